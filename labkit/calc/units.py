@@ -1,0 +1,128 @@
+"""Bytes and seconds, typed and printed: GB is 1e9, GiB is 2**30, always.
+
+parse_quantity("1.5 MB")  -> Quantity(value=1500000.0, dimension="bytes")
+parse_quantity("2/3")     -> Quantity(value=0.666..., dimension="")
+bytes_text(1.5e6)         -> "1.5 MB"
+seconds_text(0.00493)     -> "4.93 ms"
+"""
+
+import math
+import re
+from typing import NamedTuple
+
+KB, MB, GB, TB = 10**3, 10**6, 10**9, 10**12
+KiB, MiB, GiB, TiB = 2**10, 2**20, 2**30, 2**40
+
+_UNITS: dict[str, tuple[float, str]] = {
+    "": (1, ""),
+    "x": (1, ""),
+    "%": (0.01, ""),
+    "b": (1, "bytes"),
+    "byte": (1, "bytes"),
+    "bytes": (1, "bytes"),
+    **{name: (size, "bytes") for name, size in zip(("kb", "mb", "gb", "tb"), (KB, MB, GB, TB))},
+    **{
+        name: (size, "bytes")
+        for name, size in zip(("kib", "mib", "gib", "tib"), (KiB, MiB, GiB, TiB))
+    },
+    "ns": (1e-9, "seconds"),
+    "us": (1e-6, "seconds"),
+    "ms": (1e-3, "seconds"),
+    "s": (1, "seconds"),
+    "sec": (1, "seconds"),
+    "second": (1, "seconds"),
+    "seconds": (1, "seconds"),
+    "min": (60, "seconds"),
+    "h": (3600, "seconds"),
+}
+# "6 steps" is a plain 6: the question already said what is counted.
+_COUNTED = {"step", "message", "rank", "element", "operation", "send", "time", "token", "segment"}
+
+# Commas only before groups of three: "1,5 MB" must not be read as 15 MB.
+_NUMBER = r"[+-]?(?:\d{1,3}(?:,\d{3})+(?:\.\d*)?|\d[\d_]*\.?\d*|\.\d+)(?:e[+-]?\d+)?"
+_QUANTITY = re.compile(rf"\s*({_NUMBER})\s*(?:/\s*({_NUMBER}))?\s*([a-z%]*)\s*(/\s*s)?\s*", re.I)
+
+
+class Quantity(NamedTuple):
+    """A number in base units: `dimension` is "", "bytes", "seconds" or "bytes/s"."""
+
+    value: float
+    dimension: str
+
+
+def parse_quantity(text: str) -> Quantity:
+    """The number that a person typed: `6`, `1,000`, `2/3`, `1e9`, `1.5 MB`, `4.9 ms`, `75%`, `50 GB/s`.
+
+    Raises ValueError, with examples of what is understood, for anything else.
+    """
+    match = _QUANTITY.fullmatch(text.replace("µ", "u").replace("μ", "u"))
+    if match is None:
+        raise ValueError(
+            f"{text.strip()!r} is not a number I can read; try 6, 2/3, 1e9, 75%, 1.5 MB or 4.9 ms"
+        )
+    numerator, denominator, unit, per_second = match.groups()
+    value = _number(numerator)
+    if denominator is not None:
+        if _number(denominator) == 0:
+            raise ValueError(f"{text.strip()!r} divides by zero; write the number itself")
+        value /= _number(denominator)
+    scale, dimension = _unit(unit)
+    if per_second:
+        if dimension != "bytes":
+            raise ValueError(f"{text.strip()!r}: only bytes go per second here; try 50 GB/s")
+        dimension = "bytes/s"
+    if not math.isfinite(value * scale):
+        raise ValueError(f"{text.strip()!r} is too large to be an answer; try 1e9 or 1.5 GB")
+    return Quantity(value * scale, dimension)
+
+
+def _number(digits: str) -> float:
+    return float(digits.replace(",", "").replace("_", ""))
+
+
+def _unit(unit: str) -> tuple[float, str]:
+    lowered = unit.lower()
+    if lowered in _UNITS:
+        return _UNITS[lowered]
+    if lowered in _COUNTED or lowered.removesuffix("s") in _COUNTED:
+        return 1, ""
+    raise ValueError(
+        f"I don't know the unit {unit!r}; use B, KB, MB, GB, TB (powers of 1000), "
+        "KiB, MiB, GiB, TiB (powers of 1024), ns, us, ms, s, min, h or %"
+    )
+
+
+def quantity_text(value: float, dimension: str = "") -> str:
+    """`value` as a person reads it: "1.5 MB" for "bytes", "4.93 ms" for "seconds", "14" for ""."""
+    writers = {"bytes": bytes_text, "seconds": seconds_text, "": number_text}
+    if dimension == "bytes/s":
+        return f"{bytes_text(value)}/s"
+    if dimension not in writers:
+        raise ValueError(f"dimension {dimension!r} is none of '', 'bytes', 'seconds', 'bytes/s'")
+    return writers[dimension](value)
+
+
+def bytes_text(nbytes: float) -> str:
+    """Bytes with a decimal prefix and at most three digits after scaling: "8 B", "1.75 GB"."""
+    return _scaled(nbytes, (("TB", TB), ("GB", GB), ("MB", MB), ("KB", KB), ("B", 1)))
+
+
+def seconds_text(seconds: float) -> str:
+    """Seconds with a prefix: "12.3 us", "4.93 ms", "2 s"."""
+    return _scaled(seconds, (("s", 1), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9)))
+
+
+def number_text(value: float) -> str:
+    """A bare number: integers in full with thousands separators, others to four digits."""
+    if float(value).is_integer() and abs(value) < 1e15:
+        return f"{int(value):,}"
+    return f"{value:.4g}"
+
+
+def _scaled(value: float, units: tuple[tuple[str, float], ...]) -> str:
+    # 999.6 KB rounds to 1000: compare after rounding to the three digits that are printed.
+    rounded = float(f"{value:.3g}")
+    name, size = next((unit for unit in units if abs(rounded) >= unit[1]), units[-1])
+    if rounded == 0:
+        return f"0 {units[-1][0] if units[-1][1] == 1 else 's'}"
+    return f"{rounded / size:.6g} {name}"

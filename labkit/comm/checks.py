@@ -1,0 +1,131 @@
+"""Arguments of a group's operations, checked before anything is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+
+from labkit.comm.member import Member
+
+_REDUCE_OPS = {
+    "sum": dist.ReduceOp.SUM,
+    "mean": dist.ReduceOp.SUM,  # gloo has no mean: the sum is divided afterwards
+    "max": dist.ReduceOp.MAX,
+    "min": dist.ReduceOp.MIN,
+}
+
+
+def tensor(x: torch.Tensor, group: Member) -> torch.Tensor:
+    """`x` without its autograd history: no gradient flows through these operations."""
+    if not isinstance(x, torch.Tensor):
+        raise TypeError(f"expected a tensor, got {x!r}; wrap numbers as torch.tensor({x!r})")
+    if x.device.type != group.device.type:
+        raise ValueError(
+            f"the tensor is on {x.device}, but the ranks of this group exchange tensors on "
+            f"{group.device}; move it with x.to(group.device)"
+        )
+    if x.layout is not torch.strided:
+        raise TypeError(f"{x.layout} tensors cannot be sent as they are; pass x.to_dense()")
+    return x.detach()
+
+
+def member(rank: int, group: Member, role: str) -> None:
+    """`rank` is a number in the group."""
+    if not isinstance(rank, int) or not 0 <= rank < group.size:
+        raise ValueError(
+            f"{role}={rank!r} is not a rank of this group of {group.size}; "
+            f"give a number from 0 to {group.size - 1}"
+        )
+
+
+def peer(rank: int, group: Member, role: str) -> None:
+    """`rank` is another member of the group."""
+    member(rank, group, role)
+    if rank == group.rank:
+        raise ValueError(
+            f"{role}={rank} is this rank itself; a message to oneself would never arrive, "
+            "use x.clone()"
+        )
+
+
+def reduce_op(op: str, x: torch.Tensor) -> dist.ReduceOp:
+    """The backend's operation for `op`, if it is defined on x's dtype."""
+    if op not in _REDUCE_OPS:
+        raise ValueError(f"op={op!r} is not a reduction; choose one of {', '.join(_REDUCE_OPS)}")
+    if x.dtype == torch.bool:
+        raise TypeError(
+            f"{op} is not defined on booleans; reduce x.int(), where max means any and min all"
+        )
+    if op == "mean" and not (x.is_floating_point() or x.is_complex()):
+        raise TypeError(
+            f"the mean of {x.dtype} tensors is not exact; reduce with op='sum' and divide yourself"
+        )
+    if op in ("max", "min") and x.is_complex():
+        raise TypeError(f"complex numbers have no order, so no {op}; reduce x.abs()")
+    return _REDUCE_OPS[op]
+
+
+def rows_per_rank(x: torch.Tensor, group: Member, kind: str) -> int:
+    """The rows of one of `size` equal blocks of dim 0."""
+    if x.dim() == 0 or x.shape[0] % group.size:
+        raise ValueError(
+            f"{kind} over {group.size} ranks cannot cut a tensor of shape {tuple(x.shape)} into "
+            f"equal blocks of dim 0; pad that dim to a multiple of {group.size}, or use "
+            "labkit.collectives.ring_reduce_scatter, which takes any size"
+        )
+    return x.shape[0] // group.size
+
+
+def splits(given: Sequence[int] | None, x: torch.Tensor, group: Member, role: str) -> list[int]:
+    """Rows per peer, equal blocks of x where not given."""
+    if given is None:
+        if x.dim() == 0 or x.shape[0] % group.size:
+            raise ValueError(
+                f"all_to_all over {group.size} ranks cannot cut a tensor of shape "
+                f"{tuple(x.shape)} into equal blocks; say how with send_splits and recv_splits"
+            )
+        return [x.shape[0] // group.size] * group.size
+    if len(given) != group.size or any(rows < 0 for rows in given):
+        raise ValueError(
+            f"{role}={list(given)} needs one number of rows, 0 or more, "
+            f"for each of the {group.size} ranks"
+        )
+    if role == "send_splits" and sum(given) != x.shape[0]:
+        raise ValueError(
+            f"send_splits={list(given)} add up to {sum(given)} rows, but the tensor has "
+            f"{x.shape[0]}"
+        )
+    return list(given)
+
+
+def output(out: torch.Tensor, shape: torch.Size, x: torch.Tensor, group: Member) -> torch.Tensor:
+    """`out`, if a result of `shape` and of x's dtype fits in it."""
+    out = tensor(out, group)
+    if out.shape != shape or out.dtype != x.dtype:
+        raise ValueError(
+            f"out has shape {tuple(out.shape)} and {out.dtype}, but the result has shape "
+            f"{tuple(shape)} and {x.dtype}; pass torch.empty of those, or leave out= away"
+        )
+    return out
+
+
+def blocks_to_scatter(
+    x: torch.Tensor | None, out: torch.Tensor, root: int, group: Member
+) -> list[torch.Tensor]:
+    """On the root, x's equal blocks; elsewhere nothing."""
+    if group.rank != root:
+        if x is not None:
+            raise ValueError(f"only the root, rank {root}, has something to scatter; pass x=None")
+        return []
+    if x is None:
+        raise ValueError(f"rank {root} is the root of this scatter; pass the tensor to cut as x")
+    x = tensor(x, group)
+    rows = rows_per_rank(x, group, "scatter")
+    if out.shape != (rows, *x.shape[1:]) or out.dtype != x.dtype:
+        raise ValueError(
+            f"out has shape {tuple(out.shape)} and {out.dtype}, but a block of x has shape "
+            f"{(rows, *x.shape[1:])} and {x.dtype}"
+        )
+    return list(x.contiguous().tensor_split(group.size))

@@ -1,0 +1,80 @@
+"""Group: ranks that exchange tensors.
+
+A rank's number, the group's size and the device come from here and from nowhere else: no globals,
+no environment variables. Every operation is in the journal before it starts.
+
+Operations return new tensors and leave their arguments alone; `out=x` works in place. With
+`wait=False` (and for isend and irecv) the operation comes back as a Pending. No gradient flows
+through them. What each puts on the wire is stated in wire_bytes.py.
+
+    before, ranks 0..2               after
+    all_reduce      a | b | c        s | s | s                  s = a + b + c
+    reduce_scatter  a | b | c        s0 | s1 | s2               s cut along dim 0
+    all_gather      a | b | c        abc | abc | abc            joined along dim 0
+    all_to_all      a | b | c        a0b0c0 | a1b1c1 | a2b2c2   each cut along dim 0
+    broadcast       a | . | .        a | a | a
+    scatter         a | . | .        a0 | a1 | a2
+    gather          a | b | c        abc | . | .
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+
+from labkit.comm.journal import NoJournal
+from labkit.comm.library_collectives import LibraryCollectives
+from labkit.comm.point_to_point import PointToPoint
+from labkit.comm.wire_bytes import ring_all_gather
+
+
+class Group(PointToPoint, LibraryCollectives):
+    """An ordered set of ranks, seen from one of them.
+
+    `rank`: this rank's number in the group; `size`: how many there are; `ranks`: their global
+    numbers; `device`: where tensors must be. The arguments `root`, `dst` and `src` are numbers in
+    the group.
+
+    Every operation raises ValueError or TypeError, before anything is sent, for a tensor on
+    another device, a rank outside the group or a shape that cannot be cut; and RuntimeError when
+    a peer is gone.
+    """
+
+    @classmethod
+    def default(cls) -> Group:
+        """torch.distributed's default process group, for scripts under torchrun. No journal."""
+        if not dist.is_initialized():
+            raise RuntimeError(
+                "there is no default process group; pass the `world` that labkit.run hands to "
+                "your function, or call torch.distributed.init_process_group first"
+            )
+        world = dist.group.WORLD
+        assert world is not None
+        device = torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
+        return cls(world, tuple(range(dist.get_world_size())), device, NoJournal())
+
+    def split(self, color: int | None) -> Group | None:
+        """Cut the group into disjoint ones: members with the same `color` end up together.
+
+        Every member calls it, as with MPI_Comm_split; ranks keep their order. A member with color
+        None joins no group and gets None. Wire: an all_gather of two numbers, then connections.
+        """
+        mine = torch.tensor([color is not None, color or 0], device=self.device)
+        everyone = mine.new_empty(self.size, 2)
+        self._started(
+            lambda: self._process_group._allgather_base(everyone, mine, dist.AllgatherOptions()),
+            lambda: None,
+            self._post("split", mine, ring_all_gather(mine.nbytes, self.size), True),
+            True,
+        )
+        if color is None:
+            return None
+        ranks = tuple(
+            rank
+            for rank, (joins, its_color) in zip(self.ranks, everyone.tolist(), strict=True)
+            if joins and its_color == color
+        )
+        name = f"{self.name}.{color}"
+        # Only the members take part; the others need not know.
+        subgroup = dist.new_group(ranks, use_local_synchronization=True, group_desc=name)
+        return Group(subgroup, ranks, self.device, self._journal, name)

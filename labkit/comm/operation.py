@@ -1,0 +1,116 @@
+"""What a rank's journal says, in the reader's terms.
+
+A journal is a list of operations (what went over a group) and regions (named spans of computing).
+Everything that looks at a run - pictures, traffic counts, the doctor, the grader - reads these two.
+"""
+
+import dataclasses
+from dataclasses import dataclass, field
+
+P2P_KINDS = ("send", "recv")
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A line of source code: where a group was called."""
+
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One operation that a rank posted on a group, with its times.
+
+    Times are seconds. `posted_s`: handed to the backend. `waited_s`: the rank began to block on
+    it (None: it never did). `done_s`: the rank had the result (None: it never came).
+    """
+
+    index: int
+    """Position in this rank's journal, from 0."""
+    kind: str
+    """send, recv, all_reduce, reduce_scatter, all_gather, all_to_all, broadcast, gather, scatter,
+    barrier or split."""
+    blocking: bool
+    group: tuple[int, ...]
+    """The group's members as global ranks."""
+    group_name: str
+    sequence: int
+    """From 1: the n-th collective of this group; for send and recv, the n-th message from this
+    source to this destination within the group."""
+    reduce: str | None
+    peer: int | None
+    """Global rank of a send's destination, a recv's source, or a collective's root."""
+    dtype: str
+    shape: tuple[int, ...]
+    payload_bytes: int
+    """Bytes of the tensor that the caller passed."""
+    sent_bytes: int
+    """Bytes that this rank puts on the wire, without headers."""
+    received_bytes: int
+    site: Site
+    """The line that called the group; it may lie inside labkit, such as collectives/ring.py."""
+    origin: Site
+    """The innermost line outside labkit and torch: the reader's own."""
+    posted_s: float
+    waited_s: float | None
+    done_s: float | None
+    failed: bool
+
+    @property
+    def name(self) -> str:
+        """How people say it: `all_reduce #4`, `send #1 to rank 2`."""
+        if self.kind == "send":
+            return f"send #{self.sequence} to rank {self.peer}"
+        if self.kind == "recv":
+            return f"recv #{self.sequence} from rank {self.peer}"
+        return f"{self.kind} #{self.sequence}"
+
+    def shifted(self, zero_s: float) -> "Operation":
+        """The same operation on a clock that reads 0 at `zero_s`."""
+        return dataclasses.replace(
+            self,
+            posted_s=self.posted_s - zero_s,
+            waited_s=None if self.waited_s is None else self.waited_s - zero_s,
+            done_s=None if self.done_s is None else self.done_s - zero_s,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A named span of a rank's own work, from `with group.region(name)`.
+
+    `end_s` is None where the rank never left the region.
+    """
+
+    name: str
+    start_s: float
+    end_s: float | None
+
+    def shifted(self, zero_s: float) -> "Region":
+        """The same region on a clock that reads 0 at `zero_s`."""
+        end_s = None if self.end_s is None else self.end_s - zero_s
+        return Region(self.name, self.start_s - zero_s, end_s)
+
+
+@dataclass(slots=True)
+class Timeline:
+    """One rank's journal: everything it communicated and computed, in order of posting."""
+
+    operations: list[Operation] = field(default_factory=list)
+    regions: list[Region] = field(default_factory=list)
+    start_s: float = 0.0
+    end_s: float = 0.0
+
+    def shifted(self, zero_s: float) -> "Timeline":
+        """The same timeline on a clock that reads 0 at `zero_s`."""
+        return Timeline(
+            [operation.shifted(zero_s) for operation in self.operations],
+            [region.shifted(zero_s) for region in self.regions],
+            self.start_s - zero_s,
+            self.end_s - zero_s,
+        )

@@ -1,0 +1,61 @@
+"""An operation in flight, as a value."""
+
+import enum
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+from labkit.comm.journal import Journal
+
+Result = TypeVar("Result")
+
+
+class _State(enum.Enum):
+    IN_FLIGHT = enum.auto()
+    DONE = enum.auto()
+    FAILED = enum.auto()
+
+
+class Pending(Generic[Result]):
+    """An operation that was posted and may still be under way.
+
+    `wait()` is the only way to its result. Until then the tensors handed to the operation belong
+    to it: a tensor that is being sent must not change, one that is being received must not be read.
+    """
+
+    def __init__(
+        self, work: Any, finish: Callable[[], Result], journal: Journal, record: int
+    ) -> None:
+        """`work`: the backend's handle. `finish`: makes the result once the work is complete."""
+        self._work = work
+        self._finish = finish
+        self._journal = journal
+        self._record = record
+        self._state = _State.IN_FLIGHT
+        self._result: Result
+
+    def wait(self) -> Result:
+        """Block until the operation is complete; return its result (None for a send).
+
+        A second call returns the same result at once. Raises what the backend raises when a peer
+        is gone or the group's timeout has passed; a second call then raises RuntimeError.
+        """
+        if self._state is _State.DONE:
+            return self._result
+        if self._state is _State.FAILED:
+            raise RuntimeError("this operation failed when it was first waited for; see that error")
+        self._journal.waiting(self._record)
+        return self.complete()
+
+    def complete(self) -> Result:
+        """`wait()` of a blocking operation: it has been waiting since it was posted."""
+        try:
+            self._work.wait()
+            self._result = self._finish()
+        except BaseException:
+            self._state = _State.FAILED
+            self._journal.failed(self._record)
+            raise
+        self._state = _State.DONE
+        self._journal.done(self._record)
+        self._work = self._finish = None  # let go of the buffers
+        return self._result

@@ -1,0 +1,85 @@
+"""send and recv, and their non-blocking forms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from labkit.comm import checks
+from labkit.comm.member import Member
+from labkit.comm.pending import Pending
+
+_TAG = 0  # messages between two ranks arrive in the order in which they were sent
+
+
+class PointToPoint(Member):
+    """Messages from one rank to another, in order.
+
+    Rendezvous: a send completes only when the other side receives. Two ranks that both send first
+    and receive afterwards wait for each other for ever; post one of the two with isend or irecv.
+    """
+
+    def send(self, x: torch.Tensor, dst: int) -> None:
+        """Send `x` to rank `dst`; returns when `dst` has received it. Wire: x's bytes."""
+        self._send(x, dst, blocking=True)
+
+    def isend(self, x: torch.Tensor, dst: int) -> Pending[None]:
+        """Begin to send `x` to rank `dst`. `x` must not change before `wait()` returns."""
+        return self._send(x, dst, blocking=False)
+
+    def recv(self, buffer: torch.Tensor, src: int) -> torch.Tensor:
+        """Receive a tensor of buffer's shape and dtype from rank `src` into `buffer`; returns it."""
+        return self._recv(buffer, src, blocking=True)
+
+    def irecv(self, buffer: torch.Tensor, src: int) -> Pending[torch.Tensor]:
+        """Begin to receive from rank `src` into `buffer`; `wait()` returns the filled buffer."""
+        return self._recv(buffer, src, blocking=False)
+
+    def _send(self, x: torch.Tensor, dst: int, *, blocking: bool) -> Any:
+        x = checks.tensor(x, self)
+        checks.peer(dst, self, "dst")
+        self._num_sent[dst] += 1
+        record = self._journal.post(
+            "send",
+            self._journal_group,
+            self._num_sent[dst],
+            x,
+            sent_bytes=x.nbytes,
+            received_bytes=0,
+            blocking=blocking,
+            peer=self.ranks[dst],
+        )
+        source = x.contiguous()
+
+        def finish(kept: torch.Tensor = source) -> None:
+            """Holds on to what is on the wire until it has left."""
+
+        return self._started(
+            lambda: self._process_group.send([source], dst, _TAG), finish, record, blocking
+        )
+
+    def _recv(self, buffer: torch.Tensor, src: int, *, blocking: bool) -> Any:
+        x = checks.tensor(buffer, self)
+        checks.peer(src, self, "src")
+        self._num_received[src] += 1
+        record = self._journal.post(
+            "recv",
+            self._journal_group,
+            self._num_received[src],
+            x,
+            sent_bytes=0,
+            received_bytes=x.nbytes,
+            blocking=blocking,
+            peer=self.ranks[src],
+        )
+        target = x.contiguous()
+
+        def finish() -> torch.Tensor:
+            if target is not x:
+                x.copy_(target)
+            return buffer
+
+        return self._started(
+            lambda: self._process_group.recv([target], src, _TAG), finish, record, blocking
+        )

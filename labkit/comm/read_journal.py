@@ -1,0 +1,56 @@
+"""Reading a journal back: the records of journal.py as operations and regions."""
+
+import json
+from pathlib import Path
+
+from labkit.comm.operation import Operation, Region, Site, Timeline
+from labkit.comm.record import BLOCKING, FAILED, KINDS, NO_PEER, RECORD, REDUCES
+
+
+def read_journal(path: Path) -> Timeline:
+    """The journal written at `path` so far, on the clock of time.monotonic().
+
+    Safe at any time: while the rank writes, after it was killed, and before it began (empty).
+    """
+    timeline = Timeline()
+    try:
+        records = path.with_suffix(".journal").read_bytes()
+        lines = path.with_suffix(".names").read_bytes().split(b"\n")[:-1]
+    except FileNotFoundError:
+        return timeline
+    names = [json.loads(line)[1] for line in lines]
+    for index, fields in enumerate(RECORD.iter_unpack(records)):
+        if fields[0] == 0:
+            break
+        if KINDS[fields[0] - 1] == "region":
+            timeline.regions.append(Region(names[fields[7]], fields[13], fields[15] or None))
+        else:
+            timeline.operations.append(_operation(index, fields, names))
+    return timeline
+
+
+def _operation(index: int, fields: tuple, names: list) -> Operation:
+    kind, flags, reduce, group, dtype, sequence, peer, shape, site, origin = fields[:10]
+    payload_bytes, sent_bytes, received_bytes, posted_s, waited_s, done_s = fields[10:]
+    group_name, ranks = names[group]
+    return Operation(
+        index=index,
+        kind=KINDS[kind - 1],
+        blocking=bool(flags & BLOCKING),
+        group=tuple(ranks),
+        group_name=group_name,
+        sequence=sequence,
+        reduce=REDUCES[reduce],
+        peer=None if peer == NO_PEER else peer,
+        dtype=names[dtype].removeprefix("torch."),
+        shape=tuple(names[shape]),
+        payload_bytes=payload_bytes,
+        sent_bytes=sent_bytes,
+        received_bytes=received_bytes,
+        site=Site(*names[site]),
+        origin=Site(*names[origin]),
+        posted_s=posted_s,
+        waited_s=waited_s or None,
+        done_s=done_s or None,
+        failed=bool(flags & FAILED),
+    )

@@ -1,0 +1,158 @@
+"""Real text as bytes, and the batches that every rank cuts from it alike.
+
+A token is a byte: the vocabulary has 256 entries and nothing needs to be trained or downloaded.
+A batch depends on (seed, step) only. Every rank draws the same global batch and keeps its share,
+so nothing has to be sent, and the shares together are the serial batch, whatever the world size:
+
+    7 sequences over 3 ranks     0 1 2 | 3 4 | 5 6       torch.tensor_split's rule
+"""
+
+import functools
+import sysconfig
+import zlib
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+# What a text file has at most a few of, and compressed or executable bytes 11% of.
+_CONTROL_BYTES = bytes({*range(32), 127} - {*b"\t\n\r\f\b\x1b"})
+
+
+@dataclass(frozen=True, eq=False)
+class Corpus:
+    """Text as a tensor of bytes. `name` says where it comes from; `bytes_N` is uint8."""
+
+    name: str
+    bytes_N: Tensor = field(repr=False)
+
+    @staticmethod
+    @functools.cache
+    def standard_library(max_bytes: int = 1_000_000) -> "Corpus":
+        """The public top-level modules of Python's own standard library, by name, cut at max_bytes.
+
+        They are on every machine, and about 4 MB; other Python versions have other text. Kept
+        after the first call of a process.
+        Raises FileNotFoundError where Python keeps its library as something else than .py files.
+        """
+        _require_positive(max_bytes=max_bytes)
+        folder = Path(sysconfig.get_path("stdlib"))
+        # not _*.py: _sysconfigdata differs from machine to machine
+        texts, num_bytes = [], 0
+        for path in sorted(folder.glob("[!_]*.py")):
+            if num_bytes >= max_bytes:
+                break
+            texts.append(path.read_bytes())
+            num_bytes += len(texts[-1])
+        if not texts:
+            raise FileNotFoundError(
+                f"no .py file in {folder}, where this Python says its standard library is; "
+                "pass a text of your own with Corpus.from_file(path)"
+            )
+        return Corpus("Python's standard library", _as_tensor(b"".join(texts)[:max_bytes]))
+
+    @staticmethod
+    def from_file(path: str | Path, max_bytes: int = 4_000_000) -> "Corpus":
+        """The first `max_bytes` of a text file, in any encoding without NUL bytes.
+
+        Raises FileNotFoundError, IsADirectoryError, PermissionError, or ValueError for a file that
+        is empty or not text.
+        """
+        _require_positive(max_bytes=max_bytes)
+        path = Path(path).expanduser()
+        text = _read(path, max_bytes)
+        if not text:
+            raise ValueError(f"{path} is empty; a corpus needs text, a few KB at least")
+        num_control_bytes = len(text) - len(text.translate(None, _CONTROL_BYTES))
+        if 0 in text or num_control_bytes > 0.01 * len(text):
+            raise ValueError(
+                f"{path} is not text: of its first {len(text)} bytes {num_control_bytes} are "
+                f"control characters, {text.count(0)} of those NUL; pass plain text, as UTF-8"
+            )
+        return Corpus(str(path), _as_tensor(text))
+
+    def __len__(self) -> int:
+        return self.bytes_N.numel()
+
+
+def _read(path: Path, max_bytes: int) -> bytes:
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(f"{path} is a directory; pass one text file in it")
+        if not path.exists():
+            raise FileNotFoundError(
+                f"{path} does not exist, seen from {Path.cwd()}; check the path"
+            )
+        if not path.is_file():  # reading a pipe or a terminal would wait for ever
+            raise ValueError(f"{path} is a device or a pipe; pass a regular file")
+        with path.open("rb") as file:
+            return file.read(max_bytes)
+    except PermissionError as error:
+        raise PermissionError(f"{path} may not be read by this user; try chmod u+r") from error
+
+
+def _require_positive(**sizes: int) -> None:
+    for name, size in sizes.items():
+        if size < 1:
+            raise ValueError(f"{name}={size}: there must be at least 1; pass 1 or more")
+
+
+def _as_tensor(text: bytes) -> Tensor:
+    return torch.frombuffer(bytearray(text), dtype=torch.uint8)
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Sequences and what follows each of their tokens: targets_BT[b, t] is inputs_BT[b, t + 1]."""
+
+    inputs_BT: Tensor  # int64
+    targets_BT: Tensor  # int64
+
+    def __len__(self) -> int:
+        return self.inputs_BT.shape[0]
+
+    def share(self, rank: int, size: int) -> "Batch":
+        """The sequences of one rank of `size`; the first len(self) % size ranks have one more.
+
+        A share is empty where there are more ranks than sequences.
+        """
+        if not 0 <= rank < size:
+            raise ValueError(f"rank={rank} is not one of {size} ranks; pass 0 to {size - 1}")
+        inputs, targets = (x.tensor_split(size)[rank] for x in (self.inputs_BT, self.targets_BT))
+        return Batch(inputs, targets)
+
+    def to(self, device: torch.device | str) -> "Batch":
+        """The same batch on another device."""
+        return Batch(self.inputs_BT.to(device), self.targets_BT.to(device))
+
+
+@dataclass(frozen=True)
+class Batches:
+    """The global batches of a training run: `num_sequences` of `context` tokens at every step.
+
+    Raises ValueError for a corpus that is shorter than one sequence and its last target.
+    """
+
+    corpus: Corpus
+    num_sequences: int
+    context: int
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _require_positive(num_sequences=self.num_sequences, context=self.context)
+        if len(self.corpus) <= self.context:
+            raise ValueError(
+                f"{self.corpus.name} has {len(self.corpus)} bytes, and one sequence of "
+                f"context={self.context} needs {self.context + 1}; take a longer text or a shorter "
+                "context"
+            )
+
+    def at(self, step: int) -> Batch:
+        """The global batch of a step: windows at random places, the same on every rank."""
+        generator = torch.Generator().manual_seed(zlib.crc32(f"{self.seed}/{step}".encode()))
+        num_starts = len(self.corpus) - self.context
+        starts_B = torch.randint(num_starts, (self.num_sequences, 1), generator=generator)
+        # one token more than the context: the target of the last one
+        windows_BT = self.corpus.bytes_N[starts_B + torch.arange(self.context + 1)].long()
+        return Batch(windows_BT[:, :-1], windows_BT[:, 1:])

@@ -1,0 +1,78 @@
+"""The exercises: names, titles, hints and what to say after a pass, from exercises/catalog.toml."""
+
+import difflib
+import tomllib
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from labkit.grade.workspace import Workspace, find_workspace
+
+NUM_HINTS = 3
+
+
+class UnknownExercise(LookupError):
+    """No exercise has that name. The message lists those there are, and the closest."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class CatalogError(ValueError):
+    """exercises/catalog.toml is not what it should be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exercise:
+    """One entry of the catalog."""
+
+    name: str
+    title: str
+    topic: str
+    notebook: str
+    difficulty: int
+    """1 to 5."""
+    hints: tuple[str, ...]
+    """Three: the concept, the invariant, the first line that goes wrong."""
+    say: str
+    """What to say about it in an interview."""
+    follow_ups: tuple[str, ...]
+
+
+def load_catalog(workspace: Workspace | None = None) -> dict[str, Exercise]:
+    """Every exercise by name, in the catalog's order.
+
+    Raises CatalogError for a file that is not TOML or an entry that lacks a field.
+    """
+    path = (workspace or find_workspace()).catalog
+    try:
+        entries = tomllib.loads(path.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise CatalogError(f"{path} is not valid TOML: {error}") from error
+    return {name: _exercise(name, entry, path) for name, entry in entries.items()}
+
+
+def get_exercise(name: str, workspace: Workspace | None = None) -> Exercise:
+    """The exercise called `name`. Raises UnknownExercise, with the names that there are."""
+    catalog = load_catalog(workspace)
+    if name in catalog:
+        return catalog[name]
+    close = difflib.get_close_matches(str(name), catalog, n=1, cutoff=0.4)
+    question = f" Did you mean {close[0]!r}?" if close else ""
+    raise UnknownExercise(
+        f"there is no exercise {name!r}.{question} The exercises are: {', '.join(catalog)}."
+    )
+
+
+def _exercise(name: str, entry: Any, path: Path) -> Exercise:
+    wanted = [field.name for field in fields(Exercise) if field.name != "name"]
+    if not isinstance(entry, dict) or set(entry) != set(wanted):
+        found = sorted(entry) if isinstance(entry, dict) else entry
+        raise CatalogError(f"{path}: [{name}] needs exactly {', '.join(wanted)}; it has {found}")
+    if len(entry["hints"]) != NUM_HINTS:
+        raise CatalogError(
+            f"{path}: [{name}] has {len(entry['hints'])} hints; write {NUM_HINTS}: the concept, "
+            "the invariant, the first line that goes wrong"
+        )
+    tuples = {key: tuple(entry[key]) for key in ("hints", "follow_ups")}
+    return Exercise(name=name, **{**entry, **tuples})

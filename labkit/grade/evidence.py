@@ -1,0 +1,105 @@
+"""What a judge looks at: the inputs, what each rank made of them, and the journals."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from labkit.comm.operation import Operation, Timeline
+from labkit.grade.exchange import Arguments, Exchange, Record
+from labkit.grade.harness import MARK, REGION
+from labkit.launch.errors import RunError
+from labkit.launch.result import Run
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One call of the code under test, on all ranks together."""
+
+    label: str
+    """The input in words: `12 float32 elements`."""
+    arguments: tuple[Arguments, ...]
+    """By rank; each rank gets its own and no other."""
+    delays_s: tuple[float, ...]
+    """By rank: the longest sleep before an operation."""
+
+
+@dataclass(frozen=True, slots=True)
+class CaseEvidence:
+    """What came of a case. `records` and `operations` are by rank."""
+
+    case: Case
+    records: tuple[Record | None, ...]
+    operations: tuple[tuple[Operation, ...], ...]
+    printed: tuple[str, ...] = ()
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks took part."""
+        return len(self.records)
+
+    @property
+    def completed(self) -> list[Record]:
+        """Every rank's record; empty unless the function returned on all of them."""
+        done = [record for record in self.records if record is not None and record.returned]
+        return done if len(done) == self.world_size else []
+
+    @property
+    def label(self) -> str:
+        """`3 ranks, 12 float32 elements`"""
+        ranks = "1 rank" if self.world_size == 1 else f"{self.world_size} ranks"
+        return f"{ranks}, {self.case.label}"
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """All cases at one world size: one launch."""
+
+    world_size: int
+    cases: tuple[CaseEvidence, ...]
+    failure: RunError | None = None
+    """How the launch ended, where it did not end well."""
+    socket_bytes: tuple[int | None, ...] = field(default=())
+    """By rank: what the kernel counted on its sockets, over all cases."""
+
+    @property
+    def complete_cases(self) -> list[CaseEvidence]:
+        """Those in which every rank returned."""
+        return [case for case in self.cases if case.completed]
+
+
+def collect(
+    cases: Sequence[Case], world_size: int, exchange: Exchange, ended: Run | RunError
+) -> Attempt:
+    """The evidence of one launch, whichever way it ended."""
+    timelines = ended.timeline or [Timeline() for _ in range(world_size)]
+    logs = ended.logs or [""] * world_size
+    evidence = tuple(
+        CaseEvidence(
+            case,
+            tuple(exchange.get_record(index, rank) for rank in range(world_size)),
+            tuple(_operations_of(index, timeline) for timeline in timelines),
+            tuple(_printed_in(index, log) for log in logs),
+        )
+        for index, case in enumerate(cases)
+    )
+    if isinstance(ended, RunError):
+        return Attempt(world_size, evidence, failure=ended)
+    sockets = tuple(traffic.socket_bytes for traffic in ended.traffic)
+    return Attempt(world_size, evidence, socket_bytes=sockets)
+
+
+def _operations_of(case: int, timeline: Timeline) -> tuple[Operation, ...]:
+    """What the rank posted between the beginning and the end of its region for the case."""
+    for region in timeline.regions:
+        if region.name == f"{REGION}{case}":
+            end_s = float("inf") if region.end_s is None else region.end_s
+            return tuple(
+                operation
+                for operation in timeline.operations
+                if region.start_s <= operation.posted_s <= end_s
+            )
+    return ()
+
+
+def _printed_in(case: int, log: str) -> str:
+    _, found, after = log.partition(f"{MARK}{case}\n")
+    return after.partition(MARK)[0] if found else ""

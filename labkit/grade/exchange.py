@@ -1,0 +1,95 @@
+"""What grader and ranks hand each other: a private folder with a few files per rank.
+
+    arguments-2.pt    driver -> rank 2: its inputs of every case, and nobody else's
+    record-4-2.pt     rank 2 -> driver: what came of case 4
+
+A rank deletes its inputs as it reads them, and no rank's code under test starts before all have
+done so. Expected values are in none of these files: only the driver ever knows them. Records are
+written case by case, so those before a crash or a hang are there; and they hold tensors and plain
+data only (`weights_only`), so that nothing of the learner's runs in the driver.
+"""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+Arguments = tuple[torch.Tensor, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What one rank did with one case, as the rank tells it."""
+
+    output: torch.Tensor | None
+    """The returned tensor; None where something else came back, or nothing."""
+    output_type: str
+    """The type of what came back."""
+    arguments: list[torch.Tensor]
+    """The arguments as they were afterwards."""
+    shares_memory: bool
+    """Whether the output lies in the memory of an argument."""
+    raised: str
+    """The type of the exception that ended the case; empty where it returned."""
+    broken_rule: str
+    """The name of a BrokenRule class, or empty: kept even where the code caught the error."""
+    rule_message: str
+    rule_site: list[Any]
+    """file, line, function"""
+
+    @property
+    def returned(self) -> bool:
+        """Whether the function came back."""
+        return not self.raised
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """The folder, from either side."""
+
+    folder: str
+
+    def put_arguments(self, rank: int, cases: Sequence[Arguments]) -> None:
+        """Leave a rank its inputs, case by case."""
+        torch.save([list(arguments) for arguments in cases], self._arguments(rank))
+
+    def take_arguments(self, rank: int) -> list[Arguments]:
+        """A rank's own inputs; they are gone from the folder afterwards."""
+        cases = torch.load(self._arguments(rank), weights_only=True)
+        self._arguments(rank).unlink()
+        return [tuple(arguments) for arguments in cases]
+
+    def put_record(self, case: int, rank: int, record: Record) -> None:
+        """Leave the driver a record; it is there as a whole or not at all."""
+        path = self._record(case, rank)
+        torch.save(asdict(record), path.with_suffix(".part"))
+        os.replace(path.with_suffix(".part"), path)
+
+    def get_record(self, case: int, rank: int) -> Record | None:
+        """What a rank left of a case; None where it never came to the end of it."""
+        try:
+            return Record(**torch.load(self._record(case, rank), weights_only=True))
+        except FileNotFoundError:
+            return None
+
+    def _arguments(self, rank: int) -> Path:
+        return Path(self.folder, f"arguments-{rank}.pt")
+
+    def _record(self, case: int, rank: int) -> Path:
+        return Path(self.folder, f"record-{case}-{rank}.pt")
+
+
+@contextmanager
+def new_exchange() -> Iterator[Exchange]:
+    """A folder that only this user can read, for the length of a block."""
+    folder = tempfile.mkdtemp(prefix="labkit-grade-")
+    try:
+        yield Exchange(folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,139 @@
+"""What a rank does while it is graded: call the code under test, case by case, and keep records.
+
+Nothing here judges. The driver does, from the records, the inputs that it made up itself and the
+journals (judge.py).
+"""
+
+import inspect
+import linecache
+import os
+import sys
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from labkit.comm import Group
+from labkit.grade.exchange import Arguments, Exchange, Record
+from labkit.grade.gate import Gate
+from labkit.grade.watched_group import WatchedGroup
+
+REGION = "case "  # regions in the journal that say which operations belong to which case
+MARK = "\x1ecase "  # lines in the output that say what was printed when
+
+
+class SubmissionError(Exception):
+    """The code under test does not have the function that it should have."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """The code under test, and how it is run. Travels to every rank."""
+
+    exchange: Exchange
+    function: str
+    source: str | None
+    """Text of the learner's file, or None where `function_object` is given."""
+    filename: str
+    function_object: Callable[..., Any] | None
+    allowed: tuple[str, ...]
+    delays_s: tuple[tuple[float, ...], ...]
+    """Longest sleep before an operation, by case and rank."""
+
+
+def attempt_cases(world: Group, job: Job) -> None:
+    """Run on every rank: the code under test on all its cases. Raises what that code raises."""
+    cases = job.exchange.take_arguments(world.rank)
+    world.barrier()  # from here on no rank's inputs are on disk
+    gate = Gate(job.allowed)
+    group = WatchedGroup(world, gate, job.allowed)
+    with gate:
+        function = _load(job, len(cases[0]) + 1)
+        for index, arguments in enumerate(cases):
+            group.begin_case(job.delays_s[index][world.rank])
+            with gate.opened():
+                world.barrier()
+            print(f"{MARK}{index}", flush=True)
+            with world.region(f"{REGION}{index}"):
+                record, error = _attempt(function, arguments, group)
+            job.exchange.put_record(index, world.rank, record)
+            if error is not None:
+                raise error
+
+
+def _attempt(
+    function: Callable[..., Any], arguments: Arguments, group: WatchedGroup
+) -> tuple[Record, BaseException | None]:
+    """One case. Catches everything, sys.exit too: the record comes first."""
+    output, error = None, None
+    try:
+        output = function(*arguments, group)
+        group.end_case()
+    except BaseException as raised:
+        error = raised
+    broken = group.gate.broken[0] if group.gate.broken else None
+    tensor = output if _is_plain_tensor(output) else None
+    record = Record(
+        output=None if tensor is None else tensor.detach().as_subclass(torch.Tensor).clone(),
+        output_type=type(output).__name__,
+        arguments=[argument.detach() for argument in arguments],
+        shares_memory=any(_share_memory(output, argument) for argument in arguments),
+        raised="" if error is None else type(error).__name__,
+        broken_rule="" if broken is None else type(broken).__name__,
+        rule_message=str(broken or ""),
+        rule_site=[] if broken is None else [*_fields(broken.site)],
+    )
+    return record, error
+
+
+def _load(job: Job, num_arguments: int) -> Callable[..., Any]:
+    function = job.function_object or _from_source(job)
+    try:
+        inspect.signature(function).bind(*range(num_arguments))
+    except TypeError as error:
+        raise SubmissionError(
+            f"{job.function}{inspect.signature(function)} cannot be called with "
+            f"{num_arguments} arguments: {error}; keep the signature of the stub"
+        ) from None
+    return function
+
+
+def _from_source(job: Job) -> Callable[..., Any]:
+    """Execute the learner's file as it was when `check` read it."""
+    source = job.source or ""
+    lines = source.splitlines(keepends=True)
+    linecache.cache[job.filename] = (len(source), None, lines, job.filename)
+    module = types.ModuleType("submission")
+    module.__file__ = job.filename
+    sys.modules["submission"] = module  # dataclasses look their module up
+    sys.path.insert(0, os.path.dirname(job.filename))
+    exec(compile(source, job.filename, "exec"), module.__dict__)
+    function = getattr(module, job.function, None)
+    if not callable(function):
+        raise SubmissionError(
+            f"{job.filename} defines no function {job.function}; keep the name of the stub"
+        )
+    return function  # type: ignore[no-any-return]
+
+
+def _is_plain_tensor(value: object) -> bool:
+    return (
+        isinstance(value, torch.Tensor)
+        and value.layout is torch.strided
+        and value.device.type == "cpu"
+    )
+
+
+def _share_memory(output: object, argument: torch.Tensor) -> bool:
+    if output is argument:
+        return True
+    if not isinstance(output, torch.Tensor) or not _is_plain_tensor(output) or not output.numel():
+        return False
+    ours, theirs = output.untyped_storage(), argument.untyped_storage()
+    return ours.data_ptr() == theirs.data_ptr()
+
+
+def _fields(site: Any) -> tuple[str, int, str]:
+    return site.file, site.line, site.function

@@ -1,0 +1,74 @@
+"""What the journals say was sent, and whether they can be believed.
+
+A journal is written on the rank that runs the code under test. So the driver holds three accounts
+against each other: what the sender wrote down, what the receiver wrote down, and what the kernel
+counted on the sockets. Faking all three takes more work than the exercise.
+"""
+
+from dataclasses import dataclass
+
+from labkit.grade.evidence import Attempt, CaseEvidence
+from labkit.grade.outcome import Finding, Outcome
+
+# gloo's messages on a rank's sockets, 48 bytes each: per send a notice and a header, per receive a
+# notice; per barrier two of each, with log2(n) ranks. Measured: under 150 bytes per operation.
+_OVERHEAD_BYTES = 200
+_BARRIER_BYTES = 1500
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One send, as the sender's journal has it. `peer`: the receiver."""
+
+    peer: int
+    payload_bytes: int
+
+
+def sends(evidence: CaseEvidence) -> list[list[Message]]:
+    """Every message of the case, by sender, in order."""
+    return [_messages(evidence, rank, "send") for rank in range(evidence.world_size)]
+
+
+def _messages(evidence: CaseEvidence, rank: int, kind: str) -> list[Message]:
+    return [
+        Message(operation.peer if operation.peer is not None else -1, operation.payload_bytes)
+        for operation in evidence.operations[rank]
+        if operation.kind == kind
+    ]
+
+
+def disagreement(evidence: CaseEvidence) -> Finding | None:
+    """Messages that only one of the two sides wrote down."""
+    ranks = range(evidence.world_size)
+    received = [_messages(evidence, rank, "recv") for rank in ranks]
+    for source, sent in enumerate(sends(evidence)):
+        for destination in ranks:
+            ours = [m.payload_bytes for m in sent if m.peer == destination]
+            theirs = [m.payload_bytes for m in received[destination] if m.peer == source]
+            if ours != theirs:
+                return Finding(
+                    Outcome.WRONG,
+                    "sender and receiver disagree",
+                    f"rank {source} wrote down messages of {ours} bytes to rank {destination}, "
+                    f"which wrote down {theirs}. Every send needs one receive of its size",
+                    first_seen=evidence.label,
+                    hint=2,
+                )
+    return None
+
+
+def hidden_bytes(attempt: Attempt) -> Finding | None:
+    """More on a rank's sockets than its journal accounts for. Linux only."""
+    for rank, counted in enumerate(attempt.socket_bytes):
+        operations = [op for case in attempt.cases for op in case.operations[rank]]
+        journaled = sum(operation.sent_bytes for operation in operations)
+        overhead = _OVERHEAD_BYTES * len(operations) + _BARRIER_BYTES * (len(attempt.cases) + 1)
+        if counted is not None and counted > journaled + overhead:
+            return Finding(
+                Outcome.WRONG,
+                "sends more than its journal says",
+                f"rank {rank} sent {counted:,} bytes over its sockets, and its journal has "
+                f"{journaled:,}. Send through `group` only",
+                first_seen=f"{attempt.world_size} ranks, over all cases",
+            )
+    return None

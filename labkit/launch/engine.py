@@ -1,0 +1,89 @@
+"""Processes for ranks: forked from a server that has imported torch and has done nothing else.
+
+A fresh interpreter needs two seconds to import torch; a fork of one that has it needs milliseconds.
+The notebook's kernel itself must not be forked: after one matmul in the parent, a child's matmul
+hangs for ever (OpenMP's threads do not survive a fork). The server only imports.
+"""
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerProcess
+
+from labkit.launch.rank import RankSpec, rank_main
+
+_CONTEXT = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload(["labkit.launch.rank"])
+
+
+@dataclass
+class RankProcess:
+    """The driver's end of one rank."""
+
+    rank: int
+    process: ForkServerProcess
+    control: Connection
+    output: Connection
+    lifeline: Connection
+
+    def signal(self, number: int) -> None:
+        """Send a signal, if the process is still there."""
+        if self.process.pid is not None and self.process.is_alive():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.process.pid, number)
+
+    def release(self) -> None:
+        """Let a rank that is done exit."""
+        self.lifeline.close()
+
+    def end(self, wait_s: float) -> None:
+        """The process is gone when this returns: by itself within `wait_s`, or else by SIGKILL."""
+        self.process.join(max(wait_s, 0))
+        if self.process.is_alive():
+            self.signal(signal.SIGKILL)
+            self.process.join()
+        for connection in (self.control, self.output):
+            connection.close()
+
+
+def start_rank(spec: RankSpec) -> RankProcess:
+    """Fork one rank; it begins at `rank_main`."""
+    control, its_control = _CONTEXT.Pipe()
+    output, its_output = _CONTEXT.Pipe(duplex=False)
+    its_lifeline, lifeline = _CONTEXT.Pipe(duplex=False)
+    process = _CONTEXT.Process(
+        target=rank_main,
+        args=(spec, its_control, its_output, its_lifeline),
+        name=f"rank {spec.rank}",
+    )
+    try:
+        with _caller_not_imported():
+            process.start()
+    finally:
+        for connection in (its_control, its_output, its_lifeline):
+            connection.close()
+    return RankProcess(spec.rank, process, control, output, lifeline)
+
+
+@contextlib.contextmanager
+def _caller_not_imported() -> Iterator[None]:
+    """multiprocessing would import the caller's script in every child, to find functions there.
+
+    Ours travel by value, and importing the script again would run it again where it has no
+    `if __name__ == "__main__"`.
+    """
+    main = sys.modules["__main__"]
+    hidden = {name: getattr(main, name) for name in ("__file__", "__spec__") if hasattr(main, name)}
+    try:
+        main.__spec__ = None
+        if "__file__" in hidden:
+            del main.__file__
+        yield
+    finally:
+        for name, value in hidden.items():
+            setattr(main, name, value)

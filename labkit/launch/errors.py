@@ -1,0 +1,72 @@
+"""How a run fails: each error says which rank, where, and what followed from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from labkit.comm import Site, Timeline
+
+
+class RunError(RuntimeError):
+    """A run that did not come back. The evidence is by rank.
+
+    `timeline`: the journals as far as they were written. `logs`: what was printed.
+    `positions`: where each rank was, in words. `stacks`: Python stacks of ranks still alive.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        timeline: Sequence[Timeline] = (),
+        logs: Sequence[str] = (),
+        positions: Sequence[str] = (),
+        stacks: Sequence[str] = (),
+    ) -> None:
+        """`message` is all that is shown; the rest is for programs."""
+        super().__init__(message)
+        self.timeline = list(timeline)
+        self.logs = list(logs)
+        self.positions = list(positions)
+        self.stacks = list(stacks)
+
+    def _render_traceback_(self) -> list[str]:
+        """Notebooks show this instead of the launcher's own frames, which say nothing."""
+        return f"{type(self).__name__}: {self}".splitlines()
+
+
+class RankError(RunError):
+    """One rank raised an exception, or its process died; other ranks' troubles are consequences.
+
+    `rank`, `exception_type`, `traceback` (the rank's own), `site` (its line), `exception` (the
+    object itself where it could travel), `consequences` (other ranks, in words).
+    """
+
+    rank: int = -1
+    exception_type: str = ""
+    exception: BaseException | None = None
+    traceback: str = ""
+    site: Site | None = None
+    exit_code: int | None = None
+    consequences: dict[int, str] = {}
+
+
+class RunTimeout(RunError, TimeoutError):
+    """The run did not end in time."""
+
+
+class Deadlock(RunError):
+    """Ranks wait for something that cannot come any more."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """Stop was pressed. `positions` and `stacks` say where each rank was."""
+
+    def __init__(self, message: str, positions: Sequence[str], stacks: Sequence[str]) -> None:
+        """`message` shows every rank's position and stack."""
+        super().__init__(message)
+        self.positions = list(positions)
+        self.stacks = list(stacks)
+
+    def _render_traceback_(self) -> list[str]:
+        return f"KeyboardInterrupt: {self}".splitlines()

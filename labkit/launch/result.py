@@ -1,0 +1,96 @@
+"""Run: everything that a run left behind, by rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from labkit.comm import Operation, Timeline
+from labkit.launch.memory import Memory
+
+
+@dataclass(frozen=True, slots=True)
+class OperationTraffic:
+    """All operations of one kind on one rank."""
+
+    count: int = 0
+    payload_bytes: int = 0
+    sent_bytes: int = 0
+    received_bytes: int = 0
+
+    def plus(self, operation: Operation) -> OperationTraffic:
+        """With one more operation."""
+        return OperationTraffic(
+            self.count + 1,
+            self.payload_bytes + operation.payload_bytes,
+            self.sent_bytes + operation.sent_bytes,
+            self.received_bytes + operation.received_bytes,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What one rank put on the wire, and took off it, according to its journal.
+
+    `socket_bytes` is what the kernel counted on the rank's sockets meanwhile, with gloo's header
+    of 48 bytes per message; None where there is no such count (nccl, macOS).
+    """
+
+    sent_bytes: int
+    received_bytes: int
+    by_operation: dict[str, OperationTraffic]
+    socket_bytes: int | None = None
+
+    @classmethod
+    def of(cls, operations: Iterable[Operation], socket_bytes: int | None = None) -> Traffic:
+        """The sums over a journal."""
+        by_operation: dict[str, OperationTraffic] = {}
+        for operation in operations:
+            so_far = by_operation.get(operation.kind, OperationTraffic())
+            by_operation[operation.kind] = so_far.plus(operation)
+        return cls(
+            sum(traffic.sent_bytes for traffic in by_operation.values()),
+            sum(traffic.received_bytes for traffic in by_operation.values()),
+            by_operation,
+            socket_bytes,
+        )
+
+
+@dataclass(slots=True)
+class Run:
+    """What `labkit.run` returns. Each list has one entry per rank.
+
+    Times in `timeline` are seconds; 0 is the moment when the first rank began the function.
+    """
+
+    world_size: int
+    device: str
+    """"cpu" (gloo) or "cuda" (nccl)."""
+    values: list[Any] = field(repr=False)
+    """What the function returned."""
+    logs: list[str] = field(repr=False)
+    """What the rank printed, stderr included."""
+    timeline: list[Timeline] = field(repr=False)
+    """What it communicated and computed, and when."""
+    traffic: list[Traffic] = field(repr=False)
+    """Bytes sent and received, in all and by operation."""
+    memory: list[Memory] = field(repr=False)
+    """Resident memory at the start and at the peak."""
+    seconds: float = 0.0
+    """From the call of `run` to its return."""
+    ready_seconds: float = 0.0
+    """From the call of `run` until every rank's process group was up."""
+
+    def show(self) -> Any:
+        """The run as a picture: one lane per rank (`labkit.viz.timeline`)."""
+        from labkit.viz import timeline
+
+        return timeline(self)
+
+    def to_chrome_trace(self, path: str | Path) -> Path:
+        """Write the run as a trace that ui.perfetto.dev and chrome://tracing open."""
+        from labkit.viz import chrome_trace
+
+        return chrome_trace.write(self, path)

@@ -1,0 +1,60 @@
+"""The folder of one run: what the driver and its ranks leave for each other.
+
+payload            the function and its arguments (cloudpickle)
+store              where the ranks meet (torch's FileStore)
+rank-2.journal     what rank 2 did on its groups; rank-2.names goes with it
+rank-2.stack       where rank 2 was when it was asked (faulthandler)
+rank-2.value       what rank 2 returned (cloudpickle)
+"""
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+_PREFIX = "labkit-run-"
+
+
+class RunDirectory:
+    """Made for one run, readable by this user only, and removed when the run ends."""
+
+    def __init__(self) -> None:
+        """Make the folder; remove those of drivers that are no longer alive."""
+        _sweep(Path(tempfile.gettempdir()))
+        self.path = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-"))
+
+    @property
+    def payload(self) -> Path:
+        """The function and what it is called with."""
+        return self.path / "payload"
+
+    @property
+    def store(self) -> Path:
+        """Where the ranks meet."""
+        return self.path / "store"
+
+    def of_rank(self, rank: int, kind: str) -> Path:
+        """The file of one rank: kind is journal, stack or value."""
+        return self.path / f"rank-{rank}.{kind}"
+
+    def remove(self) -> None:
+        """Delete the folder and all that is in it."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+def _sweep(parent: Path) -> None:
+    """Remove the folders that killed drivers left behind."""
+    for path in parent.glob(f"{_PREFIX}*"):
+        owner = path.name.removeprefix(_PREFIX).split("-")[0]
+        if owner.isdigit() and not _is_alive(int(owner)):
+            shutil.rmtree(path, ignore_errors=True)  # another user's: stays, without a word
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

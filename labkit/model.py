@@ -1,0 +1,201 @@
+"""A small GPT: the model that every strategy of this lab shards, moves and checks itself against.
+
+    tokens_BT -> embedding -> block 0 ... block L-1 -> norm -> head -> logits_BTV
+
+GPT-2 (pre-norm, learned positions, GELU, head tied to the token embedding) without dropout, and
+with one projection per module, so that each can be sharded alone.
+
+Shapes, by suffix, in every file of labkit (`x_BTD` is a tensor of shape (B, T, D)):
+
+    B  batch: sequences           H  heads                    L  layers
+    T  time: tokens in a sequence K  features of a head, D/H  V  vocabulary
+    D  hidden features            F  features inside the MLP  N  numel of something flattened
+
+A lower-case suffix is the share of one rank: `w_fD` is w_FD with F split over an axis.
+Paper: Radford et al., "Language Models are Unsupervised Multitask Learners", 2019.
+"""
+
+import math
+import zlib
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+@dataclass(frozen=True, kw_only=True)
+class GPTConfig:
+    """The sizes of a GPT. ValueError: a size under 1, or heads that do not divide `hidden`."""
+
+    vocab: int = 256  # the values of a byte
+    context: int = 64  # the longest sequence, in tokens
+    num_layers: int = 2
+    hidden: int = 64
+    num_heads: int = 4
+    ffn: int | None = None  # features inside the MLP; None: 4 * hidden, see `ffn_hidden`
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            size = getattr(self, field.name)
+            if size is not None and size < 1:
+                raise ValueError(f"{field.name}={size}: a GPT needs at least 1; try 1 or more")
+        if self.hidden % self.num_heads:
+            raise ValueError(
+                f"num_heads={self.num_heads} does not divide hidden={self.hidden}, and heads are "
+                f"equal slices of it; try num_heads={math.gcd(self.num_heads, self.hidden)}"
+            )
+
+    @property
+    def head_dim(self) -> int:
+        """K: the features of one head."""
+        return self.hidden // self.num_heads
+
+    @property
+    def ffn_hidden(self) -> int:
+        """F: the features inside the MLP."""
+        return 4 * self.hidden if self.ffn is None else self.ffn
+
+
+class Embedding(nn.Module):
+    """tokens_BT (int64) -> x_BTD: a row per token value plus a row per position."""
+
+    def __init__(self, config: GPTConfig) -> None:
+        super().__init__()
+        self.token = nn.Embedding(config.vocab, config.hidden)
+        self.position = nn.Embedding(config.context, config.hidden)
+
+    def forward(self, tokens_BT: Tensor) -> Tensor:
+        """x_BTD. Raises TypeError or ValueError for tokens that this table cannot look up."""
+        self._require_tokens(tokens_BT)
+        positions_T = torch.arange(tokens_BT.shape[1], device=tokens_BT.device)
+        return self.token(tokens_BT) + self.position(positions_T)
+
+    def _require_tokens(self, tokens_BT: Tensor) -> None:
+        context, vocab = self.position.num_embeddings, self.token.num_embeddings
+        if tokens_BT.dtype not in (torch.int64, torch.int32):
+            raise TypeError(f"tokens are {tokens_BT.dtype}, not row numbers; pass tokens.long()")
+        if tokens_BT.dim() != 2:
+            raise ValueError(f"{tokens_BT.dim()} dims, not 2: (batch, time); try tokens[None]")
+        if tokens_BT.shape[1] > context:
+            raise ValueError(
+                f"{tokens_BT.shape[1]} tokens exceed context={context}, where the positions end; "
+                f"pass tokens[:, :{context}] or raise the context"
+            )
+        # On a GPU this would wait for the device at every step; there, torch's own assert speaks.
+        if tokens_BT.is_cpu and ((tokens_BT < 0) | (tokens_BT >= vocab)).any():
+            wrong = int(tokens_BT.max()) if tokens_BT.max() >= vocab else int(tokens_BT.min())
+            raise ValueError(
+                f"token {wrong} is outside 0..{vocab - 1}; encode text as bytes or raise vocab={vocab}"
+            )
+
+
+class Attention(nn.Module):
+    """Causal self-attention: x_BTD -> x_BTD, each token mixing in those before it.
+
+    Weights (out, in): query, key, value (H*K, D); out (D, H*K). The number of heads is read from
+    the weight, so the same code runs on a rank that holds only some of them.
+    """
+
+    def __init__(self, config: GPTConfig) -> None:
+        super().__init__()
+        D, self.head_dim = config.hidden, config.head_dim
+        # No biases: one on the keys shifts all scores of a query alike, which softmax cancels. Its
+        # gradient would be rounding noise, and Adam turns noise into full-sized steps.
+        self.query = nn.Linear(D, D, bias=False)
+        self.key = nn.Linear(D, D, bias=False)
+        self.value = nn.Linear(D, D, bias=False)
+        self.out = nn.Linear(D, D)
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        """The mixed features, x_BTD."""
+        q_BHTK = self._split_heads(self.query(x_BTD))
+        k_BHTK = self._split_heads(self.key(x_BTD))
+        v_BHTK = self._split_heads(self.value(x_BTD))
+        y_BHTK = F.scaled_dot_product_attention(q_BHTK, k_BHTK, v_BHTK, is_causal=True)
+        return self.out(y_BHTK.transpose(1, 2).flatten(2))
+
+    def _split_heads(self, x_BTD: Tensor) -> Tensor:
+        num_heads = x_BTD.shape[2] // self.head_dim  # -1 would fail on a rank without sequences
+        return x_BTD.unflatten(2, (num_heads, self.head_dim)).transpose(1, 2)
+
+
+class MLP(nn.Module):
+    """x_BTD -> x_BTD through F features. Weights (out, in): up (F, D), down (D, F)."""
+
+    def __init__(self, config: GPTConfig) -> None:
+        super().__init__()
+        self.up = nn.Linear(config.hidden, config.ffn_hidden)
+        self.down = nn.Linear(config.ffn_hidden, config.hidden)
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        """The transformed features, x_BTD."""
+        return self.down(F.gelu(self.up(x_BTD)))
+
+
+class Block(nn.Module):
+    """x_BTD -> x_BTD: attention, then MLP, each added to what it read through a norm."""
+
+    def __init__(self, config: GPTConfig) -> None:
+        super().__init__()
+        self.attention_norm = nn.LayerNorm(config.hidden)
+        self.attention = Attention(config)
+        self.mlp_norm = nn.LayerNorm(config.hidden)
+        self.mlp = MLP(config)
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        """The next layer's features, x_BTD."""
+        x_BTD = x_BTD + self.attention(self.attention_norm(x_BTD))
+        return x_BTD + self.mlp(self.mlp_norm(x_BTD))
+
+
+class GPT(nn.Module):
+    """The whole model: tokens_BT (int64) -> logits_BTV of the next token at each position.
+
+    A seed gives the same parameters on every rank, in float32 those of float64 rounded. The
+    caller's random state is left alone.
+    """
+
+    def __init__(
+        self, config: GPTConfig, seed: int = 0, dtype: torch.dtype = torch.float32
+    ) -> None:
+        super().__init__()
+        self.config = config
+        with torch.random.fork_rng(devices=[]):  # torch's layers draw values as they are made
+            self.embedding = Embedding(config)
+            self.blocks = nn.ModuleList(Block(config) for _ in range(config.num_layers))
+            self.norm = nn.LayerNorm(config.hidden)
+            self.head = nn.Linear(config.hidden, config.vocab, bias=False)
+        self.head.weight = self.embedding.token.weight
+        self.to(dtype)
+        initialize(self, seed, config.num_layers)
+
+    def forward(self, tokens_BT: Tensor) -> Tensor:
+        """logits_BTV, of the model's dtype."""
+        x_BTD = self.embedding(tokens_BT)
+        for block in self.blocks:
+            x_BTD = block(x_BTD)
+        return self.head(self.norm(x_BTD))
+
+    @property
+    def num_parameters(self) -> int:
+        """How many numbers are trained; the tied head counts once."""
+        return sum(parameter.numel() for parameter in self.parameters())
+
+
+@torch.no_grad()
+def initialize(module: nn.Module, seed: int, num_layers: int) -> None:
+    """Fill a GPT, or any part of it under the same names, as GPT-2 does.
+
+    Every parameter has a generator of its own, so that a part is filled as within the whole.
+    """
+    for name, parameter in module.named_parameters():
+        if parameter.dim() == 1:
+            parameter.fill_(0.0 if name.endswith("bias") else 1.0)  # 1: the scale of a norm
+        else:
+            # 2L terms add up on the residual stream; scaled down, their sum has the size of one
+            is_residual = name.endswith(("attention.out.weight", "mlp.down.weight"))
+            std = 0.02 / math.sqrt(2 * num_layers) if is_residual else 0.02
+            generator = torch.Generator().manual_seed(zlib.crc32(f"{seed}/{name}".encode()))
+            draw = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+            parameter.copy_(draw * std)

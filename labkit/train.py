@@ -1,0 +1,124 @@
+"""The serial step: one process, the whole batch. The oracle of every strategy.
+
+    batch -> loss -> backward -> optimizer.step
+
+A strategy is right when it follows `train_serial` step by step. How closely it can, no more than
+rounding decides: sums taken in another order differ by a few eps, and the steps amplify that.
+Choose SGD to see a wrong average: AdamW divides each gradient by its own running size, so a sum in
+the place of a mean changes almost nothing there.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from labkit.data import Batch, Batches, Corpus
+from labkit.model import GPT, GPTConfig
+from labkit.optimizer import SGD, AdamW, Optimizer
+
+OptimizerName = Literal["adamw", "sgd"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """How a GPT is trained. Raises ValueError for a value that cannot train anything."""
+
+    num_steps: int = 20
+    num_sequences: int = 8  # of the global batch, over all ranks
+    optimizer: OptimizerName = "adamw"
+    learning_rate: float = 3e-3
+    momentum: float = 0.0  # SGD's
+    seed: int = 0  # of the parameters and of the batches
+    dtype: torch.dtype = torch.float32
+
+    def __post_init__(self) -> None:
+        if self.num_steps < 0:
+            raise ValueError(f"num_steps={self.num_steps} is negative; 0 trains nothing")
+        if self.learning_rate <= 0:
+            raise ValueError(f"learning_rate={self.learning_rate} goes nowhere; try 3e-3")
+        if self.optimizer not in get_args(OptimizerName):
+            names = " or ".join(get_args(OptimizerName))
+            raise ValueError(f"optimizer={self.optimizer!r} is not known; choose {names}")
+        if not self.dtype.is_floating_point:
+            raise ValueError(
+                f"dtype={self.dtype} has no gradients; choose torch.float32 or float64"
+            )
+
+    def batches(self, corpus: Corpus, context: int) -> Batches:
+        """The global batches of this run."""
+        return Batches(corpus, self.num_sequences, context, self.seed)
+
+    def make_optimizer(self, parameters: Iterable[Tensor]) -> Optimizer:
+        """A fresh optimizer over `parameters`."""
+        if self.optimizer == "sgd":
+            return SGD(parameters, self.learning_rate, self.momentum)
+        return AdamW(parameters, self.learning_rate)
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """What a training run leaves: the global loss before each step, and the parameters at the end.
+
+    The parameters are detached copies on the CPU, by their names in GPT.
+    """
+
+    losses: list[float]
+    parameters: dict[str, Tensor] = field(repr=False)
+
+    def largest_difference(self, other: "Trained") -> float:
+        """The largest absolute difference between two sets of parameters.
+
+        Raises ValueError where their names differ.
+        """
+        if self.parameters.keys() != other.parameters.keys():
+            names = sorted(self.parameters.keys() ^ other.parameters.keys())
+            raise ValueError(f"only one of the two has {names}; compare runs of one GPTConfig")
+        return max(
+            float((mine - other.parameters[name]).abs().max())
+            for name, mine in self.parameters.items()
+        )
+
+
+def loss(model: nn.Module, batch: Batch) -> Tensor:
+    """The mean cross-entropy of the next token, in nats, over the tokens of this batch.
+
+    An empty batch, the share of a rank without sequences, has the loss 0 and zero gradients.
+    """
+    logits_BTV = model(batch.inputs_BT)
+    total = F.cross_entropy(logits_BTV.flatten(0, 1), batch.targets_BT.flatten(), reduction="sum")
+    return total / max(1, batch.targets_BT.numel())
+
+
+def train_step(model: nn.Module, optimizer: Optimizer, batch: Batch) -> float:
+    """One step on one batch; the loss before it. No other process is involved."""
+    optimizer.zero_grad()
+    value = loss(model, batch)
+    value.backward()
+    optimizer.step()
+    return value.item()
+
+
+def train_serial(
+    config: GPTConfig,
+    settings: TrainConfig,
+    corpus: Corpus | None = None,
+    device: torch.device | str = "cpu",
+) -> Trained:
+    """Train a GPT in this process. None: Python's standard library is the corpus."""
+    batches = settings.batches(corpus or Corpus.standard_library(), config.context)
+    model = GPT(config, settings.seed, settings.dtype).to(device)
+    optimizer = settings.make_optimizer(model.parameters())
+    losses = [
+        train_step(model, optimizer, batches.at(step).to(device))
+        for step in range(settings.num_steps)
+    ]
+    return Trained(losses, copy_parameters(model))
+
+
+def copy_parameters(model: nn.Module) -> dict[str, Tensor]:
+    """The parameters by name, detached copies on the CPU; a tied one appears once."""
+    return {name: p.detach().cpu().clone() for name, p in model.named_parameters()}

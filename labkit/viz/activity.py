@@ -1,0 +1,147 @@
+"""From a rank's journal to what it was doing at each moment, and what was in flight meanwhile.
+
+Nothing here draws. Times are seconds on the run's clock.
+
+    regions    |------------ forward ------------|   |---- backward ----|
+    blocked                  |-- recv --|
+    doing      |- forward ---|== recv ==|-forward|...|---- backward ----|     one thing at a time
+"""
+
+import heapq
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from labkit.comm.operation import Operation, Timeline
+from labkit.viz.style import OTHER_WORK
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A stretch of time on one rank: `operation` is None where the rank was computing."""
+
+    start_s: float
+    end_s: float
+    label: str
+    operation: Operation | None = None
+
+    @property
+    def unfinished(self) -> bool:
+        """The operation of this span never came to an end."""
+        return self.operation is not None and self.operation.done_s is None
+
+
+def end_of(timeline: Timeline) -> float:
+    """The last moment that a timeline knows of: its end, or a later time of an operation."""
+    times = [timeline.end_s, timeline.start_s]
+    for operation in timeline.operations:
+        times.append(operation.posted_s if operation.done_s is None else operation.done_s)
+    times += [
+        region.start_s if region.end_s is None else region.end_s for region in timeline.regions
+    ]
+    return max(times)
+
+
+def blocked(timeline: Timeline, until_s: float) -> list[Span]:
+    """Where the rank could do nothing but wait: waited_s to done_s, or to `until_s` if never done."""
+    spans = []
+    for operation in timeline.operations:
+        if operation.waited_s is not None:
+            end_s = until_s if operation.done_s is None else operation.done_s
+            spans.append(Span(operation.waited_s, end_s, operation.kind, operation))
+    return [span for span in spans if span.end_s >= span.start_s]
+
+
+def in_flight(timeline: Timeline, until_s: float) -> list[Span]:
+    """Every operation from posting to completion, in order of posting."""
+    spans = [
+        Span(op.posted_s, until_s if op.done_s is None else op.done_s, op.kind, op)
+        for op in timeline.operations
+    ]
+    return sorted(spans, key=lambda span: (span.start_s, span.end_s))
+
+
+def doing(timeline: Timeline, until_s: float) -> list[Span]:
+    """What the rank did, one thing at a time, from its start to its end.
+
+    Blocked comes before any region, an inner region before an outer one, and `OTHER_WORK` fills
+    what is left.
+    """
+    regions = [
+        Span(region.start_s, until_s if region.end_s is None else region.end_s, region.name)
+        for region in timeline.regions
+    ]
+    regions.sort(key=lambda span: (span.start_s, -span.end_s))
+    waits = sorted(blocked(timeline, until_s), key=lambda span: span.start_s)
+    base = Span(timeline.start_s, max(timeline.end_s, end_of(timeline)), OTHER_WORK)
+    return topmost([base, *regions, *waits])
+
+
+def topmost(layers: Sequence[Span]) -> list[Span]:
+    """What shows when `layers` are painted in order, each over the ones before: no two overlap."""
+    opening = sorted(range(len(layers)), key=lambda i: layers[i].start_s)
+    boundaries = sorted({time for layer in layers for time in (layer.start_s, layer.end_s)})
+    shown: list[Span] = []
+    active: list[int] = []  # negated positions: the topmost layer first
+    next_opening = 0
+    for start_s, end_s in zip(boundaries, boundaries[1:]):
+        while next_opening < len(opening) and layers[opening[next_opening]].start_s <= start_s:
+            heapq.heappush(active, -opening[next_opening])
+            next_opening += 1
+        while active and layers[-active[0]].end_s <= start_s:
+            heapq.heappop(active)
+        if not active:
+            continue
+        layer = layers[-active[0]]
+        previous = shown[-1] if shown else None
+        if previous is not None and previous.end_s == start_s and _same(previous, layer):
+            shown[-1] = Span(previous.start_s, end_s, layer.label, layer.operation)
+        else:
+            shown.append(Span(start_s, end_s, layer.label, layer.operation))
+    return shown
+
+
+def _same(one: Span, other: Span) -> bool:
+    return one.label == other.label and one.operation is other.operation
+
+
+def clipped(spans: Iterable[Span], start_s: float, end_s: float) -> list[Span]:
+    """The parts of `spans` inside the window; spans that only touch it are left out."""
+    inside = []
+    for span in spans:
+        low, high = max(span.start_s, start_s), min(span.end_s, end_s)
+        if low < high or low == high == span.start_s:
+            inside.append(Span(low, high, span.label, span.operation))
+    return inside
+
+
+def rows_without_overlap(spans: Sequence[Span], max_rows: int) -> list[int]:
+    """A row for each span (sorted by start), the lowest that is free; the last row takes overflow."""
+    free_from: list[float] = []
+    rows = []
+    for span in spans:
+        row = next((i for i, time in enumerate(free_from) if time <= span.start_s), len(free_from))
+        if row == len(free_from) and row < max_rows:
+            free_from.append(span.end_s)
+        row = min(row, max_rows - 1)
+        free_from[row] = max(free_from[row], span.end_s)
+        rows.append(row)
+    return rows
+
+
+def shares(spans: Sequence[Span], edges_s: np.ndarray) -> dict[str, np.ndarray]:
+    """For spans that do not overlap: the share of each bin that each label takes, 0 to 1.
+
+    edges_s: (bins + 1,) ascending. Returns arrays of (bins,), exact, not sampled.
+    """
+    by_label: dict[str, list[Span]] = {}
+    for span in spans:
+        by_label.setdefault(span.label, []).append(span)
+    result = {}
+    for label, own in by_label.items():
+        times = np.array([time for span in own for time in (span.start_s, span.end_s)])
+        # Time spent up to each boundary: it rises by the span's length from start to end only.
+        spent = np.repeat(np.cumsum([0.0, *(span.end_s - span.start_s for span in own)]), 2)[1:-1]
+        result[label] = np.diff(np.interp(edges_s, times, spent)) / np.diff(edges_s)
+    return result

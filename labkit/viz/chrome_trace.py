@@ -1,0 +1,176 @@
+"""A run as a Chrome trace: drop the file on https://ui.perfetto.dev.
+
+One process per rank. Its first thread shows regions and, inside them, the time in which the rank was
+blocked; the threads below it, as many as operations overlap, show what was in flight, from posting to
+completion, with arrows from each send to its receive. Click on an operation for its bytes, shape,
+sequence number and line of code.
+
+Format: Trace Event Format, JSON object form; "X" complete events, "s"/"f" flow events, "M" metadata.
+Times are microseconds with nanosecond digits.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from labkit.comm.operation import Operation, Timeline
+from labkit.viz.activity import Span, blocked, end_of, in_flight
+from labkit.viz.messages import matched_messages
+
+Event = dict[str, Any]
+_WORK, _FLIGHT = 0, 100  # first thread number of each sort
+
+
+def write(run: Any, path: str | Path) -> Path:
+    """Write the trace of `run` (a Run, or a list of Timelines by rank) to `path`; returns the path.
+
+    Raises OSError where the file cannot be written.
+    """
+    path = Path(path)
+    document = {
+        "traceEvents": events(list(getattr(run, "timeline", run))),
+        "displayTimeUnit": "ms",
+        "otherData": {"writer": "labkit"},
+    }
+    path.write_text(json.dumps(document, separators=(",", ":")), encoding="utf-8")
+    return path
+
+
+def events(timelines: Sequence[Timeline]) -> list[Event]:
+    """The trace's events, by rank: metadata, work, operations in flight, then the arrows."""
+    until_s = max((end_of(timeline) for timeline in timelines), default=0.0)
+    result: list[Event] = []
+    threads: list[dict[int, int]] = []  # by rank: operation's index -> thread of its event
+    for rank, timeline in enumerate(timelines):
+        work = [_slice(span, rank) for span in _work(timeline, until_s)]
+        flight = [_slice(span, rank) for span in in_flight(timeline, until_s)]
+        _assign_threads(work, _WORK, may_nest=True)
+        _assign_threads(flight, _FLIGHT, may_nest=False)
+        threads.append({event["args"]["index"]: event["tid"] for event in flight})
+        result += _names(rank, work, flight) + work + flight
+    return result + _arrows(timelines, threads)
+
+
+def _work(timeline: Timeline, until_s: float) -> list[Span]:
+    regions = [
+        Span(region.start_s, until_s if region.end_s is None else region.end_s, region.name)
+        for region in timeline.regions
+    ]
+    return regions + blocked(timeline, until_s)
+
+
+def _slice(span: Span, rank: int) -> Event:
+    start_ns = round(span.start_s * 1e9)
+    # An event without length cannot carry an arrow's end.
+    length_ns = max(round(span.end_s * 1e9) - start_ns, 1)
+    event: Event = {
+        "name": span.label,
+        "cat": "region",
+        "ph": "X",
+        "pid": rank,
+        "ts": start_ns / 1000,
+        "dur": length_ns / 1000,
+        "args": {},
+    }
+    if span.operation is not None:
+        event |= {"name": _name(span.operation), "cat": span.operation.kind}
+        event["args"] = _arguments(span.operation)
+    return event
+
+
+def _name(operation: Operation) -> str:
+    if operation.failed:
+        return f"{operation.name} (failed)"
+    return operation.name if operation.done_s is not None else f"{operation.name} (never done)"
+
+
+def _arguments(operation: Operation) -> Event:
+    arguments = {
+        "index": operation.index,
+        "line": str(operation.origin),
+        "called_at": str(operation.site),
+        "group": list(operation.group),
+        "sequence": operation.sequence,
+        "dtype": operation.dtype,
+        "shape": list(operation.shape),
+        "payload_bytes": operation.payload_bytes,
+        "sent_bytes": operation.sent_bytes,
+        "blocking": operation.blocking,
+    }
+    if operation.reduce is not None:
+        arguments["reduce"] = operation.reduce
+    if operation.peer is not None:
+        arguments["peer"] = operation.peer
+    return arguments
+
+
+def _assign_threads(slices: list[Event], first: int, *, may_nest: bool) -> None:
+    """Give each event the lowest thread on which it overlaps none, or lies inside those it does.
+
+    A viewer stacks the events of a thread like calls: half an overlap would be drawn wrongly.
+    """
+    slices.sort(key=lambda event: (_ns(event["ts"]), -_ns(event["dur"])))
+    threads: list[list[int]] = []  # ends of the events that are open on each thread, outermost first
+    for event in slices:
+        start, end = _ns(event["ts"]), _ns(event["ts"]) + _ns(event["dur"])
+        for number, open_ends in enumerate(threads):
+            while open_ends and open_ends[-1] <= start:
+                open_ends.pop()
+            if not open_ends or (may_nest and end <= open_ends[-1]):
+                break
+        else:
+            number, open_ends = len(threads), []
+            threads.append(open_ends)
+        open_ends.append(end)
+        event["tid"] = first + number
+
+
+def _names(rank: int, work: list[Event], flight: list[Event]) -> list[Event]:
+    named = [("process_name", _WORK, {"name": f"rank {rank}"})]
+    named.append(("process_sort_index", _WORK, {"sort_index": rank}))
+    threads = {_WORK: "computing and waiting"}
+    threads |= {event["tid"]: "computing and waiting, other thread" for event in work[1:]}
+    threads |= {event["tid"]: "in flight" for event in flight}
+    threads[_WORK] = "computing and waiting"
+    for thread, name in sorted(threads.items()):
+        named.append(("thread_name", thread, {"name": name}))
+        named.append(("thread_sort_index", thread, {"sort_index": thread}))
+    return [
+        {"name": name, "ph": "M", "pid": rank, "tid": thread, "args": arguments}
+        for name, thread, arguments in named
+    ]
+
+
+def _arrows(timelines: Sequence[Timeline], threads: list[dict[int, int]]) -> list[Event]:
+    arrows: list[Event] = []
+    for number, message in enumerate(matched_messages(list(timelines)), start=1):
+        if message.recv.done_s is None:
+            continue
+        common = {"name": "message", "cat": "message", "id": number}
+        start_ns = round(message.send.posted_s * 1e9)
+        posted_ns = round(message.recv.posted_s * 1e9)
+        # Just before the end: an event's last moment no longer counts as inside it.
+        end_ns = max(round(message.recv.done_s * 1e9) - 1, posted_ns)
+        if end_ns < start_ns:
+            continue  # clocks of two machines disagree: an arrow back in time would be a lie
+        source_thread = threads[message.source][message.send.index]
+        destination_thread = threads[message.destination][message.recv.index]
+        arrows.append(
+            {**common, "ph": "s", "pid": message.source, "tid": source_thread, "ts": start_ns / 1000}
+        )
+        arrows.append(
+            {
+                **common,
+                "ph": "f",
+                "bp": "e",
+                "pid": message.destination,
+                "tid": destination_thread,
+                "ts": end_ns / 1000,
+            }
+        )
+    return arrows
+
+
+def _ns(microseconds: float) -> int:
+    return round(microseconds * 1000)

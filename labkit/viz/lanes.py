@@ -1,0 +1,156 @@
+"""Drawing one rank's two lanes: what it was doing, and below it, thin, what was in flight."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
+
+from labkit.comm.operation import P2P_KINDS
+from labkit.viz import style
+from labkit.viz.activity import Span, rows_without_overlap, shares
+
+# Within a lane of height 1, from its top.
+MAIN_TOP, MAIN_BOTTOM = 0.12, 0.66
+FLIGHT_TOP, FLIGHT_BOTTOM = 0.71, 0.89
+MAIN_MIDDLE = (MAIN_TOP + MAIN_BOTTOM) / 2
+_MAX_FLIGHT_ROWS = 4
+_POINTS_PER_CHARACTER = 0.62 * style.SMALL_POINTS
+
+
+@dataclass(frozen=True)
+class Scale:
+    """From seconds to the axis: its unit, its window, its width in points (1/72 inch)."""
+
+    unit: style.TimeUnit
+    start_s: float
+    end_s: float
+    width_points: float
+
+    def x(self, time_s: float) -> float:
+        """Position on the axis, in the axis' unit."""
+        return time_s * self.unit.per_second
+
+    def points(self, span: Span) -> float:
+        """Width of a span on the page."""
+        return (span.end_s - span.start_s) / (self.end_s - self.start_s) * self.width_points
+
+    @property
+    def x_per_point(self) -> float:
+        """How much of the axis' unit one point is."""
+        return self.x(self.end_s - self.start_s) / self.width_points
+
+
+class LanePainter:
+    """Paints lanes onto `axes`, whose y grows downwards with one unit per rank."""
+
+    def __init__(self, axes: Axes, scale: Scale, region_colours: dict[str, str]) -> None:
+        """region_colours: by region name; names not in it are drawn as other work."""
+        self.axes = axes
+        self.scale = scale
+        self._region_colours = region_colours
+
+    def colour(self, span_label: str, is_operation: bool) -> str:
+        """The colour of a span: its kind's family, or its region's."""
+        if is_operation:
+            return style.kind_family(span_label).colour
+        return self._region_colours.get(span_label, self._region_colours[style.OTHER_WORK])
+
+    def bars(self, spans: Sequence[Span], top: float, bottom: float) -> None:
+        """One rectangle per span; the narrowest are widened to where they can be seen."""
+        outlines, colours, edges = [], [], []
+        for span in spans:
+            left, right = self.scale.x(span.start_s), self.scale.x(span.end_s)
+            right = max(right, left + 0.7 * self.scale.x_per_point)
+            outlines.append([(left, top), (right, top), (right, bottom), (left, bottom)])
+            colours.append(self.colour(span.label, span.operation is not None))
+            edges.append(0.6 if self.scale.points(span) > 4 else 0.0)
+        self.axes.add_collection(
+            PolyCollection(outlines, facecolors=colours, edgecolors="white", linewidths=edges),
+            autolim=False,
+        )
+
+    def flight_rows(self, spans: Sequence[Span], lane: float) -> None:
+        """The thin lane: operations that overlap in time share its height."""
+        if not spans:
+            return
+        rows = rows_without_overlap(spans, _MAX_FLIGHT_ROWS)
+        height = (FLIGHT_BOTTOM - FLIGHT_TOP) / (max(rows) + 1)
+        for row in range(max(rows) + 1):
+            own = [span for span, at in zip(spans, rows) if at == row]
+            top = lane + FLIGHT_TOP + row * height
+            self.bars(own, top, top + 0.85 * height)
+
+    def stacked(self, spans: Sequence[Span], top: float, bottom: float, num_bins: int) -> None:
+        """Too many to tell apart: each column's height is split by the share of its time."""
+        edges_s = np.linspace(self.scale.start_s, self.scale.end_s, num_bins + 1)
+        operations = {span.label for span in spans if span.operation is not None}
+        level = np.full(num_bins, bottom)
+        # Computing stands at the bottom, communicating on top of it.
+        by_label = sorted(shares(spans, edges_s).items(), key=lambda item: item[0] in operations)
+        for label, share in by_label:
+            above = level - share * (bottom - top)
+            self.axes.fill_between(
+                edges_s * self.scale.unit.per_second,
+                np.append(level, level[-1]),
+                np.append(above, above[-1]),
+                step="post",
+                color=self.colour(label, label in operations),
+                linewidth=0,
+            )
+            level = above
+
+    def labels(self, spans: Sequence[Span], lane: float, *, has_arrows: bool) -> None:
+        """A name inside every span that is wide enough for it; arrows speak for sends and receives."""
+        for span in spans:
+            if span.label == style.OTHER_WORK or span.unfinished:
+                continue
+            text = span.label
+            if span.operation is not None and span.operation.kind in P2P_KINDS:
+                if has_arrows:
+                    continue
+                text = f"{span.label} {'→' if text == 'send' else '←'} {span.operation.peer}"
+            if self.scale.points(span) < len(text) * _POINTS_PER_CHARACTER + 4:
+                continue
+            self.axes.text(
+                self.scale.x((span.start_s + span.end_s) / 2),
+                lane + MAIN_MIDDLE,
+                text,
+                ha="center",
+                va="center",
+                fontsize=style.SMALL_POINTS,
+                color=style.text_on(self.colour(span.label, span.operation is not None)),
+                clip_on=True,
+            )
+
+    def unfinished(self, span: Span, top: float, bottom: float, *, named: bool) -> None:
+        """A hatched bar with a torn right end: it had not come to an end when the run did."""
+        colour = self.colour(span.label, True)
+        left, right = self.scale.x(span.start_s), self.scale.x(span.end_s)
+        left = min(left, right - 12 * self.scale.x_per_point)
+        tooth = 5 * self.scale.x_per_point
+        heights = np.linspace(top, bottom, 7)
+        torn = [(right - tooth * (i % 2), height) for i, height in enumerate(heights)]
+        outline = [(left, top), *torn, (left, bottom)]
+        self.axes.add_collection(
+            PolyCollection(
+                [outline], facecolors=style.paler(colour, 0.75), edgecolors=colour, hatch="////"
+            ),
+            autolim=False,
+        )
+        if not named or span.operation is None:
+            return
+        text = f"{span.operation.name}: never done"
+        fits = (right - left) / self.scale.x_per_point > len(text) * _POINTS_PER_CHARACTER
+        self.axes.text(
+            (left + right) / 2 if fits else right - 8 * self.scale.x_per_point,
+            (top + bottom) / 2,
+            text,
+            ha="center" if fits else "right",
+            va="center",
+            fontsize=style.SMALL_POINTS,
+            color=style.ALARM,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5, "alpha": 0.9},
+            clip_on=True,
+        )
