@@ -2,8 +2,9 @@
 
     tokens_BT -> embedding -> block 0 ... block L-1 -> norm -> head -> logits_BTV
 
-GPT-2 (pre-norm, learned positions, GELU, head tied to the token embedding) without dropout, and
-with one projection per module, so that each can be sharded alone.
+GPT-2 (pre-norm, learned positions, GELU, head tied to the token embedding) without dropout and,
+like most models since, without biases: 12 L D^2 numbers in the blocks, and few tensors to send.
+One projection per module, so that each can be sharded alone.
 
 Shapes, by suffix, in every file of labkit (`x_BTD` is a tensor of shape (B, T, D)):
 
@@ -86,7 +87,7 @@ class Embedding(nn.Module):
         if tokens_BT.is_cpu and ((tokens_BT < 0) | (tokens_BT >= vocab)).any():
             wrong = int(tokens_BT.max()) if tokens_BT.max() >= vocab else int(tokens_BT.min())
             raise ValueError(
-                f"token {wrong} is outside 0..{vocab - 1}; encode text as bytes or raise vocab={vocab}"
+                f"token {wrong} is outside 0..{vocab - 1}; encode text as bytes, or raise the vocab"
             )
 
 
@@ -100,12 +101,10 @@ class Attention(nn.Module):
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
         D, self.head_dim = config.hidden, config.head_dim
-        # No biases: one on the keys shifts all scores of a query alike, which softmax cancels. Its
-        # gradient would be rounding noise, and Adam turns noise into full-sized steps.
         self.query = nn.Linear(D, D, bias=False)
         self.key = nn.Linear(D, D, bias=False)
         self.value = nn.Linear(D, D, bias=False)
-        self.out = nn.Linear(D, D)
+        self.out = nn.Linear(D, D, bias=False)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         """The mixed features, x_BTD."""
@@ -125,8 +124,8 @@ class MLP(nn.Module):
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
-        self.up = nn.Linear(config.hidden, config.ffn_hidden)
-        self.down = nn.Linear(config.ffn_hidden, config.hidden)
+        self.up = nn.Linear(config.hidden, config.ffn_hidden, bias=False)
+        self.down = nn.Linear(config.ffn_hidden, config.hidden, bias=False)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         """The transformed features, x_BTD."""
@@ -138,9 +137,9 @@ class Block(nn.Module):
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
-        self.attention_norm = nn.LayerNorm(config.hidden)
+        self.attention_norm = nn.LayerNorm(config.hidden, bias=False)
         self.attention = Attention(config)
-        self.mlp_norm = nn.LayerNorm(config.hidden)
+        self.mlp_norm = nn.LayerNorm(config.hidden, bias=False)
         self.mlp = MLP(config)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
@@ -164,7 +163,7 @@ class GPT(nn.Module):
         with torch.random.fork_rng(devices=[]):  # torch's layers draw values as they are made
             self.embedding = Embedding(config)
             self.blocks = nn.ModuleList(Block(config) for _ in range(config.num_layers))
-            self.norm = nn.LayerNorm(config.hidden)
+            self.norm = nn.LayerNorm(config.hidden, bias=False)
             self.head = nn.Linear(config.hidden, config.vocab, bias=False)
         self.head.weight = self.embedding.token.weight
         self.to(dtype)
@@ -191,7 +190,7 @@ def initialize(module: nn.Module, seed: int, num_layers: int) -> None:
     """
     for name, parameter in module.named_parameters():
         if parameter.dim() == 1:
-            parameter.fill_(0.0 if name.endswith("bias") else 1.0)  # 1: the scale of a norm
+            parameter.fill_(1.0)  # the scale of a norm
         else:
             # 2L terms add up on the residual stream; scaled down, their sum has the size of one
             is_residual = name.endswith(("attention.out.weight", "mlp.down.weight"))

@@ -1,8 +1,8 @@
 """SGD and AdamW, written out: what they keep beside each parameter is what ZeRO shards.
 
-    SGD     u = momentum * u + g                w = w - lr * u                     keeps u, or nothing
-    AdamW   m = b1 * m + (1 - b1) * g           w = w - lr * weight_decay * w
-            v = b2 * v + (1 - b2) * g^2         w = w - lr * m' / (sqrt(v') + eps)      keeps m and v
+    SGD     u = momentum * u + g           w = w - lr * u                      keeps u, or nothing
+    AdamW   m = b1 * m + (1 - b1) * g      w = w - lr * weight_decay * w
+            v = b2 * v + (1 - b2) * g^2    w = w - lr * m' / (sqrt(v') + eps)  keeps m and v
 
 with m' = m / (1 - b1^t) and v' = v / (1 - b2^t): both averages start at 0, and this undoes it.
 
@@ -32,7 +32,7 @@ class Optimizer(Protocol):
 class SGD:
     """Stochastic gradient descent. Keeps as many numbers as there are parameters, or none.
 
-    `velocity[i]` belongs to `parameters[i]`, and is None before its first step and without momentum.
+    `velocity[i]` belongs to `parameters[i]`: None before its first step, and without momentum.
     A parameter without a gradient stays as it is.
     """
 

@@ -78,7 +78,7 @@ class Trained:
             names = sorted(self.parameters.keys() ^ other.parameters.keys())
             raise ValueError(f"only one of the two has {names}; compare runs of one GPTConfig")
         return max(
-            float((mine - other.parameters[name]).abs().max())
+            (mine - other.parameters[name]).abs().max().item()
             for name, mine in self.parameters.items()
         )
 

@@ -1,8 +1,8 @@
 """Seconds of a collective by the alpha-beta model: a message of m bytes takes alpha + m * beta.
 
-alpha is the latency of one message in seconds, beta the time of one byte in seconds: 1 / (bytes per
-second, one direction) of the link that a rank sends on. Every rank sends and receives at once; links
-are not shared; arithmetic is free. n is the number of ranks, `nbytes` the whole tensor D.
+alpha is the latency of one message in seconds, beta the time of one byte in seconds: 1 / (bytes
+per second, one direction) of the link that a rank sends on. Every rank sends and receives at once;
+links are not shared; arithmetic is free. n is the number of ranks, `nbytes` the whole tensor D.
 
     all-reduce (ring)          2(n-1) (alpha + D/n beta)
     reduce-scatter (ring)       (n-1) (alpha + D/n beta)
@@ -49,7 +49,7 @@ def broadcast_seconds(nbytes: float, n: int, alpha: float, beta: float) -> float
 
 
 def gather_seconds(shard_bytes: float, n: int, alpha: float, beta: float) -> float:
-    """Seconds until the root has every other rank's shard, one after the other over its one link."""
+    """Seconds until the root has every other rank's shard, one by one over its one link."""
     _check(shard_bytes, n, alpha, beta)
     return (n - 1) * (alpha + shard_bytes * beta)
 
@@ -71,11 +71,11 @@ def algbw(nbytes: float, seconds: float) -> float:
 
 
 def busbw(nbytes: float, seconds: float, n: int, kind: str = "all_reduce") -> float:
-    """Bus bandwidth in bytes per second: algbw times the share of D that each rank's link must carry.
+    """Bus bandwidth in bytes per second: algbw times the share of D that each link must carry.
 
-    The factor is 2(n-1)/n for all_reduce, (n-1)/n for reduce_scatter, all_gather and all_to_all, and
-    1 for broadcast, so the result compares with the link's speed at any n. The convention and the
-    factors are those of nccl-tests; for all_gather and reduce_scatter D is the whole tensor.
+    The factor is 2(n-1)/n for all_reduce, (n-1)/n for reduce_scatter, all_gather and all_to_all,
+    and 1 for broadcast, so the result compares with the link's speed at any n. The factors are
+    those of nccl-tests (doc/PERFORMANCE.md); for all_gather and reduce_scatter D is the whole.
     """
     check_ranks(n)
     ring = (n - 1) / n

@@ -1,8 +1,8 @@
-"""Bytes, messages and steps of the collectives: formulas only, written apart from the code they judge.
+"""Bytes, messages and steps of the collectives: formulas, written apart from the code they judge.
 
-n ranks. `nbytes` is the size D of the whole tensor unless a name says shard. Sent bytes are what one
-rank puts on the wire; payload is what the caller passes. A ring splits numel elements into n segments
-by torch.tensor_split's rule, so uneven sizes have exact answers too:
+n ranks. `nbytes` is the size D of the whole tensor unless a name says shard. Sent bytes are what
+one rank puts on the wire; payload is what the caller passes. A ring splits numel elements into n
+segments by torch.tensor_split's rule, so uneven sizes have exact answers too:
 
     ring, per rank        sent bytes           messages     steps
     reduce-scatter        (n-1)/n D            n-1          n-1
@@ -66,7 +66,7 @@ def ring_all_gather_sent_bytes(numel: int, itemsize: int, world_size: int, rank:
 def ring_all_reduce_sent_bytes(numel: int, itemsize: int, world_size: int, rank: int) -> int:
     """Exact bytes that `rank` sends: both phases, for any numel including 0 and fewer than n.
 
-    10 float32 over 4 ranks (segments 3, 3, 2, 2): rank 0 sends (7 + 7) * 4 = 56, rank 2 (8 + 8) * 4.
+    10 float32 over 4 ranks, segments 3, 3, 2, 2: rank 0 sends (7 + 7) * 4, rank 2 (8 + 8) * 4.
     """
     return ring_reduce_scatter_sent_bytes(
         numel, itemsize, world_size, rank
@@ -89,7 +89,7 @@ def broadcast_sent_bytes(nbytes: int, world_size: int, rank: int, root: int = 0)
 
 
 def gather_sent_bytes(shard_bytes: int, world_size: int, rank: int, root: int = 0) -> int:
-    """Bytes that `rank` sends when everyone sends its shard straight to the root, who sends nothing."""
+    """Bytes that `rank` sends when each sends its shard straight to the root: the root, none."""
     check_rank(rank, world_size)
     check_rank(root, world_size)
     check_not_negative(shard_bytes, "shard_bytes")
@@ -105,7 +105,7 @@ def scatter_sent_bytes(shard_bytes: int, world_size: int, rank: int, root: int =
 
 
 def all_to_all_sent_bytes(nbytes: int | float, world_size: int) -> float:
-    """Bytes that each rank sends with equal splits: all of its tensor but the part that it keeps."""
+    """Bytes that each rank sends with equal splits: its tensor but for the part that it keeps."""
     check_ranks(world_size)
     check_not_negative(nbytes, "nbytes")
     return (world_size - 1) * nbytes / world_size

@@ -51,7 +51,7 @@ class Quantity(NamedTuple):
 
 
 def parse_quantity(text: str) -> Quantity:
-    """The number that a person typed: `6`, `1,000`, `2/3`, `1e9`, `1.5 MB`, `4.9 ms`, `75%`, `50 GB/s`.
+    """The number that a person typed: `6`, `1,000`, `2/3`, `1.5 MB`, `4.9 ms`, `75%`, `9 GB/s`.
 
     Raises ValueError, with examples of what is understood, for anything else.
     """
@@ -107,6 +107,13 @@ def bytes_text(nbytes: float) -> str:
     return _scaled(nbytes, (("TB", TB), ("GB", GB), ("MB", MB), ("KB", KB), ("B", 1)))
 
 
+def exact_bytes_text(nbytes: float) -> str:
+    """Every byte below 10 MB ("12,288 B"): rounding would hide that some are missing."""
+    if abs(nbytes) < 10 * MB and float(nbytes).is_integer():
+        return f"{int(nbytes):,} B"
+    return bytes_text(nbytes)
+
+
 def seconds_text(seconds: float) -> str:
     """Seconds with a prefix: "12.3 us", "4.93 ms", "2 s"."""
     return _scaled(seconds, (("s", 1), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9)))
@@ -117,6 +124,13 @@ def number_text(value: float) -> str:
     if float(value).is_integer() and abs(value) < 1e15:
         return f"{int(value):,}"
     return f"{value:.4g}"
+
+
+def count_text(count: float) -> str:
+    """A large count as people say it: "350M", "7B", "1.3T"; below a million in full."""
+    if abs(count) < 1e6:
+        return number_text(count)
+    return _scaled(count, (("T", 1e12), ("B", 1e9), ("M", 1e6))).replace(" ", "")
 
 
 def _scaled(value: float, units: tuple[tuple[str, float], ...]) -> str:

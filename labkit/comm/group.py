@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
 
 from labkit.comm.journal import NoJournal
 from labkit.comm.library_collectives import LibraryCollectives
@@ -60,9 +61,9 @@ class Group(PointToPoint, LibraryCollectives):
         None joins no group and gets None. Wire: an all_gather of two numbers, then connections.
         """
         mine = torch.tensor([color is not None, color or 0], device=self.device)
-        everyone = mine.new_empty(self.size, 2)
+        everyone = mine.new_empty(2 * self.size)
         self._started(
-            lambda: self._process_group._allgather_base(everyone, mine, dist.AllgatherOptions()),
+            lambda: self._process_group._allgather_base(everyone, mine, c10d.AllgatherOptions()),
             lambda: None,
             self._post("split", mine, ring_all_gather(mine.nbytes, self.size), True),
             True,
@@ -71,7 +72,9 @@ class Group(PointToPoint, LibraryCollectives):
             return None
         ranks = tuple(
             rank
-            for rank, (joins, its_color) in zip(self.ranks, everyone.tolist(), strict=True)
+            for rank, (joins, its_color) in zip(
+                self.ranks, everyone.view(-1, 2).tolist(), strict=True
+            )
             if joins and its_color == color
         )
         name = f"{self.name}.{color}"

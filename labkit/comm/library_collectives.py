@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
 
 from labkit.comm import checks, wire_bytes
 from labkit.comm.member import Member
@@ -31,7 +31,7 @@ class LibraryCollectives(Member):
         x: any shape, the same on every rank. Wire: 2(n-1)/n of x's bytes.
         """
         x = checks.tensor(x, self)
-        options = dist.AllreduceOptions()
+        options = c10d.AllreduceOptions()
         options.reduceOp = checks.reduce_op(op, x)
         options.asyncOp = not wait
         result = self._filled(out, x)
@@ -53,7 +53,7 @@ class LibraryCollectives(Member):
         divide dim 0. Wire: gloo performs a whole all_reduce, 2(n-1)/n of x's bytes.
         """
         x = checks.tensor(x, self)
-        options = dist.ReduceScatterOptions()
+        options = c10d.ReduceScatterOptions()
         options.reduceOp = checks.reduce_op(op, x)
         options.asyncOp = not wait
         rows = checks.rows_per_rank(x, self, "reduce_scatter")
@@ -74,7 +74,7 @@ class LibraryCollectives(Member):
         Returns (n*k, ...). The adjoint of reduce_scatter. Wire: n - 1 times x's bytes.
         """
         source = _with_rows(checks.tensor(x, self)).contiguous()
-        options = dist.AllgatherOptions()
+        options = c10d.AllgatherOptions()
         options.asyncOp = not wait
         shape = torch.Size([source.shape[0] * self.size, *source.shape[1:]])
         result = self._empty(out, shape, source)
@@ -104,7 +104,7 @@ class LibraryCollectives(Member):
         x = checks.tensor(x, self)
         send_rows = checks.splits(send_splits, x, self, "send_splits")
         recv_rows = checks.splits(recv_splits, x, self, "recv_splits")
-        options = dist.AllToAllOptions()
+        options = c10d.AllToAllOptions()
         options.asyncOp = not wait
         source = x.contiguous()
         result = x.new_empty(sum(recv_rows), *x.shape[1:])
@@ -131,7 +131,7 @@ class LibraryCollectives(Member):
         """
         x = checks.tensor(x, self)
         checks.member(root, self, "root")
-        options = dist.BroadcastOptions()
+        options = c10d.BroadcastOptions()
         options.rootRank = root
         options.asyncOp = not wait
         result = self._filled(out, x)
@@ -152,7 +152,7 @@ class LibraryCollectives(Member):
         """
         source = _with_rows(checks.tensor(x, self)).contiguous()
         checks.member(root, self, "root")
-        options = dist.GatherOptions()
+        options = c10d.GatherOptions()
         options.rootRank = root
         options.asyncOp = not wait
         parts = [torch.empty_like(source) for _ in range(self.size)] if self.rank == root else []
@@ -173,7 +173,7 @@ class LibraryCollectives(Member):
         out = checks.tensor(out, self)
         checks.member(root, self, "root")
         blocks = checks.blocks_to_scatter(x, out, root, self)
-        options = dist.ScatterOptions()
+        options = c10d.ScatterOptions()
         options.rootRank = root
         options.asyncOp = not wait
         buffer = out.contiguous()
@@ -189,7 +189,7 @@ class LibraryCollectives(Member):
         """Return once every member has called this."""
         nothing = torch.empty(0, dtype=torch.uint8)
         self._started(
-            lambda: self._process_group.barrier(dist.BarrierOptions()),
+            lambda: self._process_group.barrier(c10d.BarrierOptions()),
             lambda: None,
             self._post("barrier", nothing, WireBytes(0, 0), True),
             True,

@@ -9,7 +9,9 @@ import socket
 import struct
 import sys
 
-_BYTES_SENT_AT = 200  # offset of tcpi_bytes_sent in struct tcp_info (linux/tcp.h, since 4.19)
+# tcpi_bytes_sent and tcpi_bytes_retrans in struct tcp_info (linux/tcp.h, since 4.19)
+_SENT_AND_SENT_AGAIN = struct.Struct("=QQ")
+_SENT_AT = 200
 
 
 def sent_bytes() -> int | None:
@@ -41,6 +43,7 @@ def _sent_on(descriptor: int) -> int:
             info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
         except OSError:
             return 0
-    if len(info) < _BYTES_SENT_AT + 8:
+    if len(info) < _SENT_AT + _SENT_AND_SENT_AGAIN.size:
         return 0
-    return int(struct.unpack_from("=Q", info, _BYTES_SENT_AT)[0])
+    sent, sent_again = _SENT_AND_SENT_AGAIN.unpack_from(info, _SENT_AT)
+    return int(sent - sent_again)  # a busy machine repeats segments even on the loopback

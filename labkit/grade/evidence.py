@@ -42,6 +42,11 @@ class CaseEvidence:
         done = [record for record in self.records if record is not None and record.returned]
         return done if len(done) == self.world_size else []
 
+    def has_returned(self, rank: int) -> bool:
+        """Whether the function came back on this rank (an ended run makes others raise)."""
+        record = self.records[rank]
+        return record is not None and record.returned
+
     @property
     def label(self) -> str:
         """`3 ranks, 12 float32 elements`"""

@@ -1,12 +1,12 @@
 """What grader and ranks hand each other: a private folder with a few files per rank.
 
-    arguments-2.pt    driver -> rank 2: its inputs of every case, and nobody else's
-    record-4-2.pt     rank 2 -> driver: what came of case 4
+    arguments-2    driver -> rank 2: its inputs of every case, and nobody else's
+    record-4-2     rank 2 -> driver: what came of case 4
 
 A rank deletes its inputs as it reads them, and no rank's code under test starts before all have
 done so. Expected values are in none of these files: only the driver ever knows them. Records are
 written case by case, so those before a crash or a hang are there; and they hold tensors and plain
-data only (`weights_only`), so that nothing of the learner's runs in the driver.
+data only (plain_data.py), so that nothing of the learner's runs in the driver.
 """
 
 import os
@@ -14,11 +14,13 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from labkit.grade import plain_data
 
 Arguments = tuple[torch.Tensor, ...]
 
@@ -60,7 +62,7 @@ class Exchange:
         torch.save([list(arguments) for arguments in cases], self._arguments(rank))
 
     def take_arguments(self, rank: int) -> list[Arguments]:
-        """A rank's own inputs; they are gone from the folder afterwards."""
+        """A rank's own inputs, in the memory layouts they had; they are gone from the folder."""
         cases = torch.load(self._arguments(rank), weights_only=True)
         self._arguments(rank).unlink()
         return [tuple(arguments) for arguments in cases]
@@ -68,21 +70,22 @@ class Exchange:
     def put_record(self, case: int, rank: int, record: Record) -> None:
         """Leave the driver a record; it is there as a whole or not at all."""
         path = self._record(case, rank)
-        torch.save(asdict(record), path.with_suffix(".part"))
+        values = {field.name: getattr(record, field.name) for field in fields(Record)}
+        path.with_suffix(".part").write_bytes(plain_data.dumps(values))
         os.replace(path.with_suffix(".part"), path)
 
     def get_record(self, case: int, rank: int) -> Record | None:
         """What a rank left of a case; None where it never came to the end of it."""
         try:
-            return Record(**torch.load(self._record(case, rank), weights_only=True))
+            return Record(**plain_data.loads(self._record(case, rank).read_bytes()))
         except FileNotFoundError:
             return None
 
     def _arguments(self, rank: int) -> Path:
-        return Path(self.folder, f"arguments-{rank}.pt")
+        return Path(self.folder, f"arguments-{rank}")
 
     def _record(self, case: int, rank: int) -> Path:
-        return Path(self.folder, f"record-{case}-{rank}.pt")
+        return Path(self.folder, f"record-{case}-{rank}")
 
 
 @contextmanager

@@ -58,6 +58,11 @@ class Gate(TorchDispatchMode):
             )
         )
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # True, the default, imports torch._dynamo at the first operator: 3 seconds, on every rank.
+        return False
+
     def __torch_dispatch__(
         self,
         func: Any,

@@ -21,7 +21,7 @@ from labkit.grade.gate import Gate
 from labkit.grade.watched_group import WatchedGroup
 
 REGION = "case "  # regions in the journal that say which operations belong to which case
-MARK = "\x1ecase "  # lines in the output that say what was printed when
+MARK = "\x02case "  # lines in the output that say what was printed when
 
 
 class SubmissionError(Exception):
@@ -46,7 +46,7 @@ class Job:
 def attempt_cases(world: Group, job: Job) -> None:
     """Run on every rank: the code under test on all its cases. Raises what that code raises."""
     cases = job.exchange.take_arguments(world.rank)
-    world.barrier()  # from here on no rank's inputs are on disk
+    _meet(world)  # from here on no rank's inputs are on disk
     gate = Gate(job.allowed)
     group = WatchedGroup(world, gate, job.allowed)
     with gate:
@@ -54,13 +54,22 @@ def attempt_cases(world: Group, job: Job) -> None:
         for index, arguments in enumerate(cases):
             group.begin_case(job.delays_s[index][world.rank])
             with gate.opened():
-                world.barrier()
+                _meet(world)
             print(f"{MARK}{index}", flush=True)
             with world.region(f"{REGION}{index}"):
                 record, error = _attempt(function, arguments, group)
             job.exchange.put_record(index, world.rank, record)
             if error is not None:
                 raise error
+
+
+def _meet(world: Group) -> None:
+    """No rank is in the next case while another is in this one: messages cannot mix.
+
+    An all-reduce of one number; gloo's barrier takes ten times as long.
+    """
+    token = torch.zeros(1)
+    world.all_reduce(token, out=token)
 
 
 def _attempt(
@@ -115,7 +124,7 @@ def _from_source(job: Job) -> Callable[..., Any]:
         raise SubmissionError(
             f"{job.filename} defines no function {job.function}; keep the name of the stub"
         )
-    return function  # type: ignore[no-any-return]
+    return function
 
 
 def _is_plain_tensor(value: object) -> bool:

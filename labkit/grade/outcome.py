@@ -1,7 +1,7 @@
 """How a check can end, and what one mistake looks like."""
 
 import enum
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from labkit.comm.operation import Site
 
@@ -34,5 +34,5 @@ class Finding:
     """The learner's line, where one line is to blame."""
     details: str = ""
     """Longer evidence: a traceback, or the doctor's verdict on a hang."""
-    notes: tuple[str, ...] = field(default=())
-    """Further facts, one line each."""
+    printed: str = ""
+    """What the code printed during that case."""

@@ -33,12 +33,13 @@ def rank_error(supervisor: Supervisor) -> RankError:
         if number != culprit
     }
     rank = supervisor.ranks[culprit]
-    lines = [_what_happened(culprit, rank), "", _trace(rank)]
+    trace = _trace(rank, supervisor.stacks[culprit])
+    lines = [_what_happened(culprit, rank), "", trace]
     if consequences:
         lines += ["", "What followed on the other ranks:"]
         lines += [f"  rank {number} {text}" for number, text in consequences.items()]
     error = RankError("\n".join(lines), **_evidence(supervisor))
-    error.rank, error.consequences, error.traceback = culprit, consequences, _trace(rank)
+    error.rank, error.consequences, error.traceback = culprit, consequences, trace
     if isinstance(rank.report, Raised):
         error.exception_type, error.site = rank.report.type_name, rank.report.site
         if rank.report.exception is not None:
@@ -100,14 +101,15 @@ def _cause_of_death(rank: Rank) -> str:
     return f"its process was ended by {name}{hint.get(name, '')}"
 
 
-def _trace(rank: Rank) -> str:
-    """The rank's own traceback; of a dead process, the last that it printed."""
+def _trace(rank: Rank, stack: str) -> str:
+    """The rank's own traceback; of a dead process, the last that is known."""
     if isinstance(rank.report, Raised):
         return sources.with_cells_named(rank.report.traceback).rstrip()
     words = rank.output.log.splitlines()[-_LAST_WORDS_LINES:]
+    text = "\n".join(["Its last words:", *(f"  {word}" for word in words)])
     if not words:
-        return "It printed nothing before that."
-    return sources.with_cells_named("Its last words:\n" + "\n".join(f"  {word}" for word in words))
+        text = "It printed nothing before that."
+    return f"{text}\nIts stack:\n{stack}" if stack else text
 
 
 def _consequence(supervisor: Supervisor, number: int) -> str:

@@ -78,16 +78,17 @@ def rank_main(
     _take_over_output(output)
     stack = open(spec.directory.of_rank(spec.rank, "stack"), "w")  # noqa: SIM115 - kept open
     faulthandler.register(signal.SIGUSR1, file=stack, all_threads=True)
-    faulthandler.enable()  # an abort in C++ prints the Python stack as its last words
+    faulthandler.enable(stack, all_threads=False)  # a crash in C++ leaves its Python stack
     try:
         fn, args = payload.read(spec.directory.payload, spec.rank)
         world = _join(spec)
         control.send("ready")
         control.recv()  # "go": all ranks begin together
-        control.send(_call(fn, world, args, spec))
+        report: Returned | Raised = _call(fn, world, args, spec)
     except BaseException as error:
-        control.send(_raised(error))
+        report = _raised(error)
     _flush()
+    control.send(report)
     threading.Event().wait()  # until the lifeline ends
 
 

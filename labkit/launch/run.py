@@ -46,7 +46,9 @@ def run(
     KeyboardInterrupt) on Stop, and ValueError or TypeError for a call that cannot be made. No
     process is left behind in any case.
     """
-    return launch(fn, world_size, [tuple(args)], timeout=timeout, device=device)
+    if not isinstance(args, Sequence) or isinstance(args, str):
+        raise TypeError(f"args={args!r}: give the arguments after `world` as a tuple, ({args!r},)")
+    return launch(fn, world_size, [args], timeout=timeout, device=device)
 
 
 def launch(
@@ -78,11 +80,14 @@ def launch(
             ranks.append(Rank(process, RankOutput(number, process.output, echo)))
         supervisor = Supervisor(ranks, directory)
         _listen_to_the_end(supervisor, started_s, timeout, stall)
-        _drain(ranks)
+        for rank in ranks:
+            rank.output.read()  # what it wrote just before it returned
         result = _result(supervisor, device, started_s)
         has_returned = True
         return result
     finally:
+        for rank in ranks:
+            rank.output.finish()
         _end(ranks, at_once=not has_returned)
         directory.remove()
 
@@ -171,12 +176,6 @@ def _value(directory: RunDirectory, number: int) -> Any:
             f"what rank {number} returned cannot be read here: {error}. "
             "Return plain data or tensors"
         ) from error
-
-
-def _drain(ranks: Sequence[Rank]) -> None:
-    """Output that ranks wrote just before they returned."""
-    for rank in ranks:
-        rank.output.read()
 
 
 def _end(ranks: Sequence[Rank], *, at_once: bool) -> None:

@@ -136,9 +136,11 @@ class Supervisor:
                 self.stacks[number] = self._stack_of(number)
             if all(self.stacks[number] for number in asked):
                 break
-        self.read_journals()
-        for rank in self.ranks:
+        for number, rank in enumerate(self.ranks):
             rank.output.read()
+            if rank.stage is Stage.DIED:
+                self.stacks[number] = self._stack_of(number)
+        self.read_journals()
 
     def _stack_of(self, number: int) -> str:
         """The rank's own frames, innermost last, once faulthandler has written them all."""

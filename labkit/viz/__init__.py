@@ -14,17 +14,23 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from labkit.viz import chrome_trace
+    from labkit.viz.movement import moves
     from labkit.viz.picture import Picture
+    from labkit.viz.ring_picture import ring_steps
     from labkit.viz.swimlanes import timeline
+    from labkit.viz.tags import tagged
 
 # The modules are named differently from their functions: importing labkit.viz.x sets the name
 # x on this package, and would replace a function of that name by the module.
 _HOME = {
-    "timeline": "labkit.viz.swimlanes",
     "Picture": "labkit.viz.picture",
+    "moves": "labkit.viz.movement",
+    "ring_steps": "labkit.viz.ring_picture",
+    "tagged": "labkit.viz.tags",
+    "timeline": "labkit.viz.swimlanes",
 }
 
-__all__ = ["Picture", "chrome_trace", "timeline"]
+__all__ = ["Picture", "chrome_trace", "moves", "ring_steps", "tagged", "timeline"]
 
 
 def __getattr__(name: str) -> Any:

@@ -44,7 +44,7 @@ def end_of(timeline: Timeline) -> float:
 
 
 def blocked(timeline: Timeline, until_s: float) -> list[Span]:
-    """Where the rank could do nothing but wait: waited_s to done_s, or to `until_s` if never done."""
+    """Where the rank could only wait: from waited_s to done_s, or to `until_s` if never done."""
     spans = []
     for operation in timeline.operations:
         if operation.waited_s is not None:
@@ -117,7 +117,7 @@ def clipped(spans: Iterable[Span], start_s: float, end_s: float) -> list[Span]:
 
 
 def rows_without_overlap(spans: Sequence[Span], max_rows: int) -> list[int]:
-    """A row for each span (sorted by start), the lowest that is free; the last row takes overflow."""
+    """A row for each span (sorted by start): the first that is free, or the last if none is."""
     free_from: list[float] = []
     rows = []
     for span in spans:

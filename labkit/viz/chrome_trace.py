@@ -1,16 +1,18 @@
 """A run as a Chrome trace: drop the file on https://ui.perfetto.dev.
 
-One process per rank. Its first thread shows regions and, inside them, the time in which the rank was
-blocked; the threads below it, as many as operations overlap, show what was in flight, from posting to
-completion, with arrows from each send to its receive. Click on an operation for its bytes, shape,
-sequence number and line of code.
+One process per rank. Its first thread shows regions and, inside them, the time in which the rank
+was blocked; the threads below it, as many as operations overlap, show what was in flight, from
+posting to completion, with arrows from each send to its receive. Click on an operation in flight
+for its bytes, shape, sequence number and line of code.
 
-Format: Trace Event Format, JSON object form; "X" complete events, "s"/"f" flow events, "M" metadata.
-Times are microseconds with nanosecond digits.
+Format: Trace Event Format, JSON object form; "X" complete events, "s" and "f" flow events, "M"
+metadata. Times are microseconds with nanosecond digits. Perfetto keeps process 0 and thread 0 for
+the idle task and knows threads by their number alone: rank r is process r + 1, and no two processes
+share a thread number.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from labkit.viz.activity import Span, blocked, end_of, in_flight
 from labkit.viz.messages import matched_messages
 
 Event = dict[str, Any]
-_WORK, _FLIGHT = 0, 100  # first thread number of each sort
+_FIRST_WORK, _FIRST_FLIGHT = 0, 100  # within a rank's thread numbers
 
 
 def write(run: Any, path: str | Path) -> Path:
@@ -44,9 +46,9 @@ def events(timelines: Sequence[Timeline]) -> list[Event]:
     threads: list[dict[int, int]] = []  # by rank: operation's index -> thread of its event
     for rank, timeline in enumerate(timelines):
         work = [_slice(span, rank) for span in _work(timeline, until_s)]
-        flight = [_slice(span, rank) for span in in_flight(timeline, until_s)]
-        _assign_threads(work, _WORK, may_nest=True)
-        _assign_threads(flight, _FLIGHT, may_nest=False)
+        flight = [_slice(span, rank, _arguments) for span in in_flight(timeline, until_s)]
+        _assign_threads(work, _thread(rank, _FIRST_WORK), may_nest=True)
+        _assign_threads(flight, _thread(rank, _FIRST_FLIGHT), may_nest=False)
         threads.append({event["args"]["index"]: event["tid"] for event in flight})
         result += _names(rank, work, flight) + work + flight
     return result + _arrows(timelines, threads)
@@ -60,7 +62,11 @@ def _work(timeline: Timeline, until_s: float) -> list[Span]:
     return regions + blocked(timeline, until_s)
 
 
-def _slice(span: Span, rank: int) -> Event:
+def _line(operation: Operation) -> Event:
+    return {"line": str(operation.origin), "index": operation.index}
+
+
+def _slice(span: Span, rank: int, arguments: Callable[[Operation], Event] = _line) -> Event:
     start_ns = round(span.start_s * 1e9)
     # An event without length cannot carry an arrow's end.
     length_ns = max(round(span.end_s * 1e9) - start_ns, 1)
@@ -68,14 +74,14 @@ def _slice(span: Span, rank: int) -> Event:
         "name": span.label,
         "cat": "region",
         "ph": "X",
-        "pid": rank,
+        "pid": _process(rank),
         "ts": start_ns / 1000,
         "dur": length_ns / 1000,
         "args": {},
     }
     if span.operation is not None:
         event |= {"name": _name(span.operation), "cat": span.operation.kind}
-        event["args"] = _arguments(span.operation)
+        event["args"] = arguments(span.operation)
     return event
 
 
@@ -111,33 +117,33 @@ def _assign_threads(slices: list[Event], first: int, *, may_nest: bool) -> None:
     A viewer stacks the events of a thread like calls: half an overlap would be drawn wrongly.
     """
     slices.sort(key=lambda event: (_ns(event["ts"]), -_ns(event["dur"])))
-    threads: list[list[int]] = []  # ends of the events that are open on each thread, outermost first
+    threads: list[list[int]] = []  # by thread: ends of the events that are open, outermost first
     for event in slices:
         start, end = _ns(event["ts"]), _ns(event["ts"]) + _ns(event["dur"])
+        threads.append([])  # there is always one that is free
         for number, open_ends in enumerate(threads):
             while open_ends and open_ends[-1] <= start:
                 open_ends.pop()
             if not open_ends or (may_nest and end <= open_ends[-1]):
+                open_ends.append(end)
+                event["tid"] = first + number
                 break
-        else:
-            number, open_ends = len(threads), []
-            threads.append(open_ends)
-        open_ends.append(end)
-        event["tid"] = first + number
+        if not threads[-1]:
+            threads.pop()
 
 
 def _names(rank: int, work: list[Event], flight: list[Event]) -> list[Event]:
-    named = [("process_name", _WORK, {"name": f"rank {rank}"})]
-    named.append(("process_sort_index", _WORK, {"sort_index": rank}))
-    threads = {_WORK: "computing and waiting"}
-    threads |= {event["tid"]: "computing and waiting, other thread" for event in work[1:]}
+    main = _thread(rank, _FIRST_WORK)
+    named: list[tuple[str, int, Event]] = [("process_name", main, {"name": f"rank {rank}"})]
+    named.append(("process_sort_index", main, {"sort_index": rank}))
+    threads = {event["tid"]: "computing and waiting (2)" for event in work}
     threads |= {event["tid"]: "in flight" for event in flight}
-    threads[_WORK] = "computing and waiting"
+    threads[main] = "computing and waiting"
     for thread, name in sorted(threads.items()):
         named.append(("thread_name", thread, {"name": name}))
         named.append(("thread_sort_index", thread, {"sort_index": thread}))
     return [
-        {"name": name, "ph": "M", "pid": rank, "tid": thread, "args": arguments}
+        {"name": name, "ph": "M", "pid": _process(rank), "tid": thread, "args": arguments}
         for name, thread, arguments in named
     ]
 
@@ -147,29 +153,30 @@ def _arrows(timelines: Sequence[Timeline], threads: list[dict[int, int]]) -> lis
     for number, message in enumerate(matched_messages(list(timelines)), start=1):
         if message.recv.done_s is None:
             continue
-        common = {"name": "message", "cat": "message", "id": number}
         start_ns = round(message.send.posted_s * 1e9)
         posted_ns = round(message.recv.posted_s * 1e9)
         # Just before the end: an event's last moment no longer counts as inside it.
         end_ns = max(round(message.recv.done_s * 1e9) - 1, posted_ns)
         if end_ns < start_ns:
             continue  # clocks of two machines disagree: an arrow back in time would be a lie
-        source_thread = threads[message.source][message.send.index]
-        destination_thread = threads[message.destination][message.recv.index]
-        arrows.append(
-            {**common, "ph": "s", "pid": message.source, "tid": source_thread, "ts": start_ns / 1000}
-        )
-        arrows.append(
-            {
-                **common,
-                "ph": "f",
-                "bp": "e",
-                "pid": message.destination,
-                "tid": destination_thread,
-                "ts": end_ns / 1000,
-            }
-        )
+        for phase, rank, operation, time_ns in (
+            ("s", message.source, message.send, start_ns),
+            ("f", message.destination, message.recv, end_ns),
+        ):
+            arrow = {"name": "message", "cat": "message", "id": number, "ph": phase}
+            thread = threads[rank][operation.index]
+            arrow |= {"pid": _process(rank), "tid": thread, "ts": time_ns / 1000}
+            # "e": the arrow ends at the event around it, not at the one that comes next.
+            arrows.append(arrow | {"bp": "e"} if phase == "f" else arrow)
     return arrows
+
+
+def _process(rank: int) -> int:
+    return rank + 1
+
+
+def _thread(rank: int, number: int) -> int:
+    return 1000 * _process(rank) + number
 
 
 def _ns(microseconds: float) -> int:

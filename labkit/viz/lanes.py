@@ -102,7 +102,7 @@ class LanePainter:
             level = above
 
     def labels(self, spans: Sequence[Span], lane: float, *, has_arrows: bool) -> None:
-        """A name inside every span that is wide enough for it; arrows speak for sends and receives."""
+        """A name in every span that is wide enough; arrows speak for sends and receives."""
         for span in spans:
             if span.label == style.OTHER_WORK or span.unfinished:
                 continue

@@ -1,7 +1,7 @@
 """A figure that shows itself exactly once, without pyplot.
 
-pyplot keeps every figure alive and shows it again at the end of the cell. A Picture belongs to whoever
-holds it: as the last line of a cell, or through `show()`, it appears once; otherwise not at all.
+pyplot keeps every figure alive and shows it again at the end of the cell. A Picture belongs to
+whoever holds it: as the last line of a cell, or through `show()`, it appears once; otherwise never.
 """
 
 import io
@@ -18,14 +18,14 @@ DOTS_PER_INCH = 100
 # Twice as many pixels as are shown: sharp on today's screens.
 _OVERSAMPLING = 2
 # Flat colours and grey text edges: more palette entries change nothing that can be seen.
-_PALETTE_COLOURS = 96
+_PALETTE_COLOURS = 64
 
 
 class Picture(Figure):
     """A matplotlib Figure (savefig and all) with a caption, which is also its plain-text form."""
 
     def __init__(self, width_inches: float, height_inches: float, caption: str) -> None:
-        """A notebook column is about 9 inches wide. `caption`: says what is drawn, without times."""
+        """A notebook column is about 9 inches wide. `caption`: what is drawn, without times."""
         super().__init__(figsize=(width_inches, height_inches), dpi=DOTS_PER_INCH)
         self.patch.set_facecolor("white")  # dark themes would swallow dark text
         self.caption = caption
@@ -42,8 +42,9 @@ class Picture(Figure):
         self.savefig(raw, format="rgba", dpi=dots_per_inch)
         width, height = (int(inches * dots_per_inch) for inches in self.get_size_inches())
         image = Image.frombytes("RGBA", (width, height), raw.getvalue()).convert("RGB")
+        # Median cut keeps flat colours exact (white stays white); a faster octree does not.
         few_colours = image.quantize(
-            _PALETTE_COLOURS, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE
+            _PALETTE_COLOURS, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE
         )
         small = io.BytesIO()
         few_colours.save(small, "PNG", optimize=True)

@@ -1,13 +1,13 @@
 """Colours, type sizes and time units shared by every picture.
 
-Communication is saturated and computing is pale blue-grey, so the two differ in lightness and survive
-a black-and-white printer; within communication the hues are Okabe and Ito's, which the common forms
-of colour blindness keep apart. No picture relies on hue alone: bars and cells carry text as well.
+Communication is saturated and computing is pale blue-grey, so the two differ in lightness and
+survive a black-and-white printer; within communication the hues are Okabe and Ito's, which the
+common forms of colour blindness keep apart. Where there is room, bars and cells carry text as well.
 """
 
 import colorsys
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 INK = "#222222"
 FAINT_INK = "#6b6b6b"
@@ -17,6 +17,16 @@ ALARM = "#a50026"
 BASE_POINTS = 10.0
 SMALL_POINTS = 8.5
 TITLE_POINTS = 12.0
+
+# Arguments of matplotlib's text().
+TITLE: dict[str, Any] = {
+    "fontsize": TITLE_POINTS,
+    "fontweight": "bold",
+    "va": "center",
+    "color": INK,
+}
+SMALL: dict[str, Any] = {"fontsize": SMALL_POINTS, "va": "center", "color": INK}
+FAINT: dict[str, Any] = SMALL | {"color": FAINT_INK}
 
 OTHER_WORK = "other work"
 _OTHER_WORK_COLOUR = "#ececec"

@@ -57,19 +57,15 @@ def draw_header(
 ) -> None:
     """Title, an optional note after it, and the legend's rows, from the top of the picture down."""
     height = picture.get_size_inches()[1]
-    text = {"va": "center", "color": style.INK}
     y = 1 - 0.2 / height
-    heading = picture.text(left, y, title, fontsize=style.TITLE_POINTS, fontweight="bold", **text)
+    heading = picture.text(left, y, title, **style.TITLE)
     if note:
-        box = heading.get_window_extent(picture.canvas.get_renderer())
+        box = heading.get_window_extent()
         x = picture.transFigure.inverted().transform((box.x1, 0))[0] + 0.015
-        picture.text(
-            x, y, note, fontsize=style.SMALL_POINTS, va="center", color=style.FAINT_INK
-        )
+        picture.text(x, y, note, **style.FAINT)
     for name, handles in rows:
         y -= 0.24 / height
-        small = {"fontsize": style.SMALL_POINTS, "va": "center"}
-        picture.text(left, y, name, color=style.FAINT_INK, **small)
+        picture.text(left, y, name, **style.FAINT)
         picture.legend(
             handles=handles,
             loc="center left",
@@ -107,9 +103,7 @@ def style_axes(axes: Axes, scale: Scale, ranks: Sequence[int]) -> None:
             "in flight",
             transform=axes.get_yaxis_transform(),
             ha="right",
-            va="center",
-            fontsize=6.5,
-            color=style.FAINT_INK,
+            **style.FAINT | {"fontsize": 6.5},
         )
 
 
@@ -124,8 +118,5 @@ def draw_waiting_shares(axes: Axes, lanes: Sequence[Sequence[Span]]) -> None:
                 lane + MAIN_MIDDLE,
                 f"{waiting_s / total_s:.0%} waiting",
                 transform=axes.get_yaxis_transform(),
-                ha="left",
-                va="center",
-                fontsize=style.SMALL_POINTS,
-                color=style.FAINT_INK,
+                **style.FAINT,
             )

@@ -49,9 +49,9 @@ def timeline(
     ranks: which to show, in this order; all of them, up to 16, by default.
     between: (start, end) in seconds on the run's clock; everything by default.
 
-    The wide bars are regions (`with world.region("forward")`), other work in pale grey, and in colour
-    the time in which the rank was blocked; the thin lane below is every operation in flight. Arrows
-    go from a send's post to the end of its receive, where there are at most 60 messages to show.
+    The wide bars are regions (`with world.region("forward")`), other work in pale grey, and in
+    colour the time in which the rank was blocked; the thin lane below is every operation in flight.
+    Arrows go from a send's post to the end of its receive, where there are at most 60 to draw.
     A torn, hatched end means that the operation never came to an end, a cross that it failed.
 
     Returns a Picture: the last line of a cell shows it, `savefig` saves it.

@@ -1,0 +1,96 @@
+# Needs make (GNU make 3.81 is enough) and Python 3.11 or newer; everything else comes by itself.
+
+PYTHON ?= python3
+LAB_ARGS ?=
+TEST_ARGS ?=
+TORCH_INDEX ?=
+NOTEBOOKS ?= $(wildcard notebooks/*.ipynb)
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+STAMP := $(VENV)/.installed
+# By exact version: asked for by name alone, or through a range, pip may fetch gigabytes for GPUs.
+TORCH := $(shell grep '^torch==' constraints.txt)
+
+# The stamp is the last thing that an install writes, and names the folder that it was made for.
+# So an interrupted install, a moved folder and a Python that is gone all make .venv anew.
+ifneq "$(shell $(BIN)/python -c '' 2>/dev/null && cat $(STAMP) 2>/dev/null)" "$(CURDIR)"
+ANEW := yes
+endif
+ifneq "$(TORCH_INDEX)" ""
+ifneq "$(shell cat $(VENV)/.torch-index 2>/dev/null)" "$(TORCH_INDEX)"
+ANEW := yes
+endif
+endif
+ifdef ANEW
+.PHONY: $(STAMP)
+endif
+
+# A kernel of this .venv, whatever kernels the user has elsewhere.
+export JUPYTER_PREFER_ENV_PATH := 1
+unexport JUPYTER_PATH
+
+.DEFAULT_GOAL := help
+.PHONY: help lab test lint format notebooks pins clean
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
+
+lab: $(STAMP)  ## open the lab in a browser (LAB_ARGS="--no-browser --port 8899" reach Jupyter)
+	@set -- $(LAB_ARGS); \
+	case "$$*" in *[-.]ip[\ =]*) ;; *) set -- --ip=127.0.0.1 "$$@" ;; esac; \
+	if [ "$$(id -u)" = 0 ]; then \
+	  echo "You are root, which Jupyter refuses by itself: passing --allow-root."; \
+	  set -- --allow-root "$$@"; \
+	fi; \
+	PATH="$(CURDIR)/$(BIN):$$PATH"; export PATH; \
+	exec $(BIN)/python -m jupyterlab --ServerApp.root_dir=. \
+	  --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb "$$@"
+
+test: $(STAMP)  ## run every test, notebooks included (TEST_ARGS="-k ring" reach pytest)
+	@IPYTHONDIR="$(CURDIR)/$(VENV)/ipython" $(BIN)/python -m pytest tests notebooks --target solutions \
+	  --nbval --nbval-current-env --nbval-cell-timeout 60 \
+	  --nbval-sanitize-with tests/notebooks/sanitize.cfg $(TEST_ARGS)
+
+lint: $(STAMP)  ## look for mistakes without running anything: ruff and mypy
+	@$(BIN)/python -m ruff check .
+	@$(BIN)/python -m ruff format --check .
+	@$(BIN)/python -m mypy
+
+format: $(STAMP)  ## repair what ruff can repair
+	@$(BIN)/python -m ruff check --fix .
+	@$(BIN)/python -m ruff format .
+
+notebooks: $(STAMP)  ## run the notebooks and store their outputs (NOTEBOOKS=notebooks/01_*.ipynb for some)
+	@IPYTHONDIR="$(CURDIR)/$(VENV)/ipython" $(BIN)/python -m scripts.notebooks $(NOTEBOOKS)
+
+pins:  ## write constraints.txt anew: today's newest versions, torch as it is (TORCH=torch==2.x.y)
+	@$(PYTHON) scripts/check_python.py
+	rm -rf build/pins
+	$(PYTHON) -m venv build/pins
+	build/pins/bin/python -m pip install $(TORCH)
+	build/pins/bin/python -m pip install --editable '.[lab,dev]'
+	build/pins/bin/python scripts/pins.py > build/constraints.txt
+	mv build/constraints.txt constraints.txt
+	rm -rf build/pins
+
+clean:  ## remove .venv and everything else that make or a test has made
+	rm -rf $(VENV) build dist labkit.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -prune -exec rm -rf {} +
+
+$(STAMP): pyproject.toml constraints.txt
+ifdef ANEW
+	@command -v $(PYTHON) >/dev/null || { \
+	  echo "There is no $(PYTHON) here. Install Python 3.11 or newer, or name yours: make lab PYTHON=python3.12" >&2; \
+	  exit 1; }
+	@$(PYTHON) scripts/check_python.py
+	@rm -f $(STAMP)
+	$(PYTHON) -m venv --clear $(VENV)
+endif
+	@rm -f $(STAMP)
+	$(PIP) install $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX),--constraint constraints.txt) $(TORCH)
+	$(PIP) install --quiet --constraint constraints.txt setuptools
+	$(PIP) install --quiet --constraint constraints.txt --no-build-isolation --editable '.[lab,dev]'
+	@echo "$(TORCH_INDEX)" > $(VENV)/.torch-index
+	@echo "$(CURDIR)" > $(STAMP)

@@ -1,0 +1,176 @@
+"""labkit in a terminal: the engine of the notebooks, with rich output.
+
+labkit check ring_all_reduce     exit status 0 after a pass, 1 otherwise, 2 for a call that is wrong
+"""
+
+import re
+import sys
+import warnings
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.padding import Padding
+from rich.syntax import Syntax
+from rich.table import Table
+from rich.text import Text
+
+from labkit.grade import catalog, desk
+from labkit.grade.engine import check as run_check
+from labkit.grade.outcome import Outcome
+from labkit.grade.progress import ProgressWarning
+from labkit.grade.submission import NothingToGrade
+from labkit.grade.verdict import Verdict
+from labkit.grade.workspace import WorkspaceNotFound
+
+app = typer.Typer(
+    help="Exercises of the Distributed Training Lab: check, hint, solution, reset, list.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+Name = Annotated[str, typer.Argument(help="The exercise, as in `labkit list`.")]
+_STYLES = {
+    Outcome.PASSED: "bold green",
+    Outcome.NOT_ATTEMPTED: "bold",
+    Outcome.OVER_BUDGET: "bold yellow",
+}
+_USER_ERRORS = (
+    catalog.UnknownExercise,
+    catalog.CatalogError,
+    NothingToGrade,
+    WorkspaceNotFound,
+)
+# A call in Python, as the notebook's texts have it: hint("scan", 2)
+_CALL = re.compile(r'\b(check|hint|solution|reset)\("(\w+)"((?:, [^()]+)?)\)')
+
+
+@app.command()
+def check(
+    name: Annotated[str | None, typer.Argument(help="The exercise; all, if left out.")] = None,
+    file: Annotated[Path | None, typer.Option(help="Another file with the code.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Repeat the inputs of a check.")] = None,
+    timeout: Annotated[float, typer.Option(help="Seconds for each world size.")] = 10.0,
+) -> None:
+    """Grade an exercise on real ranks."""
+    if name is None and file is not None:
+        raise typer.BadParameter("--file needs the name of the exercise that the file is for")
+    names = list(catalog.load_catalog()) if name is None else [name]
+    verdicts = []
+    for each in names:
+        verdict = run_check(each, file, seed=seed, timeout_s=timeout)
+        _show_verdict(verdict)
+        verdicts.append(verdict)
+    if len(verdicts) > 1:
+        _console().print(f"\n{sum(map(bool, verdicts))} of {len(verdicts)} passed")
+    if not all(verdicts):
+        raise typer.Exit(1)
+
+
+@app.command()
+def hint(
+    name: Name,
+    number: Annotated[
+        int | None, typer.Argument(min=1, max=3, help="1 to 3; the next, if left out.")
+    ] = None,
+) -> None:
+    """Show the next hint: the concept, the invariant, the first line that goes wrong."""
+    _show_note(desk.hint(name, number))
+
+
+@app.command()
+def solution(
+    name: Name,
+    yes: Annotated[bool, typer.Option("--yes", help="Show it before a pass, too.")] = False,
+) -> None:
+    """Show the solution: after a pass, or on confirmation, which is remembered."""
+    catalog.get_exercise(name)
+    if not yes and not desk.has_passed(name) and sys.stdin.isatty():
+        yes = typer.confirm(f"You have not passed {name} yet. Show the solution all the same?")
+    note = desk.solution(name, confirm=yes)
+    _show_note(note)
+    if not note.is_code:
+        raise typer.Exit(1)
+
+
+@app.command()
+def reset(name: Name) -> None:
+    """Put the stub back; your file is kept under exercises/backups."""
+    _show_note(desk.reset(name))
+
+
+@app.command(name="list")
+def list_exercises() -> None:
+    """Show the exercises, in reading order, and how far you are."""
+    table = Table("exercise", "title", "notebook", "standing", box=box.SIMPLE)
+    for exercise in catalog.load_catalog().values():
+        table.add_row(exercise.name, exercise.title, exercise.notebook, desk.standing(exercise))
+    _console().print(table)
+
+
+def _console() -> Console:
+    # Made anew for each use: sys.stdout may be another one by then.
+    return Console(highlight=False)
+
+
+def _show_verdict(verdict: Verdict) -> None:
+    console = _console()
+    console.print(Text(verdict.headline, style=_STYLES.get(verdict.outcome, "bold red")))
+    for label, text in verdict.paragraphs:
+        body = Text(_in_a_terminal(text))
+        if "\n" in text:
+            console.print(Padding(Text(f"{label}:", style="bold"), (0, 0, 0, 2)))
+            console.print(Padding(body, (0, 0, 0, 4)))
+        else:
+            console.print(Padding(Text(f"{label}: ", style="bold") + body, (0, 0, 0, 2)))
+
+
+def _show_note(note: desk.Note) -> None:
+    console = _console()
+    console.print(Text(note.title, style="bold"))
+    if note.is_code and sys.stdout.isatty():
+        console.print(Syntax(note.text, "python", background_color="default"))
+    else:
+        console.print(Text(note.text if note.is_code else _in_a_terminal(note.text)))
+
+
+def _in_a_terminal(text: str) -> str:
+    """Calls in Python as commands: `hint("scan", 2)` becomes `labkit hint scan 2`."""
+    return _CALL.sub(_as_command, text)
+
+
+def _as_command(call: re.Match[str]) -> str:
+    words = ["labkit", call[1], call[2]]
+    for argument in call[3].split(", ")[1:]:
+        option, equals, value = argument.partition("=")
+        if argument == "confirm=True":
+            words.append("--yes")
+        elif equals:
+            words.append(f"--{option} {value}")
+        else:
+            words.append(f"--file {argument}" if call[1] == "check" else argument)
+    return " ".join(words)
+
+
+def _show_warnings(caught: list[warnings.WarningMessage]) -> None:
+    """What each warning about progress says, without the line of labkit that said it."""
+    for text in dict.fromkeys(
+        str(w.message) for w in caught if issubclass(w.category, ProgressWarning)
+    ):
+        Console(stderr=True, highlight=False).print(Text(f"labkit: {text}", style="yellow"))
+
+
+def main() -> None:
+    """The command `labkit`."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ProgressWarning)
+        try:
+            app()
+        except _USER_ERRORS as error:
+            Console(stderr=True, highlight=False).print(Text(f"labkit: {error}", style="red"))
+            sys.exit(2)
+        finally:
+            _show_warnings(caught)

@@ -1,0 +1,79 @@
+"""A run in which a rank raised an exception or died, as a finding."""
+
+from typing import Any
+
+from labkit.comm.operation import P2P_KINDS
+from labkit.grade import own_code
+from labkit.grade.evidence import Attempt, CaseEvidence
+from labkit.grade.harness import MARK
+from labkit.grade.outcome import Finding, Outcome
+from labkit.launch import doctor, sources
+from labkit.launch.errors import RankError
+
+_SIZE_MISMATCH = "op.preamble.length"  # gloo's words where a message does not fit its buffer
+
+
+def explain_crash(attempt: Attempt, evidence: CaseEvidence | None, failure: RankError) -> Finding:
+    """What happened, on the rank that began it. `evidence`: None while the code was loading."""
+    error_type, message = failure.exception_type, _message(failure)
+    seen = f"rank {failure.rank}" if evidence is None else f"{evidence.label}: rank {failure.rank}"
+    details = own_code.of_traceback(_without_marks(failure.traceback))
+    common: dict[str, Any] = {"first_seen": seen, "details": details, "where": failure.site}
+    if error_type == "NotImplementedError":
+        return Finding(
+            Outcome.NOT_ATTEMPTED,
+            "a part is still to be written",
+            f"the code raised NotImplementedError: {message}",
+            **common,
+        )
+    if error_type == "SubmissionError":
+        return Finding(Outcome.CRASHED, "cannot be called", message, hint=1, **common)
+    if error_type == "ProcessDied":
+        return Finding(
+            Outcome.CRASHED,
+            "its process ended",
+            f"{str(failure).splitlines()[0]}. {_last_operation(attempt, failure.rank)}",
+            hint=3,
+            **common,
+        )
+    if error_type == "SystemExit":
+        message = f"it called sys.exit({message}); a rank has to come back with a result"
+    if _SIZE_MISMATCH in message:
+        return Finding(
+            Outcome.CRASHED,
+            "receives into a buffer of another size",
+            "a message did not have the size of the buffer that was to receive it: sender and "
+            "receiver do not agree on which segment this is",
+            hint=2,
+            **common,
+        )
+    where = "" if failure.site is None else f" at {sources.place(failure.site)}"
+    return Finding(
+        Outcome.CRASHED,
+        f"raises {error_type}",
+        f"rank {failure.rank} raised {error_type}{where}: {message}",
+        hint=3,
+        **common,
+    )
+
+
+def _message(failure: RankError) -> str:
+    """The exception's own text: the last lines of the traceback, without the type."""
+    last = failure.traceback.rstrip().rpartition(f"{failure.exception_type}: ")[2]
+    return last if last != failure.traceback.rstrip() else ""
+
+
+def _without_marks(text: str) -> str:
+    """`text` without the lines that the harness printed between cases."""
+    return "\n".join(line for line in text.splitlines() if MARK not in line)
+
+
+def _last_operation(attempt: Attempt, rank: int) -> str:
+    assert attempt.failure is not None
+    timelines = attempt.failure.timeline
+    operations = [op for op in timelines[rank].operations if op.kind in P2P_KINDS]
+    if not operations:
+        return "It had not communicated before."
+    last = operations[-1]
+    waited = "waited in" if doctor.waits_in(timelines[rank]) is last else "did last was"
+    return f"What it {waited} {last.name}, at {sources.place(last.origin)}."

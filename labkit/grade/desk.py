@@ -1,0 +1,138 @@
+"""hint, solution and reset: what a learner asks for between two checks. Each is remembered."""
+
+import html
+from dataclasses import dataclass
+
+from labkit.comm.operation import Site
+from labkit.grade import progress
+from labkit.grade.catalog import NUM_HINTS, Exercise, get_exercise
+from labkit.grade.outcome import Outcome
+from labkit.grade.stubs import stub_of
+from labkit.grade.workspace import Workspace, find_workspace
+from labkit.launch import sources
+
+HINT_TITLES = ("the concept", "the invariant", "the first line that goes wrong")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Note:
+    """A text with a title, for a notebook, a terminal or print."""
+
+    title: str
+    text: str
+    is_code: bool = False
+
+    def __repr__(self) -> str:
+        return f"{self.title}\n\n{self.text}"
+
+    def _repr_html_(self) -> str:
+        text = html.escape(self.text)
+        style = "white-space:pre-wrap" if self.is_code else "white-space:pre-line;max-width:60em"
+        tag = "pre" if self.is_code else "div"
+        return f'<b>{html.escape(self.title)}</b><{tag} style="{style}">{text}</{tag}>'
+
+
+def hint(name: str, number: int | None = None, *, workspace: Workspace | None = None) -> Note:
+    """The next of the exercise's three hints, or hint `number` (1 to 3).
+
+    The third also names the line at which your last check went wrong, where it could be told.
+    Raises UnknownExercise, and ValueError for a number that is not 1, 2 or 3.
+    """
+    exercise = get_exercise(name, workspace)
+    since_reset = _events_since_reset(name)
+    if number is None:
+        seen = [event.detail.get("number", 0) for event in since_reset if event.kind == "hint"]
+        number = min(max(seen, default=0) + 1, NUM_HINTS)
+    if number not in range(1, NUM_HINTS + 1):
+        raise ValueError(f"hint {number} of {name}: there are hints 1 to {NUM_HINTS}")
+    progress.record("hint", name, number=number)
+    text = exercise.hints[number - 1]
+    if number == NUM_HINTS:
+        text += _line_of_last_check(since_reset)
+        text += f'\n\nThat was the last hint. solution("{name}") shows the solution.'
+    title = f"{name}, hint {number} of {NUM_HINTS}: {HINT_TITLES[number - 1]}"
+    return Note(title, text)
+
+
+def solution(name: str, *, confirm: bool = False, workspace: Workspace | None = None) -> Note:
+    """The solution, after a pass; before one, only with `confirm=True`, and that is remembered."""
+    workspace = workspace or find_workspace()
+    exercise = get_exercise(name, workspace)
+    passed = has_passed(name)
+    if not passed and not confirm:
+        return Note(
+            f"{name}: not passed yet",
+            f"{exercise.title} teaches most to those who write it. There are {NUM_HINTS} hints: "
+            f'hint("{name}").\nTo see the solution all the same: solution("{name}", confirm=True). '
+            "It will be remembered that you did.",
+        )
+    text = workspace.solution(name).read_text(encoding="utf-8")
+    progress.record("solution", name, after_a_pass=passed)
+    return Note(f"The solution of {name}", text, is_code=True)
+
+
+def reset(name: str, *, workspace: Workspace | None = None) -> Note:
+    """Put the stub back; your file is kept as exercises/backups/<name>-<number>.py."""
+    workspace = workspace or find_workspace()
+    get_exercise(name, workspace)
+    path, stub = workspace.exercise(name), stub_of(name, workspace).encode()
+    shown = workspace.shown(path)
+    if not path.exists():
+        path.write_bytes(stub)
+        message = f"{shown} was missing, and is back."
+    elif path.read_bytes() == stub:
+        message = f"{shown} is the stub already."
+    else:
+        kept = _back_up(name, path.read_bytes(), workspace)
+        path.write_bytes(stub)
+        message = f"{shown} is the stub again. What you had is kept in {kept}."
+    progress.record("reset", name)
+    return Note(f"{name}: reset", message)
+
+
+def has_passed(name: str) -> bool:
+    """Whether a check of the exercise has ever passed on this machine."""
+    checks = progress.events(name, "check")
+    return any(event.detail.get("outcome") == Outcome.PASSED.value for event in checks)
+
+
+def standing(exercise: Exercise) -> str:
+    """Where the learner is with an exercise: `passed`, the last outcome, or `not attempted`."""
+    if has_passed(exercise.name):
+        events = progress.events(exercise.name)
+        kinds = [(event.kind, event.detail.get("outcome")) for event in events]
+        first_pass = kinds.index(("check", Outcome.PASSED.value))
+        seen_before = any(kind == "solution" for kind, _ in kinds[:first_pass])
+        return "passed (after seeing the solution)" if seen_before else "passed"
+    checks = progress.events(exercise.name, "check")
+    return checks[-1].detail.get("outcome", "?") if checks else Outcome.NOT_ATTEMPTED.value
+
+
+def _back_up(name: str, content: bytes, workspace: Workspace) -> str:
+    """Write `content` under the first free number; the path as the learner knows it."""
+    workspace.backups.mkdir(exist_ok=True)
+    number = 1
+    while True:
+        path = workspace.backups / f"{name}-{number}.py"
+        try:
+            with path.open("xb") as file:  # fails where the file exists: nothing is overwritten
+                file.write(content)
+        except FileExistsError:
+            number += 1
+        else:
+            return workspace.shown(path)
+
+
+def _events_since_reset(name: str) -> list[progress.Event]:
+    events = progress.events(name)
+    resets = [number for number, event in enumerate(events) if event.kind == "reset"]
+    return events[resets[-1] + 1 :] if resets else events
+
+
+def _line_of_last_check(events: list[progress.Event]) -> str:
+    checks = [event for event in events if event.kind == "check"]
+    if not checks or not checks[-1].detail.get("diagnosis"):
+        return ""
+    where = checks[-1].detail.get("where")
+    line = f" at {sources.place(Site(*where))}" if where else ""
+    return f"\n\nYour last check: {checks[-1].detail['diagnosis']}{line}."

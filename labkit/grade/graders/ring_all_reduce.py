@@ -1,0 +1,65 @@
+"""ring_all_reduce is graded on values, on 2(n-1) sends of one nth each, and on doing it itself.
+
+What is left to the learner, because the contract does not depend on it: the direction around the
+ring, which segment comes first, which of the n segments are the longer ones, and whether empty
+segments are sent.
+"""
+
+import dataclasses
+import random
+from collections.abc import Sequence
+
+from labkit.grade import diagnosis, ledger
+from labkit.grade.evidence import Attempt, Case, CaseEvidence
+from labkit.grade.graders.ring_inputs import random_cases
+from labkit.grade.graders.ring_messages import over_budget
+from labkit.grade.graders.ring_values import wrong_values
+from labkit.grade.outcome import Finding, Outcome
+
+
+class RingAllReduce:
+    """The grader of ring_all_reduce."""
+
+    allowed: Sequence[str] = ("isend", "irecv", "send", "recv")
+    # 3 first: with 2 ranks the left and the right neighbour are the same one, and mistakes cancel.
+    world_sizes: Sequence[int] = (3, 2, 4, 1)
+    shown_by_a_pass = (
+        "the values are right, every rank sends 2(n-1) messages of one nth each, and no library "
+        "collective does the work"
+    )
+
+    def cases(self, world_size: int, rng: random.Random) -> list[Case]:
+        """Fresh inputs: sizes that divide and that do not, 0 and 1, dtypes, layouts, late ranks."""
+        return random_cases(world_size, rng)
+
+    def judge(self, evidence: CaseEvidence) -> Finding | None:
+        """The first thing wrong, values before budget: a fast wrong answer is worth nothing."""
+        x = evidence.case.arguments[0][0]
+        return (
+            diagnosis.unlisted_operation(evidence, self.allowed)
+            or diagnosis.result_form(evidence, x.shape, x.dtype)
+            or wrong_values(evidence)
+            or diagnosis.input_changed(evidence)
+            or diagnosis.result_shares_memory(evidence)
+            or ledger.disagreement(evidence)
+            or over_budget(evidence)
+        )
+
+    def refine(self, finding: Finding, evidence: CaseEvidence, attempt: Attempt) -> Finding:
+        """A crash or a wrong value that comes only where n does not divide the size."""
+        n = attempt.world_size
+        before = attempt.cases[: attempt.cases.index(evidence)]
+        is_uneven = evidence.case.arguments[0][0].numel() % n > 0
+        was_even = all(case.case.arguments[0][0].numel() % n == 0 for case in before)
+        if before and is_uneven and was_even and finding.outcome is Outcome.CRASHED:
+            return dataclasses.replace(
+                finding,
+                diagnosis="crashes where n does not divide the size",
+                explanation="it works where all n segments are equal, and fails where they cannot "
+                f"be. torch.tensor_split cuts any size into n segments. {finding.explanation}",
+                hint=3,
+            )
+        return finding
+
+
+GRADER = RingAllReduce()

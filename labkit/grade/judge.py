@@ -1,0 +1,59 @@
+"""From the evidence of a launch to the first thing that is wrong with it, in the driver.
+
+Rules before results, results before budget; and the first case that shows anything decides, since a
+case that went wrong may spoil the next ones (messages left over from it).
+"""
+
+import dataclasses
+
+from labkit.grade import diagnosis, ledger
+from labkit.grade.crash import explain_crash
+from labkit.grade.evidence import Attempt, CaseEvidence
+from labkit.grade.graders import Grader
+from labkit.grade.hang import explain_hang
+from labkit.grade.outcome import Finding
+from labkit.launch.errors import RankError
+
+_PRINTED_LINES = 10
+
+
+def judge(attempt: Attempt, grader: Grader) -> Finding | None:
+    """The mistake that the evidence shows first; None where there is none."""
+    for evidence in attempt.cases:
+        finding = diagnosis.broken_rule(evidence)
+        if finding is None and evidence.completed:
+            finding = grader.judge(evidence)
+        elif finding is None:
+            finding = _failure(attempt, evidence)
+        if finding is not None:
+            finding = grader.refine(finding, evidence, attempt)
+            return dataclasses.replace(finding, printed=_printed(evidence))
+    if attempt.failure is not None:  # after the last case
+        return _failure(attempt, attempt.cases[-1])
+    return ledger.hidden_bytes(attempt)
+
+
+def _failure(attempt: Attempt, evidence: CaseEvidence) -> Finding:
+    """Why not every rank came back from this case."""
+    if attempt.failure is None:
+        raise AssertionError(f"no rank failed, yet a record is missing: {evidence.label}")
+    case = evidence if _has_begun(attempt) else None
+    if isinstance(attempt.failure, RankError):
+        return explain_crash(attempt, case, attempt.failure)
+    return explain_hang(attempt, case, attempt.failure)
+
+
+def _has_begun(attempt: Attempt) -> bool:
+    """Whether any rank has entered a case; before that, the code under test is being loaded."""
+    assert attempt.failure is not None
+    return any(timeline.regions for timeline in attempt.failure.timeline)
+
+
+def _printed(evidence: CaseEvidence) -> str:
+    """The end of what the ranks printed during the case."""
+    lines = [
+        f"[rank {rank}] {line}"
+        for rank, text in enumerate(evidence.printed)
+        for line in text.splitlines()[-_PRINTED_LINES:]
+    ]
+    return "\n".join(lines)

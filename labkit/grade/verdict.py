@@ -1,0 +1,112 @@
+"""What `check` returns: the outcome, the mistake by name, and what to do next.
+
+The text of a pass and of a stub is the same every time (no seed, no seconds), so that a notebook
+that shows it can be compared with what it showed before.
+"""
+
+import html
+from dataclasses import dataclass
+
+from labkit.grade.catalog import Exercise
+from labkit.grade.outcome import Finding, Outcome
+from labkit.launch import sources
+
+_COLOURS = {
+    Outcome.PASSED: "#2e7d32",
+    Outcome.NOT_ATTEMPTED: "#616161",
+    Outcome.OVER_BUDGET: "#b26a00",
+}
+_FAILED_COLOUR = "#b3261e"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Verdict:
+    """The end of one check. True where the exercise is passed: `assert check("scan")`."""
+
+    exercise: Exercise
+    finding: Finding | None
+    """The mistake; None after a pass."""
+    shown: str
+    """What a pass has shown."""
+    world_sizes: tuple[int, ...]
+    """Those that were tried."""
+    num_cases: int
+    seed: int
+    """check(name, seed=...) repeats the same inputs."""
+    call: str
+    """The call that repeats this check, same inputs included."""
+    seconds: float
+
+    @property
+    def outcome(self) -> Outcome:
+        """One of six."""
+        return Outcome.PASSED if self.finding is None else self.finding.outcome
+
+    @property
+    def diagnosis(self) -> str | None:
+        """The mistake's name; None after a pass."""
+        return None if self.finding is None else self.finding.diagnosis
+
+    def __bool__(self) -> bool:
+        return self.outcome is Outcome.PASSED
+
+    @property
+    def headline(self) -> str:
+        """`scan: wrong: the tensor you sent changed before the send completed`"""
+        name = f"{self.exercise.name}: {self.outcome.value}"
+        return name if self.finding is None else f"{name}: {self.finding.diagnosis}"
+
+    @property
+    def paragraphs(self) -> list[tuple[str, str]]:
+        """What the verdict says below its headline: (label, text), in order."""
+        finding = self.finding
+        if finding is None:
+            sizes = ", ".join(map(str, sorted(self.world_sizes)))
+            return [
+                ("Shown", f"{self.num_cases} cases on {sizes} ranks: {self.shown}."),
+                ("Say it", self.exercise.say),
+                ("They may ask next", "\n".join(f"- {q}" for q in self.exercise.follow_ups)),
+            ]
+        if finding.outcome is Outcome.NOT_ATTEMPTED:
+            found = [("Next", f"{finding.explanation}.")]
+            return [*found, ("Stuck?", f'hint("{self.exercise.name}")')]
+        where = "" if finding.where is None else sources.place(finding.where)
+        found = [
+            ("Why", f"{finding.explanation.rstrip('.')}."),
+            ("Line", where),
+            ("First seen", finding.first_seen),
+            ("Printed", finding.printed),
+            ("Details", finding.details),
+            ("Read next", f'hint("{self.exercise.name}", {finding.hint})'),
+            ("Repeat", self.call if self.world_sizes else ""),
+        ]
+        return [(label, text) for label, text in found if text]
+
+    def __repr__(self) -> str:
+        lines = [self.headline]
+        for label, text in self.paragraphs:
+            if "\n" in text:
+                lines += [f"  {label}:", *(f"    {line}" for line in text.splitlines())]
+            else:
+                lines.append(f"  {label}: {text}")
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        colour = _COLOURS.get(self.outcome, _FAILED_COLOUR)
+        rows = []
+        for label, text in self.paragraphs:
+            shown = html.escape(text)
+            if label in ("Details", "Printed"):
+                shown = f"<details><summary>show</summary><pre>{shown}</pre></details>"
+            elif label in ("Read next", "Repeat", "Stuck?"):
+                shown = f"<code>{shown}</code>"
+            rows.append(
+                f'<div style="margin-top:.4em"><b>{label}.</b> '
+                f'<span style="white-space:pre-line">{shown}</span></div>'
+            )
+        return (
+            f'<div style="border-left:4px solid {colour};padding:.2em .8em;max-width:60em">'
+            f'<div style="color:{colour};font-weight:600">{html.escape(self.headline)}</div>'
+            f"{''.join(rows)}</div>"
+        )

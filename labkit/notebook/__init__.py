@@ -1,0 +1,15 @@
+"""What a notebook page is made of: predictions, tables, calculators, cells that are meant to fail.
+
+    from labkit.notebook import calculator, expect_error, predict, reveal, table
+
+The only room that imports IPython or ipywidgets. Everything here also works in a kernel without a
+browser, where it shows its plain-text form.
+"""
+
+from labkit.notebook.calculator import calculator
+from labkit.notebook.expect_error import expect_error
+from labkit.notebook.predict import predict, reveal
+from labkit.notebook.ring_cost import RingCost
+from labkit.notebook.table import Row, table
+
+__all__ = ["RingCost", "Row", "calculator", "expect_error", "predict", "reveal", "table"]

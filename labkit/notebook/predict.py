@@ -1,0 +1,132 @@
+"""Commit to a number before the run; see afterwards how far off it was.
+
+predict("ring-bytes", "How many bytes does rank 0 send?", unit="B")       # a box to type into
+...
+reveal("ring-bytes", result.traffic[0].sent_bytes, unit="B")              # You said ...
+"""
+
+import warnings
+from html import escape
+from typing import Any
+
+import ipywidgets as widgets
+
+from labkit.notebook import predictions
+from labkit.notebook.predictions import Prediction
+from labkit.notebook.shown import FAINT, Shown, box
+
+_WRONG = "#d55e00"
+_RIGHT = "#009e73"
+
+
+class PredictBox:
+    """The box that `predict` shows. `commit(text)` does what its button does."""
+
+    def __init__(
+        self, key: str, question: str, answer: float | str | None, tolerance: float, unit: str
+    ) -> None:
+        """See `predict`."""
+        self.key = key
+        self.question = question
+        self._unit = unit
+        self._tolerance = tolerance
+        self._answer = None if answer is None else predictions.in_unit(answer, unit)
+        example = f"a number in {unit}" if unit else "a number, like 6, 2/3 or 1e9"
+        self._entry = widgets.Text(placeholder=example, layout={"width": "16em"})
+        self._button = widgets.Button(description="Commit", layout={"width": "6em"})
+        self._status = widgets.HTML()
+        self._button.on_click(lambda _: self.commit(self._entry.value))
+        with warnings.catch_warnings():
+            # Its successor, observing the value, would also commit when the field loses the focus.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self._entry.on_submit(lambda entry: self.commit(entry.value))
+        self._widget = widgets.VBox(
+            [
+                widgets.HTML(f"<b>Predict.</b> {escape(question)}"),
+                widgets.HBox([self._entry, self._button]),
+                self._status,
+            ],
+            layout={"border_left": "4px solid #0072b2", "padding": "2px 12px", "margin": "4px 0"},
+        )
+        earlier = predictions.load(key)
+        if earlier is not None:
+            self._say(f"Earlier you committed to {earlier.text}. Run on, or commit again.", FAINT)
+
+    def commit(self, text: str) -> str:
+        """Take the prediction, or say what is wrong with it; returns what the box then says."""
+        try:
+            quantity = predictions.in_unit(text, self._unit)
+        except ValueError as error:
+            return self._say(f"{error}.", _WRONG)
+        predictions.save(self.key, Prediction(text.strip(), quantity))
+        read_as = predictions.text_of(quantity)
+        committed = f"Committed: {text.strip()}"
+        if read_as != text.strip():
+            committed += f" (read as {read_as})"
+        if self._answer is None:
+            return self._say(f"{committed}. Run on, and see.", _RIGHT)
+        words = predictions.verdict(quantity, self._answer, self._tolerance)
+        colour = _RIGHT if words.startswith(("Exactly", "Right")) else _WRONG
+        answer = predictions.text_of(self._answer)
+        return self._say(f"{committed}. It is {answer}. {words}", colour)
+
+    def _say(self, message: str, colour: str) -> str:
+        self._status.value = f'<span style="color: {colour}">{escape(message)}</span>'
+        return message
+
+    def __repr__(self) -> str:
+        return f"Predict. {self.question}"
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        # The static forms leave out what was typed: they are the same for every reader.
+        static = f"<b>Predict.</b> {escape(self.question)}"
+        static += f'<br><span style="color: {FAINT}">Run this cell to commit to a number.</span>'
+        bundle: dict[str, Any] = self._widget._repr_mimebundle_()
+        return {**bundle, "text/plain": repr(self), "text/html": box(static)}
+
+
+def predict(
+    key: str,
+    question: str = "Your prediction?",
+    *,
+    answer: float | str | None = None,
+    tolerance: float = 0.0,
+    unit: str = "",
+) -> PredictBox:
+    """A box in which the reader commits to a number; the last line of a cell shows it.
+
+    key: under which the prediction is kept, on disk, from session to session.
+    answer: where given, the box answers at once; without it, `reveal` does, after the run.
+    tolerance: the relative error that still counts as right, 0.1 for 10 %.
+    unit: of a number typed without one ("" for counts, or B, MB, GB, KiB, ms, s, ...).
+
+    Understands 6, 1,000, 2/3, 1e9, 75%, 1.5 MB, 4.9 ms, and says so where it doesn't.
+    Raises ValueError for a unit it does not know.
+    """
+    predictions.in_unit(0, unit)
+    return PredictBox(key, question, answer, tolerance, unit)
+
+
+def reveal(
+    key: str,
+    measured: float,
+    *,
+    unit: str = "",
+    tolerance: float = 0.0,
+    varies: bool = False,
+) -> Shown:
+    """The prediction of `key` beside what was measured, in words.
+
+    measured: in `unit`. varies: the measured number is different in every run; marked with ~ it is
+    not compared when the notebook is tested. Without a prediction it says only what was measured.
+    """
+    truth = predictions.in_unit(measured, unit)
+    mark = "~" if varies or truth.dimension == "seconds" else ""
+    shown = f"Measured: {mark}{predictions.text_of(truth)}."
+    prediction = predictions.load(key)
+    if prediction is None:
+        return Shown(f"{shown} (You made no prediction.)")
+    words = predictions.verdict(prediction.quantity, truth, tolerance)
+    text = f"You said {prediction.text}. {shown} {words}"
+    is_right = words.startswith(("Exactly", "Right"))
+    return Shown(text, box(f"<div>{escape(text)}</div>", _RIGHT if is_right else _WRONG))

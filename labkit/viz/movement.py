@@ -1,0 +1,125 @@
+"""What moves where: each rank's tensors before and after a primitive, as a run returned them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+
+from labkit.calc.units import number_text
+from labkit.viz import style
+from labkit.viz.cells import CellPainter, blank_axes
+from labkit.viz.picture import Picture
+from labkit.viz.tags import cells_of, contributors
+
+_WIDTH = 9.0  # inches
+_UNKNOWN = "#e4e4e4"
+# In units of one row: a rank's row is 1 high, its cells 0.74.
+_ROW_INCHES = 0.28
+_CELL_HEIGHT, _HEADING, _MAX_CELL_WIDTH = 0.78, 1.5, 1.8
+_NAME_WIDTH, _ARROW_WIDTH = 1.9, 1.4
+Cells = list[float] | None
+
+
+def moves(
+    primitives: Mapping[str, Sequence[tuple[Any, Any]]],
+    *,
+    columns: int = 2,
+    title: str | None = None,
+) -> Picture:
+    """Before and after, by rank, for one primitive or several side by side.
+
+    primitives: name -> one (before, after) pair per rank: just what `run(...).values` is when every
+    rank returns its input and its output. A tensor, a list of numbers, or None where a rank holds
+    nothing. Feed the primitive with `viz.tagged(rank, num_cells)`: then each cell takes the
+    colours of the ranks whose data really is in it, decoded from the value; values that are no sums
+    of tags are shown in grey.
+
+        def broadcast(world):
+            before = viz.tagged(world.rank, 4) if world.rank == 0 else torch.zeros(4).double()
+            return before, world.broadcast(before, root=0)
+
+        viz.moves({"broadcast": run(broadcast, 4).values})
+
+    Returns a Picture. Raises ValueError where there is nothing to draw.
+    """
+    if not primitives or not all(len(pairs) > 0 for pairs in primitives.values()):
+        raise ValueError("nothing to draw: pass {name: [(before, after) of rank 0, ...]}")
+    panels = {name: _decoded(pairs) for name, pairs in primitives.items()}
+    columns = min(columns, len(panels))
+    num_rows = -(-len(panels) // columns)
+    tallest = max(len(pairs) for pairs in panels.values())
+    panel_inches = _ROW_INCHES * (tallest + _HEADING) + 0.12
+    header = 0.45 if title else 0.0
+    height = header + num_rows * panel_inches + 0.08
+    picture = Picture(_WIDTH, height, f"what moves where: {', '.join(panels)}")
+    if title:
+        picture.text(0.15 / _WIDTH, 1 - 0.2 / height, title, **style.TITLE)
+    for number, (name, pairs) in enumerate(panels.items()):
+        row, column = divmod(number, columns)
+        top = height - header - row * panel_inches
+        panel_height = _ROW_INCHES * (len(pairs) + _HEADING)
+        width = (_WIDTH - 0.15) / columns - 0.15
+        left = 0.15 + column * (width + 0.15)
+        bottom = (top - panel_height) / height
+        bounds = (left / _WIDTH, bottom, width / _WIDTH, panel_height / height)
+        _draw_panel(picture.add_axes(bounds), name, pairs, width)
+    return picture
+
+
+def _decoded(pairs: Sequence[tuple[Any, Any]]) -> list[tuple[Cells, Cells]]:
+    try:
+        return [(cells_of(before), cells_of(after)) for before, after in pairs]
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"each rank's entry must be a (before, after) pair of tensors or None: {error}"
+        ) from error
+
+
+def _draw_panel(
+    axes: Axes, name: str, pairs: list[tuple[Cells, Cells]], width_inches: float
+) -> None:
+    num_ranks = len(pairs)
+    width = width_inches / _ROW_INCHES  # a unit is as wide as it is high
+    blank_axes(axes, width, num_ranks + _HEADING)
+    axes.text(0, 0.35, name, **style.TITLE | {"fontsize": style.BASE_POINTS + 1})
+    most = [max((len(pair[side] or ()) for pair in pairs), default=0) or 1 for side in (0, 1)]
+    free = width - _NAME_WIDTH - _ARROW_WIDTH - 0.1  # the last frame is drawn on its edge
+    cell_width = min(free / max(sum(most), 2 * max(most)), _MAX_CELL_WIDTH)
+    after_x = _NAME_WIDTH + most[0] * cell_width + _ARROW_WIDTH
+    painter = CellPainter(axes)
+    for side, x in enumerate((_NAME_WIDTH, after_x)):
+        axes.text(x, _HEADING - 0.35, ("before", "after")[side], **style.FAINT)
+        column = [pair[side] for pair in pairs]
+        values = [value for cells in column for value in cells or ()]
+        # One value that is no sum of tags (a mean) makes the others' digits meaningless too.
+        is_tagged = all(contributors(value) is not None for value in values)
+        for rank, cells in enumerate(column):
+            _draw_cells(painter, cells, x, rank + _HEADING, cell_width, is_tagged=is_tagged)
+    for rank in range(num_ranks):
+        axes.text(0, rank + _HEADING + _CELL_HEIGHT / 2, f"rank {rank}", **style.SMALL)
+    middle = _HEADING + (num_ranks - 1 + _CELL_HEIGHT) / 2
+    axes.annotate(
+        "",
+        xy=(after_x - 0.15 * _ARROW_WIDTH, middle),
+        xytext=(after_x - 0.85 * _ARROW_WIDTH, middle),
+        arrowprops={"arrowstyle": "-|>", "color": style.FAINT_INK, "linewidth": 1.2},
+    )
+    painter.paint()
+
+
+def _draw_cells(
+    painter: CellPainter, cells: Cells, x: float, y: float, width: float, *, is_tagged: bool
+) -> None:
+    middle = y + _CELL_HEIGHT / 2
+    if cells is None:
+        painter.axes.text(x, middle, "nothing", **style.FAINT)
+        return
+    for value in cells:
+        ranks = sorted(contributors(value) or ()) if is_tagged else []
+        colours = [style.paler(style.rank_colour(rank), 0.3) for rank in ranks]
+        blank = "#ffffff" if is_tagged else _UNKNOWN
+        painter.stripes(x, y, width, _CELL_HEIGHT, colours or [blank])
+        painter.frame(x, y, width, _CELL_HEIGHT)
+        label = number_text(value).replace(",", "")
+        painter.axes.text(x + width / 2, middle, label, ha="center", zorder=5, **style.SMALL)
+        x += width

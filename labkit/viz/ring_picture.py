@@ -1,0 +1,140 @@
+"""A ring all-reduce step by step, from the states that the ranks of a real run recorded."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from labkit.viz import style
+from labkit.viz.cells import CellPainter, blank_axes
+from labkit.viz.picture import Picture
+from labkit.viz.tags import contributors
+
+_WIDTH = 9.0  # inches
+_MAX_COLUMNS = 8
+Holding = tuple[frozenset[int], ...]
+"""By segment: the ranks whose contributions are in it."""
+
+
+class _Layout(NamedTuple):
+    """Sizes in inches. A block is one step: a row of segments for every rank."""
+
+    num_ranks: int
+    num_segments: int
+    columns: int
+    name_width: float = 0.6
+    gap: float = 0.16
+
+    @property
+    def row_height(self) -> float:
+        return 0.3 if self.num_ranks <= 4 else 0.2
+
+    @property
+    def block_width(self) -> float:
+        return (_WIDTH - self.name_width - 0.1) / self.columns - self.gap
+
+    @property
+    def block_height(self) -> float:
+        return 0.32 + self.row_height * self.num_ranks + 0.12
+
+
+def ring_steps(
+    states: Sequence[Sequence[Any]],
+    *,
+    step_names: Sequence[str] | None = None,
+    title: str | None = None,
+) -> Picture:
+    """One block per step: a row per rank, a cell per segment, a stripe per contribution.
+
+    states: by rank, then by step (the first is the start). A state has one entry per segment:
+    either the ranks whose contributions are in it (a set), or the number itself where the run
+    worked on `viz.tagged(rank, world_size)`: then a rank only has to keep `x.clone()` after every
+    step, and what is drawn is what it held.
+    step_names: a heading for every state; "start", "step 1", ... by default.
+
+    Cells fill up, one stripe per rank in its place, until all colours are there; a heavy outline
+    marks what changed in the step. Returns a Picture. Raises ValueError for states that don't form
+    a table of ranks x steps x segments.
+    """
+    table = [[_holding(state) for state in steps] for steps in states]
+    num_steps, num_segments = _dimensions(table)
+    num_ranks = len(table)
+    names = step_names or ["start", *(f"step {step}" for step in range(1, num_steps))]
+    if len(names) != num_steps:
+        raise ValueError(f"{len(names)} step_names for {num_steps} states (the start is one)")
+    columns = min(num_steps, _MAX_COLUMNS if num_segments <= 4 else _MAX_COLUMNS // 2)
+    layout = _Layout(num_ranks, num_segments, columns)
+    num_block_rows = -(-num_steps // columns)
+    header = 0.62
+    height = header + num_block_rows * layout.block_height
+    picture = Picture(_WIDTH, height, f"ring of {num_ranks} ranks in {num_steps - 1} steps")
+    axes = picture.add_axes((0, 0, 1, 1))
+    blank_axes(axes, _WIDTH, height)
+    painter = CellPainter(axes)
+    _draw_header(painter, title or f"{num_ranks} ranks, {num_steps - 1} steps", num_ranks)
+    for step in range(num_steps):
+        row, column = divmod(step, columns)
+        x = layout.name_width + column * (layout.block_width + layout.gap)
+        y = header + row * layout.block_height
+        axes.text(x, y + 0.18, names[step], **style.FAINT)
+        _draw_block(painter, layout, table, step, x, y)
+        if column == 0:
+            _draw_names(painter, layout, y)
+    painter.paint()
+    return picture
+
+
+def _holding(state: Any) -> Holding:
+    return tuple(_ranks_in(entry) for entry in state)
+
+
+def _ranks_in(entry: Any) -> frozenset[int]:
+    if isinstance(entry, (set, frozenset, list, tuple)):
+        return frozenset(entry)
+    ranks = contributors(float(entry))
+    if ranks is None:
+        raise ValueError(
+            f"{float(entry)} is no sum of tags: record sets of ranks, or run on viz.tagged(...)"
+        )
+    return frozenset(ranks)
+
+
+def _dimensions(table: list[list[Holding]]) -> tuple[int, int]:
+    steps = {len(states) for states in table}
+    segments = {len(holding) for states in table for holding in states}
+    if len(steps) != 1 or len(segments) != 1 or 0 in steps | segments:
+        raise ValueError(
+            f"every rank needs the same number of steps and segments, at least one: "
+            f"got steps {sorted(steps)} and segments {sorted(segments)}"
+        )
+    return steps.pop(), segments.pop()
+
+
+def _draw_header(painter: CellPainter, title: str, num_ranks: int) -> None:
+    painter.axes.text(0.12, 0.2, title, **style.TITLE)
+    x = 0.12
+    for rank in range(num_ranks):
+        painter.stripes(x, 0.38, 0.13, 0.13, [style.rank_colour(rank)])
+        painter.axes.text(x + 0.18, 0.445, f"from rank {rank}", **style.SMALL)
+        x += 0.95 if num_ranks <= 8 else 8.7 / num_ranks
+
+
+def _draw_names(painter: CellPainter, layout: _Layout, y: float) -> None:
+    for rank in range(layout.num_ranks):
+        middle = y + 0.32 + (rank + 0.42) * layout.row_height
+        painter.axes.text(0.12, middle, f"rank {rank}", **style.SMALL)
+
+
+def _draw_block(
+    painter: CellPainter, layout: _Layout, table: list[list[Holding]], step: int, x: float, y: float
+) -> None:
+    width, height = layout.block_width / layout.num_segments, 0.84 * layout.row_height
+    for rank, states in enumerate(table):
+        top = y + 0.32 + rank * layout.row_height
+        for segment, ranks in enumerate(states[step]):
+            left = x + segment * width
+            colours = [
+                style.rank_colour(source) if source in ranks else "#ffffff"
+                for source in range(layout.num_ranks)
+            ]
+            painter.stripes(left, top, width, height, colours)
+            has_changed = step > 0 and states[step - 1][segment] != ranks
+            painter.frame(left, top, width, height, heavy=has_changed)

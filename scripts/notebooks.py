@@ -1,0 +1,102 @@
+"""Execute notebooks and store them in their normal form.
+
+    python -m scripts.notebooks notebooks/*.ipynb
+
+A text that differs from the stored one only in what tests/notebooks/sanitize.cfg names (durations,
+processes) stays as it is stored, so that a change shows what changed.
+"""
+
+import re
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from jupyter_client import AsyncKernelManager
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+from nbformat import NotebookNode
+from nbval.kernel import CURRENT_ENV_KERNEL_NAME, NbvalKernelspecManager
+from nbval.plugin import get_sanitize_patterns
+
+from scripts.normal_form import normal_form, pictures, texts
+
+SANITIZE = Path(__file__).parents[1] / "tests" / "notebooks" / "sanitize.cfg"
+CELL_TIMEOUT_S = 60  # what the tests allow
+
+
+class ThisPython(AsyncKernelManager):
+    """A kernel of the Python that runs this script, as in the tests: not one of the user's."""
+
+    def __init__(self, **traits: Any) -> None:
+        super().__init__(kernel_spec_manager=NbvalKernelspecManager(), **traits)
+
+
+def execute(notebook: NotebookNode, folder: Path) -> NotebookNode:
+    """A copy of the notebook, run from top to bottom in `folder`, in its normal form.
+
+    Raises nbclient's errors: CellExecutionError, CellTimeoutError, DeadKernelError.
+    """
+    ran = normal_form(notebook)
+    client = NotebookClient(
+        ran,
+        timeout=CELL_TIMEOUT_S,
+        kernel_manager_class=ThisPython,
+        kernel_name=CURRENT_ENV_KERNEL_NAME,
+        resources={"metadata": {"path": str(folder)}},
+        extra_arguments=["--log-level=ERROR"],
+        record_timing=False,
+        store_widget_state=False,
+    )
+    client.execute()
+    return normal_form(ran)
+
+
+def keep_equal_texts(old: NotebookNode, new: NotebookNode) -> None:
+    """Give cells of `new` the stored outputs of `old` where only durations and the like differ."""
+    stored = {cell.id: cell for cell in normal_form(old).cells if cell.cell_type == "code"}
+    for cell in new.cells:
+        before = stored.get(cell.id)
+        if before is None or cell.cell_type != "code" or before.source != cell.source:
+            continue
+        if pictures(before.outputs) or pictures(cell.outputs):
+            continue
+        if _sanitized(before.outputs) == _sanitized(cell.outputs):
+            cell.outputs = before.outputs
+
+
+def _sanitized(outputs: list[NotebookNode]) -> list[tuple[str, str]]:
+    found = []
+    for kind, text in texts(outputs):
+        for regex, replace in get_sanitize_patterns(SANITIZE.read_text(encoding="utf-8")):
+            text = re.sub(regex, replace, text)
+        found.append((kind, text))
+    return found
+
+
+def refresh(path: Path) -> str | None:
+    """Execute and store one notebook; what went wrong, or None."""
+    old = nbformat.read(path, as_version=4)
+    started_s = time.monotonic()
+    try:
+        new = execute(old, path.parent)
+    except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
+        return f"{path} is left as it was: {error}"
+    keep_equal_texts(old, new)
+    nbformat.write(normal_form(new), path)  # once more: a kept output has its old count
+    print(f"{path}: {time.monotonic() - started_s:.1f} s", flush=True)
+    return None
+
+
+def main(names: list[str]) -> None:
+    """Refresh every notebook named; exit with what went wrong."""
+    if not names:
+        raise SystemExit("no notebook named: python -m scripts.notebooks notebooks/*.ipynb")
+    problems = [problem for name in names if (problem := refresh(Path(name)))]
+    if problems:
+        raise SystemExit("\n\n".join(problems))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

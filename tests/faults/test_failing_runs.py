@@ -1,0 +1,246 @@
+"""Every way for a run to fail ends in an error that names the rank, and leaves nothing behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+import torch
+
+from labkit import Deadlock, RankError, RunTimeout, run
+
+
+def raise_on(world, culprit):
+    if world.rank == culprit:
+        raise ZeroDivisionError("the learning rate schedule divides by zero steps")
+    world.barrier()
+
+
+def process_ids_of_ranks():
+    """Processes in sessions of their own whose parent is our fork server: living ranks."""
+    from multiprocessing.forkserver import _forkserver
+
+    server = _forkserver._forkserver_pid
+    listing = subprocess.run(
+        ["ps", "-A", "-o", "pid=,ppid=,stat="], capture_output=True, text=True, check=True
+    ).stdout
+    rows = [line.split() for line in listing.splitlines()]
+    return [int(pid) for pid, parent, state in rows if int(parent) == server and state[0] != "Z"]
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_and_the_next_run_works():
+    yield
+    assert process_ids_of_ranks() == []
+    values = run(lambda world: world.all_reduce(torch.tensor(world.rank)).item(), 3).values
+    assert values == [3, 3, 3]
+
+
+@pytest.mark.parametrize("culprit", [0, 2])
+def test_an_exception_names_its_rank_and_line(culprit):
+    with pytest.raises(RankError) as caught:
+        run(raise_on, 3, (culprit,))
+    error = caught.value
+    assert error.rank == culprit
+    assert error.exception_type == "ZeroDivisionError"
+    assert isinstance(error.exception, ZeroDivisionError)
+    assert "raise ZeroDivisionError(" in error.traceback, "the source line is missing"
+    assert error.site.function == "raise_on"
+    assert str(error).startswith(f"rank {culprit} raised ZeroDivisionError at test_failing_runs.py")
+
+
+def test_what_follows_on_other_ranks_is_a_consequence():
+    with pytest.raises(RankError) as caught:
+        run(raise_on, 3, (1,))
+    consequences = caught.value.consequences
+    assert sorted(consequences) == [0, 2]
+    assert all("waits in barrier #1" in text for text in consequences.values())
+
+
+def test_an_earlier_exception_beats_its_consequences_whatever_their_order():
+    def fail_after_peers(world):
+        if world.rank == 0:
+            os.close(1)  # nothing is printed, nothing is communicated
+            raise KeyError("first")
+        world.all_reduce(torch.ones(1))
+
+    with pytest.raises(RankError, match="rank 0 raised KeyError"):
+        run(fail_after_peers, 4)
+
+
+def test_a_killed_rank_is_named_with_its_signal():
+    def killed(world):
+        if world.rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        world.all_reduce(torch.ones(1))
+
+    with pytest.raises(RankError, match="rank 1 died: .*SIGKILL") as caught:
+        run(killed, 4)
+    assert caught.value.rank == 1
+    assert caught.value.exit_code == -signal.SIGKILL
+
+
+def test_an_exit_past_the_launcher_is_named_with_its_code():
+    def leaves(world):
+        if world.rank == 2:
+            print("so long")
+            os._exit(7)
+        world.barrier()
+
+    with pytest.raises(RankError, match="rank 2 died: .*code 7") as caught:
+        run(leaves, 3)
+    assert "so long" in caught.value.traceback, "its last words are missing"
+
+
+def test_an_abort_in_cpp_shows_its_last_words():
+    def aborts(world):
+        if world.rank == 1:
+            os.write(2, b"terminate called after throwing an instance of 'gloo'\n")
+            os.abort()
+        world.barrier()
+
+    with pytest.raises(RankError, match="SIGABRT") as caught:
+        run(aborts, 2)
+    assert "terminate called" in str(caught.value)
+    assert "in aborts" in str(caught.value), "the Python stack is missing"
+
+
+def test_a_value_that_cannot_be_sent_back_is_an_error_of_its_rank():
+    def returns_a_generator(world):
+        return (i for i in range(3)) if world.rank == 1 else 0
+
+    with pytest.raises(RankError, match="rank 1 returned a generator") as caught:
+        run(returns_a_generator, 2)
+    assert caught.value.exception_type == "TypeError"
+
+
+def test_arguments_that_cannot_travel_are_refused_before_anything_starts():
+    with pytest.raises(TypeError, match="cannot travel to the ranks"):
+        run(lambda world, lock: None, 2, (threading.Lock(),))
+
+
+def test_a_rank_that_returns_early_is_found_at_once():
+    def leaves_early(world):
+        world.all_reduce(torch.ones(1))
+        if world.rank != 1:
+            world.all_reduce(torch.ones(1))
+
+    began = time.monotonic()
+    with pytest.raises(Deadlock, match="rank 1 has returned without calling all_reduce #2"):
+        run(leaves_early, 4, timeout=20)
+    assert time.monotonic() - began < 10
+
+
+def test_a_message_that_a_returned_rank_never_sent_is_found_at_once():
+    def waits_in_vain(world):
+        if world.rank == 0:
+            world.recv(torch.empty(1), src=1)
+
+    with pytest.raises(Deadlock, match="rank 0 waits in recv #1 from rank 1"):
+        run(waits_in_vain, 2, timeout=20)
+
+
+def test_a_timeout_says_where_each_rank_is():
+    def one_rank_never_comes(world):
+        if world.rank == 2:
+            time.sleep(60)
+        world.all_reduce(torch.ones(1))
+
+    with pytest.raises(RunTimeout) as caught:
+        run(one_rank_never_comes, 3, timeout=1.5)
+    text = str(caught.value)
+    assert "ranks 0 and 1 wait in all_reduce #1" in text
+    assert "rank 2 computes before any operation" in text
+    assert "one_rank_never_comes" in caught.value.stacks[2]
+
+
+def test_send_against_send_times_out_and_is_told():
+    def both_send_first(world):
+        world.send(torch.ones(1), dst=1 - world.rank)
+        world.recv(torch.empty(1), src=1 - world.rank)
+
+    with pytest.raises(RunTimeout) as caught:
+        run(both_send_first, 2, timeout=1.5)
+    assert caught.value.positions[0].startswith("waits in send #1 to rank 1")
+    assert caught.value.positions[1].startswith("waits in send #1 to rank 0")
+
+
+@pytest.mark.parametrize("error", ["SystemExit(3)", "KeyboardInterrupt()"])
+def test_exceptions_that_are_not_errors_end_the_run_too(error):
+    with pytest.raises(RankError, match=error.partition("(")[0]):
+        run(lambda world: exec(f"raise {error}"), 2)
+
+
+def test_a_rank_that_holds_pythons_lock_is_ended():
+    def spins_in_c(world):
+        if world.rank == 0:
+            sum(range(10**12))
+
+    with pytest.raises(RunTimeout):
+        run(spins_in_c, 2, timeout=1.5)
+
+
+STOPPED = """
+import os, signal, sys, threading, time, torch, labkit
+
+def deadlocked(world):
+    if world.rank:
+        world.all_reduce(torch.ones(1))
+    else:
+        world.recv(torch.empty(1), src=1)
+
+labkit.run(lambda world: None, 1)
+threading.Timer(1.0, lambda: (globals().update(pressed=time.monotonic()),
+                              os.kill(os.getpid(), signal.SIGINT))).start()
+try:
+    labkit.run(deadlocked, 4, timeout=30)
+except KeyboardInterrupt as stop:
+    print("took", time.monotonic() - pressed)
+    print(stop)
+"""
+
+
+def test_stop_returns_within_a_second_with_every_stack(tmp_path):
+    script = tmp_path / "stopped.py"
+    script.write_text(STOPPED)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)
+    first, _, rest = done.stdout.partition("\n")
+    assert float(first.split()[1]) < 1.0, done.stdout + done.stderr
+    assert "ranks 1, 2 and 3 wait in all_reduce #1" in rest
+    assert "rank 0 waits in recv #1 from rank 1" in rest
+    assert rest.count("in deadlocked") == 2, "each distinct stack once"
+
+
+ORPHANED = """
+import os, sys, time, labkit
+def long(world):
+    print("pid", os.getpid(), flush=True)
+    time.sleep(100)
+labkit.run(long, 3, timeout=200)
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_a_killed_driver_leaves_no_orphan(tmp_path, how):
+    script = tmp_path / "orphaned.py"
+    script.write_text(ORPHANED)
+    driver = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True)
+    ranks = [int(driver.stdout.readline().split()[-1]) for _ in range(3)]
+    driver.send_signal(how)
+    driver.wait(10)
+    driver.stdout.close()
+    deadline = time.monotonic() + 5
+    while any(is_alive(rank) for rank in ranks) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(is_alive(rank) for rank in ranks)
+
+
+def is_alive(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

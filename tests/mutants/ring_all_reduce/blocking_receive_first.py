@@ -1,0 +1,24 @@
+"""Mutant: receives, and sends afterwards, on every rank.
+
+outcome: "hung"
+diagnosis: "every rank is in recv: nobody sends"
+"""
+
+import torch
+
+
+def ring_all_reduce(x, group):
+    n, rank = group.size, group.rank
+    left, right = (rank - 1) % n, (rank + 1) % n
+    total = x.flatten().clone()
+    segments = total.tensor_split(n)
+
+    for step in range(n - 1):
+        ours = segments[(rank - step - 1) % n]
+        incoming = group.recv(torch.empty_like(ours), left)
+        group.send(segments[(rank - step) % n], right)
+        ours += incoming
+    for step in range(n - 1):
+        group.recv(segments[(rank - step) % n], left)
+        group.send(segments[(rank + 1 - step) % n], right)
+    return total.view(x.shape)

@@ -1,0 +1,22 @@
+"""Mutant: stops after the first phase.
+
+outcome: "wrong"
+diagnosis: "the all-gather phase is missing"
+"""
+
+import torch
+
+
+def ring_all_reduce(x, group):
+    n, rank = group.size, group.rank
+    left, right = (rank - 1) % n, (rank + 1) % n
+    total = x.flatten().clone()
+    segments = total.tensor_split(n)
+
+    for step in range(n - 1):
+        ours = segments[(rank - step - 1) % n]
+        outgoing = group.isend(segments[(rank - step) % n], right)
+        incoming = group.irecv(torch.empty_like(ours), left)
+        ours += incoming.wait()
+        outgoing.wait()
+    return total.view(x.shape)

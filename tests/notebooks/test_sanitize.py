@@ -1,0 +1,48 @@
+"""What nbval and `make notebooks` take for the same output, and what they must not."""
+
+import re
+from pathlib import Path
+
+import pytest
+from nbval.plugin import get_sanitize_patterns
+
+PATTERNS = get_sanitize_patterns(Path(__file__).with_name("sanitize.cfg").read_text())
+
+
+def sanitized(text):
+    for regex, replace in PATTERNS:
+        text = re.sub(regex, replace, text)
+    return text
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("ready in 0.06 s", "ready in 12 ms"),
+        ("ready in 35 µs,", "ready in 1.2e-05 s,"),
+        ("| rank 0 |   0.12 s |", "| rank 0 | 1,012.5 ms |"),
+        ("0.12 seconds", "3 seconds"),
+        ("pid 4711 died", "pid 12 died"),
+        ("http://127.0.0.1:8888/lab", "http://127.0.0.1:43211/lab"),
+        ("wrote /tmp/tmpab12/trace.json (8 events)", "wrote /var/folders/x/y/t.json (8 events)"),
+        ("<object at 0x7f00dead>", "<object at 0x1000beefcafe>"),
+    ],
+)
+def test_what_differs_from_run_to_run_is_equal(one, other):
+    assert sanitized(one) == sanitized(other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("rank 0 sent 56 bytes", "rank 0 sent 64 bytes"),
+        ("4 ranks", "3 ranks"),
+        ("2 sends", "3 sends"),
+        ("12 samples", "13 samples"),
+        ("50 GB/s", "60 GB/s"),
+        ("loss 2.3456", "loss 2.3457"),
+        ("0x1f flags", "0x2f flags"),
+    ],
+)
+def test_what_a_notebook_teaches_is_compared(one, other):
+    assert sanitized(one) != sanitized(other)

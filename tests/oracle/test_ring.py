@@ -1,0 +1,106 @@
+"""The ring against the sum in float64, at world sizes 1 to 5 and sizes that do not divide."""
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from labkit import run
+from labkit.collectives import ring, ring_all_gather, ring_all_reduce, ring_reduce_scatter
+
+WORLD_SIZES = [1, 2, 3, 4, 5]
+DTYPES = [torch.uint8, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32]
+DTYPES += [torch.float64, torch.complex64]
+
+
+def random_tensor(shape, dtype, seed):
+    generator = torch.Generator().manual_seed(seed)
+    if dtype.is_complex or dtype.is_floating_point:
+        return torch.randn(shape, generator=generator, dtype=dtype)
+    return torch.randint(0, 50, shape, generator=generator, dtype=dtype)
+
+
+def assert_is_sum(result, inputs):
+    """`result` is the sum of `inputs` up to the rounding of n - 1 additions in its dtype."""
+    dtype = result.dtype
+    if not (dtype.is_floating_point or dtype.is_complex):
+        assert torch.equal(result, torch.stack(inputs).sum(0).to(dtype))
+        return
+    wide = torch.complex128 if dtype.is_complex else torch.float64
+    exact = torch.stack([x.to(wide) for x in inputs]).sum(0)
+    # Each of n - 1 additions rounds a partial sum of at most sum |x| by half an epsilon or less.
+    magnitude = torch.stack([x.to(wide).abs() for x in inputs]).sum(0)
+    bound = (len(inputs) - 1) * torch.finfo(dtype).eps * magnitude
+    assert ((result.to(wide) - exact).abs() <= bound).all()
+
+
+def reduce_cases(world, cases):
+    """Every case through all three functions, new and in place."""
+    results = []
+    for shape, dtype, seed in cases:
+        x = random_tensor(shape, dtype, seed + world.rank)
+        before = x.clone()
+        total = ring_all_reduce(x, world)
+        segment = ring_reduce_scatter(x, world)
+        gathered = ring_all_gather(segment, x.numel(), world)
+        assert torch.equal(x, before), "x was changed"
+        ring_all_reduce(x, world, out=x)
+        results.append((before, total, segment, gathered, x))
+    return results
+
+
+def check_cases(world_size, cases):
+    by_rank = run(reduce_cases, world_size, (cases,), timeout=60).values
+    for case in zip(*by_rank, strict=True):
+        inputs = [before for before, *_ in case]
+        for rank, (x, total, segment, gathered, in_place) in enumerate(case):
+            assert total.shape == x.shape
+            assert total.dtype == x.dtype
+            assert_is_sum(total, inputs)
+            assert torch.equal(in_place, total)
+            assert torch.equal(gathered, total.flatten())
+            assert torch.equal(segment, total.flatten().tensor_split(world_size)[rank])
+            assert torch.equal(total, case[0][1]), "ranks disagree"
+
+
+@pytest.mark.parametrize("world_size", WORLD_SIZES)
+def test_equals_the_sum_at_every_small_size(world_size):
+    check_cases(world_size, [((numel,), torch.float32, numel) for numel in range(12)])
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_equals_the_sum_where_segments_travel_in_blocks(world_size):
+    numel = ring.BLOCK_BYTES // 4 * world_size * 2 + 1
+    check_cases(world_size, [((numel,), torch.float32, 0)])
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data(), world_size=st.sampled_from(WORLD_SIZES))
+def test_equals_the_sum_for_any_shape_and_dtype(data, world_size):
+    case = st.tuples(
+        st.lists(st.integers(0, 40), max_size=3).map(tuple),
+        st.sampled_from(DTYPES),
+        st.integers(0, 10**6),
+    )
+    check_cases(world_size, data.draw(st.lists(case, min_size=1, max_size=12)))
+
+
+def misused(world):
+    messages = []
+    for call in (
+        lambda: ring_all_reduce(torch.ones(3).bool(), world),
+        lambda: ring_all_reduce(torch.ones(3), world, out=torch.ones(4)),
+        lambda: ring_all_gather(torch.ones(9), 3, world),
+    ):
+        try:
+            call()
+        except (TypeError, ValueError) as error:
+            messages.append(str(error))
+    return messages
+
+
+def test_wrong_calls_are_refused():
+    boolean, out, segment = run(misused, 2).values[0]
+    assert "booleans have no sum" in boolean
+    assert "out must be contiguous and like x, (3,)" in out
+    assert "rank 0 of 2 holds 2 of 3 elements, but its segment has 9" in segment

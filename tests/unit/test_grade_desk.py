@@ -1,0 +1,111 @@
+"""hint, solution, reset: in steps, remembered, and nothing of the learner's lost."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from labkit.grade import hint, progress, reset, solution
+from labkit.grade.catalog import get_exercise
+from labkit.grade.desk import standing
+from labkit.grade.stubs import stub_of
+from labkit.grade.workspace import Workspace
+
+NAME = "ring_all_reduce"
+REPOSITORY = Workspace(Path(__file__).parents[2])
+
+
+@pytest.fixture(autouse=True)
+def own_home(tmp_path, monkeypatch):
+    monkeypatch.setenv("LABKIT_HOME", str(tmp_path / "home"))
+
+
+@pytest.fixture
+def workspace(tmp_path):
+    """A clone in which a learner may write."""
+    (tmp_path / "clone" / "exercises").mkdir(parents=True)
+    clone = Workspace(tmp_path / "clone")
+    shutil.copytree(REPOSITORY.root / "solutions", clone.root / "solutions")
+    shutil.copy(REPOSITORY.catalog, clone.catalog)
+    clone.exercise(NAME).write_text(stub_of(NAME, clone))
+    return clone
+
+
+def test_hints_come_one_by_one_and_the_last_stays(workspace):
+    titles = [hint(NAME, workspace=workspace).title for _ in range(4)]
+    assert [title.partition(": ")[0][-6:] for title in titles] == [
+        "1 of 3",
+        "2 of 3",
+        "3 of 3",
+        "3 of 3",
+    ]
+
+
+def test_a_hint_can_be_asked_for_by_number(workspace):
+    text = get_exercise(NAME, workspace).hints[1]
+    assert hint(NAME, 2, workspace=workspace).text == text
+    with pytest.raises(ValueError, match="there are hints 1 to 3"):
+        hint(NAME, 4, workspace=workspace)
+
+
+def test_hints_begin_anew_after_a_reset(workspace):
+    hint(NAME, 3, workspace=workspace)
+    reset(NAME, workspace=workspace)
+    assert "hint 1 of 3" in hint(NAME, workspace=workspace).title
+
+
+def test_the_third_hint_names_the_line_of_the_last_check(workspace):
+    progress.record(
+        "check", NAME, outcome="wrong", diagnosis="changes its input", where=["/x/mine.py", 12, "f"]
+    )
+    assert "changes its input at mine.py, line 12" in hint(NAME, 3, workspace=workspace).text
+
+
+def test_the_solution_waits_for_a_pass(workspace):
+    refused = solution(NAME, workspace=workspace)
+    assert not refused.is_code and "confirm=True" in refused.text
+    assert progress.events(NAME, "solution") == []
+    progress.record("check", NAME, outcome="passed")
+    assert "BEGIN SOLUTION" in solution(NAME, workspace=workspace).text
+
+
+def test_a_solution_that_was_confirmed_is_remembered(workspace):
+    assert solution(NAME, confirm=True, workspace=workspace).is_code
+    assert [event.detail for event in progress.events(NAME, "solution")] == [
+        {"after_a_pass": False}
+    ]
+    progress.record("check", NAME, outcome="passed")
+    assert standing(get_exercise(NAME, workspace)) == "passed (after seeing the solution)"
+
+
+def test_standing_is_the_last_outcome_until_a_pass(workspace):
+    exercise = get_exercise(NAME, workspace)
+    assert standing(exercise) == "not attempted"
+    progress.record("check", NAME, outcome="hung")
+    assert standing(exercise) == "hung"
+    progress.record("check", NAME, outcome="passed")
+    progress.record("check", NAME, outcome="wrong")
+    solution(NAME, workspace=workspace)
+    assert standing(exercise) == "passed"
+
+
+def test_reset_restores_the_stub_and_keeps_every_version(workspace):
+    file = workspace.exercise(NAME)
+    for text in ("first = 1\n", "second = 2\n"):
+        file.write_text(text)
+        note = reset(NAME, workspace=workspace)
+        assert file.read_text() == stub_of(NAME, workspace)
+    assert "exercises/backups/ring_all_reduce-2.py" in note.text
+    kept = [path.read_text() for path in sorted(workspace.backups.iterdir())]
+    assert kept == ["first = 1\n", "second = 2\n"]
+
+
+def test_reset_of_a_stub_keeps_nothing(workspace):
+    assert "already" in reset(NAME, workspace=workspace).text
+    assert not workspace.backups.exists()
+
+
+def test_reset_brings_a_missing_file_back(workspace):
+    workspace.exercise(NAME).unlink()
+    assert "is back" in reset(NAME, workspace=workspace).text
+    assert workspace.exercise(NAME).read_text() == stub_of(NAME, workspace)

@@ -1,0 +1,91 @@
+"""Stubs: cut from solutions, recognised as not attempted, and never drifting from them."""
+
+import ast
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from labkit.grade.catalog import load_catalog
+from labkit.grade.stubs import PLACEHOLDER, StubError, cut_stub, is_unattempted, stub_of
+from labkit.grade.workspace import Workspace
+
+WORKSPACE = Workspace(Path(__file__).parents[2])
+SOLUTION = '''\
+def scan(x, group):
+    """The sum so far."""
+    ### BEGIN SOLUTION
+    total = x.clone()
+    return total
+    ### END SOLUTION
+'''
+
+
+def test_the_answer_is_replaced_by_a_refusal_at_the_same_depth():
+    stub = cut_stub(SOLUTION)
+    assert stub == f'def scan(x, group):\n    """The sum so far."""\n    {PLACEHOLDER}\n'
+
+
+def test_every_pair_of_markers_is_cut():
+    stub = cut_stub(SOLUTION + SOLUTION.replace("scan", "rescan"))
+    assert stub.count(PLACEHOLDER) == 2 and "SOLUTION" not in stub
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        "def scan(): ...\n",
+        SOLUTION.replace("    ### END SOLUTION\n", ""),
+        SOLUTION.replace("    ### BEGIN SOLUTION\n", ""),
+        SOLUTION.replace("BEGIN", "END"),
+        SOLUTION.replace("    ### END", "    ### BEGIN SOLUTION\n    ### END"),
+    ],
+)
+def test_markers_that_do_not_pair_up_are_an_error(broken):
+    with pytest.raises(StubError, match="SOLUTION"):
+        cut_stub(broken, "solutions/scan.py")
+
+
+@pytest.mark.parametrize(
+    "body", ["pass", "...", "raise NotImplementedError", '"""doc"""\n    raise NotImplementedError()']
+)
+def test_a_function_that_does_nothing_is_not_attempted(body):
+    assert is_unattempted(f"def scan(x, group):\n    {body}\n", "scan")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def scan(x, group):\n    return x\n",
+        "def scan(x, group):\n    raise ValueError\n",
+        "def other(x):\n    pass\n",
+        "def scan(x, group)\n    pass\n",
+        "scan = len\n",
+    ],
+)
+def test_anything_else_is_an_attempt(source):
+    assert not is_unattempted(source, "scan")
+
+
+@pytest.mark.parametrize("name", load_catalog(WORKSPACE))
+def test_every_stub_is_valid_python_and_not_attempted(name):
+    stub = stub_of(name, WORKSPACE)
+    assert ast.get_docstring(ast.parse(stub)), "a stub begins with the question and the contract"
+    assert is_unattempted(stub, name)
+
+
+@pytest.mark.parametrize("name", load_catalog(WORKSPACE))
+def test_what_git_holds_is_what_would_be_cut(name):
+    # Git's copy: what a learner wrote into the file meanwhile is no drift.
+    file = f"exercises/{name}.py"
+    show = ["git", "-C", str(WORKSPACE.root), "show", f":{file}"]
+    try:
+        held = subprocess.run(show, capture_output=True, text=True)
+    except FileNotFoundError:
+        pytest.skip("git is not installed")
+    if "not a git repository" in held.stderr:
+        pytest.skip("not a clone")
+    assert held.returncode == 0, held.stderr
+    assert held.stdout == stub_of(name, WORKSPACE), (
+        f"{file} is not the stub of its solution: run `python -m labkit.grade.stubs {name}`"
+    )

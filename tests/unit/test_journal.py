@@ -1,0 +1,118 @@
+"""The journal: written before the operation, read back whole, with the reader's own line."""
+
+import inspect
+
+import pytest
+import torch
+
+from labkit import RankError, run
+from labkit.collectives import ring_all_reduce
+from labkit.comm.journal import Journal
+from labkit.comm.operation import Site
+from labkit.comm.read_journal import read_journal
+
+
+def test_an_entry_is_on_disk_before_the_operation_is_performed(tmp_path):
+    journal = Journal(tmp_path / "rank-0")
+    world = journal.group("world", (0, 1))
+    record = journal.post(
+        "send", world, 1, torch.ones(2, 3), sent_bytes=24, received_bytes=0, blocking=True, peer=1
+    )
+    (posted,) = read_journal(tmp_path / "rank-0").operations
+    assert posted.name == "send #1 to rank 1"
+    assert (posted.shape, posted.dtype, posted.payload_bytes) == ((2, 3), "float32", 24)
+    assert posted.done_s is None
+    journal.done(record)
+    (done,) = read_journal(tmp_path / "rank-0").operations
+    assert done.done_s >= done.waited_s == done.posted_s
+
+
+def test_a_journal_grows_past_its_first_size(tmp_path):
+    journal = Journal(tmp_path / "rank-0", num_records=4)
+    world = journal.group("world", (0,))
+    records = [
+        journal.post("barrier", world, n, torch.ones(n), sent_bytes=0, received_bytes=0, blocking=True)
+        for n in range(1, 40)
+    ]
+    journal.done(records[0])
+    operations = read_journal(tmp_path / "rank-0").operations
+    assert [operation.shape for operation in operations] == [(n,) for n in range(1, 40)]
+    assert operations[0].done_s is not None
+
+
+def test_a_rank_that_never_began_has_an_empty_journal(tmp_path):
+    assert read_journal(tmp_path / "rank-3").operations == []
+
+
+def talk(world):
+    with world.region("prepare"):
+        x = torch.ones(5) * world.rank
+    total = ring_all_reduce(x, world)
+    pending = world.all_reduce(x, "max", wait=False)
+    half = world.split(color=world.rank % 2)
+    half.barrier()
+    return total, pending.wait()
+
+
+@pytest.fixture(scope="module")
+def talked():
+    return run(talk, 3)
+
+
+def test_operations_are_in_order_with_their_sequence_numbers(talked):
+    names = [operation.name for operation in talked.timeline[0].operations]
+    assert names == [
+        "send #1 to rank 1",
+        "recv #1 from rank 2",
+        "recv #2 from rank 2",
+        "send #2 to rank 1",
+        "recv #3 from rank 2",
+        "send #3 to rank 1",
+        "recv #4 from rank 2",
+        "send #4 to rank 1",
+        "all_reduce #1",
+        "split #2",
+        "barrier #1",
+    ]
+
+
+def test_the_site_is_where_the_group_was_called_and_the_origin_is_the_readers_line(talked):
+    send = talked.timeline[0].operations[0]
+    assert send.site.file.endswith("collectives/ring.py")
+    lines, first = inspect.getsourcelines(talk)
+    line = first + next(i for i, text in enumerate(lines) if "ring_all_reduce" in text)
+    assert send.origin == Site(__file__, line, "talk")
+
+
+def test_groups_are_told_apart(talked):
+    barriers = [timeline.operations[-1] for timeline in talked.timeline]
+    assert [barrier.group for barrier in barriers] == [(0, 2), (1,), (0, 2)]
+    assert [barrier.group_name for barrier in barriers] == ["world.0", "world.1", "world.0"]
+
+
+def test_regions_and_operations_share_one_clock(talked):
+    for timeline in talked.timeline:
+        (region,) = timeline.regions
+        first = timeline.operations[0]
+        assert timeline.start_s <= region.start_s <= region.end_s <= first.posted_s
+        assert all(op.posted_s <= op.waited_s <= op.done_s for op in timeline.operations)
+        assert timeline.operations[-1].done_s <= timeline.end_s
+
+
+def test_the_first_rank_to_begin_begins_at_zero(talked):
+    assert min(timeline.start_s for timeline in talked.timeline) == 0
+    assert talked.seconds > talked.ready_seconds > 0
+
+
+def test_a_failed_runs_journal_is_evidence():
+    def breaks(world):
+        world.all_reduce(torch.ones(7))
+        if world.rank == 0:
+            raise ValueError("enough")
+        world.broadcast(torch.ones(3))
+
+    with pytest.raises(RankError) as caught:
+        run(breaks, 2)
+    kinds = [[op.kind for op in timeline.operations] for timeline in caught.value.timeline]
+    assert kinds == [["all_reduce"], ["all_reduce", "broadcast"]]
+    assert caught.value.timeline[1].operations[1].done_s is None

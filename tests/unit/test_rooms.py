@@ -1,0 +1,180 @@
+"""The rooms of labkit: a module imports only from rooms before its own, and few may import more.
+
+Imports inside functions count, and so do importlib.import_module("labkit....") and uses of
+torch.distributed by its full name.
+"""
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+# Bottom to top. `from labkit import run` counts as launch, which is where it comes from.
+ROOMS = """
+    comm launch collectives mesh model data optimizer train memory data_parallel zero precision
+    recompute tensor_parallel context_parallel pipeline moe calc viz grade interview notebook cli
+""".split()
+OF_THE_PACKAGE = "launch"
+# Formulas that judge the strategies must not come from them.
+ALONE = ("calc",)
+# (module, function) -> the later room that it may import, inside the function only.
+EXCEPTIONS = {
+    ("labkit.launch.result", "Run.show"): "viz",
+    ("labkit.launch.result", "Run.to_chrome_trace"): "viz",
+}
+# Whatever is not the standard library's, and the rooms that may import it. None: every room.
+OUTSIDE = {
+    "torch": None,
+    "torch.distributed": {"comm"},
+    "cloudpickle": {"launch", "grade"},
+    "numpy": {"viz", "notebook"},
+    "PIL": {"viz", "notebook"},
+    "matplotlib": {"viz", "notebook"},
+    "IPython": {"notebook"},
+    "ipywidgets": {"notebook"},
+    "platformdirs": {"grade", "interview", "notebook", "cli"},
+    "rich": {"cli"},
+    "typer": {"cli"},
+}
+
+
+def room_of(module):
+    """The room of labkit.<room>[.<more>]; the package's own __init__ belongs to launch."""
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 else OF_THE_PACKAGE
+
+
+class Imports(ast.NodeVisitor):
+    """Every (target, function, line) that a module imports; relative imports made absolute."""
+
+    def __init__(self, module, is_package):
+        self.package = module if is_package else module.rpartition(".")[0]
+        self.scope, self.found = [], []
+
+    def add(self, target, node):
+        self.found.append((target, ".".join(self.scope), node.lineno))
+
+    def visit_scope(self, node):
+        self.scope.append(node.name)
+        self.generic_visit(node)
+        self.scope.pop()
+
+    visit_FunctionDef = visit_AsyncFunctionDef = visit_ClassDef = visit_scope
+
+    def visit_Import(self, node):
+        for alias in node.names:
+            self.add(alias.name, node)
+
+    def visit_ImportFrom(self, node):
+        base = node.module or ""
+        if node.level:
+            above = self.package.split(".")[: 1 - node.level or None]
+            base = ".".join([*above, *([base] if base else [])])
+        for alias in node.names:
+            names_a_room = base == "labkit" and alias.name in ROOMS
+            names_distributed = (base, alias.name) == ("torch", "distributed")
+            joined = names_a_room or names_distributed
+            self.add(f"{base}.{alias.name}" if joined else base, node)
+
+    def visit_Call(self, node):
+        called = ast.unparse(node.func).rpartition(".")[2]
+        names = [argument.value for argument in node.args if isinstance(argument, ast.Constant)]
+        if called in ("import_module", "__import__") and names:
+            self.add(str(names[0]), node)
+        self.generic_visit(node)
+
+    def visit_Attribute(self, node):
+        if ast.unparse(node) == "torch.distributed":
+            self.add("torch.distributed", node)
+        self.generic_visit(node)
+
+
+def fault(module, target, function):
+    """Why `module` must not import `target` inside `function` ("" at the top), or None."""
+    room, top = room_of(module), target.partition(".")[0]
+    if top in sys.stdlib_module_names:
+        return None
+    if top == "labkit":
+        other = room_of(target)
+        if other not in ROOMS:
+            return f"imports {target}, which is in no room"
+        if other == room or EXCEPTIONS.get((module, function)) == other:
+            return None
+        if room in ALONE:
+            return f"imports {other}, and {room} imports nothing of labkit"
+        later = ROOMS.index(other) > ROOMS.index(room)
+        return f"imports {other}, which is a later room" if later else None
+    known = "torch.distributed" if f"{target}.".startswith("torch.distributed.") else top
+    if known not in OUTSIDE:
+        return f"imports {known}, which no room may"
+    allowed = OUTSIDE[known]
+    return None if allowed is None or room in allowed else f"imports {known}, only for {allowed}"
+
+
+def faults(module, source, is_package=False):
+    """A line for each import of `module` that breaks the order."""
+    if room_of(module) not in ROOMS:
+        return [f"{module} is in no room: give it a place in ROOMS"]
+    imports = Imports(module, is_package)
+    imports.visit(ast.parse(source))
+    return [
+        f"{module}:{line} {reason}"
+        for target, function, line in imports.found
+        if (reason := fault(module, target, function))
+    ]
+
+
+MODULES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in sorted((ROOT / "labkit").rglob("*.py"))
+}
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_module_imports_only_from_rooms_before_its_own(module):
+    path = MODULES[module]
+    assert faults(module, path.read_text(encoding="utf-8"), path.name == "__init__.py") == []
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "reason"),
+    [
+        ("labkit.comm.group", "import labkit.launch.run", "imports launch, which is a later room"),
+        ("labkit.comm.group", "from labkit import run", "imports launch"),
+        ("labkit.comm.group", "from ..launch import run", "imports launch"),
+        ("labkit.launch.run", "from labkit import viz", "imports viz"),
+        ("labkit.launch.run", "from .. import viz", "imports viz"),
+        ("labkit.launch.run", "def f():\n    from labkit.viz import timeline", "imports viz"),
+        ("labkit.launch.run", "import_module('labkit.viz')", "imports viz"),
+        ("labkit.launch.result", "from labkit import viz", "imports viz"),
+        ("labkit.launch.result", "class Run:\n    def f(self):\n        import labkit.viz", "viz"),
+        ("labkit.calc.traffic", "from labkit.comm import Group", "calc imports nothing of labkit"),
+        ("labkit.launch.run", "import torch.distributed as dist", "imports torch.distributed"),
+        ("labkit.launch.run", "from torch import distributed", "imports torch.distributed"),
+        ("labkit.launch.run", "from torch.distributed.nn import x", "imports torch.distributed"),
+        ("labkit.launch.run", "import torch\ntorch.distributed.barrier()", "torch.distributed"),
+        ("labkit.grade.engine", "from rich.table import Table", "imports rich"),
+        ("labkit.viz.lanes", "from IPython.display import display", "imports IPython"),
+        ("labkit.train", "import pandas", "imports pandas, which no room may"),
+        ("labkit.utils", "", "is in no room"),
+    ],
+)
+def test_a_forbidden_import_is_found(module, source, reason):
+    (line,) = faults(module, source)
+    assert reason in line
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("labkit.launch.result", "class Run:\n    def show(self):\n        from labkit import viz"),
+        ("labkit.train", "from labkit import Group\nfrom .model import GPT\nimport torch.nn as nn"),
+        ("labkit.calc.planner", "from .traffic import ring\nfrom labkit.calc import units"),
+        ("labkit.comm.group", "from torch.distributed import ReduceOp\nfrom . import checks"),
+        ("labkit.cli", "import typer, rich\nfrom labkit import grade, run"),
+    ],
+)
+def test_an_allowed_import_is_not(module, source):
+    assert faults(module, source) == []
