@@ -1,14 +1,46 @@
 """labkit: learn distributed training by running it.
 
-    import labkit
+    import torch, labkit
 
     def hello(world):
         return world.all_reduce(torch.tensor(world.rank))
 
-    labkit.run(hello, world_size=4).values
+    labkit.run(hello, world_size=4).values      # [tensor(6), tensor(6), tensor(6), tensor(6)]
+
+Needs only torch and cloudpickle; what draws, grades or talks to a notebook loads when it is used.
 """
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from labkit.comm import Group
 from labkit.launch import Deadlock, RankError, Run, RunError, RunTimeout, run
 
-__all__ = ["Deadlock", "Group", "RankError", "Run", "RunError", "RunTimeout", "run"]
+if TYPE_CHECKING:
+    from labkit.grade import check, hint, reset, solution
+
+_GRADING = ("check", "hint", "reset", "solution")
+
+__all__ = [
+    "Deadlock",
+    "Group",
+    "RankError",
+    "Run",
+    "RunError",
+    "RunTimeout",
+    "check",
+    "hint",
+    "reset",
+    "run",
+    "solution",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _GRADING:
+        return getattr(importlib.import_module("labkit.grade"), name)
+    raise AttributeError(f"module 'labkit' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_GRADING])

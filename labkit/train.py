@@ -48,8 +48,10 @@ class TrainConfig:
                 f"dtype={self.dtype} has no gradients; choose torch.float32 or float64"
             )
 
-    def batches(self, corpus: Corpus, context: int) -> Batches:
-        """The global batches of this run."""
+    def batches(self, corpus: Corpus | None, context: int) -> Batches:
+        """The global batches of this run; None: of Python's standard library."""
+        if corpus is None:
+            corpus = Corpus.standard_library()
         return Batches(corpus, self.num_sequences, context, self.seed)
 
     def make_optimizer(self, parameters: Iterable[Tensor]) -> Optimizer:
@@ -109,7 +111,7 @@ def train_serial(
     device: torch.device | str = "cpu",
 ) -> Trained:
     """Train a GPT in this process. None: Python's standard library is the corpus."""
-    batches = settings.batches(corpus or Corpus.standard_library(), config.context)
+    batches = settings.batches(corpus, config.context)
     model = GPT(config, settings.seed, settings.dtype).to(device)
     optimizer = settings.make_optimizer(model.parameters())
     losses = [

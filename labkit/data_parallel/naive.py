@@ -121,7 +121,7 @@ def train(
     Every rank returns the losses over the global batch and the parameters; both equal the serial
     ones up to rounding. None: Python's standard library is the corpus.
     """
-    batches = settings.batches(corpus or Corpus.standard_library(), config.context)
+    batches = settings.batches(corpus, config.context)
     module = GPT(config, settings.seed, settings.dtype).to(world.device)
     model = NaiveDDP(module, world, all_reduce)
     optimizer = settings.make_optimizer(module.parameters())

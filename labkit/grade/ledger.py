@@ -13,7 +13,7 @@ from labkit.grade.outcome import Finding, Outcome
 # gloo's messages on a rank's sockets, 48 bytes each: per send a notice and a header, per receive a
 # notice. Before each case the ranks meet in an all_reduce of one number, 4(n-1) messages at most.
 _OVERHEAD_BYTES = 200
-_MEETING_BYTES = 4000
+_MEETING_BYTES = 1000
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,10 @@ from labkit.comm.operation import Site
 
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _MACHINERY = (_HERE + os.sep, os.path.dirname(torch.__file__) + os.sep, "<string>", "<frozen")
-_FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+),? in (?P<function>\S+)')
+# A frame of a notebook's cell has the cell's number for a file (launch/sources.py).
+_FRAME = re.compile(
+    r'^  (?:File "(?P<file>[^"]+)"|(?P<cell>Cell \d+)), line (?P<line>\d+),? in (?P<function>\S+)'
+)
 
 
 def of_traceback(text: str) -> str:
@@ -31,7 +34,7 @@ def site_in_stack(text: str) -> Site | None:
     own = [_FRAME.match(block) for file, block in _blocks(text) if _is_own(file)]
     if not own or own[-1] is None:
         return None
-    return Site(own[-1]["file"], int(own[-1]["line"]), own[-1]["function"])
+    return Site(own[-1]["file"] or own[-1]["cell"], int(own[-1]["line"]), own[-1]["function"])
 
 
 def _is_own(file: str) -> bool:
@@ -44,7 +47,7 @@ def _blocks(text: str) -> list[tuple[str, str]]:
     for line in text.splitlines(keepends=True):
         frame = _FRAME.match(line)
         if frame is not None:
-            blocks.append((frame["file"], line))
+            blocks.append((frame["file"] or frame["cell"], line))
         elif blocks and blocks[-1][0] and line.startswith("    "):
             blocks[-1] = (blocks[-1][0], blocks[-1][1] + line)
         else:

@@ -69,7 +69,7 @@ class Verdict:
             ]
         if finding.outcome is Outcome.NOT_ATTEMPTED:
             found = [("Next", f"{finding.explanation}.")]
-            return [*found, ("Stuck?", f'hint("{self.exercise.name}")')]
+            return [*found, ("Stuck", f'hint("{self.exercise.name}")')]
         where = "" if finding.where is None else sources.place(finding.where)
         found = [
             ("Why", f"{finding.explanation.rstrip('.')}."),
@@ -99,7 +99,7 @@ class Verdict:
             shown = html.escape(text)
             if label in ("Details", "Printed"):
                 shown = f"<details><summary>show</summary><pre>{shown}</pre></details>"
-            elif label in ("Read next", "Repeat", "Stuck?"):
+            elif label in ("Read next", "Repeat", "Stuck"):
                 shown = f"<code>{shown}</code>"
             rows.append(
                 f'<div style="margin-top:.4em"><b>{label}.</b> '

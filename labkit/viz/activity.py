@@ -11,8 +11,6 @@ import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from labkit.comm.operation import Operation, Timeline
 from labkit.viz.style import OTHER_WORK
 
@@ -128,20 +126,3 @@ def rows_without_overlap(spans: Sequence[Span], max_rows: int) -> list[int]:
         free_from[row] = max(free_from[row], span.end_s)
         rows.append(row)
     return rows
-
-
-def shares(spans: Sequence[Span], edges_s: np.ndarray) -> dict[str, np.ndarray]:
-    """For spans that do not overlap: the share of each bin that each label takes, 0 to 1.
-
-    edges_s: (bins + 1,) ascending. Returns arrays of (bins,), exact, not sampled.
-    """
-    by_label: dict[str, list[Span]] = {}
-    for span in spans:
-        by_label.setdefault(span.label, []).append(span)
-    result = {}
-    for label, own in by_label.items():
-        times = np.array([time for span in own for time in (span.start_s, span.end_s)])
-        # Time spent up to each boundary: it rises by the span's length from start to end only.
-        spent = np.repeat(np.cumsum([0.0, *(span.end_s - span.start_s for span in own)]), 2)[1:-1]
-        result[label] = np.diff(np.interp(edges_s, times, spent)) / np.diff(edges_s)
-    return result

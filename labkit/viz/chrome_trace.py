@@ -150,7 +150,7 @@ def _names(rank: int, work: list[Event], flight: list[Event]) -> list[Event]:
 
 def _arrows(timelines: Sequence[Timeline], threads: list[dict[int, int]]) -> list[Event]:
     arrows: list[Event] = []
-    for number, message in enumerate(matched_messages(list(timelines)), start=1):
+    for number, message in enumerate(matched_messages(timelines), start=1):
         if message.recv.done_s is None:
             continue
         start_ns = round(message.send.posted_s * 1e9)

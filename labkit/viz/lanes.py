@@ -9,7 +9,8 @@ from matplotlib.collections import PolyCollection
 
 from labkit.comm.operation import P2P_KINDS
 from labkit.viz import style
-from labkit.viz.activity import Span, rows_without_overlap, shares
+from labkit.viz.activity import Span, rows_without_overlap
+from labkit.viz.time_shares import shares
 
 # Within a lane of height 1, from its top.
 MAIN_TOP, MAIN_BOTTOM = 0.12, 0.66
@@ -123,6 +124,11 @@ class LanePainter:
                 color=style.text_on(self.colour(span.label, span.operation is not None)),
                 clip_on=True,
             )
+
+    def failure(self, span: Span, lane: float) -> None:
+        """A cross where an operation ended in an error."""
+        x, y = self.scale.x(span.end_s), lane + MAIN_MIDDLE
+        self.axes.plot(x, y, "X", color=style.ALARM, mec="white", ms=9, clip_on=False)
 
     def unfinished(self, span: Span, top: float, bottom: float, *, named: bool) -> None:
         """A hatched bar with a torn right end: it had not come to an end when the run did."""

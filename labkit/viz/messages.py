@@ -1,8 +1,9 @@
 """Which send met which receive."""
 
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
-from labkit.comm.operation import Operation
+from labkit.comm.operation import Operation, Timeline
 
 
 class Message(NamedTuple):
@@ -14,7 +15,7 @@ class Message(NamedTuple):
     recv: Operation
 
 
-def matched_messages(timelines: list[Any]) -> list[Message]:
+def matched_messages(timelines: Sequence[Timeline]) -> list[Message]:
     """Every message of which both ends are in the journals, in order of posting.
 
     timelines: by global rank. The n-th send from a source to a destination within a group meets the

@@ -42,26 +42,23 @@ def moves(
 
     Returns a Picture. Raises ValueError where there is nothing to draw.
     """
-    if not primitives or not all(len(pairs) > 0 for pairs in primitives.values()):
-        raise ValueError("nothing to draw: pass {name: [(before, after) of rank 0, ...]}")
     panels = {name: _decoded(pairs) for name, pairs in primitives.items()}
+    if not panels or not all(panels.values()):
+        raise ValueError("nothing to draw: pass {name: [(before, after) of rank 0, ...]}")
     columns = min(columns, len(panels))
-    num_rows = -(-len(panels) // columns)
     tallest = max(len(pairs) for pairs in panels.values())
     panel_inches = _ROW_INCHES * (tallest + _HEADING) + 0.12
     header = 0.45 if title else 0.0
-    height = header + num_rows * panel_inches + 0.08
+    height = header + -(-len(panels) // columns) * panel_inches + 0.08
     picture = Picture(_WIDTH, height, f"what moves where: {', '.join(panels)}")
-    if title:
-        picture.text(0.15 / _WIDTH, 1 - 0.2 / height, title, **style.TITLE)
+    picture.text(0.15 / _WIDTH, 1 - 0.2 / height, title or "", **style.TITLE)
+    width = (_WIDTH - 0.15) / columns - 0.15
     for number, (name, pairs) in enumerate(panels.items()):
         row, column = divmod(number, columns)
-        top = height - header - row * panel_inches
-        panel_height = _ROW_INCHES * (len(pairs) + _HEADING)
-        width = (_WIDTH - 0.15) / columns - 0.15
+        own_height = _ROW_INCHES * (len(pairs) + _HEADING)
         left = 0.15 + column * (width + 0.15)
-        bottom = (top - panel_height) / height
-        bounds = (left / _WIDTH, bottom, width / _WIDTH, panel_height / height)
+        bottom = height - header - row * panel_inches - own_height
+        bounds = (left / _WIDTH, bottom / height, width / _WIDTH, own_height / height)
         _draw_panel(picture.add_axes(bounds), name, pairs, width)
     return picture
 

@@ -9,6 +9,7 @@ from labkit.viz.picture import Picture
 from labkit.viz.tags import contributors
 
 _WIDTH = 9.0  # inches
+_HEADER = 0.62
 _MAX_COLUMNS = 8
 Holding = tuple[frozenset[int], ...]
 """By segment: the ranks whose contributions are in it."""
@@ -25,14 +26,17 @@ class _Layout(NamedTuple):
 
     @property
     def row_height(self) -> float:
+        """One rank's row, with the gap below it."""
         return 0.3 if self.num_ranks <= 4 else 0.2
 
     @property
     def block_width(self) -> float:
+        """All segments of one rank."""
         return (_WIDTH - self.name_width - 0.1) / self.columns - self.gap
 
     @property
     def block_height(self) -> float:
+        """The heading and all ranks' rows."""
         return 0.32 + self.row_height * self.num_ranks + 0.12
 
 
@@ -57,14 +61,10 @@ def ring_steps(
     table = [[_holding(state) for state in steps] for steps in states]
     num_steps, num_segments = _dimensions(table)
     num_ranks = len(table)
-    names = step_names or ["start", *(f"step {step}" for step in range(1, num_steps))]
-    if len(names) != num_steps:
-        raise ValueError(f"{len(names)} step_names for {num_steps} states (the start is one)")
+    names = _step_names(step_names, num_steps)
     columns = min(num_steps, _MAX_COLUMNS if num_segments <= 4 else _MAX_COLUMNS // 2)
     layout = _Layout(num_ranks, num_segments, columns)
-    num_block_rows = -(-num_steps // columns)
-    header = 0.62
-    height = header + num_block_rows * layout.block_height
+    height = _HEADER + -(-num_steps // columns) * layout.block_height
     picture = Picture(_WIDTH, height, f"ring of {num_ranks} ranks in {num_steps - 1} steps")
     axes = picture.add_axes((0, 0, 1, 1))
     blank_axes(axes, _WIDTH, height)
@@ -73,7 +73,7 @@ def ring_steps(
     for step in range(num_steps):
         row, column = divmod(step, columns)
         x = layout.name_width + column * (layout.block_width + layout.gap)
-        y = header + row * layout.block_height
+        y = _HEADER + row * layout.block_height
         axes.text(x, y + 0.18, names[step], **style.FAINT)
         _draw_block(painter, layout, table, step, x, y)
         if column == 0:
@@ -106,6 +106,14 @@ def _dimensions(table: list[list[Holding]]) -> tuple[int, int]:
             f"got steps {sorted(steps)} and segments {sorted(segments)}"
         )
     return steps.pop(), segments.pop()
+
+
+def _step_names(given: Sequence[str] | None, num_steps: int) -> Sequence[str]:
+    if given is None:
+        return ["start", *(f"step {step}" for step in range(1, num_steps))]
+    if len(given) != num_steps:
+        raise ValueError(f"{len(given)} step_names for {num_steps} states (the start is one)")
+    return given
 
 
 def _draw_header(painter: CellPainter, title: str, num_ranks: int) -> None:

@@ -48,22 +48,17 @@ KIND_FAMILIES = (
     KindFamily("all_reduce", "#d55e00", ("all_reduce",)),
     KindFamily("reduce_scatter", "#cc79a7", ("reduce_scatter",)),
     KindFamily("all_gather", "#009e73", ("all_gather",)),
-    KindFamily("all_to_all", "#e3d100", ("all_to_all",)),
+    KindFamily("all_to_all", "#f0e442", ("all_to_all",)),
     KindFamily("broadcast, scatter, gather", "#0072b2", ("broadcast", "scatter", "gather")),
     KindFamily("barrier, split", "#444444", ("barrier", "split")),
 )
 _FAMILY_OF = {kind: family for family in KIND_FAMILIES for kind in family.kinds}
 
-# One colour per rank, light enough for dark text on top; they repeat after eight.
-_RANK_HUES = (
-    "#56b4e9",
-    "#f0b13c",
-    "#3fb893",
-    "#d98cb8",
-    "#eadf4a",
-    "#8aa6d6",
-    "#e58a5a",
-    "#a8a8a8",
+# One colour per rank, light enough for dark text on top; they repeat after eight. Any two differ
+# under every common form of colour blindness (tests/unit/test_viz_timeline.py measures it).
+_RANK_COLOURS = (
+    *("#56b4e9", "#f0b13c", "#c5e0a8", "#e0705a"),
+    *("#9c849c", "#8484f0", "#f6c6e0", "#84b49c"),
 )
 
 
@@ -86,7 +81,7 @@ def region_colours(names: Sequence[str]) -> dict[str, str]:
 
 def rank_colour(rank: int) -> str:
     """The colour that stands for a rank's data wherever it goes."""
-    return _RANK_HUES[rank % len(_RANK_HUES)]
+    return _RANK_COLOURS[rank % len(_RANK_COLOURS)]
 
 
 def text_on(colour: str) -> str:

@@ -8,7 +8,7 @@ nothing until the rank has to wait for it.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 
@@ -19,21 +19,27 @@ from labkit.viz.lanes import (
     FLIGHT_BOTTOM,
     FLIGHT_TOP,
     MAIN_BOTTOM,
-    MAIN_MIDDLE,
     MAIN_TOP,
     LanePainter,
     Scale,
 )
-from labkit.viz.messages import Message, matched_messages
+from labkit.viz.message_arrows import draw_arrows, messages_to_draw
+from labkit.viz.messages import Message
 from labkit.viz.picture import Picture
 from labkit.viz.swimlane_text import draw_header, draw_waiting_shares, legend_rows, style_axes
 
 MAX_RANKS = 16
-MAX_ARROWS = 60
 _WIDTH, _LEFT, _RIGHT = 9.0, 0.75, 1.0  # inches
 # A lane with more spans too narrow to see than this is drawn as shares of time.
 _MAX_NARROW = 60
 _BINS = 260
+
+
+class Lane(NamedTuple):
+    """One rank's spans: what it did, one thing at a time, and what was in flight meanwhile."""
+
+    main: list[Span]
+    flight: list[Span]
 
 
 def timeline(
@@ -61,32 +67,43 @@ def timeline(
     shown, note = _chosen(ranks, len(timelines))
     start_s, end_s = _window(timelines, between)
     until_s = max((end_of(one) for one in timelines), default=0.0)
-    lanes = {
-        rank: (
+    lanes = [
+        Lane(
             clipped(doing(timelines[rank], until_s), start_s, end_s),
             clipped(in_flight(timelines[rank], until_s), start_s, end_s),
         )
         for rank in shown
-    }
-    names = [s.label for main, _ in lanes.values() for s in main if s.operation is None]
-    colours = style.region_colours(names)
-    every_span = [span for main, flight in lanes.values() for span in (*main, *flight)]
-    title = title or f"{len(timelines)} rank{'s' if len(timelines) != 1 else ''}"
-    if not any(span.operation for span in every_span):
+    ]
+    if not any(lane.flight for lane in lanes):
         note = note or "nothing was communicated"
-    arrows = _arrows(timelines, shown, start_s, end_s)
-    rows = legend_rows(colours, every_span, has_arrows=bool(arrows))
-    picture, axes = _canvas(len(shown), len(rows), f"timeline of {title}")
+    title = title or f"{len(timelines)} rank{'s' if len(timelines) != 1 else ''}"
     scale = Scale(style.time_unit(end_s), start_s, end_s, 72 * (_WIDTH - _LEFT - _RIGHT))
+    arrows = messages_to_draw(timelines, shown, start_s, end_s)
+    return _drawn(shown, lanes, arrows, scale, title, note)
+
+
+def _drawn(
+    ranks: list[int],
+    lanes: list[Lane],
+    arrows: list[Message],
+    scale: Scale,
+    title: str,
+    note: str,
+) -> Picture:
+    names = [span.label for lane in lanes for span in lane.main if span.operation is None]
+    colours = style.region_colours(names)
+    operations = [span for lane in lanes for span in lane.flight]
+    rows = legend_rows(colours, operations, has_arrows=bool(arrows))
+    picture, axes = _canvas(len(lanes), len(rows), f"timeline of {title}")
     painter = LanePainter(axes, scale, colours)
-    is_dense = any(_is_dense(scale, main) for main, _ in lanes.values())
-    for lane, (main, flight) in enumerate(lanes.values()):
-        _draw_lane(painter, lane, main, flight, is_dense=is_dense, has_arrows=bool(arrows))
-    _draw_arrows(axes, scale, arrows, shown)
+    is_dense = any(_is_dense(scale, lane.main) for lane in lanes)
+    for number, lane in enumerate(lanes):
+        _draw_lane(painter, number, lane, is_dense=is_dense, has_arrows=bool(arrows))
+    draw_arrows(axes, scale, arrows, ranks)
     if is_dense:
         note = " · ".join(filter(None, [note, "each column is split by the share of its time"]))
-    style_axes(axes, scale, shown)
-    draw_waiting_shares(axes, [main for main, _ in lanes.values()])
+    style_axes(axes, scale, ranks)
+    draw_waiting_shares(axes, [lane.main for lane in lanes])
     draw_header(picture, rows, title, note, left=_LEFT / _WIDTH)
     return picture
 
@@ -136,66 +153,23 @@ def _is_dense(scale: Scale, spans: Sequence[Span]) -> bool:
 
 
 def _draw_lane(
-    painter: LanePainter,
-    lane: int,
-    main: list[Span],
-    flight: list[Span],
-    *,
-    is_dense: bool,
-    has_arrows: bool,
+    painter: LanePainter, number: int, lane: Lane, *, is_dense: bool, has_arrows: bool
 ) -> None:
-    top, bottom = lane + MAIN_TOP, lane + MAIN_BOTTOM
-    done = [span for span in flight if not span.unfinished]
+    top, bottom = number + MAIN_TOP, number + MAIN_BOTTOM
+    flight_top, flight_bottom = number + FLIGHT_TOP, number + FLIGHT_BOTTOM
+    done = [span for span in lane.flight if not span.unfinished]
     if is_dense:
-        painter.stacked(main, top, bottom, _BINS)
-        painter.stacked(topmost(done), lane + FLIGHT_TOP, lane + FLIGHT_BOTTOM, _BINS)
+        painter.stacked(lane.main, top, bottom, _BINS)
+        painter.stacked(topmost(done), flight_top, flight_bottom, _BINS)
     else:
-        painter.bars([span for span in main if not span.unfinished], top, bottom)
-        painter.flight_rows(done, lane)
-        painter.labels(main, lane, has_arrows=has_arrows)
-    for span in flight:
+        painter.bars([span for span in lane.main if not span.unfinished], top, bottom)
+        painter.flight_rows(done, number)
+        painter.labels(lane.main, number, has_arrows=has_arrows)
+    for span in lane.flight:
         if span.unfinished:
-            painter.unfinished(span, lane + FLIGHT_TOP, lane + FLIGHT_BOTTOM, named=False)
+            painter.unfinished(span, flight_top, flight_bottom, named=False)
         elif span.operation is not None and span.operation.failed:
-            x = painter.scale.x(span.end_s)
-            painter.axes.plot(
-                x, lane + MAIN_MIDDLE, "X", color=style.ALARM, mec="white", ms=9, clip_on=False
-            )
-    for span in main:
+            painter.failure(span, number)
+    for span in lane.main:
         if span.unfinished:
             painter.unfinished(span, top, bottom, named=True)
-
-
-def _arrows(
-    timelines: list[Timeline], shown: list[int], start_s: float, end_s: float
-) -> list[Message]:
-    """The messages to draw: all that lie in the window, or none where they would be a thicket."""
-    messages = [
-        message
-        for message in matched_messages(timelines)
-        if message.source in shown
-        and message.destination in shown
-        and message.recv.done_s is not None
-        and start_s <= message.send.posted_s <= message.recv.done_s <= end_s
-    ]
-    return messages if len(messages) <= MAX_ARROWS else []
-
-
-def _draw_arrows(axes: Axes, scale: Scale, messages: list[Message], shown: list[int]) -> None:
-    lane_of = {rank: lane for lane, rank in enumerate(shown)}
-    for message in messages:
-        assert message.recv.done_s is not None, "only completed messages become arrows"
-        source, destination = lane_of[message.source], lane_of[message.destination]
-        axes.annotate(
-            "",
-            xy=(scale.x(message.recv.done_s), destination + MAIN_MIDDLE),
-            xytext=(scale.x(message.send.posted_s), source + MAIN_MIDDLE),
-            arrowprops={
-                "arrowstyle": "-|>,head_width=0.18,head_length=0.4",
-                "color": style.INK,
-                "linewidth": 0.9,
-                "alpha": 0.8,
-                "shrinkA": 0,
-                "shrinkB": 0,
-            },
-        )

@@ -127,6 +127,12 @@ def test_a_text_of_ones_own_can_be_learned(tmp_path):
     assert losses[-1] < math.log(2) + 0.05  # which two letters there are, if not yet their order
 
 
+def test_an_empty_corpus_is_refused_and_not_replaced():
+    empty = Corpus("nothing", torch.zeros(0, dtype=torch.uint8))
+    with pytest.raises(ValueError, match="nothing has 0 bytes"):
+        train_serial(CONFIG, SETTINGS, empty)
+
+
 def test_no_steps_leave_the_initial_parameters():
     trained = train_serial(CONFIG, replace(SETTINGS, num_steps=0))
     assert trained.losses == []

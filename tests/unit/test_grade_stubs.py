@@ -1,6 +1,7 @@
 """Stubs: cut from solutions, recognised as not attempted, and never drifting from them."""
 
 import ast
+import os
 import subprocess
 from pathlib import Path
 
@@ -47,7 +48,8 @@ def test_markers_that_do_not_pair_up_are_an_error(broken):
 
 
 @pytest.mark.parametrize(
-    "body", ["pass", "...", "raise NotImplementedError", '"""doc"""\n    raise NotImplementedError()']
+    "body",
+    ["pass", "...", "raise NotImplementedError", '"""doc"""\n    raise NotImplementedError()'],
 )
 def test_a_function_that_does_nothing_is_not_attempted(body):
     assert is_unattempted(f"def scan(x, group):\n    {body}\n", "scan")
@@ -80,7 +82,8 @@ def test_what_git_holds_is_what_would_be_cut(name):
     file = f"exercises/{name}.py"
     show = ["git", "-C", str(WORKSPACE.root), "show", f":{file}"]
     try:
-        held = subprocess.run(show, capture_output=True, text=True)
+        english = os.environ | {"LC_ALL": "C"}
+        held = subprocess.run(show, capture_output=True, text=True, env=english)
     except FileNotFoundError:
         pytest.skip("git is not installed")
     if "not a git repository" in held.stderr:

@@ -1,0 +1,171 @@
+"""The group and the gate that code under test meets: what they refuse, and what they reveal."""
+
+import functools
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from labkit import Group, run
+from labkit.grade import ledger
+from labkit.grade.evidence import Attempt, Case, CaseEvidence
+from labkit.grade.gate import Gate
+from labkit.grade.rules import BrokenRule
+from labkit.grade.watched_group import WatchedGroup
+
+ALLOWED = ("isend", "irecv")
+
+
+def refusals(world, attempts):
+    """What each attempt raises: (type, message, and whether the gate remembers it)."""
+    gate = Gate(ALLOWED)
+    group = WatchedGroup(world, gate, ALLOWED)
+    told = []
+    with gate:
+        for attempt in attempts:
+            try:
+                attempt(group)
+                told.append(("", "", False))
+            except Exception as error:
+                kept = bool(gate.broken) and gate.broken[-1].args == error.args
+                told.append((type(error).__name__, str(error), kept))
+    return told
+
+
+ROUNDABOUT = {
+    "torch.distributed": lambda group: dist.all_reduce(torch.ones(1)),
+    "a process group's method": lambda group: dist.group.WORLD.allreduce([torch.ones(1)]),
+    "a message past the group": lambda group: dist.isend(torch.ones(1), 0),
+    "batched messages": lambda group: dist.batch_isend_irecv(
+        [dist.P2POp(dist.irecv, torch.ones(1), 0)]
+    ),
+    "objects": lambda group: dist.all_gather_object([None], "x"),
+    "a group of one's own": lambda group: Group.default().all_reduce(torch.ones(1)),
+    "the group inside": lambda group: group._group.all_reduce(torch.ones(1)),
+    "functional collectives": lambda group: dist._functional_collectives.all_reduce(
+        torch.ones(1), "sum", dist.group.WORLD
+    ),
+    "a collective of the group": lambda group: group.all_reduce(torch.ones(1)),
+    "an operation that is not listed": lambda group: group.send(torch.ones(1), 0),
+}
+
+
+@pytest.fixture(scope="module")
+def told():
+    """All ways round at once: one run."""
+    import torch.distributed._functional_collectives  # noqa: F401
+
+    return dict(zip(ROUNDABOUT, run(refusals, 1, args=(list(ROUNDABOUT.values()),)).values[0]))
+
+
+@pytest.mark.parametrize("way", ROUNDABOUT)
+def test_every_way_to_the_wire_past_what_is_allowed_is_refused_and_remembered(told, way):
+    kind, message, kept = told[way]
+    assert (kind, kept) == ("ForbiddenOperation", True), message
+    assert "use group.isend, group.irecv" in message
+    assert "test_grade_watched_group.py" in message, "the line that called it"
+
+
+def test_what_no_group_has_is_named_with_what_there_is():
+    (told,) = run(refusals, 1, args=([lambda group: group.al_reduce(1)],)).values
+    assert told[0][:1] == ("AttributeError",) and "rank, size, device" in told[0][1]
+
+
+def to_the_right(world, dtype, misuse):
+    """Pass a tensor around, misusing the buffers in one way; what came, and what it raised."""
+    gate = Gate(ALLOWED)
+    group = WatchedGroup(world, gate, ALLOWED)
+    x = torch.full((3,), 5 + world.rank, dtype=dtype)
+    seen = None
+    with gate:
+        outgoing = group.isend(x, (world.rank + 1) % world.size)
+        buffer = torch.zeros(2, 3, dtype=dtype)[:, ::2].flatten()[:3].clone()
+        incoming = group.irecv(buffer, (world.rank - 1) % world.size)
+        seen = buffer.clone()
+        received = incoming.wait()
+        if misuse == "writes":
+            x[1] = 77
+        try:
+            if misuse != "forgets":
+                outgoing.wait()
+                outgoing.wait()
+            group.end_case()
+            error = None
+        except BrokenRule as raised:
+            error = type(raised).__name__, str(raised)
+    return seen, received is buffer, received.clone(), error
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.uint8])
+def test_a_buffer_holds_no_guessable_number_until_its_wait(dtype):
+    for rank, value in enumerate(run(to_the_right, 2, args=(dtype, "")).values):
+        seen, is_same, received, error = value
+        assert (seen.isnan() if dtype.is_floating_point else seen == 113).all()
+        assert is_same and received.tolist() == [6 - rank] * 3 and error is None
+
+
+def test_a_write_between_isend_and_wait_is_found_whatever_the_timing():
+    for *_, error in run(to_the_right, 2, args=(torch.float32, "writes")).values:
+        kind, message = error
+        assert kind == "ChangedInFlight" and "wait first, or send a copy" in message
+
+
+def test_an_operation_that_nobody_waited_for_is_found():
+    for *_, error in run(to_the_right, 2, args=(torch.float32, "forgets")).values:
+        assert error[0] == "NeverWaited" and "the isend at" in error[1]
+
+
+def ping_seconds(world, delay_s):
+    gate = Gate(ALLOWED)
+    group = WatchedGroup(world, gate, ALLOWED)
+    group.begin_case(delay_s)
+    started_s = time.monotonic()
+    for _ in range(20):
+        pending = [group.isend(torch.ones(1), 1 - world.rank)]
+        pending.append(group.irecv(torch.ones(1), 1 - world.rank))
+        for each in pending:
+            each.wait()
+    return time.monotonic() - started_s
+
+
+def test_a_rank_can_be_made_slow():
+    # 40 operations sleep for 10 ms each on average; half of that is beyond chance.
+    assert min(run(ping_seconds, 2, args=(0.02,)).values) > 0.2
+
+
+@functools.cache
+def ring_evidence(n=2, steps=1):
+    """Real journals of a small exchange, as evidence."""
+
+    def exchange(world):
+        for _ in range(steps):
+            outgoing = world.isend(torch.ones(6), (world.rank + 1) % n)
+            world.irecv(torch.ones(6), (world.rank - 1) % n).wait()
+            outgoing.wait()
+
+    result = run(exchange, n)
+    case = Case("made up", ((torch.ones(6),),) * n, (0.0,) * n)
+    operations = tuple(tuple(timeline.operations) for timeline in result.timeline)
+    return CaseEvidence(case, (None,) * n, operations), result
+
+
+def test_journals_that_agree_are_believed():
+    evidence, result = ring_evidence()
+    assert ledger.disagreement(evidence) is None
+    sockets = tuple(traffic.socket_bytes for traffic in result.traffic)
+    assert ledger.hidden_bytes(Attempt(2, (evidence,), socket_bytes=sockets)) is None
+
+
+def test_a_send_that_no_receiver_knows_of_is_found():
+    evidence, _ = ring_evidence()
+    shorter = replace(evidence, operations=(evidence.operations[0], evidence.operations[1][:1]))
+    finding = ledger.disagreement(shorter)
+    assert finding.diagnosis == "sender and receiver disagree"
+
+
+def test_bytes_that_only_the_kernel_knows_of_are_found():
+    evidence, _ = ring_evidence()
+    attempt = Attempt(2, (evidence,), socket_bytes=(1000, 1_000_000))
+    assert "rank 1 sent 1,000,000 bytes" in ledger.hidden_bytes(attempt).explanation
