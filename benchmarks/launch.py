@@ -78,11 +78,11 @@ def main() -> None:
         spawn.append(seconds_with_spawn())
         warm += [seconds_with_labkit() for _ in range(RUNS_PER_SPAWN)]
         first.append(seconds_of_first_call())
-    medians = [statistics.median(times) for times in (spawn, warm, first)]
+    spawn_s, warm_s, first_s = (statistics.median(times) for times in (spawn, warm, first))
     print(f"{WORLD_SIZE} ranks ready, medians. {machine()}")
-    print(f"  torch.multiprocessing.spawn   {medians[0]:.3f} s")
-    print(f"  labkit.run                    {medians[1]:.3f} s   {medians[0] / medians[1]:.1f}x faster")
-    print(f"  labkit.run, the first call    {medians[2]:.3f} s   {medians[0] / medians[2]:.1f}x faster")
+    print(f"  torch.multiprocessing.spawn   {spawn_s:.3f} s")
+    print(f"  labkit.run                    {warm_s:.3f} s   {spawn_s / warm_s:.1f}x faster")
+    print(f"  labkit.run, the first call    {first_s:.3f} s   {spawn_s / first_s:.1f}x faster")
 
 
 if __name__ == "__main__":

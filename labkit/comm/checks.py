@@ -10,10 +10,10 @@ import torch.distributed as dist
 from labkit.comm.member import Member
 
 _REDUCE_OPS = {
-    "sum": dist.ReduceOp.SUM,
-    "mean": dist.ReduceOp.SUM,  # gloo has no mean: the sum is divided afterwards
-    "max": dist.ReduceOp.MAX,
-    "min": dist.ReduceOp.MIN,
+    "sum": dist.ReduceOp(dist.ReduceOp.SUM),
+    "mean": dist.ReduceOp(dist.ReduceOp.SUM),  # gloo has no mean: the sum is divided afterwards
+    "max": dist.ReduceOp(dist.ReduceOp.MAX),
+    "min": dist.ReduceOp(dist.ReduceOp.MIN),
 }
 
 

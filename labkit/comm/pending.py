@@ -27,7 +27,7 @@ class Pending(Generic[Result]):
     ) -> None:
         """`work`: the backend's handle. `finish`: makes the result once the work is complete."""
         self._work = work
-        self._finish = finish
+        self._finish: Callable[[], Result] | None = finish
         self._journal = journal
         self._record = record
         self._state = _State.IN_FLIGHT
@@ -50,6 +50,7 @@ class Pending(Generic[Result]):
         """`wait()` of a blocking operation: it has been waiting since it was posted."""
         try:
             self._work.wait()
+            assert self._finish is not None
             self._result = self._finish()
         except BaseException:
             self._state = _State.FAILED

@@ -29,7 +29,7 @@ class PointToPoint(Member):
         return self._send(x, dst, blocking=False)
 
     def recv(self, buffer: torch.Tensor, src: int) -> torch.Tensor:
-        """Receive a tensor of buffer's shape and dtype from rank `src` into `buffer`; returns it."""
+        """Receive from rank `src` into `buffer`, which has the message's shape; returns it."""
         return self._recv(buffer, src, blocking=True)
 
     def irecv(self, buffer: torch.Tensor, src: int) -> Pending[torch.Tensor]:

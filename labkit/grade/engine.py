@@ -4,14 +4,16 @@ import random
 import secrets
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from labkit.grade import progress
 from labkit.grade.catalog import get_exercise
 from labkit.grade.evidence import Attempt, Case, collect
 from labkit.grade.exchange import new_exchange
-from labkit.grade.graders import load_grader
+from labkit.grade.graders import Grader, load_grader
 from labkit.grade.harness import Job, attempt_cases
 from labkit.grade.judge import judge
+from labkit.grade.outcome import Finding
 from labkit.grade.submission import Submission, SubmissionLike
 from labkit.grade.verdict import Verdict
 from labkit.grade.workspace import Workspace, find_workspace
@@ -45,21 +47,13 @@ def check(
     code = Submission.read(submission, name, workspace)
     grader = load_grader(name)
     seed = secrets.randbelow(2**31) if seed is None else seed
-    num_cases, tried = 0, []
-    finding = code.finding_before_running()
-    for world_size in () if finding else grader.world_sizes:
-        cases = grader.cases(world_size, random.Random(f"{seed}/{world_size}"))
-        num_cases += len(cases)
-        tried.append(world_size)
-        finding = judge(_attempt(code, cases, world_size, grader.allowed, timeout_s), grader)
-        if finding is not None:
-            break
+    graded = _graded(code, grader, seed, timeout_s)
     verdict = Verdict(
         exercise,
-        finding,
+        graded.finding,
         shown=grader.shown_by_a_pass,
-        world_sizes=tuple(tried),
-        num_cases=num_cases,
+        world_sizes=tuple(graded.world_sizes),
+        num_cases=graded.num_cases,
         seed=seed,
         call=_call(name, code, seed),
         seconds=time.perf_counter() - started_s,
@@ -67,6 +61,27 @@ def check(
     if code.is_own:
         _remember(verdict)
     return verdict
+
+
+@dataclass
+class _Graded:
+    finding: Finding | None = None
+    world_sizes: list[int] = field(default_factory=list)
+    num_cases: int = 0
+
+
+def _graded(code: Submission, grader: Grader, seed: int, timeout_s: float) -> _Graded:
+    """Launch by launch, until one shows a mistake."""
+    graded = _Graded(code.finding_before_running())
+    for world_size in grader.world_sizes:
+        if graded.finding is not None:
+            break
+        cases = grader.cases(world_size, random.Random(f"{seed}/{world_size}"))
+        graded.world_sizes.append(world_size)
+        graded.num_cases += len(cases)
+        attempt = _attempt(code, cases, world_size, grader.allowed, timeout_s)
+        graded.finding = judge(attempt, grader)
+    return graded
 
 
 def _attempt(

@@ -64,6 +64,7 @@ def record(kind: str, subject: str, **detail: Any) -> None:
     row = (time.time(), kind, subject, json.dumps(detail, default=str))
 
     def insert(store: sqlite3.Connection) -> None:
+        """One row, in one transaction."""
         with store:
             store.execute("INSERT INTO events (at_s, kind, subject, detail) VALUES (?,?,?,?)", row)
 
@@ -74,6 +75,7 @@ def events(subject: str | None = None, kind: str | None = None) -> list[Event]:
     """What happened, oldest first; of one subject and of one kind where given. Never raises."""
 
     def select(store: sqlite3.Connection) -> list[Event]:
+        """The rows that match."""
         rows = store.execute(
             "SELECT at_s, kind, subject, detail FROM events "
             "WHERE (?1 IS NULL OR subject = ?1) AND (?2 IS NULL OR kind = ?2) ORDER BY id",

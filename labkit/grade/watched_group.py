@@ -132,6 +132,7 @@ class WatchedGroup:
             )
 
         def refuse(*args: object, **options: object) -> NoReturn:
+            """Not allowed here."""
             raise self.gate.forbid(f"group.{name}")
 
         return refuse

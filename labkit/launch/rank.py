@@ -76,7 +76,7 @@ def rank_main(
     os.setsid()  # Jupyter's Stop signals the kernel's process group: ranks are not in it
     _exit_with_driver(lifeline)
     _take_over_output(output)
-    stack = open(spec.directory.of_rank(spec.rank, "stack"), "w")  # noqa: SIM115 - kept open
+    stack = open(spec.directory.of_rank(spec.rank, "stack"), "w")
     faulthandler.register(signal.SIGUSR1, file=stack, all_threads=True)
     faulthandler.enable(stack, all_threads=False)  # a crash in C++ leaves its Python stack
     try:
@@ -168,8 +168,8 @@ def _take_over_output(output: Connection) -> None:
     os.dup2(output.fileno(), 1)
     os.dup2(output.fileno(), 2)
     output.close()
-    sys.stdout = open(1, "w", buffering=1, closefd=False, errors="backslashreplace")  # noqa: SIM115
-    sys.stderr = open(2, "w", buffering=1, closefd=False, errors="backslashreplace")  # noqa: SIM115
+    sys.stdout = open(1, "w", buffering=1, closefd=False, errors="backslashreplace")
+    sys.stderr = open(2, "w", buffering=1, closefd=False, errors="backslashreplace")
 
 
 def _flush() -> None:

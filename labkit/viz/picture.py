@@ -10,6 +10,7 @@ import sys
 import tempfile
 from typing import Any
 
+import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from PIL import Image
@@ -36,12 +37,7 @@ class Picture(Figure):
 
     def png(self) -> bytes:
         """The picture as a PNG file of twice its size on the page, usually well under 100 KB."""
-        dots_per_inch = DOTS_PER_INCH * _OVERSAMPLING
-        raw = io.BytesIO()
-        # Not "tight": that draws everything twice, and the layout leaves no empty margins.
-        self.savefig(raw, format="rgba", dpi=dots_per_inch)
-        width, height = (int(inches * dots_per_inch) for inches in self.get_size_inches())
-        image = Image.frombytes("RGBA", (width, height), raw.getvalue()).convert("RGB")
+        image = self._rendered()
         # Median cut keeps flat colours exact (white stays white); a faster octree does not.
         few_colours = image.quantize(
             _PALETTE_COLOURS, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE
@@ -49,6 +45,17 @@ class Picture(Figure):
         small = io.BytesIO()
         few_colours.save(small, "PNG", optimize=True)
         return small.getvalue()
+
+    def _rendered(self) -> Image.Image:
+        # Not "tight": that draws everything twice, and the layout leaves no empty margins.
+        dots_per_inch = self.get_dpi()
+        canvas = FigureCanvasAgg(self)
+        try:
+            self.set_dpi(DOTS_PER_INCH * _OVERSAMPLING)
+            canvas.draw()
+            return Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
+        finally:
+            self.set_dpi(dots_per_inch)
 
     def show(self, warn: bool = True) -> None:
         """Display it: in the notebook, or, outside of one, as a file whose path is printed.
@@ -67,6 +74,7 @@ class Picture(Figure):
     def _repr_mimebundle_(
         self, include: Any = None, exclude: Any = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        width, height = (round(inches * DOTS_PER_INCH) for inches in self.get_size_inches())
-        data = {"image/png": self.png(), "text/plain": repr(self)}
+        png = self.png()
+        width, height = (pixels // _OVERSAMPLING for pixels in Image.open(io.BytesIO(png)).size)
+        data = {"image/png": png, "text/plain": repr(self)}
         return data, {"image/png": {"width": width, "height": height}}

@@ -22,6 +22,8 @@ def sanitized(text):
         ("ready in 35 µs,", "ready in 1.2e-05 s,"),
         ("| rank 0 |   0.12 s |", "| rank 0 | 1,012.5 ms |"),
         ("0.12 seconds", "3 seconds"),
+        ("all_reduce #3 (cell 11, line 7)", "all_reduce #3 (cell 1, line 7)"),
+        ("Cell In[12], line 4", "Cell In[1], line 4"),
         ("pid 4711 died", "pid 12 died"),
         ("http://127.0.0.1:8888/lab", "http://127.0.0.1:43211/lab"),
         ("wrote /tmp/tmpab12/trace.json (8 events)", "wrote /var/folders/x/y/t.json (8 events)"),
@@ -41,6 +43,7 @@ def test_what_differs_from_run_to_run_is_equal(one, other):
         ("12 samples", "13 samples"),
         ("50 GB/s", "60 GB/s"),
         ("loss 2.3456", "loss 2.3457"),
+        ("(cell 1, line 7)", "(cell 1, line 8)"),
         ("0x1f flags", "0x2f flags"),
     ],
 )

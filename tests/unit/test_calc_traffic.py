@@ -7,7 +7,7 @@ import torch
 
 from labkit import calc
 
-# Ring reduce-scatter of 10 elements over 4 ranks: segments 3, 3, 2, 2; a rank sends all but its own.
+# Ring reduce-scatter of 10 elements, segments 3, 3, 2, 2: a rank sends all but its own.
 REDUCE_SCATTER_10_OVER_4 = [7, 7, 8, 8]
 # All-gather: all but the segment of the right neighbour, who owns it.
 ALL_GATHER_10_OVER_4 = [7, 8, 8, 7]

@@ -31,7 +31,9 @@ def test_a_journal_grows_past_its_first_size(tmp_path):
     journal = Journal(tmp_path / "rank-0", num_records=4)
     world = journal.group("world", (0,))
     records = [
-        journal.post("barrier", world, n, torch.ones(n), sent_bytes=0, received_bytes=0, blocking=True)
+        journal.post(
+            "barrier", world, n, torch.ones(n), sent_bytes=0, received_bytes=0, blocking=True
+        )
         for n in range(1, 40)
     ]
     journal.done(records[0])

@@ -105,7 +105,7 @@ def test_painting_in_order_agrees_with_painting_pixel_by_pixel():
         ]
         canvas = {}
         for layer in layers:
-            canvas |= {second: layer.label for second in range(layer.start_s, layer.end_s)}
+            canvas |= dict.fromkeys(range(layer.start_s, layer.end_s), layer.label)
         shown = {
             second: span.label
             for span in topmost(layers)
@@ -253,7 +253,7 @@ def test_a_run_without_operations_still_draws(timelines):
     assert picture.png().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("timelines", [messages(40), many(5000) * 8], ids=["arrows", "16 ranks"])
+@pytest.mark.parametrize("timelines", [messages(40), many(1000) * 8], ids=["arrows", "16 ranks"])
 def test_a_picture_is_small_and_sharp(timelines):
     picture = viz.timeline(timelines)
     data, metadata = picture._repr_mimebundle_()
@@ -283,7 +283,7 @@ def test_outside_of_a_notebook_a_picture_goes_into_a_file(capsys, tmp_path, monk
 
 
 def ring_with_states(world):
-    """A ring all-reduce of tagged segments, one element each, that keeps its state at every step."""
+    """A ring all-reduce of tagged segments, one element each; returns its state at every step."""
     n, rank = world.size, world.rank
     left, right = (rank - 1) % n, (rank + 1) % n
     x = viz.tagged(rank, n)
@@ -426,6 +426,6 @@ def lab(colour, vision):
     ids=["operations", "ranks"],
 )
 def test_colours_that_mean_something_differ_for_every_eye(colours, vision):
-    # 10 is seen at a glance; 2 is the least that can be seen at all.
+    # About 2 can just be seen, side by side; across a picture it takes several times that.
     for one, other in itertools.combinations(colours, 2):
         assert np.linalg.norm(lab(one, vision) - lab(other, vision)) > 14, (one, other)

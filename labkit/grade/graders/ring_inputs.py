@@ -39,12 +39,15 @@ def random_cases(world_size: int, rng: random.Random) -> list[Case]:
     small = {0, 1, n - 1, n + remainder}
     shape = (rng.randrange(2, 6), rng.randrange(2, 6), rng.randrange(2, 6))
     other_dtypes = rng.sample([dtype for dtype in _LARGEST if dtype != torch.float32], 2)
-    late = tuple(_MAX_DELAY_S if rank == rng.randrange(n) else 0.0 for rank in range(n))
+    late = rng.randrange(n)
+    late_s = tuple(_MAX_DELAY_S if rank == late else 0.0 for rank in range(n))
 
     def plain(*shape: int, dtype: torch.dtype = torch.float32) -> Callable[[], Tensor]:
+        """Whole numbers of a shape, anew for each rank."""
         return lambda: _whole_numbers(shape, dtype, rng)
 
     def case(label: str, make: Callable[[], Tensor], delays_s: Sequence[float] = ()) -> Case:
+        """A case of one tensor per rank; `label` may name its numel, dtype and shape."""
         arguments = tuple((make(),) for _ in range(n))
         name = str(arguments[0][0].dtype).removeprefix("torch.")
         delays_s = tuple(delays_s) or (0.0,) * n
@@ -60,8 +63,8 @@ def random_cases(world_size: int, rng: random.Random) -> list[Case]:
         case("{dtype} of shape {shape}", plain(*shape)),
         case("{dtype} of shape {shape}, transposed", lambda: plain(*shape)().transpose(0, 2)),
         case("every other one of {twice} {dtype} elements", lambda: plain(2 * uneven)()[::2]),
-        case(flat + ", some ranks late", plain(uneven), late),
-        case(flat + ", every rank at its own pace", plain(uneven), (_MAX_DELAY_S,) * n),
+        case(f"{flat}, rank {late} late", plain(uneven), late_s),
+        case(f"{flat}, every rank at its own pace", plain(uneven), (_MAX_DELAY_S,) * n),
         case("{numel} random {dtype} elements", _fractions(n * 8000 + remainder, rng)),
     ]
 
@@ -110,6 +113,7 @@ def _whole_numbers(shape: Sequence[int], dtype: torch.dtype, rng: random.Random)
 
 def _fractions(numel: int, rng: random.Random) -> Callable[[], Tensor]:
     def make() -> Tensor:
+        """Another tensor on each call."""
         generator = torch.Generator().manual_seed(rng.getrandbits(63))
         return torch.randn(numel, generator=generator)
 

@@ -69,20 +69,7 @@ def _what_is_wrong(
     budget = f"2(n-1) = {2 * (n - 1)} messages of {_range_in_words(segments)} bytes"
     all_equal = len(set(sizes)) == 1
     if sizes and all_equal and sizes[0] == whole and segments[0] < whole:
-        if len(sizes) == n - 1:
-            return (
-                "gathers everything, then adds",
-                f"every rank's whole tensor goes to every rank: {sum(sizes):,} bytes where a ring "
-                f"sends {2 * (n - 1) * whole // n:,}. The ratio is n/2, so it grows with every "
-                f"rank that you add. The budget is {budget}",
-                1,
-            )
-        return (
-            "sends the whole tensor in every step",
-            f"each message is all of x, {whole:,} bytes; one nth of it is due. "
-            f"The budget is {budget}",
-            1,
-        )
+        return _whole_tensors(len(sizes), n, whole, budget)
     if sizes and all_equal and sizes[0] * n > whole and len(sizes) <= 2 * (n - 1):
         return _padding(sizes[0], n, whole, budget)
     if len(sizes) > 2 * (n - 1) and set(sizes) <= set(segments):
@@ -104,6 +91,22 @@ def _what_is_wrong(
         f"the budget is {budget}, and the sizes of the n segments differ by one element at most. "
         "(torch.chunk cuts differently: its last part is short, or missing)",
         3,
+    )
+
+
+def _whole_tensors(num_messages: int, n: int, whole: int, budget: str) -> _Recognised:
+    if num_messages == n - 1:
+        return (
+            "gathers everything, then adds",
+            f"every rank's whole tensor goes to every rank: {num_messages * whole:,} bytes where "
+            f"a ring sends {2 * (n - 1) * whole // n:,}. The ratio is n/2, so it grows with every "
+            f"rank that you add. The budget is {budget}",
+            1,
+        )
+    return (
+        "sends the whole tensor in every step",
+        f"each message is all of x, {whole:,} bytes; one nth of it is due. The budget is {budget}",
+        1,
     )
 
 

@@ -1,0 +1,126 @@
+"""The same promises inside a real Jupyter kernel: cells, Stop, and the end of the kernel."""
+
+import os
+import time
+
+import pytest
+from jupyter_client import KernelManager
+from nbval.kernel import CURRENT_ENV_KERNEL_NAME, NbvalKernelspecManager
+
+DEADLOCK = """
+import os, torch
+from labkit import run
+
+def deadlocked(world):
+    print("pid", os.getpid())
+    if world.rank:
+        world.all_reduce(torch.ones(1))
+    world.recv(torch.empty(1), src=(world.rank + 1) % world.size)
+
+run(deadlocked, 3, timeout=120)
+"""
+
+
+@pytest.fixture
+def kernel():
+    # A kernel of this Python, whatever kernels are installed.
+    manager = KernelManager(
+        kernel_spec_manager=NbvalKernelspecManager(), kernel_name=CURRENT_ENV_KERNEL_NAME
+    )
+    manager.start_kernel()
+    client = manager.blocking_client()
+    client.start_channels()
+    try:
+        client.wait_for_ready(timeout=60)
+        yield manager, client
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+
+
+def outputs_until(client, message_id, enough, timeout=60):
+    """(stdout so far, error message or None), until `enough(stdout)` or the cell is over."""
+    text, error = "", None
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline:
+        message = client.get_iopub_msg(timeout=timeout)
+        if message["parent_header"].get("msg_id") != message_id:
+            continue
+        kind, content = message["msg_type"], message["content"]
+        if kind == "stream":
+            text += content["text"]
+        elif kind == "error":
+            error = content
+        elif kind == "status" and content["execution_state"] == "idle":
+            return text, error
+        if enough(text):
+            return text, error
+    raise TimeoutError(text)
+
+
+def rank_pids(text):
+    return [int(line.split()[-1]) for line in text.splitlines() if " pid " in line]
+
+
+def is_alive(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def is_gone_within(pids, seconds):
+    deadline = time.monotonic() + seconds
+    while any(map(is_alive, pids)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return not any(map(is_alive, pids))
+
+
+def started_deadlock(client):
+    """The message id of the running cell, and the ranks' process ids."""
+    message_id = client.execute(DEADLOCK.strip())
+    text, _ = outputs_until(client, message_id, lambda text: text.count(" pid ") == 3)
+    time.sleep(0.3)  # into the deadlock
+    return message_id, rank_pids(text)
+
+
+def test_stop_ends_a_deadlock_names_the_cells_lines_and_leaves_the_kernel_usable(kernel):
+    manager, client = kernel
+    message_id, pids = started_deadlock(client)
+    began = time.monotonic()
+    manager.interrupt_kernel()
+    _, error = outputs_until(client, message_id, lambda text: False)
+    took = time.monotonic() - began
+    assert took < 1.0
+    assert is_gone_within(pids, 0.5)
+    verdict = "\n".join(error["traceback"])
+    assert error["ename"] == "Interrupted"
+    assert "ranks 1 and 2 wait in all_reduce #1 (cell 1, line 7)" in verdict
+    assert "rank 0 waits in recv #1 from rank 1 (cell 1, line 8)" in verdict
+    assert "Cell 1, line 7 in deadlocked" in verdict
+
+    message_id = client.execute("run(lambda world: world.rank, 3, timeout=20).values == [0, 1, 2]")
+    _, error = outputs_until(client, message_id, lambda text: False)
+    assert error is None
+
+
+@pytest.mark.parametrize("how", ["killed", "shut down"])
+def test_the_end_of_the_kernel_is_the_end_of_its_ranks(kernel, how):
+    manager, client = kernel
+    _, pids = started_deadlock(client)
+    manager.shutdown_kernel(now=how == "killed")
+    assert is_gone_within(pids, 5)
+
+
+def test_an_error_shows_the_cells_source_and_none_of_the_launcher(kernel):
+    _, client = kernel
+    message_id = client.execute(
+        "from labkit import run\n\ndef fails(world):\n    return {}['loss']\n\nrun(fails, 2)"
+    )
+    _, error = outputs_until(client, message_id, lambda text: False)
+    shown = "\n".join(error["traceback"])
+    assert "raised KeyError at cell 1, line 4" in shown
+    assert "return {}['loss']" in shown
+    assert "supervis" not in shown
+    assert "labkit/launch" not in shown

@@ -1,0 +1,340 @@
+"""What a page is made of: predictions, tables, the calculator, cells that are meant to fail."""
+
+import sqlite3
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from labkit import calc
+from labkit.calc.units import Quantity
+from labkit.notebook import RingCost, Row, calculator, expect_error, predict, reveal, table
+from labkit.notebook.calculator import _CHOICES
+from labkit.notebook.predictions import in_unit, verdict
+from labkit.notebook.ring_cost import PRESETS
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("LABKIT_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+# --- predict and reveal ------------------------------------------------------------------------
+
+
+def test_a_prediction_is_compared_with_what_was_measured():
+    predict("bytes", "How many?", unit="B").commit("12 KB")
+    assert repr(reveal("bytes", 12_000, unit="B")) == (
+        "You said 12 KB. Measured: 12,000 B. Exactly right."
+    )
+
+
+def test_a_prediction_is_kept_from_session_to_session(home):
+    predict("steps", "How many?").commit("6")
+    (file,) = home.glob("*.sqlite3")
+    ((detail,),) = sqlite3.connect(file).execute("SELECT detail FROM events").fetchall()
+    assert '"value": 6.0' in detail
+    assert "Earlier you committed to 6." in predict("steps", "How many?")._status.value
+
+
+def test_the_latest_prediction_counts():
+    box = predict("steps", "How many?")
+    box.commit("3")
+    box.commit("6")
+    assert "You said 6." in repr(reveal("steps", 6))
+
+
+def test_the_button_and_the_enter_key_commit():
+    box = predict("steps", "How many?")
+    box._entry.value = "5"
+    box._button.click()
+    assert "You said 5." in repr(reveal("steps", 6))
+    box._entry.value = "7"
+    box._entry._handle_string_msg(None, {"event": "submit"}, None)
+    assert "You said 7." in repr(reveal("steps", 6))
+
+
+def test_a_box_with_an_answer_answers_at_once():
+    box = predict("steps", "How many?", answer=6)
+    assert box.commit("6") == "Committed: 6. It is 6. Exactly right."
+    assert box.commit("9") == "Committed: 9. It is 6. 50% too high."
+
+
+def test_nonsense_is_refused_and_not_kept():
+    box = predict("steps", "How many?")
+    assert "not a number" in box.commit("sixish")
+    assert "sixish" in box._status.value
+    assert repr(reveal("steps", 6)) == "Measured: 6. (You made no prediction.)"
+
+
+def test_a_bare_number_is_in_the_unit_of_the_question():
+    box = predict("time", "How long?", unit="ms", answer=4.9)
+    assert box.commit("4.9").endswith("Exactly right.")
+    assert box.commit("4900 us").endswith("ight.")  # exactly, or but for rounding
+    assert "in bytes" in box.commit("3 MB")
+
+
+def test_what_was_typed_is_shown_as_text_not_as_html():
+    box = predict("x", "<b>How</b>?")
+    box.commit("<script>1</script>")
+    assert "<script>" not in box._status.value
+    assert "<b>How" not in box._repr_mimebundle_()["text/html"]
+
+
+def test_where_nothing_can_be_stored_the_session_goes_on(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("LABKIT_HOME", str(tmp_path / "file"))
+    with pytest.warns(UserWarning):
+        predict("unstored", "How many?").commit("6")
+    with pytest.warns(UserWarning):
+        assert "You said 6." in repr(reveal("unstored", 6))
+
+
+def test_the_static_form_is_the_same_whatever_was_typed():
+    before = predict("steps", "How many?")._repr_mimebundle_()
+    box = predict("steps", "How many?")
+    box.commit("6")
+    after = box._repr_mimebundle_()
+    assert {kind: before[kind] for kind in ("text/plain", "text/html")} == {
+        kind: after[kind] for kind in ("text/plain", "text/html")
+    }
+    assert "application/vnd.jupyter.widget-view+json" in after
+
+
+@pytest.mark.parametrize(
+    ("guess", "truth", "tolerance", "words"),
+    [
+        (6, 6, 0, "Exactly right."),
+        (0.1 + 0.2, 0.3, 0, "Right."),
+        (5, 5.2, 0.1, "Right, within the tolerance."),
+        (5, 6, 0.1, "17% too low."),
+        (9, 6, 0, "50% too high."),
+        (30, 6, 0, "5 times too high."),
+        (3, 6, 0, "2 times too low. A factor of two: one phase or both, one direction or both?"),
+        (8e9, 1e9, 0, "8 times too high. A factor of eight: bits or bytes?"),
+        (1024, 1000, 0, "2% too high. KB or KiB?"),
+        (2**30, 10**9, 0, "7% too high. GB or GiB?"),
+        (0, 6, 0, "Off by 6."),
+        (6, 0, 0, "Off by 6."),
+        (-6, 6, 0, "Off by 12."),
+    ],
+)
+def test_a_verdict_says_how_far_off_and_often_why(guess, truth, tolerance, words):
+    assert verdict(Quantity(guess, ""), Quantity(truth, ""), tolerance) == words
+
+
+def test_numbers_of_different_kinds_are_not_compared():
+    assert "different things" in verdict(Quantity(6, ""), Quantity(6, "bytes"))
+
+
+def test_an_unknown_unit_is_refused():
+    with pytest.raises(ValueError, match="furlongs"):
+        predict("x", "How far?", unit="furlongs")
+    assert in_unit("2/3", "") == Quantity(2 / 3, "")
+
+
+# --- table -------------------------------------------------------------------------------------
+
+
+def test_a_table_is_aligned_plain_text():
+    rows = [("steps", 6, 6), ("sent by rank 0", 12_000, 12_500, "B"), ("missing", None, 7)]
+    assert repr(table(rows)).splitlines() == [
+        "                    predicted       measured       residual",
+        "steps                       6              6              0",
+        "sent by rank 0       12,000 B       12,500 B         +4.2 %",
+        "missing                     –              7              –",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("row", "predicted", "measured", "residual"),
+    [
+        (("x", 6, 8), "6", "8", "+2"),
+        (("x", 0, 8, "B"), "0 B", "8 B", "+8 B"),
+        (("x", 100_000_000, 100_000_001, "B"), "100 MB", "100 MB", "+1 B"),
+        (("x", 10, 300, "KB"), "10,000 B", "300,000 B", "30 x"),
+        (("x", 43.75, 30.4, "%"), "43.75 %", "30.4 %", "-13.4 points"),
+        (("x", 2.5, 5.0), "2.5", "5", "+100.0 %"),
+        (("x", 4.9, 5.3, "ms"), "4.9 ms", "~5.3 ms", "~+8.2 %"),
+        (Row("x", 1e8, 1.2e8, "B", varies=True), "100 MB", "~120 MB", "~+20.0 %"),
+    ],
+)
+def test_a_row_is_written_in_its_unit(row, predicted, measured, residual):
+    shown = table([row])
+    assert repr(shown).splitlines()[1].split("  ")[-1].strip() == residual
+    for cell in (predicted, measured, residual):
+        assert f">{cell}</td>" in shown.html
+
+
+def test_a_time_that_changes_leaves_the_columns_where_they_are():
+    one, other = (repr(table([("time", 1e-3, s, "s"), ("n", 1, 1)])) for s in (5e-3, 123.4567e-3))
+    assert one.splitlines()[0] == other.splitlines()[0]
+    assert one.splitlines()[2] == other.splitlines()[2]
+
+
+def test_names_are_text_not_html():
+    assert "<b>" not in table([("<b>bold</b>", 1, 1)]).html
+
+
+def test_a_table_of_a_wrong_form_is_refused():
+    with pytest.raises(ValueError, match="furlongs"):
+        table([("x", 1, 2, "furlongs")])
+    with pytest.raises(TypeError):
+        table([("x",)])
+
+
+# --- calculator --------------------------------------------------------------------------------
+
+
+def is_png(image):
+    return bytes(image.value).startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_preset_lies_on_the_sliders(preset):
+    for name, choices in _CHOICES.items():
+        assert getattr(PRESETS[preset], name) in choices
+
+
+def test_the_calculator_says_what_calc_says():
+    cost = RingCost(1e9, 1, 8, 100, 360e9, 5e-6)
+    each = calc.all_reduce_seconds(1e7, 8, 5e-6, 1 / 360e9)
+    assert cost.seconds == pytest.approx(100 * each)
+    values = {name: value for name, value, _ in cost.lines()}
+    assert values["each rank sends"] == "1.75 GB"
+    assert values["in messages"] == "1,400"
+    assert values["time"] == "11.9 ms"
+    assert PRESETS["one node: 8 GPUs"].text().count("\n") == 5
+
+
+def test_a_slider_changes_result_chart_and_preset():
+    shown = calculator("one node: 8 GPUs")
+    result, chart = shown._result.value, bytes(shown._picture.value)
+    shown._sliders["world_size"].value = 64
+    assert shown.cost.world_size == 64
+    assert shown._preset.value == "your own"
+    assert "63/64" in shown._result.value and shown._result.value != result
+    assert is_png(shown._picture) and bytes(shown._picture.value) != chart
+
+
+def test_a_preset_moves_the_sliders_and_draws_once(monkeypatch):
+    shown = calculator("one node: 8 GPUs")
+    drawn = []
+    monkeypatch.setattr(shown._chart, "png", lambda cost: drawn.append(cost) or b"")
+    shown._preset.value = "cluster: 512 GPUs"
+    assert drawn == [PRESETS["cluster: 512 GPUs"]]
+    assert shown._sliders["world_size"].value == 512
+    shown._sliders["world_size"].value = 256
+    assert (shown._preset.value, len(drawn)) == ("your own", 2)
+
+
+@pytest.mark.parametrize("name", _CHOICES)
+def test_the_ends_of_every_slider_work(name):
+    shown = calculator("laptop: 4 processes")
+    for value in (_CHOICES[name][0], _CHOICES[name][-1]):
+        shown._sliders[name].value = value
+        assert getattr(shown.cost, name) == value
+        assert is_png(shown._picture)
+
+
+def test_a_start_of_ones_own_gets_a_stop_on_each_slider():
+    own = RingCost(124_439_808, 4, 5, 3, 1.25e9, 30e-6)
+    shown = calculator(own)
+    assert shown.cost == own
+    assert "your own" in repr(shown)
+
+
+def test_an_unknown_preset_is_refused():
+    with pytest.raises(ValueError, match="one node: 8 GPUs"):
+        calculator("moon base")
+
+
+# --- expect_error ------------------------------------------------------------------------------
+
+
+def test_an_expected_error_is_shown_and_kept(capsys):
+    with expect_error(ValueError, match="segment 3") as caught:
+        raise ValueError("segment 3 is missing\nsend it")
+    assert capsys.readouterr().out == (
+        "ValueError, as expected:\n│ segment 3 is missing\n│ send it\n"
+    )
+    assert isinstance(caught.error, ValueError)
+
+
+def test_a_long_message_can_be_cut(capsys):
+    with expect_error(ValueError, max_lines=1):
+        raise ValueError("stable\nvaries")
+    assert capsys.readouterr().out == "ValueError, as expected:\n│ stable\n│ ...\n"
+
+
+def test_a_cell_that_does_not_break_fails():
+    with pytest.raises(AssertionError, match="nothing was raised"), expect_error(ValueError):
+        pass
+
+
+def test_another_error_fails_the_cell():
+    with (
+        pytest.raises(AssertionError, match="ZeroDivisionError came") as failure,
+        expect_error(ValueError),
+    ):
+        1 / 0  # noqa: B018
+    assert isinstance(failure.value.__cause__, ZeroDivisionError)
+
+
+def test_another_message_fails_the_cell():
+    with (
+        pytest.raises(AssertionError, match="does not contain"),
+        expect_error(ValueError, match="rank 2"),
+    ):
+        raise ValueError("rank 3")
+
+
+def test_stop_passes_through():
+    with pytest.raises(KeyboardInterrupt), expect_error(ValueError):
+        raise KeyboardInterrupt
+
+
+def test_an_error_to_expect_must_be_named():
+    with pytest.raises(TypeError, match="at least one"):
+        expect_error()
+
+
+# --- in a kernel without a browser -------------------------------------------------------------
+
+CELLS = [
+    "from labkit.notebook import calculator, predict, reveal, table\nfrom labkit import viz",
+    "predict('steps', 'How many?')",
+    "reveal('steps', 6)",
+    "table([('steps', 6, 6)])",
+    "calculator()",
+    "viz.timeline([])",
+    "viz.timeline([]).show()",
+]
+
+
+@pytest.fixture(scope="module")
+def executed(tmp_path_factory):
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c) for c in CELLS])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LABKIT_HOME", str(tmp_path_factory.mktemp("home")))
+        NotebookClient(notebook, timeout=60, kernel_name="python3").execute()
+    return [cell.outputs for cell in notebook.cells]
+
+
+def test_every_widget_shows_itself_once_without_a_browser(executed):
+    assert executed[0] == []
+    assert [len(outputs) for outputs in executed[1:]] == [1] * 6
+
+
+@pytest.mark.parametrize("cell", [1, 2, 3, 4])
+def test_every_widget_has_a_text_and_an_html_form(executed, cell):
+    data = executed[cell][0]["data"]
+    assert data["text/plain"] and data["text/html"].startswith("<")
+
+
+@pytest.mark.parametrize("cell", [5, 6])
+def test_a_picture_appears_once_and_in_its_size(executed, cell):
+    (output,) = executed[cell]
+    assert output["data"].keys() == {"image/png", "text/plain"}
+    assert output["metadata"]["image/png"]["width"] == 900
