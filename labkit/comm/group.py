@@ -26,10 +26,11 @@ from torch.distributed import distributed_c10d as c10d
 from labkit.comm.journal import NoJournal
 from labkit.comm.library_collectives import LibraryCollectives
 from labkit.comm.point_to_point import PointToPoint
+from labkit.comm.rooted_collectives import RootedCollectives
 from labkit.comm.wire_bytes import ring_all_gather
 
 
-class Group(PointToPoint, LibraryCollectives):
+class Group(PointToPoint, LibraryCollectives, RootedCollectives):
     """An ordered set of ranks, seen from one of them.
 
     `rank`: this rank's number in the group; `size`: how many there are; `ranks`: their global

@@ -10,12 +10,6 @@ from labkit.grade.outcome import Finding, Outcome
 from labkit.launch import doctor, sources
 from labkit.launch.errors import RankError
 
-_SIZE_MISMATCH = "op.preamble.length"  # gloo's words where a message does not fit its buffer
-_SIZES_DISAGREE = (
-    "a message did not have the size of the buffer that was to receive it: sender and receiver do "
-    "not agree on which segment this is"
-)
-
 
 def explain_crash(attempt: Attempt, evidence: CaseEvidence | None, failure: RankError) -> Finding:
     """What happened, on the rank that began it. `evidence`: None while the code was loading."""
@@ -40,9 +34,6 @@ def explain_crash(attempt: Attempt, evidence: CaseEvidence | None, failure: Rank
             hint=3,
             **common,
         )
-    if _SIZE_MISMATCH in message:
-        name = "receives into a buffer of another size"
-        return Finding(Outcome.CRASHED, name, _SIZES_DISAGREE, hint=2, **common)
     if error_type == "SystemExit":
         message = f"it called sys.exit({message}); a rank has to come back with a result"
     where = "" if failure.site is None else f" at {sources.place(failure.site)}"

@@ -11,7 +11,7 @@ from labkit.grade.crash import explain_crash
 from labkit.grade.evidence import Attempt, CaseEvidence
 from labkit.grade.graders import Grader
 from labkit.grade.hang import explain_hang
-from labkit.grade.outcome import Finding
+from labkit.grade.outcome import Finding, Outcome
 from labkit.launch.errors import RankError
 
 _PRINTED_LINES = 10
@@ -20,7 +20,9 @@ _PRINTED_LINES = 10
 def judge(attempt: Attempt, grader: Grader) -> Finding | None:
     """The mistake that the evidence shows first; None where there is none."""
     for evidence in attempt.cases:
-        finding = diagnosis.broken_rule(evidence)
+        finding = diagnosis.broken_rule(evidence) or ledger.size_mismatch(
+            evidence, _outcome_of(attempt, evidence)
+        )
         if finding is None and evidence.completed:
             finding = grader.judge(evidence)
         elif finding is None:
@@ -41,6 +43,13 @@ def _failure(attempt: Attempt, evidence: CaseEvidence) -> Finding:
     if isinstance(attempt.failure, RankError):
         return explain_crash(attempt, case, attempt.failure)
     return explain_hang(attempt, case, attempt.failure)
+
+
+def _outcome_of(attempt: Attempt, evidence: CaseEvidence) -> Outcome:
+    """How a case with something wrong in it has ended."""
+    if evidence.completed:
+        return Outcome.WRONG
+    return Outcome.CRASHED if isinstance(attempt.failure, RankError) else Outcome.HUNG
 
 
 def _has_begun(attempt: Attempt) -> bool:

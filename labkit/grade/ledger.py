@@ -5,10 +5,13 @@ against each other: what the sender wrote down, what the receiver wrote down, an
 counted on the sockets. Faking all three takes more work than the exercise.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+from labkit.comm.operation import Operation
 from labkit.grade.evidence import Attempt, CaseEvidence
 from labkit.grade.outcome import Finding, Outcome
+from labkit.launch import sources
 
 # gloo's messages on a rank's sockets, 48 bytes each: per send a notice and a header, per receive a
 # notice. Before each case the ranks meet in an all_reduce of one number, 4(n-1) messages at most.
@@ -35,6 +38,43 @@ def _messages(evidence: CaseEvidence, rank: int, kind: str) -> list[Message]:
         for operation in evidence.operations[rank]
         if operation.kind == kind
     ]
+
+
+def size_mismatch(evidence: CaseEvidence, outcome: Outcome) -> Finding | None:
+    """A message that does not have the size of the buffer that it goes to.
+
+    gloo ends the receiver's process where the message is longer, and says nothing where it is
+    shorter: so this is looked for before anything that follows from it.
+    """
+    for receiver, operations in enumerate(evidence.operations):
+        for recv in operations:
+            if recv.kind != "recv" or recv.peer is None:
+                continue
+            send = _partner(recv, receiver, evidence.operations[recv.peer])
+            if send is not None and send.payload_bytes != recv.payload_bytes:
+                return Finding(
+                    outcome,
+                    "receives into a buffer of another size",
+                    f"rank {recv.peer} sent {send.payload_bytes:,} bytes "
+                    f"({sources.place(send.origin)}), and rank {receiver} receives them into a "
+                    f"buffer of {recv.payload_bytes:,}: the two do not agree on which segment "
+                    "this is. The buffer is as long as the segment that arrives, which need not "
+                    "be as long as the one that is sent",
+                    first_seen=f"{evidence.label}: rank {receiver}",
+                    hint=2,
+                    where=recv.origin,
+                )
+    return None
+
+
+def _partner(recv: Operation, receiver: int, operations: Iterable[Operation]) -> Operation | None:
+    """The send that fills a receive, if it was posted: messages keep their order."""
+    for operation in operations:
+        if (operation.kind, operation.peer) != ("send", receiver):
+            continue
+        if operation.sequence == recv.sequence:
+            return operation
+    return None
 
 
 def disagreement(evidence: CaseEvidence) -> Finding | None:

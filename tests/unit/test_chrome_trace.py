@@ -153,6 +153,12 @@ def test_waiting_lies_inside_its_region_on_the_main_thread(tmp_path):
     assert on_main[:4] == ["step", "backward", "all_reduce #1", "all_reduce #2"]
 
 
+def test_a_wait_that_outlasts_its_region_is_on_a_thread_of_its_own(tmp_path):
+    wait = operation(0, "all_reduce", 0.1, 0.4, 0.7)  # by a thread that autograd started
+    events = written([Timeline([wait], [Region("backward", 0.0, 0.5)], 0.0, 1.0)], tmp_path)
+    assert_valid(events)
+
+
 def test_operations_in_flight_together_are_on_threads_of_their_own(tmp_path):
     events = written(overlapping(), tmp_path)
     flight = [e for e in of_phase(events, "X") if e["pid"] == 1 and "payload_bytes" in e["args"]]

@@ -182,10 +182,10 @@ def messages(number):
 
 
 def test_an_arrow_goes_from_the_send_to_the_end_of_its_receive():
-    (arrow,) = arrows(viz.timeline(messages(1)))
-    assert arrow.xyann[0] == pytest.approx(0.0)
-    assert arrow.xy[0] == pytest.approx(5.0)
-    assert arrow.xyann[1] < 1 < arrow.xy[1]
+    first, second = arrows(viz.timeline(messages(2)))
+    assert [first.xyann[0], second.xyann[0]] == pytest.approx([0.0, 10.0])
+    assert [first.xy[0], second.xy[0]] == pytest.approx([5.0, 15.0])
+    assert first.xyann[1] < 1 < first.xy[1]
 
 
 def test_many_messages_are_drawn_without_arrows():

@@ -14,7 +14,7 @@ from labkit.grade.evidence import Attempt, Case, CaseEvidence
 from labkit.grade.graders.ring_inputs import random_cases
 from labkit.grade.graders.ring_messages import over_budget
 from labkit.grade.graders.ring_values import wrong_values
-from labkit.grade.outcome import Finding, Outcome
+from labkit.grade.outcome import Finding
 
 
 class RingAllReduce:
@@ -46,12 +46,13 @@ class RingAllReduce:
         )
 
     def refine(self, finding: Finding, evidence: CaseEvidence, attempt: Attempt) -> Finding:
-        """A crash or a wrong value that comes only where n does not divide the size."""
+        """A crash that comes only where n does not divide the size."""
         n = attempt.world_size
         before = attempt.cases[: attempt.cases.index(evidence)]
         is_uneven = evidence.case.arguments[0][0].numel() % n > 0
         was_even = all(case.case.arguments[0][0].numel() % n == 0 for case in before)
-        if before and is_uneven and was_even and finding.outcome is Outcome.CRASHED:
+        has_crashed = finding.diagnosis.startswith(("raises ", "its process ended"))
+        if before and is_uneven and was_even and has_crashed:
             return dataclasses.replace(
                 finding,
                 diagnosis="crashes where n does not divide the size",

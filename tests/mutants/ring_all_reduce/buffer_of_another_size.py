@@ -1,7 +1,7 @@
 """Mutant: makes its buffer as long as the segment that it sends, not as the one that arrives.
 
 outcome: "crashed"
-diagnosis: "crashes where n does not divide the size"
+diagnosis: "receives into a buffer of another size"
 """
 
 import torch
