@@ -11,13 +11,18 @@ Needs only torch and cloudpickle; what draws, grades or talks to a notebook load
 """
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 from labkit.comm import Group
-from labkit.launch import Deadlock, RankError, Run, RunError, RunTimeout, run
+from labkit.launch import Deadlock, RankError, Run, RunError, RunTimeout, run, warm_up
 
 if TYPE_CHECKING:
     from labkit.grade import check, hint, reset, solution
+
+if "ipykernel" in sys.modules:
+    # In a notebook a run will follow: while the reader reads on, the server gets ready for it.
+    warm_up()
 
 _GRADING = ("check", "hint", "reset", "solution")
 

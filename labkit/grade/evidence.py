@@ -1,7 +1,7 @@
 """What a judge looks at: the inputs, what each rank made of them, and the journals."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from labkit.comm.operation import Operation, Timeline
 from labkit.grade.exchange import Arguments, Exchange, Record
@@ -62,13 +62,8 @@ class Attempt:
     cases: tuple[CaseEvidence, ...]
     failure: RunError | None = None
     """How the launch ended, where it did not end well."""
-    socket_bytes: tuple[int | None, ...] = field(default=())
+    socket_bytes: tuple[int | None, ...] = ()
     """By rank: what the kernel counted on its sockets, over all cases."""
-
-    @property
-    def complete_cases(self) -> list[CaseEvidence]:
-        """Those in which every rank returned."""
-        return [case for case in self.cases if case.completed]
 
 
 def collect(

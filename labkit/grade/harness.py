@@ -10,7 +10,7 @@ import os
 import sys
 import types
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import torch
@@ -92,7 +92,7 @@ def _attempt(
         raised="" if error is None else type(error).__name__,
         broken_rule="" if broken is None else type(broken).__name__,
         rule_message=str(broken or ""),
-        rule_site=[] if broken is None else [*_fields(broken.site)],
+        rule_site=[] if broken is None else list(astuple(broken.site)),
     )
     return record, error
 
@@ -142,7 +142,3 @@ def _share_memory(output: object, argument: torch.Tensor) -> bool:
         return False
     ours, theirs = output.untyped_storage(), argument.untyped_storage()
     return ours.data_ptr() == theirs.data_ptr()
-
-
-def _fields(site: Any) -> tuple[str, int, str]:
-    return site.file, site.line, site.function

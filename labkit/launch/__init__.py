@@ -1,5 +1,6 @@
 """A function on N ranks: `run`, what it returns, and how it fails."""
 
+from labkit.launch.engine import warm_up
 from labkit.launch.errors import Deadlock, Interrupted, RankError, RunError, RunTimeout
 from labkit.launch.result import Run
 from labkit.launch.run import launch, run
@@ -13,4 +14,5 @@ __all__ = [
     "RunTimeout",
     "launch",
     "run",
+    "warm_up",
 ]

@@ -12,6 +12,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 
@@ -49,6 +50,11 @@ class RankProcess:
             self.process.join()
         for connection in (self.control, self.output):
             connection.close()
+
+
+def warm_up() -> None:
+    """Start the fork server if it is not running; returns at once, while it imports torch."""
+    forkserver.ensure_running()
 
 
 def start_rank(spec: RankSpec) -> RankProcess:

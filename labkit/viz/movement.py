@@ -17,6 +17,7 @@ _UNKNOWN = "#e4e4e4"
 _ROW_INCHES = 0.28
 _CELL_HEIGHT, _HEADING, _MAX_CELL_WIDTH = 0.78, 1.5, 1.8
 _NAME_WIDTH, _ARROW_WIDTH = 1.9, 1.4
+_DIGIT_WIDTH, _SMALLEST_POINTS = 0.68, 6.3  # of the type size; type size
 Cells = list[float] | None
 
 
@@ -32,7 +33,7 @@ def moves(
     rank returns its input and its output. A tensor, a list of numbers, or None where a rank holds
     nothing. Feed the primitive with `viz.tagged(rank, num_cells)`: then each cell takes the
     colours of the ranks whose data really is in it, decoded from the value; values that are no sums
-    of tags are shown in grey.
+    of tags are shown in grey. Where numbers do not fit, a digit alone says which cell it was.
 
         def broadcast(world):
             before = viz.tagged(world.rank, 4) if world.rank == 0 else torch.zeros(4).double()
@@ -48,7 +49,7 @@ def moves(
     columns = min(columns, len(panels))
     tallest = max(len(pairs) for pairs in panels.values())
     panel_inches = _ROW_INCHES * (tallest + _HEADING) + 0.12
-    header = 0.45 if title else 0.0
+    header = 0.45 if title else 0.08
     height = header + -(-len(panels) // columns) * panel_inches + 0.08
     picture = Picture(_WIDTH, height, f"what moves where: {', '.join(panels)}")
     picture.text(0.15 / _WIDTH, 1 - 0.2 / height, title or "", **style.TITLE)
@@ -84,6 +85,7 @@ def _draw_panel(
     cell_width = min(free / max(sum(most), 2 * max(most)), _MAX_CELL_WIDTH)
     after_x = _NAME_WIDTH + most[0] * cell_width + _ARROW_WIDTH
     painter = CellPainter(axes)
+    writer = _Writer(pairs, cell_width * _ROW_INCHES * 72)
     for side, x in enumerate((_NAME_WIDTH, after_x)):
         axes.text(x, _HEADING - 0.35, ("before", "after")[side], **style.FAINT)
         column = [pair[side] for pair in pairs]
@@ -91,7 +93,8 @@ def _draw_panel(
         # One value that is no sum of tags (a mean) makes the others' digits meaningless too.
         is_tagged = all(contributors(value) is not None for value in values)
         for rank, cells in enumerate(column):
-            _draw_cells(painter, cells, x, rank + _HEADING, cell_width, is_tagged=is_tagged)
+            y = rank + _HEADING
+            _draw_cells(painter, writer, cells, x, y, cell_width, is_tagged=is_tagged)
     for rank in range(num_ranks):
         axes.text(0, rank + _HEADING + _CELL_HEIGHT / 2, f"rank {rank}", **style.SMALL)
     middle = _HEADING + (num_ranks - 1 + _CELL_HEIGHT) / 2
@@ -104,19 +107,51 @@ def _draw_panel(
     painter.paint()
 
 
+class _Writer:
+    """Writes the numbers of one panel, all in one size; where they are too long, their digits.
+
+    Colours say whose data it is, and the digit that is left which cell: 30300 becomes 3.
+    """
+
+    def __init__(self, pairs: list[tuple[Cells, Cells]], room_points: float) -> None:
+        values = [value for pair in pairs for cells in pair for value in cells or ()]
+        longest = max((len(self._number(value)) for value in values), default=1)
+        self.points = min(style.SMALL_POINTS, room_points / (_DIGIT_WIDTH * longest))
+        self._is_short = self.points < _SMALLEST_POINTS
+        if self._is_short:
+            self.points = style.SMALL_POINTS
+
+    @staticmethod
+    def _number(value: float) -> str:
+        return number_text(value).replace(",", "")
+
+    def text(self, value: float, *, is_tagged: bool) -> str:
+        """What stands in the cell of `value`; nothing where it neither fits nor is a tag."""
+        if not self._is_short:
+            return self._number(value)
+        return "".join(sorted(set(self._number(value)) - {"0"})) if is_tagged else ""
+
+
 def _draw_cells(
-    painter: CellPainter, cells: Cells, x: float, y: float, width: float, *, is_tagged: bool
+    painter: CellPainter,
+    writer: _Writer,
+    cells: Cells,
+    x: float,
+    y: float,
+    width: float,
+    *,
+    is_tagged: bool,
 ) -> None:
     middle = y + _CELL_HEIGHT / 2
     if cells is None:
         painter.axes.text(x, middle, "nothing", **style.FAINT)
         return
+    text = style.SMALL | {"fontsize": writer.points, "ha": "center", "zorder": 5}
     for value in cells:
         ranks = sorted(contributors(value) or ()) if is_tagged else []
         colours = [style.paler(style.rank_colour(rank), 0.3) for rank in ranks]
         blank = "#ffffff" if is_tagged else _UNKNOWN
         painter.stripes(x, y, width, _CELL_HEIGHT, colours or [blank])
         painter.frame(x, y, width, _CELL_HEIGHT)
-        label = number_text(value).replace(",", "")
-        painter.axes.text(x + width / 2, middle, label, ha="center", zorder=5, **style.SMALL)
+        painter.axes.text(x + width / 2, middle, writer.text(value, is_tagged=is_tagged), **text)
         x += width
