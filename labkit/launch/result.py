@@ -83,11 +83,11 @@ class Run:
     ready_seconds: float = 0.0
     """From the call of `run` until every rank's process group was up."""
 
-    def show(self) -> Any:
-        """The run as a picture: one lane per rank (`labkit.viz.timeline`)."""
+    def show(self) -> None:
+        """Show the run as a picture: one lane per rank (`labkit.viz.timeline`)."""
         from labkit.viz import timeline
 
-        return timeline(self)
+        timeline(self).show()
 
     def to_chrome_trace(self, path: str | Path) -> Path:
         """Write the run as a trace that ui.perfetto.dev and chrome://tracing open."""

@@ -47,8 +47,7 @@ def moves(
     if not panels or not all(panels.values()):
         raise ValueError("nothing to draw: pass {name: [(before, after) of rank 0, ...]}")
     columns = min(columns, len(panels))
-    tallest = max(len(pairs) for pairs in panels.values())
-    panel_inches = _ROW_INCHES * (tallest + _HEADING) + 0.12
+    panel_inches = _ROW_INCHES * (max(map(len, panels.values())) + _HEADING) + 0.12
     header = 0.45 if title else 0.08
     height = header + -(-len(panels) // columns) * panel_inches + 0.08
     picture = Picture(_WIDTH, height, f"what moves where: {', '.join(panels)}")

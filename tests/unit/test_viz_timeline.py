@@ -372,7 +372,7 @@ def test_values_that_are_no_tags_are_grey():
 
 def test_numbers_that_do_not_fit_shrink_to_the_digit_of_their_cell():
     pairs = [(viz.tagged(rank, 4), viz.tagged(rank, 4)) for rank in range(5)]
-    narrow, wide = (said(viz.moves({name: pairs for name in "abcd"}, columns=c)) for c in (4, 1))
+    narrow, wide = (said(viz.moves(dict.fromkeys("abcd", pairs), columns=c)) for c in (4, 1))
     assert set("1234") <= set(narrow) and "10" not in narrow
     assert {"10", "40000"} <= set(wide)
 
