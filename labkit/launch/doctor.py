@@ -42,12 +42,13 @@ def position(stage: Stage, timeline: Timeline) -> str:
 
 
 def summary(positions: Sequence[str]) -> str:
-    """All ranks in one sentence, those in the same place together."""
+    """All ranks, those in the same place together: one indented line for each place."""
     ranks_at: dict[str, list[int]] = {}
     for rank, where in enumerate(positions):
         ranks_at.setdefault(where, []).append(rank)
-    parts = [f"{_names(ranks)} {_plural(where, ranks)}" for where, ranks in ranks_at.items()]
-    return "; ".join(parts)
+    return "\n".join(
+        f"  {_names(ranks)} {_plural(where, ranks)}" for where, ranks in ranks_at.items()
+    )
 
 
 def cannot_come(stages: Sequence[Stage], timelines: Sequence[Timeline]) -> str | None:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import pickle
 import signal as signals
+import time
 from typing import Any
 
+from labkit.comm import Timeline
 from labkit.launch import doctor, sources
 from labkit.launch.doctor import Stage
-from labkit.launch.errors import Deadlock, Interrupted, RankError, RunError, RunTimeout
+from labkit.launch.errors import Deadlock, Interrupted, RankError, RunTimeout
 from labkit.launch.rank import Raised
 from labkit.launch.supervise import Rank, Supervisor
 
@@ -53,21 +55,21 @@ def rank_error(supervisor: Supervisor) -> RankError:
 def run_timeout(supervisor: Supervisor, timeout_s: float) -> RunTimeout:
     """The error of a run that is not over after `timeout_s`."""
     summary = doctor.summary(supervisor.positions)
-    message = f"the run did not end within {timeout_s:g} s: {summary}"
+    message = f"the run did not end within {timeout_s:g} s:\n{summary}"
     return RunTimeout(message + _stacks(supervisor), **_evidence(supervisor))
 
 
 def deadlock(supervisor: Supervisor, proof: str) -> Deadlock:
     """The error of a run in which a rank waits in vain."""
     summary = doctor.summary(supervisor.positions)
-    message = f"{proof}.\nAll ranks: {summary}"
+    message = f"{proof}.\n\nWhere each rank is:\n{summary}"
     return Deadlock(message + _stacks(supervisor), **_evidence(supervisor))
 
 
 def interrupted(supervisor: Supervisor) -> Interrupted:
     """Stop, with what every rank was doing."""
     summary = doctor.summary(supervisor.positions)
-    message = f"stopped: {summary}{_stacks(supervisor)}"
+    message = f"stopped:\n{summary}{_stacks(supervisor)}"
     return Interrupted(message, supervisor.positions, supervisor.stacks)
 
 
@@ -135,13 +137,15 @@ def _stacks(supervisor: Supervisor) -> str:
 
 
 def _evidence(supervisor: Supervisor) -> dict[str, Any]:
-    zero_s = supervisor.ready_s
+    """What programs can read of a failed run; its timelines go from "go" until now."""
+    zero_s, now_s = supervisor.ready_s or time.monotonic(), time.monotonic()
+    timelines = [
+        Timeline(timeline.operations, timeline.regions, zero_s, now_s)
+        for timeline in supervisor.timeline
+    ]
     return {
-        "timeline": [timeline.shifted(zero_s) for timeline in supervisor.timeline],
+        "timeline": [timeline.shifted(zero_s) for timeline in timelines],
         "logs": [rank.output.log for rank in supervisor.ranks],
         "positions": supervisor.positions,
         "stacks": supervisor.stacks,
     }
-
-
-__all__ = ["RunError", "deadlock", "interrupted", "rank_error", "run_timeout"]

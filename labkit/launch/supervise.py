@@ -14,6 +14,7 @@ import signal
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from multiprocessing import connection
 
 from labkit.comm import Timeline
@@ -144,13 +145,15 @@ class Supervisor:
 
     def _stack_of(self, number: int) -> str:
         """The rank's own frames, innermost last, once faulthandler has written them all."""
-        text = self.directory.of_rank(number, "stack").read_text(errors="replace")
+        path = self.directory.of_rank(number, "stack")
+        if not path.exists():
+            return ""  # still on its way to its first line
+        text = path.read_text(errors="replace")
         for thread in text.split("\n\n"):
-            if "rank.py" in thread and "in rank_main" in thread:
-                lines = thread.strip().splitlines()[1:]
-                frames = [line for line in reversed(lines) if "labkit/launch/rank.py" not in line]
-                own = [line for line in frames if "multiprocessing" not in line]
-                return sources.with_cells_named("\n".join(own))
+            if "in rank_main" in thread:
+                lines = thread.strip().splitlines()[1:]  # innermost first, below a heading
+                own = list(takewhile(lambda line: "labkit/launch/rank.py" not in line, lines))
+                return sources.with_cells_named("\n".join(reversed(own)))
         return ""
 
     def wait_for_consequences(self) -> None:

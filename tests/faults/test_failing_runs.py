@@ -157,6 +157,29 @@ def test_a_timeout_says_where_each_rank_is():
     assert "one_rank_never_comes" in caught.value.stacks[2]
 
 
+def test_a_timeout_before_the_ranks_have_begun_says_so(tmp_path):
+    class SlowToUnpickle:
+        def __reduce__(self):
+            return time.sleep, (60,)
+
+    with pytest.raises(RunTimeout, match="ranks 0 and 1 were still starting"):
+        run(lambda world, x: None, 2, (SlowToUnpickle(),), timeout=1)
+
+
+def test_a_failed_runs_timeline_can_be_drawn():
+    from labkit import viz
+
+    def waits(world):
+        world.all_reduce(torch.ones(1))
+        world.recv(torch.empty(1), src=1 - world.rank)
+
+    with pytest.raises(RunTimeout) as caught:
+        run(waits, 2, timeout=1.5)
+    for timeline in caught.value.timeline:
+        assert 0 == timeline.start_s < timeline.operations[0].posted_s < 1 < timeline.end_s < 3
+    assert viz.timeline(caught.value).png().startswith(b"\x89PNG")
+
+
 def test_send_against_send_times_out_and_is_told():
     def both_send_first(world):
         world.send(torch.ones(1), dst=1 - world.rank)
