@@ -23,12 +23,12 @@ from packaging.version import Version
 
 ROOT = Path(__file__).parents[1]
 OLDEST_PYTHON = "3.11.0"
-PYTHONS = ("3.11", "3.12", "3.13")
+PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 SYSTEMS = (("linux", "Linux"), ("darwin", "Darwin"))
 # They belong to one build of torch, which names their exact versions itself.
 OF_ONE_TORCH_BUILD = ("nvidia-", "cuda-", "triton", "pytorch-triton")
 HEADER = """\
-# Exact versions of all that the environment needs, on Linux and macOS and Python 3.11 to 3.13.
+# Exact versions of all that the environment needs, on Linux and macOS and Python 3.11 to 3.14.
 # Written by `make pins` from the ranges in pyproject.toml. A range says what labkit can run with;
 # a line here says what it was tested with.
 """

@@ -17,7 +17,8 @@ _SENT_AT = 200
 def sent_bytes() -> int | None:
     """Bytes sent so far over this process's open TCP connections; None where unknown.
 
-    Counts headers of the application's protocol (gloo: 48 bytes per message), not those of TCP.
+    Counts gloo's own notes too (48 bytes each: two from the sender of a message, one from its
+    receiver), but not the headers of TCP.
     """
     if not sys.platform.startswith("linux"):
         return None

@@ -12,6 +12,7 @@ _RULES = {
     "ForbiddenOperation": ("calls a library collective", 1),
     "CalledTheAnswer": ("calls the answer itself", 1),
     "ChangedInFlight": ("the tensor you sent changed before the send completed", 3),
+    "WrittenWhileReceiving": ("the buffer changed before its receive completed", 3),
     "NeverWaited": ("never waits for an operation", 3),
 }
 
@@ -94,6 +95,22 @@ def input_changed(evidence: CaseEvidence, hint: int = 3) -> Finding | None:
                     first_seen=f"{evidence.label}: rank {rank}",
                     hint=hint,
                 )
+    return None
+
+
+def result_returned_before(evidence: CaseEvidence, hint: int = 3) -> Finding | None:
+    """A result in the memory of an earlier one."""
+    for rank, record in enumerate(evidence.completed):
+        if record.returned_before:
+            return Finding(
+                Outcome.WRONG,
+                "returns the same memory again",
+                "the result lies in the memory of one that an earlier call returned, so whoever "
+                "kept that one now has this one's values. The contract is a new tensor: keep "
+                "buffers between calls if you like, but return a copy of them",
+                first_seen=f"{evidence.label}: rank {rank}",
+                hint=hint,
+            )
     return None
 
 

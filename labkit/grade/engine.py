@@ -103,6 +103,7 @@ def _attempt(
             code.function_object,
             tuple(allowed),
             tuple(case.delays_s for case in cases),
+            tuple(case.altered for case in cases),
         )
         try:
             ended = launch(

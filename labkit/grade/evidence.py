@@ -20,6 +20,9 @@ class Case:
     """By rank; each rank gets its own and no other."""
     delays_s: tuple[float, ...]
     """By rank: the longest sleep before an operation."""
+    altered: tuple[int, int] | None = None
+    """(rank, number): the number-th message that this rank receives is changed on its way, so that
+    the result must be another one; what it would be otherwise is then wrong."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,8 @@ class Record:
     rule_message: str
     rule_site: list[Any]
     """file, line, function"""
+    returned_before: bool = False
+    """Whether the output lies in the memory of an earlier case's."""
 
     @property
     def returned(self) -> bool:

@@ -20,7 +20,7 @@ from labkit.grade.exchange import Arguments, Exchange, Record
 from labkit.grade.gate import Gate
 from labkit.grade.watched_group import WatchedGroup
 
-REGION = "case "  # regions in the journal that say which operations belong to which case
+REGION = "\x02case "  # regions in the journal that say which operations belong to which case
 MARK = "\x02case "  # lines in the output that say what was printed when
 
 
@@ -41,6 +41,8 @@ class Job:
     allowed: tuple[str, ...]
     delays_s: tuple[tuple[float, ...], ...]
     """Longest sleep before an operation, by case and rank."""
+    altered: tuple[tuple[int, int] | None, ...]
+    """(rank, number of the message that it receives changed), by case."""
 
 
 def attempt_cases(world: Group, job: Job) -> None:
@@ -49,15 +51,19 @@ def attempt_cases(world: Group, job: Job) -> None:
     _meet(world)  # from here on no rank's inputs are on disk
     gate = Gate(job.allowed)
     group = WatchedGroup(world, gate, job.allowed)
+    outputs: list[object] = []  # kept, so that no two can have the same memory by chance
     with gate:
         function = _load(job, len(cases[0]) + 1)
         for index, arguments in enumerate(cases):
-            group.begin_case(job.delays_s[index][world.rank])
+            rank, number = job.altered[index] or (None, None)
+            group.begin_case(
+                job.delays_s[index][world.rank], number if rank == world.rank else None
+            )
             with gate.opened():
                 _meet(world)
             print(f"{MARK}{index}", flush=True)
             with world.region(f"{REGION}{index}"):
-                record, error = _attempt(function, arguments, group)
+                record, error = _attempt(function, arguments, group, outputs)
             job.exchange.put_record(index, world.rank, record)
             if error is not None:
                 raise error
@@ -73,9 +79,15 @@ def _meet(world: Group) -> None:
 
 
 def _attempt(
-    function: Callable[..., Any], arguments: Arguments, group: WatchedGroup
+    function: Callable[..., Any],
+    arguments: Arguments,
+    group: WatchedGroup,
+    outputs: list[object],
 ) -> tuple[Record, BaseException | None]:
-    """One case. Catches everything, sys.exit too: the record comes first."""
+    """One case. Catches everything, sys.exit too: the record comes first.
+
+    outputs: of earlier cases; this one's is added.
+    """
     output, error = None, None
     try:
         output = function(*arguments, group)
@@ -93,7 +105,9 @@ def _attempt(
         broken_rule="" if broken is None else type(broken).__name__,
         rule_message=str(broken or ""),
         rule_site=[] if broken is None else list(astuple(broken.site)),
+        returned_before=any(_share_memory(output, earlier) for earlier in outputs),
     )
+    outputs.append(output)
     return record, error
 
 
@@ -135,10 +149,11 @@ def _is_plain_tensor(value: object) -> bool:
     )
 
 
-def _share_memory(output: object, argument: torch.Tensor) -> bool:
-    if output is argument:
-        return True
-    if not isinstance(output, torch.Tensor) or not _is_plain_tensor(output) or not output.numel():
+def _share_memory(one: object, other: object) -> bool:
+    if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
         return False
-    ours, theirs = output.untyped_storage(), argument.untyped_storage()
-    return ours.data_ptr() == theirs.data_ptr()
+    if one is other:
+        return True
+    if not _is_plain_tensor(one) or not _is_plain_tensor(other) or not one.numel():
+        return False
+    return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()

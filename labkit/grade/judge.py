@@ -25,6 +25,8 @@ def judge(attempt: Attempt, grader: Grader) -> Finding | None:
         )
         if finding is None and evidence.completed:
             finding = grader.judge(evidence)
+            if finding is not None and evidence.case.altered is not None:
+                finding = ledger.hidden_bytes(attempt) or finding  # where else they came from
         elif finding is None:
             finding = _failure(attempt, evidence)
         if finding is not None:

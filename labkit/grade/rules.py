@@ -34,6 +34,10 @@ class ChangedInFlight(BrokenRule):
     """It wrote to a tensor between the isend and the wait() of that isend."""
 
 
+class WrittenWhileReceiving(BrokenRule):
+    """Something wrote to a buffer between the irecv and the wait() of that irecv."""
+
+
 class NeverWaited(BrokenRule):
     """It returned while an operation was still under way."""
 

@@ -3,8 +3,9 @@
 Mistakes that the clock usually hides show every time:
 - a sent tensor is compared, when its send is waited for, with what it was at the isend;
 - a received tensor arrives in the learner's buffer only at wait(); until then the buffer holds
-  NaN (or an odd number), so that reading it early cannot go unnoticed;
-- a rank can be made slow, at random, before each operation.
+  NaN (or an odd number), so that reading it early cannot go unnoticed, nor can writing to it;
+- a rank can be made slow, at random, before each operation;
+- one message can be changed on its way: whoever computes with what arrives gets another result.
 """
 
 import random
@@ -18,9 +19,11 @@ from labkit.comm import Group, Pending
 from labkit.comm.operation import Site
 from labkit.grade.gate import Gate
 from labkit.grade.rules import (
+    BrokenRule,
     CalledTheAnswer,
     ChangedInFlight,
     NeverWaited,
+    WrittenWhileReceiving,
     labkit_function_in_between,
     learner_site,
 )
@@ -32,10 +35,13 @@ _ODD_NUMBER = 113  # fits every integer dtype
 class WatchedPending:
     """A Pending of a watched group."""
 
-    def __init__(self, group: "WatchedGroup", kind: str, pending: Pending, x: Tensor) -> None:
-        """`x`: the learner's tensor. A send keeps a copy of it, a receive has its own buffer."""
+    def __init__(
+        self, group: "WatchedGroup", kind: str, pending: Pending, x: Tensor, is_altered: bool
+    ) -> None:
+        """`x`: the learner's tensor, which must not change before wait(); a copy of it travels."""
         self._group, self._kind, self._pending, self._x = group, kind, pending, x
-        self._at_post = _bytes(x).clone() if kind == "isend" else None
+        self._at_post = _bytes(x).clone()
+        self._is_altered = is_altered
         self.site: Site = learner_site()
         self.is_done = False
 
@@ -45,16 +51,25 @@ class WatchedPending:
             with self._group.gate.opened():
                 received = self._pending.wait()
             self.is_done = True
-            if self._at_post is None:
-                self._x.detach().copy_(received)
-            elif not torch.equal(_bytes(self._x), self._at_post):
+            if not torch.equal(_bytes(self._x), self._at_post):
                 raise self._group.gate.refuse(self._changed())
-        return self._x if self._at_post is None else None
+            if self._kind == "irecv":
+                self._x.detach().copy_(_altered(received) if self._is_altered else received)
+        return self._x if self._kind == "irecv" else None
 
-    def _changed(self) -> ChangedInFlight:
-        where = f"the isend at {self.site} was waited for at {learner_site()}"
+    def _changed(self) -> BrokenRule:
+        where = f"the {self._kind} at {self.site} was waited for at {learner_site()}"
+        shape = tuple(self._x.shape)
+        if self._kind == "irecv":
+            return WrittenWhileReceiving(
+                f"a buffer of shape {shape} changed while a message was on its way into it: "
+                f"{where}, and something wrote to the buffer in between, perhaps another receive "
+                "into the same memory; give each receive under way a buffer of its own, and leave "
+                "it alone until wait()",
+                self.site,
+            )
         return ChangedInFlight(
-            f"a tensor of shape {tuple(self._x.shape)} changed while it was being sent: {where}, "
+            f"a tensor of shape {shape} changed while it was being sent: {where}, "
             "and something wrote to the tensor in between; wait first, or send a copy",
             self.site,
         )
@@ -72,11 +87,17 @@ class WatchedGroup:
         self._allowed = allowed
         self._pendings: list[WatchedPending] = []
         self._delay_s, self._random = 0.0, random.Random()
+        self._num_received = 0
+        self._altered: int | None = None
 
-    def begin_case(self, delay_s: float) -> None:
-        """Forget the last case. Before each operation sleep for up to `delay_s`, at random."""
+    def begin_case(self, delay_s: float, altered: int | None = None) -> None:
+        """Forget the last case. Before each operation sleep for up to `delay_s`, at random.
+
+        altered: the number, from 1, of the received message that is to be changed on its way.
+        """
         self._pendings.clear()
         self._delay_s = delay_s
+        self._num_received, self._altered = 0, altered
 
     def end_case(self) -> None:
         """Raise NeverWaited for the first operation that nobody waited for."""
@@ -94,18 +115,17 @@ class WatchedGroup:
         with self.gate.opened():
             copy = x.detach().clone() if isinstance(x, Tensor) else x
             pending = self._group.isend(copy, dst)
-        return self._watched("isend", pending, x)
+        return self._watched("isend", pending, x, is_altered=False)
 
     def irecv(self, buffer: Tensor, src: int) -> WatchedPending:
         """As Group.irecv; `buffer` is spoiled until wait() fills it."""
-        self._enter("irecv")
+        is_altered = self._enter("irecv")
         with self.gate.opened():
             staging = torch.empty_like(buffer) if isinstance(buffer, Tensor) else buffer
             pending = self._group.irecv(staging, src)
-        watched = self._watched("irecv", pending, buffer)
         is_number = buffer.is_floating_point() or buffer.is_complex()
         buffer.detach().fill_(float("nan") if is_number else _ODD_NUMBER)
-        return watched
+        return self._watched("irecv", pending, buffer, is_altered)
 
     def send(self, x: Tensor, dst: int) -> None:
         """As Group.send."""
@@ -115,9 +135,10 @@ class WatchedGroup:
 
     def recv(self, buffer: Tensor, src: int) -> Tensor:
         """As Group.recv."""
-        self._enter("recv")
+        is_altered = self._enter("recv")
         with self.gate.opened():
-            return self._group.recv(buffer, src)
+            received = self._group.recv(buffer, src)
+        return _altered(received) if is_altered else received
 
     def region(self, name: str) -> AbstractContextManager[None]:
         """As Group.region."""
@@ -137,7 +158,8 @@ class WatchedGroup:
 
         return refuse
 
-    def _enter(self, operation: str) -> None:
+    def _enter(self, operation: str) -> bool:
+        """Whether the operation may begin; returns whether it receives the message to change."""
         if operation not in self._allowed:
             raise self.gate.forbid(f"group.{operation}")
         function = labkit_function_in_between()
@@ -146,11 +168,23 @@ class WatchedGroup:
             raise self.gate.refuse(CalledTheAnswer(message, learner_site()))
         if self._delay_s:
             time.sleep(self._random.uniform(0, self._delay_s))
+        is_receive = operation in ("recv", "irecv")
+        self._num_received += is_receive
+        return is_receive and self._num_received == self._altered
 
-    def _watched(self, kind: str, pending: Pending, x: Tensor) -> WatchedPending:
-        watched = WatchedPending(self, kind, pending, x)
+    def _watched(
+        self, kind: str, pending: Pending, x: Tensor, is_altered: bool
+    ) -> WatchedPending:
+        watched = WatchedPending(self, kind, pending, x, is_altered)
         self._pendings.append(watched)
         return watched
+
+
+def _altered(x: Tensor) -> Tensor:
+    """`x`, with one more in its first element."""
+    if x.numel():
+        x.detach()[(0,) * x.dim()] += 1
+    return x
 
 
 def _bytes(x: Tensor) -> Tensor:

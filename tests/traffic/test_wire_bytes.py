@@ -44,7 +44,7 @@ def test_every_collective_sends_what_the_journal_says(world_size):
         by_kind = result.traffic[rank].by_operation
         for name in CALLS:
             said = by_kind["send" if name == "ring" else name].sent_bytes
-            # Above it: gloo's headers, of 48 bytes per message, the barriers' included.
+            # Above it: gloo's notes of 48 bytes around every message, the barriers' included.
             assert 0 <= counted[name] - said <= 10_000, (name, rank, said, counted[name])
 
 

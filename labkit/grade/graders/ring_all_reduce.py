@@ -13,7 +13,7 @@ from labkit.grade import diagnosis, ledger
 from labkit.grade.evidence import Attempt, Case, CaseEvidence
 from labkit.grade.graders.ring_inputs import random_cases
 from labkit.grade.graders.ring_messages import over_budget
-from labkit.grade.graders.ring_values import wrong_values
+from labkit.grade.graders.ring_values import not_from_messages, wrong_values
 from labkit.grade.outcome import Finding
 
 
@@ -35,12 +35,15 @@ class RingAllReduce:
     def judge(self, evidence: CaseEvidence) -> Finding | None:
         """The first thing wrong, values before budget: a fast wrong answer is worth nothing."""
         x = evidence.case.arguments[0][0]
+        if evidence.case.altered is not None:
+            return not_from_messages(evidence)
         return (
             diagnosis.unlisted_operation(evidence, self.allowed)
             or diagnosis.result_form(evidence, x.shape, x.dtype)
             or wrong_values(evidence)
             or diagnosis.input_changed(evidence)
             or diagnosis.result_shares_memory(evidence)
+            or diagnosis.result_returned_before(evidence)
             or ledger.disagreement(evidence)
             or over_budget(evidence)
         )

@@ -16,17 +16,17 @@ from labkit.grade.evidence import Case
 
 Tensor = torch.Tensor
 
-# The largest magnitude whose sum over 4 ranks is exact: bfloat16 counts to 256, uint8 to 255.
-_LARGEST = {
-    torch.float32: 1000,
-    torch.float64: 1000,
-    torch.int64: 1000,
-    torch.int32: 1000,
+# Magnitudes whose sum over 4 ranks is exact in the dtype (bfloat16 counts to 256, uint8 to 255),
+# and in no smaller one or other one of its width: int32 is not to be added as float32. Those of
+# int64 leave room for a float64, in which wrong sums are taken apart.
+_INTEGERS = {torch.int64: 2**60, torch.int32: 2**28, torch.uint8: 60}
+_NUMBERS = {
+    torch.float64: 2**50,
     torch.complex64: 1000,
     torch.bfloat16: 30,
     torch.float16: 30,
-    torch.uint8: 60,
 }
+_LARGEST = {torch.float32: 1000, **_INTEGERS, **_NUMBERS}
 _MAX_DELAY_S = 0.002
 
 

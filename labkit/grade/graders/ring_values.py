@@ -31,6 +31,30 @@ def wrong_values(evidence: CaseEvidence) -> Finding | None:
     return Finding(Outcome.WRONG, name, explanation, seen, hint)
 
 
+def not_from_messages(evidence: CaseEvidence) -> Finding | None:
+    """Sums that are right although a message was changed on its way, or None.
+
+    Each of the 2(n-1) messages that a rank receives in a ring is needed for some sum.
+    """
+    assert evidence.case.altered is not None
+    rank, number = evidence.case.altered
+    total, tolerance = expected_sum(evidence.case)
+    outputs = [record.output for record in evidence.completed]
+    right = [out is not None and out.shape == total.shape for out in outputs]
+    if not all(right) or any(is_wrong(out, total, tolerance).any() for out in outputs if out is not None):
+        return None
+    return Finding(
+        Outcome.WRONG,
+        "the result does not come from the messages",
+        f"one was added to the first element of message {number} that rank {rank} receives, and "
+        "no rank's result is another one for it: the message is not used, and what the others "
+        "hold was learned in another way. Everything that a rank knows of the others comes to it "
+        "through `group`, and no message of a ring can be spared",
+        first_seen=evidence.label,
+        hint=1,
+    )
+
+
 def _first_wrong(
     evidence: CaseEvidence, outputs: list[Tensor], masks: list[Tensor], total: Tensor
 ) -> str:
