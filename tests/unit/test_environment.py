@@ -105,20 +105,19 @@ def conda_and_pip_lines():
     return [line for line in lines if isinstance(line, str)], pip
 
 
-def test_conda_installs_python_and_leaves_the_rest_to_the_pins():
+def test_conda_installs_python_and_a_cpu_build_of_torch():
     conda, _ = conda_and_pip_lines()
     (python,) = [line.removeprefix("python=") for line in conda if line.startswith("python=")]
-    assert set(conda) == {f"python={python}", "pip"}
+    assert set(conda) == {f"python={python}", "pip", f"pytorch-cpu={PINS['torch']}"}
     assert python in pins.PYTHONS
     assert SpecifierSet(PYPROJECT["project"]["requires-python"]).contains(f"{python}.0")
     assert ENVIRONMENT["channels"] == ["conda-forge", "nodefaults"]
 
 
-def test_pip_in_conda_takes_the_same_pins_and_a_cpu_build_of_torch():
+def test_pip_in_conda_takes_the_same_pins_for_the_rest():
     _, pip = conda_and_pip_lines()
     options = dict(line.split(" ", 1) for line in pip if line.startswith("-"))
     assert options.pop("--constraint") == "constraints.txt"
-    assert options.pop("--extra-index-url").endswith("/cpu")
     assert options.pop("--editable") == ".[lab]"
     assert options == {}
-    assert [line for line in pip if not line.startswith("-")] == [f"torch=={PINS['torch']}"]
+    assert [line for line in pip if not line.startswith("-")] == []

@@ -109,8 +109,8 @@ def test_inputs_cover_what_rings_trip_over():
     inputs = [case.arguments[0][0] for case in cases]
     assert {0, 1, 2} <= {x.numel() for x in inputs}
     assert max(x.numel() for x in inputs) > 20_000, "hidden traffic must stand out"
-    assert len({x.dtype for x in inputs}) == 3
-    assert {x.dim() for x in inputs} == {0, 1, 3}
+    assert len({x.dtype for x in inputs}) == 5
+    assert {x.dim() for x in inputs} == {0, 1, 2, 3}
     assert sum(not x.is_contiguous() for x in inputs) == 2
     assert sum(any(case.delays_s) for case in cases) == 2
     assert inputs[0].numel() % 3 == 0 and inputs[1].numel() % 3, "plain ones first"

@@ -39,10 +39,12 @@ def not_from_messages(evidence: CaseEvidence) -> Finding | None:
     assert evidence.case.altered is not None
     rank, number = evidence.case.altered
     total, tolerance = expected_sum(evidence.case)
-    outputs = [record.output for record in evidence.completed]
-    right = [out is not None and out.shape == total.shape for out in outputs]
-    if not all(right) or any(is_wrong(out, total, tolerance).any() for out in outputs if out is not None):
-        return None
+    for record in evidence.completed:
+        output = record.output
+        if output is None or output.shape != total.shape:
+            return None
+        if is_wrong(output, total, tolerance).any():
+            return None
     return Finding(
         Outcome.WRONG,
         "the result does not come from the messages",
