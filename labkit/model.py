@@ -184,7 +184,7 @@ class GPT(nn.Module):
 
 @torch.no_grad()
 def initialize(module: nn.Module, seed: int, num_layers: int) -> None:
-    """Fill a GPT, or any part of it under the same names, as GPT-2 does.
+    """Fill a GPT, or any part of it under the same names, much as GPT-2 does.
 
     Every parameter has a generator of its own, so that a part is filled as within the whole.
     """

@@ -10,7 +10,8 @@ segments by torch.tensor_split's rule, so uneven sizes have exact answers too:
     all-reduce            2(n-1)/n D           2(n-1)       2(n-1)
 
 Paper: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations",
-JPDC 69(2), 2009. Broadcast, gather, scatter: Thakur, Rabenseifner and Gropp, IJHPCA 19(1), 2005.
+JPDC 69(2), 2009. Broadcast: a binomial tree, as in Thakur, Rabenseifner and
+Gropp, IJHPCA 19(1), 2005. Gather and scatter: straight to and from the root, as gloo does.
 """
 
 

@@ -11,9 +11,10 @@ second the finished segments travel round once more. With n = 3, "ab" = a's part
 
     all-gather       sends its complete segment, then passes on what it received
 
-Steps: 2(n-1). Wire: every rank sends each segment but one, twice: 2(n-1)/n of x. No rank sends
-less in any all-reduce that is made of messages, which is why rings are used for large tensors; for
-small ones 2(n-1) latencies are too many.
+Steps: 2(n-1). Wire: every rank sends each segment but one, twice: 2(n-1)/n of x. In no
+all-reduce made of messages does the busiest rank send less (a tree lets its leaves send only x, and
+its root pays), which is why rings are used for large tensors; for small ones 2(n-1) latencies are
+too many.
 
 A long segment travels in blocks of BLOCK_BYTES: while one block is added, the next is on its way,
 and a rank passes a block on as soon as it has it. The two phases are then one stream of blocks.
@@ -49,9 +50,10 @@ def ring_all_reduce(
 ) -> torch.Tensor:
     """The sum of `x` over the group's ranks, on every rank.
 
-    x: any shape, size (also 0) and dtype but bool, the same on every rank. It is left alone, and
-    the result is a new contiguous tensor, unless out=x asks for the sum in place.
-    Wire: 2(n-1) segments. Memory: two blocks besides the result.
+    x: any shape, any size from 0 and any dtype that torch adds, the same on every rank. It is left
+    alone, and the result is a new contiguous tensor, unless out=x asks for the sum in place.
+    Wire: 2(n-1) segments. Memory besides the result: two blocks, and a copy of an x that is not
+    contiguous. TypeError for a dtype without a sum, ValueError for an `out` unlike x.
     """
     group = group or Group.default()
     total = _result(x, out)
@@ -104,6 +106,12 @@ def ring_all_gather(segment: torch.Tensor, numel: int, group: Group | None = Non
 def _result(x: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
     if x.dtype == torch.bool:
         raise TypeError("booleans have no sum; pass x.int(), and compare the result with 0")
+    try:
+        torch.add(x.new_empty(0), x.new_empty(0))
+    except (RuntimeError, NotImplementedError):
+        raise TypeError(
+            f"torch cannot add {x.dtype} here; convert x, to torch.float32 for example"
+        ) from None
     if out is None:
         return torch.empty_like(x, memory_format=torch.contiguous_format)
     if out.shape != x.shape or out.dtype != x.dtype or not out.is_contiguous():

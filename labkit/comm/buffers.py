@@ -12,6 +12,7 @@ from labkit.comm import checks
 from labkit.comm.member import Member
 
 Tensor = torch.Tensor
+_OF_SIZE = {1: torch.uint8, 2: torch.float16, 4: torch.int32, 8: torch.int64}
 
 
 def filled(out: Tensor | None, x: Tensor, group: Member) -> Tensor:
@@ -19,7 +20,8 @@ def filled(out: Tensor | None, x: Tensor, group: Member) -> Tensor:
     if out is None:
         return x.clone(memory_format=torch.contiguous_format)
     result = checks.output(out, x.shape, x, group)
-    return result if result.data_ptr() == x.data_ptr() else result.copy_(x)
+    is_x = result.data_ptr() == x.data_ptr() and result.stride() == x.stride()
+    return result if is_x else result.copy_(x.clone())  # x may overlap with out: out=x.t()
 
 
 def empty(out: Tensor | None, shape: torch.Size, x: Tensor, group: Member) -> Tensor:
@@ -44,6 +46,13 @@ def reduced(
 def real(x: Tensor) -> Tensor:
     """A complex tensor as pairs of numbers: sums are the same, and gloo knows no complex ones."""
     return torch.view_as_real(x) if x.is_complex() else x
+
+
+def movable(x: Tensor) -> Tensor:
+    """The same memory under a dtype that gloo knows, for operations that only move it."""
+    if x.dtype == torch.complex128:
+        return torch.view_as_real(x)
+    return x.view(_OF_SIZE[x.element_size()])
 
 
 def with_rows(x: Tensor) -> Tensor:

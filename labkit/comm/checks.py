@@ -15,6 +15,8 @@ _REDUCE_OPS = {
     "max": dist.ReduceOp(dist.ReduceOp.MAX),
     "min": dist.ReduceOp(dist.ReduceOp.MIN),
 }
+_REDUCIBLE = {torch.uint8, torch.int8, torch.int32, torch.int64, torch.float16, torch.bfloat16}
+_REDUCIBLE |= {torch.float32, torch.float64, torch.complex64, torch.complex128}
 
 
 def tensor(x: torch.Tensor, group: Member) -> torch.Tensor:
@@ -58,6 +60,10 @@ def reduce_op(op: str, x: torch.Tensor) -> dist.ReduceOp:
         raise TypeError(
             f"{op} is not defined on booleans; reduce x.int(), where max means any and min all"
         )
+    if x.dtype not in _REDUCIBLE:
+        raise TypeError(
+            f"gloo cannot reduce {x.dtype}; convert x, to torch.int32 or torch.float32 for example"
+        )
     if op == "mean" and not (x.is_floating_point() or x.is_complex()):
         raise TypeError(
             f"the mean of {x.dtype} tensors is not exact; reduce with op='sum' and divide yourself"
@@ -80,8 +86,10 @@ def rows_per_rank(x: torch.Tensor, group: Member, kind: str) -> int:
 
 def splits(given: Sequence[int] | None, x: torch.Tensor, group: Member, role: str) -> list[int]:
     """Rows per peer, equal blocks of x where not given."""
+    if x.dim() == 0:
+        raise ValueError("all_to_all cuts rows, and a single number has none; pass x[None]")
     if given is None:
-        if x.dim() == 0 or x.shape[0] % group.size:
+        if x.shape[0] % group.size:
             raise ValueError(
                 f"all_to_all over {group.size} ranks cannot cut a tensor of shape "
                 f"{tuple(x.shape)} into equal blocks; say how with send_splits and recv_splits"

@@ -22,6 +22,7 @@ def connect(
     which stalls for seconds where the resolver is slow.
     """
     os.environ["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"
+    timeout = timedelta(seconds=timeout_s)
     if device == "cuda":
         torch.cuda.set_device(rank)
     dist.init_process_group(
@@ -29,9 +30,7 @@ def connect(
         store=dist.FileStore(str(store), world_size),
         rank=rank,
         world_size=world_size,
-        timeout=timedelta(seconds=timeout_s),
+        timeout=timeout,
     )
-    world = dist.group.WORLD
-    assert world is not None
     place = torch.device("cuda", rank) if device == "cuda" else torch.device("cpu")
-    return Group(world, tuple(range(world_size)), place, Journal(journal))
+    return Group.world(place, Journal(journal), timeout)

@@ -19,11 +19,13 @@ through them. What each puts on the wire is stated in wire_bytes.py.
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from labkit.comm.journal import NoJournal
+from labkit.comm.journal import Journal, NoJournal
 from labkit.comm.library_collectives import LibraryCollectives
 from labkit.comm.point_to_point import PointToPoint
 from labkit.comm.rooted_collectives import RootedCollectives
@@ -44,24 +46,44 @@ class Group(PointToPoint, LibraryCollectives, RootedCollectives):
 
     @classmethod
     def default(cls) -> Group:
-        """torch.distributed's default process group, for scripts under torchrun. No journal."""
+        """The group of torch.distributed's default process group.
+
+        Inside `labkit.run` that is `world` itself; under torchrun a group without a journal.
+        """
         if not dist.is_initialized():
             raise RuntimeError(
                 "there is no default process group; pass the `world` that labkit.run hands to "
                 "your function, or call torch.distributed.init_process_group first"
             )
-        world = dist.group.WORLD
-        assert world is not None
-        device = torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
-        return cls(world, tuple(range(dist.get_world_size())), device, NoJournal())
+        process_group = dist.group.WORLD
+        assert process_group is not None
+        if process_group not in _WORLDS:
+            ranks = tuple(range(dist.get_world_size()))
+            device = torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
+            _WORLDS[process_group] = cls(process_group, ranks, device, NoJournal())
+        return _WORLDS[process_group]
+
+    @classmethod
+    def world(cls, device: torch.device, journal: Journal, timeout: timedelta) -> Group:
+        """The default process group, with a journal: once per process, by `connect`."""
+        process_group = dist.group.WORLD
+        assert process_group is not None
+        ranks = tuple(range(process_group.size()))
+        world = cls(process_group, ranks, device, journal, timeout=timeout)
+        _WORLDS[process_group] = world
+        return world
 
     def split(self, color: int | None) -> Group | None:
         """Cut the group into disjoint ones: members with the same `color` end up together.
 
         Every member calls it, as with MPI_Comm_split; ranks keep their order. A member with color
-        None joins no group and gets None. Wire: an all_gather of two numbers, then connections.
+        None joins no group and gets None. TypeError: a color that is no whole number.
+        Wire: an all_gather of two numbers, then connections.
         """
-        mine = torch.tensor([color is not None, color or 0], device=self.device)
+        if color is not None and not isinstance(color, int):
+            raise TypeError(f"color={color!r}: give a whole number like world.rank // 2, or None")
+        mine = torch.tensor([color is not None, int(color or 0)], dtype=torch.int64)
+        mine = mine.to(self.device)
         everyone = mine.new_empty(2 * self.size)
         self._started(
             lambda: self._process_group._allgather_base(everyone, mine, c10d.AllgatherOptions()),
@@ -69,6 +91,7 @@ class Group(PointToPoint, LibraryCollectives, RootedCollectives):
             self._post("split", mine, ring_all_gather(mine.nbytes, self.size), True),
             True,
         )
+        self._num_splits += 1
         if color is None:
             return None
         ranks = tuple(
@@ -78,7 +101,31 @@ class Group(PointToPoint, LibraryCollectives, RootedCollectives):
             )
             if joins and its_color == color
         )
-        name = f"{self.name}.{color}"
-        # Only the members take part; the others need not know.
-        subgroup = dist.new_group(ranks, use_local_synchronization=True, group_desc=name)
-        return Group(subgroup, ranks, self.device, self._journal, name)
+        name = f"{self.name}.{self._num_splits}.{int(color)}"
+        process_group = _connected(ranks, name, self._timeout)
+        return Group(process_group, ranks, self.device, self._journal, name, self._timeout)
+
+
+# Which Group stands for which default process group of torch.distributed.
+_WORLDS: dict[dist.ProcessGroup, Group] = {}
+
+
+def _connected(ranks: tuple[int, ...], name: str, timeout: timedelta | None) -> dist.ProcessGroup:
+    """A process group of `ranks`, which alone call this, under a name that no other group has.
+
+    Not dist.new_group: either every rank of the world must call it, or (with
+    use_local_synchronization) it makes up the name from how many groups this process has, and
+    members that have been in different numbers of groups wait for each other for ever.
+    """
+    process_group, _ = c10d._new_process_group_helper(
+        len(ranks),
+        ranks.index(dist.get_rank()),
+        list(ranks),
+        dist.get_backend(),
+        c10d._get_default_store(),
+        f"labkit/{name}",  # type: ignore[arg-type]
+        timeout=timeout or c10d._get_default_timeout(dist.get_backend()),
+        group_desc=name,
+    )
+    c10d._world.pg_group_ranks[process_group] = {rank: i for i, rank in enumerate(ranks)}
+    return process_group

@@ -5,9 +5,9 @@ process that made it, so the driver can read what a rank was doing after the ran
 while it is blocked inside C++. Text (source lines, shapes, names) is written once into a second
 file and referred to by number (format: record.py).
 
-Cost: about 3 microseconds per operation (benchmarks/journal.py). PyTorch's Flight Recorder keeps
-the same kind of record in C++; it sees only collectives, and must be asked for its dump while the
-process is alive.
+Cost: a few microseconds per operation (benchmarks/journal.py). PyTorch's Flight Recorder keeps
+the same kind of record in C++; with gloo it sees only collectives, and it must be asked for its
+dump while the process is alive.
 """
 
 import json
@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from types import CodeType, FrameType
+from types import FrameType
 
 import torch
 
@@ -36,7 +36,8 @@ from labkit.comm.record import (
 
 _COMM = os.path.dirname(os.path.abspath(__file__)) + os.sep
 # Frames in these trees are never "the reader's own line".
-_MACHINERY = (os.path.dirname(os.path.dirname(_COMM)) + os.sep, os.path.dirname(torch.__file__))
+_LABKIT = os.path.dirname(os.path.dirname(_COMM)) + os.sep
+_MACHINERY = (_LABKIT, os.path.dirname(torch.__file__) + os.sep)
 
 
 class Journal:
@@ -51,19 +52,22 @@ class Journal:
         self._length = 0
         self._lock = threading.Lock()
         self._names: dict[object, int] = {}
-        self._sites: dict[tuple[CodeType, int], int] = {}
 
     def _mapped(self, num_records: int) -> mmap.mmap:
         self._file.truncate(num_records * RECORD.size)  # sparse: unused records take no disk
         return mmap.mmap(self._file.fileno(), num_records * RECORD.size)
 
     def _name(self, kind: str, value: object) -> int:
-        """The number of a name; a new name is on disk before the number is used."""
+        """The number of a name; a new name is on disk before anyone can use the number."""
         key = (kind, value)
         number = self._names.get(key)
         if number is None:
-            number = self._names[key] = len(self._names)
-            self._names_file.write(json.dumps([kind, value]).encode() + b"\n")
+            with self._lock:
+                number = self._names.get(key)
+                if number is None:
+                    number = len(self._names)
+                    self._names_file.write(json.dumps([kind, value]).encode() + b"\n")
+                    self._names[key] = number
         return number
 
     def group(self, name: str, ranks: tuple[int, ...]) -> int:
@@ -111,15 +115,17 @@ class Journal:
         number = self._name("region", name)
         return self._append(code, 0, 0, 0, 0, 0, NO_PEER, number, 0, 0, 0, 0, 0, now, 0.0, 0.0)
 
-    def _append(self, *fields: float) -> int:
-        with self._lock:  # autograd's hooks post from threads of its own
+    def _append(self, kind: int, *fields: float) -> int:
+        with self._lock:  # a rank may post from several threads
             if self._length == self._capacity:
-                self._map.close()
+                # The old map is not closed: another thread may be writing a time into it just now,
+                # and that is the same file.
                 self._capacity *= 2
                 self._map = self._mapped(self._capacity)
             record = self._length
             self._length = record + 1
-            RECORD.pack_into(self._map, record * RECORD.size, *fields)
+            RECORD.pack_into(self._map, record * RECORD.size, 0, *fields)
+            self._map[record * RECORD.size] = kind  # last: now a reader may take it
         return record
 
     def waiting(self, record: int) -> None:
@@ -147,13 +153,8 @@ class Journal:
     def _site(self, frame: FrameType | None) -> int:
         if frame is None:
             return self._name("site", ("?", 0, "?"))
-        key = (frame.f_code, frame.f_lineno)
-        number = self._sites.get(key)
-        if number is None:
-            code = frame.f_code
-            value = (code.co_filename, frame.f_lineno, code.co_name)
-            number = self._sites[key] = self._name("site", value)
-        return number
+        code = frame.f_code  # not the key itself: equal code in two files compares as equal
+        return self._name("site", (code.co_filename, frame.f_lineno, code.co_name))
 
 
 class NoJournal(Journal):

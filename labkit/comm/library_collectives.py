@@ -83,7 +83,9 @@ class LibraryCollectives(Member):
         buffer = result.contiguous()
         wire = wire_bytes.ring_all_gather(x.nbytes, self.size)
         return self._started(
-            lambda: self._process_group._allgather_base(buffer, source, options),
+            lambda: self._process_group._allgather_base(
+                buffers.movable(buffer), buffers.movable(source), options
+            ),
             lambda: buffers.delivered(buffer, result, keep=source),
             self._post("all_gather", x, wire, wait),
             wait,
@@ -117,7 +119,7 @@ class LibraryCollectives(Member):
         )
         return self._started(
             lambda: self._process_group.alltoall_base(
-                result, source, recv_rows, send_rows, options
+                buffers.movable(result), buffers.movable(source), recv_rows, send_rows, options
             ),
             lambda: buffers.delivered(result, result, keep=source),
             self._post("all_to_all", x, wire, wait),
@@ -127,8 +129,11 @@ class LibraryCollectives(Member):
     def barrier(self) -> None:
         """Return once every member has called this."""
         nothing = torch.empty(0, dtype=torch.uint8)
+        options = c10d.BarrierOptions()
+        if self.device.type == "cuda":
+            options.device = self.device  # or nccl guesses
         self._started(
-            lambda: self._process_group.barrier(c10d.BarrierOptions()),
+            lambda: self._process_group.barrier(options),
             lambda: None,
             self._post("barrier", nothing, WireBytes(0, 0), True),
             True,

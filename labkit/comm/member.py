@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ class Member:
         device: torch.device,
         journal: Journal,
         name: str = "world",
+        timeout: timedelta | None = None,
     ) -> None:
         """Made by `labkit.run`, `Group.default` and `Group.split`, not by hand."""
         # Its methods rather than dist.all_reduce and the like: those add about 10 us of checks
@@ -34,9 +36,13 @@ class Member:
         self.ranks = ranks
         self.device = device
         self.name = name
+        self._timeout = timeout
         self._journal = journal
         self._journal_group = journal.group(name, ranks)
         self._num_collectives = 0
+        self._num_splits = 0
+        # Held until waited for: gloo cancels an operation whose handle is dropped.
+        self._in_flight: set[Pending[Any]] = set()
         self._num_sent = [0] * self.size
         self._num_received = [0] * self.size
 
@@ -90,5 +96,5 @@ class Member:
         except BaseException:
             self._journal.failed(record)
             raise
-        pending = Pending(work, finish, self._journal, record)
+        pending = Pending(work, finish, self._journal, record, self._in_flight)
         return pending.complete() if blocking else pending

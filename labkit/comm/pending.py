@@ -20,17 +20,28 @@ class Pending(Generic[Result]):
 
     `wait()` is the only way to its result. Until then the tensors handed to the operation belong
     to it: a tensor that is being sent must not change, one that is being received must not be read.
+    Wait for each one, sends too: until then nobody knows that it has arrived.
     """
 
     def __init__(
-        self, work: Any, finish: Callable[[], Result], journal: Journal, record: int
+        self,
+        work: Any,
+        finish: Callable[[], Result],
+        journal: Journal,
+        record: int,
+        in_flight: set["Pending[Any]"],
     ) -> None:
-        """`work`: the backend's handle. `finish`: makes the result once the work is complete."""
+        """`work`: the backend's handle. `finish`: makes the result once the work is complete.
+
+        `in_flight`: where the group holds this one until it is complete or has failed.
+        """
         self._work = work
         self._finish: Callable[[], Result] | None = finish
         self._journal = journal
         self._record = record
         self._state = _State.IN_FLIGHT
+        self._in_flight = in_flight
+        in_flight.add(self)
         self._result: Result
 
     def wait(self) -> Result:
@@ -49,14 +60,17 @@ class Pending(Generic[Result]):
     def complete(self) -> Result:
         """`wait()` of a blocking operation: it has been waiting since it was posted."""
         try:
-            self._work.wait()
+            if self._work is not None:  # nccl gives blocking operations no handle
+                self._work.wait()
             assert self._finish is not None
             self._result = self._finish()
         except BaseException:
             self._state = _State.FAILED
             self._journal.failed(self._record)
+            self._in_flight.discard(self)
             raise
         self._state = _State.DONE
         self._journal.done(self._record)
         self._work = self._finish = None  # let go of the buffers
+        self._in_flight.discard(self)
         return self._result

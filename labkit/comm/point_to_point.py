@@ -16,6 +16,9 @@ _TAG = 0  # messages between two ranks arrive in the order in which they were se
 class PointToPoint(Member):
     """Messages from one rank to another, in order.
 
+    The buffer must have the message's size: gloo ends the receiving process for a longer message,
+    and fills only part of the buffer, without a word, for a shorter one.
+
     Rendezvous: a send completes only when the other side receives. Two ranks that both send first
     and receive afterwards wait for each other for ever; post one of the two with isend or irecv.
     """

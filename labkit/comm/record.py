@@ -8,7 +8,7 @@ import struct
 
 # kind, flags, reduce, group, dtype, sequence, peer, shape, site, origin,
 # payload, sent and received bytes, times posted, waited, done
-RECORD = struct.Struct("<BBBxHHIiIIIxxxxQQQddd")
+RECORD = struct.Struct("<BBBxIIIiIIIQQQddd")
 TIME = struct.Struct("<d")
 FLAGS_AT = 1
 WAITED_AT = RECORD.size - 2 * TIME.size

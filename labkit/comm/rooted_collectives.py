@@ -22,7 +22,7 @@ class RootedCollectives(Member):
     ) -> Reply:
         """Every rank gets the root's `x`; elsewhere `x` only says shape and dtype.
 
-        Wire: a binomial tree. The root sends x ceil(log2(n)) times, half of the ranks nothing.
+        Wire: a binomial tree. The root sends x ceil(log2(n)) times, the leaves nothing.
         """
         x = checks.tensor(x, self)
         checks.member(root, self, "root")
@@ -33,7 +33,7 @@ class RootedCollectives(Member):
         buffer = result.contiguous()
         wire = wire_bytes.tree_broadcast(x.nbytes, self.size, self.rank, root)
         return self._started(
-            lambda: self._process_group.broadcast([buffer], options),
+            lambda: self._process_group.broadcast([buffers.movable(buffer)], options),
             lambda: buffers.delivered(buffer, result),
             self._post("broadcast", x, wire, wait, peer=root),
             wait,
@@ -53,7 +53,11 @@ class RootedCollectives(Member):
         parts = [torch.empty_like(source) for _ in range(self.size)] if self.rank == root else []
         wire = wire_bytes.to_root(x.nbytes, self.size, self.rank, root)
         return self._started(
-            lambda: self._process_group.gather([parts] if parts else [], [source], options),
+            lambda: self._process_group.gather(
+                [[buffers.movable(part) for part in parts]] if parts else [],
+                [buffers.movable(source)],
+                options,
+            ),
             lambda: torch.cat(parts) if parts else None,
             self._post("gather", x, wire, wait, peer=root),
             wait,
@@ -74,7 +78,11 @@ class RootedCollectives(Member):
         buffer = out.contiguous()
         wire = wire_bytes.from_root(out.nbytes, self.size, self.rank, root)
         return self._started(
-            lambda: self._process_group.scatter([buffer], [blocks] if blocks else [], options),
+            lambda: self._process_group.scatter(
+                [buffers.movable(buffer)],
+                [[buffers.movable(block) for block in blocks]] if blocks else [],
+                options,
+            ),
             lambda: buffers.delivered(buffer, out),
             self._post("scatter", out, wire, wait, peer=root),
             wait,

@@ -20,6 +20,7 @@ from labkit.grade.workspace import Workspace, find_workspace
 from labkit.launch import launch
 from labkit.launch.errors import RunError
 
+_LONGEST_S = 86_400.0
 _STALL_S = 2.0  # all ranks wait and no journal grows: a deadlock
 
 
@@ -39,9 +40,11 @@ def check(
     timeout_s: for each world size; code that takes longer counts as hung.
 
     Raises UnknownExercise, NothingToGrade (no such file) and WorkspaceNotFound, each saying what
-    to do; whatever is wrong with the code itself is in the verdict.
+    to do, and TypeError or ValueError for another seed or timeout; whatever is wrong with the code
+    itself is in the verdict.
     """
     started_s = time.perf_counter()
+    _require_plain(seed, timeout_s)
     workspace = workspace or find_workspace()
     exercise = get_exercise(name, workspace)
     code = Submission.read(submission, name, workspace)
@@ -61,6 +64,19 @@ def check(
     if code.is_own:
         _remember(verdict)
     return verdict
+
+
+def _require_plain(seed: int | None, timeout_s: float) -> None:
+    """What a launch would refuse must not look like a mistake of the code under test."""
+    if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool)):
+        raise TypeError(f"seed={seed!r} is no whole number; give one, or leave it out")
+    if not isinstance(timeout_s, int | float) or isinstance(timeout_s, bool):
+        raise TypeError(f"timeout_s={timeout_s!r} is no number of seconds; try 10")
+    if not 0.1 <= timeout_s <= _LONGEST_S:
+        raise ValueError(
+            f"timeout_s={timeout_s!r}: a launch alone takes a tenth of a second, and nothing is "
+            f"waited for longer than a day; give 0.1 to {_LONGEST_S:g}"
+        )
 
 
 @dataclass

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
+
 from labkit.comm.operation import Site
 from labkit.grade.outcome import Finding, Outcome
 from labkit.grade.stubs import is_unattempted
@@ -42,7 +44,8 @@ class Submission:
         """
         if callable(given):
             given_name = getattr(given, "__name__", name)
-            return cls(name, _source_of(given), given_name, given, given_name)
+            argument = given_name if given_name.isidentifier() else "..."  # a lambda has no name
+            return cls(name, _source_of(given), given_name, given, argument)
         if given is not None and not isinstance(given, str | Path):
             raise TypeError(
                 f"check({name!r}, ...) takes a function or the path of a file; "
@@ -70,13 +73,28 @@ class Submission:
                 "still the stub",
                 f"write {self.function} and check again",
             )
-        if self.source is None or self.function_object is not None:
+        if self.function_object is not None:
+            return _cannot_travel(self.function_object)
+        if self.source is None:
             return None
         try:
             ast.parse(self.source, self.filename)
         except (SyntaxError, ValueError) as error:  # ValueError: a null byte
             return _syntax_error(error, self.filename)
         return None
+
+
+def _cannot_travel(function: Callable[..., Any]) -> Finding | None:
+    try:
+        cloudpickle.dumps(function)
+    except Exception as error:
+        return Finding(
+            Outcome.CRASHED,
+            "cannot be sent to the ranks",
+            f"the function refers to something that belongs to this process: {error}. Make locks, "
+            "open files, threads and generators inside the function",
+        )
+    return None
 
 
 def _source_of(function: Callable[..., Any]) -> str | None:

@@ -172,9 +172,7 @@ class WatchedGroup:
         self._num_received += is_receive
         return is_receive and self._num_received == self._altered
 
-    def _watched(
-        self, kind: str, pending: Pending, x: Tensor, is_altered: bool
-    ) -> WatchedPending:
+    def _watched(self, kind: str, pending: Pending, x: Tensor, is_altered: bool) -> WatchedPending:
         watched = WatchedPending(self, kind, pending, x, is_altered)
         self._pendings.append(watched)
         return watched

@@ -1,6 +1,6 @@
 """Where every rank was, in words, from the journals.
 
-A first aid: it says who waits in which operation and who does not, and proves the deadlocks that
+A first aid: it says who waits in which operation and who does not, and finds the deadlocks that
 follow from a rank having returned.
 """
 
@@ -52,18 +52,18 @@ def summary(positions: Sequence[str]) -> str:
 
 
 def cannot_come(stages: Sequence[Stage], timelines: Sequence[Timeline]) -> str | None:
-    """A proof that a rank waits for one that has returned, or None.
+    """Which rank waits for one that has returned without doing its part, or None.
 
-    A returned rank posts nothing more, and its journal is complete: an operation of another rank
-    that needs one which is not in that journal will never end.
+    A returned rank posts nothing more, unless from a thread that it left behind: an operation that
+    needs one which is not in its journal will not end.
     """
     for rank, (stage, timeline) in enumerate(zip(stages, timelines, strict=True)):
         waiting = waits_in(timeline) if stage is Stage.RUNNING else None
         if waiting is None:
             continue
-        for other in waiting.group:
+        for other in _needed_by(waiting, rank):
             gone = other != rank and stages[other] is Stage.RETURNED
-            if gone and _lacks(timelines[other], waiting, rank, other):
+            if gone and _lacks(timelines[other], waiting, rank):
                 return (
                     f"rank {rank} waits in {waiting.name} ({sources.place(waiting.origin)}), but "
                     f"rank {other} has returned without {_counterpart(waiting, rank)}"
@@ -71,13 +71,20 @@ def cannot_come(stages: Sequence[Stage], timelines: Sequence[Timeline]) -> str |
     return None
 
 
-def _lacks(timeline: Timeline, waiting: Operation, rank: int, other: int) -> bool:
-    """Whether rank `other`'s complete journal misses its side of what rank `rank` waits in."""
+def _needed_by(waiting: Operation, rank: int) -> Sequence[int]:
+    """The ranks whose part this rank waits for."""
+    if waiting.peer is None or waiting.peer == rank:
+        return waiting.group
+    return [waiting.peer]  # of a message, or the root of a collective
+
+
+def _lacks(timeline: Timeline, waiting: Operation, rank: int) -> bool:
+    """Whether a complete journal misses its side of what rank `rank` waits in."""
     same_group = [op for op in timeline.operations if op.group_name == waiting.group_name]
     if waiting.kind in ("send", "recv"):
         kind = "recv" if waiting.kind == "send" else "send"
         posted = sum(op.kind == kind and op.peer == rank for op in same_group)
-        return other == waiting.peer and posted < waiting.sequence
+        return posted < waiting.sequence
     return sum(op.kind not in ("send", "recv") for op in same_group) < waiting.sequence
 
 

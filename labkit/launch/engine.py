@@ -10,16 +10,21 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 
 from labkit.launch.rank import RankSpec, rank_main
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["labkit.launch.rank"])
+# Added to what is to be loaded already: a program may use the fork server for its own ends.
+_loaded = getattr(forkserver._forkserver, "_preload_modules", [])
+_CONTEXT.set_forkserver_preload(
+    [*(name for name in _loaded if name != "__main__"), "labkit.launch.rank"]
+)
 
 
 @dataclass
@@ -38,6 +43,13 @@ class RankProcess:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.process.pid, number)
 
+    def kill(self) -> None:
+        """End the process and whatever it has started."""
+        if self.process.pid is not None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+        self.signal(signal.SIGKILL)  # it may not lead a group of its own yet
+
     def release(self) -> None:
         """Let a rank that is done exit."""
         self.lifeline.close()
@@ -46,7 +58,7 @@ class RankProcess:
         """The process is gone when this returns: by itself within `wait_s`, or else by SIGKILL."""
         self.process.join(max(wait_s, 0))
         if self.process.is_alive():
-            self.signal(signal.SIGKILL)
+            self.kill()
             self.process.join()
         for connection in (self.control, self.output):
             connection.close()
@@ -54,7 +66,14 @@ class RankProcess:
 
 def warm_up() -> None:
     """Start the fork server if it is not running; returns at once, while it imports torch."""
-    forkserver.ensure_running()
+    # Until its imports are done the server would die of Stop. A blocked signal stays blocked in a
+    # child; the resource tracker goes first because starting it unblocks SIGINT.
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def start_rank(spec: RankSpec) -> RankProcess:
@@ -67,6 +86,7 @@ def start_rank(spec: RankSpec) -> RankProcess:
         args=(spec, its_control, its_output, its_lifeline),
         name=f"rank {spec.rank}",
     )
+    warm_up()
     try:
         with _caller_not_imported():
             process.start()
@@ -74,6 +94,9 @@ def start_rank(spec: RankSpec) -> RankProcess:
         for connection in (its_control, its_output, its_lifeline):
             connection.close()
     return RankProcess(spec.rank, process, control, output, lifeline)
+
+
+_main_module = threading.Lock()
 
 
 @contextlib.contextmanager
@@ -84,12 +107,13 @@ def _caller_not_imported() -> Iterator[None]:
     `if __name__ == "__main__"`.
     """
     main = sys.modules["__main__"]
-    hidden = {name: getattr(main, name) for name in ("__file__", "__spec__") if hasattr(main, name)}
-    try:
-        main.__spec__ = None
-        if "__file__" in hidden:
-            del main.__file__
-        yield
-    finally:
-        for name, value in hidden.items():
-            setattr(main, name, value)
+    with _main_module:
+        hidden = {n: getattr(main, n) for n in ("__file__", "__spec__") if hasattr(main, n)}
+        try:
+            main.__spec__ = None
+            if "__file__" in hidden:
+                del main.__file__
+            yield
+        finally:
+            for name, value in hidden.items():
+                setattr(main, name, value)

@@ -6,6 +6,7 @@ earliest failure that did not come out of a communication; what followed is show
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import signal as signals
 import time
@@ -45,7 +46,8 @@ def rank_error(supervisor: Supervisor) -> RankError:
     if isinstance(rank.report, Raised):
         error.exception_type, error.site = rank.report.type_name, rank.report.site
         if rank.report.exception is not None:
-            error.exception = pickle.loads(rank.report.exception)
+            with contextlib.suppress(Exception):  # its class may not be known here
+                error.exception = pickle.loads(rank.report.exception)
     else:
         error.exception_type = "ProcessDied"
         error.exit_code = rank.process.process.exitcode
@@ -73,12 +75,17 @@ def interrupted(supervisor: Supervisor) -> Interrupted:
     return Interrupted(message, supervisor.positions, supervisor.stacks)
 
 
-def _blame(supervisor: Supervisor, number: int) -> tuple[bool, float]:
-    """Sorts failures: those that did not come out of a communication first, then the earliest."""
+def _blame(supervisor: Supervisor, number: int) -> tuple[bool, bool, float]:
+    """Sorts failures, the cause first: errors of a rank's own, deaths, and the earliest.
+
+    A rank that raises keeps its connections open until the driver lets go. So a death is never a
+    consequence, but a communication that failed is one.
+    """
     rank = supervisor.ranks[number]
+    died = rank.stage is Stage.DIED
     operations = supervisor.timeline[number].operations
-    in_communication = any(operation.failed for operation in operations[-1:])
-    return (in_communication and rank.stage is Stage.RAISED, rank.ended_s)
+    is_consequence = not died and any(operation.failed for operation in operations)
+    return (is_consequence, not died, rank.ended_s)
 
 
 def _what_happened(number: int, rank: Rank) -> str:
@@ -94,7 +101,7 @@ def _cause_of_death(rank: Rank) -> str:
         return "its process is gone"
     if code >= 0:
         return f"its process exited with code {code}, past the launcher (os._exit?)"
-    name = signals.Signals(-code).name
+    name = signals.Signals(-code).name if -code in set(signals.Signals) else f"signal {-code}"
     hint = {
         "SIGKILL": "; from outside, or by the system when memory ran out",
         "SIGABRT": "; an error in C++ that Python could not catch, see its last words",

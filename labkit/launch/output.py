@@ -5,6 +5,7 @@ import sys
 from multiprocessing.connection import Connection
 
 _MAX_SHOWN_LINES = 1000
+_MAX_LINE_BYTES = 2**16
 _MAX_KEPT_BYTES = 16 * 2**20
 
 
@@ -39,11 +40,18 @@ class RankOutput:
                 self.finish()
                 return
             self._kept += data[: _MAX_KEPT_BYTES - len(self._kept)]
-            self._line += data
-            *lines, rest = self._line.split(b"\n")
-            self._line = bytearray(rest)
+            *lines, rest = data.split(b"\n")
             for line in lines:
-                self._show(line)
+                self._grow(line)
+                self._show(self._line)
+                self._line.clear()
+            self._grow(rest)
+
+    def _grow(self, part: bytes) -> None:
+        """Add to the line that has no end yet; after a carriage return it begins anew."""
+        line = self._line + part
+        shown = line.rstrip(b"\r").rpartition(b"\r")[2][-_MAX_LINE_BYTES:]
+        self._line = shown + b"\r" if line.endswith(b"\r") else shown
 
     def finish(self) -> None:
         """Show a last line that has no end."""
@@ -52,11 +60,11 @@ class RankOutput:
             self._show(self._line)
             self._line.clear()
 
-    def _show(self, line: bytes | bytearray) -> None:
+    def _show(self, line: bytearray) -> None:
         self._num_shown += 1
         if not self._echo or self._num_shown > _MAX_SHOWN_LINES:
             return
-        text = bytes(line).rsplit(b"\r", 1)[-1].decode(errors="replace")
+        text = line.rstrip(b"\r").decode(errors="replace")
         print(f"[rank {self.rank}] {text}")
         if self._num_shown == _MAX_SHOWN_LINES:
             print(f"[rank {self.rank}] ... the rest of its output is in logs[{self.rank}]")

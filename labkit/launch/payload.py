@@ -65,7 +65,8 @@ def read(path: Path, rank: int) -> tuple[Callable[..., Any], Sequence[Any]]:
 
 class _ValuePickler(cloudpickle.Pickler):
     """Tensors travel on the CPU, without autograd's history, and without the rest of a storage
-    that they are a small view of."""
+    that they are a small view of. (Parameters and other subclasses travel as torch pickles them.)
+    """
 
     def reducer_override(self, obj: Any) -> Any:
         if type(obj) is torch.Tensor and obj.layout is torch.strided:

@@ -24,6 +24,7 @@ from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any
 
+import cloudpickle
 import torch
 
 from labkit.comm import Group, Site, sockets
@@ -73,6 +74,7 @@ def rank_main(
     spec: RankSpec, control: Connection, output: Connection, lifeline: Connection
 ) -> None:
     """The whole life of a rank; never returns."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     os.setsid()  # Jupyter's Stop signals the kernel's process group: ranks are not in it
     _exit_with_driver(lifeline)
     _take_over_output(output)
@@ -110,6 +112,8 @@ def _call(fn: Any, world: Group, args: Any, spec: RankSpec) -> Returned:
     bytes_before = sockets.sent_bytes()
     start_s = time.monotonic()
     value = fn(world, *args)
+    if spec.device == "cuda":
+        torch.cuda.synchronize()  # nccl's waits only order streams: here the work is really over
     end_s = time.monotonic()
     bytes_after = sockets.sent_bytes()
     memory = meter.read()
@@ -130,7 +134,7 @@ def _raised(error: BaseException) -> Raised:
     trace = _without_launcher(error.__traceback__)
     error = error.with_traceback(trace)
     try:
-        exception = pickle.dumps(error)
+        exception = cloudpickle.dumps(error)  # its class may be of a cell
         pickle.loads(exception)  # some exceptions can be dumped, but not loaded
     except Exception:
         exception = None
@@ -188,6 +192,6 @@ def _exit_with_driver(lifeline: Connection) -> None:
     def watch() -> None:
         with contextlib.suppress(EOFError, OSError):
             lifeline.recv_bytes()
-        os._exit(0)
+        os.killpg(0, signal.SIGKILL)  # this process, and what it has started
 
     threading.Thread(target=watch, name="lifeline", daemon=True).start()

@@ -7,7 +7,6 @@ function, supervise.py listens, and this file turns what came back into a Run, o
 from __future__ import annotations
 
 import pickle
-import signal
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -182,7 +181,7 @@ def _end(ranks: Sequence[Rank], *, at_once: bool) -> None:
     """No process of the run is left when this returns."""
     for rank in ranks:
         if at_once:
-            rank.process.signal(signal.SIGKILL)
+            rank.process.kill()
         rank.process.release()
     deadline = time.monotonic() + _EXIT_S
     for rank in ranks:

@@ -9,10 +9,12 @@ rank-2.value       what rank 2 returned (cloudpickle)
 
 import os
 import shutil
+import socket
 import tempfile
 from pathlib import Path
 
-_PREFIX = "labkit-run-"
+# With the host's name: containers may share a /tmp, and do not see each other's processes.
+_PREFIX = f"labkit-run-{socket.gethostname()}-"
 
 
 class RunDirectory:

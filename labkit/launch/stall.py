@@ -13,31 +13,47 @@ _LONGEST_LOOK_S = 4.0
 
 
 class StallWatch:
-    """Looks at the journals when ranks are silent; less often the longer they are."""
+    """Looks at the journals when no rank reports; less often the longer that lasts."""
 
     def __init__(self, supervisor: Supervisor, stall_s: float | None) -> None:
         """stall_s: how long all ranks may wait without progress; None: no limit."""
         self._supervisor = supervisor
         self._stall_s = stall_s
-        self.next_look_s = _FIRST_LOOK_S
         self._progress = -1
-        self._progress_at_s = time.monotonic()
+        self._suspicion: str | None = None
+        self.news()
 
     def news(self) -> None:
-        """A rank said something."""
-        self.next_look_s = _FIRST_LOOK_S
+        """A rank reported something."""
+        self._look_s = _FIRST_LOOK_S
+        self._next_look_at_s = time.monotonic() + self._look_s
         self._progress_at_s = time.monotonic()
 
+    @property
+    def next_look_s(self) -> float:
+        """Seconds until the next look is due."""
+        return max(self._next_look_at_s - time.monotonic(), 0)
+
     def look(self) -> str | None:
-        """Why the run cannot end any more, or None."""
+        """Why the run cannot end any more, once it is due and two looks agree; or None."""
+        if self.next_look_s > 0:
+            return None
         supervisor = self._supervisor
         stages = [rank.stage for rank in supervisor.ranks]
         if self._stall_s is None:
-            self.next_look_s = min(2 * self.next_look_s, _LONGEST_LOOK_S)
-            if Stage.RETURNED not in stages:
-                return None  # nothing could be proved: spare the reading
+            self._look_s = min(2 * self._look_s, _LONGEST_LOOK_S)
+        self._next_look_at_s = time.monotonic() + self._look_s
+        if self._stall_s is None and Stage.RETURNED not in stages:
+            return None  # nothing could be proved: spare the reading
         supervisor.read_journals()
-        return doctor.cannot_come(stages, supervisor.timeline) or self._stalled(stages)
+        # A rank whose function returned may have left a thread that still communicates.
+        before, self._suspicion = (
+            self._suspicion,
+            doctor.cannot_come(stages, supervisor.timeline),
+        )
+        if self._suspicion is not None and self._suspicion == before:
+            return self._suspicion
+        return self._stalled(stages)
 
     def _stalled(self, stages: list[Stage]) -> str | None:
         timelines = self._supervisor.timeline

@@ -77,7 +77,10 @@ class Supervisor:
         ]
 
     def listen(self, timeout_s: float) -> bool:
-        """Wait for the next word of any rank and take it in; False when none came in time."""
+        """Wait for the next word of any rank and take it in; whether one reported something.
+
+        What ranks print is taken in too, but is no report: a deadlock may be talkative.
+        """
         handles: dict[object, Rank] = {}
         for rank in self.ranks:
             if not rank.output.ended:
@@ -85,13 +88,15 @@ class Supervisor:
             if rank.is_active:
                 handles[rank.process.control] = rank
                 handles[rank.process.process.sentinel] = rank
+        has_reported = False
         heard = connection.wait(list(handles), max(timeout_s, 0))  # type: ignore[arg-type]
         for handle in heard:
             rank = handles[handle]
             rank.output.read()
             if handle is not rank.output.pipe and rank.is_active:
                 self._take_report(rank)
-        return bool(heard)
+                has_reported = True
+        return has_reported
 
     def _take_report(self, rank: Rank) -> None:
         control = rank.process.control
@@ -150,7 +155,8 @@ class Supervisor:
             return ""  # still on its way to its first line
         text = path.read_text(errors="replace")
         for thread in text.split("\n\n"):
-            if "in rank_main" in thread:
+            # faulthandler stops after 100 frames: then only its mark of the thread is left.
+            if "in rank_main" in thread or ("Current thread" in thread and "  ..." in thread):
                 lines = thread.strip().splitlines()[1:]  # innermost first, below a heading
                 own = list(takewhile(lambda line: "labkit/launch/rank.py" not in line, lines))
                 return sources.with_cells_named("\n".join(reversed(own)))

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from labkit import Deadlock, RankError, RunTimeout, run
+from labkit.collectives import ring_all_reduce
 
 
 def raise_on(world, culprit):
@@ -60,15 +61,69 @@ def test_what_follows_on_other_ranks_is_a_consequence():
     assert all("waits in barrier #1" in text for text in consequences.values())
 
 
-def test_an_earlier_exception_beats_its_consequences_whatever_their_order():
-    def fail_after_peers(world):
-        if world.rank == 0:
-            os.close(1)  # nothing is printed, nothing is communicated
-            raise KeyError("first")
-        world.all_reduce(torch.ones(1))
+WAYS_TO_BE_BUSY = {
+    "blocking": lambda world: world.all_reduce(torch.ones(10**6)),
+    "ring": lambda world: ring_all_reduce(torch.ones(10**6), world),
+    "in flight": lambda world: [
+        pending.wait()
+        for pending in [world.all_reduce(torch.ones(10**5), wait=False) for _ in range(6)]
+    ],
+    "past the group": lambda world: torch.distributed.all_reduce(torch.ones(10**6)),
+}
 
-    with pytest.raises(RankError, match="rank 0 raised KeyError"):
-        run(fail_after_peers, 4)
+
+@pytest.mark.parametrize("death", ["exit", "kill"])
+@pytest.mark.parametrize("busy", WAYS_TO_BE_BUSY)
+def test_a_death_is_blamed_and_not_the_broken_connections_that_follow(busy, death):
+    def dies_among_busy_ranks(world):
+        for step in range(50):
+            if world.rank == 1 and step == 3:
+                os._exit(5) if death == "exit" else os.kill(os.getpid(), signal.SIGKILL)
+            WAYS_TO_BE_BUSY[busy](world)
+
+    with pytest.raises(RankError, match="rank 1 died"):
+        run(dies_among_busy_ranks, 3)
+
+
+def test_an_exception_that_only_the_rank_knows_is_still_told():
+    def raises_its_own(world):
+        import sys as modules
+        import types
+
+        module = modules.modules["only_here"] = types.ModuleType("only_here")
+        exec("class Odd(Exception): pass", module.__dict__)
+        raise module.Odd("seen nowhere else")
+
+    with pytest.raises(RankError, match="raised Odd.*seen nowhere else"):
+        run(raises_its_own, 1)
+
+
+def test_a_signal_without_a_name_is_told_by_number():
+    def ends_by_a_realtime_signal(world):
+        os.kill(os.getpid(), 36)
+        time.sleep(10)
+
+    with pytest.raises(RankError, match="(?i)signal|SIGRT"):
+        run(ends_by_a_realtime_signal, 1)
+
+
+def test_what_a_rank_has_started_ends_with_it():
+    def starts_a_child(world, fails):
+        child = subprocess.Popen(["sleep", "77"])
+        print("child", child.pid)
+        if fails:
+            raise ValueError("failed")
+
+    for fails in (False, True):
+        try:
+            log = run(starts_a_child, 1, (fails,)).logs[0]
+        except RankError as error:
+            log = error.logs[0]
+        child = int(log.split()[-1])
+        deadline = time.monotonic() + 3
+        while is_alive(child) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert not is_alive(child)
 
 
 def test_a_killed_rank_is_named_with_its_signal():
@@ -141,6 +196,34 @@ def test_a_message_that_a_returned_rank_never_sent_is_found_at_once():
 
     with pytest.raises(Deadlock, match="rank 0 waits in recv #1 from rank 1"):
         run(waits_in_vain, 2, timeout=20)
+
+
+def test_a_talkative_deadlock_is_found_too():
+    def waits_and_prints(world):
+        if world.rank == 0:
+            return
+        threading.Thread(
+            target=lambda: [(print("still here"), time.sleep(0.05)) for _ in range(400)],
+            daemon=True,
+        ).start()
+        world.recv(torch.empty(1), src=0)
+
+    began = time.monotonic()
+    with pytest.raises(Deadlock, match="rank 1 waits in recv #1 from rank 0"):
+        run(waits_and_prints, 2, timeout=20)
+    assert time.monotonic() - began < 10
+
+
+def test_only_a_rank_that_is_needed_is_missed():
+    def the_root_is_late(world):
+        if world.rank == 0:
+            time.sleep(2)
+            world.gather(torch.ones(1))
+        if world.rank == 1:
+            world.gather(torch.ones(1))
+
+    with pytest.raises(Deadlock, match="rank 0 waits in gather #1"):
+        run(the_root_is_late, 3, timeout=20)
 
 
 def test_a_timeout_says_where_each_rank_is():
@@ -235,6 +318,29 @@ def test_stop_returns_within_a_second_with_every_stack(tmp_path):
     assert "ranks 1, 2 and 3 wait in all_reduce #1" in rest
     assert "rank 0 waits in recv #1 from rank 1" in rest
     assert rest.count("in deadlocked") == 2, "each distinct stack once"
+
+
+STOPPED_EARLY = """
+import os, signal, sys, threading, time, labkit
+labkit.warm_up()
+os.setpgrp()
+time.sleep({delay})
+threading.Timer(0.0, lambda: os.killpg(0, signal.SIGINT)).start()
+try:
+    labkit.run(lambda world: time.sleep(30), 2, timeout=60)
+except KeyboardInterrupt:
+    print(labkit.run(lambda world: world.rank, 2, timeout=60).values)
+"""
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.3])
+def test_stop_while_the_fork_server_imports_spoils_nothing(tmp_path, delay):
+    script = tmp_path / "stopped_early.py"
+    script.write_text(
+        STOPPED_EARLY.format(delay=delay).replace("labkit.warm_up", "labkit.launch.warm_up")
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=90)
+    assert done.stdout.strip() == "[0, 1]", done.stderr
 
 
 ORPHANED = """

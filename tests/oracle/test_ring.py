@@ -90,6 +90,7 @@ def misused(world):
     for call in (
         lambda: ring_all_reduce(torch.ones(3).bool(), world),
         lambda: ring_all_reduce(torch.ones(3), world, out=torch.ones(4)),
+        lambda: ring_all_reduce(torch.ones(3).to(torch.float8_e4m3fn), world),
         lambda: ring_all_gather(torch.ones(9), 3, world),
     ):
         try:
@@ -100,7 +101,8 @@ def misused(world):
 
 
 def test_wrong_calls_are_refused():
-    boolean, out, segment = run(misused, 2).values[0]
+    boolean, out, no_sum, segment = run(misused, 2).values[0]
     assert "booleans have no sum" in boolean
     assert "out must be contiguous and like x, (3,)" in out
+    assert "torch cannot add torch.float8_e4m3fn" in no_sum
     assert "rank 0 of 2 holds 2 of 3 elements, but its segment has 9" in segment

@@ -1,6 +1,5 @@
 """The grader of ring_all_reduce: what it must accept, and what its parts can tell apart."""
 
-import random
 from pathlib import Path
 
 import pytest
@@ -9,12 +8,6 @@ import torch
 from labkit.grade import check, provenance
 from labkit.grade.evidence import Case, CaseEvidence
 from labkit.grade.exchange import Record
-from labkit.grade.graders.ring_inputs import (
-    expected_sum,
-    holds_whole_numbers,
-    is_wrong,
-    random_cases,
-)
 from labkit.grade.graders.ring_messages import is_within_budget
 from labkit.grade.graders.ring_values import wrong_values
 from labkit.grade.workspace import Workspace
@@ -66,9 +59,28 @@ def blocking_with_even_ranks_first(x, group):
     return total.view(x.shape)
 
 
+def with_all_receives_posted_first_and_a_region_of_its_own(x, group):
+    """Each receive has a buffer of its own; the region has the name that a case might have."""
+    n, rank = group.size, group.rank
+    total = x.flatten().clone()
+    segments = total.tensor_split(n)
+    order = [segments[(rank - step - 1) % n] for step in range(2 * (n - 1))]
+    incoming = [group.irecv(torch.empty_like(ours), (rank - 1) % n) for ours in order]
+    outgoing = []
+    with group.region("case 0"):
+        for step, ours in enumerate(order):
+            outgoing.append(group.isend(segments[(rank - step) % n].clone(), (rank + 1) % n))
+            arrived = incoming[step].wait()
+            ours.copy_(ours + arrived if step < n - 1 else arrived)
+    for pending in outgoing:
+        pending.wait()
+    return total.view(x.shape)
+
+
 @pytest.mark.parametrize(
     "program",
     [
+        with_all_receives_posted_first_and_a_region_of_its_own,
         leftwards_with_the_longer_segments_last_and_empty_ones_skipped,
         blocking_with_even_ranks_first,
     ],
@@ -102,44 +114,6 @@ def test_the_ring_of_tensor_split_is_within_budget(n, numel):
 def test_other_messages_are_not(sizes, fault):
     assert is_within_budget([3, 2, 2, 3], [3, 2, 2])
     assert not is_within_budget(sizes, [3, 2, 2]), fault
-
-
-def test_inputs_cover_what_rings_trip_over():
-    cases = random_cases(3, random.Random(0))
-    inputs = [case.arguments[0][0] for case in cases]
-    assert {0, 1, 2} <= {x.numel() for x in inputs}
-    assert max(x.numel() for x in inputs) > 20_000, "hidden traffic must stand out"
-    assert len({x.dtype for x in inputs}) == 5
-    assert {x.dim() for x in inputs} == {0, 1, 2, 3}
-    assert sum(not x.is_contiguous() for x in inputs) == 2
-    assert sum(any(case.delays_s) for case in cases) == 2
-    assert inputs[0].numel() % 3 == 0 and inputs[1].numel() % 3, "plain ones first"
-
-
-def test_inputs_come_from_the_seed_alone():
-    ours, theirs, others = (random_cases(3, random.Random(seed)) for seed in (1, 1, 2))
-    for mine, again in zip(ours, theirs):
-        assert mine.label == again.label and mine.delays_s == again.delays_s
-        for rank in range(3):
-            assert torch.equal(mine.arguments[rank][0], again.arguments[rank][0])
-    assert [case.label for case in ours] != [case.label for case in others]
-
-
-@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
-def test_sums_in_any_order_are_accepted_and_a_lost_summand_is_not(world_size):
-    for case in random_cases(world_size, random.Random(world_size)):
-        inputs = [arguments[0] for arguments in case.arguments]
-        total, tolerance = expected_sum(case)
-        for order in (inputs, inputs[::-1]):
-            summed = order[0].clone()
-            for x in order[1:]:
-                summed += x
-            assert summed.dtype == inputs[0].dtype
-            assert not is_wrong(summed, total, tolerance).any(), case.label
-        if holds_whole_numbers(inputs[0]):
-            assert not tolerance.any()
-        changed = inputs[0] != 0
-        assert is_wrong(summed - inputs[0], total, tolerance)[changed.flatten()].all(), case.label
 
 
 def evidence_of(inputs, outputs):

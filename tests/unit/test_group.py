@@ -113,25 +113,29 @@ def test_a_pending_gives_the_same_result_every_time():
 
 DTYPES = [torch.uint8, torch.int8, torch.int32, torch.int64, torch.float16, torch.bfloat16]
 DTYPES += [torch.float32, torch.float64, torch.complex64, torch.complex128, torch.bool]
+ONLY_MOVED = [torch.bool, torch.int16, torch.uint16, torch.uint32, torch.float8_e4m3fn]
 
 
 def move_dtypes(world):
     results = []
-    for dtype in DTYPES:
-        x = torch.ones(3, dtype=dtype)
-        total = None if dtype is torch.bool else world.all_reduce(x)
+    for dtype in [*DTYPES, *ONLY_MOVED]:
+        x = torch.ones(4).to(dtype)
+        total = None if dtype in ONLY_MOVED else world.all_reduce(x)
         right, left = (world.rank + 1) % world.size, (world.rank - 1) % world.size
         sending = world.isend(x, right)
-        received = world.recv(torch.zeros(3, dtype=dtype), left)
+        received = world.recv(torch.zeros(4).to(dtype), left)
         sending.wait()
-        results.append((x, total, received))
+        moved = [world.broadcast(x), world.all_to_all(x), world.all_gather(x)[:4]]
+        moved.append(world.gather(x, root=1)[4:] if world.rank == 1 else x)
+        moved.append(world.scatter(x if world.rank == 0 else None, out=x[:2].clone()))
+        results.append((x.float(), total, [y.float() for y in (received, *moved)]))
     return results
 
 
 def test_every_dtype_travels():
-    for x, total, received in run(move_dtypes, 2).values[1]:
-        assert torch.equal(received, x)
-        assert total is None or torch.equal(total, x + x)
+    for x, total, moved in run(move_dtypes, 2).values[1]:
+        assert all(torch.equal(y, x[: len(y)]) for y in moved)
+        assert total is None or torch.equal(total.float(), x + x)
 
 
 def uneven_all_to_all(world):
@@ -168,6 +172,46 @@ def test_split_makes_groups_that_reduce_on_their_own():
     assert [value[4] for value in values] == [None, *[[1, 2, 3, 4]] * 4]
 
 
+def overlapping_groups(world):
+    """Members of each group have been in different numbers of groups before."""
+    sums = []
+    for members in [(0, 1), (0, 2), (1, 2), (0, 1, 3), (2, 3)]:
+        group = world.split(0 if world.rank in members else None)
+        sums.append(None if group is None else group.all_reduce(torch.tensor(world.rank)).item())
+    return sums, world.split(world.rank < 2).ranks
+
+
+def test_groups_may_overlap():
+    values = run(overlapping_groups, 4, timeout=15).values
+    assert [sums for sums, _ in values] == [
+        [1, 2, None, 4, None],
+        [1, None, 3, 4, None],
+        [None, 2, 3, None, 5],
+        [None, None, None, 4, 5],
+    ]
+    assert [ranks for _, ranks in values] == [(0, 1), (0, 1), (2, 3), (2, 3)]
+
+
+def forget_the_send(world):
+    if world.rank == 0:
+        world.isend(torch.ones(1000), dst=1)
+        return None
+    return world.recv(torch.zeros(1000), src=0).sum().item()
+
+
+def test_a_send_that_nobody_waits_for_arrives():
+    assert run(forget_the_send, 2, timeout=15).values == [None, 1000]
+
+
+def reduce_into_a_transposed_view(world):
+    x = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    return world.all_reduce(x, out=x.t())
+
+
+def test_out_may_overlap_with_x():
+    assert run(reduce_into_a_transposed_view, 1).values[0].tolist() == [[1, 2], [3, 4]]
+
+
 REFUSED = [
     (lambda world: world.send(torch.ones(1), dst=2), "dst=2 is not a rank of this group of 2"),
     (lambda world: world.send(torch.ones(1), dst=world.rank), "is this rank itself"),
@@ -177,6 +221,9 @@ REFUSED = [
     (lambda world: world.all_reduce(torch.ones(1).bool()), "not defined on booleans"),
     (lambda world: world.all_reduce(torch.ones(1).int(), "mean"), "mean of torch.int32"),
     (lambda world: world.all_reduce(torch.ones(1) * 1j, "max"), "no order"),
+    (lambda world: world.all_reduce(torch.ones(1).short()), "gloo cannot reduce torch.int16"),
+    (lambda world: world.split(0.5), "color=0.5: give a whole number"),
+    (lambda world: world.all_to_all(torch.tensor(1.0), [1, 0], [1, 0]), "pass x[None]"),
     (lambda world: world.all_reduce(torch.ones(1), out=torch.ones(2)), "out has shape"),
     (lambda world: world.all_reduce(torch.ones(1, device="meta")), "is on meta"),
     (lambda world: world.reduce_scatter(torch.ones(3)), "cannot cut a tensor of shape"),
@@ -225,7 +272,7 @@ def default_group(world):
 def test_the_default_group_is_torch_distributeds():
     result = run(default_group, 3)
     assert result.values == [3, 3, 3]
-    assert result.timeline[0].operations == [], "without labkit's world there is no journal"
+    assert [op.name for op in result.timeline[0].operations] == ["all_reduce #1"], "the same world"
 
 
 def test_a_failed_pending_says_so_again():

@@ -1,6 +1,7 @@
 """The journal: written before the operation, read back whole, with the reader's own line."""
 
 import inspect
+import threading
 
 import pytest
 import torch
@@ -89,7 +90,7 @@ def test_the_site_is_where_the_group_was_called_and_the_origin_is_the_readers_li
 def test_groups_are_told_apart(talked):
     barriers = [timeline.operations[-1] for timeline in talked.timeline]
     assert [barrier.group for barrier in barriers] == [(0, 2), (1,), (0, 2)]
-    assert [barrier.group_name for barrier in barriers] == ["world.0", "world.1", "world.0"]
+    assert [barrier.group_name for barrier in barriers] == ["world.1.0", "world.1.1", "world.1.0"]
 
 
 def test_regions_and_operations_share_one_clock(talked):
@@ -118,3 +119,70 @@ def test_a_failed_runs_journal_is_evidence():
     kinds = [[op.kind for op in timeline.operations] for timeline in caught.value.timeline]
     assert kinds == [["all_reduce"], ["all_reduce", "broadcast"]]
     assert caught.value.timeline[1].operations[1].done_s is None
+
+
+def test_two_groups_of_the_same_color_are_told_apart():
+    def splits_twice(world):
+        first, second = world.split(0), world.split(0)
+        first.barrier()
+        second.barrier()
+
+    (operations, _) = (timeline.operations for timeline in run(splits_twice, 2).timeline)
+    assert [op.group_name for op in operations[-2:]] == ["world.1.0", "world.2.0"]
+
+
+def test_reading_is_safe_while_a_rank_writes(tmp_path):
+    journal = Journal(tmp_path / "rank-0", num_records=8)
+    world = journal.group("world", (0,))
+    is_over = threading.Event()
+
+    def write():
+        for number in range(20_000):
+            x = torch.empty(number % 50)
+            journal.post("barrier", world, 1, x, sent_bytes=0, received_bytes=0, blocking=True)
+            if is_over.is_set():
+                return
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for _ in range(30):
+            for operation in read_journal(tmp_path / "rank-0").operations:
+                assert (operation.dtype, operation.shape) == ("float32", (operation.index % 50,))
+    finally:
+        is_over.set()
+        writer.join()
+
+
+def test_names_are_right_when_threads_write(tmp_path):
+    journal = Journal(tmp_path / "rank-0", num_records=8)
+    world = journal.group("world", (0,))
+
+    def write(numel):
+        for extra in range(200):
+            x = torch.empty(numel + extra)
+            record = journal.post(
+                "send", world, numel + extra, x, sent_bytes=0, received_bytes=0, blocking=True
+            )
+            journal.done(record)
+
+    writers = [threading.Thread(target=write, args=(1000 * number,)) for number in range(4)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    operations = read_journal(tmp_path / "rank-0").operations
+    assert len(operations) == 800
+    assert all(operation.shape == (operation.sequence,) for operation in operations)
+    assert all(operation.done_s is not None for operation in operations)
+
+
+def test_equal_functions_of_two_files_are_told_apart(tmp_path):
+    journal = Journal(tmp_path / "rank-0")
+    world = journal.group("world", (0,))
+    for file in ("first.py", "second.py"):
+        namespace = {"journal": journal, "world": world, "x": torch.ones(1)}
+        source = "journal.post('send', world, 1, x, sent_bytes=0, received_bytes=0, blocking=True)"
+        exec(compile(source, file, "exec"), namespace)
+    operations = read_journal(tmp_path / "rank-0").operations
+    assert [operation.origin.file for operation in operations] == ["first.py", "second.py"]

@@ -1,6 +1,7 @@
 """run: what it takes, what it shows, what it returns."""
 
 import os
+import socket
 import subprocess
 import sys
 
@@ -147,11 +148,14 @@ def test_folders_of_dead_drivers_are_swept(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    (tmp_path / f"labkit-run-{ended.pid}-abc").mkdir()
-    mine = tmp_path / f"labkit-run-{os.getpid()}-abc"
+    host = socket.gethostname()
+    (tmp_path / f"labkit-run-{host}-{ended.pid}-abc").mkdir()
+    another_hosts = tmp_path / f"labkit-run-not-{host}-{ended.pid}-abc"
+    another_hosts.mkdir()
+    mine = tmp_path / f"labkit-run-{host}-{os.getpid()}-abc"
     mine.mkdir()
     run(lambda world: None, 1)
-    assert list(tmp_path.iterdir()) == [mine]
+    assert set(tmp_path.iterdir()) == {mine, another_hosts}
 
 
 def test_the_package_exports_what_a_reader_starts_with():

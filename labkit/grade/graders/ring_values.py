@@ -10,6 +10,8 @@ from labkit.grade.outcome import Finding, Outcome
 
 Tensor = torch.Tensor
 _Recognised = tuple[str, str, int]  # diagnosis, explanation, hint
+_NEAR = 2**-7  # bfloat16's rounding of a few sums, relative to the largest
+_BEYOND_CHANCE = 16
 
 
 def wrong_values(evidence: CaseEvidence) -> Finding | None:
@@ -22,6 +24,7 @@ def wrong_values(evidence: CaseEvidence) -> Finding | None:
     name, explanation, hint = (
         _reads_too_early(outputs)
         or _average(outputs, total)
+        or _loses_digits(outputs, total)
         or _ignores_remainder(masks)
         or _from_messages(evidence, masks)
         or ring_provenance.recognise(evidence, outputs)
@@ -64,9 +67,15 @@ def _first_wrong(
     rank = next(rank for rank, mask in enumerate(masks) if mask.any())
     index = int(masks[rank].nonzero()[0])
     got, wanted = outputs[rank].flatten()[index].item(), total.flatten()[index].item()
-    values = f"got {got:.7g}, expected {wanted:.7g}"
+    values = f"got {_digits(got)}, expected {_digits(wanted)}"
     count = f"{int(masks[rank].sum())} of {masks[rank].numel()} elements are wrong on this rank"
     return f"{evidence.label}: rank {rank}, index {index}: {values} ({count})"
+
+
+def _digits(value: complex) -> str:
+    """Whole numbers in full: a wrong one may differ in its last digit only."""
+    is_whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+    return f"{value:.0f}" if is_whole else f"{value:.7g}"
 
 
 def _reads_too_early(outputs: list[Tensor]) -> _Recognised | None:
@@ -91,6 +100,23 @@ def _average(outputs: list[Tensor], total: Tensor) -> _Recognised | None:
         f"every element is 1/{n} of the sum. The contract is the sum: a caller who wants the mean "
         "divides, and one who wants the sum cannot undo a division of integers",
         1,
+    )
+
+
+def _loses_digits(outputs: list[Tensor], total: Tensor) -> _Recognised | None:
+    """Everything nearly right, in a number of elements that rules out chance."""
+    wide = total.to(torch.complex128 if total.is_complex() else torch.float64)
+    near = _NEAR * wide.abs().max() if total.numel() else torch.tensor(0.0)
+    if total.numel() < _BEYOND_CHANCE or not all(
+        ((output.to(wide.dtype) - wide).abs() <= near).all() for output in outputs
+    ):
+        return None
+    return (
+        "loses digits on the way",
+        f"every sum is nearly right, and x's own dtype, {outputs[0].dtype}, holds all of them "
+        "exactly: they were added, or passed on, in a dtype that does not, such as integers as "
+        "floating-point numbers. Make buffers with empty_like or new_empty, and convert nothing",
+        3,
     )
 
 
