@@ -53,7 +53,9 @@ def check(
     name: Annotated[str | None, typer.Argument(help="The exercise; all, if left out.")] = None,
     file: Annotated[Path | None, typer.Option(help="Another file with the code.")] = None,
     seed: Annotated[int | None, typer.Option(help="Repeat the inputs of a check.")] = None,
-    timeout: Annotated[float, typer.Option(help="Seconds for each world size.")] = 10.0,
+    timeout: Annotated[
+        float, typer.Option(min=0.1, max=86400, help="Seconds for each world size.")
+    ] = 10.0,
 ) -> None:
     """Grade an exercise on real ranks."""
     if name is None and file is not None:

@@ -150,6 +150,8 @@ class Batches:
 
     def at(self, step: int) -> Batch:
         """The global batch of a step: windows at random places, the same on every rank."""
+        if not isinstance(step, int) or step < 0:
+            raise ValueError(f"step={step!r}: steps are counted 0, 1, 2, ...")
         generator = torch.Generator().manual_seed(zlib.crc32(f"{self.seed}/{step}".encode()))
         num_starts = len(self.corpus) - self.context
         starts_B = torch.randint(num_starts, (self.num_sequences, 1), generator=generator)

@@ -39,8 +39,10 @@ class GPTConfig:
     def __post_init__(self) -> None:
         for field in fields(self):
             size = getattr(self, field.name)
-            if size is not None and size < 1:
-                raise ValueError(f"{field.name}={size}: a GPT needs at least 1; try 1 or more")
+            if field.name == "ffn" and size is None:
+                continue
+            if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+                raise ValueError(f"{field.name}={size!r}: give a whole number, 1 or more")
         if self.hidden % self.num_heads:
             raise ValueError(
                 f"num_heads={self.num_heads} does not divide hidden={self.hidden}, and heads are "

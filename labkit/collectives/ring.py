@@ -104,6 +104,8 @@ def ring_all_gather(segment: torch.Tensor, numel: int, group: Group | None = Non
 
 
 def _result(x: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
+    if not isinstance(x, torch.Tensor):
+        raise TypeError(f"expected a tensor, got {x!r}; wrap numbers as torch.tensor({x!r})")
     if x.dtype == torch.bool:
         raise TypeError("booleans have no sum; pass x.int(), and compare the result with 0")
     try:

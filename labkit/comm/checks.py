@@ -33,6 +33,16 @@ def tensor(x: torch.Tensor, group: Member) -> torch.Tensor:
     return x.detach()
 
 
+def target(buffer: torch.Tensor, group: Member) -> torch.Tensor:
+    """`buffer` as something that can be written to, without its autograd history."""
+    x = tensor(buffer, group)
+    if x.is_conj() or x.is_neg():
+        raise ValueError("a lazily conjugated tensor cannot be filled; pass x.resolve_conj()")
+    if any(stride == 0 and size > 1 for stride, size in zip(x.stride(), x.shape, strict=True)):
+        raise ValueError("an expanded tensor cannot be filled, its elements share memory; clone it")
+    return x
+
+
 def member(rank: int, group: Member, role: str) -> None:
     """`rank` is a number in the group."""
     if not isinstance(rank, int) or not 0 <= rank < group.size:
@@ -54,7 +64,7 @@ def peer(rank: int, group: Member, role: str) -> None:
 
 def reduce_op(op: str, x: torch.Tensor) -> dist.ReduceOp:
     """The backend's operation for `op`, if it is defined on x's dtype."""
-    if op not in _REDUCE_OPS:
+    if not isinstance(op, str) or op not in _REDUCE_OPS:
         raise ValueError(f"op={op!r} is not a reduction; choose one of {', '.join(_REDUCE_OPS)}")
     if x.dtype == torch.bool:
         raise TypeError(
@@ -95,9 +105,10 @@ def splits(given: Sequence[int] | None, x: torch.Tensor, group: Member, role: st
                 f"{tuple(x.shape)} into equal blocks; say how with send_splits and recv_splits"
             )
         return [x.shape[0] // group.size] * group.size
-    if len(given) != group.size or any(rows < 0 for rows in given):
+    is_sizes = isinstance(given, Sequence) and all(isinstance(n, int) and n >= 0 for n in given)
+    if not is_sizes or len(given) != group.size:
         raise ValueError(
-            f"{role}={list(given)} needs one number of rows, 0 or more, "
+            f"{role}={given!r} needs one number of rows, 0 or more, "
             f"for each of the {group.size} ranks"
         )
     if role == "send_splits" and sum(given) != x.shape[0]:
@@ -110,7 +121,7 @@ def splits(given: Sequence[int] | None, x: torch.Tensor, group: Member, role: st
 
 def output(out: torch.Tensor, shape: torch.Size, x: torch.Tensor, group: Member) -> torch.Tensor:
     """`out`, if a result of `shape` and of x's dtype fits in it."""
-    out = tensor(out, group)
+    out = target(out, group)
     if out.shape != shape or out.dtype != x.dtype:
         raise ValueError(
             f"out has shape {tuple(out.shape)} and {out.dtype}, but the result has shape "

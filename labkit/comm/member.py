@@ -53,6 +53,8 @@ class Member:
     @contextmanager
     def region(self, name: str) -> Iterator[None]:
         """Name a span of this rank's work, for the timeline: `with world.region("forward"):`."""
+        if not isinstance(name, str):
+            raise TypeError(f"region names a span of work: {name!r} is no text")
         record = self._journal.begin_region(name)
         try:
             yield

@@ -63,7 +63,7 @@ class PointToPoint(Member):
         )
 
     def _recv(self, buffer: torch.Tensor, src: int, *, blocking: bool) -> Any:
-        x = checks.tensor(buffer, self)
+        x = checks.target(buffer, self)
         checks.peer(src, self, "src")
         self._num_received[src] += 1
         record = self._journal.post(

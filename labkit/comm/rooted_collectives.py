@@ -69,7 +69,7 @@ class RootedCollectives(Member):
         x: (n*k, ...) on the root, None elsewhere. out: (k, ...) on every rank.
         Wire: the root sends every block but its own.
         """
-        out = checks.tensor(out, self)
+        out = checks.target(out, self)
         checks.member(root, self, "root")
         blocks = checks.blocks_to_scatter(x, out, root, self)
         options = c10d.ScatterOptions()

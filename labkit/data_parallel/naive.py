@@ -83,7 +83,13 @@ class NaiveDDP(nn.Module):
             raise ValueError(f"weight={weight} is no part of a whole; pass len(share) / len(batch)")
         for grad in self._gradients():
             grad.mul_(weight)  # before the sum, which in float16 may overflow where the mean fits
-            grad.copy_(self.all_reduce(grad, self.group))
+            total = self.all_reduce(grad, self.group)
+            if total.shape != grad.shape or total.dtype != grad.dtype:
+                raise ValueError(
+                    f"all_reduce returned {tuple(total.shape)} of {total.dtype} for a gradient "
+                    f"{tuple(grad.shape)} of {grad.dtype}; it must return the sum, of that form"
+                )
+            grad.copy_(total)
 
     def _gradients(self) -> list[Tensor]:
         trained = [(name, p.grad) for name, p in self.module.named_parameters() if p.requires_grad]

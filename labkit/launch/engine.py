@@ -45,10 +45,14 @@ class RankProcess:
 
     def kill(self) -> None:
         """End the process and whatever it has started."""
+        self.kill_descendants()
+        self.signal(signal.SIGKILL)  # it may not lead a group of its own yet
+
+    def kill_descendants(self) -> None:
+        """End what is in the process group that the rank leads."""
         if self.process.pid is not None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.process.pid, signal.SIGKILL)
-        self.signal(signal.SIGKILL)  # it may not lead a group of its own yet
 
     def release(self) -> None:
         """Let a rank that is done exit."""
@@ -60,6 +64,7 @@ class RankProcess:
         if self.process.is_alive():
             self.kill()
             self.process.join()
+        self.kill_descendants()
         for connection in (self.control, self.output):
             connection.close()
 

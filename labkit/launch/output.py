@@ -1,7 +1,6 @@
 """What ranks print: whole lines, named by rank, as they come."""
 
 import os
-import sys
 from multiprocessing.connection import Connection
 
 _MAX_SHOWN_LINES = 1000
@@ -65,7 +64,13 @@ class RankOutput:
         if not self._echo or self._num_shown > _MAX_SHOWN_LINES:
             return
         text = line.rstrip(b"\r").decode(errors="replace")
-        print(f"[rank {self.rank}] {text}")
+        self._print(text)
         if self._num_shown == _MAX_SHOWN_LINES:
-            print(f"[rank {self.rank}] ... the rest of its output is in logs[{self.rank}]")
-        sys.stdout.flush()
+            self._print(f"... the rest of its output is in logs[{self.rank}]")
+
+    def _print(self, text: str) -> None:
+        line = f"[rank {self.rank}] {text}"
+        try:
+            print(line, flush=True)
+        except UnicodeEncodeError:  # a terminal that knows only ASCII
+            print(line.encode("ascii", "backslashreplace").decode(), flush=True)

@@ -138,10 +138,15 @@ def _raised(error: BaseException) -> Raised:
         pickle.loads(exception)  # some exceptions can be dumped, but not loaded
     except Exception:
         exception = None
+    try:
+        message, text = str(error), "".join(traceback.format_exception(error))
+    except Exception as worse:
+        message = f"(its __str__ raises {type(worse).__name__})"
+        text = "".join(traceback.format_tb(trace)) + f"{type(error).__name__}: {message}"
     return Raised(
         type(error).__name__,
-        str(error),
-        "".join(traceback.format_exception(error)),
+        message,
+        text,
         _site_of(trace),
         exception,
         at_s,

@@ -6,6 +6,7 @@ function, supervise.py listens, and this file turns what came back into a Run, o
 
 from __future__ import annotations
 
+import inspect
 import pickle
 import time
 from collections.abc import Callable, Sequence
@@ -22,8 +23,10 @@ from labkit.launch.result import Run, Traffic
 from labkit.launch.run_directory import RunDirectory
 from labkit.launch.stall import StallWatch
 from labkit.launch.supervise import Rank, Supervisor
+from labkit.launch.uninterrupted import uninterrupted
 
 _EXIT_S = 0.5
+_LONGEST_TIMEOUT_S = 7 * 24 * 3600
 
 
 def run(
@@ -45,7 +48,7 @@ def run(
     KeyboardInterrupt) on Stop, and ValueError or TypeError for a call that cannot be made. No
     process is left behind in any case.
     """
-    if not isinstance(args, Sequence) or isinstance(args, str):
+    if not isinstance(args, Sequence) or isinstance(args, (str, bytes)):
         raise TypeError(f"args={args!r}: give the arguments after `world` as a tuple, ({args!r},)")
     return launch(fn, world_size, [args], timeout=timeout, device=device)
 
@@ -75,8 +78,9 @@ def launch(
         for number in range(world_size):
             # The backend's own timeout comes later than ours: the driver is the one who knows why.
             spec = RankSpec(number, world_size, device, directory, timeout + 10)
-            process = start_rank(spec)
-            ranks.append(Rank(process, RankOutput(number, process.output, echo)))
+            with uninterrupted():
+                process = start_rank(spec)
+                ranks.append(Rank(process, RankOutput(number, process.output, echo)))
         supervisor = Supervisor(ranks, directory)
         _listen_to_the_end(supervisor, started_s, timeout, stall)
         for rank in ranks:
@@ -85,10 +89,13 @@ def launch(
         has_returned = True
         return result
     finally:
-        for rank in ranks:
-            rank.output.finish()
-        _end(ranks, at_once=not has_returned)
-        directory.remove()
+        with uninterrupted():
+            try:
+                for rank in ranks:
+                    rank.output.finish()
+            finally:
+                _end(ranks, at_once=not has_returned)
+                directory.remove()
 
 
 def _checked(
@@ -101,8 +108,13 @@ def _checked(
         raise ValueError(f"world_size={world_size!r}: give the number of ranks, 1 or more")
     if len(args_by_rank) not in (1, world_size):
         raise ValueError(f"{len(args_by_rank)} sets of arguments for {world_size} ranks")
-    if not timeout > 0:
-        raise ValueError(f"timeout={timeout!r}: give a number of seconds above 0")
+    if inspect.iscoroutinefunction(fn) or inspect.isgeneratorfunction(fn):
+        raise TypeError(f"{fn!r} would only be begun: a rank calls a plain function, to its end")
+    is_number = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)
+    if not is_number or not 0 < timeout <= _LONGEST_TIMEOUT_S:
+        raise ValueError(
+            f"timeout={timeout!r}: give a number of seconds above 0, at most {_LONGEST_TIMEOUT_S}"
+        )
     num_gpus = torch.cuda.device_count()
     if device is None:
         return "cuda" if num_gpus >= world_size else "cpu"
@@ -138,7 +150,8 @@ def _listen_to_the_end(
             supervisor.examine()
             raise failure.rank_error(supervisor)
     except KeyboardInterrupt:
-        supervisor.examine()
+        with uninterrupted(quietly=True):
+            supervisor.examine()
         raise failure.interrupted(supervisor) from None
 
 

@@ -22,8 +22,14 @@ class RunDirectory:
 
     def __init__(self) -> None:
         """Make the folder; remove those of drivers that are no longer alive."""
-        _sweep(Path(tempfile.gettempdir()))
-        self.path = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-"))
+        try:
+            _sweep(Path(tempfile.gettempdir()))
+            self.path = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-"))
+        except OSError as error:
+            raise RuntimeError(
+                f"a run needs a folder for temporary files, and none can be made: {error}. Make "
+                "room there, or name another one in the environment variable TMPDIR"
+            ) from error
 
     @property
     def payload(self) -> Path:

@@ -98,6 +98,64 @@ def test_an_exception_that_only_the_rank_knows_is_still_told():
         run(raises_its_own, 1)
 
 
+def test_an_exception_that_cannot_be_shown_is_still_told():
+    class Unspeakable(Exception):
+        def __str__(self):
+            raise RuntimeError("no words")
+
+    def raises_it(world):
+        raise Unspeakable
+
+    with pytest.raises(RankError, match="raised Unspeakable.*its __str__ raises RuntimeError"):
+        run(raises_it, 1)
+
+
+def test_a_folder_for_temporary_files_is_asked_for(monkeypatch, tmp_path):
+    import tempfile
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    with pytest.raises(RuntimeError, match="TMPDIR"):
+        run(print, 1)
+
+
+HAMMERED = """
+import os, signal, threading, time, labkit
+labkit.run(lambda world: None, 2)
+def hammer(delay):
+    time.sleep(delay)
+    for _ in range(6):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.003)
+for delay in (0.0, 0.03, 0.06, 0.3):
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    presses = threading.Thread(target=hammer, args=(delay,))
+    presses.start()
+    try:
+        labkit.run(lambda world: time.sleep(30), 2, timeout=60)
+    except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    presses.join()
+signal.signal(signal.SIGINT, signal.default_int_handler)
+print(labkit.run(lambda world: world.rank, 2).values)
+"""
+
+
+def test_a_hammered_stop_key_leaves_nothing_behind(tmp_path):
+    script = tmp_path / "hammered.py"
+    script.write_text(HAMMERED)
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    done = subprocess.run(
+        [sys.executable, script],
+        env={**os.environ, "TMPDIR": str(folder)},
+        capture_output=True,
+        text=True,
+        timeout=90,
+    )
+    assert done.stdout.strip() == "[0, 1]", done.stderr
+    assert [path.name for path in folder.glob("labkit-run-*")] == []
+
+
 def test_a_signal_without_a_name_is_told_by_number():
     def ends_by_a_realtime_signal(world):
         os.kill(os.getpid(), 36)
@@ -325,7 +383,7 @@ import os, signal, sys, threading, time, labkit
 labkit.warm_up()
 os.setpgrp()
 time.sleep({delay})
-threading.Timer(0.0, lambda: os.killpg(0, signal.SIGINT)).start()
+threading.Timer(0.1, os.killpg, (0, signal.SIGINT)).start()
 try:
     labkit.run(lambda world: time.sleep(30), 2, timeout=60)
 except KeyboardInterrupt:

@@ -114,7 +114,7 @@ def test_no_sequences_at_all_give_no_logits():
 @pytest.mark.parametrize(
     ("sizes", "message"),
     [
-        ({"num_layers": 0}, "num_layers=0: a GPT needs at least 1"),
+        ({"num_layers": 0}, "num_layers=0: give a whole number"),
         ({"ffn": -4}, "ffn=-4"),
         ({"hidden": 64, "num_heads": 6}, "num_heads=6 does not divide hidden=64.*try num_heads=2"),
     ],

@@ -12,6 +12,10 @@ import labkit
 from labkit import run
 
 
+async def a_coroutine(world):
+    """Nothing that a rank could call to its end."""
+
+
 def test_values_logs_and_memory_are_by_rank():
     def fills(world, num_mib):
         print(f"rank {world.rank} of {world.size}")
@@ -123,6 +127,11 @@ def test_each_rank_computes_with_one_thread():
         (lambda: run(print, 2.0), "world_size=2.0"),
         (lambda: run(print, True), "world_size=True"),
         (lambda: run(print, 2, timeout=0), "timeout=0"),
+        (lambda: run(print, 2, timeout=float("inf")), "timeout=inf"),
+        (lambda: run(print, 2, timeout="3"), "timeout='3'"),
+        (lambda: run(print, 2, timeout=True), "timeout=True"),
+        (lambda: run(a_coroutine, 2), "would only be begun"),
+        (lambda: run(print, 2, args=b"ab"), "args=b'ab'"),
         (lambda: run(print, 2, device="tpu"), "choose 'cpu' or 'cuda'"),
         (lambda: run(print, 2, device="cuda"), "2 ranks on cuda need as many GPUs"),
         (lambda: run(print, 2, args=7), "args=7"),
