@@ -136,7 +136,10 @@ def _show_note(note: desk.Note) -> None:
     if note.is_code and sys.stdout.isatty():
         console.print(Syntax(note.text, "python", background_color="default"))
     else:
-        console.print(Text(note.text if note.is_code else _in_a_terminal(note.text)))
+        # Code that is piped to a file must come out as it is, not wrapped at 80 columns.
+        console.print(
+            Text(note.text if note.is_code else _in_a_terminal(note.text)), soft_wrap=note.is_code
+        )
 
 
 def _in_a_terminal(text: str) -> str:
@@ -176,3 +179,7 @@ def main() -> None:
             sys.exit(2)
         finally:
             _show_warnings(caught)
+
+
+if __name__ == "__main__":
+    main()

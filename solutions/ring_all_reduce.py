@@ -39,19 +39,20 @@ def ring_all_reduce(x: torch.Tensor, group: Group) -> torch.Tensor:
     total = x.flatten().clone()
     segments = total.tensor_split(n)  # views: writing to a segment writes to `total`
 
-    # Reduce-scatter: before step s, segment rank - s is the sum of the s + 1 ranks that end here.
+    # Reduce-scatter: before step s, segment rank - 1 - s is the sum of the s + 1 ranks that end
+    # here. After the last step segment rank is complete.
     for step in range(n - 1):
-        ours = segments[(rank - step - 1) % n]
+        ours = segments[(rank - 2 - step) % n]
         # Both are posted before either is waited for: a blocking send here deadlocks the ring.
-        outgoing = group.isend(segments[(rank - step) % n], right)
+        outgoing = group.isend(segments[(rank - 1 - step) % n], right)
         incoming = group.irecv(torch.empty_like(ours), left)
         ours += incoming.wait()
         outgoing.wait()
 
-    # All-gather: before step s, segment rank + 1 - s is complete here; pass it on.
+    # All-gather: before step s, segment rank - s is complete here; pass it on.
     for step in range(n - 1):
-        outgoing = group.isend(segments[(rank + 1 - step) % n], right)
-        incoming = group.irecv(segments[(rank - step) % n], left)
+        outgoing = group.isend(segments[(rank - step) % n], right)
+        incoming = group.irecv(segments[(rank - 1 - step) % n], left)
         incoming.wait()
         outgoing.wait()
     return total.view(x.shape)

@@ -39,8 +39,10 @@ _UNITS: dict[str, tuple[float, str]] = {
 _COUNTED = {"step", "message", "rank", "element", "operation", "send", "time", "token", "segment"}
 
 # Commas only before groups of three: "1,5 MB" must not be read as 15 MB.
-_NUMBER = r"[+-]?(?:\d{1,3}(?:,\d{3})+(?:\.\d*)?|\d[\d_]*\.?\d*|\.\d+)(?:e[+-]?\d+)?"
-_QUANTITY = re.compile(rf"\s*({_NUMBER})\s*(?:/\s*({_NUMBER}))?\s*([a-z%]*)\s*(/\s*s)?\s*", re.I)
+_NUMBER = r"[+-]?(?:\d{1,3}(?:[, ]\d{3})+(?:\.\d*)?|\d[\d_]*\.?\d*|\.\d+)(?:e[+-]?\d+)?"
+_QUANTITY = re.compile(
+    rf"\s*({_NUMBER})\s*(?:([/*x×])\s*({_NUMBER}))?\s*([a-z%]*)\s*(/\s*s)?\s*", re.I
+)
 
 
 class Quantity(NamedTuple):
@@ -51,7 +53,7 @@ class Quantity(NamedTuple):
 
 
 def parse_quantity(text: str) -> Quantity:
-    """The number that a person typed: `6`, `1,000`, `2/3`, `1.5 MB`, `4.9 ms`, `75%`, `9 GB/s`.
+    """The number that a person typed: `6`, `1,000`, `2/3`, `1.5 * 4e6`, `1.5 MB`, `75%`, `9 GB/s`.
 
     Raises ValueError, with examples of what is understood, for anything else.
     """
@@ -60,12 +62,14 @@ def parse_quantity(text: str) -> Quantity:
         raise ValueError(
             f"{text.strip()!r} is not a number I can read; try 6, 2/3, 1e9, 75%, 1.5 MB or 4.9 ms"
         )
-    numerator, denominator, unit, per_second = match.groups()
-    value = _number(numerator)
-    if denominator is not None:
-        if _number(denominator) == 0:
+    first, operator, second, unit, per_second = match.groups()
+    value = _number(first)
+    if operator == "/":
+        if _number(second) == 0:
             raise ValueError(f"{text.strip()!r} divides by zero; write the number itself")
-        value /= _number(denominator)
+        value /= _number(second)
+    elif operator is not None:
+        value *= _number(second)
     scale, dimension = _unit(unit)
     if per_second:
         if dimension != "bytes":
@@ -77,11 +81,13 @@ def parse_quantity(text: str) -> Quantity:
 
 
 def _number(digits: str) -> float:
-    return float(digits.replace(",", "").replace("_", ""))
+    return float(digits.replace(",", "").replace("_", "").replace(" ", ""))
 
 
 def _unit(unit: str) -> tuple[float, str]:
     lowered = unit.lower()
+    if re.fullmatch("[KMGT]b", unit):
+        raise ValueError(f"{unit} may mean bits; write {unit[0]}B for bytes")
     if lowered in _UNITS:
         return _UNITS[lowered]
     if lowered in _COUNTED or lowered.removesuffix("s") in _COUNTED:

@@ -27,6 +27,10 @@ def in_unit(number: float | str, unit: str) -> Quantity:
     if not isinstance(number, str):
         return Quantity(number * scale, dimension)
     quantity = parse_quantity(number)
+    if quantity.value < 0 and dimension in ("bytes", "seconds"):
+        raise ValueError(f"{number.strip()!r}: {dimension} cannot be negative")
+    if "%" in number and dimension:
+        raise ValueError(f"{number.strip()!r} of what? The question is in {dimension}")
     if quantity.dimension == dimension:
         return quantity
     if quantity.dimension == "":

@@ -67,8 +67,8 @@ class RingCost:
             ("each rank sends", calc.bytes_text(self.sent_bytes), f"2 x {n - 1}/{n} x D"),
             ("in messages", f"{self.num_messages:,}", f"{messages} (tensors x 2(n-1))"),
             ("time", calc.seconds_text(self.seconds), parts),
-            ("algbw", algbw, "D / time"),
-            ("busbw", busbw, f"algbw x 2 x {n - 1}/{n}: compare with the link"),
+            ("algbw", algbw, "algorithm bandwidth, D / time"),
+            ("busbw", busbw, f"bus bandwidth, algbw x 2 x {n - 1}/{n}: compare with the link"),
         ]
 
     def text(self) -> str:
@@ -84,7 +84,8 @@ def over_ranks(cost: RingCost, world_sizes: Iterable[int]) -> list[RingCost]:
 
 PRESETS = {
     # Illustrative round numbers; benchmarks show what this machine really does.
-    "laptop: 4 processes": RingCost(10e6, 4, 4, 1, 2e9, 50e-6),
+    # What benchmarks/ring.py shows for four processes on two cores, rounded.
+    "laptop: 4 processes": RingCost(10e6, 4, 4, 1, 0.5e9, 500e-6),
     "one node: 8 GPUs": RingCost(7e9, 2, 8, 1, 360e9, 5e-6),
     "cluster: 512 GPUs": RingCost(70e9, 2, 512, 100, 50e9, 10e-6),
 }

@@ -61,7 +61,7 @@ def _miscounted(factors_RKS: torch.Tensor) -> _Recognised:
     return (
         "off by one in the ring",
         f"on rank {rank}, segment {segment} lacks rank {source}'s contribution, though the number "
-        "of messages is right: a segment is passed on as complete before it is. After the "
-        "reduce-scatter, the complete segment on a rank is the next one, rank + 1, not its own",
+        "of messages is right: a segment is passed on as complete before it is. Where the "
+        "reduce-scatter ends depends on where it began: start the all-gather with that segment",
         2,
     )
