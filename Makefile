@@ -27,6 +27,10 @@ ifdef ANEW
 .PHONY: $(STAMP)
 endif
 
+# Without it JupyterLab asks, over the text, whether it may fetch news from the network.
+LAB_SETTINGS := $(VENV)/share/jupyter/lab/settings
+QUIET := {"@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": false}}
+
 # A kernel of this .venv, whatever kernels the user has elsewhere.
 export JUPYTER_PREFER_ENV_PATH := 1
 unexport JUPYTER_PATH
@@ -92,5 +96,6 @@ endif
 	$(PIP) install $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX),--constraint constraints.txt) $(TORCH)
 	$(PIP) install --quiet --constraint constraints.txt setuptools
 	$(PIP) install --quiet --constraint constraints.txt --no-build-isolation --editable '.[lab,dev]'
+	@mkdir -p $(LAB_SETTINGS) && echo '$(QUIET)' > $(LAB_SETTINGS)/overrides.json
 	@echo "$(TORCH_INDEX)" > $(VENV)/.torch-index
 	@echo "$(CURDIR)" > $(STAMP)

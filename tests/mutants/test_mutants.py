@@ -16,7 +16,7 @@ from labkit.grade.workspace import Workspace
 WORKSPACE = Workspace(Path(__file__).parents[2])
 MUTANTS = sorted(Path(__file__).parent.glob("*/*.py"))
 # A program that loops is ended by its timeout; nothing is learned from a longer one.
-SECONDS = {"hung": 5.0}
+SECONDS = {"hung": 3.5}
 
 
 def expected(mutant):
