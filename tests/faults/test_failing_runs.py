@@ -347,8 +347,10 @@ def test_a_rank_that_holds_pythons_lock_is_ended():
         run(spins_in_c, 2, timeout=1.5)
 
 
+# A program started in the background by a shell ignores SIGINT; these must not.
 STOPPED = """
 import os, signal, sys, threading, time, torch, labkit
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 def deadlocked(world):
     if world.rank:
@@ -380,7 +382,8 @@ def test_stop_returns_within_a_second_with_every_stack(tmp_path):
 
 STOPPED_EARLY = """
 import os, signal, sys, threading, time, labkit
-labkit.warm_up()
+signal.signal(signal.SIGINT, signal.default_int_handler)
+labkit.launch.warm_up()
 os.setpgrp()
 time.sleep({delay})
 threading.Timer(0.1, os.killpg, (0, signal.SIGINT)).start()
@@ -394,9 +397,7 @@ except KeyboardInterrupt:
 @pytest.mark.parametrize("delay", [0.0, 0.3])
 def test_stop_while_the_fork_server_imports_spoils_nothing(tmp_path, delay):
     script = tmp_path / "stopped_early.py"
-    script.write_text(
-        STOPPED_EARLY.format(delay=delay).replace("labkit.warm_up", "labkit.launch.warm_up")
-    )
+    script.write_text(STOPPED_EARLY.format(delay=delay))
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=90)
     assert done.stdout.strip() == "[0, 1]", done.stderr
 
