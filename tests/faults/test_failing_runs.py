@@ -383,8 +383,8 @@ def test_stop_returns_within_a_second_with_every_stack(tmp_path):
 STOPPED_EARLY = """
 import os, signal, sys, threading, time, labkit
 signal.signal(signal.SIGINT, signal.default_int_handler)
+os.setpgrp()  # Stop goes to a whole process group, as Jupyter sends it
 labkit.launch.warm_up()
-os.setpgrp()
 time.sleep({delay})
 threading.Timer(0.1, os.killpg, (0, signal.SIGINT)).start()
 try:

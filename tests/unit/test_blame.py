@@ -1,0 +1,65 @@
+"""Whose fault it was: deaths and errors of a rank's own before broken connections."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from labkit.comm import Operation, Site, Timeline
+from labkit.launch.doctor import Stage
+from labkit.launch.failure import _blame
+
+HERE = Site("cell.py", 1, "f")
+DONE = Operation(
+    index=0,
+    kind="all_reduce",
+    blocking=False,
+    group=(0, 1),
+    group_name="world",
+    sequence=1,
+    reduce="sum",
+    peer=None,
+    dtype="float32",
+    shape=(1,),
+    payload_bytes=4,
+    sent_bytes=4,
+    received_bytes=4,
+    site=HERE,
+    origin=HERE,
+    posted_s=0.0,
+    waited_s=0.1,
+    done_s=0.2,
+    failed=False,
+)
+BROKEN = replace(DONE, failed=True)
+PENDING = replace(DONE, waited_s=None, done_s=None)
+
+
+def culprit(*ranks):
+    supervisor = SimpleNamespace(
+        ranks=[SimpleNamespace(stage=stage, ended_s=ended_s) for stage, ended_s, _ in ranks],
+        timeline=[Timeline(list(operations)) for _, _, operations in ranks],
+    )
+    return min(range(len(ranks)), key=lambda number: _blame(supervisor, number))
+
+
+@pytest.mark.parametrize(
+    "peer",
+    [
+        (Stage.RAISED, 1.0, [DONE, BROKEN]),
+        (Stage.RAISED, 1.0, [BROKEN, PENDING, PENDING]),  # not the one that was posted last
+        (Stage.RAISED, 1.0, []),  # past the group: the journal does not know
+    ],
+)
+def test_a_death_is_blamed_though_its_peers_failed_before_it_was_noticed(peer):
+    assert culprit(peer, (Stage.DIED, 2.0, [DONE])) == 1
+    assert culprit((Stage.DIED, 2.0, [DONE]), peer) == 0
+
+
+def test_an_error_of_its_own_is_blamed_before_a_broken_communication():
+    broken = (Stage.RAISED, 1.0, [BROKEN])
+    assert culprit(broken, (Stage.RAISED, 2.0, [DONE])) == 1
+
+
+def test_of_two_errors_the_earlier_is_blamed():
+    assert culprit((Stage.RAISED, 2.0, [DONE]), (Stage.RAISED, 1.0, [DONE])) == 1
