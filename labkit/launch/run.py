@@ -15,15 +15,15 @@ from typing import Any
 import torch
 
 from labkit.comm import Timeline
-from labkit.launch import failure, payload
+from labkit.launch import payload
 from labkit.launch.engine import start_rank
 from labkit.launch.output import RankOutput
 from labkit.launch.rank import RankSpec, Returned
 from labkit.launch.result import Run, Traffic
 from labkit.launch.run_directory import RunDirectory
-from labkit.launch.stall import StallWatch
 from labkit.launch.supervise import Rank, Supervisor
 from labkit.launch.uninterrupted import uninterrupted
+from labkit.launch.watch import listen_to_the_end
 
 _EXIT_S = 0.5
 _LONGEST_TIMEOUT_S = 7 * 24 * 3600
@@ -82,7 +82,7 @@ def launch(
                 process = start_rank(spec)
                 ranks.append(Rank(process, RankOutput(number, process.output, echo)))
         supervisor = Supervisor(ranks, directory)
-        _listen_to_the_end(supervisor, started_s, timeout, stall)
+        listen_to_the_end(supervisor, started_s + timeout, timeout, stall)
         for rank in ranks:
             rank.output.read()  # what it wrote just before it returned
         result = _result(supervisor, device, started_s)
@@ -126,33 +126,6 @@ def _checked(
             "use device='cpu', or fewer ranks"
         )
     return device
-
-
-def _listen_to_the_end(
-    supervisor: Supervisor, started_s: float, timeout: float, stall: float | None
-) -> None:
-    """Return when every rank has returned; raise what explains any other end."""
-    deadline = started_s + timeout
-    watch = StallWatch(supervisor, stall)
-    try:
-        while not supervisor.is_over and not supervisor.has_failed:
-            remaining_s = deadline - time.monotonic()
-            if remaining_s <= 0:
-                supervisor.examine()
-                raise failure.run_timeout(supervisor, timeout)
-            if supervisor.listen(min(remaining_s, watch.next_look_s)):
-                watch.news()
-            elif proof := watch.look():
-                supervisor.examine()
-                raise failure.deadlock(supervisor, proof)
-        if supervisor.has_failed:
-            supervisor.wait_for_consequences()
-            supervisor.examine()
-            raise failure.rank_error(supervisor)
-    except KeyboardInterrupt:
-        with uninterrupted(quietly=True):
-            supervisor.examine()
-        raise failure.interrupted(supervisor) from None
 
 
 def _result(supervisor: Supervisor, device: str, started_s: float) -> Run:
