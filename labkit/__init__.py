@@ -15,7 +15,19 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from labkit.comm import Group
-from labkit.launch import Deadlock, RankError, Run, RunError, RunTimeout, run, warm_up
+from labkit.launch import (
+    Deadlock,
+    Mismatch,
+    RankError,
+    Run,
+    RunError,
+    RunTimeout,
+    Session,
+    attempt,
+    run,
+    save_payload,
+    warm_up,
+)
 
 if TYPE_CHECKING:
     from labkit.grade import check, hint, reset, solution
@@ -29,14 +41,18 @@ _GRADING = ("check", "hint", "reset", "solution")
 __all__ = [
     "Deadlock",
     "Group",
+    "Mismatch",
     "RankError",
     "Run",
     "RunError",
     "RunTimeout",
+    "Session",
+    "attempt",
     "check",
     "hint",
     "reset",
     "run",
+    "save_payload",
     "solution",
 ]
 
@@ -45,6 +61,20 @@ def __getattr__(name: str) -> Any:
     if name in _GRADING:
         return getattr(importlib.import_module("labkit.grade"), name)
     raise AttributeError(f"module 'labkit' has no attribute {name!r}")
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """What `%load_ext labkit` calls: makes the magics `%%ranks` and `%ranks`."""
+    from labkit.notebook import ranks_magic
+
+    ranks_magic.load(shell)
+
+
+def unload_ipython_extension(shell: Any) -> None:
+    """What `%unload_ext labkit` calls: ends the session that the magics have started."""
+    from labkit.notebook import ranks_magic
+
+    ranks_magic.unload()
 
 
 def __dir__() -> list[str]:

@@ -14,6 +14,8 @@ links are not shared; arithmetic is free. n is the number of ranks, `nbytes` the
 Paper: Hockney, "The communication challenge for MPP", Parallel Computing 20(3), 1994.
 """
 
+import math
+
 from labkit.calc.traffic import check_not_negative, check_ranks
 
 
@@ -65,8 +67,9 @@ def algbw(nbytes: float, seconds: float) -> float:
     It falls as ranks are added even when every link is busy, so it says nothing about the links.
     """
     check_not_negative(nbytes, "nbytes")
-    if not seconds > 0:
-        raise ValueError(f"seconds={seconds}: a bandwidth needs a time above 0")
+    check_not_negative(nbytes, "nbytes")
+    if not 0 < seconds < math.inf:
+        raise ValueError(f"seconds={seconds}: a bandwidth needs a finite time above 0")
     return nbytes / seconds
 
 

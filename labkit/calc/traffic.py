@@ -14,6 +14,8 @@ JPDC 69(2), 2009. Broadcast: a binomial tree, as in Thakur, Rabenseifner and
 Gropp, IJHPCA 19(1), 2005. Gather and scatter: straight to and from the root, as gloo does.
 """
 
+import math
+
 
 def segment_numels(numel: int, world_size: int) -> list[int]:
     """Elements of each of the n segments: the first numel % n are one longer.
@@ -22,6 +24,8 @@ def segment_numels(numel: int, world_size: int) -> list[int]:
     """
     check_ranks(world_size)
     check_not_negative(numel, "numel")
+    if not _is_whole(numel):
+        raise ValueError(f"numel={numel}: elements come whole; give a whole number, 0 or more")
     shortest, num_longer = divmod(numel, world_size)
     return [shortest + (segment < num_longer) for segment in range(world_size)]
 
@@ -114,25 +118,31 @@ def all_to_all_sent_bytes(nbytes: int | float, world_size: int) -> float:
 
 def _numel_without(numel: int, world_size: int, rank: int, left_out: int, itemsize: int) -> int:
     check_rank(rank, world_size)
-    if itemsize < 1:
+    if not 1 <= itemsize < math.inf:
         raise ValueError(f"itemsize={itemsize} bytes per element; float32 has 4, bfloat16 has 2")
     return numel - segment_numels(numel, world_size)[left_out % world_size]
 
 
 def check_ranks(world_size: int) -> None:
     """Raises ValueError unless `world_size` is a count of ranks."""
-    if world_size != int(world_size) or world_size < 1:
+    if not _is_whole(world_size) or world_size < 1:
         raise ValueError(f"{world_size} ranks cannot talk; a group has a whole number from 1")
 
 
 def check_rank(rank: int, world_size: int) -> None:
     """Raises ValueError unless `rank` is one of 0 to world_size - 1."""
     check_ranks(world_size)
-    if not 0 <= rank < world_size:
+    if not _is_whole(rank) or not 0 <= rank < world_size:
         raise ValueError(f"rank {rank} is not in a group of {world_size}: 0 to {world_size - 1}")
 
 
 def check_not_negative(amount: float, name: str) -> None:
-    """Raises ValueError for an amount below 0 (or not a number), naming it."""
-    if not amount >= 0:
-        raise ValueError(f"{name}={amount}: an amount cannot be below 0; 0 is allowed")
+    """Raises ValueError for an amount below 0, infinite, or not a number, naming it."""
+    if not 0 <= amount < math.inf:
+        raise ValueError(
+            f"{name}={amount}: an amount is finite and cannot be below 0; 0 is allowed"
+        )
+
+
+def _is_whole(number: float) -> bool:
+    return math.isfinite(number) and number == int(number)

@@ -134,12 +134,14 @@ def number_text(value: float) -> str:
 
 def count_text(count: float) -> str:
     """A large count as people say it: "350M", "7B", "1.3T"; below a million in full."""
-    if abs(count) < 1e6:
+    if abs(count) < 1e6 or not math.isfinite(count):
         return number_text(count)
     return _scaled(count, (("T", 1e12), ("B", 1e9), ("M", 1e6))).replace(" ", "")
 
 
 def _scaled(value: float, units: tuple[tuple[str, float], ...]) -> str:
+    if not math.isfinite(value):
+        return f"{value} {next(name for name, size in units if size == 1)}"
     # 999.6 KB rounds to 1000: compare after rounding to the three digits that are printed.
     rounded = float(f"{value:.3g}")
     name, size = next((unit for unit in units if abs(rounded) >= unit[1]), units[-1])

@@ -8,8 +8,11 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from labkit.comm import flight_recorder
 from labkit.comm.group import Group
 from labkit.comm.journal import Journal
+from labkit.comm.neighbours import Neighbours
+from labkit.comm.placement import placement
 
 
 def connect(
@@ -17,20 +20,25 @@ def connect(
 ) -> Group:
     """Join the `world_size` ranks that meet in the file `store`; returns the world.
 
-    device: "cpu" (gloo) or "cuda" (nccl, one GPU per rank). Ranks on one host only: gloo uses the
-    loopback interface, and a FileStore, because a TCPStore looks up a host name per connection,
-    which stalls for seconds where the resolver is slow.
+    device: "cpu" (gloo) or "cuda" (nccl with a GPU per rank; gloo through the host where ranks
+    share GPUs, see placement.py). Ranks on one host only: gloo uses the loopback interface, and a
+    FileStore, because a TCPStore looks up a host name per connection, which stalls for seconds
+    where the resolver is slow. Raises RuntimeError where a GPU is asked for and none is seen.
     """
     os.environ["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"
+    flight_recorder.enable()
     timeout = timedelta(seconds=timeout_s)
-    if device == "cuda":
-        torch.cuda.set_device(rank)
+    num_gpus = torch.cuda.device_count() if device == "cuda" else 0
+    backend, place = placement(rank, world_size, device, num_gpus)
+    if place.type == "cuda":
+        torch.cuda.set_device(place)
     dist.init_process_group(
-        "nccl" if device == "cuda" else "gloo",
+        backend,
         store=dist.FileStore(str(store), world_size),
         rank=rank,
         world_size=world_size,
         timeout=timeout,
     )
-    place = torch.device("cuda", rank) if device == "cuda" else torch.device("cpu")
-    return Group.world(place, Journal(journal), timeout)
+    folder = journal.parent
+    neighbours = Neighbours(frozenset(range(world_size)), tables=folder, journals=folder)
+    return Group.world(place, Journal(journal), timeout, neighbours)

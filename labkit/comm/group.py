@@ -20,13 +20,17 @@ through them. What each puts on the wire is stated in wire_bytes.py.
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
+from labkit.comm import flight_recorder
 from labkit.comm.journal import Journal, NoJournal
 from labkit.comm.library_collectives import LibraryCollectives
+from labkit.comm.neighbours import NOBODY, Neighbours
+from labkit.comm.not_a_member import NotAMember
 from labkit.comm.point_to_point import PointToPoint
 from labkit.comm.rooted_collectives import RootedCollectives
 from labkit.comm.wire_bytes import ring_all_gather
@@ -40,8 +44,9 @@ class Group(PointToPoint, LibraryCollectives, RootedCollectives):
     the group.
 
     Every operation raises ValueError or TypeError, before anything is sent, for a tensor on
-    another device, a rank outside the group or a shape that cannot be cut; and RuntimeError when
-    a peer is gone.
+    another device, a rank outside the group or a shape that cannot be cut; Disagreement, a
+    RuntimeError, where another rank of this host means a different operation (agreement.py); and
+    RuntimeError when a peer is gone.
     """
 
     @classmethod
@@ -63,21 +68,32 @@ class Group(PointToPoint, LibraryCollectives, RootedCollectives):
             _WORLDS[process_group] = cls(process_group, ranks, device, NoJournal())
         return _WORLDS[process_group]
 
+    def recorded_past_the_groups(self) -> list[flight_recorder.Entry]:
+        """Collectives of this process, if it handed over some without a Group: torch's record."""
+        return flight_recorder.past_the_groups(self._journal.num_collectives)
+
     @classmethod
-    def world(cls, device: torch.device, journal: Journal, timeout: timedelta) -> Group:
+    def world(
+        cls,
+        device: torch.device,
+        journal: Journal,
+        timeout: timedelta,
+        neighbours: Neighbours = NOBODY,
+    ) -> Group:
         """The default process group, with a journal: once per process, by `connect`."""
         process_group = dist.group.WORLD
         assert process_group is not None
         ranks = tuple(range(process_group.size()))
-        world = cls(process_group, ranks, device, journal, timeout=timeout)
+        world = cls(process_group, ranks, device, journal, timeout=timeout, neighbours=neighbours)
         _WORLDS[process_group] = world
         return world
 
-    def split(self, color: int | None) -> Group | None:
+    def split(self, color: int | None) -> Group | NotAMember:
         """Cut the group into disjoint ones: members with the same `color` end up together.
 
         Every member calls it, as with MPI_Comm_split; ranks keep their order. A member with color
-        None joins no group and gets None. TypeError: a color that is no whole number.
+        None joins no group and gets a NotAMember, which is false: ask `if group:` before using it.
+        TypeError: a color that is no whole number.
         Wire: an all_gather of two numbers, then connections.
         """
         if color is not None and not isinstance(color, int):
@@ -93,7 +109,7 @@ class Group(PointToPoint, LibraryCollectives, RootedCollectives):
         )
         self._num_splits += 1
         if color is None:
-            return None
+            return NotAMember(self.ranks[self.rank], self.name)
         ranks = tuple(
             rank
             for rank, (joins, its_color) in zip(
@@ -103,11 +119,27 @@ class Group(PointToPoint, LibraryCollectives, RootedCollectives):
         )
         name = f"{self.name}.{self._num_splits}.{int(color)}"
         process_group = _connected(ranks, name, self._timeout)
-        return Group(process_group, ranks, self.device, self._journal, name, self._timeout)
+        return Group(
+            process_group,
+            ranks,
+            self.device,
+            self._journal,
+            name,
+            self._timeout,
+            self._neighbours,
+        )
 
 
 # Which Group stands for which default process group of torch.distributed.
 _WORLDS: dict[dist.ProcessGroup, Group] = {}
+
+
+def leave_record(path: Path, *, only_active: bool) -> None:
+    """Write torch's own record of this process to `path`, for the driver. Any thread."""
+    process_group = dist.group.WORLD if dist.is_initialized() else None
+    world = None if process_group is None else _WORLDS.get(process_group)
+    journal = NoJournal() if world is None else world._journal
+    flight_recorder.write(path, journal.num_collectives, only_active=only_active)
 
 
 def _connected(ranks: tuple[int, ...], name: str, timeout: timedelta | None) -> dist.ProcessGroup:

@@ -16,17 +16,22 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
+from typing import NamedTuple
 
 import torch
 
+from labkit.comm.call_text import call_text
+from labkit.comm.operation import P2P_KINDS
 from labkit.comm.record import (
     BLOCKING,
     DONE_AT,
     FAILED,
     FLAGS_AT,
     KIND_CODE,
+    NO_NAME,
     NO_PEER,
     RECORD,
     REDUCE_CODE,
@@ -37,7 +42,15 @@ from labkit.comm.record import (
 _COMM = os.path.dirname(os.path.abspath(__file__)) + os.sep
 # Frames in these trees are never "the reader's own line".
 _LABKIT = os.path.dirname(os.path.dirname(_COMM)) + os.sep
-_MACHINERY = (_LABKIT, os.path.dirname(torch.__file__) + os.sep)
+MACHINERY = (_LABKIT, os.path.dirname(torch.__file__) + os.sep)
+
+
+class Call(NamedTuple):
+    """Who calls a group: the numbers of two sites, and the text of the reader's own call."""
+
+    site: int
+    origin: int
+    text: str
 
 
 class Journal:
@@ -50,8 +63,10 @@ class Journal:
         self._map = self._mapped(num_records)
         self._capacity = num_records
         self._length = 0
+        self.num_collectives = 0
         self._lock = threading.Lock()
         self._names: dict[object, int] = {}
+        self._calls: dict[tuple[int, ...], tuple[Call, CodeType, CodeType]] = {}
 
     def _mapped(self, num_records: int) -> mmap.mmap:
         self._file.truncate(num_records * RECORD.size)  # sparse: unused records take no disk
@@ -86,9 +101,15 @@ class Journal:
         blocking: bool,
         reduce: str | None = None,
         peer: int = NO_PEER,
+        splits: Sequence[Sequence[int]] | None = None,
+        call: Call | None = None,
     ) -> int:
-        """Write down an operation that is about to begin; returns its record's number."""
-        site, origin = self._call_sites(sys._getframe(1))
+        """Write down an operation that is about to begin; returns its record's number.
+
+        call: who calls, from `caller`; asked here where not given.
+        """
+        site, origin, _ = call or self.caller()
+        self.num_collectives += kind not in P2P_KINDS
         now = time.monotonic()
         return self._append(
             KIND_CODE[kind],
@@ -99,6 +120,7 @@ class Journal:
             sequence,
             peer,
             self._name("shape", tuple(x.shape)),
+            NO_NAME if splits is None else self._name("splits", tuple(map(tuple, splits))),
             site,
             origin,
             x.nbytes,
@@ -113,7 +135,7 @@ class Journal:
         """Write down that a named span of work begins; `done` ends it."""
         code, now = KIND_CODE["region"], time.monotonic()
         number = self._name("region", name)
-        return self._append(code, 0, 0, 0, 0, 0, NO_PEER, number, 0, 0, 0, 0, 0, now, 0.0, 0.0)
+        return self._append(code, 0, 0, 0, 0, 0, NO_PEER, number, 0, 0, 0, 0, 0, 0, now, 0.0, 0.0)
 
     def _append(self, kind: int, *fields: float) -> int:
         with self._lock:  # a rank may post from several threads
@@ -141,24 +163,43 @@ class Journal:
         self._map[record * RECORD.size + FLAGS_AT] |= FAILED
         self.done(record)
 
-    def _call_sites(self, frame: FrameType | None) -> tuple[int, int]:
-        """Numbers of the line that called the group, and of the reader's own line."""
-        while frame is not None and frame.f_code.co_filename.startswith(_COMM):
-            frame = frame.f_back
-        site = frame
-        while frame is not None and frame.f_code.co_filename.startswith(_MACHINERY):
-            frame = frame.f_back
-        return self._site(site), self._site(frame if frame is not None else site)
+    def caller(self) -> Call:
+        """The line that called the group, and the reader's own line."""
+        site = _first_outside(sys._getframe(1), (_COMM,))
+        origin = _first_outside(site, MACHINERY) or site
+        if site is None or origin is None:
+            nowhere = self._name("site", ("?", 0, "?", ""))
+            return Call(nowhere, nowhere, "")
+        # Code is looked up by identity: equal code in two files compares as equal. It is kept, so
+        # that no other code can come to have the same identity.
+        key = (id(site.f_code), site.f_lasti, id(origin.f_code), origin.f_lasti)
+        known = self._calls.get(key)
+        if known is None:
+            text = call_text(origin.f_code, origin.f_lasti)
+            call = Call(
+                self._site(site, call_text(site.f_code, site.f_lasti)),
+                self._site(origin, text),
+                text or str(origin.f_lineno),
+            )
+            known = self._calls[key] = (call, site.f_code, origin.f_code)
+        return known[0]
 
-    def _site(self, frame: FrameType | None) -> int:
-        if frame is None:
-            return self._name("site", ("?", 0, "?"))
-        code = frame.f_code  # not the key itself: equal code in two files compares as equal
-        return self._name("site", (code.co_filename, frame.f_lineno, code.co_name))
+    def _site(self, frame: FrameType, text: str) -> int:
+        code = frame.f_code
+        return self._name("site", (code.co_filename, frame.f_lineno, code.co_name, text))
+
+
+def _first_outside(frame: FrameType | None, folders: tuple[str, ...]) -> FrameType | None:
+    """The innermost frame whose code lies in none of these folders."""
+    while frame is not None and frame.f_code.co_filename.startswith(folders):
+        frame = frame.f_back
+    return frame
 
 
 class NoJournal(Journal):
     """A journal that writes nothing: for groups outside of `labkit.run`, such as under torchrun."""
+
+    num_collectives = 0
 
     def __init__(self) -> None:
         """Nothing to open."""
@@ -166,6 +207,10 @@ class NoJournal(Journal):
     def group(self, name: str, ranks: tuple[int, ...]) -> int:
         """Nothing is entered."""
         return 0
+
+    def caller(self) -> Call:
+        """Nobody is looked up."""
+        return Call(0, 0, "")
 
     def post(self, *args: object, **fields: object) -> int:
         """Nothing is written."""

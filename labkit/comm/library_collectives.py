@@ -127,7 +127,7 @@ class LibraryCollectives(Member):
                 buffers.movable(result), buffers.movable(source), recv_rows, send_rows, options
             ),
             lambda: buffers.delivered(result, result, keep=source),
-            self._post("all_to_all", x, wire, wait),
+            self._post("all_to_all", x, wire, wait, splits=(send_rows, recv_rows)),
             wait,
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -10,8 +10,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from labkit.comm import staging
+from labkit.comm.agreement import Agreement, meaning
+from labkit.comm.difference import equal_shape
+from labkit.comm.disagreement import Disagreement
 from labkit.comm.journal import Journal
+from labkit.comm.neighbours import NOBODY, Neighbours
 from labkit.comm.pending import Pending
+from labkit.comm.record import NO_PEER
 from labkit.comm.wire_bytes import WireBytes
 
 
@@ -26,11 +32,12 @@ class Member:
         journal: Journal,
         name: str = "world",
         timeout: timedelta | None = None,
+        neighbours: Neighbours = NOBODY,
     ) -> None:
         """Made by `labkit.run`, `Group.default` and `Group.split`, not by hand."""
         # Its methods rather than dist.all_reduce and the like: those add about 10 us of checks
         # and logging per call, which is a tenth of a small all_reduce.
-        self._process_group = process_group
+        self._process_group = staging.through_host(process_group, device)
         self.rank = process_group.rank()
         self.size = process_group.size()
         self.ranks = ranks
@@ -39,6 +46,8 @@ class Member:
         self._timeout = timeout
         self._journal = journal
         self._journal_group = journal.group(name, ranks)
+        self._neighbours = neighbours
+        self._agreement = Agreement(neighbours, name, ranks, self.rank)
         self._num_collectives = 0
         self._num_splits = 0
         # Held until waited for: gloo cancels an operation whose handle is dropped.
@@ -70,20 +79,42 @@ class Member:
         *,
         reduce: str | None = None,
         peer: int | None = None,
+        splits: Sequence[Sequence[int]] | None = None,
     ) -> int:
-        """Enter a collective in the journal; `peer` is a number in the group."""
+        """Enter a collective in the journal, if the others mean the same; `peer`: in the group.
+
+        Raises Disagreement.
+        """
         self._num_collectives += 1
-        return self._journal.post(
+        sequence = self._num_collectives
+        root = NO_PEER if peer is None else self.ranks[peer]
+        call = self._journal.caller()
+        meant = meaning(kind, root, reduce, x.dtype, equal_shape(kind, x.shape))
+        # Said, written into the journal, and only then compared: whoever comes later finds both.
+        self._agreement.declare(sequence, meant, meaning(call.text))
+        if splits is not None:
+            self._agreement.declare_rows(sequence, *splits)
+        record = self._journal.post(
             kind,
             self._journal_group,
-            self._num_collectives,
+            sequence,
             x,
             sent_bytes=wire.sent,
             received_bytes=wire.received,
             blocking=blocking,
             reduce=reduce,
-            peer=-1 if peer is None else self.ranks[peer],
+            peer=root,
+            splits=splits,
+            call=call,
         )
+        try:
+            self._agreement.compare(sequence)
+            if splits is not None:
+                self._agreement.compare_rows(sequence)
+        except Disagreement:
+            self._journal.failed(record)
+            raise
+        return record
 
     def _started(
         self,

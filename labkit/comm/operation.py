@@ -17,6 +17,8 @@ class Site:
     file: str
     line: int
     function: str
+    text: str = ""
+    """The call itself, `world.all_reduce(x)`; empty where it is not known."""
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}"
@@ -60,6 +62,13 @@ class Operation:
     waited_s: float | None
     done_s: float | None
     failed: bool
+    splits: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+    """Of an all_to_all: rows sent to, and received from, each member."""
+
+    @property
+    def is_collective(self) -> bool:
+        """All members of the group take part, and not two of them."""
+        return self.kind not in P2P_KINDS
 
     @property
     def name(self) -> str:

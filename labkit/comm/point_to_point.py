@@ -7,6 +7,8 @@ from typing import Any
 import torch
 
 from labkit.comm import checks
+from labkit.comm.agreement import RECEIVER, SENDER, meaning
+from labkit.comm.disagreement import Disagreement
 from labkit.comm.member import Member
 from labkit.comm.pending import Pending
 
@@ -16,8 +18,9 @@ _TAG = 0  # messages between two ranks arrive in the order in which they were se
 class PointToPoint(Member):
     """Messages from one rank to another, in order.
 
-    The buffer must have the message's size: gloo ends the receiving process for a longer message,
-    and fills only part of the buffer, without a word, for a shorter one.
+    The buffer must have the message's shape and dtype, or the later of the two calls raises
+    Disagreement. (gloo itself ends the receiving process for a message that is too long, and fills
+    part of the buffer, without a word, for one that is too short.)
 
     Rendezvous: a send completes only when the other side receives. Two ranks that both send first
     and receive afterwards wait for each other for ever; post one of the two with isend or irecv.
@@ -43,16 +46,7 @@ class PointToPoint(Member):
         x = checks.tensor(x, self)
         checks.peer(dst, self, "dst")
         self._num_sent[dst] += 1
-        record = self._journal.post(
-            "send",
-            self._journal_group,
-            self._num_sent[dst],
-            x,
-            sent_bytes=x.nbytes,
-            received_bytes=0,
-            blocking=blocking,
-            peer=self.ranks[dst],
-        )
+        record = self._post_message("send", dst, self._num_sent[dst], x, blocking)
         source = x.contiguous()
 
         def finish(kept: torch.Tensor = source) -> None:
@@ -66,16 +60,7 @@ class PointToPoint(Member):
         x = checks.target(buffer, self)
         checks.peer(src, self, "src")
         self._num_received[src] += 1
-        record = self._journal.post(
-            "recv",
-            self._journal_group,
-            self._num_received[src],
-            x,
-            sent_bytes=0,
-            received_bytes=x.nbytes,
-            blocking=blocking,
-            peer=self.ranks[src],
-        )
+        record = self._post_message("recv", src, self._num_received[src], x, blocking)
         target = x.contiguous()
 
         def finish() -> torch.Tensor:
@@ -86,3 +71,26 @@ class PointToPoint(Member):
         return self._started(
             lambda: self._process_group.recv([target], src, _TAG), finish, record, blocking
         )
+
+    def _post_message(
+        self, kind: str, peer: int, number: int, x: torch.Tensor, blocking: bool
+    ) -> int:
+        """Enter one end of a message in the journal, if the other end fits it."""
+        role = SENDER if kind == "send" else RECEIVER
+        self._agreement.declare_message(peer, role, number, meaning(x.dtype, x.shape))
+        record = self._journal.post(
+            kind,
+            self._journal_group,
+            number,
+            x,
+            sent_bytes=x.nbytes if role == SENDER else 0,
+            received_bytes=x.nbytes if role == RECEIVER else 0,
+            blocking=blocking,
+            peer=self.ranks[peer],
+        )
+        try:
+            self._agreement.compare_message(peer, role, number)
+        except Disagreement:
+            self._journal.failed(record)
+            raise
+        return record

@@ -4,11 +4,13 @@ import json
 from pathlib import Path
 
 from labkit.comm.operation import Operation, Region, Site, Timeline
-from labkit.comm.record import BLOCKING, FAILED, KINDS, NO_PEER, RECORD, REDUCES
+from labkit.comm.record import BLOCKING, FAILED, KINDS, NO_NAME, NO_PEER, RECORD, REDUCES
 
 
-def read_journal(path: Path) -> Timeline:
+def read_journal(path: Path, first: int = 0) -> Timeline:
     """The journal written at `path` so far, on the clock of time.monotonic().
+
+    first: how many records to leave out, for a reader that has seen those.
 
     Safe at any time: while the rank writes, after it was killed, and before it began (empty).
     """
@@ -19,19 +21,20 @@ def read_journal(path: Path) -> Timeline:
     except FileNotFoundError:
         return timeline
     names = [json.loads(line)[1] for line in lines]
-    for index, fields in enumerate(RECORD.iter_unpack(records)):
+    unseen = memoryview(records)[first * RECORD.size :]
+    for index, fields in enumerate(RECORD.iter_unpack(unseen), start=first):
         if fields[0] == 0:
             break
         if KINDS[fields[0] - 1] == "region":
-            timeline.regions.append(Region(names[fields[7]], fields[13], fields[15] or None))
+            timeline.regions.append(Region(names[fields[7]], fields[14], fields[16] or None))
         else:
             timeline.operations.append(_operation(index, fields, names))
     return timeline
 
 
 def _operation(index: int, fields: tuple, names: list) -> Operation:
-    kind, flags, reduce, group, dtype, sequence, peer, shape, site, origin = fields[:10]
-    payload_bytes, sent_bytes, received_bytes, posted_s, waited_s, done_s = fields[10:]
+    kind, flags, reduce, group, dtype, sequence, peer, shape, splits, site, origin = fields[:11]
+    payload_bytes, sent_bytes, received_bytes, posted_s, waited_s, done_s = fields[11:]
     group_name, ranks = names[group]
     return Operation(
         index=index,
@@ -53,4 +56,10 @@ def _operation(index: int, fields: tuple, names: list) -> Operation:
         waited_s=waited_s or None,
         done_s=done_s or None,
         failed=bool(flags & FAILED),
+        splits=None if splits == NO_NAME else _splits(names[splits]),
     )
+
+
+def _splits(sent_and_received: list[list[int]]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    sent, received = sent_and_received
+    return tuple(sent), tuple(received)

@@ -1,14 +1,14 @@
 """The journal's format on disk: one fixed-size record per operation.
 
-rank-2.journal   80 bytes per operation: numbers, times
+rank-2.journal   84 bytes per operation: numbers, times
 rank-2.names     one JSON line per name: its number is its line
 """
 
 import struct
 
-# kind, flags, reduce, group, dtype, sequence, peer, shape, site, origin,
+# kind, flags, reduce, group, dtype, sequence, peer, shape, splits, site, origin,
 # payload, sent and received bytes, times posted, waited, done
-RECORD = struct.Struct("<BBBxIIIiIIIQQQddd")
+RECORD = struct.Struct("<BBBxIIIiIIIIQQQddd")
 TIME = struct.Struct("<d")
 FLAGS_AT = 1
 WAITED_AT = RECORD.size - 2 * TIME.size
@@ -16,6 +16,7 @@ DONE_AT = RECORD.size - TIME.size
 
 BLOCKING, FAILED = 1, 2
 NO_PEER = -1
+NO_NAME = 2**32 - 1
 
 KINDS = (
     "send recv all_reduce reduce_scatter all_gather all_to_all broadcast gather scatter barrier "

@@ -7,8 +7,9 @@ from labkit.grade import own_code
 from labkit.grade.evidence import Attempt, CaseEvidence
 from labkit.grade.harness import MARK
 from labkit.grade.outcome import Finding, Outcome
-from labkit.launch import doctor, sources
+from labkit.launch import sources
 from labkit.launch.errors import RankError
+from labkit.launch.waiting import blocked_in
 
 
 def explain_crash(attempt: Attempt, evidence: CaseEvidence | None, failure: RankError) -> Finding:
@@ -64,5 +65,5 @@ def _last_operation(attempt: Attempt, rank: int) -> str:
     if not operations:
         return "It had not communicated before."
     last = operations[-1]
-    waited = "waited in" if doctor.waits_in(timelines[rank]) is last else "did last was"
+    waited = "waited in" if blocked_in(timelines[rank].operations) is last else "did last was"
     return f"What it {waited} {last.name}, at {sources.place(last.origin)}."

@@ -4,8 +4,9 @@ from labkit.comm.operation import Operation
 from labkit.grade import own_code
 from labkit.grade.evidence import Attempt, CaseEvidence
 from labkit.grade.outcome import Finding, Outcome
-from labkit.launch import doctor, sources
+from labkit.launch import sources
 from labkit.launch.errors import RunError
+from labkit.launch.waiting import blocked_in
 
 _ALL_SEND = (
     "a send is complete only when the other side receives, and every rank waits for its send "
@@ -32,7 +33,7 @@ def explain_hang(attempt: Attempt, evidence: CaseEvidence | None, failure: RunEr
         details = own_code.of_stack(failure.stacks[0])
         return Finding(Outcome.HUNG, "does not finish loading", _LOADING, ranks, 1, None, details)
     stuck = [rank for rank in range(attempt.world_size) if not evidence.has_returned(rank)]
-    waits = {rank: doctor.waits_in(failure.timeline[rank]) for rank in stuck}
+    waits = {rank: blocked_in(failure.timeline[rank].operations) for rank in stuck}
     blocked = {rank: operation for rank, operation in waits.items() if operation is not None}
     busy = [rank for rank in stuck if rank not in blocked]
     kinds = {operation.kind for operation in blocked.values()}

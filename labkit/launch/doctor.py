@@ -1,115 +1,208 @@
-"""Where every rank was, in words, from the journals.
+"""The doctor: why a run does not end, from where its ranks are.
 
-A first aid: it says who waits in which operation and who does not, and finds the deadlocks that
-follow from a rank having returned.
+In this order, and the first that fits is the verdict:
+
+    mismatch    ranks mean different operations where they should mean the same
+    left        ranks wait for one that has returned (or takes no part, or is dead)
+    circle      ranks wait for each other
+    slow        ranks wait for one that computes: no deadlock, and its stack says what it does
+    under way   all that is needed has been posted: data is moving, or the network is not
+    busy        nobody waits
+
+The first three are proofs: what these ranks wait for cannot come. (Unless a rank has threads that
+communicate, too; the watch allows for that.) The others may still end well.
 """
 
-from collections.abc import Sequence
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
 
-from labkit.comm import Operation, Timeline
+from labkit.comm import Timeline, disagreement
+from labkit.comm.difference import ADVICE
+from labkit.comm.words import listed, named, places, ranks_named, verb
 from labkit.launch import sources
+from labkit.launch.position import doing, place_of, position, summary
+from labkit.launch.stage import Stage
+from labkit.launch.waiting import View, Wait, circle, waits
+
+__all__ = ["Fault", "Stage", "Verdict", "View", "diagnose", "position", "summary"]
+
+_MOST_SHOWN = 8
+_ALL_SEND = (
+    "A send is complete only when the other side receives, and each of them waits for its send "
+    "before it comes to its receive. Post one of the two without blocking (isend or irecv) and "
+    "wait for both afterwards; or let one side receive first."
+)
+_ALL_RECEIVE = (
+    "Each of them waits for a message before it sends its own, so none is ever sent. Let one side "
+    "send first, or post the receive without blocking (irecv)."
+)
+_MIXED = (
+    "Each waits for what the other would do after its own wait. Make all of them come to these "
+    "calls in the same order."
+)
 
 
-class Stage(Enum):
-    """How far a rank has come."""
+class Fault(Enum):
+    """What keeps a run from ending."""
 
-    STARTING = "starting"
-    RUNNING = "running"
-    RETURNED = "returned"
-    RAISED = "raised"
-    DIED = "died"
+    MISMATCH = "mismatch"
+    LEFT = "left"
+    CIRCLE = "circle"
+    SLOW = "slow"
+    UNDER_WAY = "under way"
+    BUSY = "busy"
 
-
-def waits_in(timeline: Timeline) -> Operation | None:
-    """The operation that the rank blocks on; None while it computes."""
-    for operation in reversed(timeline.operations):
-        if operation.waited_s is not None and operation.done_s is None:
-            return operation
-    return None
+    @property
+    def is_final(self) -> bool:
+        """What is waited for cannot come any more."""
+        return self in (Fault.MISMATCH, Fault.LEFT, Fault.CIRCLE)
 
 
-def position(stage: Stage, timeline: Timeline) -> str:
-    """Where one rank is: `waits in all_reduce #4 (cell 7, line 12)`."""
-    if stage is Stage.STARTING:
-        return "was still starting"
-    waiting = waits_in(timeline)
-    if waiting is not None and stage is not Stage.RETURNED:
-        return f"waits in {waiting.name} ({sources.place(waiting.origin)})"
-    last = timeline.operations[-1] if timeline.operations else None
-    after = "before any operation" if last is None else f"after {last.name}"
-    return f"{'computes' if stage is Stage.RUNNING else stage.value} {after}"
+@dataclass(frozen=True)
+class Verdict:
+    """What keeps a run from ending, in plain words."""
+
+    fault: Fault
+    text: str
+    """One sentence that names ranks, operations and lines; no full stop."""
+    advice: str = ""
+    """What to do about it, or where to look."""
+    ranks: tuple[int, ...] = ()
+    """Whose code to look at first."""
+
+    def __str__(self) -> str:
+        """The sentence, and the advice on a line of its own."""
+        return f"{self.text}.\n{self.advice}" if self.advice else f"{self.text}."
 
 
-def summary(positions: Sequence[str]) -> str:
-    """All ranks, those in the same place together: one indented line for each place."""
-    ranks_at: dict[str, list[int]] = {}
-    for rank, where in enumerate(positions):
-        ranks_at.setdefault(where, []).append(rank)
-    return "\n".join(
-        f"  {_names(ranks)} {_plural(where, ranks)}" for where, ranks in ranks_at.items()
+def diagnose(views: Sequence[View]) -> Verdict:
+    """The verdict on ranks of which these things are known. `views` has an entry per rank."""
+    operations = [Timeline([*view.operations, *view.recorded.operations]) for view in views]
+    if difference := disagreement.find(operations):
+        text, advice = difference.text(sources.place), ADVICE[difference.aspect]
+        return Verdict(Fault.MISMATCH, text, advice, tuple(difference.odd_ranks))
+    found = waits(views)
+    return (
+        _left(views, found)
+        or _circle(found)
+        or _slow(views, found)
+        or _under_way(found)
+        or _busy(views)
     )
 
 
-def cannot_come(stages: Sequence[Stage], timelines: Sequence[Timeline]) -> str | None:
-    """Which rank waits for one that has returned without doing its part, or None.
-
-    A returned rank posts nothing more, unless from a thread that it left behind: an operation that
-    needs one which is not in its journal will not end.
-    """
-    for rank, (stage, timeline) in enumerate(zip(stages, timelines, strict=True)):
-        waiting = waits_in(timeline) if stage is Stage.RUNNING else None
-        if waiting is None:
-            continue
-        for other in _needed_by(waiting, rank):
-            gone = other != rank and stages[other] is Stage.RETURNED
-            if gone and _lacks(timelines[other], waiting, rank):
-                return (
-                    f"rank {rank} waits in {waiting.name} ({sources.place(waiting.origin)}), but "
-                    f"rank {other} has returned without {_counterpart(waiting, rank)}"
+def _left(views: Sequence[View], found: Mapping[int, Wait]) -> Verdict | None:
+    for wait in _by_age(found):
+        gone = [rank for rank in wait.missing if views[rank].stage.is_over]
+        if gone:
+            operation = wait.operation
+            without = {"send": "receiving it", "recv": "sending it"}.get(
+                operation.kind, "calling it"
+            )
+            absent = [
+                f"{ranks_named([rank])} {doing(views[rank])} ({place})"
+                if (place := place_of(views[rank]))
+                else f"{ranks_named([rank])} {doing(views[rank])}"
+                for rank in gone
+            ]
+            text = f"{_waiting(_together(wait, found))}; {listed(absent)}, without {without}"
+            advice = (
+                ""
+                if operation.is_collective
+                else (
+                    "Count the messages of both sides, and look whom each names as its neighbour."
                 )
+            )
+            return Verdict(Fault.LEFT, text, advice, tuple(gone))
     return None
 
 
-def _needed_by(waiting: Operation, rank: int) -> Sequence[int]:
-    """The ranks whose part this rank waits for."""
-    if waiting.peer is None or waiting.peer == rank:
-        return waiting.group
-    return [waiting.peer]  # of a message, or the root of a collective
+def _circle(found: Mapping[int, Wait]) -> Verdict | None:
+    ring = circle(found)
+    if not ring:
+        return None
+    ranks = [wait.rank for wait in ring]
+    steps = [
+        f"rank {wait.rank} in {named(wait.operation)} ({sources.place(wait.operation.origin)})"
+        for wait in sorted(ring, key=lambda wait: wait.rank)[:_MOST_SHOWN]
+    ]
+    if len(ring) > _MOST_SHOWN:
+        steps.append(f"{len(ring) - _MOST_SHOWN} more likewise")
+    how = "for each other" if len(ring) == 2 else "in a circle, each for the next"
+    text = f"{ranks_named(sorted(ranks))} wait {how}: {listed(steps)}"
+    kinds = {wait.operation.kind for wait in ring}
+    advice = {frozenset(["send"]): _ALL_SEND, frozenset(["recv"]): _ALL_RECEIVE}
+    return Verdict(Fault.CIRCLE, text, advice.get(frozenset(kinds), _MIXED), tuple(sorted(ranks)))
 
 
-def _lacks(timeline: Timeline, waiting: Operation, rank: int) -> bool:
-    """Whether a complete journal misses its side of what rank `rank` waits in."""
-    same_group = [op for op in timeline.operations if op.group_name == waiting.group_name]
-    if waiting.kind in ("send", "recv"):
-        kind = "recv" if waiting.kind == "send" else "send"
-        posted = sum(op.kind == kind and op.peer == rank for op in same_group)
-        return posted < waiting.sequence
-    return sum(op.kind not in ("send", "recv") for op in same_group) < waiting.sequence
+def _slow(views: Sequence[View], found: Mapping[int, Wait]) -> Verdict | None:
+    for wait in _by_age(found):
+        late = [rank for rank in wait.missing if rank not in found]
+        if late:
+            who = [
+                f"{ranks_named([rank])}, which {doing(views[rank])}"
+                + (f" ({place})" if (place := place_of(views[rank])) else "")
+                for rank in late
+            ]
+            text = f"{_waiting(_together(wait, found))} for {listed(who)}"
+            advice = (
+                f"{ranks_named(late).capitalize()} {verb(late, 'has')} not come there yet: slow, "
+                "in a loop, or on another path. That is no deadlock by itself."
+            )
+            return Verdict(Fault.SLOW, text, advice, tuple(late))
+    return None
 
 
-def _counterpart(waiting: Operation, rank: int) -> str:
-    if waiting.kind == "recv":
-        return f"sending to rank {rank} a {_ordinal(waiting.sequence)} time"
-    if waiting.kind == "send":
-        return f"receiving from rank {rank} a {_ordinal(waiting.sequence)} time"
-    return f"calling {waiting.kind} #{waiting.sequence}"
+def _under_way(found: Mapping[int, Wait]) -> Verdict | None:
+    for wait in _by_age(found):
+        text = (
+            f"{_waiting(_together(wait, found))}, and every rank that is needed has called it: "
+            "its data is under way, or a connection is stuck"
+        )
+        return Verdict(Fault.UNDER_WAY, text, "", tuple(found))
+    return None
 
 
-def _ordinal(number: int) -> str:
-    suffix = {1: "st", 2: "nd", 3: "rd"}.get(number % 10 if number % 100 not in (11, 12, 13) else 0)
-    return f"{number}{suffix or 'th'}"
+def _by_age(found: Mapping[int, Wait]) -> list[Wait]:
+    """The longest wait first."""
+    return sorted(found.values(), key=lambda wait: wait.operation.waited_s or 0.0)
 
 
-def _names(ranks: list[int]) -> str:
-    if len(ranks) == 1:
-        return f"rank {ranks[0]}"
-    return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
+def _together(wait: Wait, found: Mapping[int, Wait]) -> list[Wait]:
+    """All who wait in the same operation."""
+    operation = wait.operation
+    if not operation.is_collective:
+        return [wait]
+    key = (operation.group_name, operation.sequence)
+    return [
+        each
+        for each in found.values()
+        if each.operation.is_collective
+        and (each.operation.group_name, each.operation.sequence) == key
+    ]
 
 
-def _plural(where: str, ranks: list[int]) -> str:
-    """`waits` becomes `wait` for several ranks, and so on."""
-    if len(ranks) == 1:
-        return where
-    verb, _, rest = where.partition(" ")
-    return f"{ {'waits': 'wait', 'computes': 'compute', 'was': 'were'}.get(verb, verb) } {rest}"
+def _waiting(together: Sequence[Wait]) -> str:
+    """`ranks 0, 2 and 3 wait in all_reduce #4 (cell 7, line 12)`."""
+    ranks = [wait.rank for wait in together]
+    operations = [wait.operation for wait in together]
+    return (
+        f"{ranks_named(ranks)} {verb(ranks, 'waits')} in {named(operations[0])} "
+        f"({places(operations, sources.place)})"
+    )
+
+
+def _busy(views: Sequence[View]) -> Verdict:
+    starting = [rank for rank, view in enumerate(views) if view.stage is Stage.STARTING]
+    running = [rank for rank, view in enumerate(views) if view.stage is Stage.RUNNING]
+    if starting:
+        text = f"{ranks_named(starting)} {verb(starting, 'was')} still starting"
+        advice = "What the function imports, and its arguments when they are unpickled, take time."
+        return Verdict(Fault.BUSY, text, advice, tuple(starting))
+    if not running:
+        return Verdict(Fault.BUSY, "no rank is in the function any more")
+    text = f"no rank waits for another: {ranks_named(running)} {verb(running, 'computes')}"
+    return Verdict(Fault.BUSY, text, "The stacks say what they do.", tuple(running))

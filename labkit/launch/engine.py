@@ -11,7 +11,8 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
@@ -19,11 +20,12 @@ from multiprocessing.context import ForkServerProcess
 
 from labkit.launch.rank import RankSpec, rank_main
 
+_EXIT_S = 0.5
 _CONTEXT = multiprocessing.get_context("forkserver")
 # Added to what is to be loaded already: a program may use the fork server for its own ends.
 _loaded = getattr(forkserver._forkserver, "_preload_modules", [])
 _CONTEXT.set_forkserver_preload(
-    [*(name for name in _loaded if name != "__main__"), "labkit.launch.rank"]
+    [*(name for name in _loaded if name != "__main__"), "labkit.launch.session_rank"]
 )
 
 
@@ -81,13 +83,13 @@ def warm_up() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def start_rank(spec: RankSpec) -> RankProcess:
-    """Fork one rank; it begins at `rank_main`."""
+def start_rank(spec: RankSpec, main: Callable[..., None] = rank_main) -> RankProcess:
+    """Fork one rank; it begins at `main`, a function of an importable module."""
     control, its_control = _CONTEXT.Pipe()
     output, its_output = _CONTEXT.Pipe(duplex=False)
     its_lifeline, lifeline = _CONTEXT.Pipe(duplex=False)
     process = _CONTEXT.Process(
-        target=rank_main,
+        target=main,
         args=(spec, its_control, its_output, its_lifeline),
         name=f"rank {spec.rank}",
     )
@@ -99,6 +101,18 @@ def start_rank(spec: RankSpec) -> RankProcess:
         for connection in (its_control, its_output, its_lifeline):
             connection.close()
     return RankProcess(spec.rank, process, control, output, lifeline)
+
+
+def end_ranks(ranks: Iterable[RankProcess], *, at_once: bool) -> None:
+    """No process of these ranks is left when this returns; at_once: by SIGKILL."""
+    ranks = list(ranks)
+    for rank in ranks:
+        if at_once:
+            rank.kill()
+        rank.release()
+    deadline = time.monotonic() + _EXIT_S
+    for rank in ranks:
+        rank.end(deadline - time.monotonic())
 
 
 _main_module = threading.Lock()

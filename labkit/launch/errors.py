@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from labkit.comm import Site, Timeline
+from labkit.launch.doctor import Verdict
 
 
 class RunError(RuntimeError):
@@ -12,6 +13,8 @@ class RunError(RuntimeError):
 
     `timeline`: the journals as far as they were written. `logs`: what was printed.
     `positions`: where each rank was, in words. `stacks`: Python stacks of ranks still alive.
+    `verdict`: the doctor's (fault, text, advice, ranks); None where a rank raised or died, and that
+    says it all.
     """
 
     def __init__(
@@ -22,6 +25,7 @@ class RunError(RuntimeError):
         logs: Sequence[str] = (),
         positions: Sequence[str] = (),
         stacks: Sequence[str] = (),
+        verdict: Verdict | None = None,
     ) -> None:
         """`message` is all that is shown; the rest is for programs."""
         super().__init__(message)
@@ -29,6 +33,7 @@ class RunError(RuntimeError):
         self.logs = list(logs)
         self.positions = list(positions)
         self.stacks = list(stacks)
+        self.verdict = verdict
 
     def _render_traceback_(self) -> list[str]:
         """Notebooks show this instead of the launcher's own frames, which say nothing."""
@@ -57,6 +62,14 @@ class RunTimeout(RunError, TimeoutError):
 
 class Deadlock(RunError):
     """Ranks wait for something that cannot come any more."""
+
+
+class Mismatch(RunError):
+    """Ranks meant different operations where they should have meant the same.
+
+    Raised as it happens, before the operation is carried out; for operations of torch's own, which
+    no Group sees, when the ranks have returned or wait in vain.
+    """
 
 
 class Interrupted(KeyboardInterrupt):

@@ -12,17 +12,19 @@ import signal as signals
 import time
 from typing import Any
 
-from labkit.comm import Timeline
-from labkit.launch import doctor, sources
-from labkit.launch.doctor import Stage
-from labkit.launch.errors import Deadlock, Interrupted, RankError, RunTimeout
-from labkit.launch.rank import Raised
+from labkit.comm import Disagreement, Timeline
+from labkit.comm.words import ranks_named
+from labkit.launch import doctor, position, sources, stacks
+from labkit.launch.doctor import Fault, Verdict
+from labkit.launch.errors import Deadlock, Interrupted, Mismatch, RankError, RunError, RunTimeout
+from labkit.launch.report import Raised
+from labkit.launch.stage import Stage
 from labkit.launch.supervise import Rank, Supervisor
 
 _LAST_WORDS_LINES = 12
 
 
-def rank_error(supervisor: Supervisor) -> RankError:
+def rank_error(supervisor: Supervisor) -> RunError:
     """The error of a run in which ranks raised or died."""
     failed = [
         number
@@ -30,14 +32,19 @@ def rank_error(supervisor: Supervisor) -> RankError:
         if rank.stage in (Stage.RAISED, Stage.DIED)
     ]
     culprit = min(failed, key=lambda number: _blame(supervisor, number))
+    verdict = doctor.diagnose(supervisor.views)
+    if _has_found_a_mismatch(supervisor.ranks[culprit]) and verdict.fault is Fault.MISMATCH:
+        return cannot_end(supervisor, verdict)
     consequences = {
         number: _consequence(supervisor, number)
         for number in range(len(supervisor.ranks))
         if number != culprit
     }
     rank = supervisor.ranks[culprit]
-    trace = _trace(rank, supervisor.stacks[culprit])
+    trace = _trace(rank, supervisor.stacks[culprit].text)
     lines = [_what_happened(culprit, rank), "", trace]
+    if verdict.fault is Fault.MISMATCH:
+        lines += ["", f"Before that, {verdict}"]
     if consequences:
         lines += ["", "What followed on the other ranks:"]
         lines += [f"  rank {number} {text}" for number, text in consequences.items()]
@@ -54,25 +61,39 @@ def rank_error(supervisor: Supervisor) -> RankError:
     return error
 
 
-def run_timeout(supervisor: Supervisor, timeout_s: float) -> RunTimeout:
+def cannot_end(supervisor: Supervisor, verdict: Verdict) -> RunError:
+    """The error of a run whose ranks wait in vain, or do not mean the same."""
+    kind = Mismatch if verdict.fault is Fault.MISMATCH else Deadlock
+    message = f"{verdict}\n\n{_where_each_rank_is(supervisor)}"
+    return kind(message, verdict=verdict, **_evidence(supervisor))
+
+
+def silent_mismatch(supervisor: Supervisor) -> Mismatch:
+    """The error of a run that came back, but in which torch mixed up different operations."""
+    verdict = doctor.diagnose(supervisor.views)
+    lead = (
+        "every rank has returned, but the numbers are wrong: torch.distributed was called past the "
+        "Groups, and in silence it combined operations that do not match"
+    )
+    return Mismatch(f"{lead}. {verdict}", verdict=verdict, **_evidence(supervisor))
+
+
+def run_timeout(supervisor: Supervisor, verdict: Verdict, timeout_s: float) -> RunTimeout:
     """The error of a run that is not over after `timeout_s`."""
-    summary = doctor.summary(supervisor.positions)
-    message = f"the run did not end within {timeout_s:g} s:\n{summary}"
-    return RunTimeout(message + _stacks(supervisor), **_evidence(supervisor))
-
-
-def deadlock(supervisor: Supervisor, proof: str) -> Deadlock:
-    """The error of a run in which a rank waits in vain."""
-    summary = doctor.summary(supervisor.positions)
-    message = f"{proof}.\n\nWhere each rank is:\n{summary}"
-    return Deadlock(message + _stacks(supervisor), **_evidence(supervisor))
+    message = f"the run did not end within {timeout_s:g} s: {verdict}\n\n"
+    message += _where_each_rank_is(supervisor)
+    return RunTimeout(message, verdict=verdict, **_evidence(supervisor))
 
 
 def interrupted(supervisor: Supervisor) -> Interrupted:
     """Stop, with what every rank was doing."""
-    summary = doctor.summary(supervisor.positions)
-    message = f"stopped:\n{summary}{_stacks(supervisor)}"
-    return Interrupted(message, supervisor.positions, supervisor.stacks)
+    verdict = doctor.diagnose(supervisor.views)
+    message = f"stopped: {verdict}\n\n{_where_each_rank_is(supervisor)}"
+    return Interrupted(message, _positions(supervisor), _texts_of_stacks(supervisor))
+
+
+def _has_found_a_mismatch(rank: Rank) -> bool:
+    return isinstance(rank.report, Raised) and rank.report.type_name == Disagreement.__name__
 
 
 def _blame(supervisor: Supervisor, number: int) -> tuple[bool, bool, float]:
@@ -84,7 +105,8 @@ def _blame(supervisor: Supervisor, number: int) -> tuple[bool, bool, float]:
     rank = supervisor.ranks[number]
     died = rank.stage is Stage.DIED
     operations = supervisor.timeline[number].operations
-    is_consequence = not died and any(operation.failed for operation in operations)
+    has_failed = any(operation.failed for operation in operations)
+    is_consequence = not died and has_failed and not _has_found_a_mismatch(rank)
     return (is_consequence, not died, rank.ended_s)
 
 
@@ -128,19 +150,36 @@ def _consequence(supervisor: Supervisor, number: int) -> str:
         return f"raised {rank.report.type_name}: {first_line}"
     if rank.stage is Stage.DIED:
         return f"died: {_cause_of_death(rank)}"
-    return supervisor.positions[number]
+    return _positions(supervisor)[number]
 
 
-def _stacks(supervisor: Supervisor) -> str:
-    """Every stack that was taken, below the ranks that share it."""
+def _where_each_rank_is(supervisor: Supervisor) -> str:
+    """The evidence: a table of all ranks, and the stacks of those that are in the function."""
     ranks_at: dict[str, list[int]] = {}
-    for number, stack in enumerate(supervisor.stacks):
-        if stack:
-            ranks_at.setdefault(stack, []).append(number)
-    return "".join(
-        f"\n\nStack of rank {', '.join(map(str, numbers))}:\n{stack}"
-        for stack, numbers in ranks_at.items()
+    for number, (rank, stack) in enumerate(zip(supervisor.ranks, supervisor.stacks, strict=True)):
+        if text := _frames(rank) or (rank.is_active and stack.text):
+            ranks_at.setdefault(text, []).append(number)
+    return f"Where each rank is:\n{position.table(supervisor.views)}" + "".join(
+        f"\n\nStack of {ranks_named(numbers)}:\n{text}" for text, numbers in ranks_at.items()
     )
+
+
+def _frames(rank: Rank) -> str:
+    """Where the rank raised: the reader's own frames, innermost last."""
+    if not isinstance(rank.report, Raised):
+        return ""
+    return sources.with_cells_named(stacks.own_frames(rank.report.traceback))
+
+
+def _positions(supervisor: Supervisor) -> list[str]:
+    return [position.position_of(view) for view in supervisor.views]
+
+
+def _texts_of_stacks(supervisor: Supervisor) -> list[str]:
+    return [
+        stack.text if rank.is_active or rank.stage is Stage.DIED else ""
+        for rank, stack in zip(supervisor.ranks, supervisor.stacks, strict=True)
+    ]
 
 
 def _evidence(supervisor: Supervisor) -> dict[str, Any]:
@@ -153,6 +192,6 @@ def _evidence(supervisor: Supervisor) -> dict[str, Any]:
     return {
         "timeline": [timeline.shifted(zero_s) for timeline in timelines],
         "logs": [rank.output.log for rank in supervisor.ranks],
-        "positions": supervisor.positions,
-        "stacks": supervisor.stacks,
+        "positions": _positions(supervisor),
+        "stacks": _texts_of_stacks(supervisor),
     }

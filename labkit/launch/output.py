@@ -11,12 +11,15 @@ _MAX_KEPT_BYTES = 16 * 2**20
 class RankOutput:
     """One rank's output: kept as its log, shown line by line."""
 
-    def __init__(self, rank: int, pipe: Connection, echo: bool) -> None:
-        """echo: print each whole line as `[rank 2] text`."""
+    def __init__(
+        self, rank: int, pipe: Connection, echo: bool, most_lines: float = _MAX_SHOWN_LINES
+    ) -> None:
+        """echo: print each whole line as `[rank 2] text`, up to `most_lines` of them."""
         self.rank = rank
         self.pipe = pipe
         self.ended = False
         self._echo = echo
+        self._most_lines = most_lines
         self._kept = bytearray()
         self._line = bytearray()
         self._num_shown = 0
@@ -61,11 +64,11 @@ class RankOutput:
 
     def _show(self, line: bytearray) -> None:
         self._num_shown += 1
-        if not self._echo or self._num_shown > _MAX_SHOWN_LINES:
+        if not self._echo or self._num_shown > self._most_lines:
             return
         text = line.rstrip(b"\r").decode(errors="replace")
         self._print(text)
-        if self._num_shown == _MAX_SHOWN_LINES:
+        if self._num_shown == self._most_lines:
             self._print(f"... the rest of its output is in logs[{self.rank}]")
 
     def _print(self, text: str) -> None:

@@ -11,29 +11,32 @@ the driver is gone, whatever the reason, every rank reads its end and exits.
 
 import contextlib
 import ctypes
+import dataclasses
 import faulthandler
 import os
-import pickle
 import signal
 import sys
 import threading
 import time
-import traceback
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from types import TracebackType
+from pathlib import Path
 from typing import Any
 
-import cloudpickle
 import torch
 
-from labkit.comm import Group, Site, sockets
+from labkit.comm import Group, sockets
 from labkit.comm.connect import connect
+from labkit.comm.group import leave_record
 from labkit.launch import payload
-from labkit.launch.memory import Memory, MemoryMeter
+from labkit.launch.memory import MemoryMeter
+from labkit.launch.report import Raised, Returned, raised
 from labkit.launch.run_directory import RunDirectory
 
 _PR_SET_PDEATHSIG = 1
+# What the driver may ask for, of the operations that torch itself has issued.
+ACTIVE, ALL = b"active", b"all"
 
 
 @dataclass(frozen=True)
@@ -46,78 +49,55 @@ class RankSpec:
     directory: RunDirectory
     timeout_s: float
 
+    def program(self) -> tuple[Callable[..., Any], Sequence[Any]]:
+        """The function and its arguments after `world`."""
+        return payload.read(self.directory.payload, self.rank)
 
-@dataclass(frozen=True)
-class Returned:
-    """The function came back; its value is in the run's folder."""
-
-    start_s: float
-    end_s: float
-    memory: Memory
-    socket_bytes: int | None
-
-
-@dataclass(frozen=True)
-class Raised:
-    """The function, or the pickling of its value, raised an exception."""
-
-    type_name: str
-    message: str
-    traceback: str
-    site: Site | None
-    exception: bytes | None
-    """The exception itself, where it can be pickled."""
-    at_s: float
+    def connected(self) -> Group:
+        """The world, once all ranks have joined it."""
+        # Threads of four ranks would fight for a laptop's cores: one each is three times faster.
+        torch.set_num_threads(1)
+        return connect(
+            self.rank,
+            self.world_size,
+            self.device,
+            self.directory.store,
+            self.directory.of_rank(self.rank, "journal"),
+            self.timeout_s,
+        )
 
 
 def rank_main(
     spec: RankSpec, control: Connection, output: Connection, lifeline: Connection
 ) -> None:
     """The whole life of a rank; never returns."""
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    os.setsid()  # Jupyter's Stop signals the kernel's process group: ranks are not in it
-    _exit_with_driver(lifeline)
-    _take_over_output(output)
-    stack = open(spec.directory.of_rank(spec.rank, "stack"), "w")
-    faulthandler.register(signal.SIGUSR1, file=stack, all_threads=True)
-    faulthandler.enable(stack, all_threads=False)  # a crash in C++ leaves its Python stack
+    settle_in(spec, output, lifeline)
     try:
-        fn, args = payload.read(spec.directory.payload, spec.rank)
-        world = _join(spec)
+        fn, args = spec.program()
+        world = spec.connected()
         control.send("ready")
         control.recv()  # "go": all ranks begin together
         report: Returned | Raised = _call(fn, world, args, spec)
     except BaseException as error:
-        report = _raised(error)
-    _flush()
+        report = raised(error)
+    flush()
     control.send(report)
     threading.Event().wait()  # until the lifeline ends
 
 
-def _join(spec: RankSpec) -> Group:
-    # Threads of four ranks would fight for the cores of a laptop: one each is three times faster.
-    torch.set_num_threads(1)
-    return connect(
-        spec.rank,
-        spec.world_size,
-        spec.device,
-        spec.directory.store,
-        spec.directory.of_rank(spec.rank, "journal"),
-        spec.timeout_s,
-    )
+def settle_in(spec: RankSpec, output: Connection, lifeline: Connection) -> None:
+    """The first steps of a process: its own session, its output, its end, its stack on request."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    os.setsid()  # Jupyter's Stop signals the kernel's process group: ranks are not in it
+    _exit_with_driver(lifeline, spec.directory.of_rank(spec.rank, "recorder"))
+    _take_over_output(output)
+    stack = open(spec.directory.of_rank(spec.rank, "stack"), "a")
+    faulthandler.register(signal.SIGUSR1, file=stack, all_threads=True)
+    faulthandler.enable(stack, all_threads=False)  # a crash in C++ leaves its Python stack
 
 
 def _call(fn: Any, world: Group, args: Any, spec: RankSpec) -> Returned:
-    meter = MemoryMeter(spec.device)
-    bytes_before = sockets.sent_bytes()
-    start_s = time.monotonic()
-    value = fn(world, *args)
-    if spec.device == "cuda":
-        torch.cuda.synchronize()  # nccl's waits only order streams: here the work is really over
-    end_s = time.monotonic()
-    bytes_after = sockets.sent_bytes()
-    memory = meter.read()
-    socket_bytes = None if bytes_after is None else bytes_after - (bytes_before or 0)
+    value, report = measured(lambda: fn(world, *args), spec.device)
     try:
         dumped = payload.dump_value(value)
     except Exception as error:
@@ -126,50 +106,22 @@ def _call(fn: Any, world: Group, args: Any, spec: RankSpec) -> Returned:
             f"{error}. Return plain data or tensors"
         ) from error
     spec.directory.of_rank(spec.rank, "value").write_bytes(dumped)
-    return Returned(start_s, end_s, memory, socket_bytes)
+    return dataclasses.replace(report, recorded=world.recorded_past_the_groups())
 
 
-def _raised(error: BaseException) -> Raised:
-    at_s = time.monotonic()
-    trace = _without_launcher(error.__traceback__)
-    error = error.with_traceback(trace)
-    try:
-        exception = cloudpickle.dumps(error)  # its class may be of a cell
-        pickle.loads(exception)  # some exceptions can be dumped, but not loaded
-    except Exception:
-        exception = None
-    try:
-        message, text = str(error), "".join(traceback.format_exception(error))
-    except Exception as worse:
-        message = f"(its __str__ raises {type(worse).__name__})"
-        text = "".join(traceback.format_tb(trace)) + f"{type(error).__name__}: {message}"
-    return Raised(
-        type(error).__name__,
-        message,
-        text,
-        _site_of(trace),
-        exception,
-        at_s,
-    )
-
-
-def _without_launcher(trace: TracebackType | None) -> TracebackType | None:
-    """The traceback from the first frame that is not of this file."""
-    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
-        trace = trace.tb_next
-    return trace
-
-
-def _site_of(trace: TracebackType | None) -> Site | None:
-    """The innermost line of the traceback that belongs to neither labkit nor torch."""
-    here = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-    machinery = (here, os.path.dirname(torch.__file__) + os.sep)
-    frames = traceback.extract_tb(trace)
-    own = [frame for frame in frames if not frame.filename.startswith(machinery)]
-    if not frames:
-        return None
-    frame = (own or frames)[-1]
-    return Site(frame.filename, frame.lineno or 0, frame.name)
+def measured(work: Callable[[], Any], device: str) -> tuple[Any, Returned]:
+    """The value of `work()`, and when it ran, in how much memory, sending how many bytes."""
+    meter = MemoryMeter(device)
+    bytes_before = sockets.sent_bytes()
+    start_s = time.monotonic()
+    value = work()
+    if device == "cuda":
+        torch.cuda.synchronize()  # nccl's waits only order streams: here the work is really over
+    end_s = time.monotonic()
+    bytes_after = sockets.sent_bytes()
+    memory = meter.read()
+    socket_bytes = None if bytes_after is None else bytes_after - (bytes_before or 0)
+    return value, Returned(start_s, end_s, memory, socket_bytes)
 
 
 def _take_over_output(output: Connection) -> None:
@@ -181,22 +133,31 @@ def _take_over_output(output: Connection) -> None:
     sys.stderr = open(2, "w", buffering=1, closefd=False, errors="backslashreplace")
 
 
-def _flush() -> None:
+def flush() -> None:
+    """What was printed is on its way to the driver when this returns."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
 
 
-def _exit_with_driver(lifeline: Connection) -> None:
-    """Exit when the lifeline ends: the driver released its ranks, or is no more."""
+def _exit_with_driver(lifeline: Connection, record: Path) -> None:
+    """Exit when the lifeline ends: the driver released its ranks, or is no more.
+
+    What the driver sends through it before that are questions, which are answered even while the
+    rank is blocked; `record` is the file for the answers.
+    """
     if sys.platform.startswith("linux"):
         # The parent is the fork server, which goes with the driver. The kernel's word is quicker,
         # and also reaches a rank that holds Python's lock for ever.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    threading.Thread(
+        target=_watch_lifeline, args=(lifeline, record), name="lifeline", daemon=True
+    ).start()
 
-    def watch() -> None:
-        with contextlib.suppress(EOFError, OSError):
-            lifeline.recv_bytes()
-        os.killpg(0, signal.SIGKILL)  # this process, and what it has started
 
-    threading.Thread(target=watch, name="lifeline", daemon=True).start()
+def _watch_lifeline(lifeline: Connection, record: Path) -> None:
+    with contextlib.suppress(EOFError, OSError):
+        while request := lifeline.recv_bytes():
+            with contextlib.suppress(Exception):  # the run's folder may be gone
+                leave_record(record, only_active=request == ACTIVE)
+    os.killpg(0, signal.SIGKILL)  # this process, and what it has started

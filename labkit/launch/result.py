@@ -91,6 +91,31 @@ class Run:
 
         timeline(self).show()
 
+    def save(self, path: str | Path) -> Path:
+        """Write the run to a new folder, which `Run.load` opens on any machine.
+
+        Raises FileExistsError where something is already there. The format: saved_run.py.
+        """
+        from labkit.launch import saved_run
+
+        return saved_run.save(self, path)
+
+    @classmethod
+    def load(cls, *paths: str | Path, trust: bool = False, partial: bool = False) -> Run:
+        """The run in a folder, or in the folders that its hosts wrote; of the last attempt.
+
+        trust: values that are neither plain data nor tensors are pickles, and reading one can run
+        any code. Say True only where you know who wrote the folder.
+        partial: take what is there. What is missing, or not to be trusted, is None; a failed run
+        comes back too.
+
+        Raises the error that the run ended with (RankError, RunError), FileNotFoundError where
+        there is no run, UntrustedValue, and ValueError that names missing ranks or a damaged file.
+        """
+        from labkit.launch import saved_run
+
+        return saved_run.load(paths, trust=trust, partial=partial)
+
     def to_chrome_trace(self, path: str | Path) -> Path:
         """Write the run as a trace that ui.perfetto.dev and chrome://tracing open."""
         from labkit.viz import chrome_trace

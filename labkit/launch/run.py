@@ -15,18 +15,17 @@ from typing import Any
 import torch
 
 from labkit.comm import Timeline
-from labkit.launch import payload
-from labkit.launch.engine import start_rank
+from labkit.launch import devices, payload
+from labkit.launch.engine import end_ranks
+from labkit.launch.engines import ENGINES, check_engine
 from labkit.launch.output import RankOutput
 from labkit.launch.rank import RankSpec, Returned
+from labkit.launch.request import checked_device
 from labkit.launch.result import Run, Traffic
 from labkit.launch.run_directory import RunDirectory
 from labkit.launch.supervise import Rank, Supervisor
 from labkit.launch.uninterrupted import uninterrupted
 from labkit.launch.watch import listen_to_the_end
-
-_EXIT_S = 0.5
-_LONGEST_TIMEOUT_S = 7 * 24 * 3600
 
 
 def run(
@@ -36,21 +35,29 @@ def run(
     *,
     timeout: float = 30,
     device: str | None = None,
+    stall: float | None = 5,
+    engine: str = "local",
 ) -> Run:
     """Call `fn(world, *args)` on `world_size` ranks and return what each of them left behind.
 
     fn: any function, also one defined in a notebook cell. `world` is the rank's Group.
     timeout: seconds until a run that does not end is ended, with a report.
-    device: "cpu" (gloo), "cuda" (nccl, one GPU per rank), or None: cuda when there are enough.
+    device: "cpu" (gloo), "cuda" (nccl with a GPU per rank; ranks share where there are fewer), or
+    None: "cuda" where there is a GPU for each rank, else "cpu". See devices.py.
+    stall: seconds without any progress after which the doctor looks into it; None: never. What is
+    certain from the journals, such as ranks that wait for each other, does not wait for this.
+    engine: "local", or "torchrun": torch's elastic agent starts the ranks, which takes seconds.
 
     What ranks print appears here, line by line, as it comes. Raises RankError when a rank raises or
-    dies, Deadlock when one waits for a rank that has returned, RunTimeout, Interrupted (a
-    KeyboardInterrupt) on Stop, and ValueError or TypeError for a call that cannot be made. No
-    process is left behind in any case.
+    dies, Mismatch when ranks mean different operations, Deadlock when what they wait for cannot
+    come, RunTimeout, Interrupted (a KeyboardInterrupt) on Stop, and ValueError or TypeError for a
+    call that cannot be made. No process is left behind in any case.
     """
     if not isinstance(args, Sequence) or isinstance(args, (str, bytes)):
         raise TypeError(f"args={args!r}: give the arguments after `world` as a tuple, ({args!r},)")
-    return launch(fn, world_size, [args], timeout=timeout, device=device)
+    return launch(
+        fn, world_size, [args], timeout=timeout, device=device, stall=stall, engine=engine
+    )
 
 
 def launch(
@@ -62,27 +69,35 @@ def launch(
     device: str | None = None,
     stall: float | None = None,
     echo: bool = True,
+    engine: str = "local",
 ) -> Run:
     """`run` with arguments of its own for each rank (or one set for all).
 
-    stall: seconds after which ranks that all wait, with no journal growing, count as deadlocked.
-    echo: whether ranks' output is shown as it comes.
+    echo: whether ranks' output, and a word about slow ranks, is shown as it comes.
     """
     started_s = time.monotonic()
     device = _checked(fn, world_size, args_by_rank, timeout, device)
+    check_engine(engine)
+    if echo and (note := devices.note(device, world_size, torch.cuda.device_count())):
+        print(note, flush=True)
     directory = RunDirectory()
+    starter = ENGINES[engine](directory)
     ranks: list[Rank] = []
     has_returned = False
     try:
         payload.write(directory.payload, fn, args_by_rank)
-        for number in range(world_size):
-            # The backend's own timeout comes later than ours: the driver is the one who knows why.
-            spec = RankSpec(number, world_size, device, directory, timeout + 10)
+        # The backend's own timeout comes later than ours: the driver is the one who knows why.
+        specs = [
+            RankSpec(number, world_size, device, directory, timeout + 10)
+            for number in range(world_size)
+        ]
+        starter.start(specs, started_s + timeout)
+        for spec in specs:
             with uninterrupted():
-                process = start_rank(spec)
-                ranks.append(Rank(process, RankOutput(number, process.output, echo)))
+                process = starter.rank(spec)
+                ranks.append(Rank(process, RankOutput(spec.rank, process.output, echo)))
         supervisor = Supervisor(ranks, directory)
-        listen_to_the_end(supervisor, started_s + timeout, timeout, stall)
+        listen_to_the_end(supervisor, started_s + timeout, timeout, stall, echo=echo)
         for rank in ranks:
             rank.output.read()  # what it wrote just before it returned
         result = _result(supervisor, device, started_s)
@@ -94,7 +109,8 @@ def launch(
                 for rank in ranks:
                     rank.output.finish()
             finally:
-                _end(ranks, at_once=not has_returned)
+                end_ranks((rank.process for rank in ranks), at_once=not has_returned)
+                starter.end()
                 directory.remove()
 
 
@@ -104,28 +120,12 @@ def _checked(
     """The device to use. Raises for a call that cannot be made."""
     if not callable(fn):
         raise TypeError(f"run() calls a function on every rank; {fn!r} is not one")
-    if not isinstance(world_size, int) or isinstance(world_size, bool) or world_size < 1:
-        raise ValueError(f"world_size={world_size!r}: give the number of ranks, 1 or more")
+    place = checked_device(world_size, timeout, device)
     if len(args_by_rank) not in (1, world_size):
         raise ValueError(f"{len(args_by_rank)} sets of arguments for {world_size} ranks")
     if inspect.iscoroutinefunction(fn) or inspect.isgeneratorfunction(fn):
         raise TypeError(f"{fn!r} would only be begun: a rank calls a plain function, to its end")
-    is_number = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)
-    if not is_number or not 0 < timeout <= _LONGEST_TIMEOUT_S:
-        raise ValueError(
-            f"timeout={timeout!r}: give a number of seconds above 0, at most {_LONGEST_TIMEOUT_S}"
-        )
-    num_gpus = torch.cuda.device_count()
-    if device is None:
-        return "cuda" if num_gpus >= world_size else "cpu"
-    if device not in ("cpu", "cuda"):
-        raise ValueError(f"device={device!r} is unknown; choose 'cpu' or 'cuda'")
-    if device == "cuda" and num_gpus < world_size:
-        raise ValueError(
-            f"{world_size} ranks on cuda need as many GPUs, and {num_gpus} are visible; "
-            "use device='cpu', or fewer ranks"
-        )
-    return device
+    return place
 
 
 def _result(supervisor: Supervisor, device: str, started_s: float) -> Run:
@@ -161,14 +161,3 @@ def _value(directory: RunDirectory, number: int) -> Any:
             f"what rank {number} returned cannot be read here: {error}. "
             "Return plain data or tensors"
         ) from error
-
-
-def _end(ranks: Sequence[Rank], *, at_once: bool) -> None:
-    """No process of the run is left when this returns."""
-    for rank in ranks:
-        if at_once:
-            rank.process.kill()
-        rank.process.release()
-    deadline = time.monotonic() + _EXIT_S
-    for rank in ranks:
-        rank.process.end(deadline - time.monotonic())

@@ -7,6 +7,8 @@ rank-2.stack       where rank 2 was when it was asked (faulthandler)
 rank-2.value       what rank 2 returned (cloudpickle)
 """
 
+from __future__ import annotations
+
 import os
 import shutil
 import socket
@@ -30,6 +32,13 @@ class RunDirectory:
                 f"a run needs a folder for temporary files, and none can be made: {error}. Make "
                 "room there, or name another one in the environment variable TMPDIR"
             ) from error
+
+    @classmethod
+    def at(cls, path: str | Path) -> RunDirectory:
+        """A folder that another process of the run has made."""
+        directory = cls.__new__(cls)
+        directory.path = Path(path)
+        return directory
 
     @property
     def payload(self) -> Path:

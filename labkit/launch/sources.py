@@ -26,8 +26,15 @@ def remember(texts: dict[str, list[str]]) -> None:
         linecache.cache[name] = (sum(map(len, lines)), None, lines, name)
 
 
+def name_of_cell(number: int) -> str:
+    """The file name of a cell that a session runs on its ranks."""
+    return f"<cell {number}>"
+
+
 def cell_number(file: str) -> int | None:
     """The execution count of the notebook cell behind `file`; None where it is not a cell."""
+    if of_session := _CELL.fullmatch(file):
+        return int(of_session[1])
     # IPython is asked only where it is running already: this room must not import it.
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
@@ -43,6 +50,7 @@ def place(site: Site) -> str:
     return f"{file}, line {site.line}"
 
 
+_CELL = re.compile(r"<cell (\d+)>")
 _FILE = re.compile(r'File "([^"]+)", line (\d+)')
 
 

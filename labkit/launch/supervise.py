@@ -10,24 +10,29 @@ grace, in which the others' consequences arrive, every rank is asked for its sta
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from multiprocessing import connection
+from pathlib import Path
 
-from labkit.comm import Timeline
+from labkit.comm import Timeline, flight_recorder
+from labkit.comm.flight_recorder import Recorded
 from labkit.comm.read_journal import read_journal
-from labkit.launch import doctor, sources
-from labkit.launch.doctor import Stage
+from labkit.launch import stacks
 from labkit.launch.engine import RankProcess
 from labkit.launch.output import RankOutput
-from labkit.launch.rank import Raised, Returned
+from labkit.launch.rank import ACTIVE
+from labkit.launch.report import Raised, Returned
 from labkit.launch.run_directory import RunDirectory
+from labkit.launch.stacks import Stack
+from labkit.launch.stage import Stage
+from labkit.launch.waiting import View
 
 _GRACE_S = 0.1
-_STACK_WAIT_S = 0.25
+_EVIDENCE_S = 0.5
 
 
 @dataclass
@@ -56,7 +61,8 @@ class Supervisor:
         self.directory = directory
         self.ready_s = 0.0
         self.timeline: list[Timeline] = [Timeline() for _ in ranks]
-        self.stacks = ["" for _ in ranks]
+        self.stacks = [Stack() for _ in ranks]
+        self.recorded = [Recorded() for _ in ranks]
 
     @property
     def has_failed(self) -> bool:
@@ -69,11 +75,13 @@ class Supervisor:
         return not any(rank.is_active for rank in self.ranks)
 
     @property
-    def positions(self) -> list[str]:
-        """Where each rank is, in words."""
+    def views(self) -> list[View]:
+        """What is known of each rank."""
         return [
-            doctor.position(rank.stage, timeline)
-            for rank, timeline in zip(self.ranks, self.timeline, strict=True)
+            View(rank.stage, timeline.operations, recorded, stack.site)
+            for rank, timeline, recorded, stack in zip(
+                self.ranks, self.timeline, self.recorded, self.stacks, strict=True
+            )
         ]
 
     def listen(self, timeout_s: float) -> bool:
@@ -130,37 +138,49 @@ class Supervisor:
             for number in range(len(self.ranks))
         ]
 
-    def examine(self) -> None:
-        """Take evidence: journals, and the stacks of ranks that are alive."""
-        asked = [number for number, rank in enumerate(self.ranks) if rank.is_active]
+    def raw_journals(self) -> list[bytes]:
+        """The journals' bytes: equal as long as nothing happens."""
+        paths = [self.directory.of_rank(number, "journal") for number in range(len(self.ranks))]
+        return [path.read_bytes() if path.exists() else b"" for path in paths]
+
+    def recorded_mismatch(self) -> bool:
+        """Whether returned ranks differ in what they did past their Groups."""
+        reports = [rank.report for rank in self.ranks]
+        entries = [each.recorded for each in reports if isinstance(each, Returned)]
+        return flight_recorder.differ(entries)
+
+    def examine(self, request: bytes = ACTIVE, patience_s: float = _EVIDENCE_S) -> None:
+        """Take evidence of ranks that are alive: journals, stacks, and what torch recorded.
+
+        request: which of torch's own operations are asked for. A rank that has not answered after
+        `patience_s`, because it holds Python's lock for example, is left out.
+        """
+        asked = [number for number, rank in enumerate(self.ranks) if rank.stage is not Stage.DIED]
         for number in asked:
-            self.ranks[number].process.signal(signal.SIGUSR1)
-        deadline = time.monotonic() + _STACK_WAIT_S
-        while asked and time.monotonic() < deadline:
+            self._ask(number, request)
+        deadline = time.monotonic() + patience_s
+        while time.monotonic() < deadline and not all(map(self._has_answered, asked)):
             time.sleep(0.01)
-            for number in asked:
-                self.stacks[number] = self._stack_of(number)
-            if all(self.stacks[number] for number in asked):
-                break
         for number, rank in enumerate(self.ranks):
             rank.output.read()
-            if rank.stage is Stage.DIED:
-                self.stacks[number] = self._stack_of(number)
+            self.stacks[number] = stacks.read(self.directory.of_rank(number, "stack"))
+            self.recorded[number] = flight_recorder.read(self._record_of(number))
         self.read_journals()
 
-    def _stack_of(self, number: int) -> str:
-        """The rank's own frames, innermost last, once faulthandler has written them all."""
-        path = self.directory.of_rank(number, "stack")
-        if not path.exists():
-            return ""  # still on its way to its first line
-        text = path.read_text(errors="replace")
-        for thread in text.split("\n\n"):
-            # faulthandler stops after 100 frames: then only its mark of the thread is left.
-            if "in rank_main" in thread or ("Current thread" in thread and "  ..." in thread):
-                lines = thread.strip().splitlines()[1:]  # innermost first, below a heading
-                own = list(takewhile(lambda line: "labkit/launch/rank.py" not in line, lines))
-                return sources.with_cells_named("\n".join(reversed(own)))
-        return ""
+    def _ask(self, number: int, request: bytes) -> None:
+        process = self.ranks[number].process
+        self.directory.of_rank(number, "stack").write_text("")  # faulthandler appends
+        self._record_of(number).unlink(missing_ok=True)
+        process.signal(signal.SIGUSR1)
+        with contextlib.suppress(OSError):
+            process.lifeline.send_bytes(request)
+
+    def _has_answered(self, number: int) -> bool:
+        stack = stacks.read(self.directory.of_rank(number, "stack"))
+        return stack.is_known and self._record_of(number).exists()
+
+    def _record_of(self, number: int) -> Path:
+        return self.directory.of_rank(number, "recorder")
 
     def wait_for_consequences(self) -> None:
         """After a failure, hear for a moment what it does to the others."""

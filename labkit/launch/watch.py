@@ -1,6 +1,7 @@
 """The driver's watch over a run: it ends when all ranks have returned, or with an error.
 
 Four things end a run early: a rank fails, ranks wait in vain, the timeout passes, Stop is pressed.
+What ranks did past their Groups is looked at when all have returned.
 """
 
 from __future__ import annotations
@@ -8,36 +9,59 @@ from __future__ import annotations
 import time
 
 from labkit.launch import failure
+from labkit.launch.consult import consult
+from labkit.launch.rank import ALL
 from labkit.launch.stall import StallWatch
 from labkit.launch.supervise import Supervisor
 from labkit.launch.uninterrupted import uninterrupted
 
+_PATIENCE_S = 2.0
+
 
 def listen_to_the_end(
-    supervisor: Supervisor, deadline_s: float, timeout_s: float, stall_s: float | None
+    supervisor: Supervisor,
+    deadline_s: float,
+    timeout_s: float,
+    stall_s: float | None,
+    *,
+    echo: bool = True,
 ) -> None:
     """Return when every rank has returned; raise what explains any other end.
 
     deadline_s: on the clock of time.monotonic(); timeout_s: what the reader asked for.
     stall_s: seconds without progress after which the doctor is asked; None: only proofs count.
+    echo: whether a line is printed when ranks have waited that long for a slow one.
     """
-    watch = StallWatch(supervisor, stall_s)
     try:
-        while not supervisor.is_over and not supervisor.has_failed:
-            remaining_s = deadline_s - time.monotonic()
-            if remaining_s <= 0:
-                supervisor.examine()
-                raise failure.run_timeout(supervisor, timeout_s)
-            if supervisor.listen(min(remaining_s, watch.next_look_s)):
-                watch.news()
-            elif proof := watch.look():
-                supervisor.examine()
-                raise failure.deadlock(supervisor, proof)
+        _listen(supervisor, deadline_s, timeout_s, StallWatch(supervisor, stall_s), echo)
         if supervisor.has_failed:
             supervisor.wait_for_consequences()
             supervisor.examine()
             raise failure.rank_error(supervisor)
+        if supervisor.recorded_mismatch():
+            supervisor.examine(ALL, patience_s=5)
+            raise failure.silent_mismatch(supervisor)
     except KeyboardInterrupt:
         with uninterrupted(quietly=True):
             supervisor.examine()
         raise failure.interrupted(supervisor) from None
+
+
+def _listen(
+    supervisor: Supervisor, deadline_s: float, timeout_s: float, watch: StallWatch, echo: bool
+) -> None:
+    """Return when every rank has returned, or one has failed."""
+    has_told = not echo
+    while not supervisor.is_over and not supervisor.has_failed:
+        remaining_s = deadline_s - time.monotonic()
+        if remaining_s <= 0:
+            why = consult(supervisor, _PATIENCE_S)
+            raise failure.run_timeout(supervisor, why, timeout_s)
+        if supervisor.listen(min(remaining_s, watch.next_look_s)):
+            watch.news()
+        elif verdict := watch.look():
+            if verdict.fault.is_final:
+                raise failure.cannot_end(supervisor, verdict)
+            if not has_told:
+                print(f"[labkit] {verdict.text}. The timeout is {timeout_s:g} s.", flush=True)
+                has_told = True

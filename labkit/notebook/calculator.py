@@ -112,12 +112,16 @@ def calculator(start: str | RingCost = "one node: 8 GPUs") -> RingCalculator:
 
     start: "laptop: 4 processes", "one node: 8 GPUs", "cluster: 512 GPUs", or a RingCost of your
     own. Its formulas are those of `labkit.calc`: the ring, by the alpha-beta model.
-    Raises ValueError for a preset that there isn't.
+    Raises ValueError for a preset that there isn't, TypeError for what is neither.
     """
     if isinstance(start, str):
         if start not in PRESETS:
             raise ValueError(f"no preset {start!r}; there are: {', '.join(PRESETS)}")
         start = PRESETS[start]
+    if not isinstance(start, RingCost):
+        raise TypeError(
+            f"start={start!r} is no place to start: pass one of {', '.join(PRESETS)}, or a RingCost"
+        )
     return RingCalculator(start)
 
 

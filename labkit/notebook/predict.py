@@ -101,9 +101,10 @@ def predict(
     unit: of a number typed without one ("" for counts, or B, MB, GB, KiB, ms, s, ...).
 
     Understands 6, 1,000, 2/3, 1e9, 75%, 1.5 MB, 4.9 ms, and says so where it doesn't.
-    Raises ValueError for a unit it does not know.
+    Raises ValueError for a unit it does not know and for an answer that is no number.
     """
     predictions.in_unit(0, unit)
+    predictions.check_tolerance(tolerance)
     return PredictBox(key, question, answer, tolerance, unit)
 
 
@@ -120,6 +121,7 @@ def reveal(
     measured: in `unit`. varies: the measured number is different in every run; marked with ~ it is
     not compared when the notebook is tested. Without a prediction it says only what was measured.
     """
+    predictions.check_tolerance(tolerance)
     truth = predictions.in_unit(measured, unit)
     mark = "~" if varies or truth.dimension == "seconds" else ""
     shown = f"Measured: {mark}{predictions.text_of(truth)}."

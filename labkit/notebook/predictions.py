@@ -1,5 +1,6 @@
 """What a reader committed to, and how far off it was, in words."""
 
+import math
 from typing import Any, NamedTuple
 
 from labkit.calc.units import Quantity, exact_bytes_text, parse_quantity, quantity_text
@@ -21,10 +22,18 @@ def in_unit(number: float | str, unit: str) -> Quantity:
     """A number as a Quantity: a bare one is in `unit` ("" for counts), a text may bring its own.
 
     in_unit(4.9, "ms") == in_unit("4900 us", "ms"). Raises ValueError for a text that is no number,
-    and for one whose unit measures something else.
+    for one whose unit measures something else, and for a number that is infinite, not a number, or
+    below 0 where bytes or seconds are asked for.
     """
     scale, dimension = parse_quantity(f"1 {unit}")
     if not isinstance(number, str):
+        if not math.isfinite(number):
+            raise ValueError(
+                f"{number} is no measurement: pass a finite number, such as "
+                "result.traffic[0].sent_bytes"
+            )
+        if number < 0 and dimension in ("bytes", "seconds"):
+            raise ValueError(f"{number}: {dimension} cannot be negative; pass 0 or more")
         return Quantity(number * scale, dimension)
     quantity = parse_quantity(number)
     if quantity.value < 0 and dimension in ("bytes", "seconds"):
@@ -85,6 +94,12 @@ def verdict(predicted: Quantity, measured: Quantity, tolerance: float = 0.0) -> 
         return f"{abs(ratio - 1):.0%} {direction}.{_hint(ratio)}"
     factor = ratio if ratio > 1 else 1 / ratio
     return f"{factor:.3g} times {direction}.{_hint(ratio)}"
+
+
+def check_tolerance(tolerance: float) -> None:
+    """Raises ValueError unless it is a relative error that can be met."""
+    if not 0 <= tolerance < math.inf:
+        raise ValueError(f"tolerance={tolerance}: give a relative error, such as 0.1 for 10 %")
 
 
 def text_of(quantity: Quantity) -> str:

@@ -1,14 +1,29 @@
 """What the ring calculator computes and says: no widgets here, formulas from labkit.calc only."""
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from labkit import calc
 
+# The least that makes sense; a link slower than a byte per second is a unit gone wrong.
+_LEAST = {
+    "num_parameters": 0,
+    "bytes_per_element": 1,
+    "world_size": 1,
+    "num_tensors": 1,
+    "link_bytes_per_s": 1,
+    "latency_s": 0,
+}
+
 
 @dataclass(frozen=True)
 class RingCost:
-    """An all-reduce of a model's gradients over a ring; what follows is in its properties."""
+    """An all-reduce of a model's gradients over a ring; what follows is in its properties.
+
+    Raises ValueError for a number that no ring has: not finite, below 0, or below 1 where at least
+    one is needed.
+    """
 
     num_parameters: float
     bytes_per_element: int
@@ -19,6 +34,18 @@ class RingCost:
     """One direction of the slowest link in the ring."""
     latency_s: float
     """Per message."""
+
+    def __post_init__(self) -> None:
+        """Check every number: a slider cannot stand at infinity."""
+        for name, least in _LEAST.items():
+            value = getattr(self, name)
+            is_counted = name in ("world_size", "num_tensors")
+            if not least <= value < math.inf or (is_counted and value != int(value)):
+                kind = "a whole number" if is_counted else "a finite number"
+                raise ValueError(
+                    f"{name}={value}: a ring needs {kind}, {least} or more; "
+                    f"try {getattr(PRESETS['one node: 8 GPUs'], name):g}"
+                )
 
     @property
     def gradient_bytes(self) -> float:

@@ -19,6 +19,7 @@ from typing import Any
 from labkit.comm.operation import Operation, Timeline
 from labkit.viz.activity import Span, blocked, end_of, in_flight
 from labkit.viz.messages import matched_messages
+from labkit.viz.of_a_run import timelines_of
 
 Event = dict[str, Any]
 _FIRST_WORK, _FIRST_FLIGHT = 0, 100  # within a rank's thread numbers
@@ -27,11 +28,11 @@ _FIRST_WORK, _FIRST_FLIGHT = 0, 100  # within a rank's thread numbers
 def write(run: Any, path: str | Path) -> Path:
     """Write the trace of `run` (a Run, or a list of Timelines by rank) to `path`; returns the path.
 
-    Raises OSError where the file cannot be written.
+    Raises OSError where the file cannot be written, TypeError for what has no timelines.
     """
     path = Path(path)
     document = {
-        "traceEvents": events(list(getattr(run, "timeline", run))),
+        "traceEvents": events(timelines_of(run)),
         "displayTimeUnit": "ms",
         "otherData": {"writer": "labkit"},
     }

@@ -41,8 +41,10 @@ def moves(
 
         viz.moves({"broadcast": run(broadcast, 4).values})
 
-    Returns a Picture. Raises ValueError where there is nothing to draw.
+    Returns a Picture. Raises ValueError where there is nothing to draw, or no column for it.
     """
+    if not isinstance(columns, int) or columns < 1:
+        raise ValueError(f"columns={columns!r}: panels stand in 1 column or more; 2 fits a page")
     panels = {name: _decoded(pairs) for name, pairs in primitives.items()}
     if not panels or not all(panels.values()):
         raise ValueError("nothing to draw: pass {name: [(before, after) of rank 0, ...]}")

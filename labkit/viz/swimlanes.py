@@ -25,6 +25,7 @@ from labkit.viz.lanes import (
 )
 from labkit.viz.message_arrows import draw_arrows, messages_to_draw
 from labkit.viz.messages import Message
+from labkit.viz.of_a_run import timelines_of
 from labkit.viz.picture import Picture
 from labkit.viz.swimlane_text import draw_header, draw_waiting_shares, legend_rows, style_axes
 
@@ -61,9 +62,10 @@ def timeline(
     A torn, hatched end means that the operation never came to an end, a cross that it failed.
 
     Returns a Picture: the last line of a cell shows it, `savefig` saves it.
-    Raises ValueError for ranks that the run doesn't have and for an empty window.
+    Raises ValueError for ranks that the run doesn't have and for an empty window, TypeError for
+    what has no timelines.
     """
-    timelines: list[Timeline] = list(getattr(run, "timeline", run))
+    timelines = timelines_of(run)
     shown, note = _chosen(ranks, len(timelines))
     start_s, end_s = _window(timelines, between)
     until_s = max((end_of(one) for one in timelines), default=0.0)

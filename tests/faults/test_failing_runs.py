@@ -242,7 +242,9 @@ def test_a_rank_that_returns_early_is_found_at_once():
             world.all_reduce(torch.ones(1))
 
     began = time.monotonic()
-    with pytest.raises(Deadlock, match="rank 1 has returned without calling all_reduce #2"):
+    with pytest.raises(
+        Deadlock, match=r"rank 1 returned after all_reduce #1 \(.*\), without calling it"
+    ):
         run(leaves_early, 4, timeout=20)
     assert time.monotonic() - began < 10
 
@@ -294,7 +296,7 @@ def test_a_timeout_says_where_each_rank_is():
         run(one_rank_never_comes, 3, timeout=1.5)
     text = str(caught.value)
     assert "ranks 0 and 1 wait in all_reduce #1" in text
-    assert "rank 2 computes before any operation" in text
+    assert "for rank 2, which computes before any operation" in text
     assert "one_rank_never_comes" in caught.value.stacks[2]
 
 
@@ -312,6 +314,8 @@ def test_a_failed_runs_timeline_can_be_drawn():
 
     def waits(world):
         world.all_reduce(torch.ones(1))
+        if world.rank:
+            time.sleep(60)
         world.recv(torch.empty(1), src=1 - world.rank)
 
     with pytest.raises(RunTimeout) as caught:
@@ -319,17 +323,6 @@ def test_a_failed_runs_timeline_can_be_drawn():
     for timeline in caught.value.timeline:
         assert 0 == timeline.start_s < timeline.operations[0].posted_s < 1 < timeline.end_s < 3
     assert viz.timeline(caught.value).png().startswith(b"\x89PNG")
-
-
-def test_send_against_send_times_out_and_is_told():
-    def both_send_first(world):
-        world.send(torch.ones(1), dst=1 - world.rank)
-        world.recv(torch.empty(1), src=1 - world.rank)
-
-    with pytest.raises(RunTimeout) as caught:
-        run(both_send_first, 2, timeout=1.5)
-    assert caught.value.positions[0].startswith("waits in send #1 to rank 1")
-    assert caught.value.positions[1].startswith("waits in send #1 to rank 0")
 
 
 @pytest.mark.parametrize("error", ["SystemExit(3)", "KeyboardInterrupt()"])
@@ -352,17 +345,16 @@ STOPPED = """
 import os, signal, sys, threading, time, torch, labkit
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-def deadlocked(world):
-    if world.rank:
-        world.all_reduce(torch.ones(1))
-    else:
-        world.recv(torch.empty(1), src=1)
+def hung(world):
+    if world.rank == 0:
+        time.sleep(100)
+    world.all_reduce(torch.ones(1))
 
 labkit.run(lambda world: None, 1)
 threading.Timer(1.0, lambda: (globals().update(pressed=time.monotonic()),
                               os.kill(os.getpid(), signal.SIGINT))).start()
 try:
-    labkit.run(deadlocked, 4, timeout=30)
+    labkit.run(hung, 4, timeout=30)
 except KeyboardInterrupt as stop:
     print("took", time.monotonic() - pressed)
     print(stop)
@@ -376,8 +368,8 @@ def test_stop_returns_within_a_second_with_every_stack(tmp_path):
     first, _, rest = done.stdout.partition("\n")
     assert float(first.split()[1]) < 1.0, done.stdout + done.stderr
     assert "ranks 1, 2 and 3 wait in all_reduce #1" in rest
-    assert "rank 0 waits in recv #1 from rank 1" in rest
-    assert rest.count("in deadlocked") == 2, "each distinct stack once"
+    assert "for rank 0, which computes before any operation" in rest
+    assert rest.count("in hung") == 2, "each distinct stack once"
 
 
 STOPPED_EARLY = """

@@ -37,7 +37,10 @@ PENDING = replace(DONE, waited_s=None, done_s=None)
 
 def culprit(*ranks):
     supervisor = SimpleNamespace(
-        ranks=[SimpleNamespace(stage=stage, ended_s=ended_s) for stage, ended_s, _ in ranks],
+        ranks=[
+            SimpleNamespace(stage=stage, ended_s=ended_s, report=None)
+            for stage, ended_s, _ in ranks
+        ],
         timeline=[Timeline(list(operations)) for _, _, operations in ranks],
     )
     return min(range(len(ranks)), key=lambda number: _blame(supervisor, number))

@@ -6,7 +6,7 @@ import time
 import pytest
 import torch
 
-from labkit import run
+from labkit import RankError, run
 
 WORLD_SIZES = [1, 2, 3, 4]
 
@@ -164,7 +164,7 @@ def in_halves(world):
         half.rank,
         half.all_reduce(torch.tensor(world.rank)).item(),
         quarter.ranks,
-        none if none is None else none.all_gather(torch.tensor(world.rank)).tolist(),
+        none.all_gather(torch.tensor(world.rank)).tolist() if none else None,
     )
 
 
@@ -182,8 +182,20 @@ def overlapping_groups(world):
     sums = []
     for members in [(0, 1), (0, 2), (1, 2), (0, 1, 3), (2, 3)]:
         group = world.split(0 if world.rank in members else None)
-        sums.append(None if group is None else group.all_reduce(torch.tensor(world.rank)).item())
+        sums.append(group.all_reduce(torch.tensor(world.rank)).item() if group else None)
     return sums, world.split(world.rank < 2).ranks
+
+
+def use_a_group_of_others(world):
+    pair = world.split(0 if world.rank < 2 else None)
+    pair.all_reduce(torch.ones(1))
+
+
+def test_a_group_that_a_rank_does_not_belong_to_refuses_every_call():
+    with pytest.raises(
+        RankError, match="rank 2 uses all_reduce of a group that it does not belong"
+    ):
+        run(use_a_group_of_others, 3)
 
 
 def test_groups_may_overlap():

@@ -26,6 +26,8 @@ OF_GRADE = ("check", "hint", "reset", "solution")
 EXCEPTIONS = {
     ("labkit", ""): "grade",
     ("labkit", "__getattr__"): "grade",
+    ("labkit", "load_ipython_extension"): "notebook",
+    ("labkit", "unload_ipython_extension"): "notebook",
     ("labkit.launch.result", "Run.show"): "viz",
     ("labkit.launch.result", "Run.to_chrome_trace"): "viz",
 }

@@ -57,7 +57,8 @@ def random_cases(world_size: int, rng: random.Random) -> list[Case]:
     altered = (rng.randrange(n), 1 + rng.randrange(max(2 * (n - 1), 1)))
     cases = [
         case(flat, plain(n * segment)),
-        case(flat, plain(uneven)),
+        # One too many: only here does torch.chunk cut otherwise than it should for every n > 2.
+        case(flat, plain(n * segment + 1)),
         case("{dtype} of shape {shape}", plain(0, shape[0])),
         *(case(flat, plain(numel)) for numel in sorted(small)),
         *(case(flat, plain(uneven, dtype=dtype)) for dtype in other_dtypes),

@@ -1,36 +1,22 @@
-"""labkit in a terminal: the engine of the notebooks, with rich output.
-
-labkit check ring_all_reduce     exit status 0 after a pass, 1 otherwise, 2 for a call that is wrong
-"""
+"""Commands about exercises: check, hint, solution, reset, list."""
 
 import re
 import sys
-import warnings
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich import box
-from rich.console import Console
 from rich.padding import Padding
 from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
+from labkit.cli.terminal import console
 from labkit.grade import catalog, desk
 from labkit.grade.engine import check as run_check
 from labkit.grade.outcome import Outcome
-from labkit.grade.progress import ProgressWarning
-from labkit.grade.submission import NothingToGrade
 from labkit.grade.verdict import Verdict
-from labkit.grade.workspace import WorkspaceNotFound
-
-app = typer.Typer(
-    help="Exercises of the Distributed Training Lab: check, hint, solution, reset, list.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
 
 Name = Annotated[str, typer.Argument(help="The exercise, as in `labkit list`.")]
 _STYLES = {
@@ -38,17 +24,11 @@ _STYLES = {
     Outcome.NOT_ATTEMPTED: "bold",
     Outcome.OVER_BUDGET: "bold yellow",
 }
-_USER_ERRORS = (
-    catalog.UnknownExercise,
-    catalog.CatalogError,
-    NothingToGrade,
-    WorkspaceNotFound,
-)
+_WIDTH_OF_ALL_COLUMNS = 76
 # A call in Python, as the notebook's texts have it: hint("scan", 2)
 _CALL = re.compile(r'\b(check|hint|solution|reset)\("(\w+)"((?:, [^()]+)?)\)')
 
 
-@app.command()
 def check(
     name: Annotated[str | None, typer.Argument(help="The exercise; all, if left out.")] = None,
     file: Annotated[Path | None, typer.Option(help="Another file with the code.")] = None,
@@ -67,12 +47,11 @@ def check(
         _show_verdict(verdict)
         verdicts.append(verdict)
     if len(verdicts) > 1:
-        _console().print(f"\n{sum(map(bool, verdicts))} of {len(verdicts)} passed")
+        console().print(f"\n{sum(map(bool, verdicts))} of {len(verdicts)} passed")
     if not all(verdicts):
         raise typer.Exit(1)
 
 
-@app.command()
 def hint(
     name: Name,
     number: Annotated[
@@ -83,7 +62,6 @@ def hint(
     _show_note(desk.hint(name, number))
 
 
-@app.command()
 def solution(
     name: Name,
     yes: Annotated[bool, typer.Option("--yes", help="Show it before a pass, too.")] = False,
@@ -98,46 +76,53 @@ def solution(
         raise typer.Exit(1)
 
 
-@app.command()
 def reset(name: Name) -> None:
     """Put the stub back; your file is kept under exercises/backups."""
     _show_note(desk.reset(name))
 
 
-@app.command(name="list")
 def list_exercises() -> None:
     """Show the exercises, in reading order, and how far you are."""
-    table = Table("exercise", "title", "notebook", "standing", box=box.SIMPLE)
-    for exercise in catalog.load_catalog().values():
-        table.add_row(exercise.name, exercise.title, exercise.notebook, desk.standing(exercise))
-    _console().print(table)
-
-
-def _console() -> Console:
-    # Made anew for each use: sys.stdout may be another one by then.
-    return Console(highlight=False)
+    out = console()
+    exercises = list(catalog.load_catalog().values())
+    columns = {
+        "exercise": [exercise.name for exercise in exercises],
+        "title": [exercise.title for exercise in exercises],
+        "notebook": [exercise.notebook for exercise in exercises],
+        "standing": [desk.standing(exercise) for exercise in exercises],
+    }
+    if out.width < _WIDTH_OF_ALL_COLUMNS:
+        del columns["title"], columns["notebook"]
+    table = Table(box=box.SIMPLE)
+    for heading in columns:
+        # Names are for typing and opening: whole, and on one line where there is room for that.
+        is_name = heading in ("exercise", "notebook") and "title" in columns
+        table.add_column(heading, overflow="fold", no_wrap=is_name)
+    for row in zip(*columns.values(), strict=True):
+        table.add_row(*row)
+    out.print(table)
 
 
 def _show_verdict(verdict: Verdict) -> None:
-    console = _console()
-    console.print(Text(verdict.headline, style=_STYLES.get(verdict.outcome, "bold red")))
+    out = console()
+    out.print(Text(verdict.headline, style=_STYLES.get(verdict.outcome, "bold red")))
     for label, text in verdict.paragraphs:
         body = Text(_in_a_terminal(text))
         if "\n" in text:
-            console.print(Padding(Text(f"{label}:", style="bold"), (0, 0, 0, 2)))
-            console.print(Padding(body, (0, 0, 0, 4)))
+            out.print(Padding(Text(f"{label}:", style="bold"), (0, 0, 0, 2)))
+            out.print(Padding(body, (0, 0, 0, 4)))
         else:
-            console.print(Padding(Text(f"{label}: ", style="bold") + body, (0, 0, 0, 2)))
+            out.print(Padding(Text(f"{label}: ", style="bold") + body, (0, 0, 0, 2)))
 
 
 def _show_note(note: desk.Note) -> None:
-    console = _console()
-    console.print(Text(note.title, style="bold"))
+    out = console()
+    out.print(Text(note.title, style="bold"))
     if note.is_code and sys.stdout.isatty():
-        console.print(Syntax(note.text, "python", background_color="default"))
+        out.print(Syntax(note.text, "python", background_color="default"))
     else:
         # Code that is piped to a file must come out as it is, not wrapped at 80 columns.
-        console.print(
+        out.print(
             Text(note.text if note.is_code else _in_a_terminal(note.text)), soft_wrap=note.is_code
         )
 
@@ -158,28 +143,3 @@ def _as_command(call: re.Match[str]) -> str:
         else:
             words.append(f"--file {argument}" if call[1] == "check" else argument)
     return " ".join(words)
-
-
-def _show_warnings(caught: list[warnings.WarningMessage]) -> None:
-    """What each warning about progress says, without the line of labkit that said it."""
-    for text in dict.fromkeys(
-        str(w.message) for w in caught if issubclass(w.category, ProgressWarning)
-    ):
-        Console(stderr=True, highlight=False).print(Text(f"labkit: {text}", style="yellow"))
-
-
-def main() -> None:
-    """The command `labkit`."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", ProgressWarning)
-        try:
-            app()
-        except _USER_ERRORS as error:
-            Console(stderr=True, highlight=False).print(Text(f"labkit: {error}", style="red"))
-            sys.exit(2)
-        finally:
-            _show_warnings(caught)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,226 @@
+"""Operations that torch itself issues, such as those of its own DDP: seen by its Flight Recorder.
+
+What a program hands to torch.distributed without a Group never enters a journal. torch keeps a
+record of its own, in C++: the last collectives of every process group, with dtypes, shapes and the
+Python stack (for gloo no messages, and no reduce op). It can be asked from another thread while the
+rank is blocked. It is gone when the process dies.
+
+    TORCH_FR_BUFFER_SIZE   how many collectives it keeps; 0 turns it off
+    _dump_fr_trace         all that it knows, as a pickle of plain data
+
+On a cluster the same record comes as a file per rank when a collective times out
+(TORCH_NCCL_DUMP_ON_TIMEOUT=1, TORCH_NCCL_DEBUG_INFO_TEMP_FILE), read by `torchfrtrace`.
+https://docs.pytorch.org/tutorials/unstable/flight_recorder_tutorial.html
+"""
+
+import json
+import linecache
+import os
+import pickle
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch._C._distributed_c10d import _dump_fr_trace  # type: ignore[attr-defined]
+from torch.distributed import distributed_c10d as c10d
+
+from labkit.comm.journal import MACHINERY
+from labkit.comm.operation import Operation, Site
+
+NUM_COLLECTIVES = 1024
+_TITLE = "torch.distributed"
+_SAMPLE_S = 0.1
+_BUSY_S = 0.01
+_HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_DTYPES = {
+    "Float": "float32",
+    "Double": "float64",
+    "Half": "float16",
+    "BFloat16": "bfloat16",
+    "Long": "int64",
+    "Int": "int32",
+    "Byte": "uint8",
+    "Char": "int8",
+    "Bool": "bool",
+}
+# Of these every rank passes the same dtype and shape. (all_to_all takes uneven parts, and only
+# the root of a scatter passes anything.)
+_UNIFORM = ("all_reduce", "broadcast", "barrier", "reduce", "_reduce_scatter_base")
+
+Entry = tuple[str, int, str, str, tuple[int, ...]]
+"""Process group, sequence number, kind, dtype, shape."""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What torch has recorded of one rank.
+
+    `operations`: those that torch itself issued and that are not complete; or, where all were asked
+    for, everything that came to torch's process groups, a Group's operations too.
+    `enqueued`: how many collectives of each process group were handed over, a Group's too.
+    `is_idle`: the process used no CPU time while it was asked, so it waits or sleeps.
+    """
+
+    operations: Sequence[Operation] = ()
+    enqueued: Mapping[str, int] = field(default_factory=dict)
+    is_idle: bool = False
+
+
+def is_foreign(operation: Operation) -> bool:
+    """Whether torch itself issued it, and no Group."""
+    return operation.group_name.startswith(_TITLE)
+
+
+def enable() -> None:
+    """Keep a record. Before the first process group is made; a setting of the reader's stays."""
+    os.environ.setdefault("TORCH_FR_BUFFER_SIZE", str(NUM_COLLECTIVES))
+
+
+def num_enqueued() -> dict[str, int]:
+    """Collectives that this process handed to each process group, by the group's name."""
+    status = pickle.loads(_dump(includeCollectives=False)).get("pg_status", {})
+    return {name: counts["last_enqueued_collective"] for name, counts in status.items()}
+
+
+def past_the_groups(num_in_journal: int) -> list[Entry]:
+    """What this process handed over, if that is more than the collectives in its journal.
+
+    Sorted out only then: a record of thousands of collectives takes a tenth of a second to read.
+    """
+    if sum(num_enqueued().values()) <= num_in_journal:
+        return []
+    entries = pickle.loads(_dump(includeStackTraces=False)).get("entries", [])
+    return [(_group(entry), entry["collective_seq_id"], *_meaning(entry)) for entry in entries]
+
+
+def differ(entries_by_rank: Sequence[Sequence[Entry]]) -> bool:
+    """Whether two ranks' n-th collectives of a process group are not the same."""
+    seen: dict[tuple[str, int], Entry] = {}
+    return any(
+        seen.setdefault(entry[:2], entry) != entry
+        for entries in entries_by_rank
+        for entry in entries
+    )
+
+
+def write(path: Path, num_in_journal: int, *, only_active: bool) -> None:
+    """Leave for the driver what is recorded, and whether this process is at rest. Any thread.
+
+    num_in_journal: how many collectives are in the journal; where torch has no more of them, it has
+    issued none itself, and its record is not gone through.
+    """
+    cpu_before_s = time.process_time()
+    time.sleep(_SAMPLE_S)
+    is_idle = time.process_time() - cpu_before_s < _BUSY_S
+    enqueued = num_enqueued()
+    operations: list[list[Any]] = []
+    if sum(enqueued.values()) > num_in_journal:
+        members = {
+            str(name): c10d.get_process_group_ranks(group)
+            for group, name in c10d._world.pg_names.items()
+        }
+        operations = [
+            _foreign(entry, members.get(_group(entry), []))
+            for entry in pickle.loads(_dump()).get("entries", [])
+            if not only_active or not (entry["retired"] or _is_of_a_group(entry))
+        ]
+    record = {
+        "is_idle": is_idle,
+        "enqueued": {_title(name): count for name, count in enqueued.items()},
+        "operations": operations,
+    }
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(record))
+    os.replace(part, path)
+
+
+def read(path: Path) -> Recorded:
+    """What `write` left; nothing where it left nothing."""
+    try:
+        record = json.loads(path.read_text())
+    except FileNotFoundError:
+        return Recorded()
+    operations = [_operation(index, *each) for index, each in enumerate(record["operations"])]
+    return Recorded(operations, record["enqueued"], record["is_idle"])
+
+
+def _dump(**what: bool) -> bytes:
+    return _dump_fr_trace(**what)
+
+
+def _group(entry: Mapping[str, Any]) -> str:
+    return str(entry["process_group"][0])
+
+
+def _title(process_group: str) -> str:
+    """How a report calls a process group that it knows from torch only."""
+    return _TITLE if process_group == "0" else f"{_TITLE}/{process_group}"
+
+
+def _is_of_a_group(entry: Mapping[str, Any]) -> bool:
+    """Whether a Group issued it: then it is in the journal."""
+    return any(frame["filename"].startswith(_HERE) for frame in entry.get("frames", []))
+
+
+def _meaning(entry: Mapping[str, Any]) -> tuple[str, str, tuple[int, ...]]:
+    kind = entry["profiling_name"].rpartition(":")[2]
+    sizes, dtypes = entry["input_sizes"], entry["input_dtypes"]
+    if kind not in _UNIFORM or not sizes:
+        return kind, "", ()
+    return kind, _DTYPES.get(dtypes[0], dtypes[0].lower()), tuple(sizes[0])
+
+
+def _foreign(entry: Mapping[str, Any], members: Sequence[int]) -> list[Any]:
+    """What `_operation` needs, as JSON."""
+    own = [
+        frame for frame in entry.get("frames", []) if not frame["filename"].startswith(MACHINERY)
+    ]
+    site: list[Any] = ["?", 0, "?", ""]
+    if own:
+        file, line = own[0]["filename"], own[0]["line"]
+        site = [file, line, own[0]["name"], linecache.getline(file, line).strip()]
+    # The recorder's clock counts from 1970.
+    age_s = time.time() - entry["time_created_ns"] / 1e9
+    posted_s = time.monotonic() - age_s
+    times = [posted_s, bool(entry["retired"]), _is_of_a_group(entry)]
+    sequence = entry["collective_seq_id"]
+    return [_title(_group(entry)), members, sequence, *_meaning(entry), site, *times]
+
+
+def _operation(
+    index: int,
+    group: str,
+    members: list[int],
+    sequence: int,
+    kind: str,
+    dtype: str,
+    shape: list[int],
+    site: list[Any],
+    posted_s: float,
+    is_done: bool,
+    is_of_a_group: bool,
+) -> Operation:
+    place = Site(*site)
+    return Operation(
+        index=index,
+        kind=kind,
+        blocking=True,
+        group=tuple(members),
+        group_name=group,
+        sequence=sequence,
+        reduce=None,
+        peer=None,
+        dtype=dtype,
+        shape=tuple(shape),
+        payload_bytes=0,
+        sent_bytes=0,
+        received_bytes=0,
+        site=place,
+        origin=place,
+        posted_s=posted_s,
+        waited_s=None if is_of_a_group else posted_s,  # whether a Group waits, its journal knows
+        done_s=posted_s if is_done else None,
+        failed=False,
+    )

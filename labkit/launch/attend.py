@@ -1,0 +1,166 @@
+"""The attendant of a rank under torchrun: from its start to its entry in the Run's folder.
+
+    RUNNING ------> RETURNED, waiting for the others' return --> all have: done, exit 0
+       |                                |
+       +-- it fails, another rank fails, a host is gone --> record, verdict, exit 1
+
+Everything it knows of its own rank comes from a Supervisor, as in `labkit.run`; of the others it
+knows what they pin to the board, and who answers a knock at the door.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+
+from labkit.comm.board import Board
+from labkit.comm.read_journal import read_journal
+from labkit.launch import host_verdict, post_mortem, records, stored_value
+from labkit.launch.door import knock
+from labkit.launch.fork import fork_rank
+from labkit.launch.hosted_rank import FolderOfOneRank, HostedSpec
+from labkit.launch.output import RankOutput
+from labkit.launch.rank_record import Record
+from labkit.launch.report import Returned
+from labkit.launch.stage import Stage
+from labkit.launch.supervise import Rank, Supervisor
+from labkit.launch.verdict_record import RunVerdict
+
+_LOOK_S = 0.1
+_ASK_EVERY_S = 0.5
+_KNOCK_EVERY_S = 2.0
+_KNOCKS = 3
+
+
+class Attendant:
+    """Stands by one rank."""
+
+    def __init__(self, spec: HostedSpec, board: Board, folder: Path, started_s: float) -> None:
+        """folder: where the records of this attempt go; started_s: when this process began."""
+        self.spec, self.board, self.folder = spec, board, folder
+        self._started_s = started_s
+        process = fork_rank(spec)
+        self._rank = Rank(
+            process, RankOutput(spec.rank, process.output, echo=True, most_lines=math.inf)
+        )
+        directory = FolderOfOneRank(spec.directory.path, spec.rank)
+        self._supervisor = Supervisor([self._rank], directory)
+        self._next_knock_s = time.monotonic() + _KNOCK_EVERY_S
+        self._num_unanswered = 0
+        self._next_question_s = 0.0
+
+    def attend(self) -> int:
+        """Stay until the run is over; the exit code."""
+        try:
+            while self._rank.is_active and not self._has_failed():
+                self._listen()
+            if self._rank.stage is Stage.RETURNED and self._all_return():
+                return self._conclude()
+            return self._fail()
+        finally:
+            self._rank.output.finish()
+            self._rank.process.kill()
+            self._rank.process.release()
+            self._rank.process.end(0)
+
+    def _listen(self) -> None:
+        self._supervisor.listen(_LOOK_S)
+        self.spec.door.answer()
+
+    def _has_failed(self) -> bool:
+        """Another rank has said so, or the next host does not answer any more."""
+        if time.monotonic() < self._next_question_s:
+            return False
+        self._next_question_s = time.monotonic() + _ASK_EVERY_S
+        return bool(self.board.count("failed")) or self._next_host_is_gone()
+
+    def _next_host_is_gone(self) -> bool:
+        """The first rank of each host knocks at the next one's: nobody is knocked at by all."""
+        places = self.spec.call.places
+        hosts = sorted({place.host_number for place in places})
+        environment = self.spec.environment
+        if len(hosts) == 1 or environment.local_rank != 0 or time.monotonic() < self._next_knock_s:
+            return False
+        after = hosts[(hosts.index(environment.host_number) + 1) % len(hosts)]
+        place = next(place for place in places if place.host_number == after)
+        is_silent = knock(place.address, place.door, _KNOCK_EVERY_S) is not None
+        self._num_unanswered = self._num_unanswered + 1 if is_silent else 0
+        self._next_knock_s = time.monotonic() + _KNOCK_EVERY_S
+        return self._num_unanswered >= _KNOCKS
+
+    def _all_return(self) -> bool:
+        """Wait until every rank has returned; False when one will not."""
+        record = self._record()
+        records.hand_over(record, self.spec.call, self.board, self.folder)
+        self.board.count("returned", 1)
+        while self.board.count("returned") != self.spec.world_size:
+            if self._has_failed() or self.board.is_lost:
+                return False
+            self._listen()
+        return True
+
+    def _conclude(self) -> int:
+        """All have returned. Rank 0 compares what they did, across hosts; all say the same."""
+        spec, board = self.spec, self.board
+        if spec.rank == 0:
+            collected = records.collect(spec.call, board, self.folder)
+            fault = post_mortem.mismatch(collected)
+            note = b"" if fault is None else fault.as_bytes()
+            board.post("done", note)
+        else:
+            while (answer := board.read("done")) is None and not board.is_lost:
+                self._listen()
+            note = answer or b""
+        if not note:
+            return 0
+        host_verdict.repeat(RunVerdict.from_bytes(note), spec, self.folder)
+        return 1
+
+    def _fail(self) -> int:
+        """Leave what is known of this rank, and see to it that this host has a verdict."""
+        order = self.board.count("failed", 1) or 0
+        self._supervisor.examine()
+        record = self._record(order if self._supervisor.has_failed else 0)
+        records.hand_over(record, self.spec.call, self.board, self.folder)
+        host_verdict.see_to_it(self.spec, self.board, self.folder)
+        return 1
+
+    def _record(self, order: int = 0) -> Record:
+        spec, rank = self.spec, self._rank
+        rank.output.read()
+        report = rank.report
+        timeline = read_journal(spec.directory.of_rank(spec.rank, "journal"))
+        record = Record(
+            rank=spec.rank,
+            world_size=spec.world_size,
+            device=spec.device,
+            host=spec.call.places[spec.rank].host,
+            stage=rank.stage,
+            position=post_mortem.position(rank.stage, timeline),
+            clock_s=self._clock_s(),
+            timeline=timeline,
+            attempt=spec.call.attempt,
+            order=order,
+            stack=self._supervisor.stacks[0].text,
+            failure=post_mortem.failure(rank, timeline),
+            seconds=time.monotonic() - self._started_s,
+            ready_seconds=max(self._supervisor.ready_s - self._started_s, 0.0),
+            log=rank.output.log,
+        )
+        timeline.start_s, timeline.end_s = record.clock_s, time.monotonic()
+        if isinstance(report, Returned):
+            timeline.start_s, timeline.end_s = report.start_s, report.end_s
+            record.memory = (report.memory.start_bytes, report.memory.peak_bytes)
+            record.socket_bytes = report.socket_bytes
+            dumped = spec.directory.of_rank(spec.rank, "value").read_bytes()
+            record.value_kind, record.value = stored_value.encode(dumped)
+        return record
+
+    def _clock_s(self) -> float:
+        """The clock of this host when all ranks began; 0 where that never happened."""
+        for rank in self.spec.environment.local_ranks:
+            path = self.spec.directory.of_rank(rank, "clock")
+            if path.exists() and (text := path.read_text()):
+                return float(text)
+        return 0.0

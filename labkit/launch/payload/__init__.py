@@ -1,0 +1,142 @@
+"""How a function travels to fresh processes, and its value back.
+
+cloudpickle takes functions and closures defined in a notebook cell by value; those of importable
+modules travel by name and are imported by the rank, so an edited file is read anew on every run.
+
+`python -m labkit.launch.payload FILE`, under torchrun, is how a rank on another host begins: see
+__main__.py.
+"""
+
+import io
+import os
+import pickle
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import torch
+
+from labkit.launch import sources
+
+
+@dataclass(frozen=True)
+class _Setting:
+    """What a rank must have before it can unpickle the function itself."""
+
+    environment: dict[str, str]
+    working_directory: str
+    import_path: list[str]
+    cells: dict[str, list[str]]
+    call: bytes
+    python: tuple[int, int] = (sys.version_info.major, sys.version_info.minor)
+
+
+# Which rank a process is says its own environment, not the driver's.
+_OF_TORCHRUN = re.compile(
+    "(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|ROLE_NAME|MASTER_(ADDR|PORT)|TORCHELASTIC_.*"
+)
+
+
+def write(
+    path: Path,
+    fn: Callable[..., Any],
+    args_by_rank: Sequence[Sequence[Any]],
+    *,
+    with_environment: bool = True,
+) -> None:
+    """Store the call for the ranks.
+
+    with_environment: the driver's variables and working directory too, for ranks on its own host.
+    Raises TypeError naming what cannot travel.
+    """
+    try:
+        # One dump for all ranks: what they share is stored once.
+        call = cloudpickle.dumps((fn, args_by_rank))
+    except Exception as error:
+        name = getattr(fn, "__qualname__", repr(fn))
+        raise TypeError(
+            f"{name} and its arguments cannot travel to the ranks: {error}. Open files, locks, "
+            "sockets and generators stay behind: make them inside the function, or pass the data "
+            "that they stand for"
+        ) from error
+    environment = dict(os.environ) if with_environment else {}
+    setting = _Setting(environment, os.getcwd(), list(sys.path), sources.texts_of_cells(), call)
+    path.write_bytes(pickle.dumps(setting))
+
+
+def read(path: Path, rank: int) -> tuple[Callable[..., Any], Sequence[Any]]:
+    """The function and this rank's arguments; makes the rank's surroundings the driver's."""
+    setting: _Setting = pickle.loads(path.read_bytes())
+    own = {name: value for name, value in os.environ.items() if _OF_TORCHRUN.fullmatch(name)}
+    os.environ.clear()
+    os.environ.update({**setting.environment, **own})
+    os.chdir(setting.working_directory)
+    sys.path[:] = setting.import_path
+    sources.remember(setting.cells)
+    fn, args_by_rank = pickle.loads(setting.call)
+    return fn, args_by_rank[rank % len(args_by_rank)]
+
+
+def read_elsewhere(path: Path) -> tuple[Callable[..., Any], Sequence[Any]]:
+    """The function and its arguments, on a host that keeps its own surroundings.
+
+    Of the driver's import path, what exists here is added at the end. Raises ValueError for a file
+    that is no payload, or one of another Python. Reading a payload runs what is in it, as running
+    a script does.
+    """
+    try:
+        setting: _Setting = pickle.loads(path.read_bytes())
+        written_by, call = setting.python, setting.call
+    except (pickle.UnpicklingError, EOFError, AttributeError, ValueError) as error:
+        raise ValueError(
+            f"{path} is no payload: {error!r}. Make one with labkit.save_payload(path, fn, args), "
+            "or name a Python file, train.py"
+        ) from error
+    if written_by != sys.version_info[:2]:
+        raise ValueError(
+            f"{path} was written by Python {'.'.join(map(str, written_by))}, and functions travel "
+            f"only within one version; this is {sys.version_info[0]}.{sys.version_info[1]}. "
+            "Name a Python file instead, train.py, which any version reads"
+        )
+    sys.path += [
+        entry for entry in setting.import_path if entry not in sys.path and os.path.exists(entry)
+    ]
+    sources.remember(setting.cells)
+    fn, args_by_rank = pickle.loads(call)
+    return fn, args_by_rank[0]
+
+
+def save_payload(path: str | Path, fn: Callable[..., Any], args: Sequence[Any] = ()) -> Path:
+    """Store the call `fn(world, *args)` in a file, to be run on other hosts by torchrun:
+
+        torchrun --nnodes=2 --nproc-per-node=4 ... -m labkit.launch.payload PATH
+
+    The file holds the function and its arguments, but no environment variables. It is read by the
+    same version of Python only. Raises TypeError naming what cannot travel.
+    """
+    write(Path(path), fn, [args], with_environment=False)
+    return Path(path)
+
+
+class _ValuePickler(cloudpickle.Pickler):
+    """Tensors travel on the CPU, without autograd's history, and without the rest of a storage
+    that they are a small view of. (Parameters and other subclasses travel as torch pickles them.)
+    """
+
+    def reducer_override(self, obj: Any) -> Any:
+        if type(obj) is torch.Tensor and obj.layout is torch.strided:
+            is_part = obj.untyped_storage().nbytes() > obj.nbytes
+            if obj.device.type != "cpu" or obj.grad_fn is not None or is_part:
+                return obj.detach().cpu().clone().__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+        return super().reducer_override(obj)
+
+
+def dump_value(value: Any) -> bytes:
+    """A rank's value for the driver. Raises what pickling raises."""
+    buffer = io.BytesIO()
+    _ValuePickler(buffer).dump(value)
+    return buffer.getvalue()

@@ -1,0 +1,100 @@
+"""One rank of a job on several hosts, started by torchrun on each of them:
+
+    torchrun --nnodes=2 --nproc-per-node=4 --rdzv-id=first --rdzv-backend=c10d \\
+        --rdzv-endpoint=HOST:29500 -m labkit.launch.payload train.py --out runs/first
+
+FILE is train.py (its function `main(world)`), train.py:function, or what `labkit.save_payload`
+wrote. The folder of --out holds the Run afterwards: `Run.load("runs/first")`.
+"""
+
+import argparse
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+# Before the first name is looked up: a slow resolver stalls each connection for seconds.
+os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
+# Counting GPUs must not start CUDA here: the rank is forked from this process.
+os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+
+import torch
+
+from labkit.comm import roll_call
+from labkit.comm.environment import Environment
+from labkit.launch.attempt import remember_attempt
+from labkit.launch.attend import Attendant
+from labkit.launch.door import Door
+from labkit.launch.hosted_rank import HostedSpec
+from labkit.launch.parent import end_with_parent
+from labkit.launch.run_directory import RunDirectory
+from labkit.launch.saved_run import attempts, folder_of
+
+_ROLL_CALL_S = 120.0
+
+
+def main() -> int:
+    """Be the rank that the environment says; the exit code."""
+    started_s = time.monotonic()
+    end_with_parent()
+    # torchrun ends its workers so: then leave by way of `finally`, and take the rank along.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    options = _options()
+    environment = Environment.read()
+    out = Path(options.out or _default_out(environment)).absolute()
+    door = Door()
+    scratch = RunDirectory() if environment.local_rank == 0 else None
+    try:
+        call, board = roll_call.answer(
+            environment,
+            door=door.port,
+            folder=str(scratch.path) if scratch else "",
+            next_attempt=max(attempts(out), default=-1) + 1,
+            num_gpus=torch.cuda.device_count(),
+            timeout_s=_ROLL_CALL_S,
+        )
+        remember_attempt(call.attempt)
+        spec = HostedSpec(
+            rank=environment.rank,
+            world_size=environment.world_size,
+            device=options.device or ("cuda" if call.has_gpus() else "cpu"),
+            directory=RunDirectory.at(call.folder(environment)),
+            timeout_s=options.timeout,
+            environment=environment,
+            call=call,
+            file=options.file,
+            arguments=options.arguments,
+            door=door,
+        )
+        return Attendant(spec, board, folder_of(out, call.attempt), started_s).attend()
+    finally:
+        if scratch is not None:
+            scratch.remove()
+
+
+def _options() -> argparse.Namespace:
+    words = sys.argv[1:]
+    cut = words.index("--") if "--" in words else len(words)
+    parser = argparse.ArgumentParser(
+        prog="torchrun ... -m labkit.launch.payload",
+        epilog="What follows -- is sys.argv[1:] for the Python file.",
+    )
+    parser.add_argument("file", metavar="FILE", help="train.py, train.py:function, or a payload")
+    parser.add_argument("--out", help="folder of the Run; by default labkit-run-<the --rdzv-id>")
+    parser.add_argument(
+        "--timeout", type=float, default=600, help="seconds that one operation may take (600)"
+    )
+    parser.add_argument("--device", choices=("cpu", "cuda"), help="cuda where each rank has a GPU")
+    return parser.parse_args(words[:cut], argparse.Namespace(arguments=words[cut + 1 :]))
+
+
+def _default_out(environment: Environment) -> str:
+    return f"labkit-run-{environment.run_id}"
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # threads that wait for a lost store must not hold the process

@@ -1,0 +1,40 @@
+"""What a run and a session may ask for: checked before anything starts."""
+
+from collections.abc import Iterable
+
+import torch
+
+from labkit.launch import devices, machine
+
+LONGEST_TIMEOUT_S = 7 * 24 * 3600
+
+
+def checked_device(world_size: object, timeout: object, device: str | None) -> str:
+    """The device to use, "cpu" or "cuda". Raises ValueError for ranks that cannot be started."""
+    if not isinstance(world_size, int) or isinstance(world_size, bool) or world_size < 1:
+        raise ValueError(f"world_size={world_size!r}: give the number of ranks, 1 or more")
+    timeout_s = checked_timeout(timeout)
+    devices.check_number(world_size, timeout_s, machine.look())
+    return devices.chosen(device, world_size, torch.cuda.device_count())
+
+
+def checked_timeout(timeout: object) -> float:
+    """Seconds until a run or a cell is ended. Raises ValueError."""
+    is_number = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)
+    if not is_number or not 0 < timeout <= LONGEST_TIMEOUT_S:  # type: ignore[operator]
+        raise ValueError(
+            f"timeout={timeout!r}: give a number of seconds above 0, at most {LONGEST_TIMEOUT_S}"
+        )
+    return timeout  # type: ignore[return-value]
+
+
+def checked_ranks(ranks: Iterable[int] | None, world_size: int) -> list[int]:
+    """Those to run on, in order; None: all. Raises ValueError for one that is not there."""
+    if ranks is None:
+        return list(range(world_size))
+    on = sorted(set(ranks))
+    wrong = [rank for rank in on if rank not in range(world_size)]
+    if wrong or not on:
+        known = "rank 0" if world_size == 1 else f"ranks 0 to {world_size - 1}"
+        raise ValueError(f"ranks={wrong or on}: this session has {known}; name some of them")
+    return on

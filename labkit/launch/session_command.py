@@ -1,0 +1,93 @@
+"""What a session asks of its ranks: run a cell, take a value, tell the names of the variables.
+
+A command is made by the driver, travels through the rank's own pipe, and runs in the namespace
+that the rank keeps between commands.
+"""
+
+from __future__ import annotations
+
+import ast
+import marshal
+import pickle
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from labkit.launch import sources
+
+GIVEN = ("world", "rank", "world_size", "torch", "labkit")
+"""The names that every rank starts with."""
+
+
+class Command(Protocol):
+    """Something that a rank does in its namespace; its value is the command's."""
+
+    def run(self, namespace: dict[str, Any]) -> Any:
+        """Do it, on the rank."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell's code, and the text that tracebacks show of it."""
+
+    file: str
+    lines: list[str]
+    body: bytes
+    value: bytes | None
+    """The last expression, whose value is the cell's own; None where the cell ends otherwise."""
+
+    @classmethod
+    def of(cls, source: str, number: int, text: str | None = None, above: int = 0) -> Cell:
+        """Compile `source`, which is `text` without its first lines, `above` of them.
+
+        Raises SyntaxError, with the line numbers of `text`.
+        """
+        file = sources.name_of_cell(number)
+        tree = ast.parse("\n" * above + source, file)
+        last = tree.body[-1] if tree.body else None
+        value = None
+        if isinstance(last, ast.Expr):
+            del tree.body[-1]
+            expression = ast.Expression(last.value)
+            value = marshal.dumps(compile(expression, file, "eval", dont_inherit=True))
+        body = marshal.dumps(compile(tree, file, "exec", dont_inherit=True))
+        lines = (source if text is None else text).splitlines(keepends=True)
+        return cls(file, lines, body, value)
+
+    def run(self, namespace: dict[str, Any]) -> Any:
+        """The value of the last expression, or None."""
+        sources.remember({self.file: self.lines})
+        exec(marshal.loads(self.body), namespace)
+        return None if self.value is None else eval(marshal.loads(self.value), namespace)
+
+
+@dataclass(frozen=True)
+class Push:
+    """A value of the driver's for a variable of the ranks."""
+
+    name: str
+    data: bytes
+    """The value, pickled by the driver."""
+
+    def run(self, namespace: dict[str, Any]) -> None:
+        """Unpickle the value: each rank has a copy of its own."""
+        namespace[self.name] = pickle.loads(self.data)
+
+
+@dataclass(frozen=True)
+class Take:
+    """The value of a variable, for the driver."""
+
+    name: str
+
+    def run(self, namespace: dict[str, Any]) -> tuple[bool, Any]:
+        """(whether there is such a variable, its value)."""
+        return self.name in namespace, namespace.get(self.name)
+
+
+@dataclass(frozen=True)
+class Names:
+    """The variables that cells have made."""
+
+    def run(self, namespace: dict[str, Any]) -> list[str]:
+        """Their names, in alphabetical order."""
+        return sorted(name for name in namespace if not name.startswith("_") and name not in GIVEN)

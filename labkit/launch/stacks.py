@@ -1,0 +1,85 @@
+"""A rank's Python stack, as faulthandler wrote it on request, even while blocked in C++."""
+
+from __future__ import annotations
+
+import linecache
+import re
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
+
+from labkit.comm import Site
+from labkit.comm.journal import MACHINERY
+from labkit.launch import sources
+
+_MAIN = re.compile(r"in (rank|session)_main\b")
+_LAUNCHER = re.compile(r"labkit/launch/(rank|session_rank|session_command)\.py")
+_LIFELINE = "in _watch_lifeline"
+_LINE = re.compile(r'File "([^"]+)", line (\d+) in (.+)')
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Where a rank was."""
+
+    is_known: bool = False
+    text: str = ""
+    """The reader's frames, innermost last; cells are called by their number. Empty once the
+    function is over."""
+    site: Site | None = None
+    """The innermost line that belongs to neither labkit nor torch."""
+    num_other_threads: int = 0
+    """Python threads besides the one that runs the function: they may communicate, too."""
+
+
+def read(path: Path) -> Stack:
+    """The stack in the file, once faulthandler has written all of it."""
+    try:
+        text = path.read_text(errors="replace")
+    except FileNotFoundError:
+        return Stack()  # the rank is still on its way to its first line
+    threads = text.split("\n\n")
+    for thread in threads:
+        # faulthandler stops after 100 frames: then only its mark of the thread is left.
+        if _MAIN.search(thread) or ("Current thread" in thread and "  ..." in thread):
+            lines = thread.strip().splitlines()[1:]  # innermost first, below a heading
+            own = list(takewhile(lambda line: not _LAUNCHER.search(line), lines))
+            others = [
+                each
+                for each in threads
+                if "hread 0x" in each and each is not thread and _LIFELINE not in each
+            ]
+            return Stack(True, _shown(own), _innermost(own), len(others))
+    return Stack()
+
+
+def _shown(lines: list[str]) -> str:
+    """The reader's frames with their source, and below them the first of labkit's or torch's."""
+    shown: list[str] = []
+    for line in reversed(lines):
+        found = _LINE.search(line)
+        is_own = found is None or not found[1].startswith(MACHINERY)
+        shown.append(line)
+        if found is not None and is_own:
+            shown.append(f"    {linecache.getline(found[1], int(found[2])).strip()}")
+    last = max((n for n, line in enumerate(shown) if line.startswith("    ")), default=-1)
+    return sources.with_cells_named("\n".join(shown[: last + 2]))
+
+
+def _innermost(lines: list[str]) -> Site | None:
+    for line in lines:
+        if (found := _LINE.search(line)) and not found[1].startswith(MACHINERY):
+            return Site(found[1], int(found[2]), found[3])
+    return None
+
+
+def own_frames(trace: str) -> str:
+    """A traceback's frames that belong to neither labkit nor torch, with their source lines."""
+    kept, lines = [], trace.splitlines()
+    for line in lines:
+        if found := re.match(r'  File "([^"]+)"', line):
+            is_own = not found[1].startswith(MACHINERY)
+            kept += [line] if is_own else []
+        elif line.startswith("    ") and kept is not None:
+            kept += [line] if is_own else []
+    return "\n".join(kept)

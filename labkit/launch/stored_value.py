@@ -1,0 +1,46 @@
+"""A rank's value in a file that may be opened by somebody else.
+
+Plain data and tensors are stored so that torch.load(weights_only=True) reads them, which runs no
+code from the file. Other objects need pickle, and a pickle can run any code: those are read only
+where the reader says that the folder is to be trusted.
+"""
+
+import io
+import pickle
+from typing import Any
+
+import torch
+
+SAFE, PICKLE = "tensors", "pickle"
+
+
+class UntrustedValue(ValueError):
+    """A value that only pickle restores, in a folder that the reader has not said to trust."""
+
+
+def encode(dumped: bytes) -> tuple[str, bytes]:
+    """The kind and the bytes to store, from what `payload.dump_value` made."""
+    try:
+        buffer = io.BytesIO()
+        torch.save(pickle.loads(dumped), buffer)
+        buffer.seek(0)
+        torch.load(buffer, weights_only=True)
+    except Exception:  # some class that weights_only does not know, or that is not known here
+        return PICKLE, dumped
+    return SAFE, buffer.getvalue()
+
+
+def decode(kind: str, data: bytes, rank: int, *, trust: bool) -> Any:
+    """The value of `rank`. Raises UntrustedValue for a pickle without `trust`, and ValueError."""
+    if kind == PICKLE and not trust:
+        raise UntrustedValue(
+            f"what rank {rank} returned is stored as a pickle, and reading a pickle can run any "
+            "code. If you know who wrote this folder: Run.load(..., trust=True). To look at the "
+            "rest: Run.load(..., partial=True)"
+        )
+    try:
+        if kind == PICKLE:
+            return pickle.loads(data)
+        return torch.load(io.BytesIO(data), weights_only=True)
+    except Exception as error:
+        raise ValueError(f"what rank {rank} returned cannot be read here: {error}") from error

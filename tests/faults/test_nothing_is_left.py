@@ -1,0 +1,207 @@
+"""After failures by the hundred: no process, no open file, no folder, no thread."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from multiprocessing import forkserver
+from pathlib import Path
+
+import pytest
+
+from labkit import Deadlock, RankError, RunTimeout, run
+
+
+def raises(world):
+    if world.rank == 1:
+        raise ZeroDivisionError
+    world.barrier()
+
+
+def exits(world):
+    if world.rank == 1:
+        os._exit(3)
+    world.barrier()
+
+
+def is_killed(world):
+    if world.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    world.barrier()
+
+
+def aborts(world):
+    if world.rank == 1:
+        os.abort()
+    world.barrier()
+
+
+def leaves_early(world):
+    if world.rank == 0:
+        world.barrier()
+
+
+def sleeps(world):
+    time.sleep(60)
+
+
+# (function, its error, the run's timeout, how many of a hundred)
+MIX = [
+    (raises, RankError, 30, 15),
+    (exits, RankError, 30, 35),
+    (is_killed, RankError, 30, 30),
+    (aborts, RankError, 30, 12),
+    (sleeps, RunTimeout, 0.3, 4),
+    (leaves_early, Deadlock, 30, 4),
+]
+
+
+def descendants():
+    """Process ids below this process, those of processes that nobody has buried included."""
+    ps = subprocess.Popen(["ps", "-A", "-o", "pid=,ppid="], stdout=subprocess.PIPE, text=True)
+    listing, _ = ps.communicate(timeout=30)
+    children = {}
+    for line in listing.splitlines():
+        pid, parent = map(int, line.split())
+        children.setdefault(parent, set()).add(pid)
+    found, unseen = set(), [os.getpid()]
+    while unseen:
+        below = children.get(unseen.pop(), set()) - {ps.pid}
+        found |= below
+        unseen += below
+    return found
+
+
+def num_open_files(pid="self"):
+    """How many files a process has open; None where the system does not tell of others."""
+    folder = Path("/dev/fd") if pid == "self" else Path(f"/proc/{pid}/fd")
+    return len(os.listdir(folder)) if folder.exists() else None
+
+
+def what_there_is(folder):
+    return {
+        "processes": descendants(),
+        "open files": num_open_files(),
+        "open files of the fork server": num_open_files(forkserver._forkserver._forkserver_pid),
+        "folders": sorted(path.name for path in folder.iterdir()),
+        "threads": threading.active_count(),
+    }
+
+
+def fail_a_hundred_times():
+    """One of each kind after the other, until all of the mix have run."""
+    left = [[*row] for row in MIX]
+    while left:
+        for row in left:
+            fn, error, timeout, _ = row
+            with pytest.raises(error):
+                run(fn, 2, timeout=timeout)
+            row[3] -= 1
+        left = [row for row in left if row[3]]
+
+
+def test_a_hundred_failing_runs_leave_nothing_behind(tmp_path, monkeypatch):
+    run(lambda world: None, 2)  # from here on there is a fork server
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert sum(row[3] for row in MIX) == 100
+    before = what_there_is(tmp_path)
+    began_s = time.monotonic()
+    fail_a_hundred_times()
+    print(f"100 failing runs in {time.monotonic() - began_s:.1f} s")
+    deadline_s = time.monotonic() + 2  # the fork server buries its dead in a moment
+    while what_there_is(tmp_path) != before and time.monotonic() < deadline_s:
+        time.sleep(0.05)
+    assert what_there_is(tmp_path) == before
+
+
+DRIVER = """
+import os, torch, labkit
+def blocked(world):
+    print("pid", os.getpid(), flush=True)
+    if world.rank:
+        world.all_reduce(torch.ones(1))
+    world.recv(torch.empty(1), src=(world.rank + 1) % world.size)
+labkit.run(blocked, 3, timeout=100)
+"""
+
+
+def is_alive(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_a_killed_driver_leaves_no_rank_and_the_next_run_sweeps_its_folder(tmp_path, monkeypatch):
+    script, folder = tmp_path / "driver.py", tmp_path / "tmp"
+    script.write_text(DRIVER)
+    folder.mkdir()
+    driver = subprocess.Popen(
+        [sys.executable, script],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(folder)},
+    )
+    ranks = [int(driver.stdout.readline().split()[-1]) for _ in range(3)]
+    time.sleep(0.3)  # into the deadlock
+    assert all(map(is_alive, ranks))
+    driver.kill()
+    driver.wait(10)
+    driver.stdout.close()
+    deadline_s = time.monotonic() + 2
+    while any(map(is_alive, ranks)) and time.monotonic() < deadline_s:
+        time.sleep(0.02)
+    assert not any(map(is_alive, ranks))
+    (left,) = folder.glob("labkit-run-*")  # nobody was there to remove it
+
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    run(lambda world: None, 1)
+    assert not left.exists()
+    assert list(folder.glob("labkit-run-*")) == []
+
+
+STOPPED = """
+import os, signal, threading, time, torch, labkit
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+def computing(world):
+    while True:
+        pass
+
+def computing_in_c(world):
+    sum(range(10**12))
+
+def sleeping(world):
+    time.sleep(60)
+
+def in_gloo(world):
+    if world.rank:
+        world.all_reduce(torch.ones(1))
+    world.recv(torch.empty(1), src=1)
+
+labkit.run(lambda world: None, 2)
+pressed = []
+def press():
+    pressed.append(time.monotonic())
+    os.kill(os.getpid(), signal.SIGINT)
+for fn in (computing, computing_in_c, sleeping, in_gloo):
+    threading.Timer(0.6, press).start()
+    try:
+        labkit.run(fn, 2, timeout=60)
+    except KeyboardInterrupt:
+        print(fn.__name__, f"{time.monotonic() - pressed[-1]:.3f}", flush=True)
+"""
+
+
+def test_stop_returns_soon_whatever_ranks_are_doing(tmp_path):
+    script = tmp_path / "stopped.py"
+    script.write_text(STOPPED)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=90)
+    took_s = {name: float(text) for name, text in map(str.split, done.stdout.splitlines())}
+    print(f"Stop returned after {took_s} s")
+    assert took_s.keys() == {"computing", "computing_in_c", "sleeping", "in_gloo"}, done.stderr
+    assert max(took_s.values()) < 2.0  # 0.03 s on an idle machine; tests share theirs

@@ -1,0 +1,372 @@
+"""A session on ranks: variables stay, and every way to fail says what became of them."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from labkit import Deadlock, Mismatch, RankError, RunTimeout, Session, viz
+from labkit.launch.session_command import GIVEN
+
+GOES_ON = "the session goes on, with its variables"
+HAS_ENDED = "the session has ended: the next cell starts 3 new ranks, without the variables"
+
+
+def processes(session):
+    return [int(line.split()[3]) for line in session.status().splitlines() if " process " in line]
+
+
+def is_alive(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def are_gone_within(pids, seconds):
+    deadline = time.monotonic() + seconds
+    while any(map(is_alive, pids)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return not any(map(is_alive, pids))
+
+
+@pytest.fixture
+def session(tmp_path, monkeypatch):
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    with Session(3) as session:
+        session.execute("kept = rank * 10")
+        pids = processes(session)
+        yield session
+    assert are_gone_within(pids, 3)
+    assert list(folder.iterdir()) == []
+
+
+def goes_on(session):
+    return session.execute("kept").values == [0, 10, 20]
+
+
+def starts_anew(session, capsys):
+    """The next cell works, on new ranks, and this is said."""
+    capsys.readouterr()
+    values = session.execute("'kept' in globals(), world.all_reduce(torch.ones(1)).item()").values
+    said = "3 new ranks: the variables of earlier cells are gone." in capsys.readouterr().out
+    return said and values == [(False, 3.0)] * 3
+
+
+# --- cells that end well ---------------------------------------------------------------------
+
+
+def test_variables_stay_and_functions_of_one_cell_are_called_in_the_next(session):
+    session.execute("def total(x):\n    return world.all_reduce(x)\n\nx = torch.full((2,), 1.0)")
+    values = session.execute("x += rank\ntotal(x)").values
+    assert all(torch.equal(value, torch.full((2,), 6.0)) for value in values)
+    assert goes_on(session)
+
+
+def test_every_rank_begins_with_the_same_names(session):
+    assert (
+        session.execute("world.rank == rank, world.size == world_size").values == [(True, True)] * 3
+    )
+    assert session.execute("torch.__name__, labkit.__name__").values[0] == ("torch", "labkit")
+    assert set(GIVEN) <= set(session.execute("list(globals())").values[0])
+
+
+def test_the_value_of_the_last_line_prints_once_for_ranks_that_agree(session):
+    assert repr(session.execute("min(rank, 1)")) == "rank 0: 0\nranks 1 and 2: 1"
+    assert repr(session.execute("torch.eye(2)")) == (
+        "ranks 0, 1 and 2: tensor([[1., 0.],\n" + 26 * " " + "[0., 1.]])"
+    )
+    assert "without a value" in repr(session.execute("x = 3"))
+
+
+def test_a_value_that_cannot_travel_prints_and_stays_on_its_rank(session):
+    run = session.execute("world")
+    assert "rank 1: Group(world, rank 1 of 3" in repr(run)
+    assert repr(run.values[1]).startswith("<stayed on its rank: Group(world, rank 1 of 3")
+
+
+def test_what_ranks_print_is_named_by_rank_and_kept_by_cell(session, capsys):
+    session.execute("print('earlier')")
+    capsys.readouterr()
+    run = session.execute("print('hello')\nimport os\nos.write(2, b'no newline')")
+    assert sorted(capsys.readouterr().out.splitlines()) == sorted(
+        f"[rank {rank}] {text}" for rank in range(3) for text in ("hello", "no newline")
+    )
+    assert run.logs == ["hello\nno newline"] * 3
+
+
+def test_a_cells_run_has_the_traffic_of_that_cell_only(session):
+    session.execute("x = torch.ones(300)\nworld.all_reduce(x)")
+    with pytest.raises(RankError):
+        session.execute("world.all_reduce(x)\n1 / 0")
+    run = session.execute("with world.region('two'):\n    world.all_reduce(x), world.barrier()")
+    (operation, barrier) = run.timeline[0].operations
+    assert (operation.name, barrier.name) == ("all_reduce #3", "barrier #4")
+    assert run.traffic[0].by_operation["all_reduce"].count == 1
+    assert [region.name for region in run.timeline[0].regions] == ["two"]
+    assert 0 <= operation.posted_s < operation.done_s <= run.timeline[0].end_s < 10
+    assert viz.timeline(run).png().startswith(b"\x89PNG")
+
+
+def test_a_cell_on_some_ranks_leaves_the_others_alone(session):
+    run = session.execute("kept += 1\nkept", ranks=[2, 0])
+    assert run.values == [1, None, 21]
+    assert viz.timeline(run).png().startswith(b"\x89PNG")
+    assert session.execute("kept").values == [1, 10, 21]
+
+
+def test_what_one_cell_posts_another_may_wait_for(session):
+    session.execute("pending = world.isend(torch.ones(1), dst=1)", ranks=[0])
+    assert session.execute("world.recv(torch.empty(1), src=0).item()", ranks=[1]).values[1] == 1.0
+    session.execute("pending.wait()", ranks=[0])
+    assert goes_on(session)
+
+
+def test_values_are_carried_to_the_ranks_and_back(session):
+    session.push("scale", lambda x: 2 * x)
+    session.execute("kept = scale(kept)")
+    assert session.pull("kept") == [0, 20, 40]
+    with pytest.raises(NameError, match="no variable 'loss' on ranks 0, 1 and 2"):
+        session.pull("loss")
+    with pytest.raises(TypeError, match="world of rank 0 cannot travel"):
+        session.pull("world")
+    with pytest.raises(TypeError, match="lock cannot travel"):
+        session.push("lock", threading.Lock())
+
+
+def test_status_names_processes_and_variables(session):
+    session.execute("only_here = 1", ranks=[1])
+    heading, *lines = session.status().splitlines()
+    assert heading == "3 ranks on cpu, 2 cells so far."
+    assert lines[0].endswith("variables: kept")
+    assert lines[1].endswith("variables: kept, only_here")
+
+
+def test_restart_forgets_the_variables(session):
+    before = processes(session)
+    session.restart()
+    assert are_gone_within(before, 3)
+    assert session.execute("'kept' in globals()").values == [False] * 3
+
+
+def test_a_closed_session_says_so(session):
+    session.close()
+    with pytest.raises(RuntimeError, match=r"closed; make another: Session\(3\)"):
+        session.execute("rank")
+
+
+# --- failures that leave the variables -------------------------------------------------------
+
+
+def test_a_syntax_error_is_found_before_anything_is_sent(session):
+    with pytest.raises(SyntaxError) as caught:
+        session.execute("kept = 5\nkept = = 5")
+    assert caught.value.lineno == 2
+    assert goes_on(session)
+
+
+@pytest.mark.parametrize("wrong", [[3], [-1], []])
+def test_ranks_that_are_not_there_are_refused(session, wrong):
+    with pytest.raises(ValueError, match="this session has ranks 0 to 2"):
+        session.execute("kept = 5", ranks=wrong)
+    assert goes_on(session)
+
+
+def test_an_exception_names_rank_cell_and_line_and_leaves_the_variables(session):
+    session.execute("world.barrier()")
+    with pytest.raises(RankError) as caught:
+        session.execute("world.barrier()\nif rank == 2:\n    kept / 0")
+    error = caught.value
+    assert error.rank == 2
+    assert str(error).startswith("rank 2 raised ZeroDivisionError at cell 3, line 3")
+    assert "Cell 3, line 3, in <module>\n    kept / 0" in str(error), "the source line is missing"
+    assert "labkit/launch" not in str(error)
+    assert [len(timeline.operations) for timeline in error.timeline] == [1, 1, 1]
+    assert str(error).endswith(GOES_ON + ".")
+    assert goes_on(session)
+
+
+def test_a_timeout_in_python_leaves_the_variables(session):
+    with pytest.raises(RunTimeout, match=GOES_ON) as caught:
+        session.execute("while True:\n    pass", timeout=0.5)
+    assert "Cell 2, line" in caught.value.stacks[0]
+    assert goes_on(session)
+
+
+# --- failures that end the ranks -------------------------------------------------------------
+
+
+def test_a_rank_that_never_comes_is_named_and_the_next_cell_works(session, capsys):
+    session.execute("world.barrier()")
+    with pytest.raises(Deadlock) as caught:
+        session.execute("if rank != 1:\n    world.all_reduce(torch.ones(1))")
+    text = str(caught.value)
+    assert "ranks 0 and 2 wait in all_reduce #2 (cell 3, line 2)" in text
+    assert "rank 1 returned" in text
+    assert text.endswith(HAS_ENDED + ".")
+    assert starts_anew(session, capsys)
+
+
+def test_a_collective_that_needs_idle_ranks_says_so_at_once(session, capsys):
+    began = time.monotonic()
+    with pytest.raises(Deadlock) as caught:
+        session.execute("\nworld.barrier()", ranks=[0, 2], timeout=30)
+    assert time.monotonic() - began < 10
+    assert "ranks 0 and 2 wait in barrier #1 (cell 2, line 2)" in str(caught.value)
+    assert "rank 1 is idle (not in this cell)" in str(caught.value)
+    assert starts_anew(session, capsys)
+
+
+def test_ranks_that_are_left_waiting_for_one_that_raised_are_ended(session, capsys):
+    with pytest.raises(RankError, match="rank 1 raised KeyError at cell 2, line 1") as caught:
+        session.execute("{}['loss'] if rank == 1 else world.barrier()")
+    assert "Ranks 0 and 2 could not be called back" in str(caught.value)
+    assert str(caught.value).endswith(HAS_ENDED + ".")
+    assert starts_anew(session, capsys)
+
+
+def test_a_mismatch_names_both_calls_and_ends_the_ranks(session, capsys):
+    with pytest.raises(Mismatch, match="rank 1") as caught:
+        session.execute(
+            "x = torch.ones(2)\nworld.all_gather(x) if rank == 1 else world.all_reduce(x)"
+        )
+    assert "all_gather" in str(caught.value)
+    assert "cell 2, line 2" in str(caught.value)
+    assert str(caught.value).endswith(HAS_ENDED + ".")
+    assert starts_anew(session, capsys)
+
+
+def test_ranks_that_are_out_of_step_do_not_go_on(session, capsys):
+    with pytest.raises(RankError, match="rank 1 raised ValueError") as caught:
+        session.execute(
+            "if rank == 1: raise ValueError\npending = world.all_reduce(torch.ones(1), wait=False)"
+        )
+    assert "all_reduce #1, and rank 1 has not" in str(caught.value)
+    assert str(caught.value).endswith(HAS_ENDED + ".")
+    assert starts_anew(session, capsys)
+
+
+def test_a_rank_that_dies_in_a_cell_is_named(session, capsys):
+    with pytest.raises(RankError, match="rank 1 died: .*SIGKILL") as caught:
+        session.execute(
+            "import os\nif rank == 1: os.kill(os.getpid(), 9)\nworld.barrier()\nworld.barrier()"
+        )
+    assert str(caught.value).endswith(HAS_ENDED + ".")
+    assert "have ended" in session.status()
+    assert starts_anew(session, capsys)
+
+
+@pytest.mark.parametrize("on", [None, [0]])
+def test_a_rank_that_dies_between_cells_is_named_and_the_cell_is_not_run(session, capsys, on):
+    victim = processes(session)[1]
+    os.kill(victim, signal.SIGKILL)
+    assert are_gone_within([victim], 5)
+    with pytest.raises(RankError, match="rank 1 died: .*SIGKILL") as caught:
+        session.execute("print('ran')", ranks=on)
+    assert "This cell was not run" in str(caught.value)
+    assert "ran" not in capsys.readouterr().out.split()
+    assert starts_anew(session, capsys)
+
+
+# A program started in the background by a shell ignores SIGINT; these must not.
+STOPPED = """
+import os, signal, threading, time, labkit
+signal.signal(signal.SIGINT, signal.default_int_handler)
+session = labkit.Session(3)
+session.execute("kept = 1")
+
+def stopped(source):
+    def press():
+        time.sleep(1)
+        globals().update(pressed=time.monotonic())
+        os.kill(os.getpid(), signal.SIGINT)
+    threading.Thread(target=press).start()
+    try:
+        session.execute(source, timeout=60, stall=None)
+    except KeyboardInterrupt as stop:
+        print("took", time.monotonic() - pressed)
+        print(stop)
+
+stopped("import time; time.sleep(60)")
+print(session.execute("kept").values)
+stopped("world.all_reduce(torch.ones(1)) if rank else world.recv(torch.ones(1), src=1)")
+print(session.execute("rank").values)
+"""  # and no close(): the end of the interpreter is the end of the session
+
+
+def test_stop_is_quick_and_keeps_the_variables_of_ranks_that_are_in_python(tmp_path):
+    script = tmp_path / "stopped.py"
+    script.write_text(STOPPED)
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    done = subprocess.run(
+        [sys.executable, script],
+        env={**os.environ, "TMPDIR": str(folder)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    in_python, in_cpp = done.stdout.split("took ")[1:]
+    for text in (in_python, in_cpp):
+        assert float(text.split()[0]) < 3
+    assert GOES_ON in in_python
+    assert "[1, 1, 1]" in in_python
+    assert "all_reduce #1 (cell 4, line 1)" in in_cpp
+    assert HAS_ENDED in in_cpp
+    assert "[0, 1, 2]" in in_cpp
+    assert list(folder.glob("labkit-*")) == []
+
+
+ORPHANED = """
+import time, labkit
+session = labkit.Session(2)
+print(*session.execute("import os; os.getpid()").values, flush=True)
+{then}
+"""
+
+
+@pytest.mark.parametrize(
+    ("then", "is_killed"),
+    [("time.sleep(100)", True), ("1 / 0", False), ("del session; time.sleep(100)", False)],
+)
+def test_no_rank_outlives_its_driver_or_its_session(tmp_path, then, is_killed):
+    script = tmp_path / "orphaned.py"
+    script.write_text(ORPHANED.format(then=then))
+    driver = subprocess.Popen(
+        [sys.executable, script], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    pids = [int(pid) for pid in driver.stdout.readline().split()]
+    assert len(pids) == 2
+    if is_killed:
+        driver.kill()
+    assert are_gone_within(pids, 10)
+    driver.kill()
+    driver.wait(10)
+    driver.stdout.close()
+
+
+def test_many_failing_cells_leave_no_file_open(session):
+    def open_files():
+        return len(list(Path("/dev/fd").iterdir()))
+
+    def fail():
+        for source in ("1 / 0", "import os; os._exit(3)"):
+            with pytest.raises(RankError):
+                session.execute(source)
+
+    fail()
+    before = open_files()
+    for _ in range(5):
+        fail()
+    assert open_files() <= before

@@ -1,0 +1,64 @@
+"""What the tests run on two hosts: program.py:greet, program.py:train_with_checkpoints..."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+import labkit
+
+NUM_STEPS = 12
+MEASURED_NUMEL = 500_000
+
+
+def greet(world):
+    print(f"hello from {socket.gethostname()}")
+    ranks = world.all_gather(torch.tensor([world.rank]))
+    with world.region("thinking"):
+        time.sleep(0.2)
+    return {"ranks": ranks, "host": socket.gethostname(), "words": sys.argv[1:]}
+
+
+def timed_on_slow_links(world):
+    """Median seconds of an all_reduce at each rate, in bits per second, of this host's cable."""
+    greeting = greet(world)
+    seconds = {}
+    for megabits in (50, 100, 200):
+        limit = f"tc qdisc replace dev cable0 root tbf rate {megabits}mbit burst 32kb latency 1s"
+        subprocess.run(limit.split(), check=True)
+        times = []
+        for _ in range(4):
+            world.barrier()
+            started = time.monotonic()
+            world.all_reduce(torch.ones(MEASURED_NUMEL))
+            times.append(time.monotonic() - started)
+        seconds[megabits * 10**6] = sorted(times[1:])[1]
+    subprocess.run("tc qdisc del dev cable0 root".split(), check=True)
+    return {**greeting, "seconds": seconds}
+
+
+def train_with_checkpoints(world):
+    """Count steps; after a restart, go on from the checkpoint of this host."""
+    checkpoint = Path(os.environ["CHECKPOINTS"]) / f"checkpoint-{socket.gethostname()}.json"
+    first = 0
+    if labkit.attempt() > 0 and checkpoint.exists():
+        first = json.loads(checkpoint.read_text())["step"] + 1
+    for step in range(first, NUM_STEPS):
+        world.all_reduce(torch.ones(1000))  # the step
+        if world.rank == 0:
+            checkpoint.write_text(json.dumps({"step": step}))
+            print(f"step {step} of attempt {labkit.attempt()} is done", flush=True)
+        time.sleep(0.25)
+    return first, world.size, os.environ["GLOO_SOCKET_IFNAME"]
+
+
+def differ_across_hosts(world):
+    """The ranks of each host agree; those of different hosts do not, and gloo does not notice."""
+    op = "max" if socket.gethostname() == "right" else "sum"
+    x = torch.ones(4)
+    return world.all_reduce(x, op=op)

@@ -1,0 +1,178 @@
+"""A Run as a folder: what was saved comes back, and opening a folder runs nothing from it."""
+
+import json
+import pickle
+import shutil
+
+import pytest
+import torch
+
+from labkit import Run, run
+from labkit.launch.stored_value import UntrustedValue
+
+
+class Point:
+    """An object that only pickle restores."""
+
+    def __init__(self, x):
+        self.x = x
+
+
+class Touch:
+    """As a pickle, it makes a file when it is read."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (str(self.path), "w")
+
+
+def measures(world):
+    print(f"rank {world.rank} was here")
+    with world.region("warm up"):
+        total = world.all_reduce(torch.ones(3) * world.rank)
+    parts = world.all_to_all(torch.arange(2 * world.size))
+    return {"total": total, "parts": parts, "names": ["a", None, 1.5], "rank": world.rank}
+
+
+@pytest.fixture(scope="module")
+def original():
+    return run(measures, 2)
+
+
+@pytest.fixture
+def folder(original, tmp_path):
+    return original.save(tmp_path / "saved")
+
+
+def edit(path, **changes):
+    data = json.loads(path.read_text())
+    path.write_text(json.dumps({**data, **changes}))
+
+
+def test_what_was_saved_comes_back(original, folder):
+    loaded = Run.load(folder)
+    for name in ("world_size", "device", "logs", "traffic", "memory", "seconds", "ready_seconds"):
+        assert getattr(loaded, name) == getattr(original, name), name
+    for rank in range(2):
+        assert loaded.timeline[rank].operations == original.timeline[rank].operations
+        assert loaded.timeline[rank].regions == original.timeline[rank].regions
+        assert loaded.timeline[rank].end_s == original.timeline[rank].end_s
+        value, expected = loaded.values[rank], original.values[rank]
+        assert torch.equal(value.pop("total"), expected["total"])
+        assert torch.equal(value.pop("parts"), expected["parts"])
+        assert value == {"names": ["a", None, 1.5], "rank": rank}
+
+
+def test_a_loaded_run_can_be_drawn(folder, tmp_path):
+    trace = Run.load(folder).to_chrome_trace(tmp_path / "trace.json")
+    assert "all_reduce" in trace.read_text()
+
+
+def test_a_folder_that_is_taken_is_not_written_to(original, folder):
+    with pytest.raises(FileExistsError, match="choose a name"):
+        original.save(folder)
+
+
+def test_an_object_of_a_class_needs_consent(tmp_path):
+    folder = run(lambda world: Point(world.rank), 2).save(tmp_path / "points")
+    with pytest.raises(UntrustedValue, match=r"rank 0 .*trust=True"):
+        Run.load(folder)
+    assert Run.load(folder, partial=True).values == [None, None]
+    assert [point.x for point in Run.load(folder, trust=True).values] == [0, 1]
+
+
+@pytest.mark.filterwarnings("ignore:Detected pickle protocol")
+@pytest.mark.parametrize("claimed", ["tensors", "pickle"])
+def test_a_strangers_folder_runs_nothing_without_consent(folder, tmp_path, claimed):
+    marker = tmp_path / "it-ran"
+    evil = pickle.dumps(Touch(marker))
+    (folder / "attempt-0" / "rank-1.value").write_bytes(evil)
+    edit(folder / "attempt-0" / "rank-1.json", value=len(evil), value_kind=claimed)
+    with pytest.raises(ValueError, match="rank 1"):
+        Run.load(folder)
+    assert not marker.exists()
+    if claimed == "pickle":
+        assert Run.load(folder, partial=True).values[1] is None
+    assert not marker.exists()
+
+
+def test_the_same_folder_would_run_it_with_consent(folder, tmp_path):
+    marker = tmp_path / "it-ran"
+    evil = pickle.dumps(Touch(marker))
+    (folder / "attempt-0" / "rank-1.value").write_bytes(evil)
+    edit(folder / "attempt-0" / "rank-1.json", value=len(evil), value_kind="pickle")
+    Run.load(folder, trust=True).values[1].close()
+    assert marker.exists(), "the two tests above prove nothing: this pickle does no harm"
+
+
+def test_missing_ranks_are_named(folder, tmp_path):
+    (folder / "attempt-0" / "rank-1.json").unlink()
+    with pytest.raises(ValueError, match="of the 2 ranks .* missing here: 1"):
+        Run.load(folder)
+    partial = Run.load(folder, partial=True)
+    assert partial.values[0]["rank"] == 0 and partial.values[1] is None
+    assert partial.timeline[1].operations == []
+
+
+def test_folders_of_several_hosts_make_one_run(folder, tmp_path):
+    other = tmp_path / "other" / "attempt-0"
+    other.mkdir(parents=True)
+    for path in (folder / "attempt-0").glob("rank-1.*"):
+        shutil.move(path, other)
+    assert [value["rank"] for value in Run.load(folder, other.parent).values] == [0, 1]
+
+
+def test_the_last_attempt_counts(folder):
+    shutil.copytree(folder / "attempt-0", folder / "attempt-10")
+    for path in (folder / "attempt-10").glob("*.json"):
+        edit(path, seconds=77.0)
+    shutil.copytree(folder / "attempt-0", folder / "attempt-9")
+    assert Run.load(folder).seconds == 77.0
+
+
+def test_clocks_of_hosts_are_laid_over_each_other(original, folder):
+    path = folder / "attempt-0" / "rank-1.json"
+    timeline = json.loads(path.read_text())["timeline"]
+    late = 1000.0  # this host was started so much earlier than the other
+    times = [timeline["fields"].index(name) for name in ("posted_s", "waited_s", "done_s")]
+    for row in timeline["operations"]:
+        for column in times:
+            row[column] = None if row[column] is None else row[column] + late
+    timeline["regions"] = [[name, a + late, b + late] for name, a, b in timeline["regions"]]
+    timeline["start_s"] += late
+    timeline["end_s"] += late
+    edit(path, timeline=timeline, clock_s=late)
+    loaded, expected = Run.load(folder).timeline[1], original.timeline[1]
+    assert loaded.operations[0].done_s == pytest.approx(expected.operations[0].done_s)
+    assert loaded.regions[0].start_s == pytest.approx(expected.regions[0].start_s)
+
+
+@pytest.mark.parametrize(
+    ("file", "damage", "words"),
+    [
+        ("rank-0.json", lambda data: data[: len(data) // 2], "rank-0.json is cut short"),
+        ("rank-0.value", lambda data: data[:-10], "rank-0.json cannot be read: its .value file"),
+        ("rank-0.json", lambda data: data.replace(b'"format": 1', b'"format": 2'), "format 2"),
+        ("rank-0.json", lambda data: b"[1, 2]", "cannot be read"),
+        ("rank-0.json", lambda data: data.replace(b'"fields"', b'"felds"'), "cannot be read"),
+        (
+            "rank-0.json",
+            lambda data: data.replace(b'"world_size": 2', b'"world_size": 3'),
+            "of one",
+        ),
+    ],
+)
+def test_a_damaged_file_is_named(folder, file, damage, words):
+    path = folder / "attempt-0" / file
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(ValueError, match=words):
+        Run.load(folder)
+
+
+def test_a_folder_without_a_run_is_not_one(tmp_path):
+    with pytest.raises(FileNotFoundError, match="holds no run"):
+        Run.load(tmp_path)
+    with pytest.raises(ValueError, match="needs the folder"):
+        Run.load()

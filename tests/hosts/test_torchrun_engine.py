@@ -1,0 +1,222 @@
+"""torch's elastic agent on one host: as an engine of `run`, and from a terminal."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+import labkit
+from labkit import RankError, Run, RunError, RunTimeout, run
+
+ROOT = Path(__file__).parents[2]
+SCALE = torch.tensor([2.0, 3.0])
+
+
+def scaled_sum(world, power):
+    print(f"rank {world.rank} of {world.size}")
+    return world.all_reduce(SCALE**power * world.rank), os.environ.get("LOCAL_RANK")
+
+
+def fails_on_rank_1(world):
+    if world.rank == 1:
+        raise ZeroDivisionError("no steps")
+    world.barrier()
+
+
+def processes_about(words):
+    """Command lines, of agents and workers among them, that contain `words`."""
+    listing = subprocess.run(
+        ["ps", "-A", "-ww", "-o", "args="], capture_output=True, text=True, check=True
+    ).stdout
+    return [line for line in listing.splitlines() if words in line]
+
+
+def all_end(words):
+    """Whether the last of them, which is being killed, is gone within a second."""
+    deadline = time.monotonic() + 1
+    while (left := processes_about(words)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return left == []
+
+
+def torchrun(*words, cwd, ranks=2):
+    """The terminal form; its output and its exit code."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--local-addr=127.0.0.1", f"--nproc-per-node={ranks}"]
+    done = subprocess.run(
+        [*command, "-m", "labkit.launch.payload", *map(str, words)],
+        cwd=cwd,
+        env={**os.environ, "RES_OPTIONS": "timeout:1 attempts:1", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    return done.stdout + done.stderr, done.returncode
+
+
+def test_the_run_is_that_of_the_local_engine(capsys):
+    local = run(scaled_sum, 2, (2,))
+    lines = sorted(capsys.readouterr().out.splitlines())
+    other = run(scaled_sum, 2, (2,), engine="torchrun")
+    assert sorted(capsys.readouterr().out.splitlines()) == lines
+    for (its, name), (expected, _) in zip(other.values, local.values, strict=True):
+        assert torch.equal(its, expected)
+        assert name is not None, "torchrun did not start this rank"
+    assert other.logs == local.logs
+    assert other.device == local.device
+    assert [each.by_operation for each in other.traffic] == [
+        each.by_operation for each in local.traffic
+    ]
+    assert [op.name for op in other.timeline[1].operations] == ["all_reduce #1"]
+    assert other.timeline[1].operations[0].site == local.timeline[1].operations[0].site
+
+
+def test_an_error_reads_as_with_the_local_engine():
+    errors = []
+    for engine in ("local", "torchrun"):
+        with pytest.raises(RankError) as caught:
+            run(fails_on_rank_1, 2, engine=engine)
+        errors.append(caught.value)
+    local, other = errors
+    assert str(other) == str(local)
+    assert (other.rank, other.site, other.exception_type) == (1, local.site, "ZeroDivisionError")
+    assert isinstance(other.exception, ZeroDivisionError)
+
+
+def test_a_killed_rank_is_named_with_its_signal():
+    def killed(world):
+        if world.rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        world.barrier()
+
+    with pytest.raises(RankError, match="rank 1 died: .*SIGKILL") as caught:
+        run(killed, 2, engine="torchrun")
+    assert caught.value.exit_code == -signal.SIGKILL
+
+
+def test_a_timeout_says_where_ranks_are_and_leaves_nothing():
+    folder_of_ours = f"-{os.getpid()}-"
+
+    def waits(world):
+        if world.rank == 0:
+            agent_and_workers = processes_about(folder_of_ours)
+            assert len(agent_and_workers) >= 3, agent_and_workers
+            world.barrier()
+        time.sleep(60)
+
+    with pytest.raises(RunTimeout, match=r"barrier #1"):
+        run(waits, 2, engine="torchrun", timeout=7)
+    assert all_end(folder_of_ours)
+
+
+STOPPED = """
+import os, signal, threading, time, labkit
+signal.signal(signal.SIGINT, signal.default_int_handler)
+def sleeps(world):
+    print("asleep")
+    time.sleep(60)
+try:
+    labkit.run(sleeps, 2, engine="torchrun")
+except KeyboardInterrupt as stop:
+    print("stopped", time.monotonic(), "sleeps" in str(stop), flush=True)
+"""
+
+
+def test_stop_is_quick_and_leaves_nothing(tmp_path):
+    script = tmp_path / "stopped.py"
+    script.write_text(STOPPED)
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    driver = subprocess.Popen(
+        [sys.executable, script], stdout=subprocess.PIPE, text=True, env=environment
+    )
+    with driver:
+        assert {driver.stdout.readline() for _ in range(2)} == {
+            "[rank 0] asleep\n",
+            "[rank 1] asleep\n",
+        }
+        pressed_s = time.monotonic()
+        driver.send_signal(signal.SIGINT)
+        said, at_s, names_the_line = driver.stdout.readline().split()
+    assert (said, names_the_line) == ("stopped", "True")
+    assert float(at_s) - pressed_s < 3
+    assert [path.name for path in tmp_path.iterdir()] == ["stopped.py"]
+    assert all_end(str(tmp_path))
+
+
+def test_an_engine_that_is_none_is_named():
+    with pytest.raises(ValueError, match="engine='slurm' is unknown; choose 'local'"):
+        run(print, 2, engine="slurm")
+
+
+def test_a_torchrun_that_cannot_start_shows_its_last_words(tmp_path, monkeypatch):
+    broken = tmp_path / "python"
+    broken.write_text("#!/bin/sh\necho no torch here\nexit 3\n")
+    broken.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(broken))
+    with pytest.raises(RunError, match=r"code 3 before its ranks were there(.|\n)*no torch here"):
+        run(print, 2, engine="torchrun")
+
+
+def test_a_saved_payload_runs_in_a_terminal(tmp_path, monkeypatch):
+    secret = "not for other hosts"
+    monkeypatch.setenv("LABKIT_TEST_SECRET", secret)
+    payload = labkit.save_payload(tmp_path / "sums.payload", scaled_sum, (2,))
+    assert secret.encode() not in payload.read_bytes()
+    output, code = torchrun(payload, "--out", "first", cwd=tmp_path)
+    assert code == 0, output
+    assert "[rank 1] rank 1 of 2\n" in output
+    loaded = Run.load(tmp_path / "first")
+    assert torch.equal(loaded.values[0][0], SCALE**2)
+    assert loaded.logs == ["rank 0 of 2\n", "rank 1 of 2\n"]
+    assert loaded.traffic[0].sent_bytes == SCALE.nbytes
+    assert loaded.memory[0].peak_bytes > 2**20
+
+
+PROGRAM = """
+import sys
+import torch
+
+def main(world):
+    world.all_reduce(torch.ones(1))
+    if world.rank == 1:
+        raise ValueError(f"no such thing: {sys.argv[1]}")
+    world.barrier()
+"""
+
+
+def test_a_failure_in_a_terminal_ends_in_one_verdict_which_load_raises_again(tmp_path):
+    (tmp_path / "train.py").write_text(PROGRAM)
+    output, code = torchrun("train.py", "--out", "failed", "--", "--fast", cwd=tmp_path, ranks=3)
+    assert code != 0
+    assert output.count("labkit: rank 1, on host") == 1, output
+    with pytest.raises(RankError) as caught:
+        Run.load(tmp_path / "failed")
+    error = caught.value
+    assert (error.rank, error.exception_type, error.site.line) == (1, "ValueError", 8)
+    assert "raised ValueError at train.py, line 8: no such thing: --fast" in str(error)
+    assert "ranks 0 and 2 wait in barrier #2 (train.py, line 9)" in str(error)
+    assert [len(timeline.operations) for timeline in error.timeline] == [2, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "words"),
+    [
+        ("gone.py", None, "there is no gone.py on this host"),
+        ("empty.py", "", "has no function main"),
+        ("odd.payload", "text", "is no payload"),
+    ],
+)
+def test_a_file_that_is_no_program_is_explained(tmp_path, monkeypatch, file, text, words):
+    from labkit.launch.program import read_program
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    if text is not None:
+        Path(file).write_text(text)
+    with pytest.raises((FileNotFoundError, ValueError), match=words):
+        read_program(file)

@@ -1,0 +1,159 @@
+"""Two hosts, for real but for the hardware: network namespaces with a cable between them."""
+
+import socket
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from namespaces import TwoHosts, why_not
+
+from labkit import Mismatch, RankError, Run, calc
+from labkit.comm.interface import address_towards, interface_of
+
+PROGRAM = Path(__file__).parent / "program.py"
+REASON = why_not()
+on_two_hosts = pytest.mark.skipif(REASON is not None, reason=f"no two hosts here: {REASON}")
+
+
+class Job:
+    """torchrun on both hosts, each with a folder of its own; what they print, as it comes."""
+
+    def __init__(self, hosts, folder, options, function, *arguments):
+        self.hosts, self.folder = hosts, folder
+        self.lines = {"left": [], "right": []}
+        self.agents, self.readers = {}, []
+        for host in self.lines:
+            words = (f"{PROGRAM}:{function}", "--out", folder / host, "--", *arguments)
+            agent = hosts.torchrun(
+                host, options, *words, TMPDIR=str(folder), CHECKPOINTS=str(folder)
+            )
+            self.agents[host] = agent
+            reader = threading.Thread(target=self.lines[host].extend, args=(agent.stdout,))
+            reader.start()
+            self.readers.append(reader)
+
+    def wait_for(self, path):
+        deadline = time.monotonic() + 40
+        while not path.exists():
+            assert time.monotonic() < deadline, self.output("left")
+            time.sleep(0.02)
+
+    def end(self, host="left"):
+        """The exit code of a host's torchrun, once it is over."""
+        return self.agents[host].wait(timeout=60)
+
+    def output(self, host="left"):
+        return "".join(self.lines[host])
+
+
+@pytest.fixture
+def hosts():
+    with TwoHosts() as both:
+        yield both
+        both.kill("left")
+        both.kill("right")
+
+
+@pytest.fixture
+def start(hosts, tmp_path):
+    jobs = []
+
+    def started(options, function, *arguments):
+        jobs.append(Job(hosts, tmp_path, options, function, *arguments))
+        return jobs[-1]
+
+    yield started
+    for host in ("left", "right"):
+        hosts.kill(host)
+    for job in jobs:
+        for agent in job.agents.values():
+            agent.wait(timeout=10)
+        for reader in job.readers:
+            reader.join()
+
+
+@on_two_hosts
+def test_an_all_reduce_over_a_slow_cable_takes_as_long_as_the_calculator_says(start):
+    job = start("--nnodes=2 --nproc-per-node=1", "timed_on_slow_links", "--fast")
+    assert (job.end("left"), job.end("right")) == (0, 0), job.output("left")
+    assert "[rank 0] hello from left\n" in job.output("left")
+    assert "[rank 1] hello from right\n" in job.output("right")
+
+    run = Run.load(job.folder / "left")  # which has all of it, though no folder is shared
+    assert [value["host"] for value in run.values] == ["left", "right"]
+    assert run.values[1]["ranks"].tolist() == [0, 1]
+    assert run.values[1]["words"] == ["--fast"]
+    assert run.logs == ["hello from left\n", "hello from right\n"]
+    thinking = [timeline.regions[0].start_s for timeline in run.timeline]
+    assert abs(thinking[0] - thinking[1]) < 0.15, "the clocks of the hosts are not laid together"
+
+    nbytes = max(op.payload_bytes for op in run.timeline[0].operations)
+    for bits_per_second, seconds in run.values[0]["seconds"].items():
+        predicted = calc.all_reduce_seconds(nbytes, n=2, alpha=1e-4, beta=8 / bits_per_second)
+        assert seconds == pytest.approx(predicted, rel=0.25), f"at {bits_per_second / 1e6} Mbit/s"
+
+
+@on_two_hosts
+def test_ranks_that_differ_across_hosts_are_found_in_the_end(start):
+    job = start("--nnodes=2 --nproc-per-node=1", "differ_across_hosts")
+    assert job.end("left") != 0
+    assert job.end("right") != 0
+    words = "rank 0 reduces by sum (program.py, line {0}), and rank 1 reduces by max"
+    line = PROGRAM.read_text().splitlines().index("    return world.all_reduce(x, op=op)") + 1
+    for host in ("left", "right"):
+        assert job.output(host).count(words.format(line)) == 1, job.output(host)
+    with pytest.raises(Mismatch, match="rank 1 reduces by max"):
+        Run.load(job.folder / "left")
+
+
+@on_two_hosts
+def test_a_host_that_loses_its_power_is_named_by_the_one_that_is_left(start, hosts):
+    job = start("--nnodes=2 --nproc-per-node=1", "train_with_checkpoints")
+    job.wait_for(job.folder / "checkpoint-left.json")
+    hosts.cut_the_cable()
+    hosts.kill("right")
+    assert job.end() != 0
+    assert job.output().count("labkit: rank 1 is gone: host right (10.231.87.2)") == 1
+    with pytest.raises(RankError, match="host right .* does not answer") as caught:
+        Run.load(job.folder / "left")
+    assert caught.value.rank == 1
+    assert "rank 0 waits in all_reduce #" in str(caught.value)
+    assert "(program.py, line " in str(caught.value)
+
+
+@on_two_hosts
+def test_after_a_host_is_killed_the_other_gives_a_verdict_and_goes_on_from_its_checkpoint(
+    start, hosts
+):
+    options = (
+        "--nnodes=1:2 --nproc-per-node=2 --max-restarts=1 "
+        "--rdzv-conf=last_call_timeout=4,keep_alive_interval=1,keep_alive_max_attempt=2"
+    )
+    job = start(options, "train_with_checkpoints")
+    job.wait_for(job.folder / "checkpoint-left.json")
+    hosts.kill("right")
+    assert job.end() == 0, job.output()
+
+    verdict = "labkit: ranks 2 and 3 are gone: host right (10.231.87.2) has no such process"
+    assert job.output().count(verdict) == 1, job.output()
+    assert "ranks 0 and 1 were in all_reduce #" in job.output()
+    run = Run.load(job.folder / "left")
+    assert run.world_size == 2
+    first_step, world_size, interface = run.values[0]
+    assert first_step > 0, "the second attempt began from scratch"
+    assert (world_size, interface) == (2, "lo")
+    assert f"step {first_step} of attempt 1 is done" in run.logs[0]
+    assert f"step {first_step} of attempt 0 is done" not in job.output()
+    attempts = sorted(path.name for path in (job.folder / "left").iterdir())
+    assert attempts == ["attempt-0", "attempt-1"]
+
+
+def test_the_interface_that_reaches_a_host_has_a_name():
+    address = address_towards("127.0.0.1")
+    assert address == "127.0.0.1"
+    if sys.platform.startswith("linux"):
+        assert interface_of(address) == "lo"
+    with pytest.raises(socket.gaierror):
+        address_towards("no-such-host.invalid")

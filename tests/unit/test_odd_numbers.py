@@ -1,0 +1,120 @@
+"""Infinite, undefined and negative numbers, and what is no run: refused by name, with a remedy."""
+
+import math
+
+import pytest
+
+from labkit import calc, viz
+from labkit.notebook import RingCost, calculator, predict, reveal
+from labkit.notebook.ring_cost import PRESETS
+
+NODE = PRESETS["one node: 8 GPUs"]
+NONSENSE = [math.inf, -math.inf, math.nan]
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("LABKIT_HOME", str(tmp_path / "home"))
+
+
+AMOUNTS = {
+    "ring bytes": lambda x: calc.ring_all_reduce_bytes(x, 4),
+    "segments": lambda x: calc.segment_numels(x, 4),
+    "ring bytes of a rank": lambda x: calc.ring_all_reduce_sent_bytes(x, 4, 4, 0),
+    "broadcast": lambda x: calc.broadcast_sent_bytes(x, 4, 0),
+    "gather": lambda x: calc.gather_sent_bytes(x, 4, 1),
+    "scatter": lambda x: calc.scatter_sent_bytes(x, 4, 0),
+    "all_to_all": lambda x: calc.all_to_all_sent_bytes(x, 4),
+    "seconds of bytes": lambda x: calc.all_reduce_seconds(x, 4, 0, 0),
+    "seconds of a latency": lambda x: calc.broadcast_seconds(8, 4, x, 0),
+    "seconds of a speed": lambda x: calc.gather_seconds(8, 4, 0, x),
+    "algbw": lambda x: calc.algbw(x, 1),
+    "busbw": lambda x: calc.busbw(x, 1, 4),
+    "time": lambda x: calc.algbw(8, x),
+    "itemsize": lambda x: calc.ring_all_reduce_sent_bytes(8, x, 4, 0),
+    "rank": lambda x: calc.ring_all_reduce_sent_bytes(8, 4, 4, x),
+    "root": lambda x: calc.broadcast_sent_bytes(8, 4, 0, root=x),
+    "ranks": lambda x: calc.ring_all_reduce_steps(x),
+    "ranks, seconds": lambda x: calc.all_gather_seconds(8, x, 0, 0),
+}
+
+
+@pytest.mark.parametrize("value", [*NONSENSE, -1])
+@pytest.mark.parametrize("formula", AMOUNTS)
+def test_a_formula_refuses_what_is_no_amount_and_names_it(formula, value):
+    with pytest.raises(ValueError, match=str(value)) as refused:
+        AMOUNTS[formula](value)
+    assert len(str(refused.value)) > len(str(value)) + 20, "no reason is given"
+
+
+@pytest.mark.parametrize("formula", ["segments", "ring bytes of a rank", "rank", "root", "ranks"])
+def test_what_comes_whole_is_not_cut(formula):
+    with pytest.raises(ValueError, match=r"1\.5"):
+        AMOUNTS[formula](1.5)
+
+
+@pytest.mark.parametrize(
+    ("write", "unit"),
+    [(calc.bytes_text, " B"), (calc.seconds_text, " s"), (calc.count_text, "")],
+)
+def test_a_text_shows_what_is_no_number_without_a_prefix(write, unit):
+    assert [write(value) for value in NONSENSE] == [f"{x}{unit}" for x in ("inf", "-inf", "nan")]
+
+
+@pytest.mark.parametrize("value", [*NONSENSE, -1])
+@pytest.mark.parametrize("field", NODE.__dataclass_fields__)
+def test_a_ring_that_cannot_be_is_refused(field, value):
+    fields = {name: getattr(NODE, name) for name in NODE.__dataclass_fields__}
+    with pytest.raises(ValueError, match=f"{field}={value}: a ring needs .* or more; try"):
+        calculator(RingCost(**fields | {field: value}))
+
+
+def test_a_ring_of_half_a_rank_is_refused():
+    with pytest.raises(ValueError, match=r"world_size=2\.5: a ring needs a whole number"):
+        RingCost(1e9, 4, 2.5, 1, 1e9, 0)
+
+
+@pytest.mark.parametrize("start", [None, 8, {"world_size": 8}])
+def test_a_calculator_starts_with_a_ring(start):
+    with pytest.raises(TypeError, match="pass one of laptop"):
+        calculator(start)
+
+
+@pytest.mark.parametrize("value", NONSENSE)
+def test_nobody_measures_what_is_no_number(value):
+    with pytest.raises(ValueError, match=f"{value} is no measurement: pass a finite number"):
+        reveal("x", value, unit="B")
+    with pytest.raises(ValueError, match=f"{value} is no measurement"):
+        predict("x", answer=value)
+    with pytest.raises(ValueError, match=f"tolerance={value}: give a relative error"):
+        predict("x", tolerance=value)
+    with pytest.raises(ValueError, match=f"tolerance={value}"):
+        reveal("x", 1, tolerance=value)
+
+
+def test_bytes_and_seconds_are_never_negative():
+    for unit in ("B", "ms"):
+        with pytest.raises(ValueError, match="-2: .* cannot be negative"):
+            reveal("x", -2, unit=unit)
+    assert repr(reveal("x", -2)).startswith("Measured: -2.")
+
+
+@pytest.mark.parametrize("typed", ["inf", "nan", "-inf", "1e999"])
+def test_a_reader_who_types_them_is_told(typed):
+    said = predict("x", "How many?").commit(typed)
+    assert "try" in said and "Committed" not in said
+
+
+@pytest.mark.parametrize("columns", [0, -1, 1.5, None])
+def test_panels_stand_in_columns(columns):
+    with pytest.raises(ValueError, match=f"columns={columns}: panels stand in 1 column or more"):
+        viz.moves({"nothing": [(None, [1])]}, columns=columns)
+
+
+@pytest.mark.parametrize("run", [None, 7, "run", [None], {"timeline": []}])
+def test_what_is_no_run_has_no_timeline(run, tmp_path):
+    with pytest.raises(TypeError, match=f"a {type(run).__name__} has no timelines to show; pass"):
+        viz.timeline(run)
+    with pytest.raises(TypeError, match="has no timelines to show"):
+        viz.chrome_trace.write(run, tmp_path / "trace.json")
+    assert not (tmp_path / "trace.json").exists()
