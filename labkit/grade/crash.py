@@ -4,7 +4,6 @@ from typing import Any
 
 from labkit.comm.operation import P2P_KINDS
 from labkit.grade import own_code
-from labkit.grade.evidence import Attempt, CaseEvidence
 from labkit.grade.harness import MARK
 from labkit.grade.outcome import Finding, Outcome
 from labkit.launch import sources
@@ -12,10 +11,13 @@ from labkit.launch.errors import RankError
 from labkit.launch.waiting import blocked_in
 
 
-def explain_crash(attempt: Attempt, evidence: CaseEvidence | None, failure: RankError) -> Finding:
-    """What happened, on the rank that began it. `evidence`: None while the code was loading."""
+def explain_crash(failure: RankError, label: str) -> Finding:
+    """What happened, on the rank that began it.
+
+    label: the case, in words; empty while the code was loading.
+    """
     error_type, message = failure.exception_type, _message(failure)
-    seen = f"rank {failure.rank}" if evidence is None else f"{evidence.label}: rank {failure.rank}"
+    seen = f"{label}: rank {failure.rank}" if label else f"rank {failure.rank}"
     details = own_code.of_traceback(_without_marks(failure.traceback))
     common: dict[str, Any] = {"first_seen": seen, "details": details, "where": failure.site}
     if error_type == "NotImplementedError":
@@ -31,7 +33,7 @@ def explain_crash(attempt: Attempt, evidence: CaseEvidence | None, failure: Rank
         return Finding(
             Outcome.CRASHED,
             "its process ended",
-            f"{str(failure).splitlines()[0]}. {_last_operation(attempt, failure.rank)}",
+            f"{str(failure).splitlines()[0]}. {_last_operation(failure)}",
             hint=3,
             **common,
         )
@@ -58,12 +60,11 @@ def _without_marks(text: str) -> str:
     return "\n".join(line for line in text.splitlines() if MARK not in line)
 
 
-def _last_operation(attempt: Attempt, rank: int) -> str:
-    assert attempt.failure is not None
-    timelines = attempt.failure.timeline
-    operations = [op for op in timelines[rank].operations if op.kind in P2P_KINDS]
+def _last_operation(failure: RankError) -> str:
+    journal = failure.timeline[failure.rank].operations
+    operations = [op for op in journal if op.kind in P2P_KINDS]
     if not operations:
         return "It had not communicated before."
     last = operations[-1]
-    waited = "waited in" if blocked_in(timelines[rank].operations) is last else "did last was"
+    waited = "waited in" if blocked_in(journal) is last else "did last was"
     return f"What it {waited} {last.name}, at {sources.place(last.origin)}."

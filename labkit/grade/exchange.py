@@ -14,7 +14,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,8 @@ class Record:
     """file, line, function"""
     returned_before: bool = False
     """Whether the output lies in the memory of an earlier case's."""
+    outputs: list[torch.Tensor] = field(default_factory=list)
+    """The returned tensors of a tuple or a list, or the one; empty where any of them is none."""
 
     @property
     def returned(self) -> bool:
@@ -72,7 +74,7 @@ class Exchange:
     def put_record(self, case: int, rank: int, record: Record) -> None:
         """Leave the driver a record; it is there as a whole or not at all."""
         path = self._record(case, rank)
-        values = {field.name: getattr(record, field.name) for field in fields(Record)}
+        values = {each.name: getattr(record, each.name) for each in fields(Record)}
         path.with_suffix(".part").write_bytes(plain_data.dumps(values))
         os.replace(path.with_suffix(".part"), path)
 

@@ -4,11 +4,6 @@ Nothing here judges. The driver does, from the records, the inputs that it made 
 journals (judge.py).
 """
 
-import inspect
-import linecache
-import os
-import sys
-import types
 from collections.abc import Callable
 from dataclasses import astuple, dataclass
 from typing import Any
@@ -16,6 +11,7 @@ from typing import Any
 import torch
 
 from labkit.comm import Group
+from labkit.grade.code import Code
 from labkit.grade.exchange import Arguments, Exchange, Record
 from labkit.grade.gate import Gate
 from labkit.grade.watched_group import WatchedGroup
@@ -24,20 +20,13 @@ REGION = "\x02case "  # regions in the journal that say which operations belong 
 MARK = "\x02case "  # lines in the output that say what was printed when
 
 
-class SubmissionError(Exception):
-    """The code under test does not have the function that it should have."""
-
-
 @dataclass(frozen=True)
 class Job:
     """The code under test, and how it is run. Travels to every rank."""
 
     exchange: Exchange
-    function: str
-    source: str | None
-    """Text of the learner's file, or None where `function_object` is given."""
-    filename: str
-    function_object: Callable[..., Any] | None
+    code: Code
+    """It has one function."""
     allowed: tuple[str, ...]
     delays_s: tuple[tuple[float, ...], ...]
     """Longest sleep before an operation, by case and rank."""
@@ -53,7 +42,7 @@ def attempt_cases(world: Group, job: Job) -> None:
     group = WatchedGroup(world, gate, job.allowed)
     outputs: list[object] = []  # kept, so that no two can have the same memory by chance
     with gate:
-        function = _load(job, len(cases[0]) + 1)
+        function = job.code.load(job.code.functions[0], len(cases[0]) + 1)
         for index, arguments in enumerate(cases):
             rank, number = job.altered[index] or (None, None)
             group.begin_case(
@@ -95,52 +84,36 @@ def _attempt(
     except BaseException as raised:
         error = raised
     broken = group.gate.broken[0] if group.gate.broken else None
-    tensor = output if _is_plain_tensor(output) else None
     record = Record(
-        output=None if tensor is None else tensor.detach().as_subclass(torch.Tensor).clone(),
+        output=_copy(output) if _is_plain_tensor(output) else None,
         output_type=type(output).__name__,
         arguments=[argument.detach() for argument in arguments],
-        shares_memory=any(_share_memory(output, argument) for argument in arguments),
+        shares_memory=any(
+            _share_memory(part, argument) for part in _parts(output) for argument in arguments
+        ),
         raised="" if error is None else type(error).__name__,
         broken_rule="" if broken is None else type(broken).__name__,
         rule_message=str(broken or ""),
         rule_site=[] if broken is None else list(astuple(broken.site)),
-        returned_before=any(_share_memory(output, earlier) for earlier in outputs),
+        returned_before=any(
+            _share_memory(part, earlier) for part in _parts(output) for earlier in outputs
+        ),
+        outputs=[_copy(part) for part in _parts(output)]
+        if all(_is_plain_tensor(part) for part in _parts(output))
+        else [],
     )
-    outputs.append(output)
+    outputs += _parts(output)
     return record, error
 
 
-def _load(job: Job, num_arguments: int) -> Callable[..., Any]:
-    function = job.function_object or _from_source(job)
-    try:
-        inspect.signature(function).bind(*range(num_arguments))
-    except TypeError as error:
-        raise SubmissionError(
-            f"{job.function}{inspect.signature(function)} cannot be called with "
-            f"{num_arguments} arguments: {error}; keep the signature of the stub"
-        ) from None
-    except ValueError:  # written in C, with a signature that nobody knows
-        return function
-    return function
+def _parts(output: object) -> list[object]:
+    """What came back, one by one: a tuple or a list has several."""
+    return list(output) if isinstance(output, tuple | list) else [output]
 
 
-def _from_source(job: Job) -> Callable[..., Any]:
-    """Execute the learner's file as it was when `check` read it."""
-    source = job.source or ""
-    lines = source.splitlines(keepends=True)
-    linecache.cache[job.filename] = (len(source), None, lines, job.filename)
-    module = types.ModuleType("submission")
-    module.__file__ = job.filename
-    sys.modules["submission"] = module  # dataclasses look their module up
-    sys.path.insert(0, os.path.dirname(job.filename))
-    exec(compile(source, job.filename, "exec"), module.__dict__)
-    function = getattr(module, job.function, None)
-    if not callable(function):
-        raise SubmissionError(
-            f"{job.filename} defines no function {job.function}; keep the name of the stub"
-        )
-    return function
+def _copy(tensor: Any) -> torch.Tensor:
+    """Its values as they are now, as a plain tensor."""
+    return torch.Tensor.clone(tensor.detach().as_subclass(torch.Tensor))
 
 
 def _is_plain_tensor(value: object) -> bool:

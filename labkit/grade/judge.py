@@ -5,19 +5,30 @@ case that went wrong may spoil the next ones (messages left over from it).
 """
 
 import dataclasses
+from typing import Protocol
 
 from labkit.grade import diagnosis, ledger
 from labkit.grade.crash import explain_crash
 from labkit.grade.evidence import Attempt, CaseEvidence
-from labkit.grade.graders import Grader
 from labkit.grade.hang import explain_hang
+from labkit.grade.mismatch import explain_mismatch
 from labkit.grade.outcome import Finding, Outcome
-from labkit.launch.errors import RankError
+from labkit.launch.errors import Mismatch, RankError
 
 _PRINTED_LINES = 10
 
 
-def judge(attempt: Attempt, grader: Grader) -> Finding | None:
+class Judge(Protocol):
+    """What an exercise knows besides (on_ranks.py)."""
+
+    def judge(self, evidence: CaseEvidence) -> Finding | None:
+        """The mistake in a case that every rank came back from, or None."""
+
+    def refine(self, finding: Finding, evidence: CaseEvidence, attempt: Attempt) -> Finding:
+        """A better name for a mistake, in the light of the cases before it; or `finding`."""
+
+
+def judge(attempt: Attempt, grader: Judge) -> Finding | None:
     """The mistake that the evidence shows first; None where there is none."""
     for evidence in attempt.cases:
         finding = diagnosis.broken_rule(evidence) or ledger.size_mismatch(
@@ -41,17 +52,19 @@ def _failure(attempt: Attempt, evidence: CaseEvidence) -> Finding:
     """Why not every rank came back from this case."""
     if attempt.failure is None:
         raise AssertionError(f"no rank failed, yet a record is missing: {evidence.label}")
-    case = evidence if _has_begun(attempt) else None
+    has_begun = _has_begun(attempt)
     if isinstance(attempt.failure, RankError):
-        return explain_crash(attempt, case, attempt.failure)
-    return explain_hang(attempt, case, attempt.failure)
+        return explain_crash(attempt.failure, evidence.label if has_begun else "")
+    if isinstance(attempt.failure, Mismatch):
+        return explain_mismatch(evidence, attempt.failure)
+    return explain_hang(attempt, evidence if has_begun else None, attempt.failure)
 
 
 def _outcome_of(attempt: Attempt, evidence: CaseEvidence) -> Outcome:
     """How a case with something wrong in it has ended."""
     if evidence.completed:
         return Outcome.WRONG
-    return Outcome.CRASHED if isinstance(attempt.failure, RankError) else Outcome.HUNG
+    return Outcome.CRASHED if isinstance(attempt.failure, RankError | Mismatch) else Outcome.HUNG
 
 
 def _has_begun(attempt: Attempt) -> bool:

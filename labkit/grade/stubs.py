@@ -9,6 +9,12 @@
         ...
         ### END SOLUTION
 
+Where the stub is a program to repair, that follows the answer, as comments:
+
+        ### INSTEAD
+        # return x                             return x
+        ### END SOLUTION
+
 `python -m labkit.grade.stubs` writes the stub of every exercise into exercises/; a test fails when
 what git holds there is not what would be written.
 """
@@ -23,7 +29,15 @@ from labkit.grade.workspace import Workspace, find_workspace
 
 PLACEHOLDER = 'raise NotImplementedError("not attempted yet: your code replaces this line")'
 
-_MARKER = re.compile(r"^(?P<indent>[ \t]*)### (?P<which>BEGIN|END) SOLUTION[ \t]*$")
+_MARKER = re.compile(r"^(?P<indent>[ \t]*)### (?P<which>BEGIN SOLUTION|INSTEAD|END SOLUTION)[ \t]*$")
+
+_COMMENT = re.compile(r"^(?P<indent>[ \t]*)#(?: (?P<code>.*\S))?[ \t]*\r?\n?$")
+# The states in which a marker may come; none: outside.
+_MAY_FOLLOW = {
+    "BEGIN SOLUTION": ("",),
+    "INSTEAD": ("BEGIN SOLUTION",),
+    "END SOLUTION": ("BEGIN SOLUTION", "INSTEAD"),
+}
 
 
 class StubError(ValueError):
@@ -31,28 +45,40 @@ class StubError(ValueError):
 
 
 def cut_stub(solution: str, name: str = "this solution") -> str:
-    """The text of `solution` with everything between the markers replaced by PLACEHOLDER.
+    """The text of `solution` with everything between the markers replaced: by what stands below
+    INSTEAD, or by PLACEHOLDER.
 
     Raises StubError where a marker is missing, doubled or out of order.
     """
     kept: list[str] = []
-    inside, num_cuts = False, 0
+    state, num_cuts = "", 0
     for number, line in enumerate(solution.splitlines(keepends=True), start=1):
         marker = _MARKER.match(line.rstrip("\r\n"))
         if marker is None:
-            if not inside:
+            if not state:
                 kept.append(line)
-        elif (marker["which"] == "END") != inside:
+            elif state == "INSTEAD":
+                kept.append(_uncommented(line, f"{name}, line {number}"))
+            continue
+        which = marker["which"]
+        if state not in _MAY_FOLLOW[which]:
             raise StubError(f"{name}, line {number}: {line.strip()} without its partner before it")
-        else:
-            inside = not inside
-            if inside:
+        if which == "END SOLUTION":
+            if state != "INSTEAD":
                 kept.append(f"{marker['indent']}{PLACEHOLDER}\n")
-                num_cuts += 1
-    if inside or not num_cuts:
-        missing = "END" if inside else "BEGIN"
+            num_cuts += 1
+        state = "" if which == "END SOLUTION" else which
+    if state or not num_cuts:
+        missing = "END" if state else "BEGIN"
         raise StubError(f"{name} has no ### {missing} SOLUTION")
     return "".join(kept)
+
+
+def _uncommented(line: str, place: str) -> str:
+    comment = _COMMENT.match(line)
+    if comment is None:
+        raise StubError(f"{place}: below ### INSTEAD every line is a comment, the stub's own code")
+    return f"{comment['indent']}{comment['code']}\n" if comment["code"] else "\n"
 
 
 def stub_of(name: str, workspace: Workspace) -> str:
@@ -61,20 +87,37 @@ def stub_of(name: str, workspace: Workspace) -> str:
     return cut_stub(path.read_text(encoding="utf-8"), workspace.shown(path))
 
 
-def is_unattempted(source: str, function: str) -> bool:
-    """Whether `function` in `source` is still a stub: nothing in it but a docstring and a refusal.
+def is_unattempted(source: str, function: str, stub: str = "") -> bool:
+    """Whether `function` in `source` is still a stub: a docstring and a refusal, or as in `stub`.
 
-    `pass`, `...` and `raise NotImplementedError` all count, whatever else the file holds.
+    `pass`, `...` and `raise NotImplementedError` all count, whatever else the file holds; comments
+    and docstrings do not.
     False where `source` does not parse or has no such function.
     """
+    body = _body_of(function, source)
+    if body is None:
+        return False
+    return all(_is_nothing(each) for each in body) or _code(body) == _code(_body_of(function, stub))
+
+
+def _body_of(function: str, source: str) -> list[ast.stmt] | None:
     try:
         tree = ast.parse(textwrap.dedent(source))
-    except SyntaxError:
-        return False
+    except (SyntaxError, ValueError):  # ValueError: a null byte
+        return None
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == function:
-            return all(_is_nothing(statement) for statement in node.body)
-    return False
+            return node.body
+    return None
+
+
+def _code(body: list[ast.stmt] | None) -> list[str]:
+    """A function's statements, less its docstring."""
+    return [ast.dump(each) for each in body or [] if not _is_text(each)]
+
+
+def _is_text(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
 
 
 def _is_nothing(statement: ast.stmt) -> bool:

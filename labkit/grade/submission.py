@@ -1,8 +1,10 @@
-"""The code that is to be graded: a file's text, or a function."""
+"""The code that is to be graded: a file's text, or functions."""
 
 import ast
 import inspect
-from collections.abc import Callable
+import re
+import textwrap
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,11 +12,13 @@ from typing import Any
 import cloudpickle
 
 from labkit.comm.operation import Site
+from labkit.comm.words import listed
+from labkit.grade.code import Code
 from labkit.grade.outcome import Finding, Outcome
-from labkit.grade.stubs import is_unattempted
+from labkit.grade.stubs import is_unattempted, stub_of
 from labkit.grade.workspace import Workspace
 
-SubmissionLike = str | Path | Callable[..., Any] | None
+SubmissionLike = str | Path | Callable[..., Any] | Sequence[Callable[..., Any]] | None
 
 
 class NothingToGrade(FileNotFoundError):
@@ -23,70 +27,106 @@ class NothingToGrade(FileNotFoundError):
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """The code under test. Reading it never executes it here: only ranks do that."""
+    """The code under test. Reading it never executes it here: only fresh processes do that."""
 
-    function: str
-    """The name of the function that is graded."""
-    source: str | None
-    filename: str
-    function_object: Callable[..., Any] | None = None
+    code: Code
     argument: str = ""
     """What `check` was given besides the name, as source code; empty for the learner's file."""
     is_own: bool = True
     """Whether it counts as progress: another file, such as the solution, does not."""
+    unwritten: tuple[str, ...] = ()
+    """Functions that are still stubs."""
 
     @classmethod
-    def read(cls, given: SubmissionLike, name: str, workspace: Workspace) -> "Submission":
-        """`given`: None (the learner's own file), a path, or a function, from a cell for example.
+    def read(
+        cls, given: SubmissionLike, name: str, functions: Sequence[str], workspace: Workspace
+    ) -> "Submission":
+        """`given`: None (the learner's own file), a path, or functions, from a cell for example.
 
-        Raises NothingToGrade for a file that is missing or is not text, TypeError for anything
-        else.
+        functions: the names that the exercise `name` is graded on; a single one may be called
+        otherwise. Raises NothingToGrade for a file that is missing or is not text, TypeError for
+        anything else.
         """
         if callable(given):
-            given_name = getattr(given, "__name__", name)
-            argument = given_name if given_name.isidentifier() else "..."  # a lambda has no name
-            return cls(name, _source_of(given), given_name, given, argument)
-        if given is not None and not isinstance(given, str | Path):
-            raise TypeError(
-                f"check({name!r}, ...) takes a function or the path of a file; "
-                f"got a {type(given).__name__}"
-            )
-        path = workspace.exercise(name) if given is None else Path(given).expanduser().resolve()
-        try:
+            given = [given]
+        if isinstance(given, Sequence) and not isinstance(given, str):
+            code, argument = _code_of(list(given), name, tuple(functions))
+            is_own = True
+        elif given is None or isinstance(given, str | Path):
+            path = workspace.exercise(name) if given is None else Path(given).expanduser().resolve()
             is_own = path == workspace.exercise(name)
             argument = "" if is_own else f'"{workspace.shown(path)}"'
-            return cls(name, path.read_text(encoding="utf-8"), str(path), None, argument, is_own)
-        except FileNotFoundError:
-            cure = f'; reset("{name}") in Python or `labkit reset {name}` in a terminal restores it'
-            raise NothingToGrade(
-                f"there is no {workspace.shown(path)}{cure if given is None else ''}"
-            ) from None
-        except (OSError, UnicodeDecodeError) as error:
-            raise NothingToGrade(f"{workspace.shown(path)} cannot be read: {error}") from error
+            code = Code(tuple(functions), _text(path, name, given is None, workspace), str(path))
+        else:
+            raise TypeError(
+                f"check({name!r}, ...) takes {_wanted(functions)} or the path of a file; "
+                f"got a {type(given).__name__}"
+            )
+        return cls(code, argument, is_own, _unwritten(code, name, workspace))
 
     def finding_before_running(self) -> Finding | None:
         """What can be said without running: still a stub, or no valid Python."""
-        name = getattr(self.function_object, "__name__", self.function)
-        if self.source is not None and is_unattempted(self.source, name):
+        code = self.code
+        if len(self.unwritten) == len(code.functions):
+            what = listed(code.functions)
             return Finding(
-                Outcome.NOT_ATTEMPTED,
-                "still the stub",
-                f"write {self.function} and check again",
+                Outcome.NOT_ATTEMPTED, "still the stub", f"write {what} and check again"
             )
-        if self.function_object is not None:
-            return _cannot_travel(self.function_object)
-        if self.source is None:
-            return None
+        if code.objects:
+            return _cannot_travel(code.objects)
+        assert code.source is not None
         try:
-            ast.parse(self.source, self.filename)
+            ast.parse(code.source, code.filename)
         except (SyntaxError, ValueError) as error:  # ValueError: a null byte
-            return _syntax_error(error, self.filename)
+            return _syntax_error(error, code.filename)
         return None
 
 
-def _cannot_travel(function: Callable[..., Any]) -> Finding | None:
+def _text(path: Path, name: str, is_default: bool, workspace: Workspace) -> str:
     try:
-        cloudpickle.dumps(function)
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        cure = f'; reset("{name}") in Python or `labkit reset {name}` in a terminal restores it'
+        raise NothingToGrade(
+            f"there is no {workspace.shown(path)}{cure if is_default else ''}"
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise NothingToGrade(f"{workspace.shown(path)} cannot be read: {error}") from error
+
+
+def _code_of(
+    given: list[Callable[..., Any]], name: str, functions: tuple[str, ...]
+) -> tuple[Code, str]:
+    """The functions as code, and how a call of `check` names them."""
+    names = [getattr(function, "__name__", name) for function in given]
+    if len(functions) == len(given) == 1:
+        shown = names[0] if names[0].isidentifier() else "..."  # a lambda has no name
+        source = _source_of(given[0], functions[0])
+        return Code(functions, source, names[0], (given[0],)), shown
+    if sorted(names) != sorted(functions):
+        raise TypeError(f"check({name!r}, ...) takes {_wanted(functions)}; got {listed(names)}")
+    ordered = sorted(given, key=lambda function: functions.index(function.__name__))
+    sources = [_source_of(each, each.__name__) for each in ordered]
+    text = None if None in sources else "\n".join(each or "" for each in sources)
+    return Code(functions, text, name, tuple(ordered)), f"[{', '.join(functions)}]"
+
+
+def _wanted(functions: Sequence[str]) -> str:
+    return "a function" if len(functions) == 1 else f"a list of the functions {listed(functions)}"
+
+
+def _unwritten(code: Code, name: str, workspace: Workspace) -> tuple[str, ...]:
+    # Without the solutions, which someone may have taken away, a refusal is still recognised.
+    stub = stub_of(name, workspace) if workspace.solution(name).exists() else ""
+    if code.source is None:
+        return ()
+    source = code.source
+    return tuple(each for each in code.functions if is_unattempted(source, each, stub))
+
+
+def _cannot_travel(functions: Sequence[Callable[..., Any]]) -> Finding | None:
+    try:
+        cloudpickle.dumps(functions)
     except Exception as error:
         return Finding(
             Outcome.CRASHED,
@@ -97,11 +137,14 @@ def _cannot_travel(function: Callable[..., Any]) -> Finding | None:
     return None
 
 
-def _source_of(function: Callable[..., Any]) -> str | None:
+def _source_of(function: Callable[..., Any], name: str) -> str | None:
+    """Its text, as if it were called `name`; None where nobody has it."""
     try:
-        return inspect.getsource(function)
+        text = textwrap.dedent(inspect.getsource(function))
     except (OSError, TypeError):
         return None
+    own = getattr(function, "__name__", name)
+    return re.sub(rf"^(def|class) {re.escape(own)}\b", rf"\1 {name}", text, count=1, flags=re.M)
 
 
 def _syntax_error(error: SyntaxError | ValueError, filename: str) -> Finding:

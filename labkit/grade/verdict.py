@@ -28,9 +28,8 @@ class Verdict:
     """The mistake; None after a pass."""
     shown: str
     """What a pass has shown."""
-    world_sizes: tuple[int, ...]
-    """Those that were tried."""
-    num_cases: int
+    tried: str
+    """What was run, in words; empty where nothing was."""
     seed: int
     """check(name, seed=...) repeats the same inputs."""
     call: str
@@ -61,9 +60,8 @@ class Verdict:
         """What the verdict says below its headline: (label, text), in order."""
         finding = self.finding
         if finding is None:
-            sizes = ", ".join(map(str, sorted(self.world_sizes)))
             return [
-                ("Shown", f"{self.num_cases} cases on {sizes} ranks: {self.shown}."),
+                ("Shown", f"{self.tried}: {self.shown}."),
                 ("Say it", self.exercise.say),
                 ("They may ask next", "\n".join(f"- {q}" for q in self.exercise.follow_ups)),
             ]
@@ -78,7 +76,7 @@ class Verdict:
             ("Printed", finding.printed),
             ("Details", finding.details),
             ("Read next", f'hint("{self.exercise.name}", {finding.hint})'),
-            ("Repeat", self.call if self.world_sizes else ""),
+            ("Repeat", self.call if self.tried else ""),
         ]
         return [(label, text) for label, text in found if text]
 

@@ -23,7 +23,7 @@ from labkit.comm import Timeline, disagreement
 from labkit.comm.difference import ADVICE
 from labkit.comm.words import listed, named, places, ranks_named, verb
 from labkit.launch import sources
-from labkit.launch.position import doing, place_of, position, summary
+from labkit.launch.position import plural, position, position_of, summary
 from labkit.launch.stage import Stage
 from labkit.launch.waiting import View, Wait, circle, waits
 
@@ -39,6 +39,11 @@ _ALL_RECEIVE = (
     "Each of them waits for a message before it sends its own, so none is ever sent. Let one side "
     "send first, or post the receive without blocking (irecv)."
 )
+_COUNT_CALLS = (
+    "Every member of a group must make the same calls. Look for a loop with fewer steps, or a "
+    "return, break or if that depends on the rank."
+)
+_COUNT_MESSAGES = "Count the messages of both sides, and look whom each names as its neighbour."
 _MIXED = (
     "Each waits for what the other would do after its own wait. Make all of them come to these "
     "calls in the same order."
@@ -102,20 +107,9 @@ def _left(views: Sequence[View], found: Mapping[int, Wait]) -> Verdict | None:
             without = {"send": "receiving it", "recv": "sending it"}.get(
                 operation.kind, "calling it"
             )
-            absent = [
-                f"{ranks_named([rank])} {doing(views[rank])} ({place})"
-                if (place := place_of(views[rank]))
-                else f"{ranks_named([rank])} {doing(views[rank])}"
-                for rank in gone
-            ]
+            absent = _together_said(gone, [position_of(views[rank]) for rank in gone])
             text = f"{_waiting(_together(wait, found))}; {listed(absent)}, without {without}"
-            advice = (
-                ""
-                if operation.is_collective
-                else (
-                    "Count the messages of both sides, and look whom each names as its neighbour."
-                )
-            )
+            advice = _COUNT_CALLS if operation.is_collective else _COUNT_MESSAGES
             return Verdict(Fault.LEFT, text, advice, tuple(gone))
     return None
 
@@ -142,11 +136,8 @@ def _slow(views: Sequence[View], found: Mapping[int, Wait]) -> Verdict | None:
     for wait in _by_age(found):
         late = [rank for rank in wait.missing if rank not in found]
         if late:
-            who = [
-                f"{ranks_named([rank])}, which {doing(views[rank])}"
-                + (f" ({place})" if (place := place_of(views[rank])) else "")
-                for rank in late
-            ]
+            where = [position_of(views[rank]) for rank in late]
+            who = _together_said(late, where, ", which ")
             text = f"{_waiting(_together(wait, found))} for {listed(who)}"
             advice = (
                 f"{ranks_named(late).capitalize()} {verb(late, 'has')} not come there yet: slow, "
@@ -164,6 +155,14 @@ def _under_way(found: Mapping[int, Wait]) -> Verdict | None:
         )
         return Verdict(Fault.UNDER_WAY, text, "", tuple(found))
     return None
+
+
+def _together_said(ranks: Sequence[int], said: Sequence[str], link: str = " ") -> list[str]:
+    """`ranks 1 and 3 are idle`: those of whom the same is said in one."""
+    ranks_of: dict[str, list[int]] = {}
+    for rank, text in zip(ranks, said, strict=True):
+        ranks_of.setdefault(text, []).append(rank)
+    return [f"{ranks_named(each)}{link}{plural(text, each)}" for text, each in ranks_of.items()]
 
 
 def _by_age(found: Mapping[int, Wait]) -> list[Wait]:

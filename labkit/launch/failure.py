@@ -13,7 +13,7 @@ import time
 from typing import Any
 
 from labkit.comm import Disagreement, Timeline
-from labkit.comm.words import ranks_named
+from labkit.comm.words import named, ranks_named
 from labkit.launch import doctor, position, sources, stacks
 from labkit.launch.doctor import Fault, Verdict
 from labkit.launch.errors import Deadlock, Interrupted, Mismatch, RankError, RunError, RunTimeout
@@ -22,6 +22,7 @@ from labkit.launch.stage import Stage
 from labkit.launch.supervise import Rank, Supervisor
 
 _LAST_WORDS_LINES = 12
+_GLOOS_GUESS = " This is typically caused by"  # and a greeting
 
 
 def rank_error(supervisor: Supervisor) -> RunError:
@@ -37,12 +38,14 @@ def rank_error(supervisor: Supervisor) -> RunError:
         return cannot_end(supervisor, verdict)
     consequences = {
         number: _consequence(supervisor, number)
-        for number in range(len(supervisor.ranks))
-        if number != culprit
+        for number, other in enumerate(supervisor.ranks)
+        if number != culprit and other.stage is not Stage.IDLE
     }
     rank = supervisor.ranks[culprit]
     trace = _trace(rank, supervisor.stacks[culprit].text)
     lines = [_what_happened(culprit, rank), "", trace]
+    if rank.stage is Stage.DIED:
+        lines += [f"It {_positions(supervisor)[culprit]}."]
     if verdict.fault is Fault.MISMATCH:
         lines += ["", f"Before that, {verdict}"]
     if consequences:
@@ -146,8 +149,10 @@ def _trace(rank: Rank, stack: str) -> str:
 def _consequence(supervisor: Supervisor, number: int) -> str:
     rank = supervisor.ranks[number]
     if isinstance(rank.report, Raised):
-        first_line = rank.report.message.partition("\n")[0]
-        return f"raised {rank.report.type_name}: {first_line}"
+        said = rank.report.message.partition("\n")[0].partition(_GLOOS_GUESS)[0]
+        broken = [each for each in supervisor.timeline[number].operations if each.failed]
+        where = f" in {named(broken[0])} ({sources.place(broken[0].origin)})" if broken else ""
+        return f"raised {rank.report.type_name}{where}: {said}"
     if rank.stage is Stage.DIED:
         return f"died: {_cause_of_death(rank)}"
     return _positions(supervisor)[number]

@@ -57,7 +57,7 @@ def position_of(view: View) -> str:
 def summary(positions: Sequence[str]) -> str:
     """All ranks, those in the same place together: one indented line for each place."""
     return "\n".join(
-        f"  {ranks_named(ranks)} {_plural(where, ranks)}"
+        f"  {ranks_named(ranks)} {plural(where, ranks)}"
         for where, ranks in _grouped(positions).items()
     )
 
@@ -69,7 +69,7 @@ def table(views: Sequence[View]) -> str:
         for view in views
     ]
     cells = [
-        (ranks_named(ranks), _plural(row[0], ranks), *row[1:])
+        (ranks_named(ranks), plural(row[0], ranks), *row[1:])
         for row, ranks in _grouped(rows).items()
     ]
     widths = [max(len(row[column]) for row in cells) for column in range(4)]
@@ -94,7 +94,7 @@ def _passed(operation: Operation) -> str:
     return f"{operation.reduce} of {what}" if operation.reduce else what
 
 
-def _plural(where: str, ranks: Sequence[int]) -> str:
+def plural(where: str, ranks: Sequence[int]) -> str:
     """`waits` becomes `wait` for several ranks, and so on."""
     first, _, rest = where.partition(" ")
     inflected = ("waits", "computes", "was", "is")

@@ -12,12 +12,12 @@ from labkit.comm.board import Board
 from labkit.comm.roll_call import Place, RollCall
 from labkit.launch.door import Door, knock
 from labkit.launch.rank_record import Record
+from labkit.launch.stored_value import LEFT_BEHIND
 
 _SIZES = struct.Struct("<QQ")
 _LARGEST_NOTE_BYTES = 64 * 2**20
 _KNOCK_S = 2.0
 _GRACE_S = 8.0
-LEFT_BEHIND = "left on its host"
 
 
 def hand_over(record: Record, call: RollCall, board: Board, folder: Path) -> None:
@@ -26,7 +26,7 @@ def hand_over(record: Record, call: RollCall, board: Board, folder: Path) -> Non
     if call.places[record.rank].host_number != call.places[0].host_number:
         if len(record.value) > _LARGEST_NOTE_BYTES:
             record = dataclasses.replace(record, value=b"", value_kind=LEFT_BEHIND)
-        board.post(f"record/{record.rank}", _packed(record))
+        board.post(f"record/{record.rank}", packed(record))
 
 
 def collect(call: RollCall, board: Board, folder: Path) -> dict[int, Record]:
@@ -73,16 +73,17 @@ def _find(place: Place, board: Board, folder: Path) -> Record | None:
     if path.exists():
         return Record.read(path)
     note = board.read(f"record/{place.rank}")
-    return None if note is None else _unpacked(note)
+    return None if note is None else unpacked(note)
 
 
-def _packed(record: Record) -> bytes:
+def packed(record: Record) -> bytes:
     """A record as one note: no pickle, since it comes over a network."""
     head = json.dumps(record.as_json()).encode()
     return _SIZES.pack(len(head), len(record.value)) + head + record.value + record.log.encode()
 
 
-def _unpacked(note: bytes) -> Record:
+def unpacked(note: bytes) -> Record:
+    """The record in a note."""
     head, value = _SIZES.unpack_from(note)
     at = _SIZES.size
     return Record.from_json(

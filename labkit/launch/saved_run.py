@@ -26,7 +26,7 @@ from labkit.launch.memory import Memory
 from labkit.launch.rank_record import Record
 from labkit.launch.result import Run, Traffic
 from labkit.launch.stage import Stage
-from labkit.launch.stored_value import UntrustedValue
+from labkit.launch.stored_value import LEFT_BEHIND, UntrustedValue
 from labkit.launch.verdict_record import RunVerdict
 
 _ATTEMPT = re.compile(r"attempt-(\d+)")
@@ -121,7 +121,9 @@ def _records(folders: Sequence[Path]) -> dict[int, Record]:
     for folder in folders:
         for path in sorted(folder.glob("rank-*.json")):
             record = Record.read(path)
-            found.setdefault(record.rank, record)
+            known = found.get(record.rank)
+            if known is None or known.value_kind == LEFT_BEHIND:
+                found[record.rank] = record
     if not found:
         raise FileNotFoundError(f"no rank has left a record in {', '.join(map(str, folders))}")
     runs = {(record.world_size, record.device) for record in found.values()}
@@ -154,6 +156,8 @@ def _laid_over(record: Record, zero_s: float) -> Timeline:
 
 def _value(record: Record | None, trust: bool, partial: bool) -> Any:
     if record is None or record.stage is not Stage.RETURNED:
+        return None
+    if partial and record.value_kind == LEFT_BEHIND:
         return None
     try:
         return record.load_value(trust=trust)

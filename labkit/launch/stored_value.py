@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-SAFE, PICKLE = "tensors", "pickle"
+SAFE, PICKLE, LEFT_BEHIND = "tensors", "pickle", "left on its host"
 
 
 class UntrustedValue(ValueError):
@@ -32,6 +32,11 @@ def encode(dumped: bytes) -> tuple[str, bytes]:
 
 def decode(kind: str, data: bytes, rank: int, *, trust: bool) -> Any:
     """The value of `rank`. Raises UntrustedValue for a pickle without `trust`, and ValueError."""
+    if kind == LEFT_BEHIND:
+        raise ValueError(
+            f"what rank {rank} returned was too large to travel, and stayed in the folder of its "
+            "own host; name that folder too: Run.load(folder, its_folder)"
+        )
     if kind == PICKLE and not trust:
         raise UntrustedValue(
             f"what rank {rank} returned is stored as a pickle, and reading a pickle can run any "

@@ -15,7 +15,7 @@ from labkit.launch.stall import StallWatch
 from labkit.launch.supervise import Supervisor
 from labkit.launch.uninterrupted import uninterrupted
 
-_PATIENCE_S = 2.0
+_PATIENCE_S = 3.0
 
 
 def listen_to_the_end(

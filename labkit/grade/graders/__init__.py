@@ -1,32 +1,30 @@
-"""What each exercise is graded on: one module per exercise, each with a GRADER."""
+"""What each exercise is graded on: one module per exercise, each with a GRADER.
+
+Two kinds, each a base class with the launches written out:
+
+    OnRanks   (on_ranks.py)  a function that runs on ranks; judged by values, journals, traffic
+    Answers   (answers.py)   functions that answer questions, in one process of their own; judged
+                             against real runs that they do not see
+"""
 
 import importlib
-import random
 from collections.abc import Sequence
 from typing import Protocol
 
-from labkit.grade.evidence import Attempt, Case, CaseEvidence
-from labkit.grade.outcome import Finding
+from labkit.grade.outcome import Graded
+from labkit.grade.submission import Submission
 
 
 class Grader(Protocol):
-    """The cases of an exercise, and how it tells right from wrong."""
+    """How an exercise tells right from wrong."""
 
-    allowed: Sequence[str]
-    """Operations of the group that code under test may use: of isend, irecv, send, recv."""
-    world_sizes: Sequence[int]
-    """In the order in which they are tried; a check stops at the first that goes wrong."""
+    functions: Sequence[str]
+    """The names of what the learner writes."""
     shown_by_a_pass: str
     """What has been checked, for the verdict of a pass."""
 
-    def cases(self, world_size: int, rng: random.Random) -> list[Case]:
-        """Fresh inputs, simple ones first. Everything random comes from `rng`."""
-
-    def judge(self, evidence: CaseEvidence) -> Finding | None:
-        """The mistake in a case that every rank came back from, or None."""
-
-    def refine(self, finding: Finding, evidence: CaseEvidence, attempt: Attempt) -> Finding:
-        """A better name for a mistake, in the light of the cases before it; or `finding`."""
+    def grade(self, code: Submission, seed: int, timeout_s: float) -> Graded:
+        """Run the code, and judge it. Everything random comes from `seed`."""
 
 
 def load_grader(name: str) -> Grader:

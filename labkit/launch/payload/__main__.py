@@ -16,6 +16,8 @@ from pathlib import Path
 
 # Before the first name is looked up: a slow resolver stalls each connection for seconds.
 os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
+# When a host is lost, its verdict is what counts, and not C++ frames about a broken socket.
+os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 # Counting GPUs must not start CUDA here: the rank is forked from this process.
 os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 
@@ -94,7 +96,11 @@ def _default_out(environment: Environment) -> str:
 
 
 if __name__ == "__main__":
-    code = main()
+    try:
+        code = main()
+    except RuntimeError as error:  # not under torchrun, or ranks that have not come
+        print(f"labkit: {error}", file=sys.stderr)
+        code = 1
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # threads that wait for a lost store must not hold the process
