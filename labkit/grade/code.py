@@ -49,7 +49,7 @@ class Code:
             ) from None
         except ValueError:  # written in C, with a signature that nobody knows
             pass
-        return function  # type: ignore[no-any-return]
+        return function
 
     def _module(self) -> types.ModuleType:
         """The learner's file as it was when `check` read it."""

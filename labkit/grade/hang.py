@@ -1,8 +1,11 @@
 """A run that does not end, as a finding: who waits for what, and why it cannot come."""
 
+import dataclasses
+
 from labkit.comm.operation import Operation
 from labkit.grade import own_code
 from labkit.grade.evidence import Attempt, CaseEvidence
+from labkit.grade.mismatch import not_all_call
 from labkit.grade.outcome import Finding, Outcome
 from labkit.launch import sources
 from labkit.launch.errors import RunError
@@ -52,6 +55,11 @@ def explain_hang(attempt: Attempt, evidence: CaseEvidence | None, failure: RunEr
     elif everyone and kinds == {"recv"}:
         name, explanation = "every rank is in recv: nobody sends", _ALL_RECEIVE
         where = blocked[0].origin
+    elif any(operation.is_collective for operation in blocked.values()) and not everyone:
+        alone = {r: operation for r, operation in blocked.items() if operation.is_collective}
+        finding = not_all_call(evidence, alone)
+        details = _positions(blocked, busy, evidence, failure)
+        return dataclasses.replace(finding, first_seen=evidence.label, details=details)
     else:
         rank = _most_telling(blocked, evidence)
         where = blocked[rank].origin

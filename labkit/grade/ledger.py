@@ -14,9 +14,9 @@ from labkit.grade.outcome import Finding, Outcome
 from labkit.launch import sources
 
 # gloo's messages on a rank's sockets, 48 bytes each: per send a notice and a header, per receive a
-# notice. Before each case the ranks meet in an all_reduce of one number, 4(n-1) messages at most.
-_OVERHEAD_BYTES = 200
-_MEETING_BYTES = 1000
+# notice. A collective has 4(n-1) messages at most; before each case the ranks meet in one.
+_MESSAGE_BYTES = 200
+_COLLECTIVE_BYTES = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,9 @@ def hidden_bytes(attempt: Attempt) -> Finding | None:
     for rank, counted in enumerate(attempt.socket_bytes):
         operations = [op for case in attempt.cases for op in case.operations[rank]]
         journaled = sum(operation.sent_bytes for operation in operations)
-        overhead = _OVERHEAD_BYTES * len(operations) + _MEETING_BYTES * (len(attempt.cases) + 1)
+        num_collectives = sum(operation.is_collective for operation in operations)
+        overhead = _MESSAGE_BYTES * (len(operations) - num_collectives)
+        overhead += _COLLECTIVE_BYTES * (num_collectives + len(attempt.cases) + 1)
         if counted is not None and counted > journaled + overhead:
             return Finding(
                 Outcome.WRONG,

@@ -29,7 +29,9 @@ from labkit.grade.workspace import Workspace, find_workspace
 
 PLACEHOLDER = 'raise NotImplementedError("not attempted yet: your code replaces this line")'
 
-_MARKER = re.compile(r"^(?P<indent>[ \t]*)### (?P<which>BEGIN SOLUTION|INSTEAD|END SOLUTION)[ \t]*$")
+_MARKER = re.compile(
+    r"^(?P<indent>[ \t]*)### (?P<which>BEGIN SOLUTION|INSTEAD|END SOLUTION)[ \t]*$"
+)
 
 _COMMENT = re.compile(r"^(?P<indent>[ \t]*)#(?: (?P<code>.*\S))?[ \t]*\r?\n?$")
 # The states in which a marker may come; none: outside.

@@ -69,9 +69,7 @@ class Submission:
         code = self.code
         if len(self.unwritten) == len(code.functions):
             what = listed(code.functions)
-            return Finding(
-                Outcome.NOT_ATTEMPTED, "still the stub", f"write {what} and check again"
-            )
+            return Finding(Outcome.NOT_ATTEMPTED, "still the stub", f"write {what} and check again")
         if code.objects:
             return _cannot_travel(code.objects)
         assert code.source is not None

@@ -1,30 +1,24 @@
-"""The group that code under test is given: it allows less than a Group, and watches more.
+"""The group that code under test is given: it allows less than a Group (guarded_group.py), and
+watches more.
 
 Mistakes that the clock usually hides show every time:
 - a sent tensor is compared, when its send is waited for, with what it was at the isend;
 - a received tensor arrives in the learner's buffer only at wait(); until then the buffer holds
   NaN (or an odd number), so that reading it early cannot go unnoticed, nor can writing to it;
-- a rank can be made slow, at random, before each operation;
 - one message can be changed on its way: whoever computes with what arrives gets another result.
 """
-
-import random
-import time
-from contextlib import AbstractContextManager
-from typing import Any, NoReturn
 
 import torch
 
 from labkit.comm import Group, Pending
 from labkit.comm.operation import Site
 from labkit.grade.gate import Gate
+from labkit.grade.guarded_group import GuardedGroup
 from labkit.grade.rules import (
     BrokenRule,
-    CalledTheAnswer,
     ChangedInFlight,
     NeverWaited,
     WrittenWhileReceiving,
-    labkit_function_in_between,
     learner_site,
 )
 
@@ -75,18 +69,13 @@ class WatchedPending:
         )
 
 
-class WatchedGroup:
-    """`group`, for code under test."""
+class WatchedGroup(GuardedGroup):
+    """A guarded group that watches messages, too."""
 
     def __init__(self, group: Group, gate: Gate, allowed: tuple[str, ...]) -> None:
-        """`allowed`: operations that the exercise may use, of send, recv, isend and irecv."""
-        self.rank, self.size = group.rank, group.size
-        self.ranks, self.device = group.ranks, group.device
-        self.gate = gate
-        self._group = group
-        self._allowed = allowed
+        """`allowed`: operations that the exercise may use."""
+        super().__init__(group, gate, allowed)
         self._pendings: list[WatchedPending] = []
-        self._delay_s, self._random = 0.0, random.Random()
         self._num_received = 0
         self._altered: int | None = None
 
@@ -95,8 +84,8 @@ class WatchedGroup:
 
         altered: the number, from 1, of the received message that is to be changed on its way.
         """
+        super().begin_case(delay_s)
         self._pendings.clear()
-        self._delay_s = delay_s
         self._num_received, self._altered = 0, altered
 
     def end_case(self) -> None:
@@ -119,7 +108,7 @@ class WatchedGroup:
 
     def irecv(self, buffer: Tensor, src: int) -> WatchedPending:
         """As Group.irecv; `buffer` is spoiled until wait() fills it."""
-        is_altered = self._enter("irecv")
+        is_altered = self._enter_receive("irecv")
         with self.gate.opened():
             staging = torch.empty_like(buffer) if isinstance(buffer, Tensor) else buffer
             pending = self._group.irecv(staging, src)
@@ -135,42 +124,16 @@ class WatchedGroup:
 
     def recv(self, buffer: Tensor, src: int) -> Tensor:
         """As Group.recv."""
-        is_altered = self._enter("recv")
+        is_altered = self._enter_receive("recv")
         with self.gate.opened():
             received = self._group.recv(buffer, src)
         return _altered(received) if is_altered else received
 
-    def region(self, name: str) -> AbstractContextManager[None]:
-        """As Group.region."""
-        return self._group.region(name)
-
-    def __getattr__(self, name: str) -> Any:
-        """Whatever else a Group has is not allowed; what it does not have is named as such."""
-        if name.startswith("_") or not hasattr(Group, name):
-            raise AttributeError(
-                f"a group has no {name!r}; here there are rank, size, device, ranks, region and "
-                f"{', '.join(self._allowed)}"
-            )
-
-        def refuse(*args: object, **options: object) -> NoReturn:
-            """Not allowed here."""
-            raise self.gate.forbid(f"group.{name}")
-
-        return refuse
-
-    def _enter(self, operation: str) -> bool:
-        """Whether the operation may begin; returns whether it receives the message to change."""
-        if operation not in self._allowed:
-            raise self.gate.forbid(f"group.{operation}")
-        function = labkit_function_in_between()
-        if function is not None:
-            message = f"{function} is the answer itself; write it with {', '.join(self._allowed)}"
-            raise self.gate.refuse(CalledTheAnswer(message, learner_site()))
-        if self._delay_s:
-            time.sleep(self._random.uniform(0, self._delay_s))
-        is_receive = operation in ("recv", "irecv")
-        self._num_received += is_receive
-        return is_receive and self._num_received == self._altered
+    def _enter_receive(self, operation: str) -> bool:
+        """As `_enter`; whether this is the message to change."""
+        self._enter(operation)
+        self._num_received += 1
+        return self._num_received == self._altered
 
     def _watched(self, kind: str, pending: Pending, x: Tensor, is_altered: bool) -> WatchedPending:
         watched = WatchedPending(self, kind, pending, x, is_altered)

@@ -30,6 +30,8 @@ from labkit.launch.verdict_record import RunVerdict
 _LOOK_S = 0.1
 _ASK_EVERY_S = 0.5
 _KNOCK_EVERY_S = 2.0
+_KNOCK_AGAIN_S = 0.5
+_KNOCK_WAIT_S = 1.5
 _KNOCKS = 3
 
 
@@ -84,9 +86,10 @@ class Attendant:
             return False
         after = hosts[(hosts.index(environment.host_number) + 1) % len(hosts)]
         place = next(place for place in places if place.host_number == after)
-        is_silent = knock(place.address, place.door, _KNOCK_EVERY_S) is not None
+        is_silent = knock(place.address, place.door, _KNOCK_WAIT_S) is not None
         self._num_unanswered = self._num_unanswered + 1 if is_silent else 0
-        self._next_knock_s = time.monotonic() + _KNOCK_EVERY_S
+        pause_s = _KNOCK_AGAIN_S if is_silent else _KNOCK_EVERY_S
+        self._next_knock_s = time.monotonic() + pause_s
         return self._num_unanswered >= _KNOCKS
 
     def _all_return(self) -> bool:

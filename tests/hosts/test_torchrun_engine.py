@@ -1,4 +1,4 @@
-"""torch's elastic agent on one host: as an engine of `run`, and from a terminal."""
+"""torch's elastic agent as an engine of `run`."""
 
 import os
 import signal
@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-import labkit
-from labkit import RankError, Run, RunError, RunTimeout, run
+from labkit import RankError, RunError, RunTimeout, run
 
 ROOT = Path(__file__).parents[2]
 SCALE = torch.tensor([2.0, 3.0])
@@ -42,21 +41,6 @@ def all_end(words):
     while (left := processes_about(words)) and time.monotonic() < deadline:
         time.sleep(0.02)
     return left == []
-
-
-def torchrun(*words, cwd, ranks=2):
-    """The terminal form; its output and its exit code."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--local-addr=127.0.0.1", f"--nproc-per-node={ranks}"]
-    done = subprocess.run(
-        [*command, "-m", "labkit.launch.payload", *map(str, words)],
-        cwd=cwd,
-        env={**os.environ, "RES_OPTIONS": "timeout:1 attempts:1", "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    return done.stdout + done.stderr, done.returncode
 
 
 def test_the_run_is_that_of_the_local_engine(capsys):
@@ -160,63 +144,3 @@ def test_a_torchrun_that_cannot_start_shows_its_last_words(tmp_path, monkeypatch
     monkeypatch.setattr(sys, "executable", str(broken))
     with pytest.raises(RunError, match=r"code 3 before its ranks were there(.|\n)*no torch here"):
         run(print, 2, engine="torchrun")
-
-
-def test_a_saved_payload_runs_in_a_terminal(tmp_path, monkeypatch):
-    secret = "not for other hosts"
-    monkeypatch.setenv("LABKIT_TEST_SECRET", secret)
-    payload = labkit.save_payload(tmp_path / "sums.payload", scaled_sum, (2,))
-    assert secret.encode() not in payload.read_bytes()
-    output, code = torchrun(payload, "--out", "first", cwd=tmp_path)
-    assert code == 0, output
-    assert "[rank 1] rank 1 of 2\n" in output
-    loaded = Run.load(tmp_path / "first")
-    assert torch.equal(loaded.values[0][0], SCALE**2)
-    assert loaded.logs == ["rank 0 of 2\n", "rank 1 of 2\n"]
-    assert loaded.traffic[0].sent_bytes == SCALE.nbytes
-    assert loaded.memory[0].peak_bytes > 2**20
-
-
-PROGRAM = """
-import sys
-import torch
-
-def main(world):
-    world.all_reduce(torch.ones(1))
-    if world.rank == 1:
-        raise ValueError(f"no such thing: {sys.argv[1]}")
-    world.barrier()
-"""
-
-
-def test_a_failure_in_a_terminal_ends_in_one_verdict_which_load_raises_again(tmp_path):
-    (tmp_path / "train.py").write_text(PROGRAM)
-    output, code = torchrun("train.py", "--out", "failed", "--", "--fast", cwd=tmp_path, ranks=3)
-    assert code != 0
-    assert output.count("labkit: rank 1, on host") == 1, output
-    with pytest.raises(RankError) as caught:
-        Run.load(tmp_path / "failed")
-    error = caught.value
-    assert (error.rank, error.exception_type, error.site.line) == (1, "ValueError", 8)
-    assert "raised ValueError at train.py, line 8: no such thing: --fast" in str(error)
-    assert "ranks 0 and 2 wait in barrier #2 (train.py, line 9)" in str(error)
-    assert [len(timeline.operations) for timeline in error.timeline] == [2, 1, 2]
-
-
-@pytest.mark.parametrize(
-    ("file", "text", "words"),
-    [
-        ("gone.py", None, "there is no gone.py on this host"),
-        ("empty.py", "", "has no function main"),
-        ("odd.payload", "text", "is no payload"),
-    ],
-)
-def test_a_file_that_is_no_program_is_explained(tmp_path, monkeypatch, file, text, words):
-    from labkit.launch.program import read_program
-
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    if text is not None:
-        Path(file).write_text(text)
-    with pytest.raises((FileNotFoundError, ValueError), match=words):
-        read_program(file)

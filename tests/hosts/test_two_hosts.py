@@ -89,6 +89,7 @@ def test_an_all_reduce_over_a_slow_cable_takes_as_long_as_the_calculator_says(st
     thinking = [timeline.regions[0].start_s for timeline in run.timeline]
     assert abs(thinking[0] - thinking[1]) < 0.15, "the clocks of the hosts are not laid together"
 
+    # Headers are 66 of 1514 bytes of a packet: 4.6% that the formula leaves out.
     nbytes = max(op.payload_bytes for op in run.timeline[0].operations)
     for bits_per_second, seconds in run.values[0]["seconds"].items():
         predicted = calc.all_reduce_seconds(nbytes, n=2, alpha=1e-4, beta=8 / bits_per_second)
@@ -129,7 +130,7 @@ def test_after_a_host_is_killed_the_other_gives_a_verdict_and_goes_on_from_its_c
 ):
     options = (
         "--nnodes=1:2 --nproc-per-node=2 --max-restarts=1 "
-        "--rdzv-conf=last_call_timeout=4,keep_alive_interval=1,keep_alive_max_attempt=2"
+        "--rdzv-conf=last_call_timeout=3,keep_alive_interval=1,keep_alive_max_attempt=2"
     )
     job = start(options, "train_with_checkpoints")
     job.wait_for(job.folder / "checkpoint-left.json")

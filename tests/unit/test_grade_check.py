@@ -42,7 +42,7 @@ def test_the_solution_passes_and_its_verdict_reads_the_same_every_time():
 
 
 def test_a_stub_is_not_attempted_and_no_rank_is_started(checked, monkeypatch):
-    monkeypatch.setattr("labkit.grade.engine.launch", None)
+    monkeypatch.setattr("labkit.grade.on_ranks.launch", None)
     verdict = checked(stub_of(NAME, WORKSPACE))
     assert verdict.outcome is Outcome.NOT_ATTEMPTED and not verdict
     assert repr(verdict) == (

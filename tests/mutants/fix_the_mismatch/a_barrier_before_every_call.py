@@ -1,0 +1,26 @@
+"""Mutant: adds barriers until it no longer hangs.
+
+outcome: "over budget"
+diagnosis: "more collectives than needed"
+"""
+
+import torch
+
+FULL_BATCH = 4
+LEARNING_RATE = 0.01
+
+
+def train_step(x, y, scale, shift, group):
+    error = x * scale + shift - y
+    loss = (error**2).sum()
+    grad_scale = (2 * error * x).sum(0)
+    grad_shift = (2 * error).sum(0)
+    group.barrier()
+    count = group.all_reduce(torch.tensor(float(len(x)), dtype=torch.float64))
+    group.barrier()
+    loss = group.all_reduce(loss) / count
+    group.barrier()
+    grad_scale = group.all_reduce(grad_scale) / count
+    group.barrier()
+    grad_shift = group.all_reduce(grad_shift) / count
+    return scale - LEARNING_RATE * grad_scale, shift - LEARNING_RATE * grad_shift, loss
