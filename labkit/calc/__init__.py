@@ -16,6 +16,7 @@ from labkit.calc.alpha_beta import (
     reduce_scatter_seconds,
     scatter_seconds,
 )
+from labkit.calc.outage import lost_gpu_hours
 from labkit.calc.traffic import (
     all_to_all_sent_bytes,
     broadcast_sent_bytes,
@@ -71,6 +72,7 @@ __all__ = [
     "exact_bytes_text",
     "gather_seconds",
     "gather_sent_bytes",
+    "lost_gpu_hours",
     "number_text",
     "parse_quantity",
     "quantity_text",

@@ -11,13 +11,14 @@ from labkit.launch.errors import RankError
 from labkit.launch.waiting import blocked_in
 
 
-def explain_crash(failure: RankError, label: str) -> Finding:
+def explain_crash(failure: RankError, label: str, who: str = "") -> Finding:
     """What happened, on the rank that began it.
 
-    label: the case, in words; empty while the code was loading.
+    label: the case, in words; empty while the code was loading. who: it, where not a rank by its
+    number.
     """
     error_type, message = failure.exception_type, _message(failure)
-    seen = f"{label}: rank {failure.rank}" if label else f"rank {failure.rank}"
+    seen = ": ".join(part for part in (label, "" if who else f"rank {failure.rank}") if part)
     details = own_code.of_traceback(_without_marks(failure.traceback))
     common: dict[str, Any] = {"first_seen": seen, "details": details, "where": failure.site}
     if error_type == "NotImplementedError":
@@ -43,7 +44,7 @@ def explain_crash(failure: RankError, label: str) -> Finding:
     return Finding(
         Outcome.CRASHED,
         f"raises {error_type}",
-        f"rank {failure.rank} raised {error_type}{where}: {message}",
+        f"{who or f'rank {failure.rank}'} raised {error_type}{where}: {message}",
         hint=3,
         **common,
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import pickle
+import re
 import signal as signals
 import time
 from typing import Any
@@ -22,7 +23,9 @@ from labkit.launch.stage import Stage
 from labkit.launch.supervise import Rank, Supervisor
 
 _LAST_WORDS_LINES = 12
-_GLOOS_GUESS = " This is typically caused by"  # and a greeting
+# Around gloo's messages: a line of its own source, and a guess with a greeting.
+_GLOOS_LINE = re.compile(r"^\[\S+\.cc:\d+\] ")
+_GUESS = " This is typically caused by"
 
 
 def rank_error(supervisor: Supervisor) -> RunError:
@@ -149,7 +152,7 @@ def _trace(rank: Rank, stack: str) -> str:
 def _consequence(supervisor: Supervisor, number: int) -> str:
     rank = supervisor.ranks[number]
     if isinstance(rank.report, Raised):
-        said = rank.report.message.partition("\n")[0].partition(_GLOOS_GUESS)[0]
+        said = _GLOOS_LINE.sub("", rank.report.message.partition("\n")[0]).partition(_GUESS)[0]
         broken = [each for each in supervisor.timeline[number].operations if each.failed]
         where = f" in {named(broken[0])} ({sources.place(broken[0].origin)})" if broken else ""
         return f"raised {rank.report.type_name}{where}: {said}"
@@ -188,11 +191,12 @@ def _texts_of_stacks(supervisor: Supervisor) -> list[str]:
 
 
 def _evidence(supervisor: Supervisor) -> dict[str, Any]:
-    """What programs can read of a failed run; its timelines go from "go" until now."""
+    """What programs can read of a failed run; its timelines go from "go" until now, or to the
+    rank's end."""
     zero_s, now_s = supervisor.ready_s or time.monotonic(), time.monotonic()
     timelines = [
-        Timeline(timeline.operations, timeline.regions, zero_s, now_s)
-        for timeline in supervisor.timeline
+        Timeline(timeline.operations, timeline.regions, zero_s, rank.ended_s or now_s)
+        for timeline, rank in zip(supervisor.timeline, supervisor.ranks, strict=True)
     ]
     return {
         "timeline": [timeline.shifted(zero_s) for timeline in timelines],

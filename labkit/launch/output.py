@@ -45,8 +45,9 @@ class RankOutput:
             *lines, rest = data.split(b"\n")
             for line in lines:
                 self._grow(line)
-                self._show(self._line)
-                self._line.clear()
+                # Taken first: Stop may come while it is printed, and it must not appear twice.
+                whole, self._line = self._line, bytearray()
+                self._show(whole)
             self._grow(rest)
 
     def _grow(self, part: bytes) -> None:

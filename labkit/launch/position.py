@@ -23,7 +23,12 @@ def doing(view: View) -> str:
     if waiting := view.waits_in:
         return f"waits in {named(waiting)}"
     last = _last(view)
-    after = "before any operation" if last is None else f"after {named(last)}"
+    num_foreign = view.recorded.enqueued.get("torch.distributed", 0)
+    after = "before any operation"
+    if last is not None:
+        after = f"after {named(last)}"
+    elif num_foreign:
+        after = f"after {num_foreign} collectives of torch.distributed"
     return f"{'computes' if view.stage is Stage.RUNNING else view.stage.value} {after}"
 
 

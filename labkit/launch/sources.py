@@ -11,6 +11,7 @@ import re
 import sys
 
 from labkit.comm import Site
+from labkit.comm.journal import MACHINERY
 
 
 def texts_of_cells() -> dict[str, list[str]]:
@@ -55,10 +56,19 @@ _FILE = re.compile(r'File "([^"]+)", line (\d+)')
 
 
 def with_cells_named(text: str) -> str:
-    """A traceback or stack in which cells are called by their number."""
+    """A traceback or stack in which cells are called by their number.
+
+    Files of labkit and torch lose what is in front of the package's name: it says nothing.
+    """
 
     def name(match: re.Match[str]) -> str:
         number = cell_number(match[1])
-        return match[0] if number is None else f"Cell {number}, line {match[2]}"
+        if number is not None:
+            return f"Cell {number}, line {match[2]}"
+        for folder in MACHINERY:
+            if match[1].startswith(folder):
+                package = os.path.basename(folder.rstrip(os.sep))
+                return f'File "{package}/{match[1].removeprefix(folder)}", line {match[2]}'
+        return match[0]
 
     return _FILE.sub(name, text)

@@ -10,6 +10,7 @@ What it starts is a worker, which forks the rank and hands the ends of its pipes
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import signal
@@ -29,6 +30,7 @@ from labkit.launch.rank import RankSpec
 from labkit.launch.run_directory import RunDirectory
 
 _LOOK_S = 0.1
+_AGENT_EXIT_S = 2.0
 _LAST_WORDS_LINES = 20
 _PACKAGE = Path(__file__).parents[2]
 
@@ -41,6 +43,7 @@ class Torchrun:
         self._directory = directory
         self._agent: subprocess.Popen[bytes] | None = None
         self._ranks: dict[int, RankProcess] = {}
+        self._have_all_come = False
         # Not in the run's folder: the path of a socket has 107 characters at most.
         self._meeting = tempfile.TemporaryDirectory(prefix="labkit-", dir=_short_folder())
         self._socket = socket.socket(socket.AF_UNIX)
@@ -74,6 +77,7 @@ class Torchrun:
             with worker:
                 rank = _taken_over(worker)
             self._ranks[rank.rank] = rank
+        self._have_all_come = True
 
     def rank(self, spec: RankSpec) -> RankProcess:
         """One rank that has come."""
@@ -82,6 +86,11 @@ class Torchrun:
     def end(self) -> None:
         """Neither the agent nor a rank is left when this returns."""
         self._socket.close()
+        if self._agent is not None and not self._have_all_come:
+            # Workers that still import torch would outlive a killed agent: let it end them.
+            self._agent.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._agent.wait(_AGENT_EXIT_S)
         if self._agent is not None and self._agent.poll() is None:
             os.killpg(self._agent.pid, signal.SIGKILL)
             self._agent.wait()

@@ -8,8 +8,19 @@ browser, where it shows its plain-text form.
 
 from labkit.notebook.calculator import calculator
 from labkit.notebook.expect_error import expect_error
+from labkit.notebook.knobs import Knob, knobs
 from labkit.notebook.predict import predict, reveal
 from labkit.notebook.ring_cost import RingCost
 from labkit.notebook.table import Row, table
 
-__all__ = ["RingCost", "Row", "calculator", "expect_error", "predict", "reveal", "table"]
+__all__ = [
+    "Knob",
+    "RingCost",
+    "Row",
+    "calculator",
+    "expect_error",
+    "knobs",
+    "predict",
+    "reveal",
+    "table",
+]

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import labkit
-from labkit import RankError, Run
+from labkit import Deadlock, RankError, Run
 from labkit.launch.program import read_program
 
 ROOT = Path(__file__).parents[2]
@@ -77,6 +77,25 @@ def test_a_failure_in_a_terminal_ends_in_one_verdict_which_load_raises_again(tmp
     assert "raised ValueError at train.py, line 8: no such thing: --fast" in str(error)
     assert "ranks 0 and 2 wait in barrier #2 (train.py, line 9)" in str(error)
     assert [len(timeline.operations) for timeline in error.timeline] == [2, 1, 2]
+
+
+LEAVES_EARLY = """
+import torch
+
+def warm_up(world):
+    world.all_reduce(torch.ones(1))
+    if world.rank == 0:
+        world.barrier()
+"""
+
+
+def test_a_rank_that_waits_in_vain_until_its_timeout_is_told_for_whom(tmp_path):
+    (tmp_path / "train.py").write_text(LEAVES_EARLY)
+    output, code = torchrun("train.py:warm_up", "--out", "hung", "--timeout", "3", cwd=tmp_path)
+    assert code != 0
+    assert output.count("labkit: rank 0 waits in barrier #2 (train.py, line 7); rank 1 ret") == 1
+    with pytest.raises(Deadlock, match=r"rank 1 returned after all_reduce #1"):
+        Run.load(tmp_path / "hung")
 
 
 @pytest.mark.parametrize(

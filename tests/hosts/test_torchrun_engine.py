@@ -132,6 +132,26 @@ def test_stop_is_quick_and_leaves_nothing(tmp_path):
     assert all_end(str(tmp_path))
 
 
+STOPPED_AT_ONCE = """
+import os, signal, threading, labkit
+signal.signal(signal.SIGINT, signal.default_int_handler)
+threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
+try:
+    labkit.run(print, 2, engine="torchrun")
+except KeyboardInterrupt:
+    print("stopped")
+"""
+
+
+def test_stop_while_torchrun_starts_leaves_nothing(tmp_path):
+    script = tmp_path / "stopped.py"
+    script.write_text(STOPPED_AT_ONCE)
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True)
+    assert done.stdout == "stopped\n", done.stderr
+    assert all_end(str(tmp_path))
+
+
 def test_an_engine_that_is_none_is_named():
     with pytest.raises(ValueError, match="engine='slurm' is unknown; choose 'local'"):
         run(print, 2, engine="slurm")

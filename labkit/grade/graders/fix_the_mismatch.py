@@ -40,7 +40,7 @@ class FixTheMismatch(OnRanks):
     )
 
     def cases(self, world_size: int, rng: random.Random) -> list[Case]:
-        """Batches: equal and full, the last one short, some ranks without any, and late ranks."""
+        """Batches: all uneven, one short, ranks without any, a late rank, and all equal."""
         n = world_size
         full = [_FULL_BATCH] * n
         short = [*full[:-1], rng.randrange(1, _FULL_BATCH)]
@@ -52,11 +52,12 @@ class FixTheMismatch(OnRanks):
         late = rng.randrange(n)
         late_s = tuple(_MAX_DELAY_S * (rank == late) for rank in range(n))
         return [
-            _case("equal batches", full, rng),
-            _case("one short batch", short, rng),
+            # Uneven ones first: a mismatch is worth telling before a budget.
             _case("all batches uneven", uneven, rng),
+            _case("one short batch", short, rng),
             _case("ranks without examples", empty, rng),
             dataclasses.replace(_case(f"rank {late} late", uneven, rng), delays_s=late_s),
+            _case("equal batches", full, rng),
         ]
 
     def judge(self, evidence: CaseEvidence) -> Finding | None:

@@ -1,7 +1,7 @@
 """Mutant: a rank without examples has no loss to reduce.
 
 outcome: "hung"
-diagnosis: "x"
+diagnosis: "a collective that not every rank calls"
 """
 
 import torch

@@ -1,0 +1,34 @@
+"""What a stand-still costs: every GPU is paid for, whether it computes or waits.
+
+    lost time = until somebody notices + until it runs again + what was computed since the checkpoint
+
+Units: seconds, GPU-hours.
+"""
+
+import math
+
+_SECONDS_PER_HOUR = 3600
+
+
+def lost_gpu_hours(
+    num_gpus: int, *, until_noticed_s: float, restart_s: float = 0.0, since_checkpoint_s: float = 0.0
+) -> float:
+    """GPU-hours that a job loses when it stands still once.
+
+    until_noticed_s: from the fault to the end of the job, such as torch's timeout. restart_s: from
+    there to the first step. since_checkpoint_s: work that must be done again; half of the interval
+    between checkpoints, on average.
+
+    ValueError for a number that no job has: negative, not finite, no GPU.
+    """
+    if not isinstance(num_gpus, int) or num_gpus < 1:
+        raise ValueError(f"num_gpus={num_gpus!r}: give the number of GPUs, 1 or more")
+    spans = {
+        "until_noticed_s": until_noticed_s,
+        "restart_s": restart_s,
+        "since_checkpoint_s": since_checkpoint_s,
+    }
+    for name, seconds in spans.items():
+        if not 0 <= seconds < math.inf:
+            raise ValueError(f"{name}={seconds}: give a number of seconds, 0 or more")
+    return num_gpus * sum(spans.values()) / _SECONDS_PER_HOUR

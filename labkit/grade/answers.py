@@ -1,0 +1,143 @@
+"""Exercises whose functions answer questions about runs, in one process that sees no run.
+
+    driver: questions, from real runs or about them -> a fresh process: the learner's functions
+    driver: what the runs showed, against what came back
+
+What the runs showed never enters the process that answers.
+"""
+
+import ast
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from labkit.comm.operation import Site
+from labkit.comm.words import listed
+from labkit.grade import own_code
+from labkit.grade.answering import Answer, Questions, answer, read_answer
+from labkit.grade.crash import explain_crash
+from labkit.grade.exchange import new_exchange
+from labkit.grade.outcome import Finding, Graded, Outcome
+from labkit.grade.submission import Submission
+from labkit.launch import launch
+from labkit.launch.errors import RankError, RunError
+
+Shown = TypeVar("Shown")
+
+
+@dataclass(frozen=True, slots=True)
+class Question(Generic[Shown]):
+    """One call of a function of the learner's, and what a real run shows."""
+
+    function: str
+    arguments: tuple[Any, ...]
+    """Plain data."""
+    label: str
+    """The question in words: `epoch on 3 ranks`."""
+    shown: Shown
+    """For the driver only."""
+
+
+class Answers(Generic[Shown]):
+    """A grader of functions that are asked questions."""
+
+    functions: Sequence[str]
+    shown_by_a_pass: str
+
+    def questions(self, rng: random.Random) -> list[Question[Shown]]:
+        """Fresh ones, with what real runs show. Everything random comes from `rng`."""
+        raise NotImplementedError
+
+    def judge(self, questions: Sequence[Question[Shown]], answers: Sequence[Any]) -> Finding | None:
+        """The first mistake in the answers, which are plain data; or None."""
+        raise NotImplementedError
+
+    def tried(self, questions: Sequence[Question[Shown]]) -> str:
+        """What was asked, in words."""
+        raise NotImplementedError
+
+    def grade(self, code: Submission, seed: int, timeout_s: float) -> Graded:
+        """Ask for all answers in one process, and judge them."""
+        asked = [
+            question
+            for question in self.questions(random.Random(seed))
+            if question.function not in code.unwritten
+        ]
+        answers = ask(code, asked, timeout_s)
+        finding = answers if isinstance(answers, Finding) else self.judge(asked, answers)
+        if finding is None and code.unwritten:
+            finding = Finding(
+                Outcome.NOT_ATTEMPTED,
+                "a part is still to be written",
+                f"what there is, is right; write {listed(code.unwritten)} and check again",
+            )
+        return Graded(finding, self.tried(asked))
+
+
+def ask(
+    code: Submission, questions: Sequence[Question[Any]], timeout_s: float
+) -> list[Any] | Finding:
+    """The answers, in order; or why there is not one to each question."""
+    calls = tuple((question.function, question.arguments) for question in questions)
+    with new_exchange() as exchange:
+        job = Questions(code.code, calls, exchange.folder)
+        failure = None
+        try:
+            launch(answer, 1, [(job,)], timeout=timeout_s, device="cpu", echo=False)
+        except RunError as error:
+            failure = error
+        told = [read_answer(exchange.folder, index) for index in range(len(calls))]
+    values = []
+    for question, each in zip(questions, told, strict=True):
+        if each is None:
+            assert failure is not None, "a process that ended well has answered everything"
+            return _no_answer(failure, _call(question), timeout_s)
+        value = _value(each, _call(question))
+        if isinstance(value, Finding):
+            return value
+        values.append(value)
+    return values
+
+
+def _value(told: Answer, call: str) -> Any:
+    """The answer as plain data, or a Finding where it is none."""
+    if told.rule_site is not None:
+        return Finding(
+            Outcome.WRONG,
+            "runs something instead of answering",
+            told.rule_message,
+            first_seen=call,
+            where=Site(*told.rule_site),
+        )
+    try:
+        return ast.literal_eval(told.text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return Finding(
+            Outcome.WRONG,
+            "returns something that is no plain data",
+            f"the function returns a {told.type} that is not made of dicts, lists, tuples, "
+            "strings and numbers alone",
+            first_seen=call,
+            hint=3,
+        )
+
+
+def _no_answer(failure: RunError, call: str, timeout_s: float) -> Finding:
+    if isinstance(failure, RankError):
+        return explain_crash(failure, call, who="it")
+    stack = failure.stacks[0]
+    return Finding(
+        Outcome.HUNG,
+        "does not come to an end",
+        f"no answer within {timeout_s:g} s: the function loops, or waits for something",
+        first_seen=call,
+        where=own_code.site_in_stack(stack),
+        details=own_code.of_stack(stack),
+    )
+
+
+def _call(question: Question[Any]) -> str:
+    """`waits_in_epoch(3)`; large arguments are left out."""
+    arguments = ", ".join(map(repr, question.arguments))
+    return f"{question.function}({arguments if len(arguments) < 40 else '...'}), {question.label}"

@@ -1,0 +1,116 @@
+"""Sliders for the arguments of any function, and what it says about them.
+
+    def loss(gpus, minutes):
+        return [("GPU-hours", f"{gpus * minutes / 60:,.0f}")]
+
+    knobs(loss, gpus=Knob([8, 64, 1024], start=64), minutes=Knob(range(1, 61), start=10))
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+import ipywidgets as widgets
+
+from labkit.notebook.shown import FAINT, box
+
+Rows = Iterable[tuple[str, str]]
+_CELL = "padding: 1px 14px 1px 0; line-height: 1.5;"
+
+
+@dataclass(frozen=True)
+class Knob:
+    """What one slider can stand at: `values` in order, at first at `start`.
+
+    label: what is written in front of it, the argument's name where not given. text: how a value
+    is shown.
+    """
+
+    values: Sequence[Any]
+    start: Any
+    label: str = ""
+    text: Callable[[Any], str] = lambda value: f"{value:,}"
+
+    def __post_init__(self) -> None:
+        if not list(self.values):
+            raise ValueError("a knob needs values to stand at; give one or more")
+        if self.start not in self.values:
+            raise ValueError(
+                f"start={self.start!r} is none of the knob's values; they go from "
+                f"{self.values[0]!r} to {self.values[-1]!r}"
+            )
+
+
+class Knobs:
+    """Sliders, and below them what the function says. `values` is where they stand."""
+
+    def __init__(self, fn: Callable[..., Rows], choices: dict[str, Knob]) -> None:
+        """See `knobs`."""
+        self._fn = fn
+        self._start = {name: knob.start for name, knob in choices.items()}
+        self._sliders = {name: _slider(name, knob) for name, knob in choices.items()}
+        self._result = widgets.HTML()
+        for slider in self._sliders.values():
+            slider.observe(self._refresh, names="value")
+        column = widgets.VBox(list(self._sliders.values()), layout={"margin": "8px 0"})
+        self._widget = widgets.VBox([column, self._result])
+        self._refresh()
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """Where the sliders stand, by argument."""
+        return {name: slider.value for name, slider in self._sliders.items()}
+
+    def _refresh(self, _: Any = None) -> None:
+        self._result.value = _html(self._fn(**self.values))
+
+    def __repr__(self) -> str:
+        return "\n".join(f"{name}: {value}" for name, value in self._fn(**self._start))
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        static = _html(self._fn(**self._start))
+        static += f'<span style="color: {FAINT}">Run this cell to turn the knobs.</span>'
+        bundle: dict[str, Any] = self._widget._repr_mimebundle_()
+        return {**bundle, "text/plain": repr(self), "text/html": box(static)}
+
+
+def knobs(fn: Callable[..., Rows], **choices: Knob) -> Knobs:
+    """Sliders for `fn`'s arguments; the last line of a cell shows them.
+
+    fn: takes the sliders' values by name and returns (name, text) rows. choices: a Knob per
+    argument. Raises TypeError where the two do not fit, and what `fn` raises at the start.
+    """
+    for name, knob in choices.items():
+        if not isinstance(knob, Knob):
+            raise TypeError(f"{name}={knob!r} is no Knob; write Knob(values, start=...)")
+    try:
+        inspect.signature(fn).bind(**choices)
+    except TypeError as error:
+        raise TypeError(
+            f"the knobs {', '.join(choices) or '(none)'} do not fit {fn.__name__}"
+            f"{inspect.signature(fn)}: {error}"
+        ) from None
+    return Knobs(fn, choices)
+
+
+def _slider(name: str, knob: Knob) -> Any:
+    return widgets.SelectionSlider(
+        options=[(knob.text(value), value) for value in knob.values],
+        value=knob.start,
+        description=knob.label or name.replace("_", " "),
+        style={"description_width": "14em"},
+        layout={"width": "36em"},
+    )
+
+
+def _html(rows: Rows) -> str:
+    body = "".join(
+        f'<tr><td style="{_CELL}">{escape(name)}</td>'
+        f'<td style="{_CELL} text-align: right; font-weight: 600;">{escape(value)}</td></tr>'
+        for name, value in rows
+    )
+    return f'<table style="border-collapse: collapse; margin: 6px 0;">{body}</table>'

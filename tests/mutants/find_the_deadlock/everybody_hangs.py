@@ -1,0 +1,28 @@
+"""Mutant: believes that one rank in a collective keeps all ranks.
+
+outcome: "wrong"
+diagnosis: "names ranks that get through"
+"""
+
+
+def waits_in_shift(world_size):
+    return {rank: f"recv from {(rank - 1) % world_size}" for rank in range(world_size)}
+
+
+def waits_in_pass_it_on(world_size):
+    return {}
+
+
+def waits_in_log_the_loss(world_size):
+    return {rank: "all_reduce" for rank in range(world_size)}
+
+
+def waits_in_epoch(world_size):
+    return {rank: "all_reduce" for rank in range(10 % world_size)}
+
+
+def waits_in_two_groups(world_size):
+    waits = {rank: "barrier" if rank % 2 else "all_reduce" for rank in range(world_size)}
+    if world_size % 2:
+        waits[world_size - 1] = "barrier"
+    return waits

@@ -1,0 +1,25 @@
+"""Mutant: names the second call of every rank, which none of them reaches.
+
+outcome: "wrong"
+diagnosis: "an operation that is never reached"
+"""
+
+
+def waits_in_shift(world_size):
+    return {rank: f"recv from {(rank - 1) % world_size}" for rank in range(world_size)}
+
+
+def waits_in_pass_it_on(world_size):
+    return {}
+
+
+def waits_in_log_the_loss(world_size):
+    return {0: "all_reduce"}
+
+
+def waits_in_epoch(world_size):
+    return {rank: "all_reduce" for rank in range(10 % world_size)}
+
+
+def waits_in_two_groups(world_size):
+    return {rank: "all_reduce" if rank % 2 else "barrier" for rank in range(world_size)}
