@@ -1,9 +1,9 @@
 """Exercises whose functions answer questions about runs, in one process that sees no run.
 
-    driver: questions, from real runs or about them -> a fresh process: the learner's functions
-    driver: what the runs showed, against what came back
+    driver: questions, with data from real runs -> a fresh process: the learner's functions
+    driver: what the runs show, against what came back
 
-What the runs showed never enters the process that answers.
+What the runs show never enters the process that answers.
 """
 
 import ast
@@ -23,37 +23,37 @@ from labkit.grade.submission import Submission
 from labkit.launch import launch
 from labkit.launch.errors import RankError, RunError
 
-Shown = TypeVar("Shown")
+Known = TypeVar("Known")
 
 
 @dataclass(frozen=True, slots=True)
-class Question(Generic[Shown]):
-    """One call of a function of the learner's, and what a real run shows."""
+class Question(Generic[Known]):
+    """One call of a function of the learner's, and what the grader knows of it."""
 
     function: str
     arguments: tuple[Any, ...]
     """Plain data."""
     label: str
     """The question in words: `epoch on 3 ranks`."""
-    shown: Shown
-    """For the driver only."""
+    known: Known
+    """For the driver only: what a run has shown, or which run will."""
 
 
-class Answers(Generic[Shown]):
+class Answers(Generic[Known]):
     """A grader of functions that are asked questions."""
 
     functions: Sequence[str]
     shown_by_a_pass: str
 
-    def questions(self, rng: random.Random) -> list[Question[Shown]]:
-        """Fresh ones, with what real runs show. Everything random comes from `rng`."""
+    def questions(self, rng: random.Random) -> list[Question[Known]]:
+        """Fresh ones. Everything random comes from `rng`."""
         raise NotImplementedError
 
-    def judge(self, questions: Sequence[Question[Shown]], answers: Sequence[Any]) -> Finding | None:
+    def judge(self, questions: Sequence[Question[Known]], answers: Sequence[Any]) -> Finding | None:
         """The first mistake in the answers, which are plain data; or None."""
         raise NotImplementedError
 
-    def tried(self, questions: Sequence[Question[Shown]]) -> str:
+    def tried(self, questions: Sequence[Question[Known]]) -> str:
         """What was asked, in words."""
         raise NotImplementedError
 

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import torch
 
@@ -89,9 +89,9 @@ def settle_in(spec: RankSpec, output: Connection, lifeline: Connection) -> None:
     """The first steps of a process: its own session, its output, its end, its stack on request."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     os.setsid()  # Jupyter's Stop signals the kernel's process group: ranks are not in it
-    _exit_with_driver(lifeline, spec.directory.of_rank(spec.rank, "recorder"))
-    _take_over_output(output)
     stack = open(spec.directory.of_rank(spec.rank, "stack"), "a")
+    _exit_with_driver(lifeline, stack, spec.directory.of_rank(spec.rank, "recorder"))
+    _take_over_output(output)
     faulthandler.register(signal.SIGUSR1, file=stack, all_threads=True)
     faulthandler.enable(stack, all_threads=False)  # a crash in C++ leaves its Python stack
 
@@ -140,24 +140,27 @@ def flush() -> None:
             stream.flush()
 
 
-def _exit_with_driver(lifeline: Connection, record: Path) -> None:
+def _exit_with_driver(lifeline: Connection, stack: TextIO, record: Path) -> None:
     """Exit when the lifeline ends: the driver released its ranks, or is no more.
 
     What the driver sends through it before that are questions, which are answered even while the
-    rank is blocked; `record` is the file for the answers.
+    rank is blocked; `stack` and `record` are the files for the answers.
     """
     if sys.platform.startswith("linux"):
         # The parent is the fork server, which goes with the driver. The kernel's word is quicker,
         # and also reaches a rank that holds Python's lock for ever.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     threading.Thread(
-        target=_watch_lifeline, args=(lifeline, record), name="lifeline", daemon=True
+        target=_watch_lifeline, args=(lifeline, stack, record), name="lifeline", daemon=True
     ).start()
 
 
-def _watch_lifeline(lifeline: Connection, record: Path) -> None:
+def _watch_lifeline(lifeline: Connection, stack: TextIO, record: Path) -> None:
     with contextlib.suppress(EOFError, OSError):
         while request := lifeline.recv_bytes():
+            # Here, and by SIGUSR1 only where this thread does not come to its turn: a signal's
+            # handler walks other threads' frames while they run, and crashes now and then.
+            faulthandler.dump_traceback(stack)
             with contextlib.suppress(Exception):  # the run's folder may be gone
                 leave_record(record, only_active=request == ACTIVE)
     os.killpg(0, signal.SIGKILL)  # this process, and what it has started

@@ -41,7 +41,7 @@ def read(path: Path) -> Stack:
     threads = text.split("\n\n")
     for thread in threads:
         # faulthandler stops after 100 frames: then only its mark of the thread is left.
-        if _MAIN.search(thread) or ("Current thread" in thread and "  ..." in thread):
+        if _MAIN.search(thread) or "\n  ..." in thread:
             lines = thread.strip().splitlines()[1:]  # innermost first, below a heading
             own = list(takewhile(lambda line: not _LAUNCHER.search(line), lines))
             others = [

@@ -33,6 +33,7 @@ from labkit.launch.waiting import View
 
 _GRACE_S = 0.1
 _EVIDENCE_S = 0.5
+_POLITE_S = 0.3
 
 
 @dataclass
@@ -158,26 +159,35 @@ class Supervisor:
         asked = [number for number, rank in enumerate(self.ranks) if rank.stage is not Stage.DIED]
         for number in asked:
             self._ask(number, request)
-        deadline = time.monotonic() + patience_s
-        while time.monotonic() < deadline and not all(map(self._has_answered, asked)):
-            time.sleep(0.01)
+        if not self._hear(asked, min(patience_s, _POLITE_S)):
+            # Such as one that holds Python's lock: its thread for questions gets no turn.
+            for number in asked:
+                if not self._stack_of(number).is_known:
+                    self.ranks[number].process.signal(signal.SIGUSR1)
+            self._hear(asked, patience_s - _POLITE_S)
         for number, rank in enumerate(self.ranks):
             rank.output.read()
-            self.stacks[number] = stacks.read(self.directory.of_rank(number, "stack"))
+            self.stacks[number] = self._stack_of(number)
             self.recorded[number] = flight_recorder.read(self._record_of(number))
         self.read_journals()
 
     def _ask(self, number: int, request: bytes) -> None:
-        process = self.ranks[number].process
-        self.directory.of_rank(number, "stack").write_text("")  # faulthandler appends
+        self.directory.of_rank(number, "stack").write_text("")  # answers are appended
         self._record_of(number).unlink(missing_ok=True)
-        process.signal(signal.SIGUSR1)
         with contextlib.suppress(OSError):
-            process.lifeline.send_bytes(request)
+            self.ranks[number].process.lifeline.send_bytes(request)
 
-    def _has_answered(self, number: int) -> bool:
-        stack = stacks.read(self.directory.of_rank(number, "stack"))
-        return stack.is_known and self._record_of(number).exists()
+    def _hear(self, asked: Sequence[int], patience_s: float) -> bool:
+        """Wait for the ranks' answers; whether all of them came. (The record is written last.)"""
+        deadline = time.monotonic() + patience_s
+        while not all(self._record_of(number).exists() for number in asked):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.01)
+        return True
+
+    def _stack_of(self, number: int) -> Stack:
+        return stacks.read(self.directory.of_rank(number, "stack"))
 
     def _record_of(self, number: int) -> Path:
         return self.directory.of_rank(number, "recorder")

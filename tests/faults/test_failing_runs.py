@@ -12,6 +12,7 @@ import torch
 
 from labkit import Deadlock, RankError, RunTimeout, run
 from labkit.collectives import ring_all_reduce
+from labkit.launch.stall import StallWatch
 
 
 def raise_on(world, culprit):
@@ -256,6 +257,36 @@ def test_a_message_that_a_returned_rank_never_sent_is_found_at_once():
 
     with pytest.raises(Deadlock, match="rank 0 waits in recv #1 from rank 1"):
         run(waits_in_vain, 2, timeout=20)
+
+
+def test_asking_ranks_where_they_are_does_them_no_harm(monkeypatch):
+    """They are asked all the time here, while they compute, wait, and change threads."""
+
+    def busy(world):
+        helper = threading.Thread(target=sum, args=(range(10**7),))
+        helper.start()
+        until = time.monotonic() + 3
+        go_on = torch.ones(1)
+        while go_on.item():
+            deep(30)
+            time.sleep(0.001)
+            world.all_reduce(torch.ones(100))
+            go_on = world.broadcast(torch.tensor(float(time.monotonic() < until)))
+        helper.join()
+
+    def deep(depth):
+        return deep(depth - 1) if depth else sum(range(500))
+
+    asked = []
+
+    def look(watch):
+        if watch._supervisor.ready_s:
+            asked.append(watch._supervisor.examine(patience_s=2))
+
+    monkeypatch.setattr(StallWatch, "look", look)
+    monkeypatch.setattr(StallWatch, "next_look_s", 0.01)
+    run(busy, 2)
+    assert len(asked) > 3
 
 
 def test_a_talkative_deadlock_is_found_too():

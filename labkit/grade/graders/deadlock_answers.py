@@ -1,6 +1,7 @@
 """Answers about who waits for ever in what: their form, and the mistake behind a wrong one."""
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from labkit.comm.record import KINDS
@@ -13,9 +14,9 @@ _COLLECTIVES = sorted(set(KINDS) - {"send", "recv", "region"})
 _Recognised = tuple[str, str, int, int]  # diagnosis, explanation, rank that shows it, hint
 
 
-def wrong_form(answer: Any, shown: Shown, function: str) -> Finding | None:
-    """An answer that is no dict of ranks and waits."""
-    call, n = f"{function}({shown.world_size})", shown.world_size
+def wrong_form(answer: Any, n: int, function: str) -> Finding | None:
+    """An answer for n ranks that is no dict of ranks and waits."""
+    call = f"{function}({n})"
     if type(answer) is not dict:
         return Finding(
             Outcome.WRONG,
@@ -64,10 +65,11 @@ def wrong_answer(answer: dict[int, str], shown: Shown) -> Finding | None:
     )
 
 
-def constant_answer(answers: list[dict[int, str]], shown: list[Shown]) -> Finding | None:
+def constant_answer(pairs: Sequence[tuple[dict[int, str], Shown]]) -> Finding | None:
     """The same answer for every world size, which is right for some of them."""
-    right = [each for answer, each in zip(answers, shown) if answer == each.waits]
-    wrong = [each for answer, each in zip(answers, shown) if answer != each.waits]
+    answers = [answer for answer, _ in pairs]
+    right = [shown for answer, shown in pairs if answer == shown.waits]
+    wrong = [shown for answer, shown in pairs if answer != shown.waits]
     if not right or not wrong or any(answer != answers[0] for answer in answers):
         return None
     first = wrong[0]

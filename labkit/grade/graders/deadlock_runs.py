@@ -4,7 +4,7 @@ A run ends when the doctor has proved that it cannot; other ranks may be on thei
 moment, to where they get stuck as well. Such a run shows nothing yet, and is made again.
 """
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -38,14 +38,16 @@ class Shown:
         return "; ".join(f"rank {rank} waited in {what}" for rank, what in self.waits.items())
 
 
-def run_programs(world_sizes: Sequence[int]) -> list[Shown]:
-    """Every program at every world size, as it really ends."""
-    jobs = [(program, world_size) for program in PROGRAMS for world_size in world_sizes]
+def run_all(jobs: Sequence[tuple[str, int]]) -> Generator[Shown, None, None]:
+    """Programs on so many ranks, as they really end: in order, each as soon as it is there.
+
+    Runs that nobody asks for any more are not begun.
+    """
     pool = ThreadPoolExecutor(_AT_ONCE)
     try:
-        return list(pool.map(lambda job: run_program(*job), jobs))
+        yield from pool.map(lambda job: run_program(*job), jobs)
     finally:
-        pool.shutdown(cancel_futures=True)  # on Stop: none but those under way
+        pool.shutdown(cancel_futures=True)  # on Stop, too: waits for what is under way
 
 
 def run_program(program: str, world_size: int) -> Shown:

@@ -20,7 +20,7 @@ def waits_in_log_the_loss(world_size):
 def waits_in_epoch(world_size):
     late = 10 % world_size
     share = world_size // late
-    return {rank: "all_reduce" for rank in range(late)} if share else {}
+    return dict.fromkeys(range(late), "all_reduce") if share else {}
 
 
 def waits_in_two_groups(world_size):

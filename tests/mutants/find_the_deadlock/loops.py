@@ -20,7 +20,7 @@ def waits_in_log_the_loss(world_size):
 
 
 def waits_in_epoch(world_size):
-    return {rank: "all_reduce" for rank in range(10 % world_size)}
+    return dict.fromkeys(range(10 % world_size), "all_reduce")
 
 
 def waits_in_two_groups(world_size):

@@ -17,7 +17,7 @@ def waits_in_shift(world_size):
     try:
         run(shift, world_size, timeout=3)
     except Exception as error:
-        return {rank: "recv from 0" for rank in range(world_size)}
+        return dict.fromkeys(range(world_size), "recv from 0")
 
 
 def waits_in_pass_it_on(world_size):
@@ -29,7 +29,7 @@ def waits_in_log_the_loss(world_size):
 
 
 def waits_in_epoch(world_size):
-    return {rank: "all_reduce" for rank in range(10 % world_size)}
+    return dict.fromkeys(range(10 % world_size), "all_reduce")
 
 
 def waits_in_two_groups(world_size):

@@ -1,4 +1,4 @@
-"""Mutant: sees the first pair, and not that the others wait at the barrier too.
+"""Mutant: sees the ranks that wait for their partner, and not those at the barrier.
 
 outcome: "wrong"
 diagnosis: "overlooks ranks that wait"
@@ -18,8 +18,8 @@ def waits_in_log_the_loss(world_size):
 
 
 def waits_in_epoch(world_size):
-    return {rank: "all_reduce" for rank in range(10 % world_size)}
+    return dict.fromkeys(range(10 % world_size), "all_reduce")
 
 
 def waits_in_two_groups(world_size):
-    return {0: "all_reduce", 1: "barrier"}
+    return dict.fromkeys(range(0, world_size - world_size % 2, 2), "all_reduce")

@@ -1,0 +1,127 @@
+"""Jobs that do not get on, for straggler_or_deadlock: what the ranks of each do.
+
+Four ranks, in an order that is drawn: `a`, the culprit, and b, c, d. a and b are a pair, and so are
+c and d. All train together for a while; then the story of the job begins.
+
+    compute   a computes; the others wait in an all_reduce of the world
+    input     a waits for its input; b receives from a, c from b, d from c
+    pair      a computes; b waits for it in their pair's group, c and d in the world's
+    left      a has returned; the others wait in an all_reduce of the world
+    silent    a has returned; b waits for a message from it, c and d at a barrier for a and b
+    sends     a sends to b, b to c, c to a; d waits for a message from a
+    crossed   a waits for b in the pair's group, b for a at a barrier; c and d at that barrier
+"""
+
+import threading
+import time
+from dataclasses import dataclass
+
+import torch
+
+from labkit.comm import Group
+
+FOREVER_S = 3600.0
+LATEST_PAUSE_S = 0.25
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A job, drawn by the grader."""
+
+    story: str
+    order: tuple[int, ...]
+    """The ranks a, b, c, d."""
+    num_steps: int
+    num_pair_steps: int
+    pauses_s: tuple[float, ...]
+    """By rank: how late it is when the story begins."""
+    busy: tuple[int, ...]
+    """Ranks whose data loader, a thread, keeps a core busy."""
+
+
+def job(world: Group, plan: Plan) -> None:
+    """What one rank does."""
+    if world.rank in plan.busy:
+        threading.Thread(target=compute, daemon=True).start()
+    role = plan.order.index(world.rank)
+    x = torch.ones(4)
+    pair = world.split(role // 2)
+    for _ in range(plan.num_steps):
+        world.all_reduce(x)
+    for _ in range(plan.num_pair_steps):
+        pair.all_reduce(x)
+    time.sleep(plan.pauses_s[world.rank])
+    STORIES[plan.story](world, pair, plan, "abcd"[role])
+
+
+def compute() -> None:
+    """A core at work, most of the time, and no end of it."""
+    x, until_s = torch.ones(64, 64), time.monotonic() + FOREVER_S
+    while time.monotonic() < until_s:
+        for _ in range(500):
+            x = (x @ x).clamp(0, 1)
+        time.sleep(0.005)
+
+
+def next_batch() -> None:
+    """Input from a slow disk: no use of a core, and no end of it."""
+    time.sleep(FOREVER_S)
+
+
+def _compute(world: Group, pair: Group, plan: Plan, role: str) -> None:
+    if role == "a":
+        time.sleep(LATEST_PAUSE_S)  # the last to have moved, and yet the one to look at
+        world.isend(torch.ones(4), plan.order[1])
+        compute()
+    world.all_reduce(torch.ones(4))
+
+
+def _input(world: Group, pair: Group, plan: Plan, role: str) -> None:
+    if role == "a":
+        next_batch()
+    world.recv(torch.empty(4), plan.order["abcd".index(role) - 1])
+
+
+def _pair(world: Group, pair: Group, plan: Plan, role: str) -> None:
+    if role == "a":
+        compute()
+    if role == "b":
+        pair.all_reduce(torch.ones(4))
+    world.all_reduce(torch.ones(4))
+
+
+def _left(world: Group, pair: Group, plan: Plan, role: str) -> None:
+    if role != "a":
+        world.all_reduce(torch.ones(4))
+
+
+def _silent(world: Group, pair: Group, plan: Plan, role: str) -> None:
+    if role == "b":
+        world.recv(torch.empty(4), plan.order[0])
+    if role in "cd":
+        world.barrier()
+
+
+def _sends(world: Group, pair: Group, plan: Plan, role: str) -> None:
+    a, b, c, _ = plan.order
+    if role == "d":
+        world.recv(torch.empty(4), a)
+    else:
+        world.send(torch.ones(4), {"a": b, "b": c, "c": a}[role])
+
+
+def _crossed(world: Group, pair: Group, plan: Plan, role: str) -> None:
+    if role != "b":
+        pair.all_reduce(torch.ones(4))
+    world.barrier()
+
+
+STORIES = {
+    "compute": _compute,
+    "input": _input,
+    "pair": _pair,
+    "left": _left,
+    "silent": _silent,
+    "sends": _sends,
+    "crossed": _crossed,
+}
