@@ -51,7 +51,7 @@ def draw(rng: random.Random) -> list[Plan]:
 
 def _plan(story: str, rng: random.Random) -> Plan:
     a, b, c, d = rng.sample(range(4), 4)
-    if story == "input" and b < min(c, d):
+    if story == "input" and b < c:
         b, c = c, b  # the first rank that waits shall not lead to the culprit at once
     busy = {"crossed": (rng.randrange(4),), "left": (rng.choice((b, c, d)),)}
     return Plan(
@@ -89,7 +89,7 @@ def run_plan(plan: Plan) -> Case:
 
 def _is_as_planned(case: Case, plan: Plan) -> bool:
     a, b, c, _ = plan.order
-    ranks = {"sends": {a, b, c}, "crossed": {a, b}}.get(plan.story, {a})
+    ranks = {"sends": {a, b, c}, "aside": {a, b}, "crossed": {a, b}}.get(plan.story, {a})
     return case.ranks == ranks and case.is_deadlock == (plan.story not in _STRAGGLERS)
 
 

@@ -4,11 +4,12 @@ Four ranks, in an order that is drawn: `a`, the culprit, and b, c, d. a and b ar
 c and d. All train together for a while; then the story of the job begins.
 
     compute   a computes; the others wait in an all_reduce of the world
-    input     a waits for its input; b receives from a, c from b, d from c
+    input     a waits for its input; b receives from a, c from b; d has returned, and may
     pair      a computes; b waits for it in their pair's group, c and d in the world's
     left      a has returned; the others wait in an all_reduce of the world
     silent    a has returned; b waits for a message from it, c and d at a barrier for a and b
     sends     a sends to b, b to c, c to a; d waits for a message from a
+    aside     a sends to b, b to a; d waits for a message from a; c computes, and nobody needs it
     crossed   a waits for b in the pair's group, b for a at a barrier; c and d at that barrier
 """
 
@@ -46,6 +47,7 @@ def job(world: Group, plan: Plan) -> None:
     role = plan.order.index(world.rank)
     x = torch.ones(4)
     pair = world.split(role // 2)
+    assert isinstance(pair, Group)
     for _ in range(plan.num_steps):
         world.all_reduce(x)
     for _ in range(plan.num_pair_steps):
@@ -77,9 +79,12 @@ def _compute(world: Group, pair: Group, plan: Plan, role: str) -> None:
 
 
 def _input(world: Group, pair: Group, plan: Plan, role: str) -> None:
+    a, b, *_ = plan.order
     if role == "a":
         next_batch()
-    world.recv(torch.empty(4), plan.order["abcd".index(role) - 1])
+    if role in "bc":
+        source = a if role == "b" else b
+        world.recv(torch.empty(4), source)
 
 
 def _pair(world: Group, pair: Group, plan: Plan, role: str) -> None:
@@ -96,18 +101,34 @@ def _left(world: Group, pair: Group, plan: Plan, role: str) -> None:
 
 
 def _silent(world: Group, pair: Group, plan: Plan, role: str) -> None:
+    source = plan.order[0]
     if role == "b":
-        world.recv(torch.empty(4), plan.order[0])
+        world.recv(torch.empty(4), source)
     if role in "cd":
         world.barrier()
 
 
 def _sends(world: Group, pair: Group, plan: Plan, role: str) -> None:
     a, b, c, _ = plan.order
+    target = {"a": b, "b": c, "c": a, "d": a}[role]
+    _send_or_receive(world, role, target)
+
+
+def _aside(world: Group, pair: Group, plan: Plan, role: str) -> None:
+    a, b, *_ = plan.order
+    if role == "c":
+        compute()
+    target = {"a": b, "b": a, "d": a}[role]
+    _send_or_receive(world, role, target)
+
+
+def _send_or_receive(world: Group, role: str, peer: int) -> None:
     if role == "d":
-        world.recv(torch.empty(4), a)
+        source = peer
+        world.recv(torch.empty(4), source)
     else:
-        world.send(torch.ones(4), {"a": b, "b": c, "c": a}[role])
+        target = peer
+        world.send(torch.ones(4), target)
 
 
 def _crossed(world: Group, pair: Group, plan: Plan, role: str) -> None:
@@ -123,5 +144,6 @@ STORIES = {
     "left": _left,
     "silent": _silent,
     "sends": _sends,
+    "aside": _aside,
     "crossed": _crossed,
 }

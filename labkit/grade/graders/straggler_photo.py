@@ -43,9 +43,7 @@ def read_photo(folder: str, rank: int) -> dict[str, object] | None:
     return photo
 
 
-def _take(
-    world: Group, folder: Path, after_s: float, main: int, ended: threading.Event
-) -> None:
+def _take(world: Group, folder: Path, after_s: float, main: int, ended: threading.Event) -> None:
     time.sleep(after_s - _MEASURED_S)
     before_s = time.process_time()
     started_s = time.monotonic()
@@ -75,9 +73,7 @@ def _path(folder: Path, rank: int) -> Path:
 
 
 def _line(frame: FrameType) -> str:
-    """`next_batch, line 74: time.sleep(FOREVER_S)`, of the job's own innermost frame."""
+    """`time.sleep(FOREVER_S)`: the job's own innermost line (where it is, would tell the story)."""
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_BELOW):
         frame = frame.f_back
-    code, line = frame.f_code, frame.f_lineno
-    text = linecache.getline(code.co_filename, line).strip()
-    return f"{code.co_name.lstrip('_')}, line {line}: {text}"
+    return linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
