@@ -70,8 +70,8 @@ def _about_all(cases: Sequence[Case], kinds: Sequence[str]) -> _Recognised | Non
     if kind_by_state(cases, kinds, "running"):
         return (
             "takes a rank that runs for the one they wait for",
-            "some rank is running, but nobody waits for it, and the others wait in a circle: follow "
-            "the waits, and see where they lead",
+            "some rank is running, but nobody waits for it, and the others wait in a circle: "
+            "follow the waits, and see where they lead",
             2,
         )
     if kind_by_state(cases, kinds, "returned"):

@@ -12,7 +12,7 @@ from labkit.grade.exchange import new_exchange
 from labkit.grade.graders.straggler_jobs import LATEST_PAUSE_S, STORIES, Plan
 from labkit.grade.graders.straggler_photo import PHOTO, photographed, read_photo
 from labkit.launch import launch
-from labkit.launch.errors import RankError
+from labkit.launch.errors import RunError
 from labkit.launch.stage import Stage
 from labkit.launch.waiting import View, circle, waits
 
@@ -21,6 +21,7 @@ _STRAGGLERS = ("compute", "input", "pair")
 _AT_ONCE = 3
 _PHOTO_AFTER_S = 3 * LATEST_PAUSE_S + 0.15
 _MOST_RUNS = 4
+_TIMEOUT_S = 30.0
 
 Shown = list[dict[str, Any]]
 """By rank, what tools show: plain data, described in the exercise."""
@@ -101,11 +102,11 @@ def _run_once(plan: Plan, after_s: float) -> Case | None:
                 photographed,
                 len(plan.order),
                 [(plan, exchange.folder, after_s)],
-                timeout=60,
+                timeout=_TIMEOUT_S,
                 device="cpu",
                 echo=False,
             )
-        except RankError as error:  # the end of the job is that rank 0 leaves
+        except RunError as error:  # the end of the job is that its ranks leave
             timelines = error.timeline
         photos = [read_photo(exchange.folder, rank) for rank in range(len(plan.order))]
     views, shown = [], []

@@ -1,7 +1,7 @@
 """A photo of a rank while its job is stuck: what its own process knows, taken by a thread.
 
 The journal says the rest: the driver cuts it off at the region PHOTO, which begins at that moment.
-When all ranks are in the picture, the first ends its process, and with it the job.
+When all ranks are in the picture, those that are stuck end their processes, and the job with it.
 """
 
 import json
@@ -60,11 +60,11 @@ def _take(world: Group, folder: Path, after_s: float, main: int, ended: threadin
     path = _path(folder, world.rank)
     path.with_suffix(".part").write_text(json.dumps(photo))
     os.replace(path.with_suffix(".part"), path)
-    if world.rank == 0:
-        deadline_s = time.monotonic() + _PATIENCE_S
-        others = [_path(folder, rank) for rank in range(world.size)]
-        while not all(map(Path.exists, others)) and time.monotonic() < deadline_s:
-            time.sleep(0.01)
+    deadline_s = time.monotonic() + _PATIENCE_S
+    photos = [_path(folder, rank) for rank in range(world.size)]
+    while not all(map(Path.exists, photos)) and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+    if not returned:  # nobody listens any more to a rank that has returned
         os._exit(0)
 
 

@@ -29,12 +29,12 @@ def _is_blocked(one: Rank) -> bool:
 
 
 _LONGEST = (
-    "how long a rank has been waiting says when it came, not who is missing: who has waited longest "
-    "was the first to be ready"
+    "how long a rank has been waiting says when it came, not who is missing: who has waited "
+    "longest was the first to be ready"
 )
 _LAST = (
-    "the last rank to arrive did arrive. What the others wait for is a rank that has not posted its "
-    "part at all"
+    "the last rank to arrive did arrive. What the others wait for is a rank that has not posted "
+    "its part at all"
 )
 THEORIES = (
     Theory(

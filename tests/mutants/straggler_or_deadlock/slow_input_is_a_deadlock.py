@@ -1,0 +1,31 @@
+"""Mutant: takes a rank that runs and uses no core for a rank that has died.
+
+outcome: "wrong"
+diagnosis: "takes a slow rank for a deadlock"
+"""
+
+
+def truth(ranks):
+    def waits_for(one):
+        if one["state"] != "blocked":
+            return []
+        if one["peer"] is not None:
+            return [one["peer"]]
+        group, number = one["group"], one["number"]
+        return [m for m in one["members"] if ranks[m]["posted"].get(group, 0) < number]
+
+    rank = next(one["rank"] for one in ranks if one["state"] == "blocked")
+    path = []
+    while rank not in path:
+        path.append(rank)
+        following = waits_for(ranks[rank])
+        if not following:
+            return ("straggler" if ranks[rank]["state"] == "running" else "deadlock", rank)
+        rank = following[0]
+    return ("deadlock", rank)
+
+
+def diagnose(ranks):
+    kind, rank = truth(ranks)
+    idle = ranks[rank]["state"] == "running" and ranks[rank]["cpu"] < 0.1
+    return "deadlock" if idle else kind, rank

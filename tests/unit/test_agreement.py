@@ -1,0 +1,128 @@
+"""How ranks notice that they do not mean the same: rows in shared memory, calls by their text."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from labkit import Mismatch, run
+from labkit.comm import Disagreement, call_order
+from labkit.comm.call_text import call_text, shortened
+from labkit.comm.shared_rows import ROWS_PER_FILE, SharedRows
+
+
+def here():
+    """The text of the call of this function."""
+    frame = sys._getframe(1)
+    return call_text(frame.f_code, frame.f_lasti)
+
+
+def identity(x, *rest):
+    return x
+
+
+def test_a_call_is_told_by_its_source_text():
+    assert here() == "here()"
+    assert identity(here(), 1) == "here()"
+    assert [identity("é, more bytes than letters"), here()][1] == "here()"
+
+
+def test_a_call_over_several_lines_is_told_on_one():
+    text = text_of_caller(
+        1,
+        2,
+    )  # fmt: skip
+    assert text == "text_of_caller( 1, 2, )"
+
+
+def text_of_caller(*args):
+    frame = sys._getframe(1)
+    return call_text(frame.f_code, frame.f_lasti)
+
+
+def test_code_without_source_has_no_text():
+    code = compile("here()", "nowhere.py", "eval")
+    assert eval(code, {"here": here}) == ""
+
+
+def test_long_texts_are_cut_for_reports_only():
+    assert shortened("f(x)") == "f(x)"
+    assert shortened("f(" + "x" * 100 + ")") == "f(" + "x" * 54 + " ..."
+
+
+def test_what_one_process_writes_another_reads(tmp_path):
+    ours = SharedRows(tmp_path / "world.calls", width=2, column=0)
+    theirs = SharedRows(tmp_path / "world.calls", width=2, column=1)
+    for row in (0, 1, ROWS_PER_FILE - 1, ROWS_PER_FILE, 3 * ROWS_PER_FILE + 5):
+        assert theirs.read(row, 0) is None, "there is nothing yet"
+        ours.write(row, b"12345678", row.to_bytes(8, "little"))
+        assert theirs.read(row, 0) == b"12345678" + row.to_bytes(8, "little")
+        assert theirs.read(row, 1) is None, "the other column"
+    assert ours.read(2, 0) is None, "a row in between"
+
+
+def test_files_of_rows_that_all_have_compared_are_closed(tmp_path):
+    rows = SharedRows(tmp_path / "rows", width=1, column=0)
+    for row in range(0, 5 * ROWS_PER_FILE, ROWS_PER_FILE):
+        rows.write(row, bytes(8), bytes(8))
+    rows.forget_before(4 * ROWS_PER_FILE)
+    assert list(rows._maps) == [4]
+    assert rows.read(0, 0) is not None, "and opened again where one is asked for"
+
+
+@pytest.mark.parametrize(
+    ("pairs", "circle"),
+    [
+        ([("a", "b"), ("b", "a")], [1, 2]),
+        ([("a", "c"), ("b", "a"), ("c", "b")], [1, 2, 3]),
+        ([("a", "b"), ("x", "y"), ("b", "a")], [1, 3]),
+        ([("root", "other")] * 5, []),  # if rank == 0: ... else: ..., in every step
+        ([("a0", "b0"), ("b1", "a1"), ("a2", "b2")], []),  # another root in every step
+    ],
+    ids=["two swapped", "three turned", "one in between", "branches", "changing roots"],
+)
+def test_calls_in_another_order_close_a_circle(pairs, circle):
+    order = call_order.OrderOfCalls()
+    found = [order.differ(*pair, sequence) for sequence, pair in enumerate(pairs, start=1)]
+    assert found[-1] == circle
+    assert not any(found[:-1])
+
+
+def test_thousands_of_operations_are_compared():
+    def long(world, late):
+        pendings = []
+        for step in range(ROWS_PER_FILE + 100):
+            # The root runs ahead: a broadcast is over for it before the leaves have begun.
+            pendings.append(world.broadcast(torch.ones(1), root=0, wait=False))
+            if step % 512 == 0:
+                while pendings:
+                    pendings.pop().wait()
+        world.all_reduce(torch.ones(1), "max" if world.rank == late else "sum")
+
+    with pytest.raises(Mismatch, match=f"in all_reduce #{ROWS_PER_FILE + 101}, .*reduces by max"):
+        run(long, 2, (1,), timeout=60)
+
+
+def test_a_rank_that_catches_the_disagreement_does_not_hide_it():
+    def careless(world):
+        try:
+            world.all_reduce(torch.ones(2 + world.rank))
+        except Disagreement:
+            if world.rank == 0:
+                raise
+
+    with pytest.raises(Mismatch, match="rank 0 passes shape") as caught:
+        run(careless, 2)
+    last = [timeline.operations[-1] for timeline in caught.value.timeline]
+    assert any(operation.failed for operation in last)
+    assert all(operation.failed or operation.done_s is None for operation in last)
+
+
+def test_a_group_alone_and_groups_without_neighbours_compare_nothing(tmp_path):
+    def alone(world):
+        world.all_reduce(torch.ones(3))
+        folder = Path(world._neighbours.tables)
+        return [path.name for path in folder.iterdir() if ".calls" in path.name]
+
+    assert run(alone, 1).values == [[]]

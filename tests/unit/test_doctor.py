@@ -1,0 +1,135 @@
+"""The doctor's rules on journals made by hand, where a real run can hardly be made to stand so."""
+
+from dataclasses import replace
+
+import pytest
+
+from labkit.comm import Operation, Site
+from labkit.comm.flight_recorder import Recorded
+from labkit.launch.doctor import Fault, diagnose
+from labkit.launch.position import position_of, table
+from labkit.launch.stage import Stage
+from labkit.launch.waiting import View, needed_by
+
+GROUP = (0, 1, 2, 3)
+
+
+def operation(kind="all_reduce", sequence=1, *, line=1, peer=None, group="world", done=False):
+    reduce = "sum" if kind == "all_reduce" else None
+    here = Site("train.py", line, "step", f"call at line {line}")
+    return Operation(
+        index=0,
+        kind=kind,
+        blocking=True,
+        group=GROUP,
+        group_name=group,
+        sequence=sequence,
+        reduce=reduce,
+        peer=peer,
+        dtype="float32",
+        shape=(3,),
+        payload_bytes=12,
+        sent_bytes=12,
+        received_bytes=12,
+        site=here,
+        origin=here,
+        posted_s=float(sequence),
+        waited_s=float(sequence),
+        done_s=sequence + 0.5 if done else None,
+        failed=False,
+    )
+
+
+def running(*operations, **known):
+    return View(Stage.RUNNING, list(operations), **known)
+
+
+WAITS, DONE = operation(), operation(done=True)
+
+
+def test_a_wait_for_one_that_computes_is_no_deadlock():
+    late = running(site=Site("train.py", 9, "load"))
+    verdict = diagnose([running(WAITS), late, running(WAITS), running(WAITS)])
+    assert verdict.fault is Fault.SLOW and not verdict.fault.is_final
+    assert "for rank 1, which computes before any operation (train.py, line 9)" in verdict.text
+
+
+def test_what_all_have_posted_is_under_way():
+    views = [running(WAITS) for _ in GROUP]
+    verdict = diagnose(views)
+    assert verdict.fault is Fault.UNDER_WAY
+    assert "every rank that is needed has called it" in verdict.text
+
+
+def test_ranks_that_only_compute_wait_for_nobody():
+    verdict = diagnose([running(DONE) for _ in GROUP])
+    assert verdict.fault is Fault.BUSY
+    assert verdict.text == "no rank waits for another: ranks 0, 1, 2 and 3 compute"
+
+
+def test_a_rank_that_is_idle_in_this_cell_will_not_come():
+    views = [running(WAITS), View(Stage.IDLE), running(WAITS), View(Stage.IDLE)]
+    verdict = diagnose(views)
+    assert verdict.fault is Fault.LEFT and verdict.ranks == (1, 3)
+    assert "ranks 1 and 3 are idle (not in this cell), without calling it" in verdict.text
+
+
+def test_a_circle_through_a_message_and_a_collective_is_found_behind_a_slow_rank():
+    views = [
+        running(operation("all_reduce", line=4)),  # waits for 1, 2 and 3
+        running(operation("recv", peer=2, line=5)),
+        running(operation("all_reduce", line=4)),
+        running(),
+    ]
+    verdict = diagnose(views)
+    assert verdict.fault is Fault.CIRCLE and verdict.ranks == (1, 2)
+    assert "rank 1 in recv #1 from rank 2 (train.py, line 5)" in verdict.text
+    assert "rank 2 in all_reduce #1 (train.py, line 4)" in verdict.text
+
+
+def test_the_longest_wait_is_told_first():
+    views = [running(operation(sequence=7)), View(Stage.RETURNED), running(WAITS), running(WAITS)]
+    assert diagnose(views).text.startswith("ranks 2 and 3 wait in all_reduce #1")
+
+
+@pytest.mark.parametrize(
+    ("kind", "root", "rank", "needed"),
+    [
+        ("broadcast", 0, 0, {1, 2}),  # its children in gloo's tree
+        ("broadcast", 0, 3, {1, 0}),  # its parent, and the parent's parent
+        ("broadcast", 2, 2, {3, 0}),
+        ("gather", 1, 3, {1}),
+        ("gather", 1, 1, set(GROUP)),
+        ("scatter", 0, 2, {0}),
+        ("all_gather", None, 2, set(GROUP)),
+    ],
+)
+def test_whom_a_collective_needs(kind, root, rank, needed):
+    assert set(needed_by(operation(kind, peer=root), rank)) == needed
+
+
+def test_torchs_own_operation_counts_as_waiting_only_while_its_rank_rests():
+    foreign = replace(WAITS, group_name="torch.distributed")
+    at_rest = Recorded([foreign], {"torch.distributed": 1}, is_idle=True)
+    computing = replace(at_rest, is_idle=False)
+    assert running(recorded=at_rest).waits_in is foreign
+    assert running(recorded=computing).waits_in is None
+    gone = [View(Stage.RETURNED)] * 3
+    assert diagnose([running(recorded=at_rest), *gone]).fault is Fault.LEFT
+
+
+def test_a_mismatch_comes_before_every_other_cause():
+    views = [running(WAITS), running(replace(WAITS, shape=(4,))), View(Stage.RETURNED)]
+    verdict = diagnose(views)
+    assert verdict.fault is Fault.MISMATCH
+    assert "rank 0 passes shape (3,)" in verdict.text and verdict.ranks == (0, 1)
+
+
+def test_the_table_has_a_row_for_each_place():
+    views = [running(WAITS), View(Stage.DIED, [DONE]), running(WAITS), View(Stage.STARTING)]
+    assert table(views).splitlines() == [
+        "  ranks 0 and 2  wait in all_reduce #1     train.py, line 1  sum of float32 (3,)",
+        "  rank 1         died after all_reduce #1  train.py, line 1",
+        "  rank 3         was still starting",
+    ]
+    assert position_of(views[1]) == "died after all_reduce #1 (train.py, line 1)"
