@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from labkit.comm import Group
+from labkit.comm.operation import Site
 from labkit.grade import plain_data
 from labkit.grade.code import Code
-from labkit.grade.rules import BrokenRule, learner_site
+from labkit.grade.rules import BrokenRule
 
 _MOST_CHARACTERS = 100_000
 _PLAIN = (bool, int, str, type(None))
@@ -31,6 +32,9 @@ _REFUSED = {
     "socket.connect",
     "subprocess.Popen",
 }
+
+_LABKIT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_NOT_THE_LEARNERS = (os.path.dirname(os.__file__) + os.sep, _LABKIT + os.sep, "<frozen ")
 
 
 class RanSomething(BrokenRule):
@@ -100,7 +104,7 @@ def _watch(broken: list[RanSomething]) -> None:
 
     def refuse(event: str, arguments: Sequence[Any]) -> None:
         if event in _REFUSED:
-            site = learner_site()
+            site = _learners_line()
             message = (
                 f"{event} at {site}: the functions are asked what would happen, and find out by "
                 "thinking; to see it for yourself, run the program in a notebook"
@@ -109,6 +113,14 @@ def _watch(broken: list[RanSomething]) -> None:
             raise broken[-1]
 
     sys.addaudithook(refuse)
+
+
+def _learners_line() -> Site:
+    """The innermost line outside of Python's own library, its packages and labkit."""
+    frame = sys._getframe(2)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_NOT_THE_LEARNERS):
+        frame = frame.f_back
+    return Site(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
 
 
 def _literal(value: Any) -> str:

@@ -21,6 +21,7 @@ from enum import Enum
 
 from labkit.comm import Timeline, disagreement
 from labkit.comm.difference import ADVICE
+from labkit.comm.flight_recorder import is_foreign
 from labkit.comm.words import listed, named, places, ranks_named, verb
 from labkit.launch import sources
 from labkit.launch.position import plural, position, position_of, summary
@@ -44,6 +45,10 @@ _COUNT_CALLS = (
     "return, break or if that depends on the rank."
 )
 _COUNT_MESSAGES = "Count the messages of both sides, and look whom each names as its neighbour."
+_NOT_RECORDED = (
+    "What torch itself issues is known from its Flight Recorder, which has neither roots nor reduce "
+    "ops: compare those first."
+)
 _MIXED = (
     "Each waits for what the other would do after its own wait. Make all of them come to these "
     "calls in the same order."
@@ -153,7 +158,8 @@ def _under_way(found: Mapping[int, Wait]) -> Verdict | None:
             f"{_waiting(_together(wait, found))}, and every rank that is needed has called it: "
             "its data is under way, or a connection is stuck"
         )
-        return Verdict(Fault.UNDER_WAY, text, "", tuple(found))
+        advice = _NOT_RECORDED if is_foreign(wait.operation) else ""
+        return Verdict(Fault.UNDER_WAY, text, advice, tuple(found))
     return None
 
 

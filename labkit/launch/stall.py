@@ -13,7 +13,8 @@ from labkit.launch.supervise import Supervisor
 
 _FIRST_LOOK_S = 0.25
 _LONGEST_LOOK_S = 2.0
-_PATIENCE_S = 3.0
+# The first question about torch's own operations makes a rank import for a second or more.
+_PATIENCE_S = 6.0
 
 
 class StallWatch:

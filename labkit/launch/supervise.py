@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from multiprocessing import connection
 from pathlib import Path
@@ -159,12 +159,13 @@ class Supervisor:
         asked = [number for number, rank in enumerate(self.ranks) if rank.stage is not Stage.DIED]
         for number in asked:
             self._ask(number, request)
-        if not self._hear(asked, min(patience_s, _POLITE_S)):
+        deadline_s = time.monotonic() + patience_s
+        self._hear(asked, min(patience_s, _POLITE_S))
+        mute = [number for number in asked if not self._stack_of(number).is_known]
+        for number in mute:
             # Such as one that holds Python's lock: its thread for questions gets no turn.
-            for number in asked:
-                if not self._stack_of(number).is_known:
-                    self.ranks[number].process.signal(signal.SIGUSR1)
-            self._hear(asked, patience_s - _POLITE_S)
+            self.ranks[number].process.signal(signal.SIGUSR1)
+        self._hear(set(asked) - set(mute), deadline_s - time.monotonic(), stacks_of=mute)
         for number, rank in enumerate(self.ranks):
             rank.output.read()
             self.stacks[number] = self._stack_of(number)
@@ -177,14 +178,16 @@ class Supervisor:
         with contextlib.suppress(OSError):
             self.ranks[number].process.lifeline.send_bytes(request)
 
-    def _hear(self, asked: Sequence[int], patience_s: float) -> bool:
-        """Wait for the ranks' answers; whether all of them came. (The record is written last.)"""
-        deadline = time.monotonic() + patience_s
-        while not all(self._record_of(number).exists() for number in asked):
-            if time.monotonic() > deadline:
-                return False
+    def _hear(
+        self, asked: Collection[int], patience_s: float, stacks_of: Sequence[int] = ()
+    ) -> None:
+        """Wait for these ranks' answers, the record last; of some for a stack only."""
+        deadline_s = time.monotonic() + patience_s
+        while time.monotonic() < deadline_s:
+            have_stacks = all(self._stack_of(number).is_known for number in stacks_of)
+            if have_stacks and all(self._record_of(number).exists() for number in asked):
+                return
             time.sleep(0.01)
-        return True
 
     def _stack_of(self, number: int) -> Stack:
         return stacks.read(self.directory.of_rank(number, "stack"))

@@ -15,7 +15,8 @@ from labkit.launch.stall import StallWatch
 from labkit.launch.supervise import Supervisor
 from labkit.launch.uninterrupted import uninterrupted
 
-_PATIENCE_S = 3.0
+# The first question about torch's own operations makes a rank import for a second or more.
+_PATIENCE_S = 6.0
 
 
 def listen_to_the_end(

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from labkit.grade.catalog import load_catalog
+from labkit.grade.graders import load_grader
 from labkit.grade.stubs import PLACEHOLDER, StubError, cut_stub, is_unattempted, stub_of
 from labkit.grade.workspace import Workspace
 
@@ -27,6 +28,21 @@ def test_the_answer_is_replaced_by_a_refusal_at_the_same_depth():
     assert stub == f'def scan(x, group):\n    """The sum so far."""\n    {PLACEHOLDER}\n'
 
 
+def test_a_program_to_repair_takes_the_place_of_the_answer():
+    instead = "    ### INSTEAD\n    # total = x  # no copy\n    #\n    # return total\n    ### END"
+    stub = cut_stub(SOLUTION.replace("    ### END", instead))
+    assert stub == (
+        'def scan(x, group):\n    """The sum so far."""\n'
+        "    total = x  # no copy\n\n    return total\n"
+    )
+
+
+def test_a_program_to_repair_is_not_attempted_as_long_as_only_comments_change():
+    stub = "def scan(x, group):\n    return x  # why?\n"
+    assert is_unattempted('def scan(x, group):\n    """Mine."""\n    return x\n', "scan", stub)
+    assert not is_unattempted("def scan(x, group):\n    return x + 0\n", "scan", stub)
+
+
 def test_every_pair_of_markers_is_cut():
     stub = cut_stub(SOLUTION + SOLUTION.replace("scan", "rescan"))
     assert stub.count(PLACEHOLDER) == 2 and "SOLUTION" not in stub
@@ -40,10 +56,12 @@ def test_every_pair_of_markers_is_cut():
         SOLUTION.replace("    ### BEGIN SOLUTION\n", ""),
         SOLUTION.replace("BEGIN", "END"),
         SOLUTION.replace("    ### END", "    ### BEGIN SOLUTION\n    ### END"),
+        SOLUTION.replace("    ### BEGIN", "    ### INSTEAD\n    ### BEGIN"),
+        SOLUTION.replace("    ### END", "    ### INSTEAD\n    return x\n    ### END"),
     ],
 )
 def test_markers_that_do_not_pair_up_are_an_error(broken):
-    with pytest.raises(StubError, match="SOLUTION"):
+    with pytest.raises(StubError, match="SOLUTION|INSTEAD"):
         cut_stub(broken, "solutions/scan.py")
 
 
@@ -73,7 +91,9 @@ def test_anything_else_is_an_attempt(source):
 def test_every_stub_is_valid_python_and_not_attempted(name):
     stub = stub_of(name, WORKSPACE)
     assert ast.get_docstring(ast.parse(stub)), "a stub begins with the question and the contract"
-    assert is_unattempted(stub, name)
+    for function in load_grader(name).functions:
+        assert is_unattempted(stub, function, stub)
+        assert not is_unattempted(WORKSPACE.solution(name).read_text(), function, stub)
 
 
 @pytest.mark.parametrize("name", load_catalog(WORKSPACE))

@@ -1,0 +1,77 @@
+"""straggler_or_deadlock: stuck jobs are what they are said to be, and nothing in them gives it away."""
+
+import random
+
+import pytest
+
+from labkit.grade.graders.straggler_answers import wrong_kind, wrong_rank
+from labkit.grade.graders.straggler_cases import Case, draw, run_plan
+from labkit.grade.graders.straggler_jobs import STORIES
+from labkit.grade.graders.straggler_theories import THEORIES
+
+
+@pytest.fixture(scope="module")
+def cases():
+    return [run_plan(plan) for plan in draw(random.Random(7))]
+
+
+def test_every_check_has_a_job_of_each_kind_with_any_culprit():
+    plans = [draw(random.Random(seed)) for seed in range(40)]
+    assert all(sorted(plan.story for plan in drawn) == sorted(STORIES) for drawn in plans)
+    for story in STORIES:
+        culprits = {plan.order[0] for drawn in plans for plan in drawn if plan.story == story}
+        assert culprits == {0, 1, 2, 3}
+
+
+def test_what_is_shown_is_plain_data_of_the_moment(cases):
+    for case in cases:
+        assert [one["rank"] for one in case.shown] == [0, 1, 2, 3]
+        for one in case.shown:
+            assert one["state"] in ("blocked", "running", "returned")
+            assert 0 <= one["seconds"] < 60 and 0 <= one["cpu"] < 8
+            assert one["posted"]["world"] >= 1 and one["rank"] in one["members"]
+            assert bool(one["stack"]) == (one["state"] != "returned")
+
+
+def test_a_rank_that_runs_is_no_straggler_where_others_wait_in_a_circle(cases):
+    (aside,) = (case for case in cases if case.story == "aside")
+    assert aside.is_deadlock and len(aside.ranks) == 2
+    assert any(one["state"] == "running" for one in aside.shown)
+
+
+def test_a_rank_that_returned_is_no_deadlock_where_nobody_waits_for_it(cases):
+    (slow,) = (case for case in cases if case.story == "input")
+    assert not slow.is_deadlock
+    assert any(one["state"] == "returned" for one in slow.shown)
+
+
+def test_no_rule_of_thumb_is_right_every_time(cases):
+    for theory in THEORIES:
+        assert any(theory.blamed(case.shown) not in case.ranks for case in cases), theory.name
+
+
+def test_right_answers_are_right(cases):
+    answers = [(case.kind, max(case.ranks)) for case in cases]
+    assert wrong_kind(cases, answers) is None and wrong_rank(cases, answers) is None
+
+
+def test_a_wrong_answer_shows_the_job_as_a_table(cases):
+    answers = [("deadlock", min(case.ranks)) for case in cases]
+    finding = wrong_kind(cases, answers)
+    assert finding.diagnosis == "calls everything a deadlock"
+    assert finding.details.splitlines()[0].split()[:3] == ["rank", "state", "operation"]
+    assert len(finding.details.splitlines()) == 5
+
+
+def test_a_rank_that_waits_for_a_circle_is_not_in_it():
+    shown = [
+        {"state": "blocked", "peer": 1, "posted": {}, "number": 1},
+        {"state": "blocked", "peer": 0, "posted": {}, "number": 1},
+        {"state": "blocked", "peer": 0, "posted": {}, "number": 1},
+    ]
+    for rank, one in enumerate(shown):
+        one |= {"rank": rank, "operation": "send", "group": "world", "members": [0, 1, 2]}
+        one |= {"seconds": 1.0 + rank, "cpu": 0.0, "stack": "send"}
+    case = Case("sends", shown, True, frozenset({0, 1}))
+    assert wrong_rank([case], [("deadlock", 1)]) is None
+    assert wrong_rank([case], [("deadlock", 2)]) is not None
