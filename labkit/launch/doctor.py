@@ -23,7 +23,7 @@ from labkit.comm import Timeline, disagreement
 from labkit.comm.difference import ADVICE
 from labkit.comm.flight_recorder import is_foreign
 from labkit.comm.words import listed, named, places, ranks_named, verb
-from labkit.launch import sources
+from labkit.launch import advice, sources
 from labkit.launch.position import plural, position, position_of, summary
 from labkit.launch.stage import Stage
 from labkit.launch.waiting import View, Wait, circle, waits
@@ -31,28 +31,6 @@ from labkit.launch.waiting import View, Wait, circle, waits
 __all__ = ["Fault", "Stage", "Verdict", "View", "diagnose", "position", "summary"]
 
 _MOST_SHOWN = 8
-_ALL_SEND = (
-    "A send is complete only when the other side receives, and each of them waits for its send "
-    "before it comes to its receive. Post one of the two without blocking (isend or irecv) and "
-    "wait for both afterwards; or let one side receive first."
-)
-_ALL_RECEIVE = (
-    "Each of them waits for a message before it sends its own, so none is ever sent. Let one side "
-    "send first, or post the receive without blocking (irecv)."
-)
-_COUNT_CALLS = (
-    "Every member of a group must make the same calls. Look for a loop with fewer steps, or a "
-    "return, break or if that depends on the rank."
-)
-_COUNT_MESSAGES = "Count the messages of both sides, and look whom each names as its neighbour."
-_NOT_RECORDED = (
-    "What torch itself issues is known from its Flight Recorder, which has neither roots nor reduce "
-    "ops: compare those first."
-)
-_MIXED = (
-    "Each waits for what the other would do after its own wait. Make all of them come to these "
-    "calls in the same order."
-)
 
 
 class Fault(Enum):
@@ -92,8 +70,8 @@ def diagnose(views: Sequence[View]) -> Verdict:
     """The verdict on ranks of which these things are known. `views` has an entry per rank."""
     operations = [Timeline([*view.operations, *view.recorded.operations]) for view in views]
     if difference := disagreement.find(operations):
-        text, advice = difference.text(sources.place), ADVICE[difference.aspect]
-        return Verdict(Fault.MISMATCH, text, advice, tuple(difference.odd_ranks))
+        text, todo = difference.text(sources.place), ADVICE[difference.aspect]
+        return Verdict(Fault.MISMATCH, text, todo, tuple(difference.odd_ranks))
     found = waits(views)
     return (
         _left(views, found)
@@ -114,8 +92,8 @@ def _left(views: Sequence[View], found: Mapping[int, Wait]) -> Verdict | None:
             )
             absent = _together_said(gone, [position_of(views[rank]) for rank in gone])
             text = f"{_waiting(_together(wait, found))}; {listed(absent)}, without {without}"
-            advice = _COUNT_CALLS if operation.is_collective else _COUNT_MESSAGES
-            return Verdict(Fault.LEFT, text, advice, tuple(gone))
+            todo = advice.COUNT_CALLS if operation.is_collective else advice.COUNT_MESSAGES
+            return Verdict(Fault.LEFT, text, todo, tuple(gone))
     return None
 
 
@@ -133,8 +111,10 @@ def _circle(found: Mapping[int, Wait]) -> Verdict | None:
     how = "for each other" if len(ring) == 2 else "in a circle, each for the next"
     text = f"{ranks_named(sorted(ranks))} wait {how}: {listed(steps)}"
     kinds = {wait.operation.kind for wait in ring}
-    advice = {frozenset(["send"]): _ALL_SEND, frozenset(["recv"]): _ALL_RECEIVE}
-    return Verdict(Fault.CIRCLE, text, advice.get(frozenset(kinds), _MIXED), tuple(sorted(ranks)))
+    todo = {frozenset(["send"]): advice.ALL_SEND, frozenset(["recv"]): advice.ALL_RECEIVE}
+    return Verdict(
+        Fault.CIRCLE, text, todo.get(frozenset(kinds), advice.MIXED), tuple(sorted(ranks))
+    )
 
 
 def _slow(views: Sequence[View], found: Mapping[int, Wait]) -> Verdict | None:
@@ -144,11 +124,11 @@ def _slow(views: Sequence[View], found: Mapping[int, Wait]) -> Verdict | None:
             where = [position_of(views[rank]) for rank in late]
             who = _together_said(late, where, ", which ")
             text = f"{_waiting(_together(wait, found))} for {listed(who)}"
-            advice = (
+            todo = (
                 f"{ranks_named(late).capitalize()} {verb(late, 'has')} not come there yet: slow, "
                 "in a loop, or on another path. That is no deadlock by itself."
             )
-            return Verdict(Fault.SLOW, text, advice, tuple(late))
+            return Verdict(Fault.SLOW, text, todo, tuple(late))
     return None
 
 
@@ -158,8 +138,8 @@ def _under_way(found: Mapping[int, Wait]) -> Verdict | None:
             f"{_waiting(_together(wait, found))}, and every rank that is needed has called it: "
             "its data is under way, or a connection is stuck"
         )
-        advice = _NOT_RECORDED if is_foreign(wait.operation) else ""
-        return Verdict(Fault.UNDER_WAY, text, advice, tuple(found))
+        todo = advice.NOT_RECORDED if is_foreign(wait.operation) else ""
+        return Verdict(Fault.UNDER_WAY, text, todo, tuple(found))
     return None
 
 
@@ -205,8 +185,8 @@ def _busy(views: Sequence[View]) -> Verdict:
     running = [rank for rank, view in enumerate(views) if view.stage is Stage.RUNNING]
     if starting:
         text = f"{ranks_named(starting)} {verb(starting, 'was')} still starting"
-        advice = "What the function imports, and its arguments when they are unpickled, take time."
-        return Verdict(Fault.BUSY, text, advice, tuple(starting))
+        todo = "What the function imports, and its arguments when they are unpickled, take time."
+        return Verdict(Fault.BUSY, text, todo, tuple(starting))
     if not running:
         return Verdict(Fault.BUSY, "no rank is in the function any more")
     text = f"no rank waits for another: {ranks_named(running)} {verb(running, 'computes')}"

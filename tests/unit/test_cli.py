@@ -8,6 +8,7 @@ import pytest
 
 from labkit import cli
 from labkit.grade import progress
+from labkit.grade.catalog import load_catalog
 from labkit.grade.workspace import Workspace
 
 REPOSITORY = Workspace(Path(__file__).parents[2])
@@ -43,10 +44,18 @@ def test_a_stub_is_not_attempted(labkit):
 
 def test_the_solution_in_the_learners_file_passes_and_counts(labkit):
     shutil.copy(f"solutions/{NAME}.py", f"exercises/{NAME}.py")
-    status, out, err = labkit("check")
+    status, out, err = labkit("check", NAME)
     assert (status, err) == (0, "") and f"{NAME}: passed" in out and "They may ask next" in out
     assert "passed" in labkit("list")[1]
     assert "BEGIN SOLUTION" in labkit("solution", NAME)[1]
+
+
+def test_without_a_name_all_are_checked_and_counted(labkit):
+    shutil.copy(f"solutions/{NAME}.py", f"exercises/{NAME}.py")
+    status, out, _ = labkit("check")
+    names = list(load_catalog(REPOSITORY))
+    assert status == 1 and f"1 of {len(names)} passed" in out
+    assert all(f"{name}: " in out for name in names)
 
 
 def test_another_file_is_graded_and_the_command_that_repeats_it_is_shown(labkit):

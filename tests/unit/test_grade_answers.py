@@ -1,5 +1,6 @@
 """Functions that are asked questions: what crosses from their process, and what they may not do."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -94,8 +95,6 @@ def test_the_driver_never_executes_the_code(asked, tmp_path):
     source = (
         f"import os\nopen({str(mark)!r}, 'a').write(str(os.getpid()))\ndef f(x):\n    return x\n"
     )
-    import os
-
     assert asked(source, 1) == [1] and mark.read_text() != str(os.getpid())
 
 

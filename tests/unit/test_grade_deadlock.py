@@ -1,4 +1,4 @@
-"""find_the_deadlock: the programs that are shown are those that run, and what a run is said to show."""
+"""find_the_deadlock: the programs shown are those that run, and what a run is said to show."""
 
 import ast
 from pathlib import Path

@@ -91,8 +91,8 @@ def test_some_rank_has_no_examples_and_never_all_of_them():
     [
         ("group.broadcast(shift, group.rank)", "ranks name different roots"),
         (
-            "[group.all_reduce(shift) for _ in range(len(x) % 2)]",
-            "a collective that not every rank calls",
+            "[group.all_reduce(shift) for _ in range(len(x) % 2)]",  # meets the next call
+            "ranks pass different shapes",
         ),
         ("group.send(shift, 0)", "communicates past the group"),
     ],

@@ -1,4 +1,4 @@
-"""straggler_or_deadlock: stuck jobs are what they are said to be, and nothing in them gives it away."""
+"""straggler_or_deadlock: jobs are what they are said to be, and no rule of thumb is right."""
 
 import random
 

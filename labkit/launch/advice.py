@@ -1,0 +1,24 @@
+"""What to do about each kind of standing still: the second sentence of a verdict."""
+
+ALL_SEND = (
+    "A send is complete only when the other side receives, and each of them waits for its send "
+    "before it comes to its receive. Post one of the two without blocking (isend or irecv) and "
+    "wait for both afterwards; or let one side receive first."
+)
+ALL_RECEIVE = (
+    "Each of them waits for a message before it sends its own, so none is ever sent. Let one side "
+    "send first, or post the receive without blocking (irecv)."
+)
+COUNT_CALLS = (
+    "Every member of a group must make the same calls. Look for a loop with fewer steps, or a "
+    "return, break or if that depends on the rank."
+)
+COUNT_MESSAGES = "Count the messages of both sides, and look whom each names as its neighbour."
+NOT_RECORDED = (
+    "What torch itself issues is known from its Flight Recorder, which has neither roots nor "
+    "reduce ops: compare those first."
+)
+MIXED = (
+    "Each waits for what the other would do after its own wait. Make all of them come to these "
+    "calls in the same order."
+)
