@@ -5,7 +5,7 @@ rank: the last operation that it posted, whether it is blocked, its CPU, the top
 slow, or will it never end? Which of the 512 do you look at first?"
 
 Write `diagnose(ranks)`. It gets what a cluster's tools would show of one job (NCCL's Flight
-Recorder, py-spy, top), and returns what is the matter. Each check starts jobs of 4 processes that
+Recorder, py-spy, top), and returns what is the matter. Each check starts jobs of 5 processes that
 get stuck in different ways, with culprits drawn at random, and asks about all of them.
 
 Contract

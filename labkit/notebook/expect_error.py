@@ -1,7 +1,10 @@
 """A cell that is meant to fail, and itself fails when it does not."""
 
 import re
+import textwrap
 from types import TracebackType
+
+_WIDTH = 96
 
 
 class expect_error:
@@ -61,6 +64,14 @@ class expect_error:
         lines = str(error).strip().splitlines() or ["(no message)"]
         if self._max_lines is not None and len(lines) > self._max_lines:
             lines = [*lines[: self._max_lines], "..."]
+        shown = [part for line in lines for part in _wrapped(line)]
         return "\n".join(
-            [f"{type(error).__name__}, as expected:", *(f"│ {line}".rstrip() for line in lines)]
+            [f"{type(error).__name__}, as expected:", *(f"│ {line}".rstrip() for line in shown)]
         )
+
+
+def _wrapped(line: str) -> list[str]:
+    """A sentence in lines of a page's width; tables and code, which are indented, as they are."""
+    if len(line) <= _WIDTH or line.startswith(" "):
+        return [line]
+    return textwrap.wrap(line, _WIDTH, break_long_words=False, break_on_hyphens=False)

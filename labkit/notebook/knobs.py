@@ -102,8 +102,8 @@ def _slider(name: str, knob: Knob) -> Any:
         options=[(knob.text(value), value) for value in knob.values],
         value=knob.start,
         description=knob.label or name.replace("_", " "),
-        style={"description_width": "14em"},
-        layout={"width": "36em"},
+        style={"description_width": "16em"},
+        layout={"width": "38em"},
     )
 
 

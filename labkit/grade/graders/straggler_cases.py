@@ -17,7 +17,8 @@ from labkit.launch.stage import Stage
 from labkit.launch.waiting import View, circle, waits
 
 STRAGGLER, DEADLOCK = "straggler", "deadlock"
-_STRAGGLERS = ("compute", "input", "pair")
+_STRAGGLERS = ("compute", "input", "pair", "ahead")
+_NUM_RANKS = 5
 _AT_ONCE = 3
 _PHOTO_AFTER_S = 3 * LATEST_PAUSE_S + 0.15
 _MOST_RUNS = 4
@@ -51,16 +52,19 @@ def draw(rng: random.Random) -> list[Plan]:
 
 
 def _plan(story: str, rng: random.Random) -> Plan:
-    a, b, c, d = rng.sample(range(4), 4)
-    if story == "input" and b < c:
-        b, c = c, b  # the first rank that waits shall not lead to the culprit at once
-    busy = {"crossed": (rng.randrange(4),), "left": (rng.choice((b, c, d)),)}
+    a, b, c, d, e = rng.sample(range(_NUM_RANKS), _NUM_RANKS)
+    if story == "input":
+        # The first rank that waits is the last of the chain: it leads to the culprit over others.
+        d, c, b = sorted((b, c, d))
+    if story == "ahead":
+        a, b = max(a, b), min(a, b)  # who takes b for missing, comes to it first
+    busy = {"crossed": (rng.randrange(_NUM_RANKS),), "left": (rng.choice((b, c, d, e)),)}
     return Plan(
         story,
-        (a, b, c, d),
+        (a, b, c, d, e),
         num_steps=rng.randrange(1, 4),
         num_pair_steps=rng.randrange(5, 9),
-        pauses_s=tuple(rng.uniform(0, LATEST_PAUSE_S) for _ in range(4)),
+        pauses_s=tuple(rng.uniform(0, LATEST_PAUSE_S) for _ in range(_NUM_RANKS)),
         busy=busy.get(story, ()),
     )
 
@@ -89,7 +93,7 @@ def run_plan(plan: Plan) -> Case:
 
 
 def _is_as_planned(case: Case, plan: Plan) -> bool:
-    a, b, c, _ = plan.order
+    a, b, c, *_ = plan.order
     ranks = {"sends": {a, b, c}, "aside": {a, b}, "crossed": {a, b}}.get(plan.story, {a})
     return case.ranks == ranks and case.is_deadlock == (plan.story not in _STRAGGLERS)
 

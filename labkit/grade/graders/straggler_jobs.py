@@ -1,16 +1,18 @@
 """Jobs that do not get on, for straggler_or_deadlock: what the ranks of each do.
 
-Four ranks, in an order that is drawn: `a`, the culprit, and b, c, d. a and b are a pair, and so are
-c and d. All train together for a while; then the story of the job begins.
+Five ranks, in an order that is drawn: `a`, the culprit, and b, c, d, e. a and b are a pair, and so
+are c and d; e is alone. All train together for a while; then the story of the job begins.
 
     compute   a computes; the others wait in an all_reduce of the world
-    input     a waits for its input; b receives from a, c from b; d has returned, and may
-    pair      a computes; b waits for it in their pair's group, c and d in the world's
+    input     a waits for its input; b receives from a, c from b, d from c; e has returned, and may
+    pair      a computes; b waits for it in their pair's group, the others in the world's
+    ahead     a computes; the others have posted an all_reduce of the world, and all but b wait for
+              it; b is ahead, and waits for a message from d
     left      a has returned; the others wait in an all_reduce of the world
-    silent    a has returned; b waits for a message from it, c and d at a barrier for a and b
-    sends     a sends to b, b to c, c to a; d waits for a message from a
-    aside     a sends to b, b to a; d waits for a message from a; c computes, and nobody needs it
-    crossed   a waits for b in the pair's group, b for a at a barrier; c and d at that barrier
+    silent    a has returned; b waits for a message from it, the others at a barrier for a and b
+    sends     a sends to b, b to c, c to a; d and e wait for a message from a
+    aside     a sends to b, b to a; d and e wait for a message from a; c computes: nobody needs it
+    crossed   a waits for b in the pair's group, b for a at a barrier; the others at that barrier
 """
 
 import threading
@@ -31,7 +33,7 @@ class Plan:
 
     story: str
     order: tuple[int, ...]
-    """The ranks a, b, c, d."""
+    """The ranks a, b, c, d, e."""
     num_steps: int
     num_pair_steps: int
     pauses_s: tuple[float, ...]
@@ -53,7 +55,7 @@ def job(world: Group, plan: Plan) -> None:
     for _ in range(plan.num_pair_steps):
         pair.all_reduce(x)
     time.sleep(plan.pauses_s[world.rank])
-    STORIES[plan.story](world, pair, plan, "abcd"[role])
+    STORIES[plan.story](world, pair, plan, "abcde"[role])
 
 
 def compute() -> None:
@@ -79,11 +81,10 @@ def _compute(world: Group, pair: Group, plan: Plan, role: str) -> None:
 
 
 def _input(world: Group, pair: Group, plan: Plan, role: str) -> None:
-    a, b, *_ = plan.order
     if role == "a":
         next_batch()
-    if role in "bc":
-        source = a if role == "b" else b
+    if role in "bcd":
+        source = plan.order["abcd".index(role) - 1]
         world.recv(torch.empty(4), source)
 
 
@@ -95,6 +96,16 @@ def _pair(world: Group, pair: Group, plan: Plan, role: str) -> None:
     world.all_reduce(torch.ones(4))
 
 
+def _ahead(world: Group, pair: Group, plan: Plan, role: str) -> None:
+    if role == "a":
+        compute()
+    pending = world.all_reduce(torch.ones(4), wait=False)
+    if role == "b":
+        source = plan.order[3]
+        world.recv(torch.empty(4), source)
+    pending.wait()
+
+
 def _left(world: Group, pair: Group, plan: Plan, role: str) -> None:
     if role != "a":
         world.all_reduce(torch.ones(4))
@@ -104,13 +115,13 @@ def _silent(world: Group, pair: Group, plan: Plan, role: str) -> None:
     source = plan.order[0]
     if role == "b":
         world.recv(torch.empty(4), source)
-    if role in "cd":
+    if role in "cde":
         world.barrier()
 
 
 def _sends(world: Group, pair: Group, plan: Plan, role: str) -> None:
-    a, b, c, _ = plan.order
-    target = {"a": b, "b": c, "c": a, "d": a}[role]
+    a, b, c, *_ = plan.order
+    target = {"a": b, "b": c, "c": a}.get(role, a)
     _send_or_receive(world, role, target)
 
 
@@ -118,12 +129,12 @@ def _aside(world: Group, pair: Group, plan: Plan, role: str) -> None:
     a, b, *_ = plan.order
     if role == "c":
         compute()
-    target = {"a": b, "b": a, "d": a}[role]
+    target = {"a": b, "b": a}.get(role, a)
     _send_or_receive(world, role, target)
 
 
 def _send_or_receive(world: Group, role: str, peer: int) -> None:
-    if role == "d":
+    if role in "de":
         source = peer
         world.recv(torch.empty(4), source)
     else:
@@ -141,6 +152,7 @@ STORIES = {
     "compute": _compute,
     "input": _input,
     "pair": _pair,
+    "ahead": _ahead,
     "left": _left,
     "silent": _silent,
     "sends": _sends,

@@ -23,7 +23,7 @@ class StragglerOrDeadlock(Answers[Case]):
     def questions(self, rng: random.Random) -> list[Question[Case]]:
         """A job of every kind, in any order."""
         return [
-            Question("diagnose", (case.shown,), "a job of 4 ranks", case)
+            Question("diagnose", (case.shown,), "a job of 5 ranks", case)
             for case in run_all(draw(rng))
         ]
 
@@ -38,8 +38,8 @@ class StragglerOrDeadlock(Answers[Case]):
         return wrong_kind(cases, pairs) or wrong_rank(cases, pairs)
 
     def tried(self, questions: Sequence[Question[Case]]) -> str:
-        """`8 stuck jobs of 4 processes`"""
-        return f"{len(STORIES)} stuck jobs of 4 processes"
+        """`9 stuck jobs of 5 processes`"""
+        return f"{len(STORIES)} stuck jobs of 5 processes"
 
 
 GRADER = StragglerOrDeadlock()
