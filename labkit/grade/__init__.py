@@ -5,8 +5,11 @@
     solution("ring_all_reduce")   after a pass, or on confirmation
     reset("ring_all_reduce")      the stub again; the learner's file is kept
 
-A check's way: engine.py draws inputs (graders/), launches ranks (harness.py, on each of them),
-collects what they left (evidence.py) and has it judged (judge.py) into a verdict (verdict.py).
+A check's way: engine.py reads the code (submission.py) and hands it to the exercise's grader
+(graders/), which is of one of two kinds. A function on ranks (on_ranks.py): inputs are drawn, ranks
+launched (harness.py, on each of them), what they left is collected (evidence.py) and judged
+(judge.py). Functions that answer questions (answers.py): they are asked in one process of their own
+(answering.py), and held against real runs. Either way a verdict comes out (verdict.py).
 """
 
 import importlib

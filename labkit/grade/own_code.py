@@ -8,7 +8,15 @@ import torch
 from labkit.comm.operation import Site
 
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-_MACHINERY = (_HERE + os.sep, os.path.dirname(torch.__file__) + os.sep, "<string>", "<frozen")
+# The last two: as launch/sources.py shows files of these packages.
+_MACHINERY = (
+    _HERE + os.sep,
+    os.path.dirname(torch.__file__) + os.sep,
+    "<string>",
+    "<frozen",
+    "labkit/",
+    "torch/",
+)
 # A frame of a notebook's cell has the cell's number for a file (launch/sources.py).
 _FRAME = re.compile(
     r'^  (?:File "(?P<file>[^"]+)"|(?P<cell>Cell \d+)), line (?P<line>\d+),? in (?P<function>\S+)'

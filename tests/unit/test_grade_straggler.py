@@ -9,6 +9,9 @@ from labkit.grade.graders.straggler_cases import Case, draw, run_plan
 from labkit.grade.graders.straggler_jobs import STORIES
 from labkit.grade.graders.straggler_theories import THEORIES
 
+# Roles that are bound to some ranks, so that a shortcut does not work by chance.
+NEVER = {"ahead": {0}, "sends": {0}, "crossed": {4}}
+
 
 @pytest.fixture(scope="module")
 def cases():
@@ -20,7 +23,7 @@ def test_every_check_has_a_job_of_each_kind_with_any_culprit():
     assert all(sorted(plan.story for plan in drawn) == sorted(STORIES) for drawn in plans)
     for story in STORIES:
         culprits = {plan.order[0] for drawn in plans for plan in drawn if plan.story == story}
-        assert culprits == ({1, 2, 3, 4} if story == "ahead" else {0, 1, 2, 3, 4})
+        assert culprits == {0, 1, 2, 3, 4} - NEVER.get(story, set())
 
 
 def test_what_is_shown_is_plain_data_of_the_moment(cases):

@@ -52,7 +52,13 @@ def draw(rng: random.Random) -> list[Plan]:
 
 
 def _plan(story: str, rng: random.Random) -> Plan:
-    a, b, c, d, e = rng.sample(range(_NUM_RANKS), _NUM_RANKS)
+    order = rng.sample(range(_NUM_RANKS), _NUM_RANKS)
+    # Whoever starts at one end of the ranks starts outside of a circle, in one of these.
+    if story in ("sends", "crossed"):
+        outside = 0 if story == "sends" else _NUM_RANKS - 1
+        order.remove(outside)
+        order.append(outside)
+    a, b, c, d, e = order
     if story == "input":
         # The first rank that waits is the last of the chain: it leads to the culprit over others.
         d, c, b = sorted((b, c, d))
