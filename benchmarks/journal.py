@@ -14,7 +14,7 @@ import torch
 from measure import alternate, machine
 
 import labkit
-from labkit.comm.journal import NoJournal
+from labkit.comm.no_journal import NoJournal
 from labkit.comm.wire_bytes import WireBytes
 
 CALLS_PER_BLOCK = 200

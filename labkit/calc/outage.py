@@ -1,6 +1,6 @@
 """What a stand-still costs: every GPU is paid for, whether it computes or waits.
 
-    lost time = until somebody notices + until it runs again + what was computed since the checkpoint
+    lost time = until somebody notices + until it runs again + all since the last checkpoint
 
 Units: seconds, GPU-hours.
 """
@@ -11,7 +11,11 @@ _SECONDS_PER_HOUR = 3600
 
 
 def lost_gpu_hours(
-    num_gpus: int, *, until_noticed_s: float, restart_s: float = 0.0, since_checkpoint_s: float = 0.0
+    num_gpus: int,
+    *,
+    until_noticed_s: float,
+    restart_s: float = 0.0,
+    since_checkpoint_s: float = 0.0,
 ) -> float:
     """GPU-hours that a job loses when it stands still once.
 

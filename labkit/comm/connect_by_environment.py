@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from labkit.comm import interface
+from labkit.comm import flight_recorder, interface
 from labkit.comm.board import open_store
 from labkit.comm.environment import Environment
 from labkit.comm.group import Group
@@ -35,6 +35,7 @@ def connect_by_environment(
     if device == "cuda":
         place = torch.device("cuda", environment.local_rank)
         torch.cuda.set_device(place)
+    flight_recorder.enable()
     timeout = timedelta(seconds=timeout_s)
     dist.init_process_group(
         "nccl" if device == "cuda" else "gloo",

@@ -72,7 +72,7 @@ class Difference:
 
     def _sides(self) -> dict[Any, list[int]]:
         """Ranks by what they mean."""
-        meaning = EQUAL.get(self.aspect, lambda operation: operation.origin.text)
+        meaning = EQUAL.get(self.aspect, lambda operation: operation.origin.said)
         sides: dict[Any, list[int]] = {}
         for rank, (operation, *_) in sorted(self.operations.items()):
             sides.setdefault(meaning(operation), []).append(rank)
@@ -123,8 +123,8 @@ class Difference:
     def _order_text(self, place: Place) -> str:
         (a, theirs), (b, others) = self.operations.items()
         pairs = [
-            f"as {named(x)} rank {a} calls {shortened(x.origin.text)} ({place(x.origin)}) and "
-            f"rank {b} {shortened(y.origin.text)} ({place(y.origin)})"
+            f"as {named(x)} rank {a} calls {shortened(x.origin.said)} ({place(x.origin)}) and "
+            f"rank {b} {shortened(y.origin.said)} ({place(y.origin)})"
             for x, y in zip(theirs, others, strict=True)
         ]
         return f"ranks {a} and {b} make the same calls in another order: " + "; ".join(pairs)

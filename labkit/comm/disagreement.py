@@ -13,9 +13,8 @@ journals afterwards.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
-from labkit.comm.call_order import OrderOfCalls
+from labkit.comm.call_order import OrderOfCalls, Said
 from labkit.comm.difference import EQUAL, Aspect, Difference
 from labkit.comm.operation import P2P_KINDS, Operation, Timeline
 
@@ -88,8 +87,8 @@ def _other_order(
     for (group, sequence), by_rank in sorted(collectives.items(), key=lambda item: item[0]):
         first, *others = sorted(by_rank)
         for other in others:
-            ours, theirs = meaning(by_rank[first]), meaning(by_rank[other])
-            if ours == theirs:
+            ours, theirs = said(by_rank[first]), said(by_rank[other])
+            if ours.text == theirs.text:
                 continue
             order = orders.setdefault((group, first, other), OrderOfCalls())
             if circle := order.differ(ours, theirs, sequence):
@@ -103,6 +102,8 @@ def _other_order(
     return None
 
 
-def meaning(operation: Operation) -> tuple[Any, ...]:
-    """What must not change places: the operation, and the text of the reader's call."""
-    return (*(value(operation) for value in EQUAL.values()), operation.origin.text)
+def said(operation: Operation) -> Said:
+    """What must not change places: the operation and the texts of the reader's calls."""
+    sites = (operation.origin, *operation.callers)
+    texts = (*(value(operation) for value in EQUAL.values()), *(site.said for site in sites))
+    return Said(texts, tuple(map(str, sites)))

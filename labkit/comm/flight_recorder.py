@@ -9,7 +9,7 @@ rank is blocked. It is gone when the process dies.
     _dump_fr_trace         all that it knows, as a pickle of plain data
 
 On a cluster the same record comes as a file per rank when a collective times out
-(TORCH_NCCL_DUMP_ON_TIMEOUT=1, TORCH_NCCL_DEBUG_INFO_TEMP_FILE), read by `torchfrtrace`.
+(TORCH_NCCL_DUMP_ON_TIMEOUT=1, TORCH_FR_DUMP_TEMP_FILE), read by `torchfrtrace`.
 https://docs.pytorch.org/tutorials/unstable/flight_recorder_tutorial.html
 """
 

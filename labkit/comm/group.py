@@ -27,9 +27,10 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from labkit.comm import flight_recorder
-from labkit.comm.journal import Journal, NoJournal
+from labkit.comm.journal import Journal
 from labkit.comm.library_collectives import LibraryCollectives
 from labkit.comm.neighbours import NOBODY, Neighbours
+from labkit.comm.no_journal import NoJournal
 from labkit.comm.not_a_member import NotAMember
 from labkit.comm.point_to_point import PointToPoint
 from labkit.comm.rooted_collectives import RootedCollectives
@@ -67,6 +68,11 @@ class Group(PointToPoint, LibraryCollectives, RootedCollectives):
             device = torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
             _WORLDS[process_group] = cls(process_group, ranks, device, NoJournal())
         return _WORLDS[process_group]
+
+    def compare_what_is_left(self) -> None:
+        """At the end of a run: compare the last operations of all groups. Raises Disagreement."""
+        for agreement in self._neighbours.agreements:
+            agreement.compare_what_is_left()
 
     def recorded_past_the_groups(self) -> list[flight_recorder.Entry]:
         """Collectives of this process, if it handed over some without a Group: torch's record."""

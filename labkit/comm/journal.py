@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import astuple
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import NamedTuple
@@ -24,7 +25,7 @@ from typing import NamedTuple
 import torch
 
 from labkit.comm.call_text import call_text
-from labkit.comm.operation import P2P_KINDS
+from labkit.comm.operation import P2P_KINDS, Site
 from labkit.comm.record import (
     BLOCKING,
     DONE_AT,
@@ -43,14 +44,16 @@ _COMM = os.path.dirname(os.path.abspath(__file__)) + os.sep
 # Frames in these trees are never "the reader's own line".
 _LABKIT = os.path.dirname(os.path.dirname(_COMM)) + os.sep
 MACHINERY = (_LABKIT, os.path.dirname(torch.__file__) + os.sep)
+_LAUNCH = os.path.join(_LABKIT, "launch") + os.sep
 
 
 class Call(NamedTuple):
-    """Who calls a group: the numbers of two sites, and the text of the reader's own call."""
+    """Who calls a group: the numbers of its site and of the reader's lines, and what those say."""
 
     site: int
     origin: int
     text: str
+    lines: str
 
 
 class Journal:
@@ -66,7 +69,7 @@ class Journal:
         self.num_collectives = 0
         self._lock = threading.Lock()
         self._names: dict[object, int] = {}
-        self._calls: dict[tuple[int, ...], tuple[Call, CodeType, CodeType]] = {}
+        self._calls: dict[tuple[int, ...], tuple[Call, list[CodeType]]] = {}
 
     def _mapped(self, num_records: int) -> mmap.mmap:
         self._file.truncate(num_records * RECORD.size)  # sparse: unused records take no disk
@@ -108,7 +111,7 @@ class Journal:
 
         call: who calls, from `caller`; asked here where not given.
         """
-        site, origin, _ = call or self.caller()
+        site, origin, _, _ = call or self.caller()
         self.num_collectives += kind not in P2P_KINDS
         now = time.monotonic()
         return self._append(
@@ -164,67 +167,36 @@ class Journal:
         self.done(record)
 
     def caller(self) -> Call:
-        """The line that called the group, and the reader's own line."""
-        site = _first_outside(sys._getframe(1), (_COMM,))
-        origin = _first_outside(site, MACHINERY) or site
-        if site is None or origin is None:
-            nowhere = self._name("site", ("?", 0, "?", ""))
-            return Call(nowhere, nowhere, "")
+        """The line that called the group, and the reader's own lines that led there."""
+        frames = _frames_outside(sys._getframe(1))
         # Code is looked up by identity: equal code in two files compares as equal. It is kept, so
         # that no other code can come to have the same identity.
-        key = (id(site.f_code), site.f_lasti, id(origin.f_code), origin.f_lasti)
+        key = tuple(part for frame in frames for part in (id(frame.f_code), frame.f_lasti))
         known = self._calls.get(key)
         if known is None:
-            text = call_text(origin.f_code, origin.f_lasti)
+            sites = [_site(frame) for frame in frames]
+            own = [site for site in sites if not site.file.startswith(MACHINERY)] or sites[-1:]
             call = Call(
-                self._site(site, call_text(site.f_code, site.f_lasti)),
-                self._site(origin, text),
-                text or str(origin.f_lineno),
+                self._name("site", astuple(sites[0])),
+                self._name("path", tuple(astuple(site) for site in own)),
+                "\n".join(site.said for site in own),
+                "\n".join(map(str, own)),
             )
-            known = self._calls[key] = (call, site.f_code, origin.f_code)
+            known = self._calls[key] = (call, [frame.f_code for frame in frames])
         return known[0]
 
-    def _site(self, frame: FrameType, text: str) -> int:
-        code = frame.f_code
-        return self._name("site", (code.co_filename, frame.f_lineno, code.co_name, text))
 
-
-def _first_outside(frame: FrameType | None, folders: tuple[str, ...]) -> FrameType | None:
-    """The innermost frame whose code lies in none of these folders."""
-    while frame is not None and frame.f_code.co_filename.startswith(folders):
+def _frames_outside(frame: FrameType | None) -> list[FrameType]:
+    """From the line that called the group out to the function that runs on the rank."""
+    while frame is not None and frame.f_code.co_filename.startswith(_COMM):
         frame = frame.f_back
-    return frame
+    frames = []
+    while frame is not None and not frame.f_code.co_filename.startswith(_LAUNCH):
+        frames.append(frame)
+        frame = frame.f_back
+    return frames or [sys._getframe(1)]
 
 
-class NoJournal(Journal):
-    """A journal that writes nothing: for groups outside of `labkit.run`, such as under torchrun."""
-
-    num_collectives = 0
-
-    def __init__(self) -> None:
-        """Nothing to open."""
-
-    def group(self, name: str, ranks: tuple[int, ...]) -> int:
-        """Nothing is entered."""
-        return 0
-
-    def caller(self) -> Call:
-        """Nobody is looked up."""
-        return Call(0, 0, "")
-
-    def post(self, *args: object, **fields: object) -> int:
-        """Nothing is written."""
-        return 0
-
-    def begin_region(self, name: str) -> int:
-        """Nothing is written."""
-        return 0
-
-    def waiting(self, record: int) -> None:
-        """Nothing is written."""
-
-    def done(self, record: int) -> None:
-        """Nothing is written."""
-
-    def failed(self, record: int) -> None:
-        """Nothing is written."""
+def _site(frame: FrameType) -> Site:
+    code = frame.f_code
+    return Site(code.co_filename, frame.f_lineno, code.co_name, call_text(code, frame.f_lasti))

@@ -11,12 +11,12 @@ import torch
 import torch.distributed as dist
 
 from labkit.comm import staging
-from labkit.comm.agreement import Agreement, meaning
+from labkit.comm.agreement import Agreement, hashed
 from labkit.comm.difference import equal_shape
 from labkit.comm.disagreement import Disagreement
 from labkit.comm.journal import Journal
 from labkit.comm.neighbours import NOBODY, Neighbours
-from labkit.comm.pending import Pending
+from labkit.comm.pending import Pending, mark
 from labkit.comm.record import NO_PEER
 from labkit.comm.wire_bytes import WireBytes
 
@@ -85,13 +85,14 @@ class Member:
 
         Raises Disagreement.
         """
+        self._agreement.require_in_step()
         self._num_collectives += 1
         sequence = self._num_collectives
         root = NO_PEER if peer is None else self.ranks[peer]
         call = self._journal.caller()
-        meant = meaning(kind, root, reduce, x.dtype, equal_shape(kind, x.shape))
+        meant = hashed(kind, root, reduce, x.dtype, equal_shape(kind, x.shape))
         # Said, written into the journal, and only then compared: whoever comes later finds both.
-        self._agreement.declare(sequence, meant, meaning(call.text))
+        self._agreement.declare(sequence, meant, hashed(call.text), hashed(call.lines))
         if splits is not None:
             self._agreement.declare_rows(sequence, *splits)
         record = self._journal.post(
@@ -111,10 +112,15 @@ class Member:
             self._agreement.compare(sequence)
             if splits is not None:
                 self._agreement.compare_rows(sequence)
-        except Disagreement:
-            self._journal.failed(record)
+        except Disagreement as why:
+            self._refuse(record, why)
             raise
         return record
+
+    def _refuse(self, record: int, why: Disagreement) -> None:
+        """This operation is not carried out, and nor is any later one of this group."""
+        self._journal.failed(record)
+        self._agreement.refuse(why)
 
     def _started(
         self,
@@ -126,8 +132,9 @@ class Member:
         """Hand the operation to the backend; its result, or a Pending when not `blocking`."""
         try:
             work = start()
-        except BaseException:
+        except BaseException as error:
             self._journal.failed(record)
+            mark(error)
             raise
         pending = Pending(work, finish, self._journal, record, self._in_flight)
         return pending.complete() if blocking else pending

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from labkit.comm import disagreement
 from labkit.comm.difference import ADVICE, Difference
@@ -13,7 +14,10 @@ from labkit.comm.disagreement import Disagreement
 from labkit.comm.operation import Operation, Timeline
 from labkit.comm.read_journal import read_journal
 
-_PATIENCE_S = 1.0
+if TYPE_CHECKING:
+    from labkit.comm.agreement import Agreement
+
+_PATIENCE_S = 10.0  # the other's process may be stopped between its two notes
 
 
 @dataclass(frozen=True)
@@ -23,6 +27,8 @@ class Neighbours:
     ranks: frozenset[int]
     tables: Path
     journals: Path
+    agreements: list[Agreement] = field(default_factory=list, compare=False)
+    """Of the groups that compare what they mean; each enters itself."""
 
 
 NOBODY = Neighbours(frozenset(), Path(), Path())

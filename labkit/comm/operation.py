@@ -23,6 +23,11 @@ class Site:
     def __str__(self) -> str:
         return f"{self.file}:{self.line}"
 
+    @property
+    def said(self) -> str:
+        """The call's text, or its line where the text is not known."""
+        return self.text or f"line {self.line}"
+
 
 @dataclass(frozen=True, slots=True)
 class Operation:
@@ -64,6 +69,8 @@ class Operation:
     failed: bool
     splits: tuple[tuple[int, ...], tuple[int, ...]] | None = None
     """Of an all_to_all: rows sent to, and received from, each member."""
+    callers: tuple[Site, ...] = ()
+    """The reader's lines that led to `origin`, out to the function that runs on the rank."""
 
     @property
     def is_collective(self) -> bool:

@@ -9,6 +9,20 @@ from labkit.comm.journal import Journal
 Result = TypeVar("Result")
 
 
+def mark(error: BaseException) -> None:
+    """Note on an error that it came out of a communication: mostly a consequence, not a cause."""
+    error.came_from_a_communication = True  # type: ignore[attr-defined]
+
+
+def is_marked(error: BaseException | None) -> bool:
+    """Whether the error, or the one that it was raised from, came out of a communication."""
+    while error is not None:
+        if getattr(error, "came_from_a_communication", False):
+            return True
+        error = error.__cause__
+    return False
+
+
 class _State(enum.Enum):
     IN_FLIGHT = enum.auto()
     DONE = enum.auto()
@@ -64,7 +78,8 @@ class Pending(Generic[Result]):
                 self._work.wait()
             assert self._finish is not None
             self._result = self._finish()
-        except BaseException:
+        except BaseException as error:
+            mark(error)
             self._state = _State.FAILED
             self._journal.failed(self._record)
             self._in_flight.discard(self)

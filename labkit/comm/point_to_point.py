@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from labkit.comm import checks
-from labkit.comm.agreement import RECEIVER, SENDER, meaning
+from labkit.comm.agreement import RECEIVER, SENDER, hashed
 from labkit.comm.disagreement import Disagreement
 from labkit.comm.member import Member
 from labkit.comm.pending import Pending
@@ -76,8 +76,9 @@ class PointToPoint(Member):
         self, kind: str, peer: int, number: int, x: torch.Tensor, blocking: bool
     ) -> int:
         """Enter one end of a message in the journal, if the other end fits it."""
+        self._agreement.require_in_step()
         role = SENDER if kind == "send" else RECEIVER
-        self._agreement.declare_message(peer, role, number, meaning(x.dtype, x.shape))
+        self._agreement.declare_message(peer, role, number, hashed(x.dtype, x.shape))
         record = self._journal.post(
             kind,
             self._journal_group,
@@ -90,7 +91,7 @@ class PointToPoint(Member):
         )
         try:
             self._agreement.compare_message(peer, role, number)
-        except Disagreement:
-            self._journal.failed(record)
+        except Disagreement as why:
+            self._refuse(record, why)
             raise
         return record

@@ -1,7 +1,9 @@
 """Reading a journal back: the records of journal.py as operations and regions."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from labkit.comm.operation import Operation, Region, Site, Timeline
 from labkit.comm.record import BLOCKING, FAILED, KINDS, NO_NAME, NO_PEER, RECORD, REDUCES
@@ -25,14 +27,22 @@ def read_journal(path: Path, first: int = 0) -> Timeline:
     for index, fields in enumerate(RECORD.iter_unpack(unseen), start=first):
         if fields[0] == 0:
             break
-        if KINDS[fields[0] - 1] == "region":
-            timeline.regions.append(Region(names[fields[7]], fields[14], fields[16] or None))
+        entry = parse(index, fields, names)
+        if isinstance(entry, Region):
+            timeline.regions.append(entry)
         else:
-            timeline.operations.append(_operation(index, fields, names))
+            timeline.operations.append(entry)
     return timeline
 
 
-def _operation(index: int, fields: tuple, names: list) -> Operation:
+def parse(index: int, fields: tuple, names: Sequence[Any]) -> Operation | Region:
+    """One record; `names`: those in the file of names, by number."""
+    if KINDS[fields[0] - 1] == "region":
+        return Region(names[fields[7]], fields[14], fields[16] or None)
+    return _operation(index, fields, names)
+
+
+def _operation(index: int, fields: tuple, names: Sequence[Any]) -> Operation:
     kind, flags, reduce, group, dtype, sequence, peer, shape, splits, site, origin = fields[:11]
     payload_bytes, sent_bytes, received_bytes, posted_s, waited_s, done_s = fields[11:]
     group_name, ranks = names[group]
@@ -51,12 +61,13 @@ def _operation(index: int, fields: tuple, names: list) -> Operation:
         sent_bytes=sent_bytes,
         received_bytes=received_bytes,
         site=Site(*names[site]),
-        origin=Site(*names[origin]),
+        origin=Site(*names[origin][0]),
         posted_s=posted_s,
         waited_s=waited_s or None,
         done_s=done_s or None,
         failed=bool(flags & FAILED),
         splits=None if splits == NO_NAME else _splits(names[splits]),
+        callers=tuple(Site(*each) for each in names[origin][1:]),
     )
 
 

@@ -1,7 +1,8 @@
 """The journal's format on disk: one fixed-size record per operation.
 
 rank-2.journal   84 bytes per operation: numbers, times
-rank-2.names     one JSON line per name: its number is its line
+rank-2.names     one JSON line per name: its number is its line; `origin` names a list of sites,
+                 the reader's lines from the call outwards
 """
 
 import struct

@@ -23,6 +23,7 @@ from labkit.comm.environment import Environment
 from labkit.comm.interface import address_towards
 
 _AGAIN_S = 0.05
+_LINE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,8 @@ class Place:
     """Where the ranks of this host leave notes for each other."""
     next_attempt: int
     """By the attempts that this host has seen."""
+    objection: str
+    """Why its folder of the Run is not for this job; empty where it is."""
     num_gpus: int
     nonce: str
 
@@ -69,19 +72,22 @@ class RollCall:
 
 def answer(
     environment: Environment,
+    store: dist.Store,
     *,
     door: int,
     folder: str,
     next_attempt: int,
+    objection: str = "",
     num_gpus: int,
     timeout_s: float,
 ) -> tuple[RollCall, Board]:
     """Take part in the roll call; returns when all ranks have.
 
-    Raises RuntimeError when they have not within `timeout_s`.
+    store: of the job, from `open_store`. Raises RuntimeError when they have not within `timeout_s`,
+    and on all hosts where one objects.
     """
     deadline = time.monotonic() + timeout_s
-    store = dist.PrefixStore("labkit", open_store(environment, timeout_s))
+    store = dist.PrefixStore("labkit", store)
     me = Place(
         rank=environment.rank,
         host_number=environment.host_number,
@@ -93,13 +99,22 @@ def answer(
         door=door,
         folder=folder,
         next_attempt=next_attempt,
+        objection=objection,
         num_gpus=num_gpus,
         nonce=secrets.token_hex(8),
     )
     note = json.dumps(dataclasses.asdict(me))
     call = _lead if environment.rank == 0 else _follow
-    name, places = call(store, environment, note, deadline)
-    return RollCall(name, [Place(**place) for place in places]), Board(store, name)
+    name, found = call(store, environment, note, deadline)
+    places = [Place(**place) for place in found]
+    for place in places:
+        if place.objection:
+            raise RuntimeError(f"on host {place.host}, {place.objection}")
+    return RollCall(name, places), Board(lambda: _line(environment), name)
+
+
+def _line(environment: Environment) -> dist.Store:
+    return dist.PrefixStore("labkit", open_store(environment, _LINE_S, is_guest=True))
 
 
 def _lead(

@@ -1,8 +1,20 @@
-"""Which attempt of a job this is: torchrun starts ranks anew after a failure."""
+"""Which attempt of a job this is: torchrun starts ranks anew after a failure.
+
+A folder of a Run belongs to one job: the file `job` in it has the job's name. Were it to count
+attempts of several jobs, the first start of a new one would take up an old one's checkpoint.
+"""
 
 import os
+import secrets
+from pathlib import Path
+
+import torch.distributed as dist
+
+from labkit.comm.environment import Environment
+from labkit.launch.saved_run import attempts
 
 _VARIABLE = "LABKIT_ATTEMPT"
+_NO_NAME = "none"  # what torchrun calls a job without --rdzv-id
 
 
 def attempt() -> int:
@@ -17,3 +29,34 @@ def attempt() -> int:
 def remember_attempt(number: int) -> None:
     """For the ranks that this process is about to fork."""
     os.environ[_VARIABLE] = str(number)
+
+
+def name_of_job(environment: Environment, store: dist.Store) -> str:
+    """The --rdzv-id; for a job without one, a name that lives as long as torchrun's store."""
+    if environment.run_id != _NO_NAME:
+        return environment.run_id
+    own = f"{_NO_NAME} (no --rdzv-id), {secrets.token_hex(8)}"
+    return bytes(store.compare_set("labkit/job", "", own)).decode()
+
+
+def objection(out: Path, job: str) -> str:
+    """Why `job` cannot keep its attempts in the folder `out`; empty where it can."""
+    if not attempts(out):
+        return ""
+    path = out / "job"
+    theirs = path.read_text() if path.exists() else ""
+    if theirs == job:
+        return ""
+    whose = f"job {theirs}" if theirs else "no job of torchrun, or of an older labkit"
+    return (
+        f"the folder {out} holds a Run of {whose}, and this is job {job}: name another folder "
+        "with --out, or delete that one. (To go on with an interrupted job, give its --rdzv-id)"
+    )
+
+
+def claim(out: Path, job: str) -> None:
+    """Write the job's name into the folder, which is made where it is missing."""
+    out.mkdir(parents=True, exist_ok=True)
+    half = out / f"job.{os.getpid()}.part"
+    half.write_text(job)
+    os.replace(half, out / "job")

@@ -1,8 +1,8 @@
 """The attendant of a rank under torchrun: from its start to its entry in the Run's folder.
 
-    RUNNING ------> RETURNED, waiting for the others' return --> all have: done, exit 0
-       |                                |
-       +-- it fails, another rank fails, a host is gone --> record, verdict, exit 1
+    RUNNING ------> RETURNED, waiting for rank 0's word --> all have returned: exit 0
+       |                |       +-- rank 0's host does not answer: finished, unconfirmed, exit 3
+       +----------------+-- it fails, another rank fails, a host is gone --> verdict, exit 1
 
 Everything it knows of its own rank comes from a Supervisor, as in `labkit.run`; of the others it
 knows what they pin to the board, and who answers a knock at the door.
@@ -16,6 +16,7 @@ from pathlib import Path
 
 from labkit.comm.board import Board
 from labkit.comm.read_journal import read_journal
+from labkit.comm.words import ranks_named
 from labkit.launch import host_verdict, post_mortem, records, stored_value
 from labkit.launch.door import knock
 from labkit.launch.fork import fork_rank
@@ -25,14 +26,18 @@ from labkit.launch.rank_record import Record
 from labkit.launch.report import Returned
 from labkit.launch.stage import Stage
 from labkit.launch.supervise import Rank, Supervisor
-from labkit.launch.verdict_record import RunVerdict
+from labkit.launch.verdict_record import UNCONFIRMED, RunVerdict
 
 _LOOK_S = 0.1
-_ASK_EVERY_S = 0.5
+_SIGN_EVERY_S = 2.0
 _KNOCK_EVERY_S = 2.0
 _KNOCK_AGAIN_S = 0.5
 _KNOCK_WAIT_S = 1.5
 _KNOCKS = 3
+_GOOD, _FAILED = "good", "failed"
+_NO_ANSWER = "the host of rank 0, which compares what all ranks did, does not answer any more"
+UNCONFIRMED_CODE = 3
+"""The exit code of a rank that has returned in a run that nobody can say is good."""
 
 
 class Attendant:
@@ -50,15 +55,15 @@ class Attendant:
         self._supervisor = Supervisor([self._rank], directory)
         self._next_knock_s = time.monotonic() + _KNOCK_EVERY_S
         self._num_unanswered = 0
-        self._next_question_s = 0.0
+        self._outcome = board.look_for("outcome")  # after the fork: it is a thread
 
     def attend(self) -> int:
         """Stay until the run is over; the exit code."""
         try:
             while self._rank.is_active and not self._has_failed():
                 self._listen()
-            if self._rank.stage is Stage.RETURNED and self._all_return():
-                return self._conclude()
+            if self._rank.stage is Stage.RETURNED:
+                return self._confirm()
             return self._fail()
         finally:
             self._rank.output.finish()
@@ -72,10 +77,7 @@ class Attendant:
 
     def _has_failed(self) -> bool:
         """Another rank has said so, or the next host does not answer any more."""
-        if time.monotonic() < self._next_question_s:
-            return False
-        self._next_question_s = time.monotonic() + _ASK_EVERY_S
-        return bool(self.board.count("failed")) or self._next_host_is_gone()
+        return self._outcome.text is not None or self._next_host_is_gone()
 
     def _next_host_is_gone(self) -> bool:
         """The first rank of each host knocks at the next one's: nobody is knocked at by all."""
@@ -92,37 +94,64 @@ class Attendant:
         self._next_knock_s = time.monotonic() + pause_s
         return self._num_unanswered >= _KNOCKS
 
-    def _all_return(self) -> bool:
-        """Wait until every rank has returned; False when one will not."""
-        record = self._record()
-        records.hand_over(record, self.spec.call, self.board, self.folder)
-        self.board.count("returned", 1)
-        while self.board.count("returned") != self.spec.world_size:
-            if self._has_failed() or self.board.is_lost:
-                return False
-            self._listen()
-        return True
-
-    def _conclude(self) -> int:
-        """All have returned. Rank 0 compares what they did, across hosts; all say the same."""
+    def _confirm(self) -> int:
+        """This rank has returned: wait for what rank 0 says when all have, and has compared."""
         spec, board = self.spec, self.board
+        record, is_handed_over = self._record(), False
+        all_have = None
         if spec.rank == 0:
-            collected = records.collect(spec.call, board, self.folder)
-            fault = post_mortem.mismatch(collected)
-            note = b"" if fault is None else fault.as_bytes()
-            board.post("done", note)
-        else:
-            while (answer := board.read("done")) is None and not board.is_lost:
-                self._listen()
-            note = answer or b""
-        if not note:
+            all_have = board.look_for_all([f"returned/{each.rank}" for each in spec.call.places])
+        next_sign_s = 0.0
+        while self._outcome.text is None:
+            if self._next_host_is_gone() and self._outcome.text is None:
+                return self._fail()
+            if time.monotonic() >= next_sign_s:
+                if not is_handed_over:
+                    is_handed_over = records.hand_over(
+                        record, spec.call, board, self.folder
+                    ) and board.post(f"returned/{spec.rank}", b"")
+                if not board.is_there():
+                    host_verdict.unconfirmed(_NO_ANSWER, spec, self.folder)
+                    return UNCONFIRMED_CODE
+                next_sign_s = time.monotonic() + _SIGN_EVERY_S
+            if all_have is not None and all_have.text is not None:
+                board.settle("outcome", self._compared())
+                all_have = None
+            self._listen()
+        return self._end(self._outcome.text.decode())
+
+    def _compared(self) -> str:
+        """On rank 0, when all have returned: what they did, compared across hosts."""
+        call = self.spec.call
+        collected = records.collect(call, self.board, self.folder)
+        verdict = post_mortem.mismatch(collected)
+        absent = [
+            place.rank
+            for place in call.places
+            if place.rank not in collected or collected[place.rank].is_cut
+        ]
+        if verdict is None and absent:
+            text = (
+                f"all ranks have finished, but what they called is not compared: the records of "
+                f"{ranks_named(absent)} have not come, or are too large to travel"
+            )
+            verdict = RunVerdict(text, kind=UNCONFIRMED)
+        return _GOOD if verdict is None else verdict.as_bytes().decode()
+
+    def _end(self, outcome: str) -> int:
+        """All of one mind: good, failed, or the verdict of rank 0."""
+        if outcome == _GOOD:
             return 0
-        host_verdict.repeat(RunVerdict.from_bytes(note), spec, self.folder)
-        return 1
+        if outcome == _FAILED:
+            return self._fail()
+        verdict = RunVerdict.from_bytes(outcome.encode())
+        host_verdict.repeat(verdict, self.spec, self.folder)
+        return UNCONFIRMED_CODE if verdict.kind == UNCONFIRMED else 1
 
     def _fail(self) -> int:
         """Leave what is known of this rank, and see to it that this host has a verdict."""
-        order = self.board.count("failed", 1) or 0
+        order = self.board.count("failed") or 0
+        self.board.settle("outcome", _FAILED)
         self._supervisor.examine()
         record = self._record(order if self._supervisor.has_failed else 0)
         records.hand_over(record, self.spec.call, self.board, self.folder)

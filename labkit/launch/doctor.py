@@ -9,8 +9,9 @@ In this order, and the first that fits is the verdict:
     under way   all that is needed has been posted: data is moving, or the network is not
     busy        nobody waits
 
-The first three are proofs: what these ranks wait for cannot come. (Unless a rank has threads that
-communicate, too; the watch allows for that.) The others may still end well.
+The first three are proofs: what these ranks wait for cannot come. Unless the rank that should
+bring it has other threads, which may still do so: then it is told, and the run goes on. The others
+may end well.
 """
 
 from __future__ import annotations
@@ -24,11 +25,9 @@ from labkit.comm.difference import ADVICE
 from labkit.comm.flight_recorder import is_foreign
 from labkit.comm.words import listed, named, places, ranks_named, verb
 from labkit.launch import advice, sources
-from labkit.launch.position import plural, position, position_of, summary
+from labkit.launch.position import plural, position_of
 from labkit.launch.stage import Stage
 from labkit.launch.waiting import View, Wait, circle, waits
-
-__all__ = ["Fault", "Stage", "Verdict", "View", "diagnose", "position", "summary"]
 
 _MOST_SHOWN = 8
 
@@ -43,11 +42,6 @@ class Fault(Enum):
     UNDER_WAY = "under way"
     BUSY = "busy"
 
-    @property
-    def is_final(self) -> bool:
-        """What is waited for cannot come any more."""
-        return self in (Fault.MISMATCH, Fault.LEFT, Fault.CIRCLE)
-
 
 @dataclass(frozen=True)
 class Verdict:
@@ -60,6 +54,8 @@ class Verdict:
     """What to do about it, or where to look."""
     ranks: tuple[int, ...] = ()
     """Whose code to look at first."""
+    is_proof: bool = False
+    """Whether the run cannot end any more."""
 
     def __str__(self) -> str:
         """The sentence, and the advice on a line of its own."""
@@ -71,11 +67,16 @@ def diagnose(views: Sequence[View]) -> Verdict:
     operations = [Timeline([*view.operations, *view.recorded.operations]) for view in views]
     if difference := disagreement.find(operations):
         text, todo = difference.text(sources.place), ADVICE[difference.aspect]
-        return Verdict(Fault.MISMATCH, text, todo, tuple(difference.odd_ranks))
+        return Verdict(Fault.MISMATCH, text, todo, tuple(difference.odd_ranks), is_proof=True)
+    return diagnose_waits(views)
+
+
+def diagnose_waits(views: Sequence[View]) -> Verdict:
+    """The same, but for mismatches: these need a look at every operation of the run."""
     found = waits(views)
     return (
         _left(views, found)
-        or _circle(found)
+        or _circle(views, found)
         or _slow(views, found)
         or _under_way(found)
         or _busy(views)
@@ -93,11 +94,11 @@ def _left(views: Sequence[View], found: Mapping[int, Wait]) -> Verdict | None:
             absent = _together_said(gone, [position_of(views[rank]) for rank in gone])
             text = f"{_waiting(_together(wait, found))}; {listed(absent)}, without {without}"
             todo = advice.COUNT_CALLS if operation.is_collective else advice.COUNT_MESSAGES
-            return Verdict(Fault.LEFT, text, todo, tuple(gone))
+            return Verdict(Fault.LEFT, text, todo, tuple(gone), _cannot_bring(views, gone))
     return None
 
 
-def _circle(found: Mapping[int, Wait]) -> Verdict | None:
+def _circle(views: Sequence[View], found: Mapping[int, Wait]) -> Verdict | None:
     ring = circle(found)
     if not ring:
         return None
@@ -111,10 +112,14 @@ def _circle(found: Mapping[int, Wait]) -> Verdict | None:
     how = "for each other" if len(ring) == 2 else "in a circle, each for the next"
     text = f"{ranks_named(sorted(ranks))} wait {how}: {listed(steps)}"
     kinds = {wait.operation.kind for wait in ring}
-    todo = {frozenset(["send"]): advice.ALL_SEND, frozenset(["recv"]): advice.ALL_RECEIVE}
-    return Verdict(
-        Fault.CIRCLE, text, todo.get(frozenset(kinds), advice.MIXED), tuple(sorted(ranks))
-    )
+    todos = {frozenset(["send"]): advice.ALL_SEND, frozenset(["recv"]): advice.ALL_RECEIVE}
+    todo = todos.get(frozenset(kinds), advice.MIXED)
+    return Verdict(Fault.CIRCLE, text, todo, tuple(sorted(ranks)), _cannot_bring(views, ranks))
+
+
+def _cannot_bring(views: Sequence[View], ranks: Sequence[int]) -> bool:
+    """Whether these ranks have no other threads that may still post something."""
+    return not any(views[rank].stack.num_other_threads for rank in ranks)
 
 
 def _slow(views: Sequence[View], found: Mapping[int, Wait]) -> Verdict | None:

@@ -13,8 +13,8 @@ class Door:
     """This process's door, open from now until the process ends."""
 
     def __init__(self) -> None:
-        """Listen on a free port."""
-        self._socket = socket.create_server(("", 0), backlog=64)
+        """Listen on a free port, for IPv4 and, where this host has it, IPv6."""
+        self._socket = _listening()
         self._socket.setblocking(False)
         self.port: int = self._socket.getsockname()[1]
 
@@ -38,3 +38,12 @@ def knock(address: str, port: int, wait_s: float) -> str | None:
         return "has no such process any more"
     except OSError:
         return "does not answer"
+
+
+def _listening() -> socket.socket:
+    if socket.has_dualstack_ipv6():
+        with contextlib.suppress(OSError):  # IPv6 is there, but turned off
+            return socket.create_server(
+                ("", 0), family=socket.AF_INET6, backlog=64, dualstack_ipv6=True
+            )
+    return socket.create_server(("", 0), backlog=64)

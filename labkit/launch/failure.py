@@ -9,13 +9,13 @@ from __future__ import annotations
 import contextlib
 import pickle
 import re
-import signal as signals
 import time
 from typing import Any
 
 from labkit.comm import Disagreement, Timeline
 from labkit.comm.words import named, ranks_named
 from labkit.launch import doctor, position, sources, stacks
+from labkit.launch.cause_of_death import cause_of_death
 from labkit.launch.doctor import Fault, Verdict
 from labkit.launch.errors import Deadlock, Interrupted, Mismatch, RankError, RunError, RunTimeout
 from labkit.launch.report import Raised
@@ -110,9 +110,7 @@ def _blame(supervisor: Supervisor, number: int) -> tuple[bool, bool, float]:
     """
     rank = supervisor.ranks[number]
     died = rank.stage is Stage.DIED
-    operations = supervisor.timeline[number].operations
-    has_failed = any(operation.failed for operation in operations)
-    is_consequence = not died and has_failed and not _has_found_a_mismatch(rank)
+    is_consequence = isinstance(rank.report, Raised) and rank.report.came_from_a_communication
     return (is_consequence, not died, rank.ended_s)
 
 
@@ -120,22 +118,7 @@ def _what_happened(number: int, rank: Rank) -> str:
     if isinstance(rank.report, Raised):
         where = "" if rank.report.site is None else f" at {sources.place(rank.report.site)}"
         return f"rank {number} raised {rank.report.type_name}{where}: {rank.report.message}"
-    return f"rank {number} died: {_cause_of_death(rank)}"
-
-
-def _cause_of_death(rank: Rank) -> str:
-    code = rank.process.process.exitcode
-    if code is None:
-        return "its process is gone"
-    if code >= 0:
-        return f"its process exited with code {code}, past the launcher (os._exit?)"
-    name = signals.Signals(-code).name if -code in set(signals.Signals) else f"signal {-code}"
-    hint = {
-        "SIGKILL": "; from outside, or by the system when memory ran out",
-        "SIGABRT": "; an error in C++ that Python could not catch, see its last words",
-        "SIGSEGV": "; a crash in C++, see its last words",
-    }
-    return f"its process was ended by {name}{hint.get(name, '')}"
+    return f"rank {number} died: {cause_of_death(rank.process.process.exitcode)}"
 
 
 def _trace(rank: Rank, stack: str) -> str:
@@ -157,7 +140,7 @@ def _consequence(supervisor: Supervisor, number: int) -> str:
         where = f" in {named(broken[0])} ({sources.place(broken[0].origin)})" if broken else ""
         return f"raised {rank.report.type_name}{where}: {said}"
     if rank.stage is Stage.DIED:
-        return f"died: {_cause_of_death(rank)}"
+        return f"died: {cause_of_death(rank.process.process.exitcode)}"
     return _positions(supervisor)[number]
 
 

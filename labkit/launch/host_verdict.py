@@ -16,7 +16,7 @@ from labkit.comm.board import Board
 from labkit.launch import post_mortem, records
 from labkit.launch.door import knock
 from labkit.launch.hosted_rank import HostedSpec
-from labkit.launch.verdict_record import RunVerdict
+from labkit.launch.verdict_record import UNCONFIRMED, RunVerdict
 
 _WRITTEN_WITHIN_S = 15.0
 
@@ -32,9 +32,20 @@ def see_to_it(spec: HostedSpec, board: Board, folder: Path) -> None:
 
 
 def repeat(verdict: RunVerdict, spec: HostedSpec, folder: Path) -> None:
-    """Return when this host has this verdict, which rank 0 has given."""
+    """Return when this host has this verdict, or one that was here before it."""
     if not _has_verdict(spec, folder):
         pronounce(verdict, spec, folder)
+
+
+def unconfirmed(why: str, spec: HostedSpec, folder: Path) -> None:
+    """This rank has returned, and nobody can say whether the run is good: say just that."""
+    host = spec.call.places[spec.rank].host
+    text = (
+        f"rank {spec.rank}, on host {host}, has finished, but it is not confirmed that the run is "
+        f"good: {why}. What the ranks of this host returned is in {folder.parent}: "
+        "Run.load(..., partial=True) opens it"
+    )
+    repeat(RunVerdict(text, kind=UNCONFIRMED), spec, folder)
 
 
 def _has_verdict(spec: HostedSpec, folder: Path) -> bool:

@@ -29,15 +29,19 @@ def doing(view: View) -> str:
         after = f"after {named(last)}"
     elif num_foreign:
         after = f"after {num_foreign} collectives of torch.distributed"
-    return f"{'computes' if view.stage is Stage.RUNNING else view.stage.value} {after}"
+    if last is not None and last.failed:
+        after += ", which failed there"
+    if view.stage is not Stage.RUNNING:
+        return f"{view.stage.value} {after}"
+    return f"{'sleeps or blocks' if view.recorded.is_idle else 'computes'} {after}"
 
 
 def place_of(view: View) -> str:
     """The reader's line that a rank is at, or was at when it last communicated; maybe empty."""
     if view.stage in (Stage.STARTING, Stage.IDLE):
         return ""
-    if view.waits_in is None and view.stage is Stage.RUNNING and view.site is not None:
-        return sources.place(view.site)
+    if view.waits_in is None and view.stage is Stage.RUNNING and view.stack.site is not None:
+        return sources.place(view.stack.site)
     operation = view.waits_in or _last(view)
     return "" if operation is None else sources.place(operation.origin)
 
@@ -101,6 +105,7 @@ def _passed(operation: Operation) -> str:
 
 def plural(where: str, ranks: Sequence[int]) -> str:
     """`waits` becomes `wait` for several ranks, and so on."""
+    where = where.replace("sleeps or blocks", "sleep or block") if len(ranks) > 1 else where
     first, _, rest = where.partition(" ")
     inflected = ("waits", "computes", "was", "is")
     return f"{verb(ranks, first)} {rest}" if first in inflected else where

@@ -16,12 +16,15 @@ from labkit.comm.roll_call import Place, RollCall
 from labkit.comm.words import listed, ranks_named
 from labkit.launch import doctor, sources
 from labkit.launch import position as positions
+from labkit.launch.cause_of_death import cause_of_death
 from labkit.launch.rank_record import Failure, Record
 from labkit.launch.report import Raised
 from labkit.launch.stage import Stage
 from labkit.launch.supervise import Rank
 from labkit.launch.verdict_record import RunVerdict
 from labkit.launch.waiting import View
+
+_WATCHDOG = "Watchdog caught collective operation timeout"
 
 
 def position(stage: Stage, timeline: Timeline) -> str:
@@ -50,14 +53,20 @@ def failure(rank: Rank, timeline: Timeline) -> Failure | None:
     if rank.stage is not Stage.DIED:
         return None
     code = rank.process.process.exitcode
-    return Failure("ProcessDied", _cause_of_death(code), exit_code=code)
+    return Failure(
+        "ProcessDied",
+        cause_of_death(code),
+        exit_code=code,
+        is_consequence=code == -signal.SIGABRT and _was_ended_while_it_waited(rank, timeline),
+    )
 
 
-def _cause_of_death(code: int | None) -> str:
-    if code is None or code >= 0:
-        return f"its process exited with code {code}, past the launcher"
-    known = -code in set(signal.Signals)
-    return f"its process was ended by {signal.Signals(-code).name if known else f'signal {-code}'}"
+def _was_ended_while_it_waited(rank: Rank, timeline: Timeline) -> bool:
+    """nccl's watchdog aborts a rank whose collective does not end: another rank is the cause."""
+    collectives = [each for each in timeline.operations if each.is_collective]
+    last = collectives[-1] if collectives else None
+    is_open = last is not None and last.done_s is None and not last.failed
+    return is_open or _WATCHDOG in rank.output.log
 
 
 def of(call: RollCall, found: Mapping[int, Record], gone: Mapping[int, str]) -> RunVerdict:
@@ -132,7 +141,7 @@ def _of_waiting(found: Mapping[int, Record], world_size: int) -> RunVerdict:
     failed = [record for record in found.values() if record.failure is not None]
     if len(found) == world_size:
         diagnosis = doctor.diagnose([_before_it_failed(found[r]) for r in range(world_size)])
-        if diagnosis.fault.is_final:
+        if diagnosis.is_proof:
             return RunVerdict(str(diagnosis), kind="Deadlock")
     if not failed:
         return RunVerdict("the run was ended, and no rank that is left knows why")
@@ -146,8 +155,10 @@ def _of_waiting(found: Mapping[int, Record], world_size: int) -> RunVerdict:
 
 
 def _before_it_failed(record: Record) -> View:
-    """A rank whose operation ran into its timeout, as it was when it still waited."""
+    """A rank whose operation ran into its timeout, or that was ended, when it still waited."""
     operations = record.timeline.operations
+    if record.stage is Stage.DIED:
+        return View(Stage.RUNNING, operations)
     if record.failure is None or not operations or not operations[-1].failed:
         return View(record.stage, operations)
     waiting = dataclasses.replace(operations[-1], done_s=None, failed=False)

@@ -98,6 +98,7 @@ def settle_in(spec: RankSpec, output: Connection, lifeline: Connection) -> None:
 
 def _call(fn: Any, world: Group, args: Any, spec: RankSpec) -> Returned:
     value, report = measured(lambda: fn(world, *args), spec.device)
+    world.compare_what_is_left()
     try:
         dumped = payload.dump_value(value)
     except Exception as error:

@@ -60,6 +60,8 @@ class Record:
     value_kind: str = ""
     value: bytes = b""
     log: str = ""
+    is_cut: bool = False
+    """Timeline and log, too large to travel, stayed on the host of the rank."""
 
     def write(self, folder: Path) -> None:
         """Store the rank in `folder`, which is made where it is missing."""

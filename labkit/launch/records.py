@@ -6,27 +6,43 @@ import dataclasses
 import json
 import struct
 import time
+import zlib
 from pathlib import Path
 
+from labkit.comm import Timeline
 from labkit.comm.board import Board
 from labkit.comm.roll_call import Place, RollCall
 from labkit.launch.door import Door, knock
 from labkit.launch.rank_record import Record
 from labkit.launch.stored_value import LEFT_BEHIND
 
-_SIZES = struct.Struct("<QQ")
-_LARGEST_NOTE_BYTES = 64 * 2**20
+_SIZES = struct.Struct("<QQQ")
+LARGEST_NOTE_BYTES = 64 * 2**20
 _KNOCK_S = 2.0
 _GRACE_S = 8.0
 
 
-def hand_over(record: Record, call: RollCall, board: Board, folder: Path) -> None:
-    """Store the record on this host, and pin it to the board where rank 0 is on another."""
+def hand_over(record: Record, call: RollCall, board: Board, folder: Path) -> bool:
+    """Store the record on this host, and pin it to the board where rank 0 is on another.
+
+    False where it is not known to be on the board.
+    """
     record.write(folder)
-    if call.places[record.rank].host_number != call.places[0].host_number:
-        if len(record.value) > _LARGEST_NOTE_BYTES:
-            record = dataclasses.replace(record, value=b"", value_kind=LEFT_BEHIND)
-        board.post(f"record/{record.rank}", packed(record))
+    if call.places[record.rank].host_number == call.places[0].host_number:
+        return True
+    return board.post(f"record/{record.rank}", bounded(record, LARGEST_NOTE_BYTES))
+
+
+def bounded(record: Record, most_bytes: int) -> bytes:
+    """The record as a note of `most_bytes` at most; the value stays behind first."""
+    note = packed(record)
+    if len(note) > most_bytes:
+        record = dataclasses.replace(record, value=b"", value_kind=LEFT_BEHIND)
+        note = packed(record)
+    if len(note) > most_bytes:
+        timeline = Timeline(start_s=record.timeline.start_s, end_s=record.timeline.end_s)
+        note = packed(dataclasses.replace(record, timeline=timeline, log="", is_cut=True))
+    return note
 
 
 def collect(call: RollCall, board: Board, folder: Path) -> dict[int, Record]:
@@ -79,15 +95,14 @@ def _find(place: Place, board: Board, folder: Path) -> Record | None:
 def packed(record: Record) -> bytes:
     """A record as one note: no pickle, since it comes over a network."""
     head = json.dumps(record.as_json()).encode()
-    return _SIZES.pack(len(head), len(record.value)) + head + record.value + record.log.encode()
+    whole = head + record.value + record.log.encode(errors="replace")
+    return _SIZES.pack(len(head), len(record.value), len(whole)) + zlib.compress(whole, 1)
 
 
 def unpacked(note: bytes) -> Record:
-    """The record in a note."""
-    head, value = _SIZES.unpack_from(note)
-    at = _SIZES.size
+    """The record in a note. ValueError and its like for anything else."""
+    head, value, size = _SIZES.unpack_from(note)
+    whole = zlib.decompressobj().decompress(note[_SIZES.size :], size)  # no more than it says
     return Record.from_json(
-        json.loads(note[at : at + head]),
-        note[at + head : at + head + value],
-        note[at + head + value :],
+        json.loads(whole[:head]), whole[head : head + value], whole[head + value :]
     )

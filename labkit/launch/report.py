@@ -11,7 +11,7 @@ from types import TracebackType
 import cloudpickle
 import torch
 
-from labkit.comm import Site
+from labkit.comm import Site, pending
 from labkit.comm.flight_recorder import Entry
 from labkit.launch.memory import Memory
 
@@ -43,6 +43,7 @@ class Raised:
     exception: bytes | None
     """The exception itself, where it can be pickled."""
     at_s: float
+    came_from_a_communication: bool = False
 
 
 def raised(error: BaseException) -> Raised:
@@ -60,7 +61,9 @@ def raised(error: BaseException) -> Raised:
     except Exception as worse:
         message = f"(its __str__ raises {type(worse).__name__})"
         text = "".join(traceback.format_tb(trace)) + f"{type(error).__name__}: {message}"
-    return Raised(type(error).__name__, message, text, _site_of(trace), exception, at_s)
+    site = _site_of(trace)
+    is_marked = pending.is_marked(error)
+    return Raised(type(error).__name__, message, text, site, exception, at_s, is_marked)
 
 
 def _without_launcher(trace: TracebackType | None) -> TracebackType | None:

@@ -1,6 +1,7 @@
 """A Run as a folder: written by `Run.save` and by ranks under torchrun, opened by `Run.load`.
 
     runs/first/                  what --out names
+      job                        the --rdzv-id: the folder is that job's alone
       attempt-0/                 the first start; attempt-1 is the first restart, and so on
         rank-0.json              where it ran, how it ended, its timeline (rank_record.py)
         rank-0.value             what it returned: plain data and tensors, or a pickle
@@ -122,7 +123,7 @@ def _records(folders: Sequence[Path]) -> dict[int, Record]:
         for path in sorted(folder.glob("rank-*.json")):
             record = Record.read(path)
             known = found.get(record.rank)
-            if known is None or known.value_kind == LEFT_BEHIND:
+            if known is None or known.is_cut or known.value_kind == LEFT_BEHIND:
                 found[record.rank] = record
     if not found:
         raise FileNotFoundError(f"no rank has left a record in {', '.join(map(str, folders))}")

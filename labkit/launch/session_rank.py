@@ -87,6 +87,7 @@ class _Desk:
 
     def _answer(self, command: Command) -> Answered:
         value, report = measured(lambda: command.run(self._namespace), self._spec.device)
+        self._world.compare_what_is_left()
         report = dataclasses.replace(report, recorded=self._world.recorded_past_the_groups())
         if value is None:
             return Answered(**vars(report))

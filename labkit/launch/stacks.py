@@ -30,6 +30,8 @@ class Stack:
     """The innermost line that belongs to neither labkit nor torch."""
     num_other_threads: int = 0
     """Python threads besides the one that runs the function: they may communicate, too."""
+    may_wait: bool = True
+    """Whether it can be in a call of torch's: not where the reader's own line sleeps, say."""
 
 
 def read(path: Path) -> Stack:
@@ -38,19 +40,24 @@ def read(path: Path) -> Stack:
         text = path.read_text(errors="replace")
     except FileNotFoundError:
         return Stack()  # the rank is still on its way to its first line
-    threads = text.split("\n\n")
-    for thread in threads:
-        # faulthandler stops after 100 frames: then only its mark of the thread is left.
-        if _MAIN.search(thread) or "\n  ..." in thread:
-            lines = thread.strip().splitlines()[1:]  # innermost first, below a heading
-            own = list(takewhile(lambda line: not _LAUNCHER.search(line), lines))
-            others = [
-                each
-                for each in threads
-                if "hread 0x" in each and each is not thread and _LIFELINE not in each
-            ]
-            return Stack(True, _shown(own), _innermost(own), len(others))
-    return Stack()
+    threads = [thread for thread in text.split("\n\n") if "hread 0x" in thread]
+    # faulthandler stops after 100 frames: then only its mark of the thread is left.
+    mains = [thread for thread in threads if _MAIN.search(thread)]
+    mains += [thread for thread in threads if "\n  ..." in thread]
+    if not mains:
+        return Stack()
+    others = [thread for thread in threads if thread is not mains[0] and _LIFELINE not in thread]
+    lines = mains[0].strip().splitlines()[1:]  # innermost first, below a heading
+    own = list(takewhile(lambda line: not _LAUNCHER.search(line), lines))
+    return Stack(True, _shown(own), _innermost(own), len(others), _may_wait(own))
+
+
+def _may_wait(lines: list[str]) -> bool:
+    """Whether the innermost frame is torch's, or calls something that waits."""
+    found = _LINE.search(lines[0]) if lines else None
+    if found is None or found[1].startswith(MACHINERY):
+        return True
+    return "wait" in linecache.getline(found[1], int(found[2]))
 
 
 def _shown(lines: list[str]) -> str:
@@ -75,11 +82,13 @@ def _innermost(lines: list[str]) -> Site | None:
 
 def own_frames(trace: str) -> str:
     """A traceback's frames that belong to neither labkit nor torch, with their source lines."""
-    kept, lines = [], trace.splitlines()
-    for line in lines:
+    kept: list[str] = []
+    is_own = False
+    for line in trace.splitlines():
         if found := re.match(r'  File "([^"]+)"', line):
             is_own = not found[1].startswith(MACHINERY)
-            kept += [line] if is_own else []
-        elif line.startswith("    ") and kept is not None:
-            kept += [line] if is_own else []
+        elif not line.startswith("    "):
+            is_own = False
+        if is_own:
+            kept.append(line)
     return "\n".join(kept)

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from labkit.comm import Timeline, flight_recorder
 from labkit.comm.flight_recorder import Recorded
-from labkit.comm.read_journal import read_journal
+from labkit.comm.follow_journal import JournalFollower
 from labkit.launch import stacks
 from labkit.launch.engine import RankProcess
 from labkit.launch.output import RankOutput
@@ -63,6 +63,9 @@ class Supervisor:
         self.ready_s = 0.0
         self.timeline: list[Timeline] = [Timeline() for _ in ranks]
         self.stacks = [Stack() for _ in ranks]
+        self._journals = [
+            JournalFollower(directory.of_rank(number, "journal")) for number in range(len(ranks))
+        ]
         self.recorded = [Recorded() for _ in ranks]
 
     @property
@@ -79,7 +82,7 @@ class Supervisor:
     def views(self) -> list[View]:
         """What is known of each rank."""
         return [
-            View(rank.stage, timeline.operations, recorded, stack.site)
+            View(rank.stage, timeline.operations, recorded, stack)
             for rank, timeline, recorded, stack in zip(
                 self.ranks, self.timeline, self.recorded, self.stacks, strict=True
             )
@@ -132,17 +135,11 @@ class Supervisor:
         for rank in self.ranks:
             rank.process.control.send("go")
 
-    def read_journals(self) -> None:
-        """Bring `timeline` up to date."""
-        self.timeline = [
-            read_journal(self.directory.of_rank(number, "journal"))
-            for number in range(len(self.ranks))
-        ]
-
-    def raw_journals(self) -> list[bytes]:
-        """The journals' bytes: equal as long as nothing happens."""
-        paths = [self.directory.of_rank(number, "journal") for number in range(len(self.ranks))]
-        return [path.read_bytes() if path.exists() else b"" for path in paths]
+    def read_journals(self) -> bool:
+        """Bring `timeline` up to date; whether any journal has changed."""
+        changed = [journal.refresh() for journal in self._journals]
+        self.timeline = [journal.timeline for journal in self._journals]
+        return any(changed)
 
     def recorded_mismatch(self) -> bool:
         """Whether returned ranks differ in what they did past their Groups."""

@@ -8,6 +8,7 @@ from typing import Any
 from labkit.comm import Operation, Region, Site, Timeline
 
 _SITES = ("site", "origin")
+_CALLERS = "callers"
 
 
 def encode(timeline: Timeline) -> dict[str, Any]:
@@ -15,9 +16,14 @@ def encode(timeline: Timeline) -> dict[str, Any]:
     fields = [field.name for field in dataclasses.fields(Operation)]
     sites: dict[Site, int] = {}
 
+    def number(site: Site) -> int:
+        return sites.setdefault(site, len(sites))
+
     def cell(operation: Operation, name: str) -> Any:
         value = getattr(operation, name)
-        return sites.setdefault(value, len(sites)) if name in _SITES else value
+        if name == _CALLERS:
+            return [number(site) for site in value]
+        return number(value) if name in _SITES else value
 
     rows = [[cell(operation, name) for name in fields] for operation in timeline.operations]
     return {
@@ -38,6 +44,7 @@ def decode(data: dict[str, Any]) -> Timeline:
         cells = dict(zip(data["fields"], row, strict=True))
         for name in _SITES:
             cells[name] = sites[cells[name]]
+        cells[_CALLERS] = [sites[number] for number in cells.get(_CALLERS, ())]
         return Operation(**{name: _tuples(value) for name, value in cells.items()})
 
     return Timeline(

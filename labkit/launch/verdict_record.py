@@ -12,6 +12,9 @@ from labkit.comm import Site, Timeline
 from labkit.launch.errors import Deadlock, Mismatch, RankError, RunError
 from labkit.launch.rank_record import FORMAT, Record
 
+UNCONFIRMED = "Unconfirmed"
+"""The kind of a verdict on a run that may be good: this host's ranks have returned, but no other
+host is left to ask."""
 _ERRORS = {each.__name__: each for each in (RankError, Mismatch, Deadlock)}
 
 
@@ -22,7 +25,8 @@ class RunVerdict:
     text: str
     """All of it, for people."""
     kind: str = "RunError"
-    """The error that `labkit.run` raises for it: RankError, Mismatch, Deadlock or RunError."""
+    """The error that `labkit.run` raises for it: RankError, Mismatch, Deadlock or RunError.
+    "Unconfirmed" is a RunError too."""
     rank: int = -1
     """The rank that is the cause; -1 where none can be named."""
     exception_type: str = ""

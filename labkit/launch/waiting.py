@@ -1,9 +1,13 @@
 """Who waits for whom: the wait-for graph of a run, from the journals.
 
 A rank that blocks on an operation waits until every rank whose part it needs has posted that part.
-So it waits for ever when one of those has left, or, in a circle, waits itself. (Deadlock detection
-of distributed databases has the same graph: Chandy, Misra and Haas, "Distributed deadlock
-detection", 1983, the AND model.)
+So it waits for ever when one of those has left, or, in a circle, waits itself. (The graph is that
+of deadlock detection in distributed databases: Chandy, Misra and Haas, "Distributed deadlock
+detection", 1983, the resource model; Knapp, ACM Computing Surveys, 1987, calls it the AND model.)
+
+What a collective needs is stated for gloo, whose messages are meetings. nccl buffers small sends
+and chooses its own trees, and its waits only order streams: there the journal says little about
+who blocks.
 """
 
 from __future__ import annotations
@@ -11,9 +15,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from labkit.comm import Operation, Site, flight_recorder
+from labkit.comm import Operation, flight_recorder
 from labkit.comm.flight_recorder import Recorded
+from labkit.launch.stacks import Stack
 from labkit.launch.stage import Stage
+
+_OTHER_END = {"send": "recv", "recv": "send"}
 
 
 def blocked_in(operations: Sequence[Operation]) -> Operation | None:
@@ -29,13 +36,13 @@ class View:
     """What is known of one rank.
 
     `operations`: its journal; `recorded`: what torch did without a Group (empty where not asked).
-    `site`: the reader's line that it is at, from its stack; None where that is not known.
+    `stack`: where its function is, and whether it has threads besides that one.
     """
 
     stage: Stage
     operations: Sequence[Operation] = ()
     recorded: Recorded = field(default_factory=Recorded)
-    site: Site | None = None
+    stack: Stack = field(default_factory=Stack)
 
     @property
     def waits_in(self) -> Operation | None:
@@ -44,24 +51,25 @@ class View:
             return None
         if operation := blocked_in(self.operations):
             return operation
-        if not self.recorded.is_idle:
+        if not (self.recorded.is_idle and self.stack.may_wait):
             return None
-        # It uses no time: it waits for the oldest thing that it has begun.
+        # It uses no time, and stands in torch: it waits for the oldest thing that it has begun.
         return blocked_in(self.recorded.operations[::-1])
 
     def has_posted(self, wanted: Operation, rank: int) -> bool:
         """Whether our part of what `rank` waits in is there."""
         if flight_recorder.is_foreign(wanted):
             return self.recorded.enqueued.get(wanted.group_name, 0) >= wanted.sequence
-        same = (
-            operation
-            for operation in reversed(self.operations)
-            if operation.group_name == wanted.group_name and operation.sequence == wanted.sequence
-        )
-        if wanted.is_collective:
-            return any(operation.is_collective for operation in same)
-        kind = "recv" if wanted.kind == "send" else "send"
-        return any(operation.kind == kind and operation.peer == rank for operation in same)
+        for operation in reversed(self.operations):
+            is_its_kind = (
+                operation.is_collective
+                if wanted.is_collective
+                else operation.kind == _OTHER_END[wanted.kind] and operation.peer == rank
+            )
+            same_group = operation.group_name == wanted.group_name
+            if same_group and is_its_kind and operation.sequence <= wanted.sequence:
+                return operation.sequence == wanted.sequence and not operation.failed
+        return False
 
 
 @dataclass(frozen=True)

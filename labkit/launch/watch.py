@@ -61,7 +61,7 @@ def _listen(
         if supervisor.listen(min(remaining_s, watch.next_look_s)):
             watch.news()
         elif verdict := watch.look():
-            if verdict.fault.is_final:
+            if verdict.is_proof:
                 raise failure.cannot_end(supervisor, verdict)
             if not has_told:
                 print(f"[labkit] {verdict.text}. The timeout is {timeout_s:g} s.", flush=True)

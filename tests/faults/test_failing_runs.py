@@ -327,7 +327,7 @@ def test_a_timeout_says_where_each_rank_is():
         run(one_rank_never_comes, 3, timeout=1.5)
     text = str(caught.value)
     assert "ranks 0 and 1 wait in all_reduce #1" in text
-    assert "for rank 2, which computes before any operation" in text
+    assert "for rank 2, which sleeps or blocks before any operation" in text
     assert "one_rank_never_comes" in caught.value.stacks[2]
 
 
@@ -399,7 +399,7 @@ def test_stop_returns_within_a_second_with_every_stack(tmp_path):
     first, _, rest = done.stdout.partition("\n")
     assert float(first.split()[1]) < 1.0, done.stdout + done.stderr
     assert "ranks 1, 2 and 3 wait in all_reduce #1" in rest
-    assert "for rank 0, which computes before any operation" in rest
+    assert "for rank 0, which sleeps or blocks before any operation" in rest
     assert rest.count("in hung") == 2, "each distinct stack once"
 
 

@@ -27,7 +27,7 @@ VERDICTS = {
     "never_calls": (
         RunTimeout,
         Fault.SLOW,
-        "{others} wait.? in all_reduce #1 .* for rank 1, which computes before any operation",
+        "{others} wait.? in all_reduce #1 .* for rank 1, which (computes|sleeps or blocks) before",
     ),
     "returns_early": (
         Deadlock,
@@ -38,7 +38,7 @@ VERDICTS = {
     "another_collective": (
         Mismatch,
         Fault.MISMATCH,
-        "rank 1 calls barrier #1|{others} calls? all_reduce #1",
+        "(?=.*rank 1 calls barrier #1)(?=.*{others} calls? all_reduce #1)",
     ),
     "another_shape": (Mismatch, Fault.MISMATCH, r"in all_reduce #1, .*rank 1 passes shape \(3,\)"),
     "another_dtype": (Mismatch, Fault.MISMATCH, "in all_reduce #1, .*rank 1 passes float64"),
@@ -98,7 +98,7 @@ VERDICTS = {
     "torchs_own_ddp": (
         Deadlock,
         Fault.LEFT,
-        "{others} waits? in all_reduce #4 of torch.distributed .*; rank 1 returned",
+        r"{others} waits? in all_reduce #\d+ of torch.distributed .*; rank 1 returned",
     ),
     "torchs_own_all_reduce": (
         Mismatch,
@@ -138,20 +138,19 @@ def test_a_straggler_is_told_and_let_go_on(capsys):
     told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("[labkit]")]
     assert len(told) == 1
     assert "ranks 0 and 2 wait in all_reduce #1" in told[0]
-    assert "for rank 1, which computes before any operation" in told[0]
+    assert "for rank 1, which (computes|sleeps or blocks) before" in told[0]
 
 
 def test_a_mismatch_is_caught_before_any_number_is_wrong():
-    def returns_what_it_got(world):
-        try:
-            return world.all_reduce(torch.ones(3), "max" if world.rank else "sum")
-        finally:
-            print("got", world._journal is None)
+    def another_op(world):
+        world.all_reduce(torch.ones(3), "max" if world.rank else "sum")
 
     with pytest.raises(Mismatch) as caught:
-        run(returns_what_it_got, 2)
-    done = [op for timeline in caught.value.timeline for op in timeline.operations if not op.failed]
-    assert all(op.done_s is None for op in done), "the operation was carried out"
+        run(another_op, 2)
+    posted = [operation for timeline in caught.value.timeline for operation in timeline.operations]
+    assert len(posted) == 2
+    assert any(operation.failed for operation in posted), "one rank refused, or both"
+    assert all(operation.failed or operation.done_s is None for operation in posted)
 
 
 def test_a_silent_mismatch_past_the_groups_is_told_when_all_have_returned():

@@ -97,7 +97,7 @@ def test_stop_ends_a_hang_names_the_cells_lines_and_leaves_the_kernel_usable(ker
     verdict = "\n".join(error["traceback"])
     assert error["ename"] == "Interrupted"
     assert "ranks 1 and 2 wait in all_reduce #1 (cell 1, line 8) for rank 0" in verdict
-    assert "which computes before any operation (cell 1, line 7)" in verdict
+    assert "which sleeps or blocks before any operation (cell 1, line 7)" in verdict
     assert "Cell 1, line 8 in hung" in verdict
 
     message_id = client.execute("run(lambda world: world.rank, 3, timeout=20).values == [0, 1, 2]")

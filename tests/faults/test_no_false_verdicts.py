@@ -13,11 +13,11 @@ NUM_RUNS = 200
 STALL_S = 0.3  # asks the doctor far more often than the default of 5 s
 
 
-def reduce_sum(world, step):
+def reduce_sum(world, step, nap_s):
     world.all_reduce(torch.ones(5))
 
 
-def branches_for_a_broadcast(world, step):
+def branches_for_a_broadcast(world, step, nap_s):
     root = step % world.size
     if world.rank == root:
         world.broadcast(torch.arange(4.0), root=root)
@@ -25,34 +25,34 @@ def branches_for_a_broadcast(world, step):
         world.broadcast(torch.empty(4), root)
 
 
-def contributes_or_not(world, step):
+def contributes_or_not(world, step, nap_s):
     if world.rank == 0:
         world.all_reduce(torch.ones(3))
     else:
         world.all_reduce(torch.zeros(3))
 
 
-def ring(world, step):
+def ring(world, step, nap_s):
     if world.size > 1:
         pending = world.isend(torch.ones(step + 1), (world.rank + 1) % world.size)
         world.recv(torch.empty(step + 1), (world.rank - 1) % world.size)
         pending.wait()
 
 
-def in_flight(world, step):
+def in_flight(world, step, nap_s):
     pendings = [world.all_reduce(torch.ones(n + 1), wait=False) for n in range(4)]
     for pending in reversed(pendings):
         pending.wait()
 
 
-def uneven_rows(world, step):
+def uneven_rows(world, step, nap_s):
     ranks = range(world.size)
     rows = torch.ones(sum((world.rank + peer) % 3 for peer in ranks), 2)
     splits = [(world.rank + peer) % 3 for peer in ranks]
     world.all_to_all(rows, splits, splits)
 
 
-def in_groups(world, step):
+def in_groups(world, step, nap_s):
     half = world.split(world.rank % 2)
     half.all_gather(torch.ones(2))
     odd = world.split(0 if world.rank % 2 else None)
@@ -60,23 +60,42 @@ def in_groups(world, step):
         odd.barrier()
 
 
-def gathers(world, step):
+def gathers(world, step, nap_s):
     world.gather(torch.ones(2), root=0)
     world.scatter(torch.ones(2 * world.size) if world.rank == 0 else None, torch.empty(2))
 
 
-def past_the_group(world, step):
+def in_turns(world, step, nap_s):
+    for turn in range(2 * world.size):
+        if turn % world.size == world.rank:
+            world.all_reduce(torch.ones(2))
+        else:
+            world.all_reduce(torch.zeros(2))
+
+
+def past_the_group(world, step, nap_s):
     torch.distributed.all_reduce(torch.ones(3))
 
 
-def from_a_thread(world, step):
-    """The main thread waits for what another thread sends later."""
-    if world.rank == 0 and world.size > 1:
-        threading.Timer(0.05, world.send, (torch.ones(1), 1)).start()
-        world.recv(torch.empty(1), src=1)
-    elif world.rank == 1:
-        world.recv(torch.empty(1), src=0)
-        world.send(torch.ones(1), dst=0)
+def in_flight_past_the_group(world, step, nap_s):
+    """Two process groups, entered in opposite order, and nothing waited for while ranks sleep."""
+    groups = [torch.distributed.new_group(), torch.distributed.new_group()]
+    if world.rank % 2:
+        groups.reverse()
+    works = [torch.distributed.all_reduce(torch.ones(2), group=g, async_op=True) for g in groups]
+    time.sleep(nap_s)
+    for work in works:
+        work.wait()
+
+
+def from_a_thread(world, step, nap_s):
+    """Both main threads wait for each other, until another thread sends: later than the stall."""
+    if world.rank < 2 <= world.size:
+        other = 1 - world.rank
+        sender = threading.Timer(nap_s, world.send, (torch.ones(1), other))
+        sender.start()
+        world.recv(torch.empty(1), src=other)
+        sender.join()
 
 
 STEPS = [
@@ -88,23 +107,29 @@ STEPS = [
     uneven_rows,
     in_groups,
     gathers,
+    in_turns,
     past_the_group,
+    in_flight_past_the_group,
     from_a_thread,
 ]
 
 
 def program(world, seed):
-    """The same random steps on every rank; delays of each rank's own, one of them long."""
+    """The same random steps on every rank; delays of each rank's own, some longer than the stall."""
     steps, own = random.Random(seed), random.Random(f"{seed}/{world.rank}")
     late = steps.randrange(world.size), steps.randrange(4)
+    long_s = 2 * STALL_S if seed % 5 == 0 else 0.0
     for step in range(4):
-        time.sleep(own.uniform(0, 0.01))
-        if seed % 5 == 0 and (world.rank, step) == late:
-            time.sleep(2 * STALL_S)
-        steps.choice(STEPS)(world, step)
+        time.sleep(own.uniform(0, 0.01) + (long_s if (world.rank, step) == late else 0))
+        steps.choice(STEPS)(world, step, long_s if step == 0 else 0.01)
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 def test_healthy_runs_get_no_verdict(world_size):
     for seed in range(NUM_RUNS // 4):
         launch(program, world_size, [(seed,)], stall=STALL_S, timeout=60, device="cpu")
+
+
+@pytest.mark.parametrize("step", [in_turns, in_flight_past_the_group, from_a_thread])
+def test_what_only_looks_like_a_fault_gets_no_verdict(step):
+    launch(step, 2, [(0, 3 * STALL_S)], stall=STALL_S, timeout=60, device="cpu")

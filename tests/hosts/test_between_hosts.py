@@ -1,18 +1,28 @@
 """The parts of a job on several hosts, without the hosts: roll call, board, doors, records."""
 
+import contextlib
 import dataclasses
+import os
+import signal
+import socket
 import threading
 import time
+from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 import torch.distributed as dist
 
-from labkit import Run, run
+from labkit import Run, RunError, run
+from labkit.comm import board as board_module
 from labkit.comm import roll_call
-from labkit.comm.board import Board
+from labkit.comm.board import Board, Notice, open_store
 from labkit.comm.environment import Environment
-from labkit.launch import rank_record, records, saved_run
+from labkit.launch import post_mortem, rank_record, records, saved_run
+from labkit.launch.attempt import claim, name_of_job, objection
+from labkit.launch.attend import UNCONFIRMED_CODE, Attendant
 from labkit.launch.door import Door, knock
+from labkit.launch.stage import Stage
 
 
 def environment(rank, world_size, port):
@@ -26,17 +36,20 @@ def store():
     return dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 
 
-def all_answer(port, next_attempts, order, timeout_s=10):
+def all_answer(port, next_attempts, order, timeout_s=10, objections=()):
     """What each rank hears in a roll call in which ranks come in this order."""
     heard = {}
 
     def answer(rank):
         try:
+            its = environment(rank, len(next_attempts), port)
             heard[rank], _ = roll_call.answer(
-                environment(rank, len(next_attempts), port),
+                its,
+                open_store(its, timeout_s),
                 door=1000 + rank,
                 folder=f"folder-{rank}",
                 next_attempt=next_attempts[rank],
+                objection=objections[rank] if objections else "",
                 num_gpus=0,
                 timeout_s=timeout_s,
             )
@@ -78,17 +91,177 @@ def test_a_rank_that_torchrun_did_not_start_is_told_so():
         Environment.read({"RANK": "0", "WORLD_SIZE": "1"})
 
 
-def test_a_lost_board_answers_nothing_and_stays_lost():
-    server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    board = Board(dist.TCPStore("127.0.0.1", server.port, is_master=False), "attempt")
-    board.post("note", b"\x00\xff")
-    assert board.read("note") == b"\x00\xff"
-    assert board.read("no note") is None
-    assert (board.count("failed", 1), board.count("failed")) == (1, 1)
-    del server
-    assert board.count("failed") is None
-    assert board.is_lost
+class Cable:
+    """Between a board and its store: it can be cut, or hold back what is sent."""
+
+    def __init__(self, port):
+        self.target, self.ends = port, []
+        self.is_open = threading.Event()
+        self.is_open.set()
+        self.inlet = socket.create_server(("127.0.0.1", 0))
+        self.port = self.inlet.getsockname()[1]
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        with contextlib.suppress(OSError):
+            while True:
+                near = self.inlet.accept()[0]
+                far = socket.create_connection(("127.0.0.1", self.target))
+                self.ends += [near, far]
+                for pair in ((near, far), (far, near)):
+                    threading.Thread(target=self.carry, args=pair, daemon=True).start()
+
+    def carry(self, source, target):
+        with contextlib.suppress(OSError):
+            while data := source.recv(2**16):
+                self.is_open.wait()
+                target.sendall(data)
+
+    def cut(self):
+        for end in self.ends:
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+        self.ends.clear()
+
+
+@pytest.fixture
+def cable(store, monkeypatch):
+    monkeypatch.setattr(board_module, "PAUSES_S", (0.05, 0.05))
+    monkeypatch.setattr(board_module, "_PATIENCE_S", 0.3)
+    monkeypatch.setattr(board_module, "LOST_AFTER_S", 1.0)
+    cable = Cable(store.port)
+    yield cable
+    cable.is_open.set()
+    cable.inlet.close()
+    cable.cut()
+
+
+@pytest.fixture
+def board(cable, request):
+    def connect():
+        return dist.TCPStore("127.0.0.1", cable.port, is_master=False, timeout=timedelta(seconds=1))
+
+    return Board(connect, request.node.name)
+
+
+def test_a_board_keeps_notes_of_any_size_and_counts(board):
     assert board.read("note") is None
+    for note in (b"", b"\x00\xff", bytes(9 * 2**20)):  # the store itself takes 8 MiB
+        assert board.post("note", note)
+        assert board.read("note") == note
+    assert (board.count("failed"), board.count("failed")) == (1, 2)
+
+
+def test_of_two_outcomes_the_first_one_stays_and_reaches_who_looks_for_it(board):
+    notice, both = board.look_for("outcome"), board.look_for_all(["outcome", "more"])
+    assert notice.text is None
+    board.settle("outcome", "good")
+    board.settle("outcome", "failed")
+    assert comes_true(lambda: notice.text == b"good")
+    assert both.text is None
+    board.post("more", b"")
+    assert comes_true(lambda: both.text == b"")
+
+
+def comes_true(condition):
+    deadline = time.monotonic() + 5
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return condition()
+
+
+def test_a_connection_that_breaks_is_made_anew(board, cable):
+    notice = board.look_for("outcome")
+    assert board.count("failed") == 1
+    cable.cut()
+    assert comes_true(lambda: board.count("failed") == 2)
+    board.settle("outcome", "good")
+    assert comes_true(lambda: notice.text == b"good")
+    assert board.is_there()
+
+
+def test_an_answer_that_comes_late_does_not_lose_the_board(board, cable):
+    assert board.count("failed") == 1
+    cable.is_open.clear()
+    assert board.count("failed") is None
+    assert board.is_there()
+    cable.is_open.set()
+    assert comes_true(lambda: board.read("no note") is None and board.count("failed"))
+    assert board.is_there()
+
+
+def test_a_board_that_does_not_answer_is_lost_and_stays_lost(board, cable):
+    cable.is_open.clear()
+    assert comes_true(lambda: not board.is_there())
+    cable.is_open.set()
+    assert board.count("failed") is None
+    assert not board.is_there()
+
+
+def test_a_rank_that_has_returned_and_hears_nothing_more_says_so(
+    folder, store, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.delenv("TORCHELASTIC_ERROR_FILE", raising=False)
+    door = Door()
+    places = [
+        roll_call.Place(rank, rank, f"host-{rank}", "127.0.0.1", door.port, "", 0, "", 0, "")
+        for rank in range(2)
+    ]
+    attendant = Attendant.__new__(Attendant)
+    attendant.spec = SimpleNamespace(
+        rank=1, call=roll_call.RollCall("name", places), environment=environment(1, 2, store.port)
+    )
+    attendant.board = SimpleNamespace(post=lambda *note: False, is_there=lambda: False)
+    attendant.folder = tmp_path / "out" / "attempt-0"
+    attendant._outcome, attendant._next_knock_s, attendant._num_unanswered = Notice(), 0.0, 0
+    attendant._record = lambda: rank_record.Record.read(folder / "attempt-0" / "rank-1.json")
+    assert attendant._confirm() == UNCONFIRMED_CODE
+    assert (
+        "rank 1, on host host-1, has finished, but it is not confirmed" in capsys.readouterr().err
+    )
+    with pytest.raises(RunError, match="host of rank 0"):
+        Run.load(tmp_path / "out")
+    assert Run.load(tmp_path / "out", partial=True).values[1] == {"rank": 1}
+    door.close()
+
+
+@pytest.mark.parametrize(
+    ("is_open", "words", "is_consequence"),
+    [(True, "", True), (False, "Watchdog caught collective operation timeout", True)]
+    + [(False, "terminate called", False)],
+)
+def test_an_abort_while_a_rank_waited_is_not_the_cause(folder, is_open, words, is_consequence):
+    timeline = rank_record.Record.read(folder / "attempt-0" / "rank-1.json").timeline
+    last = dataclasses.replace(timeline.operations[-1], **({"done_s": None} if is_open else {}))
+    timeline.operations[-1] = last
+    process = SimpleNamespace(process=SimpleNamespace(exitcode=-signal.SIGABRT))
+    output = SimpleNamespace(log=words)
+    rank = SimpleNamespace(report=None, stage=Stage.DIED, process=process, output=output)
+    failure = post_mortem.failure(rank, timeline)
+    assert (failure.exit_code, failure.is_consequence) == (-signal.SIGABRT, is_consequence)
+
+
+def test_a_folder_is_for_one_job(tmp_path, store):
+    out = tmp_path / "first"
+    assert objection(out, "1234") == ""
+    claim(out, "1234")
+    (out / "attempt-0").mkdir()
+    assert objection(out, "1234") == "", "a restart goes on in it"
+    assert "of job 1234, and this is job 1235: name another folder" in objection(out, "1235")
+    (out / "job").unlink()
+    assert "of no job of torchrun" in objection(out, "1234")
+
+
+def test_a_job_without_an_id_keeps_its_name_for_as_long_as_its_store(store):
+    name = name_of_job(environment(0, 2, store.port), store)
+    assert name.startswith("none (no --rdzv-id)")
+    assert name_of_job(environment(1, 2, store.port), store) == name
+
+
+def test_all_ranks_hear_whose_folder_is_not_for_this_job(store):
+    heard = all_answer(store.port, [0, 0], [0, 1], objections=["", "the folder is taken"])
+    for rank in range(2):
+        assert "the folder is taken" in str(heard[rank])
 
 
 def test_a_door_answers_while_its_process_lives():
@@ -96,19 +269,37 @@ def test_a_door_answers_while_its_process_lives():
     for _ in range(100):  # more than can wait before a door
         assert knock("127.0.0.1", door.port, 1.0) is None
         door.answer()
+    if socket.has_dualstack_ipv6():
+        assert knock("::1", door.port, 1.0) is None
     door.close()
     assert knock("127.0.0.1", door.port, 1.0) == "has no such process any more"
 
 
+def returns_its_rank(world):
+    world.barrier()
+    return {"rank": world.rank}
+
+
 @pytest.fixture
 def folder(tmp_path):
-    return run(lambda world: {"rank": world.rank}, 2).save(tmp_path / "saved")
+    return run(returns_its_rank, 2).save(tmp_path / "saved")
 
 
 def test_a_record_travels_as_one_note(folder):
     record = rank_record.Record.read(folder / "attempt-0" / "rank-1.json")
     record.log = "two\nlines ü\n"
     assert records.unpacked(records.packed(record)) == record
+
+
+def test_a_record_above_the_bound_leaves_its_value_behind_and_then_its_timeline(folder):
+    record = rank_record.Record.read(folder / "attempt-0" / "rank-1.json")
+    record.value, record.log = os.urandom(20_000), "and so on\n" * 100_000
+    small = records.unpacked(records.bounded(record, 10_000))
+    assert (small.value, small.value_kind) == (b"", records.LEFT_BEHIND)
+    assert (small.timeline, small.log, small.is_cut) == (record.timeline, record.log, False)
+    record.log = os.urandom(20_000).hex()
+    smaller = records.unpacked(records.bounded(record, 10_000))
+    assert (smaller.timeline.operations, smaller.log, smaller.is_cut) == ([], "", True)
 
 
 def test_a_value_that_was_too_large_to_travel_is_found_in_its_hosts_folder(folder, tmp_path):

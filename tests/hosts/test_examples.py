@@ -10,7 +10,11 @@ from labkit import Run
 ROOT = Path(__file__).parents[2]
 # What Slurm has on a host, for a job of one host.
 SCONTROL = '#!/bin/sh\n[ "$1 $2 $3" = "show hostnames here" ] && echo localhost\n'
-SRUN = '#!/bin/sh\nshift\nexec "$@"\n'
+SRUN = """#!/bin/sh
+: > srun-options
+while [ "${1#--}" != "$1" ]; do echo "$1" >> srun-options; shift; done
+exec "$@"
+"""
 
 
 def test_the_slurm_script_trains_and_leaves_a_run(tmp_path):
@@ -26,6 +30,7 @@ def test_the_slurm_script_trains_and_leaves_a_run(tmp_path):
         "SLURM_JOB_ID": job,
         "SLURM_JOB_NODELIST": "here",
         "SLURM_NNODES": "1",
+        "SLURM_CPUS_PER_TASK": "3",
         "RANKS_PER_HOST": "2",
         "STEPS": "12",
     }
@@ -38,6 +43,8 @@ def test_the_slurm_script_trains_and_leaves_a_run(tmp_path):
         timeout=90,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+    options = (tmp_path / "srun-options").read_text().split()
+    assert options == ["--cpus-per-task=3", "--kill-on-bad-exit=0"]
     run = Run.load(tmp_path / "runs" / job)
     losses = run.values[0]["losses"]
     assert len(losses) == 12 and losses[-1] < losses[0]

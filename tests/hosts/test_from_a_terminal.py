@@ -35,6 +35,7 @@ SCALE = torch.tensor([2.0, 3.0])
 
 def scaled_sum(world, power):
     print(f"rank {world.rank} of {world.size}")
+    assert int(os.environ["TORCH_FR_BUFFER_SIZE"]) > 0, "torch keeps no record of its own"
     return world.all_reduce(SCALE**power * world.rank)
 
 
@@ -51,6 +52,11 @@ def test_a_saved_payload_runs_in_a_terminal(tmp_path, monkeypatch):
     assert loaded.logs == ["rank 0 of 2\n", "rank 1 of 2\n"]
     assert loaded.traffic[0].sent_bytes == SCALE.nbytes
     assert loaded.memory[0].peak_bytes > 2**20
+
+    output, code = torchrun(payload, "--out", "first", cwd=tmp_path, ranks=1)
+    assert code != 0, "another job went on in this folder"
+    assert "first holds a Run of job" in output and "name another folder with --out" in output
+    assert not (tmp_path / "first" / "attempt-1").exists()
 
 
 PROGRAM = """

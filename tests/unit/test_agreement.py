@@ -1,6 +1,7 @@
 """How ranks notice that they do not mean the same: rows in shared memory, calls by their text."""
 
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 
 from labkit import Mismatch, run
 from labkit.comm import Disagreement, call_order
+from labkit.comm.call_order import Said
 from labkit.comm.call_text import call_text, shortened
 from labkit.comm.shared_rows import ROWS_PER_FILE, SharedRows
 
@@ -57,7 +59,7 @@ def test_what_one_process_writes_another_reads(tmp_path):
     for row in (0, 1, ROWS_PER_FILE - 1, ROWS_PER_FILE, 3 * ROWS_PER_FILE + 5):
         assert theirs.read(row, 0) is None, "there is nothing yet"
         ours.write(row, b"12345678", row.to_bytes(8, "little"))
-        assert theirs.read(row, 0) == b"12345678" + row.to_bytes(8, "little")
+        assert theirs.read(row, 0) == b"12345678" + row.to_bytes(8, "little") + bytes(8)
         assert theirs.read(row, 1) is None, "the other column"
     assert ours.read(2, 0) is None, "a row in between"
 
@@ -69,6 +71,15 @@ def test_files_of_rows_that_all_have_compared_are_closed(tmp_path):
     rows.forget_before(4 * ROWS_PER_FILE)
     assert list(rows._maps) == [4]
     assert rows.read(0, 0) is not None, "and opened again where one is asked for"
+
+
+def meet(pairs):
+    """What is found when calls meet one after the other; a text stands on a line of its own."""
+    order = call_order.OrderOfCalls()
+    return [
+        order.differ(Said(ours, f"{ours} of ours"), Said(theirs, f"{theirs} of theirs"), sequence)
+        for sequence, (ours, theirs) in enumerate(pairs, start=1)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -83,10 +94,72 @@ def test_files_of_rows_that_all_have_compared_are_closed(tmp_path):
     ids=["two swapped", "three turned", "one in between", "branches", "changing roots"],
 )
 def test_calls_in_another_order_close_a_circle(pairs, circle):
-    order = call_order.OrderOfCalls()
-    found = [order.differ(*pair, sequence) for sequence, pair in enumerate(pairs, start=1)]
+    found = meet(pairs)
     assert found[-1] == circle
     assert not any(found[:-1])
+
+
+def test_ranks_that_take_turns_on_the_same_lines_are_right():
+    order = call_order.OrderOfCalls()
+    gives, passes = Said("all_reduce(mine)", "line 3"), Said("all_reduce(zeros)", "line 5")
+    turns = [(gives, passes), (passes, gives)] * 3
+    assert not any(order.differ(*turn, n) for n, turn in enumerate(turns, start=1))
+
+
+def test_many_differences_are_searched_quickly():
+    texts = [str(n) for n in range(60)]
+    pairs = [(a, b) for a in texts for b in texts if a < b]
+    began = time.monotonic()
+    assert not any(meet(pairs))
+    assert time.monotonic() - began < 5, "every path is gone through"
+
+
+def turns(world):
+    """Who contributes changes from step to step: two lines, each run by both ranks."""
+    for step in range(6):
+        if step % world.size == world.rank:
+            world.all_reduce(torch.ones(3))
+        else:
+            world.all_reduce(torch.zeros(3))
+
+
+def helper(world, tensor):
+    world.all_reduce(tensor)
+
+
+def swapped_through_a_helper(world):
+    weight, bias = torch.ones(3), torch.zeros(3)
+    if world.rank == 1:
+        helper(world, bias)
+        helper(world, weight)
+    else:
+        helper(world, weight)
+        helper(world, bias)
+
+
+def test_taking_turns_is_right_and_a_swap_behind_a_function_is_not():
+    run(turns, 3)
+    with pytest.raises(Mismatch, match="same calls in another order"):
+        run(swapped_through_a_helper, 2)
+
+
+def test_after_a_refusal_a_group_takes_part_in_nothing_more():
+    def goes_on(world):
+        if world.rank == 0:
+            world.isend(torch.ones(5), 1)
+            return "sent"
+        time.sleep(0.3)
+        said = []
+        for size in (3, 5):
+            try:
+                world.recv(torch.empty(size), 0)
+            except Disagreement as error:
+                said.append(str(error)[:40])
+        return said
+
+    first, second = run(goes_on, 2).values[1]
+    assert first.startswith("send #1")
+    assert second.startswith("this group has been out of step since: s")
 
 
 def test_thousands_of_operations_are_compared():

@@ -6,8 +6,9 @@ from types import SimpleNamespace
 import pytest
 
 from labkit.comm import Operation, Site, Timeline
-from labkit.launch.doctor import Stage
 from labkit.launch.failure import _blame
+from labkit.launch.report import Raised
+from labkit.launch.stage import Stage
 
 HERE = Site("cell.py", 1, "f")
 DONE = Operation(
@@ -35,11 +36,19 @@ BROKEN = replace(DONE, failed=True)
 PENDING = replace(DONE, waited_s=None, done_s=None)
 
 
+def report_of(stage, operations):
+    """What a rank that raised has told: here, every failed operation is what ended it."""
+    if stage is not Stage.RAISED:
+        return None
+    is_broken = any(operation.failed for operation in operations)
+    return Raised("RuntimeError", "gone", "", HERE, None, 0.0, is_broken)
+
+
 def culprit(*ranks):
     supervisor = SimpleNamespace(
         ranks=[
-            SimpleNamespace(stage=stage, ended_s=ended_s, report=None)
-            for stage, ended_s, _ in ranks
+            SimpleNamespace(stage=stage, ended_s=ended_s, report=report_of(stage, operations))
+            for stage, ended_s, operations in ranks
         ],
         timeline=[Timeline(list(operations)) for _, _, operations in ranks],
     )

@@ -8,6 +8,7 @@ from labkit.comm import Operation, Site
 from labkit.comm.flight_recorder import Recorded
 from labkit.launch.doctor import Fault, diagnose
 from labkit.launch.position import position_of, table
+from labkit.launch.stacks import Stack
 from labkit.launch.stage import Stage
 from labkit.launch.waiting import View, needed_by
 
@@ -48,9 +49,9 @@ WAITS, DONE = operation(), operation(done=True)
 
 
 def test_a_wait_for_one_that_computes_is_no_deadlock():
-    late = running(site=Site("train.py", 9, "load"))
+    late = running(stack=Stack(True, "", Site("train.py", 9, "load")))
     verdict = diagnose([running(WAITS), late, running(WAITS), running(WAITS)])
-    assert verdict.fault is Fault.SLOW and not verdict.fault.is_final
+    assert verdict.fault is Fault.SLOW and not verdict.is_proof
     assert "for rank 1, which computes before any operation (train.py, line 9)" in verdict.text
 
 
@@ -87,6 +88,37 @@ def test_a_circle_through_a_message_and_a_collective_is_found_behind_a_slow_rank
     assert "rank 2 in all_reduce #1 (train.py, line 4)" in verdict.text
 
 
+@pytest.mark.parametrize("num_threads", [0, 1])
+def test_a_circle_is_a_proof_unless_another_thread_may_open_it(num_threads):
+    stack = Stack(True, num_other_threads=num_threads)
+    views = [
+        running(operation("recv", peer=1), stack=stack),
+        running(operation("recv", peer=0)),
+    ]
+    verdict = diagnose(views)
+    assert verdict.fault is Fault.CIRCLE
+    assert verdict.is_proof == (num_threads == 0)
+
+
+def test_a_rank_that_has_returned_brings_nothing_though_others_have_threads():
+    with_thread = Stack(True, num_other_threads=1)
+    views = [running(WAITS, stack=with_thread), *[View(Stage.RETURNED)] * 3]
+    assert diagnose(views).is_proof
+
+
+def test_an_operation_that_failed_on_a_rank_is_not_its_part():
+    failed = replace(DONE, failed=True)
+    verdict = diagnose([running(WAITS), *[View(Stage.RETURNED, [failed])] * 3])
+    assert verdict.fault is Fault.LEFT and verdict.is_proof
+    assert "returned after all_reduce #1, which failed there" in verdict.text
+
+
+def test_a_rank_that_uses_no_time_does_not_compute():
+    asleep = running(recorded=Recorded(is_idle=True))
+    verdict = diagnose([running(WAITS), asleep, running(WAITS), running(WAITS)])
+    assert "for rank 1, which sleeps or blocks before any operation" in verdict.text
+
+
 def test_the_longest_wait_is_told_first():
     views = [running(operation(sequence=7)), View(Stage.RETURNED), running(WAITS), running(WAITS)]
     assert diagnose(views).text.startswith("ranks 2 and 3 wait in all_reduce #1")
@@ -114,6 +146,8 @@ def test_torchs_own_operation_counts_as_waiting_only_while_its_rank_rests():
     computing = replace(at_rest, is_idle=False)
     assert running(recorded=at_rest).waits_in is foreign
     assert running(recorded=computing).waits_in is None
+    sleeps_in_own_line = Stack(True, may_wait=False)
+    assert running(recorded=at_rest, stack=sleeps_in_own_line).waits_in is None
     gone = [View(Stage.RETURNED)] * 3
     assert diagnose([running(recorded=at_rest), *gone]).fault is Fault.LEFT
 

@@ -4,7 +4,8 @@
         --rdzv-endpoint=HOST:29500 -m labkit.launch.payload train.py --out runs/first
 
 FILE is train.py (its function `main(world)`), train.py:function, or what `labkit.save_payload`
-wrote. The folder of --out holds the Run afterwards: `Run.load("runs/first")`.
+wrote. The folder of --out holds the Run afterwards: `Run.load("runs/first")`. It is for one job: a
+restart, and a later start with the same --rdzv-id, count on in it; another job is refused.
 """
 
 import argparse
@@ -24,8 +25,9 @@ os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 import torch
 
 from labkit.comm import roll_call
+from labkit.comm.board import open_store
 from labkit.comm.environment import Environment
-from labkit.launch.attempt import remember_attempt
+from labkit.launch.attempt import claim, name_of_job, objection, remember_attempt
 from labkit.launch.attend import Attendant
 from labkit.launch.door import Door
 from labkit.launch.hosted_rank import HostedSpec
@@ -48,14 +50,19 @@ def main() -> int:
     door = Door()
     scratch = RunDirectory() if environment.local_rank == 0 else None
     try:
+        store = open_store(environment, _ROLL_CALL_S)
+        job = name_of_job(environment, store)
         call, board = roll_call.answer(
             environment,
+            store,
             door=door.port,
             folder=str(scratch.path) if scratch else "",
             next_attempt=max(attempts(out), default=-1) + 1,
+            objection=objection(out, job),
             num_gpus=torch.cuda.device_count(),
             timeout_s=_ROLL_CALL_S,
         )
+        claim(out, job)
         remember_attempt(call.attempt)
         spec = HostedSpec(
             rank=environment.rank,
