@@ -69,8 +69,11 @@ class Agreement:
         """Take part in nothing more."""
         self._refusal = why
 
-    def declare(self, sequence: int, meant: bytes, text: bytes, lines: bytes) -> None:
-        """Say what our n-th collective is; `compare` follows once it is in the journal."""
+    def declare(self, sequence: int, meant: bytes, text: bytes = b"", lines: bytes = b"") -> None:
+        """Say what our n-th collective is; `compare` follows once it is in the journal.
+
+        text and lines: of the call, where its order matters.
+        """
         self._last = sequence
         if self._others:
             self._calls.write(sequence, meant, text, lines)

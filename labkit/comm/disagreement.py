@@ -23,6 +23,10 @@ class Disagreement(RuntimeError):
     """A rank found that another one means a different operation than itself."""
 
 
+# No tensors of the reader's meet in these: any barrier may stand for another.
+WITHOUT_DATA = ("barrier", "split")
+
+
 def among(operations: Mapping[int, Operation]) -> Difference | None:
     """What differs between entries of one collective, by rank; None where they match."""
     for aspect, value in EQUAL.items():
@@ -88,7 +92,7 @@ def _other_order(
         first, *others = sorted(by_rank)
         for other in others:
             ours, theirs = said(by_rank[first]), said(by_rank[other])
-            if ours.text == theirs.text:
+            if ours.text == theirs.text or by_rank[first].kind in WITHOUT_DATA:
                 continue
             order = orders.setdefault((group, first, other), OrderOfCalls())
             if circle := order.differ(ours, theirs, sequence):

@@ -15,6 +15,7 @@ https://docs.pytorch.org/tutorials/unstable/flight_recorder_tutorial.html
 
 import json
 import linecache
+import math
 import os
 import pickle
 import time
@@ -23,10 +24,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from torch._C._distributed_c10d import _dump_fr_trace  # type: ignore[attr-defined]
+import torch
+import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from labkit.comm.journal import MACHINERY
+from labkit.comm.journal import LIBRARIES
 from labkit.comm.operation import Operation, Site
 
 NUM_COLLECTIVES = 1024
@@ -147,7 +149,14 @@ def read(path: Path) -> Recorded:
 
 
 def _dump(**what: bool) -> bytes:
-    return _dump_fr_trace(**what)
+    """The record, from where this build of torch has it: private, and nccl's is another one."""
+    names = ["_dump_fr_trace"]
+    if dist.is_initialized() and dist.get_backend() == "nccl":
+        names.insert(0, "_dump_nccl_trace")
+    for name in names:
+        if dump := getattr(torch._C._distributed_c10d, name, None):
+            return dump(**what)
+    return pickle.dumps({})
 
 
 def _group(entry: Mapping[str, Any]) -> str:
@@ -169,13 +178,14 @@ def _meaning(entry: Mapping[str, Any]) -> tuple[str, str, tuple[int, ...]]:
     sizes, dtypes = entry["input_sizes"], entry["input_dtypes"]
     if kind not in _UNIFORM or not sizes:
         return kind, "", ()
-    return kind, _DTYPES.get(dtypes[0], dtypes[0].lower()), tuple(sizes[0])
+    # The backend pairs elements, whatever shape they have.
+    return kind, _DTYPES.get(dtypes[0], dtypes[0].lower()), (math.prod(sizes[0]),)
 
 
 def _foreign(entry: Mapping[str, Any], members: Sequence[int]) -> list[Any]:
     """What `_operation` needs, as JSON."""
     own = [
-        frame for frame in entry.get("frames", []) if not frame["filename"].startswith(MACHINERY)
+        frame for frame in entry.get("frames", []) if not frame["filename"].startswith(LIBRARIES)
     ]
     site: list[Any] = ["?", 0, "?", ""]
     if own:

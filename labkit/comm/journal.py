@@ -44,6 +44,8 @@ _COMM = os.path.dirname(os.path.abspath(__file__)) + os.sep
 # Frames in these trees are never "the reader's own line".
 _LABKIT = os.path.dirname(os.path.dirname(_COMM)) + os.sep
 MACHINERY = (_LABKIT, os.path.dirname(torch.__file__) + os.sep)
+# And in these a line is never the reader's own while there is one outside.
+LIBRARIES = (*MACHINERY, os.path.dirname(os.__file__) + os.sep, "<frozen ")
 _LAUNCH = os.path.join(_LABKIT, "launch") + os.sep
 
 
@@ -175,7 +177,7 @@ class Journal:
         known = self._calls.get(key)
         if known is None:
             sites = [_site(frame) for frame in frames]
-            own = [site for site in sites if not site.file.startswith(MACHINERY)] or sites[-1:]
+            own = [site for site in sites if not site.file.startswith(LIBRARIES)] or sites[-1:]
             call = Call(
                 self._name("site", astuple(sites[0])),
                 self._name("path", tuple(astuple(site) for site in own)),

@@ -87,7 +87,7 @@ class LibraryCollectives(Member):
                 buffers.movable(buffer), buffers.movable(source), options
             ),
             lambda: buffers.delivered(buffer, result, keep=source),
-            self._post("all_gather", x, wire, wait),
+            self._post("all_gather", source, wire, wait),
             wait,
         )
 

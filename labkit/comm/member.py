@@ -13,7 +13,7 @@ import torch.distributed as dist
 from labkit.comm import staging
 from labkit.comm.agreement import Agreement, hashed
 from labkit.comm.difference import equal_shape
-from labkit.comm.disagreement import Disagreement
+from labkit.comm.disagreement import WITHOUT_DATA, Disagreement
 from labkit.comm.journal import Journal
 from labkit.comm.neighbours import NOBODY, Neighbours
 from labkit.comm.pending import Pending, mark
@@ -92,7 +92,8 @@ class Member:
         call = self._journal.caller()
         meant = hashed(kind, root, reduce, x.dtype, equal_shape(kind, x.shape))
         # Said, written into the journal, and only then compared: whoever comes later finds both.
-        self._agreement.declare(sequence, meant, hashed(call.text), hashed(call.lines))
+        order = (hashed(call.text), hashed(call.lines)) if kind not in WITHOUT_DATA else ()
+        self._agreement.declare(sequence, meant, *order)
         if splits is not None:
             self._agreement.declare_rows(sequence, *splits)
         record = self._journal.post(

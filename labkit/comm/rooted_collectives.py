@@ -59,7 +59,7 @@ class RootedCollectives(Member):
                 options,
             ),
             lambda: torch.cat(parts) if parts else None,
-            self._post("gather", x, wire, wait, peer=root),
+            self._post("gather", source, wire, wait, peer=root),
             wait,
         )
 

@@ -5,16 +5,11 @@ attempts of several jobs, the first start of a new one would take up an old one'
 """
 
 import os
-import secrets
 from pathlib import Path
 
-import torch.distributed as dist
-
-from labkit.comm.environment import Environment
 from labkit.launch.saved_run import attempts
 
 _VARIABLE = "LABKIT_ATTEMPT"
-_NO_NAME = "none"  # what torchrun calls a job without --rdzv-id
 
 
 def attempt() -> int:
@@ -29,14 +24,6 @@ def attempt() -> int:
 def remember_attempt(number: int) -> None:
     """For the ranks that this process is about to fork."""
     os.environ[_VARIABLE] = str(number)
-
-
-def name_of_job(environment: Environment, store: dist.Store) -> str:
-    """The --rdzv-id; for a job without one, a name that lives as long as torchrun's store."""
-    if environment.run_id != _NO_NAME:
-        return environment.run_id
-    own = f"{_NO_NAME} (no --rdzv-id), {secrets.token_hex(8)}"
-    return bytes(store.compare_set("labkit/job", "", own)).decode()
 
 
 def objection(out: Path, job: str) -> str:

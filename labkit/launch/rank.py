@@ -10,7 +10,6 @@ the driver is gone, whatever the reason, every rank reads its end and exits.
 """
 
 import contextlib
-import ctypes
 import dataclasses
 import faulthandler
 import os
@@ -31,10 +30,10 @@ from labkit.comm.connect import connect
 from labkit.comm.group import leave_record
 from labkit.launch import payload
 from labkit.launch.memory import MemoryMeter
+from labkit.launch.parent import end_with_parent
 from labkit.launch.report import Raised, Returned, raised
 from labkit.launch.run_directory import RunDirectory
 
-_PR_SET_PDEATHSIG = 1
 # What the driver may ask for, of the operations that torch itself has issued.
 ACTIVE, ALL = b"active", b"all"
 
@@ -72,6 +71,7 @@ def rank_main(
 ) -> None:
     """The whole life of a rank; never returns."""
     settle_in(spec, output, lifeline)
+    process_id = os.getpid()
     try:
         fn, args = spec.program()
         world = spec.connected()
@@ -80,9 +80,17 @@ def rank_main(
         report: Returned | Raised = _call(fn, world, args, spec)
     except BaseException as error:
         report = raised(error)
+    leave_if_forked(process_id)
     flush()
     control.send(report)
     threading.Event().wait()  # until the lifeline ends
+
+
+def leave_if_forked(process_id: int) -> None:
+    """A child that the function has forked must not speak for the rank: it ends here."""
+    if os.getpid() != process_id:
+        flush()
+        os._exit(0)
 
 
 def settle_in(spec: RankSpec, output: Connection, lifeline: Connection) -> None:
@@ -97,7 +105,9 @@ def settle_in(spec: RankSpec, output: Connection, lifeline: Connection) -> None:
 
 
 def _call(fn: Any, world: Group, args: Any, spec: RankSpec) -> Returned:
+    process_id = os.getpid()
     value, report = measured(lambda: fn(world, *args), spec.device)
+    leave_if_forked(process_id)
     world.compare_what_is_left()
     try:
         dumped = payload.dump_value(value)
@@ -147,10 +157,9 @@ def _exit_with_driver(lifeline: Connection, stack: TextIO, record: Path) -> None
     What the driver sends through it before that are questions, which are answered even while the
     rank is blocked; `stack` and `record` are the files for the answers.
     """
-    if sys.platform.startswith("linux"):
-        # The parent is the fork server, which goes with the driver. The kernel's word is quicker,
-        # and also reaches a rank that holds Python's lock for ever.
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    # The parent is the fork server, which goes with the driver. The kernel's word is quicker, and
+    # also reaches a rank that holds Python's lock for ever.
+    end_with_parent()
     threading.Thread(
         target=_watch_lifeline, args=(lifeline, stack, record), name="lifeline", daemon=True
     ).start()

@@ -90,6 +90,8 @@ class Record:
                 "labkit that wrote it"
             )
         data = {name: item for name, item in data.items() if name != "format"}
+        if type(data["rank"]) is not int or data["rank"] < 0:  # it becomes part of file names
+            raise ValueError(f"{data['rank']!r} is no rank")
         if len(value) != data.pop("value"):
             raise ValueError("its .value file is cut short or not the one that belongs to it")
         failure = data.pop("failure")

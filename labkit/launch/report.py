@@ -9,10 +9,10 @@ from pathlib import Path
 from types import TracebackType
 
 import cloudpickle
-import torch
 
 from labkit.comm import Site, pending
 from labkit.comm.flight_recorder import Entry
+from labkit.comm.journal import LIBRARIES
 from labkit.launch.memory import Memory
 
 _HERE = Path(os.path.abspath(__file__)).parent
@@ -74,11 +74,9 @@ def _without_launcher(trace: TracebackType | None) -> TracebackType | None:
 
 
 def _site_of(trace: TracebackType | None) -> Site | None:
-    """The innermost line of the traceback that belongs to neither labkit nor torch."""
-    here = str(_HERE.parent) + os.sep
-    machinery = (here, os.path.dirname(torch.__file__) + os.sep)
+    """The innermost line of the traceback that is the reader's own, and no library's."""
     frames = traceback.extract_tb(trace)
-    own = [frame for frame in frames if not frame.filename.startswith(machinery)]
+    own = [frame for frame in frames if not frame.filename.startswith(LIBRARIES)]
     if not frames:
         return None
     frame = (own or frames)[-1]

@@ -28,11 +28,25 @@ def checked_timeout(timeout: object) -> float:
     return timeout  # type: ignore[return-value]
 
 
+def checked_stall(stall: object) -> float | None:
+    """Seconds without progress until the doctor is asked; None: never. Raises ValueError."""
+    is_number = isinstance(stall, (int, float)) and not isinstance(stall, bool)
+    if stall is not None and (not is_number or not 0 < stall <= LONGEST_TIMEOUT_S):  # type: ignore[operator]
+        raise ValueError(
+            f"stall={stall!r}: give a number of seconds above 0 after which the doctor looks into "
+            "a run in which nothing moves, or None for never"
+        )
+    return stall  # type: ignore[return-value]
+
+
 def checked_ranks(ranks: Iterable[int] | None, world_size: int) -> list[int]:
     """Those to run on, in order; None: all. Raises ValueError for one that is not there."""
     if ranks is None:
         return list(range(world_size))
-    on = sorted(set(ranks))
+    given = list(ranks) if isinstance(ranks, Iterable) else [ranks]
+    if not isinstance(ranks, Iterable) or not all(type(rank) is int for rank in given):
+        raise ValueError(f"ranks={ranks!r}: give the numbers of ranks, such as [0, 2]")
+    on = sorted(set(given))
     wrong = [rank for rank in on if rank not in range(world_size)]
     if wrong or not on:
         known = "rank 0" if world_size == 1 else f"ranks 0 to {world_size - 1}"

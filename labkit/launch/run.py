@@ -20,7 +20,7 @@ from labkit.launch.engine import end_ranks
 from labkit.launch.engines import ENGINES, check_engine
 from labkit.launch.output import RankOutput
 from labkit.launch.rank import RankSpec, Returned
-from labkit.launch.request import checked_device
+from labkit.launch.request import checked_device, checked_stall
 from labkit.launch.result import Run, Traffic
 from labkit.launch.run_directory import RunDirectory
 from labkit.launch.supervise import Rank, Supervisor
@@ -51,7 +51,8 @@ def run(
     What ranks print appears here, line by line, as it comes. Raises RankError when a rank raises or
     dies, Mismatch when ranks mean different operations, Deadlock when what they wait for cannot
     come, RunTimeout, Interrupted (a KeyboardInterrupt) on Stop, and ValueError or TypeError for a
-    call that cannot be made. No process is left behind in any case.
+    call that cannot be made. No process is left behind in any case, but what a rank has put into a
+    session of its own (setsid).
     """
     if not isinstance(args, Sequence) or isinstance(args, (str, bytes)):
         raise TypeError(f"args={args!r}: give the arguments after `world` as a tuple, ({args!r},)")
@@ -77,6 +78,7 @@ def launch(
     """
     started_s = time.monotonic()
     device = _checked(fn, world_size, args_by_rank, timeout, device)
+    stall = checked_stall(stall)
     check_engine(engine)
     if echo and (note := devices.note(device, world_size, torch.cuda.device_count())):
         print(note, flush=True)

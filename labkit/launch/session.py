@@ -14,6 +14,7 @@ variables is the last paragraph of its message:
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Collection, Iterable
 from types import TracebackType
 from typing import Any, Self
@@ -23,7 +24,7 @@ import torch
 
 from labkit.comm.words import ranks_named
 from labkit.launch import devices, sources
-from labkit.launch.request import checked_device, checked_ranks, checked_timeout
+from labkit.launch.request import checked_device, checked_ranks, checked_stall, checked_timeout
 from labkit.launch.session_command import Cell, Command, Names, Push, Take
 from labkit.launch.session_ranks import SessionRanks
 from labkit.launch.session_result import CellRun, Unsent, cell_run
@@ -52,6 +53,7 @@ class Session:
         self._is_closed = False
         if echo and (note := devices.note(self.device, world_size, torch.cuda.device_count())):
             print(note, flush=True)
+        self._is_free = threading.Lock()
         self._ranks = self._started()
 
     def _started(self) -> SessionRanks:
@@ -78,7 +80,7 @@ class Session:
         on = checked_ranks(ranks, self.world_size)
         cell = source if isinstance(source, Cell) else Cell.of(source, self._num_cells + 1)
         sources.remember({cell.file: cell.lines})  # for the stacks in a verdict
-        result = self._perform(cell, on, timeout_s, stall, is_cell=True)
+        result = self._perform(cell, on, timeout_s, checked_stall(stall), is_cell=True)
         self.last = result
         return result
 
@@ -96,7 +98,15 @@ class Session:
             if self._echo:
                 print(f"{self._new_ranks()}: the variables of earlier cells are gone.", flush=True)
         self._num_cells += is_cell
-        return cell_run(self._ranks.perform(command, on, timeout_s, stall_s), self.device)
+        if not self._is_free.acquire(blocking=False):
+            raise RuntimeError(
+                "this session is running a cell for another thread; wait for it, or make a session "
+                "for each thread"
+            )
+        try:
+            return cell_run(self._ranks.perform(command, on, timeout_s, stall_s), self.device)
+        finally:
+            self._is_free.release()
 
     @property
     def _everyone(self) -> range:

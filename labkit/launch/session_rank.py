@@ -11,6 +11,7 @@ blocked in C++ does not hear it; the driver ends such ranks.
 from __future__ import annotations
 
 import dataclasses
+import os
 import signal
 import sys
 import threading
@@ -24,7 +25,7 @@ import torch
 
 from labkit.comm import Group
 from labkit.launch import payload
-from labkit.launch.rank import RankSpec, flush, measured, settle_in
+from labkit.launch.rank import RankSpec, flush, leave_if_forked, measured, settle_in
 from labkit.launch.report import Raised, Returned, raised
 from labkit.launch.session_command import Command
 
@@ -46,6 +47,7 @@ def session_main(
 ) -> None:
     """The whole life of a rank of a session; never returns."""
     settle_in(spec, output, lifeline)
+    process_id = os.getpid()
     interrupts = _Interrupts()
     try:
         spec.program()  # for the driver's environment and import path: there is no function
@@ -57,6 +59,7 @@ def session_main(
             flush()
             control.send(report)
             report = desk.perform(control.recv())
+            leave_if_forked(process_id)
     except (EOFError, OSError):
         pass  # the driver has closed the pipe
     except BaseException as error:
@@ -86,7 +89,9 @@ class _Desk:
             return raised(error)
 
     def _answer(self, command: Command) -> Answered:
+        process_id = os.getpid()
         value, report = measured(lambda: command.run(self._namespace), self._spec.device)
+        leave_if_forked(process_id)
         self._world.compare_what_is_left()
         report = dataclasses.replace(report, recorded=self._world.recorded_past_the_groups())
         if value is None:

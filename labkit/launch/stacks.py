@@ -9,7 +9,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from labkit.comm import Site
-from labkit.comm.journal import MACHINERY
+from labkit.comm.journal import LIBRARIES, MACHINERY
 from labkit.launch import sources
 
 _MAIN = re.compile(r"in (rank|session)_main\b")
@@ -40,7 +40,8 @@ def read(path: Path) -> Stack:
         text = path.read_text(errors="replace")
     except FileNotFoundError:
         return Stack()  # the rank is still on its way to its first line
-    threads = [thread for thread in text.split("\n\n") if "hread 0x" in thread]
+    # (Of a crash it says "Stack", where it does not know the thread.)
+    threads = [part for part in text.split("\n\n") if "hread 0x" in part or "Stack (" in part]
     # faulthandler stops after 100 frames: then only its mark of the thread is left.
     mains = [thread for thread in threads if _MAIN.search(thread)]
     mains += [thread for thread in threads if "\n  ..." in thread]
@@ -75,7 +76,7 @@ def _shown(lines: list[str]) -> str:
 
 def _innermost(lines: list[str]) -> Site | None:
     for line in lines:
-        if (found := _LINE.search(line)) and not found[1].startswith(MACHINERY):
+        if (found := _LINE.search(line)) and not found[1].startswith(LIBRARIES):
             return Site(found[1], int(found[2]), found[3])
     return None
 

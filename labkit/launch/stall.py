@@ -29,16 +29,12 @@ class StallWatch:
         self._supervisor = supervisor
         self._stall_s = stall_s
         self._suspicion: Verdict | None = None
-        self._has_examined = False
+        self._refuted: Verdict | None = None
         self.news()
 
     def news(self) -> None:
         """A rank reported something."""
         self._look_s = _FIRST_LOOK_S
-        self._begin_anew()
-
-    def _begin_anew(self) -> None:
-        self._suspicion, self._has_examined = None, False
         self._progress_at_s = time.monotonic()
         self._next_look_at_s = self._progress_at_s + self._look_s
 
@@ -55,32 +51,35 @@ class StallWatch:
     def look(self) -> Verdict | None:
         """The doctor's verdict, once it is due and worth telling; None otherwise.
 
-        With a proof the run cannot end any more. Without one some ranks have waited for `stall_s`,
-        for another that computes, or one that has threads besides.
+        With a proof the run cannot end any more, whatever other ranks do meanwhile. Without one
+        some ranks have waited for `stall_s`, for another that computes, or has threads besides.
         """
         if self.next_look_s > 0:
             return None
-        stages = [rank.stage for rank in self._supervisor.ranks]
-        if Stage.STARTING in stages or self._supervisor.read_journals():
+        has_grown = self._supervisor.read_journals()
+        is_starting = any(rank.stage is Stage.STARTING for rank in self._supervisor.ranks)
+        if has_grown or is_starting:
             self._look_s = min(2 * self._look_s, _LONGEST_LOOK_S)
-            self._begin_anew()
-            return None
-        self._look_s = _FIRST_LOOK_S
+            self._progress_at_s = time.monotonic()
+        else:
+            self._look_s = _FIRST_LOOK_S
         self._next_look_at_s = time.monotonic() + self._look_s
+        if is_starting:
+            return None
         return self._proof() or (self._stall() if self._is_stalled else None)
 
     def _proof(self) -> Verdict | None:
-        """What the journals alone prove, at the second look of a silence."""
+        """What the journals alone prove, once two looks agree."""
         supervisor = self._supervisor
-        if self._suspicion is None:
-            self._suspicion = doctor.diagnose_waits(supervisor.views)
+        before, self._suspicion = self._suspicion, doctor.diagnose_waits(supervisor.views)
+        if not self._suspicion.is_proof or self._suspicion != before or before == self._refuted:
             return None
-        if not self._suspicion.is_proof or self._has_examined:
-            return None
-        self._has_examined = True
         supervisor.examine(patience_s=_PATIENCE_S)
         verdict = doctor.diagnose(supervisor.views)
-        return verdict if verdict.is_proof else None
+        if verdict.is_proof:
+            return verdict
+        self._refuted = before  # by threads, which may still bring what is missing
+        return None
 
     def _stall(self) -> Verdict | None:
         """What the doctor says when every rank has been asked; None where nobody waits in vain."""

@@ -167,12 +167,15 @@ class Supervisor:
             rank.output.read()
             self.stacks[number] = self._stack_of(number)
             self.recorded[number] = flight_recorder.read(self._record_of(number))
+            if number in asked:  # where it dies later, that was not its last stack
+                with contextlib.suppress(OSError):
+                    self.directory.of_rank(number, "stack").write_text("")
         self.read_journals()
 
     def _ask(self, number: int, request: bytes) -> None:
-        self.directory.of_rank(number, "stack").write_text("")  # answers are appended
-        self._record_of(number).unlink(missing_ok=True)
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # the rank, or the run's folder, may be gone
+            self.directory.of_rank(number, "stack").write_text("")  # answers are appended
+            self._record_of(number).unlink(missing_ok=True)
             self.ranks[number].process.lifeline.send_bytes(request)
 
     def _hear(

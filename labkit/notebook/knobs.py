@@ -1,9 +1,9 @@
 """Sliders for the arguments of any function, and what it says about them.
 
-    def loss(gpus, minutes):
-        return [("GPU-hours", f"{gpus * minutes / 60:,.0f}")]
+def loss(gpus, minutes):
+    return [("GPU-hours", f"{gpus * minutes / 60:,.0f}")]
 
-    knobs(loss, gpus=Knob([8, 64, 1024], start=64), minutes=Knob(range(1, 61), start=10))
+knobs(loss, gpus=Knob([8, 64, 1024], start=64), minutes=Knob(range(1, 61), start=10))
 """
 
 from __future__ import annotations

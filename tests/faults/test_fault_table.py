@@ -138,7 +138,7 @@ def test_a_straggler_is_told_and_let_go_on(capsys):
     told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("[labkit]")]
     assert len(told) == 1
     assert "ranks 0 and 2 wait in all_reduce #1" in told[0]
-    assert "for rank 1, which (computes|sleeps or blocks) before" in told[0]
+    assert re.search("for rank 1, which (computes|sleeps or blocks) before", told[0])
 
 
 def test_a_mismatch_is_caught_before_any_number_is_wrong():
@@ -154,10 +154,11 @@ def test_a_mismatch_is_caught_before_any_number_is_wrong():
 
 
 def test_a_silent_mismatch_past_the_groups_is_told_when_all_have_returned():
-    def counts_differently(world):
-        torch.distributed.all_reduce(torch.ones(2, 3) if world.rank else torch.ones(3, 2))
+    def half_a_broadcast(world):
+        # gloo fills what it can of the larger buffer, and says nothing.
+        torch.distributed.broadcast(torch.ones(4 if world.rank else 2), 0)
 
     with pytest.raises(Mismatch, match="every rank has returned, but the numbers are wrong") as e:
-        run(counts_differently, 2)
-    assert re.search(r"rank 0 passes shape \(3, 2\) .*rank 1 passes shape \(2, 3\)", str(e.value))
+        run(half_a_broadcast, 2)
+    assert re.search(r"rank 0 passes shape \(2,\) .*rank 1 passes shape \(4,\)", str(e.value))
     assert "test_fault_table.py, line" in str(e.value)

@@ -115,7 +115,7 @@ STEPS = [
 
 
 def program(world, seed):
-    """The same random steps on every rank; delays of each rank's own, some longer than the stall."""
+    """The same random steps on every rank, each at its own pace; some pauses exceed the stall."""
     steps, own = random.Random(seed), random.Random(f"{seed}/{world.rank}")
     late = steps.randrange(world.size), steps.randrange(4)
     long_s = 2 * STALL_S if seed % 5 == 0 else 0.0

@@ -1,25 +1,23 @@
 """The parts of a job on several hosts, without the hosts: roll call, board, doors, records."""
 
-import contextlib
 import dataclasses
 import os
 import signal
 import socket
 import threading
 import time
-from datetime import timedelta
 from types import SimpleNamespace
 
 import pytest
 import torch.distributed as dist
 
 from labkit import Run, RunError, run
-from labkit.comm import board as board_module
 from labkit.comm import roll_call
-from labkit.comm.board import Board, Notice, open_store
+from labkit.comm.board import Notice, open_store
 from labkit.comm.environment import Environment
+from labkit.comm.job_name import name_of_job
 from labkit.launch import post_mortem, rank_record, records, saved_run
-from labkit.launch.attempt import claim, name_of_job, objection
+from labkit.launch.attempt import claim, objection
 from labkit.launch.attend import UNCONFIRMED_CODE, Attendant
 from labkit.launch.door import Door, knock
 from labkit.launch.stage import Stage
@@ -91,113 +89,6 @@ def test_a_rank_that_torchrun_did_not_start_is_told_so():
         Environment.read({"RANK": "0", "WORLD_SIZE": "1"})
 
 
-class Cable:
-    """Between a board and its store: it can be cut, or hold back what is sent."""
-
-    def __init__(self, port):
-        self.target, self.ends = port, []
-        self.is_open = threading.Event()
-        self.is_open.set()
-        self.inlet = socket.create_server(("127.0.0.1", 0))
-        self.port = self.inlet.getsockname()[1]
-        threading.Thread(target=self.accept, daemon=True).start()
-
-    def accept(self):
-        with contextlib.suppress(OSError):
-            while True:
-                near = self.inlet.accept()[0]
-                far = socket.create_connection(("127.0.0.1", self.target))
-                self.ends += [near, far]
-                for pair in ((near, far), (far, near)):
-                    threading.Thread(target=self.carry, args=pair, daemon=True).start()
-
-    def carry(self, source, target):
-        with contextlib.suppress(OSError):
-            while data := source.recv(2**16):
-                self.is_open.wait()
-                target.sendall(data)
-
-    def cut(self):
-        for end in self.ends:
-            with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-        self.ends.clear()
-
-
-@pytest.fixture
-def cable(store, monkeypatch):
-    monkeypatch.setattr(board_module, "PAUSES_S", (0.05, 0.05))
-    monkeypatch.setattr(board_module, "_PATIENCE_S", 0.3)
-    monkeypatch.setattr(board_module, "LOST_AFTER_S", 1.0)
-    cable = Cable(store.port)
-    yield cable
-    cable.is_open.set()
-    cable.inlet.close()
-    cable.cut()
-
-
-@pytest.fixture
-def board(cable, request):
-    def connect():
-        return dist.TCPStore("127.0.0.1", cable.port, is_master=False, timeout=timedelta(seconds=1))
-
-    return Board(connect, request.node.name)
-
-
-def test_a_board_keeps_notes_of_any_size_and_counts(board):
-    assert board.read("note") is None
-    for note in (b"", b"\x00\xff", bytes(9 * 2**20)):  # the store itself takes 8 MiB
-        assert board.post("note", note)
-        assert board.read("note") == note
-    assert (board.count("failed"), board.count("failed")) == (1, 2)
-
-
-def test_of_two_outcomes_the_first_one_stays_and_reaches_who_looks_for_it(board):
-    notice, both = board.look_for("outcome"), board.look_for_all(["outcome", "more"])
-    assert notice.text is None
-    board.settle("outcome", "good")
-    board.settle("outcome", "failed")
-    assert comes_true(lambda: notice.text == b"good")
-    assert both.text is None
-    board.post("more", b"")
-    assert comes_true(lambda: both.text == b"")
-
-
-def comes_true(condition):
-    deadline = time.monotonic() + 5
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return condition()
-
-
-def test_a_connection_that_breaks_is_made_anew(board, cable):
-    notice = board.look_for("outcome")
-    assert board.count("failed") == 1
-    cable.cut()
-    assert comes_true(lambda: board.count("failed") == 2)
-    board.settle("outcome", "good")
-    assert comes_true(lambda: notice.text == b"good")
-    assert board.is_there()
-
-
-def test_an_answer_that_comes_late_does_not_lose_the_board(board, cable):
-    assert board.count("failed") == 1
-    cable.is_open.clear()
-    assert board.count("failed") is None
-    assert board.is_there()
-    cable.is_open.set()
-    assert comes_true(lambda: board.read("no note") is None and board.count("failed"))
-    assert board.is_there()
-
-
-def test_a_board_that_does_not_answer_is_lost_and_stays_lost(board, cable):
-    cable.is_open.clear()
-    assert comes_true(lambda: not board.is_there())
-    cable.is_open.set()
-    assert board.count("failed") is None
-    assert not board.is_there()
-
-
 def test_a_rank_that_has_returned_and_hears_nothing_more_says_so(
     folder, store, tmp_path, monkeypatch, capsys
 ):
@@ -261,6 +152,7 @@ def test_a_job_without_an_id_keeps_its_name_for_as_long_as_its_store(store):
 def test_all_ranks_hear_whose_folder_is_not_for_this_job(store):
     heard = all_answer(store.port, [0, 0], [0, 1], objections=["", "the folder is taken"])
     for rank in range(2):
+        assert isinstance(heard[rank], RuntimeError)
         assert "the folder is taken" in str(heard[rank])
 
 
@@ -289,6 +181,13 @@ def test_a_record_travels_as_one_note(folder):
     record = rank_record.Record.read(folder / "attempt-0" / "rank-1.json")
     record.log = "two\nlines ü\n"
     assert records.unpacked(records.packed(record)) == record
+
+
+@pytest.mark.parametrize("rank", ["../../1", -1, 1.0])
+def test_a_record_from_the_network_names_no_file_of_its_own(folder, rank):
+    record = rank_record.Record.read(folder / "attempt-0" / "rank-1.json")
+    with pytest.raises(ValueError, match="is no rank"):
+        records.unpacked(records.packed(dataclasses.replace(record, rank=rank)))
 
 
 def test_a_record_above_the_bound_leaves_its_value_behind_and_then_its_timeline(folder):

@@ -28,10 +28,14 @@ class Touch:
         return open, (str(self.path), "w")
 
 
+def summed(x, world):
+    return world.all_reduce(x)
+
+
 def measures(world):
     print(f"rank {world.rank} was here")
     with world.region("warm up"):
-        total = world.all_reduce(torch.ones(3) * world.rank)
+        total = summed(torch.ones(3) * world.rank, world)
     parts = world.all_to_all(torch.arange(2 * world.size))
     return {"total": total, "parts": parts, "names": ["a", None, 1.5], "rank": world.rank}
 
@@ -57,6 +61,7 @@ def test_what_was_saved_comes_back(original, folder):
         assert getattr(loaded, name) == getattr(original, name), name
     for rank in range(2):
         assert loaded.timeline[rank].operations == original.timeline[rank].operations
+        assert loaded.timeline[rank].operations[0].callers, "its callers did not come along"
         assert loaded.timeline[rank].regions == original.timeline[rank].regions
         assert loaded.timeline[rank].end_s == original.timeline[rank].end_s
         value, expected = loaded.values[rank], original.values[rank]

@@ -4,12 +4,13 @@ import os
 import socket
 import subprocess
 import sys
+import time
 
 import pytest
 import torch
 
 import labkit
-from labkit import run
+from labkit import Deadlock, run
 
 
 async def a_coroutine(world):
@@ -169,3 +170,35 @@ def test_folders_of_dead_drivers_are_swept(tmp_path, monkeypatch):
 
 def test_the_package_exports_what_a_reader_starts_with():
     assert {"run", "Run", "Group", "RankError", "RunTimeout", "Deadlock"} <= set(labkit.__all__)
+
+
+@pytest.mark.parametrize("stall", [0, -1, float("nan"), float("inf"), "5", True, []])
+def test_an_odd_stall_is_refused_before_anything_starts(stall):
+    with pytest.raises(ValueError, match="stall=.*: give a number of seconds above 0"):
+        run(print, 1, stall=stall)
+
+
+def test_a_child_that_a_rank_forks_does_not_answer_for_it():
+    def forks(world):
+        child = os.fork()
+        if child:
+            os.waitpid(child, 0)
+        return "parent" if child else "child"
+
+    assert run(forks, 2).values == ["parent", "parent"]
+
+
+def test_a_deadlock_of_some_ranks_shows_while_others_go_on():
+    def two_of_four(world):
+        pair = world.split(world.rank // 2)
+        if world.rank < 2:
+            world.recv(torch.empty(1), 1 - world.rank)
+        until = time.monotonic() + 25
+        while time.monotonic() < until:
+            pair.all_reduce(torch.ones(1))
+            time.sleep(0.01)
+
+    began = time.monotonic()
+    with pytest.raises(Deadlock, match="ranks 0 and 1 wait for each other"):
+        run(two_of_four, 4)
+    assert time.monotonic() - began < 15

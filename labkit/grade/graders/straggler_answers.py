@@ -112,12 +112,12 @@ def wrong_rank(cases: Sequence[Case], answers: Sequence[tuple[str, int]]) -> Fin
         return None
     index = wrong[0]
     case = cases[index]
+    if len(set(ranks)) == 1:
+        explanation = f"rank {ranks[0]} is named every time, whatever the job shows"
+        return _finding("always the same rank", explanation, 1, case, answers[index])
     theory = theory_of_ranks(cases, ranks)
     if theory is not None:
         return _finding(theory.name, theory.explanation, 1, case, answers[index])
-    if len(set(ranks)) == 1:
-        explanation = f"rank {ranks[0]} is to be looked at every time"
-        return _finding("always the same rank", explanation, 1, case, answers[index])
     if follows_one_wait(cases, ranks):
         return _finding(
             "stops at the first wait",

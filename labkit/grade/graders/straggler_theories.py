@@ -55,11 +55,6 @@ THEORIES = (
         "GPUs a blocked rank polls, and looks busy as well",
         lambda one: -one["cpu"],
     ),
-    Theory(
-        "blames an idle rank",
-        "a blocked rank is idle because it waits; that it does nothing is no fault of its own",
-        lambda one: one["cpu"],
-    ),
 )
 
 

@@ -27,7 +27,8 @@ import torch
 from labkit.comm import roll_call
 from labkit.comm.board import open_store
 from labkit.comm.environment import Environment
-from labkit.launch.attempt import claim, name_of_job, objection, remember_attempt
+from labkit.comm.job_name import name_of_job
+from labkit.launch.attempt import claim, objection, remember_attempt
 from labkit.launch.attend import Attendant
 from labkit.launch.door import Door
 from labkit.launch.hosted_rank import HostedSpec

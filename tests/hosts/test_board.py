@@ -1,0 +1,125 @@
+"""Notes between hosts: what the board does when its store is slow, cut off or gone."""
+
+import contextlib
+import socket
+import threading
+import time
+from datetime import timedelta
+
+import pytest
+import torch.distributed as dist
+
+from labkit.comm import board as board_module
+from labkit.comm.board import Board
+
+
+@pytest.fixture(scope="module")
+def store():
+    return dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+
+class Cable:
+    """Between a board and its store: it can be cut, or hold back what is sent."""
+
+    def __init__(self, port):
+        self.target, self.ends = port, []
+        self.is_open = threading.Event()
+        self.is_open.set()
+        self.inlet = socket.create_server(("127.0.0.1", 0))
+        self.port = self.inlet.getsockname()[1]
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        with contextlib.suppress(OSError):
+            while True:
+                near = self.inlet.accept()[0]
+                far = socket.create_connection(("127.0.0.1", self.target))
+                self.ends += [near, far]
+                for pair in ((near, far), (far, near)):
+                    threading.Thread(target=self.carry, args=pair, daemon=True).start()
+
+    def carry(self, source, target):
+        with contextlib.suppress(OSError):
+            while data := source.recv(2**16):
+                self.is_open.wait()
+                target.sendall(data)
+
+    def cut(self):
+        for end in self.ends:
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+        self.ends.clear()
+
+
+@pytest.fixture
+def cable(store, monkeypatch):
+    monkeypatch.setattr(board_module, "PAUSES_S", (0.05, 0.05))
+    monkeypatch.setattr(board_module, "_PATIENCE_S", 0.3)
+    monkeypatch.setattr(board_module, "LOST_AFTER_S", 1.0)
+    cable = Cable(store.port)
+    yield cable
+    cable.is_open.set()
+    cable.inlet.close()
+    cable.cut()
+
+
+@pytest.fixture
+def board(cable, request):
+    def connect():
+        return dist.TCPStore("127.0.0.1", cable.port, is_master=False, timeout=timedelta(seconds=1))
+
+    return Board(connect, request.node.name)
+
+
+def test_a_board_keeps_notes_of_any_size_and_counts(board):
+    assert board.read("note") is None
+    for note in (b"", b"\x00\xff", bytes(9 * 2**20)):  # the store itself takes 8 MiB
+        assert board.post("note", note)
+        assert board.read("note") == note
+    assert (board.count("failed"), board.count("failed")) == (1, 2)
+
+
+def test_of_two_outcomes_the_first_one_stays_and_reaches_who_looks_for_it(board):
+    notice, both = board.look_for("outcome"), board.look_for_all(["outcome", "more"])
+    assert notice.text is None
+    board.settle("outcome", "good")
+    board.settle("outcome", "failed")
+    assert comes_true(lambda: notice.text == b"good")
+    assert both.text is None
+    board.post("more", b"")
+    assert comes_true(lambda: both.text == b"")
+
+
+def comes_true(condition):
+    deadline = time.monotonic() + 5
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return condition()
+
+
+def test_a_connection_that_breaks_is_made_anew(board, cable):
+    notice = board.look_for("outcome")
+    assert board.count("failed") == 1
+    cable.cut()
+    assert comes_true(lambda: (board.count("failed") or 0) > 1)
+    board.settle("outcome", "good")
+    assert comes_true(lambda: notice.text == b"good")
+    assert board.is_there()
+
+
+def test_an_answer_that_comes_late_does_not_lose_the_board(board, cable):
+    assert board.count("failed") == 1
+    cable.is_open.clear()
+    assert board.count("failed") is None
+    assert board.is_there()
+    cable.is_open.set()
+    assert comes_true(lambda: board.read("no note") is None and board.count("failed"))
+    assert board.is_there()
+
+
+def test_a_board_that_does_not_answer_is_lost_and_stays_lost(board, cable):
+    cable.is_open.clear()
+    assert comes_true(lambda: not board.is_there())
+    cable.is_open.set()
+    assert board.count("failed") is None
+    assert not board.is_there()

@@ -1,0 +1,26 @@
+"""A process that ends with its parent, also when the parent was quicker."""
+
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux's own")
+
+ORPHAN = """
+import os, sys, time
+from labkit.launch.parent import end_with_parent
+own = os.getpid()
+if os.fork() == 0:
+    while os.getppid() == own:  # its parent is gone before it asks
+        time.sleep(0.01)
+    end_with_parent(own)
+    print("it lives on", flush=True)
+"""
+
+
+def test_a_process_whose_parent_is_gone_already_ends_too():
+    command = [sys.executable, "-c", ORPHAN]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ""
