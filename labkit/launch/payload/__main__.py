@@ -9,6 +9,7 @@ restart, and a later start with the same --rdzv-id, count on in it; another job 
 """
 
 import argparse
+import math
 import os
 import signal
 import sys
@@ -48,6 +49,7 @@ def main() -> int:
     options = _options()
     environment = Environment.read()
     out = Path(options.out or _default_out(environment)).absolute()
+    _require(out, options.device, environment)
     door = Door()
     scratch = RunDirectory() if environment.local_rank == 0 else None
     try:
@@ -93,10 +95,33 @@ def _options() -> argparse.Namespace:
     parser.add_argument("file", metavar="FILE", help="train.py, train.py:function, or a payload")
     parser.add_argument("--out", help="folder of the Run; by default labkit-run-<the --rdzv-id>")
     parser.add_argument(
-        "--timeout", type=float, default=600, help="seconds that one operation may take (600)"
+        "--timeout", type=_seconds, default=600, help="seconds that one operation may take (600)"
     )
     parser.add_argument("--device", choices=("cpu", "cuda"), help="cuda where each rank has a GPU")
     return parser.parse_args(words[:cut], argparse.Namespace(arguments=words[cut + 1 :]))
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 < seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"{text}: give a number of seconds above 0")
+    return seconds
+
+
+def _require(out: Path, device: str | None, environment: Environment) -> None:
+    """Raise RuntimeError, before anything runs, for what could only fail afterwards."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RuntimeError(
+            f"--out {out}: no folder can be made there ({error}); name another one"
+        ) from None
+    num_gpus, num_ranks = torch.cuda.device_count(), len(environment.local_ranks)
+    if device == "cuda" and num_gpus < num_ranks:
+        raise RuntimeError(
+            f"--device cuda: this host has {num_ranks} ranks and {num_gpus} GPUs, and each rank "
+            "needs one; choose --device cpu, a smaller --nproc-per-node, or leave --device out"
+        )
 
 
 def _default_out(environment: Environment) -> str:

@@ -1,0 +1,48 @@
+"""What could only fail after the job is refused before it."""
+
+import pytest
+import torch
+
+from labkit.comm.environment import Environment
+from labkit.launch.payload.__main__ import _require, _seconds
+
+ONE_HOST = {
+    "RANK": "1",
+    "WORLD_SIZE": "2",
+    "LOCAL_RANK": "1",
+    "LOCAL_WORLD_SIZE": "2",
+    "GROUP_RANK": "0",
+    "MASTER_ADDR": "localhost",
+    "MASTER_PORT": "29500",
+    "TORCHELASTIC_RUN_ID": "test",
+    "TORCHELASTIC_RESTART_COUNT": "0",
+}
+
+
+@pytest.fixture
+def environment(monkeypatch):
+    for name, value in ONE_HOST.items():
+        monkeypatch.setenv(name, value)
+    return Environment.read()
+
+
+def test_a_folder_that_cannot_be_made_is_refused(environment, tmp_path):
+    file = tmp_path / "a_file"
+    file.touch()
+    with pytest.raises(RuntimeError, match=r"--out .*a_file: no folder can be made there"):
+        _require(file, None, environment)
+    _require(tmp_path / "new" / "folder", None, environment)
+
+
+def test_more_ranks_than_gpus_are_refused_with_the_choices(environment, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(RuntimeError, match="2 ranks and 1 GPUs, .*choose --device cpu"):
+        _require(tmp_path, "cuda", environment)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    _require(tmp_path, "cuda", environment)
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "nan", "inf"])
+def test_an_odd_timeout_is_refused(text):
+    with pytest.raises(Exception, match="give a number of seconds above 0"):
+        _seconds(text)
