@@ -3,6 +3,7 @@
 import random
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -126,8 +127,11 @@ def program(world, seed):
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 def test_healthy_runs_get_no_verdict(world_size):
-    for seed in range(NUM_RUNS // 4):
+    def healthy(seed):
         launch(program, world_size, [(seed,)], stall=STALL_S, timeout=60, device="cpu")
+
+    with ThreadPoolExecutor(2) as pool:  # two at a time: pauses of one are the other's
+        list(pool.map(healthy, range(NUM_RUNS // 4)))
 
 
 @pytest.mark.parametrize("step", [in_turns, in_flight_past_the_group, from_a_thread])
