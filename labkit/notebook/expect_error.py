@@ -5,6 +5,8 @@ import textwrap
 from types import TracebackType
 
 _WIDTH = 96
+_CELL = re.compile(r"cell \d+")
+_STAND_IN = "\0" * len("cell 10")
 
 
 class expect_error:
@@ -71,7 +73,13 @@ class expect_error:
 
 
 def _wrapped(line: str) -> list[str]:
-    """A sentence in lines of a page's width; tables and code, which are indented, as they are."""
+    """A sentence in lines of a page's width; tables and code, which are indented, as they are.
+
+    A cell's number does not decide where a line ends: it differs from one execution to the next.
+    """
     if len(line) <= _WIDTH or line.startswith(" "):
         return [line]
-    return textwrap.wrap(line, _WIDTH, break_long_words=False, break_on_hyphens=False)
+    numbers = iter(_CELL.findall(line))
+    level = _CELL.sub(_STAND_IN, line)
+    lines = textwrap.wrap(level, _WIDTH, break_long_words=False, break_on_hyphens=False)
+    return [re.sub(_STAND_IN, lambda _: next(numbers), each) for each in lines]

@@ -5,6 +5,7 @@ A mutant's docstring names the outcome and the diagnosis that it must get.
 
 import ast
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -25,13 +26,25 @@ def expected(mutant):
     return tuple(re.search(rf'^{key}: "(.+)"$', text, re.M)[1] for key in ("outcome", "diagnosis"))
 
 
+@pytest.fixture(scope="module")
+def verdicts(request):
+    """Of the mutants that are asked for, two at a time: much of a check is waiting."""
+    asked = [item for item in request.session.items if item.module is request.module]
+    mutants = [item.callspec.params["mutant"] for item in asked if "mutant" in item.fixturenames]
+    with ThreadPoolExecutor(2) as pool:
+        yield {mutant: pool.submit(verdict_on, mutant) for mutant in mutants}
+        pool.shutdown(cancel_futures=True)
+
+
+def verdict_on(mutant):
+    seconds = SECONDS.get(expected(mutant)[0], 20.0)
+    return check(mutant.parent.name, mutant, timeout_s=seconds, workspace=WORKSPACE)
+
+
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda path: f"{path.parent.name}/{path.stem}")
-def test_gets_its_own_diagnosis(mutant):
-    outcome, diagnosis = expected(mutant)
-    verdict = check(
-        mutant.parent.name, mutant, timeout_s=SECONDS.get(outcome, 20.0), workspace=WORKSPACE
-    )
-    assert (verdict.outcome.value, verdict.diagnosis) == (outcome, diagnosis), verdict
+def test_gets_its_own_diagnosis(mutant, verdicts):
+    verdict = verdicts[mutant].result()
+    assert (verdict.outcome.value, verdict.diagnosis) == expected(mutant), verdict
 
 
 @pytest.mark.parametrize("name", load_catalog(WORKSPACE))

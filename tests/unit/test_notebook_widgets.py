@@ -337,3 +337,16 @@ def test_a_picture_appears_once_and_in_its_size(executed, cell):
     (output,) = executed[cell]
     assert output["data"].keys() == {"image/png", "text/plain"}
     assert output["metadata"]["image/png"]["width"] == 900
+
+
+@pytest.mark.parametrize("number", [1, 10, 123])
+def test_a_long_verdict_is_cut_at_the_same_words_whatever_its_cells_number(capsys, number):
+    sentence = "ranks 0 and 1 wait for each other, " * 4 + f"(cell {number}, line 3) " * 4
+    with expect_error(ValueError):
+        raise ValueError(sentence)
+    shown = capsys.readouterr().out.replace(f"cell {number},", "cell N,")
+    lines = shown.splitlines()[1:]
+    assert len(lines) > 2 and all(line.startswith("│ ") for line in lines)
+    with expect_error(ValueError):
+        raise ValueError(sentence.replace(f"cell {number},", "cell 77,"))
+    assert capsys.readouterr().out.replace("cell 77,", "cell N,") == shown
