@@ -77,9 +77,9 @@ def _wrapped(line: str) -> list[str]:
 
     A cell's number does not decide where a line ends: it differs from one execution to the next.
     """
-    if len(line) <= _WIDTH or line.startswith(" "):
-        return [line]
     numbers = iter(_CELL.findall(line))
     level = _CELL.sub(_STAND_IN, line)
+    if len(level) <= _WIDTH or line.startswith(" "):
+        return [line]
     lines = textwrap.wrap(level, _WIDTH, break_long_words=False, break_on_hyphens=False)
     return [re.sub(_STAND_IN, lambda _: next(numbers), each) for each in lines]
