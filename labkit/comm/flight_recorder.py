@@ -20,7 +20,6 @@ import os
 import pickle
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +28,9 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from labkit.comm.journal import LIBRARIES
-from labkit.comm.operation import Operation, Site
+from labkit.comm.recorded import TITLE, Entry
 
 NUM_COLLECTIVES = 1024
-_TITLE = "torch.distributed"
 _SAMPLE_S = 0.1
 _BUSY_S = 0.01
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
@@ -50,29 +48,6 @@ _DTYPES = {
 # Of these every rank passes the same dtype and shape. (all_to_all takes uneven parts, and only
 # the root of a scatter passes anything.)
 _UNIFORM = ("all_reduce", "broadcast", "barrier", "reduce", "_reduce_scatter_base")
-
-Entry = tuple[str, int, str, str, tuple[int, ...]]
-"""Process group, sequence number, kind, dtype, shape."""
-
-
-@dataclass(frozen=True)
-class Recorded:
-    """What torch has recorded of one rank.
-
-    `operations`: those that torch itself issued and that are not complete; or, where all were asked
-    for, everything that came to torch's process groups, a Group's operations too.
-    `enqueued`: how many collectives of each process group were handed over, a Group's too.
-    `is_idle`: the process used no CPU time while it was asked, so it waits or sleeps.
-    """
-
-    operations: Sequence[Operation] = ()
-    enqueued: Mapping[str, int] = field(default_factory=dict)
-    is_idle: bool = False
-
-
-def is_foreign(operation: Operation) -> bool:
-    """Whether torch itself issued it, and no Group."""
-    return operation.group_name.startswith(_TITLE)
 
 
 def enable() -> None:
@@ -95,16 +70,6 @@ def past_the_groups(num_in_journal: int) -> list[Entry]:
         return []
     entries = pickle.loads(_dump(includeStackTraces=False)).get("entries", [])
     return [(_group(entry), entry["collective_seq_id"], *_meaning(entry)) for entry in entries]
-
-
-def differ(entries_by_rank: Sequence[Sequence[Entry]]) -> bool:
-    """Whether two ranks' n-th collectives of a process group are not the same."""
-    seen: dict[tuple[str, int], Entry] = {}
-    return any(
-        seen.setdefault(entry[:2], entry) != entry
-        for entries in entries_by_rank
-        for entry in entries
-    )
 
 
 def write(path: Path, num_in_journal: int, *, only_active: bool) -> None:
@@ -138,16 +103,6 @@ def write(path: Path, num_in_journal: int, *, only_active: bool) -> None:
     os.replace(part, path)
 
 
-def read(path: Path) -> Recorded:
-    """What `write` left; nothing where it left nothing."""
-    try:
-        record = json.loads(path.read_text())
-    except FileNotFoundError:
-        return Recorded()
-    operations = [_operation(index, *each) for index, each in enumerate(record["operations"])]
-    return Recorded(operations, record["enqueued"], record["is_idle"])
-
-
 def _dump(**what: bool) -> bytes:
     """The record, from where this build of torch has it: private, and nccl's is another one."""
     names = ["_dump_fr_trace"]
@@ -165,7 +120,7 @@ def _group(entry: Mapping[str, Any]) -> str:
 
 def _title(process_group: str) -> str:
     """How a report calls a process group that it knows from torch only."""
-    return _TITLE if process_group == "0" else f"{_TITLE}/{process_group}"
+    return TITLE if process_group == "0" else f"{TITLE}/{process_group}"
 
 
 def _is_of_a_group(entry: Mapping[str, Any]) -> bool:
@@ -197,40 +152,3 @@ def _foreign(entry: Mapping[str, Any], members: Sequence[int]) -> list[Any]:
     times = [posted_s, bool(entry["retired"]), _is_of_a_group(entry)]
     sequence = entry["collective_seq_id"]
     return [_title(_group(entry)), members, sequence, *_meaning(entry), site, *times]
-
-
-def _operation(
-    index: int,
-    group: str,
-    members: list[int],
-    sequence: int,
-    kind: str,
-    dtype: str,
-    shape: list[int],
-    site: list[Any],
-    posted_s: float,
-    is_done: bool,
-    is_of_a_group: bool,
-) -> Operation:
-    place = Site(*site)
-    return Operation(
-        index=index,
-        kind=kind,
-        blocking=True,
-        group=tuple(members),
-        group_name=group,
-        sequence=sequence,
-        reduce=None,
-        peer=None,
-        dtype=dtype,
-        shape=tuple(shape),
-        payload_bytes=0,
-        sent_bytes=0,
-        received_bytes=0,
-        site=place,
-        origin=place,
-        posted_s=posted_s,
-        waited_s=None if is_of_a_group else posted_s,  # whether a Group waits, its journal knows
-        done_s=posted_s if is_done else None,
-        failed=False,
-    )

@@ -33,6 +33,7 @@ from labkit.comm.neighbours import NOBODY, Neighbours
 from labkit.comm.no_journal import NoJournal
 from labkit.comm.not_a_member import NotAMember
 from labkit.comm.point_to_point import PointToPoint
+from labkit.comm.recorded import Entry
 from labkit.comm.rooted_collectives import RootedCollectives
 from labkit.comm.wire_bytes import ring_all_gather
 
@@ -74,7 +75,7 @@ class Group(PointToPoint, LibraryCollectives, RootedCollectives):
         for agreement in self._neighbours.agreements:
             agreement.compare_what_is_left()
 
-    def recorded_past_the_groups(self) -> list[flight_recorder.Entry]:
+    def recorded_past_the_groups(self) -> list[Entry]:
         """Collectives of this process, if it handed over some without a Group: torch's record."""
         return flight_recorder.past_the_groups(self._journal.num_collectives)
 

@@ -109,14 +109,18 @@ class Member:
             splits=splits,
             call=call,
         )
+        self._compare(record, sequence, has_rows=splits is not None)
+        return record
+
+    def _compare(self, record: int, sequence: int, *, has_rows: bool) -> None:
+        """Look at what the others mean; raise Disagreement before anything is carried out."""
         try:
             self._agreement.compare(sequence)
-            if splits is not None:
+            if has_rows:
                 self._agreement.compare_rows(sequence)
         except Disagreement as why:
             self._refuse(record, why)
             raise
-        return record
 
     def _refuse(self, record: int, why: Disagreement) -> None:
         """This operation is not carried out, and nor is any later one of this group."""

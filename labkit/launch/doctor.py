@@ -22,7 +22,7 @@ from enum import Enum
 
 from labkit.comm import Timeline, disagreement
 from labkit.comm.difference import ADVICE
-from labkit.comm.flight_recorder import is_foreign
+from labkit.comm.recorded import is_foreign
 from labkit.comm.words import listed, named, places, ranks_named, verb
 from labkit.launch import advice, sources
 from labkit.launch.position import plural, position_of

@@ -11,8 +11,8 @@ from types import TracebackType
 import cloudpickle
 
 from labkit.comm import Site, pending
-from labkit.comm.flight_recorder import Entry
 from labkit.comm.journal import LIBRARIES
+from labkit.comm.recorded import Entry
 from labkit.launch.memory import Memory
 
 _HERE = Path(os.path.abspath(__file__)).parent

@@ -88,11 +88,7 @@ def launch(
     has_returned = False
     try:
         payload.write(directory.payload, fn, args_by_rank)
-        # The backend's own timeout comes later than ours: the driver is the one who knows why.
-        specs = [
-            RankSpec(number, world_size, device, directory, timeout + 10)
-            for number in range(world_size)
-        ]
+        specs = _specs(world_size, device, directory, timeout)
         starter.start(specs, started_s + timeout)
         for spec in specs:
             with uninterrupted():
@@ -114,6 +110,11 @@ def launch(
                 end_ranks((rank.process for rank in ranks), at_once=not has_returned)
                 starter.end()
                 directory.remove()
+
+
+def _specs(world_size: int, device: str, directory: RunDirectory, timeout: float) -> list[RankSpec]:
+    # The backend's own timeout comes later than ours: the driver is the one who knows why.
+    return [RankSpec(n, world_size, device, directory, timeout + 10) for n in range(world_size)]
 
 
 def _checked(

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from multiprocessing import connection
 from pathlib import Path
 
-from labkit.comm import Timeline, flight_recorder
-from labkit.comm.flight_recorder import Recorded
+from labkit.comm import Timeline, recorded
 from labkit.comm.follow_journal import JournalFollower
+from labkit.comm.recorded import Recorded
 from labkit.launch import stacks
 from labkit.launch.engine import RankProcess
 from labkit.launch.output import RankOutput
@@ -145,7 +145,7 @@ class Supervisor:
         """Whether returned ranks differ in what they did past their Groups."""
         reports = [rank.report for rank in self.ranks]
         entries = [each.recorded for each in reports if isinstance(each, Returned)]
-        return flight_recorder.differ(entries)
+        return recorded.differ(entries)
 
     def examine(self, request: bytes = ACTIVE, patience_s: float = _EVIDENCE_S) -> None:
         """Take evidence of ranks that are alive: journals, stacks, and what torch recorded.
@@ -166,7 +166,7 @@ class Supervisor:
         for number, rank in enumerate(self.ranks):
             rank.output.read()
             self.stacks[number] = self._stack_of(number)
-            self.recorded[number] = flight_recorder.read(self._record_of(number))
+            self.recorded[number] = recorded.read(self._record_of(number))
             if number in asked:  # where it dies later, that was not its last stack
                 with contextlib.suppress(OSError):
                     self.directory.of_rank(number, "stack").write_text("")

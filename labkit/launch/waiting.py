@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from labkit.comm import Operation, flight_recorder
-from labkit.comm.flight_recorder import Recorded
+from labkit.comm import Operation
+from labkit.comm.recorded import Recorded, is_foreign
 from labkit.launch.stacks import Stack
 from labkit.launch.stage import Stage
 
@@ -58,7 +58,7 @@ class View:
 
     def has_posted(self, wanted: Operation, rank: int) -> bool:
         """Whether our part of what `rank` waits in is there."""
-        if flight_recorder.is_foreign(wanted):
+        if is_foreign(wanted):
             return self.recorded.enqueued.get(wanted.group_name, 0) >= wanted.sequence
         for operation in reversed(self.operations):
             is_its_kind = (

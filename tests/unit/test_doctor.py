@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from labkit.comm import Operation, Site
-from labkit.comm.flight_recorder import Recorded
+from labkit.comm.recorded import Recorded
 from labkit.launch.doctor import Fault, diagnose
 from labkit.launch.position import position_of, table
 from labkit.launch.stacks import Stack
