@@ -29,7 +29,8 @@ def expected(mutant):
 @pytest.fixture(scope="module")
 def verdicts(request):
     """Of the mutants that are asked for, two at a time: much of a check is waiting."""
-    asked = [item for item in request.session.items if item.module is request.module]
+    items = request.session.items  # a cell of a notebook has no module
+    asked = [item for item in items if getattr(item, "module", None) is request.module]
     mutants = [item.callspec.params["mutant"] for item in asked if "mutant" in item.fixturenames]
     with ThreadPoolExecutor(2) as pool:
         yield {mutant: pool.submit(verdict_on, mutant) for mutant in mutants}
