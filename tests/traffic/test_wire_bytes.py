@@ -49,6 +49,10 @@ def test_every_collective_sends_what_the_journal_says(world_size):
 
 
 def test_a_run_reports_what_the_kernel_counted():
-    result = run(lambda world: world.all_gather(torch.ones(NUMEL)), 2)
+    def gathers(world):
+        world.all_gather(torch.ones(NUMEL))
+        world.barrier()  # what was sent has arrived: until then the kernel may hold some of it
+
+    result = run(gathers, 2)
     for traffic in result.traffic:
         assert 0 < traffic.socket_bytes - traffic.sent_bytes < 10_000
