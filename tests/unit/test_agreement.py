@@ -3,14 +3,19 @@
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from labkit import Mismatch, run
-from labkit.comm import Disagreement, call_order
+from labkit.comm import Disagreement, Group, Pending, call_order
+from labkit.comm.agreement import Agreement, hashed
 from labkit.comm.call_order import Said
 from labkit.comm.call_text import call_text, shortened
+from labkit.comm.neighbours import Neighbours
+from labkit.comm.no_journal import NoJournal
+from labkit.comm.pending import is_marked
 from labkit.comm.shared_rows import ROWS_PER_FILE, SharedRows
 
 
@@ -199,3 +204,27 @@ def test_a_group_alone_and_groups_without_neighbours_compare_nothing(tmp_path):
         return [path.name for path in folder.iterdir() if ".calls" in path.name]
 
     assert run(alone, 1).values == [[]]
+
+
+def test_at_the_end_of_a_run_what_was_not_there_before_is_compared(tmp_path):
+    neighbours = Neighbours(frozenset({0, 1}), tables=tmp_path, journals=tmp_path)
+    ours, theirs = (Agreement(neighbours, "world", (0, 1), member) for member in (0, 1))
+    asked = []
+    ours._witness = SimpleNamespace(testify_on_collective=lambda *what: asked.append(what))
+    ours.declare(1, hashed("all_reduce"))
+    ours.compare(1)
+    theirs.declare(1, hashed("barrier"))
+    assert asked == [], "the other one had not come"
+    Group.compare_what_is_left(SimpleNamespace(_neighbours=neighbours))
+    assert asked == [(1, 1)]
+
+
+def test_an_error_of_a_communication_is_marked_and_so_is_what_is_raised_from_it():
+    gone = SimpleNamespace(wait=lambda: (_ for _ in ()).throw(RuntimeError("gone")))
+    with pytest.raises(RuntimeError) as caught:
+        Pending(gone, lambda: None, NoJournal(), 0, set()).wait()
+    assert is_marked(caught.value)
+    later = KeyError("loss")
+    assert not is_marked(later)
+    later.__cause__ = caught.value
+    assert is_marked(later)
