@@ -6,7 +6,7 @@ from rich.table import Table
 from rich.text import Text
 
 from labkit.cli.terminal import console
-from labkit.launch.checkup import Finding, Level, check_up
+from labkit.launch.machine.checkup import Finding, Level, check_up
 
 _MARKS = {
     Level.OK: Text("ok", style="green"),

@@ -24,7 +24,7 @@ _STYLES = {
     Outcome.NOT_ATTEMPTED: "bold",
     Outcome.OVER_BUDGET: "bold yellow",
 }
-_WIDTH_OF_ALL_COLUMNS = 76
+_WIDTH_OF_ALL_COLUMNS = 100
 # A call in Python, as the notebook's texts have it: hint("scan", 2)
 _CALL = re.compile(r'\b(check|hint|solution|reset)\("(\w+)"((?:, [^()]+)?)\)')
 

@@ -29,6 +29,14 @@ def empty(out: Tensor | None, shape: torch.Size, x: Tensor, group: Member) -> Te
     return x.new_empty(shape) if out is None else checks.output(out, shape, x, group)
 
 
+def row(out: Tensor | None, numel: int, x: Tensor, group: Member) -> Tensor:
+    """A contiguous result (numel,), of which parts are written one by one."""
+    result = empty(out, torch.Size([numel]), x, group)
+    if not result.is_contiguous():
+        raise ValueError(f"out has the stride {result.stride(0)}; pass a contiguous tensor")
+    return result
+
+
 def delivered(buffer: Tensor, result: Tensor, keep: Tensor | None = None) -> Tensor:
     """The result, once the work is complete. `keep`: what had to stay alive until now."""
     return buffer if buffer is result else result.copy_(buffer)

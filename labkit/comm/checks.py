@@ -38,14 +38,16 @@ def target(buffer: torch.Tensor, group: Member) -> torch.Tensor:
     x = tensor(buffer, group)
     if x.is_conj() or x.is_neg():
         raise ValueError("a lazily conjugated tensor cannot be filled; pass x.resolve_conj()")
-    if any(stride == 0 and size > 1 for stride, size in zip(x.stride(), x.shape, strict=True)):
+    strides = zip(x.stride(), x.shape, strict=True)
+    if x.numel() and any(stride == 0 and size > 1 for stride, size in strides):
         raise ValueError("an expanded tensor cannot be filled, its elements share memory; clone it")
     return x
 
 
 def member(rank: int, group: Member, role: str) -> None:
     """`rank` is a number in the group."""
-    if not isinstance(rank, int) or not 0 <= rank < group.size:
+    is_number = isinstance(rank, int) and not isinstance(rank, bool)
+    if not is_number or not 0 <= rank < group.size:
         raise ValueError(
             f"{role}={rank!r} is not a rank of this group of {group.size}; "
             f"give a number from 0 to {group.size - 1}"
@@ -60,6 +62,19 @@ def peer(rank: int, group: Member, role: str) -> None:
             f"{role}={rank} is this rank itself; a message to oneself would never arrive, "
             "use x.clone()"
         )
+
+
+def summable(x: torch.Tensor) -> torch.Tensor:
+    """`x`, if torch can add two such tensors here."""
+    if x.dtype == torch.bool:
+        raise TypeError("booleans have no sum; pass x.int(), and compare the result with 0")
+    try:
+        torch.add(x.new_empty(0), x.new_empty(0))
+    except (RuntimeError, NotImplementedError):
+        raise TypeError(
+            f"torch cannot add {x.dtype} here; convert x, to torch.float32 for example"
+        ) from None
+    return x
 
 
 def reduce_op(op: str, x: torch.Tensor) -> dist.ReduceOp:
@@ -105,7 +120,8 @@ def splits(given: Sequence[int] | None, x: torch.Tensor, group: Member, role: st
                 f"{tuple(x.shape)} into equal blocks; say how with send_splits and recv_splits"
             )
         return [x.shape[0] // group.size] * group.size
-    is_sizes = isinstance(given, Sequence) and all(isinstance(n, int) and n >= 0 for n in given)
+    # Not booleans, which a comparison leaves where numbers were meant: True would be one row.
+    is_sizes = isinstance(given, Sequence) and all(type(n) is int and n >= 0 for n in given)
     if not is_sizes or len(given) != group.size:
         raise ValueError(
             f"{role}={given!r} needs one number of rows, 0 or more, "
@@ -125,7 +141,7 @@ def output(out: torch.Tensor, shape: torch.Size, x: torch.Tensor, group: Member)
     if out.shape != shape or out.dtype != x.dtype:
         raise ValueError(
             f"out has shape {tuple(out.shape)} and {out.dtype}, but the result has shape "
-            f"{tuple(shape)} and {x.dtype}; pass torch.empty of those, or leave out= away"
+            f"{tuple(shape)} and {x.dtype}; pass torch.empty of those, or leave out= out"
         )
     return out
 

@@ -9,21 +9,31 @@ import torch
 import torch.distributed as dist
 
 from labkit.comm import flight_recorder
+from labkit.comm.agreement.neighbours import Neighbours
+from labkit.comm.calls import compared
 from labkit.comm.group import Group
 from labkit.comm.journal import Journal
-from labkit.comm.neighbours import Neighbours
+from labkit.comm.pacing.paced_messages import Pacing
 from labkit.comm.placement import placement
+from labkit.comm.topology import Topology
 
 
 def connect(
-    rank: int, world_size: int, device: str, store: Path, journal: Path, timeout_s: float
+    rank: int,
+    world_size: int,
+    device: str,
+    store: Path,
+    journal: Path,
+    timeout_s: float,
+    topology: Topology | None = None,
 ) -> Group:
     """Join the `world_size` ranks that meet in the file `store`; returns the world.
 
     device: "cpu" (gloo) or "cuda" (nccl with a GPU per rank; gloo through the host where ranks
     share GPUs, see placement.py). Ranks on one host only: gloo uses the loopback interface, and a
     FileStore, because a TCPStore looks up a host name per connection, which stalls for seconds
-    where the resolver is slow. Raises RuntimeError where a GPU is asked for and none is seen.
+    where the resolver is slow. With a topology, messages are paced to its links (see pacing/).
+    Raises RuntimeError where a GPU is asked for and none is seen.
     """
     os.environ["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"
     flight_recorder.enable()
@@ -41,4 +51,6 @@ def connect(
     )
     folder = journal.parent
     neighbours = Neighbours(frozenset(range(world_size)), tables=folder, journals=folder)
-    return Group.world(place, Journal(journal), timeout, neighbours)
+    compared.begin(neighbours, rank)
+    pacing = None if topology is None else Pacing(topology, folder)
+    return Group.world(place, Journal(journal), timeout, neighbours, pacing)

@@ -34,6 +34,7 @@ NUM_COLLECTIVES = 1024
 _SAMPLE_S = 0.1
 _BUSY_S = 0.01
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_CALLS = os.path.join(_HERE, "calls") + os.sep  # where calls past the Groups come by
 _DTYPES = {
     "Float": "float32",
     "Double": "float64",
@@ -69,7 +70,10 @@ def past_the_groups(num_in_journal: int) -> list[Entry]:
     if sum(num_enqueued().values()) <= num_in_journal:
         return []
     entries = pickle.loads(_dump(includeStackTraces=False)).get("entries", [])
-    return [(_group(entry), entry["collective_seq_id"], *_meaning(entry)) for entry in entries]
+    names = _names(entries)
+    return [
+        (names[entry["pg_id"]], entry["collective_seq_id"], *_meaning(entry)) for entry in entries
+    ]
 
 
 def write(path: Path, num_in_journal: int, *, only_active: bool) -> None:
@@ -83,19 +87,23 @@ def write(path: Path, num_in_journal: int, *, only_active: bool) -> None:
     is_idle = time.process_time() - cpu_before_s < _BUSY_S
     enqueued = num_enqueued()
     operations: list[list[Any]] = []
+    names: dict[int, str] = {}
     if sum(enqueued.values()) > num_in_journal:
+        entries = pickle.loads(_dump()).get("entries", [])
+        names = _names(entries)
         members = {
             str(name): c10d.get_process_group_ranks(group)
             for group, name in c10d._world.pg_names.items()
         }
         operations = [
-            _foreign(entry, members.get(_group(entry), []))
-            for entry in pickle.loads(_dump()).get("entries", [])
+            _foreign(entry, names[entry["pg_id"]], members.get(_group(entry), []))
+            for entry in entries
             if not only_active or not (entry["retired"] or _is_of_a_group(entry))
         ]
     record = {
         "is_idle": is_idle,
-        "enqueued": {_title(name): count for name, count in enqueued.items()},
+        # torch counts by the number that a group has in this process, which differs by rank.
+        "enqueued": {title(name): enqueued.get(str(number), 0) for number, name in names.items()},
         "operations": operations,
     }
     part = path.with_suffix(".part")
@@ -114,18 +122,34 @@ def _dump(**what: bool) -> bytes:
     return pickle.dumps({})
 
 
+def _names(entries: Sequence[Mapping[str, Any]]) -> dict[int, str]:
+    """Of each process group, by its number here: the name that it has on all ranks.
+
+    A group that was destroyed and made again has the same name, and counts from 1: told apart here.
+    """
+    names: dict[int, str] = {}
+    num_made: dict[str, int] = {}
+    for entry in entries:
+        if entry["pg_id"] not in names:
+            name = _group(entry)
+            num_made[name] = number = num_made.get(name, 0) + 1
+            names[entry["pg_id"]] = name if number == 1 else f"{name}, made anew ({number})"
+    return names
+
+
 def _group(entry: Mapping[str, Any]) -> str:
     return str(entry["process_group"][0])
 
 
-def _title(process_group: str) -> str:
+def title(process_group: str) -> str:
     """How a report calls a process group that it knows from torch only."""
     return TITLE if process_group == "0" else f"{TITLE}/{process_group}"
 
 
 def _is_of_a_group(entry: Mapping[str, Any]) -> bool:
     """Whether a Group issued it: then it is in the journal."""
-    return any(frame["filename"].startswith(_HERE) for frame in entry.get("frames", []))
+    files = [frame["filename"] for frame in entry.get("frames", [])]
+    return any(file.startswith(_HERE) and not file.startswith(_CALLS) for file in files)
 
 
 def _meaning(entry: Mapping[str, Any]) -> tuple[str, str, tuple[int, ...]]:
@@ -137,7 +161,7 @@ def _meaning(entry: Mapping[str, Any]) -> tuple[str, str, tuple[int, ...]]:
     return kind, _DTYPES.get(dtypes[0], dtypes[0].lower()), (math.prod(sizes[0]),)
 
 
-def _foreign(entry: Mapping[str, Any], members: Sequence[int]) -> list[Any]:
+def _foreign(entry: Mapping[str, Any], name: str, members: Sequence[int]) -> list[Any]:
     """What `_operation` needs, as JSON."""
     own = [
         frame for frame in entry.get("frames", []) if not frame["filename"].startswith(LIBRARIES)
@@ -151,4 +175,4 @@ def _foreign(entry: Mapping[str, Any], members: Sequence[int]) -> list[Any]:
     posted_s = time.monotonic() - age_s
     times = [posted_s, bool(entry["retired"]), _is_of_a_group(entry)]
     sequence = entry["collective_seq_id"]
-    return [_title(_group(entry)), members, sequence, *_meaning(entry), site, *times]
+    return [title(name), members, sequence, *_meaning(entry), site, *times]

@@ -27,11 +27,13 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from labkit.comm import flight_recorder
+from labkit.comm.agreement.neighbours import NOBODY, Neighbours
 from labkit.comm.journal import Journal
 from labkit.comm.library_collectives import LibraryCollectives
-from labkit.comm.neighbours import NOBODY, Neighbours
 from labkit.comm.no_journal import NoJournal
 from labkit.comm.not_a_member import NotAMember
+from labkit.comm.pacing.pace import Pace
+from labkit.comm.pacing.paced_messages import Pacing
 from labkit.comm.point_to_point import PointToPoint
 from labkit.comm.recorded import Entry
 from labkit.comm.rooted_collectives import RootedCollectives
@@ -79,6 +81,10 @@ class Group(PointToPoint, LibraryCollectives, RootedCollectives):
         """Collectives of this process, if it handed over some without a Group: torch's record."""
         return flight_recorder.past_the_groups(self._journal.num_collectives)
 
+    def take_pace(self) -> Pace:
+        """How this rank's messages kept the pace of a topology, since this was last asked."""
+        return Pace() if self._pacing is None else self._pacing.take_pace()
+
     @classmethod
     def world(
         cls,
@@ -86,12 +92,21 @@ class Group(PointToPoint, LibraryCollectives, RootedCollectives):
         journal: Journal,
         timeout: timedelta,
         neighbours: Neighbours = NOBODY,
+        pacing: Pacing | None = None,
     ) -> Group:
         """The default process group, with a journal: once per process, by `connect`."""
         process_group = dist.group.WORLD
         assert process_group is not None
         ranks = tuple(range(process_group.size()))
-        world = cls(process_group, ranks, device, journal, timeout=timeout, neighbours=neighbours)
+        world = cls(
+            process_group,
+            ranks,
+            device,
+            journal,
+            timeout=timeout,
+            neighbours=neighbours,
+            pacing=pacing,
+        )
         _WORLDS[process_group] = world
         return world
 
@@ -134,7 +149,20 @@ class Group(PointToPoint, LibraryCollectives, RootedCollectives):
             name,
             self._timeout,
             self._neighbours,
+            self._pacing,
         )
+
+
+def chosen(group: Group | None) -> Group:
+    """`group`, and for None the default one: what `group=None` means everywhere in the lab.
+
+    RuntimeError for a NotAMember, TypeError for what is no group.
+    """
+    if group is None:
+        return Group.default()
+    if not hasattr(group, "size"):  # which a NotAMember refuses with words of its own
+        raise TypeError(f"group={group!r} is no Group; pass `world`, or what world.split gave")
+    return group
 
 
 # Which Group stands for which default process group of torch.distributed.

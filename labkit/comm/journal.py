@@ -24,8 +24,8 @@ from typing import NamedTuple
 
 import torch
 
-from labkit.comm.call_text import call_text
-from labkit.comm.operation import P2P_KINDS, Site
+from labkit.comm.agreement.call_text import call_text
+from labkit.comm.operation import NETWORK, P2P_KINDS, SHARED_MEMORY, Site
 from labkit.comm.record import (
     BLOCKING,
     DONE_AT,
@@ -36,6 +36,7 @@ from labkit.comm.record import (
     NO_PEER,
     RECORD,
     REDUCE_CODE,
+    SHARED,
     TIME,
     WAITED_AT,
 )
@@ -108,17 +109,20 @@ class Journal:
         peer: int = NO_PEER,
         splits: Sequence[Sequence[int]] | None = None,
         call: Call | None = None,
+        label: str | None = None,
+        medium: str = NETWORK,
     ) -> int:
         """Write down an operation that is about to begin; returns its record's number.
 
         call: who calls, from `caller`; asked here where not given.
         """
         site, origin, _, _ = call or self.caller()
-        self.num_collectives += kind not in P2P_KINDS
+        # Those that torch knows too: flight_recorder.py compares the numbers.
+        self.num_collectives += kind not in P2P_KINDS and medium == NETWORK
         now = time.monotonic()
         return self._append(
             KIND_CODE[kind],
-            BLOCKING if blocking else 0,
+            (BLOCKING if blocking else 0) | (SHARED if medium == SHARED_MEMORY else 0),
             REDUCE_CODE[reduce],
             group,
             self._name("dtype", str(x.dtype)),
@@ -128,6 +132,7 @@ class Journal:
             NO_NAME if splits is None else self._name("splits", tuple(map(tuple, splits))),
             site,
             origin,
+            NO_NAME if label is None else self._name("label", label),
             x.nbytes,
             sent_bytes,
             received_bytes,
@@ -139,8 +144,8 @@ class Journal:
     def begin_region(self, name: str) -> int:
         """Write down that a named span of work begins; `done` ends it."""
         code, now = KIND_CODE["region"], time.monotonic()
-        number = self._name("region", name)
-        return self._append(code, 0, 0, 0, 0, 0, NO_PEER, number, 0, 0, 0, 0, 0, 0, now, 0.0, 0.0)
+        numbers = (0, 0, 0, 0, 0, NO_PEER, self._name("region", name), 0, 0, 0, NO_NAME, 0, 0, 0)
+        return self._append(code, *numbers, now, 0.0, 0.0)
 
     def _append(self, kind: int, *fields: float) -> int:
         with self._lock:  # a rank may post from several threads

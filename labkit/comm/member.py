@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import timedelta
 from typing import Any
 
@@ -11,14 +12,24 @@ import torch
 import torch.distributed as dist
 
 from labkit.comm import staging
-from labkit.comm.agreement import Agreement, hashed
-from labkit.comm.difference import equal_shape
-from labkit.comm.disagreement import WITHOUT_DATA, Disagreement
+from labkit.comm.agreement.agreement import Agreement, hashed
+from labkit.comm.agreement.difference import equal_shape
+from labkit.comm.agreement.disagreement import WITHOUT_DATA, Disagreement
+from labkit.comm.agreement.neighbours import NOBODY, Neighbours
 from labkit.comm.journal import Journal
-from labkit.comm.neighbours import NOBODY, Neighbours
+from labkit.comm.operation import NETWORK
+from labkit.comm.pacing.paced_messages import Pacing
 from labkit.comm.pending import Pending, mark
 from labkit.comm.record import NO_PEER
 from labkit.comm.wire_bytes import WireBytes
+
+# Of each thread: hooks of a backward pass may run beside the main one.
+_label: ContextVar[str | None] = ContextVar("label", default=None)
+
+
+def current_label() -> str | None:
+    """What the operations of this thread are for, if it says so."""
+    return _label.get()
 
 
 class Member:
@@ -33,12 +44,16 @@ class Member:
         name: str = "world",
         timeout: timedelta | None = None,
         neighbours: Neighbours = NOBODY,
+        pacing: Pacing | None = None,
     ) -> None:
         """Made by `labkit.run`, `Group.default` and `Group.split`, not by hand."""
         # Its methods rather than dist.all_reduce and the like: those add about 10 us of checks
         # and logging per call, which is a tenth of a small all_reduce.
         self._process_group = staging.through_host(process_group, device)
         self.rank = process_group.rank()
+        self._pacing = pacing
+        if pacing is not None:
+            self._process_group = pacing.paced(self._process_group, name, ranks, self.rank)
         self.size = process_group.size()
         self.ranks = ranks
         self.device = device
@@ -70,6 +85,23 @@ class Member:
         finally:
             self._journal.done(record)
 
+    @contextmanager
+    def label(self, name: str) -> Iterator[None]:
+        """Say what the operations inside are for: `with world.label(parameter_name):`.
+
+        Operations are matched by their order alone, and two calls on one line, in a loop over a
+        set or a dict, look the same. Labels are compared like shapes: ranks that give different
+        ones to operations that meet get a Disagreement. Of nested labels the inner one counts.
+        TypeError: a name that is no text.
+        """
+        if not isinstance(name, str):
+            raise TypeError(f"a label says what an operation is for: {name!r} is no text")
+        token = _label.set(name)
+        try:
+            yield
+        finally:
+            _label.reset(token)
+
     def _post(
         self,
         kind: str,
@@ -80,6 +112,7 @@ class Member:
         reduce: str | None = None,
         peer: int | None = None,
         splits: Sequence[Sequence[int]] | None = None,
+        medium: str = NETWORK,
     ) -> int:
         """Enter a collective in the journal, if the others mean the same; `peer`: in the group.
 
@@ -89,10 +122,12 @@ class Member:
         self._num_collectives += 1
         sequence = self._num_collectives
         root = NO_PEER if peer is None else self.ranks[peer]
-        call = self._journal.caller()
-        meant = hashed(kind, root, reduce, x.dtype, equal_shape(kind, x.shape))
+        call, label = self._journal.caller(), current_label()
+        meant = hashed(kind, medium, root, reduce, label, x.dtype, equal_shape(kind, x.shape))
         # Said, written into the journal, and only then compared: whoever comes later finds both.
-        order = (hashed(call.text), hashed(call.lines)) if kind not in WITHOUT_DATA else ()
+        # Equal labels say that calls belong together, however they read.
+        is_ordered = label is None and kind not in WITHOUT_DATA
+        order = (hashed(call.text), hashed(call.lines)) if is_ordered else ()
         self._agreement.declare(sequence, meant, *order)
         if splits is not None:
             self._agreement.declare_rows(sequence, *splits)
@@ -108,6 +143,8 @@ class Member:
             peer=root,
             splits=splits,
             call=call,
+            label=label,
+            medium=medium,
         )
         self._compare(record, sequence, has_rows=splits is not None)
         return record
@@ -126,6 +163,16 @@ class Member:
         """This operation is not carried out, and nor is any later one of this group."""
         self._journal.failed(record)
         self._agreement.refuse(why)
+
+    @contextmanager
+    def _under_way(self, record: int) -> Iterator[None]:
+        """An operation that this rank carries out itself, inside; where that raises, it failed."""
+        try:
+            yield
+        except BaseException:
+            self._journal.failed(record)
+            raise
+        self._journal.done(record)
 
     def _started(
         self,

@@ -8,6 +8,7 @@ import dataclasses
 from dataclasses import dataclass, field
 
 P2P_KINDS = ("send", "recv")
+NETWORK, SHARED_MEMORY = "the network", "shared memory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class Operation:
     """Position in this rank's journal, from 0."""
     kind: str
     """send, recv, all_reduce, reduce_scatter, all_gather, all_to_all, broadcast, gather, scatter,
-    barrier or split."""
+    barrier, split or share_memory."""
     blocking: bool
     group: tuple[int, ...]
     """The group's members as global ranks."""
@@ -71,6 +72,10 @@ class Operation:
     """Of an all_to_all: rows sent to, and received from, each member."""
     callers: tuple[Site, ...] = ()
     """The reader's lines that led to `origin`, out to the function that runs on the rank."""
+    label: str | None = None
+    """What the program called it, with `Group.label`; None where it did not."""
+    medium: str = NETWORK
+    """How the data travels: over `the network`, or through `shared memory` with no byte sent."""
 
     @property
     def is_collective(self) -> bool:

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 from labkit.comm import checks
-from labkit.comm.agreement import RECEIVER, SENDER, hashed
-from labkit.comm.disagreement import Disagreement
-from labkit.comm.member import Member
+from labkit.comm.agreement.agreement import RECEIVER, SENDER, hashed
+from labkit.comm.agreement.disagreement import Disagreement
+from labkit.comm.member import Member, current_label
 from labkit.comm.pending import Pending
 
 _TAG = 0  # messages between two ranks arrive in the order in which they were sent
@@ -24,6 +24,8 @@ class PointToPoint(Member):
 
     Rendezvous: a send completes only when the other side receives. Two ranks that both send first
     and receive afterwards wait for each other for ever; post one of the two with isend or irecv.
+
+    In a run with a topology messages take the time of its links: see pacing/.
     """
 
     def send(self, x: torch.Tensor, dst: int) -> None:
@@ -77,8 +79,9 @@ class PointToPoint(Member):
     ) -> int:
         """Enter one end of a message in the journal, if the other end fits it."""
         self._agreement.require_in_step()
+        label = current_label()
         role = SENDER if kind == "send" else RECEIVER
-        self._agreement.declare_message(peer, role, number, hashed(x.dtype, x.shape))
+        self._agreement.declare_message(peer, role, number, hashed(label, x.dtype, x.shape))
         record = self._journal.post(
             kind,
             self._journal_group,
@@ -88,6 +91,7 @@ class PointToPoint(Member):
             received_bytes=x.nbytes if role == RECEIVER else 0,
             blocking=blocking,
             peer=self.ranks[peer],
+            label=label,
         )
         try:
             self._agreement.compare_message(peer, role, number)

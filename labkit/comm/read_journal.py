@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from labkit.comm.operation import Operation, Region, Site, Timeline
-from labkit.comm.record import BLOCKING, FAILED, KINDS, NO_NAME, NO_PEER, RECORD, REDUCES
+from labkit.comm.operation import NETWORK, SHARED_MEMORY, Operation, Region, Site, Timeline
+from labkit.comm.record import BLOCKING, FAILED, KINDS, NO_NAME, NO_PEER, RECORD, REDUCES, SHARED
 
 
 def read_journal(path: Path, first: int = 0) -> Timeline:
@@ -38,13 +38,13 @@ def read_journal(path: Path, first: int = 0) -> Timeline:
 def parse(index: int, fields: tuple, names: Sequence[Any]) -> Operation | Region:
     """One record; `names`: those in the file of names, by number."""
     if KINDS[fields[0] - 1] == "region":
-        return Region(names[fields[7]], fields[14], fields[16] or None)
+        return Region(names[fields[7]], fields[15], fields[17] or None)
     return _operation(index, fields, names)
 
 
 def _operation(index: int, fields: tuple, names: Sequence[Any]) -> Operation:
     kind, flags, reduce, group, dtype, sequence, peer, shape, splits, site, origin = fields[:11]
-    payload_bytes, sent_bytes, received_bytes, posted_s, waited_s, done_s = fields[11:]
+    label, payload_bytes, sent_bytes, received_bytes, posted_s, waited_s, done_s = fields[11:]
     group_name, ranks = names[group]
     return Operation(
         index=index,
@@ -68,6 +68,8 @@ def _operation(index: int, fields: tuple, names: Sequence[Any]) -> Operation:
         failed=bool(flags & FAILED),
         splits=None if splits == NO_NAME else _splits(names[splits]),
         callers=tuple(Site(*each) for each in names[origin][1:]),
+        label=None if label == NO_NAME else names[label],
+        medium=SHARED_MEMORY if flags & SHARED else NETWORK,
     )
 
 

@@ -14,7 +14,7 @@ import os
 import torch
 
 from labkit.comm.placement import shares_gpus
-from labkit.launch.machine import Machine
+from labkit.launch.machine.machine import Machine
 
 # What a rank costs, measured on Linux with 2 cores, ranks that had met and done a backward pass:
 # resident 165 MB, but all of that is the fork server's, shared, except for

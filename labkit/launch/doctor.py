@@ -20,14 +20,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from labkit.comm import Timeline, disagreement
-from labkit.comm.difference import ADVICE
+from labkit.comm import Timeline
+from labkit.comm.agreement import disagreement
+from labkit.comm.agreement.difference import ADVICE
 from labkit.comm.recorded import is_foreign
 from labkit.comm.words import listed, named, places, ranks_named, verb
-from labkit.launch import advice, sources
-from labkit.launch.position import plural, position_of
-from labkit.launch.stage import Stage
-from labkit.launch.waiting import View, Wait, circle, waits
+from labkit.launch import sources
+from labkit.launch.diagnosis import advice
+from labkit.launch.diagnosis.position import plural, position_of
+from labkit.launch.diagnosis.waiting import View, Wait, circle, waits
+from labkit.launch.ranks.stage import Stage
 
 _MOST_SHOWN = 8
 
@@ -64,8 +66,9 @@ class Verdict:
 
 def diagnose(views: Sequence[View]) -> Verdict:
     """The verdict on ranks of which these things are known. `views` has an entry per rank."""
+    calls = [Timeline(list(view.calls)) for view in views]
     operations = [Timeline([*view.operations, *view.recorded.operations]) for view in views]
-    if difference := disagreement.find(operations):
+    if difference := disagreement.find(calls) or disagreement.find(operations):
         text, todo = difference.text(sources.place), ADVICE[difference.aspect]
         return Verdict(Fault.MISMATCH, text, todo, tuple(difference.odd_ranks), is_proof=True)
     return diagnose_waits(views)

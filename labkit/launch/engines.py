@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from labkit.launch.engine import RankProcess, start_rank
-from labkit.launch.rank import RankSpec
+from labkit.launch.driver.engine import RankProcess, start_rank
+from labkit.launch.hosts.torchrun import Torchrun
+from labkit.launch.ranks.rank import RankSpec
 from labkit.launch.run_directory import RunDirectory
-from labkit.launch.torchrun import Torchrun
 
 
 class Local:

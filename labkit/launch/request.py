@@ -4,7 +4,10 @@ from collections.abc import Iterable
 
 import torch
 
-from labkit.launch import devices, machine
+from labkit.comm import Topology
+from labkit.comm.placement import shares_gpus
+from labkit.launch import devices
+from labkit.launch.machine import machine
 
 LONGEST_TIMEOUT_S = 7 * 24 * 3600
 
@@ -16,6 +19,27 @@ def checked_device(world_size: object, timeout: object, device: str | None) -> s
     timeout_s = checked_timeout(timeout)
     devices.check_number(world_size, timeout_s, machine.look())
     return devices.chosen(device, world_size, torch.cuda.device_count())
+
+
+def checked_topology(topology: object, world_size: int, device: str | None) -> str | None:
+    """The device to ask for, given the topology: without one, `device`.
+
+    Raises TypeError and ValueError for a topology that is none or has other ranks, and for nccl.
+    """
+    if topology is None:
+        return device
+    if not isinstance(topology, Topology):
+        raise TypeError(
+            f"topology={topology!r}: give a labkit.Topology(hosts=..., ranks_per_host=..., "
+            "fast=Link(...), slow=Link(...)), or None"
+        )
+    topology.check_world_size(world_size)
+    if device == "cuda" and not shares_gpus(world_size, torch.cuda.device_count()):
+        raise ValueError(
+            "topology=... paces messages when they are waited for, and nccl, which a GPU for each "
+            "rank would use, does not wait: it orders the GPU's work. Choose device='cpu'"
+        )
+    return device or "cpu"
 
 
 def checked_timeout(timeout: object) -> float:

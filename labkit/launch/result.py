@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from labkit.comm import Operation, Timeline
-from labkit.launch.memory import Memory
+from labkit.comm import Operation, Pace, Timeline, Topology
+from labkit.launch.ranks.memory import Memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +84,10 @@ class Run:
     """From the call of `run` to its return."""
     ready_seconds: float = 0.0
     """From the call of `run` until every rank's process group was up."""
+    topology: Topology | None = None
+    """The links that messages were paced to."""
+    pace: list[Pace] = field(default_factory=list, repr=False)
+    """With a topology, for each rank: messages received, and those that came late."""
 
     def show(self) -> None:
         """Show the run as a picture: one lane per rank (`labkit.viz.timeline`)."""
@@ -96,7 +100,7 @@ class Run:
 
         Raises FileExistsError where something is already there. The format: saved_run.py.
         """
-        from labkit.launch import saved_run
+        from labkit.launch.saved import saved_run
 
         return saved_run.save(self, path)
 
@@ -112,7 +116,7 @@ class Run:
         Raises the error that the run ended with (RankError, RunError), FileNotFoundError where
         there is no run, UntrustedValue, and ValueError that names missing ranks or a damaged file.
         """
-        from labkit.launch import saved_run
+        from labkit.launch.saved import saved_run
 
         return saved_run.load(paths, trust=trust, partial=partial)
 

@@ -14,18 +14,20 @@ from typing import Any
 
 import torch
 
-from labkit.comm import Timeline
-from labkit.launch import devices, payload
-from labkit.launch.engine import end_ranks
+from labkit.comm import Timeline, Topology
+from labkit.launch import devices, pace_notes, payload
+from labkit.launch.driver.engine import end_ranks
+from labkit.launch.driver.rank_state import Rank
+from labkit.launch.driver.stall import StallWatch
+from labkit.launch.driver.supervise import Supervisor
+from labkit.launch.driver.uninterrupted import uninterrupted
+from labkit.launch.driver.watch import listen_to_the_end
 from labkit.launch.engines import ENGINES, check_engine
-from labkit.launch.output import RankOutput
-from labkit.launch.rank import RankSpec, Returned
-from labkit.launch.request import checked_device, checked_stall
+from labkit.launch.ranks.output import RankOutput
+from labkit.launch.ranks.rank import RankSpec, Returned
+from labkit.launch.request import checked_device, checked_stall, checked_topology
 from labkit.launch.result import Run, Traffic
 from labkit.launch.run_directory import RunDirectory
-from labkit.launch.supervise import Rank, Supervisor
-from labkit.launch.uninterrupted import uninterrupted
-from labkit.launch.watch import listen_to_the_end
 
 
 def run(
@@ -37,6 +39,7 @@ def run(
     device: str | None = None,
     stall: float | None = 5,
     engine: str = "local",
+    topology: Topology | None = None,
 ) -> Run:
     """Call `fn(world, *args)` on `world_size` ranks and return what each of them left behind.
 
@@ -47,6 +50,8 @@ def run(
     stall: seconds without any progress after which the doctor looks into it; None: never. What is
     certain from the journals, such as ranks that wait for each other, does not wait for this.
     engine: "local", or "torchrun": torch's elastic agent starts the ranks, which takes seconds.
+    topology: hosts and links; messages take the time that these need (comm/pacing says which).
+    Then device None is the CPU.
 
     What ranks print appears here, line by line, as it comes. Raises RankError when a rank raises or
     dies, Mismatch when ranks mean different operations, Deadlock when what they wait for cannot
@@ -56,9 +61,18 @@ def run(
     """
     if not isinstance(args, Sequence) or isinstance(args, (str, bytes)):
         raise TypeError(f"args={args!r}: give the arguments after `world` as a tuple, ({args!r},)")
-    return launch(
-        fn, world_size, [args], timeout=timeout, device=device, stall=stall, engine=engine
+    result = launch(
+        fn,
+        world_size,
+        [args],
+        timeout=timeout,
+        device=device,
+        stall=stall,
+        engine=engine,
+        topology=topology,
     )
+    pace_notes.show(result)
+    return result
 
 
 def launch(
@@ -71,13 +85,17 @@ def launch(
     stall: float | None = None,
     echo: bool = True,
     engine: str = "local",
+    topology: Topology | None = None,
+    ends_deadlocks: bool = True,
 ) -> Run:
     """`run` with arguments of its own for each rank (or one set for all).
 
     echo: whether ranks' output, and a word about slow ranks, is shown as it comes.
+    ends_deadlocks: False leaves ranks that wait in vain to the timeout, for who wants to look at
+    them.
     """
     started_s = time.monotonic()
-    device = _checked(fn, world_size, args_by_rank, timeout, device)
+    device = _checked(fn, world_size, args_by_rank, timeout, device, topology)
     stall = checked_stall(stall)
     check_engine(engine)
     if echo and (note := devices.note(device, world_size, torch.cuda.device_count())):
@@ -88,41 +106,69 @@ def launch(
     has_returned = False
     try:
         payload.write(directory.payload, fn, args_by_rank)
-        specs = _specs(world_size, device, directory, timeout)
+        specs = _specs(world_size, device, directory, timeout, topology)
         starter.start(specs, started_s + timeout)
-        for spec in specs:
-            with uninterrupted():
-                process = starter.rank(spec)
-                ranks.append(Rank(process, RankOutput(spec.rank, process.output, echo)))
+        _add_ranks(ranks, specs, starter, echo=echo)
         supervisor = Supervisor(ranks, directory)
-        listen_to_the_end(supervisor, started_s + timeout, timeout, stall, echo=echo)
+        watch = StallWatch(supervisor, stall, ends_deadlocks=ends_deadlocks)
+        listen_to_the_end(supervisor, started_s + timeout, timeout, watch, echo=echo)
         for rank in ranks:
             rank.output.read()  # what it wrote just before it returned
-        result = _result(supervisor, device, started_s)
+        result = _result(supervisor, device, started_s, topology)
         has_returned = True
         return result
     finally:
         with uninterrupted():
-            try:
-                for rank in ranks:
-                    rank.output.finish()
-            finally:
-                end_ranks((rank.process for rank in ranks), at_once=not has_returned)
-                starter.end()
-                directory.remove()
+            _clear_away(ranks, starter, directory, at_once=not has_returned)
 
 
-def _specs(world_size: int, device: str, directory: RunDirectory, timeout: float) -> list[RankSpec]:
+def _add_ranks(ranks: list[Rank], specs: Sequence[RankSpec], starter: Any, *, echo: bool) -> None:
+    """One by one into `ranks`: where this is interrupted, those that run are in it."""
+    for spec in specs:
+        with uninterrupted():
+            process = starter.rank(spec)
+            ranks.append(Rank(process, RankOutput(spec.rank, process.output, echo)))
+
+
+def _clear_away(
+    ranks: Sequence[Rank], starter: Any, directory: RunDirectory, *, at_once: bool
+) -> None:
+    """No process, no folder. at_once: do not wait for ranks to end by themselves."""
+    try:
+        for rank in ranks:
+            rank.output.finish()
+    finally:
+        end_ranks((rank.process for rank in ranks), at_once=at_once)
+        starter.end()
+        directory.remove()
+
+
+def _specs(
+    world_size: int,
+    device: str,
+    directory: RunDirectory,
+    timeout: float,
+    topology: Topology | None,
+) -> list[RankSpec]:
     # The backend's own timeout comes later than ours: the driver is the one who knows why.
-    return [RankSpec(n, world_size, device, directory, timeout + 10) for n in range(world_size)]
+    return [
+        RankSpec(rank, world_size, device, directory, timeout + 10, topology)
+        for rank in range(world_size)
+    ]
 
 
 def _checked(
-    fn: Any, world_size: int, args_by_rank: Sequence[Any], timeout: float, device: str | None
+    fn: Any,
+    world_size: int,
+    args_by_rank: Sequence[Any],
+    timeout: float,
+    device: str | None,
+    topology: Topology | None,
 ) -> str:
     """The device to use. Raises for a call that cannot be made."""
     if not callable(fn):
         raise TypeError(f"run() calls a function on every rank; {fn!r} is not one")
+    device = checked_topology(topology, world_size, device)
     place = checked_device(world_size, timeout, device)
     if len(args_by_rank) not in (1, world_size):
         raise ValueError(f"{len(args_by_rank)} sets of arguments for {world_size} ranks")
@@ -131,7 +177,9 @@ def _checked(
     return place
 
 
-def _result(supervisor: Supervisor, device: str, started_s: float) -> Run:
+def _result(
+    supervisor: Supervisor, device: str, started_s: float, topology: Topology | None
+) -> Run:
     supervisor.read_journals()
     reports = [rank.report for rank in supervisor.ranks if isinstance(rank.report, Returned)]
     zero_s = min(report.start_s for report in reports)
@@ -152,6 +200,8 @@ def _result(supervisor: Supervisor, device: str, started_s: float) -> Run:
         memory=[report.memory for report in reports],
         seconds=time.monotonic() - started_s,
         ready_seconds=supervisor.ready_s - started_s,
+        topology=topology,
+        pace=[report.pace for report in reports] if topology else [],
     )
 
 

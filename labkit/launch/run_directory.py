@@ -5,18 +5,16 @@ store              where the ranks meet (torch's FileStore)
 rank-2.journal     what rank 2 did on its groups; rank-2.names goes with it
 rank-2.stack       where rank 2 was when it was asked (faulthandler)
 rank-2.value       what rank 2 returned (cloudpickle)
+links              of a topology: when each is free; links.* go with it (comm/pacing)
 """
 
 from __future__ import annotations
 
-import os
 import shutil
-import socket
 import tempfile
 from pathlib import Path
 
-# With the host's name: containers may share a /tmp, and do not see each other's processes.
-_PREFIX = f"labkit-run-{socket.gethostname()}-"
+from labkit.comm import owned_folder
 
 
 class RunDirectory:
@@ -25,8 +23,7 @@ class RunDirectory:
     def __init__(self) -> None:
         """Make the folder; remove those of drivers that are no longer alive."""
         try:
-            _sweep(Path(tempfile.gettempdir()))
-            self.path = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-"))
+            self.path = owned_folder.make(Path(tempfile.gettempdir()), "run")
         except OSError as error:
             raise RuntimeError(
                 f"a run needs a folder for temporary files, and none can be made: {error}. Make "
@@ -57,21 +54,3 @@ class RunDirectory:
     def remove(self) -> None:
         """Delete the folder and all that is in it."""
         shutil.rmtree(self.path, ignore_errors=True)
-
-
-def _sweep(parent: Path) -> None:
-    """Remove the folders that killed drivers left behind."""
-    for path in parent.glob(f"{_PREFIX}*"):
-        owner = path.name.removeprefix(_PREFIX).split("-")[0]
-        if owner.isdigit() and not _is_alive(int(owner)):
-            shutil.rmtree(path, ignore_errors=True)  # another user's: stays, without a word
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

@@ -25,17 +25,17 @@ os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 
 import torch
 
-from labkit.comm import roll_call
-from labkit.comm.board import open_store
-from labkit.comm.environment import Environment
-from labkit.comm.job_name import name_of_job
+from labkit.comm.hosts import roll_call
+from labkit.comm.hosts.board import open_store
+from labkit.comm.hosts.environment import Environment
+from labkit.comm.hosts.job_name import name_of_job
 from labkit.launch.attempt import claim, objection, remember_attempt
-from labkit.launch.attend import Attendant
-from labkit.launch.door import Door
-from labkit.launch.hosted_rank import HostedSpec
-from labkit.launch.parent import end_with_parent
+from labkit.launch.hosts.attend import Attendant
+from labkit.launch.hosts.door import Door
+from labkit.launch.hosts.hosted_rank import HostedSpec
+from labkit.launch.ranks.parent import end_with_parent
 from labkit.launch.run_directory import RunDirectory
-from labkit.launch.saved_run import attempts, folder_of
+from labkit.launch.saved.saved_run import attempts, folder_of
 
 _ROLL_CALL_S = 120.0
 

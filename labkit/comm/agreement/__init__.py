@@ -1,0 +1,1 @@
+"""Ranks compare what they mean before an operation is carried out."""

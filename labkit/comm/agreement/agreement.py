@@ -1,0 +1,153 @@
+"""Every rank checks that the others mean the same operation as itself, before it is carried out.
+
+Before an operation starts, a rank writes down what it means, in memory shared with the other ranks
+of its host (shared_rows.py), and then looks at what they wrote. Of two ranks, the one that comes
+later sees the other's entry. So of two that disagree one raises and never starts the operation: no
+wrong sum comes about, and nobody crashes in C++ over a message that is too long. Two calls by the
+same lines, in a loop over a set, are told apart only by what `Group.label` says of them.
+
+    world.calls     a row per collective, an entry per member: what it is, and the reader's call
+    world.0-1       a row per message from 0 to 1: the sender's entry, the receiver's
+    world.0-1.rows  a row per all_to_all: how many rows 0 sends to 1, how many 1 expects
+
+Only equality is looked at here, of hashes; words come from the journals, which are read when
+something differs. Costs a few microseconds per operation and rank to compare with
+(benchmarks/journal.py); torch's own check
+(TORCH_DISTRIBUTED_DEBUG=DETAIL) adds a collective to every collective, and takes no notice of
+the reduce op and of swapped calls.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from functools import lru_cache
+
+from labkit.comm.agreement.call_order import OrderOfCalls, Said
+from labkit.comm.agreement.disagreement import Disagreement
+from labkit.comm.agreement.neighbours import Neighbours, Witness
+from labkit.comm.agreement.shared_rows import SharedRows
+
+SENDER, RECEIVER = 0, 1
+_TIDY_EVERY = 1024
+
+
+@lru_cache(maxsize=4096)
+def hashed(*parts: object) -> bytes:
+    """8 bytes that are equal in two processes when the parts are."""
+    return hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
+
+
+class Agreement:
+    """What the members of one group mean, seen from one of them."""
+
+    def __init__(
+        self, neighbours: Neighbours, name: str, ranks: Sequence[int], member: int
+    ) -> None:
+        """`ranks`: global numbers of the members; `member`: which of them this is."""
+        self._member = member
+        # A name may hold a slash: torch.distributed/1 is its process group 1.
+        self._tables = f"{neighbours.tables / name.replace('/', '-')}"
+        self._witness = Witness(neighbours.journals, name, ranks, member)
+        self._others = [
+            peer for peer, rank in enumerate(ranks) if peer != member and rank in neighbours.ranks
+        ]
+        self._last = 0
+        self._refusal: Disagreement | None = None
+        if self._others:
+            neighbours.agreements.append(self)
+        self._calls = SharedRows(f"{self._tables}.calls", len(ranks), member)
+        self._compared = dict.fromkeys(self._others, 0)
+        self._orders = {peer: OrderOfCalls() for peer in self._others}
+        self._pairs: dict[tuple[int, int, str], SharedRows] = {}
+
+    def require_in_step(self) -> None:
+        """Raise Disagreement if we have refused an operation: since then all numbers are off."""
+        if self._refusal is not None:
+            raise Disagreement(f"this group has been out of step since: {self._refusal}")
+
+    def refuse(self, why: Disagreement) -> None:
+        """Take part in nothing more."""
+        self._refusal = why
+
+    def declare(self, sequence: int, meant: bytes, text: bytes = b"", lines: bytes = b"") -> None:
+        """Say what our n-th collective is; `compare` follows once it is in the journal.
+
+        text and lines: of the call, where its order matters.
+        """
+        self._last = sequence
+        if self._others:
+            self._calls.write(sequence, meant, text, lines)
+
+    def compare_what_is_left(self) -> None:
+        """Look at entries that were not there when we compared. Raises Disagreement."""
+        if self._last:
+            self.compare(self._last)
+
+    def compare(self, sequence: int) -> None:
+        """Look at the others' collectives up to our n-th. Raises Disagreement."""
+        mine = self._calls.read(sequence, self._member) if self._others else None
+        for peer in self._others:
+            number = self._compared[peer]
+            while number < sequence:
+                theirs = self._calls.read(number + 1, peer)
+                if theirs is None:
+                    break
+                number += 1
+                ours = mine if number == sequence else self._calls.read(number, self._member)
+                if theirs != ours:
+                    assert ours is not None
+                    self._differ(number, peer, ours, theirs)
+            self._compared[peer] = number
+        if sequence % _TIDY_EVERY == 0:
+            self._calls.forget_before(min(self._compared.values(), default=0))
+
+    def _differ(self, sequence: int, peer: int, ours: bytes, theirs: bytes) -> None:
+        if ours[:8] != theirs[:8]:
+            self._witness.testify_on_collective(sequence, peer)
+        elif ours[:16] != theirs[:16] and self._orders[peer].differ(
+            Said(ours[:16], ours[16:]), Said(theirs[:16], theirs[16:]), sequence
+        ):
+            self._witness.testify_on_order(peer)
+
+    def declare_message(self, peer: int, role: int, number: int, meant: bytes) -> None:
+        """Say what the n-th message to `peer` is (role SENDER), or from it (RECEIVER)."""
+        if peer in self._compared:
+            self._pair(peer, role, "").write(number, meant)
+
+    def compare_message(self, peer: int, role: int, number: int) -> None:
+        """Look at the other side of our n-th message. Raises Disagreement."""
+        if peer not in self._compared:
+            return
+        pair = self._pair(peer, role, "")
+        theirs = pair.read(number, 1 - role)
+        if theirs is not None and theirs != pair.read(number, role):
+            self._witness.testify_on_message(number, peer, sends=role == SENDER)
+        if number % _TIDY_EVERY == 0:
+            pair.forget_before(number)
+
+    def declare_rows(self, sequence: int, sent: Sequence[int], received: Sequence[int]) -> None:
+        """Say how many rows go to and come from each member in an all_to_all."""
+        for peer in self._others:
+            for role, rows in ((SENDER, sent[peer]), (RECEIVER, received[peer])):
+                pair = self._pair(peer, role, ".rows")
+                pair.write(sequence, rows.to_bytes(8, "little"))
+
+    def compare_rows(self, sequence: int) -> None:
+        """Look at the others' rows of our n-th collective, an all_to_all. Raises Disagreement."""
+        for peer in self._others:
+            for role in (SENDER, RECEIVER):
+                pair = self._pair(peer, role, ".rows")
+                theirs = pair.read(sequence, 1 - role)
+                if theirs is not None and theirs != pair.read(sequence, role):
+                    self._witness.testify_on_collective(sequence, peer)
+                if sequence % _TIDY_EVERY == 0:
+                    pair.forget_before(sequence)
+
+    def _pair(self, peer: int, role: int, kind: str) -> SharedRows:
+        pair = self._pairs.get((peer, role, kind))
+        if pair is None:
+            source, target = (self._member, peer) if role == SENDER else (peer, self._member)
+            path = f"{self._tables}.{source}-{target}{kind}"
+            pair = self._pairs[peer, role, kind] = SharedRows(path, 2, role)
+        return pair

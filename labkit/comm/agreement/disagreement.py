@@ -1,0 +1,113 @@
+"""Ranks that do not mean the same operation: the rules by which they are found.
+
+A backend matches collectives of a group by their order alone, and messages by sender, receiver and
+order. Where ranks mean different things, gloo adds up what it gets: another shape, another reduce
+op or swapped calls give wrong numbers in silence. Titanium, a parallel Java, called the rule that
+prevents it textual alignment: the same calls, in the same order (Kamil and Yelick, "Concurrency
+analysis for parallel programs with textually aligned barriers", LCPC 2005).
+
+agreement.py applies the rules on every rank as operations happen; the doctor applies them to the
+journals afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from labkit.comm.agreement.call_order import OrderOfCalls, Said
+from labkit.comm.agreement.difference import EQUAL, Aspect, Difference
+from labkit.comm.operation import P2P_KINDS, Operation, Timeline
+
+
+class Disagreement(RuntimeError):
+    """A rank found that another one means a different operation than itself."""
+
+
+# No tensors of the reader's meet in these: any barrier may stand for another.
+WITHOUT_DATA = ("barrier", "split", "share_memory")
+
+
+def among(operations: Mapping[int, Operation]) -> Difference | None:
+    """What differs between entries of one collective, by rank; None where they match."""
+    for aspect, value in EQUAL.items():
+        if len({value(operation) for operation in operations.values()}) > 1:
+            return Difference(aspect, {rank: [each] for rank, each in operations.items()})
+    for rank, operation in operations.items():
+        for other, its in operations.items():
+            if operation.splits is None or its.splits is None:
+                continue
+            if (
+                operation.splits[0][its.group.index(other)]
+                != its.splits[1][operation.group.index(rank)]
+            ):
+                return Difference(Aspect.SPLITS, {rank: [operation], other: [its]})
+    return None
+
+
+def between(sender: int, send: Operation, receiver: int, recv: Operation) -> Difference | None:
+    """What differs between a message and the buffer for it."""
+    for aspect in (Aspect.LABEL, Aspect.DTYPE, Aspect.SHAPE):
+        if EQUAL[aspect](send) != EQUAL[aspect](recv):
+            return Difference(aspect, {sender: [send], receiver: [recv]})
+    return None
+
+
+def find(timelines: Sequence[Timeline]) -> Difference | None:
+    """The first disagreement that the journals show; None where what has met also matches."""
+    collectives: dict[tuple[str, int], dict[int, Operation]] = {}
+    messages: dict[tuple[str, int, int, int], dict[str, Operation]] = {}
+    for rank, timeline in enumerate(timelines):
+        for operation in timeline.operations:
+            if operation.kind in P2P_KINDS:
+                assert operation.peer is not None
+                ends = (rank, operation.peer)
+                source, target = ends if operation.kind == "send" else ends[::-1]
+                key = (operation.group_name, source, target, operation.sequence)
+                messages.setdefault(key, {})[operation.kind] = operation
+            else:
+                collectives.setdefault((operation.group_name, operation.sequence), {})[rank] = (
+                    operation
+                )
+    return (
+        _first(among(operations) for operations in collectives.values())
+        or _first(
+            between(source, both["send"], target, both["recv"])
+            for (_, source, target, _), both in messages.items()
+            if len(both) == 2
+        )
+        or _other_order(collectives)
+    )
+
+
+def _first(differences: Iterable[Difference | None]) -> Difference | None:
+    return next((each for each in differences if each is not None), None)
+
+
+def _other_order(
+    collectives: Mapping[tuple[str, int], Mapping[int, Operation]],
+) -> Difference | None:
+    """Two ranks that made the same calls in another order, in any group."""
+    orders: dict[tuple[str, int, int], OrderOfCalls] = {}
+    for (group, sequence), by_rank in sorted(collectives.items(), key=lambda item: item[0]):
+        first, *others = sorted(by_rank)
+        for other in others:
+            ours, theirs, one = said(by_rank[first]), said(by_rank[other]), by_rank[first]
+            if ours.text == theirs.text or one.label is not None or one.kind in WITHOUT_DATA:
+                continue
+            order = orders.setdefault((group, first, other), OrderOfCalls())
+            if circle := order.differ(ours, theirs, sequence):
+                return Difference(
+                    Aspect.ORDER,
+                    {
+                        rank: [collectives[group, number][rank] for number in circle]
+                        for rank in (first, other)
+                    },
+                )
+    return None
+
+
+def said(operation: Operation) -> Said:
+    """What must not change places: the operation and the texts of the reader's calls."""
+    sites = (operation.origin, *operation.callers)
+    texts = (*(value(operation) for value in EQUAL.values()), *(site.said for site in sites))
+    return Said(texts, tuple(map(str, sites)))

@@ -1,0 +1,148 @@
+"""Calls that are not one operation of a Group, compared among ranks before they are carried out.
+
+    dist.all_reduce(x, MAX)     past the Groups; torch's own record has neither reduce op nor root
+    ring_all_reduce(x, world)   many messages, of flat pieces that fit whatever x's shape
+
+Each goes into a second journal, and is compared with the other ranks' calls as every operation of a
+Group is (agreement.py): what kind it is, reduce op, root, dtype, shape, and the order of calls. The
+journal of the run is left as it is, for what is under way is already in it, or in torch's record.
+
+    calls/rank-2.journal   what rank 2 called; calls/*.calls, calls/*.0-1: the tables to compare by
+
+Wire: nothing; a table in memory that the ranks of one host share.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from labkit.comm.agreement.neighbours import Neighbours
+from labkit.comm.group import Group
+from labkit.comm.journal import Journal
+from labkit.comm.point_to_point import PointToPoint
+from labkit.comm.wire_bytes import WireBytes
+
+FOLDER = "calls"
+_NOTHING_SENT = WireBytes(0, 0)
+
+
+def journal_of(folder: Path, rank: int) -> Path:
+    """Where a rank's calls are written down; `folder` is that of the ranks' own journals."""
+    return folder / FOLDER / f"rank-{rank}"
+
+
+class ComparedCalls(PointToPoint):
+    """The calls of one group, or of one of torch's process groups, seen from one member."""
+
+    _receives_from_anybody = False
+
+    def enter(
+        self,
+        kind: str,
+        x: torch.Tensor,
+        *,
+        reduce: str | None = None,
+        root: int | None = None,
+        splits: Sequence[Sequence[int]] | None = None,
+    ) -> None:
+        """Say that we are about to call this. Raises Disagreement.
+
+        root: a number in the group. splits: rows to, and from, each member.
+        """
+        self._post(kind, x, _NOTHING_SENT, blocking=False, reduce=reduce, peer=root, splits=splits)
+
+    def enter_send(self, x: torch.Tensor, dst: int) -> None:
+        """Say that we are about to send `x`. Raises Disagreement."""
+        self._num_sent[dst] += 1
+        self._post_message("send", dst, self._num_sent[dst], x, blocking=False)
+
+    def enter_recv(self, x: torch.Tensor, src: int) -> None:
+        """Say that we are about to receive into `x`. Raises Disagreement."""
+        if self._receives_from_anybody:
+            return
+        self._num_received[src] += 1
+        self._post_message("recv", src, self._num_received[src], x, blocking=False)
+
+    def receive_from_anybody(self) -> None:
+        """From now on nobody can say which message a receive meets: they are not compared."""
+        self._receives_from_anybody = True
+
+
+class CallsOfAProcess:
+    """One process's calls, whatever the group."""
+
+    def __init__(self, neighbours: Neighbours, rank: int) -> None:
+        """`neighbours`: as for the Groups, whose folders get one of ours."""
+        self._neighbours, self._rank = neighbours, rank
+        self._by_group: dict[str, tuple[dist.ProcessGroup, ComparedCalls]] = {}
+        self._num_made: dict[str, int] = {}
+
+    @functools.cached_property
+    def _journal(self) -> Journal:
+        # At the first call: most programs make none, and a rank starts in a few milliseconds.
+        path = journal_of(self._neighbours.journals, self._rank)
+        path.parent.mkdir(exist_ok=True)
+        return Journal(path)
+
+    def of(
+        self, name: str, process_group: dist.ProcessGroup, ranks: tuple[int, ...]
+    ) -> ComparedCalls:
+        """The calls of the group that has this name on every member."""
+        known = self._by_group.get(name)
+        if known is None or known[0] is not process_group:
+            # One that was destroyed and made again has its old name, and begins anew.
+            self._num_made[name] = number = self._num_made.get(name, 0) + 1
+            full_name = name if number == 1 else f"{name}, made anew ({number})"
+            folder = self._neighbours.tables / FOLDER
+            ours = Neighbours(self._neighbours.ranks, folder, folder, self._neighbours.agreements)
+            known = (
+                process_group,
+                ComparedCalls(
+                    process_group,
+                    ranks,
+                    torch.device("cpu"),
+                    self._journal,
+                    full_name,
+                    neighbours=ours,
+                ),
+            )
+            self._by_group[name] = known
+        return known[1]
+
+
+_of_this_process: CallsOfAProcess | None = None
+
+
+def begin(neighbours: Neighbours, rank: int) -> None:
+    """From now on this process's calls are compared with those of its neighbours."""
+    global _of_this_process
+    _of_this_process = CallsOfAProcess(neighbours, rank) if len(neighbours.ranks) > 1 else None
+
+
+def of_this_process() -> CallsOfAProcess | None:
+    """Where calls are entered; None where nobody compares, as in a run by hand under torchrun."""
+    return _of_this_process
+
+
+def enter_call(
+    kind: str,
+    x: torch.Tensor,
+    group: Group,
+    *,
+    root: int | None = None,
+    splits: Sequence[Sequence[int]] | None = None,
+) -> None:
+    """First thing in a collective that is made of messages: compare it with the other members'.
+
+    kind: its function's name, one of record.KINDS. x: what says dtype and shape, alike on all.
+    Raises Disagreement, before the first message. Does nothing outside of a run of the lab.
+    """
+    calls = of_this_process()
+    if calls is not None and isinstance(group, Group):  # a grader's stand-in counts for itself
+        entered = calls.of(group.name, group._process_group, group.ranks)
+        entered.enter(kind, x, root=root, splits=splits)

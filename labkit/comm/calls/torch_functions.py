@@ -1,0 +1,110 @@
+"""torch.distributed's own functions, entered as calls before they are carried out.
+
+A program may call them beside its Groups, or import a library that does. gloo takes what it gets:
+with another reduce op on one rank the sum is wrong, with another root data is left where it was.
+`install` puts a wrapper around each function that moves a tensor. What goes to C++ by another way
+does not pass here: torch's own DDP, DTensor and torch.distributed._functional_collectives. Of that
+the Flight Recorder knows kind, dtype and size (flight_recorder.py).
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+
+from labkit.comm.calls.compared import CallsOfAProcess, ComparedCalls, of_this_process
+from labkit.comm.calls.readings import COLLECTIVES, flat, reduce_of, splits_of, tensor_of
+from labkit.comm.flight_recorder import title
+
+_MESSAGES = {"send": "dst", "isend": "dst", "recv": "src", "irecv": "src"}
+
+_inside = threading.local()
+
+
+def install() -> None:
+    """Wrap torch.distributed's functions. Before a program is read that takes them by name."""
+    for name in COLLECTIVES:
+        _wrap(name, functools.partial(_enter_collective, name))
+    for name, end in _MESSAGES.items():
+        _wrap(name, functools.partial(_enter_message, end))
+
+
+def _wrap(name: str, enter: Callable[[CallsOfAProcess, dict[str, Any]], None]) -> None:
+    original = getattr(c10d, name, None)  # a newer or older torch may not have it
+    if original is None or hasattr(original, "_enters_calls"):
+        return
+    signature = functools.cache(lambda: inspect.signature(original))  # most are never called
+
+    @functools.wraps(original)
+    def entered(*args: Any, **kwargs: Any) -> Any:
+        calls = of_this_process()
+        # One function of torch's may call another: what the reader called is what counts.
+        if calls is None or getattr(_inside, "a_call", False):
+            return original(*args, **kwargs)
+        try:
+            bound = signature().bind(*args, **kwargs)
+        except TypeError:
+            return original(*args, **kwargs)  # it says what is wrong with them
+        bound.apply_defaults()
+        _inside.a_call = True
+        try:
+            enter(calls, bound.arguments)
+            return original(*args, **kwargs)
+        finally:
+            _inside.a_call = False
+
+    entered._enters_calls = True  # type: ignore[attr-defined]
+    for module in (c10d, dist):
+        if hasattr(module, name):
+            setattr(module, name, entered)
+
+
+def _enter_collective(name: str, calls: CallsOfAProcess, arguments: dict[str, Any]) -> None:
+    group, x = _calls_of(calls, arguments), tensor_of(name, arguments)
+    if group is None or x is None:
+        return
+    reading = COLLECTIVES[name]
+    root = _member(group, arguments, reading.root) if reading.root else None
+    splits = splits_of(name, arguments, group.size)
+    group.enter(reading.kind, x, reduce=reduce_of(arguments), root=root, splits=splits)
+
+
+def _enter_message(end: str, calls: CallsOfAProcess, arguments: dict[str, Any]) -> None:
+    # Messages of another tag come in an order of their own.
+    group = _calls_of(calls, arguments, f" tag {tag}" if (tag := arguments["tag"]) else "")
+    x = arguments["tensor"]
+    if group is None or not isinstance(x, torch.Tensor):
+        return
+    peer = _member(group, arguments, end)
+    if peer is not None and end == "dst":
+        group.enter_send(flat(x.numel(), x.dtype), peer)
+    elif peer is not None:
+        group.enter_recv(flat(x.numel(), x.dtype), peer)
+    elif end == "src":
+        group.receive_from_anybody()
+
+
+def _calls_of(
+    calls: CallsOfAProcess, arguments: dict[str, Any], suffix: str = ""
+) -> ComparedCalls | None:
+    """The calls of the process group that is meant; None for one that we are not in."""
+    process_group = arguments.get("group") or dist.group.WORLD
+    if not isinstance(process_group, dist.ProcessGroup) or process_group.rank() < 0:
+        return None
+    name = title(process_group.group_name) + suffix
+    return calls.of(name, process_group, tuple(c10d.get_process_group_ranks(process_group)))
+
+
+def _member(group: ComparedCalls, arguments: dict[str, Any], end: str) -> int | None:
+    """Whom `src` or `dst` means, as a number in the group; None for nobody who is in it."""
+    member, rank = arguments[f"group_{end}"], arguments[end]
+    if member is None and rank in group.ranks:
+        member = group.ranks.index(rank)
+    return member if member in range(group.size) else None

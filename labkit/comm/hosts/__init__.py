@@ -1,0 +1,1 @@
+"""How ranks on several hosts find each other."""

@@ -1,0 +1,36 @@
+"""Folders that carry the process id of their maker, so that those of the dead can be swept."""
+
+import os
+import shutil
+import socket
+import tempfile
+from pathlib import Path
+
+
+def make(parent: Path, kind: str) -> Path:
+    """A new folder in `parent` that only this user can read, `labkit-{kind}-{host}-{pid}-...`.
+
+    Folders of the same kind whose makers are no longer alive are removed. OSError where no folder
+    can be made.
+    """
+    # With the host's name: containers may share a /tmp, and do not see each other's processes.
+    prefix = f"labkit-{kind}-{socket.gethostname()}-"
+    _sweep(parent, prefix)
+    return Path(tempfile.mkdtemp(prefix=f"{prefix}{os.getpid()}-", dir=parent))
+
+
+def _sweep(parent: Path, prefix: str) -> None:
+    for path in parent.glob(f"{prefix}*"):
+        owner = path.name.removeprefix(prefix).split("-")[0]
+        if owner.isdigit() and not _is_alive(int(owner)):
+            shutil.rmtree(path, ignore_errors=True)  # another user's: stays, without a word
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

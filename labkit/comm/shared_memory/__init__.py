@@ -1,0 +1,25 @@
+"""Collectives among the ranks of one host, through memory that all of them have mapped.
+
+No byte goes over the network: what a rank writes, the others read.
+
+    collectives.py   SharedMemory, and functions that are called as those of labkit.collectives
+    supersteps.py    copying and adding in blocks: the memory is as large as some blocks
+    barrier.py       when ranks may read what others have written
+    memory_order.py  which memory of a group the ranks mean
+    meeting.py       how ranks come to share a memory
+    mapped_file.py   the memory: a file in /dev/shm
+"""
+
+from labkit.comm.shared_memory.collectives import (
+    SharedMemory,
+    shared_memory_all_gather,
+    shared_memory_all_reduce,
+    shared_memory_reduce_scatter,
+)
+
+__all__ = [
+    "SharedMemory",
+    "shared_memory_all_gather",
+    "shared_memory_all_reduce",
+    "shared_memory_reduce_scatter",
+]

@@ -1,0 +1,188 @@
+"""all_reduce, reduce_scatter and all_gather through memory that the ranks of one host share.
+
+    before, ranks 0..2                 after
+    all_reduce      a  | b  | c        s  | s  | s       s = a + b + c, added in this order
+    reduce_scatter  a  | b  | c        s0 | s1 | s2      segments as torch.tensor_split cuts them
+    all_gather      s0 | s1 | s2       s  | s  | s
+
+The functions are called as those of labkit.collectives.ring, and give the same up to rounding. They
+keep a SharedMemory for each group; make one yourself to choose how large it is.
+
+Wire: nothing. Of D bytes a rank copies (n-1)/n D into the memory, adds n segments of D/n, and
+copies D out again. gloo's ring sends 2(n-1)/n D through sockets: the kernel copies each byte twice,
+and wakes a thread for every message (benchmarks/shared_memory.py has both side by side).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from weakref import WeakKeyDictionary
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+
+from labkit import arguments
+from labkit.comm import buffers, checks
+from labkit.comm.group import Group, chosen
+from labkit.comm.operation import SHARED_MEMORY
+from labkit.comm.shared_memory import stages
+from labkit.comm.shared_memory.meeting import meet
+from labkit.comm.shared_memory.memory_order import MemoryOrder
+from labkit.comm.shared_memory.stages import Stage
+from labkit.comm.shared_memory.supersteps import Supersteps, memory_bytes
+from labkit.comm.wire_bytes import WireBytes
+
+Tensor = torch.Tensor
+# Smaller blocks meet at more barriers (at 4 MiB and 8 ranks twice the time), larger ones leave the
+# caches of the cores. And docker gives a container 64 MiB of /dev/shm.
+CAPACITY_BYTES = 16 * 2**20
+
+
+class SharedMemory:
+    """A memory that the ranks of a group share, and collectives through it.
+
+    Every member makes it, and calls the same operations in the same order. They block. The journal
+    has them as operations of the group with 0 bytes sent. A tensor may be larger than the memory.
+
+    RuntimeError when a rank is gone, or does not come within the group's timeout; from then on the
+    memory is out of use, on every rank. Disagreement as for the operations of a Group, and where
+    ranks use several memories of a group in different orders.
+    """
+
+    def __init__(self, group: Group | None = None, capacity_bytes: int = CAPACITY_BYTES) -> None:
+        """Meet the other members, and map `capacity_bytes`: one memory for all of them.
+
+        group: None for torch.distributed's default one.
+        ValueError for a group on GPUs or on several hosts, and for too small a capacity. OSError
+        where /dev/shm has no room. Wire: an all_gather of a note of 2 KiB. Afterwards a rank holds
+        2(n-1) + 1 more open files.
+        """
+        self.group = chosen(group)
+        if self.group.device.type != "cpu":
+            raise ValueError(
+                f"this group exchanges tensors on {self.group.device}, and the memory that ranks "
+                "share is the host's; use the group's own collectives"
+            )
+        nbytes = memory_bytes(capacity_bytes, self.group.size)
+        memory, barrier = meet(self.group, nbytes, _timeout_s(self.group))
+        self._supersteps = Supersteps(memory, barrier, self.group.size)
+        _NUM_MADE[self.group] = _NUM_MADE.get(self.group, 0) + 1
+        self._order = MemoryOrder(self.group, _NUM_MADE[self.group])
+
+    @classmethod
+    def kept(cls, group: Group) -> SharedMemory:
+        """The one that the functions below use for a group; the first call makes it."""
+        if group not in _KEPT:
+            made = cls(group)
+            _KEPT[group] = (made._supersteps, made._order)
+        shared = cls.__new__(cls)
+        shared.group = group
+        shared._supersteps, shared._order = _KEPT[group]
+        return shared
+
+    def all_reduce(self, x: Tensor, *, out: Tensor | None = None) -> Tensor:
+        """The sum of `x` over the ranks, on every rank; the same bits on all of them.
+
+        x: any shape, any size from 0 and any dtype that torch adds, the same on every rank. It is
+        left alone, and the result is a new contiguous tensor, unless out=x asks for the sum in
+        place. TypeError for a dtype without a sum, ValueError for an `out` unlike x.
+        """
+        x = checks.summable(checks.tensor(x, self.group))
+        result = buffers.empty(out, x.shape, x, self.group)
+        buffer = result.contiguous()
+        parts, totals = self._segments(_apart_from(buffer, x)), self._segments(buffer)
+        rank = self.group.rank
+        steps = [stages.put(parts, rank), stages.reduce(parts, rank), stages.take(totals)]
+        self._perform("all_reduce", x, steps, "sum")
+        return buffers.delivered(buffer, result)
+
+    def reduce_scatter(self, x: Tensor, *, in_place: bool = False) -> Tensor:
+        """Rank r's segment of the sum of `x` over the ranks; `x` itself is left alone.
+
+        x: as for all_reduce; it is cut as one flat row of elements. Returns (segment numel,).
+        in_place: the result is a view of segment r of a contiguous x.
+        Adjoint of all_gather.
+        """
+        x = checks.summable(checks.tensor(x, self.group))
+        parts, rank = self._segments(x.contiguous()), self.group.rank
+        total = parts[rank] if in_place else x.new_empty(parts[rank].shape)
+        steps = [stages.put(parts, rank), stages.reduce(parts, rank, into=total)]
+        self._perform("reduce_scatter", x, steps, "sum")
+        return total
+
+    def all_gather(self, segment: Tensor, numel: int, *, out: Tensor | None = None) -> Tensor:
+        """Every rank's segment, joined in rank order.
+
+        segment: rank r's part of `numel` elements of any dtype, as tensor_split cuts them. Returns
+        (numel,), a new tensor, or `out`, of which `segment` may be a part; the journal has this
+        shape, since segments differ by an element.
+        Adjoint of reduce_scatter. ValueError for a segment or an `out` of another size.
+        """
+        segment = checks.tensor(segment, self.group)
+        numel = arguments.whole("numel", numel, "elements of all segments together", least=0)
+        whole = buffers.row(out, numel, segment, self.group)
+        totals, rank = self._segments(whole), self.group.rank
+        if segment.numel() != totals[rank].numel():
+            raise ValueError(
+                f"rank {rank} of {self.group.size} holds {totals[rank].numel()} of {numel} "
+                f"elements, but its segment has {segment.numel()}; cut with "
+                f"torch.tensor_split(x, {self.group.size})"
+            )
+        steps = [stages.show(segment.flatten(), rank), stages.take(totals)]
+        self._perform("all_gather", whole, steps)
+        return whole
+
+    def _segments(self, x: Tensor) -> Sequence[Tensor]:
+        return x.view(-1).tensor_split(self.group.size)
+
+    def _perform(
+        self, kind: str, x: Tensor, steps: Sequence[Stage], reduce: str | None = None
+    ) -> None:
+        """Enter the operation in the journal, and carry it out. `x`: all of what is cut."""
+        group, longest = self.group, -(-x.numel() // self.group.size)
+        with self._supersteps.lock:
+            record = group._post(
+                kind, x, WireBytes(0, 0), True, reduce=reduce, medium=SHARED_MEMORY
+            )
+            self._order.require_same(group, record, kind)
+            with group._under_way(record):
+                self._supersteps.perform(x.dtype, longest, steps, _timeout_s(group))
+
+
+# Without the groups themselves, so that one that is out of use takes its memory with it.
+_KEPT: WeakKeyDictionary[Group, tuple[Supersteps, MemoryOrder]] = WeakKeyDictionary()
+_NUM_MADE: WeakKeyDictionary[Group, int] = WeakKeyDictionary()
+
+
+def shared_memory_all_reduce(
+    x: Tensor, group: Group | None = None, *, out: Tensor | None = None
+) -> Tensor:
+    """SharedMemory.all_reduce in the memory that is kept for `group`; the first call makes it."""
+    return SharedMemory.kept(chosen(group)).all_reduce(x, out=out)
+
+
+def shared_memory_reduce_scatter(
+    x: Tensor, group: Group | None = None, *, in_place: bool = False
+) -> Tensor:
+    """SharedMemory.reduce_scatter in the memory that is kept for `group`."""
+    return SharedMemory.kept(chosen(group)).reduce_scatter(x, in_place=in_place)
+
+
+def shared_memory_all_gather(
+    segment: Tensor, numel: int, group: Group | None = None, *, out: Tensor | None = None
+) -> Tensor:
+    """SharedMemory.all_gather in the memory that is kept for `group`."""
+    return SharedMemory.kept(chosen(group)).all_gather(segment, numel, out=out)
+
+
+def _timeout_s(group: Group) -> float:
+    timeout = group._timeout or c10d._get_default_timeout(dist.get_backend())
+    return timeout.total_seconds()
+
+
+def _apart_from(buffer: Tensor, x: Tensor) -> Tensor:
+    """x, contiguous: the same memory as `buffer`, or memory that no write to `buffer` changes."""
+    source = x.contiguous()
+    shares = source.untyped_storage().data_ptr() == buffer.untyped_storage().data_ptr()
+    return source.clone() if shares and source.data_ptr() != buffer.data_ptr() else source

@@ -1,0 +1,128 @@
+"""How the ranks of a group come to share a memory.
+
+    each rank    makes a folder with FIFOs to itself, tells the others where (one all_gather), and
+                 opens theirs: now there is a barrier
+    first rank   makes the memory, a file, and leaves a link to it in its folder
+    barrier      each rank maps the file
+    barrier      folders and file are removed
+
+From then on nothing has a name: the memory goes with the last process that has mapped it, however
+that ends. The file has its name for some milliseconds; of a rank that is killed in these, it is
+swept away by the next meeting.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import socket
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch.distributed import distributed_c10d as c10d
+
+from labkit.comm import owned_folder
+from labkit.comm.pending import mark
+from labkit.comm.shared_memory import mapped_file
+from labkit.comm.shared_memory.barrier import Barrier
+from labkit.comm.wire_bytes import ring_all_gather
+from labkit.comm.words import ranks_named, verb
+
+if TYPE_CHECKING:
+    from labkit.comm.group import Group
+
+NOTE_BYTES = 2048
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+def meet(group: Group, nbytes: int, timeout_s: float) -> tuple[torch.Tensor, Barrier]:
+    """A memory of `nbytes` that all members have mapped, (nbytes,) of uint8, and their barrier.
+
+    Every member calls it; the journal has it as share_memory. ValueError, before anything is sent,
+    for members that are known to be on other hosts; RuntimeError where that turns out here, and
+    where a rank is gone; OSError, on the first rank, where there is no room for the memory.
+    Wire: an all_gather of a note, NOTE_BYTES per rank.
+    """
+    if strangers := _on_other_hosts(group):
+        raise ValueError(_not_one_host(strangers))
+    note = torch.empty(NOTE_BYTES, dtype=torch.uint8)
+    record = group._post("share_memory", note, ring_all_gather(NOTE_BYTES, group.size), True)
+    with group._under_way(record):
+        # A run's folder goes with the run.
+        parent = group._neighbours.tables if group._neighbours.ranks else tempfile.gettempdir()
+        folder = owned_folder.make(Path(parent), "fifos")
+        try:
+            barrier = Barrier(folder, group.ranks, group.rank)
+            folders = _exchanged(group, note, folder)
+            return _mapped_together(barrier, folders, nbytes, timeout_s), barrier
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _exchanged(group: Group, note: torch.Tensor, folder: Path) -> list[Path]:
+    """The folders of all members. RuntimeError where one cannot be seen from another."""
+    text = json.dumps([_host(folder), str(folder)]).encode()
+    note.copy_(torch.frombuffer(bytearray(text.ljust(NOTE_BYTES)), dtype=torch.uint8))
+    notes = note.new_empty(group.size * NOTE_BYTES)
+    try:
+        group._process_group._allgather_base(notes, note, c10d.AllgatherOptions()).wait()
+    except RuntimeError as error:
+        mark(error)
+        raise
+    told = [json.loads(bytes(each.tolist())) for each in notes.split(NOTE_BYTES)]
+    if strangers := _not_with_the_first([host for host, _ in told], group.ranks):
+        raise RuntimeError(_not_one_host(strangers))
+    return [Path(folder) for _, folder in told]
+
+
+def _mapped_together(
+    barrier: Barrier, folders: Sequence[Path], nbytes: int, timeout_s: float
+) -> torch.Tensor:
+    link = folders[0] / "memory"
+    try:
+        barrier.connect(folders, timeout_s)
+        with contextlib.ExitStack() as first_rank:
+            if barrier.member == 0:
+                link.symlink_to(first_rank.enter_context(mapped_file.made(nbytes)))
+            barrier.arrive()
+            barrier.wait(timeout_s)
+            memory = mapped_file.mapped(link)
+            barrier.arrive()
+            barrier.wait(timeout_s)
+    except BaseException:
+        barrier.close()  # the others must not wait
+        raise
+    return memory
+
+
+def _host(folder: Path) -> list[object]:
+    """Equal on ranks that see the same files: containers of one machine may not."""
+    name = socket.gethostname()
+    with contextlib.suppress(OSError):  # Linux only
+        name = _BOOT_ID.read_text()
+    return [name, mapped_file.parent_folder().stat().st_dev, folder.stat().st_dev]
+
+
+def _on_other_hosts(group: Group) -> list[int]:
+    """Members of which the launcher says that they are on another host than the first."""
+    if group._pacing is not None:
+        hosts = [group._pacing.topology.host_of(rank) for rank in group.ranks]
+        return _not_with_the_first(hosts, group.ranks)
+    here = group._neighbours.ranks
+    return _not_with_the_first([rank in here for rank in group.ranks], group.ranks)
+
+
+def _not_with_the_first(hosts: Sequence[object], ranks: Sequence[int]) -> list[int]:
+    return [rank for rank, host in zip(ranks, hosts, strict=True) if host != hosts[0]]
+
+
+def _not_one_host(strangers: Sequence[int]) -> str:
+    return (
+        f"{ranks_named(strangers)} {verb(strangers, 'is')} on another host, or in another "
+        "container, than the first rank of the group: there is no memory to share. Use a group for "
+        "each host (group.split), with hierarchical_all_reduce for a sum over all of them"
+    )

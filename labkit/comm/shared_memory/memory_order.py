@@ -1,0 +1,80 @@
+"""Which memory of a group an operation goes through: told to the other ranks, and compared.
+
+    world.memories    a row per collective of the group, an entry per member: the memory's number
+
+Memories are numbered as the group makes them. Two ranks that are in two of them wait for each other
+until the timeout, since a barrier is in one memory. So before each operation a rank writes down the
+number of its memory and looks at what the others wrote: of two that differ, the later one raises.
+As in agreement.py, that takes a run around the ranks, whose folder they share.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from labkit.comm.agreement.disagreement import Disagreement
+from labkit.comm.agreement.shared_rows import SharedRows
+from labkit.comm.read_journal import read_journal
+
+if TYPE_CHECKING:
+    from labkit.comm.group import Group
+
+_TIDY_EVERY = 1024
+
+
+class MemoryOrder:
+    """One memory's number, and what the other members say about theirs."""
+
+    def __init__(self, group: Group, number: int) -> None:
+        """`number`: from 1, of the group's memories. The group itself is not kept."""
+        self.number = number
+        neighbours = group._neighbours
+        self._others = [
+            member
+            for member, rank in enumerate(group.ranks)
+            if member != group.rank and rank in neighbours.ranks
+        ]
+        self._rows = SharedRows(
+            neighbours.tables / f"{group.name}.memories", group.size, group.rank
+        )
+
+    def require_same(self, group: Group, record: int, kind: str) -> None:
+        """Raise Disagreement where another rank's operation is in another memory of the group.
+
+        record: the operation's, in the journal. It is the last one that the group has posted.
+        """
+        if not self._others:
+            return
+        sequence = group._num_collectives
+        self._rows.write(sequence, self.number.to_bytes(8, "little"))
+        for member in self._others:
+            entry = self._rows.read(sequence, member)
+            number = self.number if entry is None else int.from_bytes(entry[:8], "little")
+            if number != self.number:
+                why = Disagreement(self._text(group, f"{kind} #{sequence}", member, number))
+                group._refuse(record, why)
+                raise why
+        if sequence % _TIDY_EVERY == 0:
+            self._rows.forget_before(sequence)
+
+    def _text(self, group: Group, operation: str, member: int, number: int) -> str:
+        journals, mine = group._neighbours.journals, group.ranks[group.rank]
+        theirs = group.ranks[member]
+        ours = _made_at(journals / f"rank-{mine}", group.name, self.number)
+        other = _made_at(journals / f"rank-{theirs}", group.name, number)
+        return (
+            f"in {operation}, rank {mine} uses shared memory {self.number} of group {group.name} "
+            f"({ours}), and rank {theirs} uses shared memory {number} ({other}). Use the memories "
+            "of a group in one order on every rank, or make one memory and use it for everything"
+        )
+
+
+def _made_at(journal: Path, group_name: str, number: int) -> str:
+    """The line that made a group's n-th memory."""
+    made = [
+        operation.origin
+        for operation in read_journal(journal).operations
+        if operation.kind == "share_memory" and operation.group_name == group_name
+    ]
+    return f"made at {made[number - 1]}"

@@ -1,0 +1,192 @@
+"""Hosts, ranks and the links between them: what `labkit.run(..., topology=...)` paces messages to.
+
+    from labkit import Link, Topology
+    topology = Topology(
+        hosts=2, ranks_per_host=4, fast=Link(400e6, 20e-6), slow=Link(20e6, 200e-6)
+    )
+    labkit.run(step, world_size=8, topology=topology)
+
+           host 0                        host 1
+      rank 0   1   2   3            rank 4   5   6   7
+           |   |   |   |   fast          |   |   |   |      each rank has one
+           +---+---+---+                 +---+---+---+
+                 |           slow              |            each host has slow_links_per_host
+                 +-----------------------------+
+
+Every link is full duplex: sending and receiving do not disturb each other. What is paced, and what
+is not, is stated in comm/pacing/__init__.py.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from labkit import arguments
+
+_SLOWEST, _FASTEST = 1e-3, 1e18  # bytes per second: beyond, times are no numbers of seconds
+_LONGEST_LATENCY_S = 10.0
+_MOST_RANKS = 1_000_000
+_WORLD = f"a run has from 1 to {_MOST_RANKS:,} ranks"
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A link: a message of m bytes takes latency_s + m / bandwidth_bytes_per_s, either way.
+
+    `Link(1.25e9, 50e-6)` is 10 Gbit/s Ethernet: speeds of networks are given in bits. Printed, a
+    link shows both. TypeError and ValueError for what is no bandwidth or no latency.
+    """
+
+    bandwidth_bytes_per_s: float
+    latency_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        arguments.number(
+            "bandwidth_bytes_per_s",
+            self.bandwidth_bytes_per_s,
+            f"a link carries a finite number of bytes per second, from {_SLOWEST:g} to "
+            f"{_FASTEST:g}, such as 1.25e9 for 10 Gbit/s; where there is no link, leave it out",
+            least=_SLOWEST,
+            most=_FASTEST,
+        )
+        arguments.number(
+            "latency_s",
+            self.latency_s,
+            f"give seconds from 0 to {_LONGEST_LATENCY_S:g}; 50 us are 50e-6",
+            least=0,
+            most=_LONGEST_LATENCY_S,
+        )
+
+    @property
+    def alpha(self) -> float:
+        """Seconds of a message without bytes: the latency."""
+        return self.latency_s
+
+    @property
+    def beta(self) -> float:
+        """Seconds per byte: one over the bandwidth."""
+        return 1 / self.bandwidth_bytes_per_s
+
+    def seconds(self, nbytes: float) -> float:
+        """Of one message that has the link to itself: alpha + nbytes * beta.
+
+        TypeError and ValueError for what is no number of bytes.
+        """
+        arguments.number("nbytes", nbytes, "a message has 0 bytes or more", least=0, below=math.inf)
+        return self.alpha + nbytes * self.beta
+
+    def __str__(self) -> str:
+        """`1.25 GB/s (10 Gbit/s), 50 us`."""
+        rate, bits = self.bandwidth_bytes_per_s, 8 * self.bandwidth_bytes_per_s
+        return f"{_scaled(rate)}B/s ({_scaled(bits)}bit/s), {self.latency_s * 1e6:g} us"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topology:
+    """Equal hosts with equal ranks: fast links inside a host, slow ones between hosts.
+
+    Ranks are numbered host by host, as torchrun does it: of 2 hosts with 4 ranks each, host 1 has
+    ranks 4 to 7.
+
+    fast: what each rank has for its messages inside the host. None: nothing is paced there, and
+    messages (or shared memory) are as fast as the machine.
+    slow: what a host has for messages to other hosts. None where there is one host only.
+    slow_links_per_host: 1, shared by all ranks of the host; up to ranks_per_host, one for each.
+    Neighbouring ranks share one, so it divides ranks_per_host.
+
+    TypeError and ValueError for numbers that fit no machine, and where hosts have no link.
+    """
+
+    hosts: int
+    ranks_per_host: int
+    fast: Link | None = None
+    slow: Link | None = None
+    slow_links_per_host: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("hosts", "ranks_per_host", "slow_links_per_host"):
+            allowed = f"there is at least 1, and at most {_MOST_RANKS:,}"
+            arguments.whole(name, getattr(self, name), allowed, most=_MOST_RANKS)
+        if self.world_size > _MOST_RANKS:
+            raise ValueError(
+                f"hosts={self.hosts} with ranks_per_host={self.ranks_per_host} make "
+                f"{self.world_size:,} ranks; give {_MOST_RANKS:,} or fewer"
+            )
+        for name, link in (("fast", self.fast), ("slow", self.slow)):
+            if link is not None and not isinstance(link, Link):
+                raise TypeError(f"{name}={link!r}: give a Link, such as Link(1.25e9, 50e-6)")
+        if self.slow is None and self.hosts > 1:
+            raise ValueError(f"{self.hosts} hosts need links to each other: slow=Link(...)")
+        if self.fast is None and self.hosts == 1:
+            raise ValueError("one host without a fast link has nothing to pace: fast=Link(...)")
+        if self.ranks_per_host % self.slow_links_per_host:
+            fitting = arguments.divisors(self.ranks_per_host)
+            raise ValueError(
+                f"slow_links_per_host={self.slow_links_per_host} cannot be shared equally by "
+                f"{self.ranks_per_host} ranks; it can be {', '.join(map(str, fitting))}"
+            )
+
+    @property
+    def world_size(self) -> int:
+        """Ranks on all hosts."""
+        return self.hosts * self.ranks_per_host
+
+    def host_of(self, rank: int) -> int:
+        """The host that a rank is on, from 0. ValueError for a rank that is not there."""
+        if type(rank) is not int or not 0 <= rank < self.world_size:
+            raise ValueError(f"rank {rank!r} is not there: ranks are 0 to {self.world_size - 1}")
+        return rank // self.ranks_per_host
+
+    def link_between(self, a: int, b: int) -> Link | None:
+        """The link that messages from rank `a` to rank `b` take, and back; None: unpaced.
+
+        ValueError for a rank to itself.
+        """
+        if a == b:
+            raise ValueError(f"rank {a} to rank {b}: a rank has no link to itself")
+        return self.fast if self.host_of(a) == self.host_of(b) else self.slow
+
+    def check_world_size(self, world_size: int) -> None:
+        """Raises ValueError, with the choices, unless these are the ranks of this topology."""
+        world_size = arguments.whole("world_size", world_size, _WORLD, most=_MOST_RANKS)
+        if world_size == self.world_size:
+            return
+        choices = [
+            f"hosts={hosts}, ranks_per_host={world_size // hosts}"
+            for hosts in arguments.divisors(world_size)
+        ]
+        raise ValueError(
+            f"world_size={world_size}, but this topology has {self.hosts} x {self.ranks_per_host} "
+            f"= {self.world_size} ranks. Start {self.world_size} ranks, or make it "
+            + " or ".join(choices)
+        )
+
+    def __str__(self) -> str:
+        """Its hosts and links, in a line each."""
+        lines = [
+            f"{self.hosts} host{'s' * (self.hosts > 1)} with {self.ranks_per_host} "
+            f"rank{'s' * (self.ranks_per_host > 1)} each"
+        ]
+        if self.ranks_per_host > 1:
+            its_own = "each rank has one"
+            inside = "as fast as the machine" if self.fast is None else f"{self.fast}; {its_own}"
+            lines.append(f"inside a host:  {inside}")
+        if self.hosts > 1:
+            lines.append(f"between hosts:  {self.slow}; {self._sharing}")
+        return "\n  ".join(lines)
+
+    @property
+    def _sharing(self) -> str:
+        links, sharers = self.slow_links_per_host, self.ranks_per_host // self.slow_links_per_host
+        if sharers == 1:
+            return "each rank has one"
+        return f"each host has {links}, {sharers} ranks share {'it' if links == 1 else 'one'}"
+
+
+def _scaled(value: float) -> str:
+    """`1.25 G`, to go before a unit."""
+    for prefix, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if value >= size:
+            return f"{value / size:.4g} {prefix}"
+    return f"{value:.4g} "

@@ -1,0 +1,112 @@
+"""Where every rank is, in words: the table below a verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import TypeVar
+
+from labkit.comm import Operation, Timeline
+from labkit.comm.agreement.disagreement import WITHOUT_DATA
+from labkit.comm.words import named, ranks_named, verb
+from labkit.launch import sources
+from labkit.launch.diagnosis.waiting import View
+from labkit.launch.ranks.stage import Stage
+
+Row = TypeVar("Row", bound=Hashable)
+
+
+def doing(view: View) -> str:
+    """What one rank does: `waits in all_reduce #4`, `returned after all_reduce #3`."""
+    if view.stage is Stage.STARTING:
+        return "was still starting"
+    if view.stage is Stage.IDLE:
+        return "is idle (not in this cell)"
+    if waiting := view.waits_in:
+        return f"waits in {named(waiting)}"
+    last = _last(view)
+    num_foreign = view.recorded.enqueued.get("torch.distributed", 0)
+    after = "before any operation"
+    if last is not None:
+        after = f"after {named(last)}"
+    elif num_foreign:
+        after = f"after {num_foreign} collectives of torch.distributed"
+    if last is not None and last.failed:
+        after += ", which failed there"
+    if view.stage is not Stage.RUNNING:
+        return f"{view.stage.value} {after}"
+    return f"{'sleeps or blocks' if view.recorded.is_idle else 'computes'} {after}"
+
+
+def place_of(view: View) -> str:
+    """The reader's line that a rank is at, or was at when it last communicated; maybe empty."""
+    if view.stage in (Stage.STARTING, Stage.IDLE):
+        return ""
+    if view.waits_in is None and view.stage is Stage.RUNNING and view.stack.site is not None:
+        return sources.place(view.stack.site)
+    operation = view.waits_in or _last(view)
+    return "" if operation is None else sources.place(operation.origin)
+
+
+def _last(view: View) -> Operation | None:
+    """The last operation that the rank posted, be it torch's own."""
+    own = view.operations[-1:]
+    return max([*own, *view.recorded.operations], key=lambda each: each.posted_s, default=None)
+
+
+def position(stage: Stage, timeline: Timeline) -> str:
+    """Where one rank is, from its journal alone: `waits in all_reduce #4 (cell 7, line 12)`."""
+    return position_of(View(stage, timeline.operations))
+
+
+def position_of(view: View) -> str:
+    """Where one rank is: `waits in all_reduce #4 (cell 7, line 12)`."""
+    place = place_of(view)
+    return f"{doing(view)} ({place})" if place else doing(view)
+
+
+def summary(positions: Sequence[str]) -> str:
+    """All ranks, those in the same place together: one indented line for each place."""
+    return "\n".join(
+        f"  {ranks_named(ranks)} {plural(where, ranks)}"
+        for where, ranks in _grouped(positions).items()
+    )
+
+
+def table(views: Sequence[View]) -> str:
+    """All ranks, those that do the same in one row: ranks, what they do, line, and with what."""
+    rows = [
+        (doing(view), place_of(view), "" if view.waits_in is None else _passed(view.waits_in))
+        for view in views
+    ]
+    cells = [
+        (ranks_named(ranks), plural(row[0], ranks), *row[1:])
+        for row, ranks in _grouped(rows).items()
+    ]
+    widths = [max(len(row[column]) for row in cells) for column in range(4)]
+    return "\n".join(
+        "  " + "  ".join(f"{text:<{w}}" for text, w in zip(row, widths, strict=True)).rstrip()
+        for row in cells
+    )
+
+
+def _grouped(rows: Sequence[Row]) -> dict[Row, list[int]]:
+    ranks_at: dict[Row, list[int]] = {}
+    for rank, row in enumerate(rows):
+        ranks_at.setdefault(row, []).append(rank)
+    return ranks_at
+
+
+def _passed(operation: Operation) -> str:
+    """`sum of float32 (3,)`."""
+    if operation.kind in WITHOUT_DATA or not operation.dtype:
+        return ""
+    what = f"{operation.dtype} {operation.shape}"
+    return f"{operation.reduce} of {what}" if operation.reduce else what
+
+
+def plural(where: str, ranks: Sequence[int]) -> str:
+    """`waits` becomes `wait` for several ranks, and so on."""
+    where = where.replace("sleeps or blocks", "sleep or block") if len(ranks) > 1 else where
+    first, _, rest = where.partition(" ")
+    inflected = ("waits", "computes", "was", "is")
+    return f"{verb(ranks, first)} {rest}" if first in inflected else where

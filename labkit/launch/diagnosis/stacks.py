@@ -1,0 +1,95 @@
+"""A rank's Python stack, as faulthandler wrote it on request, even while blocked in C++."""
+
+from __future__ import annotations
+
+import linecache
+import re
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
+
+from labkit.comm import Site
+from labkit.comm.journal import LIBRARIES, MACHINERY
+from labkit.launch import sources
+
+_MAIN = re.compile(r"in (rank|session)_main\b")
+_LAUNCHER = re.compile(r"labkit/launch/(ranks/rank|session/rank|session/command)\.py")
+_LIFELINE = "in _watch_lifeline"
+_LINE = re.compile(r'File "([^"]+)", line (\d+) in (.+)')
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Where a rank was."""
+
+    is_known: bool = False
+    text: str = ""
+    """The reader's frames, innermost last; cells are called by their number. Empty once the
+    function is over."""
+    site: Site | None = None
+    """The innermost line that belongs to neither labkit nor torch."""
+    num_other_threads: int = 0
+    """Python threads besides the one that runs the function: they may communicate, too."""
+    may_wait: bool = True
+    """Whether it can be in a call of torch's: not where the reader's own line sleeps, say."""
+
+
+def read(path: Path) -> Stack:
+    """The stack in the file, once faulthandler has written all of it."""
+    try:
+        text = path.read_text(errors="replace")
+    except FileNotFoundError:
+        return Stack()  # the rank is still on its way to its first line
+    # (Of a crash it says "Stack", where it does not know the thread.)
+    threads = [part for part in text.split("\n\n") if "hread 0x" in part or "Stack (" in part]
+    # faulthandler stops after 100 frames: then only its mark of the thread is left.
+    mains = [thread for thread in threads if _MAIN.search(thread)]
+    mains += [thread for thread in threads if "\n  ..." in thread]
+    if not mains:
+        return Stack()
+    others = [thread for thread in threads if thread is not mains[0] and _LIFELINE not in thread]
+    lines = mains[0].strip().splitlines()[1:]  # innermost first, below a heading
+    own = list(takewhile(lambda line: not _LAUNCHER.search(line), lines))
+    return Stack(True, _shown(own), _innermost(own), len(others), _may_wait(own))
+
+
+def _may_wait(lines: list[str]) -> bool:
+    """Whether the innermost frame is torch's, or calls something that waits."""
+    found = _LINE.search(lines[0]) if lines else None
+    if found is None or found[1].startswith(MACHINERY):
+        return True
+    return "wait" in linecache.getline(found[1], int(found[2]))
+
+
+def _shown(lines: list[str]) -> str:
+    """The reader's frames with their source, and below them the first of labkit's or torch's."""
+    shown: list[str] = []
+    for line in reversed(lines):
+        found = _LINE.search(line)
+        is_own = found is None or not found[1].startswith(MACHINERY)
+        shown.append(line)
+        if found is not None and is_own:
+            shown.append(f"    {linecache.getline(found[1], int(found[2])).strip()}")
+    last = max((n for n, line in enumerate(shown) if line.startswith("    ")), default=-1)
+    return sources.with_cells_named("\n".join(shown[: last + 2]))
+
+
+def _innermost(lines: list[str]) -> Site | None:
+    for line in lines:
+        if (found := _LINE.search(line)) and not found[1].startswith(LIBRARIES):
+            return Site(found[1], int(found[2]), found[3])
+    return None
+
+
+def own_frames(trace: str) -> str:
+    """A traceback's frames that belong to neither labkit nor torch, with their source lines."""
+    kept: list[str] = []
+    is_own = False
+    for line in trace.splitlines():
+        if found := re.match(r'  File "([^"]+)"', line):
+            is_own = not found[1].startswith(MACHINERY)
+        elif not line.startswith("    "):
+            is_own = False
+        if is_own:
+            kept.append(line)
+    return "\n".join(kept)

@@ -1,0 +1,145 @@
+"""Who waits for whom: the wait-for graph of a run, from the journals.
+
+A rank that blocks on an operation waits until every rank whose part it needs has posted that part.
+So it waits for ever when one of those has left, or, in a circle, waits itself. (The graph is that
+of deadlock detection in distributed databases: Chandy, Misra and Haas, "Distributed deadlock
+detection", 1983, the resource model; Knapp, ACM Computing Surveys, 1987, calls it the AND model.)
+
+What a collective needs is stated for gloo, whose messages are meetings. nccl buffers small sends
+and chooses its own trees, and its waits only order streams: there the journal says little about
+who blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from labkit.comm import Operation
+from labkit.comm.recorded import Recorded, is_foreign
+from labkit.launch.diagnosis.stacks import Stack
+from labkit.launch.ranks.stage import Stage
+
+_OTHER_END = {"send": "recv", "recv": "send"}
+
+
+def blocked_in(operations: Sequence[Operation]) -> Operation | None:
+    """The operation of a journal that its rank waits for and does not have yet."""
+    for operation in reversed(operations):
+        if operation.waited_s is not None and operation.done_s is None:
+            return operation
+    return None
+
+
+@dataclass(frozen=True)
+class View:
+    """What is known of one rank.
+
+    `operations`: its journal; `recorded`: what torch did without a Group (empty where not asked).
+    `stack`: where its function is, and whether it has threads besides that one.
+    `calls`: what it called that is no operation of a Group, see comm/calls.
+    """
+
+    stage: Stage
+    operations: Sequence[Operation] = ()
+    recorded: Recorded = field(default_factory=Recorded)
+    stack: Stack = field(default_factory=Stack)
+    calls: Sequence[Operation] = ()
+
+    @property
+    def waits_in(self) -> Operation | None:
+        """The operation that the rank blocks on; None while it computes, and once it is over."""
+        if self.stage is not Stage.RUNNING:
+            return None
+        if operation := blocked_in(self.operations):
+            return operation
+        if not (self.recorded.is_idle and self.stack.may_wait):
+            return None
+        # It uses no time, and stands in torch: it waits for the oldest thing that it has begun.
+        return blocked_in(self.recorded.operations[::-1])
+
+    def has_posted(self, wanted: Operation, rank: int) -> bool:
+        """Whether our part of what `rank` waits in is there."""
+        if is_foreign(wanted):
+            return self.recorded.enqueued.get(wanted.group_name, 0) >= wanted.sequence
+        for operation in reversed(self.operations):
+            is_its_kind = (
+                operation.is_collective
+                if wanted.is_collective
+                else operation.kind == _OTHER_END[wanted.kind] and operation.peer == rank
+            )
+            same_group = operation.group_name == wanted.group_name
+            if same_group and is_its_kind and operation.sequence <= wanted.sequence:
+                return operation.sequence == wanted.sequence and not operation.failed
+        return False
+
+
+@dataclass(frozen=True)
+class Wait:
+    """A rank that blocks on an operation, and the ranks whose part in it is missing."""
+
+    rank: int
+    operation: Operation
+    missing: tuple[int, ...]
+
+
+def waits(views: Sequence[View]) -> dict[int, Wait]:
+    """Every rank that waits, with the ranks that it waits for."""
+    found = {}
+    for rank, view in enumerate(views):
+        operation = view.waits_in
+        if operation is not None:
+            missing = tuple(
+                other
+                for other in needed_by(operation, rank)
+                if other != rank and not views[other].has_posted(operation, rank)
+            )
+            found[rank] = Wait(rank, operation, missing)
+    return found
+
+
+def needed_by(operation: Operation, rank: int) -> Sequence[int]:
+    """The ranks that must post their part before `rank` gets through the operation.
+
+    For a broadcast those are its ancestors and children in gloo's binomial tree; for gather and
+    scatter the root, and for the root everybody.
+    """
+    if not operation.is_collective:
+        assert operation.peer is not None
+        return [operation.peer]
+    root = operation.peer
+    if root is None or (operation.kind != "broadcast" and rank == root):
+        return operation.group
+    if operation.kind != "broadcast":
+        return [root]
+    group = operation.group
+    first, here = group.index(root), group.index(rank)
+    virtual = (here - first) % len(group)
+    return [group[(v + first) % len(group)] for v in _tree_neighbours(virtual, len(group))]
+
+
+def _tree_neighbours(virtual: int, size: int) -> list[int]:
+    """Ancestors and children of a node; the parent of v is v without its highest bit."""
+    ancestors, node = [], virtual
+    while node:
+        node -= 1 << (node.bit_length() - 1)
+        ancestors.append(node)
+    steps = [1 << k for k in range(virtual.bit_length(), size.bit_length())]
+    return ancestors + [virtual + step for step in steps if virtual + step < size]
+
+
+def circle(found: Mapping[int, Wait]) -> list[Wait]:
+    """Ranks that wait for each other, each for the next and the last for the first; [] for none."""
+    cleared: set[int] = set()  # no circle leads through these
+    for start in found:
+        path = [start]
+        while path:
+            following = [r for r in found[path[-1]].missing if r in found and r not in cleared]
+            closing = [rank for rank in following if rank in path]
+            if closing:
+                return [found[rank] for rank in path[path.index(closing[0]) :]]
+            if following:
+                path.append(following[0])
+            else:
+                cleared.add(path.pop())
+    return []

@@ -1,0 +1,1 @@
+"""Ranks under torchrun, on this host and others."""

@@ -1,0 +1,172 @@
+"""Why a run on several hosts failed, from the records that its ranks left.
+
+The first error that a rank raised by itself is the cause. Where there is none, ranks that are gone
+without a word are. "Connection closed by peer" and timeouts of operations are consequences.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+from collections.abc import Mapping
+
+from labkit.comm import Timeline
+from labkit.comm.agreement import disagreement
+from labkit.comm.agreement.difference import ADVICE
+from labkit.comm.hosts.roll_call import Place, RollCall
+from labkit.comm.words import listed, ranks_named
+from labkit.launch import doctor, sources
+from labkit.launch.diagnosis import position as positions
+from labkit.launch.diagnosis.cause_of_death import cause_of_death
+from labkit.launch.diagnosis.waiting import View
+from labkit.launch.driver.rank_state import Rank
+from labkit.launch.hosts.verdict_record import RunVerdict
+from labkit.launch.ranks.report import Raised
+from labkit.launch.ranks.stage import Stage
+from labkit.launch.saved.rank_record import Failure, Record
+
+_WATCHDOG = "Watchdog caught collective operation timeout"
+
+
+def position(stage: Stage, timeline: Timeline) -> str:
+    """Where a rank was at the end; one whose operation failed was in that operation."""
+    failed = [operation for operation in timeline.operations if operation.failed]
+    if stage is Stage.RAISED and failed:
+        return f"was in {failed[-1].name} ({sources.place(failed[-1].origin)})"
+    return positions.position(stage, timeline)
+
+
+def failure(rank: Rank, timeline: Timeline) -> Failure | None:
+    """What a rank did instead of returning; None where it did not fail."""
+    report = rank.report
+    if isinstance(report, Raised):
+        # A Disagreement is found before anything is sent: no other rank's trouble leads to it.
+        is_own = report.type_name == "Disagreement" or not any(
+            operation.failed for operation in timeline.operations
+        )
+        return Failure(
+            report.type_name,
+            report.message,
+            sources.with_cells_named(report.traceback).rstrip(),
+            report.site,
+            is_consequence=not is_own,
+        )
+    if rank.stage is not Stage.DIED:
+        return None
+    code = rank.process.process.exitcode
+    return Failure(
+        "ProcessDied",
+        cause_of_death(code),
+        exit_code=code,
+        is_consequence=code == -signal.SIGABRT and _was_ended_while_it_waited(rank, timeline),
+    )
+
+
+def _was_ended_while_it_waited(rank: Rank, timeline: Timeline) -> bool:
+    """nccl's watchdog aborts a rank whose collective does not end: another rank is the cause."""
+    collectives = [each for each in timeline.operations if each.is_collective]
+    last = collectives[-1] if collectives else None
+    is_open = last is not None and last.done_s is None and not last.failed
+    return is_open or _WATCHDOG in rank.output.log
+
+
+def of(call: RollCall, found: Mapping[int, Record], gone: Mapping[int, str]) -> RunVerdict:
+    """The verdict from the records that have come, and from who is gone."""
+    own = [each for each in found.values() if each.failure and not each.failure.is_consequence]
+    if own:
+        verdict = _of_culprit(min(own, key=lambda each: each.order or len(call.places) + 1))
+    elif gone:
+        verdict = _of_gone(call, gone)
+    else:
+        verdict = mismatch(found) or _of_waiting(found, len(call.places))
+    verdict.missing = [place.rank for place in call.places if place.rank not in found]
+    verdict.consequences = {
+        rank: _consequence(record) for rank, record in found.items() if rank != verdict.rank
+    }
+    places = ["is gone" if p.rank in gone else "has sent no word" for p in call.places]
+    for rank, record in found.items():
+        places[rank] = record.position
+    verdict.text += f"\n\nWhere each rank was:\n{positions.summary(places)}"
+    return verdict
+
+
+def _of_culprit(record: Record) -> RunVerdict:
+    failure = record.failure
+    assert failure is not None
+    who = f"rank {record.rank}, on host {record.host},"
+    what = f"{who} died: {failure.message}"
+    if failure.type_name != "ProcessDied":
+        where = "" if failure.site is None else f" at {sources.place(failure.site)}"
+        what = f"{who} raised {failure.type_name}{where}: {failure.message}"
+        what += f"\n\n{failure.traceback}"
+    return RunVerdict(
+        what,
+        kind="Mismatch" if failure.type_name == "Disagreement" else "RankError",
+        rank=record.rank,
+        exception_type=failure.type_name,
+        traceback=failure.traceback,
+        site=failure.site,
+        exit_code=failure.exit_code,
+    )
+
+
+def _of_gone(call: RollCall, gone: Mapping[int, str]) -> RunVerdict:
+    by_host: dict[int, list[Place]] = {}
+    for rank in gone:
+        by_host.setdefault(call.places[rank].host_number, []).append(call.places[rank])
+    parts = []
+    for places in by_host.values():
+        ranks = [place.rank for place in places]
+        who = f"{ranks_named(ranks)} {'is' if len(ranks) == 1 else 'are'} gone"
+        host, address = places[0].host, places[0].address
+        host += f" ({address})" if address != host else ""
+        parts.append(f"{who}: host {host} {gone[ranks[0]]}")
+    return RunVerdict(listed(parts), kind="RankError", rank=min(gone), exception_type="ProcessDied")
+
+
+def mismatch(found: Mapping[int, Record]) -> RunVerdict | None:
+    """What the journals of different hosts show that no rank could see while it ran."""
+    if not found:
+        return None
+    size = max(found) + 1
+    timelines = [found[rank].timeline if rank in found else Timeline() for rank in range(size)]
+    difference = disagreement.find(timelines)
+    if difference is None:
+        return None
+    text = f"{difference.text(sources.place)}. {ADVICE[difference.aspect]}"
+    return RunVerdict(text, kind="Mismatch")
+
+
+def _of_waiting(found: Mapping[int, Record], world_size: int) -> RunVerdict:
+    """No rank failed by itself and none is gone: they waited for each other, or for too long."""
+    failed = [record for record in found.values() if record.failure is not None]
+    if len(found) == world_size:
+        diagnosis = doctor.diagnose([_before_it_failed(found[r]) for r in range(world_size)])
+        if diagnosis.is_proof:
+            return RunVerdict(str(diagnosis), kind="Deadlock")
+    if not failed:
+        return RunVerdict("the run was ended, and no rank that is left knows why")
+    first = min(failed, key=lambda each: each.order or world_size + 1)
+    assert first.failure is not None
+    message = first.failure.message.partition("\n")[0]
+    return RunVerdict(
+        "no rank raised an error of its own and none is gone, but operations between them failed, "
+        f"first on rank {first.rank}: {message}"
+    )
+
+
+def _before_it_failed(record: Record) -> View:
+    """A rank whose operation ran into its timeout, or that was ended, when it still waited."""
+    operations = record.timeline.operations
+    if record.stage is Stage.DIED:
+        return View(Stage.RUNNING, operations)
+    if record.failure is None or not operations or not operations[-1].failed:
+        return View(record.stage, operations)
+    waiting = dataclasses.replace(operations[-1], done_s=None, failed=False)
+    return View(Stage.RUNNING, [*operations[:-1], waiting])
+
+
+def _consequence(record: Record) -> str:
+    if record.failure is None:
+        return record.position
+    return f"raised {record.failure.type_name}: {record.failure.message.partition(chr(10))[0]}"

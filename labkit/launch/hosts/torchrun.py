@@ -1,0 +1,177 @@
+r"""`labkit.run(..., engine="torchrun")`: the ranks of this host, started by torch's elastic agent.
+
+    this process --- torchrun (a process of its own) --- worker of rank 2 --- rank 2
+          \_______________ pipes of rank 2, handed over _______________________/
+
+The agent installs signal handlers and starts its own processes, so it never runs inside a kernel.
+What it starts is a worker, which forks the rank and hands the ends of its pipes to this process
+(fork.py, torchrun_worker.py). From there on all is as with the local engine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from multiprocessing import connection
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from labkit.launch.driver.engine import RankProcess
+from labkit.launch.errors import RunError, RunTimeout
+from labkit.launch.ranks.rank import RankSpec
+from labkit.launch.run_directory import RunDirectory
+
+_LOOK_S = 0.1
+_AGENT_EXIT_S = 2.0
+_LAST_WORDS_LINES = 20
+_PACKAGE = Path(__file__).parents[3]
+
+
+class Torchrun:
+    """One torchrun on this host."""
+
+    def __init__(self, directory: RunDirectory) -> None:
+        """directory: of the run."""
+        self._directory = directory
+        self._agent: subprocess.Popen[bytes] | None = None
+        self._ranks: dict[int, RankProcess] = {}
+        self._have_all_come = False
+        # Not in the run's folder: the path of a socket has 107 characters at most.
+        self._meeting = tempfile.TemporaryDirectory(prefix="labkit-", dir=_short_folder())
+        self._socket = socket.socket(socket.AF_UNIX)
+
+    def start(self, specs: Sequence[RankSpec], deadline_s: float) -> None:
+        """Start the agent, and return when all ranks have come.
+
+        Raises RunError when torchrun ends before that, and RunTimeout at `deadline_s`.
+        """
+        address = os.path.join(self._meeting.name, "s")
+        self._socket.bind(address)
+        self._socket.listen(len(specs))
+        self._socket.settimeout(_LOOK_S)
+        for spec in specs:
+            self._directory.of_rank(spec.rank, "spec").write_bytes(pickle.dumps(spec))
+        with self._log.open("wb") as log:
+            self._agent = subprocess.Popen(
+                self._command(len(specs), address),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=_environment(),
+                start_new_session=True,  # Stop is for this process alone: it ends the others
+            )
+        while len(self._ranks) < len(specs):
+            self._check(deadline_s)
+            try:
+                worker, _ = self._socket.accept()
+            except TimeoutError:
+                continue
+            with worker:
+                rank = _taken_over(worker)
+            self._ranks[rank.rank] = rank
+        self._have_all_come = True
+
+    def rank(self, spec: RankSpec) -> RankProcess:
+        """One rank that has come."""
+        return self._ranks[spec.rank]
+
+    def end(self) -> None:
+        """Neither the agent nor a rank is left when this returns."""
+        self._socket.close()
+        if self._agent is not None and not self._have_all_come:
+            # Workers that still import torch would outlive a killed agent: let it end them.
+            self._agent.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._agent.wait(_AGENT_EXIT_S)
+        if self._agent is not None and self._agent.poll() is None:
+            os.killpg(self._agent.pid, signal.SIGKILL)
+            self._agent.wait()
+        for rank in self._ranks.values():
+            rank.kill()
+            rank.release()
+        self._meeting.cleanup()
+
+    @property
+    def _log(self) -> Path:
+        return self._directory.path / "torchrun.log"
+
+    def _command(self, num_ranks: int, address: str) -> list[str]:
+        return [
+            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
+            *("--local-addr", "127.0.0.1", "--nproc-per-node", str(num_ranks)),
+            *("--log-dir", str(self._directory.path / "torchrun")),
+            *("-m", "labkit.launch.hosts.torchrun_worker", address, str(self._directory.path)),
+        ]
+
+    def _check(self, deadline_s: float) -> None:
+        """The agent is there, and time is left."""
+        assert self._agent is not None
+        if self._agent.poll() is None and time.monotonic() < deadline_s:
+            return
+        words = self._log.read_text(errors="replace").splitlines()[-_LAST_WORDS_LINES:]
+        text = "\n".join(words)
+        if self._agent.poll() is None:
+            raise RunTimeout(f"torchrun has not started all ranks in time. Its words:\n{text}")
+        raise RunError(
+            f"torchrun ended with code {self._agent.returncode} before its ranks were there. "
+            f"Its last words:\n{text}"
+        )
+
+
+class WorkerProcess:
+    """The process of a rank that is nobody's child here: what its worker says of it."""
+
+    def __init__(self, pid: int, status: Connection) -> None:
+        """status: carries the exit code once, then ends."""
+        self.pid = pid
+        self.sentinel = status
+        self.exitcode: int | None = None
+        self._has_ended = False
+
+    def is_alive(self) -> bool:
+        """The worker has not said that it ended."""
+        self.join(0)
+        return not self._has_ended
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait for its end, `timeout` seconds at most."""
+        if self._has_ended or not connection.wait([self.sentinel], timeout):
+            return
+        self._has_ended = True
+        try:
+            self.exitcode = int(self.sentinel.recv_bytes())
+        except (EOFError, OSError):
+            self.exitcode = None  # the worker was ended before it could tell
+
+
+def _taken_over(worker: socket.socket) -> RankProcess:
+    """The rank whose pipes a worker hands over."""
+    worker.settimeout(10)
+    words, descriptors, _, _ = socket.recv_fds(worker, 64, 4)
+    rank, pid = map(int, words.split())
+    control, output, lifeline, status = (
+        Connection(descriptors[0]),
+        Connection(descriptors[1], writable=False),
+        Connection(descriptors[2], readable=False),
+        Connection(descriptors[3], writable=False),
+    )
+    process = WorkerProcess(pid, status)
+    return RankProcess(rank, process, control, output, lifeline)  # type: ignore[arg-type]
+
+
+def _environment() -> dict[str, str]:
+    """The agent's: labkit can be imported, and a slow resolver does not stall it."""
+    path = os.pathsep.join(filter(None, [str(_PACKAGE), os.environ.get("PYTHONPATH")]))
+    return {"RES_OPTIONS": "timeout:1 attempts:1", **os.environ, "PYTHONPATH": path}
+
+
+def _short_folder() -> str | None:
+    return "/tmp" if len(tempfile.gettempdir()) > 60 and os.access("/tmp", os.W_OK) else None

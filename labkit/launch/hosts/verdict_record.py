@@ -1,0 +1,90 @@
+"""Why a run on several hosts failed, as one host saw it: `verdict-of-host-0.json`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from labkit.comm import Site, Timeline
+from labkit.launch.errors import Deadlock, Mismatch, RankError, RunError
+from labkit.launch.saved.rank_record import FORMAT, Record
+
+UNCONFIRMED = "Unconfirmed"
+"""The kind of a verdict on a run that may be good: this host's ranks have returned, but no other
+host is left to ask."""
+_ERRORS = {each.__name__: each for each in (RankError, Mismatch, Deadlock)}
+
+
+@dataclass
+class RunVerdict:
+    """The cause, and what followed from it."""
+
+    text: str
+    """All of it, for people."""
+    kind: str = "RunError"
+    """The error that `labkit.run` raises for it: RankError, Mismatch, Deadlock or RunError.
+    "Unconfirmed" is a RunError too."""
+    rank: int = -1
+    """The rank that is the cause; -1 where none can be named."""
+    exception_type: str = ""
+    """What it raised; "ProcessDied" where its process or its host is gone."""
+    traceback: str = ""
+    site: Site | None = None
+    exit_code: int | None = None
+    consequences: dict[int, str] = field(default_factory=dict)
+    missing: list[int] = field(default_factory=list)
+    """Ranks that are gone without a word."""
+
+    def write(self, folder: Path, host_number: int) -> None:
+        """Store it among the records of the attempt."""
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / self.file_name(host_number)).write_bytes(self.as_bytes())
+
+    @staticmethod
+    def file_name(host_number: int) -> str:
+        """One for each host: they may share the folder."""
+        return f"verdict-of-host-{host_number}.json"
+
+    def as_bytes(self) -> bytes:
+        """As JSON."""
+        return json.dumps({"format": FORMAT, **dataclasses.asdict(self)}).encode()
+
+    @classmethod
+    def from_bytes(cls, note: bytes) -> RunVerdict:
+        """The verdict again. Raises ValueError and its like for anything else."""
+        data = json.loads(note)
+        if data.pop("format") != FORMAT:
+            raise ValueError(f"this labkit reads format {FORMAT}")
+        site = data.pop("site")
+        consequences = {int(rank): text for rank, text in data.pop("consequences").items()}
+        return cls(**data, site=Site(**site) if site else None, consequences=consequences)
+
+    @classmethod
+    def find(cls, folders: Sequence[Path]) -> RunVerdict | None:
+        """The verdict of the lowest host that wrote one. ValueError where it is damaged."""
+        paths = [path for folder in folders for path in folder.glob("verdict-of-host-*.json")]
+        if not paths:
+            return None
+        path = min(paths, key=lambda path: (len(path.name), path.name))
+        try:
+            return cls.from_bytes(path.read_bytes())
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{path} cannot be read: {error}") from error
+
+    def error(self, ranks: Sequence[Record | None], timelines: Sequence[Timeline]) -> RunError:
+        """The error that the same failure has in `labkit.run`, with the evidence by rank."""
+        error = _ERRORS.get(self.kind, RunError)(
+            self.text,
+            timeline=timelines,
+            logs=["" if rank is None else rank.log for rank in ranks],
+            positions=["is gone" if rank is None else rank.position for rank in ranks],
+            stacks=["" if rank is None else rank.stack for rank in ranks],
+        )
+        if isinstance(error, RankError):
+            error.rank, error.exception_type = self.rank, self.exception_type
+            error.traceback, error.site = self.traceback, self.site
+            error.exit_code, error.consequences = self.exit_code, self.consequences
+        return error

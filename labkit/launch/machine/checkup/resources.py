@@ -1,0 +1,112 @@
+"""Cores, memory and limits, judged by what the lab's runs need."""
+
+import sys
+from pathlib import Path
+
+from labkit.launch.devices import ranks_by_open_files
+from labkit.launch.machine.checkup.finding import Finding, Level, size_text
+from labkit.launch.machine.machine import Machine, folder_sizes
+
+# Measured: the fork server with torch in it 0.25 GB, Jupyter and a kernel with matplotlib 0.5 GB;
+# the rest is for what ranks allocate.
+_ENOUGH_BYTES = 1_500_000_000
+_LEAST_BYTES = 250_000_000
+_ENOUGH_SHM_BYTES = 128 * 2**20
+_USUAL_RANKS = 8  # as many as the notebooks start
+_KERNEL_FILES = 64  # what a notebook's kernel has open before any run
+# A kernel has about 30 threads, a rank 5 or 6, the Jupyter server a dozen.
+_ENOUGH_PROCESSES = 128
+
+
+def cores(machine: Machine) -> Finding:
+    """Whether ranks can run side by side."""
+    text = f"{machine.num_cores:g}"
+    if machine.num_cores < machine.num_host_cores:
+        text += f" of the machine's {machine.num_host_cores} (affinity or a container's quota)"
+    if machine.num_cores >= 2:
+        return Finding("cores", text)
+    return Finding(
+        "cores",
+        text,
+        Level.WARNING,
+        "ranks take turns instead of running side by side, so everything is right but slow, and "
+        "overlap of computing and communication cannot be seen",
+        "give the container or the virtual machine 2 cores or more (docker run --cpus=2)",
+    )
+
+
+def memory(machine: Machine) -> Finding:
+    """Whether there is room for Jupyter, the fork server and the ranks."""
+    total, available = machine.memory_bytes, machine.available_bytes
+    text = "unknown" if total is None else size_text(total)
+    text += " (the container's limit)" if machine.is_memory_limited else ""
+    text += "" if available is None else f", {size_text(max(available, 0))} available"
+    known = total if available is None else available
+    if known is None or known >= _ENOUGH_BYTES:
+        return Finding("memory", text)
+    more = "raise the container's limit (docker run --memory=4g)"
+    return Finding(
+        "memory",
+        text,
+        Level.ERROR if known < _LEAST_BYTES else Level.WARNING,
+        f"torch alone takes {size_text(_LEAST_BYTES)}, a notebook twice that; when memory runs "
+        "out the system ends a process, and a run says that a rank died by SIGKILL",
+        f"{more if machine.is_memory_limited else 'close other programs'}, or use small sizes",
+    )
+
+
+def shared_memory(folder: Path = Path("/dev/shm"), platform: str = sys.platform) -> Finding:
+    """Whether /dev/shm, which only Linux has, is large enough."""
+    if not platform.startswith("linux"):
+        return Finding("shared memory", "no /dev/shm on this system, and none needed")
+    sizes = folder_sizes(folder)
+    if sizes is not None and sizes[1] >= _ENOUGH_SHM_BYTES:
+        return Finding(
+            "shared memory", f"{folder}: {size_text(sizes[0])}, {size_text(sizes[1])} free"
+        )
+    found = "not there" if sizes is None else f"{size_text(sizes[0])}, {size_text(sizes[1])} free"
+    return Finding(
+        "shared memory",
+        f"{folder}: {found}",
+        Level.WARNING,
+        'nccl and the workers of a DataLoader hand tensors over there, and end in "Bus error" '
+        "when it is full; of labkit, collectives through shared memory need 16 MiB for each group",
+        "docker run --shm-size=1g, or mount a larger tmpfs there: "
+        f"mount -t tmpfs -o size=1g tmpfs {folder}",
+    )
+
+
+def open_files(machine: Machine) -> Finding:
+    """How many ranks the limit of open files allows."""
+    limit = machine.max_open_files
+    if limit is None:
+        return Finding("open files", "no limit that this system tells")
+    in_use = max(machine.num_open_files, _KERNEL_FILES)
+    most = ranks_by_open_files(limit, in_use)
+    can_run = ranks_by_open_files(limit, machine.num_open_files) >= 2
+    enough = f"{max(most, 0)} ranks" if most < 256 else "hundreds of ranks"
+    text = f"{limit} per process (ulimit -n): enough for {enough}"
+    if most >= _USUAL_RANKS and can_run:
+        return Finding("open files", text)
+    return Finding(
+        "open files",
+        text,
+        Level.WARNING if can_run else Level.ERROR,
+        "the driver holds 5 open files for each rank, and a rank one for each of its peers",
+        "ulimit -n 4096, in the shell from which you start Jupyter",
+    )
+
+
+def processes(machine: Machine) -> Finding:
+    """Whether ranks, with their threads, may be started at all."""
+    limit = machine.max_processes
+    if limit is None or limit >= _ENOUGH_PROCESSES:
+        return Finding("processes", "no limit" if limit is None else f"at most {limit}")
+    return Finding(
+        "processes",
+        f"at most {limit}, threads included",
+        Level.WARNING,
+        'a rank is a process of 6 threads, and a kernel has 30: a run may end in "Resource '
+        'temporarily unavailable"',
+        "docker run --pids-limit=1024, or ulimit -u 1024 in the shell from which you start Jupyter",
+    )

@@ -1,0 +1,186 @@
+"""What a rank's process does, from birth to exit.
+
+    fork server -> rank_main: own session, own output, journal, process group -> "ready"
+    driver -> "go" to all: fn(world, *args) -> "returned" or "raised"
+    driver closes the lifeline -> the rank exits
+
+A rank that has returned stays until the driver lets all go: were it to leave at once, its peers'
+connections would break under them. The lifeline is a pipe that only the driver can write to: when
+the driver is gone, whatever the reason, every rank reads its end and exits.
+"""
+
+import contextlib
+import dataclasses
+import faulthandler
+import gc
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, TextIO
+
+import torch
+
+from labkit.comm import Group, Topology, sockets
+from labkit.comm.calls import torch_functions
+from labkit.comm.connect import connect
+from labkit.comm.group import leave_record
+from labkit.launch import payload
+from labkit.launch.ranks.memory import MemoryMeter
+from labkit.launch.ranks.parent import end_with_parent
+from labkit.launch.ranks.report import Raised, Returned, raised
+from labkit.launch.run_directory import RunDirectory
+
+# What the driver may ask for, of the operations that torch itself has issued.
+ACTIVE, ALL = b"active", b"all"
+
+
+@dataclass(frozen=True)
+class RankSpec:
+    """Which rank a process is to be."""
+
+    rank: int
+    world_size: int
+    device: str
+    directory: RunDirectory
+    timeout_s: float
+    topology: Topology | None = None
+
+    def program(self) -> tuple[Callable[..., Any], Sequence[Any]]:
+        """The function and its arguments after `world`."""
+        return payload.read(self.directory.payload, self.rank)
+
+    def connected(self) -> Group:
+        """The world, once all ranks have joined it."""
+        # Threads of four ranks would fight for a laptop's cores: one each is three times faster.
+        torch.set_num_threads(1)
+        return connect(
+            self.rank,
+            self.world_size,
+            self.device,
+            self.directory.store,
+            self.directory.of_rank(self.rank, "journal"),
+            self.timeout_s,
+            self.topology,
+        )
+
+
+def rank_main(
+    spec: RankSpec, control: Connection, output: Connection, lifeline: Connection
+) -> None:
+    """The whole life of a rank; never returns."""
+    settle_in(spec, output, lifeline)
+    process_id = os.getpid()
+    try:
+        fn, args = spec.program()
+        world = spec.connected()
+        control.send("ready")
+        control.recv()  # "go": all ranks begin together
+        report: Returned | Raised = _call(fn, world, args, spec)
+    except BaseException as error:
+        report = raised(error)
+    leave_if_forked(process_id)
+    flush()
+    control.send(report)
+    threading.Event().wait()  # until the lifeline ends
+
+
+def leave_if_forked(process_id: int) -> None:
+    """A child that the function has forked must not speak for the rank: it ends here."""
+    if os.getpid() != process_id:
+        flush()
+        os._exit(0)
+
+
+def settle_in(spec: RankSpec, output: Connection, lifeline: Connection) -> None:
+    """The first steps of a process: its own session, its output, its end, its stack on request."""
+    # What the fork server has imported is shared memory, and lives as long as the rank. A garbage
+    # collection that goes through it copies its pages: 0.15 s of computing, for every rank.
+    gc.freeze()
+    torch_functions.install()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    os.setsid()  # Jupyter's Stop signals the kernel's process group: ranks are not in it
+    stack = open(spec.directory.of_rank(spec.rank, "stack"), "a")
+    _exit_with_driver(lifeline, stack, spec.directory.of_rank(spec.rank, "recorder"))
+    _take_over_output(output)
+    faulthandler.register(signal.SIGUSR1, file=stack, all_threads=True)
+    faulthandler.enable(stack, all_threads=False)  # a crash in C++ leaves its Python stack
+
+
+def _call(fn: Any, world: Group, args: Any, spec: RankSpec) -> Returned:
+    process_id = os.getpid()
+    value, report = measured(lambda: fn(world, *args), spec.device)
+    leave_if_forked(process_id)
+    world.compare_what_is_left()
+    try:
+        dumped = payload.dump_value(value)
+    except Exception as error:
+        raise TypeError(
+            f"rank {spec.rank} returned a {type(value).__name__} that cannot be sent back: "
+            f"{error}. Return plain data or tensors"
+        ) from error
+    spec.directory.of_rank(spec.rank, "value").write_bytes(dumped)
+    return dataclasses.replace(
+        report, recorded=world.recorded_past_the_groups(), pace=world.take_pace()
+    )
+
+
+def measured(work: Callable[[], Any], device: str) -> tuple[Any, Returned]:
+    """The value of `work()`, and when it ran, in how much memory, sending how many bytes."""
+    meter = MemoryMeter(device)
+    bytes_before = sockets.sent_bytes()
+    start_s = time.monotonic()
+    value = work()
+    if device == "cuda":
+        torch.cuda.synchronize()  # nccl's waits only order streams: here the work is really over
+    end_s = time.monotonic()
+    bytes_after = sockets.sent_bytes()
+    memory = meter.read()
+    socket_bytes = None if bytes_after is None else bytes_after - (bytes_before or 0)
+    return value, Returned(start_s, end_s, memory, socket_bytes)
+
+
+def _take_over_output(output: Connection) -> None:
+    """Descriptors 1 and 2 go to the driver: C++ writes to them, past sys.stdout."""
+    os.dup2(output.fileno(), 1)
+    os.dup2(output.fileno(), 2)
+    output.close()
+    sys.stdout = open(1, "w", buffering=1, closefd=False, errors="backslashreplace")
+    sys.stderr = open(2, "w", buffering=1, closefd=False, errors="backslashreplace")
+
+
+def flush() -> None:
+    """What was printed is on its way to the driver when this returns."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+
+
+def _exit_with_driver(lifeline: Connection, stack: TextIO, record: Path) -> None:
+    """Exit when the lifeline ends: the driver released its ranks, or is no more.
+
+    What the driver sends through it before that are questions, which are answered even while the
+    rank is blocked; `stack` and `record` are the files for the answers.
+    """
+    # The parent is the fork server, which goes with the driver. The kernel's word is quicker, and
+    # also reaches a rank that holds Python's lock for ever.
+    end_with_parent()
+    threading.Thread(
+        target=_watch_lifeline, args=(lifeline, stack, record), name="lifeline", daemon=True
+    ).start()
+
+
+def _watch_lifeline(lifeline: Connection, stack: TextIO, record: Path) -> None:
+    with contextlib.suppress(EOFError, OSError):
+        while request := lifeline.recv_bytes():
+            # Here, and by SIGUSR1 only where this thread does not come to its turn: a signal's
+            # handler walks other threads' frames while they run, and crashes now and then.
+            faulthandler.dump_traceback(stack)
+            with contextlib.suppress(Exception):  # the run's folder may be gone
+                leave_record(record, only_active=request == ACTIVE)
+    os.killpg(0, signal.SIGKILL)  # this process, and what it has started

@@ -1,0 +1,1 @@
+"""A Run as a folder."""

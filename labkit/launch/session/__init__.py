@@ -1,0 +1,1 @@
+"""Ranks that keep their variables from cell to cell."""

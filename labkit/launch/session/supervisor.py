@@ -1,0 +1,94 @@
+"""Listening to the ranks of a session while one cell runs on some of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Sequence
+
+from labkit.comm import Timeline
+from labkit.comm.read_journal import read_journal
+from labkit.launch.driver.engine import RankProcess
+from labkit.launch.driver.rank_state import Rank
+from labkit.launch.driver.supervise import Supervisor
+from labkit.launch.ranks.output import RankOutput
+from labkit.launch.ranks.stage import Stage
+from labkit.launch.run_directory import RunDirectory
+
+
+class CellSupervisor(Supervisor):
+    """Ranks that take part are RUNNING from the beginning, the others IDLE.
+
+    The journals go back to the first cell of the session: a cell may wait for what an earlier one
+    has posted. `of_this_cell` is the part of them that began with the cell.
+    """
+
+    def __init__(
+        self,
+        processes: Sequence[RankProcess],
+        directory: RunDirectory,
+        on: Collection[int],
+        seen: list[int],
+        echo: bool,
+    ) -> None:
+        """on: the ranks that take part. seen: how many records of each journal earlier cells have
+        left behind; `read_cell` brings it up to date.
+        """
+        self._seen = seen
+        ranks = [
+            Rank(
+                process,
+                RankOutput(process.rank, process.output, echo),
+                Stage.RUNNING if process.rank in on else Stage.IDLE,
+            )
+            for process in processes
+        ]
+        super().__init__(ranks, directory)
+        self.ready_s = time.monotonic()
+
+    def listen(self, timeout_s: float) -> bool:
+        """As for a run; an idle rank has nothing to report but its death."""
+        has_reported = super().listen(timeout_s)
+        return self.look_for_deaths() or has_reported
+
+    def look_for_deaths(self) -> bool:
+        """Whether an idle rank is no more, and was when this was last asked."""
+        dead = [
+            rank
+            for rank in self.ranks
+            if rank.stage is Stage.IDLE and not rank.process.process.is_alive()
+        ]
+        for rank in dead:
+            rank.stage, rank.ended_s = Stage.DIED, time.monotonic()
+        return bool(dead)
+
+    def read_cell(self) -> list[Timeline]:
+        """`of_this_cell` without reading again what earlier cells have done; for once, at its end.
+
+        A session may go on for 100,000 operations, and reading takes 5 us for each.
+        """
+        found = []
+        for number, first in enumerate(self._seen):
+            timeline = read_journal(self.directory.of_rank(number, "journal"), first)
+            self._seen[number] += len(timeline.operations) + len(timeline.regions)
+            found.append(since(timeline, self.ready_s))
+        return found
+
+    def of_this_cell(self) -> list[Timeline]:
+        """What each rank began since the cell was sent, on the clock of time.monotonic()."""
+        return [since(timeline, self.ready_s) for timeline in self.timeline]
+
+    def finish_outputs(self) -> None:
+        """Show what was printed last."""
+        for rank in self.ranks:
+            rank.output.read()
+            rank.output.finish()
+
+
+def since(timeline: Timeline, start_s: float) -> Timeline:
+    """The part of a timeline that began at `start_s` or later."""
+    return Timeline(
+        [operation for operation in timeline.operations if operation.posted_s >= start_s],
+        [region for region in timeline.regions if region.start_s >= start_s],
+        timeline.start_s,
+        timeline.end_s,
+    )

@@ -1,0 +1,152 @@
+"""The all-reduces that can be measured by name, each with the formula of its time.
+
+ring               2(n-1) messages of one n-th                 labkit.collectives
+tree               up to the root and down again
+double_tree        two trees with half of the bytes each
+halving_doubling   halves, quarters, ... and back
+gloo               the library's own: a ring too
+shared_memory      no messages: through memory that all ranks see
+"""
+
+import inspect
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from labkit import calc, collectives
+from labkit.collectives.stream import BLOCK_BYTES
+from labkit.comm import Group, shared_memory_all_reduce
+from labkit.measure.fit import Formula
+
+_FORMULA = "labkit.calc.all_reduce_seconds"
+
+
+def one_latency_seconds(nbytes: float, n: int, alpha: float, beta: float) -> float:
+    """alpha + nbytes beta: one start and every byte once, where no better formula is known."""
+    return alpha + nbytes * beta if n > 1 else 0.0
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """An all-reduce to measure, and the formula that predicts its time.
+
+    all_reduce: fn(x, group) returns the sum of x over the ranks; with an argument `out` it is
+    called with out=x and works in place, as all of labkit's do. seconds: (nbytes, n, alpha, beta),
+    linear in the last two; without one, one latency and every byte once. is_paced: whether it is
+    made of messages, which a labkit.Topology slows down.
+    TypeError for what is none of these, ValueError for an empty name.
+    """
+
+    name: str
+    all_reduce: Callable[..., torch.Tensor]
+    seconds: Formula = one_latency_seconds
+    is_paced: bool = True
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str):
+            raise TypeError(f"name={self.name!r:.80}: give text, by which tables name it; 'mine'")
+        if not self.name.strip():
+            raise ValueError(
+                f"name={self.name!r}: tables would have an empty place; give it a name"
+            )
+        for what, form in (("all_reduce", "(x, group)"), ("seconds", "(nbytes, n, alpha, beta)")):
+            if not callable(getattr(self, what)):
+                raise TypeError(
+                    f"{what}={getattr(self, what)!r:.80}: give a function of {form}, such as "
+                    + ("labkit.collectives.ring_all_reduce" if what == "all_reduce" else _FORMULA)
+                )
+        if not isinstance(self.is_paced, bool):
+            raise TypeError(f"is_paced={self.is_paced!r:.80}: give True or False")
+
+    def reduce(self, x: torch.Tensor, group: Group) -> torch.Tensor:
+        """The sum of `x` over the ranks; in x itself where the algorithm can do that."""
+        if takes_out(self.all_reduce):
+            return self.all_reduce(x, group, out=x)
+        return self.all_reduce(x, group)
+
+
+def _library(x: torch.Tensor, group: Group, *, out: torch.Tensor) -> torch.Tensor:
+    result: torch.Tensor = group.all_reduce(x, out=out)
+    return result
+
+
+# Trees send blocks of this size; halving-doubling sends its longest messages in such blocks, whose
+# way none waits for, so that its formula has no blocks, like the ring's.
+_in_blocks = partial(partial, block_bytes=BLOCK_BYTES)
+_NAMED = {
+    one.name: one
+    for one in (
+        Algorithm("ring", collectives.ring_all_reduce, calc.all_reduce_seconds),
+        Algorithm("tree", collectives.tree_all_reduce, _in_blocks(calc.tree_all_reduce_seconds)),
+        Algorithm(
+            "double_tree",
+            collectives.double_tree_all_reduce,
+            _in_blocks(calc.double_tree_all_reduce_seconds),
+        ),
+        Algorithm(
+            "halving_doubling",
+            collectives.halving_doubling_all_reduce,
+            calc.halving_doubling_all_reduce_seconds,
+        ),
+        Algorithm("gloo", _library, calc.all_reduce_seconds, is_paced=False),
+        Algorithm("shared_memory", shared_memory_all_reduce, is_paced=False),
+    )
+}
+NAMES = tuple(_NAMED)
+"""What `chosen` knows by name."""
+
+
+def chosen(algorithms: Any) -> list[Algorithm]:
+    """The algorithms meant by names, by functions of one's own and by Algorithms, in this order.
+
+    Raises ValueError for a name that there isn't, for one given twice and for none at all, and
+    TypeError for what is none of the three.
+    """
+    if isinstance(algorithms, (str, Algorithm)) or callable(algorithms):
+        algorithms = [algorithms]
+    found = [_one(each) for each in _listed(algorithms)]
+    names = [one.name for one in found]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if not found or twice:
+        raise ValueError(
+            f"algorithms={names}: give one or more, each once; there are {', '.join(NAMES)}, and "
+            "measure.Algorithm(name, fn) gives a function of yours another name"
+        )
+    return found
+
+
+def _listed(algorithms: Any) -> Iterable[Any]:
+    if isinstance(algorithms, Iterable):
+        return algorithms
+    raise TypeError(
+        f"algorithms={algorithms!r}: give a list of names ({', '.join(NAMES)}) and functions"
+    )
+
+
+def _one(algorithm: Any) -> Algorithm:
+    if isinstance(algorithm, Algorithm):
+        return algorithm
+    if isinstance(algorithm, str):
+        if algorithm not in _NAMED:
+            raise ValueError(
+                f"there is no algorithm {algorithm!r}; there are {', '.join(NAMES)}, or pass a "
+                "function of yours, fn(x, group)"
+            )
+        return _NAMED[algorithm]
+    if callable(algorithm):
+        return Algorithm(getattr(algorithm, "__name__", type(algorithm).__name__), algorithm)
+    raise TypeError(
+        f"{algorithm!r} is no algorithm: give one of {', '.join(NAMES)}, a function fn(x, group) "
+        "that returns the sum, or a measure.Algorithm"
+    )
+
+
+def takes_out(all_reduce: Callable[..., Any]) -> bool:
+    """Whether a function can be told where to put its result."""
+    try:
+        return "out" in inspect.signature(all_reduce).parameters
+    except (TypeError, ValueError):  # some callables written in C have no signature
+        return False

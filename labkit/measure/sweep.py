@@ -1,0 +1,148 @@
+"""Time all-reduces over a range of sizes, side by side on the same ranks."""
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+
+from labkit import arguments
+from labkit.calc.units import parse_quantity, size_text
+from labkit.comm import Group, Topology
+from labkit.launch import run
+from labkit.measure.algorithms import Algorithm, chosen
+from labkit.measure.alternate import alternate, slowest
+from labkit.measure.measured import Measured
+
+_ITEMSIZE = 4  # float32
+_LARGEST = 2**32
+# What ranks hold, so that every partial sum is a whole number that float32 holds exactly.
+_PERIOD = 251
+
+
+def collectives(
+    sizes: Iterable[int | str],
+    world_size: int,
+    algorithms: Any = ("ring", "gloo"),
+    *,
+    repetitions: int = 11,
+    topology: Topology | None = None,
+    timeout: float = 300,
+) -> Measured:
+    """Measure all-reduces of float32: seconds, algbw and busbw per size, and what they tell.
+
+        measured = labkit.measure.collectives(["1 KiB", "64 KiB", "4 MiB"], 4, ["ring", "tree"])
+        print(measured.table())          # times, fitted alpha and beta, crossovers
+        measured.draw()                  # the same as curves
+
+    sizes: bytes of the tensor on each rank, as numbers or as text. algorithms: names ("ring",
+    "gloo", ...; a wrong one is told all of them), your own functions fn(x, group), or
+    measure.Algorithm where yours has a formula. repetitions: calls of each per size, of which the
+    median counts. topology: a labkit.Topology to measure on paced links. timeout: of the run.
+
+    Algorithms take turns, after a barrier each, and a call takes as long as its slowest rank. They
+    work in place where they can. Each result is compared with the sum before the first is timed.
+
+    Raises ValueError or TypeError for arguments that cannot be measured, RankError where an
+    algorithm raises or returns something else than the sum, and what labkit.run raises.
+    """
+    found, nbytes = chosen(algorithms), checked_sizes(sizes)
+    _check_call(found, world_size, repetitions, is_paced=topology is not None)
+    result = run(
+        times_on_ranks,
+        world_size,
+        (found, nbytes, repetitions),
+        timeout=timeout,
+        device="cpu",
+        topology=topology,
+    )
+    by_size = {size: slowest([own[size] for own in result.values]) for size in nbytes}
+    samples = {one.name: {size: by_size[size][one.name] for size in nbytes} for one in found}
+    return Measured(world_size, tuple(nbytes), tuple(found), samples, topology)
+
+
+def _check_call(
+    algorithms: Sequence[Algorithm], world_size: int, repetitions: int, *, is_paced: bool
+) -> None:
+    if isinstance(world_size, int) and world_size < 2:
+        raise ValueError(f"world_size={world_size}: nothing travels; measure 2 ranks or more")
+    arguments.whole("repetitions", repetitions, "calls are counted, from 1; try 11")
+    unpaced = [one.name for one in algorithms if not one.is_paced]
+    if is_paced and unpaced:
+        raise ValueError(
+            f"{', '.join(unpaced)} would not be slowed down by a topology, only send and recv are: "
+            f"measure without {'it' if len(unpaced) == 1 else 'them'}, or without topology"
+        )
+
+
+def checked_sizes(sizes: Iterable[int | str]) -> list[int]:
+    """Bytes as numbers, each once, in ascending order.
+
+    Raises ValueError for what is no size, or no whole number of float32; TypeError for no list.
+    """
+    if isinstance(sizes, (str, int)) or not isinstance(sizes, Iterable):
+        raise TypeError(f'sizes={sizes!r}: give a list of them, such as [1024, "64 KiB", "4 MiB"]')
+    found = sorted({_size(each) for each in sizes})
+    if not found:
+        raise ValueError('sizes is empty: give one or more, such as ["1 KiB", "64 KiB", "4 MiB"]')
+    return found
+
+
+def _size(size: int | str) -> int:
+    value: float = size  # type: ignore[assignment]
+    if isinstance(size, str):
+        value, dimension = parse_quantity(size)
+        if dimension not in ("", "bytes"):
+            raise ValueError(f"{size!r} is no size: give bytes, such as 65536 or '64 KiB'")
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or not _ITEMSIZE <= value <= _LARGEST:
+        raise ValueError(
+            f"a tensor of {size!r} bytes cannot be measured: "
+            f"from {_ITEMSIZE} B to {size_text(_LARGEST)}"
+        )
+    if value % _ITEMSIZE:
+        raise ValueError(
+            f"{size!r} is no whole number of float32: {_ITEMSIZE} bytes each, so try "
+            f"{int(value) // _ITEMSIZE * _ITEMSIZE}"
+        )
+    return int(value)
+
+
+def times_on_ranks(
+    world: Group, algorithms: Sequence[Algorithm], sizes: Sequence[int], repetitions: int
+) -> dict[int, dict[str, list[float]]]:
+    """On every rank: its seconds of every call, by size and algorithm.
+
+    Raises ValueError where an algorithm returns something else than the sum: it may be quick.
+    """
+    seconds = {}
+    for nbytes in sizes:
+        pattern = torch.arange(nbytes // _ITEMSIZE, device=world.device) % _PERIOD
+        x = (pattern + world.rank).float()
+        total = (pattern * world.size + world.size * (world.size - 1) // 2).float()
+        buffer = x.clone()
+        for one in algorithms:
+            buffer.copy_(x)
+            _check(one, one.reduce(buffer, world), total)
+        seconds[nbytes] = alternate(
+            world,
+            {one.name: partial(one.reduce, buffer, world) for one in algorithms},
+            repetitions,
+            before=partial(buffer.copy_, x),
+        )
+    return seconds
+
+
+def _check(algorithm: Algorithm, result: Any, total: torch.Tensor) -> None:
+    if not isinstance(result, torch.Tensor) or result.shape != total.shape:
+        got = tuple(result.shape) if isinstance(result, torch.Tensor) else repr(result)
+        raise ValueError(
+            f"{algorithm.name} returned {got}: to be measured, an all-reduce returns the sum, "
+            f"{tuple(total.shape)} here"
+        )
+    wrong = int((result != total).sum())
+    if wrong:
+        raise ValueError(
+            f"{algorithm.name} is not the sum over the ranks in {wrong:,} of {total.numel():,} "
+            "elements; a wrong all-reduce has no time worth comparing"
+        )
