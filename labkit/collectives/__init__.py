@@ -1,5 +1,29 @@
-"""Collectives written out with send and recv."""
+"""Collectives written out with send and recv.
 
+They need a backend whose sends and receives pass each other, as gloo's do. On nccl, two ranks that
+send to each other must hand over send and receive together (batch_isend_irecv), which these do not:
+there they may stand still.
+"""
+
+from labkit.collectives.all_to_all import pairwise_all_to_all
+from labkit.collectives.double_tree import double_tree_all_reduce
+from labkit.collectives.halving_doubling import halving_doubling_all_reduce
+from labkit.collectives.hierarchical import hierarchical_all_reduce, two_tiers
 from labkit.collectives.ring import ring_all_gather, ring_all_reduce, ring_reduce_scatter
+from labkit.collectives.ring_broadcast import ring_broadcast
+from labkit.collectives.tree import tree_all_reduce, tree_broadcast, tree_reduce
 
-__all__ = ["ring_all_gather", "ring_all_reduce", "ring_reduce_scatter"]
+__all__ = [
+    "double_tree_all_reduce",
+    "halving_doubling_all_reduce",
+    "hierarchical_all_reduce",
+    "pairwise_all_to_all",
+    "ring_all_gather",
+    "ring_all_reduce",
+    "ring_broadcast",
+    "ring_reduce_scatter",
+    "tree_all_reduce",
+    "tree_broadcast",
+    "tree_reduce",
+    "two_tiers",
+]

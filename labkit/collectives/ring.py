@@ -22,27 +22,22 @@ Paper: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters
 J. Parallel Distrib. Comput. 69(2), 2009.
 """
 
-from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
 
 import torch
 
-from labkit.comm import Group, Pending
+from labkit import arguments
+from labkit.collectives.results import result_like
+from labkit.collectives.stream import Blocks, Move, blocks, stream
+from labkit.comm import Group, buffers, checks
+from labkit.comm.calls.compared import enter_call
+from labkit.comm.group import chosen
 
 # A message wakes two threads whatever its size: blocks of 1 MiB took 1.3 times as long as these,
 # and whole segments, of which no part travels while another is added, up to 1.5 times.
 BLOCK_BYTES = 4 * 2**20
-_BLOCKS_AHEAD = 2
-
-
-class _Arrival(NamedTuple):
-    """One block that comes from the left: where it goes, and what this rank adds to it."""
-
-    target: torch.Tensor
-    part: torch.Tensor | None
-    """None in the second phase: the block is complete."""
-    is_passed_on: bool
+# Two blocks are all the memory that a reduction in place takes, and its caller counts each byte.
+IN_PLACE_BLOCK_BYTES = 2 * 2**20
 
 
 def ring_all_reduce(
@@ -55,12 +50,13 @@ def ring_all_reduce(
     Wire: 2(n-1) segments. Memory besides the result: two blocks, and a copy of an x that is not
     contiguous. TypeError for a dtype without a sum, ValueError for an `out` unlike x.
     """
-    group = group or Group.default()
-    total = _result(x, out)
+    group = chosen(group)
+    total = result_like(x, out, group)
+    enter_call("ring_all_reduce", x, group)
     parts, totals = _segments(x.contiguous(), group), _segments(total, group)
     if group.size == 1:
-        total.copy_(x)
-    _stream(
+        total.copy_(x.detach())
+    _around(
         parts[group.rank - 1],
         [*_reducing(parts, totals, group, then_gather=True), *_gathering(totals, group)],
         group,
@@ -68,29 +64,47 @@ def ring_all_reduce(
     return total
 
 
-def ring_reduce_scatter(x: torch.Tensor, group: Group | None = None) -> torch.Tensor:
+def ring_reduce_scatter(
+    x: torch.Tensor, group: Group | None = None, *, in_place: bool = False
+) -> torch.Tensor:
     """Rank r's segment of the sum of `x` over the ranks; `x` itself is left alone.
 
     x: any shape and size; it is cut as one flat row of elements. Returns (segment numel,).
+    in_place: without memory of its own, the result is a view of x's segment r, and the rest of a
+    contiguous x holds partial sums.
     Adjoint of ring_all_gather. Wire: n - 1 segments: (n-1)/n of x.
     """
-    group = group or Group.default()
+    group = chosen(group)
+    total = result_like(x, x if in_place else None, group)
+    enter_call("ring_reduce_scatter", x, group)
     if group.size == 1:
-        return x.detach().flatten().clone()
-    total = _result(x, None)
+        return (total if in_place else total.copy_(x.detach())).view(-1)
     parts, totals = _segments(x.contiguous(), group), _segments(total, group)
-    _stream(parts[group.rank - 1], _reducing(parts, totals, group, then_gather=False), group)
-    return totals[group.rank].clone()  # not a view: the other segments may be freed
+    block_bytes = IN_PLACE_BLOCK_BYTES if in_place else BLOCK_BYTES
+    moves = _reducing(parts, totals, group, then_gather=False, block_bytes=block_bytes)
+    _around(parts[group.rank - 1], moves, group, block_bytes)
+    own = totals[group.rank]
+    return own if in_place else own.clone()  # not a view: the other segments may be freed
 
 
-def ring_all_gather(segment: torch.Tensor, numel: int, group: Group | None = None) -> torch.Tensor:
+def ring_all_gather(
+    segment: torch.Tensor,
+    numel: int,
+    group: Group | None = None,
+    *,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
     """Every rank's segment, joined in rank order.
 
-    segment: rank r's part of `numel` elements, as tensor_split cuts them. Returns (numel,).
-    Adjoint of ring_reduce_scatter. Wire: n - 1 segments: (n-1)/n of the result.
+    segment: rank r's part of `numel` elements, as tensor_split cuts them. Returns (numel,): a new
+    tensor, or `out`, contiguous, of which `segment` may be the part that it belongs to.
+    Adjoint of ring_reduce_scatter. Wire: n - 1 segments: (n-1)/n of the result. TypeError for no
+    tensor and no number, ValueError for a segment or an `out` of another size.
     """
-    group = group or Group.default()
-    whole = segment.new_empty(numel)
+    group = chosen(group)
+    segment = checks.tensor(segment, group)
+    numel = arguments.whole("numel", numel, "elements of all segments together, from 0", least=0)
+    whole = buffers.row(out, numel, segment, group)
     segments = _segments(whole, group)
     own = segments[group.rank]
     if segment.numel() != own.numel():
@@ -98,91 +112,56 @@ def ring_all_gather(segment: torch.Tensor, numel: int, group: Group | None = Non
             f"rank {group.rank} of {group.size} holds {own.numel()} of {numel} elements, but its "
             f"segment has {segment.numel()}; cut with torch.tensor_split(x, {group.size})"
         )
-    own.copy_(segment.detach().flatten())
-    _stream(own, _gathering(segments, group), group)
+    enter_call("ring_all_gather", whole, group)
+    if own.data_ptr() != segment.data_ptr():
+        own.copy_(segment.flatten())
+    _around(own, _gathering(segments, group), group)
     return whole
 
 
-def _result(x: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
-    if not isinstance(x, torch.Tensor):
-        raise TypeError(f"expected a tensor, got {x!r}; wrap numbers as torch.tensor({x!r})")
-    if x.dtype == torch.bool:
-        raise TypeError("booleans have no sum; pass x.int(), and compare the result with 0")
-    try:
-        torch.add(x.new_empty(0), x.new_empty(0))
-    except (RuntimeError, NotImplementedError):
-        raise TypeError(
-            f"torch cannot add {x.dtype} here; convert x, to torch.float32 for example"
-        ) from None
-    if out is None:
-        return torch.empty_like(x, memory_format=torch.contiguous_format)
-    if out.shape != x.shape or out.dtype != x.dtype or not out.is_contiguous():
-        raise ValueError(
-            f"out must be contiguous and like x, {tuple(x.shape)} of {x.dtype}; it is "
-            f"{tuple(out.shape)} of {out.dtype}. Leave it away to get a new tensor"
-        )
-    return out.detach()
-
-
-Segments = tuple[torch.Tensor, ...]
-
-
-def _segments(x: torch.Tensor, group: Group) -> Segments:
+def _segments(x: torch.Tensor, group: Group) -> Blocks:
     return x.detach().view(-1).tensor_split(group.size)
 
 
-def _blocks(segment: torch.Tensor) -> Segments:
-    return segment.split(max(BLOCK_BYTES // segment.element_size(), 1))
-
-
 def _reducing(
-    parts: Segments, totals: Segments, group: Group, *, then_gather: bool
-) -> Iterator[_Arrival]:
+    parts: Blocks,
+    totals: Blocks,
+    group: Group,
+    *,
+    then_gather: bool,
+    block_bytes: int = BLOCK_BYTES,
+) -> Iterator[Move]:
     """First phase: segments rank - 2, rank - 3, ... and at last rank, each to be added to."""
+    left, right = _neighbours(group)
     for step in range(group.size - 1):
         arriving = (group.rank - 2 - step) % group.size
-        is_passed_on = then_gather or arriving != group.rank
-        for total, part in zip(_blocks(totals[arriving]), _blocks(parts[arriving]), strict=True):
-            yield _Arrival(total, part, is_passed_on)
+        targets = (right,) if then_gather or arriving != group.rank else ()
+        both = (blocks(segments[arriving], block_bytes) for segments in (totals, parts))
+        for total, part in zip(*both, strict=True):
+            yield Move(total, (left,), targets, part)
 
 
-def _gathering(totals: Segments, group: Group) -> Iterator[_Arrival]:
+def _gathering(totals: Blocks, group: Group) -> Iterator[Move]:
     """Second phase: segments rank - 1, rank - 2, ... and at last rank + 1, complete.
 
     A segment may arrive where its partial sum was sent from: it has then been through the right
     neighbour, so that earlier message has long been received.
     """
+    left, right = _neighbours(group)
     for step in range(group.size - 1):
-        for total in _blocks(totals[(group.rank - 1 - step) % group.size]):
-            yield _Arrival(total, None, step < group.size - 2)
+        for total in blocks(totals[(group.rank - 1 - step) % group.size], BLOCK_BYTES):
+            yield Move(total, (left,), (right,) if step < group.size - 2 else ())
 
 
-def _stream(first: torch.Tensor, arrivals: Iterable[_Arrival], group: Group) -> None:
-    """Send `first` to the right; add to what comes from the left, and pass it on."""
-    if group.size == 1:
-        return
-    left, right = (group.rank - 1) % group.size, (group.rank + 1) % group.size
-    # Sends and receives are posted before any is waited for: send against send waits for ever.
-    sending = [group.isend(block, right) for block in _blocks(first)]
-    scratch = first.new_empty(_BLOCKS_AHEAD, _blocks(first)[0].numel() + 1)  # segments differ by 1
-    expected: deque[tuple[_Arrival, Pending[torch.Tensor]]] = deque()
+def _around(
+    first: torch.Tensor, moves: Iterable[Move], group: Group, block_bytes: int = BLOCK_BYTES
+) -> None:
+    """Send `first` to the right, then make the moves: what comes from the left goes on."""
+    if group.size > 1:
+        _, right = _neighbours(group)
+        begin = [Move(block, (), (right,)) for block in blocks(first, block_bytes)]
+        stream([*begin, *moves], group)
 
-    def take() -> None:
-        arrival, pending = expected.popleft()
-        block = pending.wait()
-        if arrival.part is not None:
-            block = torch.add(block, arrival.part, out=arrival.target)
-        if arrival.is_passed_on:
-            sending.append(group.isend(block, right))
 
-    for number, arrival in enumerate(arrivals):
-        if len(expected) == _BLOCKS_AHEAD:
-            take()  # which makes its scratch free again
-        buffer = arrival.target
-        if arrival.part is not None:
-            buffer = scratch[number % _BLOCKS_AHEAD, : buffer.numel()]
-        expected.append((arrival, group.irecv(buffer, left)))
-    while expected:
-        take()
-    for pending in sending:
-        pending.wait()
+def _neighbours(group: Group) -> tuple[int, int]:
+    return (group.rank - 1) % group.size, (group.rank + 1) % group.size

@@ -1,0 +1,105 @@
+r"""Double-tree all-reduce: two binary trees at once, in which every rank is a leaf at least once.
+
+One tree leaves its links half idle: leaves, half of the ranks, send once, and inner ranks to two
+children and a parent. So each half of x gets a tree of its own, and who is inner in one is a leaf
+in the other. Ranks stand in order from left to right; in tree 0 the odd ones are inner, and tree 1
+is tree 0 moved to the left by one rank, round the end, where the even ones are. Eight ranks:
+
+    tree 0, first half of x            tree 1, second half
+                    7                                  6
+                  /                                  /
+            3                                  2
+         /     \                            /     \
+       1         5                        0         4
+     /   \     /   \                    /   \     /   \
+    0     2   4     6                  7     1   3     5
+
+    1. up       both halves towards their roots, added on the way
+    2. down     the sums, back along the same edges
+
+Steps, for k blocks of each half: 2 per level and 2 per further block, up and down, so at most
+4(floor(log2 n) + k - 1). In two steps an inner rank sends two blocks and receives two, both halves
+taken together: its link is busy in both directions.
+Wire: half of x along each edge, so 2 x at most per rank, hardly more than a ring's 2(n-1)/n, with
+latencies that grow with log2 n. NCCL has used it between hosts since version 2.4.
+Paper: Sanders, Speck and Traeff, "Two-tree algorithms for full bandwidth broadcast, reduction and
+scan", Parallel Computing 35(12), 2009. (For an even n they mirror tree 0. Moving it does as well:
+either way every other rank is inner.)
+"""
+
+import torch
+
+from labkit.collectives.results import result_like
+from labkit.collectives.stream import BLOCK_BYTES, blocks, stream
+from labkit.collectives.tree import Place, broadcasting, reducing
+from labkit.comm import Group
+from labkit.comm.calls.compared import enter_call
+from labkit.comm.group import chosen
+
+
+def double_tree_all_reduce(
+    x: torch.Tensor,
+    group: Group | None = None,
+    *,
+    out: torch.Tensor | None = None,
+    block_bytes: int = BLOCK_BYTES,
+) -> torch.Tensor:
+    """The sum of `x` over the group's ranks, on every rank.
+
+    x: any shape, any size from 0 and any dtype that torch adds, the same on every rank. It is left
+    alone, and the result is a new contiguous tensor, unless out=x asks for the sum in place.
+    Wire: half of x along each edge of two trees, 2 x at most. Memory besides the result: four
+    blocks, and a copy of an x that is not contiguous. TypeError for a dtype without a sum,
+    ValueError for an `out` unlike x.
+    """
+    group = chosen(group)
+    total = result_like(x, out, group)
+    enter_call("double_tree_all_reduce", x, group)
+    if group.size == 1:
+        return total.copy_(x.detach())
+    halves = [
+        (blocks(part, block_bytes), blocks(half, block_bytes), place)
+        for part, half, place in zip(
+            x.detach().contiguous().view(-1).tensor_split(2),
+            total.view(-1).tensor_split(2),
+            double_tree(group.rank, group.size),
+            strict=True,
+        )
+    ]
+    # As a leaf first: nothing there waits for others, who wait for it.
+    halves.sort(key=lambda half: len(half[2].children))
+    stream([move for half in halves for move in reducing(*half)], group)
+    stream([move for _, half, place in halves for move in broadcasting(half, place)], group)
+    return total
+
+
+def double_tree(rank: int, size: int) -> tuple[Place, Place]:
+    """The rank's places in tree 0 and in tree 1, where it stands as rank + 1 does in tree 0."""
+
+    def moved_by(shift: int) -> Place:
+        parent, children = _in_order((rank + shift) % size + 1, size)
+        return Place(
+            None if parent is None else (parent - 1 - shift) % size,
+            tuple((child - 1 - shift) % size for child in children),
+        )
+
+    return moved_by(0), moved_by(1)
+
+
+def _in_order(number: int, size: int) -> Place:
+    """The neighbours of `number`, 1 to size, where the lowest set bit of a number is its level.
+
+    Odd numbers are leaves; above them are 2, 6, 10 and so on, then 4, 12, 20, then 8. For a parent
+    that is larger than `size` its own parent stands in, and for such a right child its left one.
+    """
+    level = number & -number
+    parent = (number - level) | 2 * level
+    if parent > size:
+        parent = number - level
+    reach = level // 2
+    children = [number - reach] if reach else []
+    while number + reach > size:
+        reach //= 2
+    if reach:
+        children.append(number + reach)
+    return Place(parent or None, tuple(children))

@@ -1,0 +1,59 @@
+"""Broadcast along a chain of ranks, in blocks: rank r passes on what it gets from rank r - 1.
+
+    root 2 of four ranks:   2 -> 3 -> 0 -> 1
+
+    step    2 to 3    3 to 0    0 to 1
+    0       block 0
+    1       block 1   block 0
+    2       block 2   block 1   block 0
+    3                 block 2   block 1
+    4                           block 2
+
+Steps, for k blocks: n - 1 until the first is at the end of the chain, and k - 1 more: n + k - 2.
+Each step takes a k-th of x, so a long tensor in many blocks is everywhere in hardly more time than
+one message of it takes, which no single binary tree reaches: there an inner rank sends every block
+twice. For short tensors n - 1 latencies are too many.
+Wire, D bytes: D from every rank but the last of the chain.
+
+Blocks: more of them fill the chain earlier, and each costs a latency. By the alpha-beta model
+(n + k - 2)(alpha + D/k beta) is least for k = sqrt((n - 2) D beta / alpha).
+Paper: van de Geijn and Watts, "SUMMA: scalable universal matrix multiplication algorithm",
+Concurrency: Practice and Experience 9(4), 1997 (section on pipelined broadcasts).
+"""
+
+import torch
+
+from labkit.collectives.results import copy_like
+from labkit.collectives.stream import BLOCK_BYTES, blocks, stream
+from labkit.collectives.tree import Place, broadcasting
+from labkit.comm import Group, checks
+from labkit.comm.calls.compared import enter_call
+from labkit.comm.group import chosen
+
+
+def ring_broadcast(
+    x: torch.Tensor,
+    root: int = 0,
+    group: Group | None = None,
+    *,
+    out: torch.Tensor | None = None,
+    block_bytes: int = BLOCK_BYTES,
+) -> torch.Tensor:
+    """Rank `root`'s `x`, on every rank; elsewhere `x` only says shape and dtype.
+
+    x: any shape, any size from 0, any dtype. It is left alone, and the result is a new contiguous
+    tensor, unless out=x asks for it in place. block_bytes: the same on every rank.
+    Wire: x from every rank but root - 1. ValueError for a `root` outside the group, an `out` unlike
+    x and a block of no bytes.
+    """
+    group = chosen(group)
+    checks.member(root, group, "root")
+    result = copy_like(x, out, group)
+    enter_call("ring_broadcast", x, group, root=root)
+    if group.rank == root:
+        result.copy_(x.detach())
+    left, right = (group.rank - 1) % group.size, (group.rank + 1) % group.size
+    # A chain is a tree in which every rank has one child.
+    place = Place(None if group.rank == root else left, () if right == root else (right,))
+    stream(broadcasting(blocks(result.view(-1), block_bytes), place), group)
+    return result
