@@ -1,0 +1,123 @@
+"""Local SGD: ranks train alone for some steps, and average parameters, not gradients.
+
+    every rank    w -> H inner steps on its own share -> w_rank
+    together      d = mean over ranks of (w - w_rank)         one all-reduce per H steps
+                  w = outer step with d in the place of a gradient
+
+With an outer learning rate of 1 and no momentum the outer step is the mean of the parameters: plain
+local SGD. DiLoCo takes AdamW inside and Nesterov momentum outside, and then H can be hundreds.
+Wire: 2(n-1)/n of the parameters' bytes per rank and H steps: an H-th of data parallelism's.
+Papers: Stich, "Local SGD converges fast and communicates little", arXiv:1805.09767; Douillard et
+al., "DiLoCo", arXiv:2311.08105.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from labkit import arguments
+from labkit.comm import Group
+from labkit.data import Corpus
+from labkit.data_parallel.flat import flattened, put
+from labkit.data_parallel.replica import Replica
+from labkit.model import GPT, GPTConfig
+from labkit.optimizer import checked_rate, checked_share
+from labkit.train import TrainConfig, Trained, copy_parameters, loss
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outer:
+    """The outer step. The defaults are DiLoCo's; Outer(learning_rate=1, momentum=0) is a mean.
+
+    TypeError and ValueError for what is no learning rate, and a momentum that is not below 1.
+    """
+
+    learning_rate: float = 0.7
+    momentum: float = 0.9
+
+    def __post_init__(self) -> None:
+        checked_rate(self.learning_rate)
+        checked_share("momentum", self.momentum)
+
+
+class LocalSGD(Replica):
+    """A module that ranks train alone, until `average()` brings them together."""
+
+    def __init__(
+        self, module: nn.Module, group: Group | None = None, outer: Outer = Outer()
+    ) -> None:
+        """Memory: two more copies of the parameters, the last common ones and the momentum.
+
+        TypeError for an outer step that is none, before anything is sent.
+        """
+        _require_outer(outer)
+        super().__init__(module, group, broadcast_buffers=False)
+        self.outer = outer
+        self._common = flattened(module.parameters())
+        self._velocity = torch.zeros_like(self._common)
+
+    def reduce_gradients(self) -> None:
+        """Nothing: every rank follows its own gradients."""
+
+    @torch.no_grad()
+    def average(self) -> None:
+        """The outer step: afterwards all ranks have the same parameters again.
+
+        Wire: one all-reduce of all parameters.
+        """
+        moved = self._common - flattened(self.module.parameters())
+        with self.group.label("outer step"):
+            self.group.all_reduce(moved, "mean", out=moved)
+        self._velocity.mul_(self.outer.momentum).add_(moved)
+        # Nesterov's: a look ahead along the momentum that this step has just changed.
+        self._common -= self.outer.learning_rate * (moved + self.outer.momentum * self._velocity)
+        put(self._common, self.module.parameters())
+
+
+def train(
+    world: Group,
+    config: GPTConfig,
+    settings: TrainConfig,
+    corpus: Corpus | None = None,
+    *,
+    inner_steps: int = 4,
+    outer: Outer = Outer(),
+) -> Trained:
+    """`labkit.train.train_serial`'s batches, with one average per `inner_steps` steps.
+
+    losses: of the global batch, before each step, each rank's share under its own parameters.
+    ValueError unless the number of steps is a multiple of inner_steps; TypeError for no outer step.
+    """
+    _require_outer(outer)
+    inner_steps = arguments.whole("inner_steps", inner_steps, "steps of a rank on its own, from 1")
+    if settings.num_steps % inner_steps:
+        raise ValueError(
+            f"num_steps={settings.num_steps} must be a multiple of inner_steps={inner_steps}, so "
+            "that ranks end with the same parameters"
+        )
+    batches = settings.batches(corpus, config.context)
+    module = GPT(config, settings.seed, settings.dtype).to(world.device)
+    model = LocalSGD(module, world, outer)
+    optimizer = settings.make_optimizer(module.parameters())
+    parts = []
+    for step in range(settings.num_steps):
+        batch = batches.at(step)
+        share = batch.share(world.rank, world.size).to(world.device)
+        optimizer.zero_grad()
+        value = loss(model, share)
+        value.backward()
+        optimizer.step()
+        parts.append(value.item() * len(share) / len(batch))
+        if (step + 1) % inner_steps == 0:
+            model.average()
+    losses = world.all_reduce(torch.tensor(parts, dtype=torch.float64, device=world.device))
+    return Trained(losses.tolist(), copy_parameters(module))
+
+
+def _require_outer(outer: object) -> None:
+    if not isinstance(outer, Outer):
+        raise TypeError(
+            f"outer={outer!r}: give an outer step, such as Outer(learning_rate=0.7, momentum=0.9); "
+            "Outer(learning_rate=1, momentum=0) is the mean of the parameters"
+        )

@@ -1,0 +1,61 @@
+"""A small GPT on real text, trained data-parallel: `labkit.train.train_serial` on many ranks."""
+
+from collections.abc import Callable
+
+import torch
+
+from labkit.comm import Group
+from labkit.data import Batch, Corpus
+from labkit.data_parallel.naive import NaiveDDP
+from labkit.data_parallel.reduction import AllReduce, library_all_reduce
+from labkit.data_parallel.replica import Replica
+from labkit.model import GPT, GPTConfig
+from labkit.optimizer import Optimizer
+from labkit.train import TrainConfig, Trained, copy_parameters, loss
+
+
+def train(
+    world: Group,
+    config: GPTConfig,
+    settings: TrainConfig,
+    corpus: Corpus | None = None,
+    all_reduce: AllReduce = library_all_reduce,
+    strategy: Callable[..., Replica] = NaiveDDP,
+) -> Trained:
+    """`labkit.train.train_serial` on the ranks of `world`: run(train, 4, args=(config, settings)).
+
+    Every rank returns the losses over the global batch and the parameters; both equal the serial
+    ones up to rounding. None: Python's standard library is the corpus. TypeError for a strategy
+    that is none.
+    """
+    if not callable(strategy):
+        raise TypeError(f"strategy={strategy!r:.80}: give NaiveDDP, BucketedDDP or DDP")
+    batches = settings.batches(corpus, config.context)
+    module = GPT(config, settings.seed, settings.dtype).to(world.device)
+    model = strategy(module, world, all_reduce)
+    optimizer = settings.make_optimizer(module.parameters())
+    parts = [train_step(model, optimizer, batches.at(step)) for step in range(settings.num_steps)]
+    # All at once: one loss per step would be a message per step that no step waits for.
+    losses = world.all_reduce(torch.tensor(parts, dtype=torch.float64, device=world.device))
+    return Trained(losses.tolist(), copy_parameters(module))
+
+
+def train_step(model: Replica, optimizer: Optimizer, batch: Batch) -> float:
+    """One step on this rank's share of a global batch; its part of the global loss.
+
+    The parts of all ranks add up to the loss. The timeline names the phases.
+    """
+    group = model.group
+    share = batch.share(group.rank, group.size).to(group.device)
+    part = len(share) / len(batch)
+    optimizer.zero_grad()
+    with group.region("forward"):
+        value = loss(model, share)
+    with group.region("backward"):
+        # The mean over the ranks counts all alike. A rank with more of the batch counts more.
+        (value * (part * group.size)).backward()
+    with group.region("reduce"):
+        model.reduce_gradients()
+    with group.region("optimizer"):
+        optimizer.step()
+    return value.item() * part
