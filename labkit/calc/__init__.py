@@ -3,6 +3,8 @@
 from labkit import calc
 calc.ring_all_reduce_sent_bytes(numel=10, itemsize=4, world_size=4, rank=0)   # 56, exactly
 calc.all_reduce_seconds(1e9, n=8, alpha=5e-6, beta=1 / 360e9)                  # 4.93 ms, a ring
+calc.model_state_bytes(7.5e9, "zero_paper", zero=1, dp=64)                     # 31.4 GB
+calc.num_parameters("llama3-8b").explain()                                     # tensor by tensor
 """
 
 from labkit.calc.alpha_beta import (
@@ -16,19 +18,88 @@ from labkit.calc.alpha_beta import (
     reduce_scatter_seconds,
     scatter_seconds,
 )
+from labkit.calc.checkpoints import checkpoint_interval, lost_share, mean_time_between_interruptions
+from labkit.calc.choice import Choice, choose_algorithm, crossover_bytes
+from labkit.calc.compute.flops import flops_per_token, training_flops
+from labkit.calc.compute.training_time import mfu, training_days
+from labkit.calc.memory.activations import activation_bytes, logits_bytes
+from labkit.calc.memory.fit import Change, changes_that_fit, smallest_change
+from labkit.calc.memory.footprint import TrainingSetup, footprint, footprints
+from labkit.calc.memory.kv_cache import kv_cache_bytes_per_token
+from labkit.calc.memory.model_state import model_state_bytes
+from labkit.calc.memory.offload import offload_bandwidth, offload_traffic_bytes
+from labkit.calc.memory.recipe import RECIPES, Recipe
+from labkit.calc.models.config import ModelConfig
+from labkit.calc.models.parameters import active_parameters, num_parameters
+from labkit.calc.models.presets import MODELS
 from labkit.calc.outage import lost_gpu_hours
-from labkit.calc.traffic import (
+from labkit.calc.pipeline.bubble import bubble_fraction, in_flight_microbatches
+from labkit.calc.result import Result, amount
+from labkit.calc.traffic.all_to_all import (
+    pairwise_all_to_all_messages,
+    pairwise_all_to_all_seconds,
+    pairwise_all_to_all_sent_bytes,
+    pairwise_all_to_all_steps,
+    pairwise_all_to_all_tier_bytes,
+    two_tier_all_to_all_seconds,
+)
+from labkit.calc.traffic.blocks import num_blocks
+from labkit.calc.traffic.double_tree import (
+    double_tree_all_reduce_messages,
+    double_tree_all_reduce_seconds,
+    double_tree_all_reduce_sent_bytes,
+    double_tree_all_reduce_steps,
+)
+from labkit.calc.traffic.halving_doubling import (
+    halving_doubling_all_reduce_messages,
+    halving_doubling_all_reduce_seconds,
+    halving_doubling_all_reduce_sent_bytes,
+    halving_doubling_all_reduce_steps,
+)
+from labkit.calc.traffic.hierarchical import (
+    flat_ring_seconds,
+    flat_ring_sent_bytes,
+    hierarchical_all_reduce_messages,
+    hierarchical_all_reduce_seconds,
+    hierarchical_all_reduce_sent_bytes,
+    hierarchical_all_reduce_steps,
+    hierarchical_speedup,
+)
+from labkit.calc.traffic.library import (
     all_to_all_sent_bytes,
     broadcast_sent_bytes,
     gather_sent_bytes,
+    scatter_sent_bytes,
+)
+from labkit.calc.traffic.ring import (
     ring_all_gather_sent_bytes,
     ring_all_reduce_bytes,
     ring_all_reduce_messages,
     ring_all_reduce_sent_bytes,
     ring_all_reduce_steps,
     ring_reduce_scatter_sent_bytes,
-    scatter_sent_bytes,
-    segment_numels,
+)
+from labkit.calc.traffic.ring_broadcast import (
+    ring_broadcast_best_block_bytes,
+    ring_broadcast_messages,
+    ring_broadcast_seconds,
+    ring_broadcast_sent_bytes,
+    ring_broadcast_steps,
+)
+from labkit.calc.traffic.segments import segment_numels
+from labkit.calc.traffic.step import step_traffic_bytes, step_traffic_volume
+from labkit.calc.traffic.tiers import Tiers
+from labkit.calc.traffic.tree import (
+    tree_all_reduce_messages,
+    tree_all_reduce_seconds,
+    tree_all_reduce_sent_bytes,
+    tree_all_reduce_steps,
+    tree_broadcast_messages,
+    tree_broadcast_seconds,
+    tree_broadcast_sent_bytes,
+    tree_broadcast_steps,
+    tree_reduce_messages,
+    tree_reduce_sent_bytes,
 )
 from labkit.calc.units import (
     GB,
@@ -47,33 +118,85 @@ from labkit.calc.units import (
     parse_quantity,
     quantity_text,
     seconds_text,
+    size_text,
 )
 
 __all__ = [
+    "Change",
+    "Choice",
     "GB",
-    "KB",
-    "MB",
-    "TB",
     "GiB",
+    "KB",
     "KiB",
+    "MB",
+    "MODELS",
     "MiB",
+    "ModelConfig",
     "Quantity",
+    "RECIPES",
+    "Recipe",
+    "Result",
+    "TB",
     "TiB",
+    "Tiers",
+    "TrainingSetup",
+    "activation_bytes",
+    "active_parameters",
     "algbw",
     "all_gather_seconds",
     "all_reduce_seconds",
     "all_to_all_seconds",
     "all_to_all_sent_bytes",
+    "amount",
     "broadcast_seconds",
     "broadcast_sent_bytes",
+    "bubble_fraction",
     "busbw",
     "bytes_text",
+    "changes_that_fit",
+    "checkpoint_interval",
+    "choose_algorithm",
     "count_text",
+    "crossover_bytes",
+    "double_tree_all_reduce_messages",
+    "double_tree_all_reduce_seconds",
+    "double_tree_all_reduce_sent_bytes",
+    "double_tree_all_reduce_steps",
     "exact_bytes_text",
+    "flat_ring_seconds",
+    "flat_ring_sent_bytes",
+    "flops_per_token",
+    "footprint",
+    "footprints",
     "gather_seconds",
     "gather_sent_bytes",
+    "halving_doubling_all_reduce_messages",
+    "halving_doubling_all_reduce_seconds",
+    "halving_doubling_all_reduce_sent_bytes",
+    "halving_doubling_all_reduce_steps",
+    "hierarchical_all_reduce_messages",
+    "hierarchical_all_reduce_seconds",
+    "hierarchical_all_reduce_sent_bytes",
+    "hierarchical_all_reduce_steps",
+    "hierarchical_speedup",
+    "in_flight_microbatches",
+    "kv_cache_bytes_per_token",
+    "logits_bytes",
     "lost_gpu_hours",
+    "lost_share",
+    "mean_time_between_interruptions",
+    "mfu",
+    "model_state_bytes",
+    "num_blocks",
+    "num_parameters",
+    "offload_bandwidth",
+    "offload_traffic_bytes",
     "number_text",
+    "pairwise_all_to_all_messages",
+    "pairwise_all_to_all_seconds",
+    "pairwise_all_to_all_sent_bytes",
+    "pairwise_all_to_all_steps",
+    "pairwise_all_to_all_tier_bytes",
     "parse_quantity",
     "quantity_text",
     "reduce_scatter_seconds",
@@ -82,9 +205,31 @@ __all__ = [
     "ring_all_reduce_messages",
     "ring_all_reduce_sent_bytes",
     "ring_all_reduce_steps",
+    "ring_broadcast_best_block_bytes",
+    "ring_broadcast_messages",
+    "ring_broadcast_seconds",
+    "ring_broadcast_sent_bytes",
+    "ring_broadcast_steps",
     "ring_reduce_scatter_sent_bytes",
     "scatter_seconds",
     "scatter_sent_bytes",
     "seconds_text",
     "segment_numels",
+    "size_text",
+    "smallest_change",
+    "step_traffic_bytes",
+    "step_traffic_volume",
+    "training_days",
+    "training_flops",
+    "tree_all_reduce_messages",
+    "tree_all_reduce_seconds",
+    "tree_all_reduce_sent_bytes",
+    "tree_all_reduce_steps",
+    "tree_broadcast_messages",
+    "tree_broadcast_seconds",
+    "tree_broadcast_sent_bytes",
+    "tree_broadcast_steps",
+    "tree_reduce_messages",
+    "tree_reduce_sent_bytes",
+    "two_tier_all_to_all_seconds",
 ]

@@ -14,9 +14,12 @@ links are not shared; arithmetic is free. n is the number of ranks, `nbytes` the
 Paper: Hockney, "The communication challenge for MPP", Parallel Computing 20(3), 1994.
 """
 
-import math
-
-from labkit.calc.traffic import check_not_negative, check_ranks
+from labkit.calc.traffic.checks import (
+    check_above_zero,
+    check_link,
+    check_not_negative,
+    check_ranks,
+)
 
 
 def all_reduce_seconds(nbytes: float, n: int, alpha: float, beta: float) -> float:
@@ -46,12 +49,13 @@ def all_to_all_seconds(nbytes: float, n: int, alpha: float, beta: float) -> floa
 
 def broadcast_seconds(nbytes: float, n: int, alpha: float, beta: float) -> float:
     """Seconds of a binomial-tree broadcast: ceil(log2 n) steps, each of the whole tensor."""
-    _check(nbytes, n, alpha, beta)
+    n = _check(nbytes, n, alpha, beta)
     return (n - 1).bit_length() * (alpha + nbytes * beta)
 
 
 def gather_seconds(shard_bytes: float, n: int, alpha: float, beta: float) -> float:
     """Seconds until the root has every other rank's shard, one by one over its one link."""
+    check_not_negative(shard_bytes, "shard_bytes")
     _check(shard_bytes, n, alpha, beta)
     return (n - 1) * (alpha + shard_bytes * beta)
 
@@ -67,9 +71,7 @@ def algbw(nbytes: float, seconds: float) -> float:
     It falls as ranks are added even when every link is busy, so it says nothing about the links.
     """
     check_not_negative(nbytes, "nbytes")
-    check_not_negative(nbytes, "nbytes")
-    if not 0 < seconds < math.inf:
-        raise ValueError(f"seconds={seconds}: a bandwidth needs a finite time above 0")
+    check_above_zero(seconds, "seconds", "a bandwidth needs a finite time above 0")
     return nbytes / seconds
 
 
@@ -80,7 +82,7 @@ def busbw(nbytes: float, seconds: float, n: int, kind: str = "all_reduce") -> fl
     and 1 for broadcast, so the result compares with the link's speed at any n. The factors are
     those of nccl-tests (doc/PERFORMANCE.md); for all_gather and reduce_scatter D is the whole.
     """
-    check_ranks(n)
+    n = check_ranks(n, "n")
     ring = (n - 1) / n
     factors = {
         "all_reduce": 2 * ring,
@@ -89,16 +91,13 @@ def busbw(nbytes: float, seconds: float, n: int, kind: str = "all_reduce") -> fl
         "all_to_all": ring,
         "broadcast": 1.0,
     }
-    if kind not in factors:
+    if not isinstance(kind, str) or kind not in factors:
         raise ValueError(f"no bus factor for {kind!r}; there is one for {', '.join(factors)}")
     return algbw(nbytes, seconds) * factors[kind]
 
 
-def _check(nbytes: float, n: int, alpha: float, beta: float) -> None:
-    check_ranks(n)
+def _check(nbytes: float, n: int, alpha: float, beta: float) -> int:
+    """n as an int."""
     check_not_negative(nbytes, "nbytes")
-    check_not_negative(alpha, "alpha (seconds per message)")
-    check_not_negative(beta, "beta (seconds per byte)")
-    if beta > 1:
-        # A bandwidth passed where its inverse belongs gives absurd years, silently.
-        raise ValueError(f"beta={beta} is seconds per byte: for a link of 360 GB/s pass 1 / 360e9")
+    check_link(alpha, beta)
+    return check_ranks(n, "n")

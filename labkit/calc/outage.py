@@ -5,7 +5,7 @@
 Units: seconds, GPU-hours.
 """
 
-import math
+from labkit.calc.traffic.checks import check_not_negative, check_number, is_whole
 
 _SECONDS_PER_HOUR = 3600
 
@@ -25,7 +25,8 @@ def lost_gpu_hours(
 
     ValueError for a number that no job has: negative, not finite, no GPU.
     """
-    if not isinstance(num_gpus, int) or num_gpus < 1:
+    check_number(num_gpus, "num_gpus")
+    if not is_whole(num_gpus) or num_gpus < 1:
         raise ValueError(f"num_gpus={num_gpus!r}: give the number of GPUs, 1 or more")
     spans = {
         "until_noticed_s": until_noticed_s,
@@ -33,6 +34,5 @@ def lost_gpu_hours(
         "since_checkpoint_s": since_checkpoint_s,
     }
     for name, seconds in spans.items():
-        if not 0 <= seconds < math.inf:
-            raise ValueError(f"{name}={seconds}: give a number of seconds, 0 or more")
+        check_not_negative(seconds, name)
     return num_gpus * sum(spans.values()) / _SECONDS_PER_HOUR

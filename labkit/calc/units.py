@@ -3,6 +3,7 @@
 parse_quantity("1.5 MB")  -> Quantity(value=1500000.0, dimension="bytes")
 parse_quantity("2/3")     -> Quantity(value=0.666..., dimension="")
 bytes_text(1.5e6)         -> "1.5 MB"
+size_text(2**20)          -> "1 MiB"
 seconds_text(0.00493)     -> "4.93 ms"
 """
 
@@ -55,8 +56,11 @@ class Quantity(NamedTuple):
 def parse_quantity(text: str) -> Quantity:
     """The number that a person typed: `6`, `1,000`, `2/3`, `1.5 * 4e6`, `1.5 MB`, `75%`, `9 GB/s`.
 
-    Raises ValueError, with examples of what is understood, for anything else.
+    Raises ValueError, with examples of what is understood, for anything else, and TypeError for
+    what is no text.
     """
+    if not isinstance(text, str):
+        raise TypeError(f"{text!r:.60} is no text; write the number with its unit, '1.5 MB'")
     match = _QUANTITY.fullmatch(text.replace("µ", "u").replace("μ", "u"))
     if match is None:
         raise ValueError(
@@ -111,6 +115,14 @@ def quantity_text(value: float, dimension: str = "") -> str:
 def bytes_text(nbytes: float) -> str:
     """Bytes with a decimal prefix and at most three digits after scaling: "8 B", "1.75 GB"."""
     return _scaled(nbytes, (("TB", TB), ("GB", GB), ("MB", MB), ("KB", KB), ("B", 1)))
+
+
+def size_text(nbytes: float) -> str:
+    """Bytes as their size was chosen: "64 KiB" for a whole number of those, else as bytes_text."""
+    for name, size in (("TiB", TiB), ("GiB", GiB), ("MiB", MiB), ("KiB", KiB)):
+        if nbytes >= size and nbytes % size == 0:
+            return f"{int(nbytes // size):,} {name}"
+    return bytes_text(nbytes)
 
 
 def exact_bytes_text(nbytes: float) -> str:

@@ -1,0 +1,1 @@
+"""Arithmetic: how much a token costs, and how long training takes."""

@@ -1,0 +1,122 @@
+"""Floating-point operations of a token, and of training.
+
+Each weight of a matrix takes a multiplication and an addition for each token: 2 forward, and twice
+that backward (for the inputs and for the weights): 6 N. Attention's scores multiply no weights:
+QK^T and their product with V take 2 * 2 HK operations for each token that is looked at (in latent
+attention 2 H(K+R) and 2 HV: HK stands for their mean), so
+
+    forward and backward of a token    6 N + 12 L H K s      every pair of tokens counted
+                                       6 N +  6 L H K s      causal: half of the pairs
+
+Which N? The embedding is looked up and multiplies nothing, the head does; a tied table is both.
+Tools differ: "all" (PaLM's and most), "non_embedding" (Kaplan et al.), "matmul" (all that is
+multiplied: no tables of embeddings and positions, but the head; norms and biases, a thousandth,
+stay in). Of a mixture of experts, N is what a token goes through.
+
+Papers: Kaplan et al., arXiv:2001.08361, section 2.1; Chowdhery et al., PaLM, arXiv:2204.02311,
+appendix B; Narayanan et al., arXiv:2104.04473, section 5.1.
+"""
+
+from __future__ import annotations
+
+from labkit.calc.models.config import ModelConfig
+from labkit.calc.models.parameters import active_parameters
+from labkit.calc.models.presets import model
+from labkit.calc.result import Result, number_of, total
+from labkit.calc.traffic.checks import check_above_zero, check_ranks, shown
+from labkit.calc.units import number_text
+
+COUNTED = ("all", "non_embedding", "matmul")
+# Forward, backward for the inputs, backward for the weights; full recomputation: forward again.
+_PASSES = {"none": 3, "full": 4}
+
+
+def flops_per_token(
+    config: ModelConfig | str,
+    *,
+    attention: bool = True,
+    causal: bool = False,
+    sequence: int | None = None,
+    parameters: str = "all",
+    training: bool = True,
+    recompute: str = "none",
+) -> Result:
+    """Operations that one token takes, forward and backward; training=False: forward only.
+
+    attention: whether scores are counted; causal: only those that a mask leaves. sequence: tokens
+    that are looked at; None: the model's context. parameters: "all", "non_embedding" or "matmul".
+    recompute: "full" adds the second forward pass, which is hardware FLOPs and no model FLOPs.
+    """
+    config = model(config)
+    length = config.context if sequence is None else check_ranks(sequence, "sequence")
+    if recompute not in _PASSES:
+        raise ValueError(f"recompute={shown(recompute)}: give 'none' or 'full'")
+    passes = _PASSES[recompute] if training else 1
+    num, features = _counted(config, parameters), _attended(config)
+    per_pair = 2 if causal else 4
+    parts = {
+        "parameters": Result(
+            2 * passes * num, "FLOP", "parameters", substitution=f"{2 * passes} * {num:,}"
+        )
+    }
+    if attention:
+        parts["attention"] = Result(
+            per_pair * passes * config.layers * features * length,
+            "FLOP",
+            "attention",
+            substitution=f"{per_pair * passes} * {config.layers} * {number_text(features)} * "
+            f"{length:,}",
+        )
+    return total(
+        "operations of one token",
+        parts,
+        formula=f"{2 * passes} N" + (f" + {per_pair * passes} L H K s" if attention else ""),
+        convention=f"parameters={parameters!r}, {'causal' if causal else 'all pairs'}, "
+        f"{'training' if training else 'forward only'}, recompute={recompute!r}",
+        source="Kaplan et al., arXiv:2001.08361; Chowdhery et al., arXiv:2204.02311, appendix B",
+    )
+
+
+def training_flops(num_params: float | Result, tokens: float, recompute: str = "none") -> Result:
+    """6 N D: operations of training on `tokens`, without attention; recompute="full": 8 N D.
+
+    training_flops(174.6e9, 300e9).to("FLOP") == 3.14e23, GPT-3's
+    """
+    if recompute not in _PASSES:
+        raise ValueError(f"recompute={shown(recompute)}: give 'none' or 'full'")
+    num = number_of(num_params, "num_params", "parameters")
+    check_above_zero(num, "num_params", "a model has parameters")
+    check_above_zero(tokens, "tokens", "training takes tokens")
+    factor = 2 * _PASSES[recompute]
+    return Result(
+        factor * num * tokens,
+        "FLOP",
+        "operations of training",
+        f"{factor} N D",
+        f"{factor} * {num:.4g} * {tokens:.4g}",
+        convention="without the scores of attention",
+        source="Brown et al., arXiv:2005.14165, appendix D",
+    )
+
+
+def _attended(config: ModelConfig) -> float:
+    """HK: what a query meets a key in, and what a value has; the mean where they differ."""
+    if not config.is_latent:
+        return config.heads * config.features_per_head
+    of_key = config.features_per_head + config.rope_head_dim
+    return config.heads * (of_key + config.value_head_dim) / 2
+
+
+def _counted(config: ModelConfig, parameters: str) -> int:
+    if parameters not in COUNTED:
+        raise ValueError(f"parameters={shown(parameters)}: give one of {', '.join(COUNTED)}")
+    counted = active_parameters(config)
+    num = int(counted)
+    if parameters == "all":
+        return num
+    tables = ["embedding", *(["positions"] if config.learned_positions else [])]
+    if parameters == "non_embedding":
+        tables += [] if config.tied else ["head"]
+    elif config.tied:
+        tables.remove("embedding")  # it multiplies, as the head
+    return num - sum(int(counted[name]) for name in tables)

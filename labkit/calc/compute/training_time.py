@@ -1,0 +1,81 @@
+"""How well the machine is used, and how long training takes on it.
+
+    MFU    tokens/s * model FLOPs per token / (devices * peak)          no recomputation counted
+    HFU    the same with all that was computed, recomputation too
+    days   8 T P / (n X)    T tokens, P parameters, n devices, X FLOP/s that each achieves
+
+8, not 6, where activations are recomputed in full: forward twice.
+Papers: Chowdhery et al., PaLM, arXiv:2204.02311, appendix B (MFU); Narayanan et al.,
+arXiv:2104.04473, equation 4 (days).
+"""
+
+from __future__ import annotations
+
+from labkit.calc.compute.flops import training_flops
+from labkit.calc.result import Result, number_of
+from labkit.calc.traffic.checks import check_above_zero, check_ranks
+from labkit.calc.units import number_text
+
+
+def mfu(
+    tokens_per_s: float,
+    flops_per_token: float | Result,
+    num_devices: int,
+    peak_flops_per_s: float,
+) -> Result:
+    """Model FLOPs utilisation: the share of what all devices could compute at their peak.
+
+    flops_per_token: of the model, without recomputation, see `flops_per_token`. With what is
+    recomputed counted in, the result is the hardware's utilisation (HFU).
+    peak_flops_per_s: of one device, in the precision that is used, without sparsity.
+    ValueError for more than the peak: then a number is wrong, often the peak or a factor of 2.
+    """
+    check_above_zero(tokens_per_s, "tokens_per_s", "give the tokens of all devices in a second")
+    # 6 * num_parameters(...) is a number of operations too.
+    of_token = number_of(flops_per_token, "flops_per_token", "FLOP", "parameters")
+    check_above_zero(of_token, "flops_per_token", "a token takes operations")
+    check_above_zero(peak_flops_per_s, "peak_flops_per_s", "give the peak of one device")
+    num_devices = check_ranks(num_devices, "num_devices")
+    share = tokens_per_s * of_token / (num_devices * peak_flops_per_s)
+    if share > 1:
+        raise ValueError(
+            f"{share:.3g} times the peak: {number_text(tokens_per_s)} tokens/s are more than "
+            f"{num_devices} devices can do; is peak_flops_per_s of one device, and dense?"
+        )
+    return Result(
+        share,
+        "share",
+        "MFU",
+        "tokens/s * FLOPs per token / (n * peak)",
+        f"{tokens_per_s:.4g} * {of_token:.4g} / ({num_devices} * {peak_flops_per_s:.4g})",
+        convention="dense peak of one device; recomputation is not counted",
+        source="Chowdhery et al., arXiv:2204.02311, appendix B",
+    )
+
+
+def training_days(
+    tokens: float,
+    num_params: float | Result,
+    num_devices: int,
+    achieved_flops_per_s: float,
+    recompute: str = "full",
+) -> Result:
+    """Time of training: 8 T P / (n X) with full recomputation, as published; 6 T P / (n X) without.
+
+    achieved_flops_per_s: of one device, as measured, recomputation counted in where there is one.
+    training_days(300e9, 175e9, 1024, 140e12).to("days") == 33.9
+    """
+    check_above_zero(achieved_flops_per_s, "achieved_flops_per_s", "give what one device achieves")
+    num_devices = check_ranks(num_devices, "num_devices")
+    work = training_flops(num_params, tokens, recompute)
+    factor = work.formula.partition(" ")[0]
+    return Result(
+        work.value / (num_devices * achieved_flops_per_s),
+        "seconds",
+        "time of training",
+        f"{factor} T P / (n X)",
+        f"{factor} * {tokens:.4g} * {float(num_params):.4g} / "
+        f"({num_devices} * {achieved_flops_per_s:.4g})",
+        convention=f"recompute={recompute!r}; no interruptions",
+        source="Narayanan et al., arXiv:2104.04473, equation 4",
+    )

@@ -1,0 +1,1 @@
+"""Bytes that a rank holds while it trains: model states, activations, caches."""

@@ -1,0 +1,179 @@
+"""Activations that a rank keeps from forward to backward, by tensor.
+
+Per layer and per token of a microbatch, in bytes, for 2-byte numbers, D hidden features, t ranks of
+tensor parallelism, sequences of s tokens (Korthikanti et al., figures 2 to 4):
+
+    kept                        bytes             without       with sequence
+                                                  parallelism   parallelism
+    inputs of the two norms     2D + 2D           whole         / t
+    inputs of the linear layers 2D + 2D           whole         / t
+    dropout masks               D + D             whole         / t
+    query, key, value           2HK + 2*2GK       / t           / t
+    softmax, mask, dropped      2Hs + Hs + 2Hs    / t           / t     not with flash, selective
+    input of the output layer   2HK               / t           / t
+    MLP, inside                 2F + 2F, gated 4*2F / t         / t
+
+For G = H and F = 4D: D (10 + 24/t + 5Hs/(Dt)), and all of it / t with sequence parallelism.
+Context parallelism cuts s. recompute="selective" keeps nothing of softmax and its neighbours, and
+recompute="full" only each layer's input, 2D.
+
+Wire: nothing. Paper: Korthikanti et al., "Reducing activation recomputation in large transformer
+models", arXiv:2205.05198.
+"""
+
+from __future__ import annotations
+
+from labkit.calc.models.config import ModelConfig
+from labkit.calc.models.presets import model
+from labkit.calc.result import Result, total
+from labkit.calc.traffic.checks import check_itemsize, check_ranks, shown
+from labkit.calc.units import number_text
+
+RECOMPUTE = ("none", "selective", "full")
+_SOURCE = "Korthikanti et al., arXiv:2205.05198, equations 1 to 6"
+
+
+def activation_bytes(
+    config: ModelConfig | str,
+    microbatch: int,
+    tp: int = 1,
+    sequence_parallel: bool = False,
+    cp: int = 1,
+    recompute: str = "none",
+    flash: bool = False,
+    *,
+    sequence: int | None = None,
+    itemsize: int = 2,
+    dropout: bool = True,
+) -> Result:
+    """Bytes that one rank keeps for one microbatch of all layers, by tensor.
+
+    microbatch: sequences. sequence: tokens of each; None: the model's context. itemsize: bytes of
+    an activation. dropout: whether masks are kept, one byte per number. flash: attention that never
+    writes its scores down, and keeps one float32 per row and head. Logits are another function's:
+    `logits_bytes`. ValueError for ranks that cut heads or tokens unevenly, and for models with
+    experts or latent attention, whose tensors are others.
+    """
+    config = model(config)
+    _check_layers(config, tp, sequence_parallel, recompute)
+    tokens = _tokens(config, sequence, microbatch, cp, tp if sequence_parallel else 1)
+    itemsize = check_itemsize(itemsize)
+    whole = tp if sequence_parallel else 1
+    per_token: dict[str, tuple[float, int]] = {"layer inputs": (itemsize * config.hidden, whole)}
+    if recompute != "full":
+        length = config.context if sequence is None else sequence
+        has_scores = not flash and recompute == "none"
+        per_token = _per_token(config, itemsize, length, tp, whole, dropout, has_scores, flash)
+    return total(
+        "activations of one microbatch",
+        _over_all_layers(per_token, config.layers, tokens),
+        formula="L s b D (10 + 24/t + 5Hs/(Dt)) for G = H, F = 4D; see `parts`",
+        convention=f"{itemsize} B numbers, recompute={recompute!r}, flash={flash}, "
+        f"sequence_parallel={sequence_parallel}; without logits and loss",
+        source=_SOURCE,
+    )
+
+
+def logits_bytes(
+    config: ModelConfig | str,
+    microbatch: int,
+    tp: int = 1,
+    *,
+    sequence: int | None = None,
+    itemsize: int = 2,
+    loss_itemsize: int = 4,
+) -> Result:
+    """Logits, and what the loss keeps of them for backward: of one microbatch, on the last stage.
+
+    The loss is computed in float32 (loss_itemsize), and keeps one number for each logit. tp: ranks
+    over which the vocabulary is split. For a vocabulary of 128,256 that is more than several
+    layers hold.
+    """
+    config = model(config)
+    tp, tokens = check_ranks(tp, "tp"), _tokens(config, sequence, microbatch)
+    check_itemsize(itemsize)
+    check_itemsize(loss_itemsize)
+    count = tokens * -(-config.vocab // tp)
+    how = f"{tokens:,} tokens * {config.vocab:,}" + (f" / {tp}" if tp > 1 else "")
+    parts = {
+        "logits": Result(count * itemsize, "bytes", "logits", substitution=f"{how} * {itemsize} B"),
+        "log-softmax": Result(
+            count * loss_itemsize,
+            "bytes",
+            "log-softmax",
+            substitution=f"{how} * {loss_itemsize} B",
+        ),
+    }
+    return total("logits and loss", parts, formula="s b V (itemsize + loss_itemsize) / t")
+
+
+def _per_token(
+    config: ModelConfig,
+    itemsize: int,
+    length: int,
+    tp: int,
+    whole: int,
+    dropout: bool,
+    has_scores: bool,
+    flash: bool,
+) -> dict[str, tuple[float, int]]:
+    """name -> (bytes of one token in one layer, ranks that share them)."""
+    D, H, K = config.hidden, config.heads, config.features_per_head
+    G, mlp = config.num_kv_heads, config.mlp_features
+    scores = H * length * (2 * itemsize + 1 if dropout else itemsize)
+    return {
+        "norm inputs": (2 * itemsize * D, whole),
+        "linear inputs": (2 * itemsize * D, whole),
+        "dropout masks": (2 * D if dropout else 0, whole),
+        "query, key, value": (itemsize * (H * K + 2 * G * K), tp),
+        "attention scores": (scores if has_scores else 0, tp),
+        "attention statistics": (4 * H if flash else 0, tp),
+        "attention output": (itemsize * H * K, tp),
+        "inside the MLP": ((4 if config.gated else 2) * itemsize * mlp, tp),
+    }
+
+
+def _over_all_layers(
+    per_token: dict[str, tuple[float, int]], layers: int, tokens: int
+) -> dict[str, Result]:
+    parts = {}
+    for name, (size, ranks) in per_token.items():
+        if size:
+            how = f"{layers} layers * {tokens:,} tokens * {number_text(size)} B"
+            how += f" / {ranks}" if ranks > 1 else ""
+            parts[name] = Result(layers * tokens * size / ranks, "bytes", name, substitution=how)
+    return parts
+
+
+def _check_layers(config: ModelConfig, tp: int, sequence_parallel: bool, recompute: str) -> None:
+    """Whether these are layers that the formula is for, cut as it cuts them."""
+    tp = check_ranks(tp, "tp")
+    if not isinstance(sequence_parallel, bool):
+        raise TypeError(f"sequence_parallel={shown(sequence_parallel)}: give True or False")
+    if recompute not in RECOMPUTE:
+        raise ValueError(f"recompute={shown(recompute)}: give one of {', '.join(RECOMPUTE)}")
+    if config.is_latent or config.num_experts:
+        raise ValueError(
+            "activations of models with experts or latent attention depend on the routing and on "
+            "what is kept of the compressed keys; this formula is for dense layers"
+        )
+    if config.heads % tp:
+        raise ValueError(f"tp={tp} does not divide {config.heads} heads")
+    if config.num_kv_heads % tp:
+        raise ValueError(
+            f"tp={tp} does not divide {config.num_kv_heads} key-value heads: ranks would hold "
+            "copies of them, which this formula does not count; give a divisor"
+        )
+
+
+def _tokens(
+    config: ModelConfig, sequence: int | None, microbatch: int, cp: int = 1, cut_by: int = 1
+) -> int:
+    """Tokens of a microbatch on one rank; sequence parallelism cuts them further by `cut_by`."""
+    cp, microbatch = check_ranks(cp, "cp"), check_ranks(microbatch, "microbatch")
+    length = config.context if sequence is None else check_ranks(sequence, "sequence")
+    if length % (cp * cut_by):
+        by = f"cp={cp}" + (f" and tp={cut_by}" if cut_by > 1 else "")
+        verb = "do not cut" if cut_by > 1 else "does not cut"
+        raise ValueError(f"{by} {verb} {length} tokens into equal parts")
+    return microbatch * length // cp

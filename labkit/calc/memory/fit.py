@@ -1,0 +1,139 @@
+"""What to change when it does not fit: the cheapest single change that is enough, or several.
+
+In order of what they cost, by `STEPS`: what is free first, then what costs bytes on the wire, then
+computing, then more GPUs, of which tensor parallelism needs the fastest links. The order is a
+judgement; a cluster may have another. Never proposed: another model, another recipe, shorter
+sequences: these change what is trained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from labkit.calc.memory.activations import RECOMPUTE
+from labkit.calc.memory.footprint import TrainingSetup, footprint
+from labkit.calc.result import Result, number_of
+from labkit.calc.traffic.checks import check_above_zero
+
+STEPS: tuple[tuple[str, tuple[Any, ...], str], ...] = (
+    ("flash", (True,), "nothing: exact, and faster"),
+    ("sequence_parallel", (True,), "nothing: the same bytes on the wire"),
+    ("zero", (1,), "nothing: as many bytes on the wire as an all-reduce"),
+    ("recompute", ("selective",), "attention's scores again: a few percent"),
+    ("zero", (2,), "gradients are reduced in every microbatch"),
+    ("microbatch", (64, 32, 16, 8, 4, 2, 1), "smaller products of matrices, and more of them"),
+    ("zero", (3,), "1.5 times the bytes on the wire"),
+    ("recompute", ("full",), "a second forward pass: a third more computing"),
+    ("dp", (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024), "more GPUs, and a larger batch"),
+    ("tp", (2, 4, 8), "more GPUs, and all-reduces in every layer: fast links only"),
+    ("pp", (2, 4, 8, 16, 32, 64), "more GPUs, and a bubble: many microbatches"),
+)
+"""(knob, values, what it costs), cheapest first; of its values each saves more than the last."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """One knob, moved."""
+
+    knob: str
+    before: Any
+    after: Any
+    costs: str
+    setup: TrainingSetup
+    """With the change."""
+    footprint: Result
+    """Of the fullest GPU, with the change."""
+
+    def __str__(self) -> str:
+        how = "on" if self.after is True else f"{self.before} -> {self.after}"
+        return f"{self.knob.replace('_', ' ')}: {how}"
+
+
+def smallest_change(setup: TrainingSetup, capacity: float | Result) -> Change | None:
+    """The cheapest single change with which the fullest GPU has room. None: no single one.
+
+    ValueError where it fits already: there is nothing to change.
+    """
+    room = _capacity(capacity)
+    if footprint(setup) <= room:
+        raise ValueError(f"it fits: {footprint(setup)} of {_text(room)}; nothing has to change")
+    return next((each for each in _changes(setup) if each.footprint <= room), None)
+
+
+def changes_that_fit(setup: TrainingSetup, capacity: float | Result) -> list[Change]:
+    """Several changes after which it fits, cheapest first; [] where not all of them are enough.
+
+    Each is taken that saves anything, until it fits; then those are taken back, the costliest
+    first, without which it fits as well. `setup` and `footprint` of each: with those before it.
+    """
+    room, current = _capacity(capacity), setup
+    while footprint(current) > room:
+        smaller = (c for c in _changes(current) if c.footprint < footprint(current))
+        change = next(smaller, None)
+        if change is None:
+            return []
+        current = change.setup
+    for knob, _, _ in reversed(STEPS):
+        current = _moved_back(setup, current, knob, room)
+    return _told_apart(setup, current)
+
+
+def _changes(setup: TrainingSetup) -> Iterator[Change]:
+    """Every single change that can be made, cheapest first."""
+    for knob, values, costs in STEPS:
+        before = getattr(setup, knob)
+        for value in values:
+            if not _is_a_step(knob, before, value):
+                continue
+            try:
+                changed = replace(setup, **{knob: value})
+                yield Change(knob, before, value, costs, changed, footprint(changed))
+            except ValueError:  # heads that cannot be cut so, more stages than layers
+                continue
+
+
+def _is_a_step(knob: str, before: Any, value: Any) -> bool:
+    """Whether a value saves more than the present one."""
+    if knob == "recompute":
+        return RECOMPUTE.index(value) > RECOMPUTE.index(before)
+    return bool(value < before if knob == "microbatch" else value > before)
+
+
+def _moved_back(
+    setup: TrainingSetup, current: TrainingSetup, knob: str, room: float
+) -> TrainingSetup:
+    """The knob as little moved as still fits."""
+    before, now = getattr(setup, knob), getattr(current, knob)
+    of_knob = [value for name, values, _ in STEPS if name == knob for value in values]
+    for value in (before, *(each for each in of_knob if _is_a_step(knob, before, each))):
+        if value == now:
+            break
+        try:
+            tried = replace(current, **{knob: value})
+            if footprint(tried) <= room:
+                return tried
+        except ValueError:
+            continue
+    return current
+
+
+def _told_apart(setup: TrainingSetup, changed: TrainingSetup) -> list[Change]:
+    found, current = [], setup
+    for knob, values, costs in STEPS:
+        before, after = getattr(setup, knob), getattr(changed, knob)
+        if before != after and after in values:
+            current = replace(current, **{knob: after})
+            found.append(Change(knob, before, after, costs, current, footprint(current)))
+    return found
+
+
+def _capacity(capacity: float | Result) -> float:
+    room = number_of(capacity, "capacity", "bytes")
+    check_above_zero(room, "capacity", "a device has memory; give its bytes, such as 80e9")
+    return room
+
+
+def _text(nbytes: float) -> str:
+    return str(Result(nbytes, "bytes"))

@@ -1,0 +1,178 @@
+"""What one GPU holds while it trains: model states, activations, logits, and what passes through.
+
+    states        (K_p + K_g + K_o) N / (t p), sharded over d as zero says         model_state.py
+    activations   L/p layers, of each microbatch in flight: p on the first stage, 1 on the last
+    recomputed    the rest of one layer, while backward goes through it
+    whole unit    zero 2 and 3: the largest layer or table, before its gradient is reduced (2, 3)
+                  and while its parameters are gathered (3)
+    casts         16-bit copies, where the recipe keeps float32 parameters
+    logits        and the loss, on the last stage
+
+t ranks of tensor parallelism cut every parameter, and p stages of a pipeline have equally many:
+N/(t p) on every GPU. That is a convention: embeddings make the first and the last stage larger, and
+norms are not cut. Parts that are largest at different moments are added. Not in it: CUDA's own
+memory, the communication library's buffers, workspaces, and what fragmentation leaves unusable.
+
+Wire: nothing. Papers: Rajbhandari et al., arXiv:1910.02054; Korthikanti et al., arXiv:2205.05198;
+Narayanan et al., arXiv:2104.04473, for what 1F1B keeps in flight.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from labkit.calc.memory.activations import activation_bytes, logits_bytes
+from labkit.calc.memory.model_state import model_state_bytes
+from labkit.calc.memory.recipe import Recipe, recipe_of
+from labkit.calc.models.config import ModelConfig
+from labkit.calc.models.parameters import attention_parameters, mlp_parameters, num_parameters
+from labkit.calc.models.presets import model
+from labkit.calc.pipeline.bubble import in_flight_microbatches
+from labkit.calc.result import Result, total
+from labkit.calc.traffic.checks import check_rank, check_ranks, shown
+from labkit.calc.traffic.segments import segment_numels
+from labkit.calc.units import number_text
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingSetup:
+    """A dense model, how it is trained, and over how many GPUs it is cut which way.
+
+    ValueError for stages that have no layer; for the rest when it is calculated.
+    """
+
+    model: ModelConfig | str
+    recipe: Recipe | str = "zero_paper"
+    zero: int = 0
+    dp: int = 1
+    tp: int = 1
+    pp: int = 1
+    microbatch: int = 1
+    """Sequences in one microbatch; a pipeline is fed as many of them as it has stages, or more."""
+    sequence: int | None = None
+    """Tokens of each; None: the model's context."""
+    recompute: str = "none"
+    flash: bool = True
+    sequence_parallel: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("dp", "tp", "pp"):
+            check_ranks(getattr(self, name), name)
+        if self.pp > self.config.layers:
+            raise ValueError(
+                f"pp={self.pp} stages for {self.config.layers} layers: some would have none; give "
+                f"{self.config.layers} or fewer"
+            )
+
+    @property
+    def config(self) -> ModelConfig:
+        """The model's sizes."""
+        return model(self.model)
+
+    @property
+    def num_gpus(self) -> int:
+        """d t p."""
+        return self.dp * self.tp * self.pp
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an activation: of what the recipe computes in."""
+        recipe = recipe_of(self.recipe)
+        return int(recipe.cast_bytes or recipe.parameter_bytes)
+
+
+def footprint(setup: TrainingSetup, stage: int | None = None) -> Result:
+    """Bytes of one GPU, by part. stage: of the pipeline; None: the one that holds most.
+
+    footprint(TrainingSetup(model="llama2-7b", recompute="full"))["moments"]    53.9 GB
+    ValueError for what its parts have no formula for, such as experts, and for uneven cuts.
+    """
+    if stage is None:
+        return max(footprints(setup))
+    stage = check_rank(stage, setup.pp, "stage")
+    parts = {
+        **_states(setup),
+        **_passing(setup),
+        **_of_microbatches(setup, stage),
+    }
+    return total(
+        f"one GPU of {setup.num_gpus:,}, stage {stage} of {setup.pp}",
+        parts,
+        formula="states N/(t p) + activations of L/p layers * in flight + what passes through",
+        convention=f"N/(t p) parameters on every GPU; 1F1B; {setup.itemsize} B activations without "
+        "dropout; parts that peak at different moments are added; without CUDA's own memory, "
+        "communication buffers and fragmentation",
+        source="arXiv:1910.02054, arXiv:2205.05198, arXiv:2104.04473",
+    )
+
+
+def footprints(setup: TrainingSetup) -> list[Result]:
+    """One for each stage of the pipeline."""
+    return [footprint(setup, stage) for stage in range(setup.pp)]
+
+
+def _states(setup: TrainingSetup) -> dict[str, Result]:
+    num = -(-int(num_parameters(setup.config)) // (setup.tp * setup.pp))
+    parts = dict(model_state_bytes(num, setup.recipe, setup.zero, setup.dp).parts)
+    cast_bytes = recipe_of(setup.recipe).cast_bytes
+    if cast_bytes and setup.zero < 3:  # zero 3 casts shards, and gathers unit by unit
+        parts["casts"] = _bytes("casts", cast_bytes * num, f"{number_text(cast_bytes)} B * {num:,}")
+    return parts
+
+
+def _passing(setup: TrainingSetup) -> dict[str, Result]:
+    """The one unit that is whole for a moment, where the others are shards."""
+    if setup.dp == 1 or setup.zero < 2:
+        return {}
+    config, recipe = setup.config, recipe_of(setup.recipe)
+    layer = attention_parameters(config) + mlp_parameters(config, config.mlp_features)
+    unit = -(-max(layer, config.vocab * config.hidden) // setup.tp)
+    size = recipe.gradient_bytes
+    if setup.zero == 3:
+        size += recipe.cast_bytes or recipe.parameter_bytes
+    return {"whole unit": _bytes("whole unit", size * unit, f"{number_text(size)} B * {unit:,}")}
+
+
+def _of_microbatches(setup: TrainingSetup, stage: int) -> dict[str, Result]:
+    layers = segment_numels(setup.config.layers, setup.pp)[stage]
+    in_flight = in_flight_microbatches(setup.pp, setup.pp)[stage]
+    kept = _activations(setup, layers, setup.recompute)
+    parts = {
+        "activations": _bytes(
+            "activations",
+            in_flight * float(kept),
+            f"{layers} layers * {in_flight} in flight * {_activations(setup, 1, setup.recompute)}",
+        )
+    }
+    one_layer = [float(_activations(setup, 1, each)) for each in ("none", setup.recompute)]
+    if again := one_layer[0] - one_layer[1]:
+        parts["recomputed layer"] = _bytes("recomputed layer", again, "1 layer: all - what is kept")
+    if stage == setup.pp - 1:
+        parts["logits and loss"] = logits_bytes(
+            setup.config,
+            setup.microbatch,
+            setup.tp,
+            sequence=setup.sequence,
+            itemsize=setup.itemsize,
+        )
+    return parts
+
+
+def _activations(setup: TrainingSetup, layers: int, recompute: str) -> Result:
+    if not isinstance(setup.flash, bool):
+        raise TypeError(f"flash={shown(setup.flash)}: give True or False")
+    return activation_bytes(
+        replace(setup.config, layers=layers),
+        setup.microbatch,
+        setup.tp,
+        setup.sequence_parallel,
+        recompute=recompute,
+        flash=setup.flash,
+        sequence=setup.sequence,
+        itemsize=setup.itemsize,
+        dropout=False,
+    )
+
+
+def _bytes(name: str, nbytes: float, how: str) -> Result:
+    return Result(nbytes, "bytes", name, substitution=how)

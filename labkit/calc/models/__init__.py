@@ -1,0 +1,1 @@
+"""Models by their configuration, and how many parameters they have."""

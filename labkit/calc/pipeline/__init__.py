@@ -1,0 +1,1 @@
+"""Pipeline schedules in closed form: bubbles, and microbatches in flight."""

@@ -1,0 +1,106 @@
+"""The bubble: how long a stage of a pipeline stands still in a step.
+
+    naive          one microbatch at a time: of p stages one works            (p-1)/p of total
+    gpipe, 1f1b    fill and drain, p - 1 microbatches long                    (p-1)/m of ideal
+    interleaved    v virtual stages per rank: a v-th of that                  (p-1)/(v m) of ideal
+    zb_h1          weight gradients fill most of it: F = B = W, m >= p        (p-1)/(3 m) of ideal
+
+p stages, m microbatches. Two conventions are in use, and confused: relative to the IDEAL time, in
+which nobody ever waits, and relative to the TOTAL time: x of ideal is x/(1+x) of total. With 8
+stages and 16 microbatches 7/16 = 43.8% of ideal and 7/23 = 30.4% of total are the same bubble.
+
+Papers: Huang et al., GPipe, arXiv:1811.06965; Narayanan et al., arXiv:2104.04473, section 2.2; Qi
+et al., "Zero bubble pipeline parallelism", arXiv:2401.10241, table 2.
+"""
+
+from __future__ import annotations
+
+from labkit.calc.result import Result
+from labkit.calc.traffic.checks import check_ranks, shown
+
+SCHEDULES = ("naive", "gpipe", "1f1b", "interleaved", "zb_h1")
+CONVENTIONS = ("total", "ideal")
+_FORMULAS = {
+    "naive": "p - 1",
+    "gpipe": "(p - 1)/m",
+    "1f1b": "(p - 1)/m",
+    "interleaved": "(p - 1)/(v m)",
+    "zb_h1": "(p - 1)/(3 m), for F = B = W",
+}
+
+
+def bubble_fraction(
+    stages: int,
+    microbatches: int,
+    schedule: str = "1f1b",
+    virtual: int = 1,
+    relative_to: str = "total",
+) -> Result:
+    """The bubble as a share of the step's time, "total", or of the time without it, "ideal".
+
+    virtual: stages per rank, for "interleaved". ValueError for another schedule or convention, and
+    for an interleaved schedule whose microbatches the stages do not divide, which does not exist,
+    and for zb_h1 with fewer microbatches than stages.
+    bubble_fraction(8, 16) == 7 / 23
+    """
+    p, m, v = _check(stages, microbatches, schedule, virtual)
+    if relative_to not in CONVENTIONS:
+        raise ValueError(f"relative_to={shown(relative_to)}: say 'total' or 'ideal'")
+    if schedule == "zb_h1" and m < p:
+        raise ValueError(
+            f"microbatches={m} are fewer than stages={p}: there are not enough weight gradients to "
+            f"fill the bubble of zb_h1, and its formula says too little; give {p} or more"
+        )
+    of_ideal = (p - 1) / {"naive": 1, "interleaved": v * m, "zb_h1": 3 * m}.get(schedule, m)
+    is_total = relative_to == "total"
+    numbers = f"p = {p}, m = {m}" + (f", v = {v}" if schedule == "interleaved" else "")
+    return Result(
+        of_ideal / (1 + of_ideal) if is_total else of_ideal,
+        "share",
+        f"bubble of {schedule}",
+        f"x = {_FORMULAS[schedule]}; {'x/(1 + x)' if is_total else 'x'}",
+        f"{numbers}: x = {of_ideal:.4g}",
+        convention=f"relative to {relative_to} time; stages of equal cost, free messages",
+        source="GPipe, arXiv:1811.06965; Narayanan et al. 2021; Qi et al. 2024",
+    )
+
+
+def in_flight_microbatches(
+    stages: int, microbatches: int, schedule: str = "1f1b", virtual: int = 1
+) -> list[int]:
+    """For each stage, how many microbatches' activations it holds at once, at most.
+
+    gpipe: all of them. 1f1b: as many as stages come after, and its own. naive: one.
+    interleaved: in units of one of a rank's `virtual` stages, each a v-th of its layers.
+    in_flight_microbatches(4, 8, "1f1b") == [4, 3, 2, 1]
+    ValueError for zb_h1: what a stage holds there depends on where its W are put.
+    """
+    if schedule == "zb_h1":
+        raise ValueError(
+            "zb_h1 keeps a part of each microbatch until its W, which may come late: no stage "
+            "holds more than 1f1b's first, but how much has no closed form"
+        )
+    p, m, v = _check(stages, microbatches, schedule, virtual)
+    if schedule == "naive":
+        return [1] * p
+    if schedule == "gpipe":
+        return [m] * p
+    if schedule == "interleaved" and v > 1:
+        # Forwards before the first backward: two for each stage that follows, and v - 1 rounds.
+        return [min(2 * (p - stage - 1) + (v - 1) * p + 1, v * m) for stage in range(p)]
+    return [min(p - stage, m) for stage in range(p)]
+
+
+def _check(stages: int, microbatches: int, schedule: str, virtual: int) -> tuple[int, int, int]:
+    p, m = check_ranks(stages, "stages"), check_ranks(microbatches, "microbatches")
+    v = check_ranks(virtual, "virtual")
+    if schedule not in SCHEDULES:
+        raise ValueError(f"schedule={shown(schedule)}: give one of {', '.join(SCHEDULES)}")
+    if v > 1 and schedule != "interleaved":
+        raise ValueError(f"virtual={v}: only schedule='interleaved' has virtual stages")
+    if schedule == "interleaved" and m % p:
+        raise ValueError(
+            f"microbatches={m} is no multiple of stages={p}, and an interleaved schedule goes in "
+            f"rounds of {p}; try {max(p, m - m % p)}"
+        )
+    return p, m, v

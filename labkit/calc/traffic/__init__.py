@@ -1,0 +1,1 @@
+"""Bytes, messages, steps and seconds of collectives, a file per algorithm."""

@@ -1,0 +1,13 @@
+"""How a tensor is cut into one segment per rank: torch.tensor_split's rule."""
+
+from labkit.calc.traffic.checks import check_numel, check_ranks
+
+
+def segment_numels(numel: int, world_size: int) -> list[int]:
+    """Elements of each of the n segments: the first numel % n are one longer.
+
+    segment_numels(10, 4) == [3, 3, 2, 2]
+    """
+    world_size, numel = check_ranks(world_size), check_numel(numel)
+    shortest, num_longer = divmod(numel, world_size)
+    return [shortest + (segment < num_longer) for segment in range(world_size)]
