@@ -14,7 +14,7 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-from labkit.comm import Group
+from labkit.comm import Group, Link, Topology
 from labkit.launch import (
     Deadlock,
     Mismatch,
@@ -30,6 +30,7 @@ from labkit.launch import (
 )
 
 if TYPE_CHECKING:
+    from labkit import measure
     from labkit.grade import check, hint, reset, solution
 
 if "ipykernel" in sys.modules:
@@ -41,15 +42,18 @@ _GRADING = ("check", "hint", "reset", "solution")
 __all__ = [
     "Deadlock",
     "Group",
+    "Link",
     "Mismatch",
     "RankError",
     "Run",
     "RunError",
     "RunTimeout",
     "Session",
+    "Topology",
     "attempt",
     "check",
     "hint",
+    "measure",
     "reset",
     "run",
     "save_payload",
@@ -60,6 +64,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name in _GRADING:
         return getattr(importlib.import_module("labkit.grade"), name)
+    if name == "measure":
+        return importlib.import_module("labkit.measure")
     raise AttributeError(f"module 'labkit' has no attribute {name!r}")
 
 
@@ -78,4 +84,4 @@ def unload_ipython_extension(shell: Any) -> None:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_GRADING])
+    return sorted({*globals(), *_GRADING, "measure"})

@@ -11,12 +11,16 @@ a second in every fresh process, where twenty steps of the lab's model take a th
 Papers: Kingma and Ba, arXiv:1412.6980; Loshchilov and Hutter, arXiv:1711.05101.
 """
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from labkit import arguments
 
 
 class Optimizer(Protocol):
@@ -29,19 +33,86 @@ class Optimizer(Protocol):
         """Move the parameters along their gradients."""
 
 
+def checked(parameters: Iterable[Tensor]) -> list[Tensor]:
+    """Leaves to train, each once. TypeError for anything else, such as one tensor and its rows."""
+    is_many = isinstance(parameters, Iterable) and not isinstance(parameters, Tensor)
+    found = list(parameters) if is_many else []
+    if not all(isinstance(each, Tensor) and each.is_leaf for each in found) or not found:
+        raise TypeError("give an iterable of parameters, such as module.parameters()")
+    return list({id(each): each for each in found}.values())
+
+
+def checked_rate(value: object, name: str = "learning_rate") -> float:
+    """A learning rate; 0 is one too, in the first step of a warmup. TypeError, ValueError."""
+    return arguments.number(
+        name, value, "a finite rate of 0 or more, such as 3e-3", least=0, below=math.inf
+    )
+
+
+def checked_share(name: str, value: object) -> float:
+    """How much of a running average stays: momentum, a beta. TypeError, ValueError."""
+    allowed = "0 or more, and below 1, or nothing is ever forgotten; 0.9 is usual"
+    return arguments.number(name, value, allowed, least=0, below=1)
+
+
+def checked_weight(name: str, value: object, example: str) -> float:
+    """A factor of 0 or more: weight decay, eps. TypeError, ValueError."""
+    allowed = f"a finite number of 0 or more, such as {example}"
+    return arguments.number(name, value, allowed, least=0, below=math.inf)
+
+
+def states_of(optimizer: Any) -> list[dict[str, Any]]:
+    """What an optimizer keeps beside each of its parameters, by name; {} before the first step.
+
+    optimizer: torch's or the lab's. The tensors are its own, no copies; from disk they are read.
+    """
+    if hasattr(optimizer, "read_states"):
+        read: list[dict[str, Any]] = optimizer.read_states()
+        return read
+    if isinstance(optimizer, torch.optim.Optimizer):
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        return [dict(optimizer.state.get(p, {})) for p in parameters]
+    if isinstance(optimizer, AdamW):
+        return [{} if state is None else dict(vars(state)) for state in optimizer.state]
+    return [{} if v is None else {"velocity": v} for v in optimizer.velocity]
+
+
+def state_tensors(optimizer: Any) -> list[Tensor]:
+    """All tensors that an optimizer keeps, whatever it is: where it knows itself, it says so."""
+    if hasattr(optimizer, "state_tensors"):
+        return list(optimizer.state_tensors())
+    # Some keep lists of tensors, L-BFGS for example.
+    leaves = [leaf for state in states_of(optimizer) for leaf in tree_leaves(state)]
+    return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+
+
+def load_states(optimizer: Any, states: Sequence[Mapping[str, Any]]) -> None:
+    """`states_of` run backwards: the optimizer keeps these tensors from now on, in its order."""
+    if hasattr(optimizer, "write_states"):
+        optimizer.write_states(states)
+    elif isinstance(optimizer, torch.optim.Optimizer):
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        for parameter, state in zip(parameters, states, strict=True):
+            optimizer.state[parameter] = dict(state)
+    elif isinstance(optimizer, AdamW):
+        optimizer.state = [AdamState(**state) if state else None for state in states]
+    else:
+        optimizer.velocity = [state.get("velocity") for state in states]
+
+
 class SGD:
     """Stochastic gradient descent. Keeps as many numbers as there are parameters, or none.
 
     `velocity[i]` belongs to `parameters[i]`: None before its first step, and without momentum.
-    A parameter without a gradient stays as it is.
+    A parameter without a gradient stays as it is. TypeError and ValueError for what is no rate.
     """
 
     def __init__(
         self, parameters: Iterable[Tensor], learning_rate: float, momentum: float = 0.0
     ) -> None:
-        self.parameters = list(parameters)
-        self.learning_rate = learning_rate
-        self.momentum = momentum
+        self.parameters = checked(parameters)
+        self.learning_rate = checked_rate(learning_rate)
+        self.momentum = checked_share("momentum", momentum)
         self.velocity: list[Tensor | None] = [None] * len(self.parameters)
 
     def zero_grad(self) -> None:
@@ -73,11 +144,18 @@ class AdamState:
     num_steps: int = 0
 
 
+def _checked_betas(betas: object) -> tuple[float, float]:
+    if not isinstance(betas, tuple | list) or len(betas) != 2:
+        raise TypeError(f"betas={betas!r}: give two numbers, such as (0.9, 0.95)")
+    first, second = (checked_share(f"betas[{index}]", beta) for index, beta in enumerate(betas))
+    return first, second
+
+
 class AdamW:
     """Adam with decoupled weight decay. Keeps twice as many numbers as there are parameters.
 
     `state[i]` belongs to `parameters[i]`, and is None before its first step.
-    A parameter without a gradient stays as it is.
+    A parameter without a gradient stays as it is. TypeError and ValueError for what is no rate.
     """
 
     def __init__(
@@ -88,11 +166,11 @@ class AdamW:
         eps: float = 1e-8,
         weight_decay: float = 0.1,
     ) -> None:
-        self.parameters = list(parameters)
-        self.learning_rate = learning_rate
-        self.betas = betas
-        self.eps = eps
-        self.weight_decay = weight_decay
+        self.parameters = checked(parameters)
+        self.learning_rate = checked_rate(learning_rate)
+        self.betas = _checked_betas(betas)
+        self.eps = checked_weight("eps", eps, "1e-8")
+        self.weight_decay = checked_weight("weight_decay", weight_decay, "0.1")
         self.state: list[AdamState | None] = [None] * len(self.parameters)
 
     def zero_grad(self) -> None:
@@ -112,12 +190,17 @@ class AdamW:
                 state = self.state[index] = AdamState(zeros, zeros.clone())
             self._update(parameter, parameter.grad, state)
 
-    def _update(self, parameter: Tensor, grad: Tensor, state: AdamState) -> None:
+    def _averaged(self, grad: Tensor, state: AdamState) -> tuple[Tensor, Tensor]:
+        """Take in a gradient: m' and sqrt(v') + eps, new tensors."""
         beta1, beta2 = self.betas
         state.num_steps += 1
         state.mean.lerp_(grad, 1 - beta1)
         state.mean_square.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
         mean = state.mean / (1 - beta1**state.num_steps)
         mean_square = state.mean_square / (1 - beta2**state.num_steps)
+        return mean, mean_square.sqrt_().add_(self.eps)
+
+    def _update(self, parameter: Tensor, grad: Tensor, state: AdamState) -> None:
+        mean, size = self._averaged(grad, state)
         parameter.mul_(1 - self.learning_rate * self.weight_decay)
-        parameter.addcdiv_(mean, mean_square.sqrt_().add_(self.eps), value=-self.learning_rate)
+        parameter.addcdiv_(mean, size, value=-self.learning_rate)

@@ -1,0 +1,59 @@
+"""Numbers that callers pass: checked by name, before anything is computed or sent.
+
+    momentum = arguments.number("momentum", momentum, "0 or more, below 1", least=0, below=1)
+    ValueError: momentum=nan: 0 or more, below 1
+
+A refusal names the argument, its value, and what it may be. TypeError: it is no number at all, or a
+boolean, which Python counts among them. ValueError: a number that cannot be, such as nan.
+"""
+
+from __future__ import annotations
+
+import math
+from numbers import Integral, Real
+from typing import Any
+
+
+def number(
+    name: str,
+    value: object,
+    allowed: str,
+    *,
+    least: float = -math.inf,
+    above: float = -math.inf,
+    most: float = math.inf,
+    below: float = math.inf,
+) -> float:
+    """`value`, if it is finite and within the limits; `allowed` says these in words."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{name}={_shown(value)}: give a number; {allowed}")
+    amount: Any = value
+    # nan is not below, above or equal to anything.
+    if not (least <= amount <= most and above < amount < below):
+        raise ValueError(f"{name}={_shown(value)}: {allowed}")
+    return float(amount)
+
+
+def whole(
+    name: str, value: object, allowed: str, *, least: float = 1, most: float = math.inf
+) -> int:
+    """`value`, if it counts something and is within the limits; `allowed` says these in words."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise TypeError(f"{name}={_shown(value)}: give a whole number; {allowed}")
+    count: Any = value
+    if not least <= count <= most:
+        raise ValueError(f"{name}={_shown(value)}: {allowed}")
+    return int(count)
+
+
+def divisors(number: int) -> list[int]:
+    """What divides `number`, from 1 up: the choices to name where something is cut equally."""
+    small = [each for each in range(1, math.isqrt(number) + 1) if number % each == 0]
+    large = [number // each for each in reversed(small)]
+    return small + large[small[-1] == large[0] :]
+
+
+def _shown(value: object) -> str:
+    """On one line, and not for ever: somebody may have passed a tensor."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 80 else f"{text[:77]}..."

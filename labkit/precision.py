@@ -1,0 +1,177 @@
+"""Training in 16 bits: fp16 with a loss scale, bf16 with float32 master weights.
+
+                 exponent  fraction    largest     smallest normal    smallest above 0
+    float32         8         23       3.4e38         1.2e-38             1.4e-45
+    bfloat16        8          7       3.4e38         1.2e-38             9.2e-41
+    float16         5         10       65504          6.1e-5              6.0e-8
+
+Float16 reaches down to 6e-8 only, and many gradients are smaller: they underflow to 0. So the loss
+is multiplied by a scale S before backward, every gradient is S times as large, and is divided by S
+in float32 before it is used. S should be as large as possible, and must not overflow:
+
+    a gradient is inf or nan      skip the step, S = S / 2
+    2,000 steps without one       S = 2 S
+
+Bfloat16 has float32's range and needs no scale, but 7 bits of fraction: w + update is w again where
+the update is below half the distance to w's neighbour, w/512 to w/256. So a float32 copy of the
+parameters, the master, takes the updates, and the model gets it rounded after each step. Float16,
+with 10 bits, needs masters as well.
+
+Wire: nothing. With several ranks all must skip or none: `found_inf` is reduced by maximum.
+Papers: Micikevicius et al., "Mixed precision training", arXiv:1710.03740; Kalamkar et al., "A study
+of BFLOAT16 for deep learning training", arXiv:1905.12322.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from labkit import arguments
+from labkit.comm import Group
+from labkit.optimizer import Optimizer
+
+
+class LossScaler:
+    """A dynamic loss scale: `scaler.scale(loss).backward()`, then `scaler.step(optimizer, ...)`.
+
+    Plain data in `state_dict`, so that a run that goes on has the scale it had.
+    """
+
+    def __init__(
+        self,
+        initial: float = 2.0**16,
+        *,
+        growth: float = 2.0,
+        backoff: float = 0.5,
+        growth_interval: int = 2000,
+        group: Group | None = None,
+    ) -> None:
+        """growth_interval: steps without an overflow until the scale grows. group: ranks that must
+        agree whether to skip; None: this one alone. ValueError for factors that do not do so.
+        """
+        self.value = arguments.number("initial", initial, "a scale above 0, such as 2**16", above=0)
+        self._growth = arguments.number("growth", growth, "a factor of 1 or more", least=1)
+        self._backoff = arguments.number(
+            "backoff", backoff, "a factor above 0 and below 1", above=0, below=1
+        )
+        self._growth_interval = arguments.whole("growth_interval", growth_interval, "steps, from 1")
+        self._group = group
+        self._num_good_steps = 0
+        self.num_skipped = 0
+
+    def scale(self, loss: Tensor) -> Tensor:
+        """The loss times the scale, for backward; in float32, whose range it does not leave."""
+        return loss.float() * self.value
+
+    def step(self, optimizer: Optimizer, gradients: Iterable[Tensor]) -> bool:
+        """Divide the gradients by the scale and step; or skip, where one is inf or nan.
+
+        gradients: what the optimizer will use, in the dtype in which they are divided: float32
+        keeps what float16 would lose again. Returns whether a step was made. All ranks of the group
+        do the same: one that overflows alone would leave the others with other parameters.
+        """
+        gradients = list(gradients)
+        has_overflown = self._anywhere(not all_finite(gradients))
+        if not has_overflown:
+            for gradient in gradients:
+                gradient.div_(self.value)
+            optimizer.step()
+        self.update(has_overflown)
+        return not has_overflown
+
+    def update(self, has_overflown: bool) -> None:
+        """The next scale."""
+        if has_overflown:
+            self.num_skipped += 1
+            self._num_good_steps = 0
+            self.value *= self._backoff
+            return
+        self._num_good_steps += 1
+        if self._num_good_steps == self._growth_interval:
+            self._num_good_steps = 0
+            grown = self.value * self._growth
+            self.value = grown if math.isfinite(grown) else self.value
+
+    def _anywhere(self, has_overflown: bool) -> bool:
+        if self._group is None:
+            return has_overflown
+        flag = torch.tensor([float(has_overflown)], device=self._group.device)
+        with self._group.label("overflow"):
+            return bool(self._group.all_reduce(flag, "max").item())
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the next steps depend on."""
+        return {
+            "value": self.value,
+            "num_good_steps": self._num_good_steps,
+            "num_skipped": self.num_skipped,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there. KeyError for a state that lacks something."""
+        self.value, self._num_good_steps = state["value"], state["num_good_steps"]
+        self.num_skipped = state["num_skipped"]
+
+
+def all_finite(tensors: Iterable[Tensor]) -> bool:
+    """Whether no number is inf or nan. A GPU is waited for once, not for every tensor."""
+    tensors = list(tensors)
+    if not tensors:
+        return True
+    # A sum of magnitudes would do, but overflows by itself; 0 * x is nan where x is not finite.
+    return bool(torch.stack([(x * 0).sum() for x in tensors]).isfinite().all().item())
+
+
+class MasterWeights:
+    """Float32 copies of 16-bit parameters, which the optimizer updates in their place.
+
+        model (bf16)  --backward-->  .grad (bf16)  --float32-->  master.grad
+                      <--rounded---                              master  <-- optimizer
+
+    Takes 4 B per parameter besides, and 4 B for float32 gradients while a step is made.
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[Tensor],
+        make_optimizer: Callable[[list[Tensor]], Optimizer],
+    ) -> None:
+        """parameters: of the model, each once. make_optimizer: from masters to their optimizer."""
+        self.parameters = [p for p in parameters if p.requires_grad]
+        self.masters = [p.detach().float().clone().requires_grad_() for p in self.parameters]
+        self.optimizer = make_optimizer(self.masters)
+
+    def zero_grad(self) -> None:
+        """Forget the gradients, of both."""
+        for each in (*self.parameters, *self.masters):
+            each.grad = None
+
+    def step(self, scaler: LossScaler | None = None) -> bool:
+        """Gradients to float32, the optimizer's step on the masters, and the model rounded from
+        them. Whether a step was made: a scaler may skip it.
+        """
+        gradients = []
+        for master, parameter in zip(self.masters, self.parameters, strict=True):
+            master.grad = None if parameter.grad is None else parameter.grad.float()
+            if master.grad is not None:
+                gradients.append(master.grad)
+        if scaler is None:
+            self.optimizer.step()
+            is_made = True
+        else:
+            is_made = scaler.step(self.optimizer, gradients)
+        if is_made:
+            self._round()
+        for master in self.masters:
+            master.grad = None
+        return is_made
+
+    @torch.no_grad()
+    def _round(self) -> None:
+        for master, parameter in zip(self.masters, self.parameters, strict=True):
+            parameter.copy_(master)

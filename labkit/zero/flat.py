@@ -1,0 +1,142 @@
+"""Parameters side by side in one flat tensor, which is cut into a segment for each rank.
+
+    3 ranks, parameters a (5), b (4), c (2)
+
+    by elements     a a a a | a b b b | b c c .       equal shares; "." pads to a multiple of 3
+    by parameters   a a a a a | b b b b . | c c . . .
+
+By elements every rank owns as much as the others, and a parameter may lie on two or more of them:
+each has a fragment of it, a flat row. That suits an optimizer that treats every number by itself,
+as SGD and Adam do. One that looks at a whole parameter, at its norm (LARS, LAMB) or at its rows and
+columns (Adafactor, Muon), must have it whole: by parameters, the largest first, each to the rank
+with the least so far, and all segments as long as the longest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from labkit.data_parallel.buckets import shaped_like
+
+
+class Layout(NamedTuple):
+    """Where parameters begin in a flat tensor, and how long it is: n segments of equal length."""
+
+    offsets: tuple[int, ...]
+    numel: int
+    keeps_whole: bool
+    """Whether every parameter lies in one segment."""
+
+
+def by_elements(numels: Sequence[int], num_ranks: int) -> Layout:
+    """One after the other."""
+    offsets, end = [], 0
+    for numel in numels:
+        offsets.append(end)
+        end += numel
+    return Layout(tuple(offsets), -(-end // num_ranks) * num_ranks, keeps_whole=False)
+
+
+def by_parameters(numels: Sequence[int], num_ranks: int) -> Layout:
+    """Each within one segment."""
+    filled = [0] * num_ranks
+    place: dict[int, tuple[int, int]] = {}
+    for index in sorted(range(len(numels)), key=lambda index: -numels[index]):
+        owner = filled.index(min(filled))
+        place[index] = owner, filled[owner]
+        filled[owner] += numels[index]
+    longest = max(filled)
+    in_order = (place[index] for index in range(len(numels)))
+    offsets = tuple(owner * longest + start for owner, start in in_order)
+    return Layout(offsets, num_ranks * longest, keeps_whole=True)
+
+
+class Fragment(NamedTuple):
+    """The part of one parameter that lies in one segment."""
+
+    number: int
+    """Of the parameter, in its flat tensor."""
+    within: slice
+    """Which of the parameter's elements, in the order of memory."""
+    place: slice
+    """Where they are in the segment."""
+
+
+@dataclass(frozen=True, eq=False)
+class Flat:
+    """Parameters of one dtype in one tensor: each is a view of its part from now on."""
+
+    parameters: tuple[Tensor, ...]
+    forms: tuple[Tensor, ...]
+    """Their shapes and strides, on the device "meta": zero3 takes a parameter's own away."""
+    layout: Layout
+    weights: Tensor
+    """(n*k,)"""
+    num_ranks: int
+
+    def views(self, flat: Tensor) -> tuple[Tensor, ...]:
+        """The parts of a tensor like `weights`, in the shapes and strides of the parameters."""
+        return tuple(
+            shaped_like(flat[offset : offset + form.numel()], form)
+            for offset, form in zip(self.layout.offsets, self.forms, strict=True)
+        )
+
+    def fragments(self, rank: int) -> list[Fragment]:
+        """What lies in a rank's segment, in its order."""
+        share = self.layout.numel // self.num_ranks
+        begin, end = rank * share, (rank + 1) * share
+        found = []
+        for index, form in enumerate(self.forms):
+            offset = self.layout.offsets[index]
+            start, stop = max(offset, begin), min(offset + form.numel(), end)
+            if start < stop:
+                within = slice(start - offset, stop - offset)
+                found.append(Fragment(index, within, slice(start - begin, stop - begin)))
+        return sorted(found, key=lambda fragment: fragment.place.start)
+
+    def shaped(self, row: Tensor, piece: Fragment) -> Tensor:
+        """A fragment's elements as its optimizer sees them: a row, or the whole parameter."""
+        if self.layout.keeps_whole:
+            return shaped_like(row, self.forms[piece.number])
+        return row
+
+    def row(self, x: Tensor, piece: Fragment) -> Tensor:
+        """`shaped` run backwards: the elements of x in the order of the parameter's memory."""
+        if not self.layout.keeps_whole:
+            return x
+        row = x.new_empty(x.numel())
+        self.shaped(row, piece).copy_(x)
+        return row
+
+    def require_in_place(self) -> None:
+        """RuntimeError where a parameter has moved out, as by `.to()`, `.half()`, `.data = `."""
+        size = self.weights.element_size()
+        for index, (offset, parameter) in enumerate(
+            zip(self.layout.offsets, self.parameters, strict=True)
+        ):
+            if (
+                parameter.numel()
+                and parameter.data_ptr() != self.weights.data_ptr() + offset * size
+            ):
+                raise RuntimeError(
+                    f"parameter {index}, {tuple(parameter.shape)}, was moved or got another dtype "
+                    "after its optimizer was made, which would train what nobody uses any more; "
+                    "do so first, and make the optimizer after"
+                )
+
+
+def flattened(parameters: Sequence[Tensor], layout: Layout, num_ranks: int) -> Flat:
+    """Move the parameters into one flat tensor. Memory: both, until the old ones are freed."""
+    first = parameters[0]
+    weights = torch.zeros(layout.numel, dtype=first.dtype, device=first.device)
+    forms = tuple(torch.empty_like(parameter, device="meta") for parameter in parameters)
+    flat = Flat(tuple(parameters), forms, layout, weights, num_ranks)
+    for parameter, view in zip(parameters, flat.views(weights), strict=True):
+        view.copy_(parameter.data)
+        parameter.data = view
+    return flat

@@ -1,0 +1,180 @@
+"""Optimizer states elsewhere: on the CPU, or on disk through memory maps.
+
+    where                 what travels in a step, per parameter of a rank's share
+    GPU                   nothing
+    CPU, `masters_on`     gradient down, updated parameter up        2 + 2 B in 16 bits
+    disk, `on_disk`       states in and out; masters stay            2 * (4 + 4) B for Adam
+
+On the CPU the step is made where the states are, so they never move: the optimizer of a
+`ShardedOptimizer(..., masters_on="cpu")` updates copies there. On disk each fragment's states are
+mapped for as long as its step takes, and their pages are handed back: memory holds one fragment's.
+
+Papers: Ren et al., "ZeRO-Offload", arXiv:2101.06840; Rajbhandari et al., "ZeRO-Infinity",
+arXiv:2104.07857. What bandwidth a step needs: calc.offload_bandwidth.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from labkit.optimizer import load_states, states_of
+
+_ALIGNMENT = 64  # bytes: a multiple of every dtype's size
+
+
+def on_disk(optimizer_class: Any, folder: str | Path) -> OnDisk:
+    """`optimizer_class`, whose states are files in `folder`: for ShardedOptimizer, or by itself.
+
+    optimizer = ShardedOptimizer(params, on_disk(torch.optim.AdamW, "/fast/disk"), world, lr=3e-4)
+    folder: of this host, not on a network; it is made if need be. Files are removed with the
+    optimizer. OSError where it cannot be written to.
+    """
+    return OnDisk(optimizer_class, Path(folder))
+
+
+class OnDisk:
+    """What makes optimizers with states on disk, as a class makes them."""
+
+    def __init__(self, within: Any, folder: Path) -> None:
+        """within: the optimizer's own class."""
+        self.within, self._folder = within, folder
+
+    def __call__(self, params: Iterable[Any], **defaults: Any) -> OffloadedOptimizer:
+        """An optimizer over `params`."""
+        return OffloadedOptimizer(params, self.within, self._folder, defaults)
+
+
+class MappedFile:
+    """Some tensors in one file. They are memory only while somebody holds what `read` returns."""
+
+    def __init__(self, path: Path, tensors: Mapping[str, Tensor]) -> None:
+        """Write them. OSError where the disk has no room."""
+        self._path = path
+        self._places: dict[str, tuple[int, Tensor]] = {}
+        self.nbytes = 0
+        for name, x in tensors.items():
+            self._places[name] = self.nbytes, torch.empty_like(x, device="meta")
+            self.nbytes += -(-x.nbytes // _ALIGNMENT) * _ALIGNMENT
+        with path.open("wb") as file:
+            file.truncate(self.nbytes)
+        for name, mapped in self.read().items():
+            mapped.copy_(tensors[name])
+
+    def read(self) -> dict[str, Tensor]:
+        """The tensors by name: what is written to them is written to the file."""
+        if not self.nbytes:
+            return {
+                name: torch.empty_like(x, device="cpu") for name, (_, x) in self._places.items()
+            }
+        memory = torch.from_file(str(self._path), shared=True, size=self.nbytes, dtype=torch.uint8)
+        return {
+            name: memory[start : start + form.nbytes]
+            .view(form.dtype)
+            .as_strided(form.shape, form.stride())
+            for name, (start, form) in self._places.items()
+        }
+
+
+class OffloadedOptimizer:
+    """Steps on one parameter at a time, with its states mapped from disk meanwhile.
+
+    `num_bytes_moved`: of states that its steps have read and written so far.
+    """
+
+    def __init__(
+        self, params: Iterable[Any], optimizer_class: Any, folder: Path, defaults: Mapping[str, Any]
+    ) -> None:
+        """params: parameters, or groups of them, as torch's optimizers take."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = tempfile.TemporaryDirectory(prefix="states-", dir=folder)
+        given = list(params)
+        groups = given if given and isinstance(given[0], Mapping) else [{"params": given}]
+        self.param_groups = [
+            {**defaults, **group, "params": list(group["params"])} for group in groups
+        ]
+        parameters = [p for group in self.param_groups for p in group["params"]]
+        if any(p.device.type != "cpu" for p in parameters):
+            raise TypeError(
+                "states on disk are mapped into the host's memory, and these parameters are on a "
+                'GPU; step on the host: ShardedOptimizer(..., masters_on="cpu")'
+            )
+        self._parts = [
+            _Part(optimizer_class([p], **defaults), Path(self._folder.name) / str(number))
+            for number, p in enumerate(parameters)
+        ]
+        self.num_bytes_moved = 0
+
+    def zero_grad(self) -> None:
+        """Forget the gradients."""
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = None
+
+    def step(self) -> None:
+        """One parameter after the other; those without a gradient stay as they are."""
+        parts = iter(self._parts)
+        for group in self.param_groups:
+            settings = {name: value for name, value in group.items() if name != "params"}
+            for parameter in group["params"]:
+                part = next(parts)
+                if parameter.grad is not None:
+                    self.num_bytes_moved += part.step(settings)
+
+    def read_states(self) -> list[dict[str, Any]]:
+        """As `labkit.optimizer.states_of`, in memory; copies."""
+        return [part.read() for part in self._parts]
+
+    def write_states(self, states: Iterable[Mapping[str, Any]]) -> None:
+        """`read_states` run backwards."""
+        for part, state in zip(self._parts, states, strict=True):
+            part.write(state)
+
+    def state_tensors(self) -> list[Tensor]:
+        """Those in memory between steps: none but single numbers."""
+        return [x for part in self._parts for x in part.small.values() if isinstance(x, Tensor)]
+
+
+class _Part:
+    """The optimizer of one parameter, its states in a file."""
+
+    def __init__(self, optimizer: Any, path: Path) -> None:
+        self._optimizer, self._path = optimizer, path
+        self._file: MappedFile | None = None
+        self.small: dict[str, Any] = {}
+        """What is no array, such as the number of steps."""
+
+    def step(self, settings: Mapping[str, Any]) -> int:
+        """Returns how many bytes of states were read and written."""
+        mapped = {} if self._file is None else self._file.read()
+        read = sum(x.nbytes for x in mapped.values())
+        load_states(self._optimizer, [{**mapped, **self.small}])
+        if isinstance(self._optimizer, torch.optim.Optimizer):
+            self._optimizer.param_groups[0].update(settings)
+        else:
+            vars(self._optimizer).update(settings)
+        self._optimizer.step()
+        state = states_of(self._optimizer)[0]
+        for name, x in mapped.items():
+            if state[name].data_ptr() != x.data_ptr():
+                x.copy_(state[name])  # an optimizer that makes new ones
+        if mapped:
+            self.small = {name: value for name, value in state.items() if name not in mapped}
+        else:
+            self.write(state)
+        load_states(self._optimizer, [{}])
+        return read + (0 if self._file is None else self._file.nbytes)
+
+    def read(self) -> dict[str, Any]:
+        mapped = {} if self._file is None else self._file.read()
+        return {**{name: x.clone() for name, x in mapped.items()}, **self.small}
+
+    def write(self, state: Mapping[str, Any]) -> None:
+        arrays = {n: x for n, x in state.items() if isinstance(x, Tensor) and x.dim()}
+        self.small = {name: value for name, value in state.items() if name not in arrays}
+        self._file = MappedFile(self._path, arrays) if arrays else None

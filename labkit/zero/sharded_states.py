@@ -1,0 +1,199 @@
+"""An optimizer whose states are sharded, without the traffic: its shards, and its state dicts."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from labkit.comm import Group
+from labkit.comm.group import chosen
+from labkit.zero.flat import by_elements, by_parameters, flattened
+from labkit.zero.groups import Groups, Member, by_kind
+from labkit.zero.inner import Inner, takes_fragments
+from labkit.zero.shard import Masters, Shard
+from labkit.zero.state_dict import State, gathered, is_sharded, merged, part_of
+
+MASTER = "master"
+_NOT_SETTINGS = ("params", "param_names")
+
+
+class ShardedStates(Groups):
+    """Parameters in flat tensors, cut into shards; states of this rank's shards, and of no other.
+
+    `state_dict()` is this rank's part, for each rank to write by itself; `full_state_dict()` is
+    whole, as torch's own optimizer would have it. `load_state_dict` takes both.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        optimizer_class: Callable[..., Any],
+        group: Group | None,
+        masters: Masters,
+        defaults: dict[str, Any],
+    ) -> None:
+        self.group = chosen(group)
+        keeps_whole = not takes_fragments(optimizer_class)
+        super().__init__(params, defaults)
+        self._require_equal_layouts()
+        by_group = [
+            [self._shard(cut, keeps_whole, masters) for cut in self._cuts(members)]
+            for members in self.trained
+        ]
+        self.shards = [shard for shards in by_group for shard in shards]
+        if not self.shards:
+            raise ValueError("every parameter is frozen, so there is nothing to optimize")
+        for each in (*(shard.flat.weights for shard in self.shards), *self.frozen):
+            self.group.broadcast(each, root=0, out=each)
+        for shard in self.shards:
+            shard.copy_to_masters()
+        self._inner = Inner(
+            optimizer_class,
+            [[target for shard in shards for target in shard.targets] for shards in by_group],
+            self.settings,
+            defaults,
+        )
+        self._trained_names = {member.name for members in self.trained for member in members}
+        for ours, theirs in zip(self.param_groups, self._inner.settings, strict=False):
+            for name, value in theirs.items():
+                ours.setdefault(name, value)  # schedulers look there for what nobody has set
+                self.defaults.setdefault(name, value)
+
+    def state_dict(self) -> State:
+        """This rank's part: plain data, and tensors that are the optimizer's own."""
+        parts = {}
+        for (shard, index), values in zip(self._owned(), self._inner.states, strict=True):
+            kept = {**values, MASTER: shard.masters[index]} if shard.masters else values
+            parts[shard.numbers[shard.pieces[index].number]] = {
+                **shard.place_of(index),
+                "values": {name: _plain(value) for name, value in kept.items()},
+            }
+        return {
+            "rank": self.group.rank,
+            "world_size": self.group.size,
+            "param_groups": self._numbered_groups(),
+            "state": parts,
+        }
+
+    def full_state_dict(self, root: int = 0) -> State | None:
+        """The whole state, on rank `root`; None on the others. Every rank calls it.
+
+        It is what torch's own optimizer of that class has, and masters besides. Wire: `gathered`.
+        """
+        parts = gathered(self.state_dict(), self.group, root)
+        return None if parts is None else merged(parts)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Go on from a state: whole, the same on every rank, or this rank's part of as many ranks.
+
+        Nothing is changed where it does not fit: ValueError for a part of another rank or number of
+        ranks, and for a state of another model. Load the model's parameters before: masters that
+        the state does not have are made of them.
+        """
+        if is_sharded(state_dict):
+            self._require_my_part(state_dict)
+        groups = state_dict["param_groups"]
+        if len(groups) != len(self.param_groups):
+            raise ValueError(
+                f"this state has {len(groups)} groups of parameters, and the optimizer "
+                f"{len(self.param_groups)}"
+            )
+        sizes = [len(group["params"]) for group in groups]
+        if sizes != [len(group["params"]) for group in self.param_groups]:
+            raise ValueError(
+                f"this state is of groups of {sizes} parameters: it is of another model"
+            )
+        states = []
+        for shard, index in self._owned():
+            number = shard.numbers[shard.pieces[index].number]
+            place = shard.place_of(index)
+            if is_sharded(state_dict):
+                states.append(dict(state_dict["state"][number]["values"]))
+            else:
+                states.append(part_of(state_dict, number, place))
+        self._take(states)
+        for group, loaded in zip(self.param_groups, groups, strict=True):
+            group.update({key: loaded[key] for key in loaded if key not in _NOT_SETTINGS})
+
+    def state_tensors(self) -> list[Tensor]:
+        """What this rank keeps as optimizer states: of its segments only, masters included."""
+        masters = [master for shard in self.shards for master in shard.masters]
+        return [*masters, *self._inner.state_tensors]
+
+    def _cuts(self, members: list[Member]) -> list[list[Member]]:
+        """What goes into one flat tensor each."""
+        return by_kind(members)
+
+    def _shard(self, members: list[Member], keeps_whole: bool, masters: Masters) -> Shard:
+        lay_out = by_parameters if keeps_whole else by_elements
+        layout = lay_out([each.parameter.numel() for each in members], self.group.size)
+        flat = flattened([each.parameter for each in members], layout, self.group.size)
+        names, numbers = [each.name for each in members], [each.number for each in members]
+        return Shard(flat, names, numbers, self.group, masters)
+
+    def _owned(self) -> list[tuple[Shard, int]]:
+        """This rank's fragments, in the order of the optimizer within."""
+        return [(shard, index) for shard in self.shards for index in range(len(shard.pieces))]
+
+    def _take(self, states: list[State]) -> None:
+        for (shard, index), values in zip(self._owned(), states, strict=True):
+            master = values.pop(MASTER, None)
+            if shard.masters and master is not None:
+                shard.masters[index].copy_(master.view_as(shard.masters[index]))
+            elif shard.masters:
+                shard.copy_to_masters(index)
+        self._inner.states = [
+            {k: v.clone() if isinstance(v, Tensor) else v for k, v in each.items()}
+            for each in states
+        ]
+
+    def _numbered_groups(self) -> list[State]:
+        """As torch has them: numbers in the place of parameters."""
+        groups, number = [], 0
+        settings_of_all = [{**a, **b} for a, b in zip(self._inner.settings, self.settings)]
+        for group, settings in zip(self.param_groups, settings_of_all, strict=True):
+            end = number + len(group["params"])
+            groups.append({**settings, "params": list(range(number, end))})
+            number = end
+        return groups
+
+    def _require_my_part(self, state: Mapping[str, Any]) -> None:
+        rank, size = state["rank"], state["world_size"]
+        mine = {
+            shard.numbers[shard.pieces[index].number]: shard.place_of(index)
+            for shard, index in self._owned()
+        }
+        places = {
+            number: {key: part[key] for key in part if key != "values"}
+            for number, part in state["state"].items()
+        }
+        if (rank, size) != (self.group.rank, self.group.size) or places != mine:
+            raise ValueError(
+                f"this is the part of rank {rank} of {size}, and here is rank {self.group.rank} of "
+                f"{self.group.size}, or another model: read the parts of all {size} ranks, and "
+                "load merged(parts)"
+            )
+
+    def _require_equal_layouts(self) -> None:
+        """Broadcasting into other shapes would fill them with garbage, without an error."""
+        layout = [
+            [(m.number, tuple(m.parameter.shape), m.parameter.stride(), str(m.parameter.dtype))]
+            for members in self.trained
+            for m in members
+        ]
+        mine = torch.tensor([zlib.crc32(repr(layout).encode())], device=self.group.device)
+        if not torch.equal(self.group.broadcast(mine, root=0), mine):
+            raise ValueError(
+                f"rank {self.group.rank} has {len(layout)} trained parameters, and their number, "
+                "shapes, strides or dtypes differ from rank 0; build the model from one config on "
+                "every rank, and freeze the same on all"
+            )
+
+
+def _plain(value: Any) -> Any:
+    """Without the graph's flags, for torch.save."""
+    return value.detach() if isinstance(value, Tensor) else value

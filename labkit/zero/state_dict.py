@@ -1,0 +1,125 @@
+"""What an optimizer has learned, in shards of the ranks that hold them, or whole.
+
+    sharded    rank 0: elements 0..k-1 of each state, rank 1: k..2k-1, ...      written in parallel
+    whole      as one process with torch's optimizer would have it              by parameter number
+
+`merged` makes the second from the first, from files too; `part_of` cuts it for other ranks, of any
+number. Elements are in the order of a parameter's memory.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from labkit.comm import Group
+
+State = dict[str, Any]
+
+
+def is_sharded(state: Mapping[str, Any]) -> bool:
+    """Whether this is one rank's part. TypeError for what is no state at all."""
+    if not isinstance(state, Mapping) or not {"state", "param_groups"} <= state.keys():
+        raise TypeError(
+            f"{state!r:.60}: give what state_dict() or full_state_dict() returned, here or from "
+            "torch's own optimizer"
+        )
+    return "rank" in state
+
+
+def merged(shards: Sequence[Mapping[str, Any]]) -> State:
+    """The whole state, from those of all ranks, in any order.
+
+    ValueError where a rank's part is not there, or where parts are of different runs.
+    """
+    by_rank = {shard["rank"]: shard for shard in shards if is_sharded(shard)}
+    sizes = {shard["world_size"] for shard in by_rank.values()}
+    if len(sizes) != 1 or set(by_rank) != set(range(*sizes)):
+        raise ValueError(
+            f"parts of ranks {sorted(by_rank)} of {sorted(sizes)}: give one of every rank of a run"
+        )
+    pieces: dict[int, list[Mapping[str, Any]]] = {}
+    for rank in sorted(by_rank):
+        for number, piece in by_rank[rank]["state"].items():
+            pieces.setdefault(number, []).append(piece)
+    whole = {number: _joined(pieces[number]) for number in sorted(pieces)}
+    return {"state": whole, "param_groups": by_rank[0]["param_groups"]}
+
+
+def _joined(pieces: Sequence[Mapping[str, Any]]) -> State:
+    """One parameter's state, from its fragments, in order."""
+    first = pieces[0]
+    if first["is_whole"]:
+        return dict(first["values"])
+    joined = {}
+    for name, value in first["values"].items():
+        if _is_by_element(value, first):
+            row = torch.cat([piece["values"][name] for piece in pieces])
+            value = row.as_strided(first["shape"], first["stride"])
+        joined[name] = value
+    return joined
+
+
+def part_of(whole: Mapping[str, Any], number: int, piece: Mapping[str, Any]) -> State:
+    """What a fragment keeps of the whole state of parameter `number`; {} where there is none.
+
+    piece: as in a sharded state, without values. ValueError for a state of another shape.
+    """
+    values = whole["state"].get(number, {})
+    if piece["is_whole"]:
+        return {name: _copied(value) for name, value in values.items()}
+    part = {}
+    for name, value in values.items():
+        if isinstance(value, Tensor) and value.dim() and tuple(value.shape) != piece["shape"]:
+            raise ValueError(
+                f"{name} of parameter {number} has shape {tuple(value.shape)}, and the parameter "
+                f"{piece['shape']}: this state is of another model"
+            )
+        if isinstance(value, Tensor) and tuple(value.shape) == piece["shape"] and value.numel() > 0:
+            is_scalar = not piece["shape"] and name == "step"
+            value = value if is_scalar else _row(value, piece)[piece["start"] : piece["stop"]]
+        part[name] = _copied(value)
+    return part
+
+
+def gathered(state: State, group: Group, root: int) -> list[State] | None:
+    """The states of all ranks, on rank `root`; None elsewhere.
+
+    Wire: the serialized states, each as long as the longest, to the root.
+    """
+    file = io.BytesIO()
+    torch.save(state, file)
+    data = torch.frombuffer(bytearray(file.getbuffer()), dtype=torch.uint8).to(group.device)
+    lengths = group.all_gather(torch.tensor([len(data)], device=group.device)).tolist()
+    padded = data.new_zeros(max(lengths))
+    padded[: len(data)] = data
+    rows = group.gather(padded[None], root)
+    if rows is None:
+        return None
+    return [_loaded(row[:length].cpu()) for row, length in zip(rows, lengths, strict=True)]
+
+
+def _loaded(data: Tensor) -> State:
+    file = io.BytesIO(ctypes.string_at(data.data_ptr(), len(data)))  # numpy may not be there
+    state: State = torch.load(file, weights_only=True)
+    return state
+
+
+def _is_by_element(value: Any, piece: Mapping[str, Any]) -> bool:
+    length = piece["stop"] - piece["start"]
+    return isinstance(value, Tensor) and value.dim() == 1 and len(value) == length
+
+
+def _row(value: Tensor, piece: Mapping[str, Any]) -> Tensor:
+    row = value.new_empty(value.numel())
+    row.as_strided(piece["shape"], piece["stride"]).copy_(value)
+    return row
+
+
+def _copied(value: Any) -> Any:
+    return value.clone() if isinstance(value, Tensor) else value
