@@ -29,8 +29,8 @@ from IPython.core.magic import Magics, line_cell_magic, magics_class, output_can
 
 from labkit.launch import Session, sources
 from labkit.launch.request import checked_ranks, checked_timeout
-from labkit.launch.session_command import Cell
-from labkit.launch.session_result import CellRun
+from labkit.launch.session.command import Cell
+from labkit.launch.session.result import CellRun
 from labkit.notebook.ranks_line import RanksLine, parse
 
 _GONE = "the variables of earlier cells are gone."

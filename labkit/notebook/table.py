@@ -81,7 +81,8 @@ def _residual(predicted: float, measured: float, dimension: str) -> str:
     if dimension == "%":
         return f"{difference:+.1f} points"
     share = abs(difference / predicted) if predicted else math.inf
-    is_small_count = dimension == "" and float(predicted).is_integer() and abs(predicted) < 1000
+    are_counts = float(predicted).is_integer() and float(measured).is_integer()
+    is_small_count = dimension == "" and are_counts and abs(predicted) < 1000
     # A share that would be printed as 0.0 % is no zero: then the difference itself.
     if is_small_count or share == math.inf or share < 0.0005:
         return ("+" if difference > 0 else "") + _quantity(difference, dimension)

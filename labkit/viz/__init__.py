@@ -3,7 +3,11 @@
     from labkit import viz
     viz.timeline(result)                             # who computed, who waited, what was in flight
     viz.moves({"all_reduce": result.values})         # what moves where, from the tensors themselves
-    viz.ring_steps(states)                           # a ring, step by step
+    viz.ring_steps(result)                           # a ring, step by step; viz.ring_step: one
+    viz.traffic_matrix(result)                       # who sent how much to whom
+    viz.latency_bandwidth(curves, world_size)        # time and bandwidth over size
+    viz.memory_timeline(usage)                       # live bytes by kind, and the peak
+    viz.memory_bar(footprints, capacity)             # what each GPU holds, beside what it has
     viz.chrome_trace.write(result, "trace.json")     # no matplotlib needed for this one
 
 Names load when first used: a machine without matplotlib can still write traces.
@@ -14,23 +18,49 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from labkit.viz import chrome_trace
+    from labkit.viz.curve import Curve, Mark
+    from labkit.viz.memory import memory_bar, memory_timeline
     from labkit.viz.movement import moves
     from labkit.viz.picture import Picture
     from labkit.viz.ring_picture import ring_steps
+    from labkit.viz.ring_step_picture import ring_step
+    from labkit.viz.size_curves import latency_bandwidth
     from labkit.viz.swimlanes import timeline
     from labkit.viz.tags import tagged
+    from labkit.viz.traffic_picture import traffic_matrix
 
 # The modules are named differently from their functions: importing labkit.viz.x sets the name
 # x on this package, and would replace a function of that name by the module.
 _HOME = {
+    "Curve": "labkit.viz.curve",
+    "Mark": "labkit.viz.curve",
     "Picture": "labkit.viz.picture",
+    "latency_bandwidth": "labkit.viz.size_curves",
+    "memory_bar": "labkit.viz.memory",
+    "memory_timeline": "labkit.viz.memory",
     "moves": "labkit.viz.movement",
+    "ring_step": "labkit.viz.ring_step_picture",
     "ring_steps": "labkit.viz.ring_picture",
     "tagged": "labkit.viz.tags",
     "timeline": "labkit.viz.swimlanes",
+    "traffic_matrix": "labkit.viz.traffic_picture",
 }
 
-__all__ = ["Picture", "chrome_trace", "moves", "ring_steps", "tagged", "timeline"]
+__all__ = [
+    "Curve",
+    "Mark",
+    "Picture",
+    "chrome_trace",
+    "latency_bandwidth",
+    "memory_bar",
+    "memory_timeline",
+    "moves",
+    "ring_step",
+    "ring_steps",
+    "tagged",
+    "timeline",
+    "traffic_matrix",
+]
 
 
 def __getattr__(name: str) -> Any:

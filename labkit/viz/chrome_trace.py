@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from labkit.comm.operation import Operation, Timeline
+from labkit.comm.operation import NETWORK, Operation, Timeline
 from labkit.viz.activity import Span, blocked, end_of, in_flight
 from labkit.viz.messages import matched_messages
 from labkit.viz.of_a_run import timelines_of
@@ -105,6 +105,8 @@ def _arguments(operation: Operation) -> Event:
         "sent_bytes": operation.sent_bytes,
         "blocking": operation.blocking,
     }
+    if operation.medium != NETWORK:
+        arguments["medium"] = operation.medium
     if operation.reduce is not None:
         arguments["reduce"] = operation.reduce
     if operation.peer is not None:

@@ -14,9 +14,9 @@ from labkit.viz.time_shares import shares
 
 # Within a lane of height 1, from its top.
 MAIN_TOP, MAIN_BOTTOM = 0.12, 0.66
-FLIGHT_TOP, FLIGHT_BOTTOM = 0.71, 0.89
+FLIGHT_TOP, FLIGHT_BOTTOM = 0.70, 0.93
 MAIN_MIDDLE = (MAIN_TOP + MAIN_BOTTOM) / 2
-_MAX_FLIGHT_ROWS = 4
+_MAX_FLIGHT_ROWS = 6
 _POINTS_PER_CHARACTER = 0.62 * style.SMALL_POINTS
 
 

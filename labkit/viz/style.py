@@ -6,8 +6,8 @@ common forms of colour blindness keep apart. Where there is room, bars and cells
 """
 
 import colorsys
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Collection, Sequence
+from typing import Any, Literal, NamedTuple
 
 INK = "#222222"
 FAINT_INK = "#6b6b6b"
@@ -42,6 +42,11 @@ class KindFamily(NamedTuple):
     colour: str
     kinds: tuple[str, ...]
 
+    def label_of(self, present: Collection[str]) -> str:
+        """For a legend of a picture that has these kinds: no others are named."""
+        own = [kind for kind in self.kinds if kind in present]
+        return own[0] if len(own) == 1 else self.label
+
 
 KIND_FAMILIES = (
     KindFamily("send / recv", "#e69f00", ("send", "recv")),
@@ -50,7 +55,7 @@ KIND_FAMILIES = (
     KindFamily("all_gather", "#009e73", ("all_gather",)),
     KindFamily("all_to_all", "#f0e442", ("all_to_all",)),
     KindFamily("broadcast, scatter, gather", "#0072b2", ("broadcast", "scatter", "gather")),
-    KindFamily("barrier, split", "#444444", ("barrier", "split")),
+    KindFamily("barrier, split", "#444444", ("barrier", "split", "share_memory")),
 )
 _FAMILY_OF = {kind: family for family in KIND_FAMILIES for kind in family.kinds}
 
@@ -62,9 +67,68 @@ _RANK_COLOURS = (
 )
 
 
+class Series(NamedTuple):
+    """How one of several curves looks: colour, marker and line tell the same thing thrice."""
+
+    colour: str
+    marker: str
+    line: Literal["-", "--"]
+
+    @property
+    def size(self) -> float:
+        """Points; markers that are mostly air need more."""
+        return 7.5 if self.marker in ("X", "P") else 5.5
+
+
+# All-reduces look the same in every picture; other curves take what is left, in order.
+_SERIES_OF = {
+    "ring": Series("#0072b2", "o", "-"),
+    "tree": Series("#009e73", "^", "-"),
+    "double_tree": Series("#56b4e9", "v", "-"),
+    "halving_doubling": Series("#d55e00", "s", "-"),
+    "gloo": Series("#444444", "X", "--"),
+    "shared_memory": Series("#cc79a7", "P", "--"),
+}
+_OTHER_SERIES = (
+    Series("#e69f00", "D", "-"),
+    Series("#7a5195", "h", "-"),
+    Series("#8c6d31", "p", "-"),
+)
+
+# What memory holds, as a meter and as a calculator name it: the same thing has the same colour.
+_MEMORY_COLOURS = {
+    "parameters": "#0072b2",
+    "gradients": "#e69f00",
+    "master": "#56b4e9",
+    "moments": "#009e73",
+    "optimizer states": "#009e73",
+    "casts": "#a6cee3",
+    "whole unit": "#8c6d31",
+    "buffers": "#8c6d31",
+    "activations": "#d55e00",
+    "recomputed layer": "#f2a98a",
+    "logits and loss": "#cc79a7",
+}
+
+
+def series(names: Sequence[str]) -> dict[str, Series]:
+    """A look for each curve by name: no two alike before all looks are taken."""
+    taken = [_SERIES_OF[name] for name in names if name in _SERIES_OF]
+    free = [look for look in (*_OTHER_SERIES, *_SERIES_OF.values()) if look not in taken]
+    free = free or list(_OTHER_SERIES)
+    others = [name for name in names if name not in _SERIES_OF]
+    chosen = {name: free[number % len(free)] for number, name in enumerate(others)}
+    return {name: _SERIES_OF.get(name) or chosen[name] for name in names}
+
+
 def kind_family(kind: str) -> KindFamily:
     """The family of an operation's kind; a kind not known here gets one of its own, in grey."""
     return _FAMILY_OF.get(kind, KindFamily(kind, "#777777", (kind,)))
+
+
+def memory_colour(kind: str) -> str:
+    """The colour of a kind of memory; grey for what is of none."""
+    return _MEMORY_COLOURS.get(kind, "#b8b8b8")
 
 
 def region_colours(names: Sequence[str]) -> dict[str, str]:
@@ -97,6 +161,15 @@ def paler(colour: str, amount: float = 0.6) -> str:
     hue, lightness, saturation = colorsys.rgb_to_hls(*channels)
     pale = colorsys.hls_to_rgb(hue, lightness + (1 - lightness) * amount, saturation)
     return "#" + "".join(f"{round(255 * channel):02x}" for channel in pale)
+
+
+def tint(colour: str, amount: float) -> str:
+    """`colour` ("#rrggbb") mixed with white, of which `amount` is the share.
+
+    For shades that stand for amounts: with `paler` a middle one is more vivid than the strongest.
+    """
+    channels = [int(colour[i : i + 2], 16) for i in (1, 3, 5)]
+    return "#" + "".join(f"{round(each + (255 - each) * amount):02x}" for each in channels)
 
 
 class TimeUnit(NamedTuple):

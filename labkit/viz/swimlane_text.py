@@ -36,7 +36,10 @@ def legend_rows(
     present = {style.kind_family(operation.kind) for operation in operations}
     ordered = [family for family in style.KIND_FAMILIES if family in present]
     ordered += sorted(present - set(ordered))
-    communicating: list[Artist] = [Patch(facecolor=f.colour, label=f.label) for f in ordered]
+    kinds = {operation.kind for operation in operations}
+    communicating: list[Artist] = [
+        Patch(facecolor=family.colour, label=family.label_of(kinds)) for family in ordered
+    ]
     if has_arrows:
         communicating.append(
             Line2D([], [], color=style.INK, marker=">", ms=4, lw=0.9, label="message")
