@@ -4,12 +4,16 @@ Answers leave it as Python literals, so that nothing of the learner's runs in th
 is worked out by running something instead of thinking is refused.
 """
 
+import inspect
 import math
 import os
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import astuple, dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from labkit.comm import Group
@@ -40,6 +44,14 @@ _NOT_THE_LEARNERS = (os.path.dirname(os.__file__) + os.sep, _LABKIT + os.sep, "<
 class RanSomething(BrokenRule):
     """Code that should answer started a process, or tried to reach one."""
 
+    name = "runs something instead of answering"
+
+
+class LookedItUp(BrokenRule):
+    """Code that should answer called what has the answer."""
+
+    name = "calls the answer itself"
+
 
 @dataclass(frozen=True)
 class Questions:
@@ -49,6 +61,8 @@ class Questions:
     calls: tuple[tuple[str, tuple[Any, ...]], ...]
     """(name of the function, its arguments), in order."""
     folder: str
+    answers_are_in: tuple[str, ...] = ()
+    """Packages and modules of labkit that must not be called."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +73,8 @@ class Answer:
     """The returned value as a literal; empty where it was no plain data, or nothing came back."""
     type: str
     """The type of what came back."""
+    rule: str = ""
+    """The name of what it did where that is not allowed; empty where it did nothing of the kind."""
     rule_message: str = ""
     """Why it was refused; empty where it was not."""
     rule_site: tuple[str, int, str, str] | None = None
@@ -66,20 +82,21 @@ class Answer:
 
 def answer(world: Group, questions: Questions) -> None:
     """Run in a process of its own: each call, one after the other. Raises what the code raises."""
-    broken: list[RanSomething] = []
+    broken: list[RanSomething | LookedItUp] = []
     for index, (name, arguments) in enumerate(questions.calls):
         function = questions.code.load(name, len(arguments))
         if index == 0:
             _watch(broken)
         try:
-            value = function(*arguments)
+            with _closed_book(questions.answers_are_in, broken):
+                value = function(*arguments)
             text = _literal(value)
             told = Answer(text, type(value).__name__)
         except BaseException:
             if not broken:
                 raise
         if broken:
-            told = Answer("", "", str(broken[0]), astuple(broken[0].site))
+            told = Answer("", "", broken[0].name, str(broken[0]), astuple(broken[0].site))
         _leave(Path(questions.folder, f"answer-{index}"), told)
         if broken:
             raise broken[0]
@@ -99,7 +116,7 @@ def _leave(path: Path, told: Answer) -> None:
     os.replace(path.with_suffix(".part"), path)
 
 
-def _watch(broken: list[RanSomething]) -> None:
+def _watch(broken: list[RanSomething | LookedItUp]) -> None:
     """From now on, until this process ends."""
 
     def refuse(event: str, arguments: Sequence[Any]) -> None:
@@ -113,6 +130,36 @@ def _watch(broken: list[RanSomething]) -> None:
             raise broken[-1]
 
     sys.addaudithook(refuse)
+
+
+@contextmanager
+def _closed_book(
+    packages: Sequence[str], broken: list[RanSomething | LookedItUp]
+) -> Iterator[None]:
+    """In this block, a call of a function of labkit's `packages`, or modules, raises LookedItUp."""
+    if not packages:
+        yield
+        return
+    paths = [os.path.join(_LABKIT, package) for package in packages]
+    closed = tuple(path + end for path in paths for end in (os.sep, ".py"))
+
+    def refuse(frame: FrameType, event: str, argument: Any) -> None:
+        code = frame.f_code
+        # The bodies of modules and classes run when they are imported: that gives no answer away.
+        is_function = code.co_flags & inspect.CO_OPTIMIZED
+        if event != "call" or not is_function or not code.co_filename.startswith(closed):
+            return
+        name = f"{frame.f_globals.get('__name__', 'labkit')}.{code.co_name}"
+        broken.append(LookedItUp(f"{name} is the answer itself; work it out", _learners_line()))
+        raise broken[-1]
+
+    threading.setprofile(refuse)
+    sys.setprofile(refuse)
+    try:
+        yield
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
 
 
 def _learners_line() -> Site:

@@ -44,6 +44,8 @@ class Answers(Generic[Known]):
 
     functions: Sequence[str]
     shown_by_a_pass: str
+    answers_are_in: Sequence[str] = ()
+    """Packages of labkit whose functions must not be called: they are what is asked."""
 
     def questions(self, rng: random.Random) -> list[Question[Known]]:
         """Fresh ones. Everything random comes from `rng`."""
@@ -64,7 +66,7 @@ class Answers(Generic[Known]):
             for question in self.questions(random.Random(seed))
             if question.function not in code.unwritten
         ]
-        answers = ask(code, asked, timeout_s)
+        answers = ask(code, asked, timeout_s, self.answers_are_in)
         finding = answers if isinstance(answers, Finding) else self.judge(asked, answers)
         if finding is None and code.unwritten:
             finding = Finding(
@@ -76,12 +78,18 @@ class Answers(Generic[Known]):
 
 
 def ask(
-    code: Submission, questions: Sequence[Question[Any]], timeout_s: float
+    code: Submission,
+    questions: Sequence[Question[Any]],
+    timeout_s: float,
+    answers_are_in: Sequence[str] = (),
 ) -> list[Any] | Finding:
-    """The answers, in order; or why there is not one to each question."""
+    """The answers, in order; or why there is not one to each question.
+
+    answers_are_in: packages of labkit that the code must not call.
+    """
     calls = tuple((question.function, question.arguments) for question in questions)
     with new_exchange() as exchange:
-        job = Questions(code.code, calls, exchange.folder)
+        job = Questions(code.code, calls, exchange.folder, tuple(answers_are_in))
         failure = None
         try:
             launch(answer, 1, [(job,)], timeout=timeout_s, device="cpu", echo=False)
@@ -105,7 +113,7 @@ def _value(told: Answer, call: str) -> Any:
     if told.rule_site is not None:
         return Finding(
             Outcome.WRONG,
-            "runs something instead of answering",
+            told.rule,
             told.rule_message,
             first_seen=call,
             where=Site(*told.rule_site),
@@ -117,7 +125,8 @@ def _value(told: Answer, call: str) -> Any:
             Outcome.WRONG,
             "returns something that is no plain data",
             f"the function returns a {told.type} that is not made of dicts, lists, tuples, "
-            "strings and numbers alone",
+            "strings and finite numbers alone; float(x) makes a plain number of one of numpy's or "
+            "torch's",
             first_seen=call,
             hint=3,
         )

@@ -7,8 +7,8 @@ from labkit.grade import own_code
 from labkit.grade.harness import MARK
 from labkit.grade.outcome import Finding, Outcome
 from labkit.launch import sources
+from labkit.launch.diagnosis.waiting import blocked_in
 from labkit.launch.errors import RankError
-from labkit.launch.waiting import blocked_in
 
 
 def explain_crash(failure: RankError, label: str, who: str = "") -> Finding:

@@ -6,6 +6,7 @@ import torch
 
 from labkit.comm.operation import Site
 from labkit.grade.evidence import CaseEvidence
+from labkit.grade.exact import is_same
 from labkit.grade.outcome import Finding, Outcome
 
 _RULES = {
@@ -83,9 +84,9 @@ def result_form(
 def input_changed(evidence: CaseEvidence, hint: int = 3) -> Finding | None:
     """An argument that is not what it was."""
     for rank, record in enumerate(evidence.completed):
-        given = evidence.case.arguments[rank]
+        given = [x for x in evidence.case.arguments[rank] if isinstance(x, torch.Tensor)]
         for before, after in zip(given, record.arguments, strict=True):
-            if before.shape != after.shape or not torch.equal(before, after):
+            if not is_same(before, after):
                 return Finding(
                     Outcome.WRONG,
                     "changes its input",

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from labkit.comm.operation import Operation, Timeline
+from labkit.comm.operation import Operation, Region, Timeline
 from labkit.grade.exchange import Arguments, Exchange, Record
 from labkit.grade.harness import MARK, REGION
 from labkit.launch.errors import RunError
@@ -21,8 +21,9 @@ class Case:
     delays_s: tuple[float, ...]
     """By rank: the longest sleep before an operation."""
     altered: tuple[int, int] | None = None
-    """(rank, number): the number-th message that this rank receives is changed on its way, so that
-    the result must be another one; what it would be otherwise is then wrong."""
+    """(rank, number): the number-th message that this rank receives is changed on its way, or what
+    it passes to its number-th collective, so that the result must be another one; what it would be
+    otherwise is then wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,8 @@ class CaseEvidence:
     records: tuple[Record | None, ...]
     operations: tuple[tuple[Operation, ...], ...]
     printed: tuple[str, ...] = ()
+    regions: tuple[tuple[Region, ...], ...] = ()
+    """By rank: named spans that began during the case, that of the case itself left out."""
 
     @property
     def world_size(self) -> int:
@@ -81,6 +84,7 @@ def collect(
             tuple(exchange.get_record(index, rank) for rank in range(world_size)),
             tuple(_operations_of(index, timeline) for timeline in timelines),
             tuple(_printed_in(index, log) for log in logs),
+            tuple(_regions_of(index, timeline) for timeline in timelines),
         )
         for index, case in enumerate(cases)
     )
@@ -92,15 +96,21 @@ def collect(
 
 def _operations_of(case: int, timeline: Timeline) -> tuple[Operation, ...]:
     """What the rank posted between the beginning and the end of its region for the case."""
+    start_s, end_s = _span_of(case, timeline)
+    return tuple(each for each in timeline.operations if start_s <= each.posted_s <= end_s)
+
+
+def _regions_of(case: int, timeline: Timeline) -> tuple[Region, ...]:
+    start_s, end_s = _span_of(case, timeline)
+    return tuple(each for each in timeline.regions if start_s < each.start_s <= end_s)
+
+
+def _span_of(case: int, timeline: Timeline) -> tuple[float, float]:
+    """When the rank was in the case; an empty span where it never was."""
     for region in timeline.regions:
         if region.name == f"{REGION}{case}":
-            end_s = float("inf") if region.end_s is None else region.end_s
-            return tuple(
-                operation
-                for operation in timeline.operations
-                if region.start_s <= operation.posted_s <= end_s
-            )
-    return ()
+            return region.start_s, float("inf") if region.end_s is None else region.end_s
+    return float("inf"), float("-inf")
 
 
 def _printed_in(case: int, log: str) -> str:

@@ -22,7 +22,8 @@ import torch
 
 from labkit.grade import plain_data
 
-Arguments = tuple[torch.Tensor, ...]
+Arguments = tuple[Any, ...]
+"""Of one call: tensors, and plain numbers such as the rank of a root."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class Record:
     output_type: str
     """The type of what came back."""
     arguments: list[torch.Tensor]
-    """The arguments as they were afterwards."""
+    """The tensors among the arguments, as they were afterwards."""
     shares_memory: bool
     """Whether the output lies in the memory of an argument."""
     raised: str

@@ -5,14 +5,19 @@ functional collectives, batched messages, pickled objects - becomes an operator 
 c10d or _c10d_functional, and a dispatch mode sees every operator of its thread. So one gate
 stands for all of them, and calls that were imported long before grading are caught as well.
 
-Not caught: threads that the learner's code starts, and what does not go through torch at all
-(files, sockets of its own). The judge compares journals with each other, and with what the kernel
-counted on the sockets (ledger.py).
+A thread that the learner's code starts through `threading` has a gate of its own from its first
+call on: code may use threads, and may not communicate in them either.
+
+Not caught: what does not go through torch at all (files, sockets of its own), and threads that are
+not `threading`'s. The judge compares journals with each other, and with what the kernel counted on
+the sockets (ledger.py).
 """
 
+import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Self
 
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -22,7 +27,7 @@ from labkit.grade.rules import BrokenRule, ForbiddenOperation, learner_site
 class Gate(TorchDispatchMode):
     """Inside `with gate:`, communication outside `with gate.opened():` is a ForbiddenOperation.
 
-    `broken` keeps what was raised, for code that catches every exception.
+    `broken` keeps what was raised, for code that catches every exception, and for threads.
     Costs about 4 microseconds per operator of torch.
     """
 
@@ -30,17 +35,39 @@ class Gate(TorchDispatchMode):
         """`allowed`: the operations that the message recommends instead."""
         super().__init__()
         self._allowed = allowed
-        self._is_open = False
+        # Of each thread: one that a right answer starts must not shut the gate for another.
+        self._of_thread = threading.local()
         self.broken: list[BrokenRule] = []
+
+    def __enter__(self) -> Self:
+        """Close the gate, in this thread and in those that it starts."""
+        # Called first thing in each new thread; modes belong to a thread, and this enters one.
+        threading.setprofile(self._enter_in_thread)
+        super().__enter__()
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        """Threads that were started in between stay behind the gate."""
+        super().__exit__(*raised)
+        threading.setprofile(None)
+
+    def _enter_in_thread(self, *_: Any) -> None:
+        sys.setprofile(None)
+        _InThread(self).__enter__()  # until the thread ends
 
     @contextmanager
     def opened(self) -> Iterator[None]:
         """Let communication through for the length of this block."""
-        was_open, self._is_open = self._is_open, True
+        was_open, self._of_thread.is_open = self.is_open, True
         try:
             yield
         finally:
-            self._is_open = was_open
+            self._of_thread.is_open = was_open
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a group is communicating in this thread."""
+        return getattr(self._of_thread, "is_open", False)
 
     def refuse(self, error: BrokenRule) -> BrokenRule:
         """Remember `error`; the caller raises it."""
@@ -71,6 +98,28 @@ class Gate(TorchDispatchMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Perform `func`, unless it communicates and the gate is closed."""
-        if not self._is_open and "c10d" in func.namespace:
+        if not self.is_open and "c10d" in func.namespace:
             raise self.forbid(f"torch.distributed ({func.overloadpacket})")
         return func(*args, **(kwargs or {}))
+
+
+class _InThread(TorchDispatchMode):
+    """The part of a gate that stands in another thread."""
+
+    def __init__(self, gate: Gate) -> None:
+        super().__init__()
+        self._gate = gate
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # as Gate's
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """As Gate's."""
+        return self._gate.__torch_dispatch__(func, types, args, kwargs)

@@ -47,10 +47,22 @@ class GuardedGroup:
         def perform(*args: Any, **options: Any) -> Any:
             """As Group's, if the exercise allows it."""
             self._enter(name)
-            with self.gate.opened():
-                return getattr(self._group, name)(*args, **options)
+            if args:
+                args = (self._passed(args[0]), *args[1:])
+            elif "x" in options:
+                options["x"] = self._passed(options["x"])
+            return self._perform(name, args, options)
 
         return perform
+
+    def _perform(self, name: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        """The collective itself."""
+        with self.gate.opened():
+            return getattr(self._group, name)(*args, **options)
+
+    def _passed(self, x: Any) -> Any:
+        """What a collective gets for the learner's x: here, x itself."""
+        return x
 
     def _enter(self, operation: str) -> None:
         """Raise unless the operation may begin; then be as late as the case wants it."""

@@ -2,14 +2,14 @@
 
 import dataclasses
 
-from labkit.comm.operation import Operation
+from labkit.comm.operation import Operation, Site
 from labkit.grade import own_code
 from labkit.grade.evidence import Attempt, CaseEvidence
 from labkit.grade.mismatch import not_all_call
 from labkit.grade.outcome import Finding, Outcome
 from labkit.launch import sources
+from labkit.launch.diagnosis.waiting import blocked_in
 from labkit.launch.errors import RunError
-from labkit.launch.waiting import blocked_in
 
 _ALL_SEND = (
     "a send is complete only when the other side receives, and every rank waits for its send "
@@ -24,6 +24,15 @@ _LOADING = (
     "the file does not come to its end when it is loaded: something outside of the function loops "
     "or waits"
 )
+_NOT_BEGUN = (
+    "the processes were still starting when the time was up, and nothing of yours had been called: "
+    "the machine is busy with something else. Check again, or give it longer with timeout_s"
+)
+_ENDING = (
+    "the function has returned on every rank, and the processes have not come to their end in "
+    "time: a thread of yours that goes on, or a machine that is busy with something else. Wait for "
+    "your threads, or check again"
+)
 
 
 def explain_hang(attempt: Attempt, evidence: CaseEvidence | None, failure: RunError) -> Finding:
@@ -32,42 +41,57 @@ def explain_hang(attempt: Attempt, evidence: CaseEvidence | None, failure: RunEr
     `evidence`: the case that did not end; None while the code was loading.
     """
     if evidence is None:
-        ranks = "1 rank" if attempt.world_size == 1 else f"{attempt.world_size} ranks"
-        details = own_code.of_stack(failure.stacks[0])
-        return Finding(Outcome.HUNG, "does not finish loading", _LOADING, ranks, 1, None, details)
+        return _while_loading(attempt, failure)
+    if evidence.completed:
+        details = "\n".join(own_code.of_stack(stack) for stack in failure.stacks)
+        name = "does not end after its last return"
+        return Finding(Outcome.HUNG, name, _ENDING, evidence.label, 1, None, details)
     stuck = [rank for rank in range(attempt.world_size) if not evidence.has_returned(rank)]
     waits = {rank: blocked_in(failure.timeline[rank].operations) for rank in stuck}
     blocked = {rank: operation for rank, operation in waits.items() if operation is not None}
     busy = [rank for rank in stuck if rank not in blocked]
-    kinds = {operation.kind for operation in blocked.values()}
-    everyone = len(blocked) == attempt.world_size
-    where = None
-    if busy:
-        name = "loops without communicating"
-        explanation = (
-            f"rank {busy[0]} neither returns nor communicates: it computes, sleeps or loops. "
-            "The other ranks can only wait for it"
-        )
-        where = own_code.site_in_stack(failure.stacks[busy[0]])
-    elif everyone and kinds == {"send"}:
-        name, explanation = "every rank is in send: nobody receives", _ALL_SEND
-        where = blocked[0].origin
-    elif everyone and kinds == {"recv"}:
-        name, explanation = "every rank is in recv: nobody sends", _ALL_RECEIVE
-        where = blocked[0].origin
-    elif any(operation.is_collective for operation in blocked.values()) and not everyone:
-        alone = {r: operation for r, operation in blocked.items() if operation.is_collective}
-        finding = not_all_call(evidence, alone)
-        details = _positions(blocked, busy, evidence, failure)
-        return dataclasses.replace(finding, first_seen=evidence.label, details=details)
-    else:
-        rank = _most_telling(blocked, evidence)
-        where = blocked[rank].origin
-        partner = "sends" if blocked[rank].kind == "recv" else "receives"
-        name = f"waits for a message that nobody {partner}"
-        explanation = _one_sided(rank, blocked[rank], evidence)
     details = _positions(blocked, busy, evidence, failure)
-    return Finding(Outcome.HUNG, name, explanation, evidence.label, 3, where, details)
+    alone = {rank: operation for rank, operation in blocked.items() if operation.is_collective}
+    if not busy and alone and len(blocked) < attempt.world_size:
+        finding = not_all_call(evidence, alone)
+        return dataclasses.replace(finding, first_seen=evidence.label, details=details)
+    if busy:
+        name, why, where = _busy(busy[0], failure)
+    else:
+        name, why, where = _waiting(blocked, evidence)
+    return Finding(Outcome.HUNG, name, why, evidence.label, 3, where, details)
+
+
+def _while_loading(attempt: Attempt, failure: RunError) -> Finding:
+    ranks = "1 rank" if attempt.world_size == 1 else f"{attempt.world_size} ranks"
+    where = own_code.site_in_stack(failure.stacks[0])
+    name, why = ("does not finish loading", _LOADING) if where else ("never began", _NOT_BEGUN)
+    details = own_code.of_stack(failure.stacks[0])
+    return Finding(Outcome.HUNG, name, why, ranks, 1, where, details)
+
+
+def _busy(rank: int, failure: RunError) -> tuple[str, str, Site | None]:
+    """(name, explanation, line) of a rank that is in no operation."""
+    why = (
+        f"rank {rank} neither returns nor communicates: it computes, sleeps or loops. "
+        "The other ranks can only wait for it"
+    )
+    where = own_code.site_in_stack(failure.stacks[rank])
+    return "loops without communicating", why, where
+
+
+def _waiting(blocked: dict[int, Operation], evidence: CaseEvidence) -> tuple[str, str, Site | None]:
+    """(name, explanation, line) where every rank that has not returned is in an operation."""
+    kinds = {operation.kind for operation in blocked.values()}
+    if len(blocked) == evidence.world_size:
+        if kinds == {"send"}:
+            return "every rank is in send: nobody receives", _ALL_SEND, blocked[0].origin
+        if kinds == {"recv"}:
+            return "every rank is in recv: nobody sends", _ALL_RECEIVE, blocked[0].origin
+    rank = _most_telling(blocked, evidence)
+    partner = "sends" if blocked[rank].kind == "recv" else "receives"
+    name = f"waits for a message that nobody {partner}"
+    return name, _one_sided(rank, blocked[rank], evidence), blocked[rank].origin
 
 
 def _most_telling(blocked: dict[int, Operation], evidence: CaseEvidence) -> int:
@@ -86,7 +110,7 @@ def _one_sided(rank: int, operation: Operation, evidence: CaseEvidence) -> str:
     return (
         f"rank {rank} waits in {operation.name} ({sources.place(operation.origin)}), and rank "
         f"{peer} {state} without having posted its {counterpart} rank {rank}. Count the steps of "
-        "both, and compare whom each of them names as its neighbour"
+        "both, and compare whom each of them names as its partner"
     )
 
 

@@ -20,6 +20,15 @@ REGION = "\x02case "  # regions in the journal that say which operations belong 
 MARK = "\x02case "  # lines in the output that say what was printed when
 
 
+Call = Callable[[Callable[..., Any], Arguments, WatchedGroup], object]
+"""How the code under test is called with a case's inputs, and what of it is to be judged."""
+
+
+def directly(function: Callable[..., Any], arguments: Arguments, group: WatchedGroup) -> object:
+    """With the inputs as they are, and the group; what it returns is judged."""
+    return function(*arguments, group)
+
+
 @dataclass(frozen=True)
 class Job:
     """The code under test, and how it is run. Travels to every rank."""
@@ -32,6 +41,9 @@ class Job:
     """Longest sleep before an operation, by case and rank."""
     altered: tuple[tuple[int, int] | None, ...]
     """(rank, number of the message that it receives changed), by case."""
+    call: Call = directly
+    num_arguments: int | None = None
+    """Of the code under test, the group included; None: the inputs and the group."""
 
 
 def attempt_cases(world: Group, job: Job) -> None:
@@ -42,7 +54,7 @@ def attempt_cases(world: Group, job: Job) -> None:
     group = WatchedGroup(world, gate, job.allowed)
     outputs: list[object] = []  # kept, so that no two can have the same memory by chance
     with gate:
-        function = job.code.load(job.code.functions[0], len(cases[0]) + 1)
+        function = job.code.load(job.code.functions[0], job.num_arguments or len(cases[0]) + 1)
         for index, arguments in enumerate(cases):
             rank, number = job.altered[index] or (None, None)
             group.begin_case(
@@ -52,7 +64,7 @@ def attempt_cases(world: Group, job: Job) -> None:
                 _meet(world)
             print(f"{MARK}{index}", flush=True)
             with world.region(f"{REGION}{index}"):
-                record, error = _attempt(function, arguments, group, outputs)
+                record, error = _attempt(function, arguments, group, outputs, job.call)
             job.exchange.put_record(index, world.rank, record)
             if error is not None:
                 raise error
@@ -72,6 +84,7 @@ def _attempt(
     arguments: Arguments,
     group: WatchedGroup,
     outputs: list[object],
+    call: Call,
 ) -> tuple[Record, BaseException | None]:
     """One case. Catches everything, sys.exit too: the record comes first.
 
@@ -79,7 +92,7 @@ def _attempt(
     """
     output, error = None, None
     try:
-        output = function(*arguments, group)
+        output = call(function, arguments, group)
         group.end_case()
     except BaseException as raised:
         error = raised
@@ -87,7 +100,7 @@ def _attempt(
     record = Record(
         output=_copy(output) if _is_plain_tensor(output) else None,
         output_type=type(output).__name__,
-        arguments=[argument.detach() for argument in arguments],
+        arguments=[each.detach() for each in arguments if isinstance(each, torch.Tensor)],
         shares_memory=any(
             _share_memory(part, argument) for part in _parts(output) for argument in arguments
         ),

@@ -1,7 +1,7 @@
 """Ranks that did not mean the same operation, as a finding."""
 
-from labkit.comm import disagreement
-from labkit.comm.difference import ADVICE, Aspect
+from labkit.comm.agreement import disagreement
+from labkit.comm.agreement.difference import ADVICE, Aspect
 from labkit.comm.operation import Operation
 from labkit.comm.words import named, ranks_named, verb
 from labkit.grade.evidence import CaseEvidence
@@ -12,8 +12,10 @@ from labkit.launch.errors import Mismatch
 NOT_ALL_CALL = "a collective that not every rank calls"
 _NAMES = {
     Aspect.KIND: "ranks call different operations",
+    Aspect.MEDIUM: "ranks use different mediums",
     Aspect.ROOT: "ranks name different roots",
     Aspect.REDUCE: "ranks reduce in different ways",
+    Aspect.LABEL: "ranks give different labels",
     Aspect.DTYPE: "ranks pass different dtypes",
     Aspect.SHAPE: "ranks pass different shapes",
     Aspect.SPLITS: "ranks expect different numbers of rows",

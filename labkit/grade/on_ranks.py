@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from labkit.grade.evidence import Attempt, Case, CaseEvidence, collect
 from labkit.grade.exchange import new_exchange
-from labkit.grade.harness import Job, attempt_cases
+from labkit.grade.harness import Call, Job, attempt_cases, directly
 from labkit.grade.judge import judge
 from labkit.grade.outcome import Finding, Graded
 from labkit.grade.submission import Submission
@@ -25,6 +25,10 @@ class OnRanks:
     # 3 first: with 2 ranks the left and the right neighbour are the same one, and mistakes cancel.
     world_sizes: Sequence[int] = (3, 2, 4, 1)
     """In the order in which they are tried; a check stops at the first that goes wrong."""
+    call: Call = staticmethod(directly)
+    """How the function is called, where its arguments are made on the rank, such as modules."""
+    num_arguments: int | None = None
+    """Of the function, the group included; None: a case's inputs and the group."""
     shown_by_a_pass: str
     """What has been checked, for the verdict of a pass."""
 
@@ -40,6 +44,10 @@ class OnRanks:
         """A better name for a mistake, in the light of the cases before it; or `finding`."""
         return finding
 
+    def compare(self, finding: Finding, world_size: int, passed: Sequence[int]) -> Finding:
+        """A better name for a mistake, in the light of the world sizes that `passed`; or itself."""
+        return finding
+
     def grade(self, code: Submission, seed: int, timeout_s: float) -> Graded:
         """Launch by launch, until one shows a mistake."""
         finding, tried, num_cases = None, [], 0
@@ -49,9 +57,11 @@ class OnRanks:
             num_cases += len(cases)
             finding = judge(self._attempt(code, cases, world_size, timeout_s), self)
             if finding is not None:
+                finding = self.compare(finding, world_size, tried[:-1])
                 break
         sizes = ", ".join(map(str, sorted(tried)))
-        return Graded(finding, f"{num_cases} cases on {sizes} ranks")
+        ranks = "1 rank" if sizes == "1" else f"{sizes} ranks"
+        return Graded(finding, f"{num_cases} cases on {ranks}")
 
     def _attempt(
         self, code: Submission, cases: Sequence[Case], world_size: int, timeout_s: float
@@ -66,6 +76,8 @@ class OnRanks:
                 tuple(self.allowed),
                 tuple(case.delays_s for case in cases),
                 tuple(case.altered for case in cases),
+                self.call,
+                self.num_arguments,
             )
             try:
                 ended = launch(

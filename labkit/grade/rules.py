@@ -2,6 +2,7 @@
 
 import os
 import sys
+from types import FrameType
 
 import torch
 
@@ -9,8 +10,8 @@ from labkit.comm.operation import Site
 
 _LABKIT = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _NOT_THE_LEARNERS = (_LABKIT, os.path.dirname(torch.__file__) + os.sep)
-# Inside labkit, these lie between the learner's call and the check of it.
-_IN_BETWEEN = (os.path.join(_LABKIT, "grade") + os.sep, os.path.join(_LABKIT, "comm") + os.sep)
+# Rooms of labkit that are on the stack of every rank: what runs it, checks it and communicates.
+_ALWAYS_THERE = tuple(os.path.join(_LABKIT, room) + os.sep for room in ("comm", "grade", "launch"))
 
 
 class BrokenRule(RuntimeError):
@@ -51,11 +52,15 @@ def learner_site() -> Site:
 
 
 def labkit_function_in_between() -> str | None:
-    """The function of labkit that the learner called to get here, if it is not the group's own."""
-    frame = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(_LABKIT):
-        if not frame.f_code.co_filename.startswith(_IN_BETWEEN):
-            module = frame.f_globals.get("__name__", "labkit")
-            return f"{module}.{frame.f_code.co_name}"
-        frame = frame.f_back  # type: ignore[assignment]
-    return None
+    """The function of labkit that the learner called to get here, if it is not the group's own.
+
+    On the whole stack: a group of the learner's own may stand between that function and ours.
+    """
+    called = None
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file.startswith(_LABKIT) and not file.startswith(_ALWAYS_THERE):
+            called = f"{frame.f_globals.get('__name__', 'labkit')}.{frame.f_code.co_name}"
+        frame = frame.f_back
+    return called

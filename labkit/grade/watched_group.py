@@ -5,13 +5,18 @@ Mistakes that the clock usually hides show every time:
 - a sent tensor is compared, when its send is waited for, with what it was at the isend;
 - a received tensor arrives in the learner's buffer only at wait(); until then the buffer holds
   NaN (or an odd number), so that reading it early cannot go unnoticed, nor can writing to it;
+- so does what a collective with wait=False leaves in its `out`;
 - one message can be changed on its way: whoever computes with what arrives gets another result.
+  So can what one rank passes to one of its collectives.
 """
+
+from typing import Any, cast
 
 import torch
 
 from labkit.comm import Group, Pending
 from labkit.comm.operation import Site
+from labkit.grade.exact import bytes_of
 from labkit.grade.gate import Gate
 from labkit.grade.guarded_group import GuardedGroup
 from labkit.grade.rules import (
@@ -21,39 +26,61 @@ from labkit.grade.rules import (
     WrittenWhileReceiving,
     learner_site,
 )
+from labkit.grade.tampering import change_one, spoil
 
 Tensor = torch.Tensor
-_ODD_NUMBER = 113  # fits every integer dtype
+_A_NUMBER_BYTES = 8
 
 
 class WatchedPending:
     """A Pending of a watched group."""
 
     def __init__(
-        self, group: "WatchedGroup", kind: str, pending: Pending, x: Tensor, is_altered: bool
+        self,
+        group: "WatchedGroup",
+        kind: str,
+        pending: Pending[Any],
+        x: Tensor | None,
+        is_altered: bool,
     ) -> None:
-        """`x`: the learner's tensor, which must not change before wait(); a copy of it travels."""
+        """`x`: the learner's tensor, which must not change before wait(); a copy of it travels.
+
+        None for a collective with a result of its own.
+        """
         self._group, self._kind, self._pending, self._x = group, kind, pending, x
-        self._at_post = _bytes(x).clone()
+        self._at_post = None if x is None else bytes_of(x).clone()
         self._is_altered = is_altered
         self.site: Site = learner_site()
         self.is_done = False
+        self._result: Tensor | None = None
 
     def wait(self) -> Tensor | None:
-        """Block until the operation is complete; the received tensor, or None for a send."""
+        """Block until the operation is complete; its result, or None for a send."""
         if not self.is_done:
             with self._group.gate.opened():
                 received = self._pending.wait()
             self.is_done = True
-            if not torch.equal(_bytes(self._x), self._at_post):
-                raise self._group.gate.refuse(self._changed())
-            if self._kind == "irecv":
-                self._x.detach().copy_(_altered(received) if self._is_altered else received)
-        return self._x if self._kind == "irecv" else None
+            self._group.forget(self)
+            if self._x is None:
+                self._result = received
+                return self._result
+            if not torch.equal(bytes_of(self._x), cast(Tensor, self._at_post)):
+                raise self._group.gate.refuse(self._changed(self._x.shape))
+            if self._kind != "isend":
+                self._x.detach().copy_(change_one(received) if self._is_altered else received)
+                self._result = self._x
+        return self._result
 
-    def _changed(self) -> BrokenRule:
+    def _changed(self, of_shape: torch.Size) -> BrokenRule:
         where = f"the {self._kind} at {self.site} was waited for at {learner_site()}"
-        shape = tuple(self._x.shape)
+        shape = tuple(of_shape)
+        if self._kind not in ("isend", "irecv"):
+            return WrittenWhileReceiving(
+                f"a tensor of shape {shape} changed while its {self._kind} was under way: {where}, "
+                "and something wrote to it in between. It belongs to the operation until wait(): "
+                "compute with the result, after it",
+                self.site,
+            )
         if self._kind == "irecv":
             return WrittenWhileReceiving(
                 f"a buffer of shape {shape} changed while a message was on its way into it: "
@@ -76,17 +103,23 @@ class WatchedGroup(GuardedGroup):
         """`allowed`: operations that the exercise may use."""
         super().__init__(group, gate, allowed)
         self._pendings: list[WatchedPending] = []
-        self._num_received = 0
+        self._num_received = self._num_collectives = 0
         self._altered: int | None = None
 
     def begin_case(self, delay_s: float, altered: int | None = None) -> None:
         """Forget the last case. Before each operation sleep for up to `delay_s`, at random.
 
-        altered: the number, from 1, of the received message that is to be changed on its way.
+        altered: the number, from 1, of the received message, or of the collective, that is to be
+        changed on its way. Messages of a few bytes do not count: they may say how long another is.
         """
         super().begin_case(delay_s)
         self._pendings.clear()
-        self._num_received, self._altered = 0, altered
+        self._num_received = self._num_collectives = 0
+        self._altered = altered
+
+    def forget(self, pending: WatchedPending) -> None:
+        """It is done: what it has received lives on only where the learner keeps it."""
+        self._pendings = [each for each in self._pendings if each is not pending]
 
     def end_case(self) -> None:
         """Raise NeverWaited for the first operation that nobody waited for."""
@@ -108,12 +141,11 @@ class WatchedGroup(GuardedGroup):
 
     def irecv(self, buffer: Tensor, src: int) -> WatchedPending:
         """As Group.irecv; `buffer` is spoiled until wait() fills it."""
-        is_altered = self._enter_receive("irecv")
+        is_altered = self._enter_receive("irecv", buffer)
         with self.gate.opened():
             staging = torch.empty_like(buffer) if isinstance(buffer, Tensor) else buffer
             pending = self._group.irecv(staging, src)
-        is_number = buffer.is_floating_point() or buffer.is_complex()
-        buffer.detach().fill_(float("nan") if is_number else _ODD_NUMBER)
+        spoil(buffer)
         return self._watched("irecv", pending, buffer, is_altered)
 
     def send(self, x: Tensor, dst: int) -> None:
@@ -124,30 +156,40 @@ class WatchedGroup(GuardedGroup):
 
     def recv(self, buffer: Tensor, src: int) -> Tensor:
         """As Group.recv."""
-        is_altered = self._enter_receive("recv")
+        is_altered = self._enter_receive("recv", buffer)
         with self.gate.opened():
             received = self._group.recv(buffer, src)
-        return _altered(received) if is_altered else received
+        return change_one(received) if is_altered else received
 
-    def _enter_receive(self, operation: str) -> bool:
+    def _perform(self, name: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        """As a guarded group's; `out` is spoiled until wait() fills it."""
+        out = options.get("out")
+        if options.get("wait", True) or not isinstance(out, Tensor):
+            result = super()._perform(name, args, options)
+            if not isinstance(result, Pending):
+                return result
+            return self._watched(name, result, None, is_altered=False)
+        pending = super()._perform(name, args, {**options, "out": torch.empty_like(out)})
+        spoil(out)
+        return self._watched(name, pending, out, is_altered=False)
+
+    def _passed(self, x: Any) -> Any:
+        """What a collective gets for x: another tensor, where this is the one to change."""
+        self._num_collectives += 1
+        is_altered = self._num_collectives == self._altered and isinstance(x, Tensor)
+        return change_one(x.clone()) if is_altered else x
+
+    def _enter_receive(self, operation: str, buffer: Any) -> bool:
         """As `_enter`; whether this is the message to change."""
         self._enter(operation)
+        if not isinstance(buffer, Tensor) or buffer.nbytes <= _A_NUMBER_BYTES:
+            return False
         self._num_received += 1
         return self._num_received == self._altered
 
-    def _watched(self, kind: str, pending: Pending, x: Tensor, is_altered: bool) -> WatchedPending:
+    def _watched(
+        self, kind: str, pending: Pending[Any], x: Tensor | None, is_altered: bool
+    ) -> WatchedPending:
         watched = WatchedPending(self, kind, pending, x, is_altered)
         self._pendings.append(watched)
         return watched
-
-
-def _altered(x: Tensor) -> Tensor:
-    """`x`, with one more in its first element."""
-    if x.numel():
-        x.detach()[(0,) * x.dim()] += 1
-    return x
-
-
-def _bytes(x: Tensor) -> Tensor:
-    """x's elements as bytes: NaN equals itself there, and -0.0 differs from 0.0."""
-    return x.detach().contiguous().reshape(-1).view(torch.uint8)

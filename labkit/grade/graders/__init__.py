@@ -1,10 +1,12 @@
 """What each exercise is graded on: one module per exercise, each with a GRADER.
 
-Two kinds, each a base class with the launches written out:
+Three kinds, each a base class with the launches written out:
 
     OnRanks   (on_ranks.py)  a function that runs on ranks; judged by values, journals, traffic
     Answers   (answers.py)   functions that answer questions, in one process of their own; judged
                              against real runs that they do not see
+    ByTheory  (by_theory.py) Answers of calculation: a wrong number is named after the mistake that
+                             leads to it
 """
 
 import importlib

@@ -12,8 +12,8 @@ from labkit.comm import Group
 from labkit.comm.operation import Operation, Timeline
 from labkit.grade.graders.deadlock_programs import PROGRAMS
 from labkit.launch import launch
+from labkit.launch.diagnosis.waiting import blocked_in
 from labkit.launch.errors import Deadlock
-from labkit.launch.waiting import blocked_in
 
 _AT_ONCE = 3  # ranks that wait use no time: the runs hardly disturb each other
 _TIMEOUT_S = 60.0

@@ -5,7 +5,6 @@ ring, which segment comes first, which of the n segments are the longer ones, an
 segments are sent.
 """
 
-import dataclasses
 import random
 from collections.abc import Sequence
 
@@ -14,6 +13,7 @@ from labkit.grade.evidence import Attempt, Case, CaseEvidence
 from labkit.grade.graders.ring_inputs import random_cases
 from labkit.grade.graders.ring_messages import over_budget
 from labkit.grade.graders.ring_values import not_from_messages, wrong_values
+from labkit.grade.graders.uneven_sizes import crashes_on_uneven
 from labkit.grade.on_ranks import OnRanks
 from labkit.grade.outcome import Finding
 
@@ -50,20 +50,7 @@ class RingAllReduce(OnRanks):
 
     def refine(self, finding: Finding, evidence: CaseEvidence, attempt: Attempt) -> Finding:
         """A crash that comes only where n does not divide the size."""
-        n = attempt.world_size
-        before = attempt.cases[: attempt.cases.index(evidence)]
-        is_uneven = evidence.case.arguments[0][0].numel() % n > 0
-        was_even = all(case.case.arguments[0][0].numel() % n == 0 for case in before)
-        has_crashed = finding.diagnosis.startswith(("raises ", "its process ended"))
-        if before and is_uneven and was_even and has_crashed:
-            return dataclasses.replace(
-                finding,
-                diagnosis="crashes where n does not divide the size",
-                explanation="it works where all n segments are equal, and fails where they cannot "
-                f"be. torch.tensor_split cuts any size into n segments. {finding.explanation}",
-                hint=3,
-            )
-        return finding
+        return crashes_on_uneven(finding, evidence, attempt)
 
 
 GRADER = RingAllReduce()

@@ -17,9 +17,9 @@ from labkit.grade.evidence import Case
 
 Tensor = torch.Tensor
 
-# Magnitudes whose sum over 4 ranks is exact in the dtype (bfloat16 counts to 256, uint8 to 255),
+# Magnitudes whose sum over 6 ranks is exact in the dtype (bfloat16 counts to 256, uint8 to 255),
 # but for the wide ones in no other: int32 must not pass when it is added as float32.
-_INTEGERS = {torch.int64: 2**60, torch.int32: 2**28, torch.uint8: 60}
+_INTEGERS = {torch.int64: 2**60, torch.int32: 2**28, torch.uint8: 42}
 _NUMBERS = {
     torch.float64: 2**50,
     torch.complex64: 1000,
@@ -44,7 +44,7 @@ def random_cases(world_size: int, rng: random.Random) -> list[Case]:
 
     def plain(*shape: int, dtype: torch.dtype = torch.float32) -> Callable[[], Tensor]:
         """Whole numbers of a shape, anew for each rank."""
-        return lambda: _whole_numbers(shape, dtype, rng)
+        return lambda: whole_numbers(shape, dtype, rng)
 
     def case(label: str, make: Callable[[], Tensor], delays_s: Sequence[float] = ()) -> Case:
         """A case of one tensor per rank; `label` may name its numel, dtype and shape."""
@@ -105,7 +105,8 @@ def holds_whole_numbers(x: Tensor) -> bool:
     return not real.is_floating_point() or torch.equal(real, real.round())
 
 
-def _whole_numbers(shape: Sequence[int], dtype: torch.dtype, rng: random.Random) -> Tensor:
+def whole_numbers(shape: Sequence[int], dtype: torch.dtype, rng: random.Random) -> Tensor:
+    """Random whole numbers of a shape, whose sum over 6 ranks is exact in the dtype."""
     largest = _LARGEST[dtype]
     smallest = 0 if dtype == torch.uint8 else -largest
     numbers = [rng.randint(smallest, largest) for _ in range(2 * math.prod(shape))]

@@ -12,9 +12,9 @@ from labkit.grade.exchange import new_exchange
 from labkit.grade.graders.straggler_jobs import LATEST_PAUSE_S, STORIES, Plan
 from labkit.grade.graders.straggler_photo import PHOTO, photographed, read_photo
 from labkit.launch import launch
+from labkit.launch.diagnosis.waiting import View, circle, waits
 from labkit.launch.errors import RunError
-from labkit.launch.stage import Stage
-from labkit.launch.waiting import View, circle, waits
+from labkit.launch.ranks.stage import Stage
 
 STRAGGLER, DEADLOCK = "straggler", "deadlock"
 _STRAGGLERS = ("compute", "input", "pair", "ahead")
@@ -85,7 +85,8 @@ def run_all(plans: Sequence[Plan]) -> list[Case]:
     try:
         return list(pool.map(run_plan, plans))
     finally:
-        pool.shutdown(cancel_futures=True)  # on Stop: none but those under way
+        # On Stop: those under way end by themselves, a second later, and nobody waits for them.
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def run_plan(plan: Plan) -> Case:
@@ -119,6 +120,7 @@ def _run_once(plan: Plan, after_s: float) -> Case | None:
                 timeout=_TIMEOUT_S,
                 device="cpu",
                 echo=False,
+                ends_deadlocks=False,  # a late photo of one would find nobody there
             )
         except RunError as error:  # the end of the job is that its ranks leave
             timelines = error.timeline

@@ -1,0 +1,107 @@
+"""What gradients of ZeRO-2 take at the peak of memory, and what they send."""
+
+from collections.abc import Sequence
+
+from labkit.grade.evidence import CaseEvidence
+from labkit.grade.graders.shard_wire import ring_bytes
+from labkit.grade.graders.zero2_inputs import Given, budget_bytes
+from labkit.grade.graders.zero2_watch import Seen, arrivals
+from labkit.grade.outcome import Finding, Outcome
+
+_ITEMSIZE = 8
+# Of a bucket: activations of all layers, of a single example, and what an addition makes.
+_ROOM = 0.5
+
+
+def more_memory(evidence: CaseEvidence, given: Given, seen: Sequence[Seen]) -> Finding | None:
+    """More at the peak than segments and two buckets."""
+    if evidence.world_size == 1:
+        return None
+    bucket_bytes = max(given.segment_numels) * evidence.world_size * _ITEMSIZE
+    budget = budget_bytes(given.bucket_numels, evidence.world_size)
+    for rank, each in enumerate(seen):
+        if each.peak_bytes > budget + _ROOM * bucket_bytes:
+            name, why = _why(evidence, given, each, rank, bucket_bytes)
+            return Finding(
+                Outcome.OVER_BUDGET,
+                name,
+                f"the values are right, and at the peak rank {rank} has {each.peak_bytes:,} bytes: "
+                f"two buckets and the segments are {budget:,}, and all gradients "
+                f"{sum(given.bucket_numels) * _ITEMSIZE:,}. {why}",
+                first_seen=evidence.label,
+                hint=1,
+            )
+    return None
+
+
+def _why(
+    evidence: CaseEvidence, given: Given, seen: Seen, rank: int, bucket_bytes: int
+) -> tuple[str, str]:
+    operations, per_pass = evidence.operations[rank], len(given.parameters)
+    came = arrivals(evidence, rank)
+    if len(came) < per_pass * given.num_microbatches:
+        return (
+            "gets all gradients at once",
+            "Not every gradient has come to its parameter in a backward pass; where they come "
+            "together, as torch.autograd.grad returns them, all of them are in memory",
+        )
+    if given.num_microbatches > 1 and operations[0].posted_s > came[per_pass].start_s:
+        return (
+            "adds up microbatches before it reduces",
+            "Gradients of several microbatches were added up on each rank, as ZeRO-1 does, and for "
+            "that all of them must be there: each microbatch is reduced on its own",
+        )
+    if operations[0].posted_s > came[per_pass - 1].start_s:
+        return (
+            "reduces only when backward is through",
+            "The first collective begins after the last gradient is there, so all of them are in "
+            "memory: reduce a bucket in the hook of the gradient that completes it",
+        )
+    if seen.most_gradient_bytes > 2 * bucket_bytes:
+        return (
+            "keeps gradients that are reduced already",
+            f"The parameters' .grad have {seen.most_gradient_bytes:,} bytes together at one "
+            "moment: what is in the flat tensor is still there a second time. Set .grad to None",
+        )
+    if seen.segment_storage_bytes > 1.5 * sum(given.segment_numels) * _ITEMSIZE:
+        return (
+            "keeps whole buckets for their segments",
+            f"The segments that are returned lie in {seen.segment_storage_bytes:,} bytes: a view "
+            "keeps all of the tensor that it is a view of. Copy the segment, and let the rest go",
+        )
+    return (
+        "keeps more than two buckets",
+        "A bucket is there twice while it moves into the tensor in which it travels, and then not "
+        "at all: nothing but its segment stays, neither in a list nor in a name that lives on",
+    )
+
+
+def more_traffic(evidence: CaseEvidence, given: Given) -> Finding | None:
+    """More than a reduce-scatter of each bucket for each microbatch."""
+    n = evidence.world_size
+    budget = given.num_microbatches * (n - 1) * sum(given.segment_numels) * _ITEMSIZE
+    for rank, operations in enumerate(evidence.operations):
+        sent_bytes = ring_bytes(operations, n)
+        if sent_bytes <= budget:
+            continue
+        reduced = next((each for each in operations if each.kind == "all_reduce"), None)
+        name, why = (
+            "sends more than the gradients",
+            "each bucket travels once for each microbatch, with no more zeros than it takes",
+        )
+        if reduced is not None:
+            name, why = (
+                "all-reduces the buckets",
+                "an all_reduce gives all means to all ranks, each of which drops all but an nth: "
+                "a reduce_scatter is the half of it that is needed",
+            )
+        return Finding(
+            Outcome.OVER_BUDGET,
+            name,
+            f"on a ring rank {rank} sends {sent_bytes:,} bytes, and (n-1) k numbers for each "
+            f"bucket and microbatch are {budget:,}: {why}",
+            first_seen=evidence.label,
+            hint=1,
+            where=(reduced or operations[-1]).origin,
+        )
+    return None

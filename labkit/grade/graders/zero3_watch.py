@@ -1,0 +1,172 @@
+"""Units that write down their use: in which order, and whose weights are in memory meanwhile."""
+
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from labkit.grade.evidence import CaseEvidence
+from labkit.grade.graders.live_storages import LiveStorages
+from labkit.grade.graders.zero3_inputs import loss_gradient, unit_backward, unit_forward
+from labkit.grade.watched_group import WatchedGroup
+
+FORWARD, BACKWARD = 0, 1
+USE = "\x02use"
+"""A region that begins when a unit is used."""
+
+OTHER_WEIGHTS = "passes other weights than the unit's own"
+OTHER_INPUT = "gives backward another x than forward"
+OTHER_OUTPUT = "gives backward another unit's gradient"
+BEFORE_FORWARD = "goes backward before forward"
+REFUSALS = (OTHER_WEIGHTS, OTHER_INPUT, OTHER_OUTPUT, BEFORE_FORWARD)
+"""With these an error of a unit begins."""
+
+Storages = list[weakref.ref[torch.UntypedStorage]]
+
+
+@dataclass(frozen=True)
+class Use:
+    """One call of a unit's forward or backward, as the rank tells it."""
+
+    kind: int
+    unit: int
+    num_weights: int
+    """Weights of units in memory: these, and of earlier uses what has not been released."""
+    num_gradients: int
+    """Whole gradients that earlier uses have returned, and that are still there."""
+    is_own_input: bool
+    """Of backward: whether x is what forward got."""
+    live_bytes: int
+    """Of all storages that were made since the call began."""
+    begun_s: float
+    """On the clock of the journal."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a rank tells of a case."""
+
+    uses: list[Use]
+    have_shards_changed: bool
+    gradients: list[Tensor]
+    """What was returned; empty where that is no list of tensors."""
+
+
+class WatchedUnit:
+    """A unit, as the code under test gets it."""
+
+    def __init__(self, index: int, shard: Tensor, numel: int, diary: "Diary") -> None:
+        self.shard, self.numel = shard, numel
+        self._index, self._diary = index, diary
+        self._input: int | None = None
+        self._shapes: tuple[torch.Size, torch.Size] | None = None
+
+    def forward(self, weights: Tensor, x: Tensor) -> Tensor:
+        """Its output."""
+        self._require_whole(weights)
+        self._diary.note(FORWARD, self._index, weights)
+        self._input = _fingerprint(x)
+        y = unit_forward(weights, x)
+        self._shapes = x.shape, y.shape
+        return y
+
+    def backward(self, weights: Tensor, x: Tensor, y_gradient: Tensor) -> tuple[Tensor, Tensor]:
+        """The gradients of its input and of its weights."""
+        self._require_whole(weights)
+        self._require_shapes(x, y_gradient)
+        is_own = _fingerprint(x) == self._input
+        self._diary.note(BACKWARD, self._index, weights, is_own)
+        found = unit_backward(weights, x, y_gradient)
+        self._diary.gradients.append(weakref.ref(found[1].untyped_storage()))
+        return found
+
+    def _require_whole(self, weights: Tensor) -> None:
+        if weights.shape != (self.numel,):
+            raise ValueError(
+                f"{OTHER_WEIGHTS}: unit {self._index} has {self.numel} parameters, and gets a "
+                f"tensor of shape {tuple(weights.shape)}; it takes all of them, (numel,)"
+            )
+
+    def _require_shapes(self, x: Tensor, y_gradient: Tensor) -> None:
+        if self._shapes is None:
+            raise ValueError(f"{BEFORE_FORWARD}: unit {self._index} has not been forward yet")
+        x_shape, y_shape = self._shapes
+        if x.shape != x_shape:
+            raise ValueError(
+                f"{OTHER_INPUT}: unit {self._index}'s forward got x of shape {tuple(x_shape)}, and "
+                f"backward gets {tuple(x.shape)}; it takes the unit's input"
+            )
+        if y_gradient.shape != y_shape:
+            raise ValueError(
+                f"{OTHER_OUTPUT}: unit {self._index}'s output has shape {tuple(y_shape)}, and its "
+                f"gradient {tuple(y_gradient.shape)}; it comes from the unit behind"
+            )
+
+
+class Diary:
+    """Uses of units, and what of them is still in memory."""
+
+    def __init__(self, group: WatchedGroup, live: LiveStorages) -> None:
+        self._group, self._live = group, live
+        self._weights: Storages = []
+        self.gradients: Storages = []
+        self.uses: list[tuple[int, ...]] = []
+
+    def note(self, kind: int, unit: int, weights: Tensor, is_own: bool = True) -> None:
+        """One use begins."""
+        with self._group.region(USE):
+            live_bytes = self._live.nbytes  # what only circles hold, is gone by now
+            mine = weights.untyped_storage()
+            others = {storage._cdata for storage in _alive(self._weights)} - {mine._cdata}
+            num_gradients = len({storage._cdata for storage in _alive(self.gradients)})
+            self._weights.append(weakref.ref(mine))
+            row = (kind, unit, len(others) + 1, num_gradients, is_own, live_bytes)
+            self.uses.append(row)
+
+
+def watched(
+    function: Callable[..., Any], arguments: tuple[Any, ...], group: WatchedGroup
+) -> list[Tensor]:
+    """Run on a rank: the call; uses, whether shards have changed, then what was returned."""
+    shards, numels, x, target = arguments
+    live = LiveStorages([x, target], group.gate)
+    diary = Diary(group, live)
+    pairs = enumerate(zip(shards, numels, strict=True))
+    units = [WatchedUnit(i, shard.clone(), numel, diary) for i, (shard, numel) in pairs]
+    own = [unit.shard for unit in units]
+    with live:
+        returned = function(units, x, lambda y: loss_gradient(y, target), group)
+    has_changed = not all(torch.equal(a, b) for a, b in zip(own, shards, strict=True))
+    is_list = isinstance(returned, list | tuple) and all(isinstance(g, Tensor) for g in returned)
+    uses = torch.tensor(diary.uses, dtype=torch.int64).view(-1, 6)
+    return [uses, torch.tensor([has_changed]), *(returned if is_list else ())]
+
+
+def seen_on(evidence: CaseEvidence) -> list[Seen]:
+    """By rank, what `watched` has told, in the driver."""
+    seen = []
+    for record, regions in zip(evidence.completed, evidence.regions, strict=True):
+        began_s = [each.start_s for each in regions if each.name == USE]
+        rows: Sequence[Sequence[int]] = record.outputs[0].tolist()
+        uses = [
+            Use(kind, unit, num_weights, num_gradients, bool(is_own), live_bytes, when)
+            for (kind, unit, num_weights, num_gradients, is_own, live_bytes), when in zip(
+                rows, began_s, strict=True
+            )
+        ]
+        seen.append(Seen(uses, bool(record.outputs[1]), record.outputs[2:]))
+    return seen
+
+
+def _fingerprint(x: Tensor) -> int:
+    """Of its values; it takes no memory that would be counted."""
+    return hash(tuple(x.detach().flatten().tolist()))
+
+
+def _alive(storages: Storages) -> list[torch.UntypedStorage]:
+    found = (ref() for ref in storages)
+    # FSDP itself releases by making a storage empty.
+    return [storage for storage in found if storage is not None and storage.nbytes()]

@@ -1,0 +1,21 @@
+"""Mutant: two float32 moments, whatever the optimizer.
+
+outcome: "wrong"
+diagnosis: "takes every optimizer for Adam"
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def bytes_per_parameter(recipe: Mapping[str, Any]) -> int:
+    return sum(sharded_from(recipe).values())
+
+
+def sharded_from(recipe: Mapping[str, Any]) -> dict[int, int]:
+    itemsize = {"float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1, "int8": 1, None: 0}
+    return {
+        1: itemsize[recipe["master"]] + 4 + 4,
+        2: itemsize[recipe["gradients"]],
+        3: itemsize[recipe["parameters"]],
+    }

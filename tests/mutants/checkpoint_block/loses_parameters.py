@@ -1,0 +1,27 @@
+"""Mutant: only x gets a gradient.
+
+outcome: "wrong"
+diagnosis: "the gradients of the parameters are lost"
+"""
+
+import torch
+
+
+class Checkpoint(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, block, x):
+        ctx.block, ctx.rng_state = block, torch.get_rng_state()
+        ctx.save_for_backward(x)
+        return block(x)
+
+    @staticmethod
+    def backward(ctx, output_gradient):
+        x = ctx.saved_tensors[0].detach().requires_grad_()
+        with torch.random.fork_rng(devices=[]), torch.enable_grad():
+            torch.set_rng_state(ctx.rng_state)
+            y = ctx.block(x)
+        return None, *torch.autograd.grad(y, x, output_gradient)
+
+
+def checkpointed(block, x):
+    return Checkpoint.apply(block, x)

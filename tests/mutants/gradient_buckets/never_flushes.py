@@ -1,0 +1,28 @@
+"""Mutant: what is left at the end is lost.
+
+outcome: "wrong"
+diagnosis: "the last bucket is never flushed"
+"""
+
+import torch
+
+
+def gradient_buckets(numels, itemsize, bucket_bytes):
+    buckets, current, filled = [], [], 0
+    for index in reversed(range(len(numels))):
+        nbytes = numels[index] * itemsize
+        if current and filled + nbytes > bucket_bytes:
+            buckets.append(current)
+            current, filled = [], 0
+        current.append(index)
+        filled += nbytes
+    return buckets
+
+
+def reduce_buckets(gradients, bucket_bytes, group):
+    numels = [gradient.numel() for gradient in gradients]
+    for bucket in gradient_buckets(numels, gradients[0].element_size(), bucket_bytes):
+        flat = torch.cat([gradients[index].flatten() for index in bucket])
+        group.all_reduce(flat, op="mean", out=flat)
+        for index, part in zip(bucket, flat.split([numels[index] for index in bucket])):
+            gradients[index].copy_(part.view_as(gradients[index]))

@@ -1,0 +1,24 @@
+"""Mutant: the batch is what one rank sees.
+
+outcome: "wrong"
+diagnosis: "forgets the other ranks"
+"""
+
+
+def global_batch(setup):
+    return setup["per_rank"] * setup["num_accumulated"]
+
+
+def learning_rate(step, setup):
+    rate = setup["base_rate"] * global_batch(setup) / setup["base_batch"]
+    if step >= setup["warmup_steps"]:
+        return rate
+    return setup["start"] + (rate - setup["start"]) * step / setup["warmup_steps"]
+
+
+def steps_per_epoch(num_samples, setup):
+    return -(-num_samples // global_batch(setup))
+
+
+def total_steps(base_steps, setup):
+    return steps_per_epoch(base_steps * setup["base_batch"], setup)

@@ -1,0 +1,39 @@
+"""Mutant: skips by what all see, and halves by what it sees.
+
+outcome: "wrong"
+diagnosis: "ranks skip together and halve apart"
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from labkit.comm import Group
+
+
+def scaled_step(
+    scaler: dict[str, Any],
+    gradients: Sequence[torch.Tensor],
+    update: Callable[[list[torch.Tensor]], object],
+    group: Group,
+) -> bool:
+    is_fine = all(bool(gradient.isfinite().all()) for gradient in gradients)
+    mine = is_fine
+    is_fine = bool(group.all_reduce(torch.tensor([float(is_fine)]), op="min"))
+    if not is_fine:
+        if mine:
+            scaler["num_good_steps"] += 1
+            if scaler["num_good_steps"] == scaler["growth_interval"]:
+                scaler["scale"] *= 2
+                scaler["num_good_steps"] = 0
+        else:
+            scaler["scale"] /= 2
+            scaler["num_good_steps"] = 0
+        return False
+    update([gradient.float() / scaler["scale"] for gradient in gradients])
+    scaler["num_good_steps"] += 1
+    if scaler["num_good_steps"] == scaler["growth_interval"]:
+        scaler["scale"] *= 2
+        scaler["num_good_steps"] = 0
+    return True

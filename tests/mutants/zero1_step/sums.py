@@ -1,0 +1,16 @@
+"""Mutant: no mean.
+
+outcome: "wrong"
+diagnosis: "sums instead of averaging"
+"""
+
+import torch
+from torch.nn.functional import pad
+
+
+def zero1_step(parameters, gradients, optimizer, group):
+    padding = (0, -parameters.numel() % group.size)
+    gradient = group.reduce_scatter(pad(gradients, padding))
+    segment = pad(parameters, padding).tensor_split(group.size)[group.rank]
+    optimizer.step(segment, gradient)
+    parameters.copy_(group.all_gather(segment)[: parameters.numel()])
