@@ -1,5 +1,11 @@
 """What all tests share: whose code `tests/exercises` grades, a home of their own, and speed."""
 
+import itertools
+import re
+import secrets
+import shutil
+import tempfile
+import zlib
 from pathlib import Path
 
 import cloudpickle
@@ -17,10 +23,58 @@ def pytest_addoption(parser):
     )
 
 
+def pytest_configure(config):
+    if hasattr(config, "workerinput"):
+        # One of several processes at once. Their folders get long names, and the paths of sockets,
+        # which may not be longer than 100 letters, have no room left.
+        config.option.basetemp = tempfile.mkdtemp(prefix="t")
+
+
+def pytest_unconfigure(config):
+    if hasattr(config, "workerinput"):
+        shutil.rmtree(config.option.basetemp, ignore_errors=True)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """A file's tests share launches, so they stay together; mutants, which are many, do not."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFileOrExercise(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            file, _, test = nodeid.partition("::")
+            mutant = re.search(r"\[(\w+)/\w+\]$", test)
+            return f"{file} of {mutant[1]}" if mutant else file
+
+    return ByFileOrExercise(config, log)
+
+
+def pytest_collection_modifyitems(items):
+    # Never a verdict, a value or a count: those are right at once, on the busiest machine.
+    for item in items:
+        if item.get_closest_marker("clock"):
+            item.add_marker(pytest.mark.flaky(reruns=2))
+
+
 def pytest_collection_finish(session):
     # By value: ranks need not import pytest and the test module, which takes them a second.
     for module in {item.module for item in session.items if getattr(item, "module", None)}:
         cloudpickle.register_pickle_by_value(module)
+
+
+@pytest.fixture(autouse=True)
+def _inputs_of_graders_are_those_of_the_last_run(request):
+    """A learner gets new ones each time. Here a failure must be there tomorrow, too."""
+    draws = itertools.count()
+
+    def drawn(below):
+        return zlib.crc32(f"{request.node.name} {next(draws)}".encode()) % below
+
+    # Its own patch: the fixture `monkeypatch`, were it asked for here, would be set up before a
+    # module's own fixtures, and so undo what a test changed only after they have looked.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(secrets, "randbelow", drawn)
+        yield
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -12,7 +12,10 @@ import torch
 
 from labkit import Deadlock, RankError, RunTimeout, run
 from labkit.collectives import ring_all_reduce
-from labkit.launch.stall import StallWatch
+from labkit.launch import launch
+from labkit.launch.driver.stall import StallWatch
+
+pytestmark = pytest.mark.alone
 
 
 def raise_on(world, culprit):
@@ -117,6 +120,18 @@ def test_a_folder_for_temporary_files_is_asked_for(monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
     with pytest.raises(RuntimeError, match="TMPDIR"):
         run(print, 1)
+
+
+def test_a_folder_for_temporary_files_with_too_long_a_name_is_told_with_its_cure(tmp_path):
+    folder = tmp_path / ("long" * 30)
+    folder.mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", "import labkit; labkit.run(lambda world: None, 2)"],
+        env={**os.environ, "TMPDIR": str(folder)},
+        capture_output=True,
+        text=True,
+    )
+    assert "Set TMPDIR to another, such as /tmp" in done.stderr
 
 
 HAMMERED = """
@@ -315,6 +330,16 @@ def test_only_a_rank_that_is_needed_is_missed():
 
     with pytest.raises(Deadlock, match="rank 0 waits in gather #1"):
         run(the_root_is_late, 3, timeout=20)
+
+
+def test_a_deadlock_is_left_standing_for_who_wants_to_look_at_it():
+    def receives(world):
+        world.recv(torch.empty(1), 1 - world.rank)
+
+    started_s = time.monotonic()
+    with pytest.raises(RunTimeout, match="ranks 0 and 1 wait for each other"):
+        launch(receives, 2, [()], timeout=4, ends_deadlocks=False)
+    assert time.monotonic() - started_s >= 4
 
 
 def test_a_timeout_says_where_each_rank_is():

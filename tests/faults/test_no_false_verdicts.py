@@ -10,6 +10,8 @@ import torch
 
 from labkit.launch import launch
 
+pytestmark = pytest.mark.alone
+
 NUM_RUNS = 200
 STALL_S = 0.3  # asks the doctor far more often than the default of 5 s
 

@@ -14,6 +14,8 @@ import pytest
 
 from labkit import Deadlock, RankError, RunTimeout, run
 
+pytestmark = pytest.mark.alone
+
 
 def raises(world):
     if world.rank == 1:
@@ -152,7 +154,7 @@ def test_a_killed_driver_leaves_no_rank_and_the_next_run_sweeps_its_folder(tmp_p
     driver.kill()
     driver.wait(10)
     driver.stdout.close()
-    deadline_s = time.monotonic() + 2
+    deadline_s = time.monotonic() + 10  # a fraction of a second, but on a busy machine
     while any(map(is_alive, ranks)) and time.monotonic() < deadline_s:
         time.sleep(0.02)
     assert not any(map(is_alive, ranks))

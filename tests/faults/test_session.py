@@ -13,7 +13,9 @@ import pytest
 import torch
 
 from labkit import Deadlock, Mismatch, RankError, RunTimeout, Session, viz
-from labkit.launch.session_command import GIVEN
+from labkit.launch.session.command import GIVEN
+
+pytestmark = [pytest.mark.alone, pytest.mark.clock]
 
 GOES_ON = "the session goes on, with its variables"
 HAS_ENDED = "the session has ended: the next cell starts 3 new ranks, without the variables"

@@ -12,15 +12,18 @@ import pytest
 import torch.distributed as dist
 
 from labkit import Run, RunError, run
-from labkit.comm import roll_call
-from labkit.comm.board import Notice, open_store
-from labkit.comm.environment import Environment
-from labkit.comm.job_name import name_of_job
-from labkit.launch import post_mortem, rank_record, records, saved_run
+from labkit.comm.hosts import roll_call
+from labkit.comm.hosts.board import Notice, open_store
+from labkit.comm.hosts.environment import Environment
+from labkit.comm.hosts.job_name import name_of_job
 from labkit.launch.attempt import claim, objection
-from labkit.launch.attend import UNCONFIRMED_CODE, Attendant
-from labkit.launch.door import Door, knock
-from labkit.launch.stage import Stage
+from labkit.launch.hosts import post_mortem, records
+from labkit.launch.hosts.attend import UNCONFIRMED_CODE, Attendant
+from labkit.launch.hosts.door import Door, knock
+from labkit.launch.ranks.stage import Stage
+from labkit.launch.saved import rank_record, saved_run
+
+pytestmark = [pytest.mark.alone, pytest.mark.clock]
 
 
 def environment(rank, world_size, port):

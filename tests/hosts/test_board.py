@@ -9,8 +9,8 @@ from datetime import timedelta
 import pytest
 import torch.distributed as dist
 
-from labkit.comm import board as board_module
-from labkit.comm.board import Board
+from labkit.comm.hosts import board as board_module
+from labkit.comm.hosts.board import Board
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import torch
 
 import labkit
 from labkit import Deadlock, RankError, Run
-from labkit.launch.program import read_program
+from labkit.launch.hosts.program import read_program
 
 ROOT = Path(__file__).parents[2]
 

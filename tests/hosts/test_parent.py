@@ -5,11 +5,15 @@ import sys
 
 import pytest
 
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux's own")
+pytestmark = [
+    pytest.mark.alone,
+    pytest.mark.clock,
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux's own"),
+]
 
 ORPHAN = """
 import os, sys, time
-from labkit.launch.parent import end_with_parent
+from labkit.launch.ranks.parent import end_with_parent
 own = os.getpid()
 if os.fork() == 0:
     while os.getppid() == own:  # its parent is gone before it asks

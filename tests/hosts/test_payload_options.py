@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from labkit.comm.environment import Environment
+from labkit.comm.hosts.environment import Environment
 from labkit.launch.payload.__main__ import _require, _seconds
 
 ONE_HOST = {

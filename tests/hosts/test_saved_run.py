@@ -7,8 +7,9 @@ import shutil
 import pytest
 import torch
 
-from labkit import Run, run
-from labkit.launch.stored_value import UntrustedValue
+from labkit import Link, Run, Topology, run
+from labkit.collectives import ring_all_reduce
+from labkit.launch.saved.stored_value import UntrustedValue
 
 
 class Point:
@@ -68,6 +69,24 @@ def test_what_was_saved_comes_back(original, folder):
         assert torch.equal(value.pop("total"), expected["total"])
         assert torch.equal(value.pop("parts"), expected["parts"])
         assert value == {"names": ["a", None, 1.5], "rank": rank}
+
+
+def test_links_and_how_their_pace_was_kept_come_back_too(tmp_path):
+    topology = Topology(hosts=1, ranks_per_host=2, fast=Link(1e9, 1e-3))
+    paced = run(lambda world: ring_all_reduce(torch.ones(3), world), 2, topology=topology)
+    loaded = Run.load(paced.save(tmp_path / "paced"))
+    assert loaded.topology == topology
+    assert loaded.pace == paced.pace
+    assert [pace.num_messages for pace in loaded.pace] == [2, 2]
+
+
+def test_a_run_saved_before_there_were_topologies_still_opens(original, folder):
+    for path in folder.rglob("rank-*.json"):
+        data = json.loads(path.read_text())
+        path.write_text(
+            json.dumps({k: v for k, v in data.items() if k not in ("topology", "pace")})
+        )
+    assert Run.load(folder).topology is None
 
 
 def test_a_loaded_run_can_be_drawn(folder, tmp_path):
@@ -174,6 +193,25 @@ def test_a_damaged_file_is_named(folder, file, damage, words):
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(ValueError, match=words):
         Run.load(folder)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("world_size", 10**12, "no number of ranks"),
+        ("world_size", "2", "no number of ranks"),
+        ("rank", -1, "-1 is no rank of 2"),
+        ("clock_s", "soon", "clock_s is 'soon'"),
+        ("seconds", float("nan"), "seconds is nan"),
+        ("memory", [0, None], "memory is .0, None."),
+        ("pace", {"num_messages": "2"}, "pace is .'num_messages': '2'."),
+        ("topology", {"hosts": 0, "ranks_per_host": 2, "fast": None, "slow": None}, "hosts=0"),
+    ],
+)
+def test_numbers_that_are_none_are_refused(folder, field, value, words):
+    edit(folder / "attempt-0" / "rank-1.json", **{field: value})
+    with pytest.raises(ValueError, match=f"rank-1.json cannot be read: .*{words}"):
+        Run.load(folder, partial=True)
 
 
 def test_a_folder_without_a_run_is_not_one(tmp_path):

@@ -12,6 +12,8 @@ import torch
 
 from labkit import RankError, RunError, RunTimeout, run
 
+pytestmark = [pytest.mark.alone, pytest.mark.clock]
+
 ROOT = Path(__file__).parents[2]
 SCALE = torch.tensor([2.0, 3.0])
 

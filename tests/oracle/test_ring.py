@@ -44,9 +44,20 @@ def reduce_cases(world, cases):
         segment = ring_reduce_scatter(x, world)
         gathered = ring_all_gather(segment, x.numel(), world)
         assert torch.equal(x, before), "x was changed"
+        assert_works_in_place(x.clone(), segment, gathered, world)
         ring_all_reduce(x, world, out=x)
         results.append((before, total, segment, gathered, x))
     return results
+
+
+def assert_works_in_place(x, segment, gathered, world):
+    """Nothing is allocated: the results are in x's own memory."""
+    found = ring_reduce_scatter(x, world, in_place=True)
+    assert torch.equal(found, segment)
+    assert found.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
+    whole = x.flatten()
+    assert ring_all_gather(found, x.numel(), world, out=whole) is not None
+    assert torch.equal(whole, gathered)
 
 
 def check_cases(world_size, cases):
@@ -92,6 +103,8 @@ def misused(world):
         lambda: ring_all_reduce(torch.ones(3), world, out=torch.ones(4)),
         lambda: ring_all_reduce(torch.ones(3).to(torch.float8_e4m3fn), world),
         lambda: ring_all_gather(torch.ones(9), 3, world),
+        lambda: ring_all_gather(torch.ones(2), 4, world, out=torch.ones(5)),
+        lambda: ring_all_gather(torch.ones(2), 4, world, out=torch.ones(8)[::2]),
     ):
         try:
             call()
@@ -101,8 +114,10 @@ def misused(world):
 
 
 def test_wrong_calls_are_refused():
-    boolean, out, no_sum, segment = run(misused, 2).values[0]
+    boolean, out, no_sum, segment, short, strided = run(misused, 2).values[0]
     assert "booleans have no sum" in boolean
     assert "out must be contiguous and like x, (3,)" in out
     assert "torch cannot add torch.float8_e4m3fn" in no_sum
     assert "rank 0 of 2 holds 2 of 3 elements, but its segment has 9" in segment
+    assert "out has shape (5,)" in short
+    assert "out has the stride 2; pass a contiguous tensor" in strided

@@ -9,14 +9,15 @@ import pytest
 import torch
 
 from labkit import Mismatch, run
-from labkit.comm import Disagreement, Group, Pending, call_order
-from labkit.comm.agreement import Agreement, hashed
-from labkit.comm.call_order import Said
-from labkit.comm.call_text import call_text, shortened
-from labkit.comm.neighbours import Neighbours
+from labkit.comm import Disagreement, Group, Pending
+from labkit.comm.agreement import call_order
+from labkit.comm.agreement.agreement import Agreement, hashed
+from labkit.comm.agreement.call_order import Said
+from labkit.comm.agreement.call_text import call_text, shortened
+from labkit.comm.agreement.neighbours import Neighbours
+from labkit.comm.agreement.shared_rows import ROWS_PER_FILE, SharedRows
 from labkit.comm.no_journal import NoJournal
 from labkit.comm.pending import is_marked
-from labkit.comm.shared_rows import ROWS_PER_FILE, SharedRows
 
 
 def here():

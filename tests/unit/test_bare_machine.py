@@ -28,6 +28,7 @@ def loaded_by_importing_labkit():
 def test_importing_labkit_loads_ranks_and_groups_and_none_of_the_extras():
     loaded = loaded_by_importing_labkit()
     assert {name.split(".")[1] for name in loaded if name.startswith("labkit.")} == {
+        "arguments",
         "comm",
         "launch",
     }

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import pytest
 
 from labkit.comm import Operation, Site, Timeline
-from labkit.launch.failure import _blame
-from labkit.launch.report import Raised
-from labkit.launch.stage import Stage
+from labkit.launch.diagnosis.failure import _blame
+from labkit.launch.ranks.report import Raised
+from labkit.launch.ranks.stage import Stage
 
 HERE = Site("cell.py", 1, "f")
 DONE = Operation(

@@ -14,13 +14,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from labkit.launch.checkup import check_up, gpu_list, resources, temp_folder
-from labkit.launch.checkup.finding import Level
-from labkit.launch.checkup.gpu_list import gpus
-from labkit.launch.checkup.installed import packages, versions
-from labkit.launch.checkup.temp_folder import temporary_files
-from labkit.launch.checkup.two_ranks import smoke_run
-from labkit.launch.machine import Machine
+from labkit.launch.machine.checkup import check_up, gpu_list, resources, temp_folder
+from labkit.launch.machine.checkup.finding import Level
+from labkit.launch.machine.checkup.gpu_list import gpus
+from labkit.launch.machine.checkup.installed import packages, versions
+from labkit.launch.machine.checkup.temp_folder import temporary_files
+from labkit.launch.machine.checkup.two_ranks import smoke_run
+from labkit.launch.machine.machine import Machine
 
 HEALTHY = Machine(
     num_cores=4,
@@ -272,7 +272,7 @@ def test_too_few_open_files_are_found_for_real(tmp_path):
     """In a process that really may open only 30."""
     code = (
         "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (30, 30))\n"
-        "from labkit.launch.checkup import check_up\n"
+        "from labkit.launch.machine.checkup import check_up\n"
         "for finding in check_up(): print(int(finding.level), finding.subject)\n"
     )
     done = subprocess.run(

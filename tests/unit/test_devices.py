@@ -9,7 +9,7 @@ import torch
 from labkit import run
 from labkit.comm.placement import placement
 from labkit.launch import devices
-from labkit.launch.machine import Machine
+from labkit.launch.machine.machine import Machine
 
 LAPTOP = Machine(
     num_cores=8,

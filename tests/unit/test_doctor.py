@@ -6,11 +6,11 @@ import pytest
 
 from labkit.comm import Operation, Site
 from labkit.comm.recorded import Recorded
+from labkit.launch.diagnosis.position import position_of, table
+from labkit.launch.diagnosis.stacks import Stack
+from labkit.launch.diagnosis.waiting import View, needed_by
 from labkit.launch.doctor import Fault, diagnose
-from labkit.launch.position import position_of, table
-from labkit.launch.stacks import Stack
-from labkit.launch.stage import Stage
-from labkit.launch.waiting import View, needed_by
+from labkit.launch.ranks.stage import Stage
 
 GROUP = (0, 1, 2, 3)
 

@@ -2,6 +2,7 @@
 
 import random
 import re
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -181,7 +182,10 @@ def test_what_passes_on_the_way_to_a_crash_does_not_hide_a_wrong_value(checked):
     assert verdict.diagnosis == "nothing is sent"
 
 
-def test_no_other_ranks_input_and_no_expected_value_is_within_reach(checked):
+def test_no_other_ranks_input_and_no_expected_value_is_within_reach(checked, tmp_path, monkeypatch):
+    # A folder of this check alone: other tests check beside it.
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
     verdict = checked(
         "import glob, tempfile\n"
         "found = glob.glob(tempfile.gettempdir() + '/labkit-grade-*/arguments-*')\n"

@@ -103,4 +103,5 @@ def test_what_one_more_call_gets(tmp_path, call, diagnosis):
     file.write_text(
         solution.replace("    error = x * scale", f"    {call}\n    error = x * scale", 1)
     )
-    assert check(NAME, file, workspace=WORKSPACE).diagnosis == diagnosis
+    # By its seed: how many calls that are depends on how long the inputs are.
+    assert check(NAME, file, workspace=WORKSPACE, seed=1).diagnosis == diagnosis

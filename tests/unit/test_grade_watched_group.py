@@ -1,12 +1,16 @@
 """The group and the gate that code under test meets: what they refuse, and what they reveal."""
 
 import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from threading import Thread
 
 import pytest
 import torch
 import torch.distributed as dist
 
 from labkit import Group, run
+from labkit.grade.exact import differ_in_one_element
 from labkit.grade.gate import Gate
 from labkit.grade.rules import BrokenRule
 from labkit.grade.watched_group import WatchedGroup
@@ -62,6 +66,30 @@ def test_every_way_to_the_wire_past_what_is_allowed_is_refused_and_remembered(to
     assert (kind, kept) == ("ForbiddenOperation", True), message
     assert "use group.isend, group.irecv" in message
     assert "test_grade_watched_group.py" in message, "the line that called it"
+
+
+def in_a_thread_of_each_kind(world):
+    """What became of communication past the group, in threads; and of the group's own."""
+    gate = Gate(("all_reduce",))
+    group = WatchedGroup(world, gate, ("all_reduce",))
+    allowed, past = partial(group.all_reduce, torch.ones(1)), lambda: dist.all_reduce(torch.ones(1))
+    with gate:
+        threads = [Thread(target=past), Thread(target=allowed)]
+        for thread in threads:
+            thread.start()
+            thread.join()
+        with ThreadPoolExecutor(1) as pool:
+            in_pool = [pool.submit(each).exception() for each in (past, allowed, past)]
+    after = Thread(target=past)
+    after.start()
+    after.join()
+    return [type(each).__name__ for each in in_pool], len(gate.broken)
+
+
+def test_threads_of_the_code_under_test_stand_before_a_gate_of_their_own():
+    ((in_pool, num_broken),) = run(in_a_thread_of_each_kind, 1).values
+    assert in_pool == ["ForbiddenOperation", "NoneType", "ForbiddenOperation"]
+    assert num_broken == 3, "one in a plain thread, two in a pool, and none after the gate is gone"
 
 
 def test_what_no_group_has_is_named_with_what_there_is():
@@ -127,7 +155,7 @@ def pass_three(world, altered):
     """Three messages to the neighbour, the last one blocking on both sides; what arrives."""
     group = WatchedGroup(world, Gate(("isend", "irecv", "recv")), ("isend", "irecv", "recv"))
     group.begin_case(0.0, altered if world.rank == 1 else None)
-    shapes = ((), (2, 2), (0,))
+    shapes = ((), (2, 2), (3,))
     pendings = [group.isend(torch.zeros(shape), 1 - world.rank) for shape in shapes]
     incoming = [group.irecv(torch.ones(shape), 1 - world.rank) for shape in shapes[:2]]
     arrived = [pending.wait() for pending in incoming]
@@ -140,15 +168,16 @@ def pass_three(world, altered):
 @pytest.mark.parametrize(
     ("altered", "arrives"),
     [
-        (None, [0.0, [[0.0, 0.0], [0.0, 0.0]], []]),
-        (1, [1.0, [[0.0, 0.0], [0.0, 0.0]], []]),
-        (2, [0.0, [[1.0, 0.0], [0.0, 0.0]], []]),
-        (3, [0.0, [[0.0, 0.0], [0.0, 0.0]], []]),
+        (None, [0.0, [[0.0, 0.0], [0.0, 0.0]], [0.0, 0.0, 0.0]]),
+        (1, [0.0, [[1.0, 0.0], [0.0, 0.0]], [0.0, 0.0, 0.0]]),
+        (2, [0.0, [[0.0, 0.0], [0.0, 0.0]], [1.0, 0.0, 0.0]]),
+        (3, [0.0, [[0.0, 0.0], [0.0, 0.0]], [0.0, 0.0, 0.0]]),
     ],
 )
-def test_one_message_can_be_changed_on_its_way(altered, arrives):
+def test_one_message_of_more_than_a_number_can_be_changed_on_its_way(altered, arrives):
     untouched, changed = run(pass_three, 2, args=(altered,)).values
-    assert (untouched, changed) == ([0.0, [[0.0, 0.0], [0.0, 0.0]], []], arrives)
+    assert untouched == [0.0, [[0.0, 0.0], [0.0, 0.0]], [0.0, 0.0, 0.0]]
+    assert changed == arrives
 
 
 def test_an_operation_that_nobody_waited_for_is_found():
@@ -172,3 +201,73 @@ def ping_seconds(world, delay_s):
 def test_a_rank_can_be_made_slow():
     # 40 operations sleep for 10 ms each on average; half of that is beyond chance.
     assert min(run(ping_seconds, 2, args=(0.02,)).values) > 0.2
+
+
+def collective_in_flight(world, misuse):
+    """What is in `out` before and after wait(), and the rules that were broken."""
+    gate = Gate(("all_reduce",))
+    group = WatchedGroup(world, gate, ("all_reduce",))
+    group.begin_case(0.0)
+    x = torch.full((2,), 1.0 + world.rank)
+    with gate:
+        pending = group.all_reduce(x, out=x, wait=False)
+        early = x.clone()
+        try:
+            if misuse == "writes":
+                x.fill_(7.0)
+            if misuse != "forgets":
+                pending.wait()
+            group.end_case()
+        except BrokenRule:
+            pending._pending.wait()  # or the other ranks would wait for this one
+    return early.tolist(), x.tolist(), [type(each).__name__ for each in gate.broken]
+
+
+def test_a_collective_under_way_leaves_its_sum_at_wait_and_not_before():
+    for early, after, broken in run(collective_in_flight, 2, args=("",)).values:
+        assert all(value != value for value in early), "NaN until then"
+        assert after == [3.0, 3.0] and broken == []
+
+
+@pytest.mark.parametrize(
+    ("misuse", "rule"), [("writes", "WrittenWhileReceiving"), ("forgets", "NeverWaited")]
+)
+def test_a_collective_that_is_disturbed_or_forgotten_is_refused(misuse, rule):
+    for _, _, broken in run(collective_in_flight, 2, args=(misuse,)).values:
+        assert broken == [rule]
+
+
+def test_a_collective_under_way_with_a_result_of_its_own_leaves_x_alone():
+    def program(world):
+        gate = Gate(("all_reduce",))
+        group = WatchedGroup(world, gate, ("all_reduce",))
+        group.begin_case(0.0)
+        x = torch.ones(2)
+        with gate:
+            total = group.all_reduce(x, wait=False).wait()
+            group.end_case()
+        return x.tolist(), total.tolist()
+
+    assert run(program, 2).values == [([1.0, 1.0], [2.0, 2.0])] * 2
+
+
+def changed_on_its_way(world, dtypes):
+    """By dtype: whether a message of zeros, and of a view of NaN, is another one afterwards."""
+    changed = []
+    for dtype in dtypes:
+        for value in (0.0, float("nan"), -5e37):
+            x = torch.full((4,), value).view(dtype)
+            group = WatchedGroup(world, Gate(("send", "recv")), ("send", "recv"))
+            group.begin_case(0.0, altered=1)
+            if world.rank == 0:
+                group.send(x, 1)
+            else:
+                received = group.recv(torch.empty_like(x), 0)
+                changed.append(differ_in_one_element(received, x))
+    return changed
+
+
+def test_a_message_can_be_changed_in_whichever_dtype_it_travels():
+    dtypes = (torch.float32, torch.int32, torch.uint8, torch.bool, torch.uint16, torch.bfloat16)
+    _, changed = run(changed_on_its_way, 2, args=(dtypes,)).values
+    assert changed == [True] * len(changed)

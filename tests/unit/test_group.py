@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from labkit import RankError, run
+from labkit.collectives import ring_all_reduce
 
 WORLD_SIZES = [1, 2, 3, 4]
 
@@ -322,3 +323,17 @@ def test_a_failed_pending_says_so_again():
     first, second = run(wait_twice_for_what_breaks, 2).values[0]
     assert "'object' object has no attribute 'wait'" in first
     assert "failed when it was first waited for" in second
+
+
+def test_collectives_of_the_lab_refuse_a_group_that_the_rank_is_not_in():
+    def outsider(world):
+        group = world.split(None if world.rank == 1 else 0)
+        return ring_all_reduce(torch.ones(1), group)
+
+    with pytest.raises(RankError, match="rank 1 uses size of a group that it does not belong to"):
+        run(outsider, 2)
+
+
+def test_what_is_no_group_is_refused_as_one():
+    with pytest.raises(RankError, match="group=3 is no Group"):
+        run(lambda world: ring_all_reduce(torch.ones(1), 3), 1)

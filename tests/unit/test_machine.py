@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from labkit.launch import cgroup, machine
+from labkit.launch.machine import cgroup, machine
 
 
 def tree(root, files):

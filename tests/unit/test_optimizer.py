@@ -1,5 +1,6 @@
 """SGD and AdamW against torch.optim's."""
 
+import math
 import sys
 
 import pytest
@@ -87,3 +88,51 @@ def modules_loaded_by_a_step(world, name: str) -> set[str]:
 @pytest.mark.parametrize("name", ["sgd", "adamw"])
 def test_a_step_on_a_fresh_rank_does_not_load_the_compiler(name):
     assert "torch._dynamo" not in run(modules_loaded_by_a_step, 1, args=(name,)).values[0]
+
+
+def one_parameter():
+    return [torch.ones(3, requires_grad=True)]
+
+
+NUMBERS = {
+    "learning_rate": lambda x: AdamW(one_parameter(), x),
+    "momentum": lambda x: SGD(one_parameter(), 0.1, momentum=x),
+    "betas\\[0\\]": lambda x: AdamW(one_parameter(), 0.1, betas=(x, 0.9)),
+    "betas\\[1\\]": lambda x: AdamW(one_parameter(), 0.1, betas=(0.9, x)),
+    "eps": lambda x: AdamW(one_parameter(), 0.1, eps=x),
+    "weight_decay": lambda x: AdamW(one_parameter(), 0.1, weight_decay=x),
+}
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -1, "x", True, None])
+@pytest.mark.parametrize("name", NUMBERS)
+def test_a_number_that_trains_nothing_is_refused_by_name(name, value):
+    with pytest.raises((TypeError, ValueError), match=f"^{name}={value!r}: .* (0|rate)"):
+        NUMBERS[name](value)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -1, "x", True, None])
+def test_sgd_refuses_a_rate_that_is_none(value):
+    with pytest.raises((TypeError, ValueError), match=f"^learning_rate={value!r}: .* rate of 0"):
+        SGD(one_parameter(), value)
+
+
+@pytest.mark.parametrize("betas", [0.9, (0.9,), "ab", None])
+def test_two_betas_are_asked_for(betas):
+    with pytest.raises((TypeError, ValueError), match="betas.*(two|give a) number"):
+        AdamW(one_parameter(), 0.1, betas=betas)
+
+
+@pytest.mark.parametrize("parameters", [None, 3, [], ["w"], torch.ones(2, requires_grad=True)])
+def test_parameters_are_a_list_of_leaves(parameters):
+    for optimizer in (SGD, AdamW):
+        with pytest.raises(TypeError, match=r"give an iterable of parameters, .*module.parameters"):
+            optimizer(parameters, 0.1)
+
+
+def test_a_rate_of_zero_is_the_first_step_of_a_warmup():
+    for optimizer in (SGD, AdamW):
+        (w,) = one_parameter()
+        w.grad = torch.ones(3)
+        optimizer([w], 0).step()
+        assert w.tolist() == [1, 1, 1]

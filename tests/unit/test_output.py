@@ -6,7 +6,7 @@ from multiprocessing import Pipe
 
 import pytest
 
-from labkit.launch.output import RankOutput
+from labkit.launch.ranks.output import RankOutput
 
 
 @pytest.fixture

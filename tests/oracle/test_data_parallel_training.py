@@ -1,4 +1,4 @@
-"""NaiveDDP against the serial oracle, on real ranks, with shares that differ in size.
+"""A small GPT on real ranks against the serial oracle, with shares that differ in size.
 
 How closely can it follow? The serial run in float32 leaves the one in float64 by what rounding does
 in 20 steps. Ranks add the same numbers in another order, which rounds as often and no worse: they
@@ -16,7 +16,8 @@ from torch import nn
 
 from labkit import Group, RankError, run
 from labkit.collectives import ring_all_reduce
-from labkit.data_parallel import NaiveDDP, naive
+from labkit.data_parallel import DDP, BucketedDDP, NaiveDDP, train
+from labkit.data_parallel import library_all_reduce as library
 from labkit.model import GPT, GPTConfig
 from labkit.train import TrainConfig, Trained, train_serial
 
@@ -27,6 +28,7 @@ SETTINGS = {
     "sgd": replace(SEVEN, optimizer="sgd", learning_rate=0.1),
     "adamw in float64": replace(SEVEN, dtype=torch.float64),
 }
+LADDER = {"naive": NaiveDDP, "bucketed": BucketedDDP, "overlapped": DDP}
 GUARD = 8
 
 
@@ -56,12 +58,16 @@ def tolerance(serial) -> dict[torch.dtype, float]:
     return {torch.float32: GUARD * rounding, torch.float64: GUARD * rounding * smaller_eps}
 
 
-def train_each(world: Group) -> dict[str, Trained]:
-    return {name: naive.train(world, CONFIG, settings) for name, settings in SETTINGS.items()}
+def train_each(world: Group) -> dict[tuple[str, str], Trained]:
+    return {
+        (rung, name): train(world, CONFIG, settings, None, library, strategy)
+        for rung, strategy in LADDER.items()
+        for name, settings in SETTINGS.items()
+    }
 
 
 @pytest.fixture(scope="module", params=[1, 2, 3, 4])
-def ranks(request) -> list[dict[str, Trained]]:
+def ranks(request) -> list[dict[tuple[str, str], Trained]]:
     return run(train_each, request.param).values
 
 
@@ -70,31 +76,43 @@ def test_the_tolerances_are_rounding_and_nothing_else(tolerance):
     assert 1e-16 < tolerance[torch.float64] < 1e-13
 
 
+@pytest.mark.parametrize("rung", LADDER)
 @pytest.mark.parametrize("name", SETTINGS)
-def test_twenty_steps_follow_the_serial_losses(ranks, serial, tolerance, name):
+def test_twenty_steps_follow_the_serial_losses(ranks, serial, tolerance, rung, name):
     assert len(serial[name].losses) == 20
     for trained in ranks:
-        assert distance(trained[name], serial[name]) < tolerance[SETTINGS[name].dtype]
+        assert distance(trained[rung, name], serial[name]) < tolerance[SETTINGS[name].dtype]
 
 
+@pytest.mark.parametrize("rung", LADDER)
 @pytest.mark.parametrize("name", SETTINGS)
-def test_the_parameters_end_where_the_serial_ones_do(ranks, serial, tolerance, name):
+def test_the_parameters_end_where_the_serial_ones_do(ranks, serial, tolerance, rung, name):
     for trained in ranks:
-        difference = trained[name].largest_difference(serial[name])
+        difference = trained[rung, name].largest_difference(serial[name])
         assert difference < tolerance[SETTINGS[name].dtype]
 
 
+@pytest.mark.parametrize("rung", LADDER)
 @pytest.mark.parametrize("name", SETTINGS)
-def test_the_parameters_are_the_same_bits_on_every_rank(ranks, name):
+def test_the_parameters_are_the_same_bits_on_every_rank(ranks, rung, name):
     # Not across orders of adding: the ranks apply one and the same sum.
-    assert all(trained[name].largest_difference(ranks[0][name]) == 0 for trained in ranks)
+    first = ranks[0][rung, name]
+    assert all(trained[rung, name].largest_difference(first) == 0 for trained in ranks)
+
+
+def test_a_hundred_steps_on_four_ranks_follow_the_serial_losses():
+    settings = replace(SEVEN, num_steps=100)
+    expected = train_serial(CONFIG, settings).losses
+    args = (CONFIG, settings, None, library, DDP)
+    for trained in run(train, 4, args=args).values:
+        assert trained.losses == pytest.approx(expected, rel=1e-4)
 
 
 class Summed(NaiveDDP):
     """The mean is forgotten: gradients are n times too large."""
 
-    def reduce_gradients(self, weight=None):
-        super().reduce_gradients(weight)
+    def reduce_gradients(self):
+        super().reduce_gradients()
         for parameter in self.module.parameters():
             parameter.grad *= self.group.size
 
@@ -102,20 +120,22 @@ class Summed(NaiveDDP):
 class NotReduced(NaiveDDP):
     """Every rank follows its own gradients."""
 
-    def reduce_gradients(self, weight=None):
+    def reduce_gradients(self):
         pass
 
 
 class EqualWeights(NaiveDDP):
     """A mean of means, though the shares differ in size."""
 
-    def reduce_gradients(self, weight=None):
+    def reduce_gradients(self):
+        part = (3, 2, 2)[self.group.rank] / 7
+        for parameter in self.module.parameters():
+            parameter.grad /= part * self.group.size
         super().reduce_gradients()
 
 
 def train_wrongly(world: Group, mistake: type[NaiveDDP], settings: TrainConfig) -> Trained:
-    naive.NaiveDDP = mistake  # in this rank's process, which ends with the run
-    return naive.train(world, CONFIG, settings)
+    return train(world, CONFIG, settings, None, library, mistake)
 
 
 @pytest.mark.parametrize("mistake", [Summed, NotReduced, EqualWeights])
@@ -137,22 +157,20 @@ def test_adamw_hides_a_sum_in_the_place_of_the_mean(serial):
 def test_ranks_without_a_share_take_part(tolerance):
     settings = replace(SETTINGS["sgd"], num_sequences=2, num_steps=4)
     expected = train_serial(CONFIG, settings)
-    for trained in run(naive.train, 4, args=(CONFIG, settings)).values:
+    for trained in run(train, 4, args=(CONFIG, settings, None, library, DDP)).values:
         assert distance(trained, expected) < tolerance[torch.float32]
 
 
 def test_another_all_reduce_takes_the_place_of_the_librarys(serial, tolerance):
     settings = replace(SETTINGS["sgd"], num_steps=4)
-    result = run(naive.train, 3, args=(CONFIG, settings, None, ring_all_reduce))
-    assert (
-        distance(result.values[0], Trained(serial["sgd"].losses[:4], {}))
-        < (tolerance[torch.float32])
-    )
+    result = run(train, 3, args=(CONFIG, settings, None, ring_all_reduce))
+    expected = Trained(serial["sgd"].losses[:4], {})
+    assert distance(result.values[0], expected) < tolerance[torch.float32]
     assert result.traffic[0].by_operation["all_reduce"].count == 1  # of the losses, at the end
 
 
 def test_a_step_reduces_every_parameter_once():
-    result = run(naive.train, 4, args=(CONFIG, replace(SEVEN, num_steps=3)))
+    result = run(train, 4, args=(CONFIG, replace(SEVEN, num_steps=3)))
     parameters = list(GPT(CONFIG).parameters())  # the tied head is no parameter of its own
     gradient_bytes = 3 * 4 * sum(parameter.numel() for parameter in parameters)
     losses_bytes = 3 * 8
@@ -164,7 +182,7 @@ def test_a_step_reduces_every_parameter_once():
 
 
 def test_the_timeline_names_the_phases_of_a_step():
-    result = run(naive.train, 2, args=(CONFIG, replace(SEVEN, num_steps=2)))
+    result = run(train, 2, args=(CONFIG, replace(SEVEN, num_steps=2)))
     phases = ["forward", "backward", "reduce", "optimizer"]
     for timeline in result.timeline:
         assert [region.name for region in timeline.regions] == 2 * phases
@@ -209,7 +227,7 @@ def gradients(world: Group) -> tuple[dict, dict]:
     return own, {name: model.module.get_parameter(name).grad for name in own}
 
 
-def test_without_weight_and_group_the_result_is_the_plain_mean_over_all_ranks():
+def test_without_a_group_the_result_is_the_plain_mean_over_all_ranks():
     values = run(gradients, 3).values
     for name in ("first.weight", "extra.weight"):
         mean = sum(own[name] for own, _ in values) / 3
@@ -241,15 +259,3 @@ def test_a_rank_with_another_model_is_named_before_anything_is_copied(difference
     with pytest.raises(RankError, match="rank 1 has .* differ from rank 0") as caught:
         run(build_another_model_on_rank_1, 2, args=(difference,))
     assert caught.value.rank == 1
-
-
-def reduce_with_weight(world: Group, weight: float) -> None:
-    model = NaiveDDP(nn.Linear(2, 2), world)
-    model(torch.ones(1, 2)).sum().backward()
-    model.reduce_gradients(weight)
-
-
-@pytest.mark.parametrize("weight", [3, -0.5])
-def test_a_weight_that_is_no_part_of_a_whole_is_refused(weight):
-    with pytest.raises(RankError, match=rf"weight={weight} .* pass len\(share\) / len\(batch\)"):
-        run(reduce_with_weight, 1, args=(weight,))

@@ -1,0 +1,118 @@
+"""A rank that waits for a slow link is slow: no deadlock, and Stop and the timeout reach it."""
+
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+from labkit import Deadlock, Link, RankError, RunTimeout, Session, Topology, run
+
+pytestmark = [pytest.mark.alone, pytest.mark.clock]
+
+# A message of 4 bytes takes one second and a half.
+TOPOLOGY = Topology(hosts=3, ranks_per_host=1, slow=Link(4, 0.5))
+NEVER = Topology(hosts=2, ranks_per_host=1, slow=Link(1e-3))
+
+
+def along_a_line(world):
+    """Rank 2 waits for rank 1, which waits for a slow message of a rank that is long gone."""
+    x = torch.ones(1)
+    if world.rank == 0:
+        world.isend(x, 1).wait()
+    if world.rank == 1:
+        world.recv(x, 0)
+        world.send(2 * x, 2)
+    return world.recv(x, 1).item() if world.rank == 2 else None
+
+
+def test_the_doctor_has_nothing_to_say_of_a_slow_link(capsys):
+    assert run(along_a_line, 3, topology=TOPOLOGY, stall=0.3).values[2] == 2
+    assert capsys.readouterr().out == ""
+
+
+def test_a_deadlock_on_slow_links_is_found_while_others_wait_for_theirs():
+    def crossed(world):
+        x = torch.ones(1)
+        if world.rank == 2:
+            world.recv(x, 1)
+            return
+        if world.rank == 1:
+            world.isend(x, 2)
+        world.recv(x, 1 - world.rank)
+
+    began_s = time.monotonic()
+    with pytest.raises(Deadlock, match="ranks 0 and 1 wait for each other"):
+        run(crossed, 3, topology=Topology(hosts=3, ranks_per_host=1, slow=Link(0.1)))
+    assert time.monotonic() - began_s < 10
+
+
+def test_a_rank_that_dies_after_it_has_sent_ends_the_run_at_once():
+    def dies(world):
+        pending = world.isend(torch.ones(1), 1) if world.rank == 0 else None
+        if pending is None:
+            world.recv(torch.ones(1), 0)
+        time.sleep(0.3)
+        raise ZeroDivisionError
+
+    began_s = time.monotonic()
+    with pytest.raises(RankError, match="rank 0 raised ZeroDivisionError"):
+        run(dies, 2, topology=NEVER)
+    assert time.monotonic() - began_s < 10
+
+
+def one_message(world):
+    if world.rank == 0:
+        world.send(torch.ones(1), 1)
+    else:
+        world.recv(torch.ones(1), 0)
+
+
+def test_the_timeout_ends_a_run_and_calls_the_data_under_way():
+    with pytest.raises(RunTimeout, match="its data is under way"):
+        run(one_message, 2, topology=NEVER, timeout=1.5, stall=0.3)
+
+
+# A program started in the background by a shell ignores SIGINT; these must not.
+STOPPED = """
+import os, signal, threading, time, torch, labkit
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+def one_message(world):
+    if world.rank == 0:
+        world.send(torch.ones(1), 1)
+    else:
+        world.recv(torch.ones(1), 0)
+
+link = labkit.Link(1e-3)
+labkit.run(lambda world: None, 1)
+threading.Timer(1.0, lambda: (globals().update(pressed=time.monotonic()),
+                              os.kill(os.getpid(), signal.SIGINT))).start()
+try:
+    labkit.run(one_message, 2, topology=labkit.Topology(hosts=2, ranks_per_host=1, slow=link))
+except KeyboardInterrupt as stop:
+    print("took", time.monotonic() - pressed)
+    print(stop)
+"""
+
+
+def test_stop_reaches_a_paced_wait_within_a_second():
+    done = subprocess.run(
+        [sys.executable, "-c", STOPPED], capture_output=True, text=True, timeout=60
+    )
+    first, _, rest = done.stdout.partition("\n")
+    assert float(first.split()[1]) < 1.0, done.stdout + done.stderr
+    assert "rank 1  waits in recv #1 from rank 0" in rest
+
+
+def test_a_session_calls_back_ranks_from_a_paced_wait_in_time():
+    with Session(2, topology=NEVER) as session:
+        cell = "world.send(torch.ones(1), 1) if rank == 0 else world.recv(torch.ones(1), 0)"
+        began_s = time.monotonic()
+        with pytest.raises(
+            RunTimeout, match="The ranks are out of step: send #1 to rank 1 was cut short"
+        ):
+            session.execute(cell, timeout=1)
+        assert time.monotonic() - began_s < 9
+        assert session.execute("rank").values == [0, 1]

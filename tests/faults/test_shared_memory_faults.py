@@ -1,0 +1,340 @@
+"""What goes wrong in shared memory ends in an error that names the rank, and leaves no file."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from labkit import Deadlock, Group, Link, Mismatch, RankError, Topology, run
+from labkit.comm import SharedMemory, owned_folder, shared_memory_all_reduce
+from labkit.comm.no_journal import NoJournal
+from labkit.comm.shared_memory import mapped_file, meeting, stages
+from labkit.comm.shared_memory.barrier import Barrier
+from labkit.launch.driver import supervise
+
+ROOT = Path(__file__).parents[2]
+
+
+def files():
+    """Of shared memories, under a name."""
+    return [path.name for path in mapped_file.parent_folder().glob("labkit-memory-*")]
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left():
+    before = files()
+    yield
+    assert set(files()) <= set(before)
+
+
+def is_killed_inside(world):
+    x = torch.ones(4 * 10**6)
+    for step in range(500):
+        if world.rank == 1 and step == 3:
+            threading.Timer(0.004, os.kill, (os.getpid(), signal.SIGKILL)).start()
+        shared_memory_all_reduce(x, world, out=x)
+
+
+def raises_inside(world):
+    shared_memory_all_reduce(torch.ones(100), world)
+    if world.rank == 1:
+        stages._piece = lambda *arguments: [][0]
+    try:
+        shared_memory_all_reduce(torch.ones(100), world)
+    except IndexError:
+        time.sleep(0.3)  # so that the others' errors are there first
+        raise
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        (is_killed_inside, "^rank 1 died: .*SIGKILL"),
+        (raises_inside, "^rank 1 raised IndexError .*list index out of range"),
+    ],
+)
+def test_the_rank_that_breaks_off_is_blamed_and_the_others_do_not_wait(fault, said, monkeypatch):
+    monkeypatch.setattr(supervise, "_GRACE_S", 10)  # or the driver ends them on a busy machine
+    with pytest.raises(RankError, match=said) as caught:
+        run(fault, 4, timeout=60)
+    assert sorted(caught.value.consequences) == [0, 2, 3]
+    for text in caught.value.consequences.values():
+        assert re.search(r"in all_reduce #\d+ .*rank \d has left the shared memory", text)
+    ends_s = [timeline.operations[-1].done_s for timeline in caught.value.timeline]
+    ends_s[1] = ends_s[1] or caught.value.timeline[1].end_s
+    assert max(ends_s) - min(ends_s) < 2  # 1 ms where the machine is free
+
+
+def test_a_rank_that_says_it_last_is_blamed_all_the_same():
+    with pytest.raises(RankError, match="^rank 1 raised IndexError"):
+        run(raises_inside, 3, timeout=60)
+
+
+def past_the_run(world):
+    """As under torchrun: no journal, no folder of a run, and another timeout."""
+    group = Group(dist.group.WORLD, world.ranks, world.device, NoJournal())
+    total = shared_memory_all_reduce(torch.full((3,), float(world.rank)), group)
+    if world.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        shared_memory_all_reduce(torch.ones(3), group)
+    except RuntimeError as error:
+        print(total.tolist(), error, flush=True)
+
+
+def test_ranks_without_a_run_around_them_notice_a_death_too(monkeypatch):
+    monkeypatch.setattr(supervise, "_GRACE_S", 10)
+    with pytest.raises(RankError, match="rank 1 died") as caught:
+        run(past_the_run, 3, timeout=60)
+    for rank in (0, 2):
+        assert "[3.0, 3.0, 3.0] rank 1 has left the shared memory" in caught.value.logs[rank]
+
+
+def returns_early(world):
+    for _ in range(2 if world.rank == 1 else 3):
+        shared_memory_all_reduce(torch.ones(5), world)
+
+
+def test_a_rank_that_returns_early_is_found_at_once():
+    with pytest.raises(Deadlock, match=r"ranks 0 and 2 wait in all_reduce #4 .*rank 1 returned"):
+        run(returns_early, 3, timeout=60)
+
+
+def differ_in_shape(world):
+    shared_memory_all_reduce(torch.ones(5 + (world.rank == 1)), world)
+
+
+def differ_in_medium(world):
+    memory = SharedMemory(world)
+    (world if world.rank == 1 else memory).all_reduce(torch.ones(5))
+
+
+def some_meet(world):
+    if world.rank == 1:
+        world.barrier()
+    else:
+        SharedMemory(world)
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        (differ_in_shape, r"in all_reduce #2, rank 1 passes shape \(6,\) .*ranks 0 and 2 pass"),
+        (differ_in_medium, "rank 1 uses the network .*ranks 0 and 2 use shared memory"),
+        (some_meet, "rank 1 calls barrier #1 .*ranks 0 and 2 call share_memory #1"),
+    ],
+)
+def test_ranks_that_mean_different_operations_are_told_so(fault, said):
+    with pytest.raises(Mismatch, match=said):
+        run(fault, 3, timeout=60)
+
+
+def swap_two_memories(world):
+    memories = [SharedMemory(world), SharedMemory(world)]
+    for memory in reversed(memories) if world.rank == 1 else memories:
+        memory.all_reduce(torch.ones(5))
+
+
+def test_ranks_that_use_two_memories_in_another_order_are_told_so_at_once():
+    began_s = time.monotonic()
+    said = (
+        r"in all_reduce #3, rank \d uses shared memory [12] of group world .made at \S+:\d+., and "
+        r"rank \d uses shared memory [12] .made at \S+:\d+.\. Use the memories of a group in one"
+    )
+    with pytest.raises(RankError, match=f"Disagreement .*{said}") as caught:
+        run(swap_two_memories, 3, timeout=60)
+    assert time.monotonic() - began_s < 20
+    numbers = re.findall(r"uses shared memory (\d)", str(caught.value))
+    assert numbers[0] != numbers[1]
+    at = (
+        Path(__file__)
+        .read_text()
+        .splitlines()
+        .index("    memories = [SharedMemory(world), SharedMemory(world)]")
+    )
+    assert f"test_shared_memory_faults.py:{at + 1}" in str(caught.value)
+
+
+def test_memories_that_are_used_in_one_order_are_as_many_as_one_likes():
+    def use_two_memories(world):
+        memories = [SharedMemory(world), SharedMemory(world)]
+        order = [0, 1, 1, 0, 1]
+        return [memories[number].all_reduce(torch.ones(2)).sum().item() for number in order]
+
+    assert run(use_two_memories, 3, timeout=60).values == [[6.0] * 5] * 3
+
+
+def return_from_a_function_with_a_memory(world):
+    memory = SharedMemory(world)
+    memory.all_reduce(torch.ones(3))
+    if world.rank == 1:
+        return  # and with it goes the memory
+    try:
+        memory.all_reduce(torch.ones(3))
+    except RuntimeError as error:
+        print(error, flush=True)
+        raise
+
+
+def test_a_rank_that_has_returned_is_not_said_to_have_died(monkeypatch):
+    monkeypatch.setattr(supervise, "_GRACE_S", 10)
+    with pytest.raises((RankError, Deadlock)) as caught:
+        run(return_from_a_function_with_a_memory, 2, timeout=60)
+    said = caught.value.logs[0]
+    assert "rank 1 has left the shared memory: it has returned, or dropped its Shared" in said
+
+
+def asks_for_too_much(world):
+    SharedMemory(world, 2**52)
+
+
+def test_too_little_memory_is_said_before_it_is_used():
+    with pytest.raises(RankError, match="rank 0 raised OSError") as caught:
+        run(asks_for_too_much, 2, timeout=60)
+    free = shutil.disk_usage(mapped_file.parent_folder()).free
+    found = re.search(r"takes ([\d,]+) bytes in \S+, where ([\d,]+) are free", str(caught.value))
+    needed, told = (int(number.replace(",", "")) for number in found.groups())
+    assert needed == 2**52
+    assert told == pytest.approx(free, rel=0.2)
+    assert "SharedMemory(group, capacity_bytes=...)" in str(caught.value)
+
+
+SMALL = """
+import labkit, torch
+from labkit.comm import SharedMemory
+
+def total(world, capacity_bytes):
+    return SharedMemory(world, capacity_bytes).all_reduce(torch.ones(10**6)).sum().item()
+
+print(labkit.run(total, 2, (3 * 2**20,)).values)
+labkit.run(total, 2, (5 * 2**20,))
+"""
+
+
+def test_a_small_dev_shm_is_used_up_to_its_end_and_not_beyond(tmp_path):
+    mount = "mount -t tmpfs -o size=4m tmpfs /dev/shm"
+    become_root = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c"]
+    try:
+        subprocess.run([*become_root, mount], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"no /dev/shm of its own to be had here: {error}")
+    script = tmp_path / "small.py"
+    script.write_text(SMALL)
+    done = subprocess.run(
+        [*become_root, f"{mount} && exec {sys.executable} {script}"],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=90,
+    )
+    assert done.stdout == "[2000000.0, 2000000.0]\n", done.stderr
+    assert "takes 5,242,880 bytes in /dev/shm, where 4,194,304 are free" in done.stderr
+    assert "docker run --shm-size=1g" in done.stderr
+
+
+def seem_to_be_elsewhere(world):
+    if world.rank > 1:
+        meeting._host = lambda folder: "another"
+    SharedMemory(world)
+
+
+def spans_hosts(world):
+    SharedMemory(world.split(world.rank // 2))  # within a host
+    SharedMemory(world)
+
+
+def test_ranks_on_different_hosts_are_told_what_to_do():
+    said = "ranks 2 and 3 are on another host, .*group.split.*hierarchical_all_reduce"
+    with pytest.raises(RankError, match=f"raised RuntimeError .*{said}"):
+        run(seem_to_be_elsewhere, 4, timeout=60)
+    two_hosts = Topology(hosts=2, ranks_per_host=2, fast=Link(1e9), slow=Link(1e9))
+    with pytest.raises(RankError, match=f"raised ValueError .*{said}"):
+        run(spans_hosts, 4, topology=two_hosts, timeout=60)
+
+
+def is_killed_with_a_name(world):
+    made = mapped_file._allocate
+
+    def killed(path, nbytes):
+        made(path, nbytes)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    mapped_file._allocate = killed
+    SharedMemory(world)
+
+
+def test_a_file_that_a_killed_rank_has_just_made_is_swept_by_the_next_meeting():
+    with pytest.raises(RankError, match="rank 0 died"):
+        run(is_killed_with_a_name, 2, timeout=60)
+    assert files() != []
+    run(lambda world: SharedMemory(world) and None, 2)
+    assert files() == []
+
+
+def test_the_folder_of_a_living_process_is_not_swept(tmp_path):
+    mine = owned_folder.make(tmp_path, "memory")
+    assert owned_folder.make(tmp_path, "memory") != mine
+    assert mine.exists()
+
+
+def two_barriers(folder):
+    """Those of ranks 5 and 7, in one process."""
+    folders = [folder / "a", folder / "b"]
+    for each in folders:
+        each.mkdir()
+    barriers = [Barrier(folders[member], (5, 7), member) for member in (0, 1)]
+    other = threading.Thread(target=barriers[1].connect, args=(folders, 10))
+    other.start()
+    barriers[0].connect(folders, 10)
+    other.join()
+    return barriers
+
+
+def test_a_rank_that_does_not_come_is_named_when_the_timeout_has_passed(tmp_path):
+    barrier, other = two_barriers(tmp_path)
+    other.arrive()
+    barrier.wait(0)
+    with pytest.raises(RuntimeError, match="rank 7 has not come within 0.05 s"):
+        barrier.wait(0.05)
+
+
+def test_a_rank_that_has_arrived_and_left_is_missed_at_the_next_barrier(tmp_path):
+    barrier, other = two_barriers(tmp_path)
+    other.arrive()
+    other.close()
+    barrier.wait(10)
+    barrier.arrive()
+    with pytest.raises(RuntimeError, match="rank 7 has left .*its part of an operation failed"):
+        barrier.wait(10)
+    with pytest.raises(RuntimeError, match="out of use"):
+        other.wait(10)
+
+
+def keep_and_drop_groups(world):
+    def num_open():
+        return len(os.listdir("/dev/fd"))
+
+    shared_memory_all_reduce(torch.ones(3), world)
+    counts = []
+    for _ in range(3):
+        group = world.split(0)
+        group.barrier()  # which opens tables that the group keeps
+        before = num_open()
+        shared_memory_all_reduce(torch.ones(3), group)
+        assert num_open() > before
+        del group
+        counts.append(num_open() - before)
+    return counts
+
+
+def test_a_group_that_is_out_of_use_takes_its_memory_with_it():
+    assert run(keep_and_drop_groups, 2).values == [[0, 0, 0]] * 2

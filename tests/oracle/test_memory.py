@@ -1,0 +1,221 @@
+"""Measured memory: what is followed, what it is called, and that calc predicts it."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils._pytree import tree_leaves
+
+from labkit import calc, run
+from labkit.memory import KINDS, Meter
+from labkit.model import GPT, GPTConfig
+
+MIB = torch.float32.itemsize * 2**18
+
+
+def mib(n=1):
+    return torch.ones(n, 2**18)
+
+
+def test_bytes_are_alive_from_the_operation_until_the_last_reference_is_gone():
+    with Meter() as meter:
+        x = mib(3)
+        view = x[1:]
+        assert meter.live_bytes == 3 * MIB, "a storage counts once, whatever views there are"
+        del x
+        assert meter.live_bytes == 3 * MIB, "a view keeps all of it"
+        y = view + 1
+        assert meter.live_bytes == 5 * MIB
+        del view
+        assert meter.live_bytes == 2 * MIB
+        del y
+    assert meter.usage.at_end == dict.fromkeys(KINDS, 0)
+    assert meter.usage.peak_bytes == 5 * MIB
+    assert meter.usage.times_s == sorted(meter.usage.times_s)
+
+
+def test_a_storage_that_shrinks_under_its_tensor_is_noticed():
+    with Meter() as meter:
+        x = mib(2)
+        x.untyped_storage().resize_(0)
+        assert meter.live_bytes == 0
+        x.untyped_storage().resize_(2 * MIB)
+        assert meter.live_bytes == 2 * MIB
+
+
+def test_a_tensor_without_numbers_has_no_bytes():
+    with Meter() as meter:
+        x = torch.empty(2**20, device="meta")
+        assert x.numel() and meter.live_bytes == 0
+
+
+def test_nothing_is_kept_alive_by_being_followed():
+    with Meter() as meter:
+        for _ in range(5):
+            mib()
+        assert meter.live_bytes == 0
+    assert meter.usage.peak_bytes == MIB
+
+
+def test_marked_storages_count_as_what_they_are_from_their_allocation_on():
+    with Meter() as meter:
+        bucket = mib()
+        scratch = mib()
+        meter.mark(bucket, "buffers")
+    assert meter.usage.at_peak == {**dict.fromkeys(KINDS, 0), "buffers": MIB, "other": MIB}
+    assert scratch.numel()
+    with pytest.raises(ValueError, match="kind='bucket': give one of parameters, gradients"):
+        meter.mark(bucket, "bucket")
+
+
+def test_a_linear_layer_saves_its_input_and_no_more():
+    layer, x = nn.Linear(2**10, 2**8, bias=False), torch.ones(2**8, 2**10)
+    with Meter(layer) as meter:
+        y = layer(x)
+        held = meter.usage.at_end
+    assert held["parameters"] == layer.weight.nbytes
+    assert held["activations"] == x.nbytes, "of its input the weight's gradient is made"
+    assert held["other"] == y.nbytes, "nobody needs it for backward yet"
+
+
+def trained(config, batch, optimizer_class=torch.optim.AdamW, num_steps=2):
+    gpt = GPT(GPTConfig(**config))
+    optimizer = optimizer_class(gpt.parameters(), lr=1e-3)
+    tokens = torch.randint(0, 256, (batch, gpt.config.context))
+    with Meter(gpt, optimizer) as meter:
+        for _ in range(num_steps):
+            logits = gpt(tokens)
+            loss = F.cross_entropy(logits.flatten(0, 1), tokens.flatten())
+            del logits
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return gpt, meter.usage
+
+
+SIZES = [
+    {"num_layers": 4, "hidden": 128, "num_heads": 4, "context": 128},
+    {"num_layers": 3, "hidden": 96, "num_heads": 6, "context": 100, "ffn": 200},
+    {"num_layers": 6, "hidden": 64, "num_heads": 2, "context": 64},
+]
+
+
+@pytest.mark.parametrize(
+    ("optimizer_class", "recipe"),
+    [(torch.optim.AdamW, "fp32"), (torch.optim.SGD, "sgd_plain")],
+)
+def test_model_states_are_those_of_the_calculator_to_the_byte(optimizer_class, recipe):
+    gpt, usage = trained(SIZES[1], 2, optimizer_class)
+    states = calc.model_state_bytes(gpt.num_parameters, recipe)
+    num_steps = sum(1 for _ in gpt.parameters()) * 4 if recipe == "fp32" else 0
+    assert usage.peak_of("parameters") == states["parameters"]
+    assert usage.peak_of("gradients") == states["gradients"]
+    moments = int(states.parts.get("moments", 0))
+    assert usage.peak_of("optimizer states") == moments + num_steps, "torch counts steps per tensor"
+    assert usage.at_end["gradients"] == 0
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+def test_activations_are_those_of_the_calculator_within_3_percent(sizes):
+    batch = 4
+    gpt, usage = trained(sizes, batch)
+    c = gpt.config
+    config = calc.ModelConfig(
+        layers=c.num_layers,
+        hidden=c.hidden,
+        heads=c.num_heads,
+        ffn=c.ffn,
+        vocab=c.vocab,
+        context=c.context,
+        biases=False,
+    )
+    layers = calc.activation_bytes(config, batch, flash=True, itemsize=4, dropout=False)
+    log_softmax = calc.logits_bytes(config, batch, itemsize=4)["log-softmax"]
+    last = 2 * batch * c.context * c.hidden * 4  # inputs of the last norm and of the head
+    assert usage.peak_of("activations") == pytest.approx(
+        float(layers) + float(log_softmax) + last, rel=0.03
+    )
+
+
+def test_the_peak_is_a_moment_and_its_kinds_add_up():
+    _, usage = trained(SIZES[0], 2)
+    assert sum(usage.at_peak.values()) == usage.peak_bytes == max(usage.totals)
+    assert all(usage.at_peak[kind] <= usage.peak_of(kind) for kind in KINDS)
+
+
+def test_a_meter_within_a_meter_hides_nothing_from_it():
+    w, outer, inner = torch.ones(64, requires_grad=True), Meter(), Meter()
+    with outer:
+        with inner:
+            first = w.exp()
+        second = w.exp()
+        kept = (first, second)
+        assert [m.usage.at_end["activations"] for m in (outer, inner)] == [512, 256]
+    del kept
+
+
+def test_a_meter_that_runs_is_not_started_again_and_leaves_no_hook_behind():
+    w, meter = torch.ones(64, requires_grad=True), Meter()
+    with meter, pytest.raises(RuntimeError, match="running already"):
+        meter.__enter__()
+    y = w.exp()
+    with meter:
+        pass
+    assert y.requires_grad
+    assert meter.usage.at_end["activations"] == 0
+
+
+def test_a_sparse_gradient_counts_with_its_parts():
+    table = nn.Embedding(100, 16, sparse=True)
+    with Meter(table) as meter:
+        table(torch.tensor([1, 2])).sum().backward()
+    assert meter.usage.at_end["gradients"] == 2 * 16 * 4 + 2 * 8
+
+
+def test_optimizer_states_in_lists_are_found():
+    layer = nn.Linear(16, 16, bias=False)
+    optimizer = torch.optim.LBFGS(layer.parameters(), max_iter=3)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = layer(torch.ones(2, 16)).pow(2).sum()
+        loss.backward()
+        return loss
+
+    with Meter(layer, optimizer) as meter:
+        optimizer.step(closure)
+    (state,) = optimizer.state.values()
+    assert state["old_dirs"]
+    tensors = [each for each in tree_leaves(state) if isinstance(each, torch.Tensor)]
+    storages = {each.untyped_storage().data_ptr(): each.untyped_storage() for each in tensors}
+    assert meter.usage.at_end["optimizer states"] == sum(map(len, storages.values()))
+
+
+def test_of_a_sharded_parameter_a_ranks_own_part_counts():
+    def program(world):
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.tensor import Shard, distribute_module, distribute_tensor
+
+        def shard(name, module, mesh):
+            module.weight = nn.Parameter(distribute_tensor(module.weight, mesh, [Shard(0)]))
+
+        layer = nn.Linear(16, 16, bias=False)
+        distribute_module(layer, init_device_mesh("cpu", (world.size,)), shard)
+        with Meter(layer) as meter:
+            pass
+        return meter.usage.at_end["parameters"]
+
+    assert run(program, 2, timeout=60).values == [16 * 16 * 4 // 2] * 2
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: Meter(3), "module=3: give an nn.Module"),
+        (lambda: Meter(None, nn.Linear(2, 2)), "give an optimizer that is made"),
+        (lambda: Meter().mark([1, 2], "buffers"), "1 is no tensor"),
+    ],
+)
+def test_what_cannot_be_followed_is_refused(call, said):
+    with pytest.raises(TypeError, match=said):
+        call()

@@ -1,0 +1,496 @@
+"""zero3 equals one process with the whole batch, and has no more than two units at a time."""
+
+import copy
+import time
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
+
+from labkit import Group, RankError, calc, run
+from labkit.data_parallel import DDP
+from labkit.memory import Meter
+from labkit.model import GPT, GPTConfig
+from labkit.optimizer import SGD, AdamW
+from labkit.recompute import recompute
+from labkit.zero import LIBRARY, SHARED_MEMORY, FullyShardedModule, ShardedOptimizer
+
+CONFIG = GPTConfig(vocab=31, context=6, num_layers=3, hidden=12, num_heads=3, ffn=22)
+NUM_SEQUENCES = 7  # divides by none of 2, 3 and 4
+TOLERANCE = 1e-11
+
+
+def tokens(step):
+    return torch.randint(31, (NUM_SEQUENCES, 6), generator=torch.Generator().manual_seed(step))
+
+
+def loss(model, x, num_ranks=1):
+    """A rank's share counts as much as it has sequences."""
+    if not len(x):
+        return model(x.new_zeros(1, 6)).sum() * 0
+    total = F.cross_entropy(model(x).flatten(0, 1).double(), x.flatten(), reduction="sum")
+    return total / (NUM_SEQUENCES * 6) * num_ranks
+
+
+def gpt(dtype=torch.float64):
+    return GPT(CONFIG, 0, dtype)
+
+
+def serial(num_steps=3, num_microbatches=1):
+    model = gpt()
+    optimizer = AdamW(model.parameters(), 1e-2)
+    for step in range(num_steps):
+        optimizer.zero_grad()
+        for microbatch in range(num_microbatches):
+            loss(model, tokens(step + 100 * microbatch)).backward()
+        optimizer.step()
+    return {name: p.detach() for name, p in model.named_parameters()}
+
+
+def trained(world: Group, num_steps=3, num_microbatches=1, wrap=FullyShardedModule, **options):
+    module = gpt()
+    if world.rank:
+        for parameter in module.parameters():
+            parameter.data.mul_(0.5)  # rank 0's count
+    model = wrap(module, world, **options)
+    optimizer = AdamW(model.parameters(), 1e-2)
+    for step in range(num_steps):
+        optimizer.zero_grad()
+        for microbatch in range(num_microbatches):
+            share = tokens(step + 100 * microbatch).tensor_split(world.size)[world.rank]
+            loss(model, share, world.size).backward()
+        optimizer.step()
+    return model.full_parameters()
+
+
+def assert_equals(found, expected):
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, rtol=TOLERANCE, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+def test_parameters_equal_those_of_one_process(world_size):
+    cases = [{}, {"debug": True}, {"wire": SHARED_MEMORY}, {"wire": LIBRARY}, {"units": ()}]
+
+    def all_of_them(world):
+        kept = [trained_kept(world, which) for which in ("all", "rest")]
+        return [trained(world, **case) for case in cases] + kept
+
+    expected = serial()
+    for everyone in run(all_of_them, world_size, timeout=60).values:
+        for found in everyone:
+            assert_equals(found, expected)
+
+
+def trained_kept(world, which):
+    def wrap(module, group):
+        layers = list(module.blocks)
+        return FullyShardedModule(
+            module, group, kept=[module, *layers][: None if which == "all" else 1]
+        )
+
+    return trained(world, wrap=wrap)
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_microbatches_add_up(world_size):
+    expected = serial(num_microbatches=3)
+    for found in run(trained, world_size, (3, 3)).values:
+        assert_equals(found, expected)
+
+
+def test_hybrid_sharding_shards_within_hosts_and_adds_up_across_them():
+    def hybrid(world):
+        host, across = world.split(world.rank // 2), world.split(world.rank % 2)
+
+        def wrap(module, _):
+            return FullyShardedModule(module, host, replicas=across)
+
+        found = trained(world, wrap=wrap)
+        return found, wrap(gpt(), world).shards[0].numel()
+
+    for found, numel in run(hybrid, 4).values:
+        assert_equals(found, serial())
+        assert numel == -(-(31 * 12 + 6 * 12 + 12) // 2), "an n-th of a host's ranks"
+
+
+class Odd(nn.Module):
+    """Weights tied between layers, a layer that is called twice, frozen ones, two dtypes, a buffer
+    and a layer that gets no gradient through its input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.Sequential(*(nn.Linear(5, 5, dtype=torch.float64) for _ in range(4)))
+        self.layers[2].weight = self.layers[0].weight
+        self.layers[3].requires_grad_(False)
+        self.layers.append(nn.ModuleList([nn.Linear(5, 3)]))
+        self.register_buffer("scale", torch.tensor(1.5, dtype=torch.float64))
+
+    def forward(self, x):
+        first, second, third, frozen, (single,) = self.layers
+        h = torch.tanh(third(torch.tanh(second(first(x)))))
+        h = second(h) * self.scale  # again
+        h = recompute(first, frozen(h))
+        return (h**2).sum(1) + single(x.float()).double().sum(1)
+
+
+def test_odd_modules_equal_one_process():
+    x = torch.randn(NUM_SEQUENCES, 5, dtype=torch.float64)
+
+    def trains(world):
+        model = FullyShardedModule(Odd(), world)
+        optimizer = SGD(model.parameters(), 1e-2)
+        for _ in range(3):
+            optimizer.zero_grad()
+            share = x.tensor_split(world.size)[world.rank]
+            (model(share).sum() * world.size).backward()
+            optimizer.step()
+        return model.full_parameters()
+
+    model = Odd()
+    optimizer = SGD([p for p in model.parameters() if p.requires_grad], 1e-2)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(x).sum().backward()
+        optimizer.step()
+    for world_size in (1, 2, 3):
+        for found in run(trains, world_size).values:
+            for name, value in model.named_parameters():
+                eps = 100 * torch.finfo(value.dtype).eps
+                torch.testing.assert_close(found[name], value.detach(), rtol=eps, atol=eps)
+
+
+class Recomputed(nn.Module):
+    """A layer that is called from within its own backward pass."""
+
+    def __init__(self, inside):
+        super().__init__()
+        self.inside = inside
+
+    def forward(self, x):
+        # To its end, so that it would be released there: the lab's own stops as soon as it can.
+        with set_checkpoint_early_stop(False):
+            return checkpoint(self.inside, x, use_reentrant=False)
+
+
+def test_recomputed_layers_are_gathered_again_and_give_the_same():
+    def recomputes(world):
+        def wrap(module, group):
+            for block in module.blocks:
+                inside = block.forward
+                block.forward = lambda x, inside=inside: recompute(inside, x)
+            return FullyShardedModule(module, group)
+
+        def around(module, group):
+            forward = module.forward
+            module.forward = lambda x: recompute(forward, x)
+            return FullyShardedModule(module, group)
+
+        def by_layer(module, group):
+            blocks = list(module.blocks)
+            for n, block in enumerate(blocks):
+                module.blocks[n] = Recomputed(block)
+            return FullyShardedModule(module, group, units=blocks)
+
+        found = [trained(world, wrap=each) for each in (wrap, around, by_layer)]
+        found[2] = {name.replace("inside.", ""): value for name, value in found[2].items()}
+        return found
+
+    for found in run(recomputes, 3).values:
+        for each in found:
+            assert_equals(each, serial())
+
+
+def passes(world, num_microbatches, kept):
+    module = gpt(torch.float32)
+    kept = [module, *module.blocks] if kept else ()
+    model = FullyShardedModule(module, world, kept=kept)
+    world.barrier()
+    with world.region("steps"):
+        for microbatch in range(num_microbatches):
+            share = tokens(microbatch).tensor_split(world.size)[world.rank]
+            loss(model, share, world.size).backward()
+    return sum(shard.numel() for shard in model.shards) * world.size
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_traffic_is_three_times_the_parameters_for_each_microbatch_and_two_for_what_is_kept(kept):
+    k = 2
+    for n in (1, 2, 3, 4):
+        result = run(passes, n, (k, kept))
+        padded = result.values[0]
+        expected = float(calc.step_traffic_bytes("zero3", padded, n, microbatches=k, itemsize=4))
+        assert expected == pytest.approx(3 * k * (n - 1) / n * 4 * padded)
+        if kept:
+            expected *= 2 / 3
+        for timeline in result.timeline:
+            (region,) = timeline.regions
+            sent = [op for op in timeline.operations if op.posted_s >= region.start_s]
+            assert sum(op.sent_bytes for op in sent) == round(expected)
+
+
+def test_the_next_unit_is_gathered_ahead_and_gradients_follow_in_backward():
+    (timeline, _) = run(passes, 2, (2, False)).timeline
+    begin = timeline.regions[0].start_s
+    labels = [op.label for op in timeline.operations if op.posted_s >= begin and op.label]
+    labels = [each for n, each in enumerate(labels) if n == 0 or labels[n - 1] != each]
+    layers = [f"blocks.{n}" for n in range(3)]
+    rest = "the rest"
+    forward = [f"weights of {each}" for each in (rest, *layers)]
+    backward = [f"weights of {rest}"]
+    backward += [f"weights of {each}" for each in reversed(layers)]
+    backward += [f"gradients of {each}" for each in (*reversed(layers), rest)]
+    one = len(forward) + len(backward)
+    assert len(labels) == 2 * one
+    for microbatch in (labels[:one], labels[one:]):
+        assert microbatch[: len(forward)] == forward
+        assert sorted(microbatch[len(forward) :]) == sorted(backward)
+        # The layer before is gathered before the gradients of this one are reduced.
+        for this, before in zip(layers[:0:-1], layers[-2::-1], strict=True):
+            ahead = microbatch.index(f"weights of {before}", len(forward))
+            assert ahead < microbatch.index(f"gradients of {this}")
+
+
+def test_the_next_layer_is_on_its_way_while_one_computes():
+    def slow(world):
+        module = gpt()
+        model = FullyShardedModule(module, world)
+        for block in module.blocks:
+            block.register_forward_hook(lambda *_: time.sleep(0.4))
+        for number in range(2):
+            with world.region(f"pass {number}"), torch.no_grad():
+                model(tokens(0))
+
+    for timeline in run(slow, 2).timeline:
+        first, second = timeline.regions
+        for region, is_ahead in ((first, False), (second, True)):
+            begun_s = [
+                next(op.posted_s for op in timeline.operations if is_gather(op, n, region))
+                for n in range(3)
+            ]
+            # While the first sleeps, the second comes, or does not.
+            assert (begun_s[1] - begun_s[0] < 0.3) == is_ahead
+
+
+def is_gather(op, layer, region):
+    is_within = region.start_s <= op.posted_s <= region.end_s
+    return is_within and op.label == f"weights of blocks.{layer}"
+
+
+def measures(world):
+    width, num_layers = 64, 8
+    module = nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(num_layers)))
+    model = FullyShardedModule(module, world)
+    optimizer = AdamW(model.parameters(), 1e-3)
+    with Meter(model, optimizer) as meter:
+        for _ in range(2):
+            optimizer.zero_grad()
+            model(torch.ones(1, width)).sum().backward()
+            optimizer.step()
+    usage = meter.usage
+    return {kind: usage.peak_of(kind) for kind in usage.bytes_of}
+
+
+def test_all_states_are_an_nth_to_the_byte_and_what_is_gathered_is_two_units():
+    numel, unit = 8 * 64**2, 4 * 64**2
+    for n in (1, 2, 4):
+        states = calc.model_state_bytes(numel, "fp32", zero=3, dp=n)
+        for found in run(measures, n).values:
+            assert found["parameters"] == float(states["parameters"]) == 4 * numel / n
+            assert found["gradients"] == float(states["gradients"])
+            assert found["optimizer states"] == float(states["moments"])
+            # Two gathered units, and the gradients of two; never the whole module.
+            assert found["buffers"] <= 4 * unit
+
+
+def test_shards_are_float32_where_bfloat16_computes():
+    def computes(world):
+        seen = []
+        module = gpt(torch.float32)
+        module.blocks[0].register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].dtype))
+        model = FullyShardedModule(module, world, torch.bfloat16)
+        loss(model, tokens(0).tensor_split(world.size)[world.rank], world.size).backward()
+        gradients = {shard.grad.dtype for shard in model.shards}
+        flat = torch.cat([shard.grad for shard in model.shards])
+        return seen, {shard.dtype for shard in model.shards}, gradients, flat
+
+    result = run(computes, 2)
+    found = torch.cat([each[3] for each in result.values])
+    dtypes = {op.dtype for op in result.timeline[0].operations if op.label}
+    assert dtypes == {"bfloat16"}, "half the bytes on the wire"
+    model = gpt(torch.float32)
+    loss(model, tokens(0)).backward()
+    size = torch.cat([p.grad.flatten() for p in model.parameters()]).norm()
+    for seen, shards, gradients, _ in result.values:
+        assert (seen, shards, gradients) == ([torch.bfloat16], {torch.float32}, {torch.float32})
+    torch.testing.assert_close(found.norm(), size, rtol=0.02, atol=0)
+
+
+def test_gradients_are_clipped_by_their_norm_over_all_ranks():
+    def clips(world, max_norm):
+        model = FullyShardedModule(gpt(), world)
+        loss(model, tokens(0).tensor_split(world.size)[world.rank], world.size).backward()
+        return model.clip_gradients(max_norm), [shard.grad for shard in model.shards]
+
+    model = gpt()
+    loss(model, tokens(0)).backward()
+    whole = torch.cat([p.grad.flatten() for p in model.parameters()]).norm()
+    for max_norm in (0.01, 1000.0):
+        everyone = run(clips, 3, (max_norm,)).values
+        found = torch.cat([g for _, gradients in everyone for g in gradients]).norm()
+        for norm, _ in everyone:
+            torch.testing.assert_close(norm, whole)
+        torch.testing.assert_close(found, min(whole, torch.tensor(max_norm).double()))
+
+
+def test_use_after_release_is_an_error_and_in_debug_it_is_nan():
+    def uses(world, debug):
+        module = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+        model = FullyShardedModule(module, world, debug=debug)
+        model(torch.ones(1, 3))
+        return (torch.ones(1, 3) @ module[0].weight).isnan().all().item()
+
+    assert run(uses, 2, (True,)).values == [True, True]
+    with pytest.raises(RankError, match="shapes|size"):
+        run(uses, 2, (False,))
+
+
+def test_an_evaluation_an_error_and_a_pass_without_backward_leave_nothing_gathered():
+    def survives(world):
+        module = gpt()
+        model = FullyShardedModule(module, world)
+        share = tokens(0).tensor_split(world.size)[world.rank]
+        with torch.no_grad():
+            model.eval()(share)
+        assert held(model) == 0
+        model.train()(share)
+        assert held(model) == 0
+        handle = module.blocks[2].register_forward_pre_hook(fails)
+        with pytest.raises(ZeroDivisionError):
+            model(share)
+        handle.remove()
+        hook = module.blocks[1].register_full_backward_pre_hook(fails)
+        with pytest.raises(ZeroDivisionError):
+            loss(model, share, world.size).backward()
+        hook.remove()
+        for shard in model.shards:
+            shard.grad = None
+        loss(model, share, world.size).backward()
+        assert held(model) == 0
+        return [shard.grad for shard in model.shards]
+
+    def held(model):
+        return sum(flat._full.untyped_storage().nbytes() for flat in model._flats)
+
+    def fails(*_):
+        raise ZeroDivisionError
+
+    gradients = run(survives, 2).values
+    model = gpt()
+    loss(model, tokens(0)).backward()
+    found = torch.cat([torch.cat(each).flatten() for each in zip(*gradients)]).norm()
+    whole = torch.cat([p.grad.flatten() for p in model.parameters()]).norm()
+    torch.testing.assert_close(found, whole)
+
+
+def test_whole_parameters_can_be_loaded_on_another_number_of_ranks():
+    def loads(world, parameters):
+        model = FullyShardedModule(gpt().double(), world)
+        model.load_full_parameters({name: 2 * value for name, value in parameters.items()})
+        return model.full_parameters()
+
+    parameters = serial(0)
+    for found in run(loads, 3, (parameters,)).values:
+        for name, value in parameters.items():
+            assert torch.equal(found[name], 2 * value)
+
+
+@pytest.mark.parametrize(
+    ("misuse", "message"),
+    [
+        ("no module", "give a module that is not wrapped yet"),
+        ("a stranger", "is no module within the one to be sharded"),
+        ("nested", "holds blocks.0.mlp, another unit"),
+        ("a list", "blocks is a list, which is never called"),
+        ("kept", "kept has a module that is no unit; units are the rest, blocks.0"),
+        ("moved", "a sharded module is not moved or converted"),
+        ("other shapes", r"rank 1 has \d+ numbers in \d+ tensors"),
+        ("sparse", "the gradient of weight is sparse"),
+        ("twice", "are shards, or have been sharded"),
+        ("wrapped in DDP", "are shards, or have been sharded"),
+        ("sharded optimizer", "is a shard of FullyShardedModule"),
+        ("replicas", "only this rank is in both"),
+        ("wire", "give labkit.zero.RING, SHARED_MEMORY or LIBRARY"),
+        ("dtype", "compute_dtype='bf16': give a dtype such as torch.float32"),
+        ("state_dict", "a sharded module has no state_dict"),
+        ("copied", "cannot be copied or pickled; save full_parameters"),
+        ("frozen later", "frozen or unfrozen after the module was sharded"),
+        ("other shapes loaded", r"weight has shape \(1, 1\) here, and \(2, 2\)"),
+        ("other names loaded", "bias, weights: only here, or only in the module"),
+        ("no tensor", "in which there is no tensor with a gradient"),
+        ("reentrant", "Call checkpoint.*use_reentrant=False"),
+    ],
+)
+def test_wrong_calls_are_refused_with_their_reason(misuse, message):
+    def misuses(world):
+        module = gpt()
+        block = module.blocks[0]
+        if misuse == "no module":
+            FullyShardedModule([module], world)
+        if misuse == "a stranger":
+            FullyShardedModule(module, world, units=[nn.Linear(2, 2)])
+        if misuse == "a list":
+            FullyShardedModule(module, world, units=[module.blocks])
+        if misuse == "nested":
+            FullyShardedModule(module, world, units=[block, block.mlp])
+        if misuse == "kept":
+            FullyShardedModule(module, world, kept=[block.mlp])
+        if misuse == "moved":
+            FullyShardedModule(module, world).double()
+        if misuse == "other shapes":
+            FullyShardedModule(nn.Linear(2 + world.rank, 2), world)
+        linear = nn.Linear(2, 2, bias=misuse != "other shapes loaded")
+        if misuse == "twice":
+            FullyShardedModule(linear, world)
+            FullyShardedModule(linear, world)
+        if misuse == "wrapped in DDP":
+            DDP(FullyShardedModule(linear, world), world)
+        if misuse == "sharded optimizer":
+            shards = FullyShardedModule(linear, world).parameters()
+            ShardedOptimizer(shards, torch.optim.SGD, world)
+        if misuse == "replicas":
+            FullyShardedModule(linear, world, replicas=world)
+        if misuse == "wire":
+            FullyShardedModule(linear, world, wire="ring")
+        if misuse == "dtype":
+            FullyShardedModule(linear, world, "bf16")
+        if misuse == "state_dict":
+            FullyShardedModule(linear, world).state_dict()
+        if misuse == "copied":
+            copy.deepcopy(FullyShardedModule(linear, world))
+        if misuse == "frozen later":
+            FullyShardedModule(linear, world).requires_grad_(False)(torch.ones(1, 2))
+        if misuse == "other shapes loaded":
+            FullyShardedModule(linear, world).load_full_parameters({"weight": torch.ones(1, 1)})
+        if misuse == "other names loaded":
+            model = FullyShardedModule(linear, world)
+            model.load_full_parameters({"weights": torch.ones(1, 1), "weight": torch.ones(2, 2)})
+        if misuse == "no tensor":
+            linear.register_forward_hook(lambda *_: SimpleNamespace(y=1))
+            FullyShardedModule(linear, world)(torch.ones(1, 2))
+        if misuse == "reentrant":
+            again = nn.Sequential(linear, nn.Linear(2, 2))
+            forward = linear.forward
+            linear.forward = lambda x: forward(checkpoint(forward, x, use_reentrant=True))
+            FullyShardedModule(again, world)(torch.ones(1, 2, requires_grad=True)).sum().backward()
+        if misuse == "sparse":
+            model = FullyShardedModule(nn.Embedding(4, 2, sparse=True), world)
+            model(torch.tensor([1])).sum().backward()
+
+    with pytest.raises(RankError, match=message):
+        run(misuses, 2)

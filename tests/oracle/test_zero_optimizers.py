@@ -1,0 +1,564 @@
+"""zero1 and zero2 equal one process with the whole batch, and keep 1/n of what they shard.
+
+In float64, so that an average that is wrong by a part in a billion shows.
+"""
+
+import copy
+import io
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from labkit import Group, RankError, calc, optimizer, run
+from labkit.data_parallel import DDP
+from labkit.large_batch import LAMB, LARS
+from labkit.memory import Meter
+from labkit.precision import LossScaler
+from labkit.zero import LIBRARY, RING, SHARED_MEMORY, ShardedGradients, ShardedOptimizer, merged
+
+WIDTH = 5
+NUM_SEQUENCES = 7  # divides by none of 2, 3 and 4
+NUM_STEPS = 4
+# Some hundred additions in another order, four steps, and divisions by a size that is small at
+# first: about 1,000 eps.
+TOLERANCE = {dtype: 1000 * torch.finfo(dtype).eps for dtype in (torch.float32, torch.float64)}
+
+
+class Module(nn.Module):
+    """Tied, frozen and channels-last parameters, of two dtypes, and shapes that do not divide."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = nn.Linear(WIDTH, WIDTH, dtype=torch.float64)
+        self.frozen = nn.Linear(WIDTH, WIDTH, dtype=torch.float64).requires_grad_(False)
+        self.tied = nn.Linear(WIDTH, WIDTH, bias=False, dtype=torch.float64)
+        self.tied.weight = self.first.weight
+        self.conv = nn.Conv2d(1, 3, 2, dtype=torch.float64).to(memory_format=torch.channels_last)
+        self.scale = nn.Parameter(torch.tensor(1.5, dtype=torch.float64))
+        self.single = nn.Linear(WIDTH, 3)
+        self.spare = nn.Linear(WIDTH, 2, dtype=torch.float64)
+
+    def forward(self, x, use_spare=True):
+        h = self.tied(torch.tanh(self.frozen(self.first(x)))) * self.scale
+        images = self.conv((h[:, :, None] * h[:, None, :])[:, None])
+        y = images.sum((1, 2, 3))
+        y = y + self.spare(h).sum(1) if use_spare else y
+        # Apart, so that single precision does not reach the other parameters.
+        return torch.stack([y, self.single(x.float()).double().sum(1)])
+
+
+def batch(step):
+    generator = torch.Generator().manual_seed(step)
+    return torch.randn(NUM_SEQUENCES, WIDTH, generator=generator, dtype=torch.float64)
+
+
+def loss(model, x, num_ranks=1, **how):
+    """A rank's share counts as much as it has sequences."""
+    return (model(x, **how) ** 2).sum() / NUM_SEQUENCES * num_ranks
+
+
+TORCH = {
+    "SGD": (torch.optim.SGD, {"lr": 1e-3, "momentum": 0.9, "weight_decay": 0.1}),
+    "AdamW": (torch.optim.AdamW, {"lr": 1e-2}),
+    "Adagrad": (torch.optim.Adagrad, {"lr": 1e-2}),
+    "RAdam": (torch.optim.RAdam, {"lr": 1e-2}),
+    "Adafactor": (torch.optim.Adafactor, {"lr": 1e-2}),
+}
+LABS = {
+    "lab's SGD": (optimizer.SGD, {"learning_rate": 1e-3, "momentum": 0.9}),
+    "lab's AdamW": (optimizer.AdamW, {"learning_rate": 1e-2}),
+    "LARS": (LARS, {"learning_rate": 1.0}),
+    "LAMB": (LAMB, {"learning_rate": 1e-2}),
+}
+ALL = TORCH | LABS
+
+
+# Those that treat each number by itself; zero2 takes no other.
+BY_ELEMENT = ["SGD", "AdamW", "Adagrad", "RAdam", "lab's SGD", "lab's AdamW"]
+LADDER = {
+    "zero1": ShardedOptimizer,
+    "zero2": partial(ShardedGradients, bucket_bytes=200),
+    "zero2, one bucket": ShardedGradients,
+}
+
+
+def values(model):
+    return {name: p.detach().clone() for name, p in model.named_parameters()}
+
+
+def serial(name, num_steps=NUM_STEPS, num_microbatches=1, **how):
+    optimizer_class, settings = ALL[name]
+    model = Module()
+    each = optimizer_class([p for p in model.parameters() if p.requires_grad], **settings)
+    for step in range(num_steps):
+        each.zero_grad()
+        for microbatch in range(num_microbatches):
+            loss(model, batch(step + 100 * microbatch), **how).backward()
+        each.step()
+    return values(model)
+
+
+def trained(
+    world: Group, name, rung="zero1", num_steps=NUM_STEPS, num_microbatches=1, how=None, **options
+):
+    optimizer_class, settings = ALL[name]
+    model = Module()
+    if world.rank:
+        for parameter in model.parameters():
+            parameter.data.mul_(0.5)  # rank 0's count
+    each = LADDER[rung](model.parameters(), optimizer_class, world, **options, **settings)
+    for step in range(num_steps):
+        for microbatch in range(num_microbatches):
+            share = batch(step + 100 * microbatch).tensor_split(world.size)[world.rank]
+            loss(model, share, world.size, **(how or {})).backward()
+        each.step()
+    return values(model)
+
+
+def assert_equals(found, expected):
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        tolerance = TOLERANCE[value.dtype]
+        torch.testing.assert_close(found[name], value, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+def test_parameters_equal_those_of_one_process(world_size):
+    cases = [(name, {}) for name in ALL]
+    cases += [(name, {"rung": rung}) for name in BY_ELEMENT for rung in LADDER if rung != "zero1"]
+    everyone = run(several, world_size, (cases,), timeout=120).values
+    for number, (name, _) in enumerate(cases):
+        for found in everyone:
+            assert_equals(found[number], serial(name))
+            for key, value in everyone[0][number].items():
+                assert torch.equal(found[number][key], value), "ranks part"
+
+
+def several(world, cases):
+    """Each case of `trained`, in one launch."""
+    return [trained(world, name, **case) for name, case in cases]
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 4])
+def test_microbatches_add_up_whatever_the_wire(world_size):
+    cases = [
+        ("AdamW", {"num_microbatches": 3, "wire": wire, "rung": rung})
+        for wire in (RING, SHARED_MEMORY, LIBRARY)
+        for rung in ("zero1", "zero2")
+    ]
+    expected = serial("AdamW", num_microbatches=3)
+    for values_of_rank in run(several, world_size, (cases,), timeout=60).values:
+        for found in values_of_rank:
+            assert_equals(found, expected)
+
+
+@pytest.mark.parametrize("rung", ["zero1", "zero2"])
+def test_a_parameter_that_no_rank_uses_is_left_alone_and_one_that_some_use_is_not(rung):
+    def some_use(world):
+        options = {"rung": rung, "find_unused_parameters": True}
+        everywhere = trained(world, "AdamW", how={"use_spare": False}, **options)
+        here_and_there = trained(world, "AdamW", how={"use_spare": world.rank == 1}, **options)
+        return everywhere, here_and_there
+
+    for everywhere, here_and_there in run(some_use, 3).values:
+        assert_equals(everywhere, serial("AdamW", use_spare=False))
+        assert not torch.equal(here_and_there["spare.weight"], everywhere["spare.weight"])
+
+
+@pytest.mark.parametrize("rung", ["zero1", "zero2, one bucket"])
+def test_a_parameter_that_is_left_out_unasked_is_named(rung):
+    def leaves_out(world):
+        model = Module()
+        each = LADDER[rung](model.named_parameters(), torch.optim.SGD, world, lr=1e-3)
+        loss(model, batch(0), use_spare=world.rank == 0).backward()
+        each.step()
+
+    with pytest.raises(RankError, match="rank 1: no gradient for spare"):
+        run(leaves_out, 2)
+
+
+def test_more_ranks_than_numbers_leave_some_ranks_without_states():
+    def trains_three(world):
+        w = nn.Parameter(torch.arange(3.0, dtype=torch.float64))
+        numels = []
+        for adam, settings in ((torch.optim.AdamW, {"lr": 0.1}), (optimizer.AdamW, LAB)):
+            one = ShardedOptimizer([w], adam, world, **settings)
+            (w**2).sum().backward()
+            one.step()
+            numels.append(sum(t.numel() for t in one.state_tensors()))
+        return w.detach(), numels
+
+    LAB = {"learning_rate": 0.1}
+
+    w = nn.Parameter(torch.arange(3.0, dtype=torch.float64))
+    for settings in ({}, {"betas": (0.9, 0.95), "weight_decay": 0.1}):
+        one = torch.optim.AdamW([w], lr=0.1, **settings)
+        w.grad = 2 * w.detach()
+        one.step()
+    found = run(trains_three, 4).values
+    for after, _ in found:
+        torch.testing.assert_close(after, w.detach(), rtol=1e-12, atol=1e-12)
+    assert [numels for _, numels in found] == [[3, 2], [3, 2], [3, 2], [0, 0]], "torch counts steps"
+
+
+@pytest.mark.parametrize("strategy", ["zero1", "zero2"])
+def test_traffic_is_that_of_the_paper_also_with_several_microbatches(strategy):
+    numel, k, num_steps = 1001, 3, 2
+
+    def steps(world):
+        w = nn.Parameter(torch.zeros(numel))
+        each = LADDER[strategy]([w], torch.optim.SGD, world, lr=0.1)
+        world.barrier()
+        with world.region("steps"):
+            for _ in range(num_steps):
+                for _ in range(k):
+                    (w * w).sum().backward()
+                each.step()
+
+    for n in (1, 2, 3, 4):
+        padded = -(-numel // n) * n
+        expected = calc.step_traffic_bytes(strategy, padded, n, microbatches=k, itemsize=4)
+        rounds = {"zero1": 2, "zero2": k + 1}[strategy]
+        assert float(expected) == rounds * (n - 1) / n * 4 * padded
+        for timeline in run(steps, n).timeline:
+            assert sent_in(timeline, "steps") == num_steps * float(expected)
+
+
+def sent_in(timeline, name):
+    (region,) = [each for each in timeline.regions if each.name == name]
+    return sum(
+        each.sent_bytes
+        for each in timeline.operations
+        if region.start_s <= each.posted_s <= region.end_s
+    )
+
+
+@pytest.mark.parametrize("level", [1, 2])
+def test_what_is_sharded_is_an_nth_to_the_byte(level):
+    width, num_layers = 60, 8
+    numel, bucket = num_layers * width**2, 4 * width**2
+
+    def measures(world):
+        model = nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(num_layers)))
+        make = ShardedOptimizer if level == 1 else partial(ShardedGradients, bucket_bytes=1)
+        each = make(model.parameters(), torch.optim.Adam, world, lr=0.1)
+        with Meter(model, each) as meter:
+            for _ in range(2):
+                model(torch.ones(1, width)).sum().backward()
+                each.step()
+        usage = meter.usage
+        kinds = ("parameters", "gradients", "optimizer states")
+        return {kind: usage.peak_of(kind) for kind in kinds}, len(each._inner.states)
+
+    for world_size in (1, 2, 3, 4):
+        states = calc.model_state_bytes(numel, "fp32", zero=level, dp=world_size)
+        for found, num_fragments in run(measures, world_size).values:
+            assert found["parameters"] == float(states["parameters"]) == 4 * numel
+            assert found["optimizer states"] == float(states["moments"]) + 4 * num_fragments
+            beyond = found["gradients"] - float(states["gradients"])
+            # Autograd makes a gradient before the hook moves it. zero2: into a bucket, of which one
+            # is being filled while another is reduced.
+            assert 0 <= beyond <= (1 if level == 1 else 3) * bucket
+
+
+def saves_and_goes_on(world, name, parts, whole):
+    """Two steps, then two more from a state: `parts` by rank, or whole, or what is saved here."""
+    optimizer_class, settings = ALL[name]
+    model = Module()
+    each = ShardedOptimizer(model.parameters(), optimizer_class, world, **settings)
+
+    def steps(numbers):
+        for step in numbers:
+            loss(model, batch(step).tensor_split(world.size)[world.rank], world.size).backward()
+            each.step()
+
+    if parts is None and whole is None:
+        steps(range(2))
+        saved = io.BytesIO()
+        torch.save(each.state_dict(), saved)
+        return model.state_dict(), saved.getvalue(), each.full_state_dict()
+    model.load_state_dict(whole[0] if whole else parts[0])
+    each.load_state_dict(whole[1] if whole else loaded(parts[1][world.rank]))
+    steps(range(2, 4))
+    return values(model)
+
+
+def loaded(data):
+    return torch.load(io.BytesIO(data), weights_only=True)
+
+
+@pytest.mark.parametrize("name", ["SGD", "AdamW", "Adafactor", "lab's AdamW", "LARS"])
+def test_a_run_goes_on_from_its_state_whole_or_sharded_on_any_number_of_ranks(name):
+    saved = run(saves_and_goes_on, 3, (name, None, None)).values
+    model, _, whole = saved[0]
+    assert [each[2] is None for each in saved] == [False, True, True]
+    parts = [each[1] for each in saved]
+    expected = serial(name)
+    for found in run(saves_and_goes_on, 3, (name, (model, parts), None)).values:
+        assert_equals(found, expected)
+    for world_size, state in ((2, whole), (4, merged([loaded(each) for each in parts]))):
+        for found in run(saves_and_goes_on, world_size, (name, None, (model, state))).values:
+            assert_equals(found, expected)
+
+
+def test_the_whole_state_is_that_of_torchs_own_optimizer_and_can_be_taken_over_by_it():
+    _, _, whole = run(saves_and_goes_on, 3, ("AdamW", None, None)).values[0]
+    model = Module()
+    own = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for step in range(2):
+        own.zero_grad()
+        loss(model, batch(step)).backward()
+        own.step()
+    expected = own.state_dict()
+    assert whole["state"].keys() == expected["state"].keys()
+    for number, state in expected["state"].items():
+        for key, value in state.items():
+            torch.testing.assert_close(whole["state"][number][key], value, msg=f"{number} {key}")
+    own.load_state_dict(whole)
+    own.step()
+
+
+def test_a_part_of_another_rank_or_of_another_number_of_ranks_is_refused_with_the_cure():
+    def loads_the_others(world):
+        w = nn.Parameter(torch.zeros(5))
+        each = ShardedOptimizer([w], torch.optim.Adam, world)
+        mine = each.state_dict()
+        each.load_state_dict({**mine, "rank": 1 - world.rank})
+
+    with pytest.raises(RankError, match=r"part of rank \d of 2, and here .* load merged\(parts\)"):
+        run(loads_the_others, 2)
+
+
+def test_gradients_are_clipped_by_their_norm_over_all_ranks():
+    def clips(world):
+        model = Module()
+        each = ShardedOptimizer(model.parameters(), torch.optim.SGD, world, lr=1e-2)
+        loss(model, batch(0).tensor_split(world.size)[world.rank], world.size).backward()
+        norm = each.clip_gradients(0.5)
+        each.step()
+        return norm, values(model)
+
+    model = Module()
+    loss(model, batch(0)).backward()
+    norm = nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+    torch.optim.SGD(model.parameters(), lr=1e-2).step()
+    assert norm > 0.5
+    for found, after in run(clips, 3).values:
+        torch.testing.assert_close(found, norm.double())
+        for name, value in values(model).items():
+            torch.testing.assert_close(after[name], value, rtol=1e-5, atol=1e-7)
+
+
+def test_all_ranks_skip_a_step_where_one_of_them_overflows():
+    def overflows(world):
+        w = nn.Parameter(torch.ones(5))
+        each = ShardedOptimizer([w], torch.optim.SGD, world, lr=1.0)
+        scaler = LossScaler(2.0, group=world)
+        made = []
+        for rank_with_inf in (1, None):
+            scale = torch.tensor([torch.inf if world.rank == rank_with_inf else 1.0] * 5)
+            scaler.scale((w * scale).sum()).backward()
+            made.append(scaler.step(each, each.reduce_gradients()))
+            each.zero_grad()
+        return made, w.detach(), scaler.value
+
+    for made, w, scale in run(overflows, 3).values:
+        assert (made, scale) == ([False, True], 1.0)
+        assert torch.equal(w, torch.zeros(5))
+
+
+def test_gradients_that_are_small_stay_as_they_are_where_they_are_clipped():
+    def clips(world):
+        w = nn.Parameter(torch.zeros(5))
+        each = ShardedOptimizer([w], torch.optim.SGD, world, lr=1.0)
+        (w * 2).sum().backward()
+        each.clip_gradients(100.0)
+        each.step()
+        return w.detach()
+
+    assert all(torch.equal(w, torch.full((5,), -2.0)) for w in run(clips, 2).values)
+
+
+def test_a_gradient_that_is_set_or_changed_by_hand_counts():
+    def sets(world):
+        w = nn.Parameter(torch.zeros(5))
+        each = ShardedOptimizer([w], torch.optim.SGD, world, lr=1.0)
+        w.grad = torch.full((5,), float(world.rank))
+        each.step()
+        (w * 2).sum().backward()
+        w.grad = w.grad * 0.5
+        each.step()
+        return w.detach()
+
+    assert all(torch.equal(w, torch.full((5,), -1.5)) for w in run(sets, 2).values)
+
+
+@pytest.mark.parametrize("rung", ["zero1", "zero2"])
+def test_a_pass_after_one_that_failed_is_right_once_gradients_are_forgotten(rung):
+    def fails_once(world):
+        model = Module()
+        each = LADDER[rung](model.parameters(), torch.optim.SGD, world, lr=1e-3)
+        share = batch(0).tensor_split(world.size)[world.rank]
+        handle = model.first.weight.register_hook(lambda _: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            loss(model, share, world.size).backward()
+        handle.remove()
+        each.zero_grad()
+        loss(model, share, world.size).backward()
+        each.step()
+        return values(model)
+
+    model = Module()
+    loss(model, batch(0)).backward()
+    torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=1e-3).step()
+    for found in run(fails_once, 2).values:
+        assert_equals(found, values(model))
+
+
+def test_masters_are_saved_and_loaded_also_of_whole_parameters():
+    def goes_on(world, optimizer_class, settings):
+        w = nn.Parameter(torch.ones(3, 5, dtype=torch.bfloat16))
+        options = {"master_dtype": torch.float32, **settings}
+        first = ShardedOptimizer([w], optimizer_class, world, **options)
+        for _ in range(5):
+            w.sum().backward()
+            first.step()
+        again = nn.Parameter(w.detach().clone())
+        second = ShardedOptimizer([again], optimizer_class, world, **options)
+        second.load_state_dict(first.state_dict())
+        for _ in range(5):
+            for each, of in ((first, w), (second, again)):
+                of.sum().backward()
+                each.step()
+        masters = [[shard.masters for shard in each.shards] for each in (first, second)]
+        return w.detach(), again.detach(), masters
+
+    for optimizer_class, settings in ((torch.optim.AdamW, {"lr": 1e-4}), (LAMB, ALL["LAMB"][1])):
+        for one, other, (masters, loaded) in run(goes_on, 2, (optimizer_class, settings)).values:
+            assert torch.equal(one, other)
+            for mine, theirs in zip(masters, loaded, strict=True):
+                assert all(torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
+
+
+def test_zero2_holds_two_buckets_at_a_time_and_schedulers_find_the_usual_settings():
+    width, num_layers = 60, 8
+
+    def measures(world):
+        model = nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(num_layers)))
+        each = ShardedGradients(model.parameters(), torch.optim.AdamW, world, bucket_bytes=1)
+        torch.optim.lr_scheduler.OneCycleLR(each, 0.1, total_steps=4)
+        with Meter(model, each) as meter:
+            model(torch.ones(1, width)).sum().backward()
+            each.step()
+        return meter.usage.peak_of("buffers")
+
+    assert all(0 < peak <= 2 * 4 * width**2 for peak in run(measures, 2).values)
+
+
+def test_schedulers_and_groups_change_the_settings_of_the_optimizer_within():
+    def schedules(world):
+        a, b = (nn.Parameter(torch.ones(3)) for _ in range(2))
+        groups = [{"params": [a]}, {"params": [b], "lr": 0.5}]
+        each = ShardedOptimizer(groups, torch.optim.SGD, world, lr=1.0)
+        scheduler = torch.optim.lr_scheduler.StepLR(each, 1, gamma=0.1)
+        for _ in range(2):
+            (a + b).sum().backward()
+            each.step()
+            scheduler.step()
+        return a.detach(), b.detach()
+
+    for a, b in run(schedules, 2).values:
+        torch.testing.assert_close(a, torch.full((3,), 1 - 1.0 - 0.1))
+        torch.testing.assert_close(b, torch.full((3,), 1 - 0.5 - 0.05))
+
+
+def test_masters_keep_updates_that_16_bits_would_lose():
+    def trains(world, master_dtype):
+        w = nn.Parameter(torch.ones(5, dtype=torch.bfloat16))
+        each = ShardedOptimizer([w], torch.optim.SGD, world, master_dtype=master_dtype, lr=1e-3)
+        for _ in range(20):
+            w.sum().backward()
+            each.step()
+        return w.detach().float(), sum(t.nbytes for t in each.state_tensors())
+
+    for master_dtype, expected, nbytes in ((None, 1.0, 0), (torch.float32, 0.98, 12)):
+        for after, held in run(trains, 2, (master_dtype,)).values:
+            torch.testing.assert_close(after, torch.full((5,), expected), rtol=0, atol=0.004)
+            assert held in (nbytes, max(0, nbytes - 4)), "5 numbers on two ranks, padded"
+
+
+@pytest.mark.parametrize(
+    ("misuse", "message"),
+    [
+        ("lbfgs", r"torch\.optim\.LBFGS computes inner products of all parameters"),
+        ("an instance", "give a class, such as torch.optim.AdamW"),
+        ("moved", r"parameter 0, \(3,\), was moved or got another dtype"),
+        ("late backward", "a backward pass after reduce_gradients"),
+        ("twice", "is given twice, or is in two groups"),
+        ("frozen", "every parameter is frozen"),
+        ("late group", "its parameters have been cut into shards"),
+        ("other shapes", "rank 1 has 1 trained parameters, and their number, shapes"),
+        ("groups of the lab", "AdamW of the lab has one set of settings"),
+        ("after DDP", "belongs to a module that is wrapped in DDP, whose hooks average"),
+        ("scaler of torch", "torch.amp.GradScaler looks for inf on each rank alone"),
+        ("copied", "cannot be copied or pickled; save state_dict"),
+        ("frozen later", "parameter 0: frozen or unfrozen after the optimizer was made"),
+        ("another model", r"groups of \[2\] parameters: it is of another model"),
+        ("by hand", "a gradient was set by hand"),
+        ("master dtype", "master_dtype='float32': give a dtype"),
+        ("no state", "give what state_dict.. or full_state_dict.. returned"),
+    ],
+)
+def test_wrong_calls_are_refused_with_their_reason(misuse, message):
+    def misuses(world):
+        w = nn.Parameter(torch.ones(3 + (misuse == "other shapes") * world.rank))
+        adam = torch.optim.AdamW
+        if misuse == "after DDP":
+            wrapped = DDP(nn.Linear(2, 2), world)
+            ShardedOptimizer(wrapped.parameters(), adam, world)
+        if misuse == "lbfgs":
+            ShardedOptimizer([w], torch.optim.LBFGS, world)
+        if misuse == "an instance":
+            ShardedOptimizer([w], adam([w]), world)
+        if misuse == "twice":
+            ShardedOptimizer([{"params": w}, {"params": w}], adam, world)
+        if misuse == "groups of the lab":
+            groups = [{"params": w}, {"params": nn.Parameter(torch.ones(2))}]
+            ShardedOptimizer(groups, optimizer.AdamW, world, learning_rate=1e-3)
+        each = ShardedOptimizer([w.requires_grad_(misuse != "frozen")], adam, world)
+        w.sum().backward()
+        if misuse == "moved":
+            w.data = w.data.double().float()
+            each.step()
+        if misuse == "late backward":
+            each.reduce_gradients()
+            w.sum().backward()
+        if misuse == "late group":
+            each.add_param_group({"params": nn.Parameter(torch.ones(2))})
+        if misuse == "scaler of torch":
+            scaler = torch.amp.GradScaler("cpu")
+            scaler.scale(torch.ones(1))
+            scaler.step(each)
+        if misuse == "copied":
+            copy.deepcopy(each)
+        if misuse == "frozen later":
+            w.requires_grad_(False)
+            each.step()
+        if misuse == "another model":
+            groups = [{"params": [0, 1]}]
+            each.load_state_dict({"state": {}, "param_groups": groups})
+        if misuse == "by hand":
+            other = nn.Parameter(torch.ones(2))
+            by_bucket = ShardedGradients([other], adam, world)
+            other.grad = torch.ones(2)
+            by_bucket.step()
+        if misuse == "master dtype":
+            ShardedOptimizer([w], adam, world, master_dtype="float32")
+        if misuse == "no state":
+            each.load_state_dict([w])
+
+    with pytest.raises(RankError, match=message):
+        run(misuses, 2)

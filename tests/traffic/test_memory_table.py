@@ -1,0 +1,26 @@
+"""Every row of examples/memory.py: what calc predicts is what real ranks hold and send."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import cloudpickle
+import pytest
+
+SPEC = importlib.util.spec_from_file_location(
+    "memory_table", Path(__file__).parents[2] / "examples" / "memory.py"
+)
+table = importlib.util.module_from_spec(SPEC)
+sys.modules["memory_table"] = table
+SPEC.loader.exec_module(table)
+cloudpickle.register_pickle_by_value(table)
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2, 4])
+@pytest.mark.parametrize("strategy", table.STRATEGIES)
+def test_states_and_traffic_agree_to_the_byte_and_activations_within_3_percent(strategy, num_ranks):
+    for _, _, quantity, predicted, measured in table.rows_of(strategy, num_ranks):
+        if quantity == "activations":
+            assert measured == pytest.approx(predicted, rel=0.03)
+        else:
+            assert measured == predicted, quantity

@@ -1,0 +1,195 @@
+"""Memory by formula: recipes, model states, activations, caches."""
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from labkit import calc
+
+GPT2 = calc.MODELS["gpt2"]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "bytes_per_parameter", "sharded"),
+    [
+        ("zero_paper", 16, lambda d: 4 + 12 / d),
+        ("megatron_bf16", 18, lambda d: 6 + 12 / d),
+        ("amp", 16, lambda d: 8 + 8 / d),
+        ("fp32", 16, lambda d: 8 + 8 / d),
+        ("pure_bf16", 8, lambda d: 4 + 4 / d),
+        ("adam_8bit", 6.03125, lambda d: 4 + 2.03125 / d),
+        ("sgd", 12, lambda d: 8 + 4 / d),
+        ("sgd_plain", 8, lambda d: 8),
+    ],
+)
+def test_a_recipe_has_its_bytes_whole_and_sharded(recipe, bytes_per_parameter, sharded):
+    assert calc.RECIPES[recipe].bytes_per_parameter == bytes_per_parameter
+    for d in (1, 2, 64):
+        states = calc.model_state_bytes(64e6, recipe, zero=1, dp=d)
+        assert float(states) == pytest.approx(64e6 * sharded(d), rel=1e-12)
+
+
+def test_each_level_shards_one_kind_more():
+    whole = calc.model_state_bytes(8e6, "zero_paper")
+    kinds = ["moments", "gradients", "parameters"]
+    for zero in (1, 2, 3):
+        states = calc.model_state_bytes(8e6, "zero_paper", zero=zero, dp=8)
+        is_sharded = [states[kind] == whole[kind] / 8 for kind in kinds]
+        assert is_sharded == [n < zero for n in range(3)]
+
+
+def test_the_largest_shard_counts_where_ranks_do_not_divide():
+    assert calc.model_state_bytes(10, "sgd_plain", zero=3, dp=4) == 3 * 8
+
+
+def test_parameters_may_come_as_a_result_and_nothing_else_may():
+    assert calc.model_state_bytes(calc.num_parameters("gpt2"), "fp32") == 16 * 124_439_808
+    with pytest.raises(TypeError, match="give a number of parameters"):
+        calc.model_state_bytes(calc.amount("5 GB"), "fp32")
+
+
+def test_llama_7b_needs_84_or_112_gigabytes_by_what_is_kept():
+    # Both figures circulate: without a float32 master copy, and with one.
+    without = dataclasses.replace(calc.RECIPES["zero_paper"], name="no master", master_bytes=0)
+    assert calc.model_state_bytes(7e9, without).to("GB") == 84
+    assert calc.model_state_bytes(7e9, "zero_paper").to("GB") == 112
+
+
+@given(
+    layers=st.integers(1, 8),
+    heads=st.integers(1, 8),
+    features=st.integers(1, 16),
+    length=st.sampled_from([8, 64, 256]),
+    microbatch=st.integers(1, 4),
+    t=st.sampled_from([1, 2, 4, 8]),
+)
+def test_activations_are_korthikantis_closed_form(layers, heads, features, length, microbatch, t):
+    heads *= t
+    h = heads * features
+    config = calc.ModelConfig(layers=layers, hidden=h, heads=heads, vocab=100, context=length)
+    sbhL = length * microbatch * h * layers
+    scores = 5 * heads * length / h
+    plain = calc.activation_bytes(config, microbatch, tp=t)
+    assert float(plain) == pytest.approx(sbhL * (10 + (24 + scores) / t))
+    parallel = calc.activation_bytes(config, microbatch, tp=t, sequence_parallel=True)
+    assert float(parallel) == pytest.approx(sbhL * (34 + scores) / t)
+    selective = calc.activation_bytes(config, microbatch, tp=t, recompute="selective")
+    assert float(selective) == pytest.approx(sbhL * (10 + 24 / t))
+    assert calc.activation_bytes(config, microbatch, tp=t, recompute="full") == 2 * sbhL
+
+
+def test_flash_attention_keeps_no_scores_but_one_number_per_row_and_head():
+    plain, flash = (calc.activation_bytes(GPT2, 1, flash=flash) for flash in (False, True))
+    assert "attention scores" not in flash.parts
+    assert flash["attention statistics"] == 12 * 1024 * 4 * 12
+    assert plain - plain["attention scores"] + flash["attention statistics"] == flash
+
+
+def test_context_parallelism_divides_tokens_and_leaves_each_row_its_length():
+    whole, shared = (calc.activation_bytes("llama3-8b", 1, cp=cp) for cp in (1, 8))
+    assert whole / shared == pytest.approx(8)
+
+
+def test_fewer_key_value_heads_keep_fewer_keys_and_values():
+    shared = dataclasses.replace(GPT2, kv_heads=3)
+    whole = calc.activation_bytes(GPT2, 1)["query, key, value"]
+    assert calc.activation_bytes(shared, 1)["query, key, value"] / whole == pytest.approx(1.5 / 3)
+
+
+def test_the_logits_of_a_large_vocabulary_outweigh_layers():
+    logits = calc.logits_bytes("llama3-8b", 1)
+    assert logits == 8192 * 128_256 * (2 + 4)
+    layer = calc.activation_bytes("llama3-8b", 1, flash=True, dropout=False) / 32
+    assert logits > 4 * layer
+    assert calc.logits_bytes("llama3-8b", 1, tp=8) == logits / 8
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: calc.model_state_bytes(1e9, "fp31"), "is no Recipe and none of zero_paper"),
+        (lambda: calc.model_state_bytes(1e9, "fp32", zero=4), "zero=4: give 0, 1, 2 or 3"),
+        (lambda: calc.model_state_bytes(1e9, "fp32", zero=True), "zero=True"),
+        (lambda: calc.model_state_bytes(-1, "fp32"), "num_params=-1"),
+        (lambda: calc.model_state_bytes(float("nan"), "fp32"), "num_params=nan"),
+        (lambda: calc.model_state_bytes(1e9, "fp32", zero=1, dp=0), "0 ranks cannot talk"),
+        (lambda: calc.activation_bytes("gpt2", 1, tp=5), "tp=5 does not divide 12 heads"),
+        (lambda: calc.activation_bytes("gpt2", 1, recompute="some"), "recompute='some'"),
+        (lambda: calc.activation_bytes("gpt2", 1, cp=3), "does not cut 1024 tokens"),
+        (
+            lambda: calc.activation_bytes("gpt2", 1, tp=4, sequence_parallel=True, sequence=6),
+            "cp=1 and tp=4 do not cut 6 tokens",
+        ),
+        (lambda: calc.activation_bytes("llama3-8b", 1, tp=16), "does not divide 8 key-value heads"),
+        (lambda: calc.activation_bytes("mixtral-8x7b", 1), "depend on the routing"),
+        (lambda: calc.num_parameters("gpt5"), "is no ModelConfig and none of gpt2, "),
+        (lambda: calc.kv_cache_bytes_per_token("gpt2", 0), "itemsize=0"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(call, said):
+    with pytest.raises(ValueError, match=said):
+        call()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"layers": 0}, "layers=0: give a whole number, 1 or more"),
+        ({"heads": 5}, "heads=5 does not divide hidden=768.*try heads=1"),
+        ({"kv_heads": 5}, "kv_heads=5 does not divide heads=12"),
+        ({"kv_heads": 0}, "kv_heads=0: give a whole number, 1 or more"),
+        ({"num_experts": 8}, "top_k=0 of num_experts=8"),
+        ({"num_experts": 8, "top_k": 9}, "top_k=9 of num_experts=8"),
+        ({"top_k": 2}, "need num_experts"),
+        ({"expert_ffn": 64}, "need num_experts"),
+        ({"q_lora_rank": 64}, "need kv_lora_rank"),
+        ({"kv_lora_rank": 64, "rope_head_dim": 8, "value_head_dim": 8}, "biases=False"),
+        ({"num_experts": 8, "top_k": 2, "dense_layers": 13}, "dense_layers=13 exceed layers=12"),
+        ({"kv_lora_rank": 64}, "also needs rope_head_dim and value_head_dim"),
+        ({"hidden": -768}, "hidden=-768"),
+    ],
+)
+def test_a_configuration_that_no_model_has_is_refused(wrong, said):
+    with pytest.raises(ValueError, match=said):
+        dataclasses.replace(GPT2, **wrong)
+
+
+@pytest.mark.parametrize("wrong", [{"layers": 1.5}, {"layers": True}, {"tied": 1}, {"ffn": "4h"}])
+def test_a_size_of_another_type_is_refused(wrong):
+    with pytest.raises(TypeError, match=next(iter(wrong))):
+        dataclasses.replace(GPT2, **wrong)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: calc.model_state_bytes("7e9", "fp32"),
+        lambda: calc.model_state_bytes(True, "fp32"),
+        lambda: calc.model_state_bytes(calc.amount("7 GB"), "fp32"),
+        lambda: calc.step_traffic_bytes("ddp", calc.amount("7 GB"), 8),
+        lambda: calc.step_traffic_bytes("ddp", "7e9", 8),
+        lambda: calc.training_flops(calc.amount("7 GB"), 1e9),
+        lambda: calc.training_days(1e9, None, 8, 1e12),
+    ],
+)
+def test_a_number_of_parameters_is_no_text_and_no_amount_of_something_else(call):
+    with pytest.raises(TypeError, match="num_params="):
+        call()
+
+
+def test_ranks_of_tensor_parallelism_cut_tokens_only_with_sequence_parallelism():
+    assert calc.activation_bytes("gpt2", 1, tp=4, sequence=6) > 0
+    assert calc.logits_bytes("gpt2", 1, tp=12) > 0
+
+
+def test_logits_are_those_of_any_model():
+    assert calc.logits_bytes("mixtral-8x7b", 1, sequence=2) == 2 * 32000 * (2 + 4)
+
+
+def test_a_recipe_may_keep_nothing_and_its_moments_are_a_tuple():
+    nothing = calc.Recipe(name="nothing", parameter_bytes=0, gradient_bytes=0)
+    assert calc.model_state_bytes(1e9, nothing) == 0
+    with pytest.raises(TypeError, match="moment_bytes=4: give a tuple"):
+        calc.Recipe(name="one", parameter_bytes=2, gradient_bytes=2, moment_bytes=4)

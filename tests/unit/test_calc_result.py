@@ -1,0 +1,179 @@
+"""A result: a number with a unit, which says how it came about."""
+
+import copy
+import pickle
+
+import pytest
+
+from labkit import calc
+
+STATES = calc.model_state_bytes(7.5e9, "zero_paper", zero=1, dp=64)
+
+
+def test_it_reads_in_every_unit_of_its_kind_and_in_no_other():
+    assert STATES.to("GB") == 31.40625
+    assert STATES.to("GiB") == pytest.approx(29.249, abs=1e-3)
+    with pytest.raises(ValueError, match="is bytes, which has no unit 'h'; it can be read in B"):
+        STATES.to("h")
+
+
+def test_gb_and_gib_add_up_in_bytes():
+    assert calc.amount("1 GB") + calc.amount("1 GiB") == 10**9 + 2**30
+    assert str(calc.amount("80 GiB") - STATES) == "54.5 GB"
+    assert calc.amount("80 GB") < calc.amount("80 GiB")
+
+
+@pytest.mark.parametrize("other", [5, 5.0, calc.amount("5 s"), calc.num_parameters("gpt2")])
+def test_bytes_do_not_add_to_what_has_another_unit_or_none(other):
+    with pytest.raises(TypeError, match="cannot be added to 31.4 GB"):
+        STATES + other
+    with pytest.raises(TypeError):
+        STATES - other
+
+
+def test_bytes_are_not_compared_with_seconds():
+    with pytest.raises(TypeError, match=r"31.4 GB \(bytes\) cannot be compared with 5 s"):
+        assert calc.amount("5 s") < STATES
+    assert calc.amount("5 s") != calc.amount("5 B")
+
+
+def test_it_is_multiplied_by_numbers_and_divided_by_its_like():
+    assert 2 * STATES == STATES * 2 == 2 * 31_406_250_000
+    assert STATES / 2 == 31_406_250_000 / 2
+    assert STATES / calc.amount("31.40625 GB") == 1.0
+    with pytest.raises(TypeError):
+        STATES * STATES
+    with pytest.raises(TypeError, match="cannot be divided by"):
+        STATES / calc.amount("5 s")
+
+
+def test_its_parts_add_up_to_it_and_are_named():
+    assert sum(STATES.parts.values()) == STATES
+    assert STATES["moments"].to("MB") == 937.5
+    with pytest.raises(KeyError, match="the parts are parameters, gradients, master, moments"):
+        STATES["activations"]
+
+
+def test_it_explains_itself():
+    text = STATES.explain()
+    assert text.startswith("model states of one rank, zero 1 = 31.4 GB (31,406,250,000 B)")
+    for said in ("K_o N/d", "4 B * 7,500,000,000 / 64", "zero_paper: 16 B", "arXiv:1910.02054"):
+        assert said in text
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        calc.num_parameters("gpt2"),
+        calc.active_parameters("mixtral-8x7b"),
+        STATES,
+        calc.activation_bytes("gpt2", 1),
+        calc.logits_bytes("gpt2", 1),
+        calc.kv_cache_bytes_per_token("gpt2"),
+        calc.flops_per_token("gpt2"),
+        calc.training_flops(1e9, 1e9),
+        calc.mfu(1000, 1e9, 1, 1e13),
+        calc.training_days(1e9, 1e9, 8, 1e14),
+        calc.bubble_fraction(4, 8),
+        calc.step_traffic_bytes("zero3", 1e9, 8),
+        calc.step_traffic_volume("zero3"),
+        calc.checkpoint_interval(60, 3600),
+        calc.lost_share(600, 60, 36000),
+        calc.mean_time_between_interruptions(419, 54 * 24),
+    ],
+    ids=lambda result: result.name,
+)
+def test_every_result_says_how_it_came_about(result):
+    assert result.name and result.substitution
+    assert result.formula or result.parts or result.convention
+    assert str(result) in result.explain()
+
+
+def test_an_amount_needs_a_unit_that_is_known():
+    assert calc.amount("5 GB/s").to("MB/s") == 5000
+    with pytest.raises(ValueError, match="I don't know the unit"):
+        calc.amount("5 parsec")
+
+
+def test_it_travels_from_a_rank_and_is_copied_with_its_parts():
+    for copied in (pickle.loads(pickle.dumps(STATES)), copy.deepcopy(STATES)):
+        assert copied == STATES
+        assert copied["moments"] == STATES["moments"]
+
+
+def test_plain_numbers_add_up_and_a_boolean_is_none():
+    assert calc.amount("3") + 1 == 1 + calc.amount("3") == 4
+    assert calc.amount("3") - 1 == 2
+    with pytest.raises(TypeError, match="True cannot be added"):
+        calc.amount("3") + True
+
+
+def test_a_sum_of_equals_has_two_parts():
+    twice = calc.amount("1 GB") + calc.amount("1 GB")
+    assert sum(twice.parts.values()) == twice
+
+
+def test_a_dimension_that_nobody_knows_is_refused():
+    with pytest.raises(ValueError, match="dimension='meters': give one of 'bytes', "):
+        calc.Result(5, "meters")
+
+
+def test_times_may_come_as_results_and_bytes_are_no_time():
+    write, mtbf = calc.amount("1 min"), calc.amount("3 h")
+    assert calc.checkpoint_interval(write, mtbf) == calc.checkpoint_interval(60, 3 * 3600)
+    for call in (calc.checkpoint_interval, lambda w, m: calc.lost_share(600, w, m)):
+        with pytest.raises(TypeError, match="mtbf_s=1 GB: give a number of seconds"):
+            call(60, calc.amount("1 GB"))
+        with pytest.raises(TypeError, match="mtbf_s='1 h'"):
+            call(60, "1 h")
+
+
+def test_more_than_all_time_cannot_be_lost():
+    with pytest.raises(ValueError, match="50.5 times all time would be lost"):
+        calc.lost_share(10_000, 5000, 100)
+
+
+def test_mfu_takes_operations_and_six_times_the_parameters_but_no_bytes():
+    assert calc.mfu(1e5, 6 * calc.num_parameters("gpt2"), 8, 312e12) < 0.03
+    with pytest.raises(TypeError, match="flops_per_token=1 GB: give a number of FLOP"):
+        calc.mfu(1e5, calc.amount("1 GB"), 8, 312e12)
+
+
+def test_latent_attention_multiplies_longer_keys_than_values():
+    scores = calc.flops_per_token("deepseek-v3", sequence=1)["attention"]
+    queries_and_keys, values = 128 * (128 + 64), 128 * 128
+    assert scores == 3 * 61 * 2 * (queries_and_keys + values)
+
+
+def zb_h1_played_through(p, m):
+    """Steps of ZB-H1 in units of F = B = W: backward first, then forward, then what is left."""
+    forwards, backwards, weights = [0] * p, [0] * p, [0] * p
+    ready_f, ready_b, now = [m] + [0] * (p - 1), [0] * p, 0
+    while min(weights) < m:
+        done = []
+        for s in range(p):
+            if backwards[s] < ready_b[s]:
+                backwards[s] += 1
+                done.append((ready_b, s - 1))
+            elif forwards[s] < ready_f[s] and forwards[s] - backwards[s] < p - s:
+                forwards[s] += 1
+                done.append((ready_f, s + 1) if s + 1 < p else (ready_b, s))
+            elif weights[s] < backwards[s]:
+                weights[s] += 1
+        for ready, s in done:
+            if s >= 0:
+                ready[s] += 1
+        now += 1
+    return now
+
+
+@pytest.mark.parametrize(("p", "m"), [(1, 3), (2, 2), (3, 5), (4, 4), (5, 11)])
+def test_the_bubble_of_zb_h1_is_that_of_its_schedule_played_through(p, m):
+    bubble = calc.bubble_fraction(p, m, "zb_h1", relative_to="ideal")
+    assert bubble == pytest.approx((zb_h1_played_through(p, m) - 3 * m) / (3 * m))
+
+
+def test_zb_h1_with_fewer_microbatches_than_stages_waits_longer_and_is_refused():
+    assert zb_h1_played_through(4, 2) - 3 * 2 > 4 - 1
+    with pytest.raises(ValueError, match="microbatches=2 are fewer than stages=4"):
+        calc.bubble_fraction(4, 2, "zb_h1")

@@ -1,0 +1,29 @@
+"""Runs whose time is up although the code under test is not to blame, or not alone."""
+
+from types import SimpleNamespace
+
+from labkit.grade.evidence import Attempt, Case, CaseEvidence
+from labkit.grade.exchange import Record
+from labkit.grade.hang import explain_hang
+
+MACHINERY = '  File "labkit/grade/exchange.py", line 23 in <module>\n'
+LEARNERS = '  File "/home/someone/mine.py", line 3 in <module>\n'
+
+
+def hang(stack, evidence):
+    failure = SimpleNamespace(stacks=[stack, stack], timeline=[])
+    return explain_hang(Attempt(2, ()), evidence, failure)
+
+
+def test_code_that_loads_for_ever_is_told_from_processes_that_never_came_to_it():
+    loading, starting = hang(LEARNERS + MACHINERY, None), hang(MACHINERY, None)
+    assert loading.diagnosis == "does not finish loading" and loading.where.line == 3
+    assert starting.diagnosis == "never began" and "machine is busy" in starting.explanation
+
+
+def test_time_that_is_up_after_every_rank_has_returned_is_a_finding_of_its_own():
+    returned = Record(None, "Tensor", [], False, "", "", "", [])
+    evidence = CaseEvidence(Case("made up", ((), ()), (0.0, 0.0)), (returned,) * 2, ((), ()))
+    finding = hang(LEARNERS, evidence)
+    assert finding.diagnosis == "does not end after its last return"
+    assert finding.first_seen == "2 ranks, made up"

@@ -1,0 +1,186 @@
+"""The memory calculator: its words, its knobs, and the button that does what the words say."""
+
+import dataclasses
+import importlib
+
+import pytest
+
+from labkit import calc
+from labkit.calc import TrainingSetup, footprint
+from labkit.notebook import memory_answer as answer
+from labkit.notebook import memory_calculator
+
+LLAMA = TrainingSetup(model="llama2-7b")
+LARGE = TrainingSetup(model="llama2-70b", tp=8, pp=8, recompute="full")
+
+
+# --- what it says --------------------------------------------------------------------------------
+
+
+def test_the_table_has_every_part_and_their_sum():
+    heading, *parts, together = answer.rows(LLAMA)
+    assert heading == ["", "each GPU", "how"]
+    assert {name: cell for name, cell, _ in parts} == {
+        name: str(part) for name, part in footprint(LLAMA).parts.items()
+    }
+    assert together == ["together", str(footprint(LLAMA)), "on 1 GPU"]
+
+
+def test_of_a_long_pipeline_both_ends_are_shown_and_the_fullest_is_there():
+    gpus = answer.shown(LARGE)
+    assert list(gpus) == ["stage 0", "stage 1", "stage 6", "stage 7"]
+    assert footprint(LARGE) in gpus.values()
+    assert list(answer.shown(dataclasses.replace(LARGE, pp=4))) == [f"stage {n}" for n in range(4)]
+    row = next(row for row in answer.rows(LARGE) if row[0] == "logits and loss")
+    assert row[1:4] == ["–"] * 3 and row[4].endswith("MB")
+
+
+def test_what_fits_says_what_is_left():
+    fits = dataclasses.replace(LLAMA, tp=2)
+    left = 80e9 - float(footprint(fits))
+    said = answer.advice(fits, 80e9)
+    assert said == f"It fits: of 80 GB, {calc.bytes_text(left)} are left ({left / 80e9:.0%})."
+    assert answer.changes(fits, 80e9) == []
+
+
+def test_what_does_not_fit_says_by_how_much_and_what_to_change():
+    said = answer.advice(LLAMA, 80e9)
+    assert f"{calc.bytes_text(float(footprint(LLAMA)) - 80e9)} more than 80 GB" in said
+    assert "Smallest change: tp: 1 -> 2; then 66.5 GB on 2 GPUs. It costs more GPUs" in said
+
+
+def test_where_one_change_is_not_enough_it_names_several():
+    alone = TrainingSetup(model="llama2-70b")
+    said = answer.advice(alone, 80e9)
+    assert "No single change is enough. Together: recompute: none -> full; tp: 1 -> 8" in said
+    assert f"on {answer.changes(alone, 80e9)[-1].setup.num_gpus} GPUs." in said
+
+
+def test_where_nothing_helps_it_says_so():
+    enormous = TrainingSetup(model="narayanan-1t", sequence=131072, microbatch=1)
+    assert answer.changes(enormous, 24e9) == []
+    assert "No change of these knobs helps" in answer.advice(enormous, 24e9)
+
+
+def test_the_text_is_aligned_and_ends_with_the_advice():
+    lines = answer.text(LARGE, 80e9).splitlines()
+    assert lines[-1] == answer.advice(LARGE, 80e9)
+    how = lines[0].index("how")
+    assert all(line[how - 3 : how].isspace() and line[how] != " " for line in lines[:-1])
+    assert all(line == line.rstrip() for line in lines)
+
+
+# --- the widget ----------------------------------------------------------------------------------
+
+
+def is_png(image):
+    return bytes(image.value).startswith(b"\x89PNG")
+
+
+def test_it_shows_bars_a_table_and_the_verdict():
+    shown = memory_calculator(LLAMA)
+    assert is_png(shown._picture)
+    assert "53.9 GB" in shown._table.value
+    assert shown.says == answer.advice(LLAMA, 80e9)
+    assert "It does not fit" in shown._verdict.value
+
+
+def test_a_knob_changes_everything_and_not_the_stored_form():
+    shown = memory_calculator(LLAMA)
+    stored, picture = repr(shown), bytes(shown._picture.value)
+    shown._knobs["tp"].value = 2
+    assert shown.setup == dataclasses.replace(LLAMA, tp=2)
+    assert shown.says.startswith("It fits")
+    assert bytes(shown._picture.value) != picture
+    assert repr(shown) == stored
+
+
+def test_every_field_of_a_setup_has_a_knob_that_moves_it():
+    shown = memory_calculator(LLAMA)
+    moved = {
+        "model": "gpt2", "recipe": "fp32", "zero": 1, "dp": 2, "tp": 2, "pp": 2, "microbatch": 2,
+        "sequence": 1024, "recompute": "full", "flash": False, "sequence_parallel": True,
+    }  # fmt: skip
+    assert set(moved) == {field.name for field in dataclasses.fields(TrainingSetup)}
+    for name, value in moved.items():
+        shown._knobs[name].value = value
+    assert shown.setup == TrainingSetup(**moved)
+    shown._knobs["sequence"].value = 0
+    assert shown.setup.sequence is None
+
+
+@pytest.mark.parametrize("device", answer.DEVICES)
+def test_another_device_is_another_verdict(device):
+    shown = memory_calculator(LLAMA)
+    shown._device.value = device
+    assert shown.says == answer.advice(LLAMA, answer.DEVICES[device])
+
+
+def test_the_button_makes_the_change_that_is_named_and_then_it_fits():
+    for model in ("llama2-7b", "llama2-70b"):
+        shown = memory_calculator(model)
+        assert shown._change.layout.display is None
+        shown._change.click()
+        assert shown.says.startswith("It fits")
+        assert shown._change.layout.display == "none"
+        shown._change.click()
+        assert shown.says.startswith("It fits"), "nothing to change, nothing changed"
+
+
+def test_the_button_redraws_once(monkeypatch):
+    shown, drawn = memory_calculator("llama2-70b"), []
+    module = importlib.import_module("labkit.notebook.memory_calculator")
+    monkeypatch.setattr(module, "_png", lambda setup, _: drawn.append(setup) or b".")
+    shown.make_the_change()
+    assert drawn == [shown.setup]
+
+
+def test_a_setup_that_cannot_be_says_why_and_the_next_one_is_shown_again():
+    shown = memory_calculator("gpt2-xl")  # 25 heads
+    shown._knobs["tp"].value = 2
+    assert shown.setup is None
+    assert shown.says == "There is no such setup: tp=2 does not divide 25 heads."
+    assert (shown._table.value, shown._picture.layout.display) == ("", "none")
+    shown.make_the_change()
+    shown._knobs["tp"].value = 1
+    assert shown.setup == TrainingSetup(model="gpt2-xl")
+    assert shown._picture.layout.display is None
+
+
+def test_a_start_of_ones_own_gets_its_stops():
+    config = calc.ModelConfig(layers=6, hidden=512, heads=8, vocab=1000, context=700)
+    recipe = calc.Recipe(name="mine", parameter_bytes=2, gradient_bytes=2, moment_bytes=(4, 4))
+    own = TrainingSetup(model=config, recipe=recipe, dp=6, zero=2, microbatch=3, sequence=500)
+    shown = memory_calculator(own, "24 GB")
+    assert shown.setup == own
+    assert repr(shown).startswith("your own (19.8M), mine (12 B)")
+    stops = [stop for _, stop in shown._knobs["dp"].options]
+    assert 6 in stops and stops == sorted(stops)
+
+
+def test_every_model_on_the_menu_can_be_calculated():
+    shown = memory_calculator()
+    for _, name in shown._knobs["model"].options:
+        assert footprint(TrainingSetup(model=name)) > 0
+    assert "mixtral-8x7b" not in [name for _, name in shown._knobs["model"].options]
+
+
+def test_without_a_browser_it_is_a_text():
+    data = memory_calculator(LARGE)._repr_mimebundle_()
+    assert data["text/plain"].startswith("llama2-70b (69B), zero_paper (16 B)\n")
+    assert "stage 7" in data["text/plain"]
+    assert data["text/html"].startswith("<") and "Run this cell" in data["text/html"]
+
+
+@pytest.mark.parametrize(
+    ("start", "device", "error", "said"),
+    [
+        (7, "80 GB", TypeError, "give a calc.TrainingSetup, or a model's name"),
+        ("llama9", "80 GB", ValueError, "none of gpt2"),
+        ("gpt2", "80", ValueError, "there are: 24 GB, 40 GB, 80 GB, 141 GB"),
+        ("mixtral-8x7b", "80 GB", ValueError, "experts"),
+    ],
+)
+def test_what_cannot_be_a_start_is_refused(start, device, error, said):
+    with pytest.raises(error, match=said):
+        memory_calculator(start, device)

@@ -1,0 +1,163 @@
+"""What a run with a topology leaves behind: results, journal, counts, and what it says."""
+
+import pytest
+import torch
+
+from labkit import Link, Session, Topology, run
+from labkit.collectives import ring_all_reduce
+from labkit.comm.shared_memory import shared_memory_all_reduce
+from labkit.comm.staging import ThroughHost
+from labkit.launch import launch
+
+# 10 ms a message, whatever its size up to some kilobytes.
+SLOW = Topology(hosts=2, ranks_per_host=1, slow=Link(1e9, 10e-3))
+# Faster than any machine.
+TOO_FAST = Topology(hosts=2, ranks_per_host=1, slow=Link(1e15, 0.0))
+
+
+def passes_on(world, num):
+    """`num` messages from 0 to 1, and one back."""
+    buffer = torch.zeros(num, 3)
+    if world.rank == 0:
+        for row in range(num):
+            world.send(torch.full((3,), float(row)), 1)
+        world.recv(buffer[0], 1)
+    else:
+        pending = [world.irecv(buffer[row], 0) for row in range(num)]
+        for each in reversed(pending):
+            each.wait()
+        world.send(buffer[-1], 0)
+    return buffer[:, 0].tolist()
+
+
+def assert_first_message_takes_10_ms(result):
+    send, recv = (timeline.operations[0] for timeline in result.timeline)
+    assert recv.done_s - send.posted_s > 0.01
+
+
+def test_messages_arrive_whole_and_in_order():
+    assert run(passes_on, 2, (4,), topology=SLOW).values == [[3, 0, 0, 0], [0, 1, 2, 3]]
+
+
+def test_results_and_bytes_are_those_of_an_unpaced_run():
+    def sums(world):
+        return ring_all_reduce(torch.arange(11.0) * world.rank, world)
+
+    topology = Topology(hosts=2, ranks_per_host=2, fast=Link(1e9), slow=Link(1e9, 1e-3))
+    paced, unpaced = run(sums, 4, topology=topology), run(sums, 4)
+    for a, b in zip(paced.values, unpaced.values, strict=True):
+        assert torch.equal(a, b)
+    for a, b in zip(paced.traffic, unpaced.traffic, strict=True):
+        assert a.by_operation == b.by_operation
+
+
+def test_the_journal_has_the_times_of_the_links():
+    assert_first_message_takes_10_ms(run(passes_on, 2, (1,), topology=SLOW))
+
+
+def test_a_pace_that_the_machine_keeps_needs_no_word(capsys):
+    result = run(passes_on, 2, (4,), topology=Topology(hosts=2, ranks_per_host=1, slow=Link(40)))
+    assert [pace.num_messages for pace in result.pace] == [1, 4]
+    assert result.topology.slow == Link(40)
+    assert sum(pace.num_late for pace in result.pace) == 0
+    assert capsys.readouterr().out == ""
+
+
+def test_a_pace_that_the_machine_cannot_keep_is_told_with_a_count(capsys):
+    result = run(passes_on, 2, (4,), topology=TOO_FAST)
+    assert [pace.num_messages for pace in result.pace] == [1, 4]
+    num_late = sum(pace.num_late for pace in result.pace)
+    assert num_late >= 2
+    assert sum(pace.late_s for pace in result.pace) > 0
+    line = " ".join(capsys.readouterr().out.splitlines())
+    assert line.startswith(f"[labkit] {num_late} of 5 messages came later than the links")
+    assert line.endswith("With slower links or larger messages it keeps the pace.")
+
+
+def test_a_run_that_shows_nothing_counts_all_the_same(capsys):
+    result = launch(passes_on, 2, [(1,)], topology=TOO_FAST, echo=False)
+    assert sum(pace.num_messages for pace in result.pace) == 2
+    assert capsys.readouterr().out == ""
+
+
+def test_without_a_topology_nothing_is_counted():
+    result = run(passes_on, 2, (1,))
+    assert (result.topology, result.pace) == (None, [])
+
+
+def test_collectives_of_the_backend_go_past_the_links_and_this_is_said(capsys):
+    def calls(world):
+        world.split(0)
+        world.barrier()
+        world.broadcast(torch.ones(3))
+        return world.all_reduce(torch.ones(3)).tolist()
+
+    assert run(calls, 2, topology=SLOW).values == [[2, 2, 2], [2, 2, 2]]
+    line = " ".join(capsys.readouterr().out.splitlines())
+    assert line.startswith("[labkit] broadcast and all_reduce were not paced to the links")
+    assert line.endswith("Only send and recv are paced, and with them labkit.collectives.")
+
+
+def test_barrier_and_split_are_free_of_links_and_of_words(capsys):
+    run(lambda world: (world.split(world.rank), world.barrier())[1], 2, topology=SLOW)
+    assert capsys.readouterr().out == ""
+
+
+def sums_on_each_host(world):
+    host = world.split(world.rank // 2)
+    x = ring_all_reduce(torch.ones(3), host)
+    return shared_memory_all_reduce(x, host).tolist()
+
+
+def test_shared_memory_is_not_paced_either(capsys):
+    topology = Topology(hosts=2, ranks_per_host=2, fast=Link(40), slow=Link(1e9))
+    assert run(sums_on_each_host, 4, topology=topology).values == 4 * [[4, 4, 4]]
+    line = " ".join(capsys.readouterr().out.splitlines())
+    assert line.startswith("[labkit] all_reduce through shared memory was not paced")
+
+
+def test_without_a_fast_link_hosts_are_as_fast_as_the_machine(capsys):
+    topology = Topology(hosts=2, ranks_per_host=2, slow=Link(1e-3))
+    result = run(sums_on_each_host, 4, topology=topology)
+    assert result.values == 4 * [[4, 4, 4]]
+    assert [pace.num_messages for pace in result.pace] == 4 * [0]
+    assert capsys.readouterr().out == ""
+
+
+def passes_on_from_another_place(world):
+    """As ranks that share a GPU do: see test_staging.py."""
+    paced = world._process_group
+    paced._process_group = ThroughHost(paced._process_group, is_elsewhere=lambda x: True)
+    return passes_on(world, 2)
+
+
+def test_messages_that_go_through_the_host_are_paced_too():
+    result = run(passes_on_from_another_place, 2, topology=SLOW)
+    assert result.values == [[1, 0], [0, 1]]
+    assert_first_message_takes_10_ms(result)
+
+
+def test_torchrun_starts_paced_ranks_too():
+    result = run(passes_on, 2, (1,), topology=SLOW, engine="torchrun", timeout=60)
+    assert_first_message_takes_10_ms(result)
+    assert [pace.num_messages for pace in result.pace] == [1, 1]
+
+
+SENDS = "world.send(torch.ones(3), 1) if rank == 0 else world.recv(torch.empty(3), 0)"
+
+
+def test_a_session_counts_the_messages_of_each_cell(capsys):
+    with Session(2, topology=TOO_FAST) as session:
+        for _ in range(2):
+            cell = session.execute(SENDS)
+            assert [pace.num_messages for pace in cell.pace] == [0, 1]
+            assert cell.topology == TOO_FAST
+            num_late = cell.pace[1].num_late
+            assert capsys.readouterr().out.count("[labkit] 1 of 1 messages") == num_late
+        session.restart()
+        assert session.execute(SENDS).pace[1].num_messages == 1
+
+
+def test_a_session_refuses_a_topology_of_other_ranks():
+    with pytest.raises(ValueError, match="world_size=3, but this topology has 2 x 1 = 2 ranks"):
+        Session(3, topology=SLOW)

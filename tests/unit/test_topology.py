@@ -1,0 +1,148 @@
+"""Link and Topology: who is where, what lies between, and which numbers are refused with what."""
+
+import math
+import pickle
+
+import pytest
+
+from labkit import Link, Topology, run
+from labkit.launch.request import checked_topology
+
+FAST, SLOW = Link(400e6, 20e-6), Link(1.25e9, 50e-6)
+TWO_BY_FOUR = Topology(hosts=2, ranks_per_host=4, fast=FAST, slow=SLOW)
+
+
+def test_a_link_takes_alpha_for_a_message_and_beta_for_a_byte():
+    assert SLOW.alpha == 50e-6
+    assert SLOW.beta == 1 / 1.25e9
+    assert SLOW.seconds(0) == 50e-6
+    assert SLOW.seconds(125_000) == pytest.approx(150e-6)
+
+
+def test_ranks_are_numbered_host_by_host():
+    assert TWO_BY_FOUR.world_size == 8
+    assert [TWO_BY_FOUR.host_of(rank) for rank in range(8)] == [0, 0, 0, 0, 1, 1, 1, 1]
+
+
+def test_links_are_fast_inside_a_host_and_slow_between_hosts():
+    for a in range(8):
+        for b in set(range(8)) - {a}:
+            expected = FAST if (a < 4) == (b < 4) else SLOW
+            assert TWO_BY_FOUR.link_between(a, b) is expected
+
+
+def test_one_host_needs_no_slow_link_and_the_inside_of_a_host_may_be_unpaced():
+    assert Topology(hosts=1, ranks_per_host=2, fast=FAST).link_between(0, 1) is FAST
+    unpaced = Topology(hosts=2, ranks_per_host=2, slow=SLOW)
+    assert (unpaced.link_between(0, 1), unpaced.link_between(1, 2)) == (None, SLOW)
+
+
+def test_printed_it_says_bytes_and_bits_and_who_shares_a_link():
+    assert str(TWO_BY_FOUR).splitlines() == [
+        "2 hosts with 4 ranks each",
+        "  inside a host:  400 MB/s (3.2 Gbit/s), 20 us; each rank has one",
+        "  between hosts:  1.25 GB/s (10 Gbit/s), 50 us; each host has 1, 4 ranks share it",
+    ]
+    pairs = Topology(hosts=2, ranks_per_host=4, fast=FAST, slow=SLOW, slow_links_per_host=2)
+    assert str(pairs).endswith("each host has 2, 2 ranks share one")
+    own = Topology(hosts=2, ranks_per_host=4, fast=FAST, slow=SLOW, slow_links_per_host=4)
+    assert str(own).endswith("50 us; each rank has one")
+    unpaced = Topology(hosts=1, ranks_per_host=1, fast=FAST)
+    assert str(unpaced) == "1 host with 1 rank each"
+    unpaced = Topology(hosts=2, ranks_per_host=2, slow=SLOW)
+    assert "inside a host:  as fast as the machine\n" in str(unpaced)
+
+
+def test_it_is_plain_data():
+    assert pickle.loads(pickle.dumps(TWO_BY_FOUR)) == TWO_BY_FOUR
+    assert eval(repr(TWO_BY_FOUR)) == TWO_BY_FOUR
+    assert len({TWO_BY_FOUR, Topology(hosts=2, ranks_per_host=4, fast=FAST, slow=SLOW)}) == 1
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda: Link(0), ValueError, "where there is no link, leave it out"),
+        (lambda: Link(1e-300), ValueError, "=1e-300: .* from 0.001 to 1e.18"),
+        (lambda: Link(1e300), ValueError, "=1e.300: .* from 0.001 to 1e.18"),
+        (lambda: Link(10**400), ValueError, "from 0.001 to 1e.18"),
+        (lambda: Link(-1e9), ValueError, "bandwidth_bytes_per_s=-1"),
+        (lambda: Link(math.inf), ValueError, "finite number of bytes per second"),
+        (lambda: Link(math.nan), ValueError, "bandwidth_bytes_per_s=nan"),
+        (lambda: Link("10 Gbit/s"), TypeError, "'10 Gbit/s': give a number.*1.25e9 for 10 Gbit/s"),
+        (lambda: Link(True), TypeError, "bandwidth_bytes_per_s=True"),
+        (lambda: Link(1e9, -1e-6), ValueError, "latency_s=-1e-06: give seconds from 0"),
+        (lambda: Link(1e9, math.nan), ValueError, "latency_s=nan"),
+        (lambda: Link(1e9, 50), ValueError, "latency_s=50: .*50 us are 50e-6"),
+        (lambda: Link(1e9, "50 us"), TypeError, "latency_s='50 us'"),
+        (lambda: Topology(hosts=0, ranks_per_host=1, fast=FAST), ValueError, "hosts=0"),
+        (lambda: Topology(hosts=1, ranks_per_host=2.0, fast=FAST), TypeError, "=2.0"),
+        (lambda: Topology(hosts=True, ranks_per_host=1, fast=FAST), TypeError, "hosts=True"),
+        (
+            lambda: Topology(hosts=1, ranks_per_host=10**12, fast=FAST, slow_links_per_host=7),
+            ValueError,
+            "ranks_per_host=1000000000000: there is at least 1, and at most 1,000,000",
+        ),
+        (
+            lambda: Topology(hosts=10**4, ranks_per_host=10**4, slow=SLOW),
+            ValueError,
+            "make 100,000,000 ranks",
+        ),
+        (lambda: SLOW.seconds(-1), ValueError, "nbytes=-1: a message has 0 bytes or more"),
+        (lambda: SLOW.seconds(math.nan), ValueError, "nbytes=nan"),
+        (lambda: SLOW.seconds("1 KB"), TypeError, "nbytes='1 KB'"),
+        (lambda: TWO_BY_FOUR.check_world_size(2.5), TypeError, r"world_size=2\.5"),
+        (lambda: Topology(hosts=1, ranks_per_host=2), ValueError, r"to pace: fast=Link\(...\)"),
+        (lambda: Topology(hosts=1, ranks_per_host=2, slow=SLOW), ValueError, "nothing to pace"),
+        (lambda: Topology(hosts=2, ranks_per_host=1), ValueError, r"slow=Link\(...\)"),
+        (lambda: Topology(hosts=1, ranks_per_host=2, fast=1e9), TypeError, "give a Link"),
+        (
+            lambda: Topology(hosts=1, ranks_per_host=4, fast=FAST, slow_links_per_host=3),
+            ValueError,
+            "slow_links_per_host=3 .* by 4 ranks; it can be 1, 2, 4",
+        ),
+        (lambda: TWO_BY_FOUR.host_of(8), ValueError, "rank 8 is not there: ranks are 0 to 7"),
+        (lambda: TWO_BY_FOUR.host_of(-1), ValueError, "rank -1"),
+        (lambda: TWO_BY_FOUR.link_between(0, 9), ValueError, "rank 9"),
+        (lambda: TWO_BY_FOUR.link_between(3, 3), ValueError, "no link to itself"),
+    ],
+)
+def test_what_fits_no_machine_is_refused_with_what_would(call, error, words):
+    with pytest.raises(error, match=words):
+        call()
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        (
+            {"world_size": 6},
+            ValueError,
+            "world_size=6, but this topology has 2 x 4 = 8 ranks. Start 8 ranks, or make it "
+            "hosts=1, ranks_per_host=6 or hosts=2, ranks_per_host=3 or",
+        ),
+        ({"topology": "2x4"}, TypeError, "topology='2x4': give a labkit.Topology"),
+    ],
+)
+def test_run_refuses_a_topology_that_does_not_fit(options, error, words):
+    with pytest.raises(error, match=words):
+        run(print, **{"world_size": 8, "topology": TWO_BY_FOUR, **options})
+
+
+def test_without_a_device_the_ranks_of_a_topology_are_on_the_cpu(monkeypatch):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 8)
+    result = run(
+        lambda world: world.device.type, 1, topology=Topology(hosts=1, ranks_per_host=1, fast=FAST)
+    )
+    assert (result.device, result.values) == ("cpu", ["cpu"])
+
+
+def test_ranks_that_share_gpus_may_have_a_topology_since_gloo_carries_their_messages(monkeypatch):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 7)
+    assert checked_topology(TWO_BY_FOUR, 8, "cuda") == "cuda"
+
+
+def test_nccl_is_refused_because_its_waits_do_not_wait(monkeypatch):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 8)
+    with pytest.raises(ValueError, match="nccl.*does not wait.*Choose device='cpu'"):
+        run(print, 8, device="cuda", topology=TWO_BY_FOUR)

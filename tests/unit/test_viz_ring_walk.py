@@ -1,0 +1,228 @@
+"""A ring all-reduce, followed through its journals: who holds what after each step, and drawn."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from labkit import run, viz
+from labkit.calc import ring_all_reduce_sent_bytes, segment_numels
+from labkit.collectives import ring_all_reduce, ring_reduce_scatter, tree_all_reduce
+from labkit.notebook import ring_slider
+from labkit.viz.ring_walk import ring_walk
+from labkit.viz.tags import contributors
+
+NUMEL = 10
+
+
+def one_ring(world):
+    ring_all_reduce(torch.ones(NUMEL), world)
+    world.barrier()  # is no message
+
+
+def odd_ranks_only(world):
+    odd = world.split(0 if world.rank % 2 else None)
+    if odd:
+        ring_all_reduce(torch.ones(NUMEL), odd)
+
+
+def tagged_ring(world):
+    """A ring by hand the other way round, which keeps what it held after every step."""
+    n, rank = world.size, world.rank
+    left, right = (rank + 1) % n, (rank - 1) % n
+    x = viz.tagged(rank, n)
+    states = [x.clone()]
+    for step in range(2 * (n - 1)):
+        leaving = (rank + 1 + step) % n
+        arriving = (leaving + 1) % n
+        sending = world.isend(x[leaving : leaving + 1].clone(), right)
+        came = world.recv(x[:1].clone(), left)
+        x[arriving] = came + (x[arriving] if step < n - 1 else 0)
+        sending.wait()
+        states.append(x.clone())
+    return states
+
+
+@pytest.fixture(scope="module")
+def ring():
+    return run(one_ring, 4)
+
+
+@pytest.fixture(scope="module")
+def walk(ring):
+    return ring_walk(ring)
+
+
+def test_every_step_moves_each_segment_but_none_twice(walk):
+    assert len(walk.steps) == 6
+    for hops in walk.steps:
+        assert sorted(hop.segment for hop in hops) == [0, 1, 2, 3]
+        assert [hop.destination for hop in hops] == [1, 2, 3, 0]
+
+
+def test_sizes_and_bytes_are_those_of_the_segments(walk):
+    numels = segment_numels(NUMEL, 4)
+    for hops in walk.steps:
+        assert all(hop.numel == numels[hop.segment] for hop in hops)
+    for rank in range(4):
+        sent = sum(hop.nbytes for hops in walk.steps for hop in hops if hop.source == rank)
+        assert sent == ring_all_reduce_sent_bytes(NUMEL, 4, 4, rank)
+
+
+def test_nothing_leaves_before_it_has_come(walk):
+    for hops, following in zip(walk.steps, walk.steps[1:]):
+        came = {hop.destination: hop for hop in hops}
+        for hop in following:
+            assert hop.segment == came[hop.source].segment
+            assert hop.sent_s >= came[hop.source].arrived_s > came[hop.source].sent_s
+
+
+def test_each_rank_completes_its_own_segment_and_then_gets_the_others(walk):
+    everyone = frozenset(range(4))
+    complete = [sum(h == everyone for rank in state for h in rank) for state in walk.states]
+    assert complete == [0, 0, 0, 4, 8, 12, 16]
+    assert [walk.states[3][rank][rank] for rank in range(4)] == [everyone] * 4
+    assert [walk.phase(step) for step in (1, 3, 4, 6)] == ["reduce-scatter"] * 2 + [
+        "all-gather"
+    ] * 2
+
+
+def test_the_journals_say_the_same_as_the_numbers_themselves():
+    result = run(tagged_ring, 4)
+    walk = ring_walk(result)
+    assert walk.ranks == (0, 3, 2, 1)
+    # Segments are counted along the ring; this one numbers them by rank.
+    for position, rank in enumerate(walk.ranks):
+        for step, held in enumerate(result.values[rank]):
+            by_rank = [walk.states[step][position][walk.ranks.index(s)] for s in range(4)]
+            tags = [frozenset(contributors(value.item())) for value in held]
+            assert by_rank == tags
+
+
+def test_a_ring_among_some_ranks_keeps_their_numbers():
+    result = run(odd_ranks_only, 6)
+    assert ring_walk(result).ranks == (1, 3, 5)
+    texts = [text.get_text() for text in viz.ring_steps(result).axes[0].texts]
+    assert {"rank 1", "rank 3", "rank 5"} <= set(texts) and "rank 0" not in texts
+    assert viz.ring_step(result, 4).png()
+
+
+# --- what is no ring ---------------------------------------------------------------------------
+
+
+def two_rings(world):
+    for _ in range(2):
+        ring_all_reduce(torch.ones(NUMEL), world)
+
+
+def half_a_ring(world):
+    ring_reduce_scatter(torch.ones(NUMEL), world)
+
+
+def tree(world):
+    tree_all_reduce(torch.ones(NUMEL), world)
+
+
+def pairs(world):
+    partner = world.rank ^ 1
+    for _ in range(6):
+        pending = world.isend(torch.ones(1), partner)
+        world.recv(torch.empty(1), partner)
+        pending.wait()
+
+
+def library(world):
+    world.all_reduce(torch.ones(NUMEL))
+
+
+@pytest.mark.parametrize(
+    ("program", "says"),
+    [
+        (two_rings, "rank 0 sent 12 messages; one ring all-reduce on 4 ranks has 6"),
+        (half_a_ring, "rank 0 sent 3 messages"),
+        (tree, "rank 0 sends to ranks 1, 2"),
+        (pairs, "not one ring: 0 to 1, 1 to 0, 2 to 3, 3 to 2"),
+        (library, "nobody sends anything"),
+    ],
+)
+def test_messages_that_are_no_ring_all_reduce_are_refused(program, says):
+    result = run(program, 4)
+    for draw in (viz.ring_steps, ring_slider, lambda result: viz.ring_step(result, 0)):
+        with pytest.raises(ValueError, match=says):
+            draw(result)
+
+
+def changed(ring, kind, sequence, **fields):
+    """The ring's journals, in which rank 1's n-th send or recv is another one."""
+    timelines = [dataclasses.replace(each, operations=[*each.operations]) for each in ring.timeline]
+    operations = timelines[1].operations
+    for number, operation in enumerate(operations):
+        if (operation.kind, operation.sequence) == (kind, sequence):
+            operations[number] = dataclasses.replace(operation, **fields)
+    return timelines
+
+
+def test_a_rank_that_does_not_pass_on_what_it_received_is_named(ring):
+    with pytest.raises(ValueError, match=r"rank 1 .* received in step 2: \(2,\) came, \(7,\) left"):
+        ring_walk(changed(ring, "send", 3, shape=(7,)))
+    with pytest.raises(ValueError, match="rank 1 .* message 3 left before message 2 had come"):
+        ring_walk(changed(ring, "send", 3, posted_s=-1.0))
+    with pytest.raises(ValueError, match="not all of the run's messages arrived"):
+        ring_walk(changed(ring, "recv", 6, done_s=None))
+
+
+# --- pictures ----------------------------------------------------------------------------------
+
+
+def heavy(picture):
+    patches = [patch for patch in picture.axes[0].patches if not patch.get_fill()]
+    return [patch for patch in patches if patch.get_linewidth() > 1]
+
+
+def said(picture):
+    return [text.get_text() for text in picture.axes[0].texts]
+
+
+def test_all_steps_are_drawn_from_a_run(ring):
+    picture = viz.ring_steps(ring)
+    assert len(heavy(picture)) == 4 * 6
+    assert repr(picture) == "<ring of 4 ranks in 6 steps>"
+    assert len(picture.png()) < 100_000
+
+
+@pytest.mark.parametrize("step", range(7))
+def test_one_step_shows_who_holds_what_and_what_moved(ring, walk, step):
+    picture = viz.ring_step(ring, step)
+    texts = said(picture)
+    held = [rank for row in walk.states[step] for sources in row for rank in sources]
+    numbers = [text for text in texts if text in ("0", "1", "2", "3")]
+    boxes = [str(number) for number in range(1, 7) if number < 4]
+    assert sorted(numbers) == sorted([*map(str, held), *boxes])
+    assert len(heavy(picture)) == (4 if step else 0)
+    arrows = [text for text in picture.axes[0].texts if getattr(text, "arrow_patch", None)]
+    assert len(arrows) == (5 if step else 0)  # the one round the end is drawn as two
+    if step == 2:
+        assert "rank 3 sends segment 1, 3 numbers" in texts
+        assert "sent so far by each rank: 16 B to 24 B" in texts
+        assert "complete: 0 of 16 cells" in texts
+    assert len(picture.png()) < 100_000
+
+
+def test_a_step_that_there_is_not_is_refused(walk):
+    for step in (-1, 7, "2"):
+        with pytest.raises(ValueError, match="starts at step 0 and ends after 6"):
+            viz.ring_step(walk, step)
+
+
+def test_a_slider_shows_a_step_and_stores_them_all(ring):
+    slider = ring_slider(ring, title="ring")
+    first = bytes(slider._picture.value)
+    assert first.startswith(b"\x89PNG") and slider.step == 0
+    slider._slider.value = 4
+    assert slider.step == 4 and bytes(slider._picture.value) != first
+    assert slider._slider.max == 6
+    stored, metadata = slider._repr_mimebundle_()
+    assert "application/vnd.jupyter.widget-view+json" in stored
+    assert stored["text/plain"] == repr(slider) == "<ring of 4 ranks in 6 steps>"
+    assert stored["image/png"] == viz.ring_steps(ring, title="ring").png()
+    assert metadata["image/png"]["width"] == 900
