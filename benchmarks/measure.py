@@ -7,29 +7,24 @@ alternating measurements does not: what slows one candidate slows its neighbour 
 import os
 import platform
 import statistics
-import time
 from collections.abc import Callable, Mapping
 
 import torch
 
-from labkit import Group
+from labkit import Group, measure
 
 
 def alternate(
     world: Group, candidates: Mapping[str, Callable[[], object]], repetitions: int
 ) -> dict[str, float]:
     """Median seconds per call of each candidate: that of the slowest rank, each time."""
-    seconds: dict[str, list[float]] = {name: [] for name in candidates}
-    for repetition in range(repetitions + 1):
-        for name, call in candidates.items():
-            world.barrier()
-            began = time.perf_counter()
-            call()
-            took = torch.tensor(time.perf_counter() - began, dtype=torch.float64)
-            slowest = world.all_reduce(took, "max").item()
-            if repetition:  # the first only warms up
-                seconds[name].append(slowest)
-    return {name: statistics.median(times) for name, times in seconds.items()}
+    seconds = measure.alternate(world, candidates, repetitions)
+    return {
+        name: statistics.median(
+            world.all_reduce(torch.tensor(times, dtype=torch.float64), "max").tolist()
+        )
+        for name, times in seconds.items()
+    }
 
 
 def machine() -> str:

@@ -22,9 +22,9 @@ def compare(world: labkit.Group, nbytes: int) -> dict[str, float]:
     return alternate(
         world,
         {
-            "gloo, in place": lambda: dist.all_reduce(gloos),
+            "gloo, in place": lambda: dist.group.WORLD.allreduce(gloos).wait(),
             "ring, in place": lambda: ring_all_reduce(mine, world, out=mine),
-            "gloo, new": lambda: dist.all_reduce(x.clone()),
+            "gloo, new": lambda: dist.group.WORLD.allreduce(x.clone()).wait(),
             "ring, new": lambda: ring_all_reduce(x, world),
         },
         repetitions=15 if nbytes >= MIB else 40,

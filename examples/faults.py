@@ -3,9 +3,9 @@
     python examples/faults.py                    all of them, on 3 ranks
     python examples/faults.py another_shape -n 4
 
-Twenty faults, and a straggler, which is none. Each program below is wrong on rank 1 only. The lines
-marked `# <-` are those that the verdict must name (tests/faults/test_fault_table.py). What plain
-torch does with the same program was measured with torch 2.13 and gloo.
+Twenty-two faults, and a straggler, which is none. Each program below is wrong on rank 1 only. The
+lines marked `# <-` are those that the verdict must name (tests/faults/test_fault_table.py). What
+plain torch does with the same program was measured with torch 2.13 and gloo.
 """
 
 import argparse
@@ -82,6 +82,27 @@ def swapped_calls(world):
     else:
         world.all_reduce(weight)  # <-
         world.all_reduce(bias)  # <-
+
+
+@fault("nothing: wrong sums in silence, also with TORCH_DISTRIBUTED_DEBUG=DETAIL")
+def loop_in_another_order(world):
+    """Rank 1 goes through the same tensors in the other order, on the same line."""
+    tensors = {"weight": torch.ones(3), "bias": torch.zeros(3)}
+    for name in sorted(tensors, reverse=world.rank == 1):
+        with world.label(name):  # without it, nobody can tell the two calls apart
+            world.all_reduce(tensors[name])  # <-
+
+
+@fault("nothing: the tensors change places in silence")
+def messages_in_another_order(world):
+    """Rank 0 sends two tensors of one shape, and rank 1 receives them in the other order."""
+    if world.rank < 2:
+        for name in sorted(["weight", "bias"], reverse=world.rank == 1):
+            with world.label(name):
+                if world.rank == 0:
+                    world.send(torch.ones(3), dst=1)  # <-
+                else:
+                    world.recv(torch.empty(3), src=0)  # <-
 
 
 @fault("nothing: wrong numbers in silence, also with TORCH_DISTRIBUTED_DEBUG=DETAIL")
@@ -200,6 +221,13 @@ def torchs_own_all_reduce(world):
     """Past the Group: rank 1 hands torch.distributed another shape."""
     x = torch.ones(3 if world.rank == 1 else 4)
     dist.all_reduce(x)  # <-
+
+
+@fault("wrong numbers in silence")
+def torchs_own_reduce_op(world):
+    """Past the Group: rank 1 has torch.distributed reduce another way."""
+    op = dist.ReduceOp.MAX if world.rank == 1 else dist.ReduceOp.SUM
+    dist.all_reduce(torch.ones(3), op)  # <-
 
 
 def cause(program, world_size):

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 import labkit
-from labkit.data_parallel.naive import NaiveDDP, train_step
+from labkit.data_parallel import NaiveDDP, train_step
 from labkit.model import GPT, GPTConfig
 from labkit.train import TrainConfig
 
