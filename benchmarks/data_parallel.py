@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 import labkit
 from labkit.collectives import ring_all_reduce
 from labkit.comm.shared_memory import shared_memory_all_reduce
-from labkit.data_parallel import DDP, BucketedDDP, InBackground, NaiveDDP
+from labkit.data_parallel import DDP, BucketedDDP, InBackground, NaiveDDP, SymmetricBuckets
 from labkit.model import GPT, GPTConfig
 from labkit.optimizer import SGD
 
@@ -35,6 +35,7 @@ def compare(world: labkit.Group) -> tuple[int, dict[str, float]]:
         "DDP": lambda m: DDP(m, world),
         "torch, its defaults": DistributedDataParallel,
         "DDP, shared memory": lambda m: DDP(m, world, shared_memory_all_reduce),
+        "DDP, symmetric buckets": lambda m: DDP(m, world, SymmetricBuckets(world)),
         "BucketedDDP": lambda m: BucketedDDP(m, world),
         "NaiveDDP": lambda m: NaiveDDP(m, world),
         "DDP, ring in background": lambda m: DDP(m, world, InBackground(ring_all_reduce, world)),

@@ -10,6 +10,7 @@ from labkit.comm.pacing.pace import Pace
 from labkit.comm.pending import Pending
 from labkit.comm.shared_memory import (
     SharedMemory,
+    SymmetricMemory,
     shared_memory_all_gather,
     shared_memory_all_reduce,
     shared_memory_reduce_scatter,
@@ -26,6 +27,7 @@ __all__ = [
     "Region",
     "SharedMemory",
     "Site",
+    "SymmetricMemory",
     "Timeline",
     "Topology",
     "shared_memory_all_gather",

@@ -8,6 +8,7 @@ from labkit.data_parallel.bucketed import BucketedDDP
 from labkit.data_parallel.naive import NaiveDDP
 from labkit.data_parallel.overlapped import DDP, OverlappedDDP
 from labkit.data_parallel.reduction import AllReduce, library_all_reduce
+from labkit.data_parallel.symmetric_buckets import SymmetricBuckets
 from labkit.data_parallel.training import train, train_step
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "InBackground",
     "NaiveDDP",
     "OverlappedDDP",
+    "SymmetricBuckets",
     "library_all_reduce",
     "train",
     "train_step",

@@ -20,6 +20,7 @@ from labkit.data_parallel.reduction import (
     PerBucket,
     all_reduces_of,
     begin,
+    held_by,
     library_all_reduce,
 )
 from labkit.data_parallel.replica import Replica, trained_of
@@ -45,7 +46,7 @@ class BucketedDDP(Replica):
         buckets = make_buckets(trained_of(module), bucket_bytes)
         all_reduces = all_reduces_of(all_reduce, buckets)
         super().__init__(module, group, broadcast_buffers=broadcast_buffers)
-        self.buckets, self._all_reduces = buckets, all_reduces
+        self.buckets, self._all_reduces = held_by(all_reduce, buckets), all_reduces
 
     def reduce_gradients(self) -> None:
         """Replace each gradient by its mean over the ranks. Call it after backward, on every rank.

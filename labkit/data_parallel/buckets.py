@@ -82,7 +82,7 @@ def make_buckets(
     gradients once. TypeError and ValueError for a size that is no whole number from 1.
     """
     cuts = cut(parameters, bucket_bytes, first_bucket_bytes)
-    return [_bucket(number, members) for number, members in enumerate(cuts)]
+    return [_bucket(number, members, _zeros_for(members)) for number, members in enumerate(cuts)]
 
 
 def cut(
@@ -106,6 +106,16 @@ def cut(
     return [*closed, *filling.values()]
 
 
+def moved(bucket: Bucket, flat: Tensor) -> Bucket:
+    """The same bucket in other memory, `flat`, with the gradients that lie in it."""
+    members = dict(zip(bucket.names, bucket.parameters, strict=True))
+    new = _bucket(bucket.number, members, flat.copy_(bucket.flat))
+    for parameter, old, view in zip(bucket.parameters, bucket.views, new.views, strict=True):
+        if parameter.grad is not None and parameter.grad.data_ptr() == old.data_ptr():
+            parameter.grad = view
+    return new
+
+
 def places_of(buckets: Iterable[Bucket]) -> dict[str, tuple[int, int]]:
     """By parameter: the number of its bucket, and its own in there."""
     return {
@@ -115,11 +125,16 @@ def places_of(buckets: Iterable[Bucket]) -> dict[str, tuple[int, int]]:
     }
 
 
-def _bucket(number: int, members: Mapping[str, nn.Parameter]) -> Bucket:
+def _zeros_for(members: Mapping[str, nn.Parameter]) -> Tensor:
+    parameters = list(members.values())
+    dtype, device = parameters[0].dtype, parameters[0].device
+    return torch.zeros(sum(p.numel() for p in parameters), dtype=dtype, device=device)
+
+
+def _bucket(number: int, members: Mapping[str, nn.Parameter], flat: Tensor) -> Bucket:
     parameters = tuple(members.values())
-    numels = [parameter.numel() for parameter in parameters]
-    flat = torch.zeros(sum(numels), dtype=parameters[0].dtype, device=parameters[0].device)
-    views = tuple(map(shaped_like, flat.split(numels), parameters))
+    parts = flat.split([parameter.numel() for parameter in parameters])
+    views = tuple(map(shaped_like, parts, parameters))
     return Bucket(number, tuple(members), parameters, flat, views)
 
 

@@ -34,6 +34,7 @@ from labkit.data_parallel.reduction import (
     PerBucket,
     all_reduces_of,
     begin,
+    held_by,
     library_all_reduce,
     needs_buckets,
 )
@@ -94,7 +95,7 @@ class OverlappedDDP(Accumulating):
         all_reduces = all_reduces_of(all_reduce, buckets)
         super().__init__(module, group, broadcast_buffers=broadcast_buffers)
         self.find_unused_parameters = find_unused_parameters
-        self.buckets, self._all_reduces = buckets, all_reduces
+        self.buckets, self._all_reduces = held_by(all_reduce, buckets), all_reduces
         self._all_reduce, self._bucket_bytes = all_reduce, bucket_bytes
         self._cut = _Cut.AS_REGISTERED
         self._phase = _Phase.IDLE
@@ -103,7 +104,7 @@ class OverlappedDDP(Accumulating):
         self._num_begun = 0
         self._ready: list[set[int]] = []
         self._arrived: list[str] = []
-        self._place_of = places_of(buckets)
+        self._place_of = places_of(self.buckets)
         hook(self, self._on_gradient)
 
     def reduce_gradients(self) -> None:
@@ -189,7 +190,9 @@ class OverlappedDDP(Accumulating):
         if self.find_unused_parameters or needs_buckets(self._all_reduce):
             return
         order = agreed_order(self._arrived, self.buckets, self.group)
-        self.buckets = cut_by(order, self.buckets, self._bucket_bytes)
+        buckets = cut_by(order, self.buckets, self._bucket_bytes)
+        if buckets is not self.buckets:
+            self.buckets = held_by(self._all_reduce, buckets)
         self._all_reduces = all_reduces_of(self._all_reduce, self.buckets)
         self._place_of = places_of(self.buckets)
         self._cut = _Cut.AS_ARRIVED

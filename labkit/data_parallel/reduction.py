@@ -36,6 +36,14 @@ class PerBucket(Protocol):
         """The all-reduce of this bucket."""
 
 
+@runtime_checkable
+class HoldsBuckets(Protocol):
+    """An all-reduce whose tensors lie in memory of its own, such as SymmetricBuckets."""
+
+    def hold(self, buckets: list[Bucket]) -> list[Bucket]:
+        """The same buckets in that memory. Every rank calls it, before it reduces them."""
+
+
 def library_all_reduce(x: Tensor, group: Group) -> InFlight:
     """The backend's own all-reduce, in place, begun and not waited for."""
     pending: InFlight = group.all_reduce(x, out=x, wait=False)
@@ -72,6 +80,11 @@ def all_reduces_of(all_reduce: AllReduce | PerBucket, buckets: list[Bucket]) -> 
     if isinstance(all_reduce, PerBucket):
         return [all_reduce.of(bucket) for bucket in buckets]
     return [all_reduce] * len(buckets)
+
+
+def held_by(all_reduce: AllReduce | PerBucket, buckets: list[Bucket]) -> list[Bucket]:
+    """The buckets where the all-reduce wants them; these, if it does not care."""
+    return all_reduce.hold(buckets) if isinstance(all_reduce, HoldsBuckets) else buckets
 
 
 def needs_buckets(all_reduce: AllReduce | PerBucket) -> bool:

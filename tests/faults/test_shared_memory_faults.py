@@ -264,8 +264,8 @@ def test_ranks_on_different_hosts_are_told_what_to_do():
 def is_killed_with_a_name(world):
     made = mapped_file._allocate
 
-    def killed(path, nbytes):
-        made(path, nbytes)
+    def killed(*arguments):
+        made(*arguments)
         os.kill(os.getpid(), signal.SIGKILL)
 
     mapped_file._allocate = killed

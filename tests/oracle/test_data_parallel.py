@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from labkit import Group, RankError, run
 from labkit.collectives import ring_all_reduce
 from labkit.comm import shared_memory_all_reduce
-from labkit.data_parallel import DDP, BucketedDDP, InBackground, NaiveDDP
+from labkit.data_parallel import DDP, BucketedDDP, InBackground, NaiveDDP, SymmetricBuckets
 
 WIDTH = 5
 NUM_SEQUENCES = 7  # divides by none of 2, 3 and 4
@@ -43,9 +43,12 @@ LADDER: dict[str, Callable[..., nn.Module]] = {
     "one bucket": BucketedDDP,
     "overlapped": partial(DDP, bucket_bytes=200),
     "a bucket for each": partial(DDP, bucket_bytes=1),
+    "symmetric buckets": lambda module, group, **options: DDP(
+        module, group, SymmetricBuckets(group), **{"bucket_bytes": 200, **options}
+    ),
     "torch": partial(Torchs, bucket_bytes=200),
 }
-THAT_OVERLAP = ["overlapped", "a bucket for each", "torch"]
+THAT_OVERLAP = ["overlapped", "a bucket for each", "symmetric buckets", "torch"]
 
 
 class Module(nn.Module):

@@ -3,6 +3,7 @@
 No byte goes over the network: what a rank writes, the others read.
 
     collectives.py   SharedMemory, and functions that are called as those of labkit.collectives
+    symmetric.py     tensors that lie in the memory themselves: nothing to copy in or out
     supersteps.py    copying and adding in blocks: the memory is as large as some blocks
     barrier.py       when ranks may read what others have written
     memory_order.py  which memory of a group the ranks mean
@@ -16,9 +17,11 @@ from labkit.comm.shared_memory.collectives import (
     shared_memory_all_reduce,
     shared_memory_reduce_scatter,
 )
+from labkit.comm.shared_memory.symmetric import SymmetricMemory
 
 __all__ = [
     "SharedMemory",
+    "SymmetricMemory",
     "shared_memory_all_gather",
     "shared_memory_all_reduce",
     "shared_memory_reduce_scatter",

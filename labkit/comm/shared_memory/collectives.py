@@ -19,15 +19,13 @@ from collections.abc import Sequence
 from weakref import WeakKeyDictionary
 
 import torch
-import torch.distributed as dist
-from torch.distributed import distributed_c10d as c10d
 
 from labkit import arguments
 from labkit.comm import buffers, checks
 from labkit.comm.group import Group, chosen
 from labkit.comm.operation import SHARED_MEMORY
 from labkit.comm.shared_memory import stages
-from labkit.comm.shared_memory.meeting import meet
+from labkit.comm.shared_memory.meeting import meet, require_on_host, timeout_s
 from labkit.comm.shared_memory.memory_order import MemoryOrder
 from labkit.comm.shared_memory.stages import Stage
 from labkit.comm.shared_memory.supersteps import Supersteps, memory_bytes
@@ -59,16 +57,12 @@ class SharedMemory:
         2(n-1) + 1 more open files.
         """
         self.group = chosen(group)
-        if self.group.device.type != "cpu":
-            raise ValueError(
-                f"this group exchanges tensors on {self.group.device}, and the memory that ranks "
-                "share is the host's; use the group's own collectives"
-            )
+        require_on_host(self.group)
         nbytes = memory_bytes(capacity_bytes, self.group.size)
-        memory, barrier = meet(self.group, nbytes, _timeout_s(self.group))
+        smaller = "less: SharedMemory(group, capacity_bytes=...)"
+        memory, barrier = meet(self.group, nbytes, timeout_s(self.group), smaller=smaller)
         self._supersteps = Supersteps(memory, barrier, self.group.size)
-        _NUM_MADE[self.group] = _NUM_MADE.get(self.group, 0) + 1
-        self._order = MemoryOrder(self.group, _NUM_MADE[self.group])
+        self._order = MemoryOrder.of_next(self.group)
 
     @classmethod
     def kept(cls, group: Group) -> SharedMemory:
@@ -147,12 +141,11 @@ class SharedMemory:
             )
             self._order.require_same(group, record, kind)
             with group._under_way(record):
-                self._supersteps.perform(x.dtype, longest, steps, _timeout_s(group))
+                self._supersteps.perform(x.dtype, longest, steps, timeout_s(group))
 
 
 # Without the groups themselves, so that one that is out of use takes its memory with it.
 _KEPT: WeakKeyDictionary[Group, tuple[Supersteps, MemoryOrder]] = WeakKeyDictionary()
-_NUM_MADE: WeakKeyDictionary[Group, int] = WeakKeyDictionary()
 
 
 def shared_memory_all_reduce(
@@ -174,11 +167,6 @@ def shared_memory_all_gather(
 ) -> Tensor:
     """SharedMemory.all_gather in the memory that is kept for `group`."""
     return SharedMemory.kept(chosen(group)).all_gather(segment, numel, out=out)
-
-
-def _timeout_s(group: Group) -> float:
-    timeout = group._timeout or c10d._get_default_timeout(dist.get_backend())
-    return timeout.total_seconds()
 
 
 def _apart_from(buffer: Tensor, x: Tensor) -> Tensor:

@@ -24,20 +24,20 @@ def parent_folder() -> Path:
 
 
 @contextlib.contextmanager
-def made(nbytes: int) -> Iterator[Path]:
+def made(nbytes: int, smaller: str) -> Iterator[Path]:
     """A file of zeros, inside the block; whoever has mapped it by its end keeps its memory.
 
-    OSError that names what is free, what is needed and what to do.
+    OSError that names what is free, what is needed and what to do: `smaller` says how to need less.
     """
     folder = owned_folder.make(parent_folder(), "memory")
     try:
-        _allocate(folder / "file", nbytes)
+        _allocate(folder / "file", nbytes, smaller)
         yield folder / "file"
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _allocate(path: Path, nbytes: int) -> None:
+def _allocate(path: Path, nbytes: int, smaller: str) -> None:
     """Put memory behind every byte.
 
     A file that is merely set to its size gets its pages when they are written to; and where there
@@ -45,7 +45,7 @@ def _allocate(path: Path, nbytes: int) -> None:
     """
     free = _free_bytes(path.parent)
     if free is not None and free < nbytes:
-        raise OSError(_no_room(nbytes, f"{free:,} are free"))
+        raise OSError(_no_room(nbytes, f"{free:,} are free", smaller))
     try:
         with open(path, "wb") as file:
             if sys.platform == "darwin":  # has no posix_fallocate
@@ -54,7 +54,7 @@ def _allocate(path: Path, nbytes: int) -> None:
             else:
                 os.posix_fallocate(file.fileno(), 0, nbytes)
     except OSError as error:  # somebody else took it just now, or a quota is used up
-        raise OSError(_no_room(nbytes, f"there is: {error.strerror}")) from error
+        raise OSError(_no_room(nbytes, f"there is: {error.strerror}", smaller)) from error
 
 
 def mapped(path: Path) -> torch.Tensor:
@@ -72,12 +72,12 @@ def _free_bytes(folder: Path) -> int | None:
     return sizes.f_bavail * sizes.f_frsize if sizes.f_blocks else None
 
 
-def _no_room(nbytes: int, found: str) -> str:
+def _no_room(nbytes: int, found: str, smaller: str) -> str:
     folder = parent_folder()
     larger = "name a folder with more room in TMPDIR"
     if folder == _IN_MEMORY:
         larger = "make it larger (docker run --shm-size=1g; mount -o remount,size=1g /dev/shm)"
     return (
         f"this shared memory takes {nbytes:,} bytes in {folder}, where {found}. Either {larger}, "
-        "or take less: SharedMemory(group, capacity_bytes=...)"
+        f"or take {smaller}"
     )

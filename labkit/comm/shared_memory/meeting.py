@@ -19,10 +19,12 @@ import shutil
 import socket
 import tempfile
 from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from labkit.comm import owned_folder
@@ -39,8 +41,27 @@ NOTE_BYTES = 2048
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
-def meet(group: Group, nbytes: int, timeout_s: float) -> tuple[torch.Tensor, Barrier]:
+def require_on_host(group: Group) -> None:
+    """ValueError for a group on GPUs."""
+    if group.device.type != "cpu":
+        raise ValueError(
+            f"this group exchanges tensors on {group.device}, and the memory that ranks "
+            "share is the host's; use the group's own collectives"
+        )
+
+
+def timeout_s(group: Group) -> float:
+    """How long ranks of this group wait for each other."""
+    timeout: timedelta = group._timeout or c10d._get_default_timeout(dist.get_backend())
+    return timeout.total_seconds()
+
+
+def meet(
+    group: Group, nbytes: int, timeout_s: float, *, smaller: str
+) -> tuple[torch.Tensor, Barrier]:
     """A memory of `nbytes` that all members have mapped, (nbytes,) of uint8, and their barrier.
+
+    smaller: how to do with less, for whoever has no room.
 
     Every member calls it; the journal has it as share_memory. ValueError, before anything is sent,
     for members that are known to be on other hosts; RuntimeError where that turns out here, and
@@ -58,7 +79,7 @@ def meet(group: Group, nbytes: int, timeout_s: float) -> tuple[torch.Tensor, Bar
         try:
             barrier = Barrier(folder, group.ranks, group.rank)
             folders = _exchanged(group, note, folder)
-            return _mapped_together(barrier, folders, nbytes, timeout_s), barrier
+            return _mapped_together(barrier, folders, nbytes, timeout_s, smaller), barrier
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -80,14 +101,14 @@ def _exchanged(group: Group, note: torch.Tensor, folder: Path) -> list[Path]:
 
 
 def _mapped_together(
-    barrier: Barrier, folders: Sequence[Path], nbytes: int, timeout_s: float
+    barrier: Barrier, folders: Sequence[Path], nbytes: int, timeout_s: float, smaller: str
 ) -> torch.Tensor:
     link = folders[0] / "memory"
     try:
         barrier.connect(folders, timeout_s)
         with contextlib.ExitStack() as first_rank:
             if barrier.member == 0:
-                link.symlink_to(first_rank.enter_context(mapped_file.made(nbytes)))
+                link.symlink_to(first_rank.enter_context(mapped_file.made(nbytes, smaller)))
             barrier.arrive()
             barrier.wait(timeout_s)
             memory = mapped_file.mapped(link)

@@ -1,6 +1,7 @@
 """Which memory of a group an operation goes through: told to the other ranks, and compared.
 
-    world.memories    a row per collective of the group, an entry per member: the memory's number
+    world.memories    a row per collective of the group, an entry per member: the memory's number,
+                      and where in it the tensor begins
 
 Memories are numbered as the group makes them. Two ranks that are in two of them wait for each other
 until the timeout, since a barrier is in one memory. So before each operation a rank writes down the
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 from labkit.comm.agreement.disagreement import Disagreement
 from labkit.comm.agreement.shared_rows import SharedRows
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from labkit.comm.group import Group
 
 _TIDY_EVERY = 1024
+_NUM_MADE: WeakKeyDictionary[Group, int] = WeakKeyDictionary()
 
 
 class MemoryOrder:
@@ -39,26 +42,39 @@ class MemoryOrder:
             neighbours.tables / f"{group.name}.memories", group.size, group.rank
         )
 
-    def require_same(self, group: Group, record: int, kind: str) -> None:
-        """Raise Disagreement where another rank's operation is in another memory of the group.
+    @classmethod
+    def of_next(cls, group: Group) -> MemoryOrder:
+        """Of the memory that the group has just made."""
+        _NUM_MADE[group] = _NUM_MADE.get(group, 0) + 1
+        return cls(group, _NUM_MADE[group])
 
+    def require_same(self, group: Group, record: int, kind: str, place: int = 0) -> None:
+        """Raise Disagreement where another rank's operation is elsewhere.
+
+        That is in another memory of the group, or at another `place` in it, in bytes.
         record: the operation's, in the journal. It is the last one that the group has posted.
         """
         if not self._others:
             return
         sequence = group._num_collectives
-        self._rows.write(sequence, self.number.to_bytes(8, "little"))
+        self._rows.write(sequence, *(n.to_bytes(8, "little") for n in (self.number, place)))
         for member in self._others:
-            entry = self._rows.read(sequence, member)
-            number = self.number if entry is None else int.from_bytes(entry[:8], "little")
+            if (entry := self._rows.read(sequence, member)) is None:
+                continue
+            number, other = (int.from_bytes(entry[at : at + 8], "little") for at in (0, 8))
+            if (number, other) == (self.number, place):
+                continue
+            operation = f"{kind} #{sequence}"
             if number != self.number:
-                why = Disagreement(self._text(group, f"{kind} #{sequence}", member, number))
-                group._refuse(record, why)
-                raise why
+                why = Disagreement(self._other_memory(group, operation, member, number))
+            else:
+                why = Disagreement(_other_place(group, operation, member, (place, other)))
+            group._refuse(record, why)
+            raise why
         if sequence % _TIDY_EVERY == 0:
             self._rows.forget_before(sequence)
 
-    def _text(self, group: Group, operation: str, member: int, number: int) -> str:
+    def _other_memory(self, group: Group, operation: str, member: int, number: int) -> str:
         journals, mine = group._neighbours.journals, group.ranks[group.rank]
         theirs = group.ranks[member]
         ours = _made_at(journals / f"rank-{mine}", group.name, self.number)
@@ -68,6 +84,15 @@ class MemoryOrder:
             f"({ours}), and rank {theirs} uses shared memory {number} ({other}). Use the memories "
             "of a group in one order on every rank, or make one memory and use it for everything"
         )
+
+
+def _other_place(group: Group, operation: str, member: int, places: tuple[int, int]) -> str:
+    ours, theirs = places
+    return (
+        f"in {operation}, rank {group.ranks[group.rank]}'s tensor begins at byte {ours:,} of its row "
+        f"of the shared memory, and rank {group.ranks[member]}'s at byte {theirs:,} of its own. "
+        "Carve the same tensors on every rank, and pass them in one order"
+    )
 
 
 def _made_at(journal: Path, group_name: str, number: int) -> str:

@@ -1,0 +1,74 @@
+"""Buckets that lie in memory which all ranks of a host have mapped.
+
+    gradient --times 1/n--> bucket, in the rank's row of a SymmetricMemory <--sum-- the other ranks
+
+A gradient has to be moved into its bucket anyway. When that is where the others read it, nothing is
+copied into the exchange, and nothing out of it: the sum is written where `parameter.grad` looks.
+
+Memory: the buckets of all ranks lie in /dev/shm, n times the gradients' bytes.
+Wire, steps: see labkit/comm/shared_memory/symmetric.py.
+"""
+
+from torch import Tensor
+
+from labkit.comm import Group, SymmetricMemory
+from labkit.comm.group import chosen
+from labkit.comm.shared_memory.meeting import require_on_host
+from labkit.comm.shared_memory.supersteps import ALIGNMENT
+from labkit.data_parallel.buckets import Bucket, moved
+
+
+class SymmetricBuckets:
+    """The all-reduce of a wrapper whose buckets it holds, among ranks of one host.
+
+        model = DDP(module, world, all_reduce=SymmetricBuckets(world))
+
+    One for each wrapper: DDP and BucketedDDP. It blocks, for about a third of the time that
+    shared_memory_all_reduce takes in its place.
+    """
+
+    def __init__(self, group: Group | None = None) -> None:
+        """group: None for torch.distributed's default one. ValueError for one on GPUs.
+
+        Nothing is sent or mapped before a wrapper asks for its buckets: then OSError where /dev/shm
+        has no room for them.
+        """
+        self._group = chosen(group)
+        require_on_host(self._group)
+        self._memory: SymmetricMemory | None = None
+        self._held: set[int] = set()
+
+    def hold(self, buckets: list[Bucket]) -> list[Bucket]:
+        """The same buckets in the shared memory; those it held before, of the same parameters, are
+        out of use. ValueError for the buckets of another module."""
+        parameters = [p for bucket in buckets for p in bucket.parameters]
+        members = {id(p) for p in parameters}
+        if self._memory is None:
+            # However they are cut, there are not more buckets than parameters.
+            nbytes = sum(p.nbytes + ALIGNMENT for p in parameters)
+            self._memory = SymmetricMemory(self._group, nbytes)
+        elif members != self._held:
+            raise ValueError(
+                "this SymmetricBuckets holds the buckets of another module, which would be "
+                "overwritten; make one for each wrapper"
+            )
+        self._held = members
+        flats = self._memory.carve([(b.flat.numel(), b.flat.dtype) for b in buckets])
+        return [moved(bucket, flat) for bucket, flat in zip(buckets, flats, strict=True)]
+
+    def __call__(self, x: Tensor, group: Group) -> Tensor:
+        """Replace `x`, the `flat` of a bucket that is held, by its sum over the ranks.
+
+        ValueError for a group of other ranks, and for a tensor that lies elsewhere.
+        """
+        if group.ranks != self._group.ranks:
+            raise ValueError(
+                f"this all-reduce is between ranks {list(self._group.ranks)}, not "
+                f"{list(group.ranks)}; make one SymmetricBuckets per group"
+            )
+        if self._memory is None:
+            raise ValueError(
+                "this SymmetricBuckets holds no buckets: it goes under DDP or BucketedDDP. For any "
+                "other tensor there is shared_memory_all_reduce"
+            )
+        return self._memory.all_reduce(x)

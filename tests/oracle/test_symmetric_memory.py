@@ -1,0 +1,158 @@
+"""The all-reduce of tensors that lie in shared memory, against the serial sum at sizes 1 to 8."""
+
+import functools
+import random
+import time
+
+import pytest
+import torch
+
+from labkit import Mismatch, RankError, run
+from labkit.comm import SharedMemory, SymmetricMemory
+from labkit.comm.shared_memory import symmetric
+from labkit.comm.shared_memory.barrier import Barrier
+from labkit.data_parallel import DDP, SymmetricBuckets
+
+DTYPES = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
+DTYPES += [torch.float16, torch.bfloat16, torch.float32, torch.float64]
+DTYPES += [torch.complex64, torch.complex128]
+SIZES = [0, 1, 2, 3, 5, 7, 8, 9, 500, 1003]
+CASES = [(numel, torch.float32) for numel in SIZES] + [(37, dtype) for dtype in DTYPES]
+
+
+def tensor_of(rank, case):
+    """What a rank adds: every rank can make every other's."""
+    numel, dtype = case
+    generator = torch.Generator().manual_seed(1000 * numel + rank)
+    x = torch.randn(numel, generator=generator, dtype=torch.float64) * 20
+    return x.abs().to(dtype) if dtype == torch.uint8 else x.to(dtype)
+
+
+def faults_of(world, cases, block_bytes):
+    """All cases in one memory, twice, one after the other; those that aren't as they should be."""
+    symmetric.BLOCK_BYTES = block_bytes
+    memory = SymmetricMemory(world, sum(n * dtype.itemsize + 64 for n, dtype in cases))
+    memory._rows[world.rank].fill_(255)  # NaN in each floating dtype
+    tensors = memory.carve(cases)
+    faults = []
+    for time_of in (1, 2):
+        for x, case in zip(tensors, cases, strict=True):
+            x.copy_(tensor_of(world.rank, case))
+            result = memory.all_reduce(x)
+            serial = functools.reduce(torch.add, [tensor_of(r, case) for r in range(world.size)])
+            if result is not x or not torch.equal(x, serial):
+                faults.append((time_of, case))
+    return faults
+
+
+@pytest.mark.parametrize("world_size", range(1, 9))
+def test_equals_the_serial_sum_for_every_size_and_dtype(world_size):
+    result = run(faults_of, world_size, (CASES, 256), timeout=120)
+    assert result.values == [[]] * world_size
+
+
+def with_delays(world):
+    """Ranks come late to the barriers and leave them late, each by its own chance."""
+    chance, wait = random.Random(world.rank), Barrier.wait
+
+    def late(barrier, timeout_s):
+        time.sleep(chance.choice([0, 0, 0.001, 0.004]))
+        wait(barrier, timeout_s)
+        time.sleep(chance.choice([0, 0, 0.001, 0.004]))
+
+    Barrier.wait = late
+    return faults_of(world, [(499 + number, torch.float32) for number in range(8)], 256)
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 5])
+def test_nothing_is_read_before_it_is_there_nor_overwritten_before_it_is_read(world_size):
+    assert run(with_delays, world_size, timeout=60).values == [[]] * world_size
+
+
+def a_part(world):
+    memory = SymmetricMemory(world, 400)
+    (x,) = memory.carve([(100, torch.float32)])
+    x.fill_(1)
+    memory.all_reduce(x[10:40].view(5, 6))
+    return [x[:10].sum().item(), x[10:40].sum().item(), x[40:].sum().item()]
+
+
+def test_a_part_of_a_tensor_can_be_summed_alone():
+    assert run(a_part, 3).values == [[10, 90, 60]] * 3
+
+
+def misused(world):
+    memory = SymmetricMemory(world, 400)
+    (x,) = memory.carve([(100, torch.float32)])
+    buckets = SymmetricBuckets(world)
+    messages = []
+    for call in (
+        lambda: memory.all_reduce(torch.ones(3)),
+        lambda: memory.all_reduce(x[::2]),
+        lambda: memory.all_reduce(x.view(torch.bool)),
+        lambda: memory.carve([(10, torch.float32), (90, torch.float64)]),
+        lambda: SymmetricMemory(world, 0),
+        lambda: buckets(x, world),
+        lambda: buckets(x, world.split(world.rank)),
+    ):
+        try:
+            call()
+        except (TypeError, ValueError) as error:
+            messages.append(str(error))
+    return messages
+
+
+def test_wrong_calls_are_refused():
+    elsewhere, strided, boolean, full, empty, unheld, group = run(misused, 2).values[0]
+    assert "(3,), does not lie in this rank's row of the memory in one piece" in elsewhere
+    assert "(50,), does not lie" in strided
+    assert "booleans have no sum" in boolean
+    assert "a row of 448 bytes" in full and "number 1 would end at byte 784" in full
+    assert "nbytes=0: give the bytes of each rank's row" in empty
+    assert "holds no buckets: it goes under DDP" in unheld
+    assert "between ranks [0, 1], not [0]" in group
+
+
+def one_wants_more(world):
+    SymmetricMemory(world, 64 * (1 + world.rank))
+
+
+def another_place(world):
+    memory = SymmetricMemory(world, 1000)
+    x, y = memory.carve([(3, torch.float32)] * 2)
+    memory.all_reduce(y if world.rank == 1 else x)
+
+
+def another_kind_of_memory(world):
+    shared, own = SharedMemory(world), SymmetricMemory(world, 100)
+    (x,) = own.carve([(3, torch.float32)])
+    (own if world.rank == 1 else shared).all_reduce(x)
+
+
+def in_too_little(world):
+    SymmetricMemory(world, 2**52)
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        (one_wants_more, "rank 1 asks for rows of 128 bytes, and rank 0 for 64"),
+        (another_place, r"tensor begins at byte \d+ of its row .* at byte \d+ of its own"),
+        (another_kind_of_memory, r"rank \d uses shared memory [12] of group world"),
+        (in_too_little, "takes 9,007,199,254,740,992 bytes in .*or take smaller tensors"),
+    ],
+)
+def test_ranks_that_do_not_mean_the_same_memory_are_told_so(fault, said):
+    with pytest.raises((RankError, Mismatch), match=said):
+        run(fault, 2, timeout=60)
+
+
+def wrapped_twice(world):
+    buckets = SymmetricBuckets(world)
+    DDP(torch.nn.Linear(2, 2), world, buckets)
+    DDP(torch.nn.Linear(2, 2), world, buckets)
+
+
+def test_one_holds_the_buckets_of_one_module():
+    with pytest.raises(RankError, match="holds the buckets of another module"):
+        run(wrapped_twice, 2)
