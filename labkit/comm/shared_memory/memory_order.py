@@ -89,9 +89,9 @@ class MemoryOrder:
 def _other_place(group: Group, operation: str, member: int, places: tuple[int, int]) -> str:
     ours, theirs = places
     return (
-        f"in {operation}, rank {group.ranks[group.rank]}'s tensor begins at byte {ours:,} of its row "
-        f"of the shared memory, and rank {group.ranks[member]}'s at byte {theirs:,} of its own. "
-        "Carve the same tensors on every rank, and pass them in one order"
+        f"in {operation}, rank {group.ranks[group.rank]}'s tensor begins at byte {ours:,} of its "
+        f"row of the shared memory, and rank {group.ranks[member]}'s at byte {theirs:,} of its "
+        "own. Carve the same tensors on every rank, and pass them in one order"
     )
 
 

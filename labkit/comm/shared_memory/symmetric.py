@@ -13,8 +13,8 @@ somebody has yet to read.
 
 Wire: nothing. Of D bytes a rank reads D and writes D. (collectives.py, whose tensors lie elsewhere,
 copies D in and D out besides.)
-Elsewhere: "symmetric memory" of torch and of OpenSHMEM is this on GPUs, where the rows are mapped
-over NVLink; torch calls this all-reduce two-shot. NCCL's registered user buffers save the same copy.
+Elsewhere: torch's "symmetric memory" is this on GPUs, with rows mapped over NVLink, and its
+two_shot_all_reduce_ is this all-reduce. NCCL's registered user buffers save the same copies.
 """
 
 from __future__ import annotations
@@ -84,14 +84,15 @@ class SymmetricMemory:
         Called again it begins at the row's start again: then the tensors of before are out of use.
         ValueError where they don't fit.
         """
-        tensors, at = [], 0
+        tensors: list[Tensor] = []
+        at = 0
         row = self._rows[self.group.rank]
         for numel, dtype in sizes:
             nbytes = numel * dtype.itemsize
             if at + nbytes > self.row_bytes:
                 raise ValueError(
-                    f"{len(sizes)} tensors do not fit in a row of {self.row_bytes:,} bytes, each at "
-                    f"a multiple of {ALIGNMENT}: number {len(tensors)} would end at byte "
+                    f"{len(sizes)} tensors do not fit in a row of {self.row_bytes:,} bytes, each "
+                    f"at a multiple of {ALIGNMENT}: number {len(tensors)} would end at byte "
                     f"{at + nbytes:,}. Make the memory larger"
                 )
             tensors.append(row[at : at + nbytes].view(dtype))
@@ -138,7 +139,7 @@ class SymmetricMemory:
         return at
 
     def _add_segment(self, first: int, numel: int, dtype: torch.dtype) -> None:
-        """Add up this rank's segment of what lies at `first`, counted in elements; tell everyone."""
+        """Add up this rank's segment of what lies at element `first`; write it into every row."""
         rows = self._rows.view(dtype)[:, first : first + numel]
         segment = rows.tensor_split(self.group.size, dim=1)[self.group.rank]
         sums = self._sums.view(dtype)
