@@ -20,8 +20,11 @@ kinds are counted at the end:
 
 A storage counts once, whatever views there are of it, with all its bytes; of several kinds that fit
 the first in this list counts. Seen is what operations of this thread allocate: on CPU a backward
-pass runs in it too; workspaces inside an operation are not seen. On a GPU compare
-torch.cuda.max_memory_allocated, which rounds up and counts those.
+pass runs in it too; workspaces inside an operation are not seen. On a GPU torch's allocator sees
+those, and `usage.allocator_peak_bytes` has its figures for the same time.
+
+    meter.py allocation.py   what is followed        allocator.py   the allocator's own figures
+    usage.py                 what comes of it
 """
 
 from labkit.memory.meter import Meter, announce

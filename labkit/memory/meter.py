@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from labkit.memory.allocation import RANKING, Allocation, with_storage
+from labkit.memory.allocator import AllocatorPeaks
 from labkit.memory.usage import KINDS, Usage
 from labkit.optimizer import Optimizer, state_tensors
 
@@ -48,6 +49,7 @@ class Meter(TorchDispatchMode):
         self._outer: Meter | None = None
         self._allocations: list[Allocation] = []
         self._live: dict[int, Allocation] = {}
+        self._allocator = AllocatorPeaks()
         self._began_s = time.perf_counter()
 
     def mark(self, tensors: Tensor | Iterable[Tensor], kind: str) -> None:
@@ -80,7 +82,8 @@ class Meter(TorchDispatchMode):
             now[kind] += by
             for each in KINDS:
                 history[each].append(now[each])
-        return Usage([when - self._began_s for when, _, _ in changes], history)
+        times_s = [when - self._began_s for when, _, _ in changes]
+        return Usage(times_s, history, dict(self._allocator.peak_bytes))
 
     def __enter__(self) -> Meter:
         if self._exit is not None:
@@ -92,6 +95,7 @@ class Meter(TorchDispatchMode):
             self._exit.callback(hook.remove)
         # Of nested hooks on saved tensors autograd calls the innermost only.
         self._outer, _innermost.meter = getattr(_innermost, "meter", None), self
+        self._allocator.begin(meter._allocator for meter in self._around())
         super().__enter__()
         return self
 
@@ -99,6 +103,7 @@ class Meter(TorchDispatchMode):
         super().__exit__(*error)
         assert self._exit is not None
         self._exit.close()
+        self._allocator.note()
         self._exit, _innermost.meter = None, self._outer
         self._look_for_resized()
 
@@ -136,12 +141,17 @@ class Meter(TorchDispatchMode):
                 each.resize(storage.nbytes())
 
     def _saved(self, x: Tensor) -> Tensor:
-        meter: Meter | None = self
-        while meter is not None:
+        for meter in (self, *self._around()):
             for allocation in meter._see(x):
                 allocation.call_it("activations")
-            meter = meter._outer
         return x
+
+    def _around(self) -> Iterator[Meter]:
+        """The meters within which this one runs, from the inside out."""
+        meter = self._outer
+        while meter is not None:
+            yield meter
+            meter = meter._outer
 
     def _hooks(self) -> Iterator[Any]:
         """A gradient may be gone before anybody asks what it was."""

@@ -1,7 +1,7 @@
 """What a meter has seen: live bytes over time, by kind."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 KINDS = ("parameters", "gradients", "optimizer states", "buffers", "activations", "other")
 """Of what fits, the first counts."""
@@ -15,6 +15,9 @@ class Usage:
     """Of each change, from the meter's start."""
     bytes_of: Mapping[str, list[int]]
     """For each kind, the live bytes after each change."""
+    allocator_peak_bytes: Mapping[str, int] = field(default_factory=dict)
+    """On GPUs what torch's allocator says itself, by device: its peak while the meter ran, with
+    workspaces and everything else on the device, rounded up. Empty on CPU."""
 
     @property
     def totals(self) -> list[int]:

@@ -40,7 +40,8 @@ def memory_timeline(
 
     usage: of a `labkit.memory.Meter`. phases: (name, when it ends on the meter's clock) in order,
     such as ("forward", meter.usage.times_s[-1]) noted after forward. A kind that never lived is not
-    in the picture. Returns a Picture. ValueError for a usage in which nothing was ever alive.
+    in the picture; of GPUs it has the peaks that their allocators report. Returns a Picture.
+    ValueError for a usage in which nothing was ever alive.
     """
     if not usage.peak_bytes:
         raise ValueError("nothing was ever alive in this usage: enter the Meter before the step")
@@ -64,8 +65,12 @@ def memory_timeline(
     axes.yaxis.set_major_formatter(lambda value, _: bytes_text(value))
     clean(axes)
     held = usage.at_peak
+    allocators = usage.allocator_peak_bytes.items()
     draw_memory_header(
-        picture, title, {kind: f"{kind}, {bytes_text(held[kind])} at the peak" for kind in kinds}
+        picture,
+        title,
+        {kind: f"{kind}, {bytes_text(held[kind])} at the peak" for kind in kinds},
+        ", ".join(f"{device}'s allocator: {bytes_text(peak)}" for device, peak in allocators),
     )
     return picture
 
