@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from contextvars import Context, ContextVar
 from dataclasses import astuple
 from pathlib import Path
 from types import CodeType, FrameType
@@ -48,6 +49,28 @@ MACHINERY = (_LABKIT, os.path.dirname(torch.__file__) + os.sep)
 # And in these a line is never the reader's own while there is one outside.
 LIBRARIES = (*MACHINERY, os.path.dirname(os.__file__) + os.sep, "<frozen ")
 _LAUNCH = os.path.join(_LABKIT, "launch") + os.sep
+
+
+class _Place(NamedTuple):
+    """Where a frame was when somebody looked: it goes on meanwhile."""
+
+    code: CodeType
+    instruction: int
+    line: int
+
+
+# Who handed over the work that runs in this context, on another thread.
+_HANDED_OVER_AT: ContextVar[tuple[_Place, ...]] = ContextVar("handed over at", default=())
+
+
+def as_handed_over_here(context: Context) -> Context:
+    """`context`, in which operations are those of whoever calls this: their line is its line.
+
+    For a thread, whose own stack begins in a library.
+    """
+    places = tuple(map(_place, _frames_outside(sys._getframe(1))))
+    context.run(_HANDED_OVER_AT.set, places)
+    return context
 
 
 class Call(NamedTuple):
@@ -175,13 +198,17 @@ class Journal:
 
     def caller(self) -> Call:
         """The line that called the group, and the reader's own lines that led there."""
-        frames = _frames_outside(sys._getframe(1))
+        frames, handed_over_at = _frames_outside(sys._getframe(1)), _HANDED_OVER_AT.get()
         # Code is looked up by identity: equal code in two files compares as equal. It is kept, so
         # that no other code can come to have the same identity.
         key = tuple(part for frame in frames for part in (id(frame.f_code), frame.f_lasti))
+        key += tuple(
+            part for place in handed_over_at for part in (id(place.code), place.instruction)
+        )
         known = self._calls.get(key)
         if known is None:
-            sites = [_site(frame) for frame in frames]
+            places = (*map(_place, frames), *handed_over_at)
+            sites = [_site(place) for place in places]
             own = [site for site in sites if not site.file.startswith(LIBRARIES)] or sites[-1:]
             call = Call(
                 self._name("site", astuple(sites[0])),
@@ -189,7 +216,7 @@ class Journal:
                 "\n".join(site.said for site in own),
                 "\n".join(map(str, own)),
             )
-            known = self._calls[key] = (call, [frame.f_code for frame in frames])
+            known = self._calls[key] = (call, [place.code for place in places])
         return known[0]
 
 
@@ -204,6 +231,10 @@ def _frames_outside(frame: FrameType | None) -> list[FrameType]:
     return frames or [sys._getframe(1)]
 
 
-def _site(frame: FrameType) -> Site:
-    code = frame.f_code
-    return Site(code.co_filename, frame.f_lineno, code.co_name, call_text(code, frame.f_lasti))
+def _place(frame: FrameType) -> _Place:
+    return _Place(frame.f_code, frame.f_lasti, frame.f_lineno)
+
+
+def _site(place: _Place) -> Site:
+    code, instruction, line = place
+    return Site(code.co_filename, line, code.co_name, call_text(code, instruction))

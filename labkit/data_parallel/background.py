@@ -1,7 +1,6 @@
-"""An all-reduce that blocks, on a thread of its own, so that backward goes on meanwhile."""
+"""An all-reduce that blocks, on the group's lane, so that backward goes on meanwhile."""
 
-import contextvars
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from functools import partial
 
 from torch import Tensor
@@ -9,6 +8,7 @@ from torch import Tensor
 from labkit.comm import Group
 from labkit.comm.group import chosen
 from labkit.data_parallel.buckets import Bucket
+from labkit.data_parallel.lane import Lane
 from labkit.data_parallel.reduction import (
     AllReduce,
     InFlight,
@@ -21,26 +21,22 @@ from labkit.data_parallel.reduction import (
 
 
 class InBackground:
-    """A blocking all-reduce on a thread of its own: one after the other, in the order of calls.
+    """A blocking all-reduce on a thread, the group's Lane: one after the other, in order of calls.
 
         model = DDP(module, world, all_reduce=InBackground(ring_all_reduce, world))
         model = DDP(module, world, all_reduce=InBackground(TopK(0.01), world))
 
-    It has a group of its own as well: messages of the thread and of the program would mix
-    otherwise, in an order that differs by rank. Wire: what `all_reduce` sends.
+    Wire: what `all_reduce` sends.
     """
 
     def __init__(self, all_reduce: AllReduce | PerBucket, group: Group | None = None) -> None:
-        """Every rank of `group` calls this: the thread's group is split off.
+        """Every rank of `group` calls this: the first time, the lane's group is split off.
 
         group: None for torch.distributed's default one. TypeError for what is no all-reduce.
         """
         require_all_reduce(all_reduce)
         self._all_reduce = all_reduce
-        own = chosen(group).split(0)
-        assert isinstance(own, Group)
-        self._group = own
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="all-reduce")
+        self._lane = Lane.of(chosen(group))
 
     @property
     def needs_buckets(self) -> bool:
@@ -58,21 +54,22 @@ class InBackground:
         return self._begun(self._all_reduce, x, group)
 
     def _begun(self, all_reduce: AllReduce, x: Tensor, group: Group) -> InFlight:
-        if group.ranks != self._group.ranks:
+        ranks = self._lane.group.ranks
+        if group.ranks != ranks:
             raise ValueError(
-                f"this all-reduce is between ranks {list(self._group.ranks)}, not "
+                f"this all-reduce is between ranks {list(ranks)}, not "
                 f"{list(group.ranks)}; make one InBackground per group"
             )
-        context = contextvars.copy_context()  # so that the operations keep their label
-        return _OfThread(self._thread.submit(context.run, self._sum, all_reduce, x))
-
-    def _sum(self, all_reduce: AllReduce, x: Tensor) -> Tensor:
-        total: Tensor = begin(all_reduce, x, self._group).wait()
-        return total
+        return _OfLane(self._lane.begin(partial(_sum, all_reduce, x)))
 
 
-class _OfThread:
-    def __init__(self, future: "Future[Tensor]") -> None:
+def _sum(all_reduce: AllReduce, x: Tensor, group: Group) -> Tensor:
+    total: Tensor = begin(all_reduce, x, group).wait()
+    return total
+
+
+class _OfLane:
+    def __init__(self, future: Future[Tensor]) -> None:
         self._future = future
 
     def wait(self) -> Tensor:

@@ -8,7 +8,7 @@ The ladder: zero1 shards optimizer states, zero2 gradients too, zero3 parameters
     zero3.py  FullyShardedModule   passes.py says when each unit.py of flat_unit.py is gathered and
                                    released
     hybrid.py, offload.py          shards within a host; states on the CPU and on disk
-    wire.py, lane.py               the two collectives, and a thread on which they travel ahead
+    wire.py                        the two collectives; they travel on the group's Lane
 """
 
 from labkit.zero.state_dict import merged

@@ -47,10 +47,3 @@ def across(replicas: Group, wire: Wire) -> Wire:
         return segment
 
     return Wire(reduce_scatter, wire.all_gather)
-
-
-def of_its_own(group: Group) -> Group:
-    """The same ranks: the thread in the background must not mix its messages with others'."""
-    own = group.split(0)
-    assert isinstance(own, Group)
-    return own

@@ -21,8 +21,8 @@ from torch import Tensor
 from torch.autograd.graph import register_multi_grad_hook
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
+from labkit.data_parallel.lane import Lane
 from labkit.zero.flat_unit import FlatUnit
-from labkit.zero.lane import Lane
 from labkit.zero.unit import Unit
 from labkit.zero.wire import Wire
 

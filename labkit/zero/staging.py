@@ -13,8 +13,8 @@ from torch import Tensor
 
 from labkit.comm import Group
 from labkit.data_parallel.buckets import require_plain_numbers
+from labkit.data_parallel.lane import Lane
 from labkit.memory import announce
-from labkit.zero.lane import Lane
 from labkit.zero.shard import Shard
 from labkit.zero.wire import Wire
 

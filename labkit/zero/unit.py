@@ -8,8 +8,8 @@ from functools import partial
 from torch import Tensor
 
 from labkit.comm import Group
+from labkit.data_parallel.lane import Lane
 from labkit.zero.flat_unit import FlatUnit
-from labkit.zero.lane import Lane
 from labkit.zero.wire import Wire
 
 

@@ -28,10 +28,10 @@ from torch import Tensor
 
 from labkit.comm import Group
 from labkit.data_parallel.buckets import BUCKET_BYTES, cut
+from labkit.data_parallel.lane import Lane
 from labkit.zero.groups import Member
 from labkit.zero.hooks import on_gradient, remove_with
 from labkit.zero.inner import takes_fragments
-from labkit.zero.lane import Lane
 from labkit.zero.left_out import missing_everywhere, require_none_missing
 from labkit.zero.staging import Staging
 from labkit.zero.wire import Wire
@@ -90,7 +90,7 @@ class ShardedGradients(ShardedOptimizer):
         return [[of[number] for number in bucket] for bucket in buckets]
 
     def _receive_gradients(self) -> None:
-        self._lane = Lane(self.group, "gradients")
+        self._lane = Lane.of(self.group)
         self._stagings = [Staging(shard) for shard in self.shards]
         self._pass, self._num_begun = -1, 0
         handles = [

@@ -31,12 +31,12 @@ from torch.utils._pytree import tree_map_only
 
 from labkit.comm import Group
 from labkit.comm.group import chosen
+from labkit.data_parallel.lane import Lane
 from labkit.data_parallel.replica import require_plain
 from labkit.zero.clipping import checked_norm, clip
 from labkit.zero.flat_unit import FlatUnit
 from labkit.zero.hooks import on_gradient, remove_with
-from labkit.zero.hybrid import across, of_its_own, require_replicas
-from labkit.zero.lane import Lane
+from labkit.zero.hybrid import across, require_replicas
 from labkit.zero.passes import Passes
 from labkit.zero.unit import Unit
 from labkit.zero.units import ROOT, kept_names, make_equal, make_units, named_modules
@@ -94,16 +94,17 @@ class FullyShardedModule(nn.Module):
         self.group, self.compute_dtype = chosen(group), compute_dtype
         wire, num_ranks = usual(self.group) if wire is None else wire, self.group.size
         make_equal(module, self.group, replicas)
+        lane = Lane.of(self.group)
         if replicas is not None:
             require_replicas(replicas, self.group)
-            wire = across(of_its_own(replicas), wire)
+            wire = across(lane.own(replicas), wire)
             num_ranks *= replicas.size
         self.__dict__["module"] = module  # not as a submodule: `parameters()` are the shards
         self._wire = wire
         self._units = make_units(module, modules, self.group, compute_dtype, poison=debug)
         self.shards = nn.ParameterList(flat.shard for flat in self._flats)
         kept_units = [unit for unit in self._units if unit.name in stay]
-        self._passes = Passes(self._units, kept_units, Lane(self.group, "shards"), wire, num_ranks)
+        self._passes = Passes(self._units, kept_units, lane, wire, num_ranks)
         self._hook(modules.values())
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:

@@ -1,0 +1,71 @@
+"""The lane: what travels in the background, for as many wrappers as one likes."""
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from labkit import run
+from labkit.collectives import ring_all_reduce
+from labkit.data_parallel import DDP, InBackground
+from labkit.zero import FullyShardedModule, ShardedGradients
+
+
+def step_of_each(world, module):
+    """One model after the other, and each is dropped."""
+    DDP(module(), world, InBackground(ring_all_reduce, world))(torch.ones(2, 3)).sum().backward()
+    plain = module()
+    ShardedGradients(plain.parameters(), torch.optim.SGD, world, lr=0.1)
+    plain(torch.ones(2, 3)).sum().backward()
+    FullyShardedModule(module(), world)(torch.ones(2, 3)).sum().backward()
+
+
+def count_what_stays(world):
+    def module():
+        return nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 2))
+
+    step_of_each(world, module)
+    open_before, threads_before = len(os.listdir("/dev/fd")), threading.active_count()
+    for _ in range(4):
+        step_of_each(world, module)
+    return len(os.listdir("/dev/fd")) - open_before, threading.active_count() - threads_before
+
+
+def test_wrapping_one_model_after_the_other_opens_nothing_more():
+    assert run(count_what_stays, 2).values == [(0, 0)] * 2
+
+
+def two_at_a_time(world):
+    """Two sharded models whose backward passes run into each other share the lane."""
+    torch.manual_seed(0)
+    models = [FullyShardedModule(nn.Linear(3, 3), world) for _ in range(2)]
+    loss = sum(model(torch.ones(2, 3)).square().sum() for model in models)
+    loss.backward()
+    return [sum(s.grad.abs().sum().item() for s in model.shards) for model in models]
+
+
+def test_models_that_share_the_lane_get_their_own_gradients():
+    torch.manual_seed(0)
+    modules = [nn.Linear(3, 3) for _ in range(2)]
+    sum(module(torch.ones(2, 3)).square().sum() for module in modules).backward()
+    expected = [sum(p.grad.abs().sum().item() for p in module.parameters()) for module in modules]
+    by_rank = run(two_at_a_time, 3).values
+    assert [sum(shares) for shares in zip(*by_rank, strict=True)] == pytest.approx(expected)
+
+
+def step(world):
+    model = FullyShardedModule(nn.Linear(3, 3), world)
+    loss = model(torch.ones(2, 3)).sum()  # forward
+    loss.backward()  # backward
+
+
+def test_what_travels_on_the_lane_belongs_to_the_readers_line():
+    lines = Path(__file__).read_text().splitlines()
+    line_of = {line.split("  # ")[-1]: number for number, line in enumerate(lines, 1)}
+    for timeline in run(step, 2).timeline:
+        sends = [each for each in timeline.operations if each.kind == "send"]
+        assert {each.origin.line for each in sends} == {line_of["forward"], line_of["backward"]}
+        assert {each.origin.file for each in sends} == {__file__}
