@@ -12,12 +12,15 @@ in float32 before it is used. S should be as large as possible, and must not ove
     a gradient is inf or nan      skip the step, S = S / 2
     2,000 steps without one       S = 2 S
 
+What looks at the size of gradients, such as clipping, must see them after the division: `unscale`.
+
 Bfloat16 has float32's range and needs no scale, but 7 bits of fraction: w + update is w again where
 the update is below half the distance to w's neighbour, w/512 to w/256. So a float32 copy of the
 parameters, the master, takes the updates, and the model gets it rounded after each step. Float16,
 with 10 bits, needs masters as well.
 
-Wire: nothing. With several ranks all must skip or none: `found_inf` is reduced by maximum.
+Wire: with a group one number, the maximum of found_inf, in an all-reduce per step: all skip or
+none. (After DDP's all-reduce an inf is everywhere by itself; of a shard only one rank may see it.)
 Papers: Micikevicius et al., "Mixed precision training", arXiv:1710.03740; Kalamkar et al., "A study
 of BFLOAT16 for deep learning training", arXiv:1905.12322.
 """
@@ -37,7 +40,13 @@ from labkit.optimizer import Optimizer
 
 
 class LossScaler:
-    """A dynamic loss scale: `scaler.scale(loss).backward()`, then `scaler.step(optimizer, ...)`.
+    """A dynamic loss scale.
+
+        scaler.scale(loss).backward()
+        gradients = optimizer.reduce_gradients()
+        scaler.unscale(gradients)              only where something looks at them before the step
+        optimizer.clip_gradients(1.0)
+        scaler.step(optimizer, gradients)
 
     Plain data in `state_dict`, so that a run that goes on has the scale it had.
     """
@@ -63,10 +72,30 @@ class LossScaler:
         self._group = group
         self._num_good_steps = 0
         self.num_skipped = 0
+        self._found_inf: bool | None = None
+        """In gradients that are divided, and wait for their step; None: there are none."""
 
     def scale(self, loss: Tensor) -> Tensor:
         """The loss times the scale, for backward; in float32, whose range it does not leave."""
         return loss.float() * self.value
+
+    def unscale(self, gradients: Iterable[Tensor]) -> bool:
+        """Divide the gradients by the scale, before `step`, which then does not do it again.
+
+        Returns whether all are finite, on all ranks; otherwise they are left as they are, and
+        `step` will skip. RuntimeError the second time before a step: they would be divided twice.
+        """
+        if self._found_inf is not None:
+            raise RuntimeError(
+                "these gradients are divided by the scale already: call unscale once before each "
+                "step, or leave it to step"
+            )
+        gradients = list(gradients)
+        self._found_inf = self._anywhere(not all_finite(gradients))
+        if not self._found_inf:
+            for gradient in gradients:
+                gradient.div_(self.value)
+        return not self._found_inf
 
     def step(self, optimizer: Optimizer, gradients: Iterable[Tensor]) -> bool:
         """Divide the gradients by the scale and step; or skip, where one is inf or nan.
@@ -75,18 +104,17 @@ class LossScaler:
         keeps what float16 would lose again. Returns whether a step was made. All ranks of the group
         do the same: one that overflows alone would leave the others with other parameters.
         """
-        gradients = list(gradients)
-        has_overflown = self._anywhere(not all_finite(gradients))
-        if not has_overflown:
-            for gradient in gradients:
-                gradient.div_(self.value)
+        if self._found_inf is None:
+            self.unscale(gradients)
+        found_inf, self._found_inf = bool(self._found_inf), None
+        if not found_inf:
             optimizer.step()
-        self.update(has_overflown)
-        return not has_overflown
+        self.update(found_inf)
+        return not found_inf
 
-    def update(self, has_overflown: bool) -> None:
+    def update(self, found_inf: bool) -> None:
         """The next scale."""
-        if has_overflown:
+        if found_inf:
             self.num_skipped += 1
             self._num_good_steps = 0
             self.value *= self._backoff
@@ -97,10 +125,10 @@ class LossScaler:
             grown = self.value * self._growth
             self.value = grown if math.isfinite(grown) else self.value
 
-    def _anywhere(self, has_overflown: bool) -> bool:
+    def _anywhere(self, found_inf: bool) -> bool:
         if self._group is None:
-            return has_overflown
-        flag = torch.tensor([float(has_overflown)], device=self._group.device)
+            return found_inf
+        flag = torch.tensor([float(found_inf)], device=self._group.device)
         with self._group.label("overflow"):
             return bool(self._group.all_reduce(flag, "max").item())
 
@@ -120,11 +148,10 @@ class LossScaler:
 
 def all_finite(tensors: Iterable[Tensor]) -> bool:
     """Whether no number is inf or nan. A GPU is waited for once, not for every tensor."""
-    tensors = list(tensors)
-    if not tensors:
-        return True
-    # A sum of magnitudes would do, but overflows by itself; 0 * x is nan where x is not finite.
-    return bool(torch.stack([(x * 0).sum() for x in tensors]).isfinite().all().item())
+    rows = [x.coalesce().values() if x.is_sparse else x.detach() for x in tensors]
+    # The largest magnitude is inf or nan where a number is. A sum could overflow by itself.
+    peaks = [torch.linalg.vector_norm(row, torch.inf).isfinite() for row in rows if row.numel()]
+    return not peaks or bool(torch.stack(peaks).all().item())
 
 
 class MasterWeights:

@@ -22,8 +22,10 @@ def clip(gradients: Sequence[Tensor], max_norm: float, group: Group) -> Tensor:
     """
     square = torch.zeros((), dtype=torch.float64, device=group.device)
     for gradient in gradients:
-        size = torch.view_as_real(gradient) if gradient.is_complex() else gradient
-        square += size.double().square().sum().to(square.device)
+        numbers = torch.view_as_real(gradient) if gradient.is_complex() else gradient
+        # Added up in float64, without a copy in it: that would be twice the gradients' memory.
+        size = torch.linalg.vector_norm(numbers, dtype=torch.float64)
+        square += size.square().to(square.device)
     with group.label("norm of the gradients"):
         norm: Tensor = group.all_reduce(square).sqrt()
     for gradient in gradients:

@@ -22,7 +22,7 @@ from labkit.data_parallel.buckets import require_plain_numbers
 from labkit.data_parallel.replica import mark_sharded
 from labkit.memory import announce
 from labkit.zero.flat import Flat, by_elements, flattened
-from labkit.zero.wire import Wire, own_segment
+from labkit.zero.wire import Wire, is_divided_before, own_segment
 
 
 class FlatUnit:
@@ -119,8 +119,10 @@ class FlatUnit:
             )
 
     def keep(self, segment: Tensor, num_ranks: int) -> None:
-        """Add this rank's segment of the sum, as a mean, to the shard's gradient."""
-        mean = segment.to(self.shard.dtype) / num_ranks
+        """Add this rank's segment of the sum, as a mean, to the shard's gradient, in its dtype."""
+        mean = segment.to(self.shard.dtype)
+        if not is_divided_before(segment.dtype):
+            mean = mean / num_ranks
         if self.shard.grad is None:
             self.shard.grad = mean
         else:
@@ -133,15 +135,19 @@ class FlatUnit:
         wire.all_gather(flat, group)
         return {n: v.clone() for n, v in zip(self.names, self.flat.views(flat), strict=True)}
 
-    @torch.no_grad()
-    def load(self, whole: Mapping[str, Tensor]) -> None:
-        """Take this rank's segment of `whole`. KeyError, and ValueError for another shape."""
-        flat = self.shard.detach().new_zeros(self.numel)
-        for name, view in zip(self.names, self.flat.views(flat), strict=True):
-            if whole[name].shape != view.shape:
+    def require_shapes(self, whole: Mapping[str, Tensor]) -> None:
+        """ValueError for a parameter that has another shape in `whole`."""
+        for name, form in zip(self.names, self.flat.forms, strict=True):
+            if whole[name].shape != form.shape:
                 raise ValueError(
-                    f"{name} has shape {tuple(whole[name].shape)} here, and {tuple(view.shape)} in "
+                    f"{name} has shape {tuple(whole[name].shape)} here, and {tuple(form.shape)} in "
                     "the module: these parameters are of another model"
                 )
+
+    @torch.no_grad()
+    def load(self, whole: Mapping[str, Tensor]) -> None:
+        """Take this rank's segment of `whole`, which has these shapes."""
+        flat = self.shard.detach().new_zeros(self.numel)
+        for name, view in zip(self.names, self.flat.views(flat), strict=True):
             view.copy_(whole[name])
         self.shard.copy_(own_segment(flat, self._group))

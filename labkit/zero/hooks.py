@@ -1,4 +1,4 @@
-"""Hooks on parameters that end with whoever set them."""
+"""Hooks on parameters and modules that end with whoever set them."""
 
 from __future__ import annotations
 
@@ -16,13 +16,18 @@ def on_gradient(parameter: Tensor, method: Callable[..., None], *args: Any) -> R
     The garbage collector cannot look into a parameter's hooks: by a strong reference they would
     keep the owner for ever.
     """
+    return parameter.register_post_accumulate_grad_hook(weakly(method, *args))
+
+
+def weakly(method: Callable[..., Any], *args: Any) -> Callable[..., Any]:
+    """`method` with these arguments before others, for as long as its owner lives; then nothing."""
     weak = weakref.WeakMethod(method)
 
-    def hook(parameter: Tensor) -> None:
-        if (alive := weak()) is not None:
-            alive(*args, parameter)
+    def call(*others: Any, **named: Any) -> Any:
+        alive = weak()
+        return None if alive is None else alive(*args, *others, **named)
 
-    return parameter.register_post_accumulate_grad_hook(hook)
+    return call
 
 
 def remove_with(owner: object, handles: list[RemovableHandle]) -> None:

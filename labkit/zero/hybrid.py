@@ -4,8 +4,9 @@
     shards    s0 s1 s2 s3               s0 s1 s2 s3               gathered and reduced in the host
     replicas  0-4, 1-5, 2-6, 3-7                                  gradients' segments: all-reduced
 
-What crosses the slow links is an n-th, once per backward pass, in the place of three times
-everything. The price is memory: states shrink to 1/4 here, not to 1/8.
+Per backward pass a rank sends 2(m-1)/m of an n-th to the m - 1 other hosts, so that 2(m-1)/m of
+everything leaves a host, in the place of the three times everything of a ring through all ranks.
+The price is memory: states shrink to 1/4 here, not to 1/8. (torch: HSDP, HYBRID_SHARD.)
 Paper: Zhao et al., "PyTorch FSDP", arXiv:2304.11277, section 3.2.2.
 """
 

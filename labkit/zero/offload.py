@@ -57,7 +57,9 @@ class MappedFile:
         """Write them. OSError where the disk has no room."""
         self._path = path
         self._places: dict[str, tuple[int, Tensor]] = {}
+        self.states_nbytes = sum(x.nbytes for x in tensors.values())
         self.nbytes = 0
+        """Of the file, in which each begins at a multiple of 64."""
         for name, x in tensors.items():
             self._places[name] = self.nbytes, torch.empty_like(x, device="meta")
             self.nbytes += -(-x.nbytes // _ALIGNMENT) * _ALIGNMENT
@@ -152,7 +154,7 @@ class _Part:
     def step(self, settings: Mapping[str, Any]) -> int:
         """Returns how many bytes of states were read and written."""
         mapped = {} if self._file is None else self._file.read()
-        read = sum(x.nbytes for x in mapped.values())
+        read = 0 if self._file is None else self._file.states_nbytes
         load_states(self._optimizer, [{**mapped, **self.small}])
         if isinstance(self._optimizer, torch.optim.Optimizer):
             self._optimizer.param_groups[0].update(settings)
@@ -168,7 +170,7 @@ class _Part:
         else:
             self.write(state)
         load_states(self._optimizer, [{}])
-        return read + (0 if self._file is None else self._file.nbytes)
+        return read + (0 if self._file is None else self._file.states_nbytes)
 
     def read(self) -> dict[str, Any]:
         mapped = {} if self._file is None else self._file.read()

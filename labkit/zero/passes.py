@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.graph import register_multi_grad_hook
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
@@ -57,6 +57,14 @@ class Passes:
             for flat in unit.flats:
                 flat.require_same_trained()
         self._order, self._seen = self._seen or self._order, []
+
+    def before_module(self, unit: Unit, _: nn.Module, args: Any, kwargs: Any) -> Any:
+        """`before`, as a hook on the unit's module."""
+        return self.before(unit, (args, kwargs))
+
+    def after_module(self, unit: Unit, _: nn.Module, args: Any, outputs: Any) -> None:
+        """`after`, as a hook on the unit's module."""
+        self.after(unit, outputs)
 
     def before(self, unit: Unit, inputs: Any) -> Any:
         """Gather `unit`. Returns the inputs, marked so that their gradients say it is through."""
@@ -119,7 +127,7 @@ class Passes:
         unit.release()
         if self._reduced is not None:
             self._reduced.finish_reduce(self._num_ranks)  # or gradients would pile up
-        unit.begin_reduce(self._lane, self._wire)
+        unit.begin_reduce(self._lane, self._wire, self._num_ranks)
         self._reduced = unit
 
     def _end_backward(self) -> None:

@@ -90,10 +90,32 @@ class ShardedStates(Groups):
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go on from a state: whole, the same on every rank, or this rank's part of as many ranks.
 
-        Nothing is changed where it does not fit: ValueError for a part of another rank or number of
-        ranks, and for a state of another model. Load the model's parameters before: masters that
-        the state does not have are made of them.
+        Every rank calls it. Nothing is changed where it does not fit: ValueError for a part of
+        another rank or number of ranks, and for a state of another model; on the other ranks for
+        one that fits nowhere else. Load the model's parameters before: masters that the state does
+        not have are made of them. Wire: one number in an all-reduce.
         """
+        try:
+            states = self._fitting(state_dict)
+        except BaseException:
+            self._agree(fits=False)
+            raise
+        if not self._agree(fits=True):
+            raise ValueError(
+                "this state fits here and not on another rank, which says why; nothing is loaded"
+            )
+        self._take(states)
+        for group, loaded in zip(self.param_groups, state_dict["param_groups"], strict=True):
+            group.update({key: loaded[key] for key in loaded if key not in _NOT_SETTINGS})
+
+    def _agree(self, *, fits: bool) -> bool:
+        """Whether it fits on every rank: loaded on some, ranks would part."""
+        flag = torch.tensor([float(fits)], device=self.group.device)
+        with self.group.label("whether a state fits"):
+            return bool(self.group.all_reduce(flag, "min").item())
+
+    def _fitting(self, state_dict: Mapping[str, Any]) -> list[State]:
+        """What each of this rank's fragments takes of it. ValueError where something is amiss."""
         if is_sharded(state_dict):
             self._require_my_part(state_dict)
         groups = state_dict["param_groups"]
@@ -115,9 +137,7 @@ class ShardedStates(Groups):
                 states.append(dict(state_dict["state"][number]["values"]))
             else:
                 states.append(part_of(state_dict, number, place))
-        self._take(states)
-        for group, loaded in zip(self.param_groups, groups, strict=True):
-            group.update({key: loaded[key] for key in loaded if key not in _NOT_SETTINGS})
+        return states
 
     def state_tensors(self) -> list[Tensor]:
         """What this rank keeps as optimizer states: of its segments only, masters included."""

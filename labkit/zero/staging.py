@@ -16,7 +16,7 @@ from labkit.data_parallel.buckets import require_plain_numbers
 from labkit.data_parallel.lane import Lane
 from labkit.memory import announce
 from labkit.zero.shard import Shard
-from labkit.zero.wire import Wire
+from labkit.zero.wire import Wire, is_divided_before
 
 
 class Staging:
@@ -61,6 +61,8 @@ class Staging:
         assert flat is not None
         for index in self.missing():
             self._views[index].zero_()
+        if is_divided_before(flat.dtype):
+            flat.div_(self.shard.group.size)
 
         def reduce(group: Group) -> Tensor:
             with group.label(f"gradients of {self.shard.label}"):

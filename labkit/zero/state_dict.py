@@ -20,6 +20,7 @@ from torch import Tensor
 from labkit.comm import Group
 
 State = dict[str, Any]
+_ONE_MOMENT = "give parts that were saved at one moment of one run"
 
 
 def is_sharded(state: Mapping[str, Any]) -> bool:
@@ -37,16 +38,24 @@ def merged(shards: Sequence[Mapping[str, Any]]) -> State:
 
     ValueError where a rank's part is not there, or where parts are of different runs.
     """
-    by_rank = {shard["rank"]: shard for shard in shards if is_sharded(shard)}
-    sizes = {shard["world_size"] for shard in by_rank.values()}
-    if len(sizes) != 1 or set(by_rank) != set(range(*sizes)):
+    shards = [shard for shard in shards if is_sharded(shard)]
+    by_rank = {shard["rank"]: shard for shard in shards}
+    sizes = {shard["world_size"] for shard in shards}
+    if len(sizes) != 1 or sorted(shard["rank"] for shard in shards) != list(range(*sizes)):
         raise ValueError(
-            f"parts of ranks {sorted(by_rank)} of {sorted(sizes)}: give one of every rank of a run"
+            f"parts of ranks {sorted(shard['rank'] for shard in shards)} of {sorted(sizes)}: give "
+            "one of every rank of a run"
         )
+    for rank, shard in by_rank.items():
+        if not _is_same(shard["param_groups"], by_rank[0]["param_groups"]):
+            raise ValueError(f"rank {rank} has other settings than rank 0: {_ONE_MOMENT}")
     pieces: dict[int, list[Mapping[str, Any]]] = {}
     for rank in sorted(by_rank):
         for number, piece in by_rank[rank]["state"].items():
             pieces.setdefault(number, []).append(piece)
+    for number, parts in pieces.items():
+        if any(not _is_same(_in_common(part), _in_common(parts[0])) for part in parts):
+            raise ValueError(f"parts of parameter {number} are of several steps: {_ONE_MOMENT}")
     whole = {number: _joined(pieces[number]) for number in sorted(pieces)}
     return {"state": whole, "param_groups": by_rank[0]["param_groups"]}
 
@@ -113,6 +122,23 @@ def _loaded(data: Tensor) -> State:
 def _is_by_element(value: Any, piece: Mapping[str, Any]) -> bool:
     length = piece["stop"] - piece["start"]
     return isinstance(value, Tensor) and value.dim() == 1 and len(value) == length
+
+
+def _in_common(piece: Mapping[str, Any]) -> State:
+    """What the fragments of a parameter all have, such as the number of steps."""
+    values = piece["values"].items()
+    return {name: None if _is_by_element(value, piece) else value for name, value in values}
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    if isinstance(one, Tensor) or isinstance(other, Tensor):
+        both = isinstance(one, Tensor) and isinstance(other, Tensor)
+        return both and torch.equal(one, other)
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(_is_same(one[k], other[k]) for k in one)
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(_is_same, one, other))
+    return bool(one == other)
 
 
 def _row(value: Tensor, piece: Mapping[str, Any]) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 from labkit.comm import Group
 from labkit.data_parallel.lane import Lane
 from labkit.zero.flat_unit import FlatUnit
-from labkit.zero.wire import Wire
+from labkit.zero.wire import Wire, is_divided_before
 
 
 class Unit:
@@ -75,11 +75,13 @@ class Unit:
         for flat in self.flats:
             flat.handed_over()
 
-    def begin_reduce(self, lane: Lane, wire: Wire) -> None:
+    def begin_reduce(self, lane: Lane, wire: Wire, num_ranks: int) -> None:
         """Begin to reduce the gradients that have arrived, with zeros for others."""
         for flat in self.flats:
             gradients = flat.handed_over()
             if gradients is not None:
+                if is_divided_before(gradients.dtype):
+                    gradients.div_(num_ranks)
                 reduce = partial(_reduce, gradients, self.name, wire)
                 self._reducing.append((flat, lane.begin(reduce)))
 

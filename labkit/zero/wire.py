@@ -25,6 +25,15 @@ class Wire(NamedTuple):
     """(flat, group): every rank has filled its own segment; fills the others."""
 
 
+def is_divided_before(dtype: torch.dtype) -> bool:
+    """Whether gradients are divided by the number of ranks before they are added up.
+
+    Float16 ends at 65,504: the sum may overflow where the mean does not. For other dtypes it is
+    the segment that is divided, an n-th of the work.
+    """
+    return dtype == torch.float16
+
+
 def own_segment(flat: Tensor, group: Group) -> Tensor:
     """This rank's part (k,) of a flat tensor (n*k,)."""
     return flat.tensor_split(group.size)[group.rank]

@@ -31,7 +31,7 @@ from labkit.zero.clipping import checked_norm, clip
 from labkit.zero.left_out import missing_everywhere, require_none_missing
 from labkit.zero.shard import Masters
 from labkit.zero.sharded_states import ShardedStates
-from labkit.zero.wire import Wire, require_floating, require_wire, usual
+from labkit.zero.wire import Wire, is_divided_before, require_floating, require_wire, usual
 
 
 class ShardedOptimizer(ShardedStates):
@@ -43,9 +43,12 @@ class ShardedOptimizer(ShardedStates):
 
     It is a torch.optim.Optimizer, for schedulers too. The model stays unwrapped, since `step()`
     averages the gradients: parameters of a module in DDP are refused, and a module that is wrapped
-    after sends twice as much. Gradients are used up by a step: `.grad` is None after it, and after
-    `reduce_gradients` it holds partial sums. Load a model's parameters before you make it: masters
-    are copies.
+    after sends twice as much. Load a model's parameters before you make it: masters are copies.
+
+    Gradients are used up by a step: `.grad` is None after it, and after `reduce_gradients` it holds
+    partial sums. Those of several backward passes add up in the dtype of the parameters, also where
+    masters have another: in bfloat16 a sum of 256 does not notice one more of 1. (Shards of zero3
+    add up in their own dtype.)
     """
 
     def __init__(
@@ -92,7 +95,8 @@ class ShardedOptimizer(ShardedStates):
             segments, unused = self._sums(), self._unused()
             self._reduced = []
             for shard, segment, nobodys in zip(self.shards, segments, unused, strict=True):
-                segment.div_(self.group.size)
+                if not is_divided_before(segment.dtype):
+                    segment.div_(self.group.size)
                 self._reduced += shard.set_gradients(segment, nobodys)
         return self._reduced
 
@@ -147,6 +151,8 @@ class ShardedOptimizer(ShardedStates):
         for arrival, shard, absent in zip(self._arrivals, self.shards, missing, strict=True):
             arrival.settle()
             arrival.fill(absent)
+            if is_divided_before(arrival.flat.dtype):
+                arrival.flat.div_(self.group.size)
             with self.group.label(f"gradients of {shard.label}"):
                 segments.append(self.wire.reduce_scatter(arrival.flat, self.group))
         return segments

@@ -8,13 +8,14 @@ A unit is a layer: its parameters are gathered in one all-gather before it compu
 next one while it computes, and are released when it is through. So a rank holds an n-th of all
 states, and besides two gathered units and the gradients of two.
 
-Parameters of no layer, the rest (embeddings, the last norm, the head), are a unit as well, which is
-gathered for all of a forward pass, and for all of a backward pass.
+Parameters of no layer, the rest (embeddings, the last norm, the head), are a unit as well, torch's
+root unit, which is gathered for all of a forward pass, and for all of a backward pass.
 
 Layout: `shards`, one flat parameter (k,) per unit and dtype, is what the optimizer gets. The
 module's own parameters are empty outside of their unit's turn.
 Wire: per microbatch two all-gathers and a reduce-scatter of all parameters: 3 (n-1)/n of their
-bytes. A unit that is `kept` from forward to backward saves one all-gather.
+bytes. A unit that is `kept` from forward to backward (torch: reshard_after_forward=False) saves one
+all-gather.
 Papers: Rajbhandari et al., arXiv:1910.02054, sections 5.3 and 7.2.2; Zhao et al., "PyTorch FSDP",
 arXiv:2304.11277, whose way with storages and hooks this follows.
 """
@@ -22,12 +23,12 @@ arXiv:2304.11277, whose way with storages and hooks this follows.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
+from torch.utils.hooks import RemovableHandle
 
 from labkit.comm import Group
 from labkit.comm.group import chosen
@@ -35,10 +36,9 @@ from labkit.data_parallel.lane import Lane
 from labkit.data_parallel.replica import require_plain
 from labkit.zero.clipping import checked_norm, clip
 from labkit.zero.flat_unit import FlatUnit
-from labkit.zero.hooks import on_gradient, remove_with
+from labkit.zero.hooks import on_gradient, remove_with, weakly
 from labkit.zero.hybrid import across, require_replicas
 from labkit.zero.passes import Passes
-from labkit.zero.unit import Unit
 from labkit.zero.units import ROOT, kept_names, make_equal, make_units, named_modules
 from labkit.zero.wire import Wire, require_floating, require_wire, usual
 
@@ -54,7 +54,8 @@ class FullyShardedModule(nn.Module):
     `parameters()` are the shards: make the optimizer after this. It must treat each number by
     itself: Adam does, LAMB and Muon do not. Every rank makes the same passes through the same
     units. Released parameters are empty, and a sum over them is 0 without an error; `debug=True`
-    fills them with nan.
+    fills them with nan. A unit must not change its input in place, as a ReLU(inplace=True) at its
+    start would: torch raises an error about a view.
     """
 
     module: nn.Module
@@ -93,10 +94,11 @@ class FullyShardedModule(nn.Module):
         stay = kept_names(kept, {ROOT: module, **modules})
         self.group, self.compute_dtype = chosen(group), compute_dtype
         wire, num_ranks = usual(self.group) if wire is None else wire, self.group.size
+        if replicas is not None:
+            require_replicas(replicas, self.group)
         make_equal(module, self.group, replicas)
         lane = Lane.of(self.group)
         if replicas is not None:
-            require_replicas(replicas, self.group)
             wire = across(lane.own(replicas), wire)
             num_ranks *= replicas.size
         self.__dict__["module"] = module  # not as a submodule: `parameters()` are the shards
@@ -134,11 +136,11 @@ class FullyShardedModule(nn.Module):
         return clip(gradients, max_norm, self.group)
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """None: what a rank has is a part, and would load on another one without an error."""
+        """RuntimeError: a rank has a part, which would load on another one without an error."""
         raise RuntimeError(_NO_STATE_DICT)
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """None: see `state_dict`."""
+        """RuntimeError: see `state_dict`."""
         raise RuntimeError(_NO_STATE_DICT)
 
     def full_parameters(self) -> dict[str, Tensor]:
@@ -154,7 +156,7 @@ class FullyShardedModule(nn.Module):
     def load_full_parameters(self, parameters: Mapping[str, Tensor]) -> None:
         """`full_parameters` run backwards; nothing is sent.
 
-        ValueError for names or shapes of another model; then nothing, or a part, is loaded.
+        ValueError for names or shapes of another model; then nothing is loaded.
         """
         known = {name for flat in self._flats for name in flat.names}
         if known != parameters.keys():
@@ -162,6 +164,8 @@ class FullyShardedModule(nn.Module):
                 f"{', '.join(sorted(known ^ parameters.keys()))}: only here, or only in the "
                 "module; give what full_parameters() of the same model returned"
             )
+        for flat in self._flats:
+            flat.require_shapes(parameters)
         for flat in self._flats:
             flat.load(parameters)
 
@@ -171,23 +175,20 @@ class FullyShardedModule(nn.Module):
 
     def _hook(self, modules: Iterable[nn.Module]) -> None:
         """Be called before and after each unit, and with every gradient."""
+        handles: list[RemovableHandle] = []
         for unit, each in zip(self._units[1:], modules, strict=True):
-            each.register_forward_pre_hook(partial(self._before, unit), with_kwargs=True)
-            each.register_forward_hook(partial(self._after, unit))
-        handles = [
+            before = weakly(self._passes.before_module, unit)
+            after = weakly(self._passes.after_module, unit)
+            handles.append(each.register_forward_pre_hook(before, with_kwargs=True))
+            handles.append(each.register_forward_hook(after))
+        handles += [
             on_gradient(parameter, self._passes.arrived, unit, flat, index)
             for unit in self._units
             for flat in unit.flats
             if flat.shard.requires_grad
             for index, parameter in enumerate(flat.parameters)
         ]
-        remove_with(self, handles)
-
-    def _before(self, unit: Unit, _: nn.Module, args: Any, kwargs: Any) -> Any:
-        return self._passes.before(unit, (args, kwargs))
-
-    def _after(self, unit: Unit, _: nn.Module, args: Any, outputs: Any) -> None:
-        self._passes.after(unit, outputs)
+        remove_with(self._passes, handles)  # which a graph that waits for backward keeps alive
 
     def _cast(self, x: Tensor) -> Tensor:
         is_cast = self.compute_dtype is not None and x.is_floating_point()

@@ -73,8 +73,8 @@ def test_an_overflow_skips_the_step_and_halves_the_scale(bad):
 def test_the_scale_grows_after_an_interval_and_an_overflow_begins_it_anew():
     scaler = LossScaler(4.0, growth_interval=3)
     history = []
-    for has_overflown in (0, 0, 1, 0, 0, 0, 0, 0, 0):
-        scaler.update(bool(has_overflown))
+    for found_inf in (0, 0, 1, 0, 0, 0, 0, 0, 0):
+        scaler.update(bool(found_inf))
         history.append(scaler.value)
     assert history == [4, 4, 2, 2, 2, 4, 4, 4, 8]
 
@@ -87,6 +87,28 @@ def test_the_scale_settles_below_where_it_overflows():
         values.append(scaler.value)
     assert set(values[20:]) <= {2.0**12, 2.0**13}, "10 * 2**13 is more than 65504"
     assert 8 <= scaler.num_skipped <= 20
+
+
+def test_gradients_are_clipped_at_their_true_size():
+    w = torch.zeros(4, requires_grad=True)
+    scaler, optimizer = LossScaler(1024.0), SGD([w], 1.0)
+    scaler.scale((w * 3).sum()).backward()
+    assert scaler.unscale([w.grad])
+    assert nn.utils.clip_grad_norm_([w], 1.0).item() == 6.0
+    assert scaler.step(optimizer, [w.grad])
+    torch.testing.assert_close(w.detach(), torch.full((4,), -0.5))
+
+
+def test_what_is_unscaled_and_not_finite_is_skipped_and_what_is_unscaled_twice_refused():
+    w = torch.ones(2, requires_grad=True)
+    scaler, optimizer = LossScaler(1024.0), SGD([w], 0.1)
+    for bad, is_made in ((math.inf, False), (1.0, True)):
+        w.grad = torch.tensor([1.0, bad])
+        assert scaler.unscale([w.grad]) == is_made
+        with pytest.raises(RuntimeError, match="divided by the scale already"):
+            scaler.unscale([w.grad])
+        assert scaler.step(optimizer, [w.grad]) == is_made
+    assert (scaler.value, scaler.num_skipped) == (512.0, 1)
 
 
 def test_it_goes_on_where_it_was():
@@ -118,6 +140,14 @@ def test_all_finite_is_not_fooled_by_large_numbers():
     assert all_finite([largest, -largest]) and all_finite([])
     assert not all_finite([largest, torch.tensor([math.nan])])
     assert all_finite([torch.full((70_000,), 60_000.0, dtype=torch.float16)])
+    assert all_finite([torch.full((2,), 1e300, dtype=torch.float64), torch.ones(0)])
+
+
+def test_all_finite_looks_into_sparse_and_complex_gradients():
+    row = torch.tensor([[0, 0], [1, 1]])
+    assert all_finite([torch.sparse_coo_tensor(row, torch.ones(2), (2, 2))])
+    assert not all_finite([torch.sparse_coo_tensor(row, torch.tensor([1, math.inf]), (2, 2))])
+    assert not all_finite([torch.tensor([complex(1, math.inf)])])
 
 
 def test_small_updates_vanish_in_bfloat16_and_a_master_copy_keeps_them():

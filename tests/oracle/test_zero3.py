@@ -1,7 +1,9 @@
 """zero3 equals one process with the whole batch, and has no more than two units at a time."""
 
 import copy
+import gc
 import time
+import weakref
 from types import SimpleNamespace
 
 import pytest
@@ -408,6 +410,35 @@ def test_whole_parameters_can_be_loaded_on_another_number_of_ranks():
     for found in run(loads, 3, (parameters,)).values:
         for name, value in parameters.items():
             assert torch.equal(found[name], 2 * value)
+
+
+def loads_half_of_another_model(world):
+    model = FullyShardedModule(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 3)), world)
+    before = model.full_parameters()
+    wrong = {name: x + 1 for name, x in before.items()} | {"1.bias": torch.ones(4)}
+    with pytest.raises(ValueError, match="1.bias has shape"):
+        model.load_full_parameters(wrong)
+    return before, model.full_parameters()
+
+
+def test_parameters_of_another_model_are_not_loaded_in_part():
+    for before, after in run(loads_half_of_another_model, 2).values:
+        assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def drops_the_model(world):
+    module = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    model = FullyShardedModule(module, world)
+    model(torch.ones(1, 2)).sum().backward()
+    gc.collect()
+    gc.disable()
+    shards = [weakref.ref(shard) for shard in model.shards]
+    del model
+    return [shard() is None for shard in shards], len(module[0]._forward_hooks)
+
+
+def test_shards_go_with_their_model_also_when_the_module_within_is_kept():
+    assert run(drops_the_model, 2).values == [([True, True], 0)] * 2
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,15 @@ from labkit.data_parallel import DDP
 from labkit.large_batch import LAMB, LARS
 from labkit.memory import Meter
 from labkit.precision import LossScaler
-from labkit.zero import LIBRARY, RING, SHARED_MEMORY, ShardedGradients, ShardedOptimizer, merged
+from labkit.zero import (
+    LIBRARY,
+    RING,
+    SHARED_MEMORY,
+    FullyShardedModule,
+    ShardedGradients,
+    ShardedOptimizer,
+    merged,
+)
 
 WIDTH = 5
 NUM_SEQUENCES = 7  # divides by none of 2, 3 and 4
@@ -330,6 +338,85 @@ def test_a_part_of_another_rank_or_of_another_number_of_ranks_is_refused_with_th
 
     with pytest.raises(RankError, match=r"part of rank \d of 2, and here .* load merged\(parts\)"):
         run(loads_the_others, 2)
+
+
+def loads_what_fits_one_rank_only(world):
+    w = nn.Parameter(torch.zeros(6))
+    each = ShardedOptimizer([w], torch.optim.Adam, world, lr=0.1)
+    w.sum().backward()
+    each.step()
+    before = copy.deepcopy(each.state_dict())
+    part = {**before, "rank": 0} if world.rank else before  # rank 0's own, and not rank 1's
+    part["param_groups"] = [{**part["param_groups"][0], "lr": 5.0}]
+    try:
+        each.load_state_dict(part)
+    except ValueError as error:
+        return str(error), each.param_groups[0]["lr"]
+
+
+def test_a_state_that_does_not_fit_on_one_rank_is_loaded_on_none():
+    (said_here, lr_here), (said_there, lr_there) = run(loads_what_fits_one_rank_only, 2).values
+    assert "fits here and not on another rank" in said_here
+    assert "this is the part of rank 0 of 2, and here is rank 1" in said_there
+    assert (lr_here, lr_there) == (0.1, 0.1)
+
+
+def states_after(world, num_steps, lr):
+    w = nn.Parameter(torch.zeros(5))
+    each = ShardedOptimizer([w], torch.optim.Adam, world, lr=lr)
+    for _ in range(num_steps):
+        w.sum().backward()
+        each.step()
+    return each.state_dict()
+
+
+def test_parts_of_several_runs_are_not_merged():
+    early, late, faster = (
+        run(states_after, 2, how).values for how in [(1, 1.0), (3, 1.0), (1, 2.0)]
+    )
+    assert merged(early)["state"][0]["exp_avg"].shape == (5,)
+    for parts, said in (
+        ([early[0], late[1]], "parts of parameter 0 are of several steps"),
+        ([early[0], faster[1]], "rank 1 has other settings than rank 0"),
+        ([early[0], early[1], late[0]], r"parts of ranks \[0, 0, 1\] of \[2\]"),
+        ([early[0]], r"parts of ranks \[0\] of \[2\]: give one of every rank"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            merged(parts)
+
+
+def means_near_the_end_of_float16(world):
+    found = []
+    for make in (ShardedOptimizer, ShardedGradients):
+        w = nn.Parameter(torch.ones(5, dtype=torch.float16))
+        each = make([w], torch.optim.SGD, world, master_dtype=torch.float32, lr=1.0)
+        (w * 40_000).sum().backward()
+        found += each.reduce_gradients()
+    module = nn.Linear(5, 1, bias=False)
+    model = FullyShardedModule(module, world, torch.float16)
+    model(torch.full((1, 5), 40_000.0)).sum().backward()
+    return torch.cat([*found, *(shard.grad for shard in model.shards)])
+
+
+def test_a_mean_that_float16_can_hold_does_not_overflow_on_its_way():
+    for found in run(means_near_the_end_of_float16, 2).values:
+        kept = found[found != 0]  # of a padded shard the last number is 0
+        assert len(kept) >= 6 and torch.equal(kept, torch.full_like(kept, 40_000.0))
+
+
+def clips_in_little_room(world):
+    w = nn.Parameter(torch.zeros(10_000))
+    each = ShardedOptimizer([w], torch.optim.SGD, world, lr=1.0)
+    w.sum().backward()
+    gradients = each.reduce_gradients()
+    with Meter() as meter:
+        meter.mark(gradients, "gradients")
+        each.clip_gradients(1.0)
+    return meter.usage.peak_of("other")
+
+
+def test_clipping_takes_no_room_besides_the_gradients():
+    assert max(run(clips_in_little_room, 1).values) < 200
 
 
 def test_gradients_are_clipped_by_their_norm_over_all_ranks():
