@@ -4,6 +4,10 @@
     zero2    beside the same
     zero3    beside fully_shard, both gathering the rest once for forward and backward
 
+On gloo two of torch's send more than they would on nccl: ZeroRedundancyOptimizer broadcasts segment
+by segment, and fully_shard's reduce-scatter is an all-reduce there, so that it sends 4 times the
+parameters, and zero3's ring 3 times. Part of each ratio is that.
+
 One model, one run, alternating, medians of the slowest rank. `python benchmarks/zero.py`. Memory is
 that of tensors, followed by labkit.memory.Meter in a step of its own. Not seen are workspaces
 within an operation, what a thread in the background allocates (zero2, zero3: two blocks of 2 MiB of
@@ -122,7 +126,9 @@ def main() -> None:
     chosen = sys.argv[1:]
     print(f"Medians of a step. {machine()}")
     for world_size in (2, 4):
-        seconds, peaks = labkit.run(compare, world_size, (chosen,), timeout=600).values[0]
+        by_rank = labkit.run(compare, world_size, (chosen,), timeout=600).values
+        seconds = by_rank[0][0]  # of the slowest rank already
+        peaks = {name: max(rank_peaks[name] for _, rank_peaks in by_rank) for name in seconds}
         print(f"{world_size} ranks, {sum(p.numel() for p in GPT(CONFIG).parameters()) / 1e6:.1f} M")
         for name in seconds:
             line = f"  {name:<32} {seconds[name] * 1e3:>8.1f} ms {peaks[name] / 2**20:>8.1f} MiB"

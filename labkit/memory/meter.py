@@ -35,10 +35,16 @@ def announce(tensors: Tensor | Iterable[Tensor], kind: str) -> None:
 
 
 class Meter(TorchDispatchMode):
-    """A context in which memory is followed. May be entered again: `usage` is of all times."""
+    """A context in which memory is followed. May be entered again: `usage` is of all times.
+
+    RuntimeError where it is entered while it runs.
+    """
 
     def __init__(self, module: nn.Module | None = None, optimizer: Optimizer | None = None) -> None:
-        """What is alive already counts from the start: parameters, gradients, buffers, states."""
+        """What is alive already counts from the start: parameters, gradients, buffers, states.
+
+        TypeError for a module or an optimizer that is none.
+        """
         super().__init__()
         if module is not None and not isinstance(module, nn.Module):
             raise TypeError(f"module={module!r:.60}: give an nn.Module, or None")
@@ -53,7 +59,10 @@ class Meter(TorchDispatchMode):
         self._began_s = time.perf_counter()
 
     def mark(self, tensors: Tensor | Iterable[Tensor], kind: str) -> None:
-        """Say what storages are that the meter cannot tell, such as buckets: "buffers"."""
+        """Say what storages are that the meter cannot tell, such as buckets: "buffers".
+
+        TypeError for what is no tensor, ValueError for a kind that is none of KINDS.
+        """
         if kind not in RANKING:
             raise ValueError(f"kind={kind!r}: give one of {', '.join(KINDS)}")
         for tensor in [tensors] if isinstance(tensors, Tensor) else tensors:

@@ -90,6 +90,7 @@ def part_of(whole: Mapping[str, Any], number: int, piece: Mapping[str, Any]) -> 
                 f"{piece['shape']}: this state is of another model"
             )
         if isinstance(value, Tensor) and tuple(value.shape) == piece["shape"] and value.numel() > 0:
+            # Of a parameter that is one number every state is one: only the steps' is no element.
             is_scalar = not piece["shape"] and name == "step"
             value = value if is_scalar else _row(value, piece)[piece["start"] : piece["stop"]]
         part[name] = _copied(value)
@@ -142,6 +143,7 @@ def _is_same(one: Any, other: Any) -> bool:
 
 
 def _row(value: Tensor, piece: Mapping[str, Any]) -> Tensor:
+    """Its elements in the order of the parameter's memory, as fragments are cut."""
     row = value.new_empty(value.numel())
     row.as_strided(piece["shape"], piece["stride"]).copy_(value)
     return row

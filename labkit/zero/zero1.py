@@ -105,6 +105,7 @@ class ShardedOptimizer(ShardedStates):
 
         Not torch's clip_grad_norm_: that sees this rank's gradients, which are no means yet.
         Returns the norm before, (): the same on every rank. Wire: one number in an all-reduce.
+        TypeError, ValueError for a norm that is no number above 0; errors of `reduce_gradients`.
         """
         max_norm = checked_norm(max_norm)
         gradients = self.reduce_gradients()
@@ -115,7 +116,8 @@ class ShardedOptimizer(ShardedStates):
         """Average, update this rank's segments, gather all. Returns what `closure` does.
 
         Gradients are the ranks' means: where shares of the batch differ in size, scale the loss of
-        each by `len(share) / len(batch) * group.size`. Errors as of `reduce_gradients`.
+        each by `len(share) / len(batch) * group.size`. Errors as of `reduce_gradients`, and
+        RuntimeError for a parameter that was moved or converted since the optimizer was made.
         """
         loss = None
         if closure is not None:

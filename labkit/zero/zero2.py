@@ -46,7 +46,8 @@ class ShardedGradients(ShardedOptimizer):
         optimizer.step()
 
     After an exception in a backward pass call zero_grad, on all ranks; where all have reduced as
-    many buckets, the next pass is right.
+    many buckets, the next pass is right. `step` raises RuntimeError, besides, for a gradient that
+    was set by hand, and where there was no backward pass since the last one.
     """
 
     def __init__(

@@ -130,6 +130,7 @@ class FullyShardedModule(nn.Module):
 
         Not torch's clip_grad_norm_: that sees this rank's shards only, and would scale each rank's
         by another factor. Returns the norm before, (). Wire: one number in an all-reduce.
+        TypeError, ValueError for a norm that is no number above 0.
         """
         max_norm = checked_norm(max_norm)
         gradients = [shard.grad for shard in self.shards if shard.grad is not None]
