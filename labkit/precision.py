@@ -61,7 +61,8 @@ class LossScaler:
         group: Group | None = None,
     ) -> None:
         """growth_interval: steps without an overflow until the scale grows. group: ranks that must
-        agree whether to skip; None: this one alone. ValueError for factors that do not do so.
+        agree whether to skip; None: this one alone. TypeError, ValueError for factors that do not
+        grow, or back off, and for what is no group.
         """
         self.value = arguments.number("initial", initial, "a scale above 0, such as 2**16", above=0)
         self._growth = arguments.number("growth", growth, "a factor of 1 or more", least=1)
@@ -69,6 +70,8 @@ class LossScaler:
             "backoff", backoff, "a factor above 0 and below 1", above=0, below=1
         )
         self._growth_interval = arguments.whole("growth_interval", growth_interval, "steps, from 1")
+        if group is not None and not isinstance(group, Group):
+            raise TypeError(f"group={group!r:.60}: give a Group, or None for this rank alone")
         self._group = group
         self._num_good_steps = 0
         self.num_skipped = 0
@@ -77,6 +80,8 @@ class LossScaler:
 
     def scale(self, loss: Tensor) -> Tensor:
         """The loss times the scale, for backward; in float32, whose range it does not leave."""
+        if not isinstance(loss, Tensor):
+            raise TypeError(f"loss={loss!r:.60}: give the tensor on which backward is called")
         return loss.float() * self.value
 
     def unscale(self, gradients: Iterable[Tensor]) -> bool:
@@ -113,14 +118,19 @@ class LossScaler:
         return not found_inf
 
     def update(self, found_inf: bool) -> None:
-        """The next scale."""
+        """The next scale. RuntimeError where it would leave float32's range: none helps then."""
         if found_inf:
             self.num_skipped += 1
             self._num_good_steps = 0
+            if self.value * self._backoff < torch.finfo(torch.float32).tiny:
+                raise RuntimeError(
+                    f"the scale is down to {self.value:.2g}, and gradients are still inf or nan: "
+                    "it is not the scale. Look for them in the loss, the inputs and the weights"
+                )
             self.value *= self._backoff
             return
         self._num_good_steps += 1
-        if self._num_good_steps == self._growth_interval:
+        if self._num_good_steps >= self._growth_interval:
             self._num_good_steps = 0
             grown = self.value * self._growth
             self.value = grown if math.isfinite(grown) else self.value
@@ -141,13 +151,27 @@ class LossScaler:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there. KeyError for a state that lacks something."""
-        self.value, self._num_good_steps = state["value"], state["num_good_steps"]
-        self.num_skipped = state["num_skipped"]
+        """Go on from there. KeyError for a state that lacks something, ValueError for a scale or a
+        count that cannot be; then nothing is changed.
+        """
+        value = arguments.number("value", state["value"], "a scale above 0", above=0)
+        counts = [
+            arguments.whole(name, state[name], "a count of steps", least=0)
+            for name in ("num_good_steps", "num_skipped")
+        ]
+        self.value, (self._num_good_steps, self.num_skipped) = value, counts
 
 
 def all_finite(tensors: Iterable[Tensor]) -> bool:
-    """Whether no number is inf or nan. A GPU is waited for once, not for every tensor."""
+    """Whether no number is inf or nan. A GPU is waited for once, not for every tensor.
+
+    TypeError for what is no tensor, such as the gradient of a parameter that has none.
+    """
+    tensors = list(tensors)
+    if strangers := [x for x in tensors if not isinstance(x, Tensor)]:
+        raise TypeError(
+            f"{strangers[0]!r:.60} among the gradients: leave out parameters whose .grad is None"
+        )
     rows = [x.coalesce().values() if x.is_sparse else x.detach() for x in tensors]
     # The largest magnitude is inf or nan where a number is. A sum could overflow by itself.
     peaks = [torch.linalg.vector_norm(row, torch.inf).isfinite() for row in rows if row.numel()]
@@ -168,8 +192,26 @@ class MasterWeights:
         parameters: Iterable[Tensor],
         make_optimizer: Callable[[list[Tensor]], Optimizer],
     ) -> None:
-        """parameters: of the model, each once. make_optimizer: from masters to their optimizer."""
-        self.parameters = [p for p in parameters if p.requires_grad]
+        """parameters: of the model, each once. make_optimizer: from masters to their optimizer.
+
+        TypeError, ValueError for what is no parameter, is given twice, or has more than 32 bits.
+        """
+        given = list(parameters) if isinstance(parameters, Iterable) else [parameters]
+        for parameter in given:
+            if not isinstance(parameter, Tensor):
+                raise TypeError(f"{parameter!r:.60} is no parameter: give module.parameters()")
+            if parameter.itemsize > 4:
+                raise ValueError(
+                    f"a parameter is {parameter.dtype}, of which a float32 master would lose digits"
+                )
+        if len({id(p) for p in given}) < len(given):
+            raise ValueError("a parameter is given twice, and would have two masters")
+        if not callable(make_optimizer):
+            raise TypeError(
+                f"make_optimizer={make_optimizer!r:.60}: give what makes an optimizer of the "
+                "masters, such as lambda masters: AdamW(masters, 1e-3)"
+            )
+        self.parameters = [p for p in given if p.requires_grad]
         self.masters = [p.detach().float().clone().requires_grad_() for p in self.parameters]
         self.optimizer = make_optimizer(self.masters)
 
@@ -180,13 +222,18 @@ class MasterWeights:
 
     def step(self, scaler: LossScaler | None = None) -> bool:
         """Gradients to float32, the optimizer's step on the masters, and the model rounded from
-        them. Whether a step was made: a scaler may skip it.
+        them. Whether a step was made: a scaler may skip it. RuntimeError where no parameter has a
+        gradient, and there is a scaler, which would count a good step.
         """
         gradients = []
         for master, parameter in zip(self.masters, self.parameters, strict=True):
             master.grad = None if parameter.grad is None else parameter.grad.float()
             if master.grad is not None:
                 gradients.append(master.grad)
+        if scaler is not None and not gradients:
+            raise RuntimeError(
+                "no parameter has a gradient: call backward on the scaled loss first"
+            )
         if scaler is None:
             self.optimizer.step()
             is_made = True

@@ -37,7 +37,7 @@ def announce(tensors: Tensor | Iterable[Tensor], kind: str) -> None:
 class Meter(TorchDispatchMode):
     """A context in which memory is followed. May be entered again: `usage` is of all times.
 
-    RuntimeError where it is entered while it runs.
+    RuntimeError where it is entered while it runs, or left before a meter within it.
     """
 
     def __init__(self, module: nn.Module | None = None, optimizer: Optimizer | None = None) -> None:
@@ -65,6 +65,8 @@ class Meter(TorchDispatchMode):
         """
         if kind not in RANKING:
             raise ValueError(f"kind={kind!r}: give one of {', '.join(KINDS)}")
+        if not isinstance(tensors, Iterable):
+            raise TypeError(f"{tensors!r:.60}: give a tensor, or several")
         for tensor in [tensors] if isinstance(tensors, Tensor) else tensors:
             if not isinstance(tensor, Tensor):
                 raise TypeError(f"{tensor!r:.60} is no tensor, and has no bytes to be marked")
@@ -109,8 +111,12 @@ class Meter(TorchDispatchMode):
         return self
 
     def __exit__(self, *error: Any) -> None:
+        if self._exit is None or getattr(_innermost, "meter", None) is not self:
+            raise RuntimeError(
+                "this meter is left before one that was entered after it, or was never entered: "
+                "use `with`, one within the other"
+            )
         super().__exit__(*error)
-        assert self._exit is not None
         self._exit.close()
         self._allocator.note()
         self._exit, _innermost.meter = None, self._outer

@@ -165,6 +165,20 @@ def test_a_meter_that_runs_is_not_started_again_and_leaves_no_hook_behind():
     assert meter.usage.at_end["activations"] == 0
 
 
+def test_meters_are_left_in_the_order_opposite_to_that_of_entering():
+    outer, inner = Meter(), Meter()
+    outer.__enter__()
+    inner.__enter__()
+    with pytest.raises(RuntimeError, match="left before one that was entered after it"):
+        outer.__exit__(None, None, None)
+    inner.__exit__(None, None, None)
+    x = torch.ones(1000)
+    outer.__exit__(None, None, None)
+    assert outer.usage.at_end["other"] == x.nbytes
+    with pytest.raises(RuntimeError, match="was never entered"):
+        outer.__exit__(None, None, None)
+
+
 def test_a_sparse_gradient_counts_with_its_parts():
     table = nn.Embedding(100, 16, sparse=True)
     with Meter(table) as meter:
@@ -214,6 +228,7 @@ def test_of_a_sharded_parameter_a_ranks_own_part_counts():
         (lambda: Meter(3), "module=3: give an nn.Module"),
         (lambda: Meter(None, nn.Linear(2, 2)), "give an optimizer that is made"),
         (lambda: Meter().mark([1, 2], "buffers"), "1 is no tensor"),
+        (lambda: Meter().mark(None, "buffers"), "None: give a tensor, or several"),
     ],
 )
 def test_what_cannot_be_followed_is_refused(call, said):

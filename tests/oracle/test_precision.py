@@ -111,6 +111,46 @@ def test_what_is_unscaled_and_not_finite_is_skipped_and_what_is_unscaled_twice_r
     assert (scaler.value, scaler.num_skipped) == (512.0, 1)
 
 
+def test_a_loss_that_is_not_finite_is_told_from_a_scale_that_is_too_large():
+    scaler = LossScaler(1.0)
+    with pytest.raises(RuntimeError, match="it is not the scale. Look for them in the loss"):
+        for _ in range(200):
+            scaler.update(True)
+    assert scaler.value >= 2.0**-126, "gradients can still be divided by it in float32"
+
+
+def test_a_shorter_interval_after_a_restart_counts_what_was_before():
+    scaler = LossScaler(4.0, growth_interval=3)
+    scaler.load_state_dict({"value": 4.0, "num_good_steps": 5, "num_skipped": 0})
+    scaler.update(False)
+    assert scaler.value == 8.0
+
+
+W = torch.ones(2, requires_grad=True)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: LossScaler(group="world"), "group='world': give a Group"),
+        (lambda: LossScaler().scale(3.0), "loss=3.0: give the tensor"),
+        (lambda: LossScaler().step(SGD([W], 0.1), [None]), "leave out parameters whose .grad is"),
+        (lambda: LossScaler().load_state_dict({"value": -1.0}), "value=-1.0: a scale above 0"),
+        (lambda: MasterWeights(nn.Linear(1, 1), SGD), "is no parameter: give module.parameters"),
+        (lambda: MasterWeights([W, W], SGD), "given twice"),
+        (lambda: MasterWeights([W], SGD([W], 0.1)), "give what makes an optimizer of the masters"),
+        (lambda: MasterWeights([W.detach().double()], SGD), "float32 master would lose digits"),
+        (
+            lambda: MasterWeights([W], lambda ms: SGD(ms, 0.1)).step(LossScaler()),
+            "no parameter has a gradient",
+        ),
+    ],
+)
+def test_wrong_calls_are_refused(call, said):
+    with pytest.raises((TypeError, ValueError, RuntimeError), match=said):
+        call()
+
+
 def test_it_goes_on_where_it_was():
     scaler, copy = LossScaler(8.0, growth_interval=3), LossScaler(1.0, growth_interval=3)
     scaler.update(False)
@@ -145,8 +185,9 @@ def test_all_finite_is_not_fooled_by_large_numbers():
 
 def test_all_finite_looks_into_sparse_and_complex_gradients():
     row = torch.tensor([[0, 0], [1, 1]])
-    assert all_finite([torch.sparse_coo_tensor(row, torch.ones(2), (2, 2))])
-    assert not all_finite([torch.sparse_coo_tensor(row, torch.tensor([1, math.inf]), (2, 2))])
+    with torch.sparse.check_sparse_tensor_invariants():
+        sparse = [torch.sparse_coo_tensor(row, torch.tensor([1, x]), (2, 2)) for x in (2, math.inf)]
+    assert all_finite(sparse[:1]) and not all_finite(sparse)
     assert not all_finite([torch.tensor([complex(1, math.inf)])])
 
 
