@@ -186,7 +186,9 @@ def test_all_finite_is_not_fooled_by_large_numbers():
 def test_all_finite_looks_into_sparse_and_complex_gradients():
     row = torch.tensor([[0, 0], [1, 1]])
     with torch.sparse.check_sparse_tensor_invariants():
-        sparse = [torch.sparse_coo_tensor(row, torch.tensor([1, x]), (2, 2)) for x in (2, math.inf)]
+        sparse = [
+            torch.sparse_coo_tensor(row, torch.tensor([1.0, x]), (2, 2)) for x in (2, math.inf)
+        ]
     assert all_finite(sparse[:1]) and not all_finite(sparse)
     assert not all_finite([torch.tensor([complex(1, math.inf)])])
 
