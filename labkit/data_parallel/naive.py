@@ -58,9 +58,11 @@ class NaiveDDP(Replica):
         """Replace each gradient by its mean over the ranks. Call it after backward, on every rank.
 
         Wire: one all-reduce per trained parameter, of its size.
-        Raises RuntimeError when a trained parameter has no gradient, and TypeError when it has a
-        sparse one, before anything is sent.
+        Raises RuntimeError when a trained parameter has no gradient, and when one was added or
+        thawed since the module was wrapped, and TypeError when it has a sparse one, before anything
+        is sent.
         """
+        self.require_as_wrapped(may_be_frozen=True, may_be_converted=True)
         for name, gradient in gradients_of(self).items():
             # Before the sum, which in float16 may overflow where the mean fits.
             gradient.div_(self.group.size)

@@ -83,8 +83,13 @@ class Replica(nn.Module):
         """The parameters that are not frozen, by name; a tied one once."""
         return trained_of(self.module)
 
-    def require_as_wrapped(self, *, may_be_frozen: bool = False) -> None:
-        """RuntimeError that names parameters which have no bucket, or one that is not theirs."""
+    def require_as_wrapped(
+        self, *, may_be_frozen: bool = False, may_be_converted: bool = False
+    ) -> None:
+        """RuntimeError that names parameters which have no bucket, or one that is not theirs.
+
+        One that was added has not been made equal on all ranks either.
+        """
         known, now = self._as_wrapped, _kinds_of(self.module)
         if now == known:
             return
@@ -99,7 +104,7 @@ class Replica(nn.Module):
                 n for n in both if n in was_trained - trained and not may_be_frozen
             ],
             "was converted or moved after the module was wrapped": [
-                n for n in both if now[n][1:] != known[n][1:]
+                n for n in both if now[n][1:] != known[n][1:] and not may_be_converted
             ],
         }
         for what, names in changes.items():
@@ -108,6 +113,13 @@ class Replica(nn.Module):
                     f"{', '.join(names)} {what}: ranks would part there. Make such changes first, "
                     "and wrap the module anew"
                 )
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError(
+            "a wrapper is bound to this process and its group, and cannot be copied or pickled, "
+            "since nothing would average the copy's gradients; copy or save its `module`, and wrap "
+            "the copy"
+        )
 
     def label_of(self, what: str) -> str:
         """What a message is for; it tells apart modules that are wrapped side by side."""

@@ -27,8 +27,8 @@ def test_equal_modules_that_are_used_in_another_order_on_a_rank_are_no_sum_of_ea
         run(program, 2, timeout=20)
 
 
-@pytest.mark.parametrize("rung", BUCKETS.values(), ids=BUCKETS)
-def test_a_parameter_that_was_added_has_no_bucket_and_is_named(rung):
+@pytest.mark.parametrize("rung", [NaiveDDP, *BUCKETS.values()], ids=lambda rung: rung.__name__)
+def test_a_parameter_that_was_added_differs_by_rank_and_is_named(rung):
     def program(world):
         model = rung(nn.Linear(3, 3), world)
         model.module.late = nn.Parameter(torch.ones(3))

@@ -52,6 +52,12 @@ def test_a_wrapped_module_can_be_copied_and_saved(wrap):
     assert run(copies, 2).values == [1.0, 2.0], "a copy is nobody's replica"
 
 
+@pytest.mark.parametrize("wrap", [*LADDER.values(), LocalSGD])
+def test_a_wrapper_is_not_copied_since_nothing_would_average_the_copys_gradients(wrap):
+    with pytest.raises(RankError, match="copy or save its `module`, and wrap the copy"):
+        run(lambda world: copy.deepcopy(wrap(one_number(), world)), 1)
+
+
 @pytest.mark.parametrize("wrap", LADDER.values())
 def test_a_module_and_its_buckets_are_freed_with_their_last_reference(wrap):
     def is_freed(world):
