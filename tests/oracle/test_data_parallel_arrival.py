@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from labkit import run
-from labkit.data_parallel import DDP, BucketedDDP, InBackground
+from labkit.data_parallel import DDP, BucketedDDP, InBackground, SymmetricBuckets
 from labkit.data_parallel.arrival import cut_by
 from labkit.data_parallel.buckets import make_buckets
 from labkit.data_parallel.compression import OneBit, PowerSGD, TopK
@@ -166,6 +166,16 @@ def test_where_nothing_changes_no_memory_is_taken():
     with Meter() as meter:
         cut_by(["c", "b", "a"], buckets, 4000)
     assert meter.usage.peak_bytes == 0
+
+
+def in_symmetric_buckets(world):
+    return trained(world, partial(DDP, all_reduce=SymmetricBuckets(world)))
+
+
+def test_buckets_in_shared_memory_are_cut_again_in_there():
+    expected = run(trained, 3).values[0]
+    for losses in run(in_symmetric_buckets, 3).values:
+        assert losses == pytest.approx(expected, rel=1e-12)
 
 
 def compressed(world, make, in_background):
