@@ -152,7 +152,7 @@ def predict(strategy: str, num_ranks: int) -> dict[str, float]:
 
 
 def activations(strategy: str, itemsize: int) -> float:
-    """What is kept from forward to backward: the blocks', and two rows and log-softmax after."""
+    """What is kept from forward to backward: the blocks', and the head's inputs and log-softmax."""
     c = CONFIG
     config = calc.ModelConfig(
         layers=c.num_layers,
@@ -171,8 +171,9 @@ def activations(strategy: str, itemsize: int) -> float:
         dropout=False,
         recompute="full" if "recomputation" in strategy else "none",
     )
+    head = calc.head_input_bytes(config, NUM_SEQUENCES, itemsize=itemsize)
     log_softmax = calc.logits_bytes(config, NUM_SEQUENCES, itemsize=itemsize)["log-softmax"]
-    return float(blocks) + float(log_softmax) + 2 * NUM_SEQUENCES * c.context * c.hidden * itemsize
+    return float(blocks + head + log_softmax)
 
 
 def rows_of(strategy: str, num_ranks: int) -> list[Row]:

@@ -22,9 +22,10 @@ from labkit.calc.checkpoints import checkpoint_interval, lost_share, mean_time_b
 from labkit.calc.choice import Choice, choose_algorithm, crossover_bytes
 from labkit.calc.compute.flops import flops_per_token, training_flops
 from labkit.calc.compute.training_time import mfu, training_days
-from labkit.calc.memory.activations import activation_bytes, logits_bytes
+from labkit.calc.memory.activations import activation_bytes
 from labkit.calc.memory.fit import Change, changes_that_fit, smallest_change
 from labkit.calc.memory.footprint import TrainingSetup, footprint, footprints
+from labkit.calc.memory.head import head_input_bytes, logits_bytes, loss_gradient_bytes
 from labkit.calc.memory.kv_cache import kv_cache_bytes_per_token
 from labkit.calc.memory.model_state import model_state_bytes
 from labkit.calc.memory.offload import offload_bandwidth, offload_traffic_bytes
@@ -174,6 +175,7 @@ __all__ = [
     "halving_doubling_all_reduce_seconds",
     "halving_doubling_all_reduce_sent_bytes",
     "halving_doubling_all_reduce_steps",
+    "head_input_bytes",
     "hierarchical_all_reduce_messages",
     "hierarchical_all_reduce_seconds",
     "hierarchical_all_reduce_sent_bytes",
@@ -182,6 +184,7 @@ __all__ = [
     "in_flight_microbatches",
     "kv_cache_bytes_per_token",
     "logits_bytes",
+    "loss_gradient_bytes",
     "lost_gpu_hours",
     "lost_share",
     "mean_time_between_interruptions",

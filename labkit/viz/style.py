@@ -103,11 +103,13 @@ _MEMORY_COLOURS = {
     "moments": "#009e73",
     "optimizer states": "#009e73",
     "casts": "#a6cee3",
-    "whole unit": "#8c6d31",
+    "whole units": "#8c6d31",
     "buffers": "#8c6d31",
     "activations": "#d55e00",
     "recomputed layer": "#f2a98a",
+    "head inputs": "#9e3a00",
     "logits and loss": "#cc79a7",
+    "gradients of the loss": "#eac4da",
 }
 
 

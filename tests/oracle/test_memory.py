@@ -9,6 +9,7 @@ from torch.utils._pytree import tree_leaves
 from labkit import calc, run
 from labkit.memory import KINDS, Meter
 from labkit.model import GPT, GPTConfig
+from labkit.zero import FullyShardedModule
 
 MIB = torch.float32.itemsize * 2**18
 
@@ -137,6 +138,22 @@ def test_activations_are_those_of_the_calculator_within_3_percent(sizes):
     )
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_the_loss_takes_what_the_calculator_says_as_backward_begins(dtype):
+    hidden, vocab, num_tokens = 64, 4096, 100
+    config = calc.ModelConfig(layers=1, hidden=hidden, heads=1, vocab=vocab, context=num_tokens)
+    head = nn.Linear(hidden, vocab, bias=False, dtype=dtype)
+    x, targets = torch.randn(num_tokens, hidden, dtype=dtype), torch.randint(vocab, (num_tokens,))
+    with Meter(head) as meter:
+        logits = head(x)
+        F.cross_entropy(logits.float(), targets).backward()
+    held = meter.usage.at_peak
+    kept = calc.logits_bytes(config, 1, itemsize=dtype.itemsize)
+    predicted = kept + calc.loss_gradient_bytes(config, 1)
+    assert held["gradients"] == 0, "the peak is before the head's own gradient"
+    assert held["activations"] + held["other"] == pytest.approx(float(predicted), rel=0.01)
+
+
 def test_the_peak_is_a_moment_and_its_kinds_add_up():
     _, usage = trained(SIZES[0], 2)
     assert sum(usage.at_peak.values()) == usage.peak_bytes == max(usage.totals)
@@ -203,6 +220,35 @@ def test_optimizer_states_in_lists_are_found():
     tensors = [each for each in tree_leaves(state) if isinstance(each, torch.Tensor)]
     storages = {each.untyped_storage().data_ptr(): each.untyped_storage() for each in tensors}
     assert meter.usage.at_end["optimizer states"] == sum(map(len, storages.values()))
+
+
+WITH_LARGE_LAYERS = GPTConfig(vocab=64, context=16, num_layers=4, hidden=64, num_heads=4)
+WITH_A_LARGE_TABLE = GPTConfig(vocab=2048, context=16, num_layers=3, hidden=32, num_heads=4)
+
+
+@pytest.mark.parametrize("sizes", [WITH_LARGE_LAYERS, WITH_A_LARGE_TABLE])
+def test_what_zero3_has_whole_is_at_most_what_the_calculator_says_and_not_much_less(sizes):
+    def program(world):
+        model = FullyShardedModule(GPT(sizes), world)
+        tokens = torch.randint(sizes.vocab, (2, sizes.context))
+        for _ in range(2):  # in the first pass nothing is gathered ahead: the order is not known
+            with Meter(model) as meter:
+                F.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten()).backward()
+        return meter.usage.peak_of("buffers")
+
+    config = calc.ModelConfig(
+        layers=sizes.num_layers,
+        hidden=sizes.hidden,
+        heads=sizes.num_heads,
+        ffn=sizes.ffn,
+        vocab=sizes.vocab,
+        context=sizes.context,
+        biases=False,
+    )
+    setup = calc.TrainingSetup(model=config, recipe="fp32", zero=3, dp=2)
+    predicted = float(calc.footprint(setup)["whole units"])
+    for measured in run(program, 2, timeout=60).values:
+        assert 0.7 * predicted <= measured <= predicted
 
 
 def test_of_a_sharded_parameter_a_ranks_own_part_counts():

@@ -106,6 +106,27 @@ def test_the_logits_of_a_large_vocabulary_outweigh_layers():
     assert calc.logits_bytes("llama3-8b", 1, tp=8) == logits / 8
 
 
+def test_of_each_logit_backward_makes_two_gradients_in_float32():
+    gradients = calc.loss_gradient_bytes("llama3-8b", 1)
+    assert gradients == 8192 * 128_256 * (4 + 4)
+    assert gradients["gradient of the logits"] == gradients / 2
+    assert calc.loss_gradient_bytes("llama3-8b", 1, tp=8) == gradients / 8
+
+
+def test_context_parallelism_cuts_the_heads_tokens_too():
+    for of_the_head in (calc.logits_bytes, calc.loss_gradient_bytes, calc.head_input_bytes):
+        assert of_the_head("gpt2", 2, cp=4) == of_the_head("gpt2", 2) / 4
+        with pytest.raises(ValueError, match="cp=3 does not cut 1024 tokens into equal parts"):
+            of_the_head("gpt2", 2, cp=3)
+
+
+def test_sequence_parallelism_cuts_the_inputs_of_the_head_and_tensor_parallelism_does_not():
+    whole = calc.head_input_bytes("gpt2", 2)
+    assert whole == 2 * 2 * 1024 * 768 * 2
+    assert calc.head_input_bytes("gpt2", 2, tp=4) == whole
+    assert calc.head_input_bytes("gpt2", 2, tp=4, sequence_parallel=True) == whole / 4
+
+
 @pytest.mark.parametrize(
     ("call", "said"),
     [
@@ -116,6 +137,10 @@ def test_the_logits_of_a_large_vocabulary_outweigh_layers():
         (lambda: calc.model_state_bytes(float("nan"), "fp32"), "num_params=nan"),
         (lambda: calc.model_state_bytes(1e9, "fp32", zero=1, dp=0), "0 ranks cannot talk"),
         (lambda: calc.activation_bytes("gpt2", 1, tp=5), "tp=5 does not divide 12 heads"),
+        (
+            lambda: calc.activation_bytes(dataclasses.replace(GPT2, ffn=100), 1, tp=6),
+            "tp=6 does not divide 100 features inside the MLP",
+        ),
         (lambda: calc.activation_bytes("gpt2", 1, recompute="some"), "recompute='some'"),
         (lambda: calc.activation_bytes("gpt2", 1, cp=3), "does not cut 1024 tokens"),
         (
@@ -177,6 +202,12 @@ def test_a_size_of_another_type_is_refused(wrong):
 def test_a_number_of_parameters_is_no_text_and_no_amount_of_something_else(call):
     with pytest.raises(TypeError, match="num_params="):
         call()
+
+
+@pytest.mark.parametrize("flag", ["flash", "sequence_parallel"])
+def test_a_flag_is_true_or_false(flag):
+    with pytest.raises(TypeError, match=f"{flag}='no': give True or False"):
+        calc.activation_bytes("gpt2", 1, **{flag: "no"})
 
 
 def test_ranks_of_tensor_parallelism_cut_tokens_only_with_sequence_parallelism():

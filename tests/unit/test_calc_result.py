@@ -69,6 +69,8 @@ def test_it_explains_itself():
         STATES,
         calc.activation_bytes("gpt2", 1),
         calc.logits_bytes("gpt2", 1),
+        calc.loss_gradient_bytes("gpt2", 1),
+        calc.head_input_bytes("gpt2", 1),
         calc.kv_cache_bytes_per_token("gpt2"),
         calc.flops_per_token("gpt2"),
         calc.training_flops(1e9, 1e9),

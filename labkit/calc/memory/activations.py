@@ -14,8 +14,9 @@ tensor parallelism, sequences of s tokens (Korthikanti et al., figures 2 to 4):
     MLP, inside                 2F + 2F, gated 4*2F / t         / t
 
 For G = H and F = 4D: D (10 + 24/t + 5Hs/(Dt)), and all of it / t with sequence parallelism.
-Context parallelism cuts s. recompute="selective" keeps nothing of softmax and its neighbours, and
-recompute="full" only each layer's input, 2D.
+Context parallelism cuts s. The second row is cut as the paper does it: a rank keeps its part, and
+gathers the whole once more in backward. recompute="selective" keeps nothing of softmax and its
+neighbours, and recompute="full" only each layer's input, 2D.
 
 Wire: nothing. Paper: Korthikanti et al., "Reducing activation recomputation in large transformer
 models", arXiv:2205.05198.
@@ -50,13 +51,15 @@ def activation_bytes(
 
     microbatch: sequences. sequence: tokens of each; None: the model's context. itemsize: bytes of
     an activation. dropout: whether masks are kept, one byte per number. flash: attention that never
-    writes its scores down, and keeps one float32 per row and head. Logits are another function's:
-    `logits_bytes`. ValueError for ranks that cut heads or tokens unevenly, and for models with
-    experts or latent attention, whose tensors are others.
+    writes its scores down, and keeps one float32 per row and head. What comes after the layers is
+    in head.py. ValueError for ranks that cut heads, tokens or the MLP's features unevenly, and for
+    models with experts or latent attention, whose tensors are others; TypeError for a
+    sequence_parallel or flash that is neither True nor False.
     """
     config = model(config)
+    check_flag("flash", flash)
     _check_layers(config, tp, sequence_parallel, recompute)
-    tokens = _tokens(config, sequence, microbatch, cp, tp if sequence_parallel else 1)
+    tokens = tokens_of_a_rank(config, sequence, microbatch, cp, tp if sequence_parallel else 1)
     itemsize = check_itemsize(itemsize)
     whole = tp if sequence_parallel else 1
     per_token: dict[str, tuple[float, int]] = {"layer inputs": (itemsize * config.hidden, whole)}
@@ -72,39 +75,6 @@ def activation_bytes(
         f"sequence_parallel={sequence_parallel}; without logits and loss",
         source=_SOURCE,
     )
-
-
-def logits_bytes(
-    config: ModelConfig | str,
-    microbatch: int,
-    tp: int = 1,
-    *,
-    sequence: int | None = None,
-    itemsize: int = 2,
-    loss_itemsize: int = 4,
-) -> Result:
-    """Logits, and what the loss keeps of them for backward: of one microbatch, on the last stage.
-
-    The loss is computed in float32 (loss_itemsize), and keeps one number for each logit. tp: ranks
-    over which the vocabulary is split. For a vocabulary of 128,256 that is more than several
-    layers hold.
-    """
-    config = model(config)
-    tp, tokens = check_ranks(tp, "tp"), _tokens(config, sequence, microbatch)
-    check_itemsize(itemsize)
-    check_itemsize(loss_itemsize)
-    count = tokens * -(-config.vocab // tp)
-    how = f"{tokens:,} tokens * {config.vocab:,}" + (f" / {tp}" if tp > 1 else "")
-    parts = {
-        "logits": Result(count * itemsize, "bytes", "logits", substitution=f"{how} * {itemsize} B"),
-        "log-softmax": Result(
-            count * loss_itemsize,
-            "bytes",
-            "log-softmax",
-            substitution=f"{how} * {loss_itemsize} B",
-        ),
-    }
-    return total("logits and loss", parts, formula="s b V (itemsize + loss_itemsize) / t")
 
 
 def _per_token(
@@ -148,8 +118,7 @@ def _over_all_layers(
 def _check_layers(config: ModelConfig, tp: int, sequence_parallel: bool, recompute: str) -> None:
     """Whether these are layers that the formula is for, cut as it cuts them."""
     tp = check_ranks(tp, "tp")
-    if not isinstance(sequence_parallel, bool):
-        raise TypeError(f"sequence_parallel={shown(sequence_parallel)}: give True or False")
+    check_flag("sequence_parallel", sequence_parallel)
     if recompute not in RECOMPUTE:
         raise ValueError(f"recompute={shown(recompute)}: give one of {', '.join(RECOMPUTE)}")
     if config.is_latent or config.num_experts:
@@ -164,9 +133,17 @@ def _check_layers(config: ModelConfig, tp: int, sequence_parallel: bool, recompu
             f"tp={tp} does not divide {config.num_kv_heads} key-value heads: ranks would hold "
             "copies of them, which this formula does not count; give a divisor"
         )
+    if config.mlp_features % tp:
+        raise ValueError(f"tp={tp} does not divide {config.mlp_features} features inside the MLP")
 
 
-def _tokens(
+def check_flag(name: str, flag: bool) -> None:
+    """TypeError unless it is on or off: "no" would count as on."""
+    if not isinstance(flag, bool):
+        raise TypeError(f"{name}={shown(flag)}: give True or False")
+
+
+def tokens_of_a_rank(
     config: ModelConfig, sequence: int | None, microbatch: int, cp: int = 1, cut_by: int = 1
 ) -> int:
     """Tokens of a microbatch on one rank; sequence parallelism cuts them further by `cut_by`."""

@@ -3,10 +3,10 @@
     states        (K_p + K_g + K_o) N / (t p), sharded over d as zero says         model_state.py
     activations   L/p layers, of each microbatch in flight: p on the first stage, 1 on the last
     recomputed    the rest of one layer, while backward goes through it
-    whole unit    zero 2 and 3: the largest layer or table, before its gradient is reduced (2, 3)
-                  and while its parameters are gathered (3)
+    whole units   zero 2 and 3: what is whole before it is reduced, or gathered    whole_units.py
     casts         16-bit copies, where the recipe keeps float32 parameters
-    logits        and the loss, on the last stage
+    head inputs   of the last norm and the head, on the last stage                        head.py
+    logits        and the loss, and as backward begins their gradients: on the last stage
 
 t ranks of tensor parallelism cut every parameter, and p stages of a pipeline have equally many:
 N/(t p) on every GPU. That is a convention: embeddings make the first and the last stage larger, and
@@ -21,15 +21,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from labkit.calc.memory.activations import activation_bytes, logits_bytes
+from labkit.calc.memory.activations import activation_bytes
+from labkit.calc.memory.head import head_input_bytes, logits_bytes, loss_gradient_bytes
 from labkit.calc.memory.model_state import model_state_bytes
 from labkit.calc.memory.recipe import Recipe, recipe_of
+from labkit.calc.memory.whole_units import whole_unit_bytes
 from labkit.calc.models.config import ModelConfig
-from labkit.calc.models.parameters import attention_parameters, mlp_parameters, num_parameters
+from labkit.calc.models.parameters import num_parameters
 from labkit.calc.models.presets import model
 from labkit.calc.pipeline.bubble import in_flight_microbatches
 from labkit.calc.result import Result, total
-from labkit.calc.traffic.checks import check_rank, check_ranks, shown
+from labkit.calc.traffic.checks import check_rank, check_ranks
 from labkit.calc.traffic.segments import segment_numels
 from labkit.calc.units import number_text
 
@@ -92,7 +94,7 @@ def footprint(setup: TrainingSetup, stage: int | None = None) -> Result:
     stage = check_rank(stage, setup.pp, "stage")
     parts = {
         **_states(setup),
-        **_passing(setup),
+        **_passing(setup, stage),
         **_of_microbatches(setup, stage),
     }
     return total(
@@ -100,8 +102,8 @@ def footprint(setup: TrainingSetup, stage: int | None = None) -> Result:
         parts,
         formula="states N/(t p) + activations of L/p layers * in flight + what passes through",
         convention=f"N/(t p) parameters on every GPU; 1F1B; {setup.itemsize} B activations without "
-        "dropout; parts that peak at different moments are added; without CUDA's own memory, "
-        "communication buffers and fragmentation",
+        "dropout; torch's cross_entropy on float32 logits; parts that peak at different moments "
+        "are added; without CUDA's own memory, communication buffers and fragmentation",
         source="arXiv:1910.02054, arXiv:2205.05198, arXiv:2104.04473",
     )
 
@@ -120,17 +122,13 @@ def _states(setup: TrainingSetup) -> dict[str, Result]:
     return parts
 
 
-def _passing(setup: TrainingSetup) -> dict[str, Result]:
-    """The one unit that is whole for a moment, where the others are shards."""
+def _passing(setup: TrainingSetup, stage: int) -> dict[str, Result]:
+    """What is whole for a moment, where the others are shards."""
     if setup.dp == 1 or setup.zero < 2:
         return {}
-    config, recipe = setup.config, recipe_of(setup.recipe)
-    layer = attention_parameters(config) + mlp_parameters(config, config.mlp_features)
-    unit = -(-max(layer, config.vocab * config.hidden) // setup.tp)
-    size = recipe.gradient_bytes
-    if setup.zero == 3:
-        size += recipe.cast_bytes or recipe.parameter_bytes
-    return {"whole unit": _bytes("whole unit", size * unit, f"{number_text(size)} B * {unit:,}")}
+    recipe = recipe_of(setup.recipe)
+    units = whole_unit_bytes(setup.config, recipe, setup.zero, setup.tp, setup.pp, stage)
+    return {"whole units": units}
 
 
 def _of_microbatches(setup: TrainingSetup, stage: int) -> dict[str, Result]:
@@ -147,20 +145,23 @@ def _of_microbatches(setup: TrainingSetup, stage: int) -> dict[str, Result]:
     one_layer = [float(_activations(setup, 1, each)) for each in ("none", setup.recompute)]
     if again := one_layer[0] - one_layer[1]:
         parts["recomputed layer"] = _bytes("recomputed layer", again, "1 layer: all - what is kept")
-    if stage == setup.pp - 1:
-        parts["logits and loss"] = logits_bytes(
-            setup.config,
-            setup.microbatch,
-            setup.tp,
-            sequence=setup.sequence,
-            itemsize=setup.itemsize,
-        )
-    return parts
+    return parts | (_of_the_head(setup) if stage == setup.pp - 1 else {})
+
+
+def _of_the_head(setup: TrainingSetup) -> dict[str, Result]:
+    """Of the last stage, which has one microbatch in flight."""
+    sizes = (setup.config, setup.microbatch, setup.tp)
+    sequence, itemsize = setup.sequence, setup.itemsize
+    return {
+        "head inputs": head_input_bytes(
+            *sizes, setup.sequence_parallel, sequence=sequence, itemsize=itemsize
+        ),
+        "logits and loss": logits_bytes(*sizes, sequence=sequence, itemsize=itemsize),
+        "gradients of the loss": loss_gradient_bytes(*sizes, sequence=sequence),
+    }
 
 
 def _activations(setup: TrainingSetup, layers: int, recompute: str) -> Result:
-    if not isinstance(setup.flash, bool):
-        raise TypeError(f"flash={shown(setup.flash)}: give True or False")
     return activation_bytes(
         replace(setup.config, layers=layers),
         setup.microbatch,

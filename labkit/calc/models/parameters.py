@@ -54,6 +54,17 @@ def mlp_parameters(config: ModelConfig, features: int) -> int:
     return (num_inner + 1) * config.hidden * features + biases
 
 
+def norm_parameters(config: ModelConfig) -> int:
+    """Of one norm, bias included."""
+    return config.hidden * (2 if config.biases else 1)
+
+
+def layer_parameters(config: ModelConfig) -> int:
+    """Of one dense layer: attention, MLP and two norms."""
+    mlp = mlp_parameters(config, config.mlp_features)
+    return attention_parameters(config) + mlp + 2 * norm_parameters(config)
+
+
 def _latent_attention(config: ModelConfig) -> int:
     D, H, K, R = config.hidden, config.heads, config.features_per_head, config.rope_head_dim
     Q, C, V = config.q_lora_rank, config.kv_lora_rank, config.value_head_dim
@@ -67,7 +78,7 @@ def _counted(config: ModelConfig, name: str, experts_per_token: int | None) -> R
     num_routed = config.num_experts if experts_per_token is None else experts_per_token
     num_experts = num_routed + config.shared_experts
     expert = mlp_parameters(config, config.expert_features)
-    norm = D * (2 if config.biases else 1)
+    norm = norm_parameters(config)
     router = D * config.num_experts + config.num_experts * config.router_bias
     parts = {
         "embedding": (config.vocab * D, f"{config.vocab:,} * {D:,}"),
