@@ -46,13 +46,14 @@ def test_what_fits_says_what_is_left():
 def test_what_does_not_fit_says_by_how_much_and_what_to_change():
     said = answer.advice(LLAMA, 80e9)
     assert f"{calc.bytes_text(float(footprint(LLAMA)) - 80e9)} more than 80 GB" in said
-    assert "Smallest change: tp: 1 -> 2; then 66.5 GB on 2 GPUs. It costs more GPUs" in said
+    assert "Smallest change: tp: 1 -> 2; then 67.1 GB on 2 GPUs. It costs more GPUs" in said
 
 
 def test_where_one_change_is_not_enough_it_names_several():
     alone = TrainingSetup(model="llama2-70b")
     said = answer.advice(alone, 80e9)
-    assert "No single change is enough. Together: recompute: none -> full; tp: 1 -> 8" in said
+    together = "zero: 0 -> 3; recompute: none -> full; dp: 1 -> 32"
+    assert f"No single change is enough. Together: {together}; then" in said
     assert f"on {answer.changes(alone, 80e9)[-1].setup.num_gpus} GPUs." in said
 
 

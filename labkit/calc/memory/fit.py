@@ -19,18 +19,29 @@ from labkit.calc.traffic.checks import check_above_zero
 
 STEPS: tuple[tuple[str, tuple[Any, ...], str], ...] = (
     ("flash", (True,), "nothing: exact, and faster"),
-    ("sequence_parallel", (True,), "nothing: the same bytes on the wire"),
     ("zero", (1,), "nothing: as many bytes on the wire as an all-reduce"),
+    (
+        "sequence_parallel",
+        (True,),
+        "one more all-gather per block in backward, which overlaps: a quarter more of tensor "
+        "parallelism's bytes",
+    ),
     ("recompute", ("selective",), "attention's scores again: a few percent"),
     ("zero", (2,), "gradients are reduced in every microbatch"),
     ("microbatch", (64, 32, 16, 8, 4, 2, 1), "smaller products of matrices, and more of them"),
-    ("zero", (3,), "1.5 times the bytes on the wire"),
+    (
+        "zero",
+        (3,),
+        "3 times the parameters on the wire for each microbatch, where zero 1 has 2 for all",
+    ),
     ("recompute", ("full",), "a second forward pass: a third more computing"),
     ("dp", (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024), "more GPUs, and a larger batch"),
     ("tp", (2, 4, 8), "more GPUs, and all-reduces in every layer: fast links only"),
     ("pp", (2, 4, 8, 16, 32, 64), "more GPUs, and a bubble: many microbatches"),
 )
 """(knob, values, what it costs), cheapest first; of its values each saves more than the last."""
+
+_MOST_SHARDED = 3
 
 
 @dataclass(frozen=True)
@@ -65,16 +76,16 @@ def smallest_change(setup: TrainingSetup, capacity: float | Result) -> Change | 
 def changes_that_fit(setup: TrainingSetup, capacity: float | Result) -> list[Change]:
     """Several changes after which it fits, cheapest first; [] where not all of them are enough.
 
-    Each is taken that saves anything, until it fits; then those are taken back, the costliest
-    first, without which it fits as well. `setup` and `footprint` of each: with those before it.
+    Each is taken that saves anything, until it fits, more ranks also with a higher level of ZeRO;
+    then those are taken back, the costliest first, without which it fits as well. `setup` and
+    `footprint` of each: with those before it.
     """
     room, current = _capacity(capacity), setup
     while footprint(current) > room:
-        smaller = (c for c in _changes(current) if c.footprint < footprint(current))
-        change = next(smaller, None)
-        if change is None:
+        smaller = _smaller(current)
+        if smaller is None:
             return []
-        current = change.setup
+        current = smaller
     for knob, _, _ in reversed(STEPS):
         current = _moved_back(setup, current, knob, room)
     return _told_apart(setup, current)
@@ -92,6 +103,22 @@ def _changes(setup: TrainingSetup) -> Iterator[Change]:
                 yield Change(knob, before, value, costs, changed, footprint(changed))
             except ValueError:  # heads that cannot be cut so, more stages than layers
                 continue
+
+
+def _smaller(setup: TrainingSetup) -> TrainingSetup | None:
+    """After the cheapest change that saves anything. None: there is none.
+
+    Of one rank ZeRO shards nothing, and ranks alone hold no less each: so a number of ranks is
+    tried with each higher level, too, at its own place in the order.
+    """
+    held = footprint(setup)
+    for change in _changes(setup):
+        level = change.setup.zero
+        for zero in range(level, _MOST_SHARDED + 1) if change.knob == "dp" else (level,):
+            tried = replace(change.setup, zero=zero)
+            if footprint(tried) < held:
+                return tried
+    return None
 
 
 def _is_a_step(knob: str, before: Any, value: Any) -> bool:
