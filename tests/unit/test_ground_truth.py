@@ -28,7 +28,9 @@ def bubble(stages, microbatches, schedule="1f1b"):
 
 
 def of_22b(**how):
-    return calc.activation_bytes("narayanan-22b", microbatch=4, tp=8, **how).to("GiB")
+    return calc.activation_bytes("korthikanti-22b", microbatch=4, tp=8, sequence=2048, **how).to(
+        "GiB"
+    )
 
 
 def palms_mfu():
@@ -41,7 +43,7 @@ def palms_mfu():
         context=2048,
         learned_positions=False,
     )
-    scores = calc.flops_per_token(palm)["attention"]
+    scores = calc.flops_per_token(palm, sequence=2048)["attention"]
     # The paper's own count of parameters: its layers are parallel, and share keys and values.
     return calc.mfu(238.3e3, 6 * 540.35e9 + float(scores), 6144, 275e12).to("%")
 
@@ -87,7 +89,7 @@ COMPUTED = {
     "inflight-gpipe": lambda: calc.in_flight_microbatches(4, 8, "gpipe"),
     "flops-gpt3": lambda: calc.training_flops(174.6e9, 300e9),
     "mfu-palm": palms_mfu,
-    "days-175b": lambda: calc.training_days(300e9, 175e9, 1024, 140e12).to("days"),
+    "days-175b": lambda: calc.training_days(300e9, 175e9, 1024, 140e12, "full").to("days"),
     "kv-llama2-7b": lambda: calc.kv_cache_bytes_per_token("llama2-7b"),
     "kv-llama3-8b": lambda: calc.kv_cache_bytes_per_token("llama3-8b"),
     "mtbf-llama3": lambda: calc.mean_time_between_interruptions(419, 54 * 24).to("h"),
@@ -148,6 +150,22 @@ RELEASED = {
 @pytest.mark.parametrize("name", RELEASED)
 def test_a_released_model_has_as_many_parameters(name):
     assert calc.num_parameters(name) == RELEASED[name]
+
+
+# Of most of the pre-training, by each paper; their configuration files have larger numbers.
+PRE_TRAINED_WITH = {"qwen2.5-7b": 4096, "deepseek-v3": 4096, "llama3-405b": 8192}
+
+
+@pytest.mark.parametrize("name", PRE_TRAINED_WITH)
+def test_the_context_is_that_of_most_of_the_pre_training(name):
+    assert calc.MODELS[name].context == PRE_TRAINED_WITH[name]
+    assert calc.flops_per_token(name)["parameters"] > calc.flops_per_token(name)["attention"]
+
+
+def test_a_preset_bears_the_name_of_the_paper_in_whose_table_it_stands():
+    narayanan = {name for name in calc.MODELS if name.startswith("narayanan")}
+    assert narayanan == {"narayanan-1.7b", "narayanan-145b", "narayanan-1t"}
+    assert calc.num_parameters("korthikanti-22b").to("B") == pytest.approx(22, abs=0.5)
 
 
 def test_deepseek_v3_sends_a_token_through_37_billion_and_keeps_70_kilobytes_of_it():

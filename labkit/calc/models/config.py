@@ -19,7 +19,9 @@ class ModelConfig:
     heads: int
     vocab: int
     context: int
-    """The longest sequence that it was trained with."""
+    """The sequence length of most of its pre-training, in tokens; later stages, and YaRN, go
+    further. Of learned positions it is the length of the table. What takes a `sequence` takes this
+    one where none is given."""
 
     kv_heads: int | None = None
     """Key and value heads, shared by groups of query heads; None: as many as `heads`."""
@@ -61,7 +63,7 @@ class ModelConfig:
     def __post_init__(self) -> None:
         for each in fields(self):
             value = getattr(self, each.name)
-            if each.type in ("bool",):
+            if each.type == "bool":
                 if not isinstance(value, bool):
                     raise TypeError(f"{each.name}={value!r}: give True or False")
                 continue

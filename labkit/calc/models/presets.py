@@ -1,9 +1,13 @@
 """Published models. Every number is from the model's own configuration file or its paper.
 
+Of sequences the paper's number counts, where there is one: files hold what a model can be served
+with, after stages that make its context longer.
+
 Sources: Radford et al. 2019 (GPT-2); Brown et al., arXiv:2005.14165, table 2.1 (GPT-3); Touvron et
 al., arXiv:2302.13971 and arXiv:2307.09288 (LLaMA, Llama 2); Grattafiori et al., arXiv:2407.21783
 (Llama 3); Qwen2.5, arXiv:2412.15115; Jiang et al., arXiv:2401.04088 (Mixtral); DeepSeek-V3,
-arXiv:2412.19437; Narayanan et al., arXiv:2104.04473, table 1; Chowdhery et al., arXiv:2204.02311.
+arXiv:2412.19437; Narayanan et al., arXiv:2104.04473, table 1; Korthikanti et al.,
+arXiv:2205.05198, table 3.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ _llama = partial(ModelConfig, gated=True, tied=False, biases=False, learned_posi
 _llama1 = partial(_llama, vocab=32000, context=2048)
 _llama2 = partial(_llama, vocab=32000, context=4096)
 _llama3 = partial(_llama, vocab=128256, context=8192, kv_heads=8)
-_narayanan = partial(ModelConfig, vocab=51200, context=2048)
+_megatron = partial(ModelConfig, vocab=51200, context=2048)
 
 MODELS: Mapping[str, ModelConfig] = MappingProxyType(
     {
@@ -37,27 +41,31 @@ MODELS: Mapping[str, ModelConfig] = MappingProxyType(
         "llama2-70b": _llama2(layers=80, hidden=8192, heads=64, kv_heads=8, ffn=28672),
         "llama3-8b": _llama3(layers=32, hidden=4096, heads=32, ffn=14336),
         "llama3-70b": _llama3(layers=80, hidden=8192, heads=64, ffn=28672),
+        # Its file says 131,072: it went there in six stages, after most of the 15.6T tokens.
         "llama3-405b": _llama3(layers=126, hidden=16384, heads=128, ffn=53248),
+        # Their files say 131,072; of their own pre-training no paper tells, so the family's.
         "llama3.2-1b": _llama3(layers=16, hidden=2048, heads=32, ffn=8192, tied=True),
         "llama3.2-3b": _llama3(layers=28, hidden=3072, heads=24, ffn=8192, tied=True),
+        # Its file says 131,072, which is YaRN's; the last stage of pre-training had 32,768.
         "qwen2.5-7b": _llama(
-            layers=28, hidden=3584, heads=28, kv_heads=4, ffn=18944, vocab=152064, context=131072,
+            layers=28, hidden=3584, heads=28, kv_heads=4, ffn=18944, vocab=152064, context=4096,
             qkv_bias=True,
         ),
         "mixtral-8x7b": _llama(
             layers=32, hidden=4096, heads=32, kv_heads=8, ffn=14336, vocab=32000, context=32768,
             num_experts=8, top_k=2,
         ),
+        # Its file says 163,840; 32,768 and 131,072 came after pre-training.
         "deepseek-v3": _llama(
             layers=61, hidden=7168, heads=128, vocab=129280, context=4096, ffn=18432,
             head_dim=128, rope_head_dim=64, value_head_dim=128, q_lora_rank=1536, kv_lora_rank=512,
             num_experts=256, top_k=8, shared_experts=1, expert_ffn=2048, dense_layers=3,
             router_bias=True,
         ),
-        "narayanan-1.7b": _narayanan(layers=24, hidden=2304, heads=24),
-        "narayanan-22b": _narayanan(layers=48, hidden=6144, heads=64),
-        "narayanan-145b": _narayanan(layers=80, hidden=12288, heads=96),
-        "narayanan-1t": _narayanan(layers=128, hidden=25600, heads=160),
+        "narayanan-1.7b": _megatron(layers=24, hidden=2304, heads=24),
+        "narayanan-145b": _megatron(layers=80, hidden=12288, heads=96),
+        "narayanan-1t": _megatron(layers=128, hidden=25600, heads=160),
+        "korthikanti-22b": _megatron(layers=48, hidden=6144, heads=64),
     }
 )  # fmt: skip
 """By name, in lower case."""
