@@ -135,10 +135,23 @@ def test_more_than_all_time_cannot_be_lost():
         calc.lost_share(10_000, 5000, 100)
 
 
-def test_mfu_takes_operations_and_six_times_the_parameters_but_no_bytes():
-    assert calc.mfu(1e5, 6 * calc.num_parameters("gpt2"), 8, 312e12) < 0.03
+def test_mfu_takes_operations_and_neither_bytes_nor_parameters():
+    num = calc.num_parameters("gpt2")
+    six = calc.mfu(1e5, 6 * float(num), 8, 312e12)
+    assert six == calc.mfu(1e5, calc.flops_per_token("gpt2", attention=False), 8, 312e12)
+    for parameters in (num, 6 * num):  # nobody can tell whether the factor is in it
+        with pytest.raises(TypeError, match="M parameters: parameters are no operations; give"):
+            calc.mfu(1e5, parameters, 8, 312e12)
     with pytest.raises(TypeError, match="flops_per_token=1 GB: give a number of FLOP"):
         calc.mfu(1e5, calc.amount("1 GB"), 8, 312e12)
+
+
+def test_with_what_is_recomputed_it_is_the_hardwares_utilisation_and_says_so():
+    model, hardware = (calc.flops_per_token("gpt2", recompute=each) for each in ("none", "full"))
+    mfu, hfu = (calc.mfu(1e5, flops, 8, 312e12) for flops in (model, hardware))
+    assert (mfu.name, hfu.name) == ("MFU", "HFU")
+    assert float(hfu) == pytest.approx(4 / 3 * float(mfu))
+    assert "is not counted" in mfu.explain() and "is counted" in hfu.explain()
 
 
 def test_latent_attention_multiplies_longer_keys_than_values():

@@ -26,6 +26,21 @@ def test_forward_alone_is_a_third_and_full_recomputation_a_third_more():
     assert calc.flops_per_token(LLAMA, recompute="full") / training == pytest.approx(4 / 3)
     whole = calc.training_flops(1e9, 1e9)
     assert calc.training_flops(1e9, 1e9, "full") / whole == pytest.approx(4 / 3)
+    again = calc.flops_per_token(LLAMA, recompute="full")
+    assert again["recomputed"] == calc.flops_per_token(LLAMA, training=False)
+    assert again["parameters"] == training["parameters"]
+
+
+def test_forward_alone_has_nothing_to_recompute():
+    with pytest.raises(ValueError, match="recompute='full' with training=False: without a back"):
+        calc.flops_per_token(LLAMA, training=False, recompute="full")
+
+
+@pytest.mark.parametrize("recompute", [{}, {"recompute": "none"}, {"recompute": "full"}])
+def test_the_days_of_training_are_those_of_its_operations(recompute):
+    days = calc.training_days(1e12, 7e9, 64, 4e14, **recompute)
+    work = calc.training_flops(7e9, 1e12, **recompute)
+    assert float(days) == pytest.approx(float(work) / (64 * 4e14))
 
 
 @pytest.mark.parametrize(

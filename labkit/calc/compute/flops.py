@@ -29,6 +29,8 @@ from labkit.calc.units import number_text
 COUNTED = ("all", "non_embedding", "matmul")
 # Forward, backward for the inputs, backward for the weights; full recomputation: forward again.
 _PASSES = {"none": 3, "full": 4}
+RECOMPUTED = "recomputed"
+"""The part of those that are the hardware's and not the model's."""
 
 
 def flops_per_token(
@@ -45,28 +47,25 @@ def flops_per_token(
 
     attention: whether scores are counted; causal: only those that a mask leaves. sequence: tokens
     that are looked at; None: the model's context. parameters: "all", "non_embedding" or "matmul".
-    recompute: "full" adds the second forward pass, which is hardware FLOPs and no model FLOPs.
+    recompute: "full" adds the second forward pass as a part of its own, "recomputed": these are
+    hardware FLOPs and no model FLOPs. ValueError for recomputation without a backward pass, and for
+    a choice that is none.
     """
     config = model(config)
     length = config.context if sequence is None else check_ranks(sequence, "sequence")
     if recompute not in _PASSES:
         raise ValueError(f"recompute={shown(recompute)}: give 'none' or 'full'")
+    if recompute != "none" and not training:
+        raise ValueError(
+            f"recompute={shown(recompute)} with training=False: without a backward pass nothing is "
+            "computed again; leave one of them out"
+        )
     passes = _PASSES[recompute] if training else 1
-    num, features = _counted(config, parameters), _attended(config)
-    per_pair = 2 if causal else 4
-    parts = {
-        "parameters": Result(
-            2 * passes * num, "FLOP", "parameters", substitution=f"{2 * passes} * {num:,}"
-        )
-    }
-    if attention:
-        parts["attention"] = Result(
-            per_pair * passes * config.layers * features * length,
-            "FLOP",
-            "attention",
-            substitution=f"{per_pair * passes} * {config.layers} * {number_text(features)} * "
-            f"{length:,}",
-        )
+    num, per_pair = _counted(config, parameters), 2 if causal else 4
+    parts = _by_part(num, per_pair if attention else 0, config, length, 3 if training else 1)
+    if recompute == "full":
+        forward = float(sum(parts.values())) / _PASSES["none"]
+        parts[RECOMPUTED] = Result(forward, "FLOP", RECOMPUTED, substitution="forward again")
     return total(
         "operations of one token",
         parts,
@@ -80,7 +79,8 @@ def flops_per_token(
 def training_flops(num_params: float | Result, tokens: float, recompute: str = "none") -> Result:
     """6 N D: operations of training on `tokens`, without attention; recompute="full": 8 N D.
 
-    training_flops(174.6e9, 300e9).to("FLOP") == 3.14e23, GPT-3's
+    training_flops(174.6e9, 300e9)    3.143e+23 FLOP, GPT-3's
+    TypeError and ValueError for what is no number of parameters or tokens, above 0.
     """
     if recompute not in _PASSES:
         raise ValueError(f"recompute={shown(recompute)}: give 'none' or 'full'")
@@ -97,6 +97,24 @@ def training_flops(num_params: float | Result, tokens: float, recompute: str = "
         convention="without the scores of attention",
         source="Brown et al., arXiv:2005.14165, appendix D",
     )
+
+
+def _by_part(
+    num: int, per_pair: int, config: ModelConfig, length: int, passes: int
+) -> dict[str, Result]:
+    """Of the weights, and of the scores where a pair takes any."""
+    parts: dict[str, tuple[float, str]] = {
+        "parameters": (2 * passes * num, f"{2 * passes} * {num:,}")
+    }
+    if per_pair:
+        features = _attended(config)
+        parts["attention"] = (
+            per_pair * passes * config.layers * features * length,
+            f"{per_pair * passes} * {config.layers} * {number_text(features)} * {length:,}",
+        )
+    return {
+        name: Result(count, "FLOP", name, substitution=how) for name, (count, how) in parts.items()
+    }
 
 
 def _attended(config: ModelConfig) -> float:
