@@ -25,7 +25,7 @@ from labkit.calc.traffic.checks import (
 def all_reduce_seconds(nbytes: float, n: int, alpha: float, beta: float) -> float:
     """Seconds of a RING all-reduce of `nbytes`: 2(n-1) steps of one nth each.
 
-    all_reduce_seconds(1e9, n=8, alpha=5e-6, beta=1/360e9) == 4.93e-3; a hundred of 1e7: 11.9e-3.
+    all_reduce_seconds(1e9, n=8, alpha=5e-6, beta=1/360e9)    4.93e-3; a hundred of 1e7: 11.9e-3.
     A tree pays fewer latencies and more bytes: this formula is not for it.
     """
     return 2 * reduce_scatter_seconds(nbytes, n, alpha, beta)

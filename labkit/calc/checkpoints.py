@@ -23,7 +23,7 @@ METHODS = ("young", "daly")
 def mean_time_between_interruptions(interruptions: float, hours: float) -> Result:
     """MTBF as seen: how long a job ran, over how often it was interrupted.
 
-    mean_time_between_interruptions(419, 54 * 24).to("h") == 3.09, of Llama 3's training
+    round(mean_time_between_interruptions(419, 54 * 24).to("h"), 2) == 3.09, of Llama 3's training
     """
     check_above_zero(interruptions, "interruptions", "without one there is no mean; give 1 or more")
     check_above_zero(hours, "hours", "give how long the job ran")
@@ -43,7 +43,7 @@ def checkpoint_interval(
     """Seconds of work between the end of one checkpoint and the next.
 
     write_s: for which training stands still. mtbf_s: of the whole job, seconds.
-    checkpoint_interval(60, 3.09 * 3600).to("min") == 19.3
+    round(checkpoint_interval(60, 3.09 * 3600).to("min"), 1) == 19.3
     """
     write_s, mtbf = number_of(write_s, "write_s", "seconds"), number_of(mtbf_s, "mtbf_s", "seconds")
     check_above_zero(write_s, "write_s", "what costs nothing is written all the time")

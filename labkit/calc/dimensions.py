@@ -7,49 +7,32 @@ to("GiB")     one of the units of its dimension, by UNITS
 
 import math
 
-from labkit.calc.units import (
-    GB,
-    KB,
-    MB,
-    TB,
-    GiB,
-    KiB,
-    MiB,
-    TiB,
-    count_text,
-    quantity_text,
-)
-
-_MINUTE, _HOUR, _DAY = 60, 3600, 86400
+from labkit.calc import units
+from labkit.calc.units import count_text, quantity_text
 
 # In base units: bytes are bytes, and time is seconds.
 UNITS: dict[str, dict[str, float]] = {
-    "bytes": {
-        "B": 1, "KB": KB, "MB": MB, "GB": GB, "TB": TB,
-        "KiB": KiB, "MiB": MiB, "GiB": GiB, "TiB": TiB,
-    },
-    "seconds": {"us": 1e-6, "ms": 1e-3, "s": 1, "min": _MINUTE, "h": _HOUR, "days": _DAY},
-    "bytes/s": {"B/s": 1, "MB/s": MB, "GB/s": GB, "MiB/s": MiB, "GiB/s": GiB},
+    "bytes": units.UNITS["bytes"],
+    "seconds": units.UNITS["seconds"],
+    "bytes/s": {f"{name}/s": size for name, size in units.UNITS["bytes"].items()},
     "FLOP": {"FLOP": 1, "GFLOP": 1e9, "TFLOP": 1e12, "PFLOP": 1e15},
     "parameters": {"parameters": 1, "M": 1e6, "B": 1e9, "T": 1e12},
     "share": {"": 1, "%": 0.01},
-    "": {"": 1, "x": 1},
-}  # fmt: skip
+    "": units.UNITS[""],
+}
+_LONG_SPANS = ("days", "h", "min")
 
 
 def text(value: float, dimension: str) -> str:
     """As a person reads it: 31.4 GB, 6.74B parameters, 30.4%, 19.3 min."""
     if dimension == "share":
         return f"{100 * value:.3g}%"
-    if dimension == "seconds" and value >= _MINUTE and math.isfinite(value):
-        size, name = next(
-            u for u in ((_DAY, "days"), (_HOUR, "h"), (_MINUTE, "min")) if value >= u[0]
-        )
-        return f"{value / size:.3g} {name}"
-    if dimension in ("bytes", "seconds", ""):
+    if dimension == "seconds" and math.isfinite(value):
+        for name in _LONG_SPANS:
+            if value >= UNITS["seconds"][name]:
+                return f"{value / UNITS['seconds'][name]:.3g} {name}"
+    if dimension in ("bytes", "bytes/s", "seconds", ""):
         return quantity_text(value, dimension)
-    if dimension == "bytes/s":
-        return f"{quantity_text(value, 'bytes')}/s"
     if dimension == "parameters":
         return f"{count_text(value)} parameters"
     return f"{value:.4g} {dimension}"

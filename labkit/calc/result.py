@@ -128,7 +128,7 @@ class Result:
     def __truediv__(self, other: Result | float) -> Result | float:
         """By a result of the same dimension: how many times. By a number: a part of it."""
         if isinstance(other, Result):
-            return self.value / self._same(other, "divided by")
+            return other._same(self, "divided by") / other.value
         return Result(self.value / other, self.dimension, f"{self.name} / {other:g}")
 
     def _sum(self, other: Result) -> Result:
@@ -162,13 +162,12 @@ class Result:
 
 
 def amount(text: str) -> Result:
-    """What a person wrote, with its unit: amount("80 GiB"), amount("3.1 h").
+    """What a person wrote, with its unit: amount("80 GiB"), amount("3.1 h"), amount("50 GB/s").
 
-    ValueError for a text without a known unit, see `parse_quantity`.
+    Without a unit it is a plain number. ValueError for a unit that is not known, and TypeError for
+    what is no text, see `parse_quantity`.
     """
     quantity = parse_quantity(text)
-    if quantity.dimension not in UNITS:
-        raise ValueError(f"{text!r} is a rate; an amount has bytes or seconds, such as 80 GiB")
     return Result(quantity.value, quantity.dimension, text.strip())
 
 

@@ -14,28 +14,24 @@ from typing import NamedTuple
 KB, MB, GB, TB = 10**3, 10**6, 10**9, 10**12
 KiB, MiB, GiB, TiB = 2**10, 2**20, 2**30, 2**40
 
-_UNITS: dict[str, tuple[float, str]] = {
-    "": (1, ""),
-    "x": (1, ""),
-    "%": (0.01, ""),
-    "b": (1, "bytes"),
-    "byte": (1, "bytes"),
-    "bytes": (1, "bytes"),
-    **{name: (size, "bytes") for name, size in zip(("kb", "mb", "gb", "tb"), (KB, MB, GB, TB))},
-    **{
-        name: (size, "bytes")
-        for name, size in zip(("kib", "mib", "gib", "tib"), (KiB, MiB, GiB, TiB))
+# dimension -> unit -> its size in base units: what a person may type, and read a result in.
+UNITS: dict[str, dict[str, float]] = {
+    "": {"": 1, "x": 1},
+    "bytes": {
+        "B": 1, "KB": KB, "MB": MB, "GB": GB, "TB": TB,
+        "KiB": KiB, "MiB": MiB, "GiB": GiB, "TiB": TiB,
     },
-    "ns": (1e-9, "seconds"),
-    "us": (1e-6, "seconds"),
-    "ms": (1e-3, "seconds"),
-    "s": (1, "seconds"),
-    "sec": (1, "seconds"),
-    "second": (1, "seconds"),
-    "seconds": (1, "seconds"),
-    "min": (60, "seconds"),
-    "h": (3600, "seconds"),
+    "seconds": {
+        "ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1, "min": 60, "h": 3600, "days": 86400,
+    },
+}  # fmt: skip
+_ALIASES = {"byte": "B", "bytes": "B", "sec": "s", "second": "s", "seconds": "s", "day": "days"}
+_TYPED: dict[str, tuple[float, str]] = {
+    name.lower(): (size, dimension)
+    for dimension, sizes in UNITS.items()
+    for name, size in sizes.items()
 }
+_TYPED |= {alias: _TYPED[name.lower()] for alias, name in _ALIASES.items()} | {"%": (0.01, "")}
 # "6 steps" is a plain 6: the question already said what is counted.
 _COUNTED = {"step", "message", "rank", "element", "operation", "send", "time", "token", "segment"}
 
@@ -92,13 +88,13 @@ def _unit(unit: str) -> tuple[float, str]:
     lowered = unit.lower()
     if re.fullmatch("[KMGT]b", unit):
         raise ValueError(f"{unit} may mean bits; write {unit[0]}B for bytes")
-    if lowered in _UNITS:
-        return _UNITS[lowered]
+    if lowered in _TYPED:
+        return _TYPED[lowered]
     if lowered in _COUNTED or lowered.removesuffix("s") in _COUNTED:
         return 1, ""
     raise ValueError(
         f"I don't know the unit {unit!r}; use B, KB, MB, GB, TB (powers of 1000), "
-        "KiB, MiB, GiB, TiB (powers of 1024), ns, us, ms, s, min, h or %"
+        "KiB, MiB, GiB, TiB (powers of 1024), ns, us, ms, s, min, h, days or %"
     )
 
 

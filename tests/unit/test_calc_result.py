@@ -6,6 +6,7 @@ import pickle
 import pytest
 
 from labkit import calc
+from labkit.calc.dimensions import UNITS
 
 STATES = calc.model_state_bytes(7.5e9, "zero_paper", zero=1, dp=64)
 
@@ -43,7 +44,7 @@ def test_it_is_multiplied_by_numbers_and_divided_by_its_like():
     assert STATES / calc.amount("31.40625 GB") == 1.0
     with pytest.raises(TypeError):
         STATES * STATES
-    with pytest.raises(TypeError, match="cannot be divided by"):
+    with pytest.raises(TypeError, match=r"31.4 GB \(bytes\) cannot be divided by 5 s \(seconds\)"):
         STATES / calc.amount("5 s")
 
 
@@ -95,6 +96,24 @@ def test_an_amount_needs_a_unit_that_is_known():
     assert calc.amount("5 GB/s").to("MB/s") == 5000
     with pytest.raises(ValueError, match="I don't know the unit"):
         calc.amount("5 parsec")
+
+
+AMOUNTS = "3 B, 3 KB, 3 GiB, 3 GB/s, 3 ns, 3 ms, 3 s, 3, 1.5 min, 1.5 h, 33.9 days".split(", ")
+
+
+@pytest.mark.parametrize("text", AMOUNTS)
+def test_what_a_result_prints_is_read_as_an_amount_again(text):
+    result = calc.amount(text)
+    again = calc.amount(str(result))
+    assert again.dimension == result.dimension
+    assert float(again) == pytest.approx(float(result), rel=5e-3)
+
+
+@pytest.mark.parametrize("dimension", ["bytes", "seconds", "bytes/s", ""])
+def test_every_unit_that_a_result_is_read_in_may_be_typed(dimension):
+    for unit, size in UNITS[dimension].items():
+        assert calc.amount(f"2 {unit}").to(unit) == pytest.approx(2)
+        assert calc.amount(f"2 {unit}") == calc.Result(2 * size, dimension)
 
 
 def test_it_travels_from_a_rank_and_is_copied_with_its_parts():

@@ -152,6 +152,8 @@ def test_a_bad_input_is_named(call, says):
         ("4.9 ms", 4.9e-3, "seconds"),
         ("35 µs", 35e-6, "seconds"),
         ("360 GB/s", 360e9, "bytes/s"),
+        ("33.9 days", 33.9 * 86400, "seconds"),
+        ("1 day", 86400, "seconds"),
     ],
 )
 def test_a_typed_number_is_read(text, value, dimension):
