@@ -3,7 +3,8 @@
     where                 what travels in a step, per parameter of a rank's share
     GPU                   nothing
     CPU, `masters_on`     gradient down, updated parameter up        2 + 2 B in 16 bits
-    disk, `on_disk`       states in and out; masters stay            2 * (4 + 4) B for Adam
+    disk, `on_disk`       moments in and out; masters stay           2 * (4 + 4) B for Adam
+    disk, ZeRO-Infinity   masters too, in and out: not here          2 * (4 + 4 + 4) B for Adam
 
 On the CPU the step is made where the states are, so they never move: the optimizer of a
 `ShardedOptimizer(..., masters_on="cpu")` updates copies there. On disk each fragment's states are

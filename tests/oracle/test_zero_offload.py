@@ -93,6 +93,35 @@ def test_the_bytes_that_move_are_those_of_the_calculator(tmp_path):
     assert moved == [float(predicted) / 2, float(predicted), float(predicted)], "first only written"
 
 
+def test_on_disk_masters_stay_in_memory_and_only_moments_move(tmp_path):
+    def moves(world, folder):
+        made = []
+
+        def disk(params, **settings):
+            made.append(on_disk(torch.optim.AdamW, folder)(params, **settings))
+            return made[-1]
+
+        given = [nn.Parameter(torch.zeros(1600, dtype=torch.bfloat16)) for _ in range(2)]
+        optimizer = ShardedOptimizer(given, disk, world, master_dtype=torch.float32, lr=1e-2)
+        for _ in range(2):  # in the first step states are only written
+            before = made[-1].num_bytes_moved
+            for parameter in given:
+                parameter.grad = torch.ones_like(parameter)
+            optimizer.step()
+        return made[-1].num_bytes_moved - before
+
+    both, moments = (
+        calc.offload_traffic_bytes(3200, "zero_paper", to="disk", dp=2, masters_stay=stay)
+        for stay in (False, True)
+    )
+    assert (both, moments) == (2 * 12 * 1600, 2 * 8 * 1600)
+    assert run(moves, 2, (str(tmp_path),)).values == [float(moments)] * 2
+    seconds = calc.offload_bandwidth(3200, "zero_paper", 2, to="disk", dp=2, masters_stay=True)
+    assert seconds.to("B/s") == float(moments) / 2
+    with pytest.raises(ValueError, match='masters_stay=True is for to="disk"'):
+        calc.offload_traffic_bytes(3200, "zero_paper", to="cpu", masters_stay=True)
+
+
 @pytest.mark.parametrize("world_size", [1, 2, 3])
 def test_sharded_optimizers_take_states_on_disk_and_masters_on_the_cpu(world_size, tmp_path):
     expected, _ = stepped(functools.partial(torch.optim.AdamW, lr=1e-2), parameters())

@@ -27,7 +27,7 @@ from __future__ import annotations
 from labkit.calc.models.config import ModelConfig
 from labkit.calc.models.presets import model
 from labkit.calc.result import Result, total
-from labkit.calc.traffic.checks import check_itemsize, check_ranks, shown
+from labkit.calc.traffic.checks import check_flag, check_itemsize, check_ranks, shown
 from labkit.calc.units import number_text
 
 RECOMPUTE = ("none", "selective", "full")
@@ -57,7 +57,7 @@ def activation_bytes(
     sequence_parallel or flash that is neither True nor False.
     """
     config = model(config)
-    check_flag("flash", flash)
+    check_flag(flash, "flash")
     _check_layers(config, tp, sequence_parallel, recompute)
     tokens = tokens_of_a_rank(config, sequence, microbatch, cp, tp if sequence_parallel else 1)
     itemsize = check_itemsize(itemsize)
@@ -118,7 +118,7 @@ def _over_all_layers(
 def _check_layers(config: ModelConfig, tp: int, sequence_parallel: bool, recompute: str) -> None:
     """Whether these are layers that the formula is for, cut as it cuts them."""
     tp = check_ranks(tp, "tp")
-    check_flag("sequence_parallel", sequence_parallel)
+    check_flag(sequence_parallel, "sequence_parallel")
     if recompute not in RECOMPUTE:
         raise ValueError(f"recompute={shown(recompute)}: give one of {', '.join(RECOMPUTE)}")
     if config.is_latent or config.num_experts:
@@ -135,12 +135,6 @@ def _check_layers(config: ModelConfig, tp: int, sequence_parallel: bool, recompu
         )
     if config.mlp_features % tp:
         raise ValueError(f"tp={tp} does not divide {config.mlp_features} features inside the MLP")
-
-
-def check_flag(name: str, flag: bool) -> None:
-    """TypeError unless it is on or off: "no" would count as on."""
-    if not isinstance(flag, bool):
-        raise TypeError(f"{name}={shown(flag)}: give True or False")
 
 
 def tokens_of_a_rank(

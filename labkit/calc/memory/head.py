@@ -17,11 +17,11 @@ Wire: nothing. Paper: Korthikanti et al., arXiv:2205.05198, section 4.3, for wha
 
 from __future__ import annotations
 
-from labkit.calc.memory.activations import check_flag, tokens_of_a_rank
+from labkit.calc.memory.activations import tokens_of_a_rank
 from labkit.calc.models.config import ModelConfig
 from labkit.calc.models.presets import model
 from labkit.calc.result import Result, total
-from labkit.calc.traffic.checks import check_itemsize, check_ranks
+from labkit.calc.traffic.checks import check_flag, check_itemsize, check_ranks
 
 _SOURCE = "Korthikanti et al., arXiv:2205.05198, section 4.3"
 
@@ -43,7 +43,7 @@ def head_input_bytes(
     unevenly.
     """
     config, tp = model(config), check_ranks(tp, "tp")
-    check_flag("sequence_parallel", sequence_parallel)
+    check_flag(sequence_parallel, "sequence_parallel")
     whole, itemsize = tp if sequence_parallel else 1, check_itemsize(itemsize)
     tokens = tokens_of_a_rank(config, sequence, microbatch, cp, whole)
     return Result(

@@ -1,11 +1,12 @@
 """What travels in a step when optimizer states are kept elsewhere, and how fast it must.
 
-    to="cpu"     gradient down, updated parameter up       (K_g + K_p) N/d     states never move
-    to="disk"    states read, and written                  2 K_o N/d           masters and moments
+    to="cpu"     gradient down, updated parameter up     (K_g + K_p) N/d    states never move
+    to="disk"    masters and moments read, and written   2 K_o N/d          as in ZeRO-Infinity
+                 moments alone: masters_stay=True        2 K_m N/d          as labkit.zero.offload
 
-N parameters over d ranks, K bytes each by kind (recipe.py); what bandwidth that takes depends on
-the seconds of a step in which it should be hidden.
-Papers: Ren et al., "ZeRO-Offload", arXiv:2101.06840, section 4; Rajbhandari et al.,
+N parameters over d ranks, K bytes each by kind (recipe.py), K_o = K_master + K_m; what
+bandwidth that takes depends on the seconds of a step in which it should be hidden.
+Papers: Ren et al., "ZeRO-Offload", arXiv:2101.06840, section 3; Rajbhandari et al.,
 "ZeRO-Infinity", arXiv:2104.07857, section 4.
 """
 
@@ -14,34 +15,45 @@ from __future__ import annotations
 from labkit.calc.memory.model_state import count_of
 from labkit.calc.memory.recipe import Recipe, recipe_of
 from labkit.calc.result import Result, number_of, total
-from labkit.calc.traffic.checks import check_above_zero, check_ranks, shown
+from labkit.calc.traffic.checks import check_above_zero, check_flag, check_ranks, shown
 from labkit.calc.units import number_text
 
 
 def offload_traffic_bytes(
-    num_params: float | Result, recipe: Recipe | str, to: str = "cpu", dp: int = 1
+    num_params: float | Result,
+    recipe: Recipe | str,
+    to: str = "cpu",
+    dp: int = 1,
+    *,
+    masters_stay: bool = False,
 ) -> Result:
     """Bytes that one rank moves in an optimizer step, both ways together, by part.
 
+    masters_stay: of states on disk, masters are kept in memory; without masters it is no matter.
     offload_traffic_bytes(7e9, "zero_paper", to="cpu", dp=8).to("GB") == 3.5
-    ValueError for another place than "cpu" or "disk".
+    ValueError for another place than "cpu" or "disk", and for masters_stay on the CPU; TypeError
+    for a masters_stay that is neither True nor False.
     """
+    check_flag(masters_stay, "masters_stay")
     recipe, dp = recipe_of(recipe), check_ranks(dp, "dp")
     share = -(-count_of(num_params) // dp)
+    on_disk = sum(recipe.moment_bytes) + (0 if masters_stay else recipe.master_bytes)
     parts = {
         "cpu": {
             "gradients, down": recipe.gradient_bytes,
             "parameters, up": recipe.parameter_bytes,
         },
         "disk": {
-            "states, read": recipe.optimizer_bytes,
-            "states, written": recipe.optimizer_bytes,
+            "states, read": on_disk,
+            "states, written": on_disk,
         },
     }
     if not isinstance(to, str) or to not in parts:
         raise ValueError(f'to={shown(to)}: give "cpu" or "disk"')
+    if masters_stay and to != "disk":
+        raise ValueError('masters_stay=True is for to="disk": on the CPU masters are, and stay')
     return total(
-        f"moved by one rank in a step, states on {to}",
+        f"moved by one rank in a step, {'moments' if masters_stay else 'states'} on {to}",
         {
             what: Result(
                 size * share,
@@ -51,7 +63,7 @@ def offload_traffic_bytes(
             )
             for what, size in parts[to].items()
         },
-        formula={"cpu": "(K_g + K_p) N/d", "disk": "2 K_o N/d"}[to],
+        formula={"cpu": "(K_g + K_p) N/d", "disk": f"2 K_{'m' if masters_stay else 'o'} N/d"}[to],
         convention=f"{recipe.name}; every rank moves its share of the states, as with ZeRO 1 to 3",
         source="ZeRO-Offload, arXiv:2101.06840; ZeRO-Infinity, arXiv:2104.07857",
     )
@@ -63,14 +75,17 @@ def offload_bandwidth(
     step_s: float | Result,
     to: str = "cpu",
     dp: int = 1,
+    *,
+    masters_stay: bool = False,
 ) -> Result:
     """Bytes per second that hide the traffic behind a step of `step_s` seconds, of each rank.
 
-    ValueError for a time that is not above 0.
+    ValueError for a time that is not above 0; arguments and other errors as of
+    `offload_traffic_bytes`.
     """
     seconds = number_of(step_s, "step_s", "seconds")
     check_above_zero(seconds, "step_s", "a step takes time, such as 1.5 seconds")
-    moved = offload_traffic_bytes(num_params, recipe, to, dp)
+    moved = offload_traffic_bytes(num_params, recipe, to, dp, masters_stay=masters_stay)
     return Result(
         float(moved) / seconds,
         "bytes/s",

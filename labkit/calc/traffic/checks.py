@@ -62,6 +62,12 @@ def check_above_zero(amount: float, name: str, reason: str) -> None:
         raise ValueError(f"{name}={shown(amount)}: {reason}")
 
 
+def check_flag(flag: object, name: str) -> None:
+    """Raises TypeError unless it is on or off: "no" would count as on."""
+    if not isinstance(flag, bool):
+        raise TypeError(f"{name}={shown(flag)}: give True or False")
+
+
 def is_whole(number: float) -> bool:
     """Whether a number counts things."""
     return abs(number) < _LARGEST and number == int(number)
