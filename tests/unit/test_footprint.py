@@ -249,6 +249,14 @@ def test_what_costs_nothing_comes_before_what_costs_bytes():
     assert "a quarter more of tensor parallelism's bytes" in of_sequences
 
 
+def test_what_zero_3_costs_is_what_the_traffic_of_a_step_says_for_many_microbatches():
+    (of_zero3,) = [costs for knob, values, costs in STEPS if (knob, values) == ("zero", (3,))]
+    volumes = [calc.step_traffic_volume(s, microbatches=8) for s in ("zero3", "zero1")]
+    assert volumes == [3 * 8, 2]
+    assert of_zero3.startswith("3 times")
+    assert of_zero3.endswith("for each microbatch, where zero 1 has 2 for all")
+
+
 def test_of_a_device_that_is_too_small_for_anything_nothing_is_promised():
     assert changes_that_fit(LLAMA_70B, 1e8) == []
     assert smallest_change(LLAMA_70B, 1e8) is None

@@ -6,7 +6,7 @@
     zero 3   (K_p + K_g + K_o) N/d          parameters too
 
 N parameters, K bytes each by kind (recipe.py). What a step needs besides is not in it: activations,
-the unit that zero 3 has gathered, buckets, casts.
+units that zero 3 has gathered (whole_units.py), buckets, casts.
 Paper: Rajbhandari et al., "ZeRO: memory optimizations toward training trillion parameter models",
 arXiv:1910.02054, figure 1 and table 1.
 """
