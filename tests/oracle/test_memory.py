@@ -7,7 +7,7 @@ from torch.nn import functional as F
 from torch.utils._pytree import tree_leaves
 
 from labkit import calc, run
-from labkit.memory import KINDS, Meter
+from labkit.memory import KINDS, Meter, Usage, announce
 from labkit.model import GPT, GPTConfig
 from labkit.zero import FullyShardedModule
 
@@ -44,6 +44,13 @@ def test_a_storage_that_shrinks_under_its_tensor_is_noticed():
         assert meter.live_bytes == 2 * MIB
 
 
+def test_what_shrinks_last_of_all_is_noticed_on_leaving():
+    with Meter() as meter:
+        x = mib(2)
+        x.untyped_storage().resize_(0)
+    assert meter.usage.at_end == dict.fromkeys(KINDS, 0)
+
+
 def test_a_tensor_without_numbers_has_no_bytes():
     with Meter() as meter:
         x = torch.empty(2**20, device="meta")
@@ -67,6 +74,31 @@ def test_marked_storages_count_as_what_they_are_from_their_allocation_on():
     assert scratch.numel()
     with pytest.raises(ValueError, match="kind='bucket': give one of parameters, gradients"):
         meter.mark(bucket, "bucket")
+
+
+def test_what_is_alive_already_counts_from_the_start():
+    layer = nn.Linear(2**9, 2**9, bias=False)
+    layer.register_buffer("scale", mib())
+    with Meter(layer) as meter:
+        mib(2)  # gone before anybody asks
+    usage = meter.usage
+    assert usage.peak_bytes == 4 * MIB
+    assert (usage.at_peak["parameters"], usage.at_peak["buffers"]) == (MIB, MIB)
+
+
+def test_of_equal_peaks_the_first_counts():
+    nothing = dict.fromkeys(KINDS, [0, 0, 0])
+    usage = Usage([0.0, 1.0, 2.0], {**nothing, "buffers": [5, 0, 0], "other": [0, 0, 5]})
+    assert usage.at_peak == {**dict.fromkeys(KINDS, 0), "buffers": 5}
+
+
+def test_of_several_kinds_the_first_counts_in_whatever_order_they_are_said():
+    for kinds in (("buffers", "activations"), ("activations", "buffers")):
+        with Meter() as meter:
+            x = mib()
+            for kind in kinds:
+                meter.mark(x, kind)
+        assert meter.usage.at_end["buffers"] == MIB
 
 
 def test_a_linear_layer_saves_its_input_and_no_more():
@@ -171,6 +203,14 @@ def test_a_meter_within_a_meter_hides_nothing_from_it():
     del kept
 
 
+def test_an_announcement_reaches_every_meter_around_it():
+    outer, inner = Meter(), Meter()
+    with outer, inner:
+        bucket = mib()
+        announce(bucket, "buffers")
+        assert [m.usage.at_end["buffers"] for m in (outer, inner)] == [MIB, MIB]
+
+
 def test_a_meter_that_runs_is_not_started_again_and_leaves_no_hook_behind():
     w, meter = torch.ones(64, requires_grad=True), Meter()
     with meter, pytest.raises(RuntimeError, match="running already"):
@@ -201,6 +241,16 @@ def test_a_sparse_gradient_counts_with_its_parts():
     with Meter(table) as meter:
         table(torch.tensor([1, 2])).sum().backward()
     assert meter.usage.at_end["gradients"] == 2 * 16 * 4 + 2 * 8
+
+
+@pytest.mark.parametrize("kind", ["csr", "csc"])
+@pytest.mark.filterwarnings("ignore:Sparse:UserWarning")
+def test_a_compressed_tensor_counts_with_its_indices(kind):
+    pointers, indices, values = torch.tensor([0, 1, 2, 2]), torch.tensor([0, 2]), torch.ones(2)
+    make = {"csr": torch.sparse_csr_tensor, "csc": torch.sparse_csc_tensor}[kind]
+    with Meter() as meter:
+        meter.mark(make(pointers, indices, values, (3, 3)), "buffers")
+    assert meter.usage.peak_of("buffers") == 4 * 8 + 2 * 8 + 2 * 4
 
 
 def test_optimizer_states_in_lists_are_found():

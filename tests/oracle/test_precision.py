@@ -79,6 +79,17 @@ def test_the_scale_grows_after_an_interval_and_an_overflow_begins_it_anew():
     assert history == [4, 4, 2, 2, 2, 4, 4, 4, 8]
 
 
+def test_the_scale_never_grows_out_of_its_numbers():
+    scaler = LossScaler(2.0**1023, growth_interval=1)
+    scaler.update(False)
+    assert scaler.value == 2.0**1023, "twice as much is inf, and every step after it is skipped"
+
+
+def test_a_loss_in_16_bits_is_scaled_in_32():
+    loss = torch.tensor(2.0, dtype=torch.float16)
+    assert LossScaler(2.0**16).scale(loss).item() == 2.0**17, "float16 ends at 65504"
+
+
 def test_the_scale_settles_below_where_it_overflows():
     scaler, values = LossScaler(2.0**20, growth_interval=4), []
     for _ in range(60):
@@ -153,11 +164,12 @@ def test_wrong_calls_are_refused(call, said):
 
 def test_it_goes_on_where_it_was():
     scaler, copy = LossScaler(8.0, growth_interval=3), LossScaler(1.0, growth_interval=3)
+    scaler.update(True)
     scaler.update(False)
     scaler.update(False)
     copy.load_state_dict(scaler.state_dict())
     copy.update(False)
-    assert copy.value == 16.0
+    assert (copy.value, copy.num_skipped) == (8.0, 1)
 
 
 def test_one_rank_that_overflows_makes_all_skip():
@@ -205,6 +217,15 @@ def test_small_updates_vanish_in_bfloat16_and_a_master_copy_keeps_them():
     assert masters.masters[0].item() == pytest.approx(0.9, rel=1e-5)
     assert kept.item() == pytest.approx(0.9, rel=2**-8)
     assert kept.dtype is torch.bfloat16
+
+
+def test_what_is_frozen_has_no_master_and_gradients_of_masters_go_with_the_step():
+    trained, frozen = (nn.Parameter(torch.ones(2, dtype=torch.bfloat16)) for _ in range(2))
+    masters = MasterWeights([trained, frozen.requires_grad_(False)], lambda each: SGD(each, 0.5))
+    trained.grad = torch.ones_like(trained)
+    masters.step()
+    assert [master.tolist() for master in masters.masters] == [[0.5, 0.5]]
+    assert masters.masters[0].grad is None
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

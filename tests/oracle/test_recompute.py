@@ -112,6 +112,21 @@ def test_in_backward_one_block_at_a_time_is_there_again():
     assert peak < 0.45 * activations(GPT(CONFIG)).peak_of("activations")
 
 
+def test_what_is_there_again_goes_one_by_one_as_backward_uses_it():
+    nbytes, live = 4 * 2**16, []
+
+    def block(x):
+        h = x.sin()
+        h.register_hook(lambda _: live.append(meter.live_bytes))
+        return h.sin().sin().sin()
+
+    with Meter() as meter:
+        x = torch.ones(2**16, requires_grad=True)
+        recompute(block, x).sum().backward()
+    # Its input, and gradients: of what was saved after it nothing.
+    assert live[0] <= 3 * nbytes
+
+
 def test_selective_recomputation_lies_between():
     full, some, none = (
         activations(rung(GPT(CONFIG)), backward=False).at_end["activations"]
@@ -212,9 +227,17 @@ def test_a_block_that_does_something_else_the_second_time_is_an_error_that_says_
         calls.append(1)
         return (x if len(calls) == 1 else x[:2]).sin()
 
+    def widens(x):
+        calls.append(1)
+        return (x if len(calls) == 1 else x.double()).sin()
+
     x = torch.randn(4, requires_grad=True)
     z = recompute(shrinks, x)
     with pytest.raises(RuntimeError, match=r"a tensor of \(2,\) .* the first pass saved \(4,\)"):
+        z.sum().backward()
+    calls.clear()
+    z = recompute(widens, x)
+    with pytest.raises(RuntimeError, match=r"\(4,\) torch.float64 .* saved \(4,\) torch.float32"):
         z.sum().backward()
     calls.clear()
     z = recompute(lambda x: fickle(x) if not calls else x + 1, x)

@@ -18,7 +18,7 @@ from labkit.memory import Meter
 from labkit.model import GPT, GPTConfig
 from labkit.optimizer import SGD, AdamW
 from labkit.recompute import recompute
-from labkit.zero import LIBRARY, SHARED_MEMORY, FullyShardedModule, ShardedOptimizer
+from labkit.zero import LIBRARY, RING, SHARED_MEMORY, FullyShardedModule, ShardedOptimizer, Wire
 
 CONFIG = GPTConfig(vocab=31, context=6, num_layers=3, hidden=12, num_heads=3, ffn=22)
 NUM_SEQUENCES = 7  # divides by none of 2, 3 and 4
@@ -167,6 +167,106 @@ def test_odd_modules_equal_one_process():
                 torch.testing.assert_close(found[name], value.detach(), rtol=eps, atol=eps)
 
 
+class Mixed(nn.Module):
+    """Trained and frozen parameters, and two dtypes, in one layer of two results."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.early, self.late, self.fixed = (nn.Linear(3, 3, dtype=torch.float64) for _ in range(3))
+        self.fixed.requires_grad_(False)
+        self.scale = nn.Parameter(torch.full((3,), 1 / 3))
+
+    def forward(self, x):
+        return self.early(x) * self.scale, self.fixed(torch.tanh(self.late(x)))
+
+
+class TwoMixed(nn.Module):
+    """Of the first layer one result goes through the second, and its gradient comes later."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([Mixed(), Mixed()])
+
+    def forward(self, x):
+        first, second = self.layers
+        early, late = first(x)
+        return early.sum() + sum(y.sum() for y in second(late))
+
+
+def test_a_layer_may_have_parameters_of_several_kinds_and_several_results():
+    x = torch.randn(2, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+    def trains(world):
+        model = FullyShardedModule(TwoMixed(), world)
+        optimizer = SGD(model.parameters(), 0.1)
+        (model(x)).backward()
+        optimizer.step()
+        return model.full_parameters()
+
+    model = TwoMixed()
+    model(x).backward()
+    SGD([p for p in model.parameters() if p.requires_grad], 0.1).step()
+    for found in run(trains, 2).values:
+        for name, value in model.named_parameters():
+            assert found[name].dtype == value.dtype
+            eps = 100 * torch.finfo(value.dtype).eps
+            torch.testing.assert_close(found[name], value.detach(), rtol=eps, atol=eps)
+
+
+class Table(nn.Module):
+    """A frozen table of whole numbers, and a buffer that every rank has made for itself."""
+
+    def __init__(self, rank):
+        super().__init__()
+        self.table = nn.Parameter(torch.tensor([1001, 1003, 1005]), requires_grad=False)
+        self.register_buffer("scale", torch.tensor(2.0 + rank))
+
+    def forward(self, x):
+        return x * self.scale, self.table.clone()
+
+
+@pytest.mark.parametrize("debug", [False, True])
+def test_whole_numbers_are_not_cast_and_buffers_are_rank_0s(debug):
+    def computes(world):
+        model = FullyShardedModule(Table(world.rank), world, torch.bfloat16, debug=debug)
+        y, table = model(torch.ones(1))
+        return y.item(), table.tolist()
+
+    assert run(computes, 2).values == [(2.0, [1001, 1003, 1005])] * 2
+
+
+def test_a_layer_may_talk_on_the_groups_that_shard_while_the_next_one_is_gathered():
+    def talks(world):
+        host, across = world.split(world.rank // 2), world.split(world.rank % 2)
+
+        def late(flat, group):
+            time.sleep(0.2 * host.rank)  # when the others have begun to talk
+            LIBRARY.all_gather(flat, group)
+
+        def late_sum(flat, group):
+            time.sleep(0.2 * across.rank)
+            return RING.reduce_scatter(flat, group)
+
+        layers = nn.Sequential(*(nn.Linear(3, 3, bias=False) for _ in range(3)))
+        wire = Wire(late_sum, late)
+        model = FullyShardedModule(layers, host, replicas=across, wire=wire)
+        for layer in layers:
+            layer.register_forward_hook(lambda _, inputs, y: sleeps_and_sums(y, host))
+            layer.register_full_backward_hook(lambda *_: sleeps_and_sums(torch.ones(1), across))
+        sums = []
+        for _ in range(2):
+            model(torch.ones(1, 3, requires_grad=True)).sum().backward()
+            sums.append([shard.grad.norm().item() for shard in model.shards])
+        return sums
+
+    def sleeps_and_sums(x, group):
+        time.sleep(0.1 * (1 - group.rank))
+        group.all_reduce(x.detach())
+
+    assert all(len(sums) == 2 for sums in run(talks, 4).values)
+
+
 class Recomputed(nn.Module):
     """A layer that is called from within its own backward pass."""
 
@@ -306,8 +406,22 @@ def test_all_states_are_an_nth_to_the_byte_and_what_is_gathered_is_two_units():
             assert found["parameters"] == float(states["parameters"]) == 4 * numel / n
             assert found["gradients"] == float(states["gradients"])
             assert found["optimizer states"] == float(states["moments"])
-            # Two gathered units, and the gradients of two; never the whole module.
-            assert found["buffers"] <= 4 * unit
+            # One unit computes, and of these two are there: the next one, gathered or on its way,
+            # its own gradients, and those of the last one. Never all; never the whole module.
+            assert found["buffers"] == 3 * unit
+
+
+def test_recomputed_as_a_whole_it_holds_no_more_units():
+    def around(world):
+        module = nn.Sequential(*(nn.Linear(64, 64, bias=False) for _ in range(8)))
+        forward = module.forward
+        module.forward = lambda x: recompute(forward, x)
+        model = FullyShardedModule(module, world)
+        with Meter(model) as meter:
+            model(torch.ones(1, 64)).sum().backward()
+        return meter.usage.peak_of("buffers")
+
+    assert all(0 < peak <= 4 * 4 * 64**2 for peak in run(around, 2).values)
 
 
 def test_shards_are_float32_where_bfloat16_computes():
@@ -331,6 +445,20 @@ def test_shards_are_float32_where_bfloat16_computes():
     for seen, shards, gradients, _ in result.values:
         assert (seen, shards, gradients) == ([torch.bfloat16], {torch.float32}, {torch.float32})
     torch.testing.assert_close(found.norm(), size, rtol=0.02, atol=0)
+
+
+def test_means_are_divided_in_the_dtype_of_the_shards_and_nothing_is_held_but_these():
+    def computes(world):
+        with Meter() as meter:
+            module = nn.Linear(30, 50, bias=False)
+            model = FullyShardedModule(module, world, torch.bfloat16)
+            held = meter.live_bytes
+        (model(torch.ones(1, 30)).sum() * (world.rank == 0)).backward()
+        return held, model.shards[0].grad
+
+    for held, gradient in run(computes, 3).values:
+        assert held == 4 * 30 * 50 // 3
+        assert torch.equal(gradient, torch.full((500,), 1 / 3)), "bfloat16 has 0.334"
 
 
 def test_gradients_are_clipped_by_their_norm_over_all_ranks():
@@ -400,6 +528,50 @@ def test_an_evaluation_an_error_and_a_pass_without_backward_leave_nothing_gather
     torch.testing.assert_close(found, whole)
 
 
+def test_what_is_kept_goes_without_a_backward_and_what_was_gathered_in_vain_goes_with_it():
+    def survives(world):
+        frozen = nn.Linear(3, 3).requires_grad_(False)
+        module = nn.Sequential(frozen, nn.Linear(3, 3), nn.Linear(3, 3))
+        kept = list(module)[1:]
+        found = []
+        model = FullyShardedModule(module, world, kept=kept)
+        with torch.no_grad():
+            model(torch.ones(1, 3))
+        found.append(held(model))
+        model(torch.ones(1, 3)).sum().backward()  # goes back to the second layer, and no further
+        found.append(held(model))
+        return found
+
+    def held(model):
+        return sum(flat._full.untyped_storage().nbytes() for flat in model._flats)
+
+    assert run(survives, 2).values == [[0, 0]] * 2
+
+
+def test_of_a_backward_pass_that_failed_nothing_counts():
+    def fails_once(world):
+        class Sum(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.a, self.b = (nn.Parameter(torch.ones(2)) for _ in range(2))
+
+            def forward(self, x, is_whole):
+                h = x * 1.0
+                if is_whole:
+                    h.register_hook(lambda _: 1 / 0)
+                return h * self.b + (self.a if is_whole else 0)
+
+        model = FullyShardedModule(Sum(), world)
+        x = torch.ones(2, requires_grad=True)
+        with pytest.raises(ZeroDivisionError):
+            model(x, True).sum().backward()
+        model(x, False).sum().backward()
+        return model.shards[0].grad.tolist()
+
+    a, b = run(fails_once, 2).values
+    assert (a, b) == ([0.0, 0.0], [1.0, 1.0])
+
+
 def test_whole_parameters_can_be_loaded_on_another_number_of_ranks():
     def loads(world, parameters):
         model = FullyShardedModule(gpt().double(), world)
@@ -456,6 +628,7 @@ def test_shards_go_with_their_model_also_when_the_module_within_is_kept():
         ("wrapped in DDP", "are shards, or have been sharded"),
         ("sharded optimizer", "is a shard of FullyShardedModule"),
         ("replicas", "only this rank is in both"),
+        ("crossed replicas", "they have the same number in groups of the same size"),
         ("wire", "give labkit.zero.RING, SHARED_MEMORY or LIBRARY"),
         ("dtype", "compute_dtype='bf16': give a dtype such as torch.float32"),
         ("state_dict", "a sharded module has no state_dict"),
@@ -496,6 +669,9 @@ def test_wrong_calls_are_refused_with_their_reason(misuse, message):
             ShardedOptimizer(shards, torch.optim.SGD, world)
         if misuse == "replicas":
             FullyShardedModule(linear, world, replicas=world)
+        if misuse == "crossed replicas":
+            pairs = world.split(world.rank // 2), world.split(int(world.rank in (0, 3)))
+            FullyShardedModule(linear, pairs[0], replicas=pairs[1])
         if misuse == "wire":
             FullyShardedModule(linear, world, wire="ring")
         if misuse == "dtype":
@@ -524,4 +700,4 @@ def test_wrong_calls_are_refused_with_their_reason(misuse, message):
             model(torch.tensor([1])).sum().backward()
 
     with pytest.raises(RankError, match=message):
-        run(misuses, 2)
+        run(misuses, 4 if misuse == "crossed replicas" else 2)

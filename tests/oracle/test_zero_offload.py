@@ -61,6 +61,38 @@ def test_settings_may_change_between_steps(tmp_path):
         torch.testing.assert_close(w.detach(), torch.full((3,), -1.1))
 
 
+class RunningSum(torch.optim.Optimizer):
+    """Its state is a new tensor after each step."""
+
+    def __init__(self, params, lr):
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self):
+        for p in self.param_groups[0]["params"]:
+            self.state[p]["sum"] = self.state[p].get("sum", 0) + p.grad
+            p.sub_(self.state[p]["sum"], alpha=self.param_groups[0]["lr"])
+
+
+def test_an_optimizer_that_makes_new_states_finds_them_again(tmp_path):
+    w = nn.Parameter(torch.zeros(3))
+    each = on_disk(RunningSum, tmp_path)([w], lr=1.0)
+    for _ in range(3):
+        w.grad = torch.ones(3)
+        each.step()
+    assert w.tolist() == [-1.0 - 2.0 - 3.0] * 3
+
+
+def test_states_that_were_read_stay_as_they_were(tmp_path):
+    w = nn.Parameter(torch.zeros(3))
+    each = on_disk(torch.optim.SGD, tmp_path)([w], lr=1.0, momentum=1.0)
+    w.grad = torch.ones(3)
+    each.step()
+    (read,) = each.read_states()
+    each.step()
+    assert read["momentum_buffer"].tolist() == [1.0] * 3
+
+
 def test_between_steps_nothing_is_in_memory_and_the_files_go_with_the_optimizer(tmp_path):
     given = parameters()
     each = on_disk(torch.optim.AdamW, tmp_path)(given, lr=1e-2)
@@ -138,10 +170,11 @@ def test_sharded_optimizers_take_states_on_disk_and_masters_on_the_cpu(world_siz
                     make, optimizer_class=optimizer_class, group=world, lr=1e-2, **options
                 )
                 found.append(stepped(each, parameters())[0])
-        state = each(parameters()).state_dict()
-        return found, state["world_size"]
+        (shard,) = each(parameters()).shards[:1]
+        return found, [id(master) for master in shard.masters]
 
-    for found, _ in run(trains, world_size, (str(tmp_path),)).values:
+    for found, masters in run(trains, world_size, (str(tmp_path),)).values:
+        assert masters, "copies, also where the parameters are on the CPU themselves"
         for after in found:
             for mine, theirs in zip(after, expected, strict=True):
                 torch.testing.assert_close(mine, theirs, rtol=1e-6, atol=1e-6)

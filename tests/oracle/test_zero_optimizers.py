@@ -25,6 +25,8 @@ from labkit.zero import (
     ShardedOptimizer,
     merged,
 )
+from labkit.zero.clipping import clip
+from labkit.zero.flat import by_parameters
 
 WIDTH = 5
 NUM_SEQUENCES = 7  # divides by none of 2, 3 and 4
@@ -44,14 +46,16 @@ class Module(nn.Module):
         self.frozen = nn.Linear(WIDTH, WIDTH, dtype=torch.float64).requires_grad_(False)
         self.tied = nn.Linear(WIDTH, WIDTH, bias=False, dtype=torch.float64)
         self.tied.weight = self.first.weight
-        self.conv = nn.Conv2d(1, 3, 2, dtype=torch.float64).to(memory_format=torch.channels_last)
+        # Of two channels: with one, channels-last is the usual order.
+        self.conv = nn.Conv2d(2, 3, 2, dtype=torch.float64).to(memory_format=torch.channels_last)
         self.scale = nn.Parameter(torch.tensor(1.5, dtype=torch.float64))
         self.single = nn.Linear(WIDTH, 3)
         self.spare = nn.Linear(WIDTH, 2, dtype=torch.float64)
 
     def forward(self, x, use_spare=True):
         h = self.tied(torch.tanh(self.frozen(self.first(x)))) * self.scale
-        images = self.conv((h[:, :, None] * h[:, None, :])[:, None])
+        rows, columns = h[:, :, None], h[:, None, :]
+        images = self.conv(torch.stack([rows * columns, rows + columns], 1))
         y = images.sum((1, 2, 3))
         y = y + self.spare(h).sum(1) if use_spare else y
         # Apart, so that single precision does not reach the other parameters.
@@ -176,6 +180,22 @@ def test_a_parameter_that_no_rank_uses_is_left_alone_and_one_that_some_use_is_no
         assert not torch.equal(here_and_there["spare.weight"], everywhere["spare.weight"])
 
 
+def test_a_parameter_that_one_microbatch_of_several_uses_counts():
+    def trains(world):
+        found = []
+        for make in (ShardedOptimizer, ShardedGradients):
+            a, b = (nn.Parameter(torch.zeros(2)) for _ in range(2))
+            each = make([a, b], torch.optim.SGD, world, lr=1.0, find_unused_parameters=True)
+            (a + b).sum().backward()
+            a.sum().backward()
+            each.step()
+            found.append((a.tolist(), b.tolist()))
+        return found
+
+    for found in run(trains, 2).values:
+        assert found == [([-2.0, -2.0], [-1.0, -1.0])] * 2
+
+
 @pytest.mark.parametrize("rung", ["zero1", "zero2, one bucket"])
 def test_a_parameter_that_is_left_out_unasked_is_named(rung):
     def leaves_out(world):
@@ -210,6 +230,23 @@ def test_more_ranks_than_numbers_leave_some_ranks_without_states():
     for after, _ in found:
         torch.testing.assert_close(after, w.detach(), rtol=1e-12, atol=1e-12)
     assert [numels for _, numels in found] == [[3, 2], [3, 2], [3, 2], [0, 0]], "torch counts steps"
+
+
+def test_a_parameter_without_numbers_is_no_obstacle():
+    def trains(world):
+        w, empty = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(0, 4))
+        for make in (ShardedOptimizer, ShardedGradients):
+            each = make([empty, w], torch.optim.SGD, world, lr=0.5)
+            (w.sum() + empty.sum()).backward()
+            each.step()
+        return w.tolist()
+
+    assert run(trains, 2).values == [[0.0] * 3] * 2
+
+
+def test_whole_parameters_go_largest_first_so_that_no_rank_gets_more_than_it_must():
+    layout = by_parameters([1, 1, 1, 3], num_ranks=2)
+    assert (layout.offsets, layout.numel) == ((3, 4, 5, 0), 2 * 3)
 
 
 @pytest.mark.parametrize("strategy", ["zero1", "zero2"])
@@ -272,6 +309,21 @@ def test_what_is_sharded_is_an_nth_to_the_byte(level):
             assert 0 <= beyond <= (1 if level == 1 else 3) * bucket
 
 
+def test_a_step_needs_a_segment_of_room_and_no_copy_of_everything():
+    numel = 10_000
+
+    def steps(world):
+        w = nn.Parameter(torch.zeros(numel))
+        each = ShardedOptimizer([w], torch.optim.SGD, world, lr=0.1)
+        w.sum().backward()
+        with Meter() as meter:
+            meter.mark([w, w.grad], "parameters")
+            each.step()
+        return meter.usage.peak_of("other")
+
+    assert run(steps, 2).values == [4 * numel / 2] * 2
+
+
 def saves_and_goes_on(world, name, parts, whole):
     """Two steps, then two more from a state: `parts` by rank, or whole, or what is saved here."""
     optimizer_class, settings = ALL[name]
@@ -310,6 +362,67 @@ def test_a_run_goes_on_from_its_state_whole_or_sharded_on_any_number_of_ranks(na
     for world_size, state in ((2, whole), (4, merged([loaded(each) for each in parts]))):
         for found in run(saves_and_goes_on, world_size, (name, None, (model, state))).values:
             assert_equals(found, expected)
+
+
+def test_parts_are_merged_in_any_order_and_only_if_all_are_there():
+    saved = run(saves_and_goes_on, 3, ("SGD", None, None)).values
+    parts, whole = [loaded(each[1]) for each in saved], saved[0][2]
+    found = merged(parts[::-1])
+    assert found["state"].keys() == whole["state"].keys()
+    for number, state in whole["state"].items():
+        assert torch.equal(found["state"][number]["momentum_buffer"], state["momentum_buffer"])
+    with pytest.raises(ValueError, match=r"ranks \[0, 1\] of \[3\]: give one of every rank"):
+        merged(parts[:2])
+
+
+def test_settings_are_saved_as_they_are_now_and_go_on_where_they_were():
+    def goes_on(world):
+        w, v = (nn.Parameter(torch.ones(3)) for _ in range(2))
+        first = ShardedOptimizer([w], torch.optim.SGD, world, lr=1.0)
+        scheduler = torch.optim.lr_scheduler.StepLR(first, 1, gamma=0.5)
+        w.sum().backward()
+        first.step()
+        scheduler.step()
+        second = ShardedOptimizer([v], torch.optim.SGD, world, lr=1.0)
+        state = first.state_dict()
+        second.load_state_dict(state)
+        v.sum().backward()
+        second.step()
+        return state["param_groups"][0]["lr"], v.tolist()
+
+    assert run(goes_on, 2).values == [(0.5, [0.5] * 3)] * 2
+
+
+def test_a_state_that_was_loaded_is_not_changed_by_the_steps_after():
+    def goes_on(world):
+        first, second = (
+            ShardedOptimizer(
+                [nn.Parameter(torch.ones(4))], torch.optim.SGD, world, lr=1, momentum=1
+            )
+            for _ in range(2)
+        )
+        for each in (first, second):
+            each.shards[0].flat.parameters[0].sum().backward()
+            each.step()
+            if each is first:
+                state = first.state_dict()
+                second.load_state_dict(state)
+        return state["state"][0]["values"]["momentum_buffer"].tolist()
+
+    assert run(goes_on, 2).values == [[1.0, 1.0]] * 2
+
+
+def test_parameters_are_numbered_over_all_groups_and_frozen_ones_count():
+    def numbers(world):
+        a, frozen, b = (nn.Parameter(torch.ones(3)) for _ in range(3))
+        groups = [{"params": [a, frozen.requires_grad_(False)]}, {"params": [b]}]
+        each = ShardedOptimizer(groups, torch.optim.Adam, world)
+        (a + b).sum().backward()
+        each.step()
+        whole = each.full_state_dict()
+        return whole and (list(whole["state"]), [g["params"] for g in whole["param_groups"]])
+
+    assert run(numbers, 2).values == [([0, 2], [[0, 1], [2]]), None]
 
 
 def test_the_whole_state_is_that_of_torchs_own_optimizer_and_can_be_taken_over_by_it():
@@ -439,6 +552,18 @@ def test_gradients_are_clipped_by_their_norm_over_all_ranks():
             torch.testing.assert_close(after[name], value, rtol=1e-5, atol=1e-7)
 
 
+def test_the_norm_is_right_of_complex_gradients_and_of_those_whose_squares_float16_has_not():
+    def norms(world):
+        half = torch.full((2,), 300.0, dtype=torch.float16)
+        return [
+            clip([x], 1e6, world).item() for x in (half, torch.tensor([3.0 + 4.0j, 3.0 + 4.0j]))
+        ]
+
+    for large, of_complex in run(norms, 2).values:
+        assert large == pytest.approx(600)
+        assert of_complex == pytest.approx(10)
+
+
 def test_all_ranks_skip_a_step_where_one_of_them_overflows():
     def overflows(world):
         w = nn.Parameter(torch.ones(5))
@@ -505,6 +630,42 @@ def test_a_pass_after_one_that_failed_is_right_once_gradients_are_forgotten(rung
         assert_equals(found, values(model))
 
 
+def test_masters_are_made_of_rank_0s_weights_and_again_where_a_state_has_none():
+    def loads(world):
+        w = nn.Parameter(torch.full((5,), 2.0 + world.rank, dtype=torch.bfloat16))
+        settings = {"master_dtype": torch.float32, "lr": 0.5, "momentum": 0.0}
+        each = ShardedOptimizer([w], torch.optim.SGD, world, **settings)
+        w.sum().backward()
+        each.step()
+        first = w.tolist()
+        state = torch.optim.SGD([nn.Parameter(torch.ones(5))], lr=0.5).state_dict()
+        w.data.fill_(8.0)  # as load_state_dict of a model does
+        each.load_state_dict(state)
+        w.sum().backward()
+        each.step()
+        return first, w.tolist()
+
+    assert run(loads, 2).values == [([1.5] * 5, [7.5] * 5)] * 2
+
+
+def test_masters_of_whole_parameters_keep_their_order_in_memory():
+    start = torch.randn(2, 3, 2, 2, generator=torch.Generator().manual_seed(0)).bfloat16()
+    start = start.to(memory_format=torch.channels_last)
+
+    def trains(world):
+        w = nn.Parameter(start.clone())
+        each = ShardedOptimizer([w], LAMB, world, master_dtype=torch.float32, learning_rate=1e-2)
+        (w**2).sum().backward()
+        each.step()
+        return w.detach()
+
+    w = nn.Parameter(start.float())
+    (w**2).sum().backward()
+    LAMB([w], learning_rate=1e-2).step()
+    for found in run(trains, 2).values:
+        torch.testing.assert_close(found, w.detach().bfloat16(), rtol=0.01, atol=0.01)
+
+
 def test_masters_are_saved_and_loaded_also_of_whole_parameters():
     def goes_on(world, optimizer_class, settings):
         w = nn.Parameter(torch.ones(3, 5, dtype=torch.bfloat16))
@@ -562,6 +723,25 @@ def test_schedulers_and_groups_change_the_settings_of_the_optimizer_within():
         torch.testing.assert_close(b, torch.full((3,), 1 - 0.5 - 0.05))
 
 
+def test_the_labs_optimizers_follow_the_settings_too_and_a_closure_is_called_with_gradients():
+    def steps(world):
+        w = nn.Parameter(torch.zeros(3))
+        each = ShardedOptimizer([w], optimizer.SGD, world, learning_rate=1.0)
+
+        def closure():
+            loss = w.sum()
+            loss.backward()
+            return loss.item()
+
+        losses = []
+        for rate in (1.0, 0.5):
+            each.param_groups[0]["learning_rate"] = rate
+            losses.append(each.step(closure))
+        return losses, w.tolist()
+
+    assert run(steps, 2).values == [([0.0, -3.0], [-1.5] * 3)] * 2
+
+
 def test_masters_keep_updates_that_16_bits_would_lose():
     def trains(world, master_dtype):
         w = nn.Parameter(torch.ones(5, dtype=torch.bfloat16))
@@ -585,16 +765,25 @@ def test_masters_keep_updates_that_16_bits_would_lose():
         ("moved", r"parameter 0, \(3,\), was moved or got another dtype"),
         ("late backward", "a backward pass after reduce_gradients"),
         ("twice", "is given twice, or is in two groups"),
+        ("twice in a group", "is given twice, or is in two groups"),
         ("frozen", "every parameter is frozen"),
         ("late group", "its parameters have been cut into shards"),
         ("other shapes", "rank 1 has 1 trained parameters, and their number, shapes"),
+        ("other strides", "shapes, strides or dtypes differ from rank 0"),
         ("groups of the lab", "AdamW of the lab has one set of settings"),
         ("after DDP", "belongs to a module that is wrapped in DDP, whose hooks average"),
         ("scaler of torch", "torch.amp.GradScaler looks for inf on each rank alone"),
         ("copied", "cannot be copied or pickled; save state_dict"),
         ("frozen later", "parameter 0: frozen or unfrozen after the optimizer was made"),
         ("another model", r"groups of \[2\] parameters: it is of another model"),
+        ("state of another model", r"exp_avg of parameter 0 has shape \(2,\), .* \(3,\)"),
+        ("part of another model", "or another model: read the parts of all 2 ranks"),
         ("by hand", "a gradient was set by hand"),
+        ("no backward", "no backward pass since the last step"),
+        ("failed backward", "one that failed: call .* zero_grad.. after an exception"),
+        ("whole by bucket", "looks at whole parameters, and buckets are cut by elements"),
+        ("sparse", "the gradient of parameter 0 is sparse"),
+        ("sparse, by bucket", "the gradient of parameter 0 is sparse"),
         ("master dtype", "master_dtype='float32': give a dtype"),
         ("no state", "give what state_dict.. or full_state_dict.. returned"),
     ],
@@ -612,6 +801,29 @@ def test_wrong_calls_are_refused_with_their_reason(misuse, message):
             ShardedOptimizer([w], adam([w]), world)
         if misuse == "twice":
             ShardedOptimizer([{"params": w}, {"params": w}], adam, world)
+        if misuse == "other strides":
+            matrix = torch.ones(3, 2).t() if world.rank else torch.ones(2, 3)
+            ShardedOptimizer([nn.Parameter(matrix)], adam, world)
+        if misuse == "whole by bucket":
+            ShardedGradients([w], LAMB, world, learning_rate=1e-3)
+        if misuse == "no backward":
+            ShardedGradients([w], adam, world).step()
+        if misuse == "failed backward":
+            first, second = (nn.Parameter(torch.ones(2)) for _ in range(2))
+            by_bucket = ShardedGradients([first, second], adam, world)
+            handle = second.register_hook(lambda _: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                (first + second.sin()).sum().backward()
+            handle.remove()
+            (first + second).sum().backward()
+        if misuse.startswith("sparse"):
+            table = nn.Embedding(4, 2, sparse=True)
+            make = ShardedGradients if "bucket" in misuse else ShardedOptimizer
+            sharded = make(table.parameters(), torch.optim.SGD, world, lr=1.0)
+            table(torch.tensor([1])).sum().backward()
+            sharded.step()
+        if misuse == "twice in a group":
+            ShardedOptimizer([w, w], adam, world)
         if misuse == "groups of the lab":
             groups = [{"params": w}, {"params": nn.Parameter(torch.ones(2))}]
             ShardedOptimizer(groups, optimizer.AdamW, world, learning_rate=1e-3)
@@ -637,6 +849,12 @@ def test_wrong_calls_are_refused_with_their_reason(misuse, message):
         if misuse == "another model":
             groups = [{"params": [0, 1]}]
             each.load_state_dict({"state": {}, "param_groups": groups})
+        if misuse == "state of another model":
+            groups = [{"params": [0]}]
+            each.load_state_dict({"state": {0: {"exp_avg": torch.ones(2)}}, "param_groups": groups})
+        if misuse == "part of another model":
+            others = ShardedOptimizer([nn.Parameter(torch.ones(9))], adam, world)
+            each.load_state_dict(others.state_dict())
         if misuse == "by hand":
             other = nn.Parameter(torch.ones(2))
             by_bucket = ShardedGradients([other], adam, world)

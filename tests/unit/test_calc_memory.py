@@ -42,6 +42,7 @@ def test_each_level_shards_one_kind_more():
 
 def test_the_largest_shard_counts_where_ranks_do_not_divide():
     assert calc.model_state_bytes(10, "sgd_plain", zero=3, dp=4) == 3 * 8
+    assert calc.offload_traffic_bytes(10, "zero_paper", dp=4) == 3 * (2 + 2)
 
 
 def test_parameters_may_come_as_a_result_and_nothing_else_may():
@@ -80,6 +81,12 @@ def test_activations_are_korthikantis_closed_form(layers, heads, features, lengt
     assert calc.activation_bytes(config, microbatch, tp=t, recompute="full") == 2 * sbhL
 
 
+def test_scores_have_the_size_of_their_numbers_and_masks_one_byte():
+    kept = calc.activation_bytes(GPT2, 1, itemsize=4)
+    assert kept["attention scores"] == 12 * 1024 * 12 * 1024 * (4 + 1 + 4)
+    assert kept["dropout masks"] == 12 * 1024 * 2 * 768
+
+
 def test_flash_attention_keeps_no_scores_but_one_number_per_row_and_head():
     plain, flash = (calc.activation_bytes(GPT2, 1, flash=flash) for flash in (False, True))
     assert "attention scores" not in flash.parts
@@ -104,6 +111,8 @@ def test_the_logits_of_a_large_vocabulary_outweigh_layers():
     layer = calc.activation_bytes("llama3-8b", 1, flash=True, dropout=False) / 32
     assert logits > 4 * layer
     assert calc.logits_bytes("llama3-8b", 1, tp=8) == logits / 8
+    largest = -(-50257 // 5)
+    assert calc.logits_bytes("gpt2", 1, tp=5, sequence=1) == largest * (2 + 4)
 
 
 def test_of_each_logit_backward_makes_two_gradients_in_float32():
@@ -151,6 +160,7 @@ def test_sequence_parallelism_cuts_the_inputs_of_the_head_and_tensor_parallelism
         (lambda: calc.activation_bytes("mixtral-8x7b", 1), "depend on the routing"),
         (lambda: calc.num_parameters("gpt5"), "is no ModelConfig and none of gpt2, "),
         (lambda: calc.kv_cache_bytes_per_token("gpt2", 0), "itemsize=0"),
+        (lambda: calc.logits_bytes("gpt2", 1, loss_itemsize=0), "itemsize=0"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(call, said):
@@ -224,3 +234,5 @@ def test_a_recipe_may_keep_nothing_and_its_moments_are_a_tuple():
     assert calc.model_state_bytes(1e9, nothing) == 0
     with pytest.raises(TypeError, match="moment_bytes=4: give a tuple"):
         calc.Recipe(name="one", parameter_bytes=2, gradient_bytes=2, moment_bytes=4)
+    with pytest.raises(ValueError, match="gradient_bytes=-2"):
+        calc.Recipe(name="less", parameter_bytes=2, gradient_bytes=-2)

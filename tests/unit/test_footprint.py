@@ -43,6 +43,11 @@ def test_tensor_and_pipeline_parallelism_cut_the_parameters_by_their_product():
             assert each["moments"] == 8 * -(-N // (tp * pp))
 
 
+def test_of_parameters_that_do_not_divide_the_largest_part_counts():
+    odd = TrainingSetup(model="gpt2", pp=5)
+    assert footprint(odd)["parameters"] == 2 * -(-124_439_808 // 5)
+
+
 def test_zero_shards_over_data_parallel_ranks_only():
     cut = dataclasses.replace(LLAMA, zero=1, dp=16, tp=2)
     assert parts(cut)["parameters"] == 2 * N // 2
@@ -56,6 +61,11 @@ def test_the_first_stage_holds_a_microbatch_for_every_stage_and_the_last_one_the
     for of_the_head in ("head inputs", "logits and loss", "gradients of the loss"):
         assert [of_the_head in each.parts for each in stages] == [False, False, False, True]
     assert footprint(dataclasses.replace(LLAMA, pp=4)) == max(stages) == stages[0]
+
+
+def test_of_a_small_model_the_last_stage_with_its_logits_may_be_the_fullest():
+    gpt2 = TrainingSetup(model="gpt2", pp=4, recompute="full")
+    assert footprint(gpt2) == footprint(gpt2, stage=3) > footprint(gpt2, stage=0)
 
 
 def test_layers_that_do_not_divide_make_the_first_stages_larger():
@@ -100,6 +110,8 @@ def test_zero_2_has_the_gradient_of_one_unit_whole_and_zero_3_two_layers_and_the
         sharded = dataclasses.replace(LLAMA, zero=zero, dp=8)
         assert parts(sharded).get("whole units", 0) == size
     assert "whole units" not in parts(dataclasses.replace(LLAMA, zero=3, dp=1))
+    one, cut = (parts(dataclasses.replace(LLAMA, zero=3, dp=8, tp=tp)) for tp in (1, 2))
+    assert cut["whole units"] == pytest.approx(one["whole units"] / 2, rel=0.001), "but for norms"
     # Of a small model with a large vocabulary the table is the largest unit.
     small = TrainingSetup(model="llama3.2-1b", zero=2, dp=8)
     assert parts(small)["whole units"] == 2 * 128256 * 2048
@@ -255,6 +267,23 @@ def test_what_zero_3_costs_is_what_the_traffic_of_a_step_says_for_many_microbatc
     assert volumes == [3 * 8, 2]
     assert of_zero3.startswith("3 times")
     assert of_zero3.endswith("for each microbatch, where zero 1 has 2 for all")
+
+
+def test_what_is_not_needed_in_the_end_is_taken_back():
+    with_scores = dataclasses.replace(LLAMA, flash=False, zero=3, dp=8)
+    several = changes_that_fit(with_scores, 35e9)  # flash is tried first, and does not help enough
+    assert [str(each) for each in several] == ["recompute: none -> full"]
+
+
+def test_what_fills_a_device_to_the_last_byte_fits():
+    sharded = dataclasses.replace(LLAMA, zero=1, dp=2)
+    exactly = float(footprint(dataclasses.replace(sharded, recompute="full")))
+    one, two = (changes_that_fit(sharded, capacity) for capacity in (exactly, exactly - 1))
+    assert [str(each) for each in one] == ["recompute: none -> full"]
+    assert [str(each) for each in two] == ["zero: 1 -> 2", "recompute: none -> full"]
+    assert changed(LLAMA, float(footprint(dataclasses.replace(LLAMA, tp=2)))) == ("tp", 1, 2)
+    with pytest.raises(ValueError, match="it fits"):
+        smallest_change(LLAMA, float(footprint(LLAMA)))
 
 
 def test_of_a_device_that_is_too_small_for_anything_nothing_is_promised():
