@@ -225,6 +225,27 @@ def test_ranks_of_tensor_parallelism_cut_tokens_only_with_sequence_parallelism()
     assert calc.logits_bytes("gpt2", 1, tp=12) > 0
 
 
+OF_A_SEQUENCE = {
+    "activation_bytes": lambda name, length: calc.activation_bytes(name, 1, sequence=length),
+    "footprint": lambda name, length: calc.footprint(
+        calc.TrainingSetup(model=name, sequence=length)
+    ),
+    "flops_per_token": lambda name, length: calc.flops_per_token(name, sequence=length),
+    "head_input_bytes": lambda name, length: calc.head_input_bytes(name, 1, sequence=length),
+    "logits_bytes": lambda name, length: calc.logits_bytes(name, 1, sequence=length),
+    "loss_gradient_bytes": lambda name, length: calc.loss_gradient_bytes(name, 1, sequence=length),
+}
+
+
+@pytest.mark.parametrize("calculated", OF_A_SEQUENCE.values(), ids=OF_A_SEQUENCE)
+def test_no_sequence_is_longer_than_its_learned_positions(calculated):
+    said = "sequence=1025: the model has learned 1024 positions, .*; give 1024 or fewer, or a Mode"
+    with pytest.raises(ValueError, match=said):
+        calculated("gpt2", 1025)
+    assert calculated("gpt2", 1024) == calculated("gpt2", None)
+    assert calculated("llama2-7b", 8192) > calculated("llama2-7b", 4096), "rotations go on"
+
+
 def test_logits_are_those_of_any_model():
     assert calc.logits_bytes("mixtral-8x7b", 1, sequence=2) == 2 * 32000 * (2 + 4)
 

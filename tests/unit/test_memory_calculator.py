@@ -58,7 +58,8 @@ def test_where_one_change_is_not_enough_it_names_several():
 
 
 def test_where_nothing_helps_it_says_so():
-    enormous = TrainingSetup(model="narayanan-1t", sequence=131072, microbatch=1)
+    long = dataclasses.replace(calc.MODELS["narayanan-1t"], context=131072)
+    enormous = TrainingSetup(model=long, microbatch=1)
     assert answer.changes(enormous, 24e9) == []
     assert "No change of these knobs helps" in answer.advice(enormous, 24e9)
 
@@ -146,6 +147,16 @@ def test_a_setup_that_cannot_be_says_why_and_the_next_one_is_shown_again():
     shown._knobs["tp"].value = 1
     assert shown.setup == TrainingSetup(model="gpt2-xl")
     assert shown._picture.layout.display is None
+
+
+def test_more_tokens_than_learned_positions_are_said_in_the_place_of_bars():
+    shown = memory_calculator("gpt2")
+    shown._knobs["sequence"].value = 131072
+    assert shown.says.startswith("There is no such setup: sequence=131072: the model has learned")
+    assert shown.says.endswith("give 1024 or fewer, or a ModelConfig with a larger context.")
+    assert (shown._table.value, shown._picture.layout.display) == ("", "none")
+    shown._knobs["model"].value = "llama2-7b"  # rotations go on
+    assert shown.setup == TrainingSetup(model="llama2-7b", sequence=131072)
 
 
 def test_a_start_of_ones_own_gets_its_stops():

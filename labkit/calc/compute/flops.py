@@ -20,10 +20,11 @@ appendix B; Narayanan et al., arXiv:2104.04473, section 5.1.
 from __future__ import annotations
 
 from labkit.calc.models.config import ModelConfig
+from labkit.calc.models.lengths import sequence_length
 from labkit.calc.models.parameters import active_parameters
 from labkit.calc.models.presets import model
 from labkit.calc.result import Result, number_of, total
-from labkit.calc.traffic.checks import check_above_zero, check_ranks, shown
+from labkit.calc.traffic.checks import check_above_zero, shown
 from labkit.calc.units import number_text
 
 COUNTED = ("all", "non_embedding", "matmul")
@@ -48,11 +49,11 @@ def flops_per_token(
     attention: whether scores are counted; causal: only those that a mask leaves. sequence: tokens
     that are looked at; None: the model's context. parameters: "all", "non_embedding" or "matmul".
     recompute: "full" adds the second forward pass as a part of its own, "recomputed": these are
-    hardware FLOPs and no model FLOPs. ValueError for recomputation without a backward pass, and for
-    a choice that is none.
+    hardware FLOPs and no model FLOPs. ValueError for recomputation without a backward pass, for
+    more tokens than learned positions, and for a choice that is none.
     """
     config = model(config)
-    length = config.context if sequence is None else check_ranks(sequence, "sequence")
+    length = sequence_length(config, sequence)
     if recompute not in _PASSES:
         raise ValueError(f"recompute={shown(recompute)}: give 'none' or 'full'")
     if recompute != "none" and not training:

@@ -25,6 +25,7 @@ models", arXiv:2205.05198.
 from __future__ import annotations
 
 from labkit.calc.models.config import ModelConfig
+from labkit.calc.models.lengths import sequence_length
 from labkit.calc.models.presets import model
 from labkit.calc.result import Result, total
 from labkit.calc.traffic.checks import check_flag, check_itemsize, check_ranks, shown
@@ -52,9 +53,9 @@ def activation_bytes(
     microbatch: sequences. sequence: tokens of each; None: the model's context. itemsize: bytes of
     an activation. dropout: whether masks are kept, one byte per number. flash: attention that never
     writes its scores down, and keeps one float32 per row and head. What comes after the layers is
-    in head.py. ValueError for ranks that cut heads, tokens or the MLP's features unevenly, and for
-    models with experts or latent attention, whose tensors are others; TypeError for a
-    sequence_parallel or flash that is neither True nor False.
+    in head.py. ValueError for ranks that cut heads, tokens or the MLP's features unevenly, for more
+    tokens than learned positions, and for models with experts or latent attention, whose tensors
+    are others; TypeError for a sequence_parallel or flash that is neither True nor False.
     """
     config = model(config)
     check_flag(flash, "flash")
@@ -64,7 +65,7 @@ def activation_bytes(
     whole = tp if sequence_parallel else 1
     per_token: dict[str, tuple[float, int]] = {"layer inputs": (itemsize * config.hidden, whole)}
     if recompute != "full":
-        length = config.context if sequence is None else sequence
+        length = sequence_length(config, sequence)
         has_scores = not flash and recompute == "none"
         per_token = _per_token(config, itemsize, length, tp, whole, dropout, has_scores, flash)
     return total(
@@ -142,7 +143,7 @@ def tokens_of_a_rank(
 ) -> int:
     """Tokens of a microbatch on one rank; sequence parallelism cuts them further by `cut_by`."""
     cp, microbatch = check_ranks(cp, "cp"), check_ranks(microbatch, "microbatch")
-    length = config.context if sequence is None else check_ranks(sequence, "sequence")
+    length = sequence_length(config, sequence)
     if length % (cp * cut_by):
         by = f"cp={cp}" + (f" and tp={cut_by}" if cut_by > 1 else "")
         verb = "do not cut" if cut_by > 1 else "does not cut"

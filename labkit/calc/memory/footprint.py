@@ -87,7 +87,8 @@ def footprint(setup: TrainingSetup, stage: int | None = None) -> Result:
     """Bytes of one GPU, by part. stage: of the pipeline; None: the one that holds most.
 
     footprint(TrainingSetup(model="llama2-7b", recompute="full"))["moments"]    53.9 GB
-    ValueError for what its parts have no formula for, such as experts, and for uneven cuts.
+    ValueError for what its parts have no formula for, such as experts, for uneven cuts, and for
+    more tokens than learned positions.
     """
     if stage is None:
         return max(footprints(setup))

@@ -40,7 +40,7 @@ def head_input_bytes(
 
     microbatch: sequences. sequence: tokens of each; None: the model's context. itemsize: bytes of
     an activation. Cut like the inputs of the layers' norms. ValueError for tokens that ranks cut
-    unevenly.
+    unevenly, and for more of them than learned positions.
     """
     config, tp = model(config), check_ranks(tp, "tp")
     check_flag(sequence_parallel, "sequence_parallel")
@@ -72,7 +72,7 @@ def logits_bytes(
     The loss is computed in float32 (loss_itemsize), and keeps one number for each logit. tp: ranks
     over which the vocabulary is split. For a vocabulary of 128,256 that is more than several
     layers hold. What backward makes of them is another function's: `loss_gradient_bytes`.
-    ValueError for tokens that cp cuts unevenly.
+    ValueError for tokens that cp cuts unevenly, and for more than learned positions.
     """
     count, how = _logits(config, microbatch, tp, cp, sequence)
     parts = {

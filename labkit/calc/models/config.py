@@ -20,8 +20,8 @@ class ModelConfig:
     vocab: int
     context: int
     """The sequence length of most of its pre-training, in tokens; later stages, and YaRN, go
-    further. Of learned positions it is the length of the table. What takes a `sequence` takes this
-    one where none is given."""
+    further. Of learned positions it is the length of the table, and no sequence is longer. What
+    takes a `sequence` takes this one where none is given."""
 
     kv_heads: int | None = None
     """Key and value heads, shared by groups of query heads; None: as many as `heads`."""
