@@ -1,6 +1,7 @@
 """Memory by formula: recipes, model states, activations, caches."""
 
 import dataclasses
+import re
 
 import pytest
 from hypothesis import given
@@ -85,6 +86,30 @@ def test_scores_have_the_size_of_their_numbers_and_masks_one_byte():
     kept = calc.activation_bytes(GPT2, 1, itemsize=4)
     assert kept["attention scores"] == 12 * 1024 * 12 * 1024 * (4 + 1 + 4)
     assert kept["dropout masks"] == 12 * 1024 * 2 * 768
+
+
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+@pytest.mark.parametrize("dropout", [True, False], ids=["dropout", "no dropout"])
+@pytest.mark.parametrize("flash", [True, False], ids=["flash", "scores"])
+@pytest.mark.parametrize(("t", "is_parallel"), [(1, False), (2, False), (2, True)])
+@pytest.mark.parametrize("name", ["gpt2", "llama3-8b"])
+def test_formula_and_substitution_are_what_was_calculated_and_every_letter_is_said(
+    name, t, is_parallel, flash, dropout, recompute
+):
+    config = calc.MODELS[name]
+    how = {"recompute": recompute, "flash": flash, "dropout": dropout, "itemsize": 4}
+    kept = calc.activation_bytes(config, 3, t, is_parallel, cp=2, **how)
+    letters = {
+        "L": config.layers, "T": 3 * config.context // 2, "b": 4, "D": config.hidden,
+        "H": config.heads, "G": config.num_kv_heads, "K": config.features_per_head,
+        "F": config.mlp_features, "s": config.context, "t": t,
+    }  # fmt: skip
+    formula, said = kept.formula.split("; ")
+    used = set(re.findall("[A-Za-z]", formula))
+    assert {each.split()[0] for each in said.split(", ")} == used
+    as_python = re.sub(r"(?<=[\w)]) (?=[\w(])", " * ", formula)
+    assert eval(as_python, letters) == float(kept)
+    assert eval(kept.substitution.removesuffix(" B").replace(",", "")) == float(kept)
 
 
 def test_flash_attention_keeps_no_scores_but_one_number_per_row_and_head():
@@ -214,7 +239,7 @@ def test_a_number_of_parameters_is_no_text_and_no_amount_of_something_else(call)
         call()
 
 
-@pytest.mark.parametrize("flag", ["flash", "sequence_parallel"])
+@pytest.mark.parametrize("flag", ["flash", "sequence_parallel", "dropout"])
 def test_a_flag_is_true_or_false(flag):
     with pytest.raises(TypeError, match=f"{flag}='no': give True or False"):
         calc.activation_bytes("gpt2", 1, **{flag: "no"})

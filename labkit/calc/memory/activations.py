@@ -24,6 +24,9 @@ models", arXiv:2205.05198.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
 from labkit.calc.models.config import ModelConfig
 from labkit.calc.models.lengths import sequence_length
 from labkit.calc.models.presets import model
@@ -55,15 +58,16 @@ def activation_bytes(
     writes its scores down, and keeps one float32 per row and head. What comes after the layers is
     in head.py. ValueError for ranks that cut heads, tokens or the MLP's features unevenly, for more
     tokens than learned positions, and for models with experts or latent attention, whose tensors
-    are others; TypeError for a sequence_parallel or flash that is neither True nor False.
+    are others; TypeError for a flag that is neither True nor False.
     """
     config = model(config)
     check_flag(flash, "flash")
+    check_flag(dropout, "dropout")
     _check_layers(config, tp, sequence_parallel, recompute)
     tokens = tokens_of_a_rank(config, sequence, microbatch, cp, tp if sequence_parallel else 1)
     itemsize = check_itemsize(itemsize)
     whole = tp if sequence_parallel else 1
-    per_token: dict[str, tuple[float, int]] = {"layer inputs": (itemsize * config.hidden, whole)}
+    per_token = {"layer inputs": _Kept(itemsize * config.hidden, "b D", whole)}
     if recompute != "full":
         length = sequence_length(config, sequence)
         has_scores = not flash and recompute == "none"
@@ -71,11 +75,50 @@ def activation_bytes(
     return total(
         "activations of one microbatch",
         _over_all_layers(per_token, config.layers, tokens),
-        formula="L s b D (10 + 24/t + 5Hs/(Dt)) for G = H, F = 4D; see `parts`",
+        formula=_formula(per_token.values()),
+        substitution=f"{config.layers} * {tokens:,} * ("
+        + " + ".join(each.numbers for each in per_token.values() if each.size)
+        + ") B",
         convention=f"{itemsize} B numbers, recompute={recompute!r}, flash={flash}, "
-        f"sequence_parallel={sequence_parallel}; without logits and loss",
+        f"dropout={dropout}, sequence_parallel={sequence_parallel}; without logits and loss",
         source=_SOURCE,
     )
+
+
+class _Kept(NamedTuple):
+    """Of one tensor, for one token in one layer."""
+
+    size: float
+    """Bytes of all ranks together."""
+    letters: str
+    ranks: int
+    """That share them."""
+
+    @property
+    def numbers(self) -> str:
+        return number_text(self.size) + (f" / {self.ranks}" if self.ranks > 1 else "")
+
+
+_LETTERS = {
+    "L": "layers",
+    "T": "tokens of a rank",
+    "b": "bytes of a number",
+    "D": "hidden features",
+    "H": "heads",
+    "G": "key-value heads",
+    "K": "features of a head",
+    "F": "features inside the MLP",
+    "s": "tokens of a sequence",
+    "t": "ranks of tensor parallelism",
+}
+
+
+def _formula(kept: Iterable[_Kept]) -> str:
+    """In letters, as the parts come, and what each letter is."""
+    terms = [each.letters + (" / t" if each.ranks > 1 else "") for each in kept if each.size]
+    formula = f"L T ({' + '.join(terms)})"
+    said = [f"{letter} {what}" for letter, what in _LETTERS.items() if letter in formula]
+    return f"{formula}; {', '.join(said)}"
 
 
 def _per_token(
@@ -87,32 +130,33 @@ def _per_token(
     dropout: bool,
     has_scores: bool,
     flash: bool,
-) -> dict[str, tuple[float, int]]:
-    """name -> (bytes of one token in one layer, ranks that share them)."""
+) -> dict[str, _Kept]:
+    """By name."""
     D, H, K = config.hidden, config.heads, config.features_per_head
     G, mlp = config.num_kv_heads, config.mlp_features
     scores = H * length * (2 * itemsize + 1 if dropout else itemsize)
+    of_a_score = "(2 b + 1)" if dropout else "b"
+    num_mlp = 4 if config.gated else 2
     return {
-        "norm inputs": (2 * itemsize * D, whole),
-        "linear inputs": (2 * itemsize * D, whole),
-        "dropout masks": (2 * D if dropout else 0, whole),
-        "query, key, value": (itemsize * (H * K + 2 * G * K), tp),
-        "attention scores": (scores if has_scores else 0, tp),
-        "attention statistics": (4 * H if flash else 0, tp),
-        "attention output": (itemsize * H * K, tp),
-        "inside the MLP": ((4 if config.gated else 2) * itemsize * mlp, tp),
+        "norm inputs": _Kept(2 * itemsize * D, "2 b D", whole),
+        "linear inputs": _Kept(2 * itemsize * D, "2 b D", whole),
+        "dropout masks": _Kept(2 * D if dropout else 0, "2 D", whole),
+        "query, key, value": _Kept(itemsize * (H * K + 2 * G * K), "b (H K + 2 G K)", tp),
+        "attention scores": _Kept(scores if has_scores else 0, f"{of_a_score} H s", tp),
+        "attention statistics": _Kept(4 * H if flash else 0, "4 H", tp),
+        "attention output": _Kept(itemsize * H * K, "b H K", tp),
+        "inside the MLP": _Kept(num_mlp * itemsize * mlp, f"{num_mlp} b F", tp),
     }
 
 
-def _over_all_layers(
-    per_token: dict[str, tuple[float, int]], layers: int, tokens: int
-) -> dict[str, Result]:
+def _over_all_layers(per_token: Mapping[str, _Kept], layers: int, tokens: int) -> dict[str, Result]:
     parts = {}
-    for name, (size, ranks) in per_token.items():
-        if size:
-            how = f"{layers} layers * {tokens:,} tokens * {number_text(size)} B"
-            how += f" / {ranks}" if ranks > 1 else ""
-            parts[name] = Result(layers * tokens * size / ranks, "bytes", name, substitution=how)
+    for name, each in per_token.items():
+        if each.size:
+            how = f"{layers} layers * {tokens:,} tokens * {number_text(each.size)} B"
+            how += f" / {each.ranks}" if each.ranks > 1 else ""
+            nbytes = layers * tokens * each.size / each.ranks
+            parts[name] = Result(nbytes, "bytes", name, substitution=how)
     return parts
 
 
