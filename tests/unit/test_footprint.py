@@ -170,7 +170,7 @@ def test_a_footprint_explains_itself():
         ({"model": "llama9"}, "none of gpt2"),
         ({"recipe": "magic"}, "none of zero_paper"),
         ({"zero": 4}, "zero=4: give 0, 1, 2 or 3"),
-        ({"tp": 3}, "tp=3 does not divide 32 heads"),
+        ({"tp": 3}, "tp=3 does not divide 32 heads; give 1, 2, 4, 8, 16 or 32$"),
         ({"recompute": "some"}, "give one of none, selective, full"),
         ({"microbatch": 0}, "0"),
         ({"model": "mixtral-8x7b"}, "experts"),

@@ -141,7 +141,7 @@ def test_a_setup_that_cannot_be_says_why_and_the_next_one_is_shown_again():
     shown = memory_calculator("gpt2-xl")  # 25 heads
     shown._knobs["tp"].value = 2
     assert shown.setup is None
-    assert shown.says == "There is no such setup: tp=2 does not divide 25 heads."
+    assert shown.says == "There is no such setup: tp=2 does not divide 25 heads; give 1, 5 or 25."
     assert (shown._table.value, shown._picture.layout.display) == ("", "none")
     shown.make_the_change()
     shown._knobs["tp"].value = 1

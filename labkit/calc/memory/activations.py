@@ -24,6 +24,7 @@ models", arXiv:2205.05198.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -31,7 +32,13 @@ from labkit.calc.models.config import ModelConfig
 from labkit.calc.models.lengths import sequence_length
 from labkit.calc.models.presets import model
 from labkit.calc.result import Result, total
-from labkit.calc.traffic.checks import check_flag, check_itemsize, check_ranks, shown
+from labkit.calc.traffic.checks import (
+    check_flag,
+    check_itemsize,
+    check_ranks,
+    divisors_text,
+    shown,
+)
 from labkit.calc.units import number_text
 
 RECOMPUTE = ("none", "selective", "full")
@@ -171,15 +178,15 @@ def _check_layers(config: ModelConfig, tp: int, sequence_parallel: bool, recompu
             "activations of models with experts or latent attention depend on the routing and on "
             "what is kept of the compressed keys; this formula is for dense layers"
         )
-    if config.heads % tp:
-        raise ValueError(f"tp={tp} does not divide {config.heads} heads")
-    if config.num_kv_heads % tp:
-        raise ValueError(
-            f"tp={tp} does not divide {config.num_kv_heads} key-value heads: ranks would hold "
-            "copies of them, which this formula does not count; give a divisor"
-        )
-    if config.mlp_features % tp:
-        raise ValueError(f"tp={tp} does not divide {config.mlp_features} features inside the MLP")
+    cut = {
+        "heads": config.heads,
+        "key-value heads, and copies of them are not counted here": config.num_kv_heads,
+        "features inside the MLP": config.mlp_features,
+    }
+    for what, number in cut.items():
+        if number % tp:
+            would_do = divisors_text(math.gcd(*cut.values()))
+            raise ValueError(f"tp={tp} does not divide {number} {what}; give {would_do}")
 
 
 def tokens_of_a_rank(
@@ -189,7 +196,11 @@ def tokens_of_a_rank(
     cp, microbatch = check_ranks(cp, "cp"), check_ranks(microbatch, "microbatch")
     length = sequence_length(config, sequence)
     if length % (cp * cut_by):
-        by = f"cp={cp}" + (f" and tp={cut_by}" if cut_by > 1 else "")
-        verb = "do not cut" if cut_by > 1 else "does not cut"
-        raise ValueError(f"{by} {verb} {length} tokens into equal parts")
+        by = [f"cp={cp}"] * (cp > 1) + [f"tp={cut_by} with sequence_parallel"] * (cut_by > 1)
+        verb = "do not cut" if len(by) > 1 else "does not cut"
+        nearest = max(length // (cp * cut_by), 1) * cp * cut_by
+        raise ValueError(
+            f"{' and '.join(by)} {verb} {length} tokens into equal parts; give sequence={nearest}, "
+            f"or another multiple of {cp * cut_by}"
+        )
     return microbatch * length // cp

@@ -76,8 +76,11 @@ def logits_bytes(
     """
     count, how = _logits(config, microbatch, tp, cp, sequence)
     parts = {
-        name: _part(name, count, how, check_itemsize(size))
-        for name, size in (("logits", itemsize), ("log-softmax", loss_itemsize))
+        name: _part(name, count, how, size)
+        for name, size in (
+            ("logits", check_itemsize(itemsize)),
+            ("log-softmax", check_itemsize(loss_itemsize, "loss_itemsize")),
+        )
     }
     return total("logits and loss", parts, formula="s b V (itemsize + loss_itemsize) / t")
 
@@ -97,7 +100,7 @@ def loss_gradient_bytes(
     are kept, and 4 + 4 come for a moment.
     """
     count, how = _logits(config, microbatch, tp, cp, sequence)
-    size = check_itemsize(loss_itemsize)
+    size = check_itemsize(loss_itemsize, "loss_itemsize")
     names = ("gradient of the log-softmax", "gradient of the logits")
     return total(
         "gradients of the loss",

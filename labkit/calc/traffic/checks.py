@@ -9,7 +9,7 @@ from numbers import Real
 
 _MOST_RANKS = 1_000_000
 _LARGEST = 1e30  # of any amount: beyond, a product soon is no number any more
-_OF_RANKS = ("world_size", "n", "dp", "tp", "cp", "ranks_per_host")
+_OF_RANKS = ("world_size", "n", "dp", "tp", "cp")
 Pair = tuple[float, float]
 """(fast, slow): of links within a host, and between hosts."""
 
@@ -24,13 +24,9 @@ def check_ranks(world_size: float, name: str = "world_size") -> int:
     """`world_size` as an int. Raises unless it is a count of ranks."""
     check_number(world_size, name)
     if not is_whole(world_size) or not 1 <= world_size <= _MOST_RANKS:
-        if name not in _OF_RANKS:
-            raise ValueError(
-                f"{name}={shown(world_size)}: give a whole number from 1 to {_MOST_RANKS:,}"
-            )
+        how = "a group of ranks has" if name in _OF_RANKS else "give"
         raise ValueError(
-            f"{shown(world_size)} ranks cannot talk; a group has a whole number from 1 to "
-            f"{_MOST_RANKS:,}"
+            f"{name}={shown(world_size)}: {how} a whole number from 1 to {_MOST_RANKS:,}"
         )
     return int(world_size)
 
@@ -102,15 +98,21 @@ def check_links(alpha: Pair, beta: Pair) -> None:
         check_link(latency_s, byte_s)
 
 
-def check_itemsize(itemsize: float) -> int:
+def check_itemsize(itemsize: float, name: str = "itemsize") -> int:
     """`itemsize` as an int. Raises unless it is a number of bytes per element."""
-    check_number(itemsize, "itemsize")
+    check_number(itemsize, name)
     if not is_whole(itemsize) or itemsize < 1:
         raise ValueError(
-            f"itemsize={shown(itemsize)} bytes per element: they come whole, from 1; float32 has "
+            f"{name}={shown(itemsize)} bytes per element: they come whole, from 1; float32 has "
             "4, bfloat16 has 2"
         )
     return int(itemsize)
+
+
+def divisors_text(number: int) -> str:
+    """What cuts it into equal parts, as in "1, 2 or 4": the end of a refusal."""
+    *others, last = [str(each) for each in range(1, number + 1) if number % each == 0]
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def shown(value: object) -> str:

@@ -41,7 +41,9 @@ def step_traffic_bytes(
     check_not_negative(num, "num_params")
     n = check_ranks(world_size)
     itemsize = check_itemsize(itemsize)
-    of_gradient = itemsize if gradient_itemsize is None else check_itemsize(gradient_itemsize)
+    of_gradient = itemsize
+    if gradient_itemsize is not None:
+        of_gradient = check_itemsize(gradient_itemsize, "gradient_itemsize")
     parts = {}
     for name, times in strategies[strategy].items():
         size = itemsize if "gather" in name else of_gradient
