@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -140,6 +141,12 @@ def test_gradients_may_travel_in_more_bytes_than_parameters():
     assert sent["reduce-scatter"] == 7 / 8 * 8e6 * 4
     assert sent["all-gather"] == 7 / 8 * 8e6 * 2
     assert calc.step_traffic_bytes("ddp", 8e6, 1) == 0
+
+
+def test_microbatches_may_be_any_whole_number():
+    for microbatches in (np.int64(2), 2.0):
+        sent = calc.step_traffic_bytes("zero3", 8e6, 8, microbatches=microbatches)
+        assert sent.explain() == calc.step_traffic_bytes("zero3", 8e6, 8, microbatches=2).explain()
 
 
 def test_youngs_interval_loses_least_and_dalys_is_near_it():

@@ -34,7 +34,8 @@ def step_traffic_bytes(
     of a gradient where gradient_itemsize says nothing else.
     float(step_traffic_bytes("zero3", N, n)) / (itemsize * N) == 3 (n-1)/n
     """
-    strategies = _rounds(check_ranks(microbatches, "microbatches"))
+    microbatches = check_ranks(microbatches, "microbatches")
+    strategies = _rounds(microbatches)
     if not isinstance(strategy, str) or strategy not in strategies:
         raise ValueError(f"strategy={shown(strategy)}: give one of {', '.join(strategies)}")
     num = number_of(num_params, "num_params", "parameters")
