@@ -188,6 +188,30 @@ def test_a_stage_that_is_none_and_a_flag_that_is_none_are_refused():
         footprint(dataclasses.replace(LLAMA, flash="yes"))
 
 
+@pytest.mark.parametrize("count", ["dp", "tp", "pp", "microbatch", "sequence"])
+def test_counts_are_whole_and_may_come_as_floats(count):
+    setup = dataclasses.replace(LLAMA, **{count: 2.0})
+    assert setup == dataclasses.replace(LLAMA, **{count: 2})
+    assert type(getattr(setup, count)) is int and type(setup.num_gpus) is int
+    for wrong in (2.5, 0):
+        with pytest.raises(ValueError, match=f"{count}={wrong}: .* whole number from 1"):
+            dataclasses.replace(LLAMA, **{count: wrong})
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        footprint,
+        footprints,
+        lambda setup: smallest_change(setup, 80e9),
+        lambda setup: changes_that_fit(setup, 80e9),
+    ],
+)
+def test_the_name_of_a_model_is_no_setup(call):
+    with pytest.raises(TypeError, match=r"setup='llama2-7b': give a TrainingSetup\(model=...\)"):
+        call("llama2-7b")
+
+
 # --- what to change ------------------------------------------------------------------------------
 
 

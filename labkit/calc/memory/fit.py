@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from labkit.calc.memory.activations import RECOMPUTE
-from labkit.calc.memory.footprint import TrainingSetup, footprint
+from labkit.calc.memory.footprint import TrainingSetup, check_setup, footprint
 from labkit.calc.result import Result, number_of
 from labkit.calc.traffic.checks import check_above_zero
 
@@ -65,8 +65,9 @@ class Change:
 def smallest_change(setup: TrainingSetup, capacity: float | Result) -> Change | None:
     """The cheapest single change with which the fullest GPU has room. None: no single one.
 
-    ValueError where it fits already: there is nothing to change.
+    ValueError where it fits already: there is nothing to change; TypeError for what is no setup.
     """
+    check_setup(setup)
     room = _capacity(capacity)
     if footprint(setup) <= room:
         raise ValueError(f"it fits: {footprint(setup)} of {_text(room)}; nothing has to change")
@@ -78,8 +79,9 @@ def changes_that_fit(setup: TrainingSetup, capacity: float | Result) -> list[Cha
 
     Each is taken that saves anything, until it fits, more ranks also with a higher level of ZeRO;
     then those are taken back, the costliest first, without which it fits as well. `setup` and
-    `footprint` of each: with those before it.
+    `footprint` of each: with those before it. TypeError for what is no setup.
     """
+    check_setup(setup)
     room, current = _capacity(capacity), setup
     while footprint(current) > room:
         smaller = _smaller(current)

@@ -31,7 +31,7 @@ from labkit.calc.models.parameters import num_parameters
 from labkit.calc.models.presets import model
 from labkit.calc.pipeline.bubble import in_flight_microbatches
 from labkit.calc.result import Result, total
-from labkit.calc.traffic.checks import check_rank, check_ranks
+from labkit.calc.traffic.checks import check_rank, check_ranks, shown
 from labkit.calc.traffic.segments import segment_numels
 from labkit.calc.units import number_text
 
@@ -40,7 +40,8 @@ from labkit.calc.units import number_text
 class TrainingSetup:
     """A dense model, how it is trained, and over how many GPUs it is cut which way.
 
-    ValueError for stages that have no layer; for the rest when it is calculated.
+    ValueError for counts that are not whole, and for stages that have no layer; for the rest when
+    it is calculated.
     """
 
     model: ModelConfig | str
@@ -58,8 +59,9 @@ class TrainingSetup:
     sequence_parallel: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("dp", "tp", "pp"):
-            check_ranks(getattr(self, name), name)
+        for name in ("dp", "tp", "pp", "microbatch", "sequence"):
+            if (count := getattr(self, name)) is not None or name != "sequence":
+                object.__setattr__(self, name, check_ranks(count, name))
         if self.pp > self.config.layers:
             raise ValueError(
                 f"pp={self.pp} stages for {self.config.layers} layers: some would have none; give "
@@ -88,8 +90,9 @@ def footprint(setup: TrainingSetup, stage: int | None = None) -> Result:
 
     footprint(TrainingSetup(model="llama2-7b", recompute="full"))["moments"]    53.9 GB
     ValueError for what its parts have no formula for, such as experts, for uneven cuts, and for
-    more tokens than learned positions.
+    more tokens than learned positions; TypeError for what is no TrainingSetup.
     """
+    check_setup(setup)
     if stage is None:
         return max(footprints(setup))
     stage = check_rank(stage, setup.pp, "stage")
@@ -110,8 +113,15 @@ def footprint(setup: TrainingSetup, stage: int | None = None) -> Result:
 
 
 def footprints(setup: TrainingSetup) -> list[Result]:
-    """One for each stage of the pipeline."""
+    """One for each stage of the pipeline; errors as of `footprint`."""
+    check_setup(setup)
     return [footprint(setup, stage) for stage in range(setup.pp)]
+
+
+def check_setup(setup: object) -> None:
+    """Raises TypeError unless it is a TrainingSetup: a model's name alone says too little."""
+    if not isinstance(setup, TrainingSetup):
+        raise TypeError(f"setup={shown(setup)}: give a TrainingSetup(model=...)")
 
 
 def _states(setup: TrainingSetup) -> dict[str, Result]:
