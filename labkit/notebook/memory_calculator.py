@@ -118,7 +118,7 @@ def memory_calculator(
         start = TrainingSetup(model=start)
     if not isinstance(start, TrainingSetup):
         raise TypeError(f"start={start!r:.60}: give a calc.TrainingSetup, or a model's name")
-    if device not in DEVICES:
+    if not isinstance(device, str) or device not in DEVICES:
         raise ValueError(f"no device of {device!r}; there are: {', '.join(DEVICES)}")
     calc.footprint(start)
     return MemoryCalculator(start, device)

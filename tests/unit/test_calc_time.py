@@ -1,6 +1,7 @@
 """FLOPs, time, pipelines and checkpoints by formula, each against another way to count."""
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -35,6 +36,24 @@ def test_forward_alone_is_a_third_and_full_recomputation_a_third_more():
 def test_forward_alone_has_nothing_to_recompute():
     with pytest.raises(ValueError, match="recompute='full' with training=False: without a back"):
         calc.flops_per_token(LLAMA, training=False, recompute="full")
+
+
+@pytest.mark.parametrize("flag", ["attention", "causal", "training"])
+def test_a_flag_is_true_or_false(flag):
+    with pytest.raises(TypeError, match=f"{flag}='no': give True or False"):
+        calc.flops_per_token(LLAMA, **{flag: "no"})
+
+
+@pytest.mark.parametrize("recompute", [[], {}, None, "some"])
+def test_another_recomputation_is_refused_by_name(recompute):
+    said = re.escape(f"recompute={recompute!r}: give 'none' or 'full'")
+    for call in (
+        lambda: calc.flops_per_token(LLAMA, recompute=recompute),
+        lambda: calc.training_flops(1e9, 1e9, recompute),
+        lambda: calc.training_days(1e9, 1e9, 8, 1e12, recompute=recompute),
+    ):
+        with pytest.raises(ValueError, match=said):
+            call()
 
 
 @pytest.mark.parametrize("recompute", [{}, {"recompute": "none"}, {"recompute": "full"}])

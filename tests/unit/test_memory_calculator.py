@@ -189,6 +189,7 @@ def test_without_a_browser_it_is_a_text():
     [
         (7, "80 GB", TypeError, "give a calc.TrainingSetup, or a model's name"),
         ("llama9", "80 GB", ValueError, "none of gpt2"),
+        ("gpt2", [80], ValueError, r"no device of \[80\]; there are: 24 GB"),
         ("gpt2", "80", ValueError, "there are: 24 GB, 40 GB, 80 GB, 141 GB"),
         ("mixtral-8x7b", "80 GB", ValueError, "experts"),
     ],

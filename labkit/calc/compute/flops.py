@@ -24,7 +24,7 @@ from labkit.calc.models.lengths import sequence_length
 from labkit.calc.models.parameters import active_parameters
 from labkit.calc.models.presets import model
 from labkit.calc.result import Result, number_of, total
-from labkit.calc.traffic.checks import check_above_zero, shown
+from labkit.calc.traffic.checks import check_above_zero, check_flag, shown
 from labkit.calc.units import number_text
 
 COUNTED = ("all", "non_embedding", "matmul")
@@ -50,12 +50,14 @@ def flops_per_token(
     that are looked at; None: the model's context. parameters: "all", "non_embedding" or "matmul".
     recompute: "full" adds the second forward pass as a part of its own, "recomputed": these are
     hardware FLOPs and no model FLOPs. ValueError for recomputation without a backward pass, for
-    more tokens than learned positions, and for a choice that is none.
+    more tokens than learned positions, and for a choice that is none; TypeError for a flag that is
+    neither True nor False.
     """
     config = model(config)
+    for name, flag in (("attention", attention), ("causal", causal), ("training", training)):
+        check_flag(flag, name)
     length = sequence_length(config, sequence)
-    if recompute not in _PASSES:
-        raise ValueError(f"recompute={shown(recompute)}: give 'none' or 'full'")
+    _check_recompute(recompute)
     if recompute != "none" and not training:
         raise ValueError(
             f"recompute={shown(recompute)} with training=False: without a backward pass nothing is "
@@ -83,8 +85,7 @@ def training_flops(num_params: float | Result, tokens: float, recompute: str = "
     training_flops(174.6e9, 300e9)    3.143e+23 FLOP, GPT-3's
     TypeError and ValueError for what is no number of parameters or tokens, above 0.
     """
-    if recompute not in _PASSES:
-        raise ValueError(f"recompute={shown(recompute)}: give 'none' or 'full'")
+    _check_recompute(recompute)
     num = number_of(num_params, "num_params", "parameters")
     check_above_zero(num, "num_params", "a model has parameters")
     check_above_zero(tokens, "tokens", "training takes tokens")
@@ -98,6 +99,11 @@ def training_flops(num_params: float | Result, tokens: float, recompute: str = "
         convention="without the scores of attention",
         source="Brown et al., arXiv:2005.14165, appendix D",
     )
+
+
+def _check_recompute(recompute: object) -> None:
+    if not isinstance(recompute, str) or recompute not in _PASSES:
+        raise ValueError(f"recompute={shown(recompute)}: give 'none' or 'full'")
 
 
 def _by_part(
