@@ -141,6 +141,42 @@ def test_activations_have_the_size_that_the_recipe_computes_in(recipe, itemsize)
     assert parts(setup)["activations"] == L * T * itemsize * D
 
 
+def own(**sizes):
+    recipe = {"parameter_bytes": 2, "gradient_bytes": 2, "moment_bytes": (4, 4)} | sizes
+    return dataclasses.replace(LLAMA, recipe=calc.Recipe(name="own", **recipe), recompute="full")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "itemsize", "said"),
+    [
+        ({}, 2, "; 2 B activations without dropout"),
+        ({"parameter_bytes": 1}, 2, "2 B activations, the least here, though it computes with 1 B"),
+        ({"parameter_bytes": 4, "cast_bytes": 1}, 2, "though it computes with 1 B,"),
+        ({"parameter_bytes": 0}, 2, "though it computes with 0 B,"),
+        ({"activation_bytes": 1}, 1, "1 B activations, as the recipe says, without dropout"),
+        ({"parameter_bytes": 0.5, "activation_bytes": 2}, 2, "2 B activations, as the recipe says"),
+    ],
+)
+def test_activations_have_2_bytes_or_more_unless_the_recipe_says_so(sizes, itemsize, said):
+    setup = own(**sizes)
+    assert parts(setup)["activations"] == L * T * itemsize * D
+    assert said in footprint(setup).convention
+
+
+@pytest.mark.parametrize(
+    ("sizes", "said"),
+    [
+        ({"parameter_bytes": 0.5}, "recipe 'own' has parameter_bytes=0.5, and numbers of an activ"),
+        ({"parameter_bytes": 2.5}, "parameter_bytes=2.5, .*give the recipe an activation_bytes"),
+        ({"cast_bytes": 1.5}, "recipe 'own' has cast_bytes=1.5"),
+        ({"activation_bytes": 1.5}, "^activation_bytes=1.5"),
+    ],
+)
+def test_a_fraction_of_a_byte_is_no_number_of_an_activation(sizes, said):
+    with pytest.raises(ValueError, match=said):
+        footprint(own(**sizes))
+
+
 def test_autocast_keeps_a_copy_in_16_bits():
     assert parts(dataclasses.replace(LLAMA, recipe="amp"))["casts"] == 2 * N
     assert "casts" not in parts(LLAMA)

@@ -80,9 +80,8 @@ class TrainingSetup:
 
     @property
     def itemsize(self) -> int:
-        """Bytes of an activation: of what the recipe computes in."""
-        recipe = recipe_of(self.recipe)
-        return int(recipe.cast_bytes or recipe.parameter_bytes)
+        """Bytes of a number in an activation, by the recipe. ValueError for a fraction of one."""
+        return recipe_of(self.recipe).activation_itemsize
 
 
 def footprint(setup: TrainingSetup, stage: int | None = None) -> Result:
@@ -105,7 +104,7 @@ def footprint(setup: TrainingSetup, stage: int | None = None) -> Result:
         f"one GPU of {setup.num_gpus:,}, stage {stage} of {setup.pp}",
         parts,
         formula="states N/(t p) + activations of L/p layers * in flight + what passes through",
-        convention=f"N/(t p) parameters on every GPU; 1F1B; {setup.itemsize} B activations without "
+        convention=f"N/(t p) parameters on every GPU; 1F1B; {_activations_text(setup)} without "
         "dropout; torch's cross_entropy on float32 logits; parts that peak at different moments "
         "are added; without CUDA's own memory, communication buffers and fragmentation",
         source="arXiv:1910.02054, arXiv:2205.05198, arXiv:2104.04473",
@@ -116,6 +115,17 @@ def footprints(setup: TrainingSetup) -> list[Result]:
     """One for each stage of the pipeline; errors as of `footprint`."""
     check_setup(setup)
     return [footprint(setup, stage) for stage in range(setup.pp)]
+
+
+def _activations_text(setup: TrainingSetup) -> str:
+    """Of how many bytes, and why, where that is not what the recipe computes with."""
+    recipe = recipe_of(setup.recipe)
+    text, computed = f"{setup.itemsize} B activations", recipe.cast_bytes or recipe.parameter_bytes
+    if recipe.activation_bytes is not None:
+        return f"{text}, as the recipe says,"
+    if setup.itemsize == computed:
+        return text
+    return f"{text}, the least here, though it computes with {number_text(computed)} B,"
 
 
 def check_setup(setup: object) -> None:

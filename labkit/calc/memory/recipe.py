@@ -23,7 +23,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from types import MappingProxyType
 
-from labkit.calc.traffic.checks import check_not_negative
+from labkit.calc.traffic.checks import check_itemsize, check_not_negative, is_whole
+
+_LEAST_ACTIVATION_BYTES = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +41,9 @@ class Recipe:
     """Of each of the optimizer's own values: two for Adam, one for momentum."""
     cast_bytes: float = 0
     """Of copies that live within a step only, such as those that autocast keeps until backward."""
+    activation_bytes: int | None = None
+    """Of a number in an activation; None: of what it computes with, casts or parameters, but 2 or
+    more: matrices in 8 bits halve no activation by themselves."""
 
     def __post_init__(self) -> None:
         for each in fields(self):
@@ -48,6 +53,9 @@ class Recipe:
                     raise TypeError(f"moment_bytes={value!r}: give a tuple, such as (4, 4)")
                 for moment in value:
                     check_not_negative(moment, "moment_bytes")
+            elif each.name == "activation_bytes":
+                if value is not None:
+                    check_itemsize(value, each.name)
             elif each.name != "name":
                 check_not_negative(value, each.name)
 
@@ -55,6 +63,20 @@ class Recipe:
     def optimizer_bytes(self) -> float:
         """Master copy and moments: K in the ZeRO paper, 12 for mixed precision and Adam."""
         return self.master_bytes + sum(self.moment_bytes)
+
+    @property
+    def activation_itemsize(self) -> int:
+        """Bytes of a number in an activation. ValueError where that would be a fraction of one."""
+        if self.activation_bytes is not None:
+            return int(self.activation_bytes)
+        name = "cast_bytes" if self.cast_bytes else "parameter_bytes"
+        size = getattr(self, name)
+        if not is_whole(size):
+            raise ValueError(
+                f"recipe {self.name!r} has {name}={size!r}, and numbers of an activation have "
+                "whole bytes: give the recipe an activation_bytes, such as 2"
+            )
+        return max(int(size), _LEAST_ACTIVATION_BYTES)
 
     @property
     def bytes_per_parameter(self) -> float:
