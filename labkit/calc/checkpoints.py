@@ -18,6 +18,11 @@ from labkit.calc.result import Result, number_of
 from labkit.calc.traffic.checks import check_above_zero, check_not_negative, shown
 
 METHODS = ("young", "daly")
+# The interval sqrt(2 W M) loses sqrt(2 W / M) of all time: from W = M/2 on, all of it.
+_OUT_OF_RANGE = (
+    "; out of Young's range, which is W much below M: from W = M/2 on this loses all time by its "
+    "own formula, and Daly's is good up to W = 2 M"
+)
 
 
 def mean_time_between_interruptions(interruptions: float, hours: float) -> Result:
@@ -42,7 +47,8 @@ def checkpoint_interval(
 ) -> Result:
     """Seconds of work between the end of one checkpoint and the next.
 
-    write_s: for which training stands still. mtbf_s: of the whole job, seconds.
+    write_s: for which training stands still. mtbf_s: of the whole job, seconds. Where Young's
+    interval would lose all time, the convention says so.
     round(checkpoint_interval(60, 3.09 * 3600).to("min"), 1) == 19.3
     """
     write_s, mtbf = number_of(write_s, "write_s", "seconds"), number_of(mtbf_s, "mtbf_s", "seconds")
@@ -64,7 +70,8 @@ def checkpoint_interval(
         "time between checkpoints",
         formula,
         f"W = {write_s:g} s, M = {mtbf:g} s",
-        convention="interruptions are independent; a restart costs the same whenever it comes",
+        convention="interruptions are independent; a restart costs the same whenever it comes"
+        + (_OUT_OF_RANGE if method == "young" and write_s >= mtbf / 2 else ""),
         source=source,
     )
 

@@ -184,6 +184,21 @@ def test_youngs_interval_loses_least_and_dalys_is_near_it():
     assert calc.checkpoint_interval(10, 4, "daly") == 4, "where writing takes twice the MTBF"
 
 
+@pytest.mark.parametrize(
+    ("write", "mtbf", "is_outside"), [(10_000, 100, True), (50, 100, True), (49, 100, False)]
+)
+def test_an_interval_that_would_lose_all_time_says_that_it_is_out_of_range(write, mtbf, is_outside):
+    said = {how: calc.checkpoint_interval(write, mtbf, how).convention for how in ("young", "daly")}
+    assert ("out of Young's range, which is W much below M" in said["young"]) == is_outside
+    assert "Young's range" not in said["daly"]
+    young = calc.checkpoint_interval(write, mtbf)
+    if write > mtbf / 2:
+        with pytest.raises(ValueError, match="times all time would be lost"):
+            calc.lost_share(young, write, mtbf)
+    else:
+        assert calc.lost_share(young, write, mtbf) <= 1
+
+
 def test_a_restart_is_paid_at_every_interruption():
     with_restart = calc.lost_share(600, 60, 36_000, restart_s=360)
     assert with_restart - calc.lost_share(600, 60, 36_000) == pytest.approx(0.01)
