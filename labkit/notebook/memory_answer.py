@@ -42,11 +42,18 @@ def rows(setup: TrainingSetup) -> list[list[str]]:
 
 
 def changes(setup: TrainingSetup, capacity: float) -> list[Change]:
-    """The smallest single change with which it fits, or else several; [] if it fits, or never."""
+    """The smallest single change with which it fits, or else several; [] if it fits, or never.
+
+    Several are taken, too, where they need no more GPUs and the single one does.
+    """
     if calc.footprint(setup) <= capacity:
         return []
     single = calc.smallest_change(setup, capacity)
-    return [single] if single is not None else calc.changes_that_fit(setup, capacity)
+    if single is not None and single.setup.num_gpus == setup.num_gpus:
+        return [single]
+    several = calc.changes_that_fit(setup, capacity)
+    is_on_these = bool(several) and several[-1].setup.num_gpus == setup.num_gpus
+    return [single] if single is not None and not is_on_these else several
 
 
 def advice(setup: TrainingSetup, capacity: float) -> str:
@@ -64,7 +71,10 @@ def advice(setup: TrainingSetup, capacity: float) -> str:
     if len(to_make) == 1:
         return f"{over} Smallest change: {to_make[0]}; {after}. It costs {to_make[0].costs}."
     listed = "; ".join(map(str, to_make))
-    return f"{over} No single change is enough. Together: {listed}; {after}."
+    where = ""
+    if to_make[-1].setup.num_gpus == setup.num_gpus:
+        where = " on this GPU" if setup.num_gpus == 1 else " on these GPUs"
+    return f"{over} No single change is enough{where}. Together: {listed}; {after}."
 
 
 def text(setup: TrainingSetup, capacity: float) -> str:
