@@ -60,7 +60,7 @@ def test_a_slow_tier_decides():
         (lambda: calc.pairwise_all_to_all_sent_bytes([1, 2.5], 4, 0), "rows=2.5"),
         (lambda: calc.pairwise_all_to_all_messages([1, 2], -4, 0), "row_bytes=-4"),
         (lambda: calc.pairwise_all_to_all_tier_bytes([1, 2], 4, 0, 3), "ranks_per_host=3"),
-        (lambda: calc.pairwise_all_to_all_seconds([], 4, 0, 0), "0 ranks"),
+        (lambda: calc.pairwise_all_to_all_seconds([], 4, 0, 0), "world_size=0: a group of ranks"),
         (lambda: calc.pairwise_all_to_all_seconds(ROWS, 4, -1, 0), "alpha"),
         (lambda: calc.pairwise_all_to_all_seconds(ROWS, 4, 0, -1), "beta"),
         (lambda: calc.pairwise_all_to_all_seconds(ROWS, 4, 0, 25e9), "1 / 360e9"),

@@ -1,7 +1,7 @@
 """choose_algorithm and crossover_bytes: who is fastest where, by the alpha-beta model."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from labkit import calc
@@ -52,7 +52,6 @@ def test_halving_doubling_is_never_beaten_by_a_ring_over_a_power_of_two(power, n
     assert seconds["halving_doubling"] <= seconds["ring"] * (1 + 1e-12)
 
 
-@settings(deadline=None)  # 15 ms of computing, and a machine that is busy with other tests
 @given(st.integers(2, 300), links)
 def test_at_the_crossover_both_take_the_same_time_and_beside_it_they_do_not(n, link):
     for first, second in [("tree", "ring"), ("double_tree", "ring"), ("ring", "halving_doubling")]:
@@ -87,5 +86,5 @@ def test_unknown_names_and_links_are_refused():
         calc.crossover_bytes("ring", "gossip", 8, **LINK)
     with pytest.raises(ValueError, match="1 / 360e9"):
         calc.choose_algorithm(8, 1e6, alpha=1e-6, beta=360e9)
-    with pytest.raises(ValueError, match="0 ranks"):
+    with pytest.raises(ValueError, match="n=0: a group of ranks"):
         calc.choose_algorithm(0, 1e6, **LINK)

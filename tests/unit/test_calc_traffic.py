@@ -117,8 +117,8 @@ def test_busbw_is_the_links_speed_whatever_the_number_of_ranks():
 @pytest.mark.parametrize(
     ("call", "says"),
     [
-        (lambda: calc.ring_all_reduce_bytes(8, 0), "0 ranks"),
-        (lambda: calc.ring_all_reduce_bytes(8, 2.5), "2.5 ranks"),
+        (lambda: calc.ring_all_reduce_bytes(8, 0), "world_size=0: a group of ranks"),
+        (lambda: calc.ring_all_reduce_bytes(8, 2.5), "world_size=2.5: a group"),
         (lambda: calc.ring_all_reduce_bytes(-1, 2), "nbytes=-1"),
         (lambda: calc.ring_all_reduce_bytes(math.nan, 2), "nbytes=nan"),
         (lambda: calc.ring_all_reduce_sent_bytes(-8, 4, 2, 0), "numel=-8"),

@@ -295,7 +295,7 @@ def test_a_rank_is_inner_in_one_tree_of_two_at_most(n):
         (lambda: calc.tree_all_reduce_seconds(8, 2, 1, 360e9), "1 / 360e9"),
         (lambda: calc.double_tree_all_reduce_seconds(-8, 2, 1, 0), "nbytes"),
         (lambda: calc.ring_broadcast_seconds(8, 2, 1, 0, block_bytes=0), "block_bytes=0"),
-        (lambda: calc.halving_doubling_all_reduce_seconds(8, 0, 1, 0), "0 ranks"),
+        (lambda: calc.halving_doubling_all_reduce_seconds(8, 0, 1, 0), "n=0: a group of ranks"),
         (lambda: calc.tree_all_reduce_steps(2, 0), "blocks=0"),
     ],
 )

@@ -50,7 +50,7 @@ def head_input_bytes(
         2 * itemsize * config.hidden * tokens / whole,
         "bytes",
         "inputs of the last norm and of the head",
-        "2 b D s / t with sequence parallelism",
+        "2 b D T, over t ranks with sequence parallelism; b bytes of a number, D features, T tokens",
         f"2 * {tokens:,} tokens * {config.hidden:,} * {itemsize} B"
         + (f" / {whole}" if whole > 1 else ""),
         source=_SOURCE,
@@ -82,7 +82,11 @@ def logits_bytes(
             ("log-softmax", check_itemsize(loss_itemsize, "loss_itemsize")),
         )
     }
-    return total("logits and loss", parts, formula="s b V (itemsize + loss_itemsize) / t")
+    return total(
+        "logits and loss",
+        parts,
+        formula="T V (itemsize + loss_itemsize) / t; T tokens, V words, t ranks",
+    )
 
 
 def loss_gradient_bytes(
@@ -105,7 +109,7 @@ def loss_gradient_bytes(
     return total(
         "gradients of the loss",
         {name: _part(name, count, how, size) for name in names},
-        formula="2 s b V loss_itemsize / t",
+        formula="2 T V loss_itemsize / t; T tokens, V words, t ranks",
         convention=f"torch's cross_entropy on {size} B logits; a fused loss, or one that goes "
         "through the tokens piece by piece, has less",
     )
