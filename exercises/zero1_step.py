@@ -11,7 +11,7 @@ Contract
     parameters  (numel,), all parameters of the model side by side, the same on every rank. They are
                 updated in this tensor
     gradients   (numel,), those of this rank's share of the batch; shares are equal, so the gradient
-                of the batch is the mean over the ranks
+                of the batch is the mean over the ranks. They may be overwritten
     optimizer   `optimizer.step(weights, gradients)` makes one step of Adam: it updates `weights`,
                 (k,), in place. In the first step it makes its states, two numbers for each of
                 the k, and keeps them: the same k numbers have to come in each step

@@ -98,7 +98,7 @@ def _attempt(
         error = raised
     broken = group.gate.broken[0] if group.gate.broken else None
     record = Record(
-        output=_copy(output) if _is_plain_tensor(output) else None,
+        output=_copy(output) if is_plain_tensor(output) else None,
         output_type=type(output).__name__,
         arguments=[each.detach() for each in arguments if isinstance(each, torch.Tensor)],
         shares_memory=any(
@@ -112,7 +112,7 @@ def _attempt(
             _share_memory(part, earlier) for part in _parts(output) for earlier in outputs
         ),
         outputs=[_copy(part) for part in _parts(output)]
-        if all(_is_plain_tensor(part) for part in _parts(output))
+        if all(is_plain_tensor(part) for part in _parts(output))
         else [],
     )
     outputs += _parts(output)
@@ -129,7 +129,8 @@ def _copy(tensor: Any) -> torch.Tensor:
     return torch.Tensor.clone(tensor.detach().as_subclass(torch.Tensor))
 
 
-def _is_plain_tensor(value: object) -> bool:
+def is_plain_tensor(value: object) -> bool:
+    """Whether its values can be told: no sparse one, none on another device."""
     return (
         isinstance(value, torch.Tensor)
         and value.layout is torch.strided
@@ -142,6 +143,6 @@ def _share_memory(one: object, other: object) -> bool:
         return False
     if one is other:
         return True
-    if not _is_plain_tensor(one) or not _is_plain_tensor(other) or not one.numel():
+    if not is_plain_tensor(one) or not is_plain_tensor(other) or not one.numel():
         return False
     return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()

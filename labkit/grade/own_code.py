@@ -45,6 +45,14 @@ def site_in_stack(text: str) -> Site | None:
     return Site(own[-1]["file"] or own[-1]["cell"], int(own[-1]["line"]), own[-1]["function"])
 
 
+def innermost_line(text: str) -> str:
+    """The source line that raised, where it is the learner's; empty where it is not."""
+    frames = [(file, block) for file, block in _blocks(text) if file]
+    if not frames or not _is_own(frames[-1][0]):
+        return ""
+    return "".join(frames[-1][1].splitlines()[1:2]).strip()
+
+
 def _is_own(file: str) -> bool:
     return bool(file) and not file.startswith(_MACHINERY)
 

@@ -115,6 +115,13 @@ def test_the_seed_in_the_verdict_repeats_its_inputs(checked):
             2,
             "a group has no 'rnak'",
         ),
+        (
+            "import torch\n"
+            "def ring_all_reduce(x, group):\n    return torch.empty(1, device='meta').cpu()\n",
+            "raises NotImplementedError",
+            3,
+            "meta",
+        ),
     ],
 )
 def test_code_that_fails_is_crashed_with_its_line(checked, source, diagnosis, line, words):

@@ -115,7 +115,17 @@ def gradients_in_forward(block, x):
     return Early.apply(x, torch.empty(0, requires_grad=True))
 
 
+def its_sum(block, x):
+    return parameters_by_backward(block, x).sum()
+
+
+def sparse(block, x):
+    return parameters_by_backward(block, x).to_sparse()
+
+
 WRONG = {
+    its_sum: "returns another output than the block",
+    sparse: "returns something that is no tensor",
     torchs_own: "calls the answer itself",
     labkits_own: "calls the answer itself",
     nothing: "returns nothing",

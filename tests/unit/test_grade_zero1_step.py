@@ -47,7 +47,24 @@ def without_padding_in_the_states(parameters, gradients, optimizer, group):
     parameters.copy_(group.all_gather(segment)[:numel])
 
 
-@pytest.mark.parametrize("program", [in_two_halves, without_padding_in_the_states])
+def round_robin_with_gradients_in_place(parameters, gradients, optimizer, group):
+    """Rank r has the numbers r, r + n, ...; and the gradients' memory is used again."""
+    n, numel = group.size, parameters.numel()
+    k = -(-numel // n)
+
+    def laid(x):
+        return torch.cat([x, x.new_zeros(n * k - numel)]).view(k, n).t().flatten()
+
+    gradients /= n
+    segment = laid(parameters).view(n, k)[group.rank].clone()
+    optimizer.step(segment, group.reduce_scatter(laid(gradients)))
+    parameters[:] = group.all_gather(segment).view(n, k).t().flatten()[:numel]
+
+
+@pytest.mark.parametrize(
+    "program",
+    [in_two_halves, without_padding_in_the_states, round_robin_with_gradients_in_place],
+)
 def test_right_answers_of_another_kind_pass(program):
     verdict = check(NAME, program, workspace=WORKSPACE)
     assert verdict, verdict

@@ -142,6 +142,28 @@ def keeps_the_flat_tensors(buckets, loss_fn, microbatches, group):
     return [segments[i] for i in range(len(buckets))]
 
 
+def reduces_after_each_backward(buckets, loss_fn, microbatches, group):
+    """What waits, waits in numpy arrays, where nobody sees its bytes."""
+    waiting, segments, hooks = {}, {}, []
+
+    def on_gradient(parameter):
+        waiting[parameter] = parameter.grad.numpy().copy()
+        parameter.grad = None
+
+    for bucket in buckets:
+        hooks += [each.register_post_accumulate_grad_hook(on_gradient) for each in bucket]
+    for microbatch in microbatches:
+        (loss_fn(microbatch) / len(microbatches)).backward()
+        for i, bucket in enumerate(buckets):
+            flat = torch.cat([torch.from_numpy(waiting.pop(each)).flatten() for each in bucket])
+            flat = torch.cat([flat, flat.new_zeros(-len(flat) % group.size)])
+            segments[i] = segments.get(i, 0) + group.reduce_scatter(flat, op="mean")
+            del flat
+    for hook in hooks:
+        hook.remove()
+    return [segments[i] for i in range(len(buckets))]
+
+
 def returns_whole_buckets(buckets, loss_fn, microbatches, group):
     for microbatch in microbatches:
         (loss_fn(microbatch) / len(microbatches)).backward()
@@ -155,6 +177,10 @@ def returns_nothing(buckets, loss_fn, microbatches, group):
     returns_whole_buckets(buckets, loss_fn, microbatches, group)
 
 
+def returns_sparse_tensors(buckets, loss_fn, microbatches, group):
+    return [torch.zeros(3).to_sparse() for _ in buckets]
+
+
 def gathers(buckets, loss_fn, microbatches, group):
     group.all_gather(torch.zeros(1))
 
@@ -165,6 +191,8 @@ WRONG = {
     keeps_the_flat_tensors: "keeps more than two buckets",
     returns_whole_buckets: "returns whole buckets",
     returns_nothing: "returns something else than one segment for each bucket",
+    returns_sparse_tensors: "returns something else than one segment for each bucket",
+    reduces_after_each_backward: "reduces only when backward is through",
     gathers: "calls another operation than the two",
 }
 

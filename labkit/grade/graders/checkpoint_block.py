@@ -12,7 +12,7 @@ from labkit.grade.evidence import Attempt, Case, CaseEvidence
 from labkit.grade.graders.checkpoint_budget import more_bytes, other_passes
 from labkit.grade.graders.checkpoint_inputs import given_in, random_cases
 from labkit.grade.graders.checkpoint_values import crash_by_name, wrong_graph, wrong_values
-from labkit.grade.graders.checkpoint_watch import seen_in, watched
+from labkit.grade.graders.checkpoint_watch import Told, seen_in, watched
 from labkit.grade.on_ranks import OnRanks
 from labkit.grade.outcome import Finding
 
@@ -37,7 +37,7 @@ class CheckpointBlock(OnRanks):
     def judge(self, evidence: CaseEvidence) -> Finding | None:
         """The first thing wrong: values, passes, bytes."""
         given, record = given_in(evidence.case), evidence.completed[0]
-        if not record.outputs:
+        if record.output_type != Told.__name__:
             return diagnosis.result_form(evidence, given.x.shape, given.x.dtype)
         seen = seen_in(record.outputs, given)
         finding = (

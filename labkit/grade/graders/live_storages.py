@@ -57,6 +57,12 @@ class LiveStorages(TorchDispatchMode):
         gc.collect()
         return self._count()
 
+    def storages(self) -> list[torch.UntypedStorage]:
+        """Those on the CPU that are counted now, and are not empty."""
+        alive = (ref() for ref in list(self._live.values()))
+        there = [storage for storage in alive if storage is not None and storage.nbytes()]
+        return [storage for storage in there if storage.device.type == "cpu"]
+
     def _count(self) -> int:
         alive = (ref() for ref in list(self._live.values()))
         return sum(storage.nbytes() for storage in alive if storage is not None)

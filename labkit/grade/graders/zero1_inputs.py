@@ -86,13 +86,17 @@ def given_in(case: Case) -> Given:
 def several_steps(
     function: Callable[..., Any], arguments: tuple[Any, ...], group: WatchedGroup
 ) -> list[Tensor]:
-    """Run on a rank: bytes of the states at the end, then the parameters after each step."""
+    """Run on a rank: bytes of the states at the end, and whether the parameters have moved; then
+    the parameters after each step."""
     parameters, gradients = arguments
     weights, adam, after = parameters.clone(), Adam(), []
+    # The caller's own: layers compute with views of the flat tensor, and do not ask it for others.
+    views = weights.view(-1)
     for gradient in gradients:
         function(weights, gradient.clone(), adam, group)
-        after.append(weights.clone())
-    return [torch.tensor([adam.state_bytes]), *after]
+        after.append(views.clone())
+    has_moved = weights.data_ptr() != views.data_ptr()
+    return [torch.tensor([adam.state_bytes, has_moved]), *after]
 
 
 def random_cases(world_size: int, rng: random.Random) -> list[Case]:

@@ -45,7 +45,9 @@ class Zero1Step(OnRanks):
         if evidence.case.altered is not None:
             return _not_from_collectives(evidence, given, left)
         return (
-            _wrong_parameters(evidence, given, left)
+            _other_memory(evidence)
+            or _wrong_parameters(evidence, given, left)
+            or _fewer_states(evidence, given)
             or _more_states(evidence, given)
             or _more_traffic(evidence, given)
         )
@@ -69,6 +71,22 @@ class Zero1Step(OnRanks):
 
 def _is_uneven(evidence: CaseEvidence) -> bool:
     return bool(given_in(evidence.case).parameters.numel() % evidence.world_size)
+
+
+def _other_memory(evidence: CaseEvidence) -> Finding | None:
+    for rank, record in enumerate(evidence.completed):
+        if record.outputs[0][1]:
+            return Finding(
+                Outcome.WRONG,
+                "gives the parameters other memory",
+                "the tensor has its numbers in another place now, and what was a view of it is a "
+                "view of the old ones: a model's layers compute with such views, and their weights "
+                "stay as they were. Copy into the tensor, with copy_ for example; an assignment to "
+                ".data exchanges what lies behind it",
+                first_seen=f"{evidence.label}: rank {rank}",
+                hint=3,
+            )
+    return None
 
 
 def _wrong_parameters(
@@ -115,11 +133,27 @@ def _not_from_collectives(
     return None
 
 
+def _fewer_states(evidence: CaseEvidence, given: Given) -> Finding | None:
+    state_bytes = [int(record.outputs[0][0]) for record in evidence.completed]
+    needed_bytes = 2 * given.parameters.nbytes
+    if sum(state_bytes) >= needed_bytes:
+        return None
+    return Finding(
+        Outcome.WRONG,
+        "does not step with the optimizer that it is given",
+        f"the parameters are right, and the ranks' optimizers have {sum(state_bytes):,} bytes of "
+        f"states together, where Adam has {needed_bytes:,}: whatever made the step, keeps states "
+        "where nobody shards, saves or counts them. Pass each number to optimizer.step on one rank",
+        first_seen=evidence.label,
+        hint=1,
+    )
+
+
 def _more_states(evidence: CaseEvidence, given: Given) -> Finding | None:
     numel, n = given.parameters.numel(), evidence.world_size
     most_bytes = 2 * shard_numel(numel, n) * given.parameters.element_size()
     for rank, record in enumerate(evidence.completed):
-        state_bytes = int(record.outputs[0])
+        state_bytes = int(record.outputs[0][0])
         if state_bytes > most_bytes:
             is_all = state_bytes >= 2 * given.parameters.nbytes
             return Finding(

@@ -12,6 +12,17 @@ _ITEMSIZE = 8
 # Of a bucket: activations of all layers, of a single example, and what an addition makes.
 _ROOM = 0.5
 
+_ADDS_UP = (
+    "adds up microbatches before it reduces",
+    "Gradients of several microbatches were added up on each rank, as ZeRO-1 does, and for "
+    "that all of them must be there: each microbatch is reduced on its own",
+)
+_AT_THE_END = (
+    "reduces only when backward is through",
+    "The first collective begins after the last gradient is there, so all of them are in "
+    "memory: reduce a bucket in the hook of the gradient that completes it",
+)
+
 
 def more_memory(evidence: CaseEvidence, given: Given, seen: Sequence[Seen]) -> Finding | None:
     """More at the peak than segments and two buckets."""
@@ -46,17 +57,9 @@ def _why(
             "together, as torch.autograd.grad returns them, all of them are in memory",
         )
     if given.num_microbatches > 1 and operations[0].posted_s > came[per_pass].start_s:
-        return (
-            "adds up microbatches before it reduces",
-            "Gradients of several microbatches were added up on each rank, as ZeRO-1 does, and for "
-            "that all of them must be there: each microbatch is reduced on its own",
-        )
+        return _ADDS_UP
     if operations[0].posted_s > came[per_pass - 1].start_s:
-        return (
-            "reduces only when backward is through",
-            "The first collective begins after the last gradient is there, so all of them are in "
-            "memory: reduce a bucket in the hook of the gradient that completes it",
-        )
+        return _AT_THE_END
     if seen.most_gradient_bytes > 2 * bucket_bytes:
         return (
             "keeps gradients that are reduced already",
@@ -74,6 +77,35 @@ def _why(
         "A bucket is there twice while it moves into the tensor in which it travels, and then not "
         "at all: nothing but its segment stays, neither in a list nor in a name that lives on",
     )
+
+
+def reduced_late(evidence: CaseEvidence, given: Given) -> Finding | None:
+    """Gradients that have not travelled when they should have, wherever they were meanwhile."""
+    if evidence.world_size == 1:
+        return None
+    per_pass, times = len(given.parameters), given.num_microbatches
+    # In the memory of two buckets one may wait for the next microbatch, and no more.
+    waiting = (times - 1) * max(given.bucket_numels)
+    needed_bytes = (times * sum(given.bucket_numels) - waiting) * _ITEMSIZE
+    for rank, operations in enumerate(evidence.operations):
+        reduced_bytes = sum(each.payload_bytes for each in operations)
+        came = arrivals(evidence, rank)
+        if reduced_bytes < needed_bytes:
+            name, why = _ADDS_UP
+        elif len(came) >= per_pass and operations[0].posted_s > came[per_pass - 1].start_s:
+            name, why = _AT_THE_END
+        else:
+            continue
+        return Finding(
+            Outcome.OVER_BUDGET,
+            name,
+            f"the values are right, and rank {rank} hands {reduced_bytes:,} bytes to collectives, "
+            f"where {times} times all gradients are "
+            f"{times * sum(given.bucket_numels) * _ITEMSIZE:,}. {why}",
+            first_seen=evidence.label,
+            hint=1,
+        )
+    return None
 
 
 def more_traffic(evidence: CaseEvidence, given: Given) -> Finding | None:

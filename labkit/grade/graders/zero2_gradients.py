@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from labkit.grade import diagnosis
 from labkit.grade.evidence import Attempt, Case, CaseEvidence
 from labkit.grade.graders.gradient_hooks import hooks_left
-from labkit.grade.graders.zero2_budget import more_memory, more_traffic
+from labkit.grade.graders.zero2_budget import more_memory, more_traffic, reduced_late
 from labkit.grade.graders.zero2_inputs import given_in, random_cases
 from labkit.grade.graders.zero2_values import (
+    changed_arguments,
     gradients_left,
     not_from_collectives,
     wrong_form,
@@ -51,10 +52,12 @@ class Zero2Gradients(OnRanks):
             return not_from_collectives(evidence, given, seen)
         return (
             found
+            or changed_arguments(evidence, seen)
             or wrong_segments(evidence, given, seen)
             or gradients_left(evidence, seen)
             or hooks_left(evidence, [each.num_hooks_left for each in seen])
             or more_memory(evidence, given, seen)
+            or reduced_late(evidence, given)
             or more_traffic(evidence, given)
         )
 

@@ -96,6 +96,34 @@ def gradients_left(evidence: CaseEvidence, seen: Sequence[Seen]) -> Finding | No
     return None
 
 
+def changed_arguments(evidence: CaseEvidence, seen: Sequence[Seen]) -> Finding | None:
+    """Parameters or microbatches that the caller gets back as others."""
+    num_given = len(evidence.case.arguments[0][2])
+    for rank, each in enumerate(seen):
+        if each.num_changed:
+            name, why = (
+                "changes the parameters",
+                f"{each.num_changed} parameters have other values than before: the segments are "
+                "what the optimizer's step is made with, which comes afterwards",
+            )
+        elif each.num_frozen:
+            name, why = (
+                "leaves the parameters frozen",
+                f"{each.num_frozen} parameters have requires_grad=False afterwards, so that the "
+                "next step has no gradients of them",
+            )
+        elif each.num_microbatches_left != num_given:
+            name, why = (
+                "empties the caller's list of microbatches",
+                f"{num_given} microbatches were in it before, and {each.num_microbatches_left} "
+                "afterwards: the list is the caller's. Go through it with a loop",
+            )
+        else:
+            continue
+        return Finding(Outcome.WRONG, name, why, f"{evidence.label}: rank {rank}", hint=3)
+    return None
+
+
 def _all_close(seen: Sequence[Seen], expected: Sequence[Sequence[Tensor]]) -> bool:
     return all(
         _is_close(segment, value)

@@ -12,6 +12,7 @@ from labkit.grade.evidence import CaseEvidence
 from labkit.grade.graders.gradient_modules import module_of, num_hooks
 from labkit.grade.graders.live_storages import LiveStorages
 from labkit.grade.graders.zero2_inputs import budget_bytes, mean_loss
+from labkit.grade.harness import is_plain_tensor
 from labkit.grade.watched_group import WatchedGroup
 
 ARRIVED = "\x02arrived"
@@ -30,6 +31,11 @@ class Seen:
     """Of the memory in which the segments lie that were returned."""
     num_gradients_left: int
     num_hooks_left: int
+    num_changed: int
+    """Parameters with other values than before."""
+    num_frozen: int
+    num_microbatches_left: int
+    """In the list that was passed."""
     segments: list[Tensor]
     """What was returned; empty where that is no list of tensors."""
 
@@ -52,12 +58,13 @@ def watched(
     ours = [p.register_post_accumulate_grad_hook(on_arrival) for p in its]
     buckets = [[module.get_parameter(name) for name in bucket] for bucket in names]
     inputs = [x for microbatch in microbatches for x in microbatch]
+    passed = list(microbatches)
     numels = [sum(parameter.numel() for parameter in bucket) for bucket in buckets]
     with LiveStorages([*its, *inputs], group.gate, budget_bytes(numels, group.size)) as live:
         returned = function(
-            buckets, lambda microbatch: mean_loss(module, microbatch), list(microbatches), group
+            buckets, lambda microbatch: mean_loss(module, microbatch), passed, group
         )
-    is_list = isinstance(returned, list | tuple) and all(isinstance(x, Tensor) for x in returned)
+    is_list = isinstance(returned, list | tuple) and all(map(is_plain_tensor, returned))
     segments = list(returned) if is_list else []
     storages = {x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in segments}
     numbers = (
@@ -66,6 +73,9 @@ def watched(
         sum(storages.values()),
         sum(p.grad is not None for p in its),
         num_hooks(module) - len(ours),
+        sum(not torch.equal(module.get_parameter(name), x) for name, x in parameters.items()),
+        sum(not p.requires_grad for p in its),
+        len(passed),
     )
     return [torch.tensor(numbers), *segments]
 
@@ -74,9 +84,22 @@ def seen_on(evidence: CaseEvidence) -> list[Seen]:
     """By rank, what `watched` has told, in the driver."""
     seen = []
     for record in evidence.completed:
-        peak, gradients, storages, num_gradients, num_left = record.outputs[0].tolist()
-        segments = record.outputs[1:]
-        seen.append(Seen(peak, gradients, storages, num_gradients, num_left, segments))
+        numbers: list[int] = record.outputs[0].tolist()
+        peak, gradients, storages, *left = numbers
+        num_gradients, num_hooks, num_changed, num_frozen, num_microbatches = left
+        seen.append(
+            Seen(
+                peak,
+                gradients,
+                storages,
+                num_gradients,
+                num_hooks,
+                num_changed,
+                num_frozen,
+                num_microbatches,
+                record.outputs[1:],
+            )
+        )
     return seen
 
 

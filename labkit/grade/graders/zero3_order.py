@@ -11,6 +11,8 @@ from labkit.grade.outcome import Finding, Outcome
 
 _MOST = 2
 _ITEMSIZE = 8
+KEPT = "keeps the weights from forward to backward"
+_AGAIN = "That is ZeRO-2's memory: release after forward, and gather again"
 
 
 def other_order(evidence: CaseEvidence, given: Given, seen: Sequence[Seen]) -> Finding | None:
@@ -82,14 +84,15 @@ def _kept(
             f"{use.num_weights} in memory: one in advance is enough to hide its gather behind the "
             "unit in use, and all of them are what was to be avoided",
         )
-    if use.num_weights > _MOST and num_gathers < 2 * num_units - 1:
+    num_weights = max(use.num_weights, use.num_found)
+    if num_weights > _MOST and num_gathers < 2 * num_units - 1:
         return (
-            "keeps the weights from forward to backward",
-            f"The weights of {use.num_weights} units are in memory, and there are {num_gathers} "
-            f"all-gathers for {num_units} units: each is gathered once, and kept until backward. "
-            "That is ZeRO-2's memory: release after forward, and gather again",
+            KEPT,
+            f"The weights of {num_weights} units are in memory, and there are {num_gathers} "
+            f"all-gathers for {num_units} units, where two for each are meant: what is gathered "
+            f"once is kept until backward. {_AGAIN}",
         )
-    if use.num_weights > _MOST or _is_more_than_weights(evidence, given, use):
+    if num_weights > _MOST or _is_more_than_weights(evidence, given, use):
         return (
             "never releases what it has gathered",
             f"{use.live_bytes:,} bytes are in memory, and the weights of the largest unit have "
@@ -127,6 +130,33 @@ def _not_reduced(operations: Sequence[Operation], given: Given, use: Use) -> int
     )
     behind = [weights.nbytes for weights in reversed(given.weights[use.unit + 1 :])]
     return sum(sum(behind[: number + 1]) > reduced for number in range(len(behind)))
+
+
+def too_few_gathered(evidence: CaseEvidence, given: Given) -> Finding | None:
+    """Weights that were not gathered again for backward, wherever they were meanwhile."""
+    n = evidence.world_size
+    if n == 1:
+        return None
+    # Of two units the weights may be in memory, so that those may be there from forward.
+    needed = 2 * sum(given.shard_numels) - sum(sorted(given.shard_numels)[-_MOST:])
+    for rank, operations in enumerate(evidence.operations):
+        gathered_bytes = sum(
+            each.payload_bytes // (n if each.kind == "all_reduce" else 1)
+            for each in operations
+            if each.kind != "reduce_scatter"
+        )
+        if gathered_bytes < needed * _ITEMSIZE:
+            return Finding(
+                Outcome.OVER_BUDGET,
+                KEPT,
+                f"the values are right. Rank {rank} hands {gathered_bytes:,} bytes of shards to "
+                "collectives, and a step that has the weights of two units at a time hands over "
+                f"{needed * _ITEMSIZE:,} at least, for forward and for backward: weights of "
+                f"forward are still there, in whatever form. {_AGAIN}",
+                first_seen=evidence.label,
+                hint=1,
+            )
+    return None
 
 
 def more_traffic(evidence: CaseEvidence, given: Given) -> Finding | None:

@@ -11,7 +11,12 @@ from collections.abc import Sequence
 from labkit.grade import diagnosis
 from labkit.grade.evidence import Attempt, Case, CaseEvidence
 from labkit.grade.graders.zero3_inputs import Given, given_in, random_cases
-from labkit.grade.graders.zero3_order import more_traffic, other_order, too_many_gathered
+from labkit.grade.graders.zero3_order import (
+    more_traffic,
+    other_order,
+    too_few_gathered,
+    too_many_gathered,
+)
 from labkit.grade.graders.zero3_values import all_right, wrong_form, wrong_values
 from labkit.grade.graders.zero3_watch import REFUSALS, Seen, seen_on, watched
 from labkit.grade.on_ranks import OnRanks
@@ -47,6 +52,7 @@ class Zero3Unit(OnRanks):
             or wrong_form(evidence, given, seen)
             or wrong_values(evidence, given, seen)
             or too_many_gathered(evidence, given, seen)
+            or too_few_gathered(evidence, given)
             or more_traffic(evidence, given)
         )
 

@@ -67,6 +67,14 @@ def wrong_values(evidence: CaseEvidence, given: Given, seen: Sequence[Seen]) -> 
                 "after, and gathers begin from the shard",
                 f"{evidence.label}: rank {rank}",
             )
+        if each.lost_shards:
+            return _wrong(
+                "gives a unit another shard",
+                "unit.shard is another tensor than before the call: the optimizer has states for "
+                "the one that was there, and will update that, while gathers take the other. "
+                "Release what was gathered, and leave shards as they are",
+                f"{evidence.label}: rank {rank}",
+            )
         for unit, gradient in enumerate(each.gradients):
             if is_close(gradient, expected[rank][unit]):
                 continue

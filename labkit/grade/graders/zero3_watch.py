@@ -1,5 +1,7 @@
 """Units that write down their use: in which order, and whose weights are in memory meanwhile."""
 
+import ctypes
+import struct
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,6 +13,7 @@ from torch import Tensor
 from labkit.grade.evidence import CaseEvidence
 from labkit.grade.graders.live_storages import LiveStorages
 from labkit.grade.graders.zero3_inputs import loss_gradient, unit_backward, unit_forward
+from labkit.grade.harness import is_plain_tensor
 from labkit.grade.watched_group import WatchedGroup
 
 FORWARD, BACKWARD = 0, 1
@@ -24,6 +27,9 @@ BEFORE_FORWARD = "goes backward before forward"
 REFUSALS = (OTHER_WEIGHTS, OTHER_INPUT, OTHER_OUTPUT, BEFORE_FORWARD)
 """With these an error of a unit begins."""
 
+_MARK = 8  # numbers: more than two tensors have in common by chance
+_NUM_NOTED = 7  # of each use, on its way to the driver
+
 Storages = list[weakref.ref[torch.UntypedStorage]]
 
 
@@ -35,6 +41,8 @@ class Use:
     unit: int
     num_weights: int
     """Weights of units in memory: these, and of earlier uses what has not been released."""
+    num_found: int
+    """Units whose weights lie somewhere in memory, as copies or as what was gathered."""
     num_gradients: int
     """Whole gradients that earlier uses have returned, and that are still there."""
     is_own_input: bool
@@ -51,6 +59,8 @@ class Seen:
 
     uses: list[Use]
     have_shards_changed: bool
+    lost_shards: bool
+    """Whether a unit has another tensor for its shard than before."""
     gradients: list[Tensor]
     """What was returned; empty where that is no list of tensors."""
 
@@ -112,6 +122,8 @@ class Diary:
     def __init__(self, group: WatchedGroup, live: LiveStorages) -> None:
         self._group, self._live = group, live
         self._weights: Storages = []
+        self._ends: dict[int, list[bytes]] = {}
+        """By unit: how its weights begin, and how they end."""
         self.gradients: Storages = []
         self.uses: list[tuple[int, ...]] = []
 
@@ -123,8 +135,18 @@ class Diary:
             others = {storage._cdata for storage in _alive(self._weights)} - {mine._cdata}
             num_gradients = len({storage._cdata for storage in _alive(self.gradients)})
             self._weights.append(weakref.ref(mine))
-            row = (kind, unit, len(others) + 1, num_gradients, is_own, live_bytes)
+            self._ends[unit] = [_bytes_of(weights[:_MARK]), _bytes_of(weights[-_MARK:])]
+            num_found = self._num_found()
+            row = (kind, unit, len(others) + 1, num_found, num_gradients, is_own, live_bytes)
             self.uses.append(row)
+
+    def _num_found(self) -> int:
+        """Units that have been used, and of which both ends lie in one storage: no shard has."""
+        found = set()
+        for storage in self._live.storages():
+            content = ctypes.string_at(storage.data_ptr(), storage.nbytes())
+            found |= {i for i, ends in self._ends.items() if all(end in content for end in ends)}
+        return len(found)
 
 
 def watched(
@@ -140,9 +162,10 @@ def watched(
     with live:
         returned = function(units, x, lambda y: loss_gradient(y, target), group)
     has_changed = not all(torch.equal(a, b) for a, b in zip(own, shards, strict=True))
-    is_list = isinstance(returned, list | tuple) and all(isinstance(g, Tensor) for g in returned)
-    uses = torch.tensor(diary.uses, dtype=torch.int64).view(-1, 6)
-    return [uses, torch.tensor([has_changed]), *(returned if is_list else ())]
+    has_lost = any(unit.shard is not shard for unit, shard in zip(units, own, strict=True))
+    is_list = isinstance(returned, list | tuple) and all(map(is_plain_tensor, returned))
+    uses = torch.tensor(diary.uses, dtype=torch.int64).view(-1, _NUM_NOTED)
+    return [uses, torch.tensor([has_changed, has_lost]), *(returned if is_list else ())]
 
 
 def seen_on(evidence: CaseEvidence) -> list[Seen]:
@@ -152,18 +175,23 @@ def seen_on(evidence: CaseEvidence) -> list[Seen]:
         began_s = [each.start_s for each in regions if each.name == USE]
         rows: Sequence[Sequence[int]] = record.outputs[0].tolist()
         uses = [
-            Use(kind, unit, num_weights, num_gradients, bool(is_own), live_bytes, when)
-            for (kind, unit, num_weights, num_gradients, is_own, live_bytes), when in zip(
+            Use(kind, unit, weights, found, gradients, bool(is_own), live_bytes, when)
+            for (kind, unit, weights, found, gradients, is_own, live_bytes), when in zip(
                 rows, began_s, strict=True
             )
         ]
-        seen.append(Seen(uses, bool(record.outputs[1]), record.outputs[2:]))
+        has_changed, has_lost = record.outputs[1].tolist()
+        seen.append(Seen(uses, has_changed, has_lost, record.outputs[2:]))
     return seen
 
 
 def _fingerprint(x: Tensor) -> int:
     """Of its values; it takes no memory that would be counted."""
     return hash(tuple(x.detach().flatten().tolist()))
+
+
+def _bytes_of(numbers: Tensor) -> bytes:
+    return struct.pack(f"{numbers.numel()}d", *numbers.tolist())
 
 
 def _alive(storages: Storages) -> list[torch.UntypedStorage]:
