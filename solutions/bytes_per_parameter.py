@@ -28,6 +28,7 @@ Write two functions.
                                  3 everything. Each byte is in one of the three
 
 Contract
+    recipe   stays as it is: both functions are asked about the same one
     returns  numbers of bytes
     never    labkit.calc. It is a few lines
 """

@@ -46,6 +46,8 @@ class Answers(Generic[Known]):
     shown_by_a_pass: str
     answers_are_in: Sequence[str] = ()
     """Packages of labkit whose functions must not be called: they are what is asked."""
+    arguments_stay: bool = False
+    """Whether the functions must leave their arguments as they are."""
 
     def questions(self, rng: random.Random) -> list[Question[Known]]:
         """Fresh ones. Everything random comes from `rng`."""
@@ -66,7 +68,7 @@ class Answers(Generic[Known]):
             for question in self.questions(random.Random(seed))
             if question.function not in code.unwritten
         ]
-        answers = ask(code, asked, timeout_s, self.answers_are_in)
+        answers = ask(code, asked, timeout_s, self.answers_are_in, self.arguments_stay)
         finding = answers if isinstance(answers, Finding) else self.judge(asked, answers)
         if finding is None and code.unwritten:
             finding = Finding(
@@ -82,14 +84,16 @@ def ask(
     questions: Sequence[Question[Any]],
     timeout_s: float,
     answers_are_in: Sequence[str] = (),
+    arguments_stay: bool = False,
 ) -> list[Any] | Finding:
     """The answers, in order; or why there is not one to each question.
 
-    answers_are_in: packages of labkit that the code must not call.
+    answers_are_in: packages of labkit that the code must not call. arguments_stay: it must not
+    change what it is given.
     """
     calls = tuple((question.function, question.arguments) for question in questions)
     with new_exchange() as exchange:
-        job = Questions(code.code, calls, exchange.folder, tuple(answers_are_in))
+        job = Questions(code.code, calls, exchange.folder, tuple(answers_are_in), arguments_stay)
         failure = None
         try:
             launch(answer, 1, [(job,)], timeout=timeout_s, device="cpu", echo=False)
@@ -125,8 +129,7 @@ def _value(told: Answer, call: str) -> Any:
             Outcome.WRONG,
             "returns something that is no plain data",
             f"the function returns a {told.type} that is not made of dicts, lists, tuples, "
-            "strings and finite numbers alone; float(x) makes a plain number of one of numpy's or "
-            "torch's",
+            "strings and finite numbers alone; float(x) makes a plain number of a tensor of one",
             first_seen=call,
             hint=3,
         )

@@ -1,5 +1,6 @@
 """A run in which a rank raised an exception or died, as a finding."""
 
+import re
 from typing import Any
 
 from labkit.comm.operation import P2P_KINDS
@@ -9,6 +10,8 @@ from labkit.grade.outcome import Finding, Outcome
 from labkit.launch import sources
 from labkit.launch.diagnosis.waiting import blocked_in
 from labkit.launch.errors import RankError
+
+_NO_WORDS = re.compile(r"^Its last words:(?=\s*\Z|\nIts stack:)", re.M)
 
 
 def explain_crash(failure: RankError, label: str, who: str = "") -> Finding:
@@ -60,7 +63,9 @@ def _message(failure: RankError) -> str:
 
 def _without_marks(text: str) -> str:
     """`text` without the lines that the harness printed between cases."""
-    return "\n".join(line for line in text.splitlines() if MARK not in line)
+    left = "\n".join(line for line in text.splitlines() if MARK not in line)
+    # As launch/diagnosis/failure.py says it of a process that had no words.
+    return _NO_WORDS.sub("It printed nothing before that.", left)
 
 
 def _last_operation(failure: RankError) -> str:

@@ -37,9 +37,27 @@ def test_plain_data_comes_back_as_it_was(asked):
     ]
 
 
+def test_numbers_of_numpy_are_numbers(asked):
+    returned = "{np.int64(x): [np.float32(0.5), np.float64(x)]}"
+    source = f"import numpy as np\ndef f(x):\n    return {returned}\n"
+    answers = asked(source, 3)
+    assert answers == [{3: [0.5, 3.0]}] and type(next(iter(answers[0]))) is int
+
+
 @pytest.mark.parametrize(
     "value",
-    ["{0}", "float('nan')", "object()", "print", "[[1], {2: {3}}]", "10**5000", "loop", "Trap()"],
+    [
+        "{0}",
+        "__import__('numpy').float32('nan')",
+        "__import__('numpy').arange(2)",
+        "float('nan')",
+        "object()",
+        "print",
+        "[[1], {2: {3}}]",
+        "10**5000",
+        "loop",
+        "Trap()",
+    ],
 )
 def test_everything_else_is_named_by_its_type_and_never_reaches_the_driver(asked, value):
     finding = asked(
@@ -88,6 +106,21 @@ def test_running_something_is_refused_even_where_the_error_is_caught(asked, atte
     assert isinstance(finding, Finding), "the answer of the code that ran something was taken"
     assert finding.diagnosis == "runs something instead of answering"
     assert (finding.where.file.endswith("mine.py"), finding.where.line) == (True, 3)
+
+
+def test_threads_of_the_usual_kind_may_answer_and_are_watched(tmp_path):
+    file, values = tmp_path / "mine.py", []
+    for called in ("len('abc')", "labkit.calc.ring_all_reduce_bytes(8, 2)"):
+        file.write_text(
+            "import threading\nimport labkit.calc\n"
+            "def f(x):\n    found = []\n"
+            f"    thread = threading.Thread(target=lambda: found.append({called}))\n"
+            "    thread.start()\n    thread.join()\n    return found\n"
+        )
+        code = Submission.read(file, NAME, ("f",), WORKSPACE)
+        values.append(ask(code, [Question("f", (1,), "one", None)], 10.0, ("calc",)))
+    assert values[0] == [[3]]
+    assert values[1].diagnosis == "calls the answer itself", values[1]
 
 
 def test_the_driver_never_executes_the_code(asked, tmp_path):

@@ -143,6 +143,7 @@ def test_a_process_that_ends_is_crashed_and_the_next_check_works(checked, fatal)
     verdict = checked(f"import os\ndef ring_all_reduce(x, group):\n    {fatal}\n")
     assert (verdict.outcome, verdict.diagnosis) == (Outcome.CRASHED, "its process ended")
     assert ("SIGKILL" if "kill" in fatal else "exited with code 0") in repr(verdict)
+    assert "It printed nothing before that." in repr(verdict), verdict
     assert checked(SOLUTION.read_text())
 
 

@@ -57,6 +57,24 @@ def test_each_mistake_is_known_by_its_answers(seed):
     assert only_names.diagnosis == "another term than the largest"
 
 
+def in_gigabytes(setup):
+    """Right, but for the rounding of quotients."""
+    level, names = right(setup)
+    for i in range(4):
+        terms = setup.terms(i).values()
+        if sum(each / 1e9 for each in terms) <= setup.memory_bytes / 1e9:
+            return i, (names if i == level else [*names, "optimizer"])[:i]
+    return None, (names if level is None else [*names, *["optimizer"] * 4][:4])
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_sums_that_are_rounded_are_told_from_other_mistakes(seed):
+    finding = judged(in_gigabytes, seed)
+    assert finding is None or finding.diagnosis == "rounds at the last byte", finding
+    off_by_far = judged(lambda setup: in_gigabytes(setup) if setup.dp > 4 else (3, []), seed)
+    assert off_by_far.diagnosis == "another level"
+
+
 def test_a_7b_model_on_80_gib():
     setup = Setup(7 * 10**9, 2, 2, 12, 64, 30 * 10**9, 4.0, 80)
     assert right(setup) == (1, ["optimizer"])

@@ -37,6 +37,7 @@ class Idea:
     outside_ranks: Ranks = by_sequence
     inside_ranks: Ranks = by_tensor
     score_ranks: Ranks = by_tensor
+    statistic_ranks: Ranks = by_tensor
     input_ranks: Ranks = by_sequence
     heads: Callable[[Layer], int] = lambda layer: layer.a
     scores_per_row: Callable[[Layer], int] = lambda layer: layer.s
@@ -51,7 +52,7 @@ class Idea:
         kept += tokens * layer.h * self.inside / self.inside_ranks(layer)
         rows = tokens * self.heads(layer)
         if layer.flash and (self.flash_after_selective or layer.recompute == "none"):
-            kept += rows * self.statistic / self.score_ranks(layer)
+            kept += rows * self.statistic / self.statistic_ranks(layer)
         elif not layer.flash and layer.recompute == "none":
             kept += rows * self.scores_per_row(layer) * self.per_score / self.score_ranks(layer)
         return kept

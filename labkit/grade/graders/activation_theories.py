@@ -70,6 +70,12 @@ THEORIES: tuple[Theory[Layer], ...] = (
         1,
     ),
     _idea(
+        "divides the layer's input by t without sequence parallelism",
+        "with full recomputation the layer's input is all that is kept, and it is whole on every "
+        "rank of tensor parallelism: only sequence parallelism cuts it",
+        Idea(input_ranks=by_tensor),
+    ),
+    _idea(
         "gets nothing from sequence parallelism",
         f"with it, {_TOGETHER} are cut along the sequence, and each of the t ranks keeps its part",
         Idea(outside_ranks=by_none, input_ranks=by_none),
@@ -85,12 +91,12 @@ THEORIES: tuple[Theory[Layer], ...] = (
         "does not divide by t",
         "each rank has a part of the heads and of the MLP's features, and keeps activations of "
         "that part",
-        Idea(inside_ranks=by_none, score_ranks=by_none),
+        Idea(inside_ranks=by_none, score_ranks=by_none, statistic_ranks=by_none),
     ),
     _idea(
         "does not divide the scores by t",
         "each rank has a / t of the heads, and the scores of those",
-        Idea(score_ranks=by_none),
+        Idea(score_ranks=by_none, statistic_ranks=by_none),
     ),
     _idea(
         "divides by t twice with sequence parallelism",
@@ -148,6 +154,13 @@ THEORIES: tuple[Theory[Layer], ...] = (
         ),
     ),
     _idea(
+        "keeps the output as well with full recomputation",
+        "a layer's output is the next one's input, and is counted there: each keeps its own input, "
+        "2 s b h bytes",
+        Idea(layer_input=4),
+        3,
+    ),
+    _idea(
         "keeps nothing with full recomputation",
         "the forward has to be repeated from something: the layer's input, 2 s b h bytes",
         Idea(layer_input=0),
@@ -157,6 +170,19 @@ THEORIES: tuple[Theory[Layer], ...] = (
         "backward computes the scores again, block by block, and needs the logarithm of each row's "
         "sum to normalise them: 4 bytes per token and head",
         Idea(statistic=0),
+    ),
+    _idea(
+        "counts flash attention's statistics as two bytes",
+        "the logarithms of the rows' sums are float32, whatever the activations are in: 4 bytes "
+        "per token and head",
+        Idea(statistic=2),
+        3,
+    ),
+    _idea(
+        "does not divide flash attention's statistics by t",
+        "there is one for each token and head, and each rank has a / t of the heads",
+        Idea(statistic_ranks=by_none),
+        3,
     ),
     _idea(
         "drops flash attention's statistics with selective recomputation",

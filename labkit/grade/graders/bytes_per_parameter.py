@@ -15,6 +15,7 @@ class BytesPerParameter(ByTheory[Kept]):
 
     functions: Sequence[str] = FUNCTIONS
     answers_are_in: Sequence[str] = ("calc", "grade/graders")
+    arguments_stay = True
     rights = {"bytes_per_parameter": total, "sharded_from": levels}
     theories = {"bytes_per_parameter": TOTALS, "sharded_from": LEVELS}
     shown_by_a_pass = (

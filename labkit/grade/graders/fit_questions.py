@@ -76,6 +76,12 @@ def right(setup: Setup) -> tuple[int | None, list[str]]:
     return None, largest
 
 
+def is_close_call(setup: Setup) -> bool:
+    """Whether some level needs just the memory that there is, or a byte more or less."""
+    needed = [sum(setup.terms(level).values()) for level in LEVELS]
+    return any(abs(each - setup.memory_bytes) <= 1 for each in needed)
+
+
 def draw(rng: random.Random) -> list[Question[Setup]]:
     """GPUs that exist, and GPUs with just the memory that some level needs, or a byte less."""
     setups: list[Setup] = []

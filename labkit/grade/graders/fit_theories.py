@@ -115,6 +115,13 @@ THEORIES: tuple[Theory[Setup], ...] = (
     _idea(*_ROUNDS, _rounded(lambda num, dp: num // dp), 3),
     _idea(*_ROUNDS, _rounded(lambda num, dp: num / dp), 3),
     _idea(
+        "gives one rank all that is left over",
+        "num_params // dp + num_params % dp is the shard of a rank that takes the whole remainder: "
+        "shards differ by one parameter at most, and the largest is -(-num_params // dp)",
+        _rounded(lambda num, dp: num // dp + num % dp),
+        3,
+    ),
+    _idea(
         "shards everything from level 1 on",
         "level 1 shards what the optimizer keeps, level 2 gradients as well, level 3 parameters",
         _with_levels(gradients=1, parameters=1),

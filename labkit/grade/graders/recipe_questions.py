@@ -54,11 +54,13 @@ def itemsize(dtype: str | None) -> int:
 
 def draw(rng: random.Random) -> list[Question[Kept]]:
     """The recipes that people mean when they say 12, 16, 18 or 20; then others."""
-    kept = [*_famous(rng), *(_any(rng) for _ in range(12))]
+    kept = [*_famous(rng), *(_any(rng) for _ in range(11))]
+    # Both functions get the same dict, as they would from whoever has a recipe.
+    dicts = [each.as_dict for each in kept]
     return [
-        Question(function, (each.as_dict,), each.name, each)
+        Question(function, (given,), each.name, each)
         for function in FUNCTIONS
-        for each in kept
+        for each, given in zip(kept, dicts, strict=True)
     ]
 
 
@@ -73,6 +75,7 @@ def _famous(rng: random.Random) -> list[Kept]:
         Kept("16 bits throughout", half, half, None, (half, half)),
         Kept("momentum", half, half, _FULL, (_FULL,)),
         Kept("plain SGD", _FULL, _FULL, None, ()),
+        Kept("plain SGD in 16 bits, with a master copy", half, half, _FULL, ()),
         Kept("8-bit moments", half, half, None, (rng.choice(_BYTES),) * 2),
     ]
 

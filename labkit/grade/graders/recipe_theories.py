@@ -33,11 +33,23 @@ def _with_gradients(dtype: Callable[[Kept], str]) -> Callable[[Kept], float]:
     return lambda kept: total(kept) - itemsize(kept.gradients) + itemsize(dtype(kept))
 
 
+def _other_gradients_first(kept: Kept) -> Levels:
+    """Gradients of another dtype than the parameters' are sharded with the optimizer's states."""
+    if kept.gradients == kept.parameters:
+        return levels(kept)
+    return {**levels(kept), 1: levels(kept)[1] + levels(kept)[2], 2: 0}
+
+
 _NO_MASTER: tuple[str, str] = (
     "forgets the master copy",
     "with 16-bit parameters an update below half the distance between two neighbouring numbers is "
     "lost, so the optimizer keeps a copy of its own, in float32, and works on that: 4 bytes more. "
     "This is the 12 that people quote where others say 16",
+)
+_NO_MOMENTS: tuple[str, str] = (
+    "forgets the master copy where there are no moments",
+    "master and moments are two things: plain SGD keeps no moments, and with 16-bit parameters it "
+    "needs a float32 copy to add small updates to as much as Adam does",
 )
 _CASTS: tuple[str, str] = (
     "counts copies that a step makes and frees",
@@ -53,6 +65,10 @@ TOTALS: tuple[Theory[Kept], ...] = (
         3,
     ),
     Theory(*_NO_MASTER, lambda kept: total(kept) - kept.recipe.master_bytes),
+    Theory(
+        *_NO_MOMENTS,
+        lambda kept: total(kept) - (0 if kept.moments else kept.recipe.master_bytes),
+    ),
     Theory(
         "adds a master copy that is not there",
         "an optimizer that updates the parameters themselves needs no second copy of them: master "
@@ -151,6 +167,16 @@ LEVELS: tuple[Theory[Kept], ...] = (
         lambda kept: {1: levels(kept)[2], 2: levels(kept)[1], 3: levels(kept)[3]},
     ),
     Theory(*_NO_MASTER, lambda kept: {**levels(kept), 1: _moments(kept)}),
+    Theory(
+        *_NO_MOMENTS,
+        lambda kept: {**levels(kept), 1: levels(kept)[1] if kept.moments else 0},
+    ),
+    Theory(
+        "takes gradients of their own dtype for the optimizer's",
+        "a gradient in float32 beside 16-bit parameters is a gradient all the same: level 1 leaves "
+        "it whole on every rank, and level 2 shards it",
+        _other_gradients_first,
+    ),
     Theory(*_CASTS, lambda kept: {**levels(kept), 3: levels(kept)[3] + kept.recipe.cast_bytes}),
     Theory(
         "gives bits for bytes",

@@ -63,7 +63,8 @@ def random_cases(world_size: int, rng: random.Random) -> list[Case]:
         ),
         _case(n, rng, f"rank {one} overflows in step 1", [(one, 1, 0, _OVERFLOWS)]),
         _case(n, rng, f"rank {one} has -inf in step 2", [(one, 2, -1, -_OVERFLOWS)]),
-        _case(n, rng, f"rank {one} has a nan in step 2", [(one, 2, 0, float("nan"))]),
+        # A scale may fall below 1.
+        _case(n, rng, f"rank {one} has a nan in step 2", [(one, 2, 0, float("nan"))], scale=0.5),
         _large_sum(_case(n, rng, "large gradients, no overflow", num_steps=2)),
         _case(n, rng, "a scale that begins too high", scale=2.0**24, num_steps=15),
     ]
@@ -107,10 +108,15 @@ def _slopes(num_steps: int, numel: int, rng: random.Random) -> Tensor:
 
 
 def _large_sum(case: Case) -> Case:
-    """Each number of the first gradient is finite in float16; their sum and their norm are not."""
+    """Numbers are finite in float16: in step 0 the largest that is, in step 1 many large ones.
+
+    The sum and the norm of the first gradient are not, in step 1.
+    """
     arguments = []
     for _, sizes, scaler in case.arguments:
         slopes = torch.full((2, 4 + sizes[0]), 40.0)
+        slopes[0] = 2.0**-10
+        slopes[0, -1] = torch.finfo(torch.float16).max / scaler["scale"]
         arguments.append((slopes, [4, sizes[0]], {**scaler, "growth_interval": 10}))
     label = case.label.replace(f"growth_interval {_INTERVAL}", "growth_interval 10")
     return replace(case, label=label, arguments=tuple(arguments))

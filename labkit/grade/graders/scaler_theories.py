@@ -1,6 +1,9 @@
 """Wrong loss scalers, each as the rules that it follows."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
+
+from torch import Tensor
 
 from labkit.grade.graders import scaler_variations as vary
 from labkit.grade.graders.scaler_rules import Rules
@@ -19,6 +22,10 @@ def _by_itself(own: list[bool]) -> list[bool]:
     return own
 
 
+def _never(gradients: Sequence[Tensor]) -> bool:
+    return False
+
+
 def _where_all(own: list[bool]) -> list[bool]:
     return [all(own)] * len(own)
 
@@ -28,6 +35,12 @@ _TOGETHER = (
     "one rank overflows and skips, and the others step: from then on the ranks have parameters of "
     "other steps, and scales that differ, and nothing crashes. Whether to skip must be the same on "
     "all ranks: reduce a flag, and decide by the result",
+)
+_REPLACES = (
+    "replaces inf and nan, and makes the step",
+    "what overflowed is unknown, and neither 0 nor the largest number is near it: the step goes "
+    "another way, on one rank perhaps, and a scale that is too high stays. Skip the step, and "
+    "halve the scale",
 )
 _HALF = (
     "divides in float16",
@@ -53,7 +66,7 @@ MISTAKES: tuple[Mistake, ...] = (
         "never looks for an overflow",
         "inf and nan are handed to the optimizer, and from one such step on all its moments and "
         "parameters are nan",
-        Rules(overflows=lambda gradients: False),
+        Rules(overflows=_never),
         1,
     ),
     Mistake(
@@ -99,6 +112,16 @@ MISTAKES: tuple[Mistake, ...] = (
         "nothing, and the scale stays too low. Ask each number, or add up in float32",
         Rules(overflows=vary.sum_overflows),
     ),
+    Mistake(
+        "takes the largest number for an overflow",
+        "65504 is a number of float16, the largest; what is beyond it is inf, and isfinite() tells "
+        "the two apart",
+        Rules(overflows=vary.largest_overflows),
+        3,
+    ),
+    Mistake(*_REPLACES, Rules(overflows=_never, divided=vary.zero_for_inf)),
+    Mistake(*_REPLACES, Rules(overflows=_never, divided=vary.largest_for_inf)),
+    Mistake(*_REPLACES, Rules(overflows=_never, divided=vary.largest_float_for_inf)),
     Mistake(
         "looks at one gradient only",
         "any of the tensors may have the inf",
@@ -156,6 +179,13 @@ MISTAKES: tuple[Mistake, ...] = (
         "gradients become smaller as training goes on, so a scale that once was right is too low "
         "later: it has to be tried from time to time whether a higher one fits",
         Rules(after=vary.never_grows),
+    ),
+    Mistake(
+        "does not let the scale fall below 1",
+        "nothing says that 1 is low enough: gradients above 65504 overflow without any scale, and "
+        "half of them may not. Halve it after every overflow",
+        Rules(after=vary.never_below_one),
+        3,
     ),
     Mistake(
         "the scale does not fall after an overflow",

@@ -30,7 +30,7 @@ def wrong_trace(evidence: CaseEvidence, passed: Sequence[CaseEvidence] = ()) -> 
     mine, right = got[rank][number], wanted[rank][number]
     seen = f"{evidence.label}: step {number} on rank {rank}: got {_told(mine)}, expected "
     name, explanation, hint = (
-        _form(mine) or _recognised(got, wanted, given, passed) or _by_part(mine, right)
+        _form(mine) or _recognised(got, wanted, given, passed) or _by_part(mine, right, given[rank])
     )
     return Finding(Outcome.WRONG, name, explanation, seen + _told(right), hint)
 
@@ -92,7 +92,8 @@ def _form(step: Step) -> tuple[str, str, int] | None:
     if not step.is_form:
         return (
             "hands other tensors to update",
-            "update takes a list of tensors, as many as there are gradients, in their shapes",
+            "update takes a list of tensors, as many as there are gradients, in their shapes; a "
+            "generator is empty after the first time that the optimizer goes through it",
             3,
         )
     if step.num_updates > 1:
@@ -132,8 +133,15 @@ def _are_same(one: Trace, other: Trace) -> bool:
     )
 
 
-def _by_part(mine: Step, right: Step) -> tuple[str, str, int]:
+def _by_part(mine: Step, right: Step, given: Given) -> tuple[str, str, int]:
     """What no mistake explains: the first part of the step that is wrong."""
+    if not given.sizes and right.num_updates and not mine.num_updates:
+        return (
+            "leaves out the step where there are no gradients",
+            "update is called on every rank or on no rank, with an empty list where there are no "
+            "gradients: an optimizer counts its steps, and may communicate in them",
+            3,
+        )
     if mine.num_updates != right.num_updates:
         return (
             "makes other steps than it should",

@@ -23,7 +23,7 @@ class Step:
     scale: float
     num_good_steps: float
     is_form: bool
-    """Whether update was called with tensors, in the shapes of the gradients."""
+    """Whether update was called with a list of tensors, in the shapes of the gradients."""
     updated_with: Tensor
     """All numbers of the last call, flat."""
 
@@ -74,7 +74,8 @@ def _one_step(
 
     def update(unscaled: Any) -> None:
         """The optimizer: keeps what it is given, as it is now."""
-        calls.append([_copy(each) for each in unscaled])
+        is_list = isinstance(unscaled, list | tuple)  # an optimizer may go through it twice
+        calls.append([_copy(each) for each in unscaled] if is_list else [None])
 
     is_made = function(scaler, gradients, update, group)
     return Step(

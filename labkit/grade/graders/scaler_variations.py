@@ -30,6 +30,12 @@ def sum_overflows(gradients: Sequence[Tensor]) -> bool:
     return not all(math.isfinite(each.abs().sum().item()) for each in gradients)
 
 
+def largest_overflows(gradients: Sequence[Tensor]) -> bool:
+    """A nan, or a number that is not below the largest of float16."""
+    largest = torch.finfo(torch.float16).max
+    return not all(bool((each.abs() < largest).all()) for each in gradients)
+
+
 def first_overflows(gradients: Sequence[Tensor]) -> bool:
     """The first tensor."""
     return bool(gradients) and not bool(gradients[0].isfinite().all())
@@ -88,6 +94,13 @@ def one_early(scale: float, count: int, interval: int, has_overflown: bool) -> S
     return (scale * 2, 0) if count + 1 >= interval - 1 else (scale, count + 1)
 
 
+def never_below_one(scale: float, count: int, interval: int, has_overflown: bool) -> Scale:
+    """A floor that nobody asked for."""
+    if has_overflown:
+        return max(scale / 2, 1.0), 0
+    return (scale * 2, 0) if count + 1 == interval else (scale, count + 1)
+
+
 def never_grows(scale: float, count: int, interval: int, has_overflown: bool) -> Scale:
     """No growth."""
     return (scale / 2, 0) if has_overflown else (scale, count + 1)
@@ -98,3 +111,18 @@ def never_falls(scale: float, count: int, interval: int, has_overflown: bool) ->
     if has_overflown:
         return scale, 0
     return (scale * 2, 0) if count + 1 == interval else (scale, count + 1)
+
+
+def zero_for_inf(gradient: Tensor, scale: float) -> Tensor:
+    """0 for inf and nan."""
+    return gradient.float().nan_to_num(0.0, 0.0, 0.0) / scale
+
+
+def largest_for_inf(gradient: Tensor, scale: float) -> Tensor:
+    """The largest number of float16 for inf, 0 for nan."""
+    return gradient.nan_to_num().float() / scale
+
+
+def largest_float_for_inf(gradient: Tensor, scale: float) -> Tensor:
+    """The largest number of float32 for inf, 0 for nan."""
+    return gradient.float().nan_to_num() / scale

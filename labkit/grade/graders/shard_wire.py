@@ -8,6 +8,13 @@ from collections.abc import Iterable
 
 from labkit.comm.operation import Operation
 
+ROUNDED = (
+    "loses digits on the way",
+    "every number is nearly right, and float64 holds more digits: something was in a smaller dtype "
+    "when it travelled, or when it was added up. That is compression, a decision of its own; here "
+    "all tensors travel as they are",
+)
+
 
 def shard_numel(numel: int, num_ranks: int) -> int:
     """Numbers in each rank's shard: an n-th, rounded up."""

@@ -1,7 +1,7 @@
 """Models, recipes, levels and ranks for model_state_bytes, and what is right for them."""
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from labkit import calc
@@ -55,13 +55,18 @@ def draw(rng: random.Random) -> list[Question[Asked]]:
         (calc.RECIPES["megatron_bf16"], 1 + 48 * rng.randrange(10**7), 48),
         (calc.RECIPES["fp32"], billions, rng.choice((7, 24, 1000))),
         (calc.RECIPES["sgd"], rng.randrange(100, 1000), rng.randrange(3, 9)),
-        (any_recipe(rng), billions | 1, rng.choice((8, 64, 512))),
+        (_with_a_master_of_its_size(rng), billions | 1, rng.choice((8, 64, 512))),
         (any_recipe(rng), rng.randrange(10**5, 10**6), 1),
         (any_recipe(rng), 5, 8),
         *((any_recipe(rng), rng.randrange(10**6, 10**10), rng.randrange(2, 99)) for _ in range(4)),
     ]
     asked = [Asked(num, recipe, zero, dp) for recipe, num, dp in cases for zero in _LEVELS]
     return [Question("model_state_bytes", each.arguments, str(each), each) for each in asked]
+
+
+def _with_a_master_of_its_size(rng: random.Random) -> calc.Recipe:
+    """Parameters in float32, and a copy of them for the optimizer as well."""
+    return replace(any_recipe(rng), parameter_bytes=4, master_bytes=4)
 
 
 def any_recipe(rng: random.Random) -> calc.Recipe:

@@ -130,6 +130,13 @@ THEORIES: tuple[Theory[Asked], ...] = (
         3,
     ),
     Theory(
+        "gives one rank all that is left over",
+        "n // dp + n % dp is the shard of a rank that takes the whole remainder: shards differ by "
+        "one parameter at most, and the largest has ceil(num_params / dp)",
+        lambda asked: _bytes(asked, lambda n, d: n // d + n % d),
+        3,
+    ),
+    Theory(
         "rounds bytes and not parameters",
         "a parameter is on one rank with all of its bytes: ceil(num_params / dp) parameters, each "
         "times its bytes, and not bytes / dp rounded up",
@@ -174,6 +181,14 @@ THEORIES: tuple[Theory[Asked], ...] = (
         "forgets the master copy",
         "master_bytes are the optimizer's, beside its moments",
         lambda asked: _with_recipe(asked, master_bytes=0),
+    ),
+    Theory(
+        "forgets the master copy of parameters in float32",
+        "whether there is one, master_bytes says, and not the size of the parameters",
+        lambda asked: _with_recipe(
+            asked,
+            master_bytes=asked.recipe.master_bytes if asked.recipe.parameter_bytes < 4 else 0,
+        ),
     ),
     Theory(
         "counts one moment of several",

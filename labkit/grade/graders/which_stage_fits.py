@@ -6,7 +6,14 @@ from typing import Any
 
 from labkit.grade.answers import Question
 from labkit.grade.by_theory import ByTheory
-from labkit.grade.graders.fit_questions import LEVELS, TERMS, Setup, draw, right
+from labkit.grade.graders.fit_questions import (
+    LEVELS,
+    TERMS,
+    Setup,
+    draw,
+    is_close_call,
+    right,
+)
 from labkit.grade.graders.fit_theories import THEORIES
 
 
@@ -43,6 +50,15 @@ class WhichStageFits(ByTheory[Setup]):
             return (
                 "another term than the largest",
                 "every level is right; the list names the largest term of each level below it",
+            )
+        levels_of = [setup for setup, answer in pairs if answer[0] != right(setup)[0]]
+        if all(map(is_close_call, levels_of)):
+            return (
+                "rounds at the last byte",
+                f"{len(wrong)} of {len(pairs)} levels are wrong, and all of them where what is "
+                "needed and what there is are equal, or a byte apart. Quotients such as "
+                "bytes / 1e9 are rounded, and their sum is a little too large or too small: add "
+                "up whole bytes, and compare those",
             )
         return (
             "another level",

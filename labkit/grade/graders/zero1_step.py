@@ -11,8 +11,8 @@ import torch
 
 from labkit.grade import diagnosis
 from labkit.grade.evidence import Attempt, Case, CaseEvidence
-from labkit.grade.graders.gradient_values import is_close, shown
-from labkit.grade.graders.shard_wire import ring_bytes, shard_numel
+from labkit.grade.graders.gradient_values import is_close, is_nearly, shown
+from labkit.grade.graders.shard_wire import ROUNDED, ring_bytes, shard_numel
 from labkit.grade.graders.zero1_inputs import Given, given_in, random_cases, several_steps
 from labkit.grade.graders.zero1_theories import mistakes
 from labkit.grade.on_ranks import OnRanks
@@ -102,6 +102,9 @@ def _wrong_parameters(
             "one process would step with the mean of all gradients on all parameters, and have "
             "states for all of them",
         )
+        before = given.parameters
+        if all(is_nearly(after[step] - before, right - before) for after in left):
+            name, explanation = ROUNDED
         if step == 0:
             for each in mistakes(given):
                 if all(is_close(after[0], each.parameters(r)) for r, after in enumerate(left)):

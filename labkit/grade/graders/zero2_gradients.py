@@ -5,6 +5,7 @@ What is left to the learner: whether reductions overlap with backward, and where
 
 import dataclasses
 import random
+import re
 from collections.abc import Sequence
 
 from labkit.grade import diagnosis
@@ -22,6 +23,12 @@ from labkit.grade.graders.zero2_values import (
 from labkit.grade.graders.zero2_watch import seen_on, watched
 from labkit.grade.on_ranks import OnRanks
 from labkit.grade.outcome import Finding, Outcome
+
+# What torch and Python say where a tensor is expected, and .grad is None.
+_NO_GRADIENT = re.compile(
+    r"'NoneType' object has no attribute '(flatten|view|reshape|ravel|numel|detach|clone|numpy)'"
+    "|but got NoneType"
+)
 
 
 class Zero2Gradients(OnRanks):
@@ -68,6 +75,15 @@ class Zero2Gradients(OnRanks):
         if finding.outcome is Outcome.CRASHED and "equal blocks of dim 0" in finding.explanation:
             return dataclasses.replace(
                 finding, diagnosis="crashes where n does not divide a bucket", hint=2
+            )
+        if finding.outcome is Outcome.CRASHED and _NO_GRADIENT.search(finding.explanation):
+            return dataclasses.replace(
+                finding,
+                diagnosis="takes a gradient that has not come yet",
+                explanation="a gradient of the bucket is None. Within a bucket they come as "
+                "backward makes them, and not in the order of the list: whose hook is called last, "
+                f"only counting tells. {finding.explanation}",
+                hint=2,
             )
         return finding
 

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from labkit.grade.evidence import CaseEvidence
-from labkit.grade.graders.gradient_values import is_close, shown
+from labkit.grade.graders.gradient_values import is_close, is_nearly, shown
+from labkit.grade.graders.shard_wire import ROUNDED
 from labkit.grade.graders.zero2_inputs import Given
 from labkit.grade.graders.zero2_theories import mistakes, right
 from labkit.grade.graders.zero2_watch import Seen
@@ -52,6 +53,9 @@ def wrong_segments(evidence: CaseEvidence, given: Given, seen: Sequence[Seen]) -
             for mistake in mistakes(given):
                 if _all_close(seen, [mistake.segments(r) for r in range(len(seen))]):
                     return Finding(Outcome.WRONG, mistake.name, mistake.explanation, where, hint=2)
+            pairs = zip(seen, expected, strict=True)
+            if all(all(map(is_nearly, its.segments, values)) for its, values in pairs):
+                return Finding(Outcome.WRONG, *ROUNDED, where, hint=2)
             return Finding(
                 Outcome.WRONG,
                 "other segments than the mean's",

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from labkit.grade.evidence import CaseEvidence
-from labkit.grade.graders.gradient_values import is_close, shown
+from labkit.grade.graders.gradient_values import is_close, is_nearly, shown
+from labkit.grade.graders.shard_wire import ROUNDED
 from labkit.grade.graders.zero3_inputs import Given
 from labkit.grade.graders.zero3_watch import BACKWARD, OTHER_INPUT, Seen
 from labkit.grade.outcome import Finding, Outcome
@@ -108,6 +109,9 @@ def _explained(given: Given, seen: Sequence[Seen], where: str) -> Finding:
     for mistake in mistakes(given):
         if _match(seen, [mistake.gradients(rank) for rank in range(len(seen))]):
             return _wrong(mistake.name, mistake.explanation, where)
+    pairs = zip(seen, right(given), strict=True)
+    if all(all(map(is_nearly, each.gradients, values)) for each, values in pairs):
+        return _wrong(*ROUNDED, where)
     return _wrong(
         "other gradients than the mean's",
         "each is to be the r-th segment of the unit's gradient, with zeros at the end, averaged "

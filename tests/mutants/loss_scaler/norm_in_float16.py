@@ -1,0 +1,33 @@
+"""Mutant: one norm for all gradients.
+
+outcome: "wrong"
+diagnosis: "takes a large sum for an overflow"
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from labkit.comm import Group
+
+
+def scaled_step(
+    scaler: dict[str, Any],
+    gradients: Sequence[torch.Tensor],
+    update: Callable[[list[torch.Tensor]], object],
+    group: Group,
+) -> bool:
+    flat = [gradient.flatten() for gradient in gradients]
+    is_fine = not flat or bool(torch.cat(flat).norm().isfinite())
+    is_fine = bool(group.all_reduce(torch.tensor([float(is_fine)]), op="min"))
+    if not is_fine:
+        scaler["scale"] /= 2
+        scaler["num_good_steps"] = 0
+        return False
+    update([gradient.float() / scaler["scale"] for gradient in gradients])
+    scaler["num_good_steps"] += 1
+    if scaler["num_good_steps"] == scaler["growth_interval"]:
+        scaler["scale"] *= 2
+        scaler["num_good_steps"] = 0
+    return True
