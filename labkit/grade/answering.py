@@ -110,14 +110,17 @@ def _literal(value: Any) -> str:
 
 
 def _plain(value: Any, depth: int) -> Any:
-    """The value with Python's own numbers for numpy's. Raises ValueError where it is no plain data.
+    """The value of Python's own types, for numpy's numbers, a defaultdict or a named tuple as well.
+
+    Raises ValueError where it is no plain data.
 
     depth: how deep in others it lies; whatever lies deeper than 10 contains itself.
     """
-    if type(value) is dict and depth <= 10:
+    if isinstance(value, dict) and depth <= 10:
         return {_plain(key, depth + 1): _plain(item, depth + 1) for key, item in value.items()}
-    if type(value) in (list, tuple) and depth <= 10:
-        return type(value)(_plain(item, depth + 1) for item in value)
+    if isinstance(value, list | tuple) and depth <= 10:
+        kind = list if isinstance(value, list) else tuple
+        return kind(_plain(item, depth + 1) for item in value)
     if type(value).__module__ == "numpy" and isinstance(value, numbers.Real):
         value = int(value) if isinstance(value, numbers.Integral) else float(value)
     if type(value) in _PLAIN or (type(value) is float and math.isfinite(value)):

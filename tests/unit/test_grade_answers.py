@@ -37,11 +37,18 @@ def test_plain_data_comes_back_as_it_was(asked):
     ]
 
 
-def test_numbers_of_numpy_are_numbers(asked):
-    returned = "{np.int64(x): [np.float32(0.5), np.float64(x)]}"
-    source = f"import numpy as np\ndef f(x):\n    return {returned}\n"
+def test_numbers_of_numpy_and_other_kinds_of_dicts_and_tuples_are_plain_data(asked):
+    source = (
+        "import collections\nimport numpy as np\n"
+        "Pair = collections.namedtuple('Pair', 'a b')\n"
+        "def f(x):\n"
+        "    kept = collections.defaultdict(list)\n"
+        "    kept[np.int64(x)].append(Pair(np.float32(0.5), np.float64(x)))\n"
+        "    return kept\n"
+    )
     answers = asked(source, 3)
-    assert answers == [{3: [0.5, 3.0]}] and type(next(iter(answers[0]))) is int
+    assert answers == [{3: [(0.5, 3.0)]}] and type(next(iter(answers[0]))) is int
+    assert type(answers[0]) is dict and type(answers[0][3][0]) is tuple
 
 
 @pytest.mark.parametrize(
