@@ -1,7 +1,8 @@
 """What a process does while it is asked: call the learner's functions, question by question.
 
 Answers leave it as Python literals, so that nothing of the learner's runs in the driver; and what
-is worked out by running something instead of thinking is refused.
+is worked out by running something, or by asking labkit, instead of thinking is refused
+(closed_book.py).
 """
 
 import copy
