@@ -13,6 +13,8 @@ from typing import NamedTuple
 SMALLEST_BYTES, LARGEST_BYTES = 1.0, 2.0**40
 _SAMPLES_PER_DOUBLING = 10  # formulas with blocks have steps in them
 _HALVINGS = 60
+_ROUNDING = 1e-13
+"""Two that differ by less may be one and the same, added up in another order."""
 
 
 class Crossing(NamedTuple):
@@ -38,7 +40,7 @@ def predicted_crossing(
     for number in range(num_samples + 1):
         high = SMALLEST_BYTES * 2 ** (doublings * number / num_samples)
         at_high = lead(high)
-        if at_high == 0:
+        if abs(at_high) <= _ROUNDING * abs(first(high)):
             continue  # they meet, and may change places
         if low and (at_high > 0) != (at_low > 0):
             return Crossing(_bisected(lead, low, high), at_low < 0)

@@ -65,6 +65,12 @@ def test_at_the_crossover_both_take_the_same_time_and_beside_it_they_do_not(n, l
         assert (below[first] < below[second]) != (above[first] < above[second])
 
 
+def test_a_latency_that_is_lost_to_rounding_makes_no_crossover():
+    # Over 8 ranks both send as much: the smaller latency counts, and at 1e17 bytes does not show.
+    link = {"alpha": 1e-7, "beta": 1e-7}
+    assert calc.crossover_bytes("ring", "halving_doubling", 8, **link) is None
+
+
 def test_a_crossover_by_hand():
     # 6 ranks: 6 (alpha + D beta) = 10 (alpha + D/6 beta) at D = 4 alpha / (4 1/3 beta)
     assert calc.crossover_bytes("tree", "ring", 6, **LINK) == pytest.approx(

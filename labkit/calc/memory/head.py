@@ -50,7 +50,7 @@ def head_input_bytes(
         2 * itemsize * config.hidden * tokens / whole,
         "bytes",
         "inputs of the last norm and of the head",
-        "2 b D T, over t ranks with sequence parallelism; b bytes of a number, D features, T tokens",
+        "2 b D T, over t ranks with sequence parallelism; b bytes a number, D features, T tokens",
         f"2 * {tokens:,} tokens * {config.hidden:,} * {itemsize} B"
         + (f" / {whole}" if whole > 1 else ""),
         source=_SOURCE,
