@@ -70,7 +70,7 @@ class LossScaler:
             "backoff", backoff, "a factor above 0 and below 1", above=0, below=1
         )
         self._growth_interval = arguments.whole("growth_interval", growth_interval, "steps, from 1")
-        if group is not None and not isinstance(group, Group):
+        if group is not None and not hasattr(group, "all_reduce"):
             raise TypeError(f"group={group!r:.60}: give a Group, or None for this rank alone")
         self._group = group
         self._num_good_steps = 0

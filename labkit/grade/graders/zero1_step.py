@@ -12,7 +12,7 @@ import torch
 from labkit.grade import diagnosis
 from labkit.grade.evidence import Attempt, Case, CaseEvidence
 from labkit.grade.graders.gradient_values import is_close, is_nearly, shown
-from labkit.grade.graders.shard_wire import ROUNDED, ring_bytes, shard_numel
+from labkit.grade.graders.shard_wire import ROUNDED, Why, over_budget, shard_numel
 from labkit.grade.graders.zero1_inputs import Given, given_in, random_cases, several_steps
 from labkit.grade.graders.zero1_theories import mistakes
 from labkit.grade.on_ranks import OnRanks
@@ -174,34 +174,23 @@ def _more_states(evidence: CaseEvidence, given: Given) -> Finding | None:
 def _more_traffic(evidence: CaseEvidence, given: Given) -> Finding | None:
     n, parameters = evidence.world_size, given.parameters
     segment_bytes = shard_numel(parameters.numel(), n) * parameters.element_size()
-    budget = 2 * (n - 1) * segment_bytes * given.num_steps
-    for rank, operations in enumerate(evidence.operations):
-        sent_bytes = ring_bytes(operations, n)
-        if sent_bytes <= budget:
-            continue
-        reduced = next((each for each in operations if each.kind == "all_reduce"), None)
-        name, why = (
+    return over_budget(
+        evidence,
+        2 * (n - 1) * segment_bytes * given.num_steps,
+        f"{{bytes}} in {given.num_steps} steps, and 2 (n-1) k numbers in each of them are "
+        "{budget} bytes",
+        Why(
             "sends more than an all-reduce",
             "an all-reduce of the gradients is what plain data parallelism sends, and ZeRO-1 "
             "sends no more: a reduce_scatter of them, and an all_gather of segments",
-        )
-        if reduced is not None:
-            name, why = (
-                "all-reduces the gradients",
-                "an all_reduce gives every rank all means, and it uses an nth of them: its second "
-                "half is paid for nothing, and then comes the all_gather. A reduce_scatter gives "
-                "each rank what it needs",
-            )
-        return Finding(
-            Outcome.OVER_BUDGET,
-            name,
-            f"on a ring rank {rank} sends {sent_bytes:,} bytes in {given.num_steps} steps, and "
-            f"2 (n-1) k numbers in each of them are {budget:,} bytes: {why}",
-            first_seen=evidence.label,
-            hint=1,
-            where=(reduced or operations[-1]).origin,
-        )
-    return None
+        ),
+        Why(
+            "all-reduces the gradients",
+            "an all_reduce gives every rank all means, and it uses an nth of them: its second "
+            "half is paid for nothing, and then comes the all_gather. A reduce_scatter gives "
+            "each rank what it needs",
+        ),
+    )
 
 
 GRADER = Zero1Step()

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from labkit.grade.evidence import CaseEvidence
-from labkit.grade.graders.shard_wire import ring_bytes
+from labkit.grade.graders.shard_wire import Why, over_budget
 from labkit.grade.graders.zero2_inputs import Given, budget_bytes
 from labkit.grade.graders.zero2_watch import Seen, arrivals
 from labkit.grade.outcome import Finding, Outcome
@@ -110,30 +110,17 @@ def reduced_late(evidence: CaseEvidence, given: Given) -> Finding | None:
 
 def more_traffic(evidence: CaseEvidence, given: Given) -> Finding | None:
     """More than a reduce-scatter of each bucket for each microbatch."""
-    n = evidence.world_size
-    budget = given.num_microbatches * (n - 1) * sum(given.segment_numels) * _ITEMSIZE
-    for rank, operations in enumerate(evidence.operations):
-        sent_bytes = ring_bytes(operations, n)
-        if sent_bytes <= budget:
-            continue
-        reduced = next((each for each in operations if each.kind == "all_reduce"), None)
-        name, why = (
+    return over_budget(
+        evidence,
+        given.num_microbatches * (evidence.world_size - 1) * sum(given.segment_numels) * _ITEMSIZE,
+        "{bytes}, and (n-1) k numbers for each bucket and microbatch are {budget}",
+        Why(
             "sends more than the gradients",
             "each bucket travels once for each microbatch, with no more zeros than it takes",
-        )
-        if reduced is not None:
-            name, why = (
-                "all-reduces the buckets",
-                "an all_reduce gives all means to all ranks, each of which drops all but an nth: "
-                "a reduce_scatter is the half of it that is needed",
-            )
-        return Finding(
-            Outcome.OVER_BUDGET,
-            name,
-            f"on a ring rank {rank} sends {sent_bytes:,} bytes, and (n-1) k numbers for each "
-            f"bucket and microbatch are {budget:,}: {why}",
-            first_seen=evidence.label,
-            hint=1,
-            where=(reduced or operations[-1]).origin,
-        )
-    return None
+        ),
+        Why(
+            "all-reduces the buckets",
+            "an all_reduce gives all means to all ranks, each of which drops all but an nth: "
+            "a reduce_scatter is the half of it that is needed",
+        ),
+    )

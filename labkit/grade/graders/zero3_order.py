@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from labkit.comm.operation import Operation
 from labkit.grade.evidence import CaseEvidence
-from labkit.grade.graders.shard_wire import ring_bytes
+from labkit.grade.graders.shard_wire import Why, over_budget
 from labkit.grade.graders.zero3_inputs import Given
 from labkit.grade.graders.zero3_watch import BACKWARD, FORWARD, Seen, Use
 from labkit.grade.outcome import Finding, Outcome
@@ -161,33 +161,20 @@ def too_few_gathered(evidence: CaseEvidence, given: Given) -> Finding | None:
 
 def more_traffic(evidence: CaseEvidence, given: Given) -> Finding | None:
     """More than three times (n-1) k numbers for each unit."""
-    n = evidence.world_size
-    budget = 3 * (n - 1) * sum(given.shard_numels) * _ITEMSIZE
-    for rank, operations in enumerate(evidence.operations):
-        sent_bytes = ring_bytes(operations, n)
-        if sent_bytes <= budget:
-            continue
-        reduced = next((each for each in operations if each.kind == "all_reduce"), None)
-        name, why = (
+    return over_budget(
+        evidence,
+        3 * (evidence.world_size - 1) * sum(given.shard_numels) * _ITEMSIZE,
+        "{bytes}, and 3 (n-1) k numbers for each unit are {budget}",
+        Why(
             "sends more than three times the parameters",
             "one all-gather in forward, one in backward, one reduce-scatter of the gradients",
-        )
-        if reduced is not None:
-            name, why = (
-                "all-reduces the gradients",
-                "an all_reduce gives whole gradients to all ranks, and each keeps an nth: a "
-                "reduce_scatter is the half of it that is needed",
-            )
-        return Finding(
-            Outcome.OVER_BUDGET,
-            name,
-            f"on a ring rank {rank} sends {sent_bytes:,} bytes, and 3 (n-1) k numbers for each "
-            f"unit are {budget:,}: {why}",
-            first_seen=evidence.label,
-            hint=1,
-            where=(reduced or operations[-1]).origin,
-        )
-    return None
+        ),
+        Why(
+            "all-reduces the gradients",
+            "an all_reduce gives whole gradients to all ranks, and each keeps an nth: a "
+            "reduce_scatter is the half of it that is needed",
+        ),
+    )
 
 
 def _said(uses: Sequence[Use]) -> str:
