@@ -64,7 +64,7 @@ def value_text(name: str, value: Any) -> str:
         recipe = recipe_of(value)
         return f"{recipe.name} ({calc.number_text(recipe.bytes_per_parameter)} B)"
     if name == "sequence" and value == _OF_THE_MODEL:
-        return "the model's"
+        return "default"
     return value if isinstance(value, str) else f"{value:,}"
 
 
