@@ -37,21 +37,7 @@ def offload_traffic_bytes(
     check_flag(masters_stay, "masters_stay")
     recipe, dp = recipe_of(recipe), check_ranks(dp, "dp")
     share = -(-count_of(num_params) // dp)
-    on_disk = sum(recipe.moment_bytes) + (0 if masters_stay else recipe.master_bytes)
-    parts = {
-        "cpu": {
-            "gradients, down": recipe.gradient_bytes,
-            "parameters, up": recipe.parameter_bytes,
-        },
-        "disk": {
-            "states, read": on_disk,
-            "states, written": on_disk,
-        },
-    }
-    if not isinstance(to, str) or to not in parts:
-        raise ValueError(f'to={shown(to)}: give "cpu" or "disk"')
-    if masters_stay and to != "disk":
-        raise ValueError('masters_stay=True is for to="disk": on the CPU masters are, and stay')
+    sizes = _moved(recipe, to, masters_stay)
     return total(
         f"moved by one rank in a step, {'moments' if masters_stay else 'states'} on {to}",
         {
@@ -61,12 +47,27 @@ def offload_traffic_bytes(
                 what,
                 substitution=f"{number_text(size)} B * {share:,}",
             )
-            for what, size in parts[to].items()
+            for what, size in sizes.items()
         },
         formula={"cpu": "(K_g + K_p) N/d", "disk": f"2 K_{'m' if masters_stay else 'o'} N/d"}[to],
         convention=f"{recipe.name}; every rank moves its share of the states, as with ZeRO 1 to 3",
         source="ZeRO-Offload, arXiv:2101.06840; ZeRO-Infinity, arXiv:2104.07857",
     )
+
+
+def _moved(recipe: Recipe, to: str, masters_stay: bool) -> dict[str, float]:
+    """Bytes per parameter of the share, by what they are."""
+    if not isinstance(to, str) or to not in ("cpu", "disk"):
+        raise ValueError(f'to={shown(to)}: give "cpu" or "disk"')
+    if to == "cpu":
+        if masters_stay:
+            raise ValueError('masters_stay=True is for to="disk": on the CPU masters are, and stay')
+        return {
+            "gradients, down": recipe.gradient_bytes,
+            "parameters, up": recipe.parameter_bytes,
+        }
+    states = sum(recipe.moment_bytes) + (0 if masters_stay else recipe.master_bytes)
+    return {"states, read": states, "states, written": states}
 
 
 def offload_bandwidth(

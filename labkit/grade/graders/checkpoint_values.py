@@ -52,26 +52,8 @@ def wrong_values(seen: Seen, given: Given) -> Finding | None:
                 f"{name} has requires_grad=False, and a gradient now",
                 3,
             )
-    if seen.switched == X:
-        return _wrong(
-            "makes the caller's x need a gradient"
-            if not given.x_needs_gradient
-            else "makes the caller's x need no gradient",
-            "the gradients are right, and x.requires_grad is another than before the call: the "
-            "tensor is the caller's, and what is computed from it next would be recorded, or not. "
-            "Switch it on for x.detach(), which is a tensor of its own",
-            3,
-        )
     if seen.switched:
-        return _wrong(
-            "leaves a frozen parameter trainable"
-            if seen.switched in given.frozen
-            else "freezes a parameter",
-            f"the gradients are right, and {seen.switched}.requires_grad is another than before "
-            "the call: the next backward would give it a gradient, or none. "
-            "ctx.needs_input_grad says which gradients to ask for",
-            3,
-        )
+        return _switched(seen.switched, given)
     if not seen.is_generator_restored:
         return _wrong(
             "leaves the generator rewound",
@@ -81,6 +63,27 @@ def wrong_values(seen: Seen, given: Given) -> Finding | None:
             3,
         )
     return None
+
+
+def _switched(name: str, given: Given) -> Finding:
+    """A tensor of the caller's that needs a gradient now, or none any more."""
+    if name == X:
+        return _wrong(
+            "makes the caller's x need a gradient"
+            if not given.x_needs_gradient
+            else "makes the caller's x need no gradient",
+            "the gradients are right, and x.requires_grad is another than before the call: the "
+            "tensor is the caller's, and what is computed from it next would be recorded, or not. "
+            "Switch it on for x.detach(), which is a tensor of its own",
+            3,
+        )
+    return _wrong(
+        "leaves a frozen parameter trainable" if name in given.frozen else "freezes a parameter",
+        f"the gradients are right, and {name}.requires_grad is another than before the call: the "
+        "next backward would give it a gradient, or none. ctx.needs_input_grad says which "
+        "gradients to ask for",
+        3,
+    )
 
 
 def _other_random_numbers(seen: Seen) -> Finding | None:

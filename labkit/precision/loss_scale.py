@@ -1,34 +1,16 @@
-"""Training in 16 bits: fp16 with a loss scale, bf16 with float32 master weights.
+"""A dynamic loss scale: gradients that float16 would lose, and a step that is skipped for all.
 
-                 exponent  fraction    largest     smallest normal    smallest above 0
-    float32         8         23       3.4e38         1.2e-38             1.4e-45
-    bfloat16        8          7       3.4e38         1.2e-38             9.2e-41
-    float16         5         10       65504          6.1e-5              6.0e-8
-
-Float16 reaches down to 6e-8 only, and many gradients are smaller: they underflow to 0. So the loss
-is multiplied by a scale S before backward, every gradient is S times as large, and is divided by S
-in float32 before it is used. S should be as large as possible, and must not overflow:
-
-    a gradient is inf or nan      skip the step, S = S / 2
-    2,000 steps without one       S = 2 S
-
-What looks at the size of gradients, such as clipping, must see them after the division: `unscale`.
-
-Bfloat16 has float32's range and needs no scale, but 7 bits of fraction: w + update is w again where
-the update is below half the distance to w's neighbour, w/512 to w/256. So a float32 copy of the
-parameters, the master, takes the updates, and the model gets it rounded after each step. Float16,
-with 10 bits, needs masters as well.
+    loss  --* S-->  backward in float16  --> S g  --/ S, in float32-->  g  --> clip, step
 
 Wire: with a group one number, the maximum of found_inf, in an all-reduce per step: all skip or
 none. (After DDP's all-reduce an inf is everywhere by itself; of a shard only one rank may see it.)
-Papers: Micikevicius et al., "Mixed precision training", arXiv:1710.03740; Kalamkar et al., "A study
-of BFLOAT16 for deep learning training", arXiv:1905.12322.
+Paper: Micikevicius et al., "Mixed precision training", arXiv:1710.03740.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -176,76 +158,3 @@ def all_finite(tensors: Iterable[Tensor]) -> bool:
     # The largest magnitude is inf or nan where a number is. A sum could overflow by itself.
     peaks = [torch.linalg.vector_norm(row, torch.inf).isfinite() for row in rows if row.numel()]
     return not peaks or bool(torch.stack(peaks).all().item())
-
-
-class MasterWeights:
-    """Float32 copies of 16-bit parameters, which the optimizer updates in their place.
-
-        model (bf16)  --backward-->  .grad (bf16)  --float32-->  master.grad
-                      <--rounded---                              master  <-- optimizer
-
-    Takes 4 B per parameter besides, and 4 B for float32 gradients while a step is made.
-    """
-
-    def __init__(
-        self,
-        parameters: Iterable[Tensor],
-        make_optimizer: Callable[[list[Tensor]], Optimizer],
-    ) -> None:
-        """parameters: of the model, each once. make_optimizer: from masters to their optimizer.
-
-        TypeError, ValueError for what is no parameter, is given twice, or has more than 32 bits.
-        """
-        given = list(parameters) if isinstance(parameters, Iterable) else [parameters]
-        for parameter in given:
-            if not isinstance(parameter, Tensor):
-                raise TypeError(f"{parameter!r:.60} is no parameter: give module.parameters()")
-            if parameter.itemsize > 4:
-                raise ValueError(
-                    f"a parameter is {parameter.dtype}, of which a float32 master would lose digits"
-                )
-        if len({id(p) for p in given}) < len(given):
-            raise ValueError("a parameter is given twice, and would have two masters")
-        if not callable(make_optimizer):
-            raise TypeError(
-                f"make_optimizer={make_optimizer!r:.60}: give what makes an optimizer of the "
-                "masters, such as lambda masters: AdamW(masters, 1e-3)"
-            )
-        self.parameters = [p for p in given if p.requires_grad]
-        self.masters = [p.detach().float().clone().requires_grad_() for p in self.parameters]
-        self.optimizer = make_optimizer(self.masters)
-
-    def zero_grad(self) -> None:
-        """Forget the gradients, of both."""
-        for each in (*self.parameters, *self.masters):
-            each.grad = None
-
-    def step(self, scaler: LossScaler | None = None) -> bool:
-        """Gradients to float32, the optimizer's step on the masters, and the model rounded from
-        them. Whether a step was made: a scaler may skip it. RuntimeError where no parameter has a
-        gradient, and there is a scaler, which would count a good step.
-        """
-        gradients = []
-        for master, parameter in zip(self.masters, self.parameters, strict=True):
-            master.grad = None if parameter.grad is None else parameter.grad.float()
-            if master.grad is not None:
-                gradients.append(master.grad)
-        if scaler is not None and not gradients:
-            raise RuntimeError(
-                "no parameter has a gradient: call backward on the scaled loss first"
-            )
-        if scaler is None:
-            self.optimizer.step()
-            is_made = True
-        else:
-            is_made = scaler.step(self.optimizer, gradients)
-        if is_made:
-            self._round()
-        for master in self.masters:
-            master.grad = None
-        return is_made
-
-    @torch.no_grad()
-    def _round(self) -> None:
-        for master, parameter in zip(self.masters, self.parameters, strict=True):
-            parameter.copy_(master)
