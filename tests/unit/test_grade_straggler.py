@@ -7,7 +7,7 @@ import pytest
 from labkit.grade.graders.straggler_answers import wrong_kind, wrong_rank
 from labkit.grade.graders.straggler_cases import Case, draw, run_plan
 from labkit.grade.graders.straggler_jobs import STORIES
-from labkit.grade.graders.straggler_theories import THEORIES
+from labkit.grade.graders.straggler_theories import THEORIES, kind_by_cpu
 
 # Roles that are bound to some ranks, so that a shortcut does not work by chance.
 NEVER = {"ahead": {0}, "sends": {0}, "crossed": {4}}
@@ -51,6 +51,25 @@ def test_a_rank_that_returned_is_no_deadlock_where_nobody_waits_for_it(cases):
 def test_no_rule_of_thumb_is_right_every_time(cases):
     for theory in THEORIES:
         assert any(theory.blamed(case.shown) not in case.ranks for case in cases), theory.name
+
+
+def test_a_core_counts_as_busy_by_the_plan_not_by_the_order_of_what_was_measured():
+    """On a machine that is short of cores, busy ones may be measured in just the order of an answer
+    that never looked at them."""
+    loads = {"compute": 0.5, "pair": 0.4, "ahead": 0.45, "left": 0.2, "crossed": 0.3, "aside": 0.25}
+    jobs = [
+        Case(story, [{"cpu": load}], story in ("left", "crossed", "aside"), frozenset({0}), True)
+        for story, load in loads.items()
+    ]
+    jobs.append(Case("input", [{"cpu": 0.0}], False, frozenset({0})))
+    by_the_order = ["straggler"] * 3 + ["deadlock"] * 4
+    assert not kind_by_cpu(jobs, by_the_order)
+    assert kind_by_cpu(jobs, ["straggler"] * 6 + ["deadlock"])
+
+
+def test_some_jobs_of_either_kind_keep_a_core_busy(cases):
+    kinds = [(case.kind, case.has_busy_core) for case in cases]
+    assert set(kinds) == {(kind, busy) for kind in ("straggler", "deadlock") for busy in (0, 1)}
 
 
 def test_right_answers_are_right(cases):

@@ -41,6 +41,11 @@ class Plan:
     busy: tuple[int, ...]
     """Ranks whose data loader, a thread, keeps a core busy."""
 
+    @property
+    def has_busy_core(self) -> bool:
+        """Whether some rank computes, or its data loader does."""
+        return bool(self.busy) or self.story in COMPUTING
+
 
 def job(world: Group, plan: Plan) -> None:
     """What one rank does."""
@@ -148,6 +153,7 @@ def _crossed(world: Group, pair: Group, plan: Plan, role: str) -> None:
     world.barrier()
 
 
+COMPUTING = frozenset({"compute", "pair", "ahead", "aside"})
 STORIES = {
     "compute": _compute,
     "input": _input,

@@ -84,11 +84,8 @@ def _waits_for(one: Rank, shown: Shown) -> list[int]:
 
 
 def kind_by_cpu(cases: Sequence[Case], kinds: Sequence[str]) -> bool:
-    """Whether a job counts as a straggler wherever some rank is busy enough, and only there."""
-    busiest = {kind: [0.0] for kind in (STRAGGLER, DEADLOCK)}
-    for case, kind in zip(cases, kinds, strict=True):
-        busiest[kind].append(max(one["cpu"] for one in case.shown))
-    return min(busiest[STRAGGLER][1:], default=0.0) > max(busiest[DEADLOCK])
+    """Whether a job counts as a straggler wherever some rank keeps a core busy, and only there."""
+    return [kind == STRAGGLER for kind in kinds] == [case.has_busy_core for case in cases]
 
 
 def kind_by_state(cases: Sequence[Case], kinds: Sequence[str], state: str) -> bool:
