@@ -11,6 +11,7 @@ Shapes, by suffix, in every file of labkit (`x_BTD` is a tensor of shape (B, T, 
     B  batch: sequences           H  heads                    L  layers
     T  time: tokens in a sequence K  features of a head, D/H  V  vocabulary
     D  hidden features            F  features inside the MLP  N  numel of something flattened
+    G  key-value heads
 
 A lower-case suffix is the share of one rank: `w_fD` is w_FD with F split over an axis.
 Paper: Radford et al., "Language Models are Unsupervised Multitask Learners", 2019.
@@ -27,7 +28,11 @@ from torch.nn import functional as F
 
 @dataclass(frozen=True, kw_only=True)
 class GPTConfig:
-    """The sizes of a GPT. ValueError: a size under 1, or heads that do not divide `hidden`."""
+    """The sizes of a GPT.
+
+    ValueError: a size under 1, heads that do not divide `hidden`, key-value heads that do not
+    divide the heads.
+    """
 
     vocab: int = 256  # the values of a byte
     context: int = 64  # the longest sequence, in tokens
@@ -35,11 +40,12 @@ class GPTConfig:
     hidden: int = 64
     num_heads: int = 4
     ffn: int | None = None  # features inside the MLP; None: 4 * hidden, see `ffn_hidden`
+    num_kv_heads: int | None = None  # as many heads share one's keys and values; None: none do
 
     def __post_init__(self) -> None:
         for field in fields(self):
             size = getattr(self, field.name)
-            if field.name == "ffn" and size is None:
+            if field.name in ("ffn", "num_kv_heads") and size is None:
                 continue
             if not isinstance(size, int) or isinstance(size, bool) or size < 1:
                 raise ValueError(f"{field.name}={size!r}: give a whole number, 1 or more")
@@ -48,11 +54,22 @@ class GPTConfig:
                 f"num_heads={self.num_heads} does not divide hidden={self.hidden}, and heads are "
                 f"equal slices of it; try num_heads={math.gcd(self.num_heads, self.hidden)}"
             )
+        if self.num_heads % self.kv_heads:
+            raise ValueError(
+                f"num_kv_heads={self.num_kv_heads} does not divide num_heads={self.num_heads}, and "
+                "every key-value head serves as many heads as another; try "
+                f"num_kv_heads={math.gcd(self.kv_heads, self.num_heads)}"
+            )
 
     @property
     def head_dim(self) -> int:
         """K: the features of one head."""
         return self.hidden // self.num_heads
+
+    @property
+    def kv_heads(self) -> int:
+        """G: the heads that keys and values have (grouped-query attention, where below H)."""
+        return self.num_heads if self.num_kv_heads is None else self.num_kv_heads
 
     @property
     def ffn_hidden(self) -> int:
@@ -96,29 +113,37 @@ class Embedding(nn.Module):
 class Attention(nn.Module):
     """Causal self-attention: x_BTD -> x_BTD, each token mixing in those before it.
 
-    Weights (out, in): query, key, value (H*K, D); out (D, H*K). The number of heads is read from
-    the weight, so the same code runs on a rank that holds only some of them.
+    Weights (out, in): query (H*K, D); key, value (G*K, D); out (D, H*K). The number of heads is
+    read from the weight, so the same code runs on a rank that holds only some of them. With G < H,
+    the i-th H/G heads share the i-th key and value (Ainslie et al., arXiv:2305.13245).
     """
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
         D, self.head_dim = config.hidden, config.head_dim
         self.query = nn.Linear(D, D, bias=False)
-        self.key = nn.Linear(D, D, bias=False)
-        self.value = nn.Linear(D, D, bias=False)
+        self.key = nn.Linear(D, config.kv_heads * self.head_dim, bias=False)
+        self.value = nn.Linear(D, config.kv_heads * self.head_dim, bias=False)
         self.out = nn.Linear(D, D, bias=False)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         """The mixed features, x_BTD."""
-        q_BHTK = self._split_heads(self.query(x_BTD))
-        k_BHTK = self._split_heads(self.key(x_BTD))
-        v_BHTK = self._split_heads(self.value(x_BTD))
-        y_BHTK = F.scaled_dot_product_attention(q_BHTK, k_BHTK, v_BHTK, is_causal=True)
-        return self.out(y_BHTK.transpose(1, 2).flatten(2))
+        q_BTD, k_BTD, v_BTD = self.query(x_BTD), self.key(x_BTD), self.value(x_BTD)
+        return self.out(attend(q_BTD, k_BTD, v_BTD, self.head_dim))
 
-    def _split_heads(self, x_BTD: Tensor) -> Tensor:
-        num_heads = x_BTD.shape[2] // self.head_dim  # -1 would fail on a rank without sequences
-        return x_BTD.unflatten(2, (num_heads, self.head_dim)).transpose(1, 2)
+
+def attend(q_BTD: Tensor, k_BTD: Tensor, v_BTD: Tensor, head_dim: int) -> Tensor:
+    """Causal attention by heads of `head_dim` features each: (B, T, H*K), keys (B, T, G*K)."""
+    q_BHTK, k_BGTK, v_BGTK = (
+        # -1 in the place of the number of heads would fail on a rank without sequences
+        x.unflatten(2, (x.shape[2] // head_dim, head_dim)).transpose(1, 2)
+        for x in (q_BTD, k_BTD, v_BTD)
+    )
+    shared = k_BGTK.shape[1] != q_BHTK.shape[1]
+    y_BHTK = F.scaled_dot_product_attention(
+        q_BHTK, k_BGTK, v_BGTK, is_causal=True, enable_gqa=shared
+    )
+    return y_BHTK.transpose(1, 2).flatten(2)
 
 
 class MLP(nn.Module):

@@ -1,0 +1,98 @@
+"""Named axes over the ranks of a group: who has which coordinates, and whom to talk to along each.
+
+    mesh = Mesh(world, dp=2, tp=4)        dp 0: ranks 0 1 2 3       mesh.tp: one of the two rows
+    mesh.tp.all_reduce(x)                 dp 1: ranks 4 5 6 7       mesh.dp: one of four columns
+
+The last axis varies fastest, so its neighbours have neighbouring numbers and, as launchers number
+ranks, sit on one host. Put the axis that talks most last: tp.
+
+A mesh of size 1 along an axis has groups of one rank there, and what is written for the mesh works.
+Paper: Megatron-LM, arXiv:2104.04473, section 2, and the launchers of every framework since.
+"""
+
+from __future__ import annotations
+
+import math
+
+from labkit import arguments
+from labkit.comm import Group
+
+AXES = ("dp", "pp", "cp", "ep", "tp")
+
+
+class Mesh:
+    """The ranks of `world` as a box with named axes, seen from one of them.
+
+    `mesh.tp` is the Group of ranks that differ from this one in tp only, and `mesh.tp.rank` this
+    rank's coordinate there. `sizes`: by axis, in order. `coordinates`: of this rank, by axis.
+    """
+
+    def __init__(self, world: Group, **sizes: int) -> None:
+        """sizes: by axis, slowest first, e.g. dp=2, tp=4. Every rank makes the same mesh.
+
+        Their product must be world.size, else ValueError names sizes that would do. ValueError for
+        an axis that is none of AXES. Wire: world.split for each axis larger than 1.
+        """
+        self.world = world
+        self.sizes = {axis: _size(axis, size) for axis, size in sizes.items()}
+        if math.prod(self.sizes.values()) != world.size:
+            raise ValueError(_wrong_product(self.sizes, world.size))
+        self.coordinates = dict(zip(sizes, self._coordinates_of(world.rank), strict=True))
+        self._groups = {axis: self._group(axis) for axis in self.sizes}
+
+    def __getattr__(self, axis: str) -> Group:
+        groups: dict[str, Group] = self.__dict__.get("_groups", {})
+        if axis not in groups:
+            raise AttributeError(
+                f"this mesh has no axis {axis!r}, only {', '.join(groups) or 'none'}; make it with "
+                f"{axis}=1 or more"
+                if axis in AXES
+                else f"a mesh has no {axis!r}"
+            )
+        return groups[axis]
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{axis}={size}" for axis, size in self.sizes.items())
+        return f"Mesh({sizes}) at {self.coordinates}"
+
+    def rank_at(self, **coordinates: int) -> int:
+        """The number in `world` of the rank there; axes that are left out: this rank's own."""
+        where = self.coordinates | coordinates
+        if where.keys() != self.sizes.keys():
+            unknown = sorted(where.keys() - self.sizes.keys())
+            raise ValueError(f"this mesh has no axis {unknown[0]!r}, only {', '.join(self.sizes)}")
+        rank = 0
+        for axis, size in self.sizes.items():
+            at = arguments.whole(axis, where[axis], f"0 to {size - 1}", least=0, most=size - 1)
+            rank = rank * size + at
+        return rank
+
+    def _coordinates_of(self, rank: int) -> list[int]:
+        found = []
+        for size in reversed(self.sizes.values()):
+            rank, at = divmod(rank, size)
+            found.append(at)
+        return found[::-1]
+
+    def _group(self, axis: str) -> Group:
+        if self.sizes[axis] == self.world.size:
+            return self.world
+        group = self.world.split(self.rank_at(**{axis: 0}))
+        assert isinstance(group, Group)
+        return group
+
+
+def _size(axis: str, size: int) -> int:
+    if axis not in AXES:
+        raise ValueError(f"{axis!r} is no axis; choose among {', '.join(AXES)}")
+    return arguments.whole(axis, size, "how many ranks along this axis, 1 or more")
+
+
+def _wrong_product(sizes: dict[str, int], num_ranks: int) -> str:
+    product = math.prod(sizes.values())
+    said = " * ".join(f"{axis}={size}" for axis, size in sizes.items()) or "no axis at all"
+    text = f"{said} makes {product} ranks, but there are {num_ranks}"
+    for axis, size in sizes.items():
+        if num_ranks % (product // size) == 0:
+            return f"{text}; try {axis}={num_ranks * size // product}"
+    return f"{text}; give sizes whose product is {num_ranks}"

@@ -1,0 +1,63 @@
+"""Tensor parallelism: every rank has a part of every layer, and all of every token's result.
+
+between.py      the two forms of features between layers, and the pairs f and g: enter, leave
+linear.py       ColumnLinear and RowLinear, as the paper has them
+fused.py        the same, with communication that backward hides; one gather for three weights
+heads.py        which rank has which heads, also with fewer key-value heads than ranks
+attention.py    the two halves of a block
+vocab.py        embedding and cross-entropy over a vocabulary that is cut
+gradients.py    parameters that all ranks hold, and use for different tokens or heads
+gpt.py          parallelize: the lab's GPT in this form
+full_state.py   and back
+training.py     the serial step on many ranks
+cut.py wire.py  how a tensor is cut; who performs the collectives
+"""
+
+from labkit.tensor_parallel.attention import ParallelAttention, ParallelMLP
+from labkit.tensor_parallel.between import Between, Replicated, TokenShards, enter, leave
+from labkit.tensor_parallel.cut import REPLICATED, Cut, even_cut
+from labkit.tensor_parallel.full_state import (
+    gather_full_gradients,
+    gather_full_state,
+    load_full_state,
+)
+from labkit.tensor_parallel.fused import column_linear, row_linear
+from labkit.tensor_parallel.gpt import TensorParallelGPT, parallelize
+from labkit.tensor_parallel.gradients import summed_over
+from labkit.tensor_parallel.heads import HeadShares, head_choices
+from labkit.tensor_parallel.linear import ColumnLinear, RowLinear
+from labkit.tensor_parallel.training import train
+from labkit.tensor_parallel.vocab import vocab_cross_entropy, vocab_embedding
+from labkit.tensor_parallel.wire import LIBRARY, RING, SHARED_MEMORY, Wire
+
+__all__ = [
+    "Between",
+    "ColumnLinear",
+    "Cut",
+    "HeadShares",
+    "LIBRARY",
+    "ParallelAttention",
+    "ParallelMLP",
+    "REPLICATED",
+    "RING",
+    "Replicated",
+    "RowLinear",
+    "SHARED_MEMORY",
+    "TensorParallelGPT",
+    "TokenShards",
+    "Wire",
+    "column_linear",
+    "enter",
+    "even_cut",
+    "gather_full_gradients",
+    "gather_full_state",
+    "head_choices",
+    "leave",
+    "load_full_state",
+    "parallelize",
+    "row_linear",
+    "summed_over",
+    "train",
+    "vocab_cross_entropy",
+    "vocab_embedding",
+]

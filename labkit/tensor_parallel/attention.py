@@ -1,0 +1,87 @@
+"""The two halves of a block, each a column layer, something rank-local, and a row layer.
+
+    x -> query, key, value (column) -> attention over this rank's heads -> out (row)
+    x -> up (column) -> GELU -> down (row)
+
+Heads do not talk to each other until `out` mixes them, and features of the MLP not until `down`.
+Layout: query_fD, key_fD, value_fD, up_fD are Shard(0), out_Df and down_Df Shard(1).
+Wire, for B*T*D numbers each: forward one sum (g), backward one sum (f); see between.py.
+Paper: Megatron-LM, arXiv:1909.08053, section 3.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from labkit.comm import Group
+from labkit.model import MLP, Attention, attend
+from labkit.tensor_parallel.between import Between, Replicated
+from labkit.tensor_parallel.cut import Shard, even_cut, head_cut
+from labkit.tensor_parallel.fused import column_linear, row_linear
+from labkit.tensor_parallel.gradients import summed_over
+from labkit.tensor_parallel.heads import HeadShares
+
+
+class ParallelMLP(nn.Module):
+    """x -> x through F features, of which each rank holds a share. F need not divide by n."""
+
+    def __init__(self, mlp: MLP, group: Group) -> None:
+        """mlp: the whole one, the same on every rank; the shares are copies."""
+        super().__init__()
+        self.group = group
+        ffn = mlp.up.out_features
+        self.up = Shard(mlp.up.weight, even_cut(ffn, 0, group.size), group)
+        self.down = Shard(mlp.down.weight, even_cut(ffn, 1, group.size), group)
+
+    def forward(self, x: Tensor, between: Between | None = None) -> Tensor:
+        """x and the result in the form `between` layers; None: replicated, x_BTD."""
+        between = between or Replicated(self.group)
+        (y_BTf,) = column_linear(x, between, self.up.weight)
+        return row_linear(F.gelu(y_BTf), between, self.down.weight)
+
+
+class ParallelAttention(nn.Module):
+    """Causal self-attention, of whose heads each rank holds a share.
+
+    ValueError where the ranks cannot share the heads evenly: it names the numbers that can. With
+    more ranks than key-value heads, ranks hold copies, whose gradients are added up in backward.
+    Collective: the ranks with the same copies form groups of their own.
+    """
+
+    def __init__(self, attention: Attention, group: Group) -> None:
+        """attention: the whole one, the same on every rank; the shares are copies."""
+        super().__init__()
+        self.head_dim = attention.head_dim
+        num_heads = attention.query.out_features // self.head_dim
+        num_kv_heads = attention.key.out_features // self.head_dim
+        shares = HeadShares(num_heads, num_kv_heads, group.size)
+        ranks = range(group.size)
+        of_queries = [shares.queries(rank) for rank in ranks]
+        of_keys = head_cut([shares.keys(rank) for rank in ranks], self.head_dim, 0)
+        self.group, self.copies = group, _copies(shares, group)
+        self.query = Shard(attention.query.weight, head_cut(of_queries, self.head_dim, 0), group)
+        self.key = Shard(attention.key.weight, of_keys, group)
+        self.value = Shard(attention.value.weight, of_keys, group)
+        self.out = Shard(attention.out.weight, head_cut(of_queries, self.head_dim, 1), group)
+
+    def forward(self, x: Tensor, between: Between | None = None) -> Tensor:
+        """x and the result in the form `between` layers; None: replicated, x_BTD."""
+        between = between or Replicated(self.group)
+        key: Tensor
+        value: Tensor
+        key, value = self.key.weight, self.value.weight
+        if self.copies is not None:
+            key, value = summed_over(self.copies, key, value)
+        q_BTf, k_BTf, v_BTf = column_linear(x, between, self.query.weight, key, value)
+        y_BTf = attend(q_BTf, k_BTf, v_BTf, self.head_dim)
+        return row_linear(y_BTf, between, self.out.weight)
+
+
+def _copies(shares: HeadShares, group: Group) -> Group | None:
+    """The ranks that hold this rank's key-value heads; None where no other does."""
+    if shares.num_copies == 1:
+        return None
+    copies = group.split(shares.copies(group.rank))
+    assert isinstance(copies, Group)
+    return copies

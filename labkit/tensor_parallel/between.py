@@ -1,0 +1,143 @@
+"""Between the layers: in what form ranks of one group hold features, and how they get there.
+
+Inside a layer every rank needs all tokens (`whole`), and computes a part of the sum that the layer
+returns (partial sums, to be `summed`). Between layers features take one of two forms:
+
+                    whole                     summed                    a rank holds
+    Replicated      nothing to do             all-reduce                x_BTD
+    TokenShards     all-gather                reduce-scatter            x_nD: its tokens, N/n rows
+
+`whole` and `summed` are adjoint: the backward of each is the other. `enter` is a layer's way in
+(Megatron's f: forward `whole`, backward `summed`), `leave` its way out (g: forward `summed`,
+backward `whole`), so that the same two methods say all four collectives of a layer.
+
+The convention: one loss, which every rank computes equally from what all hold (see
+labkit.collectives.autograd for the other one, and what goes wrong where the two are mixed).
+Papers: Megatron-LM, arXiv:1909.08053, section 3; Korthikanti et al., arXiv:2205.05198, section 4.2.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from labkit import arguments
+from labkit.comm import Group
+from labkit.tensor_parallel.wire import Finish, Wire, chosen
+
+
+class Between(Protocol):
+    """The form of features between layers."""
+
+    group: Group
+
+    def whole(self, x: Tensor) -> Finish:
+        """Start to make all tokens of `x`."""
+
+    def summed(self, partial: Tensor) -> Finish:
+        """Start to add up the ranks' partial sums of all tokens; `partial` is used up."""
+
+
+class Replicated:
+    """Every rank holds all of x, of any shape: tensor parallelism as Megatron-LM began it.
+
+    Wire: `whole` nothing, `summed` 2(n-1)/n of x's bytes.
+    """
+
+    def __init__(self, group: Group, wire: Wire | None = None) -> None:
+        self.group, self._wire = group, chosen(wire)
+
+    def whole(self, x: Tensor) -> Finish:
+        """x itself."""
+        return lambda: x
+
+    def summed(self, partial: Tensor) -> Finish:
+        """An all-reduce."""
+        return self._wire.all_reduce(partial.contiguous(), self.group)
+
+
+class TokenShards:
+    """Rank r holds rows r*k to (r+1)*k - 1 of the N = B*T tokens: sequence parallelism.
+
+    What works token by token (norms, dropout, the residual sum) then does an nth of the work on an
+    nth of the memory; it does not matter which tokens are whose. Where n does not divide N, rows of
+    zeros fill up the last shards, k = ceil(N/n), and `whole` leaves them out.
+    Wire: `whole` and `summed` (n-1)/n of x's bytes each.
+    """
+
+    def __init__(
+        self, group: Group, num_sequences: int, num_tokens: int, wire: Wire | None = None
+    ) -> None:
+        """num_sequences: B. num_tokens: T, of each sequence."""
+        self.group, self._wire = group, chosen(wire)
+        self.num_sequences = arguments.whole("num_sequences", num_sequences, "0 or more", least=0)
+        self.num_tokens = arguments.whole("num_tokens", num_tokens, "0 or more", least=0)
+
+    @property
+    def num_rows(self) -> int:
+        """k: of each rank."""
+        return -(-self.num_sequences * self.num_tokens // self.group.size)
+
+    @property
+    def rows(self) -> range:
+        """This rank's tokens, by their numbers among all B*T; without those that fill up."""
+        first, total = self.group.rank * self.num_rows, self.num_sequences * self.num_tokens
+        return range(min(first, total), min(first + self.num_rows, total))
+
+    def whole(self, x: Tensor) -> Finish:
+        """x_nD -> x_BTD, by an all-gather."""
+        gathered = self._wire.all_gather(x.contiguous(), self.group)
+        total = self.num_sequences * self.num_tokens
+        shape = (self.num_sequences, self.num_tokens)
+        return lambda: gathered()[:total].unflatten(0, shape)
+
+    def summed(self, partial: Tensor) -> Finish:
+        """Partial sums x_BTD -> this rank's rows x_nD of their sum, by a reduce-scatter."""
+        rows = partial.flatten(0, 1)
+        num_missing = self.num_rows * self.group.size - len(rows)
+        filled = F.pad(rows, (0, 0, 0, num_missing)) if num_missing else rows.contiguous()
+        return self._wire.reduce_scatter(filled, self.group)
+
+
+def enter(x: Tensor, between: Between) -> Tensor:
+    """A layer's way in: all tokens. Backward adds up what the ranks say of them."""
+    return _Enter.apply(x, between)
+
+
+def leave(partial: Tensor, between: Between) -> Tensor:
+    """A layer's way out: the sum of the ranks' parts. Backward hands every rank all tokens.
+
+    A part of a sum has the derivative of the sum: for Replicated, backward does nothing.
+    """
+    return _Leave.apply(partial, between)
+
+
+# `summed` uses up what it gets, and neither a caller's tensor nor a gradient is ours: copies.
+
+
+class _Enter(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, between: Between) -> Tensor:
+        ctx.between = between
+        return between.whole(x)()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return ctx.between.summed(grad.clone())(), None
+
+
+class _Leave(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, partial: Tensor, between: Between) -> Tensor:
+        ctx.between = between
+        return between.summed(partial.clone())()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return ctx.between.whole(grad)(), None

@@ -1,0 +1,83 @@
+"""From shares to the whole model and back: parameters, gradients, anything of their shapes.
+
+Works on whatever `parallelize` returns, and on any module built of this package's layers: those
+say in `cuts` how each of their parameters is cut; all other parameters count as replicated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from labkit.comm import Group
+from labkit.comm.group import chosen
+from labkit.tensor_parallel.cut import REPLICATED, Cut
+
+
+def gather_full_state(model: nn.Module, group: Group | None = None) -> dict[str, Tensor]:
+    """The whole parameters, on every rank, under the names that they have in state_dict().
+
+    group: None takes the model's own. GPT(config).load_state_dict(...) takes the result. Every rank
+    calls it. Wire: an all-gather of each sharded parameter, shares filled up to the longest.
+    """
+    group = _group_of(model, group)
+    gathered: dict[Tensor, Tensor] = {}  # a tied one travels once
+    state = {}
+    for name, parameter, cut in _parameters(model):
+        if parameter not in gathered:
+            gathered[parameter] = cut.gather(parameter, group)
+        state[name] = gathered[parameter]
+    return state
+
+
+def gather_full_gradients(model: nn.Module, group: Group | None = None) -> dict[str, Tensor]:
+    """The whole gradients, on every rank, by named_parameters()'s names, without those of None.
+
+    Wire: an all-gather of each sharded gradient. What is replicated, every rank has already.
+    """
+    group = _group_of(model, group)
+    names = {name for name, _ in model.named_parameters()}
+    return {
+        name: cut.gather(parameter.grad, group)
+        for name, parameter, cut in _parameters(model)
+        if name in names and parameter.grad is not None
+    }
+
+
+@torch.no_grad()
+def load_full_state(
+    model: nn.Module, state: Mapping[str, Tensor], group: Group | None = None
+) -> None:
+    """Fill this rank's shares from whole parameters, such as GPT.state_dict(). Wire: nothing.
+
+    ValueError, and nothing is changed, where a name is missing or unknown or a shape is another.
+    """
+    rank = _group_of(model, group).rank
+    found = list(_parameters(model))
+    if wrong := state.keys() ^ {name for name, _, _ in found}:
+        where = "the model" if min(wrong) in state else "the state"
+        raise ValueError(
+            f"{min(wrong)!r} is not in {where}; load the state of a model of this config"
+        )
+    for name, parameter, cut in found:
+        if state[name].shape != cut.whole_shape(parameter):
+            raise ValueError(
+                f"{name} has shape {tuple(state[name].shape)} in the state, and the shares make "
+                f"{tuple(cut.whole_shape(parameter))}; load the state of such a model"
+            )
+    for name, parameter, cut in found:
+        parameter.copy_(cut.share(state[name], rank))
+
+
+def _parameters(model: nn.Module) -> Iterator[tuple[str, Tensor, Cut]]:
+    """Every parameter under every name that it has, and how it is cut."""
+    for path, module in model.named_modules(remove_duplicate=False):
+        cuts: Mapping[str, Cut] = getattr(module, "cuts", {})
+        for name, parameter in module.named_parameters(recurse=False):
+            yield f"{path}.{name}".lstrip("."), parameter, cuts.get(name, REPLICATED)
+
+
+def _group_of(model: nn.Module, group: Group | None) -> Group:
+    return chosen(getattr(model, "group", None) if group is None else group)

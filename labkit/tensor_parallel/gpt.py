@@ -1,0 +1,179 @@
+"""The lab's GPT in its tensor-parallel form.
+
+    tokens_BT -> embedding (v of V rows) -> blocks (heads and MLP features of this rank)
+              -> norm -> head (the embedding's rows again) -> logits_BTv -> loss
+
+Parameters keep their names, so a rank's state_dict looks like GPT's, with smaller tensors:
+
+    embedding.token.weight, up, query, key, value   Shard(0)
+    out, down                                       Shard(1)
+    norms, embedding.position.weight                replicated
+
+sequence_parallel: between the layers a rank holds an nth of the tokens, see between.py. Norms and
+positions then see this rank's tokens only, and their gradients are added up in backward.
+
+Wire of a step, in sums of B*T*D numbers: forward 1 for the embedding and 2 for each block; backward
+2 for each block and 1 for the head; the loss adds 3 numbers for each token. With sequence_parallel
+a sum is two halves, and backward gathers the input of each column layer once more, half a sum each.
+Papers: Megatron-LM, arXiv:1909.08053; Korthikanti et al., arXiv:2205.05198.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from labkit.comm import Group
+from labkit.comm.group import chosen
+from labkit.data import Batch
+from labkit.model import GPT, Block
+from labkit.tensor_parallel.attention import ParallelAttention, ParallelMLP
+from labkit.tensor_parallel.between import Between, Replicated, TokenShards
+from labkit.tensor_parallel.cut import REPLICATED, Shard, even_cut
+from labkit.tensor_parallel.fused import column_linear
+from labkit.tensor_parallel.gradients import summed_over
+from labkit.tensor_parallel.vocab import vocab_cross_entropy, vocab_embedding
+from labkit.tensor_parallel.wire import Wire
+from labkit.tensor_parallel.wire import chosen as chosen_wire
+
+
+def parallelize(
+    model: GPT,
+    group: Group | None = None,
+    *,
+    sequence_parallel: bool = False,
+    wire: Wire | None = None,
+) -> TensorParallelGPT:
+    """This rank's part of `model`, as a module of its own: `model` may be dropped afterwards.
+
+    model: the whole GPT, with the same weights on every rank (of each, a sum is compared); dtype,
+    device and what is frozen stay. wire: LIBRARY (None), RING or SHARED_MEMORY. Make the optimizer
+    afterwards, of the result's parameters.
+    ValueError where the ranks cannot share the heads evenly (it names the numbers that can), or the
+    weights differ; TypeError for another module.
+    """
+    if not isinstance(model, GPT):
+        raise TypeError(
+            f"model is a {type(model).__name__}, and parallelize cuts labkit.model.GPT; build "
+            "others of labkit.tensor_parallel.ColumnLinear and RowLinear"
+        )
+    if not isinstance(sequence_parallel, bool):
+        raise TypeError(f"sequence_parallel={sequence_parallel!r:.60}: give True or False")
+    group, wire = chosen(group), chosen_wire(wire)
+    _require_same_weights(model, group)
+    return TensorParallelGPT(model, group, sequence_parallel, wire)
+
+
+class TensorParallelGPT(nn.Module):
+    """tokens_BT, the same on every rank -> logits_BTv, this rank's share of the vocabulary."""
+
+    def __init__(self, model: GPT, group: Group, sequence_parallel: bool, wire: Wire) -> None:
+        super().__init__()
+        self.config = model.config
+        self.group, self.sequence_parallel, self._wire = group, sequence_parallel, wire
+        self.embedding = ParallelEmbedding(model, group)
+        self.blocks = nn.ModuleList(_parallel_blocks(model, group))
+        self.norm = Shard(model.norm.weight, REPLICATED, group)
+        self.head = self.embedding.token
+
+    def forward(self, tokens_BT: Tensor) -> Tensor:
+        """logits_BTv. Every rank passes the same tokens. Errors as of GPT."""
+        self.embedding.require_tokens(tokens_BT)
+        between: Between = Replicated(self.group, self._wire)
+        position_TD, *norms = self._replicated()
+        if self.sequence_parallel:
+            num_sequences, num_tokens = tokens_BT.shape
+            between = TokenShards(self.group, num_sequences, num_tokens, self._wire)
+            position_TD, *norms = summed_over(self.group, position_TD, *norms)
+        x = self.embedding(tokens_BT, position_TD, between)
+        for block, of_attention, of_mlp in zip(self.blocks, norms[:-1:2], norms[1::2], strict=True):
+            x = block(x, of_attention, of_mlp, between)
+        (logits_BTv,) = column_linear(_normed(x, norms[-1]), between, self.head.weight)
+        return logits_BTv
+
+    def loss(self, batch: Batch) -> Tensor:
+        """The mean cross-entropy of the next token over the batch, in nats; equal on every rank.
+
+        Every rank calls backward() on it. No rank holds the logits of the whole vocabulary.
+        """
+        logits_BTv, targets_BT = self(batch.inputs_BT), batch.targets_BT
+        total = vocab_cross_entropy(
+            logits_BTv.flatten(0, 1), targets_BT.flatten(), self.config.vocab, self.group
+        )
+        return total / max(1, targets_BT.numel())
+
+    def _replicated(self) -> list[Tensor]:
+        """Positions, and the weights of the norms in the order of their use."""
+        found: list[Tensor] = [self.embedding.position.weight]
+        for block in self.blocks:
+            assert isinstance(block, ParallelBlock)
+            found += [block.attention_norm.weight, block.mlp_norm.weight]
+        return [*found, self.norm.weight]
+
+
+class ParallelEmbedding(nn.Module):
+    """tokens_BT -> x, in the form `between` layers: rows of the ranks that have them, added up."""
+
+    def __init__(self, model: GPT, group: Group) -> None:
+        super().__init__()
+        embedding = model.embedding
+        vocab = even_cut(embedding.token.num_embeddings, 0, group.size)
+        self.require_tokens = embedding._require_tokens
+        self.vocab = vocab.held[group.rank]
+        self.token = Shard(embedding.token.weight, vocab, group)
+        self.position = Shard(embedding.position.weight, REPLICATED, group)
+
+    def forward(self, tokens_BT: Tensor, position_TD: Tensor, between: Between) -> Tensor:
+        """Wire: one sum of B*T*D numbers."""
+        x = vocab_embedding(tokens_BT, self.token.weight, self.vocab, between)
+        num_tokens = tokens_BT.shape[1]
+        if not isinstance(between, TokenShards):
+            return x + position_TD[:num_tokens]
+        rows = torch.tensor(between.rows, device=tokens_BT.device) % max(1, num_tokens)
+        position_nD = F.embedding(rows, position_TD)
+        return x + F.pad(position_nD, (0, 0, 0, len(x) - len(rows)))
+
+
+class ParallelBlock(nn.Module):
+    """x -> x, in the form `between` layers: attention, then MLP, each read through a norm."""
+
+    def __init__(self, block: Block, group: Group) -> None:
+        super().__init__()
+        self.attention_norm = Shard(block.attention_norm.weight, REPLICATED, group)
+        self.attention = ParallelAttention(block.attention, group)
+        self.mlp_norm = Shard(block.mlp_norm.weight, REPLICATED, group)
+        self.mlp = ParallelMLP(block.mlp, group)
+
+    def forward(self, x: Tensor, of_attention: Tensor, of_mlp: Tensor, between: Between) -> Tensor:
+        """`of_attention`, `of_mlp`: the weights of the two norms, as `summed_over` gave them.
+
+        Wire: forward two sums of B*T*D numbers, backward two.
+        """
+        x = x + self.attention(_normed(x, of_attention), between)
+        return x + self.mlp(_normed(x, of_mlp), between)
+
+
+def _parallel_blocks(model: GPT, group: Group) -> Iterator[ParallelBlock]:
+    for block in model.blocks:
+        assert isinstance(block, Block)
+        yield ParallelBlock(block, group)
+
+
+def _normed(x: Tensor, weight: Tensor) -> Tensor:
+    return F.layer_norm(x, weight.shape, weight)
+
+
+def _require_same_weights(model: GPT, group: Group) -> None:
+    """Shares of different models are a model of nobody's. Wire: two all-reduces of a few bytes."""
+    names = [name for name, _ in model.named_parameters()]
+    sums = torch.stack([p.detach().double().sum() for p in model.parameters()]).to(group.device)
+    differ = group.all_reduce(sums, "max") != group.all_reduce(sums, "min")
+    if differ.any():
+        name = names[int(differ.nonzero()[0])]
+        raise ValueError(
+            f"{name} is not the same on every rank; make the model of one seed, or broadcast it "
+            "from one rank first"
+        )

@@ -1,0 +1,111 @@
+"""Embedding and loss with the vocabulary cut over the ranks.
+
+    tokens_BT -> x_BTD      each rank looks up the tokens of its share, zeros elsewhere; the sum of
+                            all ranks is the row of every token, since each token is in one share
+    x_BTD -> logits_BTv     a column layer: w_vD is the same share, where the head is tied
+    logits_Nv -> loss       below: never the logits of more than one share on a rank
+
+The cross-entropy of a token is log(sum over V of exp(logit)) - logit of the target. For numbers
+that exp can take, the largest logit m is subtracted first; m, the sum and the target's logit are
+all that ranks must tell each other, three numbers for a token instead of V.
+
+Wire: embedding forward one sum of B*T*D numbers, backward nothing; loss forward an all-reduce of N
+numbers (max) and one of 2N (sum), backward nothing: softmax is known by then.
+V need not divide by n.
+Paper: Megatron-LM, arXiv:1909.08053, section 3 (which calls it fusing the output with the loss).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from labkit.comm import Group
+from labkit.comm.group import chosen
+from labkit.tensor_parallel.between import Between, leave
+from labkit.tensor_parallel.cut import even_cut
+
+
+def vocab_embedding(tokens_BT: Tensor, weight_vD: Tensor, vocab: range, between: Between) -> Tensor:
+    """The rows of all tokens, as they are `between` layers.
+
+    weight_vD: this rank's rows, `vocab` which they are. Wire: forward one sum.
+    """
+    is_mine = (tokens_BT >= vocab.start) & (tokens_BT < vocab.stop)
+    if not len(vocab):  # no row to look up, and no gradient but an empty one
+        partial = weight_vD.sum() + weight_vD.new_zeros(*tokens_BT.shape, weight_vD.shape[1])
+    else:
+        rows = F.embedding((tokens_BT - vocab.start).where(is_mine, 0), weight_vD)
+        partial = rows * is_mine[..., None]
+    return leave(partial, between)
+
+
+def vocab_cross_entropy(
+    logits_Nv: Tensor, targets_N: Tensor, vocab_size: int, group: Group | None = None
+) -> Tensor:
+    """The sum over N tokens of the cross-entropy of their targets: one number, on every rank.
+
+    logits_Nv: this rank's share of the vocabulary, as torch.tensor_split cuts `vocab_size`.
+    targets_N: numbers of the whole vocabulary, the same on every rank. Computed in float32 for
+    16-bit logits. ValueError for logits of another share, or a target outside the vocabulary.
+    Memory: softmax of this rank's share, kept for backward.
+    Wire: two all-reduces, of N and of 2N numbers; backward nothing.
+    """
+    group = chosen(group)
+    vocab = even_cut(vocab_size, 0, group.size).held[group.rank]
+    if logits_Nv.dim() != 2 or logits_Nv.shape != (len(targets_N), len(vocab)):
+        raise ValueError(
+            f"logits of shape {tuple(logits_Nv.shape)}, but rank {group.rank} of {group.size} has "
+            f"{len(vocab)} of {vocab_size} tokens, for {len(targets_N)} targets; pass "
+            f"({len(targets_N)}, {len(vocab)})"
+        )
+    if targets_N.is_cpu and ((targets_N < 0) | (targets_N >= vocab_size)).any():
+        wrong = targets_N[(targets_N < 0) | (targets_N >= vocab_size)][0]
+        raise ValueError(f"target {int(wrong)} is outside 0..{vocab_size - 1}")
+    return _VocabCrossEntropy.apply(logits_Nv, targets_N, vocab, group)
+
+
+class _VocabCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, logits_Nv: Tensor, targets_N: Tensor, vocab: range, group: Group
+    ) -> Tensor:
+        dtype = torch.promote_types(logits_Nv.dtype, torch.float32)
+        # float32 logits are copied by the subtraction, others by the cast
+        largest_N = _largest(logits_Nv, dtype)
+        group.all_reduce(largest_N, "max", out=largest_N)
+        shifted_Nv = logits_Nv.to(dtype) - largest_N[:, None]
+        column_N = targets_N - vocab.start
+        is_mine = (column_N >= 0) & (column_N < len(vocab))
+        column_N = column_N.where(is_mine, 0)
+        sums_2N = shifted_Nv.new_zeros(2, len(targets_N))
+        if len(vocab):
+            sums_2N[1] = shifted_Nv.gather(1, column_N[:, None])[:, 0] * is_mine
+        softmax_Nv = shifted_Nv.exp_()
+        sums_2N[0] = softmax_Nv.sum(1)
+        group.all_reduce(sums_2N, out=sums_2N)
+        softmax_Nv.div_(sums_2N[0, :, None])
+        ctx.save_for_backward(softmax_Nv, column_N, is_mine)
+        ctx.dtype = logits_Nv.dtype
+        return (sums_2N[0].log() - sums_2N[1]).sum()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        """softmax, and 1 less at the target: on the rank that has it."""
+        softmax_Nv, column_N, is_mine = ctx.saved_tensors
+        grad_Nv = softmax_Nv * grad
+        if grad_Nv.shape[1]:
+            grad_Nv.scatter_add_(1, column_N[:, None], -(is_mine * grad).to(grad_Nv)[:, None])
+        return grad_Nv.to(ctx.dtype), None, None, None
+
+
+def _largest(logits_Nv: Tensor, dtype: torch.dtype) -> Tensor:
+    """By row; -inf where there is no column."""
+    if not logits_Nv.shape[1]:
+        return logits_Nv.new_full(logits_Nv.shape[:1], -torch.inf, dtype=dtype)
+    return logits_Nv.amax(1).to(dtype)
