@@ -89,6 +89,10 @@ from labkit.calc.traffic.ring_broadcast import (
 )
 from labkit.calc.traffic.segments import segment_numels
 from labkit.calc.traffic.step import step_traffic_bytes, step_traffic_volume
+from labkit.calc.traffic.tensor import (
+    tensor_parallel_collectives,
+    tensor_parallel_traffic_bytes,
+)
 from labkit.calc.traffic.tiers import Tiers
 from labkit.calc.traffic.tree import (
     tree_all_reduce_messages,
@@ -222,6 +226,8 @@ __all__ = [
     "smallest_change",
     "step_traffic_bytes",
     "step_traffic_volume",
+    "tensor_parallel_collectives",
+    "tensor_parallel_traffic_bytes",
     "training_days",
     "training_flops",
     "tree_all_reduce_messages",

@@ -49,7 +49,7 @@ class Replicated:
     """
 
     def __init__(self, group: Group, wire: Wire | None = None) -> None:
-        self.group, self._wire = group, chosen(wire)
+        self.group, self._wire = group, chosen(wire, group)
 
     def whole(self, x: Tensor) -> Finish:
         """x itself."""
@@ -73,7 +73,7 @@ class TokenShards:
         self, group: Group, num_sequences: int, num_tokens: int, wire: Wire | None = None
     ) -> None:
         """num_sequences: B. num_tokens: T, of each sequence."""
-        self.group, self._wire = group, chosen(wire)
+        self.group, self._wire = group, chosen(wire, group)
         self.num_sequences = arguments.whole("num_sequences", num_sequences, "0 or more", least=0)
         self.num_tokens = arguments.whole("num_tokens", num_tokens, "0 or more", least=0)
 

@@ -50,8 +50,8 @@ def parallelize(
     """This rank's part of `model`, as a module of its own: `model` may be dropped afterwards.
 
     model: the whole GPT, with the same weights on every rank (of each, a sum is compared); dtype,
-    device and what is frozen stay. wire: LIBRARY (None), RING or SHARED_MEMORY. Make the optimizer
-    afterwards, of the result's parameters.
+    device and what is frozen stay. wire: LIBRARY, RING or SHARED_MEMORY; None: see wire.py. Make
+    the optimizer afterwards, of the result's parameters.
     ValueError where the ranks cannot share the heads evenly (it names the numbers that can), or the
     weights differ; TypeError for another module.
     """
@@ -62,7 +62,8 @@ def parallelize(
         )
     if not isinstance(sequence_parallel, bool):
         raise TypeError(f"sequence_parallel={sequence_parallel!r:.60}: give True or False")
-    group, wire = chosen(group), chosen_wire(wire)
+    group = chosen(group)
+    wire = chosen_wire(wire, group)
     _require_same_weights(model, group)
     return TensorParallelGPT(model, group, sequence_parallel, wire)
 

@@ -75,10 +75,16 @@ SHARED_MEMORY = Wire(
 """Among ranks of one host: nothing is sent at all."""
 
 
-def chosen(wire: Wire | None) -> Wire:
-    """`wire`; for None the backend's collectives. TypeError for what is no Wire."""
+_ON_A_CPU = Wire(LIBRARY.all_reduce, RING.reduce_scatter, RING.all_gather)
+
+
+def chosen(wire: Wire | None, group: Group) -> Wire:
+    """`wire`; for None the backend's collectives, but for the two that gloo has no good ones of.
+
+    TypeError for what is no Wire.
+    """
     if wire is None:
-        return LIBRARY
+        return _ON_A_CPU if group.device.type == "cpu" else LIBRARY
     if not isinstance(wire, Wire):
         raise TypeError(
             f"wire={wire!r:.60}: give labkit.tensor_parallel.LIBRARY, RING or SHARED_MEMORY"

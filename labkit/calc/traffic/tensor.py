@@ -1,0 +1,114 @@
+"""What tensor parallelism sends for one microbatch, by rank: every sum of a layer is B*T*D numbers.
+
+    collectives                 forward                     backward
+    embedding                   1 sum                       (1 gather)
+    each layer                  2 sums (2 gathers)          2 sums (4 gathers)
+    head                        (1 gather)                  1 sum (1 gather)
+    loss                        2 all-reduces, 3 numbers for each token
+    norms, positions                                        (1 all-reduce of all)
+
+Without sequence parallelism a sum is an all-reduce, 2(n-1)/n of its bytes, and what stands in
+brackets is nothing. With it a sum is a reduce-scatter and a gather an all-gather, (n-1)/n each: as
+many bytes forward. In backward a column layer gathers its input once more, since each rank has kept
+its tokens only; so a layer sends 10 halves where it sent 8.
+
+Papers: Megatron-LM, arXiv:1909.08053, section 3; Korthikanti et al., arXiv:2205.05198, 4.2.2.
+"""
+
+from __future__ import annotations
+
+from labkit.calc.models.config import ModelConfig
+from labkit.calc.models.lengths import sequence_length
+from labkit.calc.models.parameters import norm_parameters
+from labkit.calc.models.presets import model
+from labkit.calc.result import Result, total
+from labkit.calc.traffic.checks import check_flag, check_itemsize, check_ranks
+
+_SOURCE = "Megatron-LM, arXiv:1909.08053, section 3; Korthikanti et al., arXiv:2205.05198"
+
+
+def tensor_parallel_collectives(
+    layers: int, sequence_parallel: bool = False
+) -> dict[str, dict[str, int]]:
+    """How often a rank calls each collective for one microbatch, forward and backward.
+
+    tensor_parallel_collectives(1)["forward"] == {"all_reduce": 5}, two of them the loss's
+    """
+    L = check_ranks(layers, "layers")
+    check_flag(sequence_parallel, "sequence_parallel")
+    if not sequence_parallel:
+        return {
+            "forward": {"all_reduce": 1 + 2 * L + 2},
+            "backward": {"all_reduce": 2 * L + 1},
+        }
+    return {
+        "forward": {"reduce_scatter": 1 + 2 * L, "all_gather": 2 * L + 1, "all_reduce": 2},
+        "backward": {
+            "reduce_scatter": 2 * L + 1,
+            "all_gather": 1 + 4 * L + 1,
+            "all_reduce": 1,
+        },
+    }
+
+
+def tensor_parallel_traffic_bytes(
+    config: ModelConfig | str,
+    microbatch: int,
+    tp: int,
+    *,
+    sequence: int | None = None,
+    itemsize: int = 2,
+    sequence_parallel: bool = False,
+) -> Result:
+    """Bytes that one rank sends for one microbatch, forward and backward, by part.
+
+    microbatch: sequences. sequence: tokens of each; None: the model's context. itemsize: bytes of
+    an activation. Tokens that tp does not divide are filled up where they are sharded.
+    ValueError for models with experts, whose layers send other sums.
+    """
+    config = model(config)
+    if config.num_experts:
+        raise ValueError("layers with experts send what the routing says; give a dense model")
+    check_flag(sequence_parallel, "sequence_parallel")
+    n, b = check_ranks(tp, "tp"), check_itemsize(itemsize)
+    tokens = check_ranks(microbatch, "microbatch") * sequence_length(config, sequence)
+    L, D = config.layers, config.hidden
+    rows = -(-tokens // n) * n if sequence_parallel else tokens
+    half = (n - 1) / n * rows * D * b
+    halves = {
+        "embedding": 2,
+        "layers, forward": 4 * L,
+        "layers, backward": (6 if sequence_parallel else 4) * L,
+        "head": 3 if sequence_parallel else 2,
+    }
+    parts = {
+        name: Result(
+            num * half,
+            "bytes",
+            name,
+            substitution=f"{num} * {n - 1}/{n} * {rows:,} * {D:,} * {b} B",
+        )
+        for name, num in halves.items()
+    }
+    parts["loss"] = _all_reduced(3 * tokens, max(b, 4), n, "loss")
+    if sequence_parallel:
+        norms = (2 * L + 1) * norm_parameters(config)
+        positions = config.context * D if config.learned_positions else 0
+        parts["norms, positions"] = _all_reduced(norms + positions, b, n, "norms, positions")
+    return total(
+        "sent by one rank for a microbatch",
+        parts,
+        formula="halves * (n-1)/n * B T D * bytes, and what is small",
+        convention=f"rings; {tokens:,} tokens, {b} B numbers, "
+        f"sequence_parallel={sequence_parallel}; nothing recomputed",
+        source=_SOURCE,
+    )
+
+
+def _all_reduced(numel: int, itemsize: int, n: int, name: str) -> Result:
+    return Result(
+        2 * (n - 1) / n * numel * itemsize,
+        "bytes",
+        name,
+        substitution=f"2 * {n - 1}/{n} * {numel:,} * {itemsize} B",
+    )

@@ -1,0 +1,267 @@
+"""Layers that are cut over the ranks, against the whole layer in one process, in float64.
+
+Tolerance: sums over at most 64 numbers of size 1, taken in another order: 64 eps, with room.
+"""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from labkit import RankError, run
+from labkit.model import MLP, Attention, GPTConfig
+from labkit.tensor_parallel import (
+    LIBRARY,
+    RING,
+    SHARED_MEMORY,
+    ColumnLinear,
+    ParallelAttention,
+    ParallelMLP,
+    Replicated,
+    RowLinear,
+    TokenShards,
+    column_linear,
+    enter,
+    gather_full_gradients,
+    gather_full_state,
+    leave,
+    row_linear,
+    summed_over,
+)
+
+WIRES = {"library": LIBRARY, "ring": RING, "shared memory": SHARED_MEMORY}
+B, T, D, F_ = 3, 5, 6, 7  # 15 tokens and 7 features: 2, 3 and 4 divide not both
+CLOSE = {"rtol": 1e-12, "atol": 1e-12}
+
+
+def drawn(seed, *shape):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+def two_layers():
+    """up and down, with biases, the same on every rank."""
+    torch.manual_seed(1)
+    return nn.Linear(D, F_).double(), nn.Linear(F_, D).double()
+
+
+def serial_pair():
+    up, down = two_layers()
+    x = drawn(0, B, T, D).requires_grad_()
+    z = down(F.gelu(up(x)))
+    (z * drawn(9, B, T, D)).sum().backward()
+    return z, x, up, down
+
+
+def a_pair_of_layers(world):
+    up, down = two_layers()
+    model = nn.Sequential(ColumnLinear(up, world), nn.GELU(), RowLinear(down, world))
+    x = drawn(0, B, T, D).requires_grad_()
+    z = model(x)
+    (z * drawn(9, B, T, D)).sum().backward()
+    expected_z, expected_x, up, down = serial_pair()
+    torch.testing.assert_close(z, expected_z, **CLOSE)
+    torch.testing.assert_close(x.grad, expected_x.grad, **CLOSE)
+    gradients = gather_full_gradients(model, world)
+    expected = {f"0.{name}": p.grad for name, p in up.named_parameters()}
+    expected |= {f"2.{name}": p.grad for name, p in down.named_parameters()}
+    torch.testing.assert_close(gradients, expected, **CLOSE)
+    return {name: tuple(p.shape) for name, p in model.named_parameters()}
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4, 8])
+def test_a_column_and_a_row_layer_are_the_two_layers_with_biases_and_gradients(world_size):
+    shapes = run(a_pair_of_layers, world_size).values
+    assert sum(shape["0.weight"][0] for shape in shapes) == F_
+    assert all(shape["2.bias"] == (D,) for shape in shapes)
+
+
+def test_the_first_features_go_to_the_first_ranks_one_more_each():
+    shapes = run(a_pair_of_layers, 4).values
+    assert [shape["0.weight"] for shape in shapes] == [(2, D), (2, D), (2, D), (1, D)]
+    assert [shape["2.weight"] for shape in shapes] == [(D, 2), (D, 2), (D, 2), (D, 1)]
+
+
+def fused(world, form, wire):
+    """The same by the fused functions, between layers in either form; without biases."""
+    up, down = two_layers()
+    wire = WIRES[wire]
+    between = {
+        "replicated": Replicated(world, wire),
+        "token shards": TokenShards(world, B, T, wire),
+    }[form]
+    shares = [ColumnLinear(up, world).weight, RowLinear(down, world).weight]
+    x = drawn(0, B, T, D)
+    mine = x if form == "replicated" else _rows(x, between)
+    mine.requires_grad_()
+    (y,) = column_linear(mine, between, shares[0])
+    z = row_linear(F.gelu(y), between, shares[1])
+    weights = drawn(9, B, T, D)
+    (z * (weights if form == "replicated" else _rows(weights, between))).sum().backward()
+
+    whole = drawn(0, B, T, D).requires_grad_()
+    expected = F.gelu(whole @ up.weight.T) @ down.weight.T
+    (expected * weights).sum().backward()
+    pick = (lambda each: each) if form == "replicated" else (lambda each: _rows(each, between))
+    torch.testing.assert_close(z, pick(expected.detach()), **CLOSE)
+    torch.testing.assert_close(mine.grad, pick(whole.grad), **CLOSE)
+    for share, layer, dim in zip(shares, (up, down), (0, 1), strict=True):
+        part = layer.weight.grad.tensor_split(world.size, dim)[world.rank]
+        torch.testing.assert_close(share.grad, part, **CLOSE)
+
+
+def _rows(x_BTD, between):
+    """This rank's rows, filled up with zeros."""
+    rows = x_BTD.flatten(0, 1)[between.rows.start : between.rows.stop]
+    return F.pad(rows, (0, 0, 0, between.num_rows - len(rows)))
+
+
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize("form", ["replicated", "token shards"])
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+def test_fused_layers_are_the_same_in_both_forms_on_every_wire(world_size, form, wire):
+    run(fused, world_size, (form, wire))
+
+
+def adjoint(world, form):
+    """<A x, y> and <x, A' y>, summed over the ranks, for `enter` and `leave`."""
+    between = Replicated(world) if form == "replicated" else TokenShards(world, B, T)
+    inside = (B, T, D)
+    outside = inside if form == "replicated" else (between.num_rows, D)
+    found = []
+    for function, source, target in ((enter, outside, inside), (leave, inside, outside)):
+        x = drawn(world.rank, *source)
+        if form == "token shards" and function is enter:  # what fills up is zero
+            x[len(between.rows) :] = 0
+        x.requires_grad_()
+        y = drawn(100 + world.rank, *target)
+        result = function(x, between)
+        result.backward(y)
+        products = torch.stack([(result.detach() * y).sum(), (x.detach() * x.grad).sum()])
+        found.append(world.all_reduce(products).tolist())
+    return found
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 4])
+def test_entering_and_leaving_token_shards_are_adjoint(world_size):
+    for forward, backward in run(adjoint, world_size, ("token shards",)).values[0]:
+        assert forward == pytest.approx(backward, rel=1e-12)
+
+
+def one_loss(world):
+    """Replicated features are one tensor that all hold: a loss of theirs is counted once."""
+    between = Replicated(world)
+    x = drawn(0, B, T, D).requires_grad_()
+    share = drawn(1 + world.rank, D)
+    leave(enter(x, between) * share, between).sum().backward()
+    total = sum(drawn(1 + rank, D) for rank in range(world.size))
+    torch.testing.assert_close(x.grad, total.expand(B, T, D), **CLOSE)
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 4])
+def test_a_loss_that_all_ranks_hold_is_counted_once(world_size):
+    run(one_loss, world_size)
+
+
+def not_mine(world):
+    """A caller's tensors are as before, also where nothing but the sum is computed."""
+    x = drawn(world.rank, B, T, D)
+    before = x.clone()
+    leave(x, Replicated(world))
+    leave(x, TokenShards(world, B, T))
+    y = x.clone().requires_grad_()
+    gradient = drawn(3, B, T, D)
+    entered = enter(y, Replicated(world))
+    entered.backward(gradient)
+    torch.testing.assert_close(gradient, drawn(3, B, T, D), rtol=0, atol=0)
+    torch.testing.assert_close(x, before, rtol=0, atol=0)
+
+
+def test_arguments_and_gradients_are_left_alone():
+    run(not_mine, 2)
+
+
+CONFIGS = {
+    "as many kv heads": GPTConfig(hidden=24, num_heads=12, ffn=7),
+    "fewer than heads": GPTConfig(hidden=24, num_heads=12, num_kv_heads=4, ffn=1),
+    "one for all": GPTConfig(hidden=24, num_heads=12, num_kv_heads=1, ffn=5),
+}
+
+
+def block_halves(world, name):
+    config = CONFIGS[name]
+    for whole_class, parallel_class in ((Attention, ParallelAttention), (MLP, ParallelMLP)):
+        torch.manual_seed(2)
+        whole = whole_class(config).double()
+        x = drawn(0, 2, 5, 24).requires_grad_()
+        expected = whole(x)
+        (expected * drawn(9, 2, 5, 24)).sum().backward()
+        parallel = parallel_class(whole, world)
+        again = drawn(0, 2, 5, 24).requires_grad_()
+        found = parallel(again)
+        (found * drawn(9, 2, 5, 24)).sum().backward()
+        torch.testing.assert_close(found, expected, **CLOSE)
+        torch.testing.assert_close(again.grad, x.grad, **CLOSE)
+        gradients = gather_full_gradients(parallel)
+        expected_gradients = {n: p.grad for n, p in whole.named_parameters()}
+        torch.testing.assert_close(gradients, expected_gradients, **CLOSE)
+        torch.testing.assert_close(gather_full_state(parallel), whole.state_dict(), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+def test_attention_and_mlp_equal_the_whole_ones_with_shared_kv_heads(world_size, name):
+    if CONFIGS[name].kv_heads == 4 and world_size == 3:
+        with pytest.raises(RankError, match="3 ranks cannot share 12 heads with 4 key-value heads"):
+            run(block_halves, world_size, (name,))
+    else:
+        run(block_halves, world_size, (name,))
+
+
+def copies_of_kv_heads(world):
+    torch.manual_seed(2)
+    attention = ParallelAttention(Attention(CONFIGS["one for all"]).double(), world)
+    attention(drawn(0, 2, 5, 24)).sum().backward()
+    return attention.key.weight, attention.key.weight.grad
+
+
+def test_copies_of_a_key_value_head_have_one_gradient():
+    (first, gradient), *others = run(copies_of_kv_heads, 4).values
+    for weight, its_gradient in others:
+        assert torch.equal(weight, first) and torch.equal(its_gradient, gradient)
+
+
+def parts_of_gradients(world):
+    """Used twice, by two backward passes; one of them without the second parameter."""
+    a, b = (nn.Parameter(drawn(seed, 4)) for seed in (1, 2))
+    for uses_b in (True, False):
+        one, two = summed_over(world, a, b)
+        loss = (one * (world.rank + 1)).sum()
+        (loss + (two * 10**world.rank).sum() if uses_b else loss).backward()
+    return a.grad, b.grad
+
+
+@pytest.mark.parametrize("world_size", [1, 3])
+def test_gradients_of_shared_parameters_are_added_up_in_each_backward(world_size):
+    ranks = range(world_size)
+    for a, b in run(parts_of_gradients, world_size).values:
+        assert a.tolist() == [2 * sum(rank + 1 for rank in ranks)] * 4
+        assert b.tolist() == [sum(10**rank for rank in ranks)] * 4
+
+
+def some_frozen(world):
+    """What needs no gradient gets none, and nothing is sent for it."""
+    up, down = two_layers()
+    up.weight.requires_grad_(False)
+    shares = [ColumnLinear(up, world).weight, RowLinear(down, world).weight]
+    between = Replicated(world)
+    x = drawn(0, B, T, D)
+    (y,) = column_linear(x, between, shares[0])
+    row_linear(y, between, shares[1]).sum().backward()
+    return shares[0].grad is None, shares[1].grad is not None
+
+
+def test_frozen_weights_and_inputs_without_gradients_send_nothing_back():
+    result = run(some_frozen, 2)
+    assert result.values == [(True, True)] * 2
+    assert result.traffic[0].by_operation["all_reduce"].count == 1

@@ -1,0 +1,98 @@
+"""Named axes: coordinates, and groups along each, on real ranks."""
+
+import pytest
+import torch
+
+from labkit import RankError, run
+from labkit.mesh import Mesh
+
+
+def groups(world, sizes):
+    mesh = Mesh(world, **sizes)
+    return mesh.coordinates, {axis: getattr(mesh, axis).ranks for axis in sizes}, repr(mesh)
+
+
+def test_the_last_axis_has_neighbours_and_the_first_the_largest_steps():
+    found = run(groups, 8, ({"dp": 2, "pp": 2, "tp": 2},)).values
+    coordinates, ranks, text = found[5]
+    assert coordinates == {"dp": 1, "pp": 0, "tp": 1}
+    assert ranks == {"dp": (1, 5), "pp": (5, 7), "tp": (4, 5)}
+    assert text == "Mesh(dp=2, pp=2, tp=2) at {'dp': 1, 'pp': 0, 'tp': 1}"
+
+
+def test_every_group_holds_the_ranks_that_differ_in_its_axis_only():
+    sizes = {"tp": 3, "dp": 2}
+    found = run(groups, 6, (sizes,)).values
+    for coordinates, ranks, _ in found:
+        for axis in sizes:
+            same = [
+                rank
+                for rank, (others, _, _) in enumerate(found)
+                if all(others[a] == coordinates[a] for a in sizes if a != axis)
+            ]
+            assert list(ranks[axis]) == same
+
+
+def sums_along(world):
+    mesh = Mesh(world, dp=2, tp=2)
+    mine = torch.tensor([10.0**world.rank])
+    return [mesh.tp.all_reduce(mine).item(), mesh.dp.all_reduce(mine).item(), mesh.tp.rank]
+
+
+def test_ranks_talk_along_an_axis():
+    assert run(sums_along, 4).values == [
+        [11, 101, 0],
+        [11, 1010, 1],
+        [1100, 101, 0],
+        [1100, 1010, 1],
+    ]
+
+
+def alone(world):
+    mesh = Mesh(world, dp=world.size, tp=1)
+    return mesh.tp.size, mesh.dp is world, mesh.rank_at(dp=1), mesh.rank_at()
+
+
+def test_an_axis_of_one_is_a_group_of_one_and_an_axis_of_all_is_the_world():
+    assert run(alone, 3).values == [(1, True, 1, 0), (1, True, 1, 1), (1, True, 1, 2)]
+
+
+def made(world, sizes):
+    Mesh(world, **sizes)
+
+
+def asked(world, _):
+    Mesh(world, dp=2).pp  # noqa: B018
+
+
+def misspelled(world, _):
+    Mesh(world, dp=2).size  # noqa: B018
+
+
+def beyond(world, _):
+    Mesh(world, dp=2).rank_at(dp=2)
+
+
+def along_nothing(world, _):
+    Mesh(world, dp=2).rank_at(tp=0)
+
+
+@pytest.mark.parametrize(
+    ("function", "sizes", "words"),
+    [
+        (made, {"dp": 2, "tp": 2}, r"dp=2 \* tp=2 makes 4 ranks, but there are 2; try dp=1"),
+        (made, {"dp": 3}, "dp=3 makes 3 ranks, but there are 2; try dp=2"),
+        (made, {"dp": 3, "tp": 5}, "makes 15 ranks, but there are 2; give sizes whose product"),
+        (made, {}, "no axis at all makes 1 ranks, but there are 2"),
+        (made, {"tp": 0}, "tp=0: how many ranks"),
+        (made, {"tp": True}, "tp=True: give a whole number"),
+        (made, {"tensor": 2}, "'tensor' is no axis; choose among dp, pp, cp, ep, tp"),
+        (asked, {}, "this mesh has no axis 'pp', only dp; make it with pp=1 or more"),
+        (misspelled, {}, "a mesh has no 'size'"),
+        (beyond, {}, "dp=2: 0 to 1"),
+        (along_nothing, {}, "this mesh has no axis 'tp', only dp"),
+    ],
+)
+def test_what_is_no_mesh_is_refused_with_a_reason(function, sizes, words):
+    with pytest.raises(RankError, match=words):
+        run(function, 2, (sizes,))
