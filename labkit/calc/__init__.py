@@ -92,6 +92,7 @@ from labkit.calc.traffic.step import step_traffic_bytes, step_traffic_volume
 from labkit.calc.traffic.tensor import (
     tensor_parallel_collectives,
     tensor_parallel_traffic_bytes,
+    two_layers_traffic_bytes,
 )
 from labkit.calc.traffic.tiers import Tiers
 from labkit.calc.traffic.tree import (
@@ -240,5 +241,6 @@ __all__ = [
     "tree_broadcast_steps",
     "tree_reduce_messages",
     "tree_reduce_sent_bytes",
+    "two_layers_traffic_bytes",
     "two_tier_all_to_all_seconds",
 ]

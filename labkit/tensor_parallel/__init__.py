@@ -3,6 +3,7 @@
 between.py      the two forms of features between layers, and the pairs f and g: enter, leave
 linear.py       ColumnLinear and RowLinear, as the paper has them
 fused.py        the same, with communication that backward hides; one gather for three weights
+features.py     features that are cut, and whole ones: where the order of layers needs it
 heads.py        which rank has which heads, also with fewer key-value heads than ranks
 attention.py    the two halves of a block
 vocab.py        embedding and cross-entropy over a vocabulary that is cut
@@ -16,6 +17,7 @@ cut.py wire.py  how a tensor is cut; who performs the collectives
 from labkit.tensor_parallel.attention import ParallelAttention, ParallelMLP
 from labkit.tensor_parallel.between import Between, Replicated, TokenShards, enter, leave
 from labkit.tensor_parallel.cut import REPLICATED, Cut, even_cut
+from labkit.tensor_parallel.features import gather_features, share_features
 from labkit.tensor_parallel.full_state import (
     gather_full_gradients,
     gather_full_state,
@@ -49,6 +51,7 @@ __all__ = [
     "column_linear",
     "enter",
     "even_cut",
+    "gather_features",
     "gather_full_gradients",
     "gather_full_state",
     "head_choices",
@@ -56,6 +59,7 @@ __all__ = [
     "load_full_state",
     "parallelize",
     "row_linear",
+    "share_features",
     "summed_over",
     "train",
     "vocab_cross_entropy",

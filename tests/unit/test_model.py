@@ -107,6 +107,24 @@ def test_attention_over_some_heads_is_a_term_of_the_whole():
     torch.testing.assert_close(total_BTD, whole(x_BTD))
 
 
+def test_heads_that_share_a_key_give_what_they_give_with_copies_of_it():
+    """Grouped-query attention: the i-th H/G heads read the i-th key and value."""
+    torch.manual_seed(0)
+    shared = Attention(GPTConfig(hidden=24, num_heads=6, num_kv_heads=2)).double()
+    copied = Attention(GPTConfig(hidden=24, num_heads=6)).double()
+    copied.load_state_dict(
+        shared.state_dict()
+        | {
+            name: weight.unflatten(0, (2, 4)).repeat_interleave(3, 0).flatten(0, 1)
+            for name, weight in shared.state_dict().items()
+            if name in ("key.weight", "value.weight")
+        }
+    )
+    assert shared.key.weight.shape == (8, 24)
+    x_BTD = torch.randn(2, 5, 24, dtype=torch.float64)
+    torch.testing.assert_close(shared(x_BTD), copied(x_BTD))
+
+
 def test_no_sequences_at_all_give_no_logits():
     assert small_gpt()(torch.zeros(0, 5, dtype=torch.int64)).shape == (0, 5, 11)
 
@@ -117,6 +135,8 @@ def test_no_sequences_at_all_give_no_logits():
         ({"num_layers": 0}, "num_layers=0: give a whole number"),
         ({"ffn": -4}, "ffn=-4"),
         ({"hidden": 64, "num_heads": 6}, "num_heads=6 does not divide hidden=64.*try num_heads=2"),
+        ({"num_kv_heads": 3}, "num_kv_heads=3 does not divide num_heads=4.*try num_kv_heads=1"),
+        ({"num_kv_heads": 0}, "num_kv_heads=0: give a whole number"),
     ],
 )
 def test_sizes_that_make_no_model_are_refused(sizes, message):

@@ -105,6 +105,40 @@ def tensor_parallel_traffic_bytes(
     )
 
 
+def two_layers_traffic_bytes(
+    tokens: int,
+    hidden: int,
+    ffn: int,
+    tp: int,
+    *,
+    itemsize: int = 2,
+    row_first: bool = False,
+) -> Result:
+    """Bytes that one rank sends for an MLP's two layers, forward and backward, in either order.
+
+    The paper's order, a column layer and then a row layer: a sum of D features forward, and one
+    backward. row_first: sums of the F features in between, forward and backward; and the input's
+    gradient and the output, cut by features, are gathered. With F = 4 D, 4.5 times as much.
+    """
+    check_flag(row_first, "row_first")
+    n, b = check_ranks(tp, "tp"), check_itemsize(itemsize)
+    T = check_ranks(tokens, "tokens")
+    D, F = check_ranks(hidden, "hidden"), check_ranks(ffn, "ffn")
+    half = (n - 1) / n * T * b
+    numbers = {"sums": 4 * F, "gathers": 2 * D} if row_first else {"sums": 4 * D}
+    parts = {
+        name: Result(num * half, "bytes", name, substitution=f"{num:,} * {n - 1}/{n} * {T:,} * {b}")
+        for name, num in numbers.items()
+    }
+    return total(
+        "sent by one rank for two layers",
+        parts,
+        formula="(4 F + 2 D) (n-1)/n T b" if row_first else "4 D (n-1)/n T b",
+        convention="rings; both without sequence parallelism",
+        source=_SOURCE,
+    )
+
+
 def _all_reduced(numel: int, itemsize: int, n: int, name: str) -> Result:
     return Result(
         2 * (n - 1) / n * numel * itemsize,

@@ -1,0 +1,152 @@
+"""Collectives and bytes of tensor parallelism, by the journal, and what ranks keep for backward.
+
+Predicted by formulas that were written without looking at the layers: the example's table, whose
+rows are all asserted here.
+"""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from labkit import calc, run
+from labkit.model import MLP, GPTConfig
+from labkit.tensor_parallel import ParallelMLP, Replicated, TokenShards, column_linear
+
+_PATH = Path(__file__).parents[2] / "examples" / "tensor_parallel.py"
+_SPEC = importlib.util.spec_from_file_location("example_of_tensor_parallelism", _PATH)
+table = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(table)
+
+
+@pytest.fixture(scope="module", params=[1, 2, 4])
+def num_ranks(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def rows(num_ranks):
+    """By form: quantity -> (predicted, measured)."""
+    return {
+        form: {
+            quantity: (predicted, measured)
+            for _, _, quantity, predicted, measured in table.rows_of(num_ranks, form)
+        }
+        for form in (False, True)
+    }
+
+
+@pytest.mark.parametrize("sequence_parallel", [False, True], ids=["replicated", "sequence"])
+def test_collectives_and_bytes_are_what_calc_says(rows, sequence_parallel):
+    for quantity, (predicted, measured) in rows[sequence_parallel].items():
+        if quantity != "activations":
+            assert predicted == measured, quantity
+
+
+@pytest.mark.parametrize("sequence_parallel", [False, True], ids=["replicated", "sequence"])
+def test_activations_are_those_of_the_closed_form(rows, sequence_parallel):
+    """Left out there: two statistics of each norm's rows, and which token is whose; under 1%."""
+    predicted, measured = rows[sequence_parallel]["activations"]
+    assert predicted <= measured <= 1.01 * predicted
+
+
+def test_sequence_parallelism_makes_all_activations_fall_by_the_number_of_ranks(rows, num_ranks):
+    predicted, _ = rows[True]["activations"]
+    assert predicted == table.predicted_activations(1, False) / num_ranks
+    if num_ranks > 1:
+        assert rows[True]["activations"][1] < rows[False]["activations"][1]
+
+
+def test_the_other_order_of_the_layers_sends_four_and_a_half_times_as_much(num_ranks):
+    (_, _, _, *paper), (_, _, _, *swapped) = table.rows_of_two_layers(num_ranks)
+    assert paper[0] == paper[1] and swapped[0] == swapped[1]
+    assert swapped[1] == 4.5 * paper[1]
+
+
+def one_half_of_a_block(world, form):
+    mlp = ParallelMLP(MLP(GPTConfig(hidden=8, num_heads=1)), world)
+    between = Replicated(world) if form == "replicated" else TokenShards(world, 2, 6)
+    shape = (2, 6, 8) if form == "replicated" else (between.num_rows, 8)
+    x = torch.ones(shape, requires_grad=True)
+    with world.region("forward"):
+        y = mlp(x, between)
+    with world.region("backward"):
+        y.sum().backward()
+
+
+def test_a_half_of_a_block_talks_once_forward_and_once_backward_and_never_in_between():
+    result = run(one_half_of_a_block, 4, ("replicated",))
+    for timeline in result.timeline:
+        for phase in ("forward", "backward"):
+            (operation,) = table.within(timeline, phase)
+            assert operation.kind == "all_reduce"
+            assert operation.payload_bytes == 2 * 6 * 8 * 4
+
+
+def test_backward_starts_the_sum_of_gradients_before_it_computes_those_of_the_weights():
+    """By counts, not by a clock: nothing waits for the all-reduce until all products are made."""
+    result = run(order_of_backward, 2)
+    for events in result.values:
+        assert events == ["mm", "all_reduce", "mm", "waited"]
+
+
+def order_of_backward(world):
+    """The products of one column layer's backward, and when its sum was started and awaited."""
+    events = []
+
+    class Watched(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            name = function.overloadpacket.__name__
+            if name in ("mm", "bmm", "addmm"):
+                events.append("mm")
+            return function(*args, **(kwargs or {}))
+
+    class Between(Replicated):
+        def summed(self, partial):
+            finish = super().summed(partial)
+            events.append("all_reduce")
+
+            def waited():
+                events.append("waited")
+                return finish()
+
+            return waited
+
+    x = torch.ones(3, 4, requires_grad=True)
+    weight = nn.Parameter(torch.ones(2, 4))
+    (y,) = column_linear(x, Between(world), weight)
+    with Watched():
+        y.backward(torch.ones_like(y))
+    return events
+
+
+def test_formulas_agree_with_the_numbers_of_the_papers():
+    """Megatron-LM: 4 all-reduces for each layer; Korthikanti: as many bytes with sequence shards,
+    but for the inputs that are gathered once more."""
+    config = calc.ModelConfig(
+        layers=48, hidden=1000, heads=10, vocab=512, context=1024, biases=False
+    )
+    whole = calc.tensor_parallel_traffic_bytes(config, 1, 8)
+    layers = float(whole["layers, forward"] + whole["layers, backward"])
+    assert layers == 48 * 4 * calc.ring_all_reduce_bytes(1024 * 1000 * 2, 8)
+    shards = calc.tensor_parallel_traffic_bytes(config, 1, 8, sequence_parallel=True)
+    assert shards["layers, forward"] == whole["layers, forward"]
+    assert float(shards["layers, backward"]) == 1.5 * float(whole["layers, backward"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"tp": 0}, "0"),
+        ({"microbatch": 0}, "microbatch|0 ranks"),
+        ({"sequence_parallel": 1}, "sequence_parallel"),
+        ({"config": "mixtral-8x7b"}, "experts.*give a dense model"),
+        ({"itemsize": 0}, "itemsize"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_named(arguments, words):
+    given = {"config": "gpt2", "microbatch": 1, "tp": 2} | arguments
+    with pytest.raises((TypeError, ValueError), match=words):
+        calc.tensor_parallel_traffic_bytes(**given)
