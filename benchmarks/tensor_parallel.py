@@ -1,0 +1,136 @@
+"""Tensor parallelism beside torch's own: seconds of forward and backward through a stack of blocks.
+
+    fused             column_linear and row_linear: what backward sends travels while it computes
+    fused, shards     the same between token shards (sequence parallelism)
+    beside            torch's parallelize_module with ColwiseParallel and RowwiseParallel, and for
+                      shards with SequenceParallel norms
+
+gloo has no reduce-scatter, and torch's performs whole all-reduces in its place; the lab's ring does
+not. Part of the ratio of shards is that. Shared memory is the lab's own, within one host.
+
+One model, one run, alternating, medians of the slowest rank. `python benchmarks/tensor_parallel.py`
+"""
+
+import copy
+import sys
+from collections.abc import Callable
+
+import torch
+from measure import alternate, machine
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    PrepareModuleInput,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
+
+import labkit
+from labkit.model import GPT, GPTConfig
+from labkit.tensor_parallel import SHARED_MEMORY, Replicated, TokenShards, Wire
+from labkit.tensor_parallel.gpt import ParallelBlock
+
+CONFIG = GPTConfig(context=128, num_layers=4, hidden=512, num_heads=8)
+NUM_SEQUENCES = 2
+REPETITIONS = 15
+YARDSTICK = {
+    "fused": "torch",
+    "fused, shared memory": "torch",
+    "fused, shards": "torch, shards",
+    "fused, shards, shared memory": "torch, shards",
+}
+Step = Callable[[], None]
+COLUMNS = ("attention.query", "attention.key", "attention.value", "mlp.up")
+ROWS = ("attention.out", "mlp.down")
+
+
+def step_of(forward: Callable[[Tensor], Tensor], parameters: list[nn.Parameter], x: Tensor) -> Step:
+    """Forward and backward, with gradients of x as well: blocks are rarely the first of a model."""
+
+    def step() -> None:
+        for parameter in parameters:
+            parameter.grad = None
+        forward(x.detach().requires_grad_()).square().mean().backward()
+
+    return step
+
+
+def torchs(blocks: nn.ModuleList, x_BTD: Tensor, shards: bool) -> Step:
+    """parallelize_module, in the forms that torch's tutorial has."""
+    mesh = init_device_mesh("cpu", (torch.distributed.get_world_size(),))
+    plan = {name: ColwiseParallel() for name in COLUMNS} | {
+        name: RowwiseParallel() for name in ROWS
+    }
+    if shards:
+        plan |= {name: RowwiseParallel(output_layouts=Shard(1)) for name in ROWS}
+        whole = {"input_layouts": (Shard(1),), "desired_input_layouts": (Replicate(),)}
+        plan |= {name: PrepareModuleInput(**whole) for name in ("attention", "mlp")}
+        plan |= {name: SequenceParallel() for name in ("attention_norm", "mlp_norm")}
+    for block in blocks:
+        parallelize_module(block, mesh, plan)
+    rank, size = mesh.get_local_rank(), mesh.size()
+    x = x_BTD.tensor_split(size, 1)[rank].contiguous() if shards else x_BTD
+    return step_of(nn.Sequential(*blocks), list(blocks.parameters()), x)
+
+
+def ours(
+    world: labkit.Group,
+    blocks: nn.ModuleList,
+    x_BTD: Tensor,
+    shards: bool,
+    wire: Wire | None = None,
+) -> Step:
+    """The lab's."""
+    parallel = nn.ModuleList(ParallelBlock(block, world) for block in blocks)
+    between = TokenShards(world, *x_BTD.shape[:2], wire) if shards else Replicated(world, wire)
+
+    def forward(x: Tensor) -> Tensor:
+        for block in parallel:
+            x = block(x, block.attention_norm.weight, block.mlp_norm.weight, between)
+        return x
+
+    x = x_BTD.flatten(0, 1)[between.rows.start : between.rows.stop] if shards else x_BTD
+    return step_of(forward, list(parallel.parameters()), x)
+
+
+def compare(world: labkit.Group, chosen: list[str]) -> dict[str, float]:
+    """By name: median seconds of forward and backward."""
+    torch.manual_seed(0)
+    blocks = GPT(CONFIG).blocks
+    x_BTD = torch.randn(NUM_SEQUENCES, CONFIG.context, CONFIG.hidden)
+    makers: dict[str, Callable[[nn.ModuleList], Step]] = {
+        "torch": lambda b: torchs(b, x_BTD, False),
+        "fused": lambda b: ours(world, b, x_BTD, False),
+        "fused, shared memory": lambda b: ours(world, b, x_BTD, False, SHARED_MEMORY),
+        "torch, shards": lambda b: torchs(b, x_BTD, True),
+        "fused, shards": lambda b: ours(world, b, x_BTD, True),
+        "fused, shards, shared memory": lambda b: ours(world, b, x_BTD, True, SHARED_MEMORY),
+    }
+    steps = {
+        name: make(copy.deepcopy(blocks))
+        for name, make in makers.items()
+        if not chosen or name in chosen
+    }
+    return alternate(world, steps, repetitions=REPETITIONS)
+
+
+def main() -> None:
+    """Print seconds, and ratios to torch's."""
+    chosen = sys.argv[1:]
+    print(f"Medians of forward and backward. {machine()}")
+    for world_size in (2, 4):
+        seconds = labkit.run(compare, world_size, (chosen,), timeout=600).values[0]
+        numbers = sum(p.numel() for p in GPT(CONFIG).blocks.parameters()) / 1e6
+        print(f"{world_size} ranks, {numbers:.1f} M, {NUM_SEQUENCES} x {CONFIG.context} tokens")
+        for name, median in seconds.items():
+            line = f"  {name:<30} {median * 1e3:>8.1f} ms"
+            if (beside := YARDSTICK.get(name)) in seconds:
+                line += f"   {median / seconds[beside]:.2f}"
+            print(line)
+
+
+if __name__ == "__main__":
+    main()
