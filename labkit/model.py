@@ -134,16 +134,18 @@ class Attention(nn.Module):
 
 def attend(q_BTD: Tensor, k_BTD: Tensor, v_BTD: Tensor, head_dim: int) -> Tensor:
     """Causal attention by heads of `head_dim` features each: (B, T, H*K), keys (B, T, G*K)."""
-    q_BHTK, k_BGTK, v_BGTK = (
-        # -1 in the place of the number of heads would fail on a rank without sequences
-        x.unflatten(2, (x.shape[2] // head_dim, head_dim)).transpose(1, 2)
-        for x in (q_BTD, k_BTD, v_BTD)
-    )
+    q_BHTK, k_BGTK, v_BGTK = (split_heads(x, head_dim) for x in (q_BTD, k_BTD, v_BTD))
     shared = k_BGTK.shape[1] != q_BHTK.shape[1]
     y_BHTK = F.scaled_dot_product_attention(
         q_BHTK, k_BGTK, v_BGTK, is_causal=True, enable_gqa=shared
     )
     return y_BHTK.transpose(1, 2).flatten(2)
+
+
+def split_heads(x_BTD: Tensor, head_dim: int) -> Tensor:
+    """(B, T, H*K) -> (B, H, T, K), a view."""
+    num_heads = x_BTD.shape[2] // head_dim  # -1 would fail on a rank without sequences
+    return x_BTD.unflatten(2, (num_heads, head_dim)).transpose(1, 2)
 
 
 class MLP(nn.Module):
