@@ -22,10 +22,12 @@ from labkit.tensor_parallel import (
     TokenShards,
     column_linear,
     enter,
+    gather_features,
     gather_full_gradients,
     gather_full_state,
     leave,
     row_linear,
+    share_features,
     summed_over,
 )
 
@@ -216,6 +218,30 @@ def test_attention_and_mlp_equal_the_whole_ones_with_shared_kv_heads(world_size,
             run(block_halves, world_size, (name,))
     else:
         run(block_halves, world_size, (name,))
+
+
+def features(world):
+    """Cut and put together again, with a loss that all ranks hold."""
+    x = drawn(0, 2, 3, 7).requires_grad_()
+    mine = share_features(x, world)
+    whole = gather_features(mine * 2, 7, world)
+    (whole * drawn(1, 2, 3, 7)).sum().backward()
+    torch.testing.assert_close(whole.detach(), 2 * x.detach(), **CLOSE)
+    torch.testing.assert_close(x.grad, 2 * drawn(1, 2, 3, 7), **CLOSE)
+    return mine.shape[-1]
+
+
+def test_features_are_cut_as_tensor_split_does_and_come_back_with_their_gradients():
+    assert run(features, 4).values == [2, 2, 2, 1]
+
+
+def other_features(world):
+    gather_features(torch.zeros(2, 3), 8, world)
+
+
+def test_features_of_another_number_are_refused():
+    with pytest.raises(RankError, match="has 4 of 8 features, but y has 3"):
+        run(other_features, 2)
 
 
 def copies_of_kv_heads(world):

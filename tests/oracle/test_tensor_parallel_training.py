@@ -12,6 +12,8 @@ import pytest
 import torch
 
 from labkit import RankError, run
+from labkit.data_parallel import NaiveDDP
+from labkit.mesh import Mesh
 from labkit.model import GPT, GPTConfig
 from labkit.tensor_parallel import (
     RING,
@@ -148,6 +150,30 @@ def accumulated(world, sequence_parallel):
 def test_gradients_of_several_backward_passes_add_up(sequence_parallel):
     for found, expected in run(accumulated, 4, (sequence_parallel,)).values:
         torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-14)
+
+
+def on_a_mesh(world):
+    """Two replicas of a model that two ranks share: 3 sequences are 2 and 1."""
+    mesh = Mesh(world, dp=2, tp=2)
+    model = parallelize(GPT(SMALL, dtype=torch.float64), mesh.tp, sequence_parallel=True)
+    replicas = NaiveDDP(model, mesh.dp)
+    optimizer = SGD.make_optimizer(model.parameters())
+    batches = SGD.batches(None, SMALL.context)
+    for step in range(5):
+        batch = batches.at(step)
+        share = batch.share(mesh.dp.rank, mesh.dp.size)
+        optimizer.zero_grad()
+        (model.loss(share) * len(share) / len(batch) * mesh.dp.size).backward()
+        replicas.reduce_gradients()
+        optimizer.step()
+    return gather_full_state(model)
+
+
+def test_replicas_on_a_mesh_follow_the_serial_steps():
+    serial = train_serial(SMALL, replace(SGD, num_steps=5)).parameters
+    for state in run(on_a_mesh, 4).values:
+        for name, expected in serial.items():
+            torch.testing.assert_close(state[name], expected, rtol=1e-10, atol=1e-14)
 
 
 def other_weights(world):
