@@ -8,7 +8,7 @@ attention there is, and gives back to every rank the rows of its tokens:
     after     all heads, t tokens      <- all-to-all                out
 
 Layout: q_BHtK, k_BGtK, v_BGtK, out_BHtK: time sharded, as the placement says; inside, q_BhTK and
-k_BgTK: heads sharded. n divides H and G, which limits the number of ranks.
+k_BgTK: heads sharded. n divides G, and so H, which limits the number of ranks.
 Wire, per rank: forward, all of q, k, v but its own heads of its own tokens, then the other ranks'
 tokens of out: (n-1)/n of each, for equal shards; backward the same the other way round. Over n
 ranks each gets t = T/n tokens, so a rank sends less the more ranks there are; a ring sends as much.
@@ -16,8 +16,6 @@ Causal or not, all ranks compute the same; no placement needs to balance.
 
 Paper: Jacobs et al., "DeepSpeed Ulysses", arXiv:2309.14509.
 """
-
-import math
 
 import torch
 from torch import Tensor
@@ -43,12 +41,12 @@ def ulysses_attention(
 ) -> Tensor:
     """out_BHtK, as `ring_attention`, with its arguments and errors.
 
-    ValueError also where the ranks do not divide the heads of queries, or those of keys.
+    ValueError also where the ranks do not divide the heads of keys, and so of queries.
     """
     group = chosen(group)
     cut = checked_cut(q_BHtK, k_BGtK, v_BGtK, group, causal, placement, num_tokens)
     H, G = q_BHtK.shape[1], k_BGtK.shape[1]
-    _require_heads_for_all(H, G, group.size)
+    _require_heads_for_all(G, group.size)
     by_owner = [x.unflatten(1, (group.size, -1)) for x in (q_BHtK, k_BGtK, v_BGtK)]
     heads_BsTK = _to_heads(torch.cat(by_owner, dim=2).flatten(1, 2), group, cut)
     q_BhTK, k_BgTK, v_BgTK = heads_BsTK.split([x.shape[2] for x in by_owner], dim=1)
@@ -89,13 +87,12 @@ def _to_sequence(x_BsTK: Tensor, group: Group, cut: Cut) -> Tensor:
     return x_ntBsK.permute(2, 0, 3, 1, 4).flatten(1, 2)
 
 
-def _require_heads_for_all(num_heads: int, num_kv_heads: int, size: int) -> None:
-    if num_heads % size == 0 and num_kv_heads % size == 0:
-        return
-    choices = ", ".join(map(str, arguments.divisors(math.gcd(num_heads, num_kv_heads))))
-    why = "are fewer than" if num_kv_heads < size else "cannot be dealt equally to"
-    which = f"{num_kv_heads} heads of keys" if num_kv_heads % size else f"{num_heads} heads"
-    raise ValueError(
-        f"{which} {why} {size} ranks, and each needs as many whole heads as the others; use a "
-        f"group of {choices} ranks, or ring_attention, which cuts no heads"
-    )
+def _require_heads_for_all(num_heads: int, size: int) -> None:
+    """Those of keys: they divide those of queries, so whoever deals them out deals out both."""
+    if num_heads % size:
+        why = "are fewer than" if num_heads < size else "cannot be dealt out equally to"
+        choices = ", ".join(map(str, arguments.divisors(num_heads)))
+        raise ValueError(
+            f"{num_heads} heads of keys {why} {size} ranks, and each takes whole heads; use a "
+            f"group of {choices} ranks, or ring_attention, which cuts no heads"
+        )
