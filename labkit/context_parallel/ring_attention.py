@@ -29,7 +29,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from labkit.comm import Group, Pending
 from labkit.comm.calls.compared import enter_call
@@ -54,7 +53,7 @@ def ring_attention(
 
     num_tokens: of the whole sequence; None: all ranks hold as many. Under a causal mask zigzag
     gives all ranks equal work. Backward communicates: call it on all ranks or on none, and let q, k
-    or v need a gradient on all or on none. It cannot be differentiated twice.
+    or v need a gradient on all or on none. RuntimeError where it is to be differentiated twice.
     Errors, before anything is sent: see `checked_cut`; Disagreement where ranks differ in B, G, T,
     K or dtype.
     """
@@ -132,8 +131,11 @@ class _RingAttention(torch.autograd.Function):
         return out_BHtK
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad_BHtK: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        if torch.is_grad_enabled():  # or second derivatives would lack a part, without a word
+            raise RuntimeError(
+                "create_graph=True: the gradients of ring_attention have no gradients; leave it out"
+            )
         q_BHtK, k_BGtK, v_BGtK, out_BHtK, lse = ctx.saved_tensors
         q, out, grad = (_by_group(x, k_BGtK) for x in (q_BHtK, out_BHtK, grad_BHtK))
         queries = _Queries(q, grad, lse, (grad * out).sum(-1), torch.zeros_like(q))
