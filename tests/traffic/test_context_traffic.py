@@ -114,6 +114,15 @@ def test_gradients_travel_as_often_as_keys(world_size):
         assert sum(each.startswith("gradients of keys") for each in labels) == world_size - 1
 
 
+def kinds_under_way(operations, region):
+    """Of those that were posted before the region and awaited after it."""
+    return sorted(
+        op.kind
+        for op in operations
+        if op.posted_s <= region.start_s and op.waited_s >= region.end_s
+    )
+
+
 @pytest.mark.parametrize("world_size", [2, 3, 4])
 @pytest.mark.parametrize("span", ["attention to rank", "gradients of rank"])
 def test_the_next_keys_are_under_way_before_a_block_is_computed_and_awaited_after(world_size, span):
@@ -137,13 +146,8 @@ def test_gradients_travel_while_the_next_block_is_computed(world_size):
         spans = [each for each in timeline.regions if each.name.startswith("gradients of rank")]
         gradients = [op for op in timeline.operations if "gradients of" in (op.label or "")]
         for step, region in enumerate(spans):
-            meanwhile = [
-                op.kind
-                for op in gradients
-                if op.posted_s <= region.start_s and op.waited_s >= region.end_s
-            ]
             has_begun = step % world_size >= 2
-            assert sorted(meanwhile) == (["recv", "send"] if has_begun else [])
+            assert kinds_under_way(gradients, region) == (["recv", "send"] if has_begun else [])
 
 
 class Products(TorchDispatchMode):
@@ -160,7 +164,7 @@ class Products(TorchDispatchMode):
             self.largest_numel = max(
                 self.largest_numel, result.untyped_storage().nbytes() // result.element_size()
             )
-        if function in (torch.ops.aten.mm.default, torch.ops.aten.bmm.default):
+        if str(function) in ("aten.mm.default", "aten.bmm.default"):
             self.num_multiplications += result.numel() * args[0].shape[-1]
         return result
 
@@ -220,22 +224,22 @@ def peaks(world_size, num_tokens, placement):
 @pytest.mark.parametrize("placement", PLACEMENTS)
 def test_memory_grows_with_the_tokens_of_a_rank_not_with_their_square(placement):
     # Beyond a tile of scores, which has one size, everything is a number of tokens long: what
-    # 1024 tokens add is half of what the next 2048 add. Of squares it would be a quarter.
-    by_tokens = [peaks(2, 2 * own, placement)[0] for own in (1024, 2048, 4096)]
+    # 512 tokens add is half of what the next 1024 add. Of squares it would be a quarter.
+    by_tokens = [peaks(2, 2 * own, placement)[0] for own in (512, 1024, 2048)]
     for one, two, four in zip(*by_tokens, strict=True):
         assert (four - two) / (two - one) == pytest.approx(2, rel=0.05)
 
 
 @pytest.mark.parametrize("placement", PLACEMENTS)
 def test_ranks_with_as_many_tokens_need_as_much_however_long_the_sequence(placement):
-    two, four = peaks(2, 4096, placement)[0], peaks(4, 8192, placement)[0]
-    for peak in four:
-        assert peak == pytest.approx(max(two), rel=0.1)
+    # From four ranks on: two or three have fewer messages under way at once.
+    four, five = peaks(4, 4 * 512, placement)[0], peaks(5, 5 * 512, placement)[0]
+    assert {*four} == {*five}
 
 
 @pytest.mark.parametrize("placement", PLACEMENTS)
 def test_no_tensor_is_as_large_as_the_scores_of_a_shard(placement):
-    own, head_dim = 2048, 8
+    own, head_dim = 1024, 8
     for largest in peaks(2, 2 * own, placement)[1]:
         assert largest <= max(TILE_TOKENS**2, 2 * own * head_dim)
-        assert largest < own**2 / 30
+        assert largest < own**2 / 15
