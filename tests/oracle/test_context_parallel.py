@@ -19,6 +19,7 @@ from labkit.context_parallel import (
     ulysses_attention,
     zigzag,
 )
+from labkit.recompute import recompute
 
 WORLD_SIZES = [1, 2, 3, 4]
 STRATEGIES = {
@@ -230,6 +231,27 @@ def test_calls_do_not_disturb_each_other():
         wanted = own_rows(expected_of("causal")[0], world_size, rank, zigzag)
         torch.testing.assert_close(found["no graph"], wanted, rtol=0, atol=1e-12)
         assert all(map(torch.equal, found["causal"], found["again"]))
+
+
+def recomputed(world):
+    """Keys travel once more in backward, from every rank at the same time."""
+    q, k, v, grad = (shard_sequence(x, world, zigzag, 2) for x in inputs("causal"))
+    leaves = [x.clone().requires_grad_() for x in (q, k, v)]
+
+    def attend(*shards):
+        return ring_attention(*shards, world, True, zigzag, num_tokens=13) * 1
+
+    recompute(attend, *leaves).backward(grad)
+    return [x.grad for x in leaves]
+
+
+def test_a_ring_can_be_recomputed():
+    world_size = 3
+    result = run(recomputed, world_size)
+    for rank, (found, traffic) in enumerate(zip(result.values, result.traffic, strict=True)):
+        wanted = [own_rows(x, world_size, rank, zigzag) for x in expected_of("causal")[1:]]
+        torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)
+        assert traffic.by_operation["send"].count == 4 * (world_size - 1)
 
 
 def of_some(world, strategy):
