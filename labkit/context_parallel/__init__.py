@@ -1,7 +1,7 @@
 """Context parallelism: one sequence over the ranks of a group.
 
 The ladder: online_softmax.py merges blocks, ring_attention.py moves them; placement.py and
-blocks.py say who computes which.
+blocks.py say who computes which, and shards.py what is refused.
 
     gathered_attention.py    the baseline: keys and values of the whole sequence on every rank
     ring_attention.py        keys and values go round while blocks are computed

@@ -9,7 +9,7 @@ last rank of n computes 2n - 1 times what the first does, and everyone waits for
 the sequence into 2n segments and gives rank r an early one, r, and a late one, 2n - 1 - r: equal
 work. Sizes are those of torch.tensor_split, so any length goes, and segments may be empty.
 
-Placements are functions: placement(num_tokens, size, rank) -> the positions, segment by segment.
+Placements are functions: placement(num_tokens, size, rank) -> the positions, as ranges of step 1.
 Papers: Liu et al., "Ring Attention with Blockwise Transformers", arXiv:2310.01889 (contiguous);
 Grattafiori et al., "The Llama 3 Herd of Models", arXiv:2407.21783, section 3.3.2 (zigzag).
 """
@@ -147,9 +147,10 @@ def gather_sequence(
     x, dim = _with_dim(x, dim)
     cut = cut_of(group, x.shape[dim], placement, num_tokens)
     # An all-to-all and no all-gather: shards may differ in length. Its adjoint sums n copies.
-    copies = x.movedim(dim, 0).expand(group.size, *x.movedim(dim, 0).shape).flatten(0, 1)
+    rows = x.movedim(dim, 0)
+    copies = rows.expand(group.size, *rows.shape).flatten(0, 1)
     whole = autograd.all_to_all(
-        copies, group, send_splits=[x.shape[dim]] * group.size, recv_splits=cut.lengths
+        copies, group, send_splits=[len(rows)] * group.size, recv_splits=cut.lengths
     )
     if placement is not contiguous:
         whole = whole.index_select(0, cut.places.to(x.device))

@@ -10,9 +10,9 @@ attention there is, and gives back to every rank the rows of its tokens:
 Layout: q_BHtK, k_BGtK, v_BGtK, out_BHtK: time sharded, as the placement says; inside, q_BhTK and
 k_BgTK: heads sharded. n divides G, and so H, which limits the number of ranks.
 Wire, per rank: forward, all of q, k, v but its own heads of its own tokens, then the other ranks'
-tokens of out: (n-1)/n of each, for equal shards; backward the same the other way round. Over n
-ranks each gets t = T/n tokens, so a rank sends less the more ranks there are; a ring sends as much.
-Causal or not, all ranks compute the same; no placement needs to balance.
+tokens of out: (n-1)/n of each, for equal shards; backward the same the other way round. A rank's
+shard is T/n tokens, so it sends less the more ranks there are; on a ring it sends (n-1)/n of T.
+Causal or not, all ranks compute as much: no placement needs to balance.
 
 Paper: Jacobs et al., "DeepSpeed Ulysses", arXiv:2309.14509.
 """
