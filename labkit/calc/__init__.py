@@ -45,6 +45,12 @@ from labkit.calc.traffic.all_to_all import (
     two_tier_all_to_all_seconds,
 )
 from labkit.calc.traffic.blocks import num_blocks
+from labkit.calc.traffic.context import (
+    context_score_elements,
+    context_shard_tokens,
+    context_traffic_bytes,
+    ring_attention_messages,
+)
 from labkit.calc.traffic.double_tree import (
     double_tree_all_reduce_messages,
     double_tree_all_reduce_seconds,
@@ -162,6 +168,9 @@ __all__ = [
     "changes_that_fit",
     "checkpoint_interval",
     "choose_algorithm",
+    "context_score_elements",
+    "context_shard_tokens",
+    "context_traffic_bytes",
     "count_text",
     "crossover_bytes",
     "double_tree_all_reduce_messages",
@@ -213,6 +222,7 @@ __all__ = [
     "ring_all_reduce_messages",
     "ring_all_reduce_sent_bytes",
     "ring_all_reduce_steps",
+    "ring_attention_messages",
     "ring_broadcast_best_block_bytes",
     "ring_broadcast_messages",
     "ring_broadcast_seconds",

@@ -25,7 +25,7 @@ KINDS = (
     # Calls that consist of many messages, see calls/compared.py.
     "ring_all_reduce ring_reduce_scatter ring_all_gather ring_broadcast tree_reduce tree_broadcast "
     "tree_all_reduce double_tree_all_reduce halving_doubling_all_reduce hierarchical_all_reduce "
-    "pairwise_all_to_all"
+    "pairwise_all_to_all ring_attention"
 ).split()
 KIND_CODE = {kind: code for code, kind in enumerate(KINDS, start=1)}  # 0 marks an unused record
 # The last ones are not the lab's: torch.distributed has them.

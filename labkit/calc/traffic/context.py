@@ -1,0 +1,184 @@
+"""What attention over a sequence that is cut over n ranks sends, and how much each rank computes.
+
+One layer, B sequences of T tokens, of which a rank holds t; H heads of queries and G of keys, of K
+features; b bytes a number on the wire, b' a gradient of keys and values that travels a ring:
+
+    per rank     sent forward                      sent backward
+    ring         2 B G K b (T - t_right)           the same + 2 B G K b' (T - t)
+    gathered     2 B G K b (n - 1) t               2 B G K b (T - t)
+    ulysses      B K b ((n - 1) t (H + 2G)         B K b ((n - 1) t H
+                        + (T - t) H) / n                  + (T - t) (H + 2G)) / n
+
+t_right is what the right neighbour holds, who has that already. For equal shards, in times a rank's
+own keys and values, 2 B G K b t, a forward pass sends n - 1 by ring and gathered, and by Ulysses
+(n-1)/n (1 + H/G), which hardly grows with n. What a causal mask leaves to compute:
+`context_score_elements`.
+
+Papers: Liu et al., arXiv:2310.01889 (ring); Jacobs et al., arXiv:2309.14509, section 3.2 (Ulysses).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from labkit.calc.result import Result, total
+from labkit.calc.traffic.checks import (
+    check_itemsize,
+    check_not_negative,
+    check_rank,
+    check_ranks,
+    divisors_text,
+    is_whole,
+    shown,
+)
+from labkit.calc.traffic.segments import segment_numels
+
+_STRATEGIES = ("ring", "gathered", "ulysses")
+_PLACEMENTS = ("contiguous", "zigzag")
+
+
+def context_shard_tokens(num_tokens: float, world_size: int, placement: str) -> list[int]:
+    """Tokens that each rank holds, by torch.tensor_split's rule, of n segments or of 2n.
+
+    context_shard_tokens(10, 4, "zigzag") == [3, 3, 2, 2]: 2 + 1, 2 + 1, 1 + 1, 1 + 1
+    """
+    return [sum(own for _, own in held) for held in _held(num_tokens, world_size, placement)]
+
+
+def context_traffic_bytes(
+    strategy: str,
+    num_tokens: float,
+    world_size: int,
+    rank: int,
+    *,
+    num_heads: int,
+    head_dim: int,
+    num_kv_heads: int | None = None,
+    batch: int = 1,
+    itemsize: int = 2,
+    gradient_itemsize: int | None = None,
+    placement: str = "contiguous",
+) -> Result:
+    """Exact bytes that `rank` sends for one layer, forward and backward.
+
+    strategy: "ring", "gathered" or "ulysses". num_kv_heads: G; None: as many as num_heads.
+    gradient_itemsize: of the gradients of keys and values on a ring; None: 4, or more where the
+    itemsize is. ValueError for ranks that do not divide the heads of Ulysses.
+    """
+    if not isinstance(strategy, str) or strategy not in _STRATEGIES:
+        raise ValueError(f"strategy={shown(strategy)}: give one of {', '.join(_STRATEGIES)}")
+    n, rank = check_ranks(world_size), check_rank(rank, world_size)
+    tokens = context_shard_tokens(num_tokens, n, placement)
+    H = check_ranks(num_heads, "num_heads")
+    G = H if num_kv_heads is None else check_ranks(num_kv_heads, "num_kv_heads")
+    _check_heads(strategy, H, G, n)
+    b = check_itemsize(itemsize)
+    of_gradient = max(4, b)
+    if gradient_itemsize is not None:
+        of_gradient = check_itemsize(gradient_itemsize, "gradient_itemsize")
+    features = check_ranks(batch, "batch") * check_ranks(head_dim, "head_dim")
+    own, right, T = tokens[rank], tokens[(rank + 1) % n], sum(tokens)
+    kv, q_of_rank, all_of_rank = 2 * G * features, H // n * features, (H + 2 * G) // n * features
+    parts = {
+        "ring": {
+            "forward, keys and values": (T - right, kv, b),
+            "backward, keys and values": (T - right, kv, b),
+            "backward, their gradients": (T - own, kv, of_gradient),
+        },
+        "gathered": {
+            "forward, keys and values": ((n - 1) * own, kv, b),
+            "backward, their gradients": (T - own, kv, b),
+        },
+        "ulysses": {
+            "forward, q, k and v": ((n - 1) * own, all_of_rank, b),
+            "forward, out": (T - own, q_of_rank, b),
+            "backward, gradient of out": ((n - 1) * own, q_of_rank, b),
+            "backward, gradients of q, k and v": (T - own, all_of_rank, b),
+        },
+    }[strategy]
+    return _sum_of_parts(f"sent by rank {rank} of {strategy} attention", parts)
+
+
+def ring_attention_messages(world_size: int) -> Result:
+    """Messages that one rank sends for one layer: to its right neighbour, step by step."""
+    steps = check_ranks(world_size) - 1
+    passes = ("forward, keys and values", "backward, keys and values", "backward, their gradients")
+    return total("messages of ring attention", {name: Result(steps, "", name) for name in passes})
+
+
+def context_score_elements(
+    num_tokens: float,
+    world_size: int,
+    rank: int,
+    *,
+    placement: str = "contiguous",
+    tile: int | None = None,
+) -> Result:
+    """Scores, of a head and a sequence, that `rank` computes under a causal mask.
+
+    A token at position p looks at p + 1 keys. tile: blocks on the diagonal are computed whole, in
+    tiles of so many tokens; None: only what is looked at. For n dividing T, of T^2/2 in all:
+    contiguous gives rank r (2r + 1)/n^2, the last 2n - 1 times what the first has; zigzag 1/n each.
+    """
+    rank = check_rank(rank, world_size)
+    if tile is not None:
+        tile = check_ranks(tile, "tile")
+    parts = {}
+    for before, own in _held(num_tokens, world_size, placement)[rank]:
+        of_tile = min(tile or 1, own) or 1
+        whole, rest = divmod(own, of_tile)
+        diagonal = (own**2 + whole * of_tile**2 + rest**2) // 2
+        name = f"tokens from {before}"
+        parts[name] = Result(
+            own * before + diagonal,
+            "",
+            name,
+            substitution=f"{own} * {before} before them + {diagonal} among themselves",
+        )
+    return total(
+        f"scores of rank {rank}, {placement}",
+        parts,
+        formula="by segment: t * (tokens before it) + (t^2 + sum of tile^2)/2",
+        convention="one head of one sequence; each score once forward",
+    )
+
+
+def _held(num_tokens: float, world_size: int, placement: str) -> list[list[tuple[int, int]]]:
+    """By rank, (tokens before it, its tokens) of each segment."""
+    n = check_ranks(world_size)
+    check_not_negative(num_tokens, "num_tokens")
+    if not is_whole(num_tokens):
+        raise ValueError(f"num_tokens={num_tokens}: tokens come whole; give a whole number")
+    if not isinstance(placement, str) or placement not in _PLACEMENTS:
+        raise ValueError(f"placement={shown(placement)}: give one of {', '.join(_PLACEMENTS)}")
+    num_segments = n if placement == "contiguous" else 2 * n
+    sizes = segment_numels(int(num_tokens), num_segments)
+    segments = [(sum(sizes[:number]), size) for number, size in enumerate(sizes)]
+    if placement == "contiguous":
+        return [[segment] for segment in segments]
+    return [[segments[rank], segments[2 * n - 1 - rank]] for rank in range(n)]
+
+
+def _check_heads(strategy: str, H: int, G: int, n: int) -> None:
+    if H % G:
+        raise ValueError(
+            f"num_kv_heads={G} do not divide num_heads={H} into groups; give {divisors_text(H)}"
+        )
+    if strategy == "ulysses" and G % n:
+        raise ValueError(
+            f"world_size={n} does not divide num_kv_heads={G}, and Ulysses deals out whole heads; "
+            f"give {divisors_text(G)} ranks"
+        )
+
+
+def _sum_of_parts(name: str, parts: Mapping[str, tuple[int, int, int]]) -> Result:
+    results = {
+        part: Result(
+            tokens * numbers * size,
+            "bytes",
+            part,
+            substitution=f"{tokens} tokens * {numbers} numbers * {size} B",
+        )
+        for part, (tokens, numbers, size) in parts.items()
+    }
+    return total(name, results, convention="one layer; bytes of tensors, without headers")

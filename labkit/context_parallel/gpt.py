@@ -1,0 +1,106 @@
+"""The lab's GPT on a sequence that is cut over a group.
+
+    tokens_BT, the same on every rank -> its own tokens, at their places in the whole sequence
+              -> blocks, whose attention alone looks past the rank -> logits_BtV of its tokens
+
+Embedding, norms, MLP and head work token by token, so the cut changes nothing in them. Only two
+modules differ from `labkit.model`: the embedding, which must not count positions from 0 on every
+rank, and attention.
+
+Layout: parameters replicated, under the names of GPT; activations sharded by time.
+Wire: that of the attention, once per layer, forward and backward.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from labkit.comm import Group
+from labkit.comm.group import chosen
+from labkit.context_parallel.placement import (
+    Placement,
+    contiguous,
+    require_placement,
+    shard_sequence,
+)
+from labkit.context_parallel.ring_attention import ring_attention
+from labkit.model import GPT, Attention, Embedding, GPTConfig
+
+Attend = Callable[..., Tensor]
+"""ring_attention, ulysses_attention, gathered_attention, or what takes the same arguments."""
+
+
+class ContextParallelGPT(GPT):
+    """A GPT of which every rank computes its tokens only: tokens_BT -> logits_BtV.
+
+    Each pass has sequences of exactly config.context tokens. The gradients of a rank are those of
+    its own loss with respect to all it holds; their sum over the ranks belongs to the sum of the
+    losses. TypeError for what is no attention and no placement.
+    """
+
+    def __init__(
+        self,
+        config: GPTConfig,
+        group: Group | None = None,
+        attention: Attend = ring_attention,
+        placement: Placement = contiguous,
+        seed: int = 0,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        if not callable(attention):
+            raise TypeError(
+                f"attention={attention!r:.60}: give a function, ring_attention, ulysses_attention "
+                "or gathered_attention"
+            )
+        require_placement(placement)
+        super().__init__(config, seed, dtype)
+        self.group, self.placement = chosen(group), placement
+
+        def attend(q_BHtK: Tensor, k_BHtK: Tensor, v_BHtK: Tensor) -> Tensor:
+            cut = {"placement": placement, "num_tokens": config.context}
+            return attention(q_BHtK, k_BHtK, v_BHtK, self.group, True, **cut)
+
+        # The same parameters in modules of their own; names and values stay.
+        self.embedding = _OwnTokens(self.embedding, self.group, placement)
+        for block in self.blocks:
+            assert isinstance(block.attention, Attention)
+            block.attention = _AttentionAcrossRanks(block.attention, attend)
+
+
+class _OwnTokens(Embedding):
+    """tokens_BT -> x_BtD: the rank's tokens, each with the row of its place in the sequence."""
+
+    def __init__(self, whole: Embedding, group: Group, placement: Placement) -> None:
+        nn.Module.__init__(self)
+        self.token, self.position = whole.token, whole.position
+        self._group, self._placement = group, placement
+
+    def forward(self, tokens_BT: Tensor) -> Tensor:
+        self._require_tokens(tokens_BT)
+        context = self.position.num_embeddings
+        if tokens_BT.shape[1] != context:
+            raise ValueError(
+                f"{tokens_BT.shape[1]} tokens, and this model's ranks share sequences of "
+                f"context={context}; make the model with that context, or pad the sequences to it"
+            )
+        positions_1T = torch.arange(context, device=tokens_BT.device)[None]
+        tokens_Bt, positions_1t = (
+            shard_sequence(whole, self._group, self._placement)
+            for whole in (tokens_BT, positions_1T)
+        )
+        return self.token(tokens_Bt) + self.position(positions_1t)
+
+
+class _AttentionAcrossRanks(Attention):
+    """x_BtD -> x_BtD: the keys and values are those of all ranks."""
+
+    def __init__(self, whole: Attention, attend: Attend) -> None:
+        nn.Module.__init__(self)
+        self.query, self.key, self.value, self.out = whole.query, whole.key, whole.value, whole.out
+        self.head_dim, self._attend = whole.head_dim, attend
+
+    def forward(self, x_BtD: Tensor) -> Tensor:
+        projected = (self.query(x_BtD), self.key(x_BtD), self.value(x_BtD))
+        y_BHtK = self._attend(*(self._split_heads(each) for each in projected))
+        return self.out(y_BHtK.transpose(1, 2).flatten(2))

@@ -1,0 +1,151 @@
+"""A small GPT on sequences that are cut, against the serial oracle.
+
+How closely can it follow? As in test_data_parallel_training.py: the serial run in float32 leaves
+the one in float64 by what rounding does, and sums in another order round no worse; GUARD times that
+covers other processors. In float64 the same growth starts from a smaller eps.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+
+from labkit import Group, run
+from labkit.context_parallel import (
+    ContextParallelGPT,
+    contiguous,
+    gathered_attention,
+    ring_attention,
+    train,
+    ulysses_attention,
+    zigzag,
+)
+from labkit.model import GPT, GPTConfig
+from labkit.train import TrainConfig, Trained, train_serial
+
+CONFIG = GPTConfig(context=13, num_layers=2, hidden=48, num_heads=12)  # 13: nothing divides it
+SGD = TrainConfig(num_sequences=3, num_steps=8, optimizer="sgd", learning_rate=0.1)
+SETTINGS = {
+    "sgd": SGD,
+    "sgd in float64": replace(SGD, dtype=torch.float64),
+    "adamw in float64": replace(SGD, optimizer="adamw", learning_rate=3e-3, dtype=torch.float64),
+}
+WAYS = {
+    "ring, contiguous": (ring_attention, contiguous),
+    "ring, zigzag": (ring_attention, zigzag),
+    "ulysses, contiguous": (ulysses_attention, contiguous),
+    "ulysses, zigzag": (ulysses_attention, zigzag),
+    "gathered, zigzag": (gathered_attention, zigzag),
+}
+GUARD = 8
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """As on a rank; more of them only get in each other's way in so small a model."""
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(num_threads)
+
+
+def distance(one: Trained, two: Trained) -> float:
+    """The largest difference between two runs' losses."""
+    return max(abs(a - b) for a, b in zip(one.losses, two.losses, strict=True))
+
+
+@pytest.fixture(scope="module")
+def serial() -> dict[str, Trained]:
+    return {name: train_serial(CONFIG, settings) for name, settings in SETTINGS.items()}
+
+
+@pytest.fixture(scope="module")
+def tolerance(serial) -> dict[torch.dtype, float]:
+    rounding = distance(serial["sgd"], serial["sgd in float64"])
+    smaller_eps = torch.finfo(torch.float64).eps / torch.finfo(torch.float32).eps
+    return {torch.float32: GUARD * rounding, torch.float64: GUARD * rounding * smaller_eps}
+
+
+def train_each(world: Group) -> dict[tuple[str, str], Trained]:
+    return {
+        (way, name): train(world, CONFIG, settings, None, attention, placement)
+        for way, (attention, placement) in WAYS.items()
+        for name, settings in SETTINGS.items()
+    }
+
+
+@pytest.fixture(scope="module", params=[1, 2, 3, 4])
+def ranks(request) -> list[dict[tuple[str, str], Trained]]:
+    return run(train_each, request.param, timeout=120).values
+
+
+def test_the_tolerances_are_rounding_and_nothing_else(tolerance):
+    assert 1e-7 < tolerance[torch.float32] < 5e-5
+    assert 1e-16 < tolerance[torch.float64] < 1e-13
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", SETTINGS)
+def test_losses_and_parameters_follow_the_serial_ones(ranks, serial, tolerance, way, name):
+    for trained in ranks:
+        limit = tolerance[SETTINGS[name].dtype]
+        assert distance(trained[way, name], serial[name]) < limit
+        assert trained[way, name].largest_difference(serial[name]) < limit
+        assert trained[way, name].largest_difference(ranks[0][way, name]) == 0
+
+
+@pytest.mark.parametrize("placement", [contiguous, zigzag])
+def test_ranks_without_a_token_take_part(tolerance, placement):
+    config = replace(CONFIG, context=3)
+    expected = train_serial(config, SGD)
+    for trained in run(train, 4, (config, SGD, None, ring_attention, placement)).values:
+        assert distance(trained, expected) < tolerance[torch.float32]
+
+
+def own_keys_only(q, k, v, group, causal, placement, **cut):
+    """Every rank looks at what it has itself."""
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def with_another_placement(q, k, v, group, causal, placement, **cut):
+    """Tokens were dealt out in zigzag, and are looked at as if they were contiguous."""
+    return ring_attention(q, k, v, group, causal, contiguous, **cut)
+
+
+def without_a_mask(q, k, v, group, causal, placement, **cut):
+    """Tokens look ahead."""
+    return ring_attention(q, k, v, group, False, placement, **cut)
+
+
+@pytest.mark.parametrize("mistake", [own_keys_only, with_another_placement, without_a_mask])
+def test_a_wrong_attention_leaves_the_oracle_at_once(serial, tolerance, mistake):
+    settings = replace(SGD, num_steps=4)
+    wrong = run(train, 3, (CONFIG, settings, None, mistake, zigzag)).values[0]
+    right = Trained(serial["sgd"].losses[:4], {})
+    assert distance(wrong, right) > 100 * tolerance[torch.float32]
+
+
+def test_a_step_sums_every_gradient_once_and_attends_once_per_layer():
+    world_size, num_steps = 3, 2
+    settings = replace(SGD, num_steps=num_steps)
+    result = run(train, world_size, (CONFIG, settings))
+    gradient_bytes = 4 * GPT(CONFIG).num_parameters
+    for timeline, traffic in zip(result.timeline, result.traffic, strict=True):
+        reduced = traffic.by_operation["all_reduce"]
+        assert reduced.payload_bytes == num_steps * (gradient_bytes + 8)  # and the losses
+        sends = traffic.by_operation["send"].count
+        assert sends == num_steps * CONFIG.num_layers * 3 * (world_size - 1)
+        phases = [each.name for each in timeline.regions if " " not in each.name]
+        assert phases == num_steps * ["forward", "backward", "reduce", "optimizer"]
+
+
+def names_and_values(world: Group):
+    return ContextParallelGPT(CONFIG, world, seed=5).state_dict()
+
+
+def test_a_state_dict_is_that_of_the_whole_model():
+    expected = GPT(CONFIG, seed=5).state_dict()
+    for found in run(names_and_values, 2).values:
+        assert list(found) == list(expected)
+        assert all(torch.equal(found[name], expected[name]) for name in expected)
