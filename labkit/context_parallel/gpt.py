@@ -25,7 +25,7 @@ from labkit.context_parallel.placement import (
     shard_sequence,
 )
 from labkit.context_parallel.ring_attention import ring_attention
-from labkit.model import GPT, Attention, Embedding, GPTConfig
+from labkit.model import GPT, Attention, Embedding, GPTConfig, split_heads
 
 Attend = Callable[..., Tensor]
 """ring_attention, ulysses_attention, gathered_attention, or what takes the same arguments."""
@@ -57,9 +57,9 @@ class ContextParallelGPT(GPT):
         super().__init__(config, seed, dtype)
         self.group, self.placement = chosen(group), placement
 
-        def attend(q_BHtK: Tensor, k_BHtK: Tensor, v_BHtK: Tensor) -> Tensor:
+        def attend(q_BHtK: Tensor, k_BGtK: Tensor, v_BGtK: Tensor) -> Tensor:
             cut = {"placement": placement, "num_tokens": config.context}
-            return attention(q_BHtK, k_BHtK, v_BHtK, self.group, True, **cut)
+            return attention(q_BHtK, k_BGtK, v_BGtK, self.group, True, **cut)
 
         # The same parameters in modules of their own; names and values stay.
         self.embedding = _OwnTokens(self.embedding, self.group, placement)
@@ -102,5 +102,5 @@ class _AttentionAcrossRanks(Attention):
 
     def forward(self, x_BtD: Tensor) -> Tensor:
         projected = (self.query(x_BtD), self.key(x_BtD), self.value(x_BtD))
-        y_BHtK = self._attend(*(self._split_heads(each) for each in projected))
+        y_BHtK = self._attend(*(split_heads(each, self.head_dim) for each in projected))
         return self.out(y_BHtK.transpose(1, 2).flatten(2))
