@@ -30,6 +30,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from labkit.collectives.first_order import first_order_only
 from labkit.comm import Group, Pending
 from labkit.comm.calls.compared import enter_call
 from labkit.comm.group import chosen
@@ -131,11 +132,8 @@ class _RingAttention(torch.autograd.Function):
         return out_BHtK
 
     @staticmethod
+    @first_order_only
     def backward(ctx: Any, grad_BHtK: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        if torch.is_grad_enabled():  # or second derivatives would lack a part, without a word
-            raise RuntimeError(
-                "create_graph=True: the gradients of ring_attention have no gradients; leave it out"
-            )
         q_BHtK, k_BGtK, v_BGtK, out_BHtK, lse = ctx.saved_tensors
         q, out, grad = (_by_group(x, k_BGtK) for x in (q_BHtK, out_BHtK, grad_BHtK))
         queries = _Queries(q, grad, lse, (grad * out).sum(-1), torch.zeros_like(q))

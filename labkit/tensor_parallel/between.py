@@ -22,10 +22,10 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from labkit import arguments
+from labkit.collectives.first_order import first_order_only
 from labkit.comm import Group
 from labkit.tensor_parallel.wire import Finish, Wire, chosen
 
@@ -126,7 +126,7 @@ class _Enter(torch.autograd.Function):
         return between.whole(x)()
 
     @staticmethod
-    @once_differentiable
+    @first_order_only
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         return ctx.between.summed(grad.clone())(), None
 
@@ -138,6 +138,6 @@ class _Leave(torch.autograd.Function):
         return between.summed(partial.clone())()
 
     @staticmethod
-    @once_differentiable
+    @first_order_only
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         return ctx.between.whole(grad)(), None

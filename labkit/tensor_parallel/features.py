@@ -18,9 +18,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from labkit import arguments
+from labkit.collectives.first_order import first_order_only
 from labkit.comm import Group
 from labkit.comm.group import chosen
 from labkit.tensor_parallel.cut import Cut, even_cut
@@ -58,7 +58,7 @@ class _Share(torch.autograd.Function):
         return cut.share(x, group.rank).clone()
 
     @staticmethod
-    @once_differentiable
+    @first_order_only
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         return ctx.cut.gather(grad, ctx.group), None, None
 
@@ -70,6 +70,6 @@ class _Gather(torch.autograd.Function):
         return cut.gather(y, group)
 
     @staticmethod
-    @once_differentiable
+    @first_order_only
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         return ctx.cut.share(grad, ctx.group.rank), None, None

@@ -21,9 +21,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from labkit.collectives.first_order import first_order_only
 from labkit.tensor_parallel.between import Between
 
 
@@ -53,7 +53,7 @@ class _ColumnLinear(torch.autograd.Function):
         return tuple(F.linear(whole, weight) for weight in weights)
 
     @staticmethod
-    @once_differentiable
+    @first_order_only
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, *weights = ctx.saved_tensors
         _, needs_x, *needs = ctx.needs_input_grad
@@ -78,7 +78,7 @@ class _RowLinear(torch.autograd.Function):
         return between.summed(F.linear(y, weight))()
 
     @staticmethod
-    @once_differentiable
+    @first_order_only
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         y, weight = ctx.saved_tensors
         _, needs_y, needs_weight = ctx.needs_input_grad

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from labkit.collectives.first_order import first_order_only
 from labkit.comm import Group
 
 
@@ -37,7 +37,7 @@ class _SummedOver(torch.autograd.Function):
         return tuple(parameter.view_as(parameter) for parameter in parameters)
 
     @staticmethod
-    @once_differentiable
+    @first_order_only
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         flat = torch.cat([grad.flatten() for grad in grads])
         ctx.group.all_reduce(flat, out=flat)

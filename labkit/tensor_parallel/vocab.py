@@ -21,9 +21,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from labkit.collectives.first_order import first_order_only
 from labkit.comm import Group
 from labkit.comm.group import chosen
 from labkit.tensor_parallel.between import Between, leave
@@ -94,7 +94,7 @@ class _VocabCrossEntropy(torch.autograd.Function):
         return (sums_2N[0].log() - sums_2N[1]).sum()
 
     @staticmethod
-    @once_differentiable
+    @first_order_only
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
         """softmax, and 1 less at the target: on the rank that has it."""
         softmax_Nv, column_N, is_mine = ctx.saved_tensors

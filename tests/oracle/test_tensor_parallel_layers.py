@@ -275,6 +275,18 @@ def test_gradients_of_shared_parameters_are_added_up_in_each_backward(world_size
         assert b.tolist() == [sum(10**rank for rank in ranks)] * 4
 
 
+def second_derivatives(world):
+    x = drawn(0, 2, 3).requires_grad_()
+    weight = nn.Parameter(drawn(1, 4, 3))
+    (y,) = column_linear(x, Replicated(world), weight)
+    torch.autograd.grad((y**2).sum(), x, create_graph=True)
+
+
+def test_a_second_derivative_is_refused_and_not_wrong():
+    with pytest.raises(RankError, match="create_graph=True: the gradients of column_linear"):
+        run(second_derivatives, 2)
+
+
 def some_frozen(world):
     """What needs no gradient gets none, and nothing is sent for it."""
     up, down = two_layers()
