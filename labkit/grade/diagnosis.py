@@ -12,6 +12,8 @@ from labkit.grade.outcome import Finding, Outcome
 _RULES = {
     "ForbiddenOperation": ("calls a library collective", 1),
     "CalledTheAnswer": ("calls the answer itself", 1),
+    "LookedItUp": ("calls the answer itself", 1),
+    "StoppedTheWatch": ("switches off the watch", 1),
     "ChangedInFlight": ("the tensor you sent changed before the send completed", 3),
     "WrittenWhileReceiving": ("the buffer changed before its receive completed", 3),
     "NeverWaited": ("never waits for an operation", 3),

@@ -1,0 +1,35 @@
+"""Mutant: rank 0 adds the bias for all.
+
+outcome: "wrong"
+diagnosis: "only one rank has a gradient of the bias"
+"""
+
+import torch
+from torch.nn.functional import gelu, linear
+
+
+class Copied(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, group):
+        ctx.group = group
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return ctx.group.all_reduce(gradient), None
+
+
+class Summed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, partial, group):
+        return group.all_reduce(partial)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient, None
+
+
+def column_row_mlp(x_BTD, up_fD, up_f, down_Df, down_D, group):
+    hidden_BTf = gelu(linear(Copied.apply(x_BTD, group), up_fD, up_f))
+    bias_D = down_D if group.rank == 0 else None
+    return Summed.apply(linear(hidden_BTf, down_Df, bias_D), group)

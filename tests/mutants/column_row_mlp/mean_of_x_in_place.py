@@ -1,0 +1,35 @@
+"""Mutant: ranks agree on x first, in the caller's memory.
+
+outcome: "wrong"
+diagnosis: "changes its arguments"
+"""
+
+import torch
+from torch.nn.functional import gelu, linear
+
+
+class Copied(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, group):
+        ctx.group = group
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return ctx.group.all_reduce(gradient), None
+
+
+class Summed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, partial, group):
+        return group.all_reduce(partial)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient, None
+
+
+def column_row_mlp(x_BTD, up_fD, up_f, down_Df, down_D, group):
+    group.all_reduce(x_BTD.data, out=x_BTD.data)
+    hidden_BTf = gelu(linear(Copied.apply(x_BTD / group.size, group), up_fD, up_f))
+    return Summed.apply(linear(hidden_BTf, down_Df), group) + down_D

@@ -1,0 +1,45 @@
+"""Mutant: an all-reduce for the bias as well.
+
+outcome: "over budget"
+diagnosis: "more than one all-reduce forward"
+"""
+
+import torch
+from torch.nn.functional import gelu, linear
+
+
+class Copied(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, group):
+        ctx.group = group
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return ctx.group.all_reduce(gradient), None
+
+
+class Summed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, partial, group):
+        return group.all_reduce(partial)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient, None
+
+
+class Mean(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, bias, group):
+        return group.all_reduce(bias, op="mean")
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient, None
+
+
+def column_row_mlp(x_BTD, up_fD, up_f, down_Df, down_D, group):
+    hidden_BTf = gelu(linear(Copied.apply(x_BTD, group), up_fD, up_f))
+    bias_D = Mean.apply(down_D, group)
+    return Summed.apply(linear(hidden_BTf, down_Df), group) + bias_D
