@@ -36,7 +36,9 @@ def lines(picture):
 
 def marks(picture):
     """The bandwidths of the vertical lines."""
-    return [line.get_xdata()[0] for line in picture.axes[0].lines if line.get_linestyle() == ":"]
+    found = [line for line in picture.axes[0].lines if line.get_linestyle() == ":"]
+    assert all(len(set(line.get_xdata())) == 1 for line in found)
+    return [line.get_xdata()[0] for line in found]
 
 
 def pairs(line):
