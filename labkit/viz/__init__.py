@@ -8,6 +8,8 @@
     viz.latency_bandwidth(curves, world_size)        # time and bandwidth over size
     viz.memory_timeline(usage)                       # live bytes by kind, and the peak
     viz.memory_bar(footprints, capacity)             # what each GPU holds, beside what it has
+    viz.shards({"up": ((256, 64), cut)}, num_ranks)  # which rank holds which rows and columns
+    viz.over_links(measured, predicted)              # time over the bandwidth of the link
     viz.chrome_trace.write(result, "trace.json")     # no matplotlib needed for this one
 
 Names load when first used: a machine without matplotlib can still write traces.
@@ -19,11 +21,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from labkit.viz import chrome_trace
     from labkit.viz.curve import Curve, Mark
+    from labkit.viz.link_curves import over_links
     from labkit.viz.memory import memory_bar, memory_timeline
     from labkit.viz.movement import moves
     from labkit.viz.picture import Picture
     from labkit.viz.ring_picture import ring_steps
     from labkit.viz.ring_step_picture import ring_step
+    from labkit.viz.shard_map import shards
     from labkit.viz.size_curves import latency_bandwidth
     from labkit.viz.swimlanes import timeline
     from labkit.viz.tags import tagged
@@ -39,8 +43,10 @@ _HOME = {
     "memory_bar": "labkit.viz.memory",
     "memory_timeline": "labkit.viz.memory",
     "moves": "labkit.viz.movement",
+    "over_links": "labkit.viz.link_curves",
     "ring_step": "labkit.viz.ring_step_picture",
     "ring_steps": "labkit.viz.ring_picture",
+    "shards": "labkit.viz.shard_map",
     "tagged": "labkit.viz.tags",
     "timeline": "labkit.viz.swimlanes",
     "traffic_matrix": "labkit.viz.traffic_picture",
@@ -55,8 +61,10 @@ __all__ = [
     "memory_bar",
     "memory_timeline",
     "moves",
+    "over_links",
     "ring_step",
     "ring_steps",
+    "shards",
     "tagged",
     "timeline",
     "traffic_matrix",
