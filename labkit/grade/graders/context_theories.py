@@ -1,0 +1,225 @@
+"""Mistakes in ring attention, by the outputs that come of them.
+
+A rank goes through blocks in the order in which they come: its own, its left neighbour's, and so
+on. So what it computes is online softmax over these blocks, with masks and blocks that a mistake
+makes others than they should be.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from labkit.grade.graders import softmax_inputs, softmax_theories
+from labkit.grade.graders.context_inputs import Given
+from labkit.grade.graders.softmax_rules import Rules
+
+Sees = Callable[[int, int, int], Tensor]
+"""(rank, step, source) -> (t, s), which keys of the block that comes in this step are seen."""
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A name for it, and a rank's output."""
+
+    name: str
+    explanation: str
+    output: Callable[[int], Tensor]
+    hint: int = 2
+
+
+def mistakes(given: Given) -> list[Mistake]:
+    """In the order in which they are tried."""
+    return [*_of_masks(given), *_of_sources(given), *_of_blocks(given), *_of_softmax(given)]
+
+
+def output(given: Given, rank: int, sees: Sees) -> Tensor:
+    """(H, t, K) with these masks."""
+    return _by_head(given, rank, sees, lambda its: softmax_theories.output(Rules(), its))
+
+
+def causal(given: Given) -> Sees:
+    """As it should be."""
+    return _positions(given, lambda rank, step: (rank - step) % len(given.q))
+
+
+def _positions(given: Given, claimed: Callable[[int, int], int]) -> Sees:
+    """By positions in the sequence; claimed: whose block (rank, step) takes it for."""
+
+    def sees(rank: int, step: int, source: int) -> Tensor:
+        keys = given.begin(claimed(rank, step)) + torch.arange(given.sizes[source])
+        return keys <= _queries(given, rank)
+
+    return sees
+
+
+def _queries(given: Given, rank: int) -> Tensor:
+    return given.begin(rank) + torch.arange(given.sizes[rank]).unsqueeze(1)
+
+
+def _by_head(
+    given: Given,
+    rank: int,
+    sees: Sees,
+    values: Callable[[softmax_inputs.Given], Tensor],
+    is_skipping: bool = False,
+) -> Tensor:
+    """is_skipping: without blocks of which nothing is seen."""
+    sources = [(rank - step) % len(given.q) for step in range(len(given.q))]
+    masks = [sees(rank, step, source) for step, source in enumerate(sources)]
+    outputs = []
+    for head, q in enumerate(given.q[rank]):
+        blocks = [
+            (given.k[source][head], given.v[source][head], mask)
+            for source, mask in zip(sources, masks, strict=True)
+            if not is_skipping or mask.any()
+        ]
+        outputs.append(values(softmax_inputs.Given(q, blocks, given.num_features**-0.5)))
+    return torch.stack(outputs)
+
+
+def _of_masks(given: Given) -> list[Mistake]:
+    def shape(rank: int, source: int) -> Tensor:
+        return torch.ones(given.sizes[rank], given.sizes[source], dtype=torch.bool)
+
+    rows: list[tuple[str, str, Sees]] = [
+        (
+            "is not causal",
+            "every query attends to all keys, those of later positions included",
+            lambda rank, step, source: shape(rank, source),
+        ),
+        (
+            "masks by positions within the blocks",
+            "query i of the share sees keys 0 to i of every block. Positions count from the "
+            "beginning of the sequence: of an earlier rank's block all keys are seen, of a later "
+            "one's none",
+            lambda rank, step, source: shape(rank, source).tril(),
+        ),
+        (
+            "masks by positions within the blocks",
+            "query i of the share sees keys 0 to i of its own block and of every block before it: "
+            "of those before it, all keys are seen",
+            lambda rank, step, source: shape(rank, source).tril() & (source <= rank),
+        ),
+        (
+            "does not mask within its own block",
+            "blocks of later ranks are left out, and in its own block a query sees the keys after "
+            "it, too",
+            lambda rank, step, source: shape(rank, source) & (source <= rank),
+        ),
+        (
+            "hides a query's own position",
+            "the query at position i sees positions 0 to i - 1: it sees its own key as well",
+            lambda rank, step, source: (
+                _positions(given, lambda *_: source)(rank, step, source)
+                & (given.begin(source) + torch.arange(given.sizes[source]) != _queries(given, rank))
+            ),
+        ),
+        (
+            "attends to later positions",
+            "the mask is the wrong way round: a query sees its own position and those after it",
+            lambda rank, step, source: (
+                given.begin(source) + torch.arange(given.sizes[source]) >= _queries(given, rank)
+            ),
+        ),
+        (
+            "leaves out the blocks of earlier ranks",
+            "blocks of earlier ranks are those that are seen, wholly; here blocks of later ranks "
+            "are computed, and earlier ones are left out",
+            lambda rank, step, source: (
+                shape(rank, source).tril()
+                if source == rank
+                else shape(rank, source) & (source > rank)
+            ),
+        ),
+    ]
+    return [_with_masks(given, *row) for row in rows]
+
+
+def _with_masks(given: Given, name: str, why: str, sees: Sees) -> Mistake:
+    return Mistake(name, why, lambda rank: output(given, rank, sees))
+
+
+def _of_sources(given: Given) -> list[Mistake]:
+    """Blocks that are taken for another rank's, and so masked by other positions."""
+    n = len(given.q)
+    claims: list[tuple[str, Callable[[int, int], int]]] = [
+        ("rank + step", lambda rank, step: (rank + step) % n),
+        ("rank - step - 1", lambda rank, step: (rank - step - 1) % n),
+        ("rank - step + 1", lambda rank, step: (rank - step + 1) % n),
+        ("step", lambda rank, step: step),
+        ("rank - 1", lambda rank, step: (rank - 1) % n if step else rank),
+        ("rank", lambda rank, step: rank),
+    ]
+    return [
+        _with_masks(
+            given,
+            "takes a block for another rank's",
+            f"the masks are those of blocks of rank {claim}. What comes from the left is, after "
+            "`step` steps, the block of rank - step, modulo n: it decides which positions its keys "
+            "have",
+            _positions(given, claimed),
+        )
+        for claim, claimed in claims
+    ]
+
+
+def _of_blocks(given: Given) -> list[Mistake]:
+    n, right = len(given.q), causal(given)
+
+    def without(left_out: Callable[[int], bool]) -> Sees:
+        return lambda rank, step, source: right(rank, step, source) & (not left_out(step))
+
+    found = [
+        _with_masks(
+            given,
+            "leaves out the block that comes last",
+            f"the output lacks the block of step {n - 1}: a rank computes with n blocks, its own "
+            "and n - 1 that come. It sends n - 1 times, and computes once more",
+            without(lambda step: step == n - 1),
+        ),
+        _with_masks(
+            given,
+            "leaves out its own block",
+            "the output lacks the rank's own keys: they are the first block, and need no message",
+            without(lambda step: step == 0),
+        ),
+        _with_masks(
+            given,
+            "attends to its own block only",
+            "nothing of another rank's keys and values is in the output",
+            without(lambda step: step > 0),
+        ),
+    ]
+    own = [Given(given.q, [given.k[rank]] * n, [given.v[rank]] * n) for rank in range(n)]
+    if len(set(given.sizes)) == 1 and n > 1:
+        found.append(
+            Mistake(
+                "computes with its own block in every step",
+                "blocks go around, and the keys and values that are used are the rank's own each "
+                "time: what has come is the block of the next step",
+                lambda rank: output(own[rank], rank, right),
+                3,
+            )
+        )
+    return found
+
+
+def _of_softmax(given: Given) -> list[Mistake]:
+    """Mistakes of online softmax, with the blocks and masks as they should be."""
+    right = causal(given)
+
+    def with_its(mistake: softmax_theories.Mistake, is_skipping: bool) -> Mistake:
+        return Mistake(
+            mistake.name,
+            mistake.explanation,
+            lambda rank: _by_head(given, rank, right, mistake.values, is_skipping),
+            mistake.hint,
+        )
+
+    return [
+        with_its(each, is_skipping)
+        for is_skipping in (True, False)
+        for each in softmax_theories.of_outputs()
+    ]
