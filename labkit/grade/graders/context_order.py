@@ -99,13 +99,18 @@ def _why(
             "the rank computes with its own block first, and then begins to send it: nothing is "
             "under way meanwhile. Post isend and irecv, compute, wait",
         )
-    late = [each for each in sends[step : step + 1] if not _overlaps(each, computed)]
-    if late and any(_overlaps(each, computed) for each in receives[step : step + 1]):
+    if _overlap(receives[step : step + 1], computed):
+        meanwhile = [when for when in computed if receives[step].posted_s < when]
+        if sends[step].posted_s < meanwhile[0]:
+            return (
+                "waits for its send before it computes",
+                "a send is complete when the neighbour has received it, and until then this rank "
+                "computes nothing: isend, and wait() when the computation is done",
+            )
         return (
             "sends a block only when it has computed with it",
             "the receive is posted in time, and the send of the block in hand is not under way "
-            "while the rank computes with it: the neighbour on the right waits that long. (A send "
-            "that blocks comes back when the block is there.)",
+            "while the rank computes with it: the neighbour on the right waits that long",
         )
     return (
         "waits for the next block before it computes",
@@ -114,8 +119,8 @@ def _why(
     )
 
 
-def _overlaps(transfer: Transfer, computed: Sequence[float]) -> bool:
-    return any(transfer.posted_s < when < transfer.waited_s for when in computed)
+def _overlap(transfers: Sequence[Transfer], computed: Sequence[float]) -> bool:
+    return any(each.posted_s < when < each.waited_s for each in transfers for when in computed)
 
 
 def _events(evidence: CaseEvidence, rank: int) -> str:

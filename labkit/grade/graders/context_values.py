@@ -12,6 +12,8 @@ from labkit.grade.graders.context_watch import Seen, Told
 from labkit.grade.graders.gradient_values import shown
 from labkit.grade.outcome import Finding, Outcome
 
+_FEW = 0.75  # of all numbers, finite ones
+
 
 def wrong_form(evidence: CaseEvidence, given: Given) -> Finding | None:
     """No tensor, or one of another shape or dtype than q's."""
@@ -94,10 +96,14 @@ def input_changed(evidence: CaseEvidence) -> Finding | None:
 
 
 def _explained(outputs: Sequence[Tensor], given: Given) -> tuple[str, str, int] | None:
-    got = [_finite(each) for each in outputs]
-    right = [_finite(each) for each in given.expected]
+    # A few NaN are queries that see nothing: whatever else is wrong, shows in the other ones.
+    shows = [each.isfinite() for each in outputs]
+    num_finite, numel = sum(int(each.sum()) for each in shows), sum(map(Tensor.numel, outputs))
+    if num_finite < _FEW * numel:
+        shows = [torch.ones_like(each) for each in shows]
+    got, right = (_finite(values, shows) for values in (outputs, given.expected))
     for mistake in mistakes(given):
-        values = [_finite(mistake.output(rank)) for rank in range(len(outputs))]
+        values = _finite([mistake.output(rank) for rank in range(len(outputs))], shows)
         if _first_wrong(values, right, given.tolerance) < 0:
             continue  # in this case it makes no difference
         largest = max(float(each.abs().max()) for each in values)
@@ -146,5 +152,7 @@ def _first_wrong(got: Sequence[Tensor], right: Sequence[Tensor], most: float) ->
     return -1
 
 
-def _finite(values: Tensor) -> Tensor:
-    return values.double().nan_to_num(0, 0, 0)
+def _finite(values: Sequence[Tensor], shows: Sequence[Tensor]) -> list[Tensor]:
+    """In float64, with 0 for what is not finite, and for what does not show."""
+    pairs = zip(values, shows, strict=True)
+    return [each.double().nan_to_num(0, 0, 0) * which for each, which in pairs]

@@ -22,7 +22,7 @@ from labkit.grade.graders.context_values import (
 )
 from labkit.grade.graders.context_watch import seen_on, watched
 from labkit.grade.on_ranks import OnRanks
-from labkit.grade.outcome import Finding, Outcome
+from labkit.grade.outcome import Finding
 
 
 class RingAttentionStep(OnRanks):
@@ -68,7 +68,8 @@ class RingAttentionStep(OnRanks):
         before = attempt.cases[: attempt.cases.index(evidence)]
         is_uneven = len(set(given_in(evidence.case).sizes)) > 1
         was_even = all(len(set(given_in(each.case).sizes)) == 1 for each in before)
-        if finding.outcome is Outcome.CRASHED and before and is_uneven and was_even:
+        has_crashed = finding.diagnosis.startswith(("raises ", "its process ended"))
+        if has_crashed and before and is_uneven and was_even:
             return dataclasses.replace(
                 finding,
                 diagnosis="crashes where n does not divide the sequence",
