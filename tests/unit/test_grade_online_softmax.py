@@ -9,9 +9,11 @@ import torch
 
 from labkit.grade import check
 from labkit.grade.graders.softmax_inputs import MANY, given_in, random_cases
+from labkit.grade.graders.softmax_lse_theories import of_lse
 from labkit.grade.graders.softmax_rules import Rules, follow
-from labkit.grade.graders.softmax_theories import of_lse, of_outputs
+from labkit.grade.graders.softmax_theories import of_outputs
 from labkit.grade.workspace import Workspace
+from labkit.model import Attention, GPTConfig
 
 WORKSPACE = Workspace(Path(__file__).parents[2])
 NAME = "online_softmax"
@@ -125,6 +127,13 @@ def caught_and_kept_quiet(q_TK, blocks, scale):
         return merges_by_log_sum_exp(q_TK, blocks, scale)
 
 
+def labkits_attention(q_TK, blocks, scale):
+    """Anything of labkit's that computes, such as the attention of its model."""
+    attention = Attention(GPTConfig(hidden=4, num_heads=1))
+    attention(torch.zeros(1, 2, 4))
+    return merges_by_log_sum_exp(q_TK, blocks, scale)
+
+
 FORM = "returns something else than output and log-sum-exp"
 WRONG = {
     returns_nothing: FORM,
@@ -135,6 +144,7 @@ WRONG = {
     float32_for_all: "returns another dtype",
     nan_for_all: "other values than attention's",
     zeros_for_all: "other values than attention's",
+    labkits_attention: "calls the answer itself",
     torchs_kernel: "calls the answer itself",
     caught_and_kept_quiet: "calls the answer itself",
 }

@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from labkit.grade import check
+from labkit.grade.graders.context_blocks import causal, output
 from labkit.grade.graders.context_inputs import given_in, random_cases
 from labkit.grade.graders.context_messages import blocks_of
-from labkit.grade.graders.context_theories import causal, mistakes, output
+from labkit.grade.graders.context_theories import mistakes
 from labkit.grade.workspace import Workspace
 
 WORKSPACE = Workspace(Path(__file__).parents[2])

@@ -1,8 +1,7 @@
 """Mistakes in ring attention, by the outputs that come of them.
 
-A rank goes through blocks in the order in which they come: its own, its left neighbour's, and so
-on. So what it computes is online softmax over these blocks, with masks and blocks that a mistake
-makes others than they should be.
+A rank computes online softmax over the blocks in the order in which they come (context_blocks.py),
+with masks and blocks that a mistake makes others than they should be.
 """
 
 from collections.abc import Callable
@@ -11,12 +10,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from labkit.grade.graders import softmax_inputs, softmax_theories
+from labkit.grade.graders import softmax_theories
+from labkit.grade.graders.context_blocks import Sees, by_head, causal, output, positions, queries
 from labkit.grade.graders.context_inputs import Given
-from labkit.grade.graders.softmax_rules import Rules
-
-Sees = Callable[[int, int, int], Tensor]
-"""(rank, step, source) -> (t, s), which keys of the block that comes in this step are seen."""
 
 # In the words of a ring: its first block is the own one, and its mask is a causal one.
 _SAID_BEFORE = {"only the first block counts", "ignores the mask"}
@@ -35,51 +31,6 @@ class Mistake:
 def mistakes(given: Given) -> list[Mistake]:
     """In the order in which they are tried."""
     return [*_of_masks(given), *_of_sources(given), *_of_blocks(given), *_of_softmax(given)]
-
-
-def output(given: Given, rank: int, sees: Sees) -> Tensor:
-    """(H, t, K) with these masks."""
-    return _by_head(given, rank, sees, lambda its: softmax_theories.output(Rules(), its))
-
-
-def causal(given: Given) -> Sees:
-    """As it should be."""
-    return _positions(given, lambda rank, step: (rank - step) % len(given.q))
-
-
-def _positions(given: Given, claimed: Callable[[int, int], int]) -> Sees:
-    """By positions in the sequence; claimed: whose block (rank, step) takes it for."""
-
-    def sees(rank: int, step: int, source: int) -> Tensor:
-        keys = given.begin(claimed(rank, step)) + torch.arange(given.sizes[source])
-        return keys <= _queries(given, rank)
-
-    return sees
-
-
-def _queries(given: Given, rank: int) -> Tensor:
-    return given.begin(rank) + torch.arange(given.sizes[rank]).unsqueeze(1)
-
-
-def _by_head(
-    given: Given,
-    rank: int,
-    sees: Sees,
-    values: Callable[[softmax_inputs.Given], Tensor],
-    is_skipping: bool = False,
-) -> Tensor:
-    """is_skipping: without blocks of which nothing is seen."""
-    sources = [(rank - step) % len(given.q) for step in range(len(given.q))]
-    masks = [sees(rank, step, source) for step, source in enumerate(sources)]
-    outputs = []
-    for head, q in enumerate(given.q[rank]):
-        blocks = [
-            (given.k[source][head], given.v[source][head], mask)
-            for source, mask in zip(sources, masks, strict=True)
-            if not is_skipping or mask.any()
-        ]
-        outputs.append(values(softmax_inputs.Given(q, blocks, given.num_features**-0.5)))
-    return torch.stack(outputs)
 
 
 def _of_masks(given: Given) -> list[Mistake]:
@@ -115,15 +66,15 @@ def _of_masks(given: Given) -> list[Mistake]:
             "hides a query's own position",
             "the query at position i sees positions 0 to i - 1: it sees its own key as well",
             lambda rank, step, source: (
-                _positions(given, lambda *_: source)(rank, step, source)
-                & (given.begin(source) + torch.arange(given.sizes[source]) != _queries(given, rank))
+                positions(given, lambda *_: source)(rank, step, source)
+                & (given.begin(source) + torch.arange(given.sizes[source]) != queries(given, rank))
             ),
         ),
         (
             "attends to later positions",
             "the mask is the wrong way round: a query sees its own position and those after it",
             lambda rank, step, source: (
-                given.begin(source) + torch.arange(given.sizes[source]) >= _queries(given, rank)
+                given.begin(source) + torch.arange(given.sizes[source]) >= queries(given, rank)
             ),
         ),
         (
@@ -162,7 +113,7 @@ def _of_sources(given: Given) -> list[Mistake]:
             f"the masks are those of blocks of rank {claim}. What comes from the left is, after "
             "`step` steps, the block of rank - step, modulo n: it decides which positions its keys "
             "have",
-            _positions(given, claimed),
+            positions(given, claimed),
         )
         for claim, claimed in claims
     ]
@@ -217,7 +168,7 @@ def _of_softmax(given: Given) -> list[Mistake]:
         return Mistake(
             mistake.name,
             mistake.explanation,
-            lambda rank: _by_head(given, rank, right, mistake.values, is_skipping),
+            lambda rank: by_head(given, rank, right, mistake.values, is_skipping),
             mistake.hint,
         )
 

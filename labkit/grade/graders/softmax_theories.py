@@ -1,4 +1,4 @@
-"""Mistakes in online_softmax, by the outputs and the log-sum-exps that come of them."""
+"""Mistakes in online_softmax, by the outputs that come of them."""
 
 import math
 from collections.abc import Callable
@@ -207,65 +207,3 @@ def _of_maxima() -> list[Mistake]:
 
 def _of_the_first(old_T1: Tensor, scores_TS: Tensor) -> Tensor:
     return torch.where(old_T1 == -math.inf, scores_TS.amax(1, keepdim=True), old_T1)
-
-
-def of_lse() -> list[Mistake]:
-    """Mistakes that show in the log-sum-exp alone."""
-
-    def maximum(given: Given) -> Tensor:
-        return given.scores.amax(1)
-
-    def lse(given: Given) -> Tensor:
-        return given.expected[1]
-
-    return [
-        Mistake(
-            "the log-sum-exp lacks the maximum",
-            "it is log(sum of exp(score - maximum)): the maximum that was subtracted is to be "
-            "added again, after the logarithm",
-            lambda given: lse(given) - maximum(given),
-            3,
-        ),
-        Mistake(
-            "the log-sum-exp lacks the logarithm",
-            "it is the sum of the weights; its logarithm, plus the maximum, is wanted",
-            lambda given: torch.exp(lse(given) - maximum(given)),
-            3,
-        ),
-        Mistake(
-            "the log-sum-exp lacks the logarithm",
-            "it is the sum of exp(score); its logarithm is wanted",
-            lambda given: torch.exp(lse(given)),
-            3,
-        ),
-        Mistake(
-            "the log-sum-exp is the maximum",
-            "it is the largest score; the logarithm of the sum of weights is to be added",
-            maximum,
-            3,
-        ),
-        Mistake(
-            "the log-sum-exp subtracts the maximum",
-            "it is log(sum of weights) - maximum; the maximum is to be added",
-            lambda given: lse(given) - 2 * maximum(given),
-            3,
-        ),
-        Mistake(
-            "the log-sum-exp is in another base",
-            "it is the logarithm to base 2; the natural one is wanted",
-            lambda given: lse(given) / math.log(2),
-            3,
-        ),
-        Mistake(
-            "the log-sum-exp is in another base",
-            "the maximum is natural, and the logarithm that is added to it to base 2",
-            lambda given: maximum(given) + (lse(given) - maximum(given)) / math.log(2),
-            3,
-        ),
-        Mistake(
-            "the log-sum-exp is the last block's",
-            "it is that of the last block alone",
-            lambda given: follow(Rules(), given.q, given.blocks[-1:], given.scale)[1],
-            3,
-        ),
-    ]

@@ -8,7 +8,8 @@ from torch import Tensor
 from labkit.grade.evidence import CaseEvidence
 from labkit.grade.graders.gradient_values import shown
 from labkit.grade.graders.softmax_inputs import Given
-from labkit.grade.graders.softmax_theories import Mistake, of_lse, of_outputs
+from labkit.grade.graders.softmax_lse_theories import of_lse
+from labkit.grade.graders.softmax_theories import Mistake, of_outputs
 from labkit.grade.graders.softmax_watch import Seen, Told
 from labkit.grade.outcome import Finding, Outcome
 

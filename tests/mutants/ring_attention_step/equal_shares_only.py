@@ -1,4 +1,4 @@
-"""Mutant: num_tokens // n tokens for everybody.
+"""Mutant: positions of num_tokens // n queries, on every rank.
 
 outcome: "crashed"
 diagnosis: "crashes where n does not divide the sequence"
@@ -9,8 +9,9 @@ import torch
 
 def ring_attention(q_HtK, k_HtK, v_HtK, num_tokens, group):
     n, rank = group.size, group.rank
-    sizes = [num_tokens // n] * n
-    queries_t1 = sum(sizes[:rank]) + torch.arange(sizes[rank]).unsqueeze(1)
+    sizes = [len(share) for share in torch.arange(num_tokens).tensor_split(n)]
+    share = num_tokens // n
+    queries_t1 = rank * share + torch.arange(share).unsqueeze(1)
     block = torch.stack([k_HtK, v_HtK])
     o_HtK = torch.zeros_like(q_HtK)
     sum_Ht1 = torch.zeros_like(q_HtK[..., :1])
