@@ -113,7 +113,7 @@ class Draw:
 
     def many(self, scale: float) -> Given:
         """32 blocks of 16 keys, and queries enough that scores take more than all else."""
-        num_queries, num_features = 64, self._rng.choice(_NUMBERS)
+        num_queries, num_features = 24, self._rng.choice(_NUMBERS)
         blocks = [self._block(num_queries, 16, num_features) for _ in range(32)]
         return Given(self._normal(num_queries, num_features), blocks, scale)
 
