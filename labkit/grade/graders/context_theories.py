@@ -30,38 +30,52 @@ class Mistake:
 
 def mistakes(given: Given) -> list[Mistake]:
     """In the order in which they are tried."""
-    return [*_of_masks(given), *_of_sources(given), *_of_blocks(given), *_of_softmax(given)]
+    return [
+        *_of_masks(given),
+        *_of_directions(given),
+        *_of_sources(given),
+        *_of_blocks(given),
+        *_of_softmax(given),
+    ]
+
+
+def _shape(given: Given, rank: int, source: int) -> Tensor:
+    """(t, s) of True: every query sees every key of the block."""
+    return torch.ones(given.sizes[rank], given.sizes[source], dtype=torch.bool)
 
 
 def _of_masks(given: Given) -> list[Mistake]:
-    def shape(rank: int, source: int) -> Tensor:
-        return torch.ones(given.sizes[rank], given.sizes[source], dtype=torch.bool)
-
     rows: list[tuple[str, str, Sees]] = [
         (
             "is not causal",
             "every query attends to all keys, those of later positions included",
-            lambda rank, step, source: shape(rank, source),
+            lambda rank, step, source: _shape(given, rank, source),
         ),
         (
             "masks by positions within the blocks",
             "query i of the share sees keys 0 to i of every block. Positions count from the "
             "beginning of the sequence: of an earlier rank's block all keys are seen, of a later "
             "one's none",
-            lambda rank, step, source: shape(rank, source).tril(),
+            lambda rank, step, source: _shape(given, rank, source).tril(),
         ),
         (
             "masks by positions within the blocks",
             "query i of the share sees keys 0 to i of its own block and of every block before it: "
             "of those before it, all keys are seen",
-            lambda rank, step, source: shape(rank, source).tril() & (source <= rank),
+            lambda rank, step, source: _shape(given, rank, source).tril() & (source <= rank),
         ),
         (
             "does not mask within its own block",
             "blocks of later ranks are left out, and in its own block a query sees the keys after "
             "it, too",
-            lambda rank, step, source: shape(rank, source) & (source <= rank),
+            lambda rank, step, source: _shape(given, rank, source) & (source <= rank),
         ),
+    ]
+    return [_with_masks(given, *row) for row in rows]
+
+
+def _of_directions(given: Given) -> list[Mistake]:
+    rows: list[tuple[str, str, Sees]] = [
         (
             "hides a query's own position",
             "the query at position i sees positions 0 to i - 1: it sees its own key as well",
@@ -82,9 +96,9 @@ def _of_masks(given: Given) -> list[Mistake]:
             "blocks of earlier ranks are those that are seen, wholly; here blocks of later ranks "
             "are computed, and earlier ones are left out",
             lambda rank, step, source: (
-                shape(rank, source).tril()
+                _shape(given, rank, source).tril()
                 if source == rank
-                else shape(rank, source) & (source > rank)
+                else _shape(given, rank, source) & (source > rank)
             ),
         ),
     ]
