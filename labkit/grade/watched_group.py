@@ -66,7 +66,9 @@ class WatchedPending:
                 return self._result
             if not torch.equal(bytes_of(self._x), cast(Tensor, self._at_post)):
                 raise self._group.gate.refuse(self._changed(self._x.shape))
-            if self._kind != "isend":
+            if self._kind == "isend":
+                self._x = self._at_post = None  # what has been sent lives on only with the learner
+            else:
                 self._x.detach().copy_(change_one(received) if self._is_altered else received)
                 self._result = self._x
         return self._result

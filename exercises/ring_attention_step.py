@@ -1,0 +1,51 @@
+"""Attention on a ring.
+
+An interviewer asks: "A million tokens are cut over eight GPUs, and every token attends to all
+before it. No GPU has room for all keys. Which data moves, how often, and what is computed while it
+does? Which GPU has the most to do?"
+
+Write `ring_attention(q_HtK, k_HtK, v_HtK, num_tokens, group)`: causal attention of this rank's
+queries over the keys and values of the whole sequence. Forward only.
+
+Contract
+    q, k, v     (H, t, K): the heads' queries, keys and values of this rank's share of the sequence.
+                Rank r has the r-th, as torch.tensor_split cuts num_tokens into n: the first
+                num_tokens % n ranks have one token more. Left as they are
+    num_tokens  of the whole sequence; n or more
+    returns     o_HtK, a new tensor of q's dtype: for the query at position i of the sequence the
+                softmax of q . k / sqrt(K) over positions 0 to i, times their values
+    group       `group.rank`, `group.size`; `group.isend(tensor, rank)` and `group.irecv(buffer,
+                rank)`, each returning a Pending whose `wait()` completes it; `group.send` and
+                `group.recv`, which block. Nothing else
+    Not allowed: torch's attention (scaled_dot_product_attention and its like), and labkit's
+
+Budget, on n ranks
+    messages  all to the right neighbour, rank + 1: first this rank's own keys and values, then what
+              has come from the left, n - 1 blocks in all. A block is one message, or two, one with
+              its keys and one with its values; never padded, and never sent back home
+    order     while this rank computes with a block, the same block is on its way to the right and
+              the next one on its way here: both are posted before, and waited for afterwards
+    computed  nothing for a block that lies wholly after this rank's share
+    bytes     beside q, k and v, at any time 3 blocks of keys and values, of which at most two have
+              been received or are under way, and 8 (H, t, t) tensors of numbers: nothing is (T, T),
+              nor (t, T). (t is the longest share, at least twice K)
+"""
+
+import torch
+
+from labkit.comm import Group
+
+
+def ring_attention(
+    q_HtK: torch.Tensor,
+    k_HtK: torch.Tensor,
+    v_HtK: torch.Tensor,
+    num_tokens: int,
+    group: Group,
+) -> torch.Tensor:
+    """Causal attention of this rank's queries over the whole sequence.
+
+    Wire: n - 1 blocks of keys and values to the right, 2 H t K numbers each.
+    Paper: Liu et al., "Ring Attention", arXiv:2310.01889.
+    """
+    raise NotImplementedError("not attempted yet: your code replaces this line")

@@ -1,0 +1,134 @@
+"""The order of events on a ring: a block is posted, computed with, and then waited for."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from labkit.comm.operation import Operation
+from labkit.grade.evidence import CaseEvidence
+from labkit.grade.graders.context_inputs import Given
+from labkit.grade.graders.context_messages import blocks_of, received_sizes, sent_sizes
+from labkit.grade.graders.context_watch import computed_s
+from labkit.grade.outcome import Finding, Outcome
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """What moves while a rank computes with the block of one step, of one direction or of both."""
+
+    operations: Sequence[Operation]
+
+    @property
+    def posted_s(self) -> float:
+        """When all of it was under way."""
+        return max(each.posted_s for each in self.operations)
+
+    @property
+    def waited_s(self) -> float:
+        """When the rank first waited for some of it."""
+        return min(_waited_s(each) for each in self.operations)
+
+
+def _waited_s(operation: Operation) -> float:
+    if operation.blocking or operation.waited_s is None:
+        return operation.posted_s
+    return operation.waited_s
+
+
+def not_overlapped(evidence: CaseEvidence, given: Given) -> Finding | None:
+    """A block that the rank computes with while the next one is not under way."""
+    for rank in range(evidence.world_size):
+        computed = computed_s(evidence, rank)
+        receives, sends = _transfers(evidence, given, rank)
+        steps = max(len(receives), len(sends))
+        # Blocks of later ranks are not computed with, and nothing is there to overlap with.
+        for step in range(min(steps, rank + 1)):
+            moving = [*receives[step : step + 1], *sends[step : step + 1]]
+            both = Transfer([operation for each in moving for operation in each.operations])
+            if any(both.posted_s < when < both.waited_s for when in computed):
+                continue
+            name, why = _why(computed, receives, sends, step)
+            return Finding(
+                Outcome.OVER_BUDGET,
+                name,
+                f"the values are right. {why}",
+                f"{evidence.label}: rank {rank}, block {step} of those that it computes with",
+                hint=2,
+                where=both.operations[0].origin,
+                details=_events(evidence, rank),
+            )
+    return None
+
+
+def gathers_first(evidence: CaseEvidence, given: Given, rank: int) -> bool:
+    """Whether a rank has waited for all blocks before it computes with any."""
+    receives, _ = _transfers(evidence, given, rank)
+    computed = computed_s(evidence, rank)
+    return bool(computed) and len(receives) > 1 and receives[-1].waited_s < computed[0]
+
+
+def _transfers(
+    evidence: CaseEvidence, given: Given, rank: int
+) -> tuple[list[Transfer], list[Transfer]]:
+    """What comes and what goes, by step."""
+    kinds = (("recv", received_sizes(given, rank)), ("send", sent_sizes(given, rank)))
+    found = [
+        [Transfer(each) for each in blocks_of(_of_kind(evidence, rank, kind), sizes)]
+        for kind, sizes in kinds
+    ]
+    return found[0], found[1]
+
+
+def _of_kind(evidence: CaseEvidence, rank: int, kind: str) -> list[Operation]:
+    return [each for each in evidence.operations[rank] if each.kind == kind]
+
+
+def _why(
+    computed: Sequence[float], receives: Sequence[Transfer], sends: Sequence[Transfer], step: int
+) -> tuple[str, str]:
+    if computed and len(receives) > 1 and receives[-1].waited_s < computed[0]:
+        return (
+            "gathers all blocks before it computes",
+            "every block is there before the first is computed with: that is an all-gather, with "
+            "its memory, and computing waits for all of it",
+        )
+    its = [*receives[step : step + 1], *sends[step : step + 1]]
+    used_s = computed[0] if step == 0 and computed else float("inf")
+    if step == 0 and all(each.posted_s > used_s for each in its):
+        return (
+            "posts when it has computed",
+            "the rank computes with its own block first, and then begins to send it: nothing is "
+            "under way meanwhile. Post isend and irecv, compute, wait",
+        )
+    if _overlap(receives[step : step + 1], computed):
+        meanwhile = [when for when in computed if receives[step].posted_s < when]
+        if sends[step].posted_s < meanwhile[0]:
+            return (
+                "waits for its send before it computes",
+                "a send is complete when the neighbour has received it, and until then this rank "
+                "computes nothing: isend, and wait() when the computation is done",
+            )
+        return (
+            "sends a block only when it has computed with it",
+            "the receive is posted in time, and the send of the block in hand is not under way "
+            "while the rank computes with it: the neighbour on the right waits that long",
+        )
+    return (
+        "waits for the next block before it computes",
+        "the next block is waited for, and then the rank computes: a step takes as long as both. "
+        "Post isend and irecv, compute with the block in hand, and wait then",
+    )
+
+
+def _overlap(transfers: Sequence[Transfer], computed: Sequence[float]) -> bool:
+    return any(each.posted_s < when < each.waited_s for each in transfers for when in computed)
+
+
+def _events(evidence: CaseEvidence, rank: int) -> str:
+    """One event per line; computing between two others is one."""
+    events = [(when, "computes") for when in computed_s(evidence, rank)]
+    for each in evidence.operations[rank]:
+        events.append((each.posted_s, f"{each.name} begins, {each.payload_bytes:,} bytes"))
+        if each.waited_s is not None and each.waited_s > each.posted_s:
+            events.append((each.waited_s, f"waits for {each.name}"))
+    lines = [line for _, line in sorted(events)]
+    return "\n".join(one for one, before in zip(lines, ["", *lines]) if one != before)

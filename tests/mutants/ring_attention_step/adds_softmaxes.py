@@ -1,0 +1,33 @@
+"""Mutant: each block's own softmax, added up.
+
+outcome: "wrong"
+diagnosis: "adds up the blocks' own softmaxes"
+"""
+
+import torch
+
+
+def ring_attention(q_HtK, k_HtK, v_HtK, num_tokens, group):
+    n, rank = group.size, group.rank
+    sizes = [len(share) for share in torch.arange(num_tokens).tensor_split(n)]
+    queries_t1 = sum(sizes[:rank]) + torch.arange(sizes[rank]).unsqueeze(1)
+    block = torch.stack([k_HtK, v_HtK])
+    o_HtK = torch.zeros_like(q_HtK)
+    for step in range(n):
+        source, under_way = (rank - step) % n, []
+        arriving = block
+        if step < n - 1:
+            shape = (2, len(q_HtK), sizes[(source - 1) % n], q_HtK.shape[2])
+            arriving = block.new_empty(shape)
+            under_way.append(group.irecv(arriving, (rank - 1) % n))
+            under_way.append(group.isend(block, (rank + 1) % n))
+        if source <= rank:
+            k_HsK, v_HsK = block
+            keys_s = sum(sizes[:source]) + torch.arange(sizes[source])
+            scores_Hts = q_HtK @ k_HsK.mT * q_HtK.shape[2] ** -0.5
+            scores_Hts = scores_Hts.masked_fill(keys_s > queries_t1, -torch.inf)
+            o_HtK = o_HtK + scores_Hts.softmax(2) @ v_HsK
+        for each in under_way:
+            each.wait()
+        block = arriving
+    return o_HtK
