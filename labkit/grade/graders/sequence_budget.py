@@ -17,9 +17,6 @@ def more_memory(evidence: CaseEvidence, given: Given, seen: OfRanks) -> Finding 
     """A tensor of all rows that stays for backward, or too many of them at once."""
     for rank, its in enumerate(seen):
         for step, each in zip(given.steps, its, strict=True):
-            # Where a rank's rows are half of all, and rounded up, the two cannot be told apart.
-            if step.num_ranks == 1 or step.rows_per_rank > 0.6 * step.num_rows:
-                continue
             num_bytes = step.z[0].nbytes
             if each.num_kept:
                 name, why = (

@@ -1,5 +1,6 @@
 """What happens on a rank in sequence_parallel_norm: tensors of all rows, hooks, gradients."""
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from labkit.grade.evidence import CaseEvidence
 from labkit.grade.exact import is_same
 from labkit.grade.gate import Gate
 from labkit.grade.graders.live_storages import LiveStorages
+from labkit.grade.graders.shard_wire import shard_numel
 from labkit.grade.harness import is_plain_tensor
 from labkit.grade.watched_group import WatchedGroup
 
@@ -21,20 +23,22 @@ FORWARD, BACKWARD = "\x02forward", "\x02backward"
 MOST_LONG = 2
 """Tensors of all rows that may be there at once: what travels, and what arrives."""
 
-_LONG = 0.75  # of all rows: more than any rank's own rows take
+# Of all rows: from 0.75 on a tensor is one of all rows. Where a rank's own rows, which are an nth,
+# rounded up, are not well below, the two cannot be told apart, and nothing is counted.
+_LONG, _WELL_BELOW = 0.75, 0.6
 _PATIENCE_S, _PAUSE_S = 0.5, 0.001
 _NUM_TOLD = 6  # tensors of each step
 _NUM_CHANGEABLE = 3
 
 
 class LongTensors(LiveStorages):
-    """Counts storages of nearly `num_bytes` or more, as many as are alive at once."""
+    """Counts storages of `long_bytes` or more, as many as are alive at once."""
 
-    def __init__(self, known: Iterable[Tensor], gate: Gate, num_bytes: int) -> None:
+    def __init__(self, known: Iterable[Tensor], gate: Gate, long_bytes: float) -> None:
         """known: not counted. A backend's thread may hold on to a tensor for a moment longer:
         where there are more than there may be, that is waited for."""
         super().__init__(known, gate)
-        self._long_bytes, self._left_s = _LONG * num_bytes, _PATIENCE_S
+        self._long_bytes, self._left_s = long_bytes, _PATIENCE_S
         self.most = 0
 
     def settled(self, count: Callable[[], int], most: int) -> int:
@@ -92,8 +96,9 @@ def watched(
     weight = weight_D.clone().requires_grad_()
     told: list[Tensor] = []
     for z_ND, r_nD, *come_in in steps:
+        long_bytes = long_bytes_of(z_ND, group.size)
         leaves = [z_ND.clone().requires_grad_(), r_nD.clone().requires_grad_(), weight]
-        with LongTensors([*leaves, *come_in], group.gate, z_ND.nbytes) as forward:
+        with LongTensors([*leaves, *come_in], group.gate, long_bytes) as forward:
             with group.region(FORWARD):
                 returned = function(*leaves, group)
             if not _has_form(returned):
@@ -102,7 +107,7 @@ def watched(
         most_backward = 0
         if list(map(_form, returned)) == list(map(_form, come_in)):
             known = [*leaves, *come_in, *returned]
-            with LongTensors(known, group.gate, z_ND.nbytes) as backward, group.region(BACKWARD):
+            with LongTensors(known, group.gate, long_bytes) as backward, group.region(BACKWARD):
                 _go_back(returned, come_in)
             most_backward = backward.most
         befores = (z_ND, r_nD, weight_D)
@@ -118,6 +123,12 @@ def watched(
         gradients = [_gradient_of(leaf) for leaf in leaves]
         told += [torch.tensor(numbers), *(x.detach() for x in returned), *gradients]
     return told
+
+
+def long_bytes_of(z_ND: Tensor, num_ranks: int) -> float:
+    """From how many bytes on a tensor counts as one of all rows; infinite where none does."""
+    own_rows = shard_numel(len(z_ND), num_ranks)
+    return _LONG * z_ND.nbytes if own_rows <= _WELL_BELOW * len(z_ND) else math.inf
 
 
 def _gradient_of(leaf: Tensor) -> Tensor:
@@ -143,10 +154,26 @@ def _num_kept(live: LongTensors, x_ND: Tensor) -> int:
     return live.settled(lambda: len({each._cdata for each in live.alive()} - {of_x}), 0)
 
 
+class _Loss(torch.autograd.Function):
+    """Of which the gradients are those that come in.
+
+    Not torch.autograd.backward(returned, come_in): that imports sympy, nearly a second.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, residual_nD: Tensor, x_ND: Tensor, *come_in: Tensor) -> Tensor:
+        ctx.come_in = come_in
+        return x_ND.new_zeros(())
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        return (*ctx.come_in, None, None)
+
+
 def _go_back(returned: Sequence[Tensor], come_in: Sequence[Tensor]) -> None:
-    pairs = [pair for pair in zip(returned, come_in, strict=True) if pair[0].requires_grad]
-    if pairs:
-        torch.autograd.backward([x for x, _ in pairs], [gradient for _, gradient in pairs])
+    loss = _Loss.apply(*returned, *come_in)
+    if loss.requires_grad:
+        loss.backward()
 
 
 def _num_hooks(leaves: Sequence[Tensor]) -> int:
