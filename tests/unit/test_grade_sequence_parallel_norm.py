@@ -14,9 +14,10 @@ from labkit.grade import check
 from labkit.grade.evidence import CaseEvidence
 from labkit.grade.graders import sequence_backward, sequence_budget, sequence_forward
 from labkit.grade.graders.sequence_inputs import given_in, norm, random_cases
+from labkit.grade.graders.sequence_long import long_bytes_of
 from labkit.grade.graders.sequence_mistakes import h_gradient_of, h_of, weight_gradient_of
 from labkit.grade.graders.sequence_values import wrong_values
-from labkit.grade.graders.sequence_watch import Seen, long_bytes_of
+from labkit.grade.graders.sequence_watch import Seen
 from labkit.grade.workspace import Workspace
 
 WORKSPACE = Workspace(Path(__file__).parents[2])

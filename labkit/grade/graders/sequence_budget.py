@@ -6,7 +6,8 @@ from labkit.comm.operation import Operation
 from labkit.grade.evidence import CaseEvidence
 from labkit.grade.graders.sequence_form import OfRanks
 from labkit.grade.graders.sequence_inputs import Given, Step
-from labkit.grade.graders.sequence_watch import BACKWARD, FORWARD, MOST_LONG, operations_of
+from labkit.grade.graders.sequence_long import MOST_LONG
+from labkit.grade.graders.sequence_watch import BACKWARD, FORWARD, operations_of
 from labkit.grade.graders.shard_wire import ring_bytes
 from labkit.grade.outcome import Finding, Outcome
 
