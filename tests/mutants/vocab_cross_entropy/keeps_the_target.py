@@ -1,0 +1,24 @@
+"""Mutant: the target's logit stays on the rank that has it.
+
+outcome: "wrong"
+diagnosis: "does not reduce the target's logit"
+"""
+
+import torch
+
+
+def vocab_cross_entropy(logits_Nv, first, targets_N, group):
+    num_positions, num_tokens = logits_Nv.shape
+    x_Nv = logits_Nv.float()
+    highest_N = x_Nv.amax(1) if num_tokens else x_Nv.new_full((num_positions,), -torch.inf)
+    x_Nv = x_Nv - group.all_reduce(highest_N, op="max")[:, None]
+    exp_Nv = x_Nv.exp()
+    rows = ((first <= targets_N) & (targets_N < first + num_tokens)).nonzero().flatten()
+    columns = targets_N[rows] - first
+    target_N = x_Nv.new_zeros(num_positions)
+    target_N[rows] = x_Nv[rows, columns]
+    total_N = group.all_reduce(exp_Nv.sum(1))
+    loss = (total_N.log() - target_N).mean()
+    gradient_Nv = exp_Nv / total_N[:, None]
+    gradient_Nv[rows, columns] -= 1
+    return loss, (gradient_Nv / num_positions).to(logits_Nv.dtype)
