@@ -2,8 +2,10 @@
 
     fused             column_linear and row_linear: what backward sends travels while it computes
     fused, shards     the same between token shards (sequence parallelism)
-    beside            torch's parallelize_module with ColwiseParallel and RowwiseParallel, and for
-                      shards with SequenceParallel norms
+    beside            torch's parallelize_module with ColwiseParallel and RowwiseParallel
+      torch           as in its documentation: query, key and value each sum x's gradient
+      torch, x once   x is a DTensor before the three, so that they sum it together
+      torch, shards   with SequenceParallel norms
 
 gloo has no reduce-scatter, and torch's performs whole all-reduces in its place; the lab's ring does
 not. Part of the ratio of shards is that. Shared memory is the lab's own, within one host.
@@ -37,38 +39,42 @@ CONFIG = GPTConfig(context=128, num_layers=4, hidden=512, num_heads=8)
 NUM_SEQUENCES = 2
 REPETITIONS = 15
 YARDSTICK = {
-    "fused": "torch",
-    "fused, shared memory": "torch",
+    "fused": "torch, x once",
+    "fused, shared memory": "torch, x once",
     "fused, shards": "torch, shards",
     "fused, shards, shared memory": "torch, shards",
 }
-Step = Callable[[], None]
+Step = Callable[[], Tensor]
 COLUMNS = ("attention.query", "attention.key", "attention.value", "mlp.up")
 ROWS = ("attention.out", "mlp.down")
 
 
 def step_of(forward: Callable[[Tensor], Tensor], parameters: list[nn.Parameter], x: Tensor) -> Step:
-    """Forward and backward, with gradients of x as well: blocks are rarely the first of a model."""
+    """Forward and backward; returns x's gradient: blocks are rarely the first of a model."""
 
-    def step() -> None:
+    def step() -> Tensor:
         for parameter in parameters:
             parameter.grad = None
-        forward(x.detach().requires_grad_()).square().mean().backward()
+        fresh = x.detach().requires_grad_()
+        forward(fresh).square().mean().backward()
+        return fresh.grad
 
     return step
 
 
-def torchs(blocks: nn.ModuleList, x_BTD: Tensor, shards: bool) -> Step:
+def torchs(blocks: nn.ModuleList, x_BTD: Tensor, shards: bool, once: bool = True) -> Step:
     """parallelize_module, in the forms that torch's tutorial has."""
     mesh = init_device_mesh("cpu", (torch.distributed.get_world_size(),))
     plan = {name: ColwiseParallel() for name in COLUMNS} | {
         name: RowwiseParallel() for name in ROWS
     }
+    whole = {"input_layouts": (Replicate(),), "desired_input_layouts": (Replicate(),)}
     if shards:
+        whole["input_layouts"] = (Shard(1),)
         plan |= {name: RowwiseParallel(output_layouts=Shard(1)) for name in ROWS}
-        whole = {"input_layouts": (Shard(1),), "desired_input_layouts": (Replicate(),)}
-        plan |= {name: PrepareModuleInput(**whole) for name in ("attention", "mlp")}
         plan |= {name: SequenceParallel() for name in ("attention_norm", "mlp_norm")}
+    if once:
+        plan |= {name: PrepareModuleInput(**whole) for name in ("attention", "mlp")}
     for block in blocks:
         parallelize_module(block, mesh, plan)
     rank, size = mesh.get_local_rank(), mesh.size()
@@ -102,7 +108,8 @@ def compare(world: labkit.Group, chosen: list[str]) -> dict[str, float]:
     blocks = GPT(CONFIG).blocks
     x_BTD = torch.randn(NUM_SEQUENCES, CONFIG.context, CONFIG.hidden)
     makers: dict[str, Callable[[nn.ModuleList], Step]] = {
-        "torch": lambda b: torchs(b, x_BTD, False),
+        "torch": lambda b: torchs(b, x_BTD, False, once=False),
+        "torch, x once": lambda b: torchs(b, x_BTD, False),
         "fused": lambda b: ours(world, b, x_BTD, False),
         "fused, shared memory": lambda b: ours(world, b, x_BTD, False, SHARED_MEMORY),
         "torch, shards": lambda b: torchs(b, x_BTD, True),
@@ -114,7 +121,16 @@ def compare(world: labkit.Group, chosen: list[str]) -> dict[str, float]:
         for name, make in makers.items()
         if not chosen or name in chosen
     }
+    for shards in (False, True):
+        require_equal(world, {n: each for n, each in steps.items() if ("shards" in n) == shards})
     return alternate(world, steps, repetitions=REPETITIONS)
+
+
+def require_equal(world: labkit.Group, steps: dict[str, Step]) -> None:
+    """What is compared computes the same: the norms of x's gradient, over all ranks, are equal."""
+    norms = {name: world.all_reduce(step().square().sum()).item() for name, step in steps.items()}
+    if norms and max(norms.values()) > 1.0001 * min(norms.values()):
+        raise RuntimeError(f"these do not compute the same: {norms}")
 
 
 def main() -> None:
