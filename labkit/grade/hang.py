@@ -24,6 +24,7 @@ _LOADING = (
     "the file does not come to its end when it is loaded: something outside of the function loops "
     "or waits"
 )
+NEVER_BEGAN = "never began"
 _NOT_BEGUN = (
     "the processes were still starting when the time was up, and nothing of yours had been called: "
     "the machine is busy with something else. Check again, or give it longer with timeout_s"
@@ -65,7 +66,7 @@ def explain_hang(attempt: Attempt, evidence: CaseEvidence | None, failure: RunEr
 def _while_loading(attempt: Attempt, failure: RunError) -> Finding:
     ranks = "1 rank" if attempt.world_size == 1 else f"{attempt.world_size} ranks"
     where = own_code.site_in_stack(failure.stacks[0])
-    name, why = ("does not finish loading", _LOADING) if where else ("never began", _NOT_BEGUN)
+    name, why = ("does not finish loading", _LOADING) if where else (NEVER_BEGAN, _NOT_BEGUN)
     details = own_code.of_stack(failure.stacks[0])
     return Finding(Outcome.HUNG, name, why, ranks, 1, where, details)
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from labkit.grade.evidence import Attempt, Case, CaseEvidence, collect
 from labkit.grade.exchange import new_exchange
+from labkit.grade.hang import NEVER_BEGAN
 from labkit.grade.harness import Call, Job, attempt_cases, directly
 from labkit.grade.judge import judge
 from labkit.grade.outcome import Finding, Graded
@@ -12,6 +13,7 @@ from labkit.grade.submission import Submission
 from labkit.launch import launch
 from labkit.launch.errors import RunError
 
+_MORE_PATIENCE = 4.0
 _STALL_S = 2.0  # all ranks wait and no journal grows: a deadlock
 
 
@@ -55,13 +57,23 @@ class OnRanks:
             cases = self.cases(world_size, random.Random(f"{seed}/{world_size}"))
             tried.append(world_size)
             num_cases += len(cases)
-            finding = judge(self._attempt(code, cases, world_size, timeout_s), self)
+            finding = self._tried(code, cases, world_size, timeout_s)
             if finding is not None:
                 finding = self.compare(finding, world_size, tried[:-1])
                 break
         sizes = ", ".join(map(str, sorted(tried)))
         ranks = "1 rank" if sizes == "1" else f"{sizes} ranks"
         return Graded(finding, f"{num_cases} cases on {ranks}")
+
+    def _tried(
+        self, code: Submission, cases: Sequence[Case], world_size: int, timeout_s: float
+    ) -> Finding | None:
+        """The mistake in one launch; a machine too busy to begin it is given longer, once."""
+        finding = judge(self._attempt(code, cases, world_size, timeout_s), self)
+        if finding is not None and finding.diagnosis == NEVER_BEGAN:
+            longer_s = _MORE_PATIENCE * timeout_s
+            finding = judge(self._attempt(code, cases, world_size, longer_s), self)
+        return finding
 
     def _attempt(
         self, code: Submission, cases: Sequence[Case], world_size: int, timeout_s: float

@@ -2,9 +2,13 @@
 
 from types import SimpleNamespace
 
+import pytest
+
 from labkit.grade.evidence import Attempt, Case, CaseEvidence
 from labkit.grade.exchange import Record
 from labkit.grade.hang import explain_hang
+from labkit.grade.on_ranks import OnRanks
+from labkit.grade.outcome import Finding, Outcome
 
 MACHINERY = '  File "labkit/grade/exchange.py", line 23 in <module>\n'
 LEARNERS = '  File "/home/someone/mine.py", line 3 in <module>\n'
@@ -19,6 +23,29 @@ def test_code_that_loads_for_ever_is_told_from_processes_that_never_came_to_it()
     loading, starting = hang(LEARNERS + MACHINERY, None), hang(MACHINERY, None)
     assert loading.diagnosis == "does not finish loading" and loading.where.line == 3
     assert starting.diagnosis == "never began" and "machine is busy" in starting.explanation
+
+
+@pytest.mark.parametrize("second", ["never began", "sums over the wrong ranks", None])
+def test_a_launch_that_never_began_is_given_longer_once_and_then_believed(monkeypatch, second):
+    told, patience = ["never began", second], []
+
+    class Grader(OnRanks):
+        world_sizes = (2,)
+
+        def cases(self, world_size, rng):
+            return []
+
+        def _attempt(self, code, cases, world_size, timeout_s):
+            patience.append(timeout_s)
+
+    def judge(attempt, grader):
+        diagnosis = told.pop(0)
+        return diagnosis and Finding(Outcome.HUNG, diagnosis, "why")
+
+    monkeypatch.setattr("labkit.grade.on_ranks.judge", judge)
+    finding = Grader().grade(None, 0, 10.0).finding
+    assert patience == [10.0, 40.0]
+    assert (finding and finding.diagnosis) == second
 
 
 def test_time_that_is_up_after_every_rank_has_returned_is_a_finding_of_its_own():
