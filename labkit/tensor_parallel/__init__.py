@@ -10,12 +10,14 @@ vocab.py        embedding and cross-entropy over a vocabulary that is cut
 gradients.py    parameters that all ranks hold, and use for different tokens or heads
 gpt.py          parallelize: the lab's GPT in this form
 full_state.py   and back
+clipping.py     the norm of the whole gradient
 training.py     the serial step on many ranks
 cut.py wire.py  how a tensor is cut; who performs the collectives
 """
 
 from labkit.tensor_parallel.attention import ParallelAttention, ParallelMLP
 from labkit.tensor_parallel.between import Between, Replicated, TokenShards, enter, leave
+from labkit.tensor_parallel.clipping import clip_gradients
 from labkit.tensor_parallel.cut import REPLICATED, Cut, even_cut
 from labkit.tensor_parallel.features import gather_features, share_features
 from labkit.tensor_parallel.full_state import (
@@ -48,6 +50,7 @@ __all__ = [
     "TensorParallelGPT",
     "TokenShards",
     "Wire",
+    "clip_gradients",
     "column_linear",
     "enter",
     "even_cut",

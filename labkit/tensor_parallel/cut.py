@@ -30,6 +30,12 @@ class Cut:
         part = self.held[rank]
         return whole.narrow(self.dim, part.start, len(part))
 
+    def num_holders(self, group: Group) -> int:
+        """How many ranks hold just this rank's part."""
+        if self.dim is None:
+            return group.size
+        return self.held.count(self.held[group.rank])
+
     def parameter(self, whole: Tensor, rank: int) -> nn.Parameter:
         """This rank's part as a parameter of its own; frozen as the whole is."""
         share = self.share(whole.detach(), rank).clone(memory_format=torch.contiguous_format)

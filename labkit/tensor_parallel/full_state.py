@@ -22,10 +22,10 @@ def gather_full_state(model: nn.Module, group: Group | None = None) -> dict[str,
     group: None takes the model's own. GPT(config).load_state_dict(...) takes the result. Every rank
     calls it. Wire: an all-gather of each sharded parameter, shares filled up to the longest.
     """
-    group = _group_of(model, group)
+    group = group_of(model, group)
     gathered: dict[Tensor, Tensor] = {}  # a tied one travels once
     state = {}
-    for name, parameter, cut in _parameters(model):
+    for name, parameter, cut in parameters_with_cuts(model):
         if parameter not in gathered:
             gathered[parameter] = cut.gather(parameter, group)
         state[name] = gathered[parameter]
@@ -37,11 +37,11 @@ def gather_full_gradients(model: nn.Module, group: Group | None = None) -> dict[
 
     Wire: an all-gather of each sharded gradient. What is replicated, every rank has already.
     """
-    group = _group_of(model, group)
+    group = group_of(model, group)
     names = {name for name, _ in model.named_parameters()}
     return {
         name: cut.gather(parameter.grad, group)
-        for name, parameter, cut in _parameters(model)
+        for name, parameter, cut in parameters_with_cuts(model)
         if name in names and parameter.grad is not None
     }
 
@@ -54,8 +54,8 @@ def load_full_state(
 
     ValueError, and nothing is changed, where a name is missing or unknown or a shape is another.
     """
-    rank = _group_of(model, group).rank
-    found = list(_parameters(model))
+    rank = group_of(model, group).rank
+    found = list(parameters_with_cuts(model))
     if wrong := state.keys() ^ {name for name, _, _ in found}:
         where = "the model" if min(wrong) in state else "the state"
         raise ValueError(
@@ -71,7 +71,7 @@ def load_full_state(
         parameter.copy_(cut.share(state[name], rank))
 
 
-def _parameters(model: nn.Module) -> Iterator[tuple[str, Tensor, Cut]]:
+def parameters_with_cuts(model: nn.Module) -> Iterator[tuple[str, Tensor, Cut]]:
     """Every parameter under every name that it has, and how it is cut."""
     for path, module in model.named_modules(remove_duplicate=False):
         cuts: Mapping[str, Cut] = getattr(module, "cuts", {})
@@ -79,5 +79,6 @@ def _parameters(model: nn.Module) -> Iterator[tuple[str, Tensor, Cut]]:
             yield f"{path}.{name}".lstrip("."), parameter, cuts.get(name, REPLICATED)
 
 
-def _group_of(model: nn.Module, group: Group | None) -> Group:
+def group_of(model: nn.Module, group: Group | None) -> Group:
+    """`group`, or the model's own, or the default one."""
     return chosen(getattr(model, "group", None) if group is None else group)

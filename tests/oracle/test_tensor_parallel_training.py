@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
 
 from labkit import RankError, run
 from labkit.data_parallel import NaiveDDP
@@ -18,6 +19,7 @@ from labkit.model import GPT, GPTConfig
 from labkit.tensor_parallel import (
     RING,
     SHARED_MEMORY,
+    clip_gradients,
     gather_full_gradients,
     gather_full_state,
     load_full_state,
@@ -26,6 +28,7 @@ from labkit.tensor_parallel import (
 )
 from labkit.tensor_parallel.training import train_step
 from labkit.train import TrainConfig, train_serial
+from labkit.train import loss as loss_of
 from labkit.train import train_step as serial_step
 
 # 12 heads for 1 to 4 ranks; 3 * 31 tokens, 77 features and 251 tokens of vocabulary for none.
@@ -152,6 +155,33 @@ def test_gradients_of_several_backward_passes_add_up(sequence_parallel):
         torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-14)
 
 
+def clipped(world, config, sequence_parallel):
+    """Serial and parallel norms, and gradients after clipping by half of it."""
+    whole = GPT(config, dtype=torch.float64)
+    model = parallelize(whole, world, sequence_parallel=sequence_parallel)
+    batch = SGD.batches(None, config.context).at(0)
+    model.loss(batch).backward()
+    loss_of(whole, batch).backward()
+    expected = nn.utils.clip_grad_norm_(whole.parameters(), 0.2).item()
+    norm = clip_gradients(model, 0.2).item()
+    gradients = gather_full_gradients(model)
+    for name, parameter in whole.named_parameters():
+        torch.testing.assert_close(gradients[name], parameter.grad, rtol=1e-6, atol=1e-12)
+    return norm, expected
+
+
+@pytest.mark.parametrize("sequence_parallel", [False, True], ids=["replicated", "sequence"])
+@pytest.mark.parametrize("config", [CONFIG, SHARED_KV], ids=["heads", "copies of kv heads"])
+def test_the_norm_counts_every_gradient_once_and_clips_all_alike(config, sequence_parallel):
+    for norm, expected in run(clipped, 4, (config, sequence_parallel)).values:
+        assert norm == pytest.approx(expected, rel=1e-12)
+        assert norm > 0.2  # something was clipped
+
+
+def clip_by_nothing(world):
+    clip_gradients(parallelize(GPT(SMALL), world), 0)
+
+
 def on_a_mesh(world):
     """Two replicas of a model that two ranks share: 3 sequences are 2 and 1."""
     mesh = Mesh(world, dp=2, tp=2)
@@ -222,6 +252,7 @@ def outside(world):
         (2, another_state, r"weight has shape \(100, 16\) in the state.*\(256, 16\)"),
         (2, a_name_less, "'norm.weight' is not in the state"),
         (3, too_many, "3 ranks cannot share 4 heads evenly; these numbers of ranks can: 1, 2, 4"),
+        (2, clip_by_nothing, "max_norm=0: a norm above 0"),
         (2, outside, r"token 256 is outside 0..255"),
     ],
 )
