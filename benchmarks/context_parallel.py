@@ -7,6 +7,7 @@
 One layer, forward and backward, under a causal mask, T tokens in all whatever the number of ranks.
 Times alternate in one run and are medians of the slowest rank. Blocks written out take 1.5 times as
 long as torch's fused attention before anything is sent, so a ring's seconds are not its bytes'.
+Gathering computes masked scores, too: torch skips them only without a mask of its own.
 With more ranks than cores whoever waits lends its core, and balance shows less than it would.
 Bytes are the journal's, of the rank that sends most; memory is that of tensors, followed by
 labkit.memory.Meter, with q, k, v and their gradients: not workspaces within an operation.

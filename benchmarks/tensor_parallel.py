@@ -7,8 +7,10 @@
       torch, x once   x is a DTensor before the three, so that they sum it together
       torch, shards   with SequenceParallel norms
 
+With shards, neither has added up the gradients of norms when it is done: one small all-reduce more.
 gloo has no reduce-scatter, and torch's performs whole all-reduces in its place; the lab's ring does
-not. Part of the ratio of shards is that. Shared memory is the lab's own, within one host.
+not. Part of the ratio of shards is that, though the ring hides nothing. Shared memory is the lab's
+own, within one host.
 
 One model, one run, alternating, medians of the slowest rank. `python benchmarks/tensor_parallel.py`
 """

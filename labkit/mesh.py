@@ -31,7 +31,7 @@ class Mesh:
         """sizes: by axis, slowest first, e.g. dp=2, tp=4. Every rank makes the same mesh.
 
         Their product must be world.size, else ValueError names sizes that would do. ValueError for
-        an axis that is none of AXES. Wire: world.split for each axis larger than 1.
+        an axis that is none of AXES. Wire: world.split for each axis but one that is all of it.
         """
         self.world = world
         self.sizes = {axis: _size(axis, size) for axis, size in sizes.items()}

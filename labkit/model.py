@@ -87,27 +87,28 @@ class Embedding(nn.Module):
 
     def forward(self, tokens_BT: Tensor) -> Tensor:
         """x_BTD. Raises TypeError or ValueError for tokens that this table cannot look up."""
-        self._require_tokens(tokens_BT)
+        require_tokens(tokens_BT, self.token.num_embeddings, self.position.num_embeddings)
         positions_T = torch.arange(tokens_BT.shape[1], device=tokens_BT.device)
         return self.token(tokens_BT) + self.position(positions_T)
 
-    def _require_tokens(self, tokens_BT: Tensor) -> None:
-        context, vocab = self.position.num_embeddings, self.token.num_embeddings
-        if tokens_BT.dtype not in (torch.int64, torch.int32):
-            raise TypeError(f"tokens are {tokens_BT.dtype}, not row numbers; pass tokens.long()")
-        if tokens_BT.dim() != 2:
-            raise ValueError(f"{tokens_BT.dim()} dims, not 2: (batch, time); try tokens[None]")
-        if tokens_BT.shape[1] > context:
-            raise ValueError(
-                f"{tokens_BT.shape[1]} tokens exceed context={context}, where the positions end; "
-                f"pass tokens[:, :{context}] or raise the context"
-            )
-        # On a GPU this would wait for the device at every step; there, torch's own assert speaks.
-        if tokens_BT.is_cpu and ((tokens_BT < 0) | (tokens_BT >= vocab)).any():
-            wrong = int(tokens_BT.max()) if tokens_BT.max() >= vocab else int(tokens_BT.min())
-            raise ValueError(
-                f"token {wrong} is outside 0..{vocab - 1}; encode text as bytes, or raise the vocab"
-            )
+
+def require_tokens(tokens_BT: Tensor, vocab: int, context: int) -> None:
+    """TypeError or ValueError for tokens that tables of these lengths cannot look up."""
+    if tokens_BT.dtype not in (torch.int64, torch.int32):
+        raise TypeError(f"tokens are {tokens_BT.dtype}, not row numbers; pass tokens.long()")
+    if tokens_BT.dim() != 2:
+        raise ValueError(f"{tokens_BT.dim()} dims, not 2: (batch, time); try tokens[None]")
+    if tokens_BT.shape[1] > context:
+        raise ValueError(
+            f"{tokens_BT.shape[1]} tokens exceed context={context}, where the positions end; "
+            f"pass tokens[:, :{context}] or raise the context"
+        )
+    # On a GPU this would wait for the device at every step; there, torch's own assert speaks.
+    if tokens_BT.is_cpu and ((tokens_BT < 0) | (tokens_BT >= vocab)).any():
+        wrong = int(tokens_BT.max()) if tokens_BT.max() >= vocab else int(tokens_BT.min())
+        raise ValueError(
+            f"token {wrong} is outside 0..{vocab - 1}; encode text as bytes, or raise the vocab"
+        )
 
 
 class Attention(nn.Module):

@@ -25,7 +25,7 @@ from labkit.context_parallel.placement import (
     shard_sequence,
 )
 from labkit.context_parallel.ring_attention import ring_attention
-from labkit.model import GPT, Attention, Embedding, GPTConfig, split_heads
+from labkit.model import GPT, Attention, Embedding, GPTConfig, require_tokens, split_heads
 
 Attend = Callable[..., Tensor]
 """ring_attention, ulysses_attention, gathered_attention, or what takes the same arguments."""
@@ -77,8 +77,8 @@ class _OwnTokens(Embedding):
         self._group, self._placement = group, placement
 
     def forward(self, tokens_BT: Tensor) -> Tensor:
-        self._require_tokens(tokens_BT)
         context = self.position.num_embeddings
+        require_tokens(tokens_BT, self.token.num_embeddings, context)
         if tokens_BT.shape[1] != context:
             raise ValueError(
                 f"{tokens_BT.shape[1]} tokens, and this model's ranks share sequences of "

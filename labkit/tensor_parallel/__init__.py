@@ -21,6 +21,7 @@ from labkit.tensor_parallel.clipping import clip_gradients
 from labkit.tensor_parallel.cut import REPLICATED, Cut, even_cut
 from labkit.tensor_parallel.features import gather_features, share_features
 from labkit.tensor_parallel.full_state import (
+    gather_full,
     gather_full_gradients,
     gather_full_state,
     load_full_state,
@@ -55,6 +56,7 @@ __all__ = [
     "enter",
     "even_cut",
     "gather_features",
+    "gather_full",
     "gather_full_gradients",
     "gather_full_state",
     "head_choices",

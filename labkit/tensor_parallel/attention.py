@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from labkit.comm import Group
 from labkit.model import MLP, Attention, attend
 from labkit.tensor_parallel.between import Between, Replicated
-from labkit.tensor_parallel.cut import Shard, even_cut, head_cut
+from labkit.tensor_parallel.cut import ShardedWeight, even_cut, head_cut
 from labkit.tensor_parallel.fused import column_linear, row_linear
 from labkit.tensor_parallel.gradients import summed_over
 from labkit.tensor_parallel.heads import HeadShares
@@ -31,8 +31,8 @@ class ParallelMLP(nn.Module):
         super().__init__()
         self.group = group
         ffn = mlp.up.out_features
-        self.up = Shard(mlp.up.weight, even_cut(ffn, 0, group.size), group)
-        self.down = Shard(mlp.down.weight, even_cut(ffn, 1, group.size), group)
+        self.up = ShardedWeight(mlp.up.weight, even_cut(ffn, 0, group.size), group)
+        self.down = ShardedWeight(mlp.down.weight, even_cut(ffn, 1, group.size), group)
 
     def forward(self, x: Tensor, between: Between | None = None) -> Tensor:
         """x and the result in the form `between` layers; None: replicated, x_BTD."""
@@ -46,11 +46,14 @@ class ParallelAttention(nn.Module):
 
     ValueError where the ranks cannot share the heads evenly: it names the numbers that can. With
     more ranks than key-value heads, ranks hold copies, whose gradients are added up in backward.
-    Collective: the ranks with the same copies form groups of their own.
     """
 
-    def __init__(self, attention: Attention, group: Group) -> None:
-        """attention: the whole one, the same on every rank; the shares are copies."""
+    def __init__(self, attention: Attention, group: Group, copies: Group | None = None) -> None:
+        """attention: the whole one, the same on every rank; the shares are copies.
+
+        copies: the ranks that hold this rank's key-value heads, as `copies_of` finds them, which
+        every rank of `group` calls; None: it is called here.
+        """
         super().__init__()
         self.head_dim = attention.head_dim
         num_heads = attention.query.out_features // self.head_dim
@@ -58,12 +61,14 @@ class ParallelAttention(nn.Module):
         shares = HeadShares(num_heads, num_kv_heads, group.size)
         ranks = range(group.size)
         of_queries = [shares.queries(rank) for rank in ranks]
+        query_cut = head_cut(of_queries, self.head_dim, 0)
+        out_cut = head_cut(of_queries, self.head_dim, 1)
         of_keys = head_cut([shares.keys(rank) for rank in ranks], self.head_dim, 0)
-        self.group, self.copies = group, _copies(shares, group)
-        self.query = Shard(attention.query.weight, head_cut(of_queries, self.head_dim, 0), group)
-        self.key = Shard(attention.key.weight, of_keys, group)
-        self.value = Shard(attention.value.weight, of_keys, group)
-        self.out = Shard(attention.out.weight, head_cut(of_queries, self.head_dim, 1), group)
+        self.group, self.copies = group, copies or copies_of(num_heads, num_kv_heads, group)
+        self.query = ShardedWeight(attention.query.weight, query_cut, group)
+        self.key = ShardedWeight(attention.key.weight, of_keys, group)
+        self.value = ShardedWeight(attention.value.weight, of_keys, group)
+        self.out = ShardedWeight(attention.out.weight, out_cut, group)
 
     def forward(self, x: Tensor, between: Between | None = None) -> Tensor:
         """x and the result in the form `between` layers; None: replicated, x_BTD."""
@@ -78,8 +83,12 @@ class ParallelAttention(nn.Module):
         return row_linear(y_BTf, between, self.out.weight)
 
 
-def _copies(shares: HeadShares, group: Group) -> Group | None:
-    """The ranks that hold this rank's key-value heads; None where no other does."""
+def copies_of(num_heads: int, num_kv_heads: int, group: Group) -> Group | None:
+    """The ranks that hold this rank's key-value heads; None where no other does.
+
+    One group serves all layers. ValueError: see HeadShares. Wire: that of Group.split.
+    """
+    shares = HeadShares(num_heads, num_kv_heads, group.size)
     if shares.num_copies == 1:
         return None
     copies = group.split(shares.copies(group.rank))

@@ -63,9 +63,11 @@ class Replicated:
 class TokenShards:
     """Rank r holds rows r*k to (r+1)*k - 1 of the N = B*T tokens: sequence parallelism.
 
-    What works token by token (norms, dropout, the residual sum) then does an nth of the work on an
-    nth of the memory; it does not matter which tokens are whose. Where n does not divide N, rows of
-    zeros fill up the last shards, k = ceil(N/n), and `whole` leaves them out.
+    What works token by token (norms, the residual sum) then does an nth of the work on an nth of
+    the memory; it does not matter which tokens are whose. Where n does not divide N, rows of zeros
+    fill up the last shards, k = ceil(N/n), and `whole` leaves them out. Dropout, which this lab's
+    GPT has not, would need random numbers of each rank's own here, and the same ones on all ranks
+    where features are replicated.
     Wire: `whole` and `summed` (n-1)/n of x's bytes each.
     """
 

@@ -68,7 +68,7 @@ class Cut:
 REPLICATED = Cut()
 
 
-class Shard(nn.Module):
+class ShardedWeight(nn.Module):
     """The weight of a linear layer, or this rank's part of it, under the name it has in GPT."""
 
     def __init__(self, whole: Tensor, cut: Cut, group: Group) -> None:

@@ -37,13 +37,27 @@ def gather_full_gradients(model: nn.Module, group: Group | None = None) -> dict[
 
     Wire: an all-gather of each sharded gradient. What is replicated, every rank has already.
     """
+    of_gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    return gather_full(model, of_gradients, group)
+
+
+def gather_full(
+    model: nn.Module, shares: Mapping[str, Tensor], group: Group | None = None
+) -> dict[str, Tensor]:
+    """Whole tensors, on every rank, from tensors of the shapes of this rank's parameters.
+
+    shares: by the names of parameters; gradients, or an optimizer's moments. Every rank gives the
+    same names. ValueError for a name or a shape of none. Wire: an all-gather of each sharded one.
+    """
     group = group_of(model, group)
-    names = {name for name, _ in model.named_parameters()}
-    return {
-        name: cut.gather(parameter.grad, group)
-        for name, parameter, cut in parameters_with_cuts(model)
-        if name in names and parameter.grad is not None
-    }
+    known = {name: (parameter, cut) for name, parameter, cut in parameters_with_cuts(model)}
+    for name, share in shares.items():
+        if name not in known or share.shape != known[name][0].shape:
+            raise ValueError(
+                f"{name!r} of shape {tuple(share.shape)} is no parameter's; give tensors like "
+                "named_parameters()"
+            )
+    return {name: known[name][1].gather(share, group) for name, share in shares.items()}
 
 
 @torch.no_grad()

@@ -11,7 +11,11 @@ weight is not needed for that. Here a column layer's backward
 Several weights share one x (query, key and value), its one sum, and its one all-gather.
 
 With TokenShards the gathered x is not kept: a rank keeps its rows x_nD, and gathers the rest once
-more in backward, while it computes 1. That is what makes the activations of a layer fall by n.
+more in backward. That is what makes the activations of a layer fall by n.
+
+How much of it is hidden is the wire's matter: LIBRARY works in the background, RING and
+SHARED_MEMORY are done when they return. A row layer's backward needs all of the gradient at once,
+and hides nothing.
 Paper: Korthikanti et al., arXiv:2205.05198, section 4.2.2.
 """
 
@@ -33,7 +37,7 @@ def column_linear(x: Tensor, between: Between, *weights: Tensor) -> tuple[Tensor
     x: as it is `between` layers. Gradients of all weights and of x; x gets one sum over the ranks.
     Wire: forward x made whole; backward one sum of x's size, and x made whole once more.
     """
-    return _ColumnLinear.apply(between, x, *weights)
+    return _ColumnLinear.apply(between, *_as_autocast((x, *weights)))
 
 
 def row_linear(y: Tensor, between: Between, weight: Tensor) -> Tensor:
@@ -41,7 +45,7 @@ def row_linear(y: Tensor, between: Between, weight: Tensor) -> Tensor:
 
     Wire: forward one sum of the output; backward its gradient made whole.
     """
-    return _RowLinear.apply(between, y, weight)
+    return _RowLinear.apply(between, *_as_autocast((y, weight)))
 
 
 class _ColumnLinear(torch.autograd.Function):
@@ -85,6 +89,14 @@ class _RowLinear(torch.autograd.Function):
         whole = ctx.between.whole(grad)()
         of_weight = whole.flatten(0, -2).T @ y.flatten(0, -2) if needs_weight else None
         return None, whole @ weight if needs_y else None, of_weight
+
+
+def _as_autocast(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """In the dtype that torch.autocast asks for: it cannot look into these functions' backward."""
+    device = tensors[0].device.type
+    if not torch.is_autocast_enabled(device):
+        return tensors
+    return tuple(each.to(torch.get_autocast_dtype(device)) for each in tensors)
 
 
 def _back_through(grads: tuple[Tensor, ...], weights: list[Tensor]) -> Tensor:

@@ -29,10 +29,10 @@ from torch.nn import functional as F
 from labkit.comm import Group
 from labkit.comm.group import chosen
 from labkit.data import Batch
-from labkit.model import GPT, Block
-from labkit.tensor_parallel.attention import ParallelAttention, ParallelMLP
+from labkit.model import GPT, Block, require_tokens
+from labkit.tensor_parallel.attention import ParallelAttention, ParallelMLP, copies_of
 from labkit.tensor_parallel.between import Between, Replicated, TokenShards
-from labkit.tensor_parallel.cut import REPLICATED, Shard, even_cut
+from labkit.tensor_parallel.cut import REPLICATED, ShardedWeight, even_cut
 from labkit.tensor_parallel.fused import column_linear
 from labkit.tensor_parallel.gradients import summed_over
 from labkit.tensor_parallel.vocab import vocab_cross_entropy, vocab_embedding
@@ -77,12 +77,12 @@ class TensorParallelGPT(nn.Module):
         self.group, self.sequence_parallel, self._wire = group, sequence_parallel, wire
         self.embedding = ParallelEmbedding(model, group)
         self.blocks = nn.ModuleList(_parallel_blocks(model, group))
-        self.norm = Shard(model.norm.weight, REPLICATED, group)
+        self.norm = ShardedWeight(model.norm.weight, REPLICATED, group)
         self.head = self.embedding.token
 
     def forward(self, tokens_BT: Tensor) -> Tensor:
         """logits_BTv. Every rank passes the same tokens. Errors as of GPT."""
-        self.embedding.require_tokens(tokens_BT)
+        require_tokens(tokens_BT, self.config.vocab, self.config.context)
         between: Between = Replicated(self.group, self._wire)
         position_TD, *norms = self._replicated()
         if self.sequence_parallel:
@@ -122,10 +122,9 @@ class ParallelEmbedding(nn.Module):
         super().__init__()
         embedding = model.embedding
         vocab = even_cut(embedding.token.num_embeddings, 0, group.size)
-        self.require_tokens = embedding._require_tokens
         self.vocab = vocab.held[group.rank]
-        self.token = Shard(embedding.token.weight, vocab, group)
-        self.position = Shard(embedding.position.weight, REPLICATED, group)
+        self.token = ShardedWeight(embedding.token.weight, vocab, group)
+        self.position = ShardedWeight(embedding.position.weight, REPLICATED, group)
 
     def forward(self, tokens_BT: Tensor, position_TD: Tensor, between: Between) -> Tensor:
         """Wire: one sum of B*T*D numbers."""
@@ -133,7 +132,8 @@ class ParallelEmbedding(nn.Module):
         num_tokens = tokens_BT.shape[1]
         if not isinstance(between, TokenShards):
             return x + position_TD[:num_tokens]
-        rows = torch.tensor(between.rows, device=tokens_BT.device) % max(1, num_tokens)
+        mine = between.rows
+        rows = torch.arange(mine.start, mine.stop, device=tokens_BT.device) % max(1, num_tokens)
         position_nD = F.embedding(rows, position_TD)
         return x + F.pad(position_nD, (0, 0, 0, len(x) - len(rows)))
 
@@ -141,11 +141,12 @@ class ParallelEmbedding(nn.Module):
 class ParallelBlock(nn.Module):
     """x -> x, in the form `between` layers: attention, then MLP, each read through a norm."""
 
-    def __init__(self, block: Block, group: Group) -> None:
+    def __init__(self, block: Block, group: Group, copies: Group | None = None) -> None:
+        """copies: see ParallelAttention."""
         super().__init__()
-        self.attention_norm = Shard(block.attention_norm.weight, REPLICATED, group)
-        self.attention = ParallelAttention(block.attention, group)
-        self.mlp_norm = Shard(block.mlp_norm.weight, REPLICATED, group)
+        self.attention_norm = ShardedWeight(block.attention_norm.weight, REPLICATED, group)
+        self.attention = ParallelAttention(block.attention, group, copies)
+        self.mlp_norm = ShardedWeight(block.mlp_norm.weight, REPLICATED, group)
         self.mlp = ParallelMLP(block.mlp, group)
 
     def forward(self, x: Tensor, of_attention: Tensor, of_mlp: Tensor, between: Between) -> Tensor:
@@ -157,10 +158,18 @@ class ParallelBlock(nn.Module):
         return x + self.mlp(_normed(x, of_mlp), between)
 
 
+@torch.no_grad()
+def _sums(parameter: Tensor) -> tuple[float, float]:
+    """Of all numbers, and of them weighted by their place: those of other rows differ, too."""
+    numbers = torch.nan_to_num(parameter.double().flatten())  # nan is unlike itself
+    return numbers.sum().item(), (numbers @ torch.linspace(1, 2, len(numbers)).to(numbers)).item()
+
+
 def _parallel_blocks(model: GPT, group: Group) -> Iterator[ParallelBlock]:
+    copies = copies_of(model.config.num_heads, model.config.kv_heads, group)
     for block in model.blocks:
         assert isinstance(block, Block)
-        yield ParallelBlock(block, group)
+        yield ParallelBlock(block, group, copies)
 
 
 def _normed(x: Tensor, weight: Tensor) -> Tensor:
@@ -170,8 +179,9 @@ def _normed(x: Tensor, weight: Tensor) -> Tensor:
 def _require_same_weights(model: GPT, group: Group) -> None:
     """Shares of different models are a model of nobody's. Wire: two all-reduces of a few bytes."""
     names = [name for name, _ in model.named_parameters()]
-    sums = torch.stack([p.detach().double().sum() for p in model.parameters()]).to(group.device)
-    differ = group.all_reduce(sums, "max") != group.all_reduce(sums, "min")
+    sums = torch.tensor([_sums(each) for each in model.parameters()], device=group.device)
+    largest, least = group.all_reduce(sums, "max"), group.all_reduce(sums, "min")
+    differ = (largest != least).any(1)
     if differ.any():
         name = names[int(differ.nonzero()[0])]
         raise ValueError(

@@ -24,7 +24,8 @@ def summed_over(group: Group, *parameters: Tensor) -> tuple[Tensor, ...]:
 
     Hand all that a model has to one call before they are used: autograd calls its backward once,
     when the last of their gradients is there, and one all-reduce takes them all. Nothing has to be
-    called afterwards, and several backward passes add up as usual.
+    called afterwards, and several backward passes add up as usual. The price: m microbatches send m
+    times, where a call before the optimizer's step, as in Megatron-LM, would send once.
     Wire: backward one all-reduce of all their numbers, those without a gradient as zeros.
     """
     return _SummedOver.apply(group, *parameters)

@@ -7,27 +7,24 @@ for H/G query heads) a rank needs the key-value heads of its query heads, and no
     G = 2, n = 4    rank 0 and 1: kv head 0, both whole    rank 2 and 3: 1      copies of n/G ranks
 
 Copies get gradients from different query heads: what is true of the head is their sum.
-Paper: Ainslie et al., "GQA", arXiv:2305.13245. Megatron-LM and vLLM deal key-value heads out so.
+vLLM copies heads so, for inference. Megatron-LM refuses more ranks than key-value heads, or, in
+newer versions, cuts the heads and gathers keys and values: no copies, but activations to send.
+Paper: Ainslie et al., "GQA", arXiv:2305.13245.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import gcd
 
 from labkit import arguments
 
 
-@dataclass(frozen=True)
 class HeadShares:
     """By rank. ValueError where n does not divide H, or neither of G and n divides the other."""
 
-    num_heads: int
-    num_kv_heads: int
-    num_ranks: int
-
-    def __post_init__(self) -> None:
-        H, G, n = self.num_heads, self.num_kv_heads, self.num_ranks
+    def __init__(self, num_heads: int, num_kv_heads: int, num_ranks: int) -> None:
+        self.num_heads, self.num_kv_heads, self.num_ranks = num_heads, num_kv_heads, num_ranks
+        H, G, n = num_heads, num_kv_heads, num_ranks
         if n not in (choices := head_choices(H, G)):
             what = f"{H} heads" if H == G else f"{H} heads with {G} key-value heads"
             raise ValueError(

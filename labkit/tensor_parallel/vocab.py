@@ -63,10 +63,20 @@ def vocab_cross_entropy(
             f"{len(vocab)} of {vocab_size} tokens, for {len(targets_N)} targets; pass "
             f"({len(targets_N)}, {len(vocab)})"
         )
-    if targets_N.is_cpu and ((targets_N < 0) | (targets_N >= vocab_size)).any():
-        wrong = targets_N[(targets_N < 0) | (targets_N >= vocab_size)][0]
-        raise ValueError(f"target {int(wrong)} is outside 0..{vocab_size - 1}")
+    _require_within("target", targets_N, vocab_size)
     return _VocabCrossEntropy.apply(logits_Nv, targets_N, vocab, group)
+
+
+def _require_within(what: str, numbers: Tensor, vocab_size: int) -> None:
+    """ValueError on a CPU; on a GPU, where looking would wait for it, an assertion of the device.
+
+    A number that is in no share would count as a token whose row, or logit, is 0.
+    """
+    is_outside = (numbers < 0) | (numbers >= vocab_size)
+    if not numbers.is_cpu:
+        torch._assert_async(~is_outside.any())
+    elif is_outside.any():
+        raise ValueError(f"{what} {int(numbers[is_outside][0])} is outside 0..{vocab_size - 1}")
 
 
 class _VocabCrossEntropy(torch.autograd.Function):

@@ -65,7 +65,8 @@ RING = Wire(
     lambda x, group: _done(_rows(x, ring_reduce_scatter(x, group))),
     lambda x, group: _done(_rows(x, ring_all_gather(x, x.numel() * group.size, group))),
 )
-"""The lab's own ring: on a CPU its reduce-scatter sends half of what gloo's does."""
+"""The lab's own ring: on a CPU its reduce-scatter sends half of what gloo's does. Not for nccl: two
+ranks that post their messages one by one may stand still there (see labkit.collectives)."""
 
 SHARED_MEMORY = Wire(
     lambda x, group: _done(shared_memory_all_reduce(x, group, out=x)),

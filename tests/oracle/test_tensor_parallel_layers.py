@@ -29,6 +29,7 @@ from labkit.tensor_parallel import (
     row_linear,
     share_features,
     summed_over,
+    vocab_cross_entropy,
 )
 
 WIRES = {"library": LIBRARY, "ring": RING, "shared memory": SHARED_MEMORY}
@@ -125,15 +126,14 @@ def test_fused_layers_are_the_same_in_both_forms_on_every_wire(world_size, form,
     run(fused, world_size, (form, wire))
 
 
-def adjoint(world, form):
+def adjoint(world):
     """<A x, y> and <x, A' y>, summed over the ranks, for `enter` and `leave`."""
-    between = Replicated(world) if form == "replicated" else TokenShards(world, B, T)
-    inside = (B, T, D)
-    outside = inside if form == "replicated" else (between.num_rows, D)
+    between = TokenShards(world, B, T)
+    inside, outside = (B, T, D), (between.num_rows, D)
     found = []
     for function, source, target in ((enter, outside, inside), (leave, inside, outside)):
         x = drawn(world.rank, *source)
-        if form == "token shards" and function is enter:  # what fills up is zero
+        if function is enter:  # what fills up is zero
             x[len(between.rows) :] = 0
         x.requires_grad_()
         y = drawn(100 + world.rank, *target)
@@ -146,7 +146,7 @@ def adjoint(world, form):
 
 @pytest.mark.parametrize("world_size", [2, 3, 4])
 def test_entering_and_leaving_token_shards_are_adjoint(world_size):
-    for forward, backward in run(adjoint, world_size, ("token shards",)).values[0]:
+    for forward, backward in run(adjoint, world_size).values[0]:
         assert forward == pytest.approx(backward, rel=1e-12)
 
 
@@ -275,16 +275,30 @@ def test_gradients_of_shared_parameters_are_added_up_in_each_backward(world_size
         assert b.tolist() == [sum(10**rank for rank in ranks)] * 4
 
 
-def second_derivatives(world):
+COMMUNICATING = {
+    "column_linear": lambda x, world: column_linear(x, Replicated(world), x * 2)[0],
+    "row_linear": lambda x, world: row_linear(x, Replicated(world), x * 2),
+    "enter": lambda x, world: enter(x, Replicated(world)),
+    "leave": lambda x, world: leave(x, Replicated(world)),
+    "share": lambda x, world: share_features(x, world),
+    "gather": lambda x, world: gather_features(x, 3 * world.size, world),
+    "summed_over": lambda x, world: summed_over(world, x)[0],
+    "vocab_cross_entropy": lambda x, world: vocab_cross_entropy(
+        x, torch.zeros(2, dtype=torch.int64), 3 * world.size, world
+    ),
+}
+
+
+def second_derivatives(world, name):
     x = drawn(0, 2, 3).requires_grad_()
-    weight = nn.Parameter(drawn(1, 4, 3))
-    (y,) = column_linear(x, Replicated(world), weight)
+    y = COMMUNICATING[name](x, world)
     torch.autograd.grad((y**2).sum(), x, create_graph=True)
 
 
-def test_a_second_derivative_is_refused_and_not_wrong():
-    with pytest.raises(RankError, match="create_graph=True: the gradients of column_linear"):
-        run(second_derivatives, 2)
+@pytest.mark.parametrize("name", COMMUNICATING)
+def test_a_second_derivative_is_refused_and_not_wrong(name):
+    with pytest.raises(RankError, match=f"create_graph=True: the gradients of {name}"):
+        run(second_derivatives, 2, (name,))
 
 
 def some_frozen(world):
@@ -297,6 +311,24 @@ def some_frozen(world):
     (y,) = column_linear(x, between, shares[0])
     row_linear(y, between, shares[1]).sum().backward()
     return shares[0].grad is None, shares[1].grad is not None
+
+
+def only_one_gradient(world, of_x):
+    """A column layer between token shards, of which x or the weight needs a gradient."""
+    up, _ = two_layers()
+    between = TokenShards(world, B, T, LIBRARY)
+    weight = ColumnLinear(up, world).weight.requires_grad_(not of_x)
+    x = _rows(drawn(0, B, T, D), between).requires_grad_(of_x)
+    (y,) = column_linear(x, between, weight)
+    with world.region("backward"):
+        y.sum().backward()
+
+
+@pytest.mark.parametrize(("of_x", "kind"), [(True, "reduce_scatter"), (False, "all_gather")])
+def test_only_what_a_gradient_needs_is_sent_in_backward(of_x, kind):
+    timeline = run(only_one_gradient, 2, (of_x,)).timeline[0]
+    began_s = timeline.regions[0].start_s
+    assert [op.kind for op in timeline.operations if op.posted_s >= began_s] == [kind]
 
 
 def test_frozen_weights_and_inputs_without_gradients_send_nothing_back():

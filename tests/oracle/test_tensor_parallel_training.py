@@ -6,6 +6,8 @@ leaves the one in float64 by what rounding does, and a strategy may be as far on
 GUARD times that covers other processors.
 """
 
+import gc
+import weakref
 from dataclasses import replace
 
 import pytest
@@ -13,6 +15,7 @@ import torch
 from torch import nn
 
 from labkit import RankError, run
+from labkit.data import Batch
 from labkit.data_parallel import NaiveDDP
 from labkit.mesh import Mesh
 from labkit.model import GPT, GPTConfig
@@ -20,6 +23,7 @@ from labkit.tensor_parallel import (
     RING,
     SHARED_MEMORY,
     clip_gradients,
+    gather_full,
     gather_full_gradients,
     gather_full_state,
     load_full_state,
@@ -155,6 +159,29 @@ def test_gradients_of_several_backward_passes_add_up(sequence_parallel):
         torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-14)
 
 
+def autocast(world, sequence_parallel):
+    """Losses of a step under torch.autocast, serial and parallel, and one gradient of each."""
+    whole = GPT(SMALL)
+    model = parallelize(whole, world, sequence_parallel=sequence_parallel)
+    batch = SGD.batches(None, SMALL.context).at(0)
+    with torch.autocast("cpu", torch.bfloat16):
+        losses = loss_of(whole, batch), model.loss(batch)
+    for loss in losses:
+        loss.backward()
+    name = "blocks.0.mlp.up.weight"
+    gradient = gather_full_gradients(model)[name]
+    return [loss.item() for loss in losses], whole.get_parameter(name).grad, gradient
+
+
+@pytest.mark.parametrize("sequence_parallel", [False, True], ids=["replicated", "sequence"])
+def test_autocast_computes_in_16_bits_and_leaves_parameters_in_32(sequence_parallel):
+    """To the precision of bfloat16, whose eps is 2**-8."""
+    for losses, expected, gradient in run(autocast, 2, (sequence_parallel,)).values:
+        assert losses[0] == pytest.approx(losses[1], rel=2**-8)
+        assert gradient.dtype == torch.float32
+        assert (gradient - expected).norm() < 4 * 2**-8 * expected.norm()
+
+
 def clipped(world, config, sequence_parallel):
     """Serial and parallel norms, and gradients after clipping by half of it."""
     whole = GPT(config, dtype=torch.float64)
@@ -176,6 +203,63 @@ def test_the_norm_counts_every_gradient_once_and_clips_all_alike(config, sequenc
     for norm, expected in run(clipped, 4, (config, sequence_parallel)).values:
         assert norm == pytest.approx(expected, rel=1e-12)
         assert norm > 0.2  # something was clipped
+
+
+def few_tokens(world, shape):
+    """Fewer tokens than ranks: some rank has none between the layers."""
+    whole = GPT(SMALL, dtype=torch.float64)
+    tokens_BT = torch.arange(shape[0] * (shape[1] + 1)).view(shape[0], shape[1] + 1)
+    batch = Batch(tokens_BT[:, :-1], tokens_BT[:, 1:])
+    model = parallelize(whole, world, sequence_parallel=True)
+    model.loss(batch).backward()
+    loss_of(whole, batch).backward()
+    expected = {name: p.grad for name, p in whole.named_parameters()}
+    torch.testing.assert_close(gather_full_gradients(model), expected, rtol=1e-9, atol=1e-13)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 5), (0, 8)])
+def test_fewer_tokens_than_ranks_are_sharded_too(shape):
+    run(few_tokens, 4, (shape,))
+
+
+def what_is_left_of_the_whole(world):
+    whole = GPT(SMALL)
+    watched = [weakref.ref(parameter) for parameter in whole.parameters()]
+    model = parallelize(whole, world)
+    del whole
+    gc.collect()
+    return sum(each() is not None for each in watched), model.group.size
+
+
+def test_the_whole_model_may_be_dropped():
+    assert run(what_is_left_of_the_whole, 2).values == [(0, 2)] * 2
+
+
+def other_rows(world):
+    whole = GPT(SMALL)
+    if world.rank:
+        with torch.no_grad():
+            up = whole.blocks[0].mlp.up.weight
+            up.copy_(up.flip(0))
+    parallelize(whole, world)
+
+
+def no_name(world):
+    model = parallelize(GPT(SMALL), world)
+    gather_full(model, {"norm.bias": torch.zeros(16)})
+
+
+def moments(world):
+    """An optimizer's state has the shapes of the shares, and comes back whole."""
+    whole = GPT(SMALL)
+    model = parallelize(whole, world)
+    doubled = {name: 2 * p.detach() for name, p in model.named_parameters()}
+    expected = {name: 2 * p.detach() for name, p in whole.named_parameters()}
+    torch.testing.assert_close(gather_full(model, doubled), expected, rtol=0, atol=0)
+
+
+def test_whatever_has_the_shapes_of_the_shares_is_gathered():
+    run(moments, 4)
 
 
 def clip_by_nothing(world):
@@ -246,6 +330,8 @@ def outside(world):
     ("world_size", "wrong", "words"),
     [
         (2, other_weights, "embedding.token.weight is not the same on every rank; make the model"),
+        (2, other_rows, "blocks.0.mlp.up.weight is not the same on every rank"),
+        (2, no_name, r"'norm.bias' of shape \(16,\) is no parameter's"),
         (2, another_module, "model is a Linear, and parallelize cuts labkit.model.GPT; build"),
         (2, no_flag, "sequence_parallel='yes': give True or False"),
         (2, no_wire, "wire='ring': give labkit.tensor_parallel.LIBRARY, RING or SHARED_MEMORY"),

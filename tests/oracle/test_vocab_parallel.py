@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from labkit import RankError, run
+from labkit import RankError, calc, run
 from labkit.tensor_parallel import (
     Replicated,
     TokenShards,
@@ -71,11 +71,15 @@ def test_every_rank_has_the_same_loss_bit_for_bit():
     assert len(set(run(losses_are_equal, 4).values)) == 1
 
 
-def test_three_numbers_of_a_token_travel_and_nothing_in_backward():
-    result = run(cross_entropy, 4, (64, 1.0, torch.float32))
+@pytest.mark.parametrize(("dtype", "size"), [(torch.float64, 8), (torch.bfloat16, 4)])
+def test_three_numbers_of_a_token_travel_and_nothing_in_backward(dtype, size):
+    result = run(cross_entropy, 4, (64, 1.0, dtype))
     operations = result.timeline[0].operations
     assert [op.kind for op in operations] == ["all_reduce", "all_reduce"]
-    assert [op.payload_bytes for op in operations] == [4 * NUM_TOKENS, 2 * 4 * NUM_TOKENS]
+    assert [op.payload_bytes for op in operations] == [size * NUM_TOKENS, 2 * size * NUM_TOKENS]
+    model = calc.ModelConfig(layers=1, hidden=8, heads=8, vocab=64, context=NUM_TOKENS)
+    said = calc.tensor_parallel_traffic_bytes(model, 1, 4, itemsize=dtype.itemsize)["loss"]
+    assert sum(op.sent_bytes for op in operations) == said
 
 
 def embedding(world, vocab, form):

@@ -12,8 +12,15 @@ import torch
 from torch import nn
 
 from labkit import calc, run
-from labkit.model import MLP, GPTConfig
-from labkit.tensor_parallel import ParallelMLP, Replicated, TokenShards, column_linear
+from labkit.data import Batch
+from labkit.model import GPT, MLP, GPTConfig
+from labkit.tensor_parallel import (
+    ParallelMLP,
+    Replicated,
+    TokenShards,
+    column_linear,
+    parallelize,
+)
 
 _PATH = Path(__file__).parents[2] / "examples" / "tensor_parallel.py"
 _SPEC = importlib.util.spec_from_file_location("example_of_tensor_parallelism", _PATH)
@@ -65,6 +72,35 @@ def test_the_other_order_of_the_layers_sends_four_and_a_half_times_as_much(num_r
     assert swapped[1] == 4.5 * paper[1]
 
 
+COPIES = GPTConfig(context=16, num_layers=2, hidden=48, num_heads=12, num_kv_heads=2)
+
+
+def backward_of(world):
+    model = parallelize(GPT(COPIES), world)
+    tokens_BT = torch.arange(2 * 17).view(2, 17)
+    loss = model.loss(Batch(tokens_BT[:, :-1], tokens_BT[:, 1:]))
+    world.barrier()
+    with world.region("backward"):
+        loss.backward()
+    return len({block.attention.copies for block in model.blocks})
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_copied_heads_add_up_their_gradients_layer_by_layer_in_one_group(world_size):
+    result = run(backward_of, world_size)
+    assert result.values == [1] * world_size
+    operations = table.within(result.timeline[0], "backward")
+    copies = world_size // 2
+    counts = calc.tensor_parallel_collectives(2, kv_copies=copies)["backward"]
+    assert {"all_reduce": len(operations)} == counts
+    model = calc.ModelConfig(
+        layers=2, hidden=48, heads=12, kv_heads=2, vocab=256, context=16, biases=False
+    )
+    said = calc.tensor_parallel_traffic_bytes(model, 2, world_size, itemsize=4)
+    parts = [part for name, part in said.parts.items() if "backward" in name or "cop" in name]
+    assert sum(op.sent_bytes for op in operations) == float(sum(parts) + said["head"])
+
+
 def one_half_of_a_block(world, form):
     mlp = ParallelMLP(MLP(GPTConfig(hidden=8, num_heads=1)), world)
     between = Replicated(world) if form == "replicated" else TokenShards(world, 2, 6)
@@ -89,7 +125,7 @@ def test_backward_starts_the_sum_of_gradients_before_it_computes_those_of_the_we
     """By counts, not by a clock: nothing waits for the all-reduce until all products are made."""
     result = run(order_of_backward, 2)
     for events in result.values:
-        assert events == ["mm", "all_reduce", "mm", "waited"]
+        assert events == ["whole", "mm", "all_reduce", "whole waited", "mm", "waited"]
 
 
 def order_of_backward(world):
@@ -104,6 +140,15 @@ def order_of_backward(world):
             return function(*args, **(kwargs or {}))
 
     class Between(Replicated):
+        def whole(self, x):
+            events.append("whole")
+
+            def waited():
+                events.append("whole waited")
+                return x
+
+            return waited
+
         def summed(self, partial):
             finish = super().summed(partial)
             events.append("all_reduce")
@@ -117,6 +162,7 @@ def order_of_backward(world):
     x = torch.ones(3, 4, requires_grad=True)
     weight = nn.Parameter(torch.ones(2, 4))
     (y,) = column_linear(x, Between(world), weight)
+    events.clear()
     with Watched():
         y.backward(torch.ones_like(y))
     return events
@@ -126,7 +172,7 @@ def test_formulas_agree_with_the_numbers_of_the_papers():
     """Megatron-LM: 4 all-reduces for each layer; Korthikanti: as many bytes with sequence shards,
     but for the inputs that are gathered once more."""
     config = calc.ModelConfig(
-        layers=48, hidden=1000, heads=10, vocab=512, context=1024, biases=False
+        layers=48, hidden=1000, heads=8, vocab=512, context=1024, biases=False
     )
     whole = calc.tensor_parallel_traffic_bytes(config, 1, 8)
     layers = float(whole["layers, forward"] + whole["layers, backward"])
@@ -143,6 +189,7 @@ def test_formulas_agree_with_the_numbers_of_the_papers():
         ({"microbatch": 0}, "microbatch|0 ranks"),
         ({"sequence_parallel": 1}, "sequence_parallel"),
         ({"config": "mixtral-8x7b"}, "experts.*give a dense model"),
+        ({"config": "llama2-70b", "tp": 3}, "tp=3 cannot share 64 heads.*1, 2, 4, 8, 16, 32, 64"),
         ({"itemsize": 0}, "itemsize"),
     ],
 )

@@ -6,6 +6,8 @@
     head                        (1 gather)                  1 sum (1 gather)
     loss                        2 all-reduces, 3 numbers for each token
     norms, positions                                        (1 all-reduce of all)
+    copied key-value heads                                  1 all-reduce for each layer, among the
+                                                            t/G ranks that hold a head
 
 Without sequence parallelism a sum is an all-reduce, 2(n-1)/n of its bytes, and what stands in
 brackets is nothing. With it a sum is a reduce-scatter and a gather an all-gather, (n-1)/n each: as
@@ -16,6 +18,8 @@ Papers: Megatron-LM, arXiv:1909.08053, section 3; Korthikanti et al., arXiv:2205
 """
 
 from __future__ import annotations
+
+from math import gcd
 
 from labkit.calc.models.config import ModelConfig
 from labkit.calc.models.lengths import sequence_length
@@ -28,25 +32,28 @@ _SOURCE = "Megatron-LM, arXiv:1909.08053, section 3; Korthikanti et al., arXiv:2
 
 
 def tensor_parallel_collectives(
-    layers: int, sequence_parallel: bool = False
+    layers: int, sequence_parallel: bool = False, *, kv_copies: int = 1
 ) -> dict[str, dict[str, int]]:
     """How often a rank calls each collective for one microbatch, forward and backward.
 
+    kv_copies: ranks that hold the same key-value heads. Of more than one, each layer adds up the
+    copies' gradients.
     tensor_parallel_collectives(1)["forward"] == {"all_reduce": 5}, two of them the loss's
     """
     L = check_ranks(layers, "layers")
     check_flag(sequence_parallel, "sequence_parallel")
+    of_copies = L if check_ranks(kv_copies, "kv_copies") > 1 else 0
     if not sequence_parallel:
         return {
             "forward": {"all_reduce": 1 + 2 * L + 2},
-            "backward": {"all_reduce": 2 * L + 1},
+            "backward": {"all_reduce": 2 * L + 1 + of_copies},
         }
     return {
         "forward": {"reduce_scatter": 1 + 2 * L, "all_gather": 2 * L + 1, "all_reduce": 2},
         "backward": {
             "reduce_scatter": 2 * L + 1,
             "all_gather": 1 + 4 * L + 1,
-            "all_reduce": 1,
+            "all_reduce": 1 + of_copies,
         },
     }
 
@@ -64,37 +71,20 @@ def tensor_parallel_traffic_bytes(
 
     microbatch: sequences. sequence: tokens of each; None: the model's context. itemsize: bytes of
     an activation. Tokens that tp does not divide are filled up where they are sharded.
-    ValueError for models with experts, whose layers send other sums.
+    ValueError for ranks that cannot share the heads evenly, and for models with experts or latent
+    attention, whose layers send other sums.
     """
     config = model(config)
-    if config.num_experts:
-        raise ValueError("layers with experts send what the routing says; give a dense model")
+    if config.num_experts or config.is_latent:
+        raise ValueError(
+            "layers with experts or latent attention send other sums; give a dense model"
+        )
     check_flag(sequence_parallel, "sequence_parallel")
     n, b = check_ranks(tp, "tp"), check_itemsize(itemsize)
     tokens = check_ranks(microbatch, "microbatch") * sequence_length(config, sequence)
-    L, D = config.layers, config.hidden
-    rows = -(-tokens // n) * n if sequence_parallel else tokens
-    half = (n - 1) / n * rows * D * b
-    halves = {
-        "embedding": 2,
-        "layers, forward": 4 * L,
-        "layers, backward": (6 if sequence_parallel else 4) * L,
-        "head": 3 if sequence_parallel else 2,
-    }
-    parts = {
-        name: Result(
-            num * half,
-            "bytes",
-            name,
-            substitution=f"{num} * {n - 1}/{n} * {rows:,} * {D:,} * {b} B",
-        )
-        for name, num in halves.items()
-    }
+    parts = _sums_of_features(config, tokens, n, b, sequence_parallel)
+    parts |= _of_parameters(config, n, b, sequence_parallel)
     parts["loss"] = _all_reduced(3 * tokens, max(b, 4), n, "loss")
-    if sequence_parallel:
-        norms = (2 * L + 1) * norm_parameters(config)
-        positions = config.context * D if config.learned_positions else 0
-        parts["norms, positions"] = _all_reduced(norms + positions, b, n, "norms, positions")
     return total(
         "sent by one rank for a microbatch",
         parts,
@@ -103,6 +93,58 @@ def tensor_parallel_traffic_bytes(
         f"sequence_parallel={sequence_parallel}; nothing recomputed",
         source=_SOURCE,
     )
+
+
+def _sums_of_features(
+    config: ModelConfig, tokens: int, n: int, b: int, sequence_parallel: bool
+) -> dict[str, Result]:
+    """By halves: an all-reduce is two, a reduce-scatter or an all-gather one."""
+    L, D = config.layers, config.hidden
+    rows = -(-tokens // n) * n if sequence_parallel else tokens
+    halves = {
+        "embedding": 2,
+        "layers, forward": 4 * L,
+        "layers, backward": (6 if sequence_parallel else 4) * L,
+        "head": 3 if sequence_parallel else 2,
+    }
+    return {
+        name: Result(
+            num * (n - 1) / n * rows * D * b,
+            "bytes",
+            name,
+            substitution=f"{num} * {n - 1}/{n} * {rows:,} * {D:,} * {b} B",
+        )
+        for name, num in halves.items()
+    }
+
+
+def _of_parameters(
+    config: ModelConfig, n: int, b: int, sequence_parallel: bool
+) -> dict[str, Result]:
+    """Gradients of what several ranks hold, and use for different tokens or heads."""
+    L, D, parts = config.layers, config.hidden, {}
+    if (copies := _kv_copies(config, n)) > 1:
+        numbers = L * 2 * D * config.features_per_head  # a head of keys, and one of values
+        parts["copied key-value heads"] = _all_reduced(numbers, b, copies, "copied heads")
+    if sequence_parallel:
+        numbers = (2 * L + 1) * norm_parameters(config)
+        numbers += 2 * L * D if config.biases else 0  # of the row layers
+        numbers += config.context * D if config.learned_positions else 0
+        parts["norms, positions"] = _all_reduced(numbers, b, n, "norms, positions")
+    return parts
+
+
+def _kv_copies(config: ModelConfig, n: int) -> int:
+    """Ranks that hold the same key-value heads. ValueError where heads cannot be shared evenly."""
+    H, G = config.heads, config.num_kv_heads
+    divisors = [each for each in range(1, H + 1) if H % each == 0]
+    choices = [each for each in divisors if G % each == 0 or each % G == 0]
+    if n not in choices:
+        raise ValueError(
+            f"tp={n} cannot share {H} heads with {G} key-value heads evenly; give "
+            f"{', '.join(map(str, choices))}"
+        )
+    return n // gcd(n, G)
 
 
 def two_layers_traffic_bytes(
