@@ -85,7 +85,7 @@ class Mesh:
 def _size(axis: str, size: int) -> int:
     if axis not in AXES:
         raise ValueError(f"{axis!r} is no axis; choose among {', '.join(AXES)}")
-    return arguments.whole(axis, size, "how many ranks along this axis, 1 or more")
+    return arguments.whole(axis, size, "give the number of ranks along this axis, 1 or more")
 
 
 def _wrong_product(sizes: dict[str, int], num_ranks: int) -> str:

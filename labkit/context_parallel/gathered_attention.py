@@ -35,7 +35,8 @@ def gathered_attention(
     group = chosen(group)
     cut = checked_cut(q_BHtK, k_BGtK, v_BGtK, group, causal, placement, num_tokens)
     kv_2BGtK = torch.stack([k_BGtK, v_BGtK])
-    k_BGTK, v_BGTK = gather_sequence(kv_2BGtK, group, placement, 3, num_tokens=cut.num_tokens)
+    with group.label(cut.label("keys and values", causal)):
+        k_BGTK, v_BGTK = gather_sequence(kv_2BGtK, group, placement, 3, num_tokens=cut.num_tokens)
     mask_tT = None
     if causal:
         keys, queries = torch.arange(cut.num_tokens), cut.positions(group.rank)

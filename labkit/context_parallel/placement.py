@@ -60,6 +60,10 @@ class Cut:
         """As messages are labelled, so that ranks with different ones notice."""
         return getattr(self.placement, "__name__", repr(self.placement))
 
+    def label(self, what: str, causal: bool) -> str:
+        """What a message says of itself: ranks that mean another attention notice by it."""
+        return f"{what}, {'causal' if causal else 'no mask'}, {self.placement_name}"
+
     def segments(self, rank: int) -> Segments:
         """The positions that a rank holds, in the order in which it holds them."""
         return self.placement(self.num_tokens, self.size, rank)

@@ -100,8 +100,7 @@ class _Ring(NamedTuple):
         size, rank = self.group.size, self.group.rank
         shape = list(x_2BGtK.shape)
         shape[3] = self.cut.length((source - 1) % size)
-        mask = "causal" if self.causal else "no mask"
-        with self.group.label(f"{what}, {mask}, {self.cut.placement_name}"):
+        with self.group.label(self.cut.label(what, self.causal)):
             arriving = self.group.irecv(x_2BGtK.new_empty(shape), (rank - 1) % size)
             return _PassedOn(self.group.isend(x_2BGtK, (rank + 1) % size), arriving)
 

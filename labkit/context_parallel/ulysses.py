@@ -48,7 +48,8 @@ def ulysses_attention(
     H, G = q_BHtK.shape[1], k_BGtK.shape[1]
     _require_heads_for_all(G, group.size)
     by_owner = [x.unflatten(1, (group.size, -1)) for x in (q_BHtK, k_BGtK, v_BGtK)]
-    heads_BsTK = _to_heads(torch.cat(by_owner, dim=2).flatten(1, 2), group, cut)
+    with group.label(cut.label("tokens for heads", causal)):
+        heads_BsTK = _to_heads(torch.cat(by_owner, dim=2).flatten(1, 2), group, cut)
     q_BhTK, k_BgTK, v_BgTK = heads_BsTK.split([x.shape[2] for x in by_owner], dim=1)
     out_BhTK = F.scaled_dot_product_attention(
         q_BhTK, k_BgTK, v_BgTK, is_causal=causal, enable_gqa=H != G

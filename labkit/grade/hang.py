@@ -29,6 +29,11 @@ _NOT_BEGUN = (
     "the processes were still starting when the time was up, and nothing of yours had been called: "
     "the machine is busy with something else. Check again, or give it longer with timeout_s"
 )
+BETWEEN_CALLS = "does not end in time"
+_BETWEEN_CALLS = (
+    "the time was up while nothing of yours was running, between two calls or before the first: "
+    "the machine is busy with something else. Check again, or give it longer with timeout_s"
+)
 _ENDING = (
     "the function has returned on every rank, and the processes have not come to their end in "
     "time: a thread of yours that goes on, or a machine that is busy with something else. Wait for "
@@ -78,6 +83,8 @@ def _busy(rank: int, failure: RunError) -> tuple[str, str, Site | None]:
         "The other ranks can only wait for it"
     )
     where = own_code.site_in_stack(failure.stacks[rank])
+    if where is None:
+        return BETWEEN_CALLS, _BETWEEN_CALLS, None
     return "loops without communicating", why, where
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from labkit.grade.evidence import Attempt, Case, CaseEvidence, collect
 from labkit.grade.exchange import new_exchange
-from labkit.grade.hang import NEVER_BEGAN
+from labkit.grade.hang import BETWEEN_CALLS, NEVER_BEGAN
 from labkit.grade.harness import Call, Job, attempt_cases, directly
 from labkit.grade.judge import judge
 from labkit.grade.outcome import Finding, Graded
@@ -68,9 +68,9 @@ class OnRanks:
     def _tried(
         self, code: Submission, cases: Sequence[Case], world_size: int, timeout_s: float
     ) -> Finding | None:
-        """The mistake in one launch; a machine too busy to begin it is given longer, once."""
+        """The mistake in one launch; a machine too busy for it is given longer, once."""
         finding = judge(self._attempt(code, cases, world_size, timeout_s), self)
-        if finding is not None and finding.diagnosis == NEVER_BEGAN:
+        if finding is not None and finding.diagnosis in (NEVER_BEGAN, BETWEEN_CALLS):
             longer_s = _MORE_PATIENCE * timeout_s
             finding = judge(self._attempt(code, cases, world_size, longer_s), self)
         return finding

@@ -80,6 +80,10 @@ class TokenShards:
         self.num_tokens = arguments.whole("num_tokens", num_tokens, "0 or more", least=0)
 
     @property
+    def _tokens(self) -> str:
+        return f"{self.num_sequences} x {self.num_tokens} tokens"
+
+    @property
     def num_rows(self) -> int:
         """k: of each rank."""
         return -(-self.num_sequences * self.num_tokens // self.group.size)
@@ -91,14 +95,27 @@ class TokenShards:
         return range(min(first, total), min(first + self.num_rows, total))
 
     def whole(self, x: Tensor) -> Finish:
-        """x_nD -> x_BTD, by an all-gather."""
+        """x_nD -> x_BTD, by an all-gather. ValueError for another number of rows than k."""
+        if x.dim() != 2 or len(x) != self.num_rows:
+            raise ValueError(
+                f"token shards of shape {tuple(x.shape)}, but {self._tokens} on "
+                f"{self.group.size} ranks are {self.num_rows} rows each; give ({self.num_rows}, D)"
+            )
         gathered = self._wire.all_gather(x.contiguous(), self.group)
         total = self.num_sequences * self.num_tokens
         shape = (self.num_sequences, self.num_tokens)
         return lambda: gathered()[:total].unflatten(0, shape)
 
     def summed(self, partial: Tensor) -> Finish:
-        """Partial sums x_BTD -> this rank's rows x_nD of their sum, by a reduce-scatter."""
+        """Partial sums x_BTD -> this rank's rows x_nD of their sum, by a reduce-scatter.
+
+        ValueError for other tokens than B x T.
+        """
+        if partial.dim() != 3 or partial.shape[:2] != (self.num_sequences, self.num_tokens):
+            raise ValueError(
+                f"partial sums of shape {tuple(partial.shape)}, but these shards are of "
+                f"{self._tokens}; give ({self.num_sequences}, {self.num_tokens}, D)"
+            )
         rows = partial.flatten(0, 1)
         num_missing = self.num_rows * self.group.size - len(rows)
         filled = F.pad(rows, (0, 0, 0, num_missing)) if num_missing else rows.contiguous()

@@ -81,7 +81,7 @@ class TensorParallelGPT(nn.Module):
         self.head = self.embedding.token
 
     def forward(self, tokens_BT: Tensor) -> Tensor:
-        """logits_BTv. Every rank passes the same tokens. Errors as of GPT."""
+        """logits_BTv. Every rank passes the same tokens (not checked). Errors as of GPT."""
         require_tokens(tokens_BT, self.config.vocab, self.config.context)
         between: Between = Replicated(self.group, self._wire)
         position_TD, *norms = self._replicated()

@@ -23,8 +23,9 @@ class HeadShares:
     """By rank. ValueError where n does not divide H, or neither of G and n divides the other."""
 
     def __init__(self, num_heads: int, num_kv_heads: int, num_ranks: int) -> None:
-        self.num_heads, self.num_kv_heads, self.num_ranks = num_heads, num_kv_heads, num_ranks
-        H, G, n = num_heads, num_kv_heads, num_ranks
+        H = self.num_heads = arguments.whole("num_heads", num_heads, "1 or more")
+        G = self.num_kv_heads = arguments.whole("num_kv_heads", num_kv_heads, "1 or more")
+        n = self.num_ranks = arguments.whole("num_ranks", num_ranks, "1 or more")
         if n not in (choices := head_choices(H, G)):
             what = f"{H} heads" if H == G else f"{H} heads with {G} key-value heads"
             raise ValueError(
@@ -34,6 +35,8 @@ class HeadShares:
 
     def queries(self, rank: int) -> range:
         """The query heads of a rank."""
+        allowed = f"a rank, 0 to {self.num_ranks - 1}"
+        rank = arguments.whole("rank", rank, allowed, least=0, most=self.num_ranks - 1)
         each = self.num_heads // self.num_ranks
         return range(rank * each, (rank + 1) * each)
 

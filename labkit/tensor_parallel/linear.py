@@ -32,7 +32,7 @@ class ColumnLinear(nn.Module):
     """x (..., D), whole on every rank -> y (..., f), this rank's features of x W^T + bias.
 
     Holds w_fD, and of the bias its own features. `linear`: the whole layer, of which this rank's
-    share is copied; every rank passes the same. Shard(0) of both.
+    share is copied; every rank passes the same, which is not checked. Shard(0) of both.
     """
 
     def __init__(self, linear: nn.Linear, group: Group | None = None) -> None:

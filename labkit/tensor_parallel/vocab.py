@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from labkit import arguments
 from labkit.collectives.first_order import first_order_only
 from labkit.comm import Group
 from labkit.comm.group import chosen
@@ -51,17 +52,29 @@ def vocab_cross_entropy(
 
     logits_Nv: this rank's share of the vocabulary, as torch.tensor_split cuts `vocab_size`.
     targets_N: numbers of the whole vocabulary, the same on every rank. Computed in float32 for
-    16-bit logits. ValueError for logits of another share, or a target outside the vocabulary.
+    16-bit logits. That ranks have the same targets is not checked, and no number is ignored.
+    ValueError for logits of another share, or a target outside the vocabulary; TypeError for
+    targets and logits that are none.
     Memory: softmax of this rank's share, kept for backward.
     Wire: two all-reduces, of N and of 2N numbers; backward nothing.
     """
     group = chosen(group)
+    vocab_size = arguments.whole("vocab_size", vocab_size, "tokens of the whole vocabulary")
+    if not logits_Nv.is_floating_point():
+        raise TypeError(
+            f"logits are {logits_Nv.dtype}, which have no gradient; pass logits.float()"
+        )
     vocab = even_cut(vocab_size, 0, group.size).held[group.rank]
     if logits_Nv.dim() != 2 or logits_Nv.shape != (len(targets_N), len(vocab)):
         raise ValueError(
             f"logits of shape {tuple(logits_Nv.shape)}, but rank {group.rank} of {group.size} has "
             f"{len(vocab)} of {vocab_size} tokens, for {len(targets_N)} targets; pass "
             f"({len(targets_N)}, {len(vocab)})"
+        )
+    if targets_N.dtype not in (torch.int64, torch.int32) or targets_N.dim() != 1:
+        raise TypeError(
+            f"targets are {targets_N.dtype} of shape {tuple(targets_N.shape)}, not token numbers "
+            "in a row; pass targets.flatten().long()"
         )
     _require_within("target", targets_N, vocab_size)
     return _VocabCrossEntropy.apply(logits_Nv, targets_N, vocab, group)

@@ -167,6 +167,20 @@ def test_ranks_that_mean_different_things_are_told_so(what, words):
         run(another_on_rank_1, 2, (what,), timeout=60)
 
 
+def another_attention_on_rank_1(world, attention, what):
+    x = ones(1, 2, 4, 8)
+    placement = zigzag if what == "placement" and world.rank == 1 else contiguous
+    causal = not (what == "mask" and world.rank == 1)
+    attention(x, x, x, world, causal, placement)
+
+
+@pytest.mark.parametrize("attention", STRATEGIES[1:])
+@pytest.mark.parametrize(("what", "words"), [("placement", "zigzag"), ("mask", "no mask")])
+def test_so_they_are_where_tokens_are_exchanged_by_collectives(attention, what, words):
+    with pytest.raises((RunError, RankError), match=words):
+        run(another_attention_on_rank_1, 2, (attention, what), timeout=60)
+
+
 def unequal_shards_without_a_length(world):
     """7 tokens over 3 ranks, and nobody says so: 9, 6 and 6 by each rank's own count."""
     x = shard_sequence(ones(1, 2, 7, 8), world, dim=2)

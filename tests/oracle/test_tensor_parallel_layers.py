@@ -235,6 +235,26 @@ def test_features_are_cut_as_tensor_split_does_and_come_back_with_their_gradient
     assert run(features, 4).values == [2, 2, 2, 1]
 
 
+def other_tokens(world):
+    leave(torch.zeros(2, 5, 2), TokenShards(world, 2, 3))
+
+
+def other_shards(world):
+    enter(torch.zeros(5, 2), TokenShards(world, 2, 3))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (other_tokens, r"partial sums of shape \(2, 5, 2\).*2 x 3 tokens; give \(2, 3, D\)"),
+        (other_shards, r"token shards of shape \(5, 2\).*are 2 rows each; give \(2, D\)"),
+    ],
+)
+def test_tokens_of_another_batch_are_refused_and_not_cut(wrong, words):
+    with pytest.raises(RankError, match=words):
+        run(wrong, 4)
+
+
 def other_features(world):
     gather_features(torch.zeros(2, 3), 8, world)
 

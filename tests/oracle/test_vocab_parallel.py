@@ -125,9 +125,20 @@ def wrong_target(world):
     vocab_cross_entropy(torch.zeros(NUM_TOKENS, 5), targets, 10, world)
 
 
+def float_targets(world):
+    vocab_cross_entropy(torch.zeros(2, 5), torch.zeros(2), 10, world)
+
+
+def whole_logits(world):
+    targets = torch.zeros(2, dtype=torch.int64)
+    vocab_cross_entropy(torch.zeros(2, 5, dtype=torch.int64), targets, 10, world)
+
+
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
+        (float_targets, r"targets are torch.float32.*pass targets.flatten\(\).long\(\)"),
+        (whole_logits, r"logits are torch.int64.*pass logits.float\(\)"),
         (wrong_share, r"logits of shape \(13, 10\).*5 of 10 tokens.*pass \(13, 5\)"),
         (wrong_target, "target 10 is outside 0..9"),
     ],

@@ -25,9 +25,22 @@ def test_code_that_loads_for_ever_is_told_from_processes_that_never_came_to_it()
     assert starting.diagnosis == "never began" and "machine is busy" in starting.explanation
 
 
+@pytest.mark.parametrize(
+    ("stack", "diagnosis"),
+    [(LEARNERS + MACHINERY, "loops without communicating"), (MACHINERY, "does not end in time")],
+)
+def test_a_rank_that_is_in_none_of_the_readers_lines_does_not_loop(stack, diagnosis):
+    evidence = CaseEvidence(Case("made up", ((),), (0.0,)), (None,), ((),))
+    failure = SimpleNamespace(stacks=[stack], timeline=[SimpleNamespace(operations=[])])
+    assert explain_hang(Attempt(1, ()), evidence, failure).diagnosis == diagnosis
+
+
+@pytest.mark.parametrize("first", ["never began", "does not end in time"])
 @pytest.mark.parametrize("second", ["never began", "sums over the wrong ranks", None])
-def test_a_launch_that_never_began_is_given_longer_once_and_then_believed(monkeypatch, second):
-    told, patience = ["never began", second], []
+def test_a_launch_on_a_busy_machine_is_given_longer_once_and_then_believed(
+    monkeypatch, first, second
+):
+    told, patience = [first, second], []
 
     class Grader(OnRanks):
         world_sizes = (2,)

@@ -84,7 +84,7 @@ def along_nothing(world, _):
         (made, {"dp": 3}, "dp=3 makes 3 ranks, but there are 2; try dp=2"),
         (made, {"dp": 3, "tp": 5}, "makes 15 ranks, but there are 2; give sizes whose product"),
         (made, {}, "no axis at all makes 1 ranks, but there are 2"),
-        (made, {"tp": 0}, "tp=0: how many ranks"),
+        (made, {"tp": 0}, "tp=0: give the number of ranks along this axis"),
         (made, {"tp": True}, "tp=True: give a whole number"),
         (made, {"tensor": 2}, "'tensor' is no axis; choose among dp, pp, cp, ep, tp"),
         (asked, {}, "this mesh has no axis 'pp', only dp; make it with pp=1 or more"),
