@@ -101,6 +101,15 @@ def test_copied_heads_add_up_their_gradients_layer_by_layer_in_one_group(world_s
     assert sum(op.sent_bytes for op in operations) == float(sum(parts) + said["head"])
 
 
+def test_without_a_wire_a_cpu_sums_by_the_backend_and_shards_by_the_ring():
+    """gloo's reduce-scatter would be a whole all-reduce."""
+    kinds = {
+        form: {op.kind for op in run(one_half_of_a_block, 2, (form,)).timeline[0].operations}
+        for form in ("replicated", "token shards")
+    }
+    assert kinds == {"replicated": {"all_reduce"}, "token shards": {"send", "recv"}}
+
+
 def one_half_of_a_block(world, form):
     mlp = ParallelMLP(MLP(GPTConfig(hidden=8, num_heads=1)), world)
     between = Replicated(world) if form == "replicated" else TokenShards(world, 2, 6)
