@@ -163,6 +163,13 @@ def _of_masks() -> list[Mistake]:
             Rules(hidden_score=0.0),
         ),
         _by(
+            "takes the maximum before it masks",
+            "the maximum is over hidden keys, too. Where one of them scores 10,000 more than all "
+            "that a query sees, exp(score - maximum) is 0 for every key that counts. Mask first",
+            Rules(is_late=True),
+            hint=3,
+        ),
+        _by(
             "counts hidden keys in the sum",
             "hidden keys are not in the output, and are in the sum that it is divided by: both "
             "are sums over the keys that a query may see",
