@@ -142,7 +142,7 @@ def _of_scores() -> list[Mistake]:
 def _of_masks() -> list[Mistake]:
     reached = (
         "masks with a number that scores reach",
-        "a hidden key got a score of {fill:g}. That is a score like any other: where all that a "
+        "the score of a hidden key is a number. That is a score like any other: where all that a "
         "query sees is as low, or where it sees nothing, hidden keys count. Use -inf",
     )
     return [
@@ -176,7 +176,7 @@ def _of_masks() -> list[Mistake]:
             Rules(sums_hidden=True),
         ),
         *(
-            _by(reached[0], reached[1].format(fill=fill), Rules(hidden_score=fill), hint=3)
+            _by(*reached, Rules(hidden_score=fill), hint=3)
             for fill in (-1e4, -1e9, -1e30, torch.finfo(torch.float64).min)
         ),
     ]
