@@ -195,7 +195,7 @@ def looks_like(one, other, given, which):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_inputs_have_what_is_hard_in_them(seed):
-    plain, several, masked, gaps, blind, far, many = map(
+    plain, several, masked, gaps, blind, far, hides, many = map(
         given_in, random_cases(random.Random(seed))
     )
     assert len(plain.blocks) == 1 and not plain.blind.any()
@@ -211,3 +211,9 @@ def test_the_inputs_have_what_is_hard_in_them(seed):
     assert len(many.blocks) >= MANY
     assert all(torch.isfinite(each.tolerance * torch.ones(1)) for each in (far, many))
     assert several.tolerance < 1e-11 and far.tolerance < 0.05
+    # exp(-20) would pass for a rounding in float32.
+    assert hides.q.dtype == torch.float64 and hides.tolerance < 0.1 * math.exp(-20)
+    for k, _, mask in hides.blocks:
+        scores = hides.scale * hides.q @ k.T
+        seen, hidden = (scores.masked_fill(~each, -math.inf).amax(1) for each in (mask, ~mask))
+        assert (hidden - seen > 9900).all()

@@ -97,10 +97,17 @@ def input_changed(evidence: CaseEvidence) -> Finding | None:
 
 def _explained(outputs: Sequence[Tensor], given: Given) -> tuple[str, str, int] | None:
     # A few NaN are queries that see nothing: whatever else is wrong, shows in the other ones.
-    shows = [each.isfinite() for each in outputs]
-    num_finite, numel = sum(int(each.sum()) for each in shows), sum(map(Tensor.numel, outputs))
-    if num_finite < _FEW * numel:
-        shows = [torch.ones_like(each) for each in shows]
+    finite = [each.isfinite() for each in outputs]
+    num_finite, numel = sum(int(each.sum()) for each in finite), sum(map(Tensor.numel, outputs))
+    named = _matched(outputs, given, finite) if num_finite >= _FEW * numel else None
+    # The finite ones may be right: then it is in which places NaN are that tells.
+    return named or _matched(outputs, given, [torch.ones_like(each) for each in finite])
+
+
+def _matched(
+    outputs: Sequence[Tensor], given: Given, shows: Sequence[Tensor]
+) -> tuple[str, str, int] | None:
+    """The first mistake that leads to all numbers that show."""
     got, right = (_finite(values, shows) for values in (outputs, given.expected))
     for mistake in mistakes(given):
         values = _finite([mistake.output(rank) for rank in range(len(outputs))], shows)
@@ -116,6 +123,17 @@ def _nan(outputs: Sequence[Tensor]) -> tuple[str, str, int] | None:
     has_nan = [bool(each.isnan().any()) for each in outputs]
     if not any(has_nan) or len(outputs) == 1:
         return None
+    if any(
+        nan and not bool(each.isnan().any(2).all())
+        for nan, each in zip(has_nan, outputs, strict=True)
+    ):
+        return (
+            "NaN for some queries of a rank",
+            "a block that is wholly masked, or used before it has come, makes NaN of all queries "
+            "of a rank, and here only some have it: where all weights of a query are exp(score - "
+            "maximum) = 0, its output is 0 / 0. The maximum is over keys that it sees: mask first",
+            3,
+        )
     if not has_nan[-1]:
         return (
             "NaN where a block is wholly masked",

@@ -90,6 +90,7 @@ def random_cases(rng: random.Random) -> list[Case]:
         draw.case("blocks of which a query sees nothing", draw.masked(some, gaps=True)),
         draw.case("2 queries that see nothing", draw.masked(some, gaps=True, blind=2)),
         draw.case("scores around 10,000 and -10,000 in float32", draw.masked(draw.far())),
+        draw.case("hidden keys that score 10,000 more", draw.with_hidden_keys()),
         draw.case("32 blocks", draw.masked(draw.many(scale))),
     ]
 
@@ -122,19 +123,35 @@ class Draw:
 
         Those of blocks 2 and 3 are 200 further out than of blocks 0 and 1: for a query with
         positive scores the maximum rises by 200, for one with negative ones it falls behind.
+        Of all keys feature 1 is 0, and queries have one number there: it is for hidden keys.
         """
         num_features, scale = self._rng.choice(_NUMBERS), self._rng.choice((0.25, 0.5))
         levels = [_FAR, -_FAR, _FAR / 2, 0.0] * 3
         self._rng.shuffle(levels)
         q = self._whole(len(levels), num_features, largest=3)
-        q[:, 0] = torch.tensor(levels) / 100 / scale
+        q[:, 0], q[:, 1] = torch.tensor(levels) / 100 / scale, 100 / scale
         blocks = []
         for distance in (100, 100, 102, 102):
             k = self._whole(self._rng.randrange(3, 6), num_features, largest=2)
-            k[:, 0] = distance
+            k[:, 0], k[:, 1] = distance, 0
             v = self._normal(len(k), num_features).float()
             blocks.append((k, v, torch.ones(len(q), len(k), dtype=torch.bool)))
         return Given(q, blocks, scale)
+
+    def with_hidden_keys(self) -> Given:
+        """As far(), with one more key in each block, which none sees and all score 10,000 higher.
+
+        In float64, where a factor that should be 0 cannot pass for a rounding.
+        """
+        far, blocks = self.masked(self.far()), []
+        for k, v, mask in far.blocks:
+            hidden = k[:1].clone()
+            hidden[:, 1] = _FAR / 100
+            k, v = torch.cat([k, hidden]), torch.cat([v, -v[:1]])
+            mask = torch.cat([mask, mask.new_zeros(len(mask), 1)], 1)
+            order = self._rng.sample(range(len(k)), len(k))
+            blocks.append((k[order].double(), v[order].double(), mask[:, order]))
+        return Given(far.q.double(), blocks, far.scale)
 
     def masked(self, given: Given, *, gaps: bool = False, blind: int = 0) -> Given:
         """The same with masks at random; each query sees a key in each block.

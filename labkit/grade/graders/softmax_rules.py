@@ -50,6 +50,8 @@ class Rules:
     hidden_score: float = -math.inf
     """In the place of the score of a key that is not seen."""
     seen: Callable[[Tensor], Tensor] = lambda mask_TS: mask_TS
+    is_late: bool = False
+    """Whether keys are hidden only after the maximum has been taken."""
     sums_hidden: bool = False
     """Whether hidden keys count in the sum of weights, though not in the output."""
     scale: Callable[[float, int], float] = lambda scale, num_features: scale
@@ -64,7 +66,7 @@ def follow(rules: Rules, q_TK: Tensor, blocks: Sequence[Block], scale: float) ->
     for k_SK, v_SK, mask_TS in blocks:
         all_TS = rules.scale(scale, len(q_TK[0])) * (q_TK @ k_SK.T)
         scores_TS = all_TS.masked_fill(~rules.seen(mask_TS), hidden)
-        new_T1 = rules.next_max(max_T1, scores_TS)
+        new_T1 = rules.next_max(max_T1, all_TS if rules.is_late else scores_TS)
         shift_T1 = new_T1.masked_fill(new_T1 == -math.inf, 0)
         weights_TS = torch.exp(scores_TS - shift_T1)
         factor_T1 = rules.factor(max_T1, shift_T1)

@@ -142,7 +142,7 @@ def _of_scores() -> list[Mistake]:
 def _of_masks() -> list[Mistake]:
     reached = (
         "masks with a number that scores reach",
-        "a hidden key got a score of {fill:g}. That is a score like any other: where all that a "
+        "the score of a hidden key is a number. That is a score like any other: where all that a "
         "query sees is as low, or where it sees nothing, hidden keys count. Use -inf",
     )
     return [
@@ -163,13 +163,20 @@ def _of_masks() -> list[Mistake]:
             Rules(hidden_score=0.0),
         ),
         _by(
+            "takes the maximum before it masks",
+            "the maximum is over hidden keys, too. Where one of them scores 10,000 more than all "
+            "that a query sees, exp(score - maximum) is 0 for every key that counts. Mask first",
+            Rules(is_late=True),
+            hint=3,
+        ),
+        _by(
             "counts hidden keys in the sum",
             "hidden keys are not in the output, and are in the sum that it is divided by: both "
             "are sums over the keys that a query may see",
             Rules(sums_hidden=True),
         ),
         *(
-            _by(reached[0], reached[1].format(fill=fill), Rules(hidden_score=fill), hint=3)
+            _by(*reached, Rules(hidden_score=fill), hint=3)
             for fill in (-1e4, -1e9, -1e30, torch.finfo(torch.float64).min)
         ),
     ]

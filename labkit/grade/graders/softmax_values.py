@@ -106,7 +106,7 @@ def _nearly(got: Tensor, right: Tensor, given: Given) -> tuple[str, str, int] | 
     return (
         "loses digits on the way",
         f"every number is nearly right, and {given.q.dtype} holds more digits: something was "
-        "computed in a smaller dtype",
+        "computed in a smaller dtype, or a factor that should become 0 is kept above it",
         3,
     )
 
