@@ -156,8 +156,11 @@ def random_cases(world_size: int, rng: random.Random) -> list[Case]:
         ),
         _case(f"{few} token{'s' * (few > 1)}", few, n, rng),
     ]
-    # Two numbers: whether the maximum is changed on its way, does not show in any result.
-    changed = [replace(plain, altered=(rng.randrange(n), number)) for number in (1, 2)]
+    # All of three: whether the maximum is changed on its way, does not show in any result. And on
+    # the rank with the first target: what another one gathers as its logit, may be ignored.
+    given = given_in(plain)
+    owner = max(rank for rank in range(n) if given.firsts[rank] <= given.targets_N[0])
+    changed = [replace(plain, altered=(owner, number)) for number in (1, 2, 3)]
     return cases if n == 1 else [*cases, *changed]
 
 
