@@ -1,5 +1,6 @@
 """The grader of column_row_mlp: what it accepts, and what cannot fool it."""
 
+import itertools
 import random
 from pathlib import Path
 
@@ -204,6 +205,36 @@ def test_ways_around_it_are_refused_by_name(program):
     assert verdict.diagnosis == WRONG[program], verdict
 
 
+@pytest.mark.parametrize(
+    ("is_whole", "diagnosis"),
+    [
+        (False, "less travels than y and its gradient"),
+        (True, "y and its gradient do not come from the collectives"),
+    ],
+)
+def test_who_reads_what_others_add_from_files_is_found_by_what_travels(
+    is_whole, diagnosis, tmp_path
+):
+    folder, calls = str(tmp_path), itertools.count()
+
+    def summed(x, group, name):
+        """What the others have is on disk; the collective is there to wait for it."""
+        torch.save(x, f"{folder}/{name}{group.rank}")
+        group.all_reduce(torch.zeros_like(x) if is_whole else torch.zeros(1))
+        return sum(torch.load(f"{folder}/{name}{rank}") for rank in range(group.size))
+
+    def through_files(x_BTD, up_fD, up_f, down_Df, down_D, group):
+        # Other names for each call: a rank may be in the next one while another still reads.
+        name = f"{next(calls)} of {group.size} "
+        into = x_BTD.view_as(x_BTD)
+        into.register_hook(lambda gradient: summed(gradient.detach(), group, f"{name}backward"))
+        partial = linear(gelu(linear(into, up_fD, up_f)), down_Df)
+        return partial + summed(partial.detach(), group, name) - partial.detach() + down_D
+
+    verdict = check(NAME, through_files, workspace=WORKSPACE)
+    assert verdict.diagnosis == diagnosis, verdict
+
+
 @pytest.mark.parametrize("world_size", [2, 3, 4])
 def test_no_wrong_output_looks_like_a_right_one_or_another_whatever_the_seed(world_size):
     for seed in range(10):
@@ -255,7 +286,8 @@ def test_there_are_features_that_n_divides_others_and_a_rank_without_any(world_s
         assert len(set(shares[0])) == 1 and max(shares[0]) > 1
         assert all(max(each) - min(each) <= 1 for each in shares)
         if world_size > 1:
-            assert len(set(shares[1])) == len(set(shares[2])) == 2 and min(shares[3]) == 0
+            assert len(set(shares[1])) == len(set(shares[2])) == 2 and min(shares[-1]) == 0
+            assert [each.altered[1] for each in cases[3:-1]] == [1, 2]
         assert world_size == 1 or max(cases[2].delays_s) > 0
 
 

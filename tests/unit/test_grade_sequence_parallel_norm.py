@@ -1,6 +1,7 @@
 """The grader of sequence_parallel_norm: what it accepts, and what cannot fool it."""
 
 import dataclasses
+import math
 import random
 from pathlib import Path
 
@@ -203,7 +204,16 @@ def test_ways_around_it_are_refused_by_name(program):
     assert verdict.diagnosis == WRONG[program], verdict
 
 
-def test_who_reads_the_other_parts_from_files_is_found_by_what_travels(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("half", "diagnosis"),
+    [
+        (0.0, "less travels than all rows"),
+        (0.5, "the rows do not come from the collectives"),
+    ],
+)
+def test_who_reads_the_other_parts_from_files_is_found_by_what_travels(
+    half, diagnosis, tmp_path, monkeypatch
+):
     monkeypatch.setattr(sequence_budget, "MOST_LONG", 99)  # else found by its memory
     folder = str(tmp_path)
 
@@ -231,16 +241,17 @@ def test_who_reads_the_other_parts_from_files_is_found_by_what_travels(tmp_path,
 
     def through_disk(tensors, group, name):
         torch.save([each.detach() for each in tensors], f"{folder}/{name}{group.rank}")
-        group.all_reduce(torch.zeros(1))
+        numel = max(1, math.ceil(half * max(each.numel() for each in tensors)))
+        group.all_reduce(torch.zeros(numel, dtype=torch.float64))
         found = [torch.load(f"{folder}/{name}{rank}") for rank in range(group.size)]
-        group.all_reduce(torch.zeros(1))
+        group.all_reduce(torch.zeros(numel, dtype=torch.float64))
         return found
 
     def through_files(z_ND, r_nD, weight_D, group):
         return Whole.apply(z_ND, r_nD, weight_D, group)
 
     verdict = check(NAME, through_files, workspace=WORKSPACE)
-    assert verdict.diagnosis == "the rows do not come from the collectives", verdict
+    assert verdict.diagnosis == diagnosis, verdict
 
 
 def seen_right(given):
@@ -302,7 +313,9 @@ def test_every_mistake_is_recognised_by_what_it_gives_whatever_the_seed(world_si
 @pytest.mark.parametrize("world_size", [2, 3, 4])
 def test_there_are_rows_that_n_does_not_divide_two_steps_and_a_rank_without_any(world_size):
     for seed in range(10):
-        even, uneven, few, altered = map(given_in, random_cases(world_size, random.Random(seed)))
+        cases = random_cases(world_size, random.Random(seed))
+        assert [each.altered[1] for each in cases[3:]] == [1, 2, 3, 4]
+        even, uneven, few, altered = map(given_in, cases[:4])
         assert even.is_even and not uneven.is_even and len(uneven.steps) == 2
         assert not len(few.steps[0].r[-1]) and altered.is_even
         step = even.steps[0]

@@ -74,7 +74,23 @@ def by_autograd(logits_Nv, first, targets_N, group):
     return [loss, leaf.grad]
 
 
-@pytest.mark.parametrize("program", [in_one_all_gather, in_three_with_masks, by_autograd])
+def gathers_the_maxima(logits_Nv, first, targets_N, group):
+    """One program for maxima and sums, and of the targets' logits that of whoever has it."""
+    N, v = logits_Nv.shape
+    x = torch.cat([logits_Nv.float(), torch.full((N, 1), -1e30)], 1)
+    high = group.all_gather(x.amax(1)[None]).amax(0)
+    e = (x - high[:, None]).exp()
+    total = group.all_reduce(e.sum(1))
+    hit = torch.arange(v) == (targets_N - first)[:, None]
+    column = torch.where(hit.any(1), targets_N - first, v)
+    own = (x - high[:, None]).gather(1, column[:, None])[None, :, 0]
+    loss = (total.log() - group.all_gather(own).amax(0)).mean()
+    return loss, ((e[:, :v] / total[:, None] - hit.float()) / N).to(logits_Nv.dtype)
+
+
+@pytest.mark.parametrize(
+    "program", [in_one_all_gather, in_three_with_masks, by_autograd, gathers_the_maxima]
+)
 def test_right_answers_of_another_kind_pass(program):
     verdict = check(NAME, program, workspace=WORKSPACE)
     assert verdict, verdict
@@ -198,7 +214,17 @@ def test_nan_is_wrong():
     assert check(NAME, nan, workspace=WORKSPACE).outcome is Outcome.WRONG
 
 
-def test_who_reads_the_other_shares_from_files_is_found_by_what_travels(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("is_long", "op", "diagnosis"),
+    [
+        (False, "sum", "less travels than a sum for each position"),
+        (True, "max", "less travels than a sum for each position"),
+        (True, "sum", "the loss does not come from the collectives"),
+    ],
+)
+def test_who_reads_the_other_shares_from_files_is_found_by_what_travels(
+    is_long, op, diagnosis, tmp_path, monkeypatch
+):
     no_check = lambda *_: None  # noqa: E731
     monkeypatch.setattr(vocab_cross_entropy, "larger_tensors", no_check)  # else found by that
     folder = str(tmp_path)
@@ -206,17 +232,19 @@ def test_who_reads_the_other_shares_from_files_is_found_by_what_travels(tmp_path
     def through_files(logits_Nv, first, targets_N, group):
         """What the others have is on disk; the collective is there to wait for it."""
         torch.save(logits_Nv, f"{folder}/{group.rank}")
-        group.all_reduce(torch.zeros(2))
+        numel = len(targets_N) if is_long else 1
+        group.all_reduce(torch.zeros(numel), op="max")
+        group.all_reduce(torch.zeros(numel), op="max")
         x_NV = torch.cat([torch.load(f"{folder}/{r}") for r in range(group.size)], 1).float()
         loss = torch.nn.functional.cross_entropy(x_NV, targets_N)
-        group.all_reduce(torch.zeros(1))
+        group.all_reduce(torch.zeros(numel), op=op)
         p_NV = x_NV.softmax(1)
         p_NV[range(len(p_NV)), targets_N] -= 1
         own = p_NV[:, first : first + logits_Nv.shape[1]] / len(p_NV)
         return loss, own.to(logits_Nv.dtype)
 
     verdict = check(NAME, through_files, workspace=WORKSPACE)
-    assert verdict.diagnosis == "the loss does not come from the collectives", verdict
+    assert verdict.diagnosis == diagnosis, verdict
 
 
 def seen_of(losses, gradients):
@@ -248,6 +276,8 @@ def test_cases_have_the_ends_of_all_shares_large_logits_and_three_dtypes(world_s
         assert {given.shares[0].dtype for given in of} == dtypes
         heights = [float(given.logits_NV.mean()) for given in of]
         assert max(heights) > HIGH - 100 and min(heights) < 100 - HIGH
+        of_positions = [given.logits_NV.mean(1) for given in of]
+        assert any(each.max() - each.min() > HIGH for each in of_positions)
         is_empty = [any(not share.numel() for share in given.shares) for given in of]
         sizes = [{share.shape[1] for share in given.shares} for given in of]
         assert world_size == 1 or any(is_empty) and len(sizes[0]) == 2

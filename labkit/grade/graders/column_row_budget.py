@@ -39,6 +39,29 @@ def more_communication(evidence: CaseEvidence, given: Given) -> Finding | None:
     return None
 
 
+def less_communication(evidence: CaseEvidence, given: Given) -> Finding | None:
+    """Right values, and less was summed than y, or than x's gradient."""
+    if evidence.world_size == 1:
+        return None
+    for rank in range(evidence.world_size):
+        for direction, operations in zip(
+            ("forward", "backward"), passes(evidence, rank), strict=True
+        ):
+            passed_bytes = sum(each.payload_bytes for each in operations)
+            if passed_bytes < given.x.nbytes:
+                return Finding(
+                    Outcome.WRONG,
+                    "less travels than y and its gradient",
+                    f"the values are right, and {direction} rank {rank} hands {passed_bytes:,} "
+                    f"bytes to collectives: a sum of B T D numbers takes {given.x.nbytes:,}. What "
+                    "the other ranks' features add came another way; ranks talk through the "
+                    "group's collectives",
+                    first_seen=evidence.label,
+                    hint=1,
+                )
+    return None
+
+
 def _why(
     operations: Sequence[Operation], direction: str, given: Given, n: int
 ) -> tuple[str, str] | None:

@@ -91,14 +91,18 @@ def given_in(case: Case) -> Given:
 
 
 def random_cases(world_size: int, rng: random.Random) -> list[Case]:
-    """Features that n divides, others, a late rank; at last a rank without any feature."""
+    """Features that n divides, others, a late rank; then what a rank hands over is changed, forward
+    and backward; at last a rank without any feature."""
     n = world_size
     even = _case(n * rng.randrange(4, 8), n, rng)
     # One less than a multiple, and one more: one rank lacks a feature, or only one has another.
     short, over = (_case(n * rng.randrange(4, 8) + by, n, rng) for by in (-1, 1))
     late = rng.randrange(n)
     delays_s = tuple(_MAX_DELAY_S * (rank == late) for rank in range(n))
-    return [even, short, replace(over, delays_s=delays_s), _case(max(1, n - 1), n, rng)]
+    cases = [even, short, replace(over, delays_s=delays_s)]
+    if n > 1:
+        cases += [replace(even, altered=(rng.randrange(n), number)) for number in (1, 2)]
+    return [*cases, _case(max(1, n - 1), n, rng)]
 
 
 def _case(num_features: int, world_size: int, rng: random.Random) -> Case:

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 from labkit.grade import diagnosis
 from labkit.grade.evidence import Attempt, Case, CaseEvidence
-from labkit.grade.graders.column_row_budget import more_communication
-from labkit.grade.graders.column_row_inputs import given_in, random_cases
+from labkit.grade.graders.column_row_budget import less_communication, more_communication
+from labkit.grade.graders.column_row_inputs import Given, given_in, random_cases
 from labkit.grade.graders.column_row_values import changed_arguments, wrong_values
-from labkit.grade.graders.column_row_watch import Told, seen_on, watched
+from labkit.grade.graders.column_row_watch import Seen, Told, seen_on, watched
 from labkit.grade.on_ranks import OnRanks
 from labkit.grade.outcome import Finding, Outcome
 
@@ -40,10 +40,13 @@ class ColumnRowMLP(OnRanks):
         if found is not None:
             return found
         given, seen = given_in(evidence.case), seen_on(evidence)
+        if evidence.case.altered is not None:
+            return _not_from_collectives(evidence, given, seen)
         return (
             changed_arguments(evidence, seen)
             or wrong_values(evidence, given, seen)
             or more_communication(evidence, given)
+            or less_communication(evidence, given)
         )
 
     def refine(self, finding: Finding, evidence: CaseEvidence, attempt: Attempt) -> Finding:
@@ -97,6 +100,23 @@ def _renamed(finding: Finding, evidence: CaseEvidence, attempt: Attempt) -> Find
         "so is what it says of x, and it takes part in both all-reduces like all others: its x has "
         f"to be in the graph of y as well. {finding.explanation}",
         hint=3,
+    )
+
+
+def _not_from_collectives(
+    evidence: CaseEvidence, given: Given, seen: Sequence[Seen]
+) -> Finding | None:
+    """Right values although what was summed has been changed on its way."""
+    assert evidence.case.altered is not None
+    rank, number = evidence.case.altered
+    if len(evidence.operations[rank]) < number or wrong_values(evidence, given, seen) is not None:
+        return None
+    return Finding(
+        Outcome.WRONG,
+        "y and its gradient do not come from the collectives",
+        f"in this case one number was changed in what rank {rank} handed to collective {number}, "
+        "and y and all gradients are those of the unchanged ones",
+        first_seen=evidence.label,
     )
 
 

@@ -65,6 +65,29 @@ def more_traffic(evidence: CaseEvidence, given: Given) -> Finding | None:
     return None
 
 
+def less_traffic(evidence: CaseEvidence, given: Given) -> Finding | None:
+    """Right values, and less than all rows, summed and gathered, forward or backward."""
+    n = evidence.world_size
+    for rank in range(n):
+        for name, way in ((FORWARD, "forward"), (BACKWARD, "backward")):
+            by_step = operations_of(evidence, rank, name)
+            for step, operations in zip(given.steps, by_step, strict=True):
+                least_bytes = 2 * (n - 1) * step.z[0].nbytes // n  # without any padding
+                sent_bytes = ring_bytes(operations, n)
+                if sent_bytes < least_bytes:
+                    return Finding(
+                        Outcome.WRONG,
+                        "less travels than all rows",
+                        f"the values are right, and in {way} rank {rank} sends {sent_bytes:,} "
+                        f"bytes on a ring: to sum and to gather {step.num_rows} rows takes at "
+                        f"least {least_bytes:,}. The other ranks' rows came another way; ranks "
+                        "talk through the group's collectives",
+                        evidence.label,
+                        hint=1,
+                    )
+    return None
+
+
 def _over(
     evidence: CaseEvidence, said: str, way: str, operations: list[Operation], step: Step
 ) -> Finding:

@@ -102,7 +102,7 @@ def given_in(case: Case) -> Given:
 
 def random_cases(world_size: int, rng: random.Random) -> list[Case]:
     """Rows that n divides, two steps with rows that it does not, a late rank and one without any
-    row; in the last, what a rank hands over is changed."""
+    row; in the last ones, what a rank hands over is changed, forward and backward."""
     n = world_size
     even = _case(n * rng.randrange(3, 7), 1, n, rng)
     by = rng.randrange(1, n) if n > 1 else 0
@@ -111,7 +111,9 @@ def random_cases(world_size: int, rng: random.Random) -> list[Case]:
     delays_s = tuple(_MAX_DELAY_S * (rank == late) for rank in range(n))
     few = replace(_case(max(1, n - 1), 1, n, rng), delays_s=delays_s)
     cases = [even, uneven, few]
-    return cases if n == 1 else [*cases, replace(even, altered=(rng.randrange(n), 1))]
+    # Two collectives forward and two backward; a third one there may be of the weight.
+    changed = [replace(even, altered=(rng.randrange(n), number)) for number in (1, 2, 3, 4)]
+    return cases if n == 1 else [*cases, *changed]
 
 
 def _case(num_rows: int, num_steps: int, world_size: int, rng: random.Random) -> Case:

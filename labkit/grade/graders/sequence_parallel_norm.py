@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from labkit.grade import diagnosis
 from labkit.grade.evidence import Attempt, Case, CaseEvidence
-from labkit.grade.graders.sequence_budget import more_memory, more_traffic
+from labkit.grade.graders.sequence_budget import less_traffic, more_memory, more_traffic
 from labkit.grade.graders.sequence_form import OfRanks, changed_arguments, wrong_form
 from labkit.grade.graders.sequence_inputs import Given, given_in, random_cases
 from labkit.grade.graders.sequence_values import all_right, wrong_values
@@ -53,6 +53,7 @@ class SequenceParallelNorm(OnRanks):
             found
             or changed_arguments(evidence, seen)
             or wrong_values(evidence, given, seen)
+            or less_traffic(evidence, given)
             or more_traffic(evidence, given)
             or more_memory(evidence, given, seen)
         )
@@ -104,7 +105,7 @@ def _not_from_collectives(evidence: CaseEvidence, given: Given, seen: OfRanks) -
     return Finding(
         Outcome.WRONG,
         "the rows do not come from the collectives",
-        f"in this case one number was changed in what rank {rank} handed to its first collective, "
+        f"in this case one number was changed in what rank {rank} handed to collective {number}, "
         "and all rows and gradients are those of the unchanged ones",
         first_seen=evidence.label,
     )

@@ -39,6 +39,33 @@ def more_traffic(evidence: CaseEvidence, given: Given) -> Finding | None:
     return None
 
 
+def less_traffic(evidence: CaseEvidence, given: Given) -> Finding | None:
+    """Right values, and less was handed over than a sum of exp for each position."""
+    if evidence.world_size == 1:
+        return None
+    least_bytes = len(given.targets_N) * _ITEMSIZE
+    for rank, operations in enumerate(evidence.operations):
+        # No sum over the ranks comes of maxima.
+        passed_bytes = sum(each.payload_bytes for each in operations if not is_of_extremes(each))
+        if passed_bytes < least_bytes:
+            return Finding(
+                Outcome.WRONG,
+                "less travels than a sum for each position",
+                f"the values are right, and what rank {rank} hands to sums and gathers is "
+                f"{passed_bytes:,} bytes: a sum of exp for each of {len(given.targets_N)} "
+                f"positions is {least_bytes:,}. Nobody knows the other shares without that, so "
+                "they came another way; ranks talk through the group's collectives",
+                evidence.label,
+                hint=1,
+            )
+    return None
+
+
+def is_of_extremes(operation: Operation) -> bool:
+    """Whether it is a maximum, or a minimum as of -x."""
+    return operation.reduce in ("max", "min")
+
+
 def _too_many_bytes(largest: Operation, given: Given, rank: int) -> tuple[str, str]:
     share = given.shares[rank]
     numel = 1

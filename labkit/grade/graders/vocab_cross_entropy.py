@@ -8,9 +8,15 @@ import random
 import re
 from collections.abc import Sequence
 
+from labkit.comm.operation import Operation
 from labkit.grade import diagnosis
 from labkit.grade.evidence import Attempt, Case, CaseEvidence
-from labkit.grade.graders.vocab_budget import larger_tensors, more_traffic
+from labkit.grade.graders.vocab_budget import (
+    is_of_extremes,
+    larger_tensors,
+    less_traffic,
+    more_traffic,
+)
 from labkit.grade.graders.vocab_inputs import Given, Seen, given_in, random_cases, seen_in, watched
 from labkit.grade.graders.vocab_values import (
     are_right,
@@ -56,6 +62,7 @@ class VocabCrossEntropy(OnRanks):
             found
             or changed_arguments(evidence)
             or wrong_values(evidence, given, seen)
+            or less_traffic(evidence, given)
             or more_traffic(evidence, given)
             or larger_tensors(evidence, given, seen)
         )
@@ -92,7 +99,7 @@ def _not_from_collectives(
     assert evidence.case.altered is not None
     rank, number = evidence.case.altered
     operations = evidence.operations[rank]
-    if len(operations) < number or operations[number - 1].reduce == "max":
+    if len(operations) < number or _may_be_maxima(operations, number - 1):
         return None  # softmax is the same whatever is taken off
     if not are_right(given, seen):
         return None
@@ -103,6 +110,14 @@ def _not_from_collectives(
         "and loss and gradients are those of the unchanged logits on all ranks",
         first_seen=evidence.label,
     )
+
+
+def _may_be_maxima(operations: Sequence[Operation], index: int) -> bool:
+    """Also those that are gathered; what comes last of sums and gathers is more than that."""
+    if is_of_extremes(operations[index]):
+        return True
+    after = [each for each in operations[index + 1 :] if not is_of_extremes(each)]
+    return operations[index].kind == "all_gather" and bool(after)
 
 
 GRADER = VocabCrossEntropy()

@@ -133,7 +133,8 @@ def given_in(case: Case) -> Given:
 
 
 def random_cases(world_size: int, rng: random.Random) -> list[Case]:
-    """Plain logits, large ones of either sign, two dtypes, empty shares; in the last ones what a
+    """Plain logits, large ones of either sign, also in one batch, two dtypes, empty shares; in the
+    last ones what a
     rank hands to a collective is changed."""
     n = world_size
     # Shares are longer than what several numbers of each rank take for a position.
@@ -147,6 +148,7 @@ def random_cases(world_size: int, rng: random.Random) -> list[Case]:
         _case(f"{even} tokens, logits around 10,000", even, n, rng, above=HIGH),
         _case(f"{even} tokens, logits around -10,000", even, n, rng, above=-HIGH),
         _case(f"{uneven} tokens, one share above the others", uneven, n, rng, by_share=_SHIFTED),
+        _case(f"{even} tokens, positions around 10,000 and -10,000", even, n, rng, by_turns=HIGH),
         _case(f"{uneven} tokens in bfloat16", uneven, n, rng, dtype=torch.bfloat16),
         replace(
             _case(f"{even} tokens in float16, rank {late} late", even, n, rng, dtype=torch.float16),
@@ -154,8 +156,11 @@ def random_cases(world_size: int, rng: random.Random) -> list[Case]:
         ),
         _case(f"{few} token{'s' * (few > 1)}", few, n, rng),
     ]
-    # Two numbers: whether the maximum is changed on its way, does not show in any result.
-    changed = [replace(plain, altered=(rng.randrange(n), number)) for number in (1, 2)]
+    # All of three: whether the maximum is changed on its way, does not show in any result. And on
+    # the rank with the first target: what another one gathers as its logit, may be ignored.
+    given = given_in(plain)
+    owner = max(rank for rank in range(n) if given.firsts[rank] <= given.targets_N[0])
+    changed = [replace(plain, altered=(owner, number)) for number in (1, 2, 3)]
     return cases if n == 1 else [*cases, *changed]
 
 
@@ -167,13 +172,16 @@ def _case(
     *,
     above: float = 0.0,
     by_share: float = 0.0,
+    by_turns: float = 0.0,
     dtype: torch.dtype = torch.float32,
 ) -> Case:
     """Logits spread over a few units, around `above`; by_share: one share's, of each position, are
-    higher by that."""
+    higher by that; by_turns: a position's are higher by that, the next position's lower."""
     generator = torch.Generator().manual_seed(rng.getrandbits(63))
     targets_N = _targets(num_tokens, world_size, rng)
     logits_NV = above + 2 * torch.randn(len(targets_N), num_tokens, generator=generator)
+    logits_NV[::2] += by_turns
+    logits_NV[1::2] -= by_turns
     shares = logits_NV.tensor_split(world_size, 1)
     for position in range(len(targets_N)):
         shares[rng.randrange(world_size)][position] += by_share  # a view of all the logits

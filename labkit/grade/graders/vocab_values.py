@@ -122,6 +122,14 @@ def _not_finite(given: Given, seen: Sequence[Seen]) -> tuple[str, str] | None:
             "each position off all of them before exp: softmax stays the same, and the largest "
             "term is 1",
         )
+    highest_N = given.logits_NV.amax(1)
+    if highest_N.max() - highest_N.min() > HIGH:
+        return (
+            "subtracts one maximum from all positions",
+            "logits of some positions lie around 10,000, those of others around -10,000, and exp "
+            "of a difference of 20,000 is 0 or infinite: each position has a softmax and a maximum "
+            "of its own. Reduce N maxima, not one",
+        )
     return (
         "subtracts another maximum than the highest",
         "one share's logits are far above the others', and exp has become infinite: what is taken "
