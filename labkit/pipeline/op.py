@@ -1,0 +1,128 @@
+"""A schedule as data: for each rank, the list of its operations, in the order it performs them.
+
+    rank 0   F0 F1 F2 F3             B0    B1    B2    B3
+    rank 1      F0 F1 F2 F3       B0    B1    B2    B3
+                                                        F3: the forward of microbatch 3
+
+The same list is validated, simulated, executed on real ranks and drawn. It holds no times: when an
+operation runs follows from the order, from what it needs, and from how long each one takes.
+
+    F   forward of one microbatch through one stage     needs F of the stage before
+    B   its backward, whole: B = I, then W              needs F, and B or I of the stage after
+    I   the gradient of the stage's input alone         the same
+    W   the gradients of the stage's weights            needs I
+
+Only F and the gradient of the input (B or I) leave a stage; nobody waits for a W. That freedom is
+what zero-bubble schedules live on (Qi et al., arXiv:2401.10241).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from labkit import arguments
+
+
+class Kind(StrEnum):
+    """What an operation computes."""
+
+    F = "F"
+    B = "B"
+    I = "I"  # noqa: E741 - the letter of the paper, in which B is our I
+    W = "W"
+
+
+# What an operation yields, as those name it that wait for it: (kind, stage, microbatch), of kind F
+# for the output, I for the gradient of the input, W for the weights'. An Op equals its tuple; plain
+# tuples are cheaper to make, and a large schedule needs half a million.
+Product = tuple[Kind, int, int]
+
+
+class Op(NamedTuple):
+    """One operation: `kind` for `microbatch` on `stage`, all counted from 0."""
+
+    kind: Kind
+    stage: int
+    microbatch: int
+
+    def __str__(self) -> str:
+        """`F3`: the stage is left out, as in pictures, where the row tells it."""
+        return f"{self.kind}{self.microbatch}"
+
+    @property
+    def product(self) -> Product:
+        """What others wait for: B and I both yield the gradient of the stage's input, an I."""
+        kind, stage, microbatch = self
+        return (Kind.I, stage, microbatch) if kind is Kind.B else self
+
+    def needs(self, num_stages: int) -> Product | None:
+        """What must have come from another stage before this one begins; None: nothing."""
+        kind, stage, microbatch = self
+        if kind is Kind.F:
+            return (Kind.F, stage - 1, microbatch) if stage else None
+        if kind is Kind.W or stage == num_stages - 1:
+            return None
+        return (Kind.I, stage + 1, microbatch)
+
+
+def consumer(product: Product, num_stages: int) -> int | None:
+    """The stage that waits for a product; None: nobody but the stage that made it."""
+    kind, stage, _ = product
+    if kind is Kind.W:
+        return None
+    there = stage + 1 if kind is Kind.F else stage - 1
+    return there if 0 <= there < num_stages else None
+
+
+Row = Callable[..., Iterator[Op]]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The operations of every rank in a step. Nothing is checked here: see `validate`.
+
+    rows: rows[rank] in the order of performance. num_stages: of the whole pipeline; a rank may
+    hold several (virtual stages). Schedules compare by value.
+    """
+
+    name: str
+    rows: tuple[tuple[Op, ...], ...]
+    num_stages: int
+    num_microbatches: int
+
+    @property
+    def num_ranks(self) -> int:
+        """p: how many ranks work on a step."""
+        return len(self.rows)
+
+    @cached_property
+    def rank_of(self) -> dict[int, int]:
+        """stage -> the rank that holds it: the first that performs something of it."""
+        found: dict[int, int] = {}
+        for rank, row in enumerate(self.rows):
+            for op in row:
+                found.setdefault(op.stage, rank)
+        return found
+
+    def stages_of(self, rank: int) -> list[int]:
+        """The stages that a rank holds, in the order of the pipeline."""
+        return sorted(stage for stage, holder in self.rank_of.items() if holder == rank)
+
+
+def plan(row: Row, num_ranks: int, num_microbatches: int, **choices: Any) -> Schedule:
+    """The schedule whose rank r performs `row(r, num_ranks, num_microbatches, **choices)`.
+
+    plan(one_f_one_b, 4, 8), plan(interleaved, 4, 8, virtual=2)
+    ValueError, TypeError: counts under 1 or no whole numbers, and what the row itself refuses.
+    """
+    arguments.whole("num_ranks", num_ranks, "1 or more")
+    arguments.whole("num_microbatches", num_microbatches, "1 or more")
+    rows = tuple(
+        tuple(row(rank, num_ranks, num_microbatches, **choices)) for rank in range(num_ranks)
+    )
+    num_stages = 1 + max(op.stage for ops in rows for op in ops)
+    return Schedule(row.__name__, rows, num_stages, num_microbatches)

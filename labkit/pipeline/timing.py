@@ -1,0 +1,79 @@
+"""A schedule with its times, simulated or measured: makespan, idle time, the bubble.
+
+Both conventions of the bubble are shares of the ranks' time: relative to the TOTAL, of all the time
+that the ranks spend on a step; relative to the IDEAL, of the time in which they work. 1F1B with 4
+stages and 8 microbatches idles 3 of 11 parts of the total, and 3 for every 8 of work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+from labkit.pipeline.op import Op, Schedule, consumer
+
+
+class Span(NamedTuple):
+    """An operation, or the message that it sent, with its time."""
+
+    op: Op
+    start: float
+    end: float
+
+
+@dataclass(frozen=True)
+class Timing:
+    """A schedule with its times, in seconds where they were measured, else in the costs' unit.
+
+    rows[rank]: its operations, in the order in which it performs them. send: the cost of a message
+    over the boundary between the stages s and s + 1; None: the messages' times are not known.
+    """
+
+    schedule: Schedule
+    rows: tuple[tuple[Span, ...], ...]
+    send: tuple[float, ...] | None = None
+
+    @cached_property
+    def sends(self) -> tuple[Span, ...]:
+        """The messages between ranks, each as the operation (F or I) whose product it carries."""
+        num_stages, rank_of = self.schedule.num_stages, self.schedule.rank_of
+        found: list[Span] = []
+        if self.send is None:
+            return ()
+        for rank, span in self.spans():
+            product = span.op.product
+            there = consumer(product, num_stages)
+            if there is not None and rank_of[there] != rank:
+                arrives = span.end + self.send[min(product[1], there)]
+                found.append(Span(Op(*product), span.end, arrives))
+        return tuple(found)
+
+    @cached_property
+    def makespan(self) -> float:
+        """From the first start to the last end."""
+        first = min(row[0].start for row in self.rows if row)
+        return max(row[-1].end for row in self.rows if row) - first
+
+    @cached_property
+    def busy(self) -> list[float]:
+        """By rank, the time spent in operations."""
+        return [sum(span.end - span.start for span in row) for row in self.rows]
+
+    def bubble(self, relative_to: str = "total") -> float:
+        """The ranks' idle time, as a share of all their time, or of their busy time ("ideal").
+
+        ValueError for another word. 0 for a schedule that takes no time at all.
+        """
+        if relative_to not in ("total", "ideal"):
+            raise ValueError(f"relative_to={relative_to!r}: say 'total' or 'ideal'")
+        total, busy = self.makespan * len(self.rows), sum(self.busy)
+        whole = total if relative_to == "total" else busy
+        return (total - busy) / whole if whole else 0.0
+
+    def spans(self) -> Iterator[tuple[int, Span]]:
+        """(rank, span) of all operations."""
+        for rank, row in enumerate(self.rows):
+            for span in row:
+                yield rank, span

@@ -1,0 +1,173 @@
+"""Is this list of operations a training step? And in which order can it be performed?
+
+    every stage on one rank; each microbatch once through each stage, F, and back, B, or I and W;
+    nothing before what it needs, and no circle of ranks that wait for each other.
+
+A rank performs its row in order and waits where something has not arrived. Sends do not wait: they
+are posted and go on by themselves (`execute` does it so). With sends that block until they are
+received, more orders stand still: see messages.py.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+from labkit.pipeline.op import Kind, Op, Product, Schedule
+from labkit.pipeline.text import around
+
+
+class ScheduleError(ValueError):
+    """A schedule that is no training step. The message ends with the marked cell in its row.
+
+    rank, index: the cell; index is the row's length where something is missing.
+    """
+
+    def __init__(self, reason: str, schedule: Schedule, rank: int, index: int) -> None:
+        super().__init__(f"{reason}\n{around(schedule, {rank: index})}")
+        self.reason, self.rank, self.index = reason, rank, index
+
+
+def validate(schedule: Schedule) -> None:
+    """Raises ScheduleError for a list that is no training step; it marks the first such cell."""
+    for _ in executable_order(schedule):
+        pass
+
+
+def executable_order(schedule: Schedule) -> Iterator[tuple[int, Op]]:
+    """(rank, operation), every rank in its order and nothing before what it needs.
+
+    Raises ScheduleError: for a wrong cell before the first, for a deadlock when no rank can go on.
+    Time: linear in the number of operations.
+    """
+    _require_each_once(schedule)
+    rows, num_stages = schedule.rows, schedule.num_stages
+    position = [0] * len(rows)
+    done: set[Product] = set()
+    waiting: dict[Product, int] = {}  # product -> the rank whose next operation needs it
+    ready = deque(range(len(rows)))
+    while ready:
+        rank = ready.popleft()
+        row = rows[rank]
+        while position[rank] < len(row):
+            op = row[position[rank]]
+            need = op.needs(num_stages)
+            if need is not None and need not in done:
+                waiting[need] = rank
+                break
+            position[rank] += 1
+            product = op.product
+            done.add(product)
+            yield rank, op
+            if product in waiting:
+                ready.append(waiting.pop(product))
+    if any(position[rank] < len(row) for rank, row in enumerate(rows)):
+        raise _deadlock(schedule, position, done)
+
+
+# What a kind of operation yields, and what its stage must have made before: in F, I and W.
+_YIELDS = {
+    Kind.F: (Kind.F,),
+    Kind.B: (Kind.I, Kind.W),
+    Kind.I: (Kind.I,),
+    Kind.W: (Kind.W,),
+}
+_NEEDS = {Kind.F: None, Kind.B: Kind.F, Kind.I: Kind.F, Kind.W: Kind.I}
+_Seen = dict[Kind, dict[tuple[int, ...], Kind]]  # product -> (stage, microbatch) -> who made it
+
+
+def _require_each_once(schedule: Schedule) -> None:
+    m, num_stages = schedule.num_microbatches, schedule.num_stages
+    rank_of = schedule.rank_of
+    seen: _Seen = {Kind.F: {}, Kind.I: {}, Kind.W: {}}
+    for rank, row in enumerate(schedule.rows):
+        for index, op in enumerate(row):
+            kind, stage, microbatch = op
+            cell, own = (stage, microbatch), _NEEDS[kind]
+            if not (0 <= stage < num_stages and 0 <= microbatch < m and rank_of[stage] == rank):
+                reason = _why_impossible(op, schedule, rank)
+            elif any(cell in seen[product] for product in _YIELDS[kind]):
+                reason = _why_again(op, seen)
+            elif own is not None and cell not in seen[own]:
+                need = (own, stage, microbatch)
+                reason = f"rank {rank} has {op} before {_shown(need)}, which it needs"
+            else:
+                for product in _YIELDS[kind]:
+                    seen[product][cell] = kind
+                continue
+            raise ScheduleError(reason, schedule, rank, index)
+    if sum(map(len, seen.values())) < 3 * m * num_stages:
+        raise _missing(schedule, seen)
+
+
+def _why_impossible(op: Op, schedule: Schedule, rank: int) -> str:
+    if not 0 <= op.stage < schedule.num_stages:
+        return f"{op} is of stage {op.stage}; there are 0 to {schedule.num_stages - 1}"
+    if not 0 <= op.microbatch < schedule.num_microbatches:
+        last = schedule.num_microbatches - 1
+        return f"{op} is of microbatch {op.microbatch}; there are 0 to {last}"
+    return (
+        f"{op} of stage {op.stage} is on rank {rank}, and rank {schedule.rank_of[op.stage]} holds "
+        "that stage: its weights are in one place"
+    )
+
+
+def _why_again(op: Op, seen: _Seen) -> str:
+    again = next(product for product in _YIELDS[op.kind] if op[1:] in seen[product])
+    maker = seen[again][op[1:]]
+    if maker is op.kind:
+        return f"{op} of stage {op.stage} is there twice"
+    what = "the input's gradient" if again is Kind.I else "the weights' gradients"
+    return f"{op} of stage {op.stage} computes {what} again: {maker}{op.microbatch} did"
+
+
+def _missing(schedule: Schedule, seen: _Seen) -> ScheduleError:
+    stage, microbatch, kind = next(
+        (stage, microbatch, kind)
+        for stage in range(schedule.num_stages)
+        for microbatch in range(schedule.num_microbatches)
+        for kind in (Kind.F, Kind.I, Kind.W)
+        if (stage, microbatch) not in seen[kind]
+    )
+    if kind is Kind.I:
+        kind = Kind.B  # neither of its halves is there: a W would have been before its I
+    rank = schedule.rank_of.get(stage, min(stage, schedule.num_ranks - 1))
+    return ScheduleError(
+        f"{kind}{microbatch} of stage {stage} is missing: every stage takes each of the "
+        f"{schedule.num_microbatches} microbatches forward (F) and back (B, or I and W)",
+        schedule,
+        rank,
+        len(schedule.rows[rank]),
+    )
+
+
+def _deadlock(schedule: Schedule, position: list[int], done: set[Product]) -> ScheduleError:
+    """Names the ranks that wait for each other in a circle."""
+    waits: dict[int, tuple[Op, Product, int]] = {}  # rank -> its operation, what for, from whom
+    for rank, row in enumerate(schedule.rows):
+        if position[rank] < len(row):
+            op = row[position[rank]]
+            need = op.needs(schedule.num_stages)
+            assert need is not None and need not in done
+            waits[rank] = (op, need, schedule.rank_of[need[1]])
+    rank, path = min(waits), list[int]()
+    while rank not in path:
+        path.append(rank)
+        rank = waits[rank][2]
+    circle = path[path.index(rank) :]
+    if len(circle) == 1:
+        op, need, _ = waits[rank]
+        reason = f"rank {rank} has {op} of stage {op.stage} before {_shown(need)} of stage "
+        return ScheduleError(f"{reason}{need[1]}, which it needs", schedule, rank, position[rank])
+    told = "; ".join(
+        f"rank {each} waits at {waits[each][0]} for {_shown(waits[each][1])} of rank "
+        f"{waits[each][2]}"
+        for each in circle
+    )
+    return ScheduleError(f"a deadlock: {told}", schedule, circle[0], position[circle[0]])
+
+
+def _shown(product: Product) -> str:
+    """As somebody writes it who has not split his backwards: the gradient of the input is a B."""
+    kind, _, microbatch = product
+    return f"B{microbatch} or I{microbatch}" if kind is Kind.I else f"{kind}{microbatch}"

@@ -1,0 +1,50 @@
+"""The cut of a model into stages."""
+
+import random
+from itertools import combinations, pairwise
+
+import pytest
+
+from labkit.pipeline import balance, even, stage_costs
+
+
+def best_by_trying(costs, num_stages) -> float:
+    """The slowest stage of the best of all cuts."""
+    cuts = combinations(range(1, len(costs)), num_stages - 1)
+    return min(max(sum(costs[a:b]) for a, b in pairwise((0, *cut, len(costs)))) for cut in cuts)
+
+
+def test_no_cut_has_a_faster_slowest_stage():
+    draw = random.Random(0)
+    for _ in range(200):
+        costs = [draw.choice([0, 1, 2, 0.5, 7]) for _ in range(draw.randint(1, 9))]
+        num_stages = draw.randint(1, len(costs))
+        stages = balance(costs, num_stages)
+        assert max(stage_costs(costs, stages)) == best_by_trying(costs, num_stages)
+        assert [layer for stage in stages for layer in stage] == list(range(len(costs)))
+        assert all(stages)
+
+
+def test_a_dear_head_gets_a_stage_of_its_own():
+    costs = [1, 4, 4, 4, 4, 9]
+    assert stage_costs(costs, even(6, 3)) == [5, 8, 13]
+    assert stage_costs(costs, balance(costs, 3)) == [9, 8, 9]
+
+
+def test_an_even_cut_differs_by_one_layer_at_most():
+    assert even(7, 3) == [range(3), range(3, 5), range(5, 7)]
+
+
+@pytest.mark.parametrize(
+    ("costs", "num_stages", "reason"),
+    [
+        ([1, 2], 3, "num_stages=3 for 2 layers"),
+        ([1, 2], 0, "num_stages=0"),
+        ([1, -2], 1, r"costs\[1\]=-2"),
+        ([1, "2"], 1, r"costs\[1\]='2'"),
+        ([], 1, "for 0 layers"),
+    ],
+)
+def test_what_cannot_be_cut_is_named(costs, num_stages, reason):
+    with pytest.raises((TypeError, ValueError), match=reason):
+        balance(costs, num_stages)

@@ -1,0 +1,108 @@
+"""Every schedule, over p to 8 and m to 32: a training step with the bubble of its closed form."""
+
+import pytest
+
+from labkit import calc
+from labkit.pipeline import (
+    Kind,
+    Op,
+    gpipe,
+    in_flight,
+    interleaved,
+    naive,
+    one_f_one_b,
+    peak_memory,
+    plan,
+    simulate,
+    text,
+    validate,
+    zero_bubble_h1,
+)
+
+CASES = [
+    (naive, "naive", {}),
+    (gpipe, "gpipe", {}),
+    (one_f_one_b, "1f1b", {}),
+    (interleaved, "interleaved", {"virtual": 1}),
+    (interleaved, "interleaved", {"virtual": 2}),
+    (interleaved, "interleaved", {"virtual": 3}),
+    (zero_bubble_h1, "zb_h1", {}),
+]
+BY_NAME = pytest.mark.parametrize(
+    ("row", "name", "choices"), CASES, ids=[f"{name}{choices or ''}" for _, name, choices in CASES]
+)
+
+
+def sizes(name: str) -> list[tuple[int, int]]:
+    """All p to 8 and m to 32 for which a schedule of this name, and its formula, exist."""
+    every = [(p, m) for p in range(1, 9) for m in range(1, 33)]
+    if name == "interleaved":
+        return [(p, m) for p, m in every if m % p == 0]
+    return [(p, m) for p, m in every if name != "zb_h1" or m >= p]
+
+
+@BY_NAME
+def test_the_simulated_bubble_is_the_closed_form_by_both_conventions(row, name, choices):
+    for p, m in sizes(name):
+        timing = simulate(plan(row, p, m, **choices))
+        for convention in ("total", "ideal"):
+            closed = calc.bubble_fraction(p, m, name, relative_to=convention, **choices)
+            assert timing.bubble(convention) == pytest.approx(closed.value, abs=1e-12), (p, m)
+
+
+@BY_NAME
+def test_the_microbatches_in_flight_are_those_of_the_closed_form(row, name, choices):
+    for p, m in sizes(name):
+        held = in_flight(plan(row, p, m, **choices))
+        if name == "zb_h1":  # no closed form: as many as 1F1B's first rank, at most
+            assert max(held) == min(p, m)
+        else:
+            assert held == calc.in_flight_microbatches(p, m, name, **choices), (p, m)
+
+
+@pytest.mark.parametrize("m", [1, 2, 3, 5])
+def test_zero_bubble_is_a_step_with_fewer_microbatches_than_ranks_too(m):
+    validate(plan(zero_bubble_h1, 4, m))
+
+
+def test_weights_that_wait_hold_what_their_share_says():
+    schedule = plan(zero_bubble_h1, 4, 8)
+    assert peak_memory(schedule) == [4, 4, 4, 4]
+    # The first rank's W come at once; the last holds three of its own, of which a half is left.
+    assert peak_memory(schedule, kept_for_weights=0.5) == [4, 3.5, 3, 2.5]
+
+
+def test_memory_is_that_of_all_stages_of_a_rank():
+    schedule = plan(interleaved, 2, 4, virtual=2)
+    assert peak_memory(schedule, [1, 10, 100, 1000]) == [
+        max_held(schedule.rows[rank], [1, 10, 100, 1000]) for rank in range(2)
+    ]
+
+
+def max_held(row: tuple[Op, ...], sizes: list[int]) -> float:
+    held = [
+        sum(sizes[op.stage] * (1 if op.kind is Kind.F else -1) for op in row[: end + 1])
+        for end in range(len(row))
+    ]
+    return max(held)
+
+
+def test_an_interleaved_schedule_refuses_microbatches_that_do_not_go_round():
+    with pytest.raises(ValueError, match=r"num_microbatches=6 .* num_ranks=4.* try 4 or 8"):
+        plan(interleaved, 4, 6)
+
+
+def test_interleaved_stages_are_dealt_round_the_ranks():
+    schedule = plan(interleaved, 2, 2, virtual=2)
+    assert text(schedule) == (
+        "F0@0 F1@0 F0@2 F1@2 B0@2 B1@2 B0@0 B1@0\nF0@1 F1@1 F0@3 B0@3 F1@3 B1@3 B0@1 B1@1"
+    )
+    assert [schedule.stages_of(rank) for rank in range(2)] == [[0, 2], [1, 3]]
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 2.0, True, None, "4"])
+def test_counts_must_be_whole_numbers(wrong):
+    with pytest.raises((TypeError, ValueError), match="num_ranks="):
+        plan(gpipe, wrong, 4)
+    with pytest.raises((TypeError, ValueError), match="num_microbatches="):
+        plan(gpipe, 4, wrong)

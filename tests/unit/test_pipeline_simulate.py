@@ -1,0 +1,102 @@
+"""Times follow from order, costs and messages."""
+
+import random
+import time
+
+import pytest
+
+from labkit.pipeline import Costs, gpipe, interleaved, one_f_one_b, plan, simulate, zero_bubble_h1
+
+
+def test_a_pipeline_goes_at_the_pace_of_its_slowest_stage():
+    costs = Costs(forward=[1, 3, 1], input_gradient=[1, 3, 1], weight_gradient=1)
+    timing = simulate(plan(one_f_one_b, 3, 20), costs)
+    # The middle one works all the time, but for a forward of the first, and its backward at the end.
+    assert timing.makespan == 1 + 20 * (3 + 3 + 1) + (1 + 1)
+
+
+def test_a_message_delays_the_next_stage_and_not_the_own_weights():
+    plain = simulate(plan(zero_bubble_h1, 2, 4))
+    delayed = simulate(plan(zero_bubble_h1, 2, 4), Costs(send=0.5))
+    assert delayed.rows[1][0].start == plain.rows[1][0].start + 0.5
+    for before, after in zip(delayed.rows[1], delayed.rows[1][1:]):
+        if after.op.kind == "W":
+            assert after.start == before.end
+
+
+def test_stages_on_one_rank_hand_over_without_a_message():
+    costs = Costs(send=100)
+    one_rank = simulate(plan(interleaved, 1, 2, virtual=3), costs)
+    assert one_rank.makespan == 2 * 3 * 3
+    assert one_rank.sends == ()
+
+
+def test_every_message_leaves_when_its_operation_ends_and_arrives_by_its_boundary():
+    timing = simulate(plan(gpipe, 3, 2), Costs(send=[0.25, 0.5]))
+    ends = {(span.op.product, rank): span.end for rank, span in timing.spans()}
+    assert len(timing.sends) == 2 * 2 * 2  # two boundaries, there and back, two microbatches
+    for op, start, end in timing.sends:
+        boundary = op.stage if op.kind == "F" else op.stage - 1
+        assert start == ends[tuple(op), op.stage]
+        assert end - start == [0.25, 0.5][boundary]
+
+
+def test_random_costs_equal_the_longest_path_through_the_operations():
+    draw = random.Random(1)
+    for _ in range(30):
+        p, m = draw.randint(1, 5), draw.randint(1, 6)
+        row = draw.choice([gpipe, one_f_one_b])
+        f, b = ([draw.random() for _ in range(p)] for _ in range(2))
+        send = draw.random()
+        costs = Costs(forward=f, input_gradient=b, weight_gradient=0.5, send=send)
+        schedule = plan(row, p, m)
+        assert simulate(schedule, costs).makespan == pytest.approx(longest(schedule, f, b, send))
+
+
+def longest(schedule, f, b, send) -> float:
+    """By relaxation until nothing changes: slow, and without an order of its own."""
+    ends = {(op.kind, op.stage, op.microbatch): 0.0 for row in schedule.rows for op in row}
+    while True:
+        before = dict(ends)
+        for row in schedule.rows:
+            free = 0.0
+            for kind, stage, i in row:
+                if kind == "F":
+                    came = ends["F", stage - 1, i] + send if stage else 0.0
+                    free = max(free, came) + f[stage]
+                else:
+                    last = stage == schedule.num_stages - 1
+                    came = 0.0 if last else ends["B", stage + 1, i] + send
+                    free = max(free, came) + b[stage] + 0.5
+                ends[kind, stage, i] = free
+        if ends == before:
+            return max(ends.values())
+
+
+@pytest.mark.parametrize(
+    ("costs", "reason"),
+    [
+        (Costs(forward=[1, 2]), "forward has 2 costs, and 3 are needed"),
+        (Costs(send=[1]), "send has 1 costs, and 2 are needed"),
+        (Costs(input_gradient=-1), "input_gradient=-1: 0 or more"),
+        (Costs(weight_gradient=float("nan")), "weight_gradient=nan"),
+        (Costs(forward="1"), "forward='1'|forward has 1 costs"),
+    ],
+)
+def test_costs_that_cannot_be_are_named(costs, reason):
+    with pytest.raises((ValueError, TypeError), match=reason):
+        simulate(plan(gpipe, 3, 2), costs)
+
+
+def test_another_convention_is_refused():
+    with pytest.raises(ValueError, match="relative_to='busy': say 'total' or 'ideal'"):
+        simulate(plan(gpipe, 3, 2)).bubble("busy")
+
+
+@pytest.mark.clock
+def test_64_stages_of_1024_microbatches_take_less_than_2_seconds():
+    schedule = plan(one_f_one_b, 64, 1024)
+    start = time.process_time()
+    timing = simulate(schedule)
+    assert time.process_time() - start < 2
+    assert timing.bubble("ideal") == pytest.approx(63 / 1024)

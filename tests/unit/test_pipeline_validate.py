@@ -1,0 +1,136 @@
+"""What is no training step is refused, and the error shows the cell."""
+
+import random
+
+import pytest
+
+from labkit.pipeline import (
+    ScheduleError,
+    gpipe,
+    interleaved,
+    one_f_one_b,
+    parse,
+    plan,
+    simulate,
+    text,
+    validate,
+    zero_bubble_h1,
+)
+
+# What is wrong, a schedule, the reason, and how its cell is marked.
+WRONG = {
+    "twice": ("F0 F0 B0\nF0 B0", r"F0 of stage 0 is there twice", "[F0]"),
+    "forward missing": ("F0 F1 B0 B1\nF0 B0", "F1 of stage 1 is missing", "[...]"),
+    "backward missing": ("F0 F1 B0\nF0 F1 B0 B1", "B1 of stage 0 is missing", "[...]"),
+    "weights missing": ("F0 I0\nF0 B0", "W0 of stage 0 is missing", "[...]"),
+    "weights twice": ("F0 I0 B0\nF0 B0", "B0 .* input's gradient again: I0 did", "[B0]"),
+    "split and whole": ("F0 B0 W0\nF0 B0", "W0 .* weights' gradients again: B0 did", "[W0]"),
+    "backward first": ("B0 F0\nF0 B0", "rank 0 has B0 before F0", "[B0]"),
+    "weights first": ("F0 W0 I0\nF0 B0", "rank 0 has W0 before B0 or I0", "[W0]"),
+    "stage elsewhere": ("F0 B0 F1@1 B1@1\nF0 B0", "F0 of stage 1 is on rank 1, and rank 0", "[F0"),
+    "circle": ("F0 B0 F1 B1\nF1 B1 F0 B0", "a deadlock: rank 0 .*; rank 1 waits at F1", "[B0]"),
+    "own later": ("F0@1 F0@0 B0@1 B0@0", "rank 0 has F0 of stage 1 before F0 of stage 0", "[F0@1]"),
+    "hole": ("F0 F2 B0 B2\nF0 F2 B0 B2", "F1 of stage 0 is missing", "[...]"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_the_first_wrong_cell_is_marked_and_its_reason_given(case):
+    written, reason, mark = WRONG[case]
+    with pytest.raises(ScheduleError, match=reason) as error:
+        validate(parse(written))
+    grid = str(error.value).split("\n", 1)[1]
+    assert grid.count("[") == 1
+    assert mark in grid
+
+
+def test_a_cell_far_to_the_right_is_shown_with_its_neighbours_only():
+    rows = [list(row) for row in plan(gpipe, 2, 100).rows]
+    rows[1][150], rows[1][151] = rows[1][151], rows[1][150]
+    rows[1][149] = rows[1][151]
+    with pytest.raises(ScheduleError) as error:
+        validate(plan_of(rows, 100))
+    assert error.value.rank == 1
+    grid = str(error.value).splitlines()[-2:]
+    assert all(len(line) < 100 for line in grid)
+    assert "[" in grid[1]
+
+
+def plan_of(rows, num_microbatches):
+    schedule = plan(gpipe, 2, num_microbatches)
+    return type(schedule)("changed", tuple(map(tuple, rows)), 2, num_microbatches)
+
+
+@pytest.mark.parametrize("row", [gpipe, one_f_one_b, zero_bubble_h1])
+def test_every_schedule_with_one_operation_left_out_or_doubled_is_refused(row):
+    schedule = plan(row, 3, 4)
+    for rank, ops in enumerate(schedule.rows):
+        for index in range(len(ops)):
+            for changed in (ops[:index] + ops[index + 1 :], ops[:index] + ops[index:][:1] * 2):
+                rows = list(schedule.rows)
+                rows[rank] = changed
+                with pytest.raises(ScheduleError):
+                    validate(type(schedule)("changed", tuple(rows), 3, 4))
+
+
+def test_a_shuffled_schedule_is_refused_or_runs_to_its_end():
+    # Whether an order can be performed: here by trying it, one operation at a time, ranks in turn.
+    draw = random.Random(0)
+    verdicts = set()
+    for _ in range(300):
+        schedule = plan(one_f_one_b, 3, 2)
+        rows = [list(row) for row in schedule.rows]
+        for _ in range(draw.randint(1, 2)):
+            row = draw.choice(rows)
+            i = draw.randrange(len(row) - 1)
+            row[i], row[i + 1] = row[i + 1], row[i]
+        shuffled = type(schedule)("shuffled", tuple(map(tuple, rows)), 3, 2)
+        try:
+            validate(shuffled)
+            is_refused = False
+        except ScheduleError:
+            is_refused = True
+        assert is_refused is not runs_to_its_end(rows), text(shuffled)
+        verdicts.add(is_refused)
+    assert verdicts == {True, False}
+
+
+def runs_to_its_end(rows) -> bool:
+    left, done = [list(row) for row in rows], set()
+    while any(left):
+        before = len(done)
+        for stage, row in enumerate(left):
+            if row:
+                kind, _, i = row[0]
+                needs = {
+                    "F": {("F", stage - 1, i)} if stage else set(),
+                    "B": {("F", stage, i)} | ({("B", stage + 1, i)} if stage < 2 else set()),
+                }
+                if needs[kind] <= done:
+                    done.add((kind, stage, i))
+                    row.pop(0)
+        if len(done) == before:
+            return False
+    return True
+
+
+@pytest.mark.parametrize("row", [gpipe, one_f_one_b, interleaved, zero_bubble_h1])
+def test_a_schedule_survives_being_written_and_read(row):
+    schedule = plan(row, 4, 8)
+    assert parse(text(schedule), schedule.name) == schedule
+
+
+@pytest.mark.parametrize("cell", ["X0", "F", "0F", "F-1", "F0@", "f0"])
+def test_a_cell_that_is_no_operation_is_named(cell):
+    with pytest.raises(ValueError, match=f"{cell!r} on line 1 is no operation"):
+        parse(f"F0 B0\n{cell} B0")
+
+
+def test_nothing_written_is_no_schedule():
+    with pytest.raises(ValueError, match="no lines"):
+        parse("  ")
+
+
+def test_what_is_no_step_is_not_simulated_either():
+    with pytest.raises(ScheduleError):
+        simulate(parse("F0\nF0 B0"))
