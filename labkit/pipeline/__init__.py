@@ -14,28 +14,38 @@ in_flight(schedule)                 # [4, 3, 2, 1]
 """
 
 from labkit.pipeline.balance import balance, even, stage_costs
+from labkit.pipeline.execute import Pipeline, Step, execute
+from labkit.pipeline.gpt import GPTStage, PipelineGPT, gather_full_state, layer_costs
 from labkit.pipeline.occupancy import in_flight, peak_memory
 from labkit.pipeline.op import Kind, Op, Schedule, plan
 from labkit.pipeline.schedules import gpipe, interleaved, naive, one_f_one_b
 from labkit.pipeline.simulate import Costs, simulate
 from labkit.pipeline.text import parse, text
 from labkit.pipeline.timing import Span, Timing
+from labkit.pipeline.training import token_loss, train, train_step
 from labkit.pipeline.validate import ScheduleError, validate
 from labkit.pipeline.zero_bubble import zero_bubble_h1
 
 __all__ = [
     "Costs",
+    "GPTStage",
     "Kind",
     "Op",
+    "Pipeline",
+    "PipelineGPT",
     "Schedule",
     "ScheduleError",
     "Span",
+    "Step",
     "Timing",
     "balance",
     "even",
+    "execute",
+    "gather_full_state",
     "gpipe",
     "in_flight",
     "interleaved",
+    "layer_costs",
     "naive",
     "one_f_one_b",
     "parse",
@@ -44,6 +54,9 @@ __all__ = [
     "simulate",
     "stage_costs",
     "text",
+    "token_loss",
+    "train",
+    "train_step",
     "validate",
     "zero_bubble_h1",
 ]

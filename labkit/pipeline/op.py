@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 from labkit import arguments
@@ -116,7 +116,7 @@ class Schedule:
 def plan(row: Row, num_ranks: int, num_microbatches: int, **choices: Any) -> Schedule:
     """The schedule whose rank r performs `row(r, num_ranks, num_microbatches, **choices)`.
 
-    plan(one_f_one_b, 4, 8), plan(interleaved, 4, 8, virtual=2)
+    plan(one_f_one_b, 4, 8), plan(interleaved, 4, 8, virtual=2); a functools.partial is a row, too.
     ValueError, TypeError: counts under 1 or no whole numbers, and what the row itself refuses.
     """
     arguments.whole("num_ranks", num_ranks, "1 or more")
@@ -125,4 +125,5 @@ def plan(row: Row, num_ranks: int, num_microbatches: int, **choices: Any) -> Sch
         tuple(row(rank, num_ranks, num_microbatches, **choices)) for rank in range(num_ranks)
     )
     num_stages = 1 + max(op.stage for ops in rows for op in ops)
-    return Schedule(row.__name__, rows, num_stages, num_microbatches)
+    function = row.func if isinstance(row, partial) else row
+    return Schedule(function.__name__, rows, num_stages, num_microbatches)

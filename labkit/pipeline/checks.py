@@ -1,0 +1,74 @@
+"""What a pipeline is given, checked: an error names the value, the reason and a way out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from labkit.comm import Group
+from labkit.pipeline.op import Op, Schedule
+
+
+def stages(given: Mapping[int, nn.Module], schedule: Schedule, group: Group) -> None:
+    """This rank's stages are those of the schedule, and its ranks those of the group."""
+    if schedule.num_ranks != group.size:
+        raise ValueError(
+            f"a schedule of {schedule.num_ranks} ranks for a group of {group.size}; plan it with "
+            f"num_ranks={group.size}"
+        )
+    wanted = schedule.stages_of(group.rank)
+    if not isinstance(given, Mapping) or sorted(given) != wanted:
+        names = sorted(given) if isinstance(given, Mapping) else type(given).__name__
+        raise ValueError(
+            f"stages={names} on rank {group.rank}, which holds {wanted} of this schedule; pass a "
+            "dict from these numbers to modules"
+        )
+
+
+def batch(inputs: Tensor, targets: Tensor, num_microbatches: int) -> None:
+    """As many inputs as targets, and a row for each microbatch."""
+    for name, x in (("inputs", inputs), ("targets", targets)):
+        if not isinstance(x, Tensor) or x.dim() == 0:
+            raise TypeError(f"{name}={type(x).__name__}: give a tensor with a row per example")
+    if len(inputs) != len(targets):
+        raise ValueError(
+            f"{len(inputs)} rows of inputs and {len(targets)} of targets: give equally"
+        )
+    if len(inputs) < num_microbatches:
+        raise ValueError(
+            f"a batch of {len(inputs)} rows cannot be cut into {num_microbatches} microbatches; "
+            f"plan the schedule with num_microbatches={len(inputs)} or fewer"
+        )
+
+
+def output(y: Any, x: Tensor, op: Op) -> None:
+    """A stage gives one tensor that has a gradient and a row for each row it took."""
+    if not isinstance(y, Tensor):
+        raise TypeError(
+            f"stage {op.stage} gave {type(y).__name__}: a stage gives one tensor; join several "
+            "into one"
+        )
+    if y.dim() == 0 or len(y) != len(x):
+        raise ValueError(
+            f"stage {op.stage} took {len(x)} rows and gave {tuple(y.shape)}: dim 0 is the rows of "
+            "the microbatch, all the way"
+        )
+    if not y.requires_grad:
+        raise ValueError(
+            f"stage {op.stage} gave a tensor without a gradient: no backward can go through it; "
+            "is it computed under no_grad, or from frozen parameters alone?"
+        )
+
+
+def loss(value: Any) -> None:
+    """One number."""
+    if not isinstance(value, Tensor) or value.numel() != 1:
+        shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+        raise ValueError(
+            f"loss gave {shape}: it gives the mean over the rows of a microbatch, one number"
+        )
+    if not torch.is_floating_point(value):
+        raise TypeError(f"loss gave {value.dtype}: a mean is a floating-point number")

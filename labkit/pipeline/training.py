@@ -1,0 +1,67 @@
+"""A small GPT on real text, trained in a pipeline: `labkit.train.train_serial` on many ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from labkit.comm import Group
+from labkit.data import Batch, Corpus
+from labkit.model import GPTConfig
+from labkit.optimizer import Optimizer
+from labkit.pipeline.execute import Pipeline
+from labkit.pipeline.gpt import PipelineGPT, gather_full_state
+from labkit.pipeline.op import Row, plan
+from labkit.pipeline.schedules import one_f_one_b
+from labkit.train import TrainConfig, Trained
+
+
+def train(
+    group: Group,
+    config: GPTConfig,
+    settings: TrainConfig,
+    row: Row = one_f_one_b,
+    num_microbatches: int = 4,
+    corpus: Corpus | None = None,
+    layers: Sequence[range] | None = None,
+) -> Trained:
+    """`labkit.train.train_serial` on the ranks of `group`: run(train, 4, args=(config, settings)).
+
+    row: a schedule, such as gpipe or partial(interleaved, virtual=2). layers: by stage, as for
+    PipelineGPT. Every rank returns the losses and the whole parameters; both equal the serial ones
+    up to rounding. None: Python's standard library is the corpus.
+    """
+    batches = settings.batches(corpus, config.context)
+    schedule = plan(row, group.size, num_microbatches)
+    model = PipelineGPT(config, schedule, group, settings.seed, settings.dtype, layers)
+    model.to(group.device)
+    pipeline = Pipeline(schedule, model.stages, token_loss, group, tied=model.tied)
+    optimizer = settings.make_optimizer(model.parameters())
+    losses = [
+        train_step(pipeline, optimizer, batches.at(step)) for step in range(settings.num_steps)
+    ]
+    known = torch.tensor([each or 0.0 for each in losses], dtype=torch.float64)
+    last = schedule.rank_of[schedule.num_stages - 1]
+    everywhere = group.broadcast(known.to(group.device), last)
+    state = {name: parameter.cpu() for name, parameter in gather_full_state(model).items()}
+    return Trained(everywhere.tolist(), state)
+
+
+def train_step(pipeline: Pipeline, optimizer: Optimizer, batch: Batch) -> float | None:
+    """One step on a batch, the same on every rank; the loss before it, where the last stage is.
+
+    The timeline names the phases.
+    """
+    optimizer.zero_grad()
+    step = pipeline.step(batch.inputs_BT, batch.targets_BT)
+    with pipeline.group.region("optimizer"):
+        optimizer.step()
+    return step.loss
+
+
+def token_loss(logits_BTV: Tensor, targets_BT: Tensor) -> Tensor:
+    """The mean cross-entropy of the next token, in nats: one number."""
+    return F.cross_entropy(logits_BTV.flatten(0, 1), targets_BT.flatten())
