@@ -15,26 +15,21 @@ Wire: see wires.py.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
-import torch
 from torch import Tensor, nn
-from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from labkit.comm import Group
 from labkit.comm.group import chosen
 from labkit.pipeline import checks
-from labkit.pipeline.deferred import DeferredWeights
-from labkit.pipeline.op import Kind, Op, Schedule, consumer
+from labkit.pipeline.op import Kind, Schedule, consumer
 from labkit.pipeline.tied import sum_tied_gradients
 from labkit.pipeline.timing import Span
 from labkit.pipeline.validate import validate
 from labkit.pipeline.wires import Wires
+from labkit.pipeline.work import Loss, Work
 
-Loss = Callable[[Tensor, Tensor], Tensor]
 _REGIONS = {
     Kind.F: "forward",
     Kind.B: "backward",
@@ -47,12 +42,14 @@ _REGIONS = {
 class Step:
     """What a rank has of a step that is done.
 
-    loss: the mean over the batch, on the rank of the last stage, else None. spans: its operations,
-    in seconds of the machine's clock, without what it waited for. in_flight: the most microbatches
-    whose activations it held at once; on several stages a microbatch counts each time.
+    loss: the mean over the batch, on the rank of the last stage, else None; losses: the mean of
+    each microbatch, there. spans: its operations, in seconds of the machine's clock, without what
+    it waited for. in_flight: the most microbatches whose activations it held at once; on several
+    stages a microbatch counts each time.
     """
 
     loss: float | None
+    losses: tuple[float, ...]
     spans: tuple[Span, ...]
     in_flight: int
 
@@ -90,7 +87,7 @@ class Pipeline:
         ValueError: fewer rows than microbatches, or unequal numbers of rows.
         """
         rank, num_stages = self.group.rank, self.schedule.num_stages
-        work = _Work(self, inputs, targets)
+        work = self._work(inputs, targets)
         self._wires.begin([len(part) for part in work.inputs], tuple(inputs.shape[1:]))
         spans: list[Span] = []
         in_flight = 0
@@ -108,7 +105,10 @@ class Pipeline:
         self._wires.end()
         if self.tied is not None:
             sum_tied_gradients(self.tied, self.schedule, self.group)
-        return Step(work.loss(), tuple(spans), in_flight)
+        return Step(work.mean_loss(), work.losses(), tuple(spans), in_flight)
+
+    def _work(self, inputs: Tensor, targets: Tensor) -> Work:
+        return Work(self.schedule, self.stages, self.loss, inputs, targets, self.group.device)
 
 
 def execute(
@@ -121,82 +121,3 @@ def execute(
 ) -> Step:
     """One step of a Pipeline that is made for it. See there, and `Pipeline.step`."""
     return Pipeline(schedule, stages, loss, group).step(inputs, targets)
-
-
-class _Held(NamedTuple):
-    """What a stage keeps of a microbatch between its operations."""
-
-    x: Tensor | None
-    # The graph's end in the place of the output: once sent, nobody needs its numbers here.
-    end: GradientEdge | None
-    deferred: DeferredWeights | None
-
-
-class _Work:
-    """A step's microbatches on one rank: what each kind of operation computes."""
-
-    def __init__(self, pipeline: Pipeline, inputs: Tensor, targets: Tensor) -> None:
-        schedule, device = pipeline.schedule, pipeline.group.device
-        checks.batch(inputs, targets, schedule.num_microbatches)
-        self.inputs = inputs.to(device).tensor_split(schedule.num_microbatches)
-        self.held: dict[tuple[int, int], _Held] = {}  # (stage, microbatch), from F to B or W
-        self._targets = targets.to(device).tensor_split(schedule.num_microbatches)
-        self._num_rows = len(inputs)
-        self._stages, self._loss = pipeline.stages, pipeline.loss
-        self._last = schedule.num_stages - 1
-        self._losses: list[Tensor] = []
-        self._splits = {op.stage for row in schedule.rows for op in row if op.kind is Kind.I}
-        self._compute = {
-            Kind.F: self._forward,
-            Kind.B: self._backward,
-            Kind.I: self._backward_of_input,
-            Kind.W: self._backward_of_weights,
-        }
-
-    def perform(self, op: Op, taken: Tensor | None) -> Tensor | None:
-        """What the operation yields for another stage. taken: what one has made for it."""
-        return self._compute[op.kind](op, taken)
-
-    def loss(self) -> float | None:
-        """The mean over the batch, where the last stage is."""
-        return torch.stack(self._losses).sum().item() if self._losses else None
-
-    def _forward(self, op: Op, taken: Tensor | None) -> Tensor | None:
-        x = self.inputs[op.microbatch] if taken is None else taken.requires_grad_()
-        deferred = DeferredWeights() if op.stage in self._splits else None
-        with deferred or nullcontext():
-            y = self._stages[op.stage](x)
-            checks.output(y, x, op)
-            if op.stage == self._last:
-                y = self._part_of_loss(y, op)
-        self.held[op.stage, op.microbatch] = _Held(x, get_gradient_edge(y), deferred)
-        return y
-
-    def _part_of_loss(self, y: Tensor, op: Op) -> Tensor:
-        """Of the mean over the batch: a larger microbatch counts more."""
-        targets = self._targets[op.microbatch]
-        part = self._loss(y, targets)
-        checks.loss(part)
-        part = part * (len(targets) / self._num_rows)
-        self._losses.append(part.detach())
-        return part
-
-    def _backward(self, op: Op, taken: Tensor | None) -> Tensor | None:
-        made = self._backward_of_input(op, taken)
-        self._backward_of_weights(op, None)
-        return made
-
-    def _backward_of_input(self, op: Op, taken: Tensor | None) -> Tensor | None:
-        x, end, deferred = self.held[op.stage, op.microbatch]
-        assert x is not None and end is not None
-        grad = torch.ones_like(self._losses[0]) if taken is None else taken
-        torch.autograd.backward(end, grad)
-        self.held[op.stage, op.microbatch] = _Held(None, None, deferred)
-        if op.stage == 0:
-            return None  # nobody has computed what comes in there
-        return torch.zeros_like(x) if x.grad is None else x.grad
-
-    def _backward_of_weights(self, op: Op, _: Tensor | None) -> None:
-        deferred = self.held.pop((op.stage, op.microbatch)).deferred
-        if deferred is not None:
-            deferred.accumulate()

@@ -1,0 +1,138 @@
+"""PipeDream: a pipeline that never drains, and pays with weights that are out of date.
+
+    rank 0   F0 F1 F2       B0 F3    B1 F4    B2 F5     each B is followed by an update of its stage
+    rank 1      F0 F1    B0 F2 B1 F3 B2 F4 B3 ...
+    rank 2         F0 B0 F1 B1 F2 B2 F3 B3 F4 ...       no flush: the bubble is the first fill
+
+The order is 1F1B's. A microbatch's forward sees the weights of its time; on rank r, p - r - 1
+updates happen before its backward comes. So that forward and backward use the same weights, the
+stage keeps (stashes) a version for each microbatch in flight. Different stages still see different
+versions: the gradient is that of weights which were never together.
+
+    microbatch i, stage s: forward and backward with version max(0, i - (p - 1 - s)); its update
+    makes version i + 1
+
+Memory: as many copies of a stage's weights as it has versions in flight, at most p - s: what 1F1B
+with a flush does not need.
+Papers: Narayanan et al., PipeDream, SOSP 2019, arXiv:1806.03377; PipeDream-2BW and the flush:
+arXiv:2006.09503.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from labkit.comm import Group
+from labkit.optimizer import Optimizer
+from labkit.pipeline.execute import Pipeline
+from labkit.pipeline.op import Kind, Op, Schedule
+from labkit.pipeline.work import Loss, Work
+
+_Version = dict[str, Tensor]
+
+
+def weight_versions(schedule: Schedule) -> dict[tuple[int, int], int]:
+    """(stage, microbatch) -> how often the stage was updated before this forward.
+
+    An update follows each backward, so this is a count of backwards in the stage's order.
+    """
+    versions = {}
+    for row in schedule.rows:
+        num_updates: dict[int, int] = {}
+        for op in row:
+            if op.kind is Kind.F:
+                versions[op.stage, op.microbatch] = num_updates.get(op.stage, 0)
+            elif op.kind is not Kind.I:
+                num_updates[op.stage] = num_updates.get(op.stage, 0) + 1
+    return versions
+
+
+class PipeDream(Pipeline):
+    """A Pipeline whose stages are updated after each microbatch's backward, with weight stashing.
+
+    make_optimizer: parameters -> the optimizer of one stage. `step` takes a stream of microbatches
+    and fills and drains once; each one's gradient is that of its own mean loss. No weight may be
+    tied between two stages: the copies would drift apart. Buffers are not stashed.
+    num_versions: stage -> the most versions of its weights that were alive at once, measured.
+    ValueError: a schedule that splits backwards, whose update would come between I and W.
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        stages: Mapping[int, nn.Module],
+        loss: Loss,
+        make_optimizer: Callable[[list[nn.Parameter]], Optimizer],
+        group: Group | None = None,
+    ) -> None:
+        super().__init__(schedule, stages, loss, group)
+        if any(op.kind is Kind.I for row in schedule.rows for op in row):
+            raise ValueError(
+                f"schedule {schedule.name!r} splits backwards; PipeDream updates after a whole B: "
+                "plan it with one_f_one_b"
+            )
+        self.optimizers = {
+            stage: make_optimizer(list(module.parameters())) for stage, module in stages.items()
+        }
+        self.num_versions = dict.fromkeys(stages, 0)
+
+    def _work(self, inputs: Tensor, targets: Tensor) -> Work:
+        return _Stashing(self, inputs, targets)
+
+
+class _Stashing(Work):
+    def __init__(self, pipeline: PipeDream, inputs: Tensor, targets: Tensor) -> None:
+        device = pipeline.group.device
+        super().__init__(pipeline.schedule, pipeline.stages, pipeline.loss, inputs, targets, device)
+        self._pipeline = pipeline
+        self._latest: dict[int, _Version] = {}  # stage -> the version that a forward would use
+        self._stashed: dict[tuple[int, int], _Version] = {}  # from F to B
+
+    def _share(self, microbatch: int) -> float:
+        return 1.0  # a batch of its own
+
+    def mean_loss(self) -> float | None:
+        """Over the microbatches, where the last stage is."""
+        losses = self.losses()
+        return sum(losses) / len(losses) if losses else None
+
+    def _output(self, op: Op, x: Tensor) -> Tensor:
+        if op.stage not in self._latest:
+            self._latest[op.stage] = _copy(self._stages[op.stage])
+        version = self._stashed[op.stage, op.microbatch] = self._latest[op.stage]
+        alive = {id(each) for (stage, _), each in self._stashed.items() if stage == op.stage}
+        most = self._pipeline.num_versions
+        most[op.stage] = max(most[op.stage], len(alive))
+        output: Tensor = functional_call(self._stages[op.stage], version, (x,))
+        return output
+
+    def _backward(self, op: Op, taken: Tensor | None) -> Tensor | None:
+        made = super()._backward(op, taken)
+        version = self._stashed.pop((op.stage, op.microbatch))
+        for name, parameter in self._stages[op.stage].named_parameters():
+            parameter.grad, version[name].grad = version[name].grad, None
+        self._pipeline.optimizers[op.stage].step()
+        self._latest.pop(op.stage, None)  # the next forward sees what this update has made
+        return made
+
+
+def _copy(stage: nn.Module) -> _Version:
+    return {
+        name: parameter.detach().clone().requires_grad_(parameter.requires_grad)
+        for name, parameter in stage.named_parameters()
+    }
+
+
+def stale_weights(schedule: Schedule) -> dict[int, int]:
+    """stage -> by how many updates its weights are behind when a microbatch's backward comes.
+
+    The largest over the microbatches: p - 1 - s in the steady state of 1F1B.
+    """
+    versions = weight_versions(schedule)
+    behind = dict.fromkeys(schedule.rank_of, 0)
+    for (stage, microbatch), version in versions.items():
+        behind[stage] = max(behind[stage], microbatch - version)
+    return behind

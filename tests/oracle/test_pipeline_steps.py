@@ -1,0 +1,157 @@
+"""Every schedule on real ranks: losses and gradients of a step are the serial ones.
+
+In float64, where sums in another order differ by some 1e-16 of what is added; 1e-12 leaves room.
+Stages are of unequal widths, microbatches of unequal sizes, and a weight may be shared.
+"""
+
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from labkit import Group, run
+from labkit.pipeline import (
+    Pipeline,
+    Schedule,
+    gpipe,
+    in_flight,
+    interleaved,
+    naive,
+    one_f_one_b,
+    plan,
+    zero_bubble_h1,
+)
+
+TOLERANCE = 1e-12
+NUM_ROWS = 11  # no number of microbatches divides it
+ROWS = [naive, gpipe, one_f_one_b, partial(interleaved, virtual=2), zero_bubble_h1]
+
+
+def schedules(num_ranks: int) -> list[Schedule]:
+    """All of them, with fewer and with more microbatches than ranks where they exist."""
+    interleaved_2 = [plan(ROWS[3], num_ranks, m * num_ranks) for m in (1, 2)]
+    others = [row for row in ROWS if not isinstance(row, partial)]
+    return [*interleaved_2, *(plan(row, num_ranks, m) for row in others for m in (1, 2, 3, 7))]
+
+
+def layer(stage: int, num_stages: int) -> nn.Module:
+    """The stage's module, the same wherever it is built: linear layers, a norm, a frozen weight."""
+    generator = torch.Generator().manual_seed(stage)
+    width, next_width = 5 + stage % 3, 5 + (stage + 1) % 3
+    module = nn.Sequential(
+        nn.Linear(width, 7),
+        nn.GELU(),
+        nn.LayerNorm(7),
+        nn.Linear(7, next_width, bias=stage % 2 == 0),
+    ).double()
+    for parameter in module.parameters():
+        parameter.data = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+    if stage == num_stages - 1:
+        module[3].weight.requires_grad_(False)
+    return module
+
+
+def batch(num_stages: int) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(100)
+    x = torch.randn(NUM_ROWS, 3, 5, generator=generator, dtype=torch.float64)
+    width = 5 + num_stages % 3
+    return x, torch.randn(NUM_ROWS, 3, width, generator=generator, dtype=torch.float64)
+
+
+def serial(num_stages: int) -> tuple[float, dict[str, torch.Tensor]]:
+    """The loss and the gradients of a step that knows no stages and no microbatches."""
+    modules = [layer(stage, num_stages) for stage in range(num_stages)]
+    x, targets = batch(num_stages)
+    loss = F.mse_loss(nn.Sequential(*modules)(x), targets)
+    loss.backward()
+    return loss.item(), gradients(dict(enumerate(modules)))
+
+
+def gradients(stages: dict[int, nn.Module]) -> dict[str, torch.Tensor]:
+    return {
+        f"{stage}.{name}": parameter.grad
+        for stage, module in stages.items()
+        for name, parameter in module.named_parameters()
+        if parameter.grad is not None
+    }
+
+
+def steps(world: Group):
+    """For each schedule two steps of one Pipeline: the second knows all shapes already."""
+    found = []
+    for schedule in schedules(world.size):
+        n = schedule.num_stages
+        stages = {stage: layer(stage, n) for stage in schedule.stages_of(world.rank)}
+        pipeline = Pipeline(schedule, stages, F.mse_loss, world)
+        for _ in range(2):
+            for module in stages.values():
+                module.zero_grad()
+            step = pipeline.step(*batch(n))
+            found.append((schedule, step, gradients(stages)))
+    return found
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2, 3, 4])
+def test_losses_gradients_order_and_microbatches_in_flight_are_the_serial_and_planned_ones(
+    num_ranks,
+):
+    result = run(steps, num_ranks, timeout=120)
+    num_checked = 0
+    for of_ranks in zip(*result.values, strict=True):
+        schedule = of_ranks[0][0]
+        loss, expected = serial(schedule.num_stages)
+        found = {name: grad for _, _, grads in of_ranks for name, grad in grads.items()}
+        assert found.keys() == expected.keys()
+        for name, grad in expected.items():
+            assert torch.allclose(found[name], grad, rtol=TOLERANCE, atol=TOLERANCE), (
+                schedule,
+                name,
+            )
+        told = [step.loss for _, step, _ in of_ranks if step.loss is not None]
+        assert told == [pytest.approx(loss, rel=TOLERANCE)]
+        assert [step.in_flight for _, step, _ in of_ranks] == in_flight(schedule)
+        for rank, (_, step, _) in enumerate(of_ranks):
+            assert tuple(span.op for span in step.spans) == schedule.rows[rank]
+        num_checked += 1
+    assert num_checked == 2 * len(schedules(num_ranks))
+
+
+def changing_shapes(world: Group):
+    """Other sizes in every step: longer sequences, more rows; the messages must follow."""
+    schedule = plan(one_f_one_b, world.size, 3)
+    stages = {world.rank: nn.Linear(4, 4).double()}
+    nn.init.constant_(stages[world.rank].weight, 0.1)
+    pipeline = Pipeline(schedule, stages, F.mse_loss, world)
+    losses = []
+    for rows, length in ((3, 2), (7, 2), (7, 5), (4, 1)):
+        x = torch.ones(rows, length, 4, dtype=torch.float64)
+        losses.append(pipeline.step(x, torch.zeros_like(x)).loss)
+    return losses, stages[world.rank].bias.detach()
+
+
+def test_a_pipeline_takes_batches_of_other_sizes():
+    result = run(changing_shapes, 3)
+    bias = [each for _, each in result.values]
+    y = torch.ones(4, dtype=torch.float64)
+    for each in bias:
+        y = torch.full((4, 4), 0.1, dtype=torch.float64) @ y + each
+    losses = result.values[-1][0]
+    assert losses == pytest.approx([y.square().mean().item()] * 4)
+
+
+def accumulate(world: Group):
+    schedule = plan(zero_bubble_h1, world.size, 2)
+    stages = {world.rank: layer(world.rank, world.size)}
+    pipeline = Pipeline(schedule, stages, F.mse_loss, world)
+    for _ in range(2):
+        pipeline.step(*batch(world.size))
+    return gradients(stages)
+
+
+def test_gradients_of_two_steps_add_up_as_in_torch():
+    _, expected = serial(2)
+    for grads in run(accumulate, 2).values:
+        for name, grad in grads.items():
+            assert torch.allclose(grad, 2 * expected[name], rtol=TOLERANCE, atol=TOLERANCE)

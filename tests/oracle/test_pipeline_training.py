@@ -1,0 +1,111 @@
+"""A small GPT in a pipeline, against the serial oracle; embedding and head share their weight.
+
+How closely can it follow? As in test_data_parallel_training.py: the serial run in float32 leaves
+the one in float64 by what rounding does, and sums in another order round no worse; GUARD times that
+covers other processors. In float64 the same growth starts from a smaller eps.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+
+from labkit import Group, run
+from labkit.model import GPT, GPTConfig
+from labkit.pipeline import (
+    PipelineGPT,
+    gather_full_state,
+    gpipe,
+    interleaved,
+    one_f_one_b,
+    plan,
+    train,
+    zero_bubble_h1,
+)
+from labkit.train import TrainConfig, Trained, train_serial
+
+CONFIG = GPTConfig(context=13, num_layers=6, hidden=24, num_heads=6, num_kv_heads=3)
+SGD = TrainConfig(num_sequences=13, num_steps=8, optimizer="sgd", learning_rate=0.1)
+SETTINGS = {
+    "sgd": SGD,
+    "sgd in float64": replace(SGD, dtype=torch.float64),
+    "adamw in float64": replace(SGD, optimizer="adamw", learning_rate=3e-3, dtype=torch.float64),
+}
+ROWS = {
+    "gpipe": gpipe,
+    "1f1b": one_f_one_b,
+    "interleaved": partial(interleaved, virtual=2),
+    "zero bubble": zero_bubble_h1,
+}
+GUARD = 8
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """As on a rank; more of them only get in each other's way in so small a model."""
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(num_threads)
+
+
+def distance(one: Trained, two: Trained) -> float:
+    """The largest difference between two runs' losses."""
+    return max(abs(a - b) for a, b in zip(one.losses, two.losses, strict=True))
+
+
+@pytest.fixture(scope="module")
+def serial() -> dict[str, Trained]:
+    return {name: train_serial(CONFIG, settings) for name, settings in SETTINGS.items()}
+
+
+@pytest.fixture(scope="module")
+def tolerance(serial) -> dict[torch.dtype, float]:
+    rounding = distance(serial["sgd"], serial["sgd in float64"])
+    smaller_eps = torch.finfo(torch.float64).eps / torch.finfo(torch.float32).eps
+    return {torch.float32: GUARD * rounding, torch.float64: GUARD * rounding * smaller_eps}
+
+
+def train_each(world: Group) -> dict[tuple[str, str], Trained]:
+    m = {1: 5, 2: 4, 3: 6, 4: 8}[world.size]  # a multiple of the ranks for the interleaved one
+    return {
+        (row, name): train(world, CONFIG, settings, ROWS[row], m)
+        for row in ROWS
+        for name, settings in SETTINGS.items()
+    }
+
+
+@pytest.fixture(scope="module", params=[1, 2, 3, 4])
+def ranks(request) -> list[dict[tuple[str, str], Trained]]:
+    return run(train_each, request.param, timeout=180).values
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("row", ROWS)
+def test_losses_and_parameters_follow_the_serial_run(ranks, serial, tolerance, row, name):
+    limit = tolerance[SETTINGS[name].dtype]
+    for rank in ranks:
+        trained = rank[row, name]
+        assert distance(trained, serial[name]) <= limit
+        assert trained.largest_difference(serial[name]) <= limit * 10  # a sum of steps
+
+
+def state_of(world: Group) -> tuple[dict[str, torch.Tensor], int, list[int]]:
+    schedule = plan(one_f_one_b, world.size, 2)
+    model = PipelineGPT(CONFIG, schedule, world, layers=[range(4), range(4, 5), range(5, 8)])
+    own = sum(parameter.numel() for parameter in model.parameters())
+    blocks = [int(name) for stage in model.stages.values() for name in stage.blocks]
+    return gather_full_state(model), own, blocks
+
+
+def test_a_state_is_gathered_from_a_cut_of_ones_own_and_no_rank_holds_it_all():
+    whole = GPT(CONFIG)
+    values = run(state_of, 3).values
+    for state, own, _ in values:
+        assert own < whole.num_parameters / 1.4
+        assert state.keys() == dict(whole.named_parameters()).keys()
+        for name, parameter in whole.named_parameters():
+            assert torch.equal(state[name], parameter)
+    assert [blocks for _, _, blocks in values] == [[0, 1, 2], [3], [4, 5]]
