@@ -17,11 +17,13 @@ from labkit.pipeline.balance import balance, even, stage_costs
 from labkit.pipeline.execute import Pipeline, Step, execute
 from labkit.pipeline.gpt import GPTStage, PipelineGPT, gather_full_state, layer_costs
 from labkit.pipeline.occupancy import in_flight, peak_memory
-from labkit.pipeline.op import Kind, Op, Schedule, plan
+from labkit.pipeline.op import Kind, Op, Row, Schedule, plan
+from labkit.pipeline.paced import PacedPipeline, paced_step
+from labkit.pipeline.pipedream import PipeDream, stale_weights, weight_versions
 from labkit.pipeline.schedules import gpipe, interleaved, naive, one_f_one_b
 from labkit.pipeline.simulate import Costs, simulate
 from labkit.pipeline.text import parse, text
-from labkit.pipeline.timing import Span, Timing
+from labkit.pipeline.timing import Span, Timing, measured
 from labkit.pipeline.training import token_loss, train, train_step
 from labkit.pipeline.validate import ScheduleError, validate
 from labkit.pipeline.zero_bubble import zero_bubble_h1
@@ -31,8 +33,11 @@ __all__ = [
     "GPTStage",
     "Kind",
     "Op",
+    "PacedPipeline",
+    "PipeDream",
     "Pipeline",
     "PipelineGPT",
+    "Row",
     "Schedule",
     "ScheduleError",
     "Span",
@@ -46,17 +51,21 @@ __all__ = [
     "in_flight",
     "interleaved",
     "layer_costs",
+    "measured",
     "naive",
     "one_f_one_b",
+    "paced_step",
     "parse",
     "peak_memory",
     "plan",
     "simulate",
     "stage_costs",
+    "stale_weights",
     "text",
     "token_loss",
     "train",
     "train_step",
     "validate",
+    "weight_versions",
     "zero_bubble_h1",
 ]

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from labkit import arguments
 from labkit.comm import Group
 from labkit.comm.group import chosen
 from labkit.model import GPT, GPTConfig
@@ -49,7 +50,7 @@ class GPTStage(nn.Module):
 
 
 class PipelineGPT(nn.Module):
-    """The stages of a GPT that this rank holds, filled as those of GPT(config, seed, dtype).
+    """The stages of a GPT that one rank holds, filled as those of GPT(config, seed, dtype).
 
     stages: stage -> GPTStage. tied: the weight that embedding and head share, where this rank has
     one of them. layers: by stage, its layers, neighbours and each once; None: `balance` by FLOPs.
@@ -60,23 +61,23 @@ class PipelineGPT(nn.Module):
         self,
         config: GPTConfig,
         schedule: Schedule,
-        group: Group | None = None,
+        rank: int,
         seed: int = 0,
         dtype: torch.dtype = torch.float32,
         layers: Sequence[range] | None = None,
     ) -> None:
         super().__init__()
-        self.config, self.schedule, self.group = config, schedule, chosen(group)
+        arguments.whole(
+            "rank", rank, f"0 to {schedule.num_ranks - 1}", least=0, most=schedule.num_ranks - 1
+        )
+        self.config, self.schedule, self.rank = config, schedule, rank
         if layers is None:
             layers = balance(layer_costs(config), schedule.num_stages)
         _require_layers(layers, config, schedule)
         self.layers = list(layers)
         whole = GPT(config, seed, dtype)  # all of it, for a moment: the lab's models are small
         self._modules_of = nn.ModuleDict(
-            {
-                str(stage): GPTStage(whole, self.layers[stage])
-                for stage in schedule.stages_of(self.group.rank)
-            }
+            {str(stage): GPTStage(whole, self.layers[stage]) for stage in schedule.stages_of(rank)}
         )
         has_it = any(
             stage.embedding is not None or stage.head is not None for stage in self.stages.values()
@@ -105,12 +106,12 @@ class PipelineGPT(nn.Module):
         return found
 
 
-def gather_full_state(model: PipelineGPT) -> dict[str, Tensor]:
-    """The whole parameters, on every rank, by GPT's names. Every rank calls it.
+def gather_full_state(model: PipelineGPT, group: Group | None = None) -> dict[str, Tensor]:
+    """The whole parameters, on every rank, by GPT's names. Every rank of the pipeline calls it.
 
     Wire: a broadcast of each parameter by the rank that holds it.
     """
-    own, group = model.gpt_parameters(), model.group
+    own, group = model.gpt_parameters(), chosen(group)
     state = {}
     for name, shape, dtype in _template(model):
         root = model.holder_of(name)

@@ -7,7 +7,7 @@ stages and 8 microbatches idles 3 of 11 parts of the total, and 3 for every 8 of
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -77,3 +77,21 @@ class Timing:
         for rank, row in enumerate(self.rows):
             for span in row:
                 yield rank, span
+
+
+def measured(schedule: Schedule, spans_of: Sequence[Sequence[Span]]) -> Timing:
+    """What the ranks have measured (`Step.spans`, by rank) as one Timing, which begins at 0.
+
+    Ranks of one machine share its clock. ValueError: spans of another number of ranks.
+    """
+    if len(spans_of) != schedule.num_ranks:
+        raise ValueError(
+            f"spans of {len(spans_of)} ranks for a schedule of {schedule.num_ranks}: give each "
+            "rank's"
+        )
+    first = min(span.start for spans in spans_of for span in spans)
+    rows = tuple(
+        tuple(Span(op, start - first, end - first) for op, start, end in spans)
+        for spans in spans_of
+    )
+    return Timing(schedule, rows)

@@ -36,7 +36,7 @@ def train(
     """
     batches = settings.batches(corpus, config.context)
     schedule = plan(row, group.size, num_microbatches)
-    model = PipelineGPT(config, schedule, group, settings.seed, settings.dtype, layers)
+    model = PipelineGPT(config, schedule, group.rank, settings.seed, settings.dtype, layers)
     model.to(group.device)
     pipeline = Pipeline(schedule, model.stages, token_loss, group, tied=model.tied)
     optimizer = settings.make_optimizer(model.parameters())
@@ -46,7 +46,7 @@ def train(
     known = torch.tensor([each or 0.0 for each in losses], dtype=torch.float64)
     last = schedule.rank_of[schedule.num_stages - 1]
     everywhere = group.broadcast(known.to(group.device), last)
-    state = {name: parameter.cpu() for name, parameter in gather_full_state(model).items()}
+    state = {name: parameter.cpu() for name, parameter in gather_full_state(model, group).items()}
     return Trained(everywhere.tolist(), state)
 
 

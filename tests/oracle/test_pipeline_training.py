@@ -94,10 +94,10 @@ def test_losses_and_parameters_follow_the_serial_run(ranks, serial, tolerance, r
 
 def state_of(world: Group) -> tuple[dict[str, torch.Tensor], int, list[int]]:
     schedule = plan(one_f_one_b, world.size, 2)
-    model = PipelineGPT(CONFIG, schedule, world, layers=[range(4), range(4, 5), range(5, 8)])
+    model = PipelineGPT(CONFIG, schedule, world.rank, layers=[range(4), range(4, 5), range(5, 8)])
     own = sum(parameter.numel() for parameter in model.parameters())
     blocks = [int(name) for stage in model.stages.values() for name in stage.blocks]
-    return gather_full_state(model), own, blocks
+    return gather_full_state(model, world), own, blocks
 
 
 def test_a_state_is_gathered_from_a_cut_of_ones_own_and_no_rank_holds_it_all():

@@ -1,0 +1,70 @@
+"""A pipeline whose operations take as long as one says: to measure a schedule on few cores.
+
+Four stages that compute do not run at once on two cores, and what is then measured is the machine.
+Here each operation computes as always and then sleeps until its cost has passed: a sleeping rank
+needs no core, so the ranks do run at once, as on four devices, and all else is real: the messages,
+the order, the waiting.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from labkit.comm import Group
+from labkit.pipeline.execute import Pipeline, Step
+from labkit.pipeline.op import Kind, Op, Schedule
+from labkit.pipeline.simulate import Costs
+from labkit.pipeline.work import Loss, Work
+
+
+class PacedPipeline(Pipeline):
+    """A Pipeline whose operations take at least `costs`, in seconds; sends take what they take.
+
+    An operation whose own computing takes longer is not shortened: choose costs well above it.
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        stages: Mapping[int, nn.Module],
+        loss: Loss,
+        costs: Costs,
+        group: Group | None = None,
+    ) -> None:
+        super().__init__(schedule, stages, loss, group)
+        self._seconds = {kind: costs.of(kind, schedule.num_stages) for kind in Kind}
+
+    def _work(self, inputs: Tensor, targets: Tensor) -> Work:
+        of_step = (inputs, targets, self.group.device)
+        work = _Paced(self.schedule, self.stages, self.loss, *of_step)
+        work.seconds = self._seconds
+        return work
+
+
+class _Paced(Work):
+    seconds: dict[Kind, list[float]]
+
+    def perform(self, op: Op, taken: Tensor | None) -> Tensor | None:
+        began = time.perf_counter()
+        made = super().perform(op, taken)
+        ends = began + self.seconds[op.kind][op.stage]
+        time.sleep(max(0.0, ends - time.perf_counter()))
+        return made
+
+
+def paced_step(world: Group, schedule: Schedule, costs: Costs) -> Step:
+    """Perform a schedule with small stages and these costs in seconds: run(paced_step, p, ...).
+
+    Returns this rank's Step; `measured(schedule, [step.spans for step in run.values])` makes a
+    Timing of all ranks'.
+    """
+    stages = {stage: nn.Linear(8, 8) for stage in schedule.stages_of(world.rank)}
+    pipeline = PacedPipeline(schedule, stages, nn.functional.mse_loss, costs, world)
+    x = torch.randn(schedule.num_microbatches, 8)
+    pipeline.step(x, x)  # once for what only the first step does: headers, memory
+    world.barrier()
+    return pipeline.step(x, x)
