@@ -78,6 +78,7 @@ from labkit.calc.traffic.library import (
     gather_sent_bytes,
     scatter_sent_bytes,
 )
+from labkit.calc.traffic.pipeline import pipeline_traffic_bytes
 from labkit.calc.traffic.ring import (
     ring_all_gather_sent_bytes,
     ring_all_reduce_bytes,
@@ -215,6 +216,7 @@ __all__ = [
     "pairwise_all_to_all_steps",
     "pairwise_all_to_all_tier_bytes",
     "parse_quantity",
+    "pipeline_traffic_bytes",
     "quantity_text",
     "reduce_scatter_seconds",
     "ring_all_gather_sent_bytes",

@@ -56,15 +56,17 @@ class _Paced(Work):
         return made
 
 
-def paced_step(world: Group, schedule: Schedule, costs: Costs) -> Step:
+def paced_step(world: Group, schedule: Schedule, costs: Costs, num_steps: int = 1) -> list[Step]:
     """Perform a schedule with small stages and these costs in seconds: run(paced_step, p, ...).
 
-    Returns this rank's Step; `measured(schedule, [step.spans for step in run.values])` makes a
-    Timing of all ranks'.
+    Returns this rank's steps, after one that is not counted: only the first tells shapes. Of the
+    ranks' n-th steps `measured(schedule, [steps[n].spans for steps in run.values])` makes a Timing.
     """
     stages = {stage: nn.Linear(8, 8) for stage in schedule.stages_of(world.rank)}
     pipeline = PacedPipeline(schedule, stages, nn.functional.mse_loss, costs, world)
     x = torch.randn(schedule.num_microbatches, 8)
-    pipeline.step(x, x)  # once for what only the first step does: headers, memory
-    world.barrier()
-    return pipeline.step(x, x)
+    steps = []
+    for _ in range(1 + num_steps):
+        world.barrier()
+        steps.append(pipeline.step(x, x))
+    return steps[1:]

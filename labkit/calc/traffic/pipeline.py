@@ -1,0 +1,69 @@
+"""What a pipeline sends in a step: outputs forward, their gradients back, over each boundary.
+
+    stage s --- B*T*D numbers ---> stage s + 1        over all microbatches, whatever their number
+    stage s <-- B*T*D numbers ---- stage s + 1
+
+Cut finer, the same bytes go in more messages. With v virtual stages per rank there are v p - 1
+boundaries in the place of p - 1. A tied embedding goes once each way between the first rank and
+the last.
+
+Paper: Narayanan et al., arXiv:2104.04473, sections 2.2 and 3.
+"""
+
+from __future__ import annotations
+
+from labkit.calc.result import Result, total
+from labkit.calc.traffic.checks import check_itemsize, check_rank, check_ranks, is_whole, shown
+
+_SOURCE = "Narayanan et al., arXiv:2104.04473, sections 2.2 and 3"
+
+
+def pipeline_traffic_bytes(
+    tokens: float,
+    hidden: float,
+    stages: int,
+    rank: int,
+    itemsize: int = 2,
+    *,
+    virtual: int = 1,
+    tied_vocab: float = 0,
+) -> Result:
+    """Bytes that a rank of the pipeline puts on the wire in a step, with their parts.
+
+    tokens: of the whole batch, B * T. stages: ranks, p. virtual: stages per rank, dealt round.
+    tied_vocab: the rows of an embedding that the first and the last stage share; 0: none.
+    pipeline_traffic_bytes(1024, 512, 4, rank=1) == 2 * 1024 * 512 * 2
+    ValueError or TypeError for counts that are none.
+    """
+    p, v = check_ranks(stages, "stages"), check_ranks(virtual, "virtual")
+    rank, size = check_rank(rank, p), check_itemsize(itemsize)
+    for name, count in (("tokens", tokens), ("hidden", hidden), ("tied_vocab", tied_vocab)):
+        _check_count(count, name, least=0 if name == "tied_vocab" else 1)
+    is_alone = p == 1  # its stages hand on within the rank
+    outputs = 0 if is_alone else v - (rank == p - 1)
+    gradients = 0 if is_alone else v - (rank == 0)
+    tied = tied_vocab if rank in (0, p - 1) and not is_alone else 0
+    parts = {
+        "outputs": _part("outputs", outputs * tokens * hidden * size, f"{outputs} tokens hidden"),
+        "gradients": _part(
+            "gradients", gradients * tokens * hidden * size, f"{gradients} tokens hidden"
+        ),
+        "tied embedding": _part("tied embedding", tied * hidden * size, "vocab hidden"),
+    }
+    return total(
+        f"pipeline traffic of rank {rank} in a step",
+        parts,
+        convention="sent bytes; forward, backward and the tied weight",
+        source=_SOURCE,
+    )
+
+
+def _part(name: str, count: float, formula: str) -> Result:
+    return Result(float(count), "bytes", name, f"{formula} itemsize", source=_SOURCE)
+
+
+def _check_count(count: float, name: str, least: int) -> None:
+    if isinstance(count, bool) or not isinstance(count, (int, float)):
+        raise TypeError(f"{name}={shown(count)}: give a number, such as 1024")
+    if not is_whole(count) or count < least:
+        raise ValueError(f"{name}={shown(count)}: give a whole number, {least} or more")
