@@ -25,6 +25,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from labkit import arguments
+
 
 @dataclass(frozen=True, kw_only=True)
 class GPTConfig:
@@ -94,6 +96,7 @@ class Embedding(nn.Module):
 
 def require_tokens(tokens_BT: Tensor, vocab: int, context: int) -> None:
     """TypeError or ValueError for tokens that tables of these lengths cannot look up."""
+    arguments.instance("tokens", tokens_BT, Tensor, "give a tensor of row numbers, (batch, time)")
     if tokens_BT.dtype not in (torch.int64, torch.int32):
         raise TypeError(f"tokens are {tokens_BT.dtype}, not row numbers; pass tokens.long()")
     if tokens_BT.dim() != 2:
