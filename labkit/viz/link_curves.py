@@ -8,7 +8,7 @@
 Both axes are logarithmic.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -51,18 +51,12 @@ def over_links(
     name without points, a number that a logarithmic axis does not have, predictions for no range of
     bandwidths. TypeError: what is no number.
     """
-    require_names("measured", measured, "{name: {bytes/s: seconds}}")
-    require_names("predicted", predicted or {}, "{name: a function of bytes/s}")
-    require_names("marks", marks or {}, "{name of a link: bytes/s}")
+    _require_names(measured, predicted, marks)
     points = {name: _points(name, each) for name, each in measured.items()}
     lines = {name: _model(name, each) for name, each in (predicted or {}).items()}
     links = {name: _bandwidth(f"marks[{name!r}]", each) for name, each in (marks or {}).items()}
     names = list(dict.fromkeys([*points, *lines]))
-    if not 1 <= len(names) <= MAX_SERIES:
-        raise ValueError(
-            f"{len(names)} series: a picture has 1 to {MAX_SERIES}, since more look alike; pass "
-            "{name: {bytes/s: seconds}}"
-        )
+    _require_few(names)
     low, high = _range(points, lines, links)
     curves = {name: _samples(name, each, low, high) for name, each in lines.items()}
     looks = style.series(names)
@@ -80,6 +74,20 @@ def over_links(
     _draw_marks(axes, links, places)
     draw_header(picture, title, looks, points, lines)
     return picture
+
+
+def _require_names(measured: object, predicted: object, marks: object) -> None:
+    require_names("measured", measured, "{name: {bytes/s: seconds}}")
+    require_names("predicted", predicted or {}, "{name: a function of bytes/s}")
+    require_names("marks", marks or {}, "{name of a link: bytes/s}")
+
+
+def _require_few(names: Sequence[str]) -> None:
+    if not 1 <= len(names) <= MAX_SERIES:
+        raise ValueError(
+            f"{len(names)} series: a picture has 1 to {MAX_SERIES}, since more look alike; pass "
+            "{name: {bytes/s: seconds}}"
+        )
 
 
 def _points(name: str, given: Points) -> list[tuple[float, float]]:
