@@ -38,7 +38,9 @@ def vocab_embedding(tokens_BT: Tensor, weight_vD: Tensor, vocab: range, between:
     of rows, and a vocab that is no range; ValueError for another number of rows.
     Wire: forward one sum.
     """
-    _require_numbers("tokens_BT", tokens_BT)
+    arguments.instance("tokens_BT", tokens_BT, Tensor, "give a tensor of token numbers, (B, T)")
+    if tokens_BT.dtype not in (torch.int64, torch.int32):
+        raise TypeError(f"tokens are {tokens_BT.dtype}, not row numbers; pass tokens.long()")
     arguments.instance("vocab", vocab, range, "give which rows are this rank's, range(start, stop)")
     if weight_vD.dim() != 2 or len(weight_vD) != len(vocab):
         raise ValueError(
@@ -70,10 +72,11 @@ def vocab_cross_entropy(
     group = chosen(group)
     vocab_size = arguments.whole("vocab_size", vocab_size, "tokens of the whole vocabulary")
     arguments.instance("logits_Nv", logits_Nv, Tensor, "give this rank's share, (N, v)")
-    _require_numbers("targets_N", targets_N)
-    if targets_N.dim() != 1:
+    arguments.instance("targets_N", targets_N, Tensor, "give a tensor of token numbers, (N,)")
+    if targets_N.dtype not in (torch.int64, torch.int32) or targets_N.dim() != 1:
         raise TypeError(
-            f"targets of shape {tuple(targets_N.shape)} are not in a row; pass targets.flatten()"
+            f"targets are {targets_N.dtype} of shape {tuple(targets_N.shape)}, not token numbers "
+            "in a row; pass targets.flatten().long()"
         )
     if not logits_Nv.is_floating_point():
         raise TypeError(
@@ -88,12 +91,6 @@ def vocab_cross_entropy(
         )
     _require_within("target", targets_N, vocab_size)
     return _VocabCrossEntropy.apply(logits_Nv, targets_N, vocab, group)
-
-
-def _require_numbers(name: str, numbers: Tensor) -> None:
-    arguments.instance(name, numbers, Tensor, "give a tensor of token numbers, int64")
-    if numbers.dtype not in (torch.int64, torch.int32):
-        raise TypeError(f"{name} is {numbers.dtype}, not token numbers; pass {name}.long()")
 
 
 def _require_within(what: str, numbers: Tensor, vocab_size: int) -> None:

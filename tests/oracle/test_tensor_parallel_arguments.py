@@ -139,10 +139,12 @@ def test_words_are_tensors_of_numbers():
             "TypeError: logits_Nv=[[1.0]]": loss([[1.0]], TOKENS[0]),
             "TypeError: targets_N=None: give a tensor of token numbers": loss(LOGITS, None),
             "TypeError: targets_N=[1, 2, 3, 4]": loss(LOGITS, [1, 2, 3, 4]),
-            "pass targets_N.long()": loss(LOGITS, torch.zeros(4)),
-            "TypeError: targets of shape () are not in a row": loss(LOGITS, TOKENS[0, 0]),
+            "pass targets.flatten().long()": loss(LOGITS, torch.zeros(4)),
+            "TypeError: targets are torch.int64 of shape (), not token numbers": loss(
+                LOGITS, TOKENS[0, 0]
+            ),
             "TypeError: tokens_BT=[[1]]": look_up([[1]], W, range(4)),
-            "tokens_BT is torch.float32": look_up(TOKENS.float(), W, range(4)),
+            "tokens are torch.float32": look_up(TOKENS.float(), W, range(4)),
             "TypeError: vocab=4: give which rows": look_up(TOKENS, W, 4),
             "range(0, 9) are 9 rows; give (9, D)": look_up(TOKENS, W, range(9)),
             "TypeError: tokens=None: give a tensor of row numbers": lambda _, model: model(None),
