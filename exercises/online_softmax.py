@@ -17,7 +17,8 @@ Contract
              o = sum of exp(score) v / sum of exp(score), and lse = log(sum of exp(score)), the
              natural logarithm. A query that may see no key at all has zeros, and -inf
     range    scores of 10,000 and -10,000 must not overflow or vanish, in float32 either
-    Not allowed: torch's attention (scaled_dot_product_attention and its like), and labkit's
+    Not allowed: torch's attention (scaled_dot_product_attention and its like), labkit's, and
+                arrays outside of torch, such as numpy's, where what is in memory cannot be seen
 
 Budget
     blocks   at most two in memory at any time: the one in hand, and the one before it, which the

@@ -49,6 +49,7 @@ def sequence_parallel_norm(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """This rank's rows of the residual, and all rows of its norm.
 
-    Wire, on a ring: what one all-reduce of z_ND sends, forward and backward each.
+    Wire, on a ring: what one all-reduce of z_ND sends, forward and backward each; backward one of
+    weight_D's gradient besides.
     """
     raise NotImplementedError("not attempted yet: your code replaces this line")

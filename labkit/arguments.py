@@ -1,10 +1,14 @@
-"""Numbers that callers pass: checked by name, before anything is computed or sent.
+"""What callers pass: checked by name, before anything is computed or sent.
 
     momentum = arguments.number("momentum", momentum, "0 or more, below 1", least=0, below=1)
     ValueError: momentum=nan: 0 or more, below 1
 
-A refusal names the argument, its value, and what it may be. TypeError: it is no number at all, or a
-boolean, which Python counts among them. ValueError: a number that cannot be, such as nan.
+    instance("model", model, nn.Module, "give the model that parallelize returned")
+    TypeError: model=None: give the model that parallelize returned
+
+A refusal names the argument, its value, and what it may be. TypeError: it is something else, such
+as a boolean in the place of a number, though Python counts it among them. ValueError: a number that
+cannot be, such as nan.
 """
 
 from __future__ import annotations
@@ -44,6 +48,12 @@ def whole(
     if not least <= count <= most:
         raise ValueError(f"{name}={_shown(value)}: {allowed}")
     return int(count)
+
+
+def instance(name: str, value: object, kind: type[object], instead: str) -> None:
+    """TypeError unless `value` is of that kind; `instead` says what to give."""
+    if not isinstance(value, kind):
+        raise TypeError(f"{name}={_shown(value)}: {instead}")
 
 
 def divisors(number: int) -> list[int]:

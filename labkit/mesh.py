@@ -16,6 +16,7 @@ import math
 
 from labkit import arguments
 from labkit.comm import Group
+from labkit.comm.group import chosen
 
 AXES = ("dp", "pp", "cp", "ep", "tp")
 
@@ -27,13 +28,14 @@ class Mesh:
     rank's coordinate there. `sizes`: by axis, in order. `coordinates`: of this rank, by axis.
     """
 
-    def __init__(self, world: Group, **sizes: int) -> None:
-        """sizes: by axis, slowest first, e.g. dp=2, tp=4. Every rank makes the same mesh.
+    def __init__(self, world: Group | None, **sizes: int) -> None:
+        """world: None for torch.distributed's default group. sizes: by axis, slowest first, e.g.
+        dp=2, tp=4. Every rank makes the same mesh.
 
         Their product must be world.size, else ValueError names sizes that would do. ValueError for
         an axis that is none of AXES. Wire: world.split for each axis but one that is all of it.
         """
-        self.world = world
+        self.world = world = chosen(world)
         self.sizes = {axis: _size(axis, size) for axis, size in sizes.items()}
         if math.prod(self.sizes.values()) != world.size:
             raise ValueError(_wrong_product(self.sizes, world.size))

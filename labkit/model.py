@@ -19,62 +19,13 @@ Paper: Radford et al., "Language Models are Unsupervised Multitask Learners", 20
 
 import math
 import zlib
-from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-
-@dataclass(frozen=True, kw_only=True)
-class GPTConfig:
-    """The sizes of a GPT.
-
-    ValueError: a size under 1, heads that do not divide `hidden`, key-value heads that do not
-    divide the heads.
-    """
-
-    vocab: int = 256  # the values of a byte
-    context: int = 64  # the longest sequence, in tokens
-    num_layers: int = 2
-    hidden: int = 64
-    num_heads: int = 4
-    ffn: int | None = None  # features inside the MLP; None: 4 * hidden, see `ffn_hidden`
-    num_kv_heads: int | None = None  # as many heads share one's keys and values; None: none do
-
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            size = getattr(self, field.name)
-            if field.name in ("ffn", "num_kv_heads") and size is None:
-                continue
-            if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-                raise ValueError(f"{field.name}={size!r}: give a whole number, 1 or more")
-        if self.hidden % self.num_heads:
-            raise ValueError(
-                f"num_heads={self.num_heads} does not divide hidden={self.hidden}, and heads are "
-                f"equal slices of it; try num_heads={math.gcd(self.num_heads, self.hidden)}"
-            )
-        if self.num_heads % self.kv_heads:
-            raise ValueError(
-                f"num_kv_heads={self.num_kv_heads} does not divide num_heads={self.num_heads}, and "
-                "every key-value head serves as many heads as another; try "
-                f"num_kv_heads={math.gcd(self.kv_heads, self.num_heads)}"
-            )
-
-    @property
-    def head_dim(self) -> int:
-        """K: the features of one head."""
-        return self.hidden // self.num_heads
-
-    @property
-    def kv_heads(self) -> int:
-        """G: the heads that keys and values have (grouped-query attention, where below H)."""
-        return self.num_heads if self.num_kv_heads is None else self.num_kv_heads
-
-    @property
-    def ffn_hidden(self) -> int:
-        """F: the features inside the MLP."""
-        return 4 * self.hidden if self.ffn is None else self.ffn
+from labkit import arguments
+from labkit.gpt_config import GPTConfig as GPTConfig
 
 
 class Embedding(nn.Module):
@@ -94,6 +45,7 @@ class Embedding(nn.Module):
 
 def require_tokens(tokens_BT: Tensor, vocab: int, context: int) -> None:
     """TypeError or ValueError for tokens that tables of these lengths cannot look up."""
+    arguments.instance("tokens", tokens_BT, Tensor, "give a tensor of row numbers, (batch, time)")
     if tokens_BT.dtype not in (torch.int64, torch.int32):
         raise TypeError(f"tokens are {tokens_BT.dtype}, not row numbers; pass tokens.long()")
     if tokens_BT.dim() != 2:

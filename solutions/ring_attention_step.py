@@ -17,7 +17,8 @@ Contract
     group       `group.rank`, `group.size`; `group.isend(tensor, rank)` and `group.irecv(buffer,
                 rank)`, each returning a Pending whose `wait()` completes it; `group.send` and
                 `group.recv`, which block. Nothing else
-    Not allowed: torch's attention (scaled_dot_product_attention and its like), and labkit's
+    Not allowed: torch's attention (scaled_dot_product_attention and its like), labkit's, and
+                arrays outside of torch, such as numpy's, where the order cannot be seen
 
 Budget, on n ranks
     messages  all to the right neighbour, rank + 1: first this rank's own keys and values, then what

@@ -49,7 +49,8 @@ def sequence_parallel_norm(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """This rank's rows of the residual, and all rows of its norm.
 
-    Wire, on a ring: what one all-reduce of z_ND sends, forward and backward each.
+    Wire, on a ring: what one all-reduce of z_ND sends, forward and backward each; backward one of
+    weight_D's gradient besides.
     """
     ### BEGIN SOLUTION
     residual_nD = r_nD + _ReduceScatter.apply(z_ND, len(r_nD), group)

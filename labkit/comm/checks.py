@@ -22,7 +22,9 @@ _REDUCIBLE |= {torch.float32, torch.float64, torch.complex64, torch.complex128}
 def tensor(x: torch.Tensor, group: Member) -> torch.Tensor:
     """`x` without its autograd history: no gradient flows through these operations."""
     if not isinstance(x, torch.Tensor):
-        raise TypeError(f"expected a tensor, got {x!r}; wrap numbers as torch.tensor({x!r})")
+        raise TypeError(
+            f"expected a tensor, got {x!r:.60}; wrap numbers as torch.tensor({x!r:.60})"
+        )
     if x.device.type != group.device.type:
         raise ValueError(
             f"the tensor is on {x.device}, but the ranks of this group exchange tensors on "

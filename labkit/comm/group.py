@@ -160,8 +160,9 @@ def chosen(group: Group | None) -> Group:
     """
     if group is None:
         return Group.default()
-    if not hasattr(group, "size"):  # which a NotAMember refuses with words of its own
-        raise TypeError(f"group={group!r} is no Group; pass `world`, or what world.split gave")
+    # A tensor's size is a method; a NotAMember's is refused with words of its own.
+    if not isinstance(getattr(group, "size", None), int):
+        raise TypeError(f"group={group!r:.60} is no Group; pass `world`, or what world.split gave")
     return group
 
 

@@ -1,6 +1,7 @@
 """A journal for groups outside of `labkit.run`."""
 
-from labkit.comm.journal import Call, Journal
+from labkit.comm.caller import Call
+from labkit.comm.journal import Journal
 
 
 class NoJournal(Journal):

@@ -16,6 +16,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from labkit import arguments
 from labkit.comm import Group
 from labkit.comm.group import chosen
 from labkit.context_parallel.placement import (
@@ -54,6 +55,7 @@ class ContextParallelGPT(GPT):
                 "or gathered_attention"
             )
         require_placement(placement)
+        arguments.instance("config", config, GPTConfig, "give a GPTConfig, and no model")
         super().__init__(config, seed, dtype)
         self.group, self.placement = chosen(group), placement
 

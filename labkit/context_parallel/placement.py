@@ -14,6 +14,7 @@ Papers: Liu et al., "Ring Attention with Blockwise Transformers", arXiv:2310.018
 Grattafiori et al., "The Llama 3 Herd of Models", arXiv:2407.21783, section 3.3.2 (zigzag).
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -31,13 +32,22 @@ Placement = Callable[[int, int, int], Segments]
 
 def contiguous(num_tokens: int, size: int, rank: int) -> Segments:
     """One segment of n: rank r's is the r-th."""
+    _require_rank(num_tokens, size, rank)
     return (_segment(num_tokens, size, rank),)
 
 
 def zigzag(num_tokens: int, size: int, rank: int) -> Segments:
     """Two segments of 2n: the r-th and the r-th from the end."""
+    _require_rank(num_tokens, size, rank)
     early, late = rank, 2 * size - 1 - rank
     return _segment(num_tokens, 2 * size, early), _segment(num_tokens, 2 * size, late)
+
+
+def _require_rank(num_tokens: int, size: int, rank: int) -> None:
+    """TypeError or ValueError for what is no sequence, no number of ranks, or no rank of these."""
+    arguments.whole("num_tokens", num_tokens, "tokens of the whole sequence, from 0", least=0)
+    arguments.whole("size", size, "how many ranks share the sequence, 1 or more")
+    arguments.whole("rank", rank, f"a rank, 0 to {size - 1}", least=0, most=size - 1)
 
 
 def _segment(num_tokens: int, num_segments: int, number: int) -> range:
@@ -164,7 +174,11 @@ def gather_sequence(
 def _with_dim(x: Tensor, dim: int) -> tuple[Tensor, int]:
     """The tensor, and which dim of it counts tokens, from 0. TypeError, ValueError."""
     if not isinstance(x, Tensor):
-        raise TypeError(f"expected a tensor, got {x!r:.60}")
+        raise TypeError(
+            f"expected a tensor, got {x!r:.60}; give one with tokens along a dim, such as "
+            "torch.tensor(tokens)[None]"
+        )
+    arguments.whole("dim", dim, "say which dim is time", least=-math.inf)
     if not -x.dim() <= dim < x.dim():
         raise ValueError(f"dim={dim} of a tensor of shape {tuple(x.shape)}; say which dim is time")
     return x, dim % x.dim()

@@ -12,6 +12,7 @@ are summed over the group once per step: data parallelism's all-reduce, on the s
 import torch
 from torch.nn import functional as F
 
+from labkit import arguments
 from labkit.comm import Group
 from labkit.context_parallel.gpt import Attend, ContextParallelGPT
 from labkit.context_parallel.placement import Placement, shard_sequence, zigzag
@@ -36,6 +37,8 @@ def train(
     Every rank returns the losses over the global batch and the parameters; both equal the serial
     ones up to rounding. None: Python's standard library is the corpus.
     """
+    arguments.instance("config", config, GPTConfig, "give a GPTConfig, the sizes of the model")
+    arguments.instance("settings", settings, TrainConfig, "give a TrainConfig, how to train it")
     batches = settings.batches(corpus, config.context)
     module = ContextParallelGPT(
         config, world, attention, placement, settings.seed, settings.dtype

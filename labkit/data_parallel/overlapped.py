@@ -27,6 +27,7 @@ from torch import nn
 from labkit.comm import Group
 from labkit.data_parallel.arrival import agreed_order, cut_by
 from labkit.data_parallel.buckets import BUCKET_BYTES, make_buckets, places_of
+from labkit.data_parallel.hooks import hook
 from labkit.data_parallel.no_sync import Accumulating
 from labkit.data_parallel.reduction import (
     AllReduce,
@@ -38,7 +39,7 @@ from labkit.data_parallel.reduction import (
     library_all_reduce,
     needs_buckets,
 )
-from labkit.data_parallel.replica import hook, trained_of
+from labkit.data_parallel.replica import trained_of
 
 _NOT_REENTRANT = (
     "a reentrant checkpoint is a backward pass of its own; call checkpoint(..., "

@@ -12,22 +12,18 @@ from __future__ import annotations
 
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Iterable
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary, WeakMethod, WeakValueDictionary
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from labkit.comm import Group
 from labkit.comm.group import chosen
+from labkit.data_parallel.hooks import unhook
 
-_HOOKS = "_hooks_of_labkit"
 _SHARDED = "_is_sharded_by_labkit"
-# By id of a parameter: who averages its gradient in backward, and lives as long as its module.
-_AVERAGED_BY: WeakValueDictionary[int, Replica] = WeakValueDictionary()
 # Every rank wraps its modules in one order, or what they broadcast would not meet.
 _NUM_WRAPPED: WeakKeyDictionary[Group, int] = WeakKeyDictionary()
 
@@ -192,48 +188,6 @@ def trained_of(module: nn.Module) -> dict[str, nn.Parameter]:
     """The parameters that are not frozen, by name; a tied one once. TypeError for no module."""
     require_plain(module)
     return {name: p for name, p in module.named_parameters() if p.requires_grad}
-
-
-class _Hooks(list[RemovableHandle]):
-    """Of a module's wrapper, which lives as long as the module. A copy of the module has none."""
-
-    def __init__(self, wrapper: Replica) -> None:
-        super().__init__()
-        self._wrapper = wrapper
-
-    def __reduce__(self) -> tuple[type, tuple[()]]:
-        return list, ()
-
-
-def hook(wrapper: Replica, method: Callable[[str, Tensor], None]) -> None:
-    """Call `method(name, parameter)` when a gradient of the wrapped module is there.
-
-    The garbage collector cannot look into a parameter's hooks: by a strong reference they would
-    keep the wrapper, the module and its buckets for ever.
-    """
-    weak, hooks = WeakMethod(method), _Hooks(wrapper)
-    for name, parameter in wrapper.trained.items():
-        _AVERAGED_BY[id(parameter)] = wrapper
-        hooks.append(parameter.register_post_accumulate_grad_hook(partial(_call, weak, name)))
-    wrapper.module.__dict__[_HOOKS] = hooks
-
-
-def _call(method: WeakMethod[Any], name: str, parameter: Tensor) -> None:
-    if (alive := method()) is not None:
-        alive(name, parameter)
-
-
-def unhook(module: nn.Module) -> None:
-    """End the work of an earlier wrapper of the same module."""
-    for each in module.__dict__.pop(_HOOKS, []):
-        each.remove()
-    for parameter in module.parameters():
-        _AVERAGED_BY.pop(id(parameter), None)
-
-
-def is_averaged_in_backward(parameter: Tensor) -> bool:
-    """Whether a wrapper has a hook on it that does so."""
-    return id(parameter) in _AVERAGED_BY
 
 
 def _order(x: Tensor) -> list[int]:

@@ -14,7 +14,9 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from labkit import arguments
 from labkit.comm import Group
+from labkit.comm.group import chosen
 from labkit.model import MLP, Attention, attend
 from labkit.tensor_parallel.between import Between, Replicated
 from labkit.tensor_parallel.cut import ShardedWeight, even_cut, head_cut
@@ -26,10 +28,14 @@ from labkit.tensor_parallel.heads import HeadShares
 class ParallelMLP(nn.Module):
     """x -> x through F features, of which each rank holds a share. F need not divide by n."""
 
-    def __init__(self, mlp: MLP, group: Group) -> None:
-        """mlp: the whole one, the same on every rank; the shares are copies."""
+    def __init__(self, mlp: MLP, group: Group | None) -> None:
+        """mlp: the whole one, the same on every rank; the shares are copies.
+
+        `group`: None for torch.distributed's default one. TypeError for another module.
+        """
         super().__init__()
-        self.group = group
+        arguments.instance("mlp", mlp, MLP, "give the MLP of a block of labkit.model.GPT")
+        self.group = group = chosen(group)
         ffn = mlp.up.out_features
         self.up = ShardedWeight(mlp.up.weight, even_cut(ffn, 0, group.size), group)
         self.down = ShardedWeight(mlp.down.weight, even_cut(ffn, 1, group.size), group)
@@ -48,13 +54,18 @@ class ParallelAttention(nn.Module):
     more ranks than key-value heads, ranks hold copies, whose gradients are added up in backward.
     """
 
-    def __init__(self, attention: Attention, group: Group, copies: Group | None = None) -> None:
+    def __init__(
+        self, attention: Attention, group: Group | None, copies: Group | None = None
+    ) -> None:
         """attention: the whole one, the same on every rank; the shares are copies.
 
         copies: the ranks that hold this rank's key-value heads, as `copies_of` finds them, which
-        every rank of `group` calls; None: it is called here.
+        every rank of `group` calls; None: it is called here. TypeError for another module.
         """
         super().__init__()
+        instead = "give the attention of a block of labkit.model.GPT"
+        arguments.instance("attention", attention, Attention, instead)
+        group = chosen(group)
         self.head_dim = attention.head_dim
         num_heads = attention.query.out_features // self.head_dim
         num_kv_heads = attention.key.out_features // self.head_dim

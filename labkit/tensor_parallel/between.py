@@ -27,7 +27,9 @@ from torch.nn import functional as F
 from labkit import arguments
 from labkit.collectives.first_order import first_order_only
 from labkit.comm import Group
-from labkit.tensor_parallel.wire import Finish, Wire, chosen
+from labkit.comm.group import chosen
+from labkit.tensor_parallel.wire import Finish, Wire
+from labkit.tensor_parallel.wire import chosen as chosen_wire
 
 
 class Between(Protocol):
@@ -42,14 +44,27 @@ class Between(Protocol):
         """Start to add up the ranks' partial sums of all tokens; `partial` is used up."""
 
 
+def required(between: Between) -> Between:
+    """`between`; TypeError for what is none, or a class in the place of an object."""
+    methods = (getattr(between, name, None) for name in ("whole", "summed"))
+    if isinstance(between, type) or not all(map(callable, methods)):
+        raise TypeError(
+            f"between={between!r:.60}: give what features are between layers, Replicated(group) or "
+            "TokenShards(group, num_sequences, num_tokens)"
+        )
+    return between
+
+
 class Replicated:
     """Every rank holds all of x, of any shape: tensor parallelism as Megatron-LM began it.
 
     Wire: `whole` nothing, `summed` 2(n-1)/n of x's bytes.
     """
 
-    def __init__(self, group: Group, wire: Wire | None = None) -> None:
-        self.group, self._wire = group, chosen(wire, group)
+    def __init__(self, group: Group | None, wire: Wire | None = None) -> None:
+        """`group`: None for torch.distributed's default one."""
+        self.group = chosen(group)
+        self._wire = chosen_wire(wire, self.group)
 
     def whole(self, x: Tensor) -> Finish:
         """x itself."""
@@ -72,10 +87,11 @@ class TokenShards:
     """
 
     def __init__(
-        self, group: Group, num_sequences: int, num_tokens: int, wire: Wire | None = None
+        self, group: Group | None, num_sequences: int, num_tokens: int, wire: Wire | None = None
     ) -> None:
-        """num_sequences: B. num_tokens: T, of each sequence."""
-        self.group, self._wire = group, chosen(wire, group)
+        """`group`: None for torch.distributed's default one. num_sequences: B. num_tokens: T."""
+        self.group = chosen(group)
+        self._wire = chosen_wire(wire, self.group)
         self.num_sequences = arguments.whole("num_sequences", num_sequences, "0 or more", least=0)
         self.num_tokens = arguments.whole("num_tokens", num_tokens, "0 or more", least=0)
 
@@ -96,6 +112,7 @@ class TokenShards:
 
     def whole(self, x: Tensor) -> Finish:
         """x_nD -> x_BTD, by an all-gather. ValueError for another number of rows than k."""
+        arguments.instance("x", x, Tensor, f"give this rank's rows, ({self.num_rows}, D)")
         if x.dim() != 2 or len(x) != self.num_rows:
             raise ValueError(
                 f"token shards of shape {tuple(x.shape)}, but {self._tokens} on "
@@ -123,16 +140,22 @@ class TokenShards:
 
 
 def enter(x: Tensor, between: Between) -> Tensor:
-    """A layer's way in: all tokens. Backward adds up what the ranks say of them."""
-    return _Enter.apply(x, between)
+    """A layer's way in: all tokens. Backward adds up what the ranks say of them.
+
+    TypeError for what is no tensor, or no Between.
+    """
+    arguments.instance("x", x, Tensor, "give a tensor, (..., D)")
+    return _Enter.apply(x, required(between))
 
 
 def leave(partial: Tensor, between: Between) -> Tensor:
     """A layer's way out: the sum of the ranks' parts. Backward hands every rank all tokens.
 
-    A part of a sum has the derivative of the sum: for Replicated, backward does nothing.
+    A part of a sum has the derivative of the sum: for Replicated, backward does nothing. TypeError
+    for what is no tensor, or no Between.
     """
-    return _Leave.apply(partial, between)
+    arguments.instance("partial", partial, Tensor, "give a tensor, (..., D)")
+    return _Leave.apply(partial, required(between))
 
 
 # `summed` uses up what it gets, and neither a caller's tensor nor a gradient is ours: copies.

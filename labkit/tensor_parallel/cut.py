@@ -7,12 +7,14 @@ with more ranks than heads); then the shares must be equal, and any of them is t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from labkit import arguments
 from labkit.comm import Group
 
 
@@ -23,10 +25,25 @@ class Cut:
     dim: int | None = None
     held: tuple[range, ...] = ()
 
+    def __post_init__(self) -> None:
+        """TypeError: a dim that is no number, or shares that are no ranges."""
+        if self.dim is not None:
+            arguments.whole("dim", self.dim, "which dim is cut; None: none is", least=-math.inf)
+        if not isinstance(self.held, tuple | list) or not all(
+            isinstance(part, range) for part in self.held
+        ):
+            raise TypeError(
+                f"held={self.held!r:.60}: give a range for each rank, such as "
+                "(range(0, 4), range(4, 8)), or use even_cut(length, dim, num_ranks)"
+            )
+
     def share(self, whole: Tensor, rank: int) -> Tensor:
-        """This rank's part: a view."""
+        """This rank's part: a view. TypeError for no tensor; ValueError for no rank of the cut."""
+        arguments.instance("whole", whole, Tensor, "give the whole tensor")
         if self.dim is None:
             return whole
+        allowed = f"a rank, 0 to {len(self.held) - 1}"
+        rank = arguments.whole("rank", rank, allowed, least=0, most=len(self.held) - 1)
         part = self.held[rank]
         return whole.narrow(self.dim, part.start, len(part))
 
@@ -78,7 +95,12 @@ class ShardedWeight(nn.Module):
 
 
 def even_cut(length: int, dim: int, num_ranks: int) -> Cut:
-    """As torch.tensor_split cuts: the first `length % n` ranks hold one row more."""
+    """As torch.tensor_split cuts: the first `length % n` ranks hold one row more.
+
+    TypeError or ValueError for a length below 0, or no ranks.
+    """
+    length = arguments.whole("length", length, "rows of the whole tensor, 0 or more", least=0)
+    num_ranks = arguments.whole("num_ranks", num_ranks, "1 or more")
     least, more = divmod(length, num_ranks)
     starts = [rank * least + min(rank, more) for rank in range(num_ranks + 1)]
     return Cut(dim, tuple(map(range, starts, starts[1:])))

@@ -32,6 +32,7 @@ def share_features(x: Tensor, group: Group | None = None) -> Tensor:
     Wire: nothing; backward an all-gather of the gradient's shares.
     """
     group = chosen(group)
+    _require_features("x", x)
     return _Share.apply(x, even_cut(x.shape[-1], -1, group.size), group)
 
 
@@ -42,6 +43,7 @@ def gather_features(y: Tensor, num_features: int, group: Group | None = None) ->
     """
     group = chosen(group)
     num_features = arguments.whole("num_features", num_features, "of all ranks together", least=0)
+    _require_features("y", y)
     cut = even_cut(num_features, -1, group.size)
     if y.shape[-1] != len(cut.held[group.rank]):
         raise ValueError(
@@ -49,6 +51,12 @@ def gather_features(y: Tensor, num_features: int, group: Group | None = None) ->
             f"features, but y has {y.shape[-1]}; give the features of all ranks together"
         )
     return _Gather.apply(y, cut, group)
+
+
+def _require_features(name: str, x: Tensor) -> None:
+    arguments.instance(name, x, Tensor, "give a tensor, (..., features)")
+    if not x.dim():
+        raise ValueError(f"{name}={x.item()} has no dim of features; give (..., features)")
 
 
 class _Share(torch.autograd.Function):

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor, nn
 
+from labkit import arguments
 from labkit.comm import Group
 from labkit.comm.group import chosen
 from labkit.tensor_parallel.cut import REPLICATED, Cut
@@ -37,6 +38,7 @@ def gather_full_gradients(model: nn.Module, group: Group | None = None) -> dict[
 
     Wire: an all-gather of each sharded gradient. What is replicated, every rank has already.
     """
+    group = group_of(model, group)
     of_gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
     return gather_full(model, of_gradients, group)
 
@@ -51,7 +53,9 @@ def gather_full(
     """
     group = group_of(model, group)
     known = {name: (parameter, cut) for name, parameter, cut in parameters_with_cuts(model)}
+    arguments.instance("shares", shares, Mapping, "give {name: tensor}")
     for name, share in shares.items():
+        arguments.instance(f"shares[{name!r}]", share, Tensor, "give a tensor, or leave it out")
         if name not in known or share.shape != known[name][0].shape:
             raise ValueError(
                 f"{name!r} of shape {tuple(share.shape)} is no parameter's; give tensors like "
@@ -69,6 +73,7 @@ def load_full_state(
     ValueError, and nothing is changed, where a name is missing or unknown or a shape is another.
     """
     rank = group_of(model, group).rank
+    arguments.instance("state", state, Mapping, "give the whole parameters, GPT.state_dict()")
     found = list(parameters_with_cuts(model))
     if wrong := state.keys() ^ {name for name, _, _ in found}:
         where = "the model" if min(wrong) in state else "the state"
@@ -76,6 +81,7 @@ def load_full_state(
             f"{min(wrong)!r} is not in {where}; load the state of a model of this config"
         )
     for name, parameter, cut in found:
+        arguments.instance(f"state[{name!r}]", state[name], Tensor, "give a tensor")
         if state[name].shape != cut.whole_shape(parameter):
             raise ValueError(
                 f"{name} has shape {tuple(state[name].shape)} in the state, and the shares make "
@@ -94,5 +100,7 @@ def parameters_with_cuts(model: nn.Module) -> Iterator[tuple[str, Tensor, Cut]]:
 
 
 def group_of(model: nn.Module, group: Group | None) -> Group:
-    """`group`, or the model's own, or the default one."""
+    """`group`, or the model's own, or the default one. TypeError for what is no module."""
+    instead = "give what parallelize returned, or a module of this package's layers"
+    arguments.instance("model", model, nn.Module, instead)
     return chosen(getattr(model, "group", None) if group is None else group)

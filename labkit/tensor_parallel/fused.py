@@ -27,25 +27,42 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from labkit import arguments
 from labkit.collectives.first_order import first_order_only
-from labkit.tensor_parallel.between import Between
+from labkit.tensor_parallel.between import Between, required
 
 
 def column_linear(x: Tensor, between: Between, *weights: Tensor) -> tuple[Tensor, ...]:
     """What `x` gives with each weight w_fD: this rank's features y (..., f) of all tokens.
 
     x: as it is `between` layers. Gradients of all weights and of x; x gets one sum over the ranks.
+    TypeError for what is no tensor, or no Between; ValueError for weights of another D.
     Wire: forward x made whole; backward one sum of x's size, and x made whole once more.
     """
-    return _ColumnLinear.apply(between, *_as_autocast((x, *weights)))
+    for weight in weights:
+        require_fitting("x", x, weight, "all D features of each token, and weights (f, D)")
+    return _ColumnLinear.apply(required(between), *_as_autocast((x, *weights)))
 
 
 def row_linear(y: Tensor, between: Between, weight: Tensor) -> Tensor:
     """The ranks' parts y_BTf w_Df^T, added up, in the form that they have `between` layers.
 
+    TypeError and ValueError as of column_linear.
     Wire: forward one sum of the output; backward its gradient made whole.
     """
-    return _RowLinear.apply(between, *_as_autocast((y, weight)))
+    require_fitting("y", y, weight, "this rank's f features, and its weight (D, f)")
+    return _RowLinear.apply(required(between), *_as_autocast((y, weight)))
+
+
+def require_fitting(name: str, x: Tensor, weight: Tensor, instead: str) -> None:
+    """TypeError for what are no tensors, ValueError unless the last dims are equal."""
+    arguments.instance(name, x, Tensor, f"give {instead}")
+    arguments.instance("weight", weight, Tensor, f"give {instead}")
+    if not x.dim() or weight.dim() != 2 or x.shape[-1] != weight.shape[1]:
+        raise ValueError(
+            f"{name} of shape {tuple(x.shape)} does not fit a weight of {tuple(weight.shape)}: "
+            f"give {instead}"
+        )
 
 
 class _ColumnLinear(torch.autograd.Function):

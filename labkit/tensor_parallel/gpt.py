@@ -26,6 +26,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from labkit import arguments
 from labkit.comm import Group
 from labkit.comm.group import chosen
 from labkit.data import Batch
@@ -99,7 +100,9 @@ class TensorParallelGPT(nn.Module):
         """The mean cross-entropy of the next token over the batch, in nats; equal on every rank.
 
         Every rank calls backward() on it. No rank holds the logits of the whole vocabulary.
+        TypeError for what is no Batch.
         """
+        arguments.instance("batch", batch, Batch, "give a labkit.data.Batch, inputs and targets")
         logits_BTv, targets_BT = self(batch.inputs_BT), batch.targets_BT
         total = vocab_cross_entropy(
             logits_BTv.flatten(0, 1), targets_BT.flatten(), self.config.vocab, self.group

@@ -15,19 +15,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from labkit import arguments
 from labkit.collectives.first_order import first_order_only
 from labkit.comm import Group
+from labkit.comm.group import chosen
 
 
-def summed_over(group: Group, *parameters: Tensor) -> tuple[Tensor, ...]:
+def summed_over(group: Group | None, *parameters: Tensor) -> tuple[Tensor, ...]:
     """The same tensors, whose gradients are added up over the ranks of `group` in backward.
 
     Hand all that a model has to one call before they are used: autograd calls its backward once,
     when the last of their gradients is there, and one all-reduce takes them all. Nothing has to be
     called afterwards, and several backward passes add up as usual. The price: m microbatches send m
     times, where a call before the optimizer's step, as in Megatron-LM, would send once.
+    `group`: None for torch.distributed's default one. TypeError for what is no tensor.
     Wire: backward one all-reduce of all their numbers, those without a gradient as zeros.
     """
+    group = chosen(group)
+    for each in parameters:
+        arguments.instance("parameters", each, Tensor, "give tensors, one by one: *parameters")
     return _SummedOver.apply(group, *parameters)
 
 

@@ -35,8 +35,7 @@ class HeadShares:
 
     def queries(self, rank: int) -> range:
         """The query heads of a rank."""
-        allowed = f"a rank, 0 to {self.num_ranks - 1}"
-        rank = arguments.whole("rank", rank, allowed, least=0, most=self.num_ranks - 1)
+        rank = self._checked(rank)
         each = self.num_heads // self.num_ranks
         return range(rank * each, (rank + 1) * each)
 
@@ -53,11 +52,17 @@ class HeadShares:
 
     def copies(self, rank: int) -> int:
         """Which set of copies a rank belongs to; its ranks are next to each other."""
-        return rank // self.num_copies
+        return self._checked(rank) // self.num_copies
+
+    def _checked(self, rank: int) -> int:
+        allowed = f"a rank, 0 to {self.num_ranks - 1}"
+        return arguments.whole("rank", rank, allowed, least=0, most=self.num_ranks - 1)
 
 
 def head_choices(num_heads: int, num_kv_heads: int) -> list[int]:
     """Numbers of ranks that share the heads evenly: they divide H, and divide G or are divided."""
+    num_heads = arguments.whole("num_heads", num_heads, "1 or more")
+    num_kv_heads = arguments.whole("num_kv_heads", num_kv_heads, "1 or more")
     return [
         n for n in arguments.divisors(num_heads) if num_kv_heads % n == 0 or n % num_kv_heads == 0
     ]

@@ -22,10 +22,12 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from labkit import arguments
 from labkit.comm import Group
 from labkit.comm.group import chosen
 from labkit.tensor_parallel.between import Replicated, enter, leave
 from labkit.tensor_parallel.cut import REPLICATED, even_cut
+from labkit.tensor_parallel.fused import require_fitting
 
 
 class ColumnLinear(nn.Module):
@@ -37,6 +39,7 @@ class ColumnLinear(nn.Module):
 
     def __init__(self, linear: nn.Linear, group: Group | None = None) -> None:
         super().__init__()
+        _require_whole(linear)
         self.group = chosen(group)
         cut = even_cut(linear.out_features, 0, self.group.size)
         self.cuts = {"weight": cut, "bias": cut}
@@ -44,7 +47,11 @@ class ColumnLinear(nn.Module):
         self.bias = None if linear.bias is None else cut.parameter(linear.bias, self.group.rank)
 
     def forward(self, x: Tensor) -> Tensor:
-        """This rank's features. Wire: nothing; in backward one all-reduce of x's gradient."""
+        """This rank's features. Wire: nothing; in backward one all-reduce of x's gradient.
+
+        ValueError for x with other features than the whole layer takes.
+        """
+        require_fitting("x", x, self.weight, "all features; gather_features joins the ranks'")
         return F.linear(enter(x, Replicated(self.group)), self.weight, self.bias)
 
 
@@ -56,6 +63,7 @@ class RowLinear(nn.Module):
 
     def __init__(self, linear: nn.Linear, group: Group | None = None) -> None:
         super().__init__()
+        _require_whole(linear)
         self.group = chosen(group)
         cut, rank = even_cut(linear.in_features, 1, self.group.size), self.group.rank
         self.cuts = {"weight": cut}
@@ -63,6 +71,16 @@ class RowLinear(nn.Module):
         self.bias = None if linear.bias is None else REPLICATED.parameter(linear.bias, rank)
 
     def forward(self, y: Tensor) -> Tensor:
-        """The whole output. Wire: one all-reduce of it; in backward nothing."""
+        """The whole output. Wire: one all-reduce of it; in backward nothing.
+
+        ValueError for y with other features than this rank's.
+        """
+        instead = "this rank's features: a column layer's output, or what share_features cuts out"
+        require_fitting("y", y, self.weight, instead)
         z = leave(F.linear(y, self.weight), Replicated(self.group))
         return z if self.bias is None else z + self.bias
+
+
+def _require_whole(linear: nn.Linear) -> None:
+    instead = "give the whole torch.nn.Linear, of which each rank's share is copied"
+    arguments.instance("linear", linear, nn.Linear, instead)

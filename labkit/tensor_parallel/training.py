@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from labkit import arguments
 from labkit.comm import Group
 from labkit.data import Batch, Corpus
 from labkit.model import GPT, GPTConfig
@@ -26,6 +27,8 @@ def train(
     Every rank sees every batch, returns the losses and the whole parameters; both equal the serial
     ones up to rounding. None: Python's standard library is the corpus.
     """
+    arguments.instance("config", config, GPTConfig, "give a GPTConfig, the sizes of the model")
+    arguments.instance("settings", settings, TrainConfig, "give a TrainConfig, how to train it")
     batches = settings.batches(corpus, config.context)
     whole = GPT(config, settings.seed, settings.dtype).to(group.device)
     model = parallelize(whole, group, sequence_parallel=sequence_parallel, wire=wire)

@@ -34,8 +34,19 @@ from labkit.tensor_parallel.cut import even_cut
 def vocab_embedding(tokens_BT: Tensor, weight_vD: Tensor, vocab: range, between: Between) -> Tensor:
     """The rows of all tokens, as they are `between` layers.
 
-    weight_vD: this rank's rows, `vocab` which they are. Wire: forward one sum.
+    weight_vD: this rank's rows, `vocab` which they are. TypeError for tokens that are no numbers
+    of rows, and a vocab that is no range; ValueError for another number of rows.
+    Wire: forward one sum.
     """
+    arguments.instance("tokens_BT", tokens_BT, Tensor, "give a tensor of token numbers, (B, T)")
+    if tokens_BT.dtype not in (torch.int64, torch.int32):
+        raise TypeError(f"tokens are {tokens_BT.dtype}, not row numbers; pass tokens.long()")
+    arguments.instance("vocab", vocab, range, "give which rows are this rank's, range(start, stop)")
+    if weight_vD.dim() != 2 or len(weight_vD) != len(vocab):
+        raise ValueError(
+            f"weight_vD of shape {tuple(weight_vD.shape)}, and {vocab} are {len(vocab)} rows; give "
+            f"({len(vocab)}, D)"
+        )
     is_mine = (tokens_BT >= vocab.start) & (tokens_BT < vocab.stop)
     if not len(vocab):  # no row to look up, and no gradient but an empty one
         partial = weight_vD.sum() + weight_vD.new_zeros(*tokens_BT.shape, weight_vD.shape[1])
@@ -60,6 +71,13 @@ def vocab_cross_entropy(
     """
     group = chosen(group)
     vocab_size = arguments.whole("vocab_size", vocab_size, "tokens of the whole vocabulary")
+    arguments.instance("logits_Nv", logits_Nv, Tensor, "give this rank's share, (N, v)")
+    arguments.instance("targets_N", targets_N, Tensor, "give a tensor of token numbers, (N,)")
+    if targets_N.dtype not in (torch.int64, torch.int32) or targets_N.dim() != 1:
+        raise TypeError(
+            f"targets are {targets_N.dtype} of shape {tuple(targets_N.shape)}, not token numbers "
+            "in a row; pass targets.flatten().long()"
+        )
     if not logits_Nv.is_floating_point():
         raise TypeError(
             f"logits are {logits_Nv.dtype}, which have no gradient; pass logits.float()"
@@ -70,11 +88,6 @@ def vocab_cross_entropy(
             f"logits of shape {tuple(logits_Nv.shape)}, but rank {group.rank} of {group.size} has "
             f"{len(vocab)} of {vocab_size} tokens, for {len(targets_N)} targets; pass "
             f"({len(targets_N)}, {len(vocab)})"
-        )
-    if targets_N.dtype not in (torch.int64, torch.int32) or targets_N.dim() != 1:
-        raise TypeError(
-            f"targets are {targets_N.dtype} of shape {tuple(targets_N.shape)}, not token numbers "
-            "in a row; pass targets.flatten().long()"
         )
     _require_within("target", targets_N, vocab_size)
     return _VocabCrossEntropy.apply(logits_Nv, targets_N, vocab, group)

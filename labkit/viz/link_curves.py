@@ -8,7 +8,7 @@
 Both axes are logarithmic.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -19,6 +19,7 @@ from labkit.calc.result import Result, number_of
 from labkit.calc.units import bytes_text, seconds_text
 from labkit.viz import style
 from labkit.viz.link_header import HEADER, MARK_ROW, Places, draw_header, legend_rows, mark_places
+from labkit.viz.names import require_names
 from labkit.viz.picture import Picture
 
 MAX_SERIES = 9
@@ -50,15 +51,12 @@ def over_links(
     name without points, a number that a logarithmic axis does not have, predictions for no range of
     bandwidths. TypeError: what is no number.
     """
+    _require_names(measured, predicted, marks)
     points = {name: _points(name, each) for name, each in measured.items()}
-    lines = dict(predicted or {})
+    lines = {name: _model(name, each) for name, each in (predicted or {}).items()}
     links = {name: _bandwidth(f"marks[{name!r}]", each) for name, each in (marks or {}).items()}
     names = list(dict.fromkeys([*points, *lines]))
-    if not 1 <= len(names) <= MAX_SERIES:
-        raise ValueError(
-            f"{len(names)} series: a picture has 1 to {MAX_SERIES}, since more look alike; pass "
-            "{name: {bytes/s: seconds}}"
-        )
+    _require_few(names)
     low, high = _range(points, lines, links)
     curves = {name: _samples(name, each, low, high) for name, each in lines.items()}
     looks = style.series(names)
@@ -78,8 +76,27 @@ def over_links(
     return picture
 
 
+def _require_names(measured: object, predicted: object, marks: object) -> None:
+    require_names("measured", measured, "{name: {bytes/s: seconds}}")
+    require_names("predicted", predicted or {}, "{name: a function of bytes/s}")
+    require_names("marks", marks or {}, "{name of a link: bytes/s}")
+
+
+def _require_few(names: Sequence[str]) -> None:
+    if not 1 <= len(names) <= MAX_SERIES:
+        raise ValueError(
+            f"{len(names)} series: a picture has 1 to {MAX_SERIES}, since more look alike; pass "
+            "{name: {bytes/s: seconds}}"
+        )
+
+
 def _points(name: str, given: Points) -> list[tuple[float, float]]:
-    pairs = list(given.items() if isinstance(given, Mapping) else given)
+    try:
+        listed = list(given.items() if isinstance(given, Mapping) else given)
+        pairs = [(bytes_per_s, seconds) for bytes_per_s, seconds in listed]
+    except (TypeError, ValueError):
+        instead = "give {bytes/s: seconds}, or pairs of them"
+        raise TypeError(f"measured[{name!r}]={given!r:.60}: {instead}") from None
     if not pairs:
         raise ValueError(f"measured[{name!r}] has no points; give {{bytes/s: seconds}}")
     return sorted(
@@ -89,6 +106,12 @@ def _points(name: str, given: Points) -> list[tuple[float, float]]:
         )
         for bytes_per_s, seconds in pairs
     )
+
+
+def _model(name: str, given: Model) -> Model:
+    if not callable(given):
+        raise TypeError(f"predicted[{name!r}]={given!r:.60}: give a function, seconds of bytes/s")
+    return given
 
 
 def _bandwidth(what: str, value: float | Result) -> float:

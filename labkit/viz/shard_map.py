@@ -26,6 +26,7 @@ from labkit import arguments
 from labkit.tensor_parallel.cut import Cut
 from labkit.viz import style
 from labkit.viz.cells import blank_axes
+from labkit.viz.names import require_names
 from labkit.viz.picture import Picture
 from labkit.viz.shard_label import Box, Label, draw_labels, draw_line
 from labkit.viz.shard_parts import Part, Parts, parts_of
@@ -52,8 +53,10 @@ def shards(
     tensors: name -> (whole shape, labkit.tensor_parallel.Cut); Cut() is replicated. Shapes have one
     or two dims; the form of a rectangle hints at them, within bounds. Where there is no room for
     words, a part has its rank's colour alone. Returns a Picture. ValueError: no tensors or more
-    than 8, more than 8 ranks, a cut that does not fit its tensor. TypeError: no (shape, Cut).
+    than 8, more than 8 ranks, a cut that does not fit its tensor. TypeError: no (shape, Cut), or no
+    names.
     """
+    require_names("tensors", tensors, "{name: (shape, Cut)}")
     arguments.whole("num_ranks", num_ranks, f"1 to {MAX_RANKS}, a colour each", most=MAX_RANKS)
     if not 1 <= len(tensors) <= MAX_TENSORS:
         raise ValueError(

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from labkit.data_parallel.replica import is_averaged_in_backward, is_sharded
+from labkit.data_parallel.hooks import is_averaged_in_backward
+from labkit.data_parallel.replica import is_sharded
 
 
 class Member(NamedTuple):

@@ -93,20 +93,12 @@ class FullyShardedModule(nn.Module):
         modules = named_modules(module, units)
         stay = kept_names(kept, {ROOT: module, **modules})
         self.group, self.compute_dtype = chosen(group), compute_dtype
-        wire, num_ranks = usual(self.group) if wire is None else wire, self.group.size
-        if replicas is not None:
-            require_replicas(replicas, self.group)
-        make_equal(module, self.group, replicas)
-        lane = Lane.of(self.group)
-        if replicas is not None:
-            wire = across(lane.own(replicas), wire)
-            num_ranks *= replicas.size
+        lane, self._wire, num_ranks = _start(module, self.group, replicas, wire)
         self.__dict__["module"] = module  # not as a submodule: `parameters()` are the shards
-        self._wire = wire
         self._units = make_units(module, modules, self.group, compute_dtype, poison=debug)
         self.shards = nn.ParameterList(flat.shard for flat in self._flats)
         kept_units = [unit for unit in self._units if unit.name in stay]
-        self._passes = Passes(self._units, kept_units, lane, wire, num_ranks)
+        self._passes = Passes(self._units, kept_units, lane, self._wire, num_ranks)
         self._hook(modules.values())
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -206,6 +198,19 @@ class FullyShardedModule(nn.Module):
             "a sharded module is not moved or converted: do so first, and shard it after; "
             "compute_dtype=torch.bfloat16 computes in 16 bits"
         )
+
+
+def _start(
+    module: nn.Module, group: Group, replicas: Group | None, wire: Wire | None
+) -> tuple[Lane, Wire, int]:
+    """Make it equal on all ranks; who communicates, how, and how many ranks a mean counts."""
+    if replicas is not None:
+        require_replicas(replicas, group)
+    make_equal(module, group, replicas)
+    lane, wire = Lane.of(group), usual(group) if wire is None else wire
+    if replicas is None:
+        return lane, wire, group.size
+    return lane, across(lane.own(replicas), wire), group.size * replicas.size
 
 
 _NO_STATE_DICT = (

@@ -8,15 +8,18 @@ import torch
 from labkit import RankError, RunError, run
 from labkit.context_parallel import (
     ContextParallelGPT,
+    attend,
     contiguous,
     gather_sequence,
     gathered_attention,
+    merge,
     ring_attention,
     shard_sequence,
+    train,
     ulysses_attention,
     zigzag,
 )
-from labkit.model import GPTConfig
+from labkit.model import GPT, GPTConfig
 
 STRATEGIES = [ring_attention, ulysses_attention, gathered_attention]
 
@@ -112,6 +115,10 @@ def test_ulysses_names_the_sizes_that_deal_out_heads():
 def test_sequences_are_cut_along_a_dim_that_is_there():
     calls = {
         "expected a tensor, got": lambda world: shard_sequence([1, 2], world),
+        "such as torch.tensor(tokens)[None]": lambda world: gather_sequence(None, world),
+        "dim='T': give a whole number; say which": lambda world: shard_sequence(
+            ones(2, 3), world, dim="T"
+        ),
         "dim=2 of a tensor of shape": lambda world: shard_sequence(ones(2, 3), world, dim=2),
         "placement=None: give a function": lambda world: shard_sequence(ones(2, 3), world, None),
         "dim=1 of a tensor of shape": lambda world: gather_sequence(ones(2), world),
@@ -190,3 +197,38 @@ def unequal_shards_without_a_length(world):
 def test_unequal_shards_need_the_length():
     with pytest.raises((RunError, RankError), match=r"passes shape \(1, 2, [69], 8\)"):
         run(unequal_shards_without_a_length, 3, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda: contiguous(None, 2, 0), TypeError, "num_tokens=None: give a whole number"),
+        (lambda: zigzag(2.5, 2, 0), TypeError, "num_tokens=2.5"),
+        (lambda: contiguous(8, 0, 0), ValueError, "size=0: how many ranks"),
+        (lambda: zigzag(8, 2, 5), ValueError, "rank=5: a rank, 0 to 1"),
+        (lambda: attend(None, ones(2, 8), ones(2, 8)), TypeError, "q_XtK=None: give a tensor"),
+        (lambda: attend(*[ones(2, 8)] * 3, "causal"), TypeError, "mask_ts='causal': .* booleans"),
+        (lambda: attend(*[ones(2, 8)] * 3, ones(2, 2)), TypeError, "mask_ts is torch.float32"),
+        (
+            lambda: attend(*[ones(2, 8)] * 3, ones(3, 3) > 0),
+            ValueError,
+            r"mask_ts of shape \(3, 3\): give booleans \(2, 2\)",
+        ),
+        (lambda: merge(None, None), TypeError, r"a=None: give \(out_XtK, lse_Xt\)"),
+        (lambda: merge((1, 2), ones(2, 2)), TypeError, r"b=tensor.*what attend returns"),
+    ],
+)
+def test_places_and_blocks_are_named_where_they_are_wrong(call, error, words):
+    with pytest.raises(error, match=f"(?s){words}"):
+        call()
+
+
+def test_training_needs_sizes_and_settings():
+    config = GPTConfig(context=8, num_layers=1, hidden=8, num_heads=2)
+    calls = {
+        "config=None: give a GPTConfig": lambda world: train(world, None, None),
+        "settings={}: give a TrainConfig": lambda world: train(world, config, {}),
+        "TypeError: config=GPT(": lambda world: ContextParallelGPT(GPT(config), world),
+    }
+    for words, said in zip(calls, refused_by_all(list(calls.values())), strict=True):
+        assert all(words in each for each in said), (words, said)

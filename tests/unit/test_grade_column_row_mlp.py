@@ -57,6 +57,31 @@ def in_place(x_BTD, up_fD, up_f, down_Df, down_D, group):
     return Summed.apply(linear(hidden, down_Df)).add_(down_D)
 
 
+def hands_x_itself_on(x_BTD, up_fD, up_f, down_Df, down_D, group):
+    """A Function's result is another tensor than its argument, also where forward returns that."""
+
+    class Copied(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return group.all_reduce(gradient)
+
+    class Summed(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, partial):
+            return group.all_reduce(partial)
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient
+
+    hidden = gelu(linear(Copied.apply(x_BTD), up_fD, up_f))
+    return Summed.apply(linear(hidden, down_Df)) + down_D
+
+
 def all_by_hand(x_BTD, up_fD, up_f, down_Df, down_D, group):
     """One Function, with every product of backward written out; alone it does not communicate."""
 
@@ -84,7 +109,10 @@ def all_by_hand(x_BTD, up_fD, up_f, down_Df, down_D, group):
     return MLP.apply(x_BTD, up_fD, up_f, down_Df, down_D)
 
 
-@pytest.mark.parametrize("program", [with_a_hook_and_a_constant, in_place, all_by_hand])
+RIGHT = [with_a_hook_and_a_constant, in_place, hands_x_itself_on, all_by_hand]
+
+
+@pytest.mark.parametrize("program", RIGHT, ids=lambda program: program.__name__)
 def test_right_answers_of_another_kind_pass(program):
     verdict = check(NAME, program, workspace=WORKSPACE)
     assert verdict, verdict

@@ -121,7 +121,104 @@ def ring(q, k, v, num_tokens, group, blocks=False, computes=True, around=1):
     return o
 
 
-@pytest.mark.parametrize("program", [keys_and_values_apart, only_as_far_as_needed, ring])
+def query_by_query(q, k, v, num_tokens, group):
+    """Products of a matrix and a vector, over the keys that a query sees, and no others."""
+    return around(q, k, v, num_tokens, group, row_by_row)
+
+
+def by_elements(q, k, v, num_tokens, group):
+    """Without a product of matrices: sums of products of elements, a feature at a time."""
+    return around(q, k, v, num_tokens, group, feature_by_feature)
+
+
+def by_powers(q, k, v, num_tokens, group):
+    """Weights are powers of two."""
+    return around(q, k, v, num_tokens, group, product_of_powers)
+
+
+def by_softmax(q, k, v, num_tokens, group):
+    return around(q, k, v, num_tokens, group, softmax_of_a_block)
+
+
+def around(q, k, v, num_tokens, group, attend):
+    """attend: (q, k, v, whether it is the own block) -> output and log-sum-exp of one block."""
+    n, rank = group.size, group.rank
+    sizes = [len(share) for share in torch.arange(num_tokens).tensor_split(n)]
+    block, o, lse = torch.stack([k, v]), None, None
+    for source in [*range(rank, -1, -1), *range(n - 1, rank, -1)]:
+        pendings, arriving = [], block
+        if (left := (source - 1) % n) != rank:
+            arriving = k.new_empty(2, len(k), sizes[left], k.shape[2])
+            pendings.append(group.irecv(arriving, left_of(group)))
+            pendings.append(group.isend(block, (rank + 1) % n))
+        if source <= rank:
+            its, its_lse = attend(q, block[0], block[1], source == rank)
+            new = its_lse if lse is None else torch.logaddexp(lse, its_lse)
+            its = its * 2 ** ((its_lse - new) / LN_2)
+            o, lse = its if lse is None else o * 2 ** ((lse - new) / LN_2) + its, new
+        for each in pendings:
+            each.wait()
+        block = arriving
+    return o
+
+
+LN_2 = 0.6931471805599453
+
+
+def row_by_row(q, k, v, is_own):
+    o, lse = torch.zeros_like(q), torch.zeros_like(q[..., :1])
+    for head in range(len(q)):
+        for row in range(q.shape[1]):
+            seen = row + 1 if is_own else k.shape[1]
+            scores = k[head, :seen].mv(q[head, row]) * q.shape[2] ** -0.5
+            weights = (scores - scores.max()).exp()
+            o[head, row] = v[head, :seen].T.mv(weights / weights.sum())
+            lse[head, row] = scores.max() + weights.sum().log()
+    return o, lse
+
+
+def feature_by_feature(q, k, v, is_own):
+    scores = sum(q[..., i, None] * k[..., None, :, i] for i in range(q.shape[2]))
+    weights, lse = powers_of_two(scores * q.shape[2] ** -0.5, is_own)
+    return torch.stack([(weights * v[:, None, :, i]).sum(2) for i in range(q.shape[2])], 2), lse
+
+
+def product_of_powers(q, k, v, is_own):
+    weights, lse = powers_of_two(torch.bmm(q * q.shape[2] ** -0.5, k.mT), is_own)
+    return torch.einsum("hts,hsk->htk", weights, v), lse
+
+
+def powers_of_two(scores, is_own):
+    scores = masked(scores, is_own)
+    most = scores.amax(2, keepdim=True)
+    weights = 2 ** ((scores - most) / LN_2)
+    total = weights.sum(2, keepdim=True)
+    return weights / total, most + total.log()
+
+
+def masked(scores, is_own):
+    is_later = torch.ones_like(scores[0]).triu(1) > 0
+    return scores.masked_fill(is_later, -torch.inf) if is_own else scores
+
+
+def softmax_of_a_block(q, k, v, is_own):
+    scores = torch.baddbmm(q.new_zeros(()), q, k.mT, beta=0, alpha=q.shape[2] ** -0.5)
+    scores = masked(scores, is_own)
+    return torch.softmax(scores, 2) @ v, torch.logsumexp(scores, 2, keepdim=True)
+
+
+RIGHT = [
+    keys_and_values_apart,
+    only_as_far_as_needed,
+    ring,
+    query_by_query,
+    by_elements,
+    by_powers,
+    by_softmax,
+]
+
+
+@pytest.mark.parametrize("program", RIGHT, ids=lambda program: program.__name__)
 def test_right_answers_of_another_kind_pass(program):
     verdict = check(NAME, program, workspace=WORKSPACE)
     assert verdict, verdict
@@ -175,6 +272,45 @@ def in_numpy(q, k, v, num_tokens, group):
     return scores.masked_fill(torch.arange(keys.shape[1]) > rows, -torch.inf).softmax(2) @ values
 
 
+def a_dummy_before_it_posts(q, k, v, num_tokens, group):
+    """Nor does one that comes first make the rank one that computes, and posts afterwards."""
+    torch.exp(q[:, :1])
+    return after_a_dummy(q, k, v, num_tokens, group, lambda: torch.exp(q))
+
+
+def after_products_of_one_query(q, k, v, num_tokens, group):
+    return after_a_dummy(q, k, v, num_tokens, group, lambda: q[:, :1] @ k.mT)
+
+
+def after_exponentials_of_enough_numbers(q, k, v, num_tokens, group):
+    size = q.shape[1]
+    dummy = torch.zeros(len(q), size, size)
+    return after_a_dummy(q, k, v, num_tokens, group, lambda: torch.exp(dummy))
+
+
+def after_a_dummy(q, k, v, num_tokens, group, dummy):
+    """In between there is the dummy, and then the block is computed with."""
+    n, rank = group.size, group.rank
+    sizes = [len(share) for share in torch.arange(num_tokens).tensor_split(n)]
+    block, o, lse = torch.stack([k, v]), None, None
+    for source in [*range(rank, -1, -1), *range(n - 1, rank, -1)]:
+        arriving = block
+        if (left := (source - 1) % n) != rank:
+            arriving = k.new_empty(2, len(k), sizes[left], k.shape[2])
+            receive = group.irecv(arriving, left_of(group))
+            send = group.isend(block, (rank + 1) % n)
+            dummy()
+            receive.wait()
+            send.wait()
+        if source <= rank:
+            its, its_lse = softmax_of_a_block(q, block[0], block[1], source == rank)
+            new = its_lse if lse is None else torch.logaddexp(lse, its_lse)
+            its = its * (its_lse - new).exp()
+            o, lse = its if lse is None else o * (lse - new).exp() + its, new
+        block = arriving
+    return o
+
+
 def torchs_kernel(q, k, v, num_tokens, group):
     if group.size == 1:
         return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
@@ -193,6 +329,9 @@ WRONG = {
     returns_the_heads_last: "returns another shape",
     returns_nan: "computes with a block that has not come",
     the_other_way_around: "sends to others than its right neighbour",
+    a_dummy_before_it_posts: "computes too little while blocks travel",
+    after_products_of_one_query: "computes too little while blocks travel",
+    after_exponentials_of_enough_numbers: "computes too little while blocks travel",
     in_numpy: "gathers all blocks before it computes",
     blocking_send_after_irecv: "waits for its send before it computes",
     torchs_kernel: "calls the answer itself",

@@ -61,6 +61,10 @@ def made(world, sizes):
     Mesh(world, **sizes)
 
 
+def of(_, what):
+    Mesh(what, dp=2)
+
+
 def asked(world, _):
     Mesh(world, dp=2).pp  # noqa: B018
 
@@ -87,6 +91,7 @@ def along_nothing(world, _):
         (made, {"tp": 0}, "tp=0: give the number of ranks along this axis"),
         (made, {"tp": True}, "tp=True: give a whole number"),
         (made, {"tensor": 2}, "'tensor' is no axis; choose among dp, pp, cp, ep, tp"),
+        (of, 4, "group=4 is no Group; pass `world`"),
         (asked, {}, "this mesh has no axis 'pp', only dp; make it with pp=1 or more"),
         (misspelled, {}, "a mesh has no 'size'"),
         (beyond, {}, "dp=2: 0 to 1"),

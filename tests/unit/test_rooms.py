@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 # Bottom to top. `from labkit import run` counts as launch, which is where it comes from.
 ROOMS = """
-    arguments comm launch collectives mesh model data optimizer large_batch train memory
+    arguments comm launch collectives mesh gpt_config model data optimizer large_batch train memory
     data_parallel zero precision recompute tensor_parallel context_parallel pipeline moe calc viz
     measure grade interview notebook cli
 """.split()

@@ -43,6 +43,10 @@ W = (8, 8)
     [
         ({}, 2, ValueError, "0 tensors: .* 1 to 8"),
         ({str(n): (W, Cut()) for n in range(9)}, 2, ValueError, "9 tensors"),
+        ([1], 2, TypeError, r"tensors=\[1\]: give \{name: \(shape, Cut\)\}"),
+        (None, 2, TypeError, "tensors=None: give"),
+        (Cut(), 2, TypeError, "tensors=Cut"),
+        ({1: (W, Cut())}, 2, TypeError, "tensors has the name 1, which is no text"),
         ({"w": (W, Cut())}, 9, ValueError, "num_ranks=9: 1 to 8"),
         ({"w": (W, Cut())}, 0, ValueError, "num_ranks=0"),
         ({"w": (W, Cut())}, 2.0, TypeError, "num_ranks=2.0"),

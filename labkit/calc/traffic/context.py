@@ -19,7 +19,7 @@ Papers: Liu et al., arXiv:2310.01889 (ring); Jacobs et al., arXiv:2309.14509, se
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from labkit.calc.result import Result, total
 from labkit.calc.traffic.checks import (
@@ -35,6 +35,8 @@ from labkit.calc.traffic.segments import segment_numels
 
 _STRATEGIES = ("ring", "gathered", "ulysses")
 _PLACEMENTS = ("contiguous", "zigzag")
+_Parts = Mapping[str, tuple[int, int, int]]
+"""name -> (tokens, numbers in each, bytes of a number)"""
 
 
 def context_shard_tokens(num_tokens: float, world_size: int, placement: str) -> list[int]:
@@ -77,25 +79,11 @@ def context_traffic_bytes(
     if gradient_itemsize is not None:
         of_gradient = check_itemsize(gradient_itemsize, "gradient_itemsize")
     features = check_ranks(batch, "batch") * check_ranks(head_dim, "head_dim")
-    own, right, T = tokens[rank], tokens[(rank + 1) % n], sum(tokens)
-    kv, q_of_rank, all_of_rank = 2 * G * features, H // n * features, (H + 2 * G) // n * features
-    parts = {
-        "ring": {
-            "forward, keys and values": (T - right, kv, b),
-            "backward, keys and values": (T - right, kv, b),
-            "backward, their gradients": (T - own, kv, of_gradient),
-        },
-        "gathered": {
-            "forward, keys and values": ((n - 1) * own, kv, b),
-            "backward, their gradients": (T - own, kv, b),
-        },
-        "ulysses": {
-            "forward, q, k and v": ((n - 1) * own, all_of_rank, b),
-            "forward, out": (T - own, q_of_rank, b),
-            "backward, gradient of out": ((n - 1) * own, q_of_rank, b),
-            "backward, gradients of q, k and v": (T - own, all_of_rank, b),
-        },
-    }[strategy]
+    if strategy == "ulysses":
+        parts = _ulysses_parts(tokens, rank, features, H, G, b)
+    else:
+        of_strategy = _ring_parts if strategy == "ring" else _gathered_parts
+        parts = of_strategy(tokens, rank, 2 * G * features, b, of_gradient)
     return _sum_of_parts(f"sent by rank {rank} of {strategy} attention", parts)
 
 
@@ -171,7 +159,41 @@ def _check_heads(strategy: str, H: int, G: int, n: int) -> None:
         )
 
 
-def _sum_of_parts(name: str, parts: Mapping[str, tuple[int, int, int]]) -> Result:
+def _ring_parts(tokens: Sequence[int], rank: int, kv: int, b: int, of_gradient: int) -> _Parts:
+    """kv: numbers in the keys and values of one token."""
+    own, right, T = tokens[rank], tokens[(rank + 1) % len(tokens)], sum(tokens)
+    return {
+        "forward, keys and values": (T - right, kv, b),
+        "backward, keys and values": (T - right, kv, b),
+        "backward, their gradients": (T - own, kv, of_gradient),
+    }
+
+
+def _gathered_parts(tokens: Sequence[int], rank: int, kv: int, b: int, _: int) -> _Parts:
+    """kv: numbers in the keys and values of one token, whose gradients travel in b bytes, too."""
+    own = tokens[rank]
+    return {
+        "forward, keys and values": ((len(tokens) - 1) * own, kv, b),
+        "backward, their gradients": (sum(tokens) - own, kv, b),
+    }
+
+
+def _ulysses_parts(
+    tokens: Sequence[int], rank: int, features: int, H: int, G: int, b: int
+) -> _Parts:
+    """features: of one head, times the sequences. A rank has an n-th of all heads."""
+    n, own = len(tokens), tokens[rank]
+    others = sum(tokens) - own
+    q_of_rank, all_of_rank = H // n * features, (H + 2 * G) // n * features
+    return {
+        "forward, q, k and v": ((n - 1) * own, all_of_rank, b),
+        "forward, out": (others, q_of_rank, b),
+        "backward, gradient of out": ((n - 1) * own, q_of_rank, b),
+        "backward, gradients of q, k and v": (others, all_of_rank, b),
+    }
+
+
+def _sum_of_parts(name: str, parts: _Parts) -> Result:
     results = {
         part: Result(
             tokens * numbers * size,

@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 
 from labkit.grade.evidence import CaseEvidence
+from labkit.grade.graders.attention_work import outside_of_torch
 from labkit.grade.graders.context_inputs import Given
 from labkit.grade.graders.context_order import gathers_first
-from labkit.grade.graders.context_watch import Seen, computed_s
+from labkit.grade.graders.context_watch import Seen
+from labkit.grade.graders.context_work import RankWork
 from labkit.grade.outcome import Finding, Outcome
 
 _MOST_BLOCKS = 3
@@ -55,27 +57,32 @@ def more_memory(evidence: CaseEvidence, given: Given, seen: Sequence[Seen]) -> F
     return None
 
 
-def more_computed(evidence: CaseEvidence, given: Given, seen: Sequence[Seen]) -> Finding | None:
-    """Products for blocks that a rank sees nothing of; or none that anybody could see."""
+def computes_outside(evidence: CaseEvidence, given: Given) -> Finding | None:
+    """Less than attention takes, as far as torch knows."""
+    for rank in range(evidence.world_size):
+        its = RankWork(evidence, given, rank)
+        if not its.is_seen:
+            return outside_of_torch(
+                its.between(),
+                its.needed(),
+                f"{evidence.label}: rank {rank}",
+                "the order of computing and communicating is part of the task",
+            )
+    return None
+
+
+def more_computed(evidence: CaseEvidence, given: Given) -> Finding | None:
+    """Products for blocks that a rank sees nothing of."""
     heads, _, features = given.q[0].shape
-    for rank, each in enumerate(seen):
+    for rank in range(evidence.world_size):
         keys = sum(given.sizes[: rank + 1])
         needed = 4 * heads * features * given.sizes[rank] * keys
-        if not computed_s(evidence, rank):
-            return Finding(
-                Outcome.WRONG,
-                "computes outside of torch",
-                "the values are right, and no operator of torch has computed a product or an "
-                "exponential: the order of computing and communicating is part of the task, and "
-                "it cannot be seen. Use torch's operators",
-                f"{evidence.label}: rank {rank}",
-                hint=1,
-            )
-        if each.flops > _ROOM * needed:
+        flops = RankWork(evidence, given, rank).between().flops
+        if flops > _ROOM * needed:
             return Finding(
                 Outcome.OVER_BUDGET,
                 "computes blocks that are wholly masked",
-                f"the values are right, and rank {rank} computes {each.flops:,} FLOPs in products "
+                f"the values are right, and rank {rank} computes {flops:,} FLOPs in products "
                 f"of matrices, where its own block and those before it take {needed:,}: keys of "
                 "later ranks get weights of 0, whatever they are. Send such blocks on, and leave "
                 "them out of the computation",

@@ -14,24 +14,13 @@ from torch import Tensor
 
 from labkit.grade.evidence import CaseEvidence
 from labkit.grade.graders.attention_rules import AttentionStorages, OwnAttention
+from labkit.grade.graders.attention_work import Work, work_of
 from labkit.grade.harness import is_plain_tensor
 from labkit.grade.watched_group import WatchedGroup, WatchedPending
 
 COMPUTES = "\x02computes"
-"""A region that begins when a product of matrices does, or an exponential."""
-
-# The place of the first matrix among the arguments of an operator.
-_PRODUCTS = {
-    "mm": 0,
-    "bmm": 0,
-    "mv": 0,
-    "dot": 0,
-    "addmm": 1,
-    "baddbmm": 1,
-    "addbmm": 1,
-    "addmv": 1,
-}
-_EXPONENTIALS = {"exp", "exp_", "exp2", "_softmax", "_safe_softmax", "logsumexp"}
+"""A region that begins when a product of matrices does, or an exponential. How much it computes is
+in its name: `computes 1200 0`, FLOPs and exponentials."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +31,16 @@ class Seen:
     """Of all storages that were made meanwhile."""
     received_bytes: int
     """Of the memory that was ever given to a receive and was there as something was computed."""
-    flops: int
-    """In products of matrices."""
     o: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """An operator of a rank's that is a product of matrices, or takes exponentials."""
+
+    begin_s: float
+    """On the clock of the journal."""
+    work: Work
 
 
 class Told(list[Tensor]):
@@ -99,7 +95,7 @@ class ComputedStorages(AttentionStorages):
         """most_bytes: where more has been received, circles may hold it."""
         super().__init__(group.gate, known=known)
         self._group, self._most_bytes = group, most_bytes
-        self.flops = self.received_bytes = 0
+        self.received_bytes = 0
 
     def __torch_dispatch__(
         self,
@@ -109,14 +105,11 @@ class ComputedStorages(AttentionStorages):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Perform `func`; note it where it computes."""
-        name = func.overloadpacket.__name__
-        if name in _PRODUCTS or name in _EXPONENTIALS:
-            with self._group.region(COMPUTES):
+        work = work_of(func.overloadpacket.__name__, args)
+        if work is not None:
+            with self._group.region(f"{COMPUTES} {work.flops} {work.exponentials}"):
                 self._look()
-        result = super().__torch_dispatch__(func, types, args, kwargs)
-        if name in _PRODUCTS:
-            self.flops += 2 * result.numel() * args[_PRODUCTS[name]].shape[-1]
-        return result
+        return super().__torch_dispatch__(func, types, args, kwargs)
 
     def _look(self) -> None:
         if self._group.received_bytes > self._most_bytes:
@@ -135,18 +128,23 @@ def watched(
         returned = function(q, k, v, num_tokens, receiving)
     if not is_plain_tensor(returned):
         return returned
-    return Told([torch.tensor([live.peak_bytes, live.received_bytes, live.flops]), returned])
+    return Told([torch.tensor([live.peak_bytes, live.received_bytes]), returned])
 
 
 def seen_on(evidence: CaseEvidence) -> list[Seen]:
     """By rank, what `watched` has told, in the driver."""
     seen = []
     for record in evidence.completed:
-        peak_bytes, received_bytes, flops = record.outputs[0].tolist()
-        seen.append(Seen(peak_bytes, received_bytes, flops, record.outputs[1]))
+        peak_bytes, received_bytes = record.outputs[0].tolist()
+        seen.append(Seen(peak_bytes, received_bytes, record.outputs[1]))
     return seen
 
 
-def computed_s(evidence: CaseEvidence, rank: int) -> list[float]:
-    """When something was computed, on the clock of the journal."""
-    return [each.start_s for each in evidence.regions[rank] if each.name == COMPUTES]
+def computed_on(evidence: CaseEvidence, rank: int) -> list[Computed]:
+    """What a rank has computed in a case, in order."""
+    computed = []
+    for each in evidence.regions[rank]:
+        if each.name.startswith(f"{COMPUTES} "):
+            flops, exponentials = map(int, each.name.split()[1:])
+            computed.append(Computed(each.start_s, Work(flops, exponentials)))
+    return computed

@@ -9,7 +9,12 @@ from collections.abc import Sequence
 
 from labkit.grade import diagnosis
 from labkit.grade.evidence import Attempt, Case, CaseEvidence
-from labkit.grade.graders.softmax_budget import keeps_blocks, more_bytes, other_passes
+from labkit.grade.graders.softmax_budget import (
+    computes_outside,
+    keeps_blocks,
+    more_bytes,
+    other_passes,
+)
 from labkit.grade.graders.softmax_inputs import given_in, random_cases
 from labkit.grade.graders.softmax_values import wrong_form, wrong_values
 from labkit.grade.graders.softmax_watch import seen_in, watched
@@ -36,7 +41,7 @@ class OnlineSoftmax(OnRanks):
         return random_cases(rng)
 
     def judge(self, evidence: CaseEvidence) -> Finding | None:
-        """The first thing wrong: form, values, passes, memory."""
+        """The first thing wrong: form, passes, values, torch's part, memory."""
         given = given_in(evidence.case)
         found = wrong_form(evidence, given)
         if found is not None:
@@ -46,6 +51,7 @@ class OnlineSoftmax(OnRanks):
             other_passes(evidence, given, seen)
             or wrong_values(evidence, given, seen)
             or diagnosis.input_changed(evidence)
+            or computes_outside(evidence, given, seen)
             or keeps_blocks(evidence, given, seen)
             or more_bytes(evidence, given, seen)
         )

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from labkit.grade import diagnosis, ledger
 from labkit.grade.evidence import Attempt, Case, CaseEvidence
-from labkit.grade.graders.context_budget import more_computed, more_memory
+from labkit.grade.graders.context_budget import computes_outside, more_computed, more_memory
 from labkit.grade.graders.context_inputs import given_in, random_cases
 from labkit.grade.graders.context_messages import over_budget
 from labkit.grade.graders.context_order import not_overlapped
@@ -59,8 +59,9 @@ class RingAttentionStep(OnRanks):
             or ledger.disagreement(evidence)
             or over_budget(evidence, given)
             or more_memory(evidence, given, seen)
+            or computes_outside(evidence, given)
             or not_overlapped(evidence, given)
-            or more_computed(evidence, given, seen)
+            or more_computed(evidence, given)
         )
 
     def refine(self, finding: Finding, evidence: CaseEvidence, attempt: Attempt) -> Finding:

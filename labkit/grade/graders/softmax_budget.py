@@ -1,6 +1,7 @@
 """What online_softmax keeps in memory: blocks that it has seen, scores of blocks, and what else."""
 
 from labkit.grade.evidence import CaseEvidence
+from labkit.grade.graders.attention_work import Needed, outside_of_torch
 from labkit.grade.graders.softmax_inputs import MANY, Given
 from labkit.grade.graders.softmax_watch import Seen
 from labkit.grade.outcome import Finding, Outcome
@@ -51,6 +52,16 @@ def more_bytes(evidence: CaseEvidence, given: Given, seen: Seen) -> Finding | No
         evidence.label,
         hint=1,
     )
+
+
+def computes_outside(evidence: CaseEvidence, given: Given, seen: Seen) -> Finding | None:
+    """Less than attention takes, as far as torch knows."""
+    pairs = sum(int(mask.sum()) for _, _, mask in given.blocks)
+    needed = Needed(pairs, 1, given.q.shape[1])
+    if needed.has_products(seen.work) or needed.has_exponentials(seen.work):
+        return None
+    reason = "what is in memory while it computes is part of the task"
+    return outside_of_torch(seen.work, needed, evidence.label, reason)
 
 
 def other_passes(evidence: CaseEvidence, given: Given, seen: Seen) -> Finding | None:

@@ -4,7 +4,7 @@ On the rank, around the code under test; nothing here judges.
 """
 
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -12,7 +12,9 @@ import torch
 from torch import Tensor
 
 from labkit.grade.exact import is_same
+from labkit.grade.gate import Gate
 from labkit.grade.graders.attention_rules import AttentionStorages, OwnAttention
+from labkit.grade.graders.attention_work import Work, total, work_of
 from labkit.grade.graders.softmax_inputs import Block
 from labkit.grade.harness import is_plain_tensor
 from labkit.grade.watched_group import WatchedGroup
@@ -31,12 +33,33 @@ class Seen:
     num_after_end: int
     """Times that a block was asked for when there was none left."""
     has_changed_blocks: bool
+    work: Work
+    """Of torch's operators."""
     o: Tensor
     lse: Tensor
 
 
 class Told(list[Tensor]):
     """What was seen; told apart by its type from whatever the code under test returns."""
+
+
+class CountedStorages(AttentionStorages):
+    """AttentionStorages that add up what is computed."""
+
+    def __init__(self, gate: Gate, known: Sequence[Tensor]) -> None:
+        super().__init__(gate, known=known)
+        self.work = Work()
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Perform `func`, and count it."""
+        self.work = total([self.work, work_of(func.overloadpacket.__name__, args) or Work()])
+        return super().__torch_dispatch__(func, types, args, kwargs)
 
 
 class Blocks(Iterator[Block]):
@@ -87,7 +110,7 @@ def watched(
 ) -> object:
     """Run on a rank: the call, and what was seen; where no pair of tensors comes back: that."""
     q, blocks, scale = arguments
-    live = AttentionStorages(group.gate, known=[q, *(x for block in blocks for x in block)])
+    live = CountedStorages(group.gate, [q, *(x for block in blocks for x in block)])
     with live, OwnAttention(group.gate):
         source = Blocks([(k, v, mask) for k, v, mask in blocks], live)
         returned = function(q, source, scale)
@@ -101,6 +124,8 @@ def watched(
         source.most_blocks,
         source.num_after_end,
         source.has_changed,
+        live.work.flops,
+        live.work.exponentials,
     )
     return Told([torch.tensor(numbers), *returned])
 
@@ -108,5 +133,5 @@ def watched(
 def seen_in(outputs: Sequence[Tensor]) -> Seen:
     """What `watched` has told, in the driver."""
     numbers, o, lse = outputs
-    peak, kept, most, after_end, has_changed = numbers.tolist()
-    return Seen(peak, kept, most, after_end, bool(has_changed), o, lse)
+    peak, kept, most, after_end, has_changed, *work = numbers.tolist()
+    return Seen(peak, kept, most, after_end, bool(has_changed), Work(*work), o, lse)
