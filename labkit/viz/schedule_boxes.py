@@ -6,8 +6,9 @@ rank 1    |0|1|2|3|    | 0 | 1 | 2 | 3 |
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 
@@ -86,10 +87,13 @@ def _rectangles(
     edge: str,
     edges: float | list[float],
 ) -> PolyCollection:
-    outlines = [
-        [(x0, row + TOP), (x1, row + TOP), (x1, row + BOTTOM), (x0, row + BOTTOM)]
-        for x0, x1, row in corners
-    ]
+    # An array, because matplotlib makes paths of a list one by one.
+    outlines: Any = np.array(
+        [
+            [(x0, row + TOP), (x1, row + TOP), (x1, row + BOTTOM), (x0, row + BOTTOM)]
+            for x0, x1, row in corners
+        ]
+    )
     return PolyCollection(outlines, facecolors=colours, edgecolors=edge, linewidths=edges, zorder=2)
 
 
