@@ -34,12 +34,17 @@ from labkit.viz.schedule_colours import operation_colour
 from labkit.viz.schedule_numbers import Number, fitting, number_size, outline
 
 UNEVEN = Costs(forward=[0.5, 1, 1, 2], input_gradient=[1, 1, 0, 2], send=0.25)
+SLOW_LAST = [0.5, 1, 1, 2]
 TIMINGS = {
     "1F1B": simulate(plan(one_f_one_b, 4, 8)),
     "GPipe": simulate(plan(gpipe, 3, 4)),
     "naive": simulate(plan(naive, 2, 3)),
     "ZB-H1": simulate(plan(zero_bubble_h1, 4, 5), UNEVEN),
     "interleaved": simulate(plan(interleaved, 4, 8, virtual=2), Costs(send=0.5)),
+    "uneven": simulate(
+        plan(one_f_one_b, 4, 8),
+        Costs(forward=SLOW_LAST, input_gradient=SLOW_LAST, weight_gradient=SLOW_LAST, send=0.4),
+    ),
     "one rank": simulate(plan(one_f_one_b, 1, 1)),
 }
 
