@@ -1,6 +1,7 @@
 """What a notebook page is made of: predictions, tables, calculators, cells that are meant to fail.
 
-    from labkit.notebook import calculator, expect_error, memory_calculator, predict, reveal, table
+    from labkit.notebook import calculator, expect_error, predict, reveal, table
+    from labkit.notebook import memory_calculator, pipeline_calculator
 
 The only room that imports IPython or ipywidgets. Everything here also works in a kernel without a
 browser, where it shows its plain-text form.
@@ -10,6 +11,7 @@ from labkit.notebook.calculator import calculator
 from labkit.notebook.expect_error import expect_error
 from labkit.notebook.knobs import Knob, knobs
 from labkit.notebook.memory_calculator import MemoryCalculator, memory_calculator
+from labkit.notebook.pipeline_calculator import PipelineCalculator, pipeline_calculator
 from labkit.notebook.predict import predict, reveal
 from labkit.notebook.ring_cost import RingCost
 from labkit.notebook.ring_slider import RingSlider, ring_slider
@@ -18,6 +20,7 @@ from labkit.notebook.table import Row, table
 __all__ = [
     "Knob",
     "MemoryCalculator",
+    "PipelineCalculator",
     "RingCost",
     "RingSlider",
     "Row",
@@ -25,6 +28,7 @@ __all__ = [
     "expect_error",
     "knobs",
     "memory_calculator",
+    "pipeline_calculator",
     "predict",
     "reveal",
     "ring_slider",

@@ -10,6 +10,8 @@
     viz.memory_bar(footprints, capacity)             # what each GPU holds, beside what it has
     viz.shards({"up": ((256, 64), cut)}, num_ranks)  # which rank holds which rows and columns
     viz.over_links(measured, predicted)              # time over the bandwidth of the link
+    viz.schedule(timing, measured)                   # a pipeline's step as a grid: rank by time
+    viz.in_flight(timing)                            # what each rank holds meanwhile
     viz.chrome_trace.write(result, "trace.json")     # no matplotlib needed for this one
 
 Names load when first used: a machine without matplotlib can still write traces.
@@ -21,12 +23,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from labkit.viz import chrome_trace
     from labkit.viz.curve import Curve, Mark
+    from labkit.viz.in_flight_curve import in_flight
     from labkit.viz.link_curves import over_links
     from labkit.viz.memory import memory_bar, memory_timeline
     from labkit.viz.movement import moves
     from labkit.viz.picture import Picture
     from labkit.viz.ring_picture import ring_steps
     from labkit.viz.ring_step_picture import ring_step
+    from labkit.viz.schedule_grid import schedule
     from labkit.viz.shard_map import shards
     from labkit.viz.size_curves import latency_bandwidth
     from labkit.viz.swimlanes import timeline
@@ -39,6 +43,7 @@ _HOME = {
     "Curve": "labkit.viz.curve",
     "Mark": "labkit.viz.curve",
     "Picture": "labkit.viz.picture",
+    "in_flight": "labkit.viz.in_flight_curve",
     "latency_bandwidth": "labkit.viz.size_curves",
     "memory_bar": "labkit.viz.memory",
     "memory_timeline": "labkit.viz.memory",
@@ -46,6 +51,7 @@ _HOME = {
     "over_links": "labkit.viz.link_curves",
     "ring_step": "labkit.viz.ring_step_picture",
     "ring_steps": "labkit.viz.ring_picture",
+    "schedule": "labkit.viz.schedule_grid",
     "shards": "labkit.viz.shard_map",
     "tagged": "labkit.viz.tags",
     "timeline": "labkit.viz.swimlanes",
@@ -57,6 +63,7 @@ __all__ = [
     "Mark",
     "Picture",
     "chrome_trace",
+    "in_flight",
     "latency_bandwidth",
     "memory_bar",
     "memory_timeline",
@@ -64,6 +71,7 @@ __all__ = [
     "over_links",
     "ring_step",
     "ring_steps",
+    "schedule",
     "shards",
     "tagged",
     "timeline",

@@ -1,0 +1,150 @@
+"""A pipeline schedule as the well-known grid: a row per rank, time to the right, idle time white.
+
+simulated    |0|1|2|3|     | 0 | 1 | 2 | 3 |
+measured     |0|1| 2|3|      | 0 |  1 | 2 | 3 |     the same operations, on their own axis
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
+
+from labkit.pipeline import Schedule, Timing, in_flight
+from labkit.viz import style
+from labkit.viz.picture import Picture
+from labkit.viz.schedule_boxes import boxes, draw_boxes, draw_messages, most_stages
+from labkit.viz.schedule_header import COSTS, draw_legend, time_words, words
+from labkit.viz.schedule_input import require_same_schedule, require_some_time, timing_of
+from labkit.viz.text_size import text_inches
+
+WIDTH, LEFT, RIGHT = 9.0, 0.72, 0.95  # inches
+_HEADER, _PANEL_HEADER, _AXIS = 0.62, 0.28, 0.46
+
+
+class Panel(NamedTuple):
+    """A grid of the picture, with its own time axis."""
+
+    name: str
+    timing: Timing
+    unit: style.TimeUnit
+    top: float
+    """Inches from the top of the picture to the panel's own header."""
+
+
+def schedule(timing: Any, measured: Any = None, *, title: str | None = None) -> Picture:
+    """Who computes what, when: a box per operation with the number of its microbatch.
+
+    timing: a Timing, or a Schedule, whose operations then cost 1 each (B 2) and messages nothing.
+    measured: a Timing of the same schedule in seconds, drawn below on its own axis.
+    Above each grid is its bubble by both conventions, beside each row how many microbatches the
+    rank holds at most. Numbers that do not fit are left out, and so are more than 60 messages.
+
+    Returns a Picture. TypeError for what is no Timing or Schedule. ValueError for a measurement of
+    another schedule, for one that takes no time, and for more than 32 ranks or 8,192 operations.
+    """
+    timing = timing_of(timing)
+    require_some_time(timing, "timing")
+    top = _HEADER
+    panels = [Panel("", timing, unit_of(timing), top)]
+    if measured is not None:
+        if not isinstance(measured, Timing):
+            raise TypeError(f"measured={measured!r:.60}: give a Timing of what ran, in seconds")
+        measured = timing_of(measured, "measured")
+        require_same_schedule(timing, measured)
+        require_some_time(measured, "measured")
+        below = top + _panel_inches(timing.schedule.num_ranks)
+        panels = [
+            Panel("simulated", timing, unit_of(timing), top),
+            Panel("measured", measured, style.time_unit(measured.makespan), below),
+        ]
+    return _drawn(panels, title or words(timing.schedule))
+
+
+def unit_of(timing: Timing) -> style.TimeUnit:
+    """The axis' unit. Of a Timing without costs of messages, which was measured: seconds."""
+    return COSTS if timing.send is not None else style.time_unit(timing.makespan)
+
+
+def row_inches(num_ranks: int) -> float:
+    """Height of a row: less where there are many."""
+    return 0.38 if num_ranks <= 4 else 0.32 if num_ranks <= 8 else 0.24 if num_ranks <= 16 else 0.18
+
+
+def _panel_inches(num_ranks: int) -> float:
+    return _PANEL_HEADER + num_ranks * row_inches(num_ranks) + _AXIS
+
+
+def _drawn(panels: list[Panel], title: str) -> Picture:
+    of = panels[0].timing.schedule
+    height = panels[-1].top + _panel_inches(of.num_ranks)
+    names = " and ".join(panel.name for panel in panels if panel.name)
+    picture = Picture(WIDTH, height, f"schedule of {words(of)}" + (f": {names}" if names else ""))
+    picture.text(0.012, 1 - 0.2 / height, title, **style.TITLE)
+    arrows = [_draw_panel(picture, panel) for panel in panels]
+    draw_legend(picture, of, 1 - 0.46 / height, LEFT / WIDTH, arrows=any(arrows))
+    return picture
+
+
+def _draw_panel(picture: Picture, panel: Panel) -> bool:
+    """Whether arrows were drawn."""
+    timing, num_ranks = panel.timing, panel.timing.schedule.num_ranks
+    height, width = picture.get_size_inches()[1], WIDTH - LEFT - RIGHT
+    rows = num_ranks * row_inches(num_ranks)
+    bottom = height - panel.top - _PANEL_HEADER - rows
+    axes = picture.add_axes((LEFT / WIDTH, bottom / height, width / WIDTH, rows / height))
+    axes.set_xlim(0, timing.makespan * panel.unit.per_second)
+    axes.set_ylim(num_ranks, 0)
+    draw_boxes(axes, boxes(timing, panel.unit.per_second), num_ranks, 72 * width)
+    has_arrows = draw_messages(axes, timing, panel.unit.per_second)
+    style_rows(axes, num_ranks, panel.unit)
+    at_most(axes, timing.schedule)
+    _draw_panel_header(picture, panel)
+    return has_arrows
+
+
+def _draw_panel_header(picture: Picture, panel: Panel) -> None:
+    """Which grid it is, its bubble, and what stands in the column at the right."""
+    x, y = LEFT / WIDTH, 1 - (panel.top + 0.16) / picture.get_size_inches()[1]
+    if panel.name:
+        look = style.SMALL | {"fontweight": "bold"}
+        picture.text(x, y, panel.name, **look)
+        x += (text_inches(panel.name, style.SMALL_POINTS, "bold")[0] + 0.12) / WIDTH
+    picture.text(x, y, time_words(panel.timing, panel.unit), **style.SMALL)
+    right = 1 - RIGHT / WIDTH
+    picture.text(right + 0.008, y, "in flight", **style.FAINT)
+    if most_stages(panel.timing.schedule) > 1:
+        told = "the lighter, the later of a rank's stages"
+        picture.text(right, y, told, **style.FAINT | {"ha": "right"})
+
+
+def at_most(axes: Axes, schedule: Schedule) -> None:
+    """At the right of each row, how many microbatches the rank holds at most.
+
+    Where ranks hold v stages each, a microbatch counts on each, and it is written as of v.
+    """
+    held_by = {len(schedule.stages_of(rank)) for rank in range(schedule.num_ranks)}
+    share = f"/{max(held_by)}" if len(held_by) == 1 and held_by != {1} else ""
+    place = {"transform": axes.get_yaxis_transform(), "va": "center_baseline"}
+    look = style.FAINT | place | {"fontsize": _row_points(schedule.num_ranks)}
+    for rank, most in enumerate(in_flight(schedule)):
+        axes.text(1.01, rank + 0.5, f"at most {most}{share}", **look)
+
+
+def _row_points(num_ranks: int) -> float:
+    return style.SMALL_POINTS if num_ranks <= 16 else 7.0
+
+
+def style_rows(axes: Axes, num_ranks: int, unit: style.TimeUnit) -> None:
+    """Names of ranks, a time axis, no box."""
+    points = _row_points(num_ranks)
+    axes.set_yticks(
+        [rank + 0.5 for rank in range(num_ranks)], [f"rank {r}" for r in range(num_ranks)]
+    )
+    axes.tick_params(length=0, labelsize=points, labelcolor=style.INK)
+    axes.set_xlabel(f"time ({unit.name})", fontsize=style.SMALL_POINTS, color=style.FAINT_INK)
+    axes.xaxis.labelpad = 2
+    axes.xaxis.set_major_locator(MaxNLocator(10, steps=[1, 2, 5, 10]))
+    for side in axes.spines.values():
+        side.set_visible(False)

@@ -1,0 +1,188 @@
+"""The pipeline calculator: each knob changes what it should, and what cannot be is said."""
+
+import dataclasses
+import io
+
+import pytest
+from PIL import Image
+
+from labkit import calc, viz
+from labkit.notebook import pipeline_answer as answer
+from labkit.notebook import pipeline_calculator
+from labkit.notebook.pipeline_answer import PipelineAnswer, PipelineSetup
+from labkit.pipeline import Costs, interleaved, one_f_one_b, plan, simulate
+
+CLOSED = {"naive": "naive", "GPipe": "gpipe", "1F1B": "1f1b", "ZB-H1": "zb_h1"}
+
+
+# --- what it says --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("schedule", CLOSED)
+def test_times_and_memory_are_those_of_the_closed_forms(schedule):
+    given = PipelineAnswer(PipelineSetup(schedule, ranks=4, microbatches=12))
+    for place, convention in ((2, "total"), (3, "ideal")):
+        closed = calc.bubble_fraction(4, 12, CLOSED[schedule], relative_to=convention)
+        assert given.times()[place][:2] == [f"bubble, of {convention}", f"{closed.value:.1%}"]
+    if schedule != "ZB-H1":
+        held = calc.in_flight_microbatches(4, 12, CLOSED[schedule])
+        assert given.memory()[1:] == [
+            ["in flight, at most", *map(str, held)],
+            ["activations", *(calc.bytes_text(1e9 * most) for most in held)],
+        ]
+
+
+def test_virtual_stages_cut_the_layers_of_a_rank_and_not_its_work():
+    given = PipelineAnswer(PipelineSetup("interleaved", ranks=4, microbatches=8, virtual=4))
+    closed = calc.bubble_fraction(4, 8, "interleaved", virtual=4)
+    assert given.timing.bubble() == pytest.approx(closed.value)
+    assert given.times()[1] == ["ideal", "24", "the work alone: 8 x (1 + 2) = 24"]
+    held = calc.in_flight_microbatches(4, 8, "interleaved", virtual=4)
+    assert given.held == [f"{most}/4" for most in held]
+    assert given.held_bytes == [most * 1e9 / 4 for most in held]
+
+
+def test_costs_are_in_forwards_of_a_rank():
+    setup = PipelineSetup(ranks=3, microbatches=5, backward=3, send=0.5)
+    costs = Costs(forward=1, input_gradient=1.5, weight_gradient=1.5, send=0.5)
+    assert PipelineAnswer(setup).timing == simulate(plan(one_f_one_b, 3, 5), costs)
+    setup = dataclasses.replace(setup, schedule="interleaved", microbatches=6)
+    halves = Costs(forward=0.5, input_gradient=0.75, weight_gradient=0.75, send=0.5)
+    assert PipelineAnswer(setup).timing == simulate(plan(interleaved, 3, 6, virtual=2), halves)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "microbatches", "used"),
+    [(4, 9, 8), (4, 11, 12), (4, 10, 12), (4, 1, 4), (8, 3, 8), (7, 32, 35), (1, 5, 5), (4, 8, 8)],
+)
+def test_interleaved_takes_the_nearest_multiple_and_says_so(ranks, microbatches, used):
+    given = PipelineAnswer(PipelineSetup("interleaved", ranks, microbatches))
+    assert given.schedule.num_microbatches == given.setup.microbatches == used
+    said = f"{microbatches} is no multiple of {ranks}: {used} are used."
+    assert given.note.endswith(said) if used != microbatches else given.note == ""
+
+
+def test_interleaved_with_one_stage_per_rank_is_called_what_it_is():
+    given = PipelineAnswer(PipelineSetup("interleaved", virtual=1))
+    assert "is 1F1B" in given.note
+    assert given.timing.rows == PipelineAnswer(PipelineSetup("1F1B")).timing.rows
+
+
+def test_the_text_is_aligned_and_ends_with_the_headline():
+    given = PipelineAnswer(PipelineSetup("interleaved", ranks=4, microbatches=9))
+    lines = given.text().splitlines()
+    assert lines[0] == "makespan                28.5   forwards of a rank"
+    assert lines[4].split() == ["rank", "0", "rank", "1", "rank", "2", "rank", "3"]
+    assert len({len(line) for line in lines[4:7]}) == 1
+    assert lines[-2:] == [given.note, given.headline]
+    assert given.headline == (
+        "Bubble 15.8% of total time, 18.8% of ideal time; rank 0 holds the most, "
+        "11/2 microbatches, 5.5 GB."
+    )
+
+
+# --- the widget ----------------------------------------------------------------------------------
+
+
+def shown(widget):
+    """All that a reader sees: picture, sentence, tables."""
+    return bytes(widget._picture.value), widget._says.value, widget._table.value
+
+
+def test_it_shows_the_grid_of_its_schedule():
+    widget = pipeline_calculator()
+    timing = simulate(plan(one_f_one_b, 4, 8))
+    assert widget.answer.timing.rows == timing.rows
+    assert bytes(widget._picture.value) == viz.schedule(timing).png()
+    assert widget.answer.headline in widget._says.value
+
+
+MOVES = {
+    "schedule": "GPipe",
+    "ranks": 5,
+    "microbatches": 16,
+    "virtual": 3,
+    "backward": 1.0,
+    "send": 0.5,
+    "activation_bytes": 2e9,
+}
+
+
+@pytest.mark.parametrize("name", MOVES)
+def test_each_knob_changes_what_it_should_and_not_the_stored_form(name):
+    start = {"schedule": "interleaved", "ranks": 4, "microbatches": 20}
+    widget = pipeline_calculator(**start)
+    stored, before = repr(widget), shown(widget)
+    widget._knobs[name].value = MOVES[name]
+    setup = PipelineSetup(**start | {name: MOVES[name]})
+    assert widget.answer.asked == setup
+    picture, says, table = shown(widget)
+    assert widget.says in says and table != before[2]
+    assert bytes(picture) == viz.schedule(PipelineAnswer(setup).timing).png()
+    assert (picture != before[0]) == (name != "activation_bytes")
+    assert repr(widget) == stored
+
+
+def test_every_field_of_a_setup_has_a_knob():
+    names = {field.name for field in dataclasses.fields(PipelineSetup)}
+    assert set(MOVES) == set(pipeline_calculator()._knobs) == names
+
+
+def test_virtual_stages_can_be_moved_only_where_they_mean_something():
+    widget = pipeline_calculator()
+    disabled = []
+    for schedule in answer.SCHEDULES:
+        widget._knobs["schedule"].value = schedule
+        disabled.append(widget._knobs["virtual"].disabled)
+    assert disabled == [schedule != "interleaved" for schedule in answer.SCHEDULES]
+
+
+@pytest.mark.parametrize("end", [0, -1])
+@pytest.mark.parametrize("schedule", answer.SCHEDULES)
+def test_both_ends_of_all_knobs_are_shown(schedule, end):
+    knobs = pipeline_calculator()._knobs
+    ends = {name: knob.options[end][1] for name, knob in knobs.items() if name != "schedule"}
+    picture = bytes(pipeline_calculator(schedule, **ends)._picture.value)
+    assert Image.open(io.BytesIO(picture)).width == 1800 and len(picture) < 100_000
+
+
+def test_a_combination_that_cannot_be_is_said_and_the_next_one_is_shown():
+    widget = pipeline_calculator("interleaved")
+    widget._knobs["microbatches"].value = 9
+    assert "9 is no multiple of 4: 8 are used" in widget._says.value
+    widget._knobs["schedule"].value = "1F1B"
+    assert "multiple" not in widget._says.value
+    assert widget.answer.schedule.num_microbatches == 9
+
+
+def test_a_start_of_ones_own_gets_its_stops():
+    widget = pipeline_calculator("GPipe", ranks=12, microbatches=40, send=0.15)
+    assert widget.answer.asked == PipelineSetup("GPipe", 12, 40, send=0.15)
+    stops = [stop for _, stop in widget._knobs["send"].options]
+    assert 0.15 in stops and stops == sorted(stops)
+
+
+def test_without_a_browser_it_is_a_text_and_a_picture():
+    data, metadata = pipeline_calculator("ZB-H1")._repr_mimebundle_()
+    text = data["text/plain"]
+    assert text.startswith("schedule of ZB-H1, 4 ranks, 8 microbatches\nmakespan ")
+    assert text == repr(pipeline_calculator("ZB-H1"))
+    assert data["image/png"].startswith(b"\x89PNG") and metadata["image/png"]["width"] == 900
+
+
+@pytest.mark.parametrize(
+    ("start", "error", "said"),
+    [
+        ({"schedule": "2F2B"}, ValueError, "schedule='2F2B': give one of naive, GPipe, 1F1B, int"),
+        ({"schedule": ["1F1B"]}, ValueError, "give one of naive"),
+        ({"ranks": 0}, ValueError, "ranks=0: 1 or more"),
+        ({"microbatches": 2.5}, TypeError, "microbatches=2.5: give a whole number"),
+        ({"send": float("inf")}, ValueError, "send=inf: a finite number"),
+        ({"backward": -1}, ValueError, "backward=-1"),
+        ({"stages": 4}, TypeError, "no knob is called stages; there are: schedule, ranks, micro"),
+        ({"ranks": 64}, ValueError, "64 ranks with .* at most 32 ranks"),
+    ],
+)
+def test_what_cannot_be_a_start_is_refused(start, error, said):
+    with pytest.raises(error, match=said):
+        pipeline_calculator(**start)

@@ -1,0 +1,370 @@
+"""The grid of a schedule: a box for every span, where it is, in the colour of its kind."""
+
+import itertools
+import time
+
+import numpy as np
+import pytest
+from matplotlib.collections import PathCollection, PolyCollection
+from matplotlib.colors import to_hex
+from matplotlib.text import Annotation
+from test_viz_timeline import VISIONS, lab
+
+from labkit import viz
+from labkit.pipeline import (
+    Costs,
+    Kind,
+    Op,
+    Schedule,
+    ScheduleError,
+    Span,
+    Timing,
+    gpipe,
+    in_flight,
+    interleaved,
+    naive,
+    one_f_one_b,
+    parse,
+    plan,
+    simulate,
+    zero_bubble_h1,
+)
+from labkit.viz.in_flight_curve import held_over_time
+from labkit.viz.schedule_colours import operation_colour
+from labkit.viz.schedule_numbers import Number, fitting, number_size, outline
+
+UNEVEN = Costs(forward=[0.5, 1, 1, 2], input_gradient=[1, 1, 0, 2], send=0.25)
+SLOW_LAST = [0.5, 1, 1, 2]
+TIMINGS = {
+    "1F1B": simulate(plan(one_f_one_b, 4, 8)),
+    "GPipe": simulate(plan(gpipe, 3, 4)),
+    "naive": simulate(plan(naive, 2, 3)),
+    "ZB-H1": simulate(plan(zero_bubble_h1, 4, 5), UNEVEN),
+    "interleaved": simulate(plan(interleaved, 4, 8, virtual=2), Costs(send=0.5)),
+    "uneven": simulate(
+        plan(one_f_one_b, 4, 8),
+        Costs(forward=SLOW_LAST, input_gradient=SLOW_LAST, weight_gradient=SLOW_LAST, send=0.4),
+    ),
+    "one rank": simulate(plan(one_f_one_b, 1, 1)),
+}
+
+
+def in_seconds(timing, *, slower=0.01, from_s=1000.0):
+    """The same spans as somebody's clock would show them; nothing is known of messages."""
+    rows = tuple(
+        tuple(Span(op, from_s + slower * start, from_s + slower * end) for op, start, end in row)
+        for row in timing.rows
+    )
+    return Timing(timing.schedule, rows)
+
+
+def drawn(axes):
+    """(rank, left, right, colour) of every box, by rank and time; frames of rows are no boxes."""
+    collections = [each for each in axes.collections if isinstance(each, PolyCollection)]
+    (boxes,) = [each for each in collections if each.get_zorder() == 2]
+    found = []
+    for path, colour in zip(boxes.get_paths(), boxes.get_facecolors(), strict=True):
+        (left, top), (right, bottom) = path.vertices.min(0), path.vertices.max(0)
+        rank = int(top)
+        assert rank < top < bottom < rank + 1
+        found.append((rank, left, right, to_hex(colour)))
+    return sorted(found)
+
+
+def numbers(axes):
+    """(x, rank, number) of all that is written into boxes."""
+    known = {id(outline(str(number))): number for number in range(200)}
+    return [
+        (x, int(y), known[id(path)])
+        for each in axes.collections
+        if isinstance(each, PathCollection)
+        for (x, y), path in zip(each.get_offsets(), each.get_paths(), strict=True)
+    ]
+
+
+def header(picture):
+    return [text.get_text() for text in picture.texts]
+
+
+def legend(picture):
+    return [text.get_text() for text in picture.legends[0].get_texts()]
+
+
+@pytest.mark.parametrize("name", TIMINGS)
+def test_every_span_has_a_box_where_and_as_long_as_it_runs(name):
+    timing = TIMINGS[name]
+    picture = viz.schedule(timing)
+    found = drawn(picture.axes[0])
+    spans = sorted((rank, span.start, span.end) for rank, span in timing.spans())
+    np.testing.assert_allclose([box[:3] for box in found], spans)
+    for (rank, _, end, _), (next_rank, start, _, _) in itertools.pairwise(found):
+        assert rank < next_rank or end <= start, "two boxes of a rank overlap"
+    assert picture.axes[0].get_xlim() == (0, timing.makespan)
+
+
+@pytest.mark.parametrize("name", TIMINGS)
+def test_every_box_has_the_number_of_its_microbatch_in_its_middle(name):
+    timing = TIMINGS[name]
+    expected = {
+        (round((span.start + span.end) / 2, 6), rank): span.op.microbatch
+        for rank, span in timing.spans()
+        if span.end > span.start
+    }
+    shown = numbers(viz.schedule(timing).axes[0])
+    assert {(round(x, 6), rank): number for x, rank, number in shown} == expected
+
+
+def test_colours_are_of_the_kind_and_shades_of_a_ranks_stages():
+    timing = TIMINGS["ZB-H1"]
+    assert colours_by(timing, lambda rank, op: op.kind) == {
+        kind: {operation_colour(kind)} for kind in (Kind.F, Kind.I, Kind.W)
+    }
+    timing = TIMINGS["interleaved"]
+    assert colours_by(timing, lambda rank, op: (op.kind, op.stage // 4)) == {
+        (kind, place): {operation_colour(kind, place, 2)}
+        for kind in (Kind.F, Kind.B)
+        for place in (0, 1)
+    }
+
+
+def colours_by(timing, key):
+    boxes = drawn(viz.schedule(timing).axes[0])
+    spans = sorted(timing.spans(), key=lambda each: (each[0], each[1].start, each[1].end))
+    found = {}
+    for (rank, span), (*_, colour) in zip(spans, boxes, strict=True):
+        found.setdefault(key(rank, span.op), set()).add(colour)
+    return found
+
+
+@pytest.mark.parametrize("vision", VISIONS)
+def test_kinds_differ_for_every_eye_and_in_print(vision):
+    for one, other in itertools.combinations(Kind, 2):
+        places = itertools.product(range(2), repeat=2)
+        for mine, theirs in places:
+            colours = operation_colour(one, mine, 2), operation_colour(other, theirs, 2)
+            seen = [lab(colour, vision) for colour in colours]
+            assert np.linalg.norm(seen[0] - seen[1]) > 14, colours
+    lightness = [lab(operation_colour(kind), vision)[0] for kind in Kind]
+    assert np.diff(sorted(lightness)).min() > 5
+    for kind in Kind:
+        shades = [lab(operation_colour(kind, place, 2), vision) for place in range(2)]
+        assert np.linalg.norm(shades[0] - shades[1]) > 14 and shades[0][0] < shades[1][0]
+
+
+def test_the_header_has_the_bubble_by_both_conventions_and_the_legend_what_is_there():
+    picture = viz.schedule(TIMINGS["1F1B"])
+    assert header(picture)[0] == "1F1B, 4 ranks, 8 microbatches"
+    assert "makespan 33, bubble 27.3% of total time = 37.5% of ideal time" in header(picture)
+    assert legend(picture) == ["F: forward", "B: backward", "idle: the bubble"]
+    picture = viz.schedule(TIMINGS["ZB-H1"], title="mine")
+    assert header(picture)[0] == "mine"
+    assert legend(picture)[:3] == ["F: forward", "I: input gradient", "W: weight gradient"]
+    assert legend(picture)[3:] == ["idle: the bubble", "message"]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "said"),
+    [
+        (plan(one_f_one_b, 4, 8), ["4", "3", "2", "1"]),
+        (plan(zero_bubble_h1, 3, 8), ["3", "3", "3"]),
+        (plan(interleaved, 2, 4, virtual=2), ["5/2", "3/2"]),
+    ],
+)
+def test_beside_each_row_is_what_the_rank_holds_at_most(schedule, said):
+    for picture in (viz.schedule(schedule), viz.in_flight(schedule)):
+        texts = [text.get_text() for text in picture.axes[0].texts]
+        assert [text for text in texts if text] == [f"at most {most}" for most in said]
+    assert [int(most.split("/")[0]) for most in said] == in_flight(schedule)
+
+
+def test_what_was_measured_is_below_on_its_own_axis_in_the_same_colours():
+    timing = TIMINGS["1F1B"]
+    late = in_seconds(simulate(timing.schedule, Costs(send=1)))
+    picture = viz.schedule(timing, late)
+    above, below = picture.axes
+    assert above.get_position().y0 > below.get_position().y1
+    assert below.get_xlabel() == "time (ms)" and above.get_xlabel() != "time (ms)"
+    assert below.get_xlim() == pytest.approx((0, 1e3 * late.makespan))
+    spans = sorted((rank, 1e3 * (s.start - 1000), 1e3 * (s.end - 1000)) for rank, s in late.spans())
+    np.testing.assert_allclose([box[:3] for box in drawn(below)], spans, atol=1e-6)
+    assert [box[3] for box in drawn(below)] == [box[3] for box in drawn(above)]
+    said = [text for text in header(picture) if "bubble" in text]
+    bubbles = [late.bubble("total"), late.bubble("ideal")]
+    assert said[1].endswith(
+        f"bubble {bubbles[0]:.1%} of total time = {bubbles[1]:.1%} of ideal time"
+    )
+    assert {"simulated", "measured"} <= set(header(picture))
+
+
+def test_the_caption_has_no_times_of_a_measurement():
+    timing = TIMINGS["1F1B"]
+    captions = {repr(viz.schedule(timing, in_seconds(timing, slower=s))) for s in (0.01, 0.3)}
+    assert captions == {"<schedule of 1F1B, 4 ranks, 8 microbatches: simulated and measured>"}
+
+
+def test_a_measurement_alone_has_an_axis_in_seconds():
+    measured = in_seconds(TIMINGS["GPipe"], slower=0.2)
+    for picture in (viz.schedule(measured), viz.in_flight(measured)):
+        assert picture.axes[0].get_xlabel() == "time (s)"
+        assert picture.axes[0].get_xlim() == pytest.approx((0, measured.makespan))
+
+
+def test_a_schedule_is_simulated_at_a_cost_of_one_each():
+    schedule = plan(gpipe, 3, 4)
+    assert viz.schedule(schedule).png() == viz.schedule(simulate(schedule)).png()
+
+
+# --- messages and numbers ------------------------------------------------------------------------
+
+
+def arrows(axes):
+    return [text for text in axes.texts if isinstance(text, Annotation)]
+
+
+def test_messages_that_take_time_are_arrows_from_an_end_to_an_arrival():
+    timing = simulate(plan(one_f_one_b, 3, 4), Costs(send=[0.5, 0.25]))
+    shown = arrows(viz.schedule(timing).axes[0])
+    ends = sorted((arrow.xyann[0], arrow.xy[0]) for arrow in shown)
+    assert ends == sorted((span.start, span.end) for span in timing.sends)
+    rank_of = timing.schedule.rank_of
+    by_time = {(span.start, span.end): span.op for span in timing.sends}
+    for arrow in shown:
+        op = by_time[arrow.xyann[0], arrow.xy[0]]
+        there = op.stage + (1 if op.kind is Kind.F else -1)
+        assert (int(arrow.xyann[1]), int(arrow.xy[1])) == (rank_of[op.stage], rank_of[there])
+
+
+def test_messages_that_cost_nothing_or_are_too_many_are_not_drawn():
+    free = viz.schedule(plan(one_f_one_b, 3, 4))
+    many = viz.schedule(simulate(plan(one_f_one_b, 4, 16), Costs(send=1)))
+    for picture in (free, many):
+        assert not arrows(picture.axes[0]) and "message" not in legend(picture)
+
+
+def test_numbers_that_do_not_fit_are_left_out_and_the_others_stay():
+    shown = numbers(viz.schedule(plan(one_f_one_b, 8, 32)).axes[0])
+    # Of the narrow F those with one digit have room, of the wide B all.
+    assert len(shown) == 8 * 10 + 8 * 32
+    assert numbers(viz.schedule(plan(one_f_one_b, 16, 128)).axes[0]) == []
+
+
+def test_numbers_have_the_size_at_which_most_fit():
+    wide = [Number("7", 0, 0, 20, "#ffffff")] * 9
+    narrow = Number("7", 0, 0, 3, "#ffffff")
+    assert number_size([*wide, narrow]) == number_size(wide) > number_size([narrow] * 10)
+    assert fitting([*wide, narrow], number_size([*wide, narrow])) == wide
+
+
+def test_digits_are_centred_outlines():
+    for text in ("0", "17", "111"):
+        box = outline(text).get_extents()
+        assert box.x0 == pytest.approx(-box.x1) and 0.5 < (box.y1 - box.y0) < 0.8
+    assert outline("17").get_extents().width > 1.5 * outline("7").get_extents().width
+
+
+# --- in flight -----------------------------------------------------------------------------------
+
+
+def test_the_curve_is_what_a_rank_holds_at_each_moment():
+    timing = in_seconds(simulate(plan(one_f_one_b, 2, 3)), slower=1, from_s=7)
+    # F0 F1 - B0 F2 - B1 - B2, each F 1 long, each B 2
+    assert held_over_time(timing.rows[0], 7) == [(0, 1), (1, 2), (6, 2), (9, 1), (12, 0)]
+    assert held_over_time(timing.rows[1], 7) == [(0, 0), (1, 1), (4, 1), (7, 1), (10, 0)]
+
+
+def test_a_split_backward_is_in_flight_until_its_weights_gradient():
+    (row,) = simulate(parse("F0 I0 F1 I1 W0 W1")).rows
+    assert held_over_time(row) == [(0, 1), (2, 2), (5, 1), (6, 0)]
+
+
+@pytest.mark.parametrize("name", TIMINGS)
+def test_the_highest_step_of_a_curve_is_its_peak(name):
+    timing = TIMINGS[name]
+    peaks = [max(held for _, held in held_over_time(row)) for row in timing.rows]
+    assert peaks == in_flight(timing.schedule)
+    picture = viz.in_flight(timing)
+    assert picture.caption.startswith("microbatches in flight: ")
+    assert picture.axes[0].get_position().x0 == viz.schedule(timing).axes[0].get_position().x0
+
+
+# --- limits and refusals -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [plan(one_f_one_b, 8, 32), plan(interleaved, 8, 32, virtual=4), plan(gpipe, 32, 128)],
+    ids=["8x32", "8x32 v=4", "the largest"],
+)
+def test_large_pictures_are_still_small_files(schedule):
+    assert len(viz.schedule(schedule).png()) < 100_000
+    assert len(viz.in_flight(schedule).png()) < 100_000
+
+
+def test_the_largest_with_a_measurement_is_a_small_file_too():
+    timing = simulate(plan(interleaved, 8, 32, virtual=2))
+    assert len(viz.schedule(timing, in_seconds(timing)).png()) < 100_000
+
+
+@pytest.mark.parametrize("draw", [viz.schedule, viz.in_flight])
+def test_what_cannot_be_read_is_refused_at_once_with_the_limits(draw):
+    huge = plan(gpipe, 64, 1024)
+    begin = time.perf_counter()
+    with pytest.raises(ValueError, match="64 ranks with 131,072 operations: .* 32 ranks and 8,192"):
+        draw(huge)
+    assert time.perf_counter() - begin < 1
+    with pytest.raises(ValueError, match="33 ranks with 66 operations"):
+        draw(plan(gpipe, 33, 1))
+
+
+@pytest.mark.parametrize("draw", [viz.schedule, viz.in_flight])
+@pytest.mark.parametrize("given", [None, "1F1B", 3, [[Op(Kind.F, 0, 0)]], plan])
+def test_what_is_no_timing_and_no_schedule_is_refused(draw, given):
+    with pytest.raises(TypeError, match="timing=.*: give a Timing, .*or a Schedule"):
+        draw(given)
+
+
+def test_what_is_no_step_is_refused():
+    with pytest.raises(ScheduleError, match="B0 before F0"):
+        viz.schedule(parse("B0 F0"))
+
+
+def test_a_measurement_of_another_schedule_is_refused_and_the_difference_named():
+    timing = simulate(plan(one_f_one_b, 4, 8))
+    with pytest.raises(TypeError, match="measured=.*: give a Timing"):
+        viz.schedule(timing, timing.schedule)
+    with pytest.raises(ValueError, match="measured is of 4 ranks, 4 stages and 4 micro.*and 8 mic"):
+        viz.schedule(timing, in_seconds(simulate(plan(one_f_one_b, 4, 4))))
+    other = in_seconds(simulate(plan(gpipe, 4, 8)))
+    with pytest.raises(ValueError, match="operation 4 of rank 0 is F4 of stage 0, and B0 of st"):
+        viz.schedule(timing, other)
+
+
+def test_another_name_for_the_same_operations_is_no_other_schedule():
+    timing = simulate(plan(naive, 2, 1))
+    same = parse("F0 B0\nF0 B0", name="mine")
+    assert len(viz.schedule(timing, in_seconds(simulate(same))).axes) == 2
+
+
+F0, B0 = Op(Kind.F, 0, 0), Op(Kind.B, 0, 0)
+STEP = parse("F0 B0")
+
+
+@pytest.mark.parametrize(
+    ("timing", "said"),
+    [
+        (simulate(STEP, Costs(forward=0, input_gradient=0, weight_gradient=0)), "takes no time"),
+        (Timing(STEP, ((Span(F0, 0, 1),),)), "nothing as operation 1 of rank 0, .* B0 of stage 0"),
+        (Timing(STEP, ()), "0 rows for 1 ranks"),
+        (Timing(STEP, ((Span(F0, 0, 1), Span(B0, 0.5, 2)),)), "B0 of rank 0 begins at 0.5, before"),
+        (Timing(STEP, ((Span(F0, 0, 1), Span(B0, 2, 1)),)), "B0 of rank 0 is from 2 to 1"),
+        (Timing(STEP, ((Span(F0, 0, 1), Span(B0, 2, float("nan"))),)), "to nan; give finite"),
+        (Timing(Schedule("empty", ((),), 0, 0), ((),)), "empty has no operations"),
+    ],
+)
+def test_times_that_cannot_be_drawn_are_refused(timing, said):
+    for draw in (viz.schedule, viz.in_flight):
+        with pytest.raises(ValueError, match=said):
+            draw(timing)
+    if timing.schedule is STEP:
+        with pytest.raises(ValueError, match=said):
+            viz.schedule(STEP, timing)
