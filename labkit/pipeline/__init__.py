@@ -7,6 +7,8 @@ validate       is it a step, and can it be performed? An error marks the cell
 simulate       when does everything run
 occupancy      microbatches in flight, and their memory
 text           a schedule as text, and back
+problem        what is to be scheduled: placement, microbatches, costs, memory
+search         the least makespan of any schedule, for small problems
 
 schedule = plan(one_f_one_b, num_ranks=4, num_microbatches=8)
 simulate(schedule).bubble()         # 0.2727..., 3/11
@@ -16,7 +18,9 @@ in_flight(schedule)                 # [4, 3, 2, 1]
 from labkit.pipeline.balance import balance, even, stage_costs
 from labkit.pipeline.occupancy import in_flight, peak_memory
 from labkit.pipeline.op import Kind, Op, Schedule, plan
+from labkit.pipeline.problem import Problem
 from labkit.pipeline.schedules import gpipe, interleaved, naive, one_f_one_b
+from labkit.pipeline.search import least_makespan, trade_off
 from labkit.pipeline.simulate import Costs, simulate
 from labkit.pipeline.text import parse, text
 from labkit.pipeline.timing import Span, Timing
@@ -27,6 +31,7 @@ __all__ = [
     "Costs",
     "Kind",
     "Op",
+    "Problem",
     "Schedule",
     "ScheduleError",
     "Span",
@@ -36,6 +41,7 @@ __all__ = [
     "gpipe",
     "in_flight",
     "interleaved",
+    "least_makespan",
     "naive",
     "one_f_one_b",
     "parse",
@@ -44,6 +50,7 @@ __all__ = [
     "simulate",
     "stage_costs",
     "text",
+    "trade_off",
     "validate",
     "zero_bubble_h1",
 ]
