@@ -1,6 +1,7 @@
 """What a notebook page is made of: predictions, tables, calculators, cells that are meant to fail.
 
     from labkit.notebook import calculator, expect_error, memory_calculator, predict, reveal, table
+    from labkit.notebook import schedule_puzzle
 
 The only room that imports IPython or ipywidgets. Everything here also works in a kernel without a
 browser, where it shows its plain-text form.
@@ -13,6 +14,7 @@ from labkit.notebook.memory_calculator import MemoryCalculator, memory_calculato
 from labkit.notebook.predict import predict, reveal
 from labkit.notebook.ring_cost import RingCost
 from labkit.notebook.ring_slider import RingSlider, ring_slider
+from labkit.notebook.schedule_puzzle import schedule_puzzle
 from labkit.notebook.table import Row, table
 
 __all__ = [
@@ -27,6 +29,7 @@ __all__ = [
     "memory_calculator",
     "predict",
     "reveal",
+    "schedule_puzzle",
     "ring_slider",
     "table",
 ]
