@@ -1,6 +1,7 @@
 """labkit in a terminal: the engine of the notebooks, with rich output.
 
 labkit check ring_all_reduce     exit status 0 after a pass, 1 otherwise, 2 for a call that is wrong
+labkit puzzle "two ranks" rows.txt    the same
 labkit doctor                    exit status 0 where runs work, 1 where something prevents them
 """
 

@@ -6,16 +6,18 @@ import warnings
 import typer
 from rich.text import Text
 
-from labkit.cli import doctor, exercises
+from labkit.cli import doctor, exercises, puzzles
 from labkit.cli.terminal import console
 from labkit.grade import catalog
 from labkit.grade.progress import ProgressWarning
+from labkit.grade.puzzles import UnknownPuzzle
 from labkit.grade.submission import NothingToGrade
 from labkit.grade.workspace import WorkspaceNotFound
 
 _USER_ERRORS = (
     catalog.UnknownExercise,
     catalog.CatalogError,
+    UnknownPuzzle,
     NothingToGrade,
     WorkspaceNotFound,
 )
@@ -31,6 +33,7 @@ for _command in (
     exercises.hint,
     exercises.solution,
     exercises.reset,
+    puzzles.puzzle,
     doctor.doctor,
 ):
     app.command()(_command)

@@ -2,6 +2,7 @@
 
     from labkit.notebook import calculator, expect_error, predict, reveal, table
     from labkit.notebook import memory_calculator, pipeline_calculator
+    from labkit.notebook import schedule_puzzle
 
 The only room that imports IPython or ipywidgets. Everything here also works in a kernel without a
 browser, where it shows its plain-text form.
@@ -15,6 +16,7 @@ from labkit.notebook.pipeline_calculator import PipelineCalculator, pipeline_cal
 from labkit.notebook.predict import predict, reveal
 from labkit.notebook.ring_cost import RingCost
 from labkit.notebook.ring_slider import RingSlider, ring_slider
+from labkit.notebook.schedule_puzzle import schedule_puzzle
 from labkit.notebook.table import Row, table
 
 __all__ = [
@@ -31,6 +33,7 @@ __all__ = [
     "pipeline_calculator",
     "predict",
     "reveal",
+    "schedule_puzzle",
     "ring_slider",
     "table",
 ]

@@ -7,6 +7,8 @@ validate       is it a step, and can it be performed? An error marks the cell
 simulate       when does everything run
 occupancy      microbatches in flight, and their memory
 text           a schedule as text, and back
+problem        what is to be scheduled: placement, microbatches, costs, memory
+search         the least makespan of any schedule, for small problems
 
 schedule = plan(one_f_one_b, num_ranks=4, num_microbatches=8)
 simulate(schedule).bubble()         # 0.2727..., 3/11
@@ -20,7 +22,9 @@ from labkit.pipeline.occupancy import in_flight, peak_memory
 from labkit.pipeline.op import Kind, Op, Row, Schedule, plan
 from labkit.pipeline.paced import PacedPipeline, paced_step
 from labkit.pipeline.pipedream import PipeDream, stale_weights, weight_versions
+from labkit.pipeline.problem import Problem
 from labkit.pipeline.schedules import gpipe, interleaved, naive, one_f_one_b
+from labkit.pipeline.search import least_makespan, trade_off
 from labkit.pipeline.simulate import Costs, simulate
 from labkit.pipeline.text import parse, text
 from labkit.pipeline.timing import Span, Timing, measured
@@ -38,6 +42,7 @@ __all__ = [
     "Pipeline",
     "PipelineGPT",
     "Row",
+    "Problem",
     "Schedule",
     "ScheduleError",
     "Span",
@@ -52,6 +57,7 @@ __all__ = [
     "interleaved",
     "layer_costs",
     "measured",
+    "least_makespan",
     "naive",
     "one_f_one_b",
     "paced_step",
@@ -65,6 +71,7 @@ __all__ = [
     "token_loss",
     "train",
     "train_step",
+    "trade_off",
     "validate",
     "weight_versions",
     "zero_bubble_h1",

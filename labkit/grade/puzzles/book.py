@@ -1,0 +1,191 @@
+"""The puzzles, easy ones first. makespan and memory are what the search finds: see puzzle.py."""
+
+from __future__ import annotations
+
+import difflib
+
+from labkit.grade.puzzles.puzzle import Puzzle
+from labkit.pipeline import Costs, Problem
+
+_LINE_OF_2, _LINE_OF_3 = (0, 1), (0, 1, 2)
+_INTERLEAVED, _FOLDED = (0, 1, 0, 1), (0, 1, 1, 0)
+
+
+class UnknownPuzzle(LookupError):
+    """No puzzle has that name. The message lists those there are, and the closest."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+def get_puzzle(name: str) -> Puzzle:
+    """The puzzle called `name`; hyphens and underscores count as spaces. Raises UnknownPuzzle."""
+    plain = " ".join(str(name).replace("-", " ").replace("_", " ").split()).lower()
+    if plain in PUZZLES:
+        return PUZZLES[plain]
+    close = difflib.get_close_matches(plain[:100], PUZZLES, n=1, cutoff=0.4)
+    question = f" Did you mean {close[0]!r}?" if close else ""
+    raise UnknownPuzzle(
+        f"there is no puzzle {str(name)[:100]!r}.{question} The puzzles are: {', '.join(PUZZLES)}."
+    )
+
+
+_BOOK = [
+    Puzzle(
+        "two ranks",
+        1,
+        "Two microbatches through two stages. One after the other takes 12: while one rank works, "
+        "the other stands still. Let both work at once.",
+        "A rank that has sent a microbatch on takes in the next one at once. GPipe does just that: "
+        "all forwards, then all backwards.",
+        Problem(_LINE_OF_2, 2),
+        memory=2,
+        makespan=9,
+    ),
+    Puzzle(
+        "let go",
+        1,
+        "Four microbatches, and memory for two. GPipe's order is fast enough, and holds all four.",
+        "1F1B: once the pipeline is full, a backward before each further forward. It costs no time "
+        "and bounds what is held by the number of stages, whatever the number of microbatches.",
+        Problem(_LINE_OF_2, 4),
+        memory=2,
+        makespan=15,
+    ),
+    Puzzle(
+        "slow last stage",
+        2,
+        "The last stage has the head over the vocabulary and takes twice as long as the others. "
+        "1F1B would be in time, and holds three microbatches on rank 0.",
+        "The slowest stage sets the pace, and the only question is whether it ever waits. Forwards "
+        "that run ahead of it wait in memory and save nothing.",
+        Problem(
+            _LINE_OF_3,
+            4,
+            Costs(forward=[1, 1, 2], input_gradient=[1, 1, 2], weight_gradient=[1, 1, 2]),
+        ),
+        memory=2,
+        makespan=30,
+    ),
+    Puzzle(
+        "two of three",
+        2,
+        "Three ranks, and memory for two microbatches on each, where 1F1B takes three on rank 0. "
+        "Some time must be lost; lose as little as possible.",
+        "A microbatch is on its way through p stages and back, and with fewer than p of them under "
+        "way somebody waits. Which of two orders waits less, only the grid in time shows.",
+        Problem(_LINE_OF_3, 4),
+        memory=2,
+        makespan=21,
+    ),
+    Puzzle(
+        "backward in two",
+        2,
+        "Each backward is split: I, the gradient of the input, for which the rank before waits, "
+        "and W, the gradients of the weights, for which nobody does. 1F1B takes 12.",
+        "Zero-bubble schedules send I as early as possible and fill with W the time in which a "
+        "rank would stand still.",
+        Problem(_LINE_OF_2, 3, is_split=True),
+        memory=2,
+        makespan=10,
+    ),
+    Puzzle(
+        "slow first stage",
+        3,
+        "The first stage takes twice as long as the others: it alone has 24 units of work. GPipe "
+        "takes 30 and 1F1B 26, since both let it wait.",
+        "A bottleneck must always have work. Rank 0 has so only if it runs further ahead than "
+        "1F1B lets it, and if the others send gradients back the moment they can.",
+        Problem(
+            _LINE_OF_3,
+            4,
+            Costs(forward=[2, 1, 1], input_gradient=[2, 1, 1], weight_gradient=[2, 1, 1]),
+        ),
+        memory=4,
+        makespan=24,
+    ),
+    Puzzle(
+        "slow messages",
+        3,
+        "A message takes as long as a whole backward, and keeps nobody busy meanwhile. 1F1B takes "
+        "23, since it waits for every answer.",
+        "Messages under way need more microbatches in flight to hide behind: the warmup is as long "
+        "as the round trip, and the memory pays for it.",
+        Problem(_LINE_OF_2, 4, Costs(send=2)),
+        memory=3,
+        makespan=20,
+    ),
+    Puzzle(
+        "virtual stages",
+        3,
+        "Two stages on each rank: a microbatch goes round twice. The interleaved schedule takes 27 "
+        "and holds five on rank 0.",
+        "With v stages per rank, filling and draining take a v-th of the time. The interleaved "
+        "schedule's warmup holds more than it must where so few microbatches follow.",
+        Problem(_INTERLEAVED, 4),
+        memory=4,
+        makespan=27,
+    ),
+    Puzzle(
+        "zero bubble",
+        3,
+        "Three ranks, split backwards, and memory for three microbatches on each. Every rank has "
+        "12 units of work; no more may be lost than the 2 until the last rank has something to do.",
+        "ZB-H1: rank r lags r weight gradients behind and ends with them. All ranks work to the "
+        "end, and hold as much as 1F1B's first rank.",
+        Problem(_LINE_OF_3, 4, is_split=True),
+        memory=3,
+        makespan=14,
+    ),
+    Puzzle(
+        "folded",
+        4,
+        "Four stages folded into a V: rank 0 has the first and the last, and between the stages 1 "
+        "and 2 nothing is sent. Backwards are split.",
+        "In a V the rank that takes a microbatch in also computes its loss, so its backward begins "
+        "where its forward did. ZB-V gets by with 1F1B's memory on every rank for this reason.",
+        Problem(_FOLDED, 2, is_split=True),
+        memory=4,
+        makespan=13,
+    ),
+    Puzzle(
+        "split and tight",
+        4,
+        "Three ranks, split backwards, and memory for two microbatches: a W that waits holds a "
+        "place that a forward could take.",
+        "Delaying W buys time with memory. Where memory is scarce, W goes where a rank waits "
+        "anyway, and before a forward that needs its place.",
+        Problem(_LINE_OF_3, 4, is_split=True),
+        memory=2,
+        makespan=17,
+    ),
+    Puzzle(
+        "half a microbatch",
+        5,
+        "Three ranks, and an I lets go of half of what is held: its W needs only the inputs of its "
+        "products. Memory is for two and a half microbatches.",
+        "What a delayed W holds is less than what a microbatch in flight holds, so waiting with W "
+        "is cheaper than running ahead with F.",
+        Problem(_LINE_OF_3, 4, is_split=True, activation=2, kept_for_weights=0.5),
+        memory=5,
+        makespan=16,
+    ),
+    Puzzle(
+        "all at once",
+        5,
+        "Split backwards, a last stage whose forward and input gradient take twice as long, "
+        "messages that take time, and memory for two microbatches. ZB-H1 takes 26 and holds three.",
+        "No schedule with a name is the best one here. Where it matters a program searches: with "
+        "measured times, under a memory limit (Qi et al., arXiv:2401.10241, section 3).",
+        Problem(
+            _LINE_OF_3,
+            4,
+            Costs(forward=[1, 1, 2], input_gradient=[1, 1, 2], weight_gradient=1, send=1),
+            is_split=True,
+        ),
+        memory=2,
+        makespan=30,
+    ),
+]
+
+PUZZLES: dict[str, Puzzle] = {puzzle.name: puzzle for puzzle in _BOOK}

@@ -1,0 +1,79 @@
+"""Puzzles of schedules in a notebook: rows as text in, the order in time and a ruling out.
+
+schedule_puzzle()                           # which there are
+schedule_puzzle("two ranks")                # what is asked
+schedule_puzzle("two ranks", '''
+    F0 F1 B0 B1
+    F0 F1 B0 B1
+''')
+"""
+
+from html import escape
+from typing import Any
+
+from labkit.grade.outcome import Outcome
+from labkit.grade.puzzles import PUZZLES, Ruling, get_puzzle, solve
+from labkit.grade.puzzles.time_grid import time_grid
+from labkit.notebook.shown import FAINT, Shown, box
+from labkit.pipeline import Timing
+
+_COLOURS = {
+    Outcome.PASSED: "#009e73",
+    Outcome.OVER_BUDGET: "#e69f00",
+    Outcome.WRONG: "#d55e00",
+}
+
+
+class ShownRuling(Shown):
+    """A ruling as a cell shows it; True where the answer passes."""
+
+    def __init__(self, ruling: Ruling) -> None:
+        self.ruling = ruling
+        colour = _COLOURS.get(ruling.outcome, "#0072b2")
+        headline = f'<div style="font-weight: 600; color: {colour}">{escape(ruling.headline)}</div>'
+        picture = "" if ruling.timing is None else picture_html(ruling.timing)
+        body = headline + picture + _paragraphs_html(ruling.paragraphs)
+        super().__init__(repr(ruling), box(body, colour))
+
+    def __bool__(self) -> bool:
+        return bool(self.ruling)
+
+
+def schedule_puzzle(name: str | None = None, rows: Any = None) -> Shown:
+    """A puzzle, or with `rows` the ruling on an answer; without a name, the list of all puzzles.
+
+    rows: text with a line per rank, rank 0 first, such as "F0 F1 B0 B1"; a list of lines; or a
+    Schedule, such as plan(one_f_one_b, 2, 2). Raises UnknownPuzzle (a LookupError), which lists
+    the names. What ended how is remembered, as with exercises.
+    """
+    if name is None:
+        return Shown(_list_text(), box(f"<pre>{escape(_list_text())}</pre>"))
+    if rows is not None:
+        return ShownRuling(solve(name, rows))
+    puzzle = get_puzzle(name)
+    title = f"<b>{escape(puzzle.name)}</b>"
+    grade = f'<span style="color: {FAINT}">difficulty {puzzle.difficulty} of 5</span>'
+    story = f"<div>{escape(puzzle.story)}</div>"
+    return Shown(str(puzzle), box(f"{title} {grade}{story}{_paragraphs_html(puzzle.facts)}"))
+
+
+def picture_html(timing: Timing) -> str:
+    """The order in time. As text for now; a drawn grid goes in here, and nowhere else."""
+    return f'<pre style="overflow-x: auto">{escape(time_grid(timing))}</pre>'
+
+
+def _paragraphs_html(paragraphs: list[tuple[str, str]]) -> str:
+    return "".join(_paragraph_html(label, text) for label, text in paragraphs)
+
+
+def _paragraph_html(label: str, text: str) -> str:
+    first, _, rows = text.partition("\n")
+    marked = f'<pre style="overflow-x: auto">{escape(rows)}</pre>' if rows else ""
+    return f'<div style="margin-top: .3em"><b>{label}.</b> {escape(first)}</div>{marked}'
+
+
+def _list_text() -> str:
+    width = max(map(len, PUZZLES))
+    return "\n".join(
+        f"{name.ljust(width)}  {'*' * puzzle.difficulty}" for name, puzzle in PUZZLES.items()
+    )
