@@ -39,10 +39,12 @@ def schedule(timing: Any, measured: Any = None, *, title: str | None = None) -> 
     timing: a Timing, or a Schedule, whose operations then cost 1 each (B 2) and messages nothing.
     measured: a Timing of the same schedule in seconds, drawn below on its own axis.
     Above each grid is its bubble by both conventions, beside each row how many microbatches the
-    rank holds at most. Numbers that do not fit are left out, and so are more than 60 messages.
+    rank holds at most: 11/2 are 11 that each count on one of the rank's two stages. Numbers that
+    do not fit are left out, and so are more than 60 messages.
 
     Returns a Picture. TypeError for what is no Timing or Schedule. ValueError for a measurement of
-    another schedule, for one that takes no time, and for more than 32 ranks or 8,192 operations.
+    another schedule, for one that takes no time, and for more than 32 ranks or 8,192 operations;
+    ScheduleError for what is no step.
     """
     timing = timing_of(timing)
     require_some_time(timing, "timing")
