@@ -31,6 +31,14 @@ def test_a_dear_head_gets_a_stage_of_its_own():
     assert stage_costs(costs, balance(costs, 3)) == [9, 8, 9]
 
 
+def test_of_cuts_that_are_as_good_the_most_even_is_taken():
+    # 34 layers, the last worth two: the slowest has 5 in any cut, and no stage need have but 1.
+    costs = [0, *[1] * 32, 2.1]
+    loads = stage_costs(costs, balance(costs, 8))
+    assert max(loads) == 5
+    assert sorted(loads)[0] >= 3.1
+
+
 def test_an_even_cut_differs_by_one_layer_at_most():
     assert even(7, 3) == [range(3), range(3, 5), range(5, 7)]
 
