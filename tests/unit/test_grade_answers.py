@@ -51,10 +51,15 @@ def test_numbers_of_numpy_and_other_kinds_of_dicts_and_tuples_are_plain_data(ask
     assert type(answers[0]) is dict and type(answers[0][3][0]) is tuple
 
 
+def test_a_range_is_the_list_of_its_numbers(asked):
+    assert asked("def f(x):\n    return [range(x), range(x, 5)]\n", 3) == [[[0, 1, 2], [3, 4]]]
+
+
 @pytest.mark.parametrize(
     "value",
     [
         "{0}",
+        "range(10**12)",
         "__import__('numpy').float32('nan')",
         "__import__('numpy').arange(2)",
         "float('nan')",
