@@ -7,6 +7,8 @@ validate       is it a step, and can it be performed? An error marks the cell
 simulate       when does everything run
 occupancy      microbatches in flight, and their memory
 text           a schedule as text, and back
+messages       a schedule as receive, compute, send; rendezvous: with sends that block, does it end?
+blocking       such rows, performed on ranks
 
 schedule = plan(one_f_one_b, num_ranks=4, num_microbatches=8)
 simulate(schedule).bubble()         # 0.2727..., 3/11
