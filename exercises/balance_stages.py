@@ -16,9 +16,9 @@ Contract
                 and head, for example in FLOPs (so they may be large). It is left as it is
     num_stages  1 to len(costs)
     returns     a list of num_stages lists: by stage, the numbers of its layers, counted from 0, in
-                order; such as [[0, 1, 2], [3, 4], [5]]. (A range does for a list.) Each stage has at
-                least one layer, its layers are neighbours, and each layer is in one stage. Where
-                several cuts are best, any of them
+                order; such as [[0, 1, 2], [3, 4], [5]]. (A range does for a list.) Each stage has
+                at least one layer, its layers are neighbours, and each layer is in one stage.
+                Where several cuts are best, any of them
     exact       no cut is better, not by 1
     never       labkit.pipeline
 

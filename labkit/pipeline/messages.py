@@ -15,27 +15,40 @@ rendezvous.py tells whether rows of actions come to their end, and blocking.py p
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from labkit.pipeline.op import Kind, Op, Product, Schedule, consumer
 from labkit.pipeline.text import marked
 
 
-class Recv(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Recv:
     """Receive a product from rank `src`."""
 
     product: Product
     src: int
 
+    @property
+    def peer(self) -> int:
+        """The other rank."""
+        return self.src
 
-class Send(NamedTuple):
+
+@dataclass(frozen=True, slots=True)
+class Send:
     """Send a product to rank `dst`."""
 
     product: Product
     dst: int
 
+    @property
+    def peer(self) -> int:
+        """The other rank."""
+        return self.dst
 
-class Together(NamedTuple):
+
+@dataclass(frozen=True, slots=True)
+class Together:
     """Messages that are posted in this order, all before any of them is waited for."""
 
     messages: tuple[Send | Recv, ...]
@@ -99,40 +112,52 @@ def messages_of(action: Action) -> tuple[Send | Recv, ...]:
 def require_actions(schedule: Schedule, rows: Sequence[Row]) -> None:
     """Raises MessageError where rows do not carry out the schedule, on any wire.
 
-    rule "order": another order of operations. "need": one begins before its message has come.
-    "early": a product is sent before it is computed. "stranger": a message that is not the
-    schedule's, or goes elsewhere. "twice": it is there again. "dropped": it is never sent.
+    rule "stranger": a message that is not the schedule's, or goes elsewhere; looked for first.
+    "order": another order of operations. "need": one begins before its message has come. "early": a
+    product is sent before it is computed. "twice": a message is there again. "dropped": it is never
+    sent.
     """
     for rank, row in enumerate(rows):
-        ops = list(schedule.rows[rank])
-        its = {
-            message for op in ops for message in (source(op, schedule), destination(op, schedule))
-        }
-        at, done = 0, set[Action | Product]()
-        for index, action in enumerate(row):
-            wrong: tuple[str, str] | None = None
-            if isinstance(action, Op):
-                wrong = _wrong_op(action, ops[at : at + 1], source(action, schedule), done)
-                at += 1
-                done.add(action.product)
-            for message in messages_of(action):
-                wrong = wrong or _wrong_message(message, its, done)
-                done.add(message)
-            if wrong is not None:
-                raise MessageError(wrong[0], f"rank {rank}: {wrong[1]}", rows, {rank: index})
-        if at < len(ops):
-            raise MessageError(
-                "order", f"rank {rank} never performs {ops[at]}", rows, {rank: len(row)}
-            )
-        dropped = [each for each in its - done if isinstance(each, Send)]
-        if dropped:
-            raise MessageError(
-                "dropped",
-                f"rank {rank} never sends {_name(min(dropped).product)} to rank "
-                f"{min(dropped).dst}, which waits for it",
-                rows,
-                {rank: len(row)},
-            )
+        _require_own_messages(schedule, rank, row, rows)
+    for rank, row in enumerate(rows):
+        _require_row(schedule, rank, row, rows)
+
+
+def _messages_by_rank(schedule: Schedule, rank: int) -> set[Send | Recv]:
+    """All that a rank sends and receives."""
+    ends = [(source(op, schedule), destination(op, schedule)) for op in schedule.rows[rank]]
+    return {message for pair in ends for message in pair if message is not None}
+
+
+def _require_own_messages(schedule: Schedule, rank: int, row: Row, rows: Sequence[Row]) -> None:
+    its = _messages_by_rank(schedule, rank)
+    for index, action in enumerate(row):
+        for message in messages_of(action):
+            if message not in its:
+                reason = f"rank {rank}: none of its messages is {shown(message)} with rank "
+                raise MessageError("stranger", f"{reason}{message.peer}", rows, {rank: index})
+
+
+def _require_row(schedule: Schedule, rank: int, row: Row, rows: Sequence[Row]) -> None:
+    ops, at = schedule.rows[rank], 0
+    done = set[Action | Product]()
+    for index, action in enumerate(row):
+        wrong: tuple[str, str] | None = None
+        if isinstance(action, Op):
+            wrong = _wrong_op(action, ops[at : at + 1], source(action, schedule), done)
+            at += 1
+            done.add(action.product)
+        for message in messages_of(action):
+            wrong = wrong or _wrong_message(message, done)
+            done.add(message)
+        if wrong is not None:
+            raise MessageError(wrong[0], f"rank {rank}: {wrong[1]}", rows, {rank: index})
+    if at < len(ops):
+        raise MessageError("order", f"rank {rank} never performs {ops[at]}", rows, {rank: len(row)})
+    for message in sorted(_messages_by_rank(schedule, rank) - done, key=lambda its: its.product):
+        if isinstance(message, Send):
+            reason = f"rank {rank} never sends {_name(message.product)}, and rank {message.dst} "
+            raise MessageError("dropped", f"{reason}waits for it", rows, {rank: len(row)})
 
 
 def _wrong_op(
@@ -145,12 +170,7 @@ def _wrong_op(
     return None
 
 
-def _wrong_message(
-    message: Send | Recv, its: set[Recv | Send | None], done: set[Action | Product]
-) -> tuple[str, str] | None:
-    if message not in its:
-        peer = message.src if isinstance(message, Recv) else message.dst
-        return "stranger", f"no operation of this rank has a {shown(message)} with rank {peer}"
+def _wrong_message(message: Send | Recv, done: set[Action | Product]) -> tuple[str, str] | None:
     if message in done:
         return "twice", f"{shown(message)} again"
     if isinstance(message, Send) and message.product not in done:

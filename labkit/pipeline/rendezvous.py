@@ -29,7 +29,7 @@ class _Wires:
     def post(self, rank: int, message: Send | Recv) -> tuple[Link, int]:
         """One end of a message; its link, and its number there."""
         is_send = isinstance(message, Send)
-        link = (rank, message[1]) if is_send else (message[1], rank)
+        link = (rank, message.peer) if is_send else (message.peer, rank)
         end = (self.sent if is_send else self.received)[link]
         end.append(message.product)
         return link, len(end) - 1
@@ -79,9 +79,9 @@ def _require_ranks(rows: Sequence[Row]) -> None:
     for rank, row in enumerate(rows):
         for action in row:
             for message in messages_of(action):
-                if message[1] == rank or not 0 <= message[1] < len(rows):
+                if message.peer == rank or not 0 <= message.peer < len(rows):
                     raise ValueError(
-                        f"rank {rank} has {shown(message)} with rank {message[1]}; its peers are "
+                        f"rank {rank} has {shown(message)} with rank {message.peer}; its peers are "
                         f"the others of 0 to {len(rows) - 1}"
                     )
 

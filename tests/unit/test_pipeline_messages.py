@@ -97,6 +97,7 @@ def broken():
     yield "dropped", 1, second[:-1]
     yield "stranger", 0, (first[0], Send((F, 0, 0), 0), *first[2:])
     yield "stranger", 0, (*first, Recv((F, 1, 0), 1))
+    yield "stranger", 0, (*first, Recv((F, 0, 0), 1))
     yield "early", 0, (Together((first[1],)), first[0], *first[2:])
 
 
