@@ -117,6 +117,8 @@ def _plain(value: Any, depth: int) -> Any:
 
     depth: how deep in others it lies; whatever lies deeper than 10 contains itself.
     """
+    if isinstance(value, range) and len(value) <= _MOST_CHARACTERS:
+        value = list(value)
     if isinstance(value, dict) and depth <= 10:
         return {_plain(key, depth + 1): _plain(item, depth + 1) for key, item in value.items()}
     if isinstance(value, list | tuple) and depth <= 10:

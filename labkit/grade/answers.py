@@ -24,6 +24,7 @@ from labkit.launch import launch
 from labkit.launch.errors import RankError, RunError
 
 Known = TypeVar("Known")
+_MORE_PATIENCE = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,10 @@ class Answers(Generic[Known]):
             for question in self.questions(random.Random(seed))
             if question.function not in code.unwritten
         ]
-        answers = ask(code, asked, timeout_s, self.answers_are_in, self.arguments_stay)
+        rules = (self.answers_are_in, self.arguments_stay)
+        answers = ask(code, asked, timeout_s, *rules)
+        if _never_began(answers):  # a machine too busy for it is given longer, once
+            answers = ask(code, asked, _MORE_PATIENCE * timeout_s, *rules)
         finding = answers if isinstance(answers, Finding) else self.judge(asked, answers)
         if finding is None and code.unwritten:
             finding = Finding(
@@ -77,6 +81,13 @@ class Answers(Generic[Known]):
                 f"what there is, is right; write {listed(code.unwritten)} and check again",
             )
         return Graded(finding, self.tried(asked))
+
+
+def _never_began(answers: list[Any] | Finding) -> bool:
+    """Whether time was up, and not in the learner's code."""
+    if not isinstance(answers, Finding) or answers.outcome is not Outcome.HUNG:
+        return False
+    return answers.where is None
 
 
 def ask(

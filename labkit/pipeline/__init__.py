@@ -9,6 +9,8 @@ occupancy      microbatches in flight, and their memory
 text           a schedule as text, and back
 problem        what is to be scheduled: placement, microbatches, costs, memory
 search         the least makespan of any schedule, for small problems
+messages       a schedule as receive, compute, send; rendezvous: with sends that block, does it end?
+blocking       such rows, performed on ranks
 
 schedule = plan(one_f_one_b, num_ranks=4, num_microbatches=8)
 simulate(schedule).bubble()         # 0.2727..., 3/11

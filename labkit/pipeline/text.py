@@ -9,7 +9,7 @@ A stage is written where a rank holds several: `F0@2` is the forward of microbat
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from labkit.pipeline.op import Kind, Op, Schedule
 
@@ -61,7 +61,11 @@ def around(schedule: Schedule, marks: dict[int, int], most: int = 12) -> str:
 
     marks: rank -> index in its row; the row's length marks its end, where something is missing.
     """
-    rows = lines(schedule)
+    return marked(lines(schedule), marks, most)
+
+
+def marked(rows: Sequence[Sequence[str]], marks: dict[int, int], most: int = 12) -> str:
+    """As `around`, of the cells of each rank."""
     centre = next(iter(marks.values()), 0)
     start = max(0, min(centre - most // 2, max(map(len, rows)) - most))
     shown = []

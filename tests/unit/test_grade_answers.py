@@ -2,12 +2,14 @@
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from labkit.grade import answers as answers_module
 from labkit.grade import check
 from labkit.grade.answers import Question, ask
-from labkit.grade.outcome import Finding
+from labkit.grade.outcome import Finding, Outcome
 from labkit.grade.submission import Submission
 from labkit.grade.workspace import Workspace
 
@@ -51,10 +53,15 @@ def test_numbers_of_numpy_and_other_kinds_of_dicts_and_tuples_are_plain_data(ask
     assert type(answers[0]) is dict and type(answers[0][3][0]) is tuple
 
 
+def test_a_range_is_the_list_of_its_numbers(asked):
+    assert asked("def f(x):\n    return [range(x), range(x, 5)]\n", 3) == [[[0, 1, 2], [3, 4]]]
+
+
 @pytest.mark.parametrize(
     "value",
     [
         "{0}",
+        "range(10**12)",
         "__import__('numpy').float32('nan')",
         "__import__('numpy').arange(2)",
         "float('nan')",
@@ -178,3 +185,20 @@ def test_several_functions_of_a_notebook_are_given_as_a_list():
         def f(world_size): ...
 
         check(NAME, f, workspace=WORKSPACE)
+
+
+def test_a_process_that_never_came_to_the_code_is_given_longer_once(monkeypatch):
+    """A machine too busy to start a process says nothing about the code."""
+    given_s = []
+
+    def never(code, questions, timeout_s, *rules):
+        given_s.append(timeout_s)
+        return Finding(Outcome.HUNG, "does not come to an end", "")
+
+    monkeypatch.setattr(answers_module, "ask", never)
+    code = SimpleNamespace(unwritten=())
+    grader = SimpleNamespace(
+        questions=lambda rng: [], tried=str, answers_are_in=(), arguments_stay=False
+    )
+    graded = answers_module.Answers.grade(grader, code, seed=0, timeout_s=2.0)
+    assert given_s == [2.0, 8.0] and graded.finding.outcome is Outcome.HUNG

@@ -1,0 +1,192 @@
+"""A schedule as what its ranks do on the wire: receive, compute, send, one action after another.
+
+    1F1B, 2 ranks   rank 0   F0 >F0 F1 >F1 <B0 B0 ...         >F0  sends what F0 has yielded
+                    rank 1   <F0 F0 B0 >B0 <F1 F1 B1 ...      <B0  receives it
+                                                              >F1+<B0  posted together
+
+A Send or a Recv stands alone where it blocks: the rank goes on when the other side has taken part.
+What is in one Together has been posted without blocking, and the rank waits for all of it at its
+end (torch calls it batch_isend_irecv). Between two ranks messages keep the order of their posting.
+
+`actions` gives the plain order, which stands still for 1F1B: above, both ranks end up in a send.
+rendezvous.py tells whether rows of actions come to their end, and blocking.py performs them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from labkit.pipeline.op import Kind, Op, Product, Schedule, consumer
+from labkit.pipeline.text import marked
+
+
+@dataclass(frozen=True, slots=True)
+class Recv:
+    """Receive a product from rank `src`."""
+
+    product: Product
+    src: int
+
+    @property
+    def peer(self) -> int:
+        """The other rank."""
+        return self.src
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send a product to rank `dst`."""
+
+    product: Product
+    dst: int
+
+    @property
+    def peer(self) -> int:
+        """The other rank."""
+        return self.dst
+
+
+@dataclass(frozen=True, slots=True)
+class Together:
+    """Messages that are posted in this order, all before any of them is waited for."""
+
+    messages: tuple[Send | Recv, ...]
+
+
+Action = Op | Recv | Send | Together
+Row = Sequence[Action]
+
+
+class MessageError(ValueError):
+    """Rows of actions that are not the schedule's, or stand still. Ends with the marked actions.
+
+    rule: which one is broken, as the functions that raise it list them. marks: rank -> index in its
+    row, the row's length where something is missing.
+    """
+
+    def __init__(self, rule: str, reason: str, rows: Sequence[Row], marks: dict[int, int]) -> None:
+        cells = [[shown(action) for action in row] for row in rows]
+        super().__init__(f"{reason}\n{marked(cells, marks)}")
+        self.rule, self.reason, self.marks = rule, reason, marks
+
+
+def actions(schedule: Schedule) -> tuple[tuple[Action, ...], ...]:
+    """By rank, the plain order: receive what an operation needs, compute, send at once."""
+    return tuple(tuple(_plain(schedule, rank)) for rank in range(schedule.num_ranks))
+
+
+def _plain(schedule: Schedule, rank: int) -> Iterator[Action]:
+    for op in schedule.rows[rank]:
+        src, dst = source(op, schedule), destination(op, schedule)
+        if src is not None:
+            yield src
+        yield op
+        if dst is not None:
+            yield dst
+
+
+def source(op: Op, schedule: Schedule) -> Recv | None:
+    """The message that an operation needs; None: nothing from another rank."""
+    need, rank_of = op.needs(schedule.num_stages), schedule.rank_of
+    if need is None or rank_of[need[1]] == rank_of[op.stage]:
+        return None
+    return Recv(need, rank_of[need[1]])
+
+
+def destination(op: Op, schedule: Schedule) -> Send | None:
+    """The message that an operation's product leaves in; None: no other rank waits for it."""
+    there, rank_of = consumer(op.product, schedule.num_stages), schedule.rank_of
+    if there is None or rank_of[there] == rank_of[op.stage]:
+        return None
+    return Send(op.product, rank_of[there])
+
+
+def messages_of(action: Action) -> tuple[Send | Recv, ...]:
+    """What an action posts; nothing, where it computes."""
+    if isinstance(action, Together):
+        return action.messages
+    return () if isinstance(action, Op) else (action,)
+
+
+def require_actions(schedule: Schedule, rows: Sequence[Row]) -> None:
+    """Raises MessageError where rows do not carry out the schedule, on any wire.
+
+    rule "stranger": a message that is not the schedule's, or goes elsewhere; looked for first.
+    "order": another order of operations. "need": one begins before its message has come. "early": a
+    product is sent before it is computed. "twice": a message is there again. "dropped": it is never
+    sent.
+    """
+    for rank, row in enumerate(rows):
+        _require_own_messages(schedule, rank, row, rows)
+    for rank, row in enumerate(rows):
+        _require_row(schedule, rank, row, rows)
+
+
+def _messages_by_rank(schedule: Schedule, rank: int) -> set[Send | Recv]:
+    """All that a rank sends and receives."""
+    ends = [(source(op, schedule), destination(op, schedule)) for op in schedule.rows[rank]]
+    return {message for pair in ends for message in pair if message is not None}
+
+
+def _require_own_messages(schedule: Schedule, rank: int, row: Row, rows: Sequence[Row]) -> None:
+    its = _messages_by_rank(schedule, rank)
+    for index, action in enumerate(row):
+        for message in messages_of(action):
+            if message not in its:
+                reason = f"rank {rank}: none of its messages is {shown(message)} with rank "
+                raise MessageError("stranger", f"{reason}{message.peer}", rows, {rank: index})
+
+
+def _require_row(schedule: Schedule, rank: int, row: Row, rows: Sequence[Row]) -> None:
+    ops, at = schedule.rows[rank], 0
+    done = set[Action | Product]()
+    for index, action in enumerate(row):
+        wrong: tuple[str, str] | None = None
+        if isinstance(action, Op):
+            wrong = _wrong_op(action, ops[at : at + 1], source(action, schedule), done)
+            at += 1
+            done.add(action.product)
+        for message in messages_of(action):
+            wrong = wrong or _wrong_message(message, done)
+            done.add(message)
+        if wrong is not None:
+            raise MessageError(wrong[0], f"rank {rank}: {wrong[1]}", rows, {rank: index})
+    if at < len(ops):
+        raise MessageError("order", f"rank {rank} never performs {ops[at]}", rows, {rank: len(row)})
+    for message in sorted(_messages_by_rank(schedule, rank) - done, key=lambda its: its.product):
+        if isinstance(message, Send):
+            reason = f"rank {rank} never sends {_name(message.product)}, and rank {message.dst} "
+            raise MessageError("dropped", f"{reason}waits for it", rows, {rank: len(row)})
+
+
+def _wrong_op(
+    op: Op, expected: Sequence[Op], need: Recv | None, done: set[Action | Product]
+) -> tuple[str, str] | None:
+    if list(expected) != [op]:
+        return "order", f"{op} where the schedule has {expected[0] if expected else 'its end'}"
+    if need is not None and need not in done:
+        return "need", f"{op} before {shown(need)}, the message of rank {need.src} that it needs"
+    return None
+
+
+def _wrong_message(message: Send | Recv, done: set[Action | Product]) -> tuple[str, str] | None:
+    if message in done:
+        return "twice", f"{shown(message)} again"
+    if isinstance(message, Send) and message.product not in done:
+        return "early", f"{shown(message)} before {_name(message.product)} is computed"
+    return None
+
+
+def shown(action: Action) -> str:
+    """`F0`, `>F0` for a send, `<B0` for a receive, and `>F1+<B0` for both at once."""
+    if isinstance(action, Op):
+        return str(action)
+    if isinstance(action, Together):
+        return "+".join(map(shown, action.messages))
+    return f"{'<' if isinstance(action, Recv) else '>'}{_name(action.product)}"
+
+
+def _name(product: Product) -> str:
+    kind, _, microbatch = product
+    return f"{Kind.B if kind is Kind.I else kind}{microbatch}"

@@ -1,0 +1,25 @@
+"""Mutant: a layer at a cut is in both stages.
+
+outcome: "wrong"
+diagnosis: "gives a layer to two stages"
+"""
+
+from functools import cache
+from itertools import accumulate
+
+
+def balance(costs: list[int], num_stages: int) -> list[list[int]]:
+    upto = [0, *accumulate(costs)]
+
+    @cache
+    def best(n: int, k: int) -> tuple[int, tuple[int, ...]]:
+        if k == 1:
+            return upto[n], (0, n)
+        choices = []
+        for i in range(k - 1, n):
+            before, cuts = best(i, k - 1)
+            choices.append((max(before, upto[n] - upto[i]), (*cuts, n)))
+        return min(choices)
+
+    cuts = best(len(costs), num_stages)[1]
+    return [list(range(a, min(b + 1, len(costs)))) for a, b in zip(cuts, cuts[1:])]

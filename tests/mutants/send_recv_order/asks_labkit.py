@@ -1,0 +1,24 @@
+"""Mutant: lets labkit do it.
+
+outcome: "wrong"
+diagnosis: "calls the answer itself"
+"""
+
+from labkit.pipeline import messages, one_f_one_b, plan
+
+
+def send_recv_order(rank, p, m, row):
+    messages.actions(plan(one_f_one_b, p, m))
+    actions = []
+    for op in row:
+        source, destination = (rank - 1, rank + 1) if op[0] == "F" else (rank + 1, rank - 1)
+        if 0 <= source < p:
+            actions.append(("recv", op, source))
+        actions.append(op)
+        if 0 <= destination < p:
+            actions.append(("send", op, destination))
+    for at in range(len(actions) - 2, -1, -1):
+        one, other = actions[at : at + 2]
+        if (one[0], other[0], one[2:]) == ("send", "recv", other[2:]):
+            actions[at : at + 2] = [[one, other]]
+    return actions

@@ -1,0 +1,17 @@
+"""Mutant: receives, computes, sends at once.
+
+outcome: "wrong"
+diagnosis: "both sides send first"
+"""
+
+
+def send_recv_order(rank, p, m, row):
+    actions = []
+    for op in row:
+        source, destination = (rank - 1, rank + 1) if op[0] == "F" else (rank + 1, rank - 1)
+        if 0 <= source < p:
+            actions.append(("recv", op, source))
+        actions.append(op)
+        if 0 <= destination < p:
+            actions.append(("send", op, destination))
+    return actions

@@ -1,0 +1,24 @@
+"""Mutant: what is posted together is sent by itself as well.
+
+outcome: "wrong"
+diagnosis: "a message twice"
+"""
+
+
+def send_recv_order(rank, p, m, row):
+    actions = []
+    for op in row:
+        source, destination = (rank - 1, rank + 1) if op[0] == "F" else (rank + 1, rank - 1)
+        if 0 <= source < p:
+            actions.append(("recv", op, source))
+        actions.append(op)
+        if 0 <= destination < p:
+            actions.append(("send", op, destination))
+    for at in range(len(actions) - 2, -1, -1):
+        one, other = actions[at : at + 2]
+        if (one[0], other[0], one[2:]) == ("send", "recv", other[2:]):
+            actions[at : at + 2] = [[one, other]]
+    for at, each in enumerate(actions):
+        if isinstance(each, list):
+            return [*actions[:at], each[0], *actions[at:]]
+    return actions

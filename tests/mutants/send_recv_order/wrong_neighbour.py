@@ -1,0 +1,21 @@
+"""Mutant: gradients come from where activations come from.
+
+outcome: "wrong"
+diagnosis: "a message that belongs to nobody"
+"""
+
+
+def send_recv_order(rank, p, m, row):
+    actions = []
+    for op in row:
+        source, destination = (rank - 1, rank + 1)
+        if 0 <= source < p:
+            actions.append(("recv", op, source))
+        actions.append(op)
+        if 0 <= destination < p:
+            actions.append(("send", op, destination))
+    for at in range(len(actions) - 2, -1, -1):
+        one, other = actions[at : at + 2]
+        if (one[0], other[0], one[2:]) == ("send", "recv", other[2:]):
+            actions[at : at + 2] = [[one, other]]
+    return actions

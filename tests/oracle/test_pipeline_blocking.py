@@ -1,0 +1,101 @@
+"""Rendezvous as it is said to be, and as it is: random orders of actions, on real ranks."""
+
+import random
+
+import pytest
+import torch
+
+from labkit.launch import launch
+from labkit.launch.errors import Deadlock
+from labkit.pipeline import gpipe, naive, one_f_one_b, plan
+from labkit.pipeline.blocking import perform_row
+from labkit.pipeline.messages import (
+    MessageError,
+    Together,
+    actions,
+    messages_of,
+    require_actions,
+)
+from labkit.pipeline.op import Op
+from labkit.pipeline.rendezvous import require_end
+
+STALL_S = 0.3
+
+
+def shuffled(schedule, rng):
+    """The schedule's actions with some neighbours exchanged or posted together, as rules allow."""
+    rows = [list(row) for row in actions(schedule)]
+    for _ in range(rng.randrange(1, 8) * len(rows)):
+        rank = rng.randrange(len(rows))
+        row = list(rows[rank])
+        at = rng.randrange(len(row) - 1)
+        pair = row[at : at + 2]
+        if rng.random() < 0.4 and not any(isinstance(each, Op) for each in pair):
+            row[at : at + 2] = [Together(messages_of(pair[0]) + messages_of(pair[1]))]
+        else:
+            row[at : at + 2] = pair[::-1]
+        try:
+            tried = [*rows[:rank], row, *rows[rank + 1 :]]
+            require_actions(schedule, tried)
+            require_end(tried)
+        except MessageError as error:
+            if error.rule != "deadlock":
+                continue
+        rows = tried
+    return tuple(map(tuple, rows))
+
+
+def number(op, x):
+    """A product that tells where it has been."""
+    code = 100 * op.stage + 10 * op.microbatch + len(op.kind) + (op.kind == "B")
+    return torch.tensor([code + (0 if x is None else 7 * float(x[0]))], dtype=torch.float64)
+
+
+def on_ranks(world, rows):
+    done = perform_row(world, rows[world.rank], len(rows), number, torch.empty(1).double())
+    return [float(x[0]) for x in done.values()]
+
+
+def by_hand(schedule):
+    """What each operation yields, without any ranks."""
+    values = {}
+
+    def value(product):
+        if product not in values:
+            op = next(op for row in schedule.rows for op in row if op.product == product)
+            need = op.needs(schedule.num_stages)
+            values[product] = number(op, None if need is None else torch.tensor([value(need)]))[0]
+        return float(values[product])
+
+    return [[value(op.product) for op in row] for row in schedule.rows]
+
+
+def verdict_of_the_model(rows):
+    try:
+        require_end(rows)
+    except MessageError as error:
+        assert error.rule == "deadlock"
+        return False
+    return True
+
+
+@pytest.mark.parametrize("num_ranks", [2, 3, 4])
+def test_the_model_and_gloo_agree(num_ranks):
+    rng = random.Random(num_ranks)
+    verdicts = []
+    for _ in range(100):
+        row = rng.choice((one_f_one_b, one_f_one_b, gpipe, naive))
+        schedule = plan(row, num_ranks, rng.randrange(1, 6))
+        rows = shuffled(schedule, rng)
+        ends = verdict_of_the_model(rows)
+        if verdicts.count(ends) == 3:
+            continue
+        verdicts.append(ends)
+        try:
+            run = launch(on_ranks, num_ranks, [(rows,)], device="cpu", stall=STALL_S, echo=False)
+        except Deadlock:
+            assert not ends, rows
+        else:
+            assert ends, rows
+            assert list(run.values) == by_hand(schedule)
+    assert verdicts.count(True) == verdicts.count(False) == 3
