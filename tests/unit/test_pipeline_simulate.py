@@ -11,7 +11,7 @@ from labkit.pipeline import Costs, gpipe, interleaved, one_f_one_b, plan, simula
 def test_a_pipeline_goes_at_the_pace_of_its_slowest_stage():
     costs = Costs(forward=[1, 3, 1], input_gradient=[1, 3, 1], weight_gradient=1)
     timing = simulate(plan(one_f_one_b, 3, 20), costs)
-    # The middle one works all the time, but for a forward of the first, and its backward at the end.
+    # The middle one works all the time, but for the first forward and the last backward.
     assert timing.makespan == 1 + 20 * (3 + 3 + 1) + (1 + 1)
 
 
