@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from labkit.comm.words import listed
-from labkit.grade.graders.schedule_pipelines import Pipeline, cost_of
+from labkit.grade.graders.schedule_pipelines import Pipeline, cost_of, cost_of_message
 from labkit.grade.outcome import Finding, Outcome
 from labkit.pipeline import Costs, Kind, Schedule, in_flight, in_time, simulate
 from labkit.pipeline.text import around
@@ -39,6 +39,8 @@ def takes_longer(
         return None
     busy = timing.busy[0]  # stages cost the same, so ranks are equally busy
     told = listed([f"{kind} = {cost_of(costs, kind):g}" for kind in kinds])
+    if message := cost_of_message(costs):
+        told = f"{told}, and {message:g} for a message"
     bubbles = f"a bubble of {timing.bubble('ideal'):.1%} of the ideal time, and not of "
     return Finding(
         Outcome.OVER_BUDGET,
@@ -48,7 +50,7 @@ def takes_longer(
         first_seen=f"{pipeline}, {told}: {timing.makespan:g} units of time where {makespan:g} "
         f"would do; {bubbles}{makespan / busy - 1:.1%}",
         hint=2,
-        picture=in_time(timing, most=30),
+        picture=in_time(timing, most=30 if pipeline.virtual == 1 else 20),
     )
 
 

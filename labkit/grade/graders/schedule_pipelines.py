@@ -75,3 +75,8 @@ def draw_interleaved(rng: random.Random) -> list[Pipeline]:
 def cost_of(costs: Costs, kind: Kind) -> float:
     """Of one operation, on every stage the same."""
     return costs.of(kind, 1)[0]
+
+
+def cost_of_message(costs: Costs) -> float:
+    """Between any two ranks the same."""
+    return costs.of_sends(2)[0]
