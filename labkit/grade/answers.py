@@ -49,6 +49,8 @@ class Answers(Generic[Known]):
     """Packages of labkit whose functions must not be called: they are what is asked."""
     arguments_stay: bool = False
     """Whether the functions must leave their arguments as they are."""
+    takes_iterators: bool = False
+    """Whether they may be generators, which answer with the list of what they yield."""
 
     def questions(self, rng: random.Random) -> list[Question[Known]]:
         """Fresh ones. Everything random comes from `rng`."""
@@ -69,7 +71,7 @@ class Answers(Generic[Known]):
             for question in self.questions(random.Random(seed))
             if question.function not in code.unwritten
         ]
-        rules = (self.answers_are_in, self.arguments_stay)
+        rules = (self.answers_are_in, self.arguments_stay, self.takes_iterators)
         answers = ask(code, asked, timeout_s, *rules)
         if _never_began(answers):  # a machine too busy for it is given longer, once
             answers = ask(code, asked, _MORE_PATIENCE * timeout_s, *rules)
@@ -96,15 +98,23 @@ def ask(
     timeout_s: float,
     answers_are_in: Sequence[str] = (),
     arguments_stay: bool = False,
+    takes_iterators: bool = False,
 ) -> list[Any] | Finding:
     """The answers, in order; or why there is not one to each question.
 
     answers_are_in: packages of labkit that the code must not call. arguments_stay: it must not
-    change what it is given.
+    change what it is given. takes_iterators: a generator is asked for all that it yields.
     """
     calls = tuple((question.function, question.arguments) for question in questions)
     with new_exchange() as exchange:
-        job = Questions(code.code, calls, exchange.folder, tuple(answers_are_in), arguments_stay)
+        job = Questions(
+            code.code,
+            calls,
+            exchange.folder,
+            tuple(answers_are_in),
+            arguments_stay,
+            takes_iterators,
+        )
         failure = None
         try:
             launch(answer, 1, [(job,)], timeout=timeout_s, device="cpu", echo=False)

@@ -32,6 +32,8 @@ class Finding:
     """Which of the exercise's three hints to read next."""
     where: Site | None = None
     """The learner's line, where one line is to blame."""
+    picture: str = ""
+    """Lines that line up, such as a schedule's grid: shown as they are, with what is wrong."""
     details: str = ""
     """Longer evidence: a traceback, or the doctor's verdict on a hang."""
     printed: str = ""

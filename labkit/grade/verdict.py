@@ -73,6 +73,7 @@ class Verdict:
             ("Why", f"{finding.explanation.rstrip('.')}."),
             ("Line", where),
             ("First seen", finding.first_seen),
+            ("Picture", finding.picture),
             ("Printed", finding.printed),
             ("Details", finding.details),
             ("Read next", f'hint("{self.exercise.name}", {finding.hint})'),
@@ -97,6 +98,8 @@ class Verdict:
             shown = html.escape(text)
             if label in ("Details", "Printed"):
                 shown = f"<details><summary>show</summary><pre>{shown}</pre></details>"
+            elif label == "Picture":
+                shown = f'<pre style="margin:0;overflow-x:auto">{shown}</pre>'
             elif label in ("Read next", "Repeat", "Stuck"):
                 shown = f"<code>{shown}</code>"
             rows.append(

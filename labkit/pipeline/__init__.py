@@ -11,6 +11,7 @@ problem        what is to be scheduled: placement, microbatches, costs, memory
 search         the least makespan of any schedule, for small problems
 messages       a schedule as receive, compute, send; rendezvous: with sends that block, does it end?
 blocking       such rows, performed on ranks
+in_time        its times as text, a column per unit
 
 schedule = plan(one_f_one_b, num_ranks=4, num_microbatches=8)
 simulate(schedule).bubble()         # 0.2727..., 3/11
@@ -20,6 +21,7 @@ in_flight(schedule)                 # [4, 3, 2, 1]
 from labkit.pipeline.balance import balance, even, stage_costs
 from labkit.pipeline.execute import Pipeline, Step, execute
 from labkit.pipeline.gpt import GPTStage, PipelineGPT, gather_full_state, layer_costs
+from labkit.pipeline.in_time import in_time
 from labkit.pipeline.occupancy import in_flight, peak_memory
 from labkit.pipeline.op import Kind, Op, Row, Schedule, plan
 from labkit.pipeline.paced import PacedPipeline, paced_step
@@ -56,6 +58,7 @@ __all__ = [
     "gather_full_state",
     "gpipe",
     "in_flight",
+    "in_time",
     "interleaved",
     "layer_costs",
     "measured",

@@ -93,7 +93,8 @@ def interleaved(rank: int, num_ranks: int, num_microbatches: int, virtual: int =
         return Op(kind, turn * p + rank, rounds * p + microbatch)
 
     total = m * virtual
-    # Twice the distance to the last rank, once there and once back, and all turns but the last.
+    # All turns but the last, and the distance to the last rank twice: with once, a step with free
+    # messages would be as short, but with others ranks would wait for them in every turn.
     warmup = min(2 * (p - rank - 1) + (virtual - 1) * p, total)
     for n in range(warmup):
         yield nth(F, n)

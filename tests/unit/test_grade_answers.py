@@ -198,7 +198,28 @@ def test_a_process_that_never_came_to_the_code_is_given_longer_once(monkeypatch)
     monkeypatch.setattr(answers_module, "ask", never)
     code = SimpleNamespace(unwritten=())
     grader = SimpleNamespace(
-        questions=lambda rng: [], tried=str, answers_are_in=(), arguments_stay=False
+        questions=lambda rng: [],
+        tried=str,
+        answers_are_in=(),
+        arguments_stay=False,
+        takes_iterators=False,
     )
     graded = answers_module.Answers.grade(grader, code, seed=0, timeout_s=2.0)
     assert given_s == [2.0, 8.0] and graded.finding.outcome is Outcome.HUNG
+
+
+def test_a_generator_answers_with_what_it_yields_where_that_is_allowed(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text("def f(x):\n    while x < 4:\n        yield x\n        x += 1\n")
+    code = Submission.read(file, NAME, ("f",), WORKSPACE)
+    questions = [Question("f", (1,), "one", None)]
+    assert ask(code, questions, 10.0, takes_iterators=True) == [[1, 2, 3]]
+    refused = ask(code, questions, 10.0)
+    assert refused.diagnosis == "returns something that is no plain data", refused
+    file.write_text("import itertools\nf = itertools.count\n")
+    endless = Submission.read(file, NAME, ("f",), WORKSPACE)
+    assert ask(endless, questions, 10.0, takes_iterators=True)[0][:2] == [1, 2]
+    file.write_text("def f(x):\n    yield x\n    yield 1 // 0\n")
+    crashes = Submission.read(file, NAME, ("f",), WORKSPACE)
+    finding = ask(crashes, questions, 10.0, takes_iterators=True)
+    assert (finding.diagnosis, finding.where.line) == ("raises ZeroDivisionError", 3)

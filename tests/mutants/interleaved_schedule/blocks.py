@@ -1,0 +1,25 @@
+"""Mutant: neighbouring stages on a rank.
+
+outcome: "wrong"
+diagnosis: "stages in blocks, and not dealt out"
+"""
+
+
+def interleaved_schedule(rank, num_ranks, num_microbatches, virtual):
+    size = num_ranks
+
+    def stage(turn):
+        return rank * virtual + turn
+
+    forwards, backwards = [], []
+    for first in range(0, num_microbatches, size):
+        for turn in range(virtual):
+            for microbatch in range(first, first + size):
+                forwards.append(f"F{microbatch}@{stage(turn)}")
+                backwards.append(f"B{microbatch}@{stage(virtual - 1 - turn)}")
+    warmup = min((virtual - 1) * num_ranks + 2 * (num_ranks - rank - 1), len(forwards))
+    yield from forwards[:warmup]
+    for forward, backward in zip(forwards[warmup:], backwards):
+        yield forward
+        yield backward
+    yield from backwards[len(forwards) - warmup :]

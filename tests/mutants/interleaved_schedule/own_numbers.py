@@ -1,0 +1,25 @@
+"""Mutant: stages 0 to v - 1 on every rank.
+
+outcome: "wrong"
+diagnosis: "numbers the stages on each rank by themselves"
+"""
+
+
+def interleaved_schedule(rank, num_ranks, num_microbatches, virtual):
+    size = num_ranks
+
+    def stage(turn):
+        return turn
+
+    forwards, backwards = [], []
+    for first in range(0, num_microbatches, size):
+        for turn in range(virtual):
+            for microbatch in range(first, first + size):
+                forwards.append(f"F{microbatch}@{stage(turn)}")
+                backwards.append(f"B{microbatch}@{stage(virtual - 1 - turn)}")
+    warmup = min((virtual - 1) * num_ranks + 2 * (num_ranks - rank - 1), len(forwards))
+    yield from forwards[:warmup]
+    for forward, backward in zip(forwards[warmup:], backwards):
+        yield forward
+        yield backward
+    yield from backwards[len(forwards) - warmup :]

@@ -1,0 +1,25 @@
+"""Mutant: cells as in 1F1B.
+
+outcome: "wrong"
+diagnosis: "cells without a stage"
+"""
+
+
+def interleaved_schedule(rank, num_ranks, num_microbatches, virtual):
+    size = num_ranks
+
+    def stage(turn):
+        return turn * num_ranks + rank
+
+    forwards, backwards = [], []
+    for first in range(0, num_microbatches, size):
+        for turn in range(virtual):
+            for microbatch in range(first, first + size):
+                forwards.append(f"F{microbatch}")
+                backwards.append(f"B{microbatch}")
+    warmup = min((virtual - 1) * num_ranks + 2 * (num_ranks - rank - 1), len(forwards))
+    yield from forwards[:warmup]
+    for forward, backward in zip(forwards[warmup:], backwards):
+        yield forward
+        yield backward
+    yield from backwards[len(forwards) - warmup :]

@@ -1,0 +1,20 @@
+"""Mutant: p - 1 - rank behind.
+
+outcome: "over budget"
+diagnosis: "puts off the W of the first ranks"
+"""
+
+
+def zero_bubble_schedule(rank, num_ranks, num_microbatches):
+    behind = num_ranks - 1 - rank
+    warmup = min(num_ranks - rank - 1, num_microbatches)
+    for i in range(warmup):
+        yield f"F{i}"
+    for i in range(num_microbatches):
+        if i + warmup < num_microbatches:
+            yield f"F{i + warmup}"
+        yield f"I{i}"
+        if i >= behind:
+            yield f"W{i - behind}"
+    for i in range(max(0, num_microbatches - behind), num_microbatches):
+        yield f"W{i}"

@@ -1,0 +1,18 @@
+"""Mutant: what was put off is forgotten.
+
+outcome: "wrong"
+diagnosis: "forgets the W that were put off"
+"""
+
+
+def zero_bubble_schedule(rank, num_ranks, num_microbatches):
+    behind = rank
+    warmup = min(num_ranks - rank - 1, num_microbatches)
+    for i in range(warmup):
+        yield f"F{i}"
+    for i in range(num_microbatches):
+        if i + warmup < num_microbatches:
+            yield f"F{i + warmup}"
+        yield f"I{i}"
+        if i >= behind:
+            yield f"W{i - behind}"

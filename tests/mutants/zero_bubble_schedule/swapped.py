@@ -1,0 +1,20 @@
+"""Mutant: I and W have changed their names.
+
+outcome: "wrong"
+diagnosis: "W before I"
+"""
+
+
+def zero_bubble_schedule(rank, num_ranks, num_microbatches):
+    behind = rank
+    warmup = min(num_ranks - rank - 1, num_microbatches)
+    for i in range(warmup):
+        yield f"F{i}"
+    for i in range(num_microbatches):
+        if i + warmup < num_microbatches:
+            yield f"F{i + warmup}"
+        yield f"W{i}"
+        if i >= behind:
+            yield f"I{i - behind}"
+    for i in range(max(0, num_microbatches - behind), num_microbatches):
+        yield f"I{i}"
