@@ -5,10 +5,22 @@ import random
 
 import pytest
 
-from labkit.pipeline import Costs, Problem, least_makespan, simulate
+from labkit.pipeline import Costs, Problem, Schedule, least_makespan, simulate
 from labkit.pipeline.partial import Partial
 from labkit.pipeline.search_bound import Bound
 
+# Partial schedules that differ in nothing but when a message arrives, and not in vain.
+UNDER_WAY = Problem(
+    (0, 1, 0, 1),
+    2,
+    Costs(
+        forward=[3, 1, 3, 2],
+        input_gradient=[2, 3, 3, 3],
+        weight_gradient=[2, 4, 2, 4],
+        send=[0, 1, 7],
+    ),
+    is_split=True,
+)
 PLACEMENTS = [(0, 1), (0, 1, 2), (0, 1, 0), (0, 1, 1, 0)]
 
 
@@ -38,33 +50,43 @@ def walk(problem: Problem, draw: random.Random) -> tuple[list[int], int | None]:
             return bounds, None
         bounds.append(bound(decision.now))
         candidates = list(partial.candidates(decision.rank))
-        ready = [each for each in candidates if each[2] <= decision.now]
+        waited = partial.is_waiting[decision.rank]
+        ready = [
+            e for e in candidates if (e[2] == decision.now if waited else e[2] <= decision.now)
+        ]
         if ready and (len(ready) == len(candidates) or draw.random() < 0.8):
             kind, stage, _ = draw.choice(ready)
             partial.begin(decision, kind, stage)
         else:
             partial.wait(decision)
-    return bounds, max(partial.free)
+    rows = tuple(map(tuple, partial.rows))
+    schedule = Schedule("walked", rows, problem.num_stages, problem.num_microbatches)
+    makespan = max(partial.free)
+    assert simulate(schedule, problem.costs).makespan == makespan, problem
+    return bounds, makespan
 
 
 def test_no_completion_is_shorter_than_the_bound_says():
     draw, num_completed, num_tight = random.Random(0), 0, 0
-    for _ in range(60):
+    for _ in range(50):
         problem = any_problem(draw)
-        for _ in range(40):
+        for _ in range(30):
             bounds, makespan = walk(problem, draw)
             if makespan is not None:
                 num_completed += 1
                 num_tight += bounds[len(bounds) // 2] == makespan
                 assert max(bounds) <= makespan, problem
-    assert num_completed > 1000 and num_tight > 100
+    assert num_completed > 700 and num_tight > 70
 
 
 def test_what_failed_once_would_fail_again(monkeypatch):
     """Without the memory of what failed, the search finds the same makespan, only later."""
     draw = random.Random(1)
-    problems = [any_problem(draw) for _ in range(60)]
+    problems = [any_problem(draw) for _ in range(40)]
     limits = [max(problem.least_memory) + draw.choice([0, 0, 1]) for problem in problems]
+
+    problems.append(UNDER_WAY)
+    limits.append(3)
 
     def makespans():
         return [

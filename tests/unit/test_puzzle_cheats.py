@@ -154,10 +154,11 @@ NONSENSE = {
     "a negative number": "F-1 B0\nF0 B0",
     "a fraction": "F0.5 B0\nF0 B0",
     "a huge number": f"F{'9' * 5000} B0\nF0 B0",
+    "a number of many digits": f"F{'9' * 4000} B0\nF0 B0",
     "a large stage": "F0@99999999 B0\nF0 B0",
     "a huge text": "F0 " * 1_000_000,
     "a long text": f"{GOOD} F0" + " F0 B0" * 1000,
-    "many lines": "F0\n" * 3_000,
+    "many lines": "F0\n" * 30_000,
     "many lines in a list": ["F0"] * 1_000_000,
     "a number": 9,
     "nan itself": math.nan,
@@ -185,8 +186,8 @@ NONSENSE = {
     "a Schedule of letters": with_op(("F", 0, 0)),
     "a Schedule of 0.0": with_op((Kind.F, 0, 0.0)),
     "a Schedule of pairs": with_op((Kind.F, 0)),
-    "a Schedule of other Ops": with_op(LyingOp(Kind.F, 0, 1)),
-    "a Schedule of other numbers": with_op((Kind.F, 0, LyingNumber(1))),
+    "a Schedule of other Ops": with_op(LyingOp(Kind.F, 0, 0)),
+    "a Schedule of other numbers": with_op((Kind.F, 0, LyingNumber(0))),
     "a Schedule that was tampered with": with_lying_facts(),
     "a huge Schedule": Schedule("huge", (((Kind.F, 0, 0),) * 1_000_000, ()), 2, 2),
 }
@@ -197,6 +198,14 @@ def test_what_is_no_answer_does_not_pass(case):
     ruling = judge(TWO, NONSENSE[case])
     assert ruling.outcome is Outcome.WRONG and not ruling
     assert len(repr(ruling)) < 2_000 and "Traceback" not in repr(ruling)
+
+
+@pytest.mark.parametrize(
+    "case", ["a huge text", "many lines", "many lines in a list", "a huge Schedule"]
+)
+def test_what_is_huge_is_refused_before_it_is_read(case):
+    why = dict(judge(TWO, NONSENSE[case]).paragraphs)["Why"]
+    assert "no order of this puzzle" in why
 
 
 @pytest.mark.parametrize("answer", [None, "", " \n\t "])
