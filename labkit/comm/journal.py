@@ -12,21 +12,21 @@ dump while the process is alive.
 
 import json
 import mmap
-import os
 import sys
 import threading
 import time
 from collections.abc import Sequence
-from contextvars import Context, ContextVar
 from dataclasses import astuple
 from pathlib import Path
-from types import CodeType, FrameType
+from types import CodeType
 from typing import NamedTuple
 
 import torch
 
-from labkit.comm.agreement.call_text import call_text
-from labkit.comm.operation import NETWORK, P2P_KINDS, SHARED_MEMORY, Site
+from labkit.comm.agreement.loop_items import LoopItems
+from labkit.comm.agreement.loops import Loop, loops_around
+from labkit.comm.callers import FOREIGN, LIBRARIES, Place, frames_outside, handed_over_at, place
+from labkit.comm.operation import NETWORK, P2P_KINDS, SHARED_MEMORY
 from labkit.comm.record import (
     BLOCKING,
     DONE_AT,
@@ -42,36 +42,6 @@ from labkit.comm.record import (
     WAITED_AT,
 )
 
-_COMM = os.path.dirname(os.path.abspath(__file__)) + os.sep
-# Frames in these trees are never "the reader's own line".
-_LABKIT = os.path.dirname(os.path.dirname(_COMM)) + os.sep
-MACHINERY = (_LABKIT, os.path.dirname(torch.__file__) + os.sep)
-# And in these a line is never the reader's own while there is one outside.
-LIBRARIES = (*MACHINERY, os.path.dirname(os.__file__) + os.sep, "<frozen ")
-_LAUNCH = os.path.join(_LABKIT, "launch") + os.sep
-
-
-class _Place(NamedTuple):
-    """Where a frame was when somebody looked: it goes on meanwhile."""
-
-    code: CodeType
-    instruction: int
-    line: int
-
-
-# Who handed over the work that runs in this context, on another thread.
-_HANDED_OVER_AT: ContextVar[tuple[_Place, ...]] = ContextVar("handed over at", default=())
-
-
-def as_handed_over_here(context: Context) -> Context:
-    """`context`, in which operations are those of whoever calls this: their line is its line.
-
-    For a thread, whose own stack begins in a library.
-    """
-    places = tuple(map(_place, _frames_outside(sys._getframe(1))))
-    context.run(_HANDED_OVER_AT.set, places)
-    return context
-
 
 class Call(NamedTuple):
     """Who calls a group: the numbers of its site and of the reader's lines, and what those say."""
@@ -80,6 +50,8 @@ class Call(NamedTuple):
     origin: int
     text: str
     lines: str
+    loops: tuple[Loop, ...] = ()
+    """The `for` loops around it, the innermost first."""
 
 
 class Journal:
@@ -96,6 +68,7 @@ class Journal:
         self._lock = threading.Lock()
         self._names: dict[object, int] = {}
         self._calls: dict[tuple[int, ...], tuple[Call, list[CodeType]]] = {}
+        self._items = LoopItems()
 
     def _mapped(self, num_records: int) -> mmap.mmap:
         self._file.truncate(num_records * RECORD.size)  # sparse: unused records take no disk
@@ -133,13 +106,14 @@ class Journal:
         splits: Sequence[Sequence[int]] | None = None,
         call: Call | None = None,
         label: str | None = None,
+        item: str | None = None,
         medium: str = NETWORK,
     ) -> int:
         """Write down an operation that is about to begin; returns its record's number.
 
         call: who calls, from `caller`; asked here where not given.
         """
-        site, origin, _, _ = call or self.caller()
+        site, origin, *_ = call or self.caller()
         # Those that torch knows too: flight_recorder.py compares the numbers.
         self.num_collectives += kind not in P2P_KINDS and medium == NETWORK
         now = time.monotonic()
@@ -156,6 +130,7 @@ class Journal:
             site,
             origin,
             NO_NAME if label is None else self._name("label", label),
+            NO_NAME if item is None else self._name("item", item),
             x.nbytes,
             sent_bytes,
             received_bytes,
@@ -167,8 +142,8 @@ class Journal:
     def begin_region(self, name: str) -> int:
         """Write down that a named span of work begins; `done` ends it."""
         code, now = KIND_CODE["region"], time.monotonic()
-        numbers = (0, 0, 0, 0, 0, NO_PEER, self._name("region", name), 0, 0, 0, NO_NAME, 0, 0, 0)
-        return self._append(code, *numbers, now, 0.0, 0.0)
+        numbers = (0, 0, 0, 0, 0, NO_PEER, self._name("region", name), 0, 0, 0)
+        return self._append(code, *numbers, NO_NAME, NO_NAME, 0, 0, 0, now, 0.0, 0.0)
 
     def _append(self, kind: int, *fields: float) -> int:
         with self._lock:  # a rank may post from several threads
@@ -198,43 +173,37 @@ class Journal:
 
     def caller(self) -> Call:
         """The line that called the group, and the reader's own lines that led there."""
-        frames, handed_over_at = _frames_outside(sys._getframe(1)), _HANDED_OVER_AT.get()
+        frames, handed_over = frames_outside(sys._getframe(1)), handed_over_at()
         # Code is looked up by identity: equal code in two files compares as equal. It is kept, so
         # that no other code can come to have the same identity.
         key = tuple(part for frame in frames for part in (id(frame.f_code), frame.f_lasti))
-        key += tuple(
-            part for place in handed_over_at for part in (id(place.code), place.instruction)
-        )
+        key += tuple(part for each in handed_over for part in (id(each.code), each.instruction))
         known = self._calls.get(key)
         if known is None:
-            places = (*map(_place, frames), *handed_over_at)
-            sites = [_site(place) for place in places]
-            own = [site for site in sites if not site.file.startswith(LIBRARIES)] or sites[-1:]
-            call = Call(
-                self._name("site", astuple(sites[0])),
-                self._name("path", tuple(astuple(site) for site in own)),
-                "\n".join(site.said for site in own),
-                "\n".join(map(str, own)),
-            )
-            known = self._calls[key] = (call, [place.code for place in places])
+            places = (*map(place, frames), *handed_over)
+            call = self._new_call(places, num_frames=len(frames))
+            known = self._calls[key] = (call, [each.code for each in places])
         return known[0]
 
+    def _new_call(self, places: Sequence[Place], num_frames: int) -> Call:
+        """num_frames: how many of the places are on this thread's own stack."""
+        sites = [each.site for each in places]
+        own = [site for site in sites if not site.file.startswith(LIBRARIES)] or sites[-1:]
+        return Call(
+            self._name("site", astuple(sites[0])),
+            self._name("path", tuple(astuple(site) for site in own)),
+            "\n".join(site.said for site in own),
+            "\n".join(site.spot for site in own),
+            tuple(
+                loop
+                for depth, (code, instruction, _) in enumerate(places[:num_frames])
+                if not code.co_filename.startswith(FOREIGN)
+                for loop in loops_around(depth, code, instruction)
+            ),
+        )
 
-def _frames_outside(frame: FrameType | None) -> list[FrameType]:
-    """From the line that called the group out to the function that runs on the rank."""
-    while frame is not None and frame.f_code.co_filename.startswith(_COMM):
-        frame = frame.f_back
-    frames = []
-    while frame is not None and not frame.f_code.co_filename.startswith(_LAUNCH):
-        frames.append(frame)
-        frame = frame.f_back
-    return frames or [sys._getframe(1)]
-
-
-def _place(frame: FrameType) -> _Place:
-    return _Place(frame.f_code, frame.f_lasti, frame.f_lineno)
-
-
-def _site(place: _Place) -> Site:
-    code, instruction, line = place
-    return Site(code.co_filename, line, code.co_name, call_text(code, instruction))
+    def item(self, call: Call, x: torch.Tensor) -> str | None:
+        """Which element of the loops around our caller `x` is; None where nothing says so."""
+        if not call.loops:
+            return None
+        return self._items.of(x, frames_outside(sys._getframe(1)), call.loops)

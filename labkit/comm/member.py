@@ -113,10 +113,11 @@ class Member:
         peer: int | None = None,
         splits: Sequence[Sequence[int]] | None = None,
         medium: str = NETWORK,
+        passed: torch.Tensor | None = None,
     ) -> int:
         """Enter a collective in the journal, if the others mean the same; `peer`: in the group.
 
-        Raises Disagreement.
+        passed: the tensor itself, where `x` only stands for it. Raises Disagreement.
         """
         self._agreement.require_in_step()
         self._num_collectives += 1
@@ -126,8 +127,11 @@ class Member:
         meant = hashed(kind, medium, root, reduce, label, x.dtype, equal_shape(kind, x.shape))
         # Said, written into the journal, and only then compared: whoever comes later finds both.
         # Equal labels say that calls belong together, however they read.
-        is_ordered = label is None and kind not in WITHOUT_DATA
-        order = (hashed(call.text), hashed(call.lines)) if is_ordered else ()
+        order: tuple[bytes, ...] = ()
+        item = None
+        if label is None and kind not in WITHOUT_DATA:
+            item = self._journal.item(call, x if passed is None else passed)
+            order = (hashed(call.text), hashed(call.lines), hashed(item) if item else b"")
         self._agreement.declare(sequence, meant, *order)
         if splits is not None:
             self._agreement.declare_rows(sequence, *splits)
@@ -144,6 +148,7 @@ class Member:
             splits=splits,
             call=call,
             label=label,
+            item=item,
             medium=medium,
         )
         self._compare(record, sequence, has_rows=splits is not None)

@@ -1,6 +1,6 @@
 """The journal's format on disk: one fixed-size record per operation.
 
-rank-2.journal   88 bytes per operation: numbers, times
+rank-2.journal   96 bytes per operation: numbers, times
 rank-2.names     one JSON line per name: its number is its line; `origin` names a list of sites,
                  the reader's lines from the call outwards
 """
@@ -8,8 +8,8 @@ rank-2.names     one JSON line per name: its number is its line; `origin` names 
 import struct
 
 # kind, flags, reduce, group, dtype, sequence, peer, shape, splits, site, origin,
-# label, payload, sent and received bytes, times posted, waited, done
-RECORD = struct.Struct("<BBBxIIIiIIIIIQQQddd")
+# label, item, payload, sent and received bytes, times posted, waited, done
+RECORD = struct.Struct("<BBBxIIIiIIIIIIxxxxQQQddd")
 TIME = struct.Struct("<d")
 FLAGS_AT = 1
 WAITED_AT = RECORD.size - 2 * TIME.size

@@ -60,7 +60,9 @@ ADVICE = {
     "numbers of rows first, with an all_to_all of the send_splits.",
     Aspect.ORDER: "The sums mix different tensors. Make the calls in one order on every rank. "
     "Where calls are meant to meet although they read differently, write the call once: "
-    "`x = mine if it_is_my_turn else zeros`, and below it the call with x.",
+    "`x = mine if it_is_my_turn else zeros`, and below it the call with x. Where elements of a "
+    "loop are meant to meet although they go by different names, give both calls one label: "
+    "`with world.label('turn'):`.",
 }
 
 
@@ -133,11 +135,17 @@ class Difference:
     def _order_text(self, place: Place) -> str:
         (a, theirs), (b, others) = self.operations.items()
         pairs = [
-            f"as {named(x)} rank {a} calls {shortened(x.origin.said)} ({place(x.origin)}) and "
-            f"rank {b} {shortened(y.origin.said)} ({place(y.origin)})"
+            f"as {named(x)} rank {a} calls {_called(x, y)} ({place(x.origin)}) and "
+            f"rank {b} {_called(y, x)} ({place(y.origin)})"
             for x, y in zip(theirs, others, strict=True)
         ]
         return f"ranks {a} and {b} make the same calls in another order: " + "; ".join(pairs)
+
+
+def _called(one: Operation, other: Operation) -> str:
+    """`world.all_reduce(t) for weight`: the element of a loop where that is what differs."""
+    text = shortened(one.origin.said)
+    return f"{text} for {one.item}" if one.item and one.item != other.item else text
 
 
 def equal_shape(kind: str, shape: tuple[int, ...]) -> tuple[int, ...]:

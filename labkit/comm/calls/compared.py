@@ -49,12 +49,15 @@ class ComparedCalls(PointToPoint):
         reduce: str | None = None,
         root: int | None = None,
         splits: Sequence[Sequence[int]] | None = None,
+        passed: torch.Tensor | None = None,
     ) -> None:
         """Say that we are about to call this. Raises Disagreement.
 
-        root: a number in the group. splits: rows to, and from, each member.
+        root: a number in the group. splits: rows to, and from, each member. passed: the tensor
+        itself, where `x` only stands for it.
         """
-        self._post(kind, x, _NOTHING_SENT, blocking=False, reduce=reduce, peer=root, splits=splits)
+        wire = _NOTHING_SENT
+        self._post(kind, x, wire, False, reduce=reduce, peer=root, splits=splits, passed=passed)
 
     def enter_send(self, x: torch.Tensor, dst: int) -> None:
         """Say that we are about to send `x`. Raises Disagreement."""
@@ -79,6 +82,8 @@ class CallsOfAProcess:
     def __init__(self, neighbours: Neighbours, rank: int) -> None:
         """`neighbours`: as for the Groups, whose folders get one of ours."""
         self._neighbours, self._rank = neighbours, rank
+        folder = neighbours.tables / FOLDER
+        self._ours = Neighbours(neighbours.ranks, folder, folder, neighbours.agreements)
         self._by_group: dict[str, tuple[dist.ProcessGroup, ComparedCalls]] = {}
         self._num_made: dict[str, int] = {}
 
@@ -98,8 +103,6 @@ class CallsOfAProcess:
             # One that was destroyed and made again has its old name, and begins anew.
             self._num_made[name] = number = self._num_made.get(name, 0) + 1
             full_name = name if number == 1 else f"{name}, made anew ({number})"
-            folder = self._neighbours.tables / FOLDER
-            ours = Neighbours(self._neighbours.ranks, folder, folder, self._neighbours.agreements)
             known = (
                 process_group,
                 ComparedCalls(
@@ -108,7 +111,7 @@ class CallsOfAProcess:
                     torch.device("cpu"),
                     self._journal,
                     full_name,
-                    neighbours=ours,
+                    neighbours=self._ours,
                 ),
             )
             self._by_group[name] = known

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from labkit.comm.calls.compared import CallsOfAProcess, ComparedCalls, of_this_process
-from labkit.comm.calls.readings import COLLECTIVES, flat, reduce_of, splits_of, tensor_of
+from labkit.comm.calls.readings import COLLECTIVES, flat, reduce_of, splits_of, stand_in, tensors_of
 from labkit.comm.flight_recorder import title
 
 _MESSAGES = {"send": "dst", "isend": "dst", "recv": "src", "irecv": "src"}
@@ -67,13 +67,20 @@ def _wrap(name: str, enter: Callable[[CallsOfAProcess, dict[str, Any]], None]) -
 
 
 def _enter_collective(name: str, calls: CallsOfAProcess, arguments: dict[str, Any]) -> None:
-    group, x = _calls_of(calls, arguments), tensor_of(name, arguments)
-    if group is None or x is None:
+    group, tensors = _calls_of(calls, arguments), tensors_of(name, arguments)
+    if group is None or tensors is None:
         return
     reading = COLLECTIVES[name]
     root = _member(group, arguments, reading.root) if reading.root else None
     splits = splits_of(name, arguments, group.size)
-    group.enter(reading.kind, x, reduce=reduce_of(arguments), root=root, splits=splits)
+    group.enter(
+        reading.kind,
+        stand_in(name, arguments, tensors),
+        reduce=reduce_of(arguments),
+        root=root,
+        splits=splits,
+        passed=tensors[0] if tensors else None,
+    )
 
 
 def _enter_message(end: str, calls: CallsOfAProcess, arguments: dict[str, Any]) -> None:

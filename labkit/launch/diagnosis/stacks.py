@@ -9,7 +9,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from labkit.comm import Site
-from labkit.comm.journal import LIBRARIES, MACHINERY
+from labkit.comm.callers import LIBRARIES, MACHINERY
 from labkit.launch import sources
 
 _MAIN = re.compile(r"in (rank|session)_main\b")
