@@ -107,6 +107,7 @@ class Journal:
         call: Call | None = None,
         label: str | None = None,
         item: str | None = None,
+        members: Sequence[int] | None = None,
         medium: str = NETWORK,
     ) -> int:
         """Write down an operation that is about to begin; returns its record's number.
@@ -131,6 +132,7 @@ class Journal:
             origin,
             NO_NAME if label is None else self._name("label", label),
             NO_NAME if item is None else self._name("item", item),
+            NO_NAME if members is None else self._name("members", tuple(members)),
             x.nbytes,
             sent_bytes,
             received_bytes,
@@ -143,7 +145,7 @@ class Journal:
         """Write down that a named span of work begins; `done` ends it."""
         code, now = KIND_CODE["region"], time.monotonic()
         numbers = (0, 0, 0, 0, 0, NO_PEER, self._name("region", name), 0, 0, 0)
-        return self._append(code, *numbers, NO_NAME, NO_NAME, 0, 0, 0, now, 0.0, 0.0)
+        return self._append(code, *numbers, NO_NAME, NO_NAME, NO_NAME, 0, 0, 0, now, 0.0, 0.0)
 
     def _append(self, kind: int, *fields: float) -> int:
         with self._lock:  # a rank may post from several threads

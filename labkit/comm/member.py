@@ -114,17 +114,20 @@ class Member:
         splits: Sequence[Sequence[int]] | None = None,
         medium: str = NETWORK,
         passed: torch.Tensor | None = None,
+        members: Sequence[int] | None = None,
     ) -> int:
         """Enter a collective in the journal, if the others mean the same; `peer`: in the group.
 
-        passed: the tensor itself, where `x` only stands for it. Raises Disagreement.
+        passed: the tensor itself, where `x` only stands for it.
+        members: of a new_group. Raises Disagreement.
         """
         self._agreement.require_in_step()
         self._num_collectives += 1
         sequence = self._num_collectives
         root = NO_PEER if peer is None else self.ranks[peer]
         call, label = self._journal.caller(), current_label()
-        meant = hashed(kind, medium, root, reduce, label, x.dtype, equal_shape(kind, x.shape))
+        alike = (kind, medium, root, reduce, label, x.dtype, equal_shape(kind, x.shape), members)
+        meant = hashed(*alike)
         # Said, written into the journal, and only then compared: whoever comes later finds both.
         # Equal labels say that calls belong together, however they read.
         order: tuple[bytes, ...] = ()
@@ -149,6 +152,7 @@ class Member:
             call=call,
             label=label,
             item=item,
+            members=members,
             medium=medium,
         )
         self._compare(record, sequence, has_rows=splits is not None)

@@ -83,6 +83,8 @@ class Operation:
     """What the program called it, with `Group.label`; None where it did not."""
     item: str | None = None
     """Which element of a loop it is for, as the program calls that tensor; None: nobody knows."""
+    members: tuple[int, ...] | None = None
+    """Of a new_group: whom it is made of."""
     medium: str = NETWORK
     """How the data travels: over `the network`, or through `shared memory` with no byte sent."""
 

@@ -38,14 +38,14 @@ def read_journal(path: Path, first: int = 0) -> Timeline:
 def parse(index: int, fields: tuple, names: Sequence[Any]) -> Operation | Region:
     """One record; `names`: those in the file of names, by number."""
     if KINDS[fields[0] - 1] == "region":
-        return Region(names[fields[7]], fields[16], fields[18] or None)
+        return Region(names[fields[7]], fields[17], fields[19] or None)
     return _operation(index, fields, names)
 
 
 def _operation(index: int, fields: tuple, names: Sequence[Any]) -> Operation:
     kind, flags, reduce, group, dtype, sequence, peer, shape, splits, site, origin = fields[:11]
-    label, item, payload_bytes, sent_bytes, received_bytes = fields[11:16]
-    posted_s, waited_s, done_s = fields[16:]
+    label, item, members, payload_bytes, sent_bytes, received_bytes = fields[11:17]
+    posted_s, waited_s, done_s = fields[17:]
     group_name, ranks = names[group]
     return Operation(
         index=index,
@@ -71,6 +71,7 @@ def _operation(index: int, fields: tuple, names: Sequence[Any]) -> Operation:
         callers=tuple(Site(*each) for each in names[origin][1:]),
         label=None if label == NO_NAME else names[label],
         item=None if item == NO_NAME else names[item],
+        members=None if members == NO_NAME else tuple(names[members]),
         medium=SHARED_MEMORY if flags & SHARED else NETWORK,
     )
 

@@ -24,7 +24,7 @@ class Disagreement(RuntimeError):
 
 
 # No tensors of the reader's meet in these: any barrier may stand for another.
-WITHOUT_DATA = ("barrier", "split", "share_memory")
+WITHOUT_DATA = ("barrier", "split", "share_memory", "new_group")
 
 
 def among(operations: Mapping[int, Operation]) -> Difference | None:
@@ -108,7 +108,8 @@ def _other_order(
                 circle = of_items.differ((meant, one.item), (meant, two.item), where)
             if circle:
                 pairs = {r: [collectives[each][r] for each in circle] for r in (first, other)}
-                return Difference(Aspect.ORDER, pairs)
+                num_groups = len({each.group for each in circle})
+                return Difference(Aspect.GROUPS if num_groups > 1 else Aspect.ORDER, pairs)
     return None
 
 

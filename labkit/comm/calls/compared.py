@@ -15,7 +15,7 @@ Wire: nothing; a table in memory that the ranks of one host share.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -58,6 +58,15 @@ class ComparedCalls(PointToPoint):
         """
         wire = _NOTHING_SENT
         self._post(kind, x, wire, False, reduce=reduce, peer=root, splits=splits, passed=passed)
+
+    def enter_new_group(self, members: Sequence[int]) -> Callable[[], None]:
+        """Say that we are about to make a group of these; call what this returns afterwards.
+
+        Raises Disagreement.
+        """
+        nothing = torch.empty(0, dtype=torch.uint8)
+        record = self._post("new_group", nothing, _NOTHING_SENT, True, members=tuple(members))
+        return functools.partial(self._journal.done, record)
 
     def enter_send(self, x: torch.Tensor, dst: int) -> None:
         """Say that we are about to send `x`. Raises Disagreement."""

@@ -25,6 +25,9 @@ from labkit.comm.flight_recorder import title
 
 _MESSAGES = {"send": "dst", "isend": "dst", "recv": "src", "irecv": "src"}
 
+# Called when what was entered is over; mostly nobody needs to know.
+Leave = Callable[[], None]
+
 _inside = threading.local()
 
 
@@ -34,9 +37,10 @@ def install() -> None:
         _wrap(name, functools.partial(_enter_collective, name))
     for name, end in _MESSAGES.items():
         _wrap(name, functools.partial(_enter_message, end))
+    _wrap("new_group", _enter_new_group)
 
 
-def _wrap(name: str, enter: Callable[[CallsOfAProcess, dict[str, Any]], None]) -> None:
+def _wrap(name: str, enter: Callable[[CallsOfAProcess, dict[str, Any]], Leave | None]) -> None:
     original = getattr(c10d, name, None)  # a newer or older torch may not have it
     if original is None or hasattr(original, "_enters_calls"):
         return
@@ -55,8 +59,11 @@ def _wrap(name: str, enter: Callable[[CallsOfAProcess, dict[str, Any]], None]) -
         bound.apply_defaults()
         _inside.a_call = True
         try:
-            enter(calls, bound.arguments)
-            return original(*args, **kwargs)
+            leave = enter(calls, bound.arguments)
+            result = original(*args, **kwargs)
+            if leave is not None:
+                leave()
+            return result
         finally:
             _inside.a_call = False
 
@@ -96,6 +103,21 @@ def _enter_message(end: str, calls: CallsOfAProcess, arguments: dict[str, Any]) 
         group.enter_recv(flat(x.numel(), x.dtype), peer)
     elif end == "src":
         group.receive_from_anybody()
+
+
+def _enter_new_group(calls: CallsOfAProcess, arguments: dict[str, Any]) -> Leave | None:
+    # These take their name from their members, and not from how many there are already.
+    if arguments["use_local_synchronization"] or not dist.is_initialized():
+        return None
+    members = arguments["ranks"]
+    if members is not None and not all(isinstance(rank, int) for rank in members):
+        return None
+    # In an order of their own: a collective may be under way meanwhile.
+    group = _calls_of(calls, {}, " new groups")
+    ranks = list(members or range(dist.get_world_size()))
+    if arguments.get("sort_ranks", True):
+        ranks.sort()
+    return None if group is None else group.enter_new_group(ranks)
 
 
 def _calls_of(

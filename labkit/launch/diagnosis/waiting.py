@@ -51,18 +51,24 @@ class View:
         """The operation that the rank blocks on; None while it computes, and once it is over."""
         if self.stage is not Stage.RUNNING:
             return None
-        if operation := blocked_in(self.operations):
+        if operation := blocked_in(self.operations) or blocked_in(self._new_groups):
             return operation
         if not (self.recorded.is_idle and self.stack.may_wait):
             return None
         # It uses no time, and stands in torch: it waits for the oldest thing that it has begun.
         return blocked_in(self.recorded.operations[::-1])
 
+    @property
+    def _new_groups(self) -> list[Operation]:
+        """Groups of torch.distributed that the rank has made, or waits for others to make."""
+        return [call for call in self.calls if call.kind == "new_group"]
+
     def has_posted(self, wanted: Operation, rank: int) -> bool:
         """Whether our part of what `rank` waits in is there."""
         if is_foreign(wanted):
             return self.recorded.enqueued.get(wanted.group_name, 0) >= wanted.sequence
-        for operation in reversed(self.operations):
+        operations = self._new_groups if wanted.kind == "new_group" else self.operations
+        for operation in reversed(operations):
             is_its_kind = (
                 operation.is_collective
                 if wanted.is_collective
@@ -107,6 +113,8 @@ def needed_by(operation: Operation, rank: int) -> Sequence[int]:
     if not operation.is_collective:
         assert operation.peer is not None
         return [operation.peer]
+    if operation.members is not None:
+        return operation.members
     root = operation.peer
     if root is None or (operation.kind != "broadcast" and rank == root):
         return operation.group
