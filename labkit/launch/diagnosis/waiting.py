@@ -88,6 +88,11 @@ class Wait:
     operation: Operation
     missing: tuple[int, ...]
 
+    @property
+    def can_end(self) -> bool:
+        """Whether everybody has posted their part."""
+        return not self.missing
+
 
 def waits(views: Sequence[View]) -> dict[int, Wait]:
     """Every rank that waits, with the ranks that it waits for."""
@@ -95,13 +100,26 @@ def waits(views: Sequence[View]) -> dict[int, Wait]:
     for rank, view in enumerate(views):
         operation = view.waits_in
         if operation is not None:
-            missing = tuple(
-                other
-                for other in needed_by(operation, rank)
-                if other != rank and not views[other].has_posted(operation, rank)
-            )
-            found[rank] = Wait(rank, operation, missing)
+            found[rank] = _wait(rank, operation, views)
     return found
+
+
+def waits_of(rank: int, views: Sequence[View]) -> list[Wait]:
+    """All operations that a rank's threads block on: each may be in another one."""
+    return [
+        _wait(rank, operation, views)
+        for operation in views[rank].operations
+        if operation.waited_s is not None and operation.done_s is None
+    ]
+
+
+def _wait(rank: int, operation: Operation, views: Sequence[View]) -> Wait:
+    missing = tuple(
+        other
+        for other in needed_by(operation, rank)
+        if other != rank and not views[other].has_posted(operation, rank)
+    )
+    return Wait(rank, operation, missing)
 
 
 def needed_by(operation: Operation, rank: int) -> Sequence[int]:
