@@ -17,8 +17,11 @@ _COMM = os.path.dirname(os.path.abspath(__file__)) + os.sep
 # Frames in these trees are never "the reader's own line".
 _LABKIT = os.path.dirname(os.path.dirname(_COMM)) + os.sep
 MACHINERY = (_LABKIT, os.path.dirname(torch.__file__) + os.sep)
-# And in these a line is never the reader's own while there is one outside.
-_STANDARD = (os.path.dirname(os.__file__) + os.sep, "<frozen ")
+# And in these a line is never the reader's own while there is one outside. torch wraps deprecated
+# functions with the help of typing_extensions.
+_TYPING_EXTENSIONS = getattr(sys.modules.get("typing_extensions"), "__file__", None)
+_HELPERS = () if _TYPING_EXTENSIONS is None else (_TYPING_EXTENSIONS,)
+_STANDARD = (os.path.dirname(os.__file__) + os.sep, "<frozen ", *_HELPERS)
 LIBRARIES = (*MACHINERY, *_STANDARD)
 # Code that others wrote: whatever it calls its variables says nothing about the program.
 FOREIGN = (MACHINERY[1], *_STANDARD)

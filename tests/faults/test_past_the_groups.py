@@ -174,6 +174,16 @@ def test_a_call_that_torch_refuses_is_refused_in_torchs_words():
         run(lambda world: dist.all_reduce([1.0]), 2)
 
 
+def test_a_function_that_torch_has_deprecated_is_refused_at_the_readers_line():
+    def program(world):  # torch wraps it with the help of typing_extensions
+        dist.all_reduce_coalesced([torch.ones(3), torch.ones(3, dtype=torch.float64)])
+
+    with pytest.raises(RankError) as caught:
+        run(program, 2)
+    assert caught.value.site.file == __file__
+    assert "ValueError at test_past_the_groups.py, line" in str(caught.value).splitlines()[0]
+
+
 def test_an_operation_handed_to_the_backend_itself_is_compared_when_all_have_returned():
     def half_a_broadcast(world):
         # gloo fills what it can of the larger buffer, and says nothing.
