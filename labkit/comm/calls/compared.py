@@ -95,6 +95,7 @@ class CallsOfAProcess:
         self._ours = Neighbours(neighbours.ranks, folder, folder, neighbours.agreements)
         self._by_group: dict[str, tuple[dist.ProcessGroup, ComparedCalls]] = {}
         self._num_made: dict[str, int] = {}
+        self._number_in_run: dict[int, int] = {}
 
     @functools.cached_property
     def _journal(self) -> Journal:
@@ -103,10 +104,24 @@ class CallsOfAProcess:
         path.parent.mkdir(exist_ok=True)
         return Journal(path)
 
+    def renumber(self, store: dist.Store, rank: int, world_size: int) -> None:
+        """The program has made a world of its own, in which we are `rank`: tell it to the others.
+
+        Journals, and what is said about ranks, keep the numbers that these have in the run.
+        """
+        store.set(f"labkit/number in the run/{rank}", str(self._rank))
+        self._number_in_run = {
+            each: int(store.get(f"labkit/number in the run/{each}")) for each in range(world_size)
+        }
+
+    def number_in_run(self, rank: int) -> int:
+        """Of a rank by its present number in torch.distributed."""
+        return self._number_in_run.get(rank, rank)
+
     def of(
         self, name: str, process_group: dist.ProcessGroup, ranks: tuple[int, ...]
     ) -> ComparedCalls:
-        """The calls of the group that has this name on every member."""
+        """The calls of the group that has this name on every member; `ranks`: as torch has them."""
         known = self._by_group.get(name)
         if known is None or known[0] is not process_group:
             # One that was destroyed and made again has its old name, and begins anew.
@@ -116,7 +131,7 @@ class CallsOfAProcess:
                 process_group,
                 ComparedCalls(
                     process_group,
-                    ranks,
+                    tuple(map(self.number_in_run, ranks)),
                     torch.device("cpu"),
                     self._journal,
                     full_name,

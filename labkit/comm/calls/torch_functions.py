@@ -38,6 +38,24 @@ def install() -> None:
     for name, end in _MESSAGES.items():
         _wrap(name, functools.partial(_enter_message, end))
     _wrap("new_group", _enter_new_group)
+    _wrap_init_process_group()
+
+
+def _wrap_init_process_group() -> None:
+    """A world that the program makes may number the ranks in another way."""
+    original = c10d.init_process_group
+    if hasattr(original, "_enters_calls"):
+        return
+
+    @functools.wraps(original)
+    def made(*args: Any, **kwargs: Any) -> None:
+        original(*args, **kwargs)
+        calls = of_this_process()
+        if calls is not None:
+            calls.renumber(c10d._get_default_store(), dist.get_rank(), dist.get_world_size())
+
+    made._enters_calls = True  # type: ignore[attr-defined]
+    c10d.init_process_group = dist.init_process_group = made
 
 
 def _wrap(name: str, enter: Callable[[CallsOfAProcess, dict[str, Any]], Leave | None]) -> None:
@@ -78,7 +96,7 @@ def _enter_collective(name: str, calls: CallsOfAProcess, arguments: dict[str, An
     if group is None or tensors is None:
         return
     reading = COLLECTIVES[name]
-    root = _member(group, arguments, reading.root) if reading.root else None
+    root = _member(calls, group, arguments, reading.root) if reading.root else None
     splits = splits_of(name, arguments, group.size)
     group.enter(
         reading.kind,
@@ -96,7 +114,7 @@ def _enter_message(end: str, calls: CallsOfAProcess, arguments: dict[str, Any]) 
     x = arguments["tensor"]
     if group is None or not isinstance(x, torch.Tensor):
         return
-    peer = _member(group, arguments, end)
+    peer = _member(calls, group, arguments, end)
     if peer is not None and end == "dst":
         group.enter_send(flat(x.numel(), x.dtype), peer)
     elif peer is not None:
@@ -117,7 +135,8 @@ def _enter_new_group(calls: CallsOfAProcess, arguments: dict[str, Any]) -> Leave
     ranks = list(members or range(dist.get_world_size()))
     if arguments.get("sort_ranks", True):
         ranks.sort()
-    return None if group is None else group.enter_new_group(ranks)
+    members = [calls.number_in_run(rank) for rank in ranks]
+    return None if group is None else group.enter_new_group(members)
 
 
 def _calls_of(
@@ -131,9 +150,11 @@ def _calls_of(
     return calls.of(name, process_group, tuple(c10d.get_process_group_ranks(process_group)))
 
 
-def _member(group: ComparedCalls, arguments: dict[str, Any], end: str) -> int | None:
+def _member(
+    calls: CallsOfAProcess, group: ComparedCalls, arguments: dict[str, Any], end: str
+) -> int | None:
     """Whom `src` or `dst` means, as a number in the group; None for nobody who is in it."""
-    member, rank = arguments[f"group_{end}"], arguments[end]
+    member, rank = arguments[f"group_{end}"], calls.number_in_run(arguments[end])
     if member is None and rank in group.ranks:
         member = group.ranks.index(rank)
     return member if member in range(group.size) else None
