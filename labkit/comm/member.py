@@ -90,8 +90,9 @@ class Member:
         """Say what the operations inside are for: `with world.label(parameter_name):`.
 
         Operations are matched by their order alone, and two turns of a loop look the same where
-        the program has no names for its tensors (agreement/loop_items.py). Labels are compared like shapes: ranks that give different
-        ones to operations that meet get a Disagreement. Of nested labels the inner one counts.
+        the program has no names for its tensors (agreement/loop_items.py). Labels are compared
+        like shapes: ranks that give different ones to operations that meet get a Disagreement. Of
+        nested labels the inner one counts.
         TypeError: a name that is no text.
         """
         if not isinstance(name, str):
