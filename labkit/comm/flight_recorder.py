@@ -27,7 +27,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from labkit.comm.caller import LIBRARIES
+from labkit.comm.callers import LIBRARIES
 from labkit.comm.recorded import TITLE, Entry
 
 NUM_COLLECTIVES = 1024

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import torch
 
-from labkit.comm.caller import Call, Callers
+from labkit.comm.call import Call, Callers
 from labkit.comm.operation import NETWORK, P2P_KINDS, SHARED_MEMORY
 from labkit.comm.record import (
     BLOCKING,
@@ -88,13 +88,15 @@ class Journal:
         splits: Sequence[Sequence[int]] | None = None,
         call: Call | None = None,
         label: str | None = None,
+        item: str | None = None,
+        members: Sequence[int] | None = None,
         medium: str = NETWORK,
     ) -> int:
         """Write down an operation that is about to begin; returns its record's number.
 
         call: who calls, from `caller`; asked here where not given.
         """
-        site, origin, _, _ = call or self.caller()
+        site, origin, *_ = call or self.caller()
         # Those that torch knows too: flight_recorder.py compares the numbers.
         self.num_collectives += kind not in P2P_KINDS and medium == NETWORK
         now = time.monotonic()
@@ -111,6 +113,8 @@ class Journal:
             site,
             origin,
             NO_NAME if label is None else self._name("label", label),
+            NO_NAME if item is None else self._name("item", item),
+            NO_NAME if members is None else self._name("members", tuple(members)),
             x.nbytes,
             sent_bytes,
             received_bytes,
@@ -122,8 +126,8 @@ class Journal:
     def begin_region(self, name: str) -> int:
         """Write down that a named span of work begins; `done` ends it."""
         code, now = KIND_CODE["region"], time.monotonic()
-        numbers = (0, 0, 0, 0, 0, NO_PEER, self._name("region", name), 0, 0, 0, NO_NAME, 0, 0, 0)
-        return self._append(code, *numbers, now, 0.0, 0.0)
+        numbers = (0, 0, 0, 0, 0, NO_PEER, self._name("region", name), 0, 0, 0)
+        return self._append(code, *numbers, NO_NAME, NO_NAME, NO_NAME, 0, 0, 0, now, 0.0, 0.0)
 
     def _append(self, kind: int, *fields: float) -> int:
         with self._lock:  # a rank may post from several threads
@@ -154,3 +158,7 @@ class Journal:
     def caller(self) -> Call:
         """The line that called the group, and the reader's own lines that led there."""
         return self._callers.find()
+
+    def item(self, call: Call, x: torch.Tensor) -> str | None:
+        """Which element of the loops around our caller `x` is; None where nothing says so."""
+        return self._callers.item(call, x)

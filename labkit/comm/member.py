@@ -89,9 +89,10 @@ class Member:
     def label(self, name: str) -> Iterator[None]:
         """Say what the operations inside are for: `with world.label(parameter_name):`.
 
-        Operations are matched by their order alone, and two calls on one line, in a loop over a
-        set or a dict, look the same. Labels are compared like shapes: ranks that give different
-        ones to operations that meet get a Disagreement. Of nested labels the inner one counts.
+        Operations are matched by their order alone, and two turns of a loop look the same where
+        the program has no names for its tensors (agreement/loop_items.py). Labels are compared
+        like shapes: ranks that give different ones to operations that meet get a Disagreement. Of
+        nested labels the inner one counts.
         TypeError: a name that is no text.
         """
         if not isinstance(name, str):
@@ -113,21 +114,28 @@ class Member:
         peer: int | None = None,
         splits: Sequence[Sequence[int]] | None = None,
         medium: str = NETWORK,
+        passed: torch.Tensor | None = None,
+        members: Sequence[int] | None = None,
     ) -> int:
         """Enter a collective in the journal, if the others mean the same; `peer`: in the group.
 
-        Raises Disagreement.
+        passed: the tensor itself, where `x` only stands for it.
+        members: of a new_group. Raises Disagreement.
         """
         self._agreement.require_in_step()
         self._num_collectives += 1
         sequence = self._num_collectives
         root = NO_PEER if peer is None else self.ranks[peer]
         call, label = self._journal.caller(), current_label()
-        meant = hashed(kind, medium, root, reduce, label, x.dtype, equal_shape(kind, x.shape))
+        alike = (kind, medium, root, reduce, label, x.dtype, equal_shape(kind, x.shape), members)
+        meant = hashed(*alike)
         # Said, written into the journal, and only then compared: whoever comes later finds both.
         # Equal labels say that calls belong together, however they read.
-        is_ordered = label is None and kind not in WITHOUT_DATA
-        order = (hashed(call.text), hashed(call.lines)) if is_ordered else ()
+        order: tuple[bytes, ...] = ()
+        item = None
+        if label is None and kind not in WITHOUT_DATA:
+            item = self._journal.item(call, x if passed is None else passed)
+            order = (hashed(call.text), hashed(call.lines), hashed(item) if item else b"")
         self._agreement.declare(sequence, meant, *order)
         if splits is not None:
             self._agreement.declare_rows(sequence, *splits)
@@ -144,6 +152,8 @@ class Member:
             splits=splits,
             call=call,
             label=label,
+            item=item,
+            members=members,
             medium=medium,
         )
         self._compare(record, sequence, has_rows=splits is not None)

@@ -20,9 +20,16 @@ class Site:
     function: str
     text: str = ""
     """The call itself, `world.all_reduce(x)`; empty where it is not known."""
+    instruction: int = 0
+    """Its offset in the function's bytecode: tells apart two calls on one line."""
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}"
+
+    @property
+    def spot(self) -> str:
+        """The line, and the place in it."""
+        return f"{self}:{self.instruction}"
 
     @property
     def said(self) -> str:
@@ -74,6 +81,10 @@ class Operation:
     """The reader's lines that led to `origin`, out to the function that runs on the rank."""
     label: str | None = None
     """What the program called it, with `Group.label`; None where it did not."""
+    item: str | None = None
+    """Which element of a loop it is for, as the program calls that tensor; None: nobody knows."""
+    members: tuple[int, ...] | None = None
+    """Of a new_group: whom it is made of."""
     medium: str = NETWORK
     """How the data travels: over `the network`, or through `shared memory` with no byte sent."""
 

@@ -38,13 +38,14 @@ def read_journal(path: Path, first: int = 0) -> Timeline:
 def parse(index: int, fields: tuple, names: Sequence[Any]) -> Operation | Region:
     """One record; `names`: those in the file of names, by number."""
     if KINDS[fields[0] - 1] == "region":
-        return Region(names[fields[7]], fields[15], fields[17] or None)
+        return Region(names[fields[7]], fields[17], fields[19] or None)
     return _operation(index, fields, names)
 
 
 def _operation(index: int, fields: tuple, names: Sequence[Any]) -> Operation:
     kind, flags, reduce, group, dtype, sequence, peer, shape, splits, site, origin = fields[:11]
-    label, payload_bytes, sent_bytes, received_bytes, posted_s, waited_s, done_s = fields[11:]
+    label, item, members, payload_bytes, sent_bytes, received_bytes = fields[11:17]
+    posted_s, waited_s, done_s = fields[17:]
     group_name, ranks = names[group]
     return Operation(
         index=index,
@@ -69,6 +70,8 @@ def _operation(index: int, fields: tuple, names: Sequence[Any]) -> Operation:
         splits=None if splits == NO_NAME else _splits(names[splits]),
         callers=tuple(Site(*each) for each in names[origin][1:]),
         label=None if label == NO_NAME else names[label],
+        item=None if item == NO_NAME else names[item],
+        members=None if members == NO_NAME else tuple(names[members]),
         medium=SHARED_MEMORY if flags & SHARED else NETWORK,
     )
 

@@ -1,6 +1,6 @@
 """The journal's format on disk: one fixed-size record per operation.
 
-rank-2.journal   88 bytes per operation: numbers, times
+rank-2.journal   96 bytes per operation: numbers, times
 rank-2.names     one JSON line per name: its number is its line; `origin` names a list of sites,
                  the reader's lines from the call outwards
 """
@@ -8,8 +8,8 @@ rank-2.names     one JSON line per name: its number is its line; `origin` names 
 import struct
 
 # kind, flags, reduce, group, dtype, sequence, peer, shape, splits, site, origin,
-# label, payload, sent and received bytes, times posted, waited, done
-RECORD = struct.Struct("<BBBxIIIiIIIIIQQQddd")
+# label, item, members, payload, sent and received bytes, times posted, waited, done
+RECORD = struct.Struct("<BBBxIIIiIIIIIIIQQQddd")
 TIME = struct.Struct("<d")
 FLAGS_AT = 1
 WAITED_AT = RECORD.size - 2 * TIME.size
@@ -21,7 +21,7 @@ NO_NAME = 2**32 - 1
 
 KINDS = (
     "send recv all_reduce reduce_scatter all_gather all_to_all broadcast gather scatter barrier "
-    "split region share_memory reduce "
+    "split region share_memory reduce new_group "
     # Calls that consist of many messages, see calls/compared.py.
     "ring_all_reduce ring_reduce_scatter ring_all_gather ring_broadcast tree_reduce tree_broadcast "
     "tree_all_reduce double_tree_all_reduce halving_doubling_all_reduce hierarchical_all_reduce "

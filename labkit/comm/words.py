@@ -31,6 +31,8 @@ def named(operation: Operation) -> str:
     """`all_reduce #4`, with its group where that is not the world."""
     if operation.group_name in ("world", ""):
         return operation.name
+    if operation.kind == "new_group":
+        return operation.name  # all of them are numbered together
     is_torchs = operation.group_name.startswith("torch.distributed")
     return f"{operation.name} of {'' if is_torchs else 'group '}{operation.group_name}"
 

@@ -23,7 +23,7 @@ from weakref import WeakKeyDictionary
 import torch
 
 from labkit.comm import Group
-from labkit.comm.caller import as_handed_over_here
+from labkit.comm.callers import as_handed_over_here
 
 T = TypeVar("T")
 

@@ -10,8 +10,9 @@ In this order, and the first that fits is the verdict:
     busy        nobody waits
 
 The first three are proofs: what these ranks wait for cannot come. Unless the rank that should
-bring it has other threads, which may still do so: then it is told, and the run goes on. The others
-may end well.
+bring it has other threads, which may still do so: then it is told, and the run goes on, but for
+threads that all wait themselves, as that of a lane does (data_parallel/lane.py). The others may end
+well.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from labkit.comm.words import listed, named, places, ranks_named, verb
 from labkit.launch import sources
 from labkit.launch.diagnosis import advice
 from labkit.launch.diagnosis.position import plural, position_of
-from labkit.launch.diagnosis.waiting import View, Wait, circle, waits
+from labkit.launch.diagnosis.waiting import View, Wait, circle, waits, waits_of
 from labkit.launch.ranks.stage import Stage
 
 _MOST_SHOWN = 8
@@ -121,8 +122,16 @@ def _circle(views: Sequence[View], found: Mapping[int, Wait]) -> Verdict | None:
 
 
 def _cannot_bring(views: Sequence[View], ranks: Sequence[int]) -> bool:
-    """Whether these ranks have no other threads that may still post something."""
-    return not any(views[rank].stack.num_other_threads for rank in ranks)
+    """Whether these ranks have no other threads that may still post something.
+
+    They may not either where every thread of every rank is held, and nothing is under way.
+    """
+    if not any(views[rank].stack.num_other_threads for rank in ranks):
+        return True
+    running = [rank for rank, view in enumerate(views) if view.stage is Stage.RUNNING]
+    return all(views[rank].stack.is_held for rank in running) and not any(
+        wait.can_end for rank in running for wait in waits_of(rank, views)
+    )
 
 
 def _slow(views: Sequence[View], found: Mapping[int, Wait]) -> Verdict | None:

@@ -11,7 +11,7 @@ import re
 import sys
 
 from labkit.comm import Site
-from labkit.comm.caller import MACHINERY
+from labkit.comm.callers import MACHINERY
 
 
 def texts_of_cells() -> dict[str, list[str]]:

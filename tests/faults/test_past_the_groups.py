@@ -146,6 +146,36 @@ def test_a_process_group_that_is_made_again_begins_anew():
         assert run(program, 2, args=(folder,)).values == [10.0, 10.0]
 
 
+def begin_anew_with_the_last_rank_first(world, folder):
+    dist.destroy_process_group()
+    store = dist.FileStore(f"{folder}/again", world.size)
+    rank = world.size - 1 - world.rank
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world.size)
+
+
+def in_another_world_another_op(world, folder):
+    begin_anew_with_the_last_rank_first(world, folder)
+    dist.all_reduce(torch.ones(3), dist.ReduceOp.MAX if world.rank == 0 else dist.ReduceOp.SUM)
+
+
+def in_another_world_another_root(world, folder):
+    begin_anew_with_the_last_rank_first(world, folder)
+    dist.broadcast(torch.ones(3), src=2 if world.rank == 0 else 0)
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        (in_another_world_another_op, "rank 0 reduces by max .*ranks 1 and 2 reduce by sum"),
+        (in_another_world_another_root, "rank 0 names rank 0 as .*1 and 2 name rank 2 as"),
+    ],
+)
+def test_ranks_that_number_themselves_anew_are_called_by_their_number_in_the_run(program, said):
+    with tempfile.TemporaryDirectory() as folder, pytest.raises(Mismatch) as caught:
+        run(program, 3, args=(folder,), timeout=30)
+    assert re.search(said, str(caught.value).splitlines()[0]), str(caught.value)
+
+
 def test_messages_by_tag_and_from_anybody_are_no_mismatch():
     def program(world):
         if world.rank == 0:
@@ -172,6 +202,16 @@ def test_a_call_that_torch_refuses_is_refused_in_torchs_words():
         run(lambda world: dist.all_reduce(), 2)
     with pytest.raises(RankError, match="Expected parameter `tensor` of type torch.Tensor"):
         run(lambda world: dist.all_reduce([1.0]), 2)
+
+
+def test_a_function_that_torch_has_deprecated_is_refused_at_the_readers_line():
+    def program(world):  # torch wraps it with the help of typing_extensions
+        dist.all_reduce_coalesced([torch.ones(3), torch.ones(3, dtype=torch.float64)])
+
+    with pytest.raises(RankError) as caught:
+        run(program, 2)
+    assert caught.value.site.file == __file__
+    assert "ValueError at test_past_the_groups.py, line" in str(caught.value).splitlines()[0]
 
 
 def test_an_operation_handed_to_the_backend_itself_is_compared_when_all_have_returned():

@@ -12,7 +12,7 @@ from labkit import Mismatch, run
 from labkit.comm import Disagreement, Group, Pending
 from labkit.comm.agreement import call_order
 from labkit.comm.agreement.agreement import Agreement, hashed
-from labkit.comm.agreement.call_order import Said
+from labkit.comm.agreement.call_order import Said, Where
 from labkit.comm.agreement.call_text import call_text, shortened
 from labkit.comm.agreement.neighbours import Neighbours
 from labkit.comm.agreement.shared_rows import ROWS_PER_FILE, SharedRows
@@ -65,7 +65,7 @@ def test_what_one_process_writes_another_reads(tmp_path):
     for row in (0, 1, ROWS_PER_FILE - 1, ROWS_PER_FILE, 3 * ROWS_PER_FILE + 5):
         assert theirs.read(row, 0) is None, "there is nothing yet"
         ours.write(row, b"12345678", row.to_bytes(8, "little"))
-        assert theirs.read(row, 0) == b"12345678" + row.to_bytes(8, "little") + bytes(8)
+        assert theirs.read(row, 0) == b"12345678" + row.to_bytes(8, "little") + bytes(24)
         assert theirs.read(row, 1) is None, "the other column"
     assert ours.read(2, 0) is None, "a row in between"
 
@@ -83,7 +83,11 @@ def meet(pairs):
     """What is found when calls meet one after the other; a text stands on a line of its own."""
     order = call_order.OrderOfCalls()
     return [
-        order.differ(Said(ours, f"{ours} of ours"), Said(theirs, f"{theirs} of theirs"), sequence)
+        order.differ(
+            Said(ours, f"{ours} of ours"),
+            Said(theirs, f"{theirs} of theirs"),
+            Where("world", sequence),
+        )
         for sequence, (ours, theirs) in enumerate(pairs, start=1)
     ]
 
@@ -101,7 +105,7 @@ def meet(pairs):
 )
 def test_calls_in_another_order_close_a_circle(pairs, circle):
     found = meet(pairs)
-    assert found[-1] == circle
+    assert [where.sequence for where in found[-1]] == circle
     assert not any(found[:-1])
 
 
@@ -109,7 +113,7 @@ def test_ranks_that_take_turns_on_the_same_lines_are_right():
     order = call_order.OrderOfCalls()
     gives, passes = Said("all_reduce(mine)", "line 3"), Said("all_reduce(zeros)", "line 5")
     turns = [(gives, passes), (passes, gives)] * 3
-    assert not any(order.differ(*turn, n) for n, turn in enumerate(turns, start=1))
+    assert not any(order.differ(*turn, Where("world", n)) for n, turn in enumerate(turns, start=1))
 
 
 def test_many_differences_are_searched_quickly():

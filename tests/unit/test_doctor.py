@@ -167,3 +167,10 @@ def test_the_table_has_a_row_for_each_place():
         "  rank 3         was still starting",
     ]
     assert position_of(views[1]) == "died after all_reduce #1 (train.py, line 1)"
+
+
+@pytest.mark.parametrize(("number", "said"), [(1, "1 collective of"), (2, "2 collectives of")])
+def test_collectives_of_torchs_own_are_counted_in_words_that_fit(number, said):
+    recorded = Recorded(enqueued={"torch.distributed": number})
+    view = View(Stage.RETURNED, recorded=recorded)
+    assert position_of(view) == f"returned after {said} torch.distributed"

@@ -1,5 +1,6 @@
 """The journal: written before the operation, read back whole, with the reader's own line."""
 
+import dataclasses
 import inspect
 import threading
 
@@ -84,7 +85,9 @@ def test_the_site_is_where_the_group_was_called_and_the_origin_is_the_readers_li
     assert send.site.file.endswith("collectives/stream.py")
     lines, first = inspect.getsourcelines(talk)
     line = first + next(i for i, text in enumerate(lines) if "ring_all_reduce" in text)
-    assert send.origin == Site(__file__, line, "talk", "ring_all_reduce(x, world)")
+    assert dataclasses.replace(send.origin, instruction=0) == Site(
+        __file__, line, "talk", "ring_all_reduce(x, world)"
+    )
 
 
 def test_groups_are_told_apart(talked):

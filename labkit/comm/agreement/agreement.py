@@ -6,7 +6,8 @@ later sees the other's entry. So of two that disagree one raises and never start
 wrong sum comes about, and nobody crashes in C++ over a message that is too long. Two calls by the
 same lines, in a loop over a set, are told apart only by what `Group.label` says of them.
 
-    world.calls     a row per collective, an entry per member: what it is, and the reader's call
+    world.calls     a row per collective, an entry per member: what it is, the reader's call, the
+                    element of a loop, and how many came before it on groups of the same members
     world.0-1       a row per message from 0 to 1: the sender's entry, the receiver's
     world.0-1.rows  a row per all_to_all: how many rows 0 sends to 1, how many 1 expects
 
@@ -20,15 +21,18 @@ the reduce op and of swapped calls.
 from __future__ import annotations
 
 import hashlib
+import struct
 from collections.abc import Sequence
 from functools import lru_cache
 
-from labkit.comm.agreement.call_order import OrderOfCalls, Said
+from labkit.comm.agreement.call_order import Said, Where
 from labkit.comm.agreement.disagreement import Disagreement
 from labkit.comm.agreement.neighbours import Neighbours, Witness
 from labkit.comm.agreement.shared_rows import SharedRows
 
 SENDER, RECEIVER = 0, 1
+_CALL = struct.Struct("<8s8s8s8sQ")
+_NO_ITEM = bytes(8)
 _TIDY_EVERY = 1024
 
 
@@ -58,7 +62,9 @@ class Agreement:
             neighbours.agreements.append(self)
         self._calls = SharedRows(f"{self._tables}.calls", len(ranks), member)
         self._compared = dict.fromkeys(self._others, 0)
-        self._orders = {peer: OrderOfCalls() for peer in self._others}
+        self._name = name
+        self._orders = {peer: neighbours.orders_with(ranks[peer], ranks) for peer in self._others}
+        self._turns = neighbours.turns(ranks)
         self._pairs: dict[tuple[int, int, str], SharedRows] = {}
 
     def require_in_step(self) -> None:
@@ -70,14 +76,21 @@ class Agreement:
         """Take part in nothing more."""
         self._refusal = why
 
-    def declare(self, sequence: int, meant: bytes, text: bytes = b"", lines: bytes = b"") -> None:
+    def declare(
+        self,
+        sequence: int,
+        meant: bytes,
+        text: bytes = b"",
+        lines: bytes = b"",
+        item: bytes = b"",
+    ) -> None:
         """Say what our n-th collective is; `compare` follows once it is in the journal.
 
-        text and lines: of the call, where its order matters.
+        text and lines: of the call, where its order matters. item: the element of a loop.
         """
         self._last = sequence
         if self._others:
-            self._calls.write(sequence, meant, text, lines)
+            self._calls.write(sequence, meant, text, lines, item, next(self._turns))
 
     def compare_what_is_left(self) -> None:
         """Look at entries that were not there when we compared. Raises Disagreement."""
@@ -103,12 +116,22 @@ class Agreement:
             self._calls.forget_before(min(self._compared.values(), default=0))
 
     def _differ(self, sequence: int, peer: int, ours: bytes, theirs: bytes) -> None:
-        if ours[:8] != theirs[:8]:
+        meant, said, lines, item, turn = _CALL.unpack(ours)
+        its_meaning, its_said, its_lines, its_item, its_turn = _CALL.unpack(theirs)
+        if meant != its_meaning:
             self._witness.testify_on_collective(sequence, peer)
-        elif ours[:16] != theirs[:16] and self._orders[peer].differ(
-            Said(ours[:16], ours[16:]), Said(theirs[:16], theirs[16:]), sequence
-        ):
-            self._witness.testify_on_order(peer)
+            return
+        orders, where = self._orders[peer], Where(self._name, sequence)
+        circle: list[Where] = []
+        if said != its_said:
+            call, its_call = (meant, said), (meant, its_said)
+            circle = orders.of_calls.differ(
+                Said(call, lines, turn), Said(its_call, its_lines, its_turn), where
+            )
+        if item != its_item and _NO_ITEM not in (item, its_item):
+            circle = circle or orders.of_items.differ((meant, item), (meant, its_item), where)
+        if circle:
+            self._witness.testify_on_order(peer, {each.group for each in circle})
 
     def declare_message(self, peer: int, role: int, number: int, meant: bytes) -> None:
         """Say what the n-th message to `peer` is (role SENDER), or from it (RECEIVER)."""

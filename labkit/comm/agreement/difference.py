@@ -20,9 +20,11 @@ class Aspect(Enum):
     ROOT = "root"
     REDUCE = "reduce op"
     LABEL = "label"
+    MEMBERS = "members"
     DTYPE = "dtype"
     SHAPE = "shape"
     SPLITS = "rows"
+    GROUPS = "groups"
     ORDER = "order of calls"
 
 
@@ -33,6 +35,7 @@ EQUAL: dict[Aspect, Callable[[Operation], Any]] = {
     Aspect.ROOT: lambda operation: operation.peer,
     Aspect.REDUCE: lambda operation: operation.reduce,
     Aspect.LABEL: lambda operation: operation.label,
+    Aspect.MEMBERS: lambda operation: operation.members,
     Aspect.DTYPE: lambda operation: operation.dtype,
     Aspect.SHAPE: lambda operation: equal_shape(operation.kind, operation.shape),
 }
@@ -41,6 +44,7 @@ _SAID = {
     Aspect.ROOT: "names rank {} as the root",
     Aspect.REDUCE: "reduces by {}",
     Aspect.LABEL: "gives label {!r}",
+    Aspect.MEMBERS: "makes a group of ranks {}",
     Aspect.DTYPE: "passes {}",
     Aspect.SHAPE: "passes shape {}",
 }
@@ -53,6 +57,10 @@ ADVICE = {
     Aspect.REDUCE: "All members must reduce the same way.",
     Aspect.LABEL: "A label says what an operation is for: both sides must give the same. Make the "
     "calls in one order on every rank, such as that of sorted names.",
+    Aspect.MEMBERS: "torch.distributed tells groups apart by the order in which they are made. "
+    "Make the same ones in the same order on every rank, also those that a rank is not in.",
+    Aspect.GROUPS: "Groups of the same ranks are told apart by the order in which they are made, "
+    "and not by the variable that holds them. Make and call them in one order on every rank.",
     Aspect.DTYPE: "Both sides must pass the same dtype: convert before the call.",
     Aspect.SHAPE: "Both sides must pass the same shape: pad to the longest, or exchange the sizes "
     "first and use an operation that takes uneven parts (all_to_all with splits).",
@@ -60,7 +68,9 @@ ADVICE = {
     "numbers of rows first, with an all_to_all of the send_splits.",
     Aspect.ORDER: "The sums mix different tensors. Make the calls in one order on every rank. "
     "Where calls are meant to meet although they read differently, write the call once: "
-    "`x = mine if it_is_my_turn else zeros`, and below it the call with x.",
+    "`x = mine if it_is_my_turn else zeros`, and below it the call with x. Where elements of a "
+    "loop are meant to meet although they go by different names, give both calls one label: "
+    "`with world.label('turn'):`.",
 }
 
 
@@ -91,7 +101,7 @@ class Difference:
     def text(self, place: Place) -> str:
         """One sentence that names ranks, operations and lines."""
         first = next(iter(self.operations.values()))[0]
-        if self.aspect is Aspect.ORDER:
+        if self.aspect in (Aspect.ORDER, Aspect.GROUPS):
             return self._order_text(place)
         if first.kind in P2P_KINDS:
             return self._message_text(place)
@@ -133,11 +143,18 @@ class Difference:
     def _order_text(self, place: Place) -> str:
         (a, theirs), (b, others) = self.operations.items()
         pairs = [
-            f"as {named(x)} rank {a} calls {shortened(x.origin.said)} ({place(x.origin)}) and "
-            f"rank {b} {shortened(y.origin.said)} ({place(y.origin)})"
+            f"as {named(x)} rank {a} calls {_called(x, y)} ({place(x.origin)}) and "
+            f"rank {b} {_called(y, x)} ({place(y.origin)})"
             for x, y in zip(theirs, others, strict=True)
         ]
-        return f"ranks {a} and {b} make the same calls in another order: " + "; ".join(pairs)
+        how = "on each other's groups" if self.aspect is Aspect.GROUPS else "in another order"
+        return f"ranks {a} and {b} make the same calls {how}: " + "; ".join(pairs)
+
+
+def _called(one: Operation, other: Operation) -> str:
+    """`world.all_reduce(t) for weight`: the element of a loop where that is what differs."""
+    text = shortened(one.origin.said)
+    return f"{text} for {one.item}" if one.item and one.item != other.item else text
 
 
 def equal_shape(kind: str, shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from labkit.comm.agreement.call_order import OrderOfCalls, Said
+from labkit.comm.agreement.call_order import OrderOfCalls, OrderOfItems, Said, Where
 from labkit.comm.agreement.difference import EQUAL, Aspect, Difference
 from labkit.comm.operation import P2P_KINDS, Operation, Timeline
 
@@ -24,7 +24,7 @@ class Disagreement(RuntimeError):
 
 
 # No tensors of the reader's meet in these: any barrier may stand for another.
-WITHOUT_DATA = ("barrier", "split", "share_memory")
+WITHOUT_DATA = ("barrier", "split", "share_memory", "new_group")
 
 
 def among(operations: Mapping[int, Operation]) -> Difference | None:
@@ -87,27 +87,39 @@ def _other_order(
     collectives: Mapping[tuple[str, int], Mapping[int, Operation]],
 ) -> Difference | None:
     """Two ranks that made the same calls in another order, in any group."""
-    orders: dict[tuple[str, int, int], OrderOfCalls] = {}
-    for (group, sequence), by_rank in sorted(collectives.items(), key=lambda item: item[0]):
+    orders: dict[tuple[tuple[int, ...], int, int], tuple[OrderOfCalls, OrderOfItems]] = {}
+    in_time = sorted(collectives.items(), key=lambda item: item[1][min(item[1])].index)
+    for (group, sequence), by_rank in in_time:
         first, *others = sorted(by_rank)
+        one, where = by_rank[first], Where(group, sequence)
+        if one.label is not None or one.kind in WITHOUT_DATA:
+            continue
         for other in others:
-            ours, theirs, one = said(by_rank[first]), said(by_rank[other]), by_rank[first]
-            if ours.text == theirs.text or one.label is not None or one.kind in WITHOUT_DATA:
-                continue
-            order = orders.setdefault((group, first, other), OrderOfCalls())
-            if circle := order.differ(ours, theirs, sequence):
-                return Difference(
-                    Aspect.ORDER,
-                    {
-                        rank: [collectives[group, number][rank] for number in circle]
-                        for rank in (first, other)
-                    },
-                )
+            two = by_rank[other]
+            # Groups with the same members, though not those of torch with those of the lab.
+            key = (one.group, first, other)
+            of_calls, of_items = orders.setdefault(key, (OrderOfCalls(), OrderOfItems()))
+            ours, theirs = said(one), said(two)
+            circle: list[Where] = []
+            if ours.text != theirs.text:
+                circle = of_calls.differ(ours, theirs, where)
+            if not circle and one.item != two.item and None not in (one.item, two.item):
+                meant = meaning(one)
+                circle = of_items.differ((meant, one.item), (meant, two.item), where)
+            if circle:
+                pairs = {r: [collectives[each][r] for each in circle] for r in (first, other)}
+                num_groups = len({each.group for each in circle})
+                return Difference(Aspect.GROUPS if num_groups > 1 else Aspect.ORDER, pairs)
     return None
+
+
+def meaning(operation: Operation) -> tuple[object, ...]:
+    """What must be equal on all ranks."""
+    return tuple(value(operation) for value in EQUAL.values())
 
 
 def said(operation: Operation) -> Said:
     """What must not change places: the operation and the texts of the reader's calls."""
     sites = (operation.origin, *operation.callers)
-    texts = (*(value(operation) for value in EQUAL.values()), *(site.said for site in sites))
-    return Said(texts, tuple(map(str, sites)))
+    texts = (*meaning(operation), *(site.said for site in sites))
+    return Said(texts, tuple(site.spot for site in sites), operation.index)

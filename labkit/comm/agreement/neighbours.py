@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from labkit.comm.agreement import disagreement
+from labkit.comm.agreement.call_order import OrderOfCalls, OrderOfItems
 from labkit.comm.agreement.difference import ADVICE, Difference
 from labkit.comm.agreement.disagreement import Disagreement
 from labkit.comm.operation import Operation, Timeline
@@ -21,6 +23,14 @@ _PATIENCE_S = 10.0  # the other's process may be stopped between its two notes
 
 
 @dataclass(frozen=True)
+class Orders:
+    """Our calls and another rank's, side by side."""
+
+    of_calls: OrderOfCalls = field(default_factory=OrderOfCalls)
+    of_items: OrderOfItems = field(default_factory=OrderOfItems)
+
+
+@dataclass(frozen=True)
 class Neighbours:
     """Ranks of one host, by global number, and the folders that they share."""
 
@@ -29,6 +39,16 @@ class Neighbours:
     journals: Path
     agreements: list[Agreement] = field(default_factory=list, compare=False)
     """Of the groups that compare what they mean; each enters itself."""
+    _orders: dict[tuple[int, tuple[int, ...]], Orders] = field(default_factory=dict, compare=False)
+    _turns: dict[tuple[int, ...], Iterator[int]] = field(default_factory=dict, compare=False)
+
+    def orders_with(self, rank: int, members: Sequence[int]) -> Orders:
+        """Those of our calls and of a rank's, one for all groups that have the same members."""
+        return self._orders.setdefault((rank, tuple(members)), Orders())
+
+    def turns(self, members: Sequence[int]) -> Iterator[int]:
+        """Counts our calls on all groups of these members."""
+        return self._turns.setdefault(tuple(members), itertools.count())
 
 
 NOBODY = Neighbours(frozenset(), Path(), Path())
@@ -75,22 +95,26 @@ class Witness:
 
         _raise_what_is_found(find)
 
-    def testify_on_order(self, peer: int) -> None:
-        """Raise Disagreement if we and a member make the same calls in another order."""
+    def testify_on_order(self, peer: int, group_names: Collection[str]) -> None:
+        """Raise Disagreement if we and a member make the same calls in another order.
+
+        group_names: of the groups that these calls are on.
+        """
         ours, theirs = self._ranks[self._member], self._ranks[peer]
 
         def find() -> Difference | None:
             timelines = [Timeline() for _ in range(max(ours, theirs) + 1)]
             for rank in (ours, theirs):
-                timelines[rank] = Timeline(self._operations(rank))
+                timelines[rank] = Timeline(self._operations(rank, group_names))
             return disagreement.find(timelines)
 
         _raise_what_is_found(find)
 
-    def _operations(self, rank: int) -> list[Operation]:
-        """What a member has posted on this group so far."""
+    def _operations(self, rank: int, group_names: Collection[str] = ()) -> list[Operation]:
+        """What a member has posted on this group so far, or on these."""
         journal = read_journal(self._journals / f"rank-{rank}")
-        return [each for each in journal.operations if each.group_name == self._group_name]
+        wanted = group_names or (self._group_name,)
+        return [each for each in journal.operations if each.group_name in wanted]
 
     def _message(self, rank: int, kind: str, peer: int, number: int) -> Operation | None:
         for operation in self._operations(rank):

@@ -15,7 +15,7 @@ Wire: nothing; a table in memory that the ranks of one host share.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -49,12 +49,24 @@ class ComparedCalls(PointToPoint):
         reduce: str | None = None,
         root: int | None = None,
         splits: Sequence[Sequence[int]] | None = None,
+        passed: torch.Tensor | None = None,
     ) -> None:
         """Say that we are about to call this. Raises Disagreement.
 
-        root: a number in the group. splits: rows to, and from, each member.
+        root: a number in the group. splits: rows to, and from, each member. passed: the tensor
+        itself, where `x` only stands for it.
         """
-        self._post(kind, x, _NOTHING_SENT, blocking=False, reduce=reduce, peer=root, splits=splits)
+        wire = _NOTHING_SENT
+        self._post(kind, x, wire, False, reduce=reduce, peer=root, splits=splits, passed=passed)
+
+    def enter_new_group(self, members: Sequence[int]) -> Callable[[], None]:
+        """Say that we are about to make a group of these; call what this returns afterwards.
+
+        Raises Disagreement.
+        """
+        nothing = torch.empty(0, dtype=torch.uint8)
+        record = self._post("new_group", nothing, _NOTHING_SENT, True, members=tuple(members))
+        return functools.partial(self._journal.done, record)
 
     def enter_send(self, x: torch.Tensor, dst: int) -> None:
         """Say that we are about to send `x`. Raises Disagreement."""
@@ -79,8 +91,11 @@ class CallsOfAProcess:
     def __init__(self, neighbours: Neighbours, rank: int) -> None:
         """`neighbours`: as for the Groups, whose folders get one of ours."""
         self._neighbours, self._rank = neighbours, rank
+        folder = neighbours.tables / FOLDER
+        self._ours = Neighbours(neighbours.ranks, folder, folder, neighbours.agreements)
         self._by_group: dict[str, tuple[dist.ProcessGroup, ComparedCalls]] = {}
         self._num_made: dict[str, int] = {}
+        self._number_in_run: dict[int, int] = {}
 
     @functools.cached_property
     def _journal(self) -> Journal:
@@ -89,26 +104,38 @@ class CallsOfAProcess:
         path.parent.mkdir(exist_ok=True)
         return Journal(path)
 
+    def renumber(self, store: dist.Store, rank: int, world_size: int) -> None:
+        """The program has made a world of its own, in which we are `rank`: tell it to the others.
+
+        Journals, and what is said about ranks, keep the numbers that these have in the run.
+        """
+        store.set(f"labkit/number in the run/{rank}", str(self._rank))
+        self._number_in_run = {
+            each: int(store.get(f"labkit/number in the run/{each}")) for each in range(world_size)
+        }
+
+    def number_in_run(self, rank: int) -> int:
+        """Of a rank by its present number in torch.distributed."""
+        return self._number_in_run.get(rank, rank)
+
     def of(
         self, name: str, process_group: dist.ProcessGroup, ranks: tuple[int, ...]
     ) -> ComparedCalls:
-        """The calls of the group that has this name on every member."""
+        """The calls of the group that has this name on every member; `ranks`: as torch has them."""
         known = self._by_group.get(name)
         if known is None or known[0] is not process_group:
             # One that was destroyed and made again has its old name, and begins anew.
             self._num_made[name] = number = self._num_made.get(name, 0) + 1
             full_name = name if number == 1 else f"{name}, made anew ({number})"
-            folder = self._neighbours.tables / FOLDER
-            ours = Neighbours(self._neighbours.ranks, folder, folder, self._neighbours.agreements)
             known = (
                 process_group,
                 ComparedCalls(
                     process_group,
-                    ranks,
+                    tuple(map(self.number_in_run, ranks)),
                     torch.device("cpu"),
                     self._journal,
                     full_name,
-                    neighbours=ours,
+                    neighbours=self._ours,
                 ),
             )
             self._by_group[name] = known

@@ -9,6 +9,7 @@ Only what the backend needs to be alike: it pairs elements, whatever shape they 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -47,22 +48,27 @@ COLLECTIVES = {
 _UNEVEN_ON_NCCL = ("all_gather", "reduce_scatter")
 
 
-def tensor_of(name: str, arguments: dict[str, Any]) -> torch.Tensor | None:
-    """A stand-in for what the ranks must pass alike, (elements,), which takes no memory.
+def tensors_of(name: str, arguments: dict[str, Any]) -> list[torch.Tensor] | None:
+    """What the ranks must pass alike, nothing for a barrier.
 
     None where torch will refuse the call, in its own words.
     """
     reading = COLLECTIVES[name]
     if not reading.tensor:
-        return torch.empty(0, dtype=torch.uint8)
+        return []
     x = arguments[reading.tensor]
     each = [x] if isinstance(x, torch.Tensor) else x
     if not isinstance(each, list | tuple) or not each:
         return None
-    if not all(isinstance(one, torch.Tensor) for one in each):
-        return None
+    return list(each) if all(isinstance(one, torch.Tensor) for one in each) else None
+
+
+def stand_in(name: str, arguments: dict[str, Any], tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Their dtype and number of elements, (elements,), as a tensor that takes no memory."""
+    if not tensors:
+        return torch.empty(0, dtype=torch.uint8)
     is_uneven = name in _UNEVEN_ON_NCCL and dist.get_backend(arguments.get("group")) == "nccl"
-    return flat(0 if is_uneven else sum(one.numel() for one in each), each[0].dtype)
+    return flat(0 if is_uneven else sum(one.numel() for one in tensors), tensors[0].dtype)
 
 
 def flat(numel: int, dtype: torch.dtype) -> torch.Tensor:

@@ -20,10 +20,13 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from labkit.comm.calls.compared import CallsOfAProcess, ComparedCalls, of_this_process
-from labkit.comm.calls.readings import COLLECTIVES, flat, reduce_of, splits_of, tensor_of
+from labkit.comm.calls.readings import COLLECTIVES, flat, reduce_of, splits_of, stand_in, tensors_of
 from labkit.comm.flight_recorder import title
 
 _MESSAGES = {"send": "dst", "isend": "dst", "recv": "src", "irecv": "src"}
+
+# Called when what was entered is over; mostly nobody needs to know.
+Leave = Callable[[], None]
 
 _inside = threading.local()
 
@@ -34,9 +37,28 @@ def install() -> None:
         _wrap(name, functools.partial(_enter_collective, name))
     for name, end in _MESSAGES.items():
         _wrap(name, functools.partial(_enter_message, end))
+    _wrap("new_group", _enter_new_group)
+    _wrap_init_process_group()
 
 
-def _wrap(name: str, enter: Callable[[CallsOfAProcess, dict[str, Any]], None]) -> None:
+def _wrap_init_process_group() -> None:
+    """A world that the program makes may number the ranks in another way."""
+    original = c10d.init_process_group
+    if hasattr(original, "_enters_calls"):
+        return
+
+    @functools.wraps(original)
+    def made(*args: Any, **kwargs: Any) -> None:
+        original(*args, **kwargs)
+        calls = of_this_process()
+        if calls is not None:
+            calls.renumber(c10d._get_default_store(), dist.get_rank(), dist.get_world_size())
+
+    made._enters_calls = True  # type: ignore[attr-defined]
+    c10d.init_process_group = dist.init_process_group = made
+
+
+def _wrap(name: str, enter: Callable[[CallsOfAProcess, dict[str, Any]], Leave | None]) -> None:
     original = getattr(c10d, name, None)  # a newer or older torch may not have it
     if original is None or hasattr(original, "_enters_calls"):
         return
@@ -55,8 +77,11 @@ def _wrap(name: str, enter: Callable[[CallsOfAProcess, dict[str, Any]], None]) -
         bound.apply_defaults()
         _inside.a_call = True
         try:
-            enter(calls, bound.arguments)
-            return original(*args, **kwargs)
+            leave = enter(calls, bound.arguments)
+            result = original(*args, **kwargs)
+            if leave is not None:
+                leave()
+            return result
         finally:
             _inside.a_call = False
 
@@ -67,13 +92,20 @@ def _wrap(name: str, enter: Callable[[CallsOfAProcess, dict[str, Any]], None]) -
 
 
 def _enter_collective(name: str, calls: CallsOfAProcess, arguments: dict[str, Any]) -> None:
-    group, x = _calls_of(calls, arguments), tensor_of(name, arguments)
-    if group is None or x is None:
+    group, tensors = _calls_of(calls, arguments), tensors_of(name, arguments)
+    if group is None or tensors is None:
         return
     reading = COLLECTIVES[name]
-    root = _member(group, arguments, reading.root) if reading.root else None
+    root = _member(calls, group, arguments, reading.root) if reading.root else None
     splits = splits_of(name, arguments, group.size)
-    group.enter(reading.kind, x, reduce=reduce_of(arguments), root=root, splits=splits)
+    group.enter(
+        reading.kind,
+        stand_in(name, arguments, tensors),
+        reduce=reduce_of(arguments),
+        root=root,
+        splits=splits,
+        passed=tensors[0] if tensors else None,
+    )
 
 
 def _enter_message(end: str, calls: CallsOfAProcess, arguments: dict[str, Any]) -> None:
@@ -82,13 +114,29 @@ def _enter_message(end: str, calls: CallsOfAProcess, arguments: dict[str, Any]) 
     x = arguments["tensor"]
     if group is None or not isinstance(x, torch.Tensor):
         return
-    peer = _member(group, arguments, end)
+    peer = _member(calls, group, arguments, end)
     if peer is not None and end == "dst":
         group.enter_send(flat(x.numel(), x.dtype), peer)
     elif peer is not None:
         group.enter_recv(flat(x.numel(), x.dtype), peer)
     elif end == "src":
         group.receive_from_anybody()
+
+
+def _enter_new_group(calls: CallsOfAProcess, arguments: dict[str, Any]) -> Leave | None:
+    # These take their name from their members, and not from how many there are already.
+    if arguments["use_local_synchronization"] or not dist.is_initialized():
+        return None
+    members = arguments["ranks"]
+    if members is not None and not all(isinstance(rank, int) for rank in members):
+        return None
+    # In an order of their own: a collective may be under way meanwhile.
+    group = _calls_of(calls, {}, " new groups")
+    ranks = list(members or range(dist.get_world_size()))
+    if arguments.get("sort_ranks", True):
+        ranks.sort()
+    members = [calls.number_in_run(rank) for rank in ranks]
+    return None if group is None else group.enter_new_group(members)
 
 
 def _calls_of(
@@ -102,9 +150,11 @@ def _calls_of(
     return calls.of(name, process_group, tuple(c10d.get_process_group_ranks(process_group)))
 
 
-def _member(group: ComparedCalls, arguments: dict[str, Any], end: str) -> int | None:
+def _member(
+    calls: CallsOfAProcess, group: ComparedCalls, arguments: dict[str, Any], end: str
+) -> int | None:
     """Whom `src` or `dst` means, as a number in the group; None for nobody who is in it."""
-    member, rank = arguments[f"group_{end}"], arguments[end]
+    member, rank = arguments[f"group_{end}"], calls.number_in_run(arguments[end])
     if member is None and rank in group.ranks:
         member = group.ranks.index(rank)
     return member if member in range(group.size) else None

@@ -57,7 +57,7 @@ class MemoryOrder:
         if not self._others:
             return
         sequence = group._num_collectives
-        self._rows.write(sequence, *(n.to_bytes(8, "little") for n in (self.number, place)))
+        self._rows.write(sequence, self.number.to_bytes(8, "little"), place.to_bytes(8, "little"))
         for member in self._others:
             if (entry := self._rows.read(sequence, member)) is None:
                 continue

@@ -29,7 +29,7 @@ def doing(view: View) -> str:
     if last is not None:
         after = f"after {named(last)}"
     elif num_foreign:
-        after = f"after {num_foreign} collectives of torch.distributed"
+        after = f"after {num_foreign} collective{'s' * (num_foreign > 1)} of torch.distributed"
     if last is not None and last.failed:
         after += ", which failed there"
     if view.stage is not Stage.RUNNING:

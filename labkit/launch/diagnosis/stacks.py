@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import linecache
+import os
 import re
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 
 from labkit.comm import Site
-from labkit.comm.caller import LIBRARIES, MACHINERY
+from labkit.comm.callers import LIBRARIES, MACHINERY
 from labkit.launch import sources
 
 _MAIN = re.compile(r"in (rank|session)_main\b")
 _LAUNCHER = re.compile(r"labkit/launch/(ranks/rank|session/rank|session/command)\.py")
 _LIFELINE = "in _watch_lifeline"
+# A lock or event, the next piece of work for a thread of a pool, another rank.
+_HOLDING = (
+    (f"{os.sep}threading.py", "waiter.acquire()"),
+    (os.path.join("concurrent", "futures", "thread.py"), "work_item = work_queue.get(block=True)"),
+    (os.path.join("labkit", "comm", "pending.py"), "self._work.wait()"),
+)
 _LINE = re.compile(r'File "([^"]+)", line (\d+) in (.+)')
 
 
@@ -30,6 +37,8 @@ class Stack:
     """The innermost line that belongs to neither labkit nor torch."""
     num_other_threads: int = 0
     """Python threads besides the one that runs the function: they may communicate, too."""
+    is_held: bool = False
+    """Whether all of its threads wait for one of them, or for another rank: none goes on alone."""
     may_wait: bool = True
     """Whether it can be in a call of torch's: not where the reader's own line sleeps, say."""
 
@@ -50,7 +59,17 @@ def read(path: Path) -> Stack:
     others = [thread for thread in threads if thread is not mains[0] and _LIFELINE not in thread]
     lines = mains[0].strip().splitlines()[1:]  # innermost first, below a heading
     own = list(takewhile(lambda line: not _LAUNCHER.search(line), lines))
-    return Stack(True, _shown(own), _innermost(own), len(others), _may_wait(own))
+    is_held = all(_is_held(thread.strip().splitlines()[1:]) for thread in (mains[0], *others))
+    return Stack(True, _shown(own), _innermost(own), len(others), is_held, _may_wait(own))
+
+
+def _is_held(lines: list[str]) -> bool:
+    """Whether a thread waits, without a timeout, in one of these innermost lines."""
+    found = _LINE.search(lines[0]) if lines else None
+    said = "" if found is None else linecache.getline(found[1], int(found[2])).strip()
+    return found is not None and any(
+        found[1].endswith(file) and said == line for file, line in _HOLDING
+    )
 
 
 def _may_wait(lines: list[str]) -> bool:

@@ -51,18 +51,24 @@ class View:
         """The operation that the rank blocks on; None while it computes, and once it is over."""
         if self.stage is not Stage.RUNNING:
             return None
-        if operation := blocked_in(self.operations):
+        if operation := blocked_in(self.operations) or blocked_in(self._new_groups):
             return operation
         if not (self.recorded.is_idle and self.stack.may_wait):
             return None
         # It uses no time, and stands in torch: it waits for the oldest thing that it has begun.
         return blocked_in(self.recorded.operations[::-1])
 
+    @property
+    def _new_groups(self) -> list[Operation]:
+        """Groups of torch.distributed that the rank has made, or waits for others to make."""
+        return [call for call in self.calls if call.kind == "new_group"]
+
     def has_posted(self, wanted: Operation, rank: int) -> bool:
         """Whether our part of what `rank` waits in is there."""
         if is_foreign(wanted):
             return self.recorded.enqueued.get(wanted.group_name, 0) >= wanted.sequence
-        for operation in reversed(self.operations):
+        operations = self._new_groups if wanted.kind == "new_group" else self.operations
+        for operation in reversed(operations):
             is_its_kind = (
                 operation.is_collective
                 if wanted.is_collective
@@ -82,6 +88,11 @@ class Wait:
     operation: Operation
     missing: tuple[int, ...]
 
+    @property
+    def can_end(self) -> bool:
+        """Whether everybody has posted their part."""
+        return not self.missing
+
 
 def waits(views: Sequence[View]) -> dict[int, Wait]:
     """Every rank that waits, with the ranks that it waits for."""
@@ -89,13 +100,26 @@ def waits(views: Sequence[View]) -> dict[int, Wait]:
     for rank, view in enumerate(views):
         operation = view.waits_in
         if operation is not None:
-            missing = tuple(
-                other
-                for other in needed_by(operation, rank)
-                if other != rank and not views[other].has_posted(operation, rank)
-            )
-            found[rank] = Wait(rank, operation, missing)
+            found[rank] = _wait(rank, operation, views)
     return found
+
+
+def waits_of(rank: int, views: Sequence[View]) -> list[Wait]:
+    """All operations that a rank's threads block on: each may be in another one."""
+    return [
+        _wait(rank, operation, views)
+        for operation in views[rank].operations
+        if operation.waited_s is not None and operation.done_s is None
+    ]
+
+
+def _wait(rank: int, operation: Operation, views: Sequence[View]) -> Wait:
+    missing = tuple(
+        other
+        for other in needed_by(operation, rank)
+        if other != rank and not views[other].has_posted(operation, rank)
+    )
+    return Wait(rank, operation, missing)
 
 
 def needed_by(operation: Operation, rank: int) -> Sequence[int]:
@@ -107,6 +131,8 @@ def needed_by(operation: Operation, rank: int) -> Sequence[int]:
     if not operation.is_collective:
         assert operation.peer is not None
         return [operation.peer]
+    if operation.members is not None:
+        return operation.members
     root = operation.peer
     if root is None or (operation.kind != "broadcast" and rank == root):
         return operation.group

@@ -11,7 +11,7 @@ from types import TracebackType
 import cloudpickle
 
 from labkit.comm import Pace, Site, pending
-from labkit.comm.caller import LIBRARIES
+from labkit.comm.callers import LIBRARIES
 from labkit.comm.recorded import Entry
 from labkit.launch.ranks.memory import Memory
 

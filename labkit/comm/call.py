@@ -1,0 +1,75 @@
+"""A call of a group: the line that made it, the reader's lines that led there, the loops around.
+
+Looked up once for each way to a call: what a call costs is then the walk along its frames.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import astuple
+from types import CodeType
+from typing import NamedTuple
+
+import torch
+
+from labkit.comm.agreement.loop_items import LoopItems
+from labkit.comm.agreement.loops import Loop, loops_around
+from labkit.comm.callers import FOREIGN, LIBRARIES, Place, frames_outside, handed_over_at, place
+
+
+class Call(NamedTuple):
+    """Who calls a group: the numbers of its site and of the reader's lines, and what those say."""
+
+    site: int
+    origin: int
+    text: str
+    lines: str
+    loops: tuple[Loop, ...] = ()
+    """The `for` loops around it, the innermost first."""
+
+
+class Callers:
+    """Finds who calls. number: what a journal refers to (kind, value) by."""
+
+    def __init__(self, number: Callable[[str, object], int]) -> None:
+        self._number = number
+        self._calls: dict[tuple[int, ...], tuple[Call, list[CodeType]]] = {}
+        self._items = LoopItems()
+
+    def find(self) -> Call:
+        """The line that called the group, and the reader's own lines that led there."""
+        frames, handed_over = frames_outside(sys._getframe(1)), handed_over_at()
+        # Code is looked up by identity: equal code in two files compares as equal. It is kept, so
+        # that no other code can come to have the same identity.
+        key = tuple(part for frame in frames for part in (id(frame.f_code), frame.f_lasti))
+        key += tuple(part for each in handed_over for part in (id(each.code), each.instruction))
+        known = self._calls.get(key)
+        if known is None:
+            places = (*map(place, frames), *handed_over)
+            call = self._new_call(places, num_frames=len(frames))
+            known = self._calls[key] = (call, [each.code for each in places])
+        return known[0]
+
+    def _new_call(self, places: Sequence[Place], num_frames: int) -> Call:
+        """num_frames: how many of the places are on this thread's own stack."""
+        sites = [each.site for each in places]
+        own = [site for site in sites if not site.file.startswith(LIBRARIES)] or sites[-1:]
+        return Call(
+            self._number("site", astuple(sites[0])),
+            self._number("path", tuple(astuple(site) for site in own)),
+            "\n".join(site.said for site in own),
+            "\n".join(site.spot for site in own),
+            tuple(
+                loop
+                for depth, (code, instruction, _) in enumerate(places[:num_frames])
+                if not code.co_filename.startswith(FOREIGN)
+                for loop in loops_around(depth, code, instruction)
+            ),
+        )
+
+    def item(self, call: Call, x: torch.Tensor) -> str | None:
+        """Which element of the loops around our caller `x` is; None where nothing says so."""
+        if not call.loops:
+            return None
+        return self._items.of(x, frames_outside(sys._getframe(1)), call.loops)

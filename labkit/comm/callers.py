@@ -1,0 +1,78 @@
+"""Who called a group: the frames from the call outwards, and whose code they are."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextvars import Context, ContextVar
+from types import CodeType, FrameType
+from typing import NamedTuple
+
+import torch
+
+from labkit.comm.agreement.call_text import call_text
+from labkit.comm.operation import Site
+
+_COMM = os.path.dirname(os.path.abspath(__file__)) + os.sep
+# Frames in these trees are never "the reader's own line".
+_LABKIT = os.path.dirname(os.path.dirname(_COMM)) + os.sep
+MACHINERY = (_LABKIT, os.path.dirname(torch.__file__) + os.sep)
+# And in these a line is never the reader's own while there is one outside. torch wraps deprecated
+# functions with the help of typing_extensions.
+_TYPING_EXTENSIONS = getattr(sys.modules.get("typing_extensions"), "__file__", None)
+_HELPERS = () if _TYPING_EXTENSIONS is None else (_TYPING_EXTENSIONS,)
+_STANDARD = (os.path.dirname(os.__file__) + os.sep, "<frozen ", *_HELPERS)
+LIBRARIES = (*MACHINERY, *_STANDARD)
+# Code that others wrote: whatever it calls its variables says nothing about the program.
+FOREIGN = (MACHINERY[1], *_STANDARD)
+_LAUNCH = os.path.join(_LABKIT, "launch") + os.sep
+
+
+class Place(NamedTuple):
+    """Where a frame was when somebody looked: it goes on meanwhile."""
+
+    code: CodeType
+    instruction: int
+    line: int
+
+    @property
+    def site(self) -> Site:
+        """The line, and what it says there."""
+        code, instruction, line = self
+        text = call_text(code, instruction)
+        return Site(code.co_filename, line, code.co_name, text, instruction)
+
+
+# Who handed over the work that runs in this context, on another thread.
+_HANDED_OVER_AT: ContextVar[tuple[Place, ...]] = ContextVar("handed over at", default=())
+
+
+def as_handed_over_here(context: Context) -> Context:
+    """`context`, in which operations are those of whoever calls this: their line is its line.
+
+    For a thread, whose own stack begins in a library.
+    """
+    places = tuple(map(place, frames_outside(sys._getframe(1))))
+    context.run(_HANDED_OVER_AT.set, places)
+    return context
+
+
+def handed_over_at() -> tuple[Place, ...]:
+    """Where the work of this thread was handed over to it, from there outwards."""
+    return _HANDED_OVER_AT.get()
+
+
+def frames_outside(frame: FrameType | None) -> list[FrameType]:
+    """From the line that called the group out to the function that runs on the rank."""
+    while frame is not None and frame.f_code.co_filename.startswith(_COMM):
+        frame = frame.f_back
+    frames = []
+    while frame is not None and not frame.f_code.co_filename.startswith(_LAUNCH):
+        frames.append(frame)
+        frame = frame.f_back
+    return frames or [sys._getframe(1)]
+
+
+def place(frame: FrameType) -> Place:
+    """Where a frame is now."""
+    return Place(frame.f_code, frame.f_lasti, frame.f_lineno)

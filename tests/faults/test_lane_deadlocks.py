@@ -1,0 +1,58 @@
+"""Deadlocks of ranks that communicate on another thread: proven once all threads wait."""
+
+import re
+import threading
+import time
+
+import pytest
+import torch
+
+from labkit import Deadlock, run
+from labkit.data_parallel.lane import Lane
+
+
+def waits_for_the_lane_first(world):
+    lane, x = Lane.of(world), torch.ones(3)
+    if world.rank == 0:
+        lane.begin(lambda group: group.all_reduce(x)).result()  # <-
+        world.all_reduce(x)
+    else:
+        world.all_reduce(x)  # <-
+        lane.begin(lambda group: group.all_reduce(x)).result()
+
+
+def lane_messages_in_a_circle(world):
+    lane, x = Lane.of(world), torch.ones(3)
+    lane.begin(lambda group: group.all_reduce(x)).result()  # every rank has its thread
+    peer = 1 - world.rank
+    if world.rank < 2:
+        lane.begin(lambda group: group.recv(torch.empty(3), peer)).result()  # <-
+        world.send(x, peer)
+
+
+@pytest.mark.parametrize("program", [waits_for_the_lane_first, lane_messages_in_a_circle])
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_a_deadlock_of_lanes_ends_as_any_other(program, world_size):
+    began_s = time.monotonic()
+    with pytest.raises(Deadlock) as caught:
+        run(program, world_size, timeout=90, stall=2.0)
+    assert time.monotonic() - began_s < 60, "that was the timeout"
+    said = str(caught.value).splitlines()[0]
+    assert re.search("rank 0 in .* of group world.1.0 .*rank 1 in", said), said
+    assert "test_lane_deadlocks.py, line" in said
+
+
+def test_a_thread_that_may_still_bring_it_is_waited_for():
+    """Both main threads wait, as do their lanes, until a third thread lets rank 0's go on."""
+
+    def program(world):
+        lane, x, may_go_on = Lane.of(world), torch.ones(3), threading.Event()
+        if world.rank == 0:
+            waker = threading.Thread(target=lambda: (time.sleep(4), may_go_on.set()))
+            waker.start()
+            may_go_on.wait()
+            waker.join()
+        total = world.all_reduce(x)
+        return lane.begin(lambda group: group.all_reduce(total)).result().sum().item()
+
+    assert run(program, 2, timeout=60, stall=1.0).values == [12.0, 12.0]
