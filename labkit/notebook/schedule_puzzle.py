@@ -8,14 +8,15 @@ schedule_puzzle("two ranks", '''
 ''')
 """
 
+import base64
 from html import escape
 from typing import Any
 
+from labkit import viz
 from labkit.grade.outcome import Outcome
 from labkit.grade.puzzles import PUZZLES, Ruling, get_puzzle, solve
-from labkit.grade.puzzles.time_grid import time_grid
 from labkit.notebook.shown import FAINT, Shown, box
-from labkit.pipeline import Timing
+from labkit.pipeline import Timing, in_time
 
 _COLOURS = {
     Outcome.PASSED: "#009e73",
@@ -58,8 +59,12 @@ def schedule_puzzle(name: str | None = None, rows: Any = None) -> Shown:
 
 
 def picture_html(timing: Timing) -> str:
-    """The order in time. As text for now; a drawn grid goes in here, and nowhere else."""
-    return f'<pre style="overflow-x: auto">{escape(time_grid(timing))}</pre>'
+    """The order in time, drawn."""
+    png = base64.b64encode(viz.schedule(timing).png()).decode()
+    alt = escape(in_time(timing, most=200))
+    return (
+        f'<img style="max-width: 100%; width: 900px" alt="{alt}" src="data:image/png;base64,{png}">'
+    )
 
 
 def _paragraphs_html(paragraphs: list[tuple[str, str]]) -> str:

@@ -1,15 +1,12 @@
 """What a ruling says of waits and chains, and the grid in time, as text."""
 
 from labkit.grade.puzzles.explain import longest_chain, longest_wait
-from labkit.grade.puzzles.time_grid import time_grid
 from labkit.pipeline import (
     Costs,
-    interleaved,
     one_f_one_b,
     parse,
     plan,
     simulate,
-    zero_bubble_h1,
 )
 
 GOOD = "F0 F1 B0 B1\nF0 B0 F1 B1"
@@ -40,20 +37,3 @@ def test_the_longest_chain_is_unbroken_from_0_to_the_end():
     )
     long = simulate(parse("\n".join(["F0 B0 F1 B1 F2 B2"] * 3)))
     assert longest_chain(long).endswith("...: 12 times from rank to rank")
-
-
-def test_the_grid_shows_every_operation_at_its_time():
-    timing = simulate(plan(zero_bubble_h1, 3, 4), Costs(forward=[1, 2, 1], send=1))
-    heading, *rows = time_grid(timing).splitlines()
-    assert heading.split()[:3] == ["time", "0", "2"]
-    for row, spans in zip(rows, timing.rows):
-        cells = row.ljust(500)[8:]
-        for span in spans:
-            start, end = round(span.start) * 3, round(span.end) * 3
-            assert cells[start:end] == str(span.op).ljust(end - start - 1, "-") + " "
-        idle = timing.makespan - sum(span.end - span.start for span in spans)
-        assert cells.count(".") == idle
-
-
-def test_the_grid_names_stages_where_a_rank_has_several():
-    assert "F0@2" in time_grid(simulate(plan(interleaved, 2, 2)))

@@ -86,7 +86,7 @@ def test_a_file_with_rows_is_judged(labkit, tmp_path):
     rows = tmp_path / "rows.txt"
     rows.write_text(GOOD)
     status, out, _ = labkit("puzzle", "two ranks", rows)
-    assert status == 0 and "two ranks: passed" in out and "rank 1  .  F0 B0--- F1 B1---" in out
+    assert status == 0 and "two ranks: passed" in out and "rank 1  .  F0 B0 B0 F1 B1 B1" in out
     assert "passed" in next(
         line for line in labkit("puzzle")[1].splitlines() if "two ranks" in line
     )

@@ -6,7 +6,7 @@
 
 puzzle.py says what one is, book.py lists them. An answer is read (reading.py), must be a training
 step on the puzzle's stages (rules.py), is simulated and held against the budgets (ruling.py), and
-what stands in the way is said (explain.py) and drawn as text (time_grid.py).
+what stands in the way is said (explain.py) and drawn as text (labkit.pipeline.in_time).
 """
 
 from labkit.grade.puzzles.book import PUZZLES, UnknownPuzzle, get_puzzle

@@ -14,8 +14,7 @@ from labkit.grade.puzzles import explain
 from labkit.grade.puzzles.puzzle import Puzzle
 from labkit.grade.puzzles.reading import Unreadable, is_blank, read
 from labkit.grade.puzzles.rules import require_step
-from labkit.grade.puzzles.time_grid import time_grid
-from labkit.pipeline import Schedule, ScheduleError, Timing, simulate
+from labkit.pipeline import Schedule, ScheduleError, Timing, in_time, simulate
 
 
 @dataclass(frozen=True, repr=False)
@@ -45,7 +44,7 @@ class Ruling:
     @property
     def grid(self) -> str:
         """The order in time, as text; empty where it is no step."""
-        return "" if self.timing is None else time_grid(self.timing)
+        return "" if self.timing is None else in_time(self.timing, most=200)
 
     def __repr__(self) -> str:
         lines = [self.headline, *self.grid.splitlines()]
