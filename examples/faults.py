@@ -89,7 +89,7 @@ def loop_in_another_order(world):
     """Rank 1 goes through the same tensors in the other order, on the same line."""
     tensors = {"weight": torch.ones(3), "bias": torch.zeros(3)}
     for name in sorted(tensors, reverse=world.rank == 1):
-        with world.label(name):  # without it, nobody can tell the two calls apart
+        with world.label(name):  # what the call is for, whatever the tensors are called
             world.all_reduce(tensors[name])  # <-
 
 
