@@ -1,17 +1,24 @@
 """Pipeline parallelism: the model cut by layers, the batch by sequences, the order as data.
 
 op             Op(kind, stage, microbatch), Schedule, plan
-schedules      naive, gpipe, one_f_one_b, interleaved
-zero_bubble    zero_bubble_h1
+schedules      naive, gpipe, one_f_one_b, interleaved; zero_bubble: zero_bubble_h1
 validate       is it a step, and can it be performed? An error marks the cell
-simulate       when does everything run
+simulate       when does everything run; timing: makespan, idle time, the bubble
 occupancy      microbatches in flight, and their memory
-text           a schedule as text, and back
+text           a schedule as text, and back; in_time: its times as text, a column per unit
+balance        which layers go to which stage
+
+execute        Pipeline: the list performed by real stages on real ranks
+work           what each kind of operation computes; deferred: I and W, a backward in two halves
+wires          its messages, in the order of their sender; tied: one weight on two stages
+paced          operations that take as long as one says: schedules measured on few cores
+pipedream      updates without a flush, with stashed versions
+gpt, training  the lab's GPT cut into stages, and trained
+
 problem        what is to be scheduled: placement, microbatches, costs, memory
 search         the least makespan of any schedule, for small problems
 messages       a schedule as receive, compute, send; rendezvous: with sends that block, does it end?
 blocking       such rows, performed on ranks
-in_time        its times as text, a column per unit
 
 schedule = plan(one_f_one_b, num_ranks=4, num_microbatches=8)
 simulate(schedule).bubble()         # 0.2727..., 3/11

@@ -87,7 +87,7 @@ def test_peak_activations_are_those_of_the_microbatches_in_flight(name):
     planned = in_flight(plan(example.SCHEDULES[name], 4, example.NUM_MICROBATCHES))
     found = run(example.activations, 4, (example.SCHEDULES[name],)).values
     # A loss of each microbatch remains on the last rank, and it has numbers that wait elsewhere.
-    assert found == pytest.approx(planned, rel=0.08)
+    assert found == pytest.approx(planned, rel=0.1)
 
 
 def test_all_simulated_bubbles_are_those_of_the_closed_forms():
