@@ -71,6 +71,19 @@ def test_losses_weights_and_live_versions_are_those_of_the_stale_serial_run(num_
         assert num_versions == num_ranks - rank
 
 
+def versions_of_two(world: Group) -> int:
+    schedule = plan(one_f_one_b, world.size, 2)
+    stages = {world.rank: layer(world.rank)}
+    pipeline = PipeDream(schedule, stages, F.mse_loss, lambda p: SGD(p, RATE), world)
+    pipeline.step(*stream())
+    return pipeline.num_versions[world.rank]
+
+
+def test_microbatches_of_one_version_share_it():
+    # Both forwards come before the first update, on all but the last rank, which holds but one.
+    assert run(versions_of_two, 3).values == [1, 1, 1]
+
+
 def test_staleness_is_the_distance_to_the_last_stage():
     assert stale_weights(plan(one_f_one_b, 4, 9)) == {0: 3, 1: 2, 2: 1, 3: 0}
     assert stale_weights(plan(one_f_one_b, 4, 2)) == {0: 1, 1: 1, 2: 1, 3: 0}

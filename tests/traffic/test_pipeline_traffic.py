@@ -59,6 +59,7 @@ def test_a_rank_sends_what_the_formula_says(name, num_ranks):
     for rank, timeline in enumerate(result.timeline):
         (second,) = [each for each in timeline.regions if each.name == "second"]
         messages = [op for op in timeline.operations if op.posted_s >= second.start_s]
+        assert all(op.done_s is not None for op in timeline.operations)  # nothing is left behind
         predicted = calc.pipeline_traffic_bytes(
             NUM_ROWS * CONFIG.context,
             CONFIG.hidden,
