@@ -48,7 +48,7 @@ def schedule_puzzle(name: str | None = None, rows: Any = None) -> Shown:
     the names. What ended how is remembered, as with exercises.
     """
     if name is None:
-        return Shown(_list_text(), box(f"<pre>{escape(_list_text())}</pre>"))
+        return Shown(_list_text(), box(_list_html()))
     if rows is not None:
         return ShownRuling(solve(name, rows))
     puzzle = get_puzzle(name)
@@ -75,6 +75,15 @@ def _paragraph_html(label: str, text: str) -> str:
     first, _, rows = text.partition("\n")
     marked = f'<pre style="overflow-x: auto">{escape(rows)}</pre>' if rows else ""
     return f'<div style="margin-top: .3em"><b>{label}.</b> {escape(first)}</div>{marked}'
+
+
+def _list_html() -> str:
+    rows = "".join(
+        f'<tr><td style="text-align: left; padding-right: 2em">{escape(name)}</td>'
+        f'<td style="text-align: left">{"&#9733;" * puzzle.difficulty}</td></tr>'
+        for name, puzzle in PUZZLES.items()
+    )
+    return f"<table>{rows}</table>"
 
 
 def _list_text() -> str:

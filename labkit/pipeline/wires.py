@@ -14,7 +14,10 @@ needs first. It knows the order, for the schedule is data: it reads the sender's
 - Shapes: dim 0 is the microbatch's rows, which every rank knows; the other sizes and the dtype go
   ahead of the first output over each boundary, once, in a header of 10 numbers.
 
-Wire of a step: 2 m messages per boundary between ranks, of m / (rows of the batch) each.
+Wire of a step: 2 m messages per boundary between ranks, each of one microbatch's output.
+
+Written for gloo. On nccl all messages of two ranks queue behind each other in the order in which
+they were posted, whichever way they go, so that opposite ones may stand still; not tried there.
 """
 
 from __future__ import annotations
