@@ -32,6 +32,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
+from torch.overrides import _get_current_function_mode_stack
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 
@@ -163,9 +164,10 @@ def _kept(*tensors: Tensor) -> Any:
 
 
 class _Surroundings:
-    """What decides, besides its arguments, what the block computes: random numbers and autocast.
+    """What decides, besides its arguments, what a block computes: random numbers, autocast, modes.
 
-    Of the generators those of the CPU and of the GPUs that hold its tensors.
+    Of the generators those of the CPU and of the GPUs that hold its tensors. Modes: those that
+    change what torch's functions do, such as a pipeline's that defers the weights' gradients.
     """
 
     def __init__(self, tensors: list[Tensor]) -> None:
@@ -175,6 +177,7 @@ class _Surroundings:
             for kind in kinds
             if torch.amp.is_autocast_available(kind)
         ]
+        self._modes = _get_current_function_mode_stack()
         self._gpus = sorted({x.device.index for x in tensors if x.is_cuda})
         self._cpu_state = torch.get_rng_state()
         self._gpu_states = [torch.cuda.get_rng_state(gpu) for gpu in self._gpus]
@@ -186,6 +189,8 @@ class _Surroundings:
             stack.enter_context(torch.random.fork_rng(devices=self._gpus))
             for kind, dtype, enabled in self._autocast:
                 stack.enter_context(torch.autocast(kind, dtype, enabled))
+            for mode in self._modes:
+                stack.enter_context(mode)
             torch.set_rng_state(self._cpu_state)
             for gpu, state in zip(self._gpus, self._gpu_states, strict=True):
                 torch.cuda.set_rng_state(state, gpu)

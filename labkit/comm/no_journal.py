@@ -1,5 +1,7 @@
 """A journal for groups outside of `labkit.run`."""
 
+import torch
+
 from labkit.comm.call import Call
 from labkit.comm.journal import Journal
 
@@ -19,6 +21,9 @@ class NoJournal(Journal):
     def caller(self) -> Call:
         """Nobody is looked up."""
         return Call(0, 0, "", "")
+
+    def item(self, call: Call, x: torch.Tensor) -> str | None:
+        """Nothing is compared."""
 
     def post(self, *args: object, **fields: object) -> int:
         """Nothing is written."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +11,27 @@ from torch import Tensor, nn
 
 from labkit.comm import Group
 from labkit.pipeline.op import Op, Schedule
+
+
+def same_schedule(schedule: Schedule, group: Group) -> None:
+    """All ranks have planned the same. Wire: an all-gather of one number."""
+    mine = zlib.crc32(repr((schedule.num_microbatches, schedule.rows)).encode())
+    told = group.all_gather(torch.tensor([mine], device=group.device)).tolist()
+    others = [rank for rank, number in enumerate(told) if number != mine]
+    if others:
+        raise ValueError(
+            f"ranks {others} have planned another schedule than rank {group.rank}: its "
+            f"{schedule.name!r} of {schedule.num_microbatches} microbatches; plan the same on all"
+        )
+
+
+def backend(group: Group) -> None:
+    """Opposite messages of two ranks pass each other on gloo; not on nccl."""
+    if torch.distributed.get_backend(group._process_group) == "nccl":
+        raise ValueError(
+            "a pipeline on nccl would stand still: there all messages of two ranks queue behind "
+            'each other, whichever way they go; run(..., device="cpu") uses gloo'
+        )
 
 
 def stages(given: Mapping[int, nn.Module], schedule: Schedule, group: Group) -> None:
@@ -33,6 +55,11 @@ def batch(inputs: Tensor, targets: Tensor, num_microbatches: int) -> None:
     for name, x in (("inputs", inputs), ("targets", targets)):
         if not isinstance(x, Tensor) or x.dim() == 0:
             raise TypeError(f"{name}={type(x).__name__}: give a tensor with a row per example")
+        if x.grad_fn is not None:
+            raise ValueError(
+                f"{name} were computed from something with a gradient, which ends here: put that "
+                "into the first stage, or pass them detached"
+            )
     if len(inputs) != len(targets):
         raise ValueError(
             f"{len(inputs)} rows of inputs and {len(targets)} of targets: give equally"
@@ -44,8 +71,11 @@ def batch(inputs: Tensor, targets: Tensor, num_microbatches: int) -> None:
         )
 
 
-def output(y: Any, x: Tensor, op: Op) -> None:
-    """A stage gives one tensor that has a gradient and a row for each row it took."""
+def output(y: Any, x: Tensor, op: Op, stage: nn.Module) -> None:
+    """A stage gives one tensor that has a gradient and a row for each row it took.
+
+    A first stage that is frozen whole has none, and needs none.
+    """
     if not isinstance(y, Tensor):
         raise TypeError(
             f"stage {op.stage} gave {type(y).__name__}: a stage gives one tensor; join several "
@@ -56,10 +86,11 @@ def output(y: Any, x: Tensor, op: Op) -> None:
             f"stage {op.stage} took {len(x)} rows and gave {tuple(y.shape)}: dim 0 is the rows of "
             "the microbatch, all the way"
         )
-    if not y.requires_grad:
+    trains = x.requires_grad or any(each.requires_grad for each in stage.parameters())
+    if not y.requires_grad and (trains or not torch.is_grad_enabled()):
         raise ValueError(
             f"stage {op.stage} gave a tensor without a gradient: no backward can go through it; "
-            "is it computed under no_grad, or from frozen parameters alone?"
+            "is it computed under no_grad, or from something that is detached?"
         )
 
 
@@ -72,3 +103,5 @@ def loss(value: Any) -> None:
         )
     if not torch.is_floating_point(value):
         raise TypeError(f"loss gave {value.dtype}: a mean is a floating-point number")
+    if not value.requires_grad:
+        raise ValueError("loss gave a number without a gradient; leave out detach() and item()")

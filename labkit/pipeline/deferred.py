@@ -6,9 +6,13 @@
 Most of a stage's work is such products, and of each of them the two halves cost as much as its
 forward. So while a stage computes, its calls of F.linear go through a Function whose backward does
 the first half and puts the second into a list. All else is cheap and stays in I: norms, embeddings,
-activations, attention without its projections.
+activations, attention without its projections. (nn.MultiheadAttention as well: its projections are
+called where no mode sees them. Its stages are right, and have little left for W.)
 
-What a split backward holds until W is x and dy of every product; the rest is let go with I.
+What a split backward holds until W is x and dy of every product; the rest is let go with I. In a
+transformer's blocks that is less than before I, in a plain chain of linear layers it is more.
+Activation checkpointing inside a stage: with labkit.recompute. torch's own computes again where
+the mode is not, and says that other tensors were saved.
 Paper: Qi et al., arXiv:2401.10241; the list is their WeightGradStore.
 """
 
@@ -19,6 +23,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import GradientEdge
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
@@ -35,7 +40,7 @@ class _Product(NamedTuple):
 
 
 class DeferredWeights(TorchFunctionMode):
-    """`with deferred: y = stage(x)`; y.backward() is then I, and `deferred.accumulate()` is W.
+    """`with deferred: y = stage(x)`; then `deferred.backward(y, grad)` is I, `accumulate()` is W.
 
     One for each microbatch of a stage: it holds what W needs. Parameters that F.linear takes
     directly are deferred; what was computed from parameters first (a cast, a norm of weights) is
@@ -44,7 +49,8 @@ class DeferredWeights(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self._products: list[_Product] = []
+        self.products: list[_Product] = []
+        self.is_deferring = False  # an autograd.grad within the stage's forward wants all at once
 
     def __torch_function__(
         self,
@@ -56,37 +62,59 @@ class DeferredWeights(TorchFunctionMode):
         kwargs = kwargs or {}
         if func is F.linear and torch.is_grad_enabled():
             x, weight, bias = _of_linear(*args, **kwargs)
-            if _is_parameter(weight) and (bias is None or _is_parameter(bias)):
-                return _Linear.apply(x, weight, bias, self._products)
+            is_matrix = weight.dim() == 2 and x.dim() >= 2
+            if is_matrix and _is_parameter(weight) and (bias is None or _is_parameter(bias)):
+                return _Linear.apply(x, weight, bias, self)
         return func(*args, **kwargs)
+
+    def backward(self, root: Tensor | GradientEdge, grad: Tensor | None = None) -> None:
+        """I: backward from `root`, but for the weights that wait."""
+        self.is_deferring = True
+        try:
+            torch.autograd.backward(root, grad)
+        finally:
+            self.is_deferring = False
 
     def accumulate(self) -> None:
         """W: add the weights' gradients of this microbatch to their `.grad`."""
-        for x, weight, bias, grad_y in self._products:
-            rows_y, rows_x = grad_y.flatten(0, -2), x.flatten(0, -2).to(grad_y.dtype)
-            _add_to_grad(weight, rows_y.t() @ rows_x)
-            if bias is not None:
-                _add_to_grad(bias, rows_y.sum(0))
-        self._products.clear()
+        while self.products:
+            product = self.products.pop()
+            grad_weight, grad_bias = _of_weights(product)
+            _add_to_grad(product.weight, grad_weight)
+            if product.bias is not None and grad_bias is not None:
+                _add_to_grad(product.bias, grad_bias)
 
 
 class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, products: list[_Product]
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, deferred: DeferredWeights
     ) -> Tensor:
-        ctx.save_for_backward(x, weight, bias)
-        ctx.products = products
+        ctx.save_for_backward(x)
+        # Not saved as x is: hooks on saved tensors may bring back a copy, and W needs the leaves.
+        ctx.weight, ctx.bias, ctx.deferred = weight, bias, deferred
         return F.linear(x, weight, bias)
 
     @staticmethod
     @first_order_only
-    def backward(ctx: Any, grad_y: Tensor) -> tuple[Tensor | None, None, None, None]:
-        x, weight, bias = ctx.saved_tensors
-        ctx.products.append(_Product(x.detach(), weight, bias, grad_y))
-        if not ctx.needs_input_grad[0]:
-            return None, None, None, None
-        return (grad_y @ weight.to(grad_y.dtype)).to(x.dtype), None, None, None
+    def backward(ctx: Any, grad_y: Tensor) -> tuple[Tensor | None, ...]:
+        (x,) = ctx.saved_tensors
+        product = _Product(x.detach(), ctx.weight, ctx.bias, grad_y)
+        grad_x = None
+        if ctx.needs_input_grad[0]:
+            grad_x = (grad_y @ ctx.weight.to(grad_y.dtype)).to(x.dtype)
+        if not ctx.deferred.is_deferring:
+            return grad_x, *_of_weights(product), None
+        ctx.deferred.products.append(product)
+        return grad_x, None, None, None
+
+
+def _of_weights(product: _Product) -> tuple[Tensor, Tensor | None]:
+    """The second half: dW = dy^T x, and the bias's, the sum of dy."""
+    x, weight, bias, grad_y = product
+    rows_y, rows_x = grad_y.flatten(0, -2), x.flatten(0, -2).to(grad_y.dtype)
+    grad_weight = (rows_y.t() @ rows_x).to(weight.dtype)
+    return grad_weight, None if bias is None else rows_y.sum(0).to(bias.dtype)
 
 
 def _of_linear(
@@ -103,7 +131,6 @@ def _is_parameter(x: Tensor) -> bool:
 
 @torch.no_grad()
 def _add_to_grad(parameter: Tensor, grad: Tensor) -> None:
-    grad = grad.to(parameter.dtype)
     if parameter.grad is None:
         parameter.grad = grad
     else:

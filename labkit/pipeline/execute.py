@@ -8,7 +8,9 @@
 No schedule is known here by name: `step` performs whatever list it is given.
 
 Layout: a rank holds its stages whole. The batch is cut into m microbatches along dim 0, which need
-not be equal; gradients are those of the mean loss over the rows of the batch.
+not be equal; gradients are those of the mean loss over the rows of the batch. (What looks at a
+whole batch, such as a batch norm, sees a microbatch; a loss that leaves targets out is weighted by
+rows all the same.)
 Wire: see wires.py.
 """
 
@@ -24,7 +26,7 @@ from labkit.comm import Group
 from labkit.comm.group import chosen
 from labkit.pipeline import checks
 from labkit.pipeline.op import Kind, Schedule, consumer
-from labkit.pipeline.tied import sum_tied_gradients
+from labkit.pipeline.tied import set_aside, sum_tied_gradients
 from labkit.pipeline.timing import Span
 from labkit.pipeline.validate import validate
 from labkit.pipeline.wires import Wires
@@ -60,8 +62,11 @@ class Pipeline:
     stages: stage -> module, those that `schedule.stages_of(rank)` names. Each takes one tensor and
     gives one, of as many rows (dim 0). loss: (output, targets) -> the mean over the rows of a
     microbatch; the last stage calls it. tied: a weight that the first stage shares with the last,
-    on the ranks that hold it; its gradients are added up.
-    ScheduleError: no training step. ValueError: other stages, or another number of ranks.
+    on the ranks that hold it: their gradients are added up. Without it two copies drift apart.
+    Every rank makes its Pipeline at the same point. While the inputs keep their sizes, so do the
+    outputs of the stages, and their dtype.
+    ScheduleError: no training step. ValueError: other stages, another number of ranks, ranks with
+    different schedules, or nccl.
     """
 
     def __init__(
@@ -75,9 +80,12 @@ class Pipeline:
     ) -> None:
         validate(schedule)
         self.schedule, self.group = schedule, chosen(group)
+        checks.backend(self.group)
         checks.stages(stages, schedule, self.group)
+        checks.same_schedule(schedule, self.group)
         self.stages, self.loss, self.tied = dict(stages), loss, tied
         self._wires = Wires(schedule, self.group)
+        self._is_whole = True  # False while a step is under way, and after one that has failed
 
     def step(self, inputs: Tensor, targets: Tensor) -> Step:
         """Forward and backward of one batch; gradients are added to the parameters' `.grad`.
@@ -87,7 +95,13 @@ class Pipeline:
         ValueError: fewer rows than microbatches, or unequal numbers of rows.
         """
         rank, num_stages = self.group.rank, self.schedule.num_stages
+        if not self._is_whole:
+            raise RuntimeError(
+                "the step before this one has failed, and its messages are still under way; make "
+                "a new Pipeline in a new run"
+            )
         work = self._work(inputs, targets)
+        self._is_whole, before = False, set_aside(self.tied)
         self._wires.begin([len(part) for part in work.inputs], tuple(inputs.shape[1:]))
         spans: list[Span] = []
         in_flight = 0
@@ -104,7 +118,8 @@ class Pipeline:
             in_flight = max(in_flight, len(work.held))
         self._wires.end()
         if self.tied is not None:
-            sum_tied_gradients(self.tied, self.schedule, self.group)
+            sum_tied_gradients(self.tied, before, self.schedule, self.group)
+        self._is_whole = True
         return Step(work.mean_loss(), work.losses(), tuple(spans), in_flight)
 
     def _work(self, inputs: Tensor, targets: Tensor) -> Work:
@@ -118,6 +133,8 @@ def execute(
     inputs: Tensor,
     targets: Tensor,
     group: Group | None = None,
+    *,
+    tied: Tensor | None = None,
 ) -> Step:
     """One step of a Pipeline that is made for it. See there, and `Pipeline.step`."""
-    return Pipeline(schedule, stages, loss, group).step(inputs, targets)
+    return Pipeline(schedule, stages, loss, group, tied=tied).step(inputs, targets)

@@ -12,10 +12,10 @@ versions: the gradient is that of weights which were never together.
     microbatch i, stage s: forward and backward with version max(0, i - (p - 1 - s)); its update
     makes version i + 1
 
-Memory: as many copies of a stage's weights as it has versions in flight, at most p - s: what 1F1B
-with a flush does not need.
-Papers: Narayanan et al., PipeDream, SOSP 2019, arXiv:1806.03377; PipeDream-2BW and the flush:
-arXiv:2006.09503.
+Memory: beside the weights a copy for each version in flight, at most p - s: what 1F1B with a flush
+does not need. Activation checkpointing would compute again with the latest weights: leave it out.
+Papers: Harlap et al., PipeDream, arXiv:1806.03377, and Narayanan et al., SOSP 2019; PipeDream-2BW
+and the flush: Narayanan et al., arXiv:2006.09503.
 """
 
 from __future__ import annotations

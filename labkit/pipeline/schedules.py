@@ -54,7 +54,9 @@ def one_f_one_b(rank: int, num_ranks: int, num_microbatches: int) -> Iterator[Op
     rank 1      F0 F1    B0 F2 B1 F3 B2       B3           steady: a forward, a backward
     rank 2         F0 B0 F1 B1 F2 B2 F3 B3                 cooldown: the backwards that are left
 
-    GPipe's bubble, but a rank lets go of a microbatch before it takes in the next.
+    GPipe's bubble, but a rank lets go of a microbatch before it takes in the next. With messages
+    that take time it is longer: in the steady state each rank waits for a message there and back
+    in every turn, GPipe only while it fills and drains.
     Paper: Narayanan et al., PipeDream-Flush, arXiv:2006.09503.
     """
     warmup = min(num_ranks - rank - 1, num_microbatches)

@@ -19,19 +19,31 @@ from labkit.comm import Group
 from labkit.pipeline.op import Schedule
 
 
-def sum_tied_gradients(weight: Tensor, schedule: Schedule, group: Group) -> None:
-    """Make `weight.grad` the sum of the first stage's and the last's, on the ranks of both.
+def set_aside(weight: Tensor | None) -> Tensor | None:
+    """Before a step: take the gradient that there is from the weight. What the step adds is summed
+    over the two ranks; what was there before has been already."""
+    if weight is None:
+        return None
+    before, weight.grad = weight.grad, None
+    return before
 
-    Called on these ranks; where one rank holds both stages and one weight, nothing is to be done.
+
+def sum_tied_gradients(
+    weight: Tensor, before: Tensor | None, schedule: Schedule, group: Group
+) -> None:
+    """Make `weight.grad` the sum of the first stage's, the last's and the one from `before`.
+
+    Called on the ranks of both; where one rank holds both stages and one weight, its gradient is
+    the sum as it is.
     """
     first, last = schedule.rank_of[0], schedule.rank_of[schedule.num_stages - 1]
-    if first == last or group.rank not in (first, last):
-        return
     mine = torch.zeros_like(weight) if weight.grad is None else weight.grad
-    theirs = torch.empty_like(mine)
-    peer = last if group.rank == first else first
-    with group.region("tied weight"):
-        sent = group.isend(mine, peer)
-        group.recv(theirs, peer)
-        sent.wait()
-    weight.grad = mine + theirs if group.rank == first else theirs + mine
+    if first != last and group.rank in (first, last):
+        theirs = torch.empty_like(mine)
+        peer = last if group.rank == first else first
+        with group.region("tied weight"):
+            sent = group.isend(mine, peer)
+            group.recv(theirs, peer)
+            sent.wait()
+        mine = mine + theirs if group.rank == first else theirs + mine
+    weight.grad = mine if before is None else before + mine

@@ -7,9 +7,11 @@ stages and 8 microbatches idles 3 of 11 parts of the total, and 3 for every 8 of
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import NamedTuple
 
 from labkit.pipeline.op import Op, Schedule, consumer
@@ -82,16 +84,30 @@ class Timing:
 def measured(schedule: Schedule, spans_of: Sequence[Sequence[Span]]) -> Timing:
     """What the ranks have measured (`Step.spans`, by rank) as one Timing, which begins at 0.
 
-    Ranks of one machine share its clock. ValueError: spans of another number of ranks.
+    Ranks of one machine share its clock. ValueError: spans of another number of ranks, of other
+    operations than the schedule's, or that overlap.
     """
     if len(spans_of) != schedule.num_ranks:
         raise ValueError(
             f"spans of {len(spans_of)} ranks for a schedule of {schedule.num_ranks}: give each "
             "rank's"
         )
+    for rank, (spans, row) in enumerate(zip(spans_of, schedule.rows)):
+        _require_spans_of(row, spans, rank)
     first = min(span.start for spans in spans_of for span in spans)
     rows = tuple(
         tuple(Span(op, start - first, end - first) for op, start, end in spans)
         for spans in spans_of
     )
     return Timing(schedule, rows)
+
+
+def _require_spans_of(row: Sequence[Op], spans: Sequence[Span], rank: int) -> None:
+    if [span.op for span in spans] != list(row):
+        raise ValueError(
+            f"rank {rank} measured {len(spans)} operations that are not, in order, the {len(row)} "
+            "of the schedule; give the spans of one step, by rank"
+        )
+    times = [time for span in spans for time in (span.start, span.end)]
+    if not all(map(math.isfinite, times)) or any(a > b for a, b in pairwise(times)):
+        raise ValueError(f"rank {rank}'s operations overlap, or have no times: {spans[:2]!r:.120}")

@@ -68,15 +68,15 @@ class Work:
 
     def losses(self) -> tuple[float, ...]:
         """By microbatch, where the last stage is; () elsewhere."""
-        return tuple(self._losses[each].item() for each in sorted(self._losses))
+        if not self._losses:
+            return ()
+        return tuple(torch.stack([self._losses[each] for each in sorted(self._losses)]).tolist())
 
     def mean_loss(self) -> float | None:
         """Over the rows of the batch, where the last stage is."""
         if not self._losses:
             return None
-        return sum(
-            mean.item() * self._share(microbatch) for microbatch, mean in self._losses.items()
-        )
+        return sum(mean * self._share(each) for each, mean in enumerate(self.losses()))
 
     def _share(self, microbatch: int) -> float:
         """Of the batch's rows: a larger microbatch counts more."""
@@ -87,10 +87,11 @@ class Work:
         deferred = DeferredWeights() if op.stage in self._splits else None
         with deferred or nullcontext():
             y = self._output(op, x)
-            checks.output(y, x, op)
+            checks.output(y, x, op, self._stages[op.stage])
             if op.stage == self._last:
                 y = self._part_of_loss(y, op)
-        self.held[op.stage, op.microbatch] = _Held(x, get_gradient_edge(y), deferred)
+        end = get_gradient_edge(y) if y.requires_grad else None  # of frozen first stages
+        self.held[op.stage, op.microbatch] = _Held(x, end, deferred)
         return y
 
     def _output(self, op: Op, x: Tensor) -> Tensor:
@@ -111,9 +112,10 @@ class Work:
 
     def _backward_of_input(self, op: Op, taken: Tensor | None) -> Tensor | None:
         x, end, deferred = self.held[op.stage, op.microbatch]
-        assert x is not None and end is not None
+        assert x is not None
         grad = torch.ones_like(self._losses[op.microbatch]) if taken is None else taken
-        torch.autograd.backward(end, grad)
+        if end is not None:
+            (deferred.backward if deferred else torch.autograd.backward)(end, grad)
         self.held[op.stage, op.microbatch] = _Held(None, None, deferred)
         if op.stage == 0:
             return None  # nobody has computed what comes in there

@@ -3,7 +3,7 @@
     B is two products of about a forward's cost each: the gradient of the input (I), for which the
     rank before waits, and that of the weights (W), for which nobody does.
 
-Paper: Qi et al., "Zero bubble pipeline parallelism", arXiv:2401.10241, sections 2 and 4.
+Paper: Qi et al., "Zero bubble pipeline parallelism", arXiv:2401.10241, section 2.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ def zero_bubble_h1(rank: int, num_ranks: int, num_microbatches: int) -> Iterator
     rank 1      F0 F1 I0 F2 I1 W0 F3 I2 W1 I3 W2 W3
     rank 2         F0 I0 F1 I1 F2 I2 W0 F3 I3 W1 W2 W3
 
-    Bubble: (p - 1) of I's cost in the place of 1F1B's F, I and W: a third, if F = I = W and
-    m >= p. A rank holds p microbatches, or what is left of them for their W: no more than 1F1B's
-    first rank, but here that is every rank.
+    Bubble for m >= p, and W no longer than F and I: (p - 1)(F + I - W) in the place of 1F1B's
+    (p - 1)(F + I + W): a third of it, if F = I = W. A rank holds p microbatches, or what is left of them for their W: as many
+    as 1F1B's first rank, but here that is every rank.
     """
     warmup = min(num_ranks - rank - 1, num_microbatches)
     num_weights = 0

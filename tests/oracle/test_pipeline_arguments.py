@@ -1,6 +1,7 @@
 """What a pipeline cannot perform is refused before anything is sent, by name."""
 
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from torch.nn import functional as F
 
 from labkit import run
 from labkit.model import GPTConfig
-from labkit.pipeline import Pipeline, PipelineGPT, one_f_one_b, parse, plan
+from labkit.pipeline import Pipeline, PipelineGPT, gpipe, one_f_one_b, parse, plan
 
 
 def attempt(world, make):
@@ -41,6 +42,14 @@ WRONG = {
         "a schedule of 3 ranks for a group of 1",
     ),
     "no step": (lambda w: pipeline(w, schedule=parse("F0 B0 B0")), "B0 of stage 0 is there twice"),
+    "inputs with a past": (
+        lambda w: pipeline(w).step(X.clone().requires_grad_() * 2, X),
+        "inputs were computed from something with a gradient",
+    ),
+    "loss without gradient": (
+        lambda w: pipeline(w, loss=lambda y, t: F.mse_loss(y, t).detach()).step(X, X),
+        "loss gave a number without a gradient",
+    ),
     "few rows": (
         lambda w: pipeline(w).step(X[:1], X[:1]),
         "a batch of 1 rows cannot be cut into 2 microbatches",
@@ -55,10 +64,7 @@ WRONG = {
         lambda w: pipeline(w, nn.Sequential(nn.Linear(3, 3), nn.Flatten(0))).step(X, X),
         r"stage 0 took 2 rows and gave \(6,\)",
     ),
-    "frozen": (
-        lambda w: pipeline(w, nn.Linear(3, 3).requires_grad_(False)).step(X, X),
-        "without a gradient",
-    ),
+    "no gradient": (lambda w: pipeline(w, Detached()).step(X, X), "tensor without a gradient"),
     "loss of many": (
         lambda w: pipeline(w, loss=lambda y, t: y - t).step(X, X),
         r"loss gave \(2, 3\)",
@@ -78,6 +84,14 @@ WRONG = {
         "layers=.* for 2 stages of layers 0 .embedding. to 3",
     ),
 }
+
+
+class Detached(nn.Linear):
+    def __init__(self):
+        super().__init__(3, 3)
+
+    def forward(self, x):
+        return super().forward(x).detach()
 
 
 class Pair(nn.Module):
@@ -102,3 +116,54 @@ def test_tokens_in_and_features_out_need_no_declaration_of_shapes():
     values = run(tokens_to_features, 2).values
     assert values[0].loss is None
     assert values[1].loss > 0
+
+
+def reversed_on_rank_0(world):
+    schedule = plan(gpipe, world.size, 3)
+    if world.rank == 0:
+        forwards, backwards = schedule.rows[0][:3], schedule.rows[0][3:]
+        rows = (forwards + backwards[::-1], *schedule.rows[1:])
+        schedule = replace(schedule, rows=rows)
+    return attempt(world, lambda w: pipeline(w, schedule=schedule))
+
+
+def test_ranks_with_different_schedules_are_told_before_anything_is_sent():
+    told = run(reversed_on_rank_0, 3).values
+    assert re.search(r"ranks \[1, 2\] have planned another schedule than rank 0", told[0])
+    assert re.search(r"ranks \[0\] have planned another schedule than rank 2", told[2])
+
+
+def frozen_first(world):
+    torch.manual_seed(world.rank)
+    stage = nn.Linear(3, 3).requires_grad_(world.rank > 0)
+    step = pipeline(world, stage).step(X, X)
+    return step.loss, [parameter.grad for parameter in stage.parameters()]
+
+
+def test_a_first_stage_may_be_frozen():
+    (_, none), (loss, grads) = run(frozen_first, 2).values
+    assert none == [None, None]
+    stages = []
+    for rank in range(2):
+        torch.manual_seed(rank)
+        stages.append(nn.Linear(3, 3))
+    expected = F.mse_loss(stages[1](stages[0](X)), X)
+    expected.backward()
+    assert loss == pytest.approx(expected.item())
+    for mine, parameter in zip(grads, stages[1].parameters(), strict=True):
+        assert torch.allclose(mine, parameter.grad)
+
+
+def fails_once(world):
+    def loss(y, targets):
+        raise KeyError("once")
+
+    made = pipeline(world, loss=loss)
+    with pytest.raises(KeyError):
+        made.step(X, X)
+    with pytest.raises(RuntimeError, match="the step before this one has failed"):
+        made.step(X, X)
+
+
+def test_a_pipeline_whose_step_failed_takes_no_other():
+    run(fails_once, 1)

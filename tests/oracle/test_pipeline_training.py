@@ -15,12 +15,14 @@ import torch
 from labkit import Group, run
 from labkit.model import GPT, GPTConfig
 from labkit.pipeline import (
+    Pipeline,
     PipelineGPT,
     gather_full_state,
     gpipe,
     interleaved,
     one_f_one_b,
     plan,
+    token_loss,
     train,
     zero_bubble_h1,
 )
@@ -109,3 +111,22 @@ def test_a_state_is_gathered_from_a_cut_of_ones_own_and_no_rank_holds_it_all():
         for name, parameter in whole.named_parameters():
             assert torch.equal(state[name], parameter)
     assert [blocks for _, _, blocks in values] == [[0, 1, 2], [3], [4, 5]]
+
+
+def twice(world: Group) -> tuple[torch.Tensor, torch.Tensor]:
+    """The tied weight's gradient after one step, and after a second one without zeroing."""
+    schedule = plan(one_f_one_b, world.size, 2)
+    model = PipelineGPT(CONFIG, schedule, world.rank, dtype=torch.float64)
+    pipeline = Pipeline(schedule, model.stages, token_loss, world, tied=model.tied)
+    tokens_BT = torch.arange(4 * 5).view(4, 5)
+    pipeline.step(tokens_BT, tokens_BT)
+    once = model.tied.grad.clone()
+    pipeline.step(tokens_BT, tokens_BT)
+    return once, model.tied.grad
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2])
+def test_a_tied_gradient_adds_up_over_steps(num_ranks):
+    for once, both in run(twice, num_ranks).values:
+        assert once.abs().max() > 0
+        assert torch.allclose(both, 2 * once, rtol=1e-12)

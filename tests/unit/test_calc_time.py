@@ -91,8 +91,11 @@ def test_interleaved_stages_hold_more_the_earlier_they_are():
     assert calc.in_flight_microbatches(4, 8, "interleaved", virtual=2) == [11, 9, 7, 5]
     assert calc.in_flight_microbatches(4, 4, "interleaved", virtual=2) == [8, 8, 7, 5]
     assert calc.in_flight_microbatches(4, 8, "interleaved", virtual=1) == [4, 3, 2, 1]
-    with pytest.raises(ValueError, match="depends|no closed form"):
-        calc.in_flight_microbatches(4, 8, "zb_h1")
+
+
+def test_with_zb_h1_every_stage_holds_what_1f1bs_first_does():
+    assert calc.in_flight_microbatches(4, 8, "zb_h1") == [4, 4, 4, 4]
+    assert calc.in_flight_microbatches(4, 2, "zb_h1") == [2, 2, 2, 2]
 
 
 def one_f_one_b(stages, microbatches):

@@ -1,11 +1,15 @@
 """I, then W: together they are torch's backward, and W alone is put off."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
+from labkit.memory import Meter
 from labkit.pipeline.deferred import DeferredWeights
+from labkit.recompute import recompute
 
 
 def model(bias: bool = True) -> nn.Sequential:
@@ -18,7 +22,7 @@ def split(module: nn.Module, x: torch.Tensor) -> DeferredWeights:
     deferred = DeferredWeights()
     with deferred:
         y = module(x)
-    y.square().sum().backward()
+    deferred.backward(y.square().sum())
     return deferred
 
 
@@ -63,7 +67,7 @@ def test_a_weight_that_was_computed_gets_its_gradient_at_once():
     deferred = DeferredWeights()
     with deferred:
         y = F.linear(torch.randn(2, 5), weight * 2)
-    y.sum().backward()
+    deferred.backward(y.sum())
     assert weight.grad is not None
 
 
@@ -75,7 +79,7 @@ def test_a_weight_used_twice_gets_both_parts():
     deferred = DeferredWeights()
     with deferred:
         y = layer(layer(x))
-    y.sum().backward()
+    deferred.backward(y.sum())
     deferred.accumulate()
     assert torch.allclose(layer.weight.grad, expected)
 
@@ -86,7 +90,7 @@ def test_autocast_gives_gradients_of_the_parameters_own_dtype():
     with torch.autocast("cpu", torch.bfloat16), deferred:
         y = layer(x)
     assert y.dtype == torch.bfloat16
-    y.float().square().sum().backward()
+    deferred.backward(y.float().square().sum())
     deferred.accumulate()
     assert x.grad.dtype == layer.weight.grad.dtype == torch.float32
     low = layer.weight.grad
@@ -111,3 +115,55 @@ def test_second_derivatives_are_refused():
         y = nn.Linear(5, 5)(x)
     with pytest.raises(RuntimeError, match="create_graph=True"):
         torch.autograd.grad(y.sum(), x, create_graph=True)
+
+
+def test_whoever_follows_saved_tensors_leaves_the_weights_theirs():
+    x = torch.randn(4, 5, dtype=torch.float64)
+    expected = model()
+    expected(x).square().sum().backward()
+    module = model()
+    with Meter(module):
+        split(module, x).accumulate()
+    for mine, theirs in zip(module.parameters(), expected.parameters(), strict=True):
+        assert torch.allclose(mine.grad, theirs.grad)
+
+
+def test_a_recomputed_block_defers_the_same_weights():
+    x = torch.randn(4, 5, dtype=torch.float64, requires_grad=True)
+    expected, module = model(), model()
+    expected(x).square().sum().backward()
+    grad_x, x.grad = x.grad, None
+    deferred = split(lambda x: recompute(module, x), x)
+    assert module[0].weight.grad is None
+    deferred.accumulate()
+    assert torch.allclose(x.grad, grad_x)
+    for mine, theirs in zip(module.parameters(), expected.parameters(), strict=True):
+        assert torch.allclose(mine.grad, theirs.grad)
+
+
+def test_a_gradient_taken_within_the_forward_pass_counts_once():
+    def stage(layer, x):
+        (slope,) = torch.autograd.grad(layer(x).sum(), x)
+        return layer(x) * slope
+
+    x = torch.randn(4, 5, dtype=torch.float64, requires_grad=True)
+    expected = torch.nn.Linear(5, 5, False).double()
+    layer = copy.deepcopy(expected)
+    stage(expected, x).sum().backward()
+    split_sum = DeferredWeights()
+    with split_sum:
+        y = stage(layer, x)
+    split_sum.backward(y.sum())
+    split_sum.accumulate()
+    assert torch.allclose(layer.weight.grad, expected.weight.grad)
+
+
+@pytest.mark.parametrize("shapes", [((5,), (3, 5)), ((2, 5), (5,))])
+def test_vectors_are_left_to_torch(shapes):
+    x, weight = (torch.randn(shape, requires_grad=True) for shape in shapes)
+    deferred = DeferredWeights()
+    with deferred:
+        y = F.linear(x, weight)
+    deferred.backward(y.sum())
+    expected = torch.autograd.grad(F.linear(x, weight).sum(), weight)[0]
+    assert torch.allclose(weight.grad, expected)

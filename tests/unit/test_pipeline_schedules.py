@@ -4,6 +4,7 @@ import pytest
 
 from labkit import calc
 from labkit.pipeline import (
+    Costs,
     Kind,
     Op,
     gpipe,
@@ -54,10 +55,7 @@ def test_the_simulated_bubble_is_the_closed_form_by_both_conventions(row, name, 
 def test_the_microbatches_in_flight_are_those_of_the_closed_form(row, name, choices):
     for p, m in sizes(name):
         held = in_flight(plan(row, p, m, **choices))
-        if name == "zb_h1":  # no closed form: as many as 1F1B's first rank, at most
-            assert max(held) == min(p, m)
-        else:
-            assert held == calc.in_flight_microbatches(p, m, name, **choices), (p, m)
+        assert held == calc.in_flight_microbatches(p, m, name, **choices), (p, m)
 
 
 @pytest.mark.parametrize("m", [1, 2, 3, 5])
@@ -106,3 +104,12 @@ def test_counts_must_be_whole_numbers(wrong):
         plan(gpipe, wrong, 4)
     with pytest.raises((TypeError, ValueError), match="num_microbatches="):
         plan(gpipe, 4, wrong)
+
+
+@pytest.mark.parametrize("costs", [(2, 1, 1), (1, 1, 0.5), (3, 2, 1), (2, 2, 2), (1, 2, 1)])
+def test_the_bubble_of_zb_h1_for_other_costs(costs):
+    f, i, w = costs
+    timing = simulate(
+        plan(zero_bubble_h1, 4, 12), Costs(forward=f, input_gradient=i, weight_gradient=w)
+    )
+    assert timing.makespan - 12 * (f + i + w) == pytest.approx(3 * (f + i - w))

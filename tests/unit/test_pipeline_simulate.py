@@ -5,7 +5,17 @@ import time
 
 import pytest
 
-from labkit.pipeline import Costs, gpipe, interleaved, one_f_one_b, plan, simulate, zero_bubble_h1
+from labkit.pipeline import (
+    Costs,
+    Span,
+    gpipe,
+    interleaved,
+    measured,
+    one_f_one_b,
+    plan,
+    simulate,
+    zero_bubble_h1,
+)
 
 
 def test_a_pipeline_goes_at_the_pace_of_its_slowest_stage():
@@ -91,6 +101,32 @@ def test_costs_that_cannot_be_are_named(costs, reason):
 def test_another_convention_is_refused():
     with pytest.raises(ValueError, match="relative_to='busy': say 'total' or 'ideal'"):
         simulate(plan(gpipe, 3, 2)).bubble("busy")
+
+
+def spans_of(schedule) -> list:
+    return [list(row) for row in simulate(schedule).rows]
+
+
+def test_what_is_measured_begins_at_zero():
+    schedule = plan(one_f_one_b, 3, 4)
+    later = [[Span(op, a + 5, b + 5) for op, a, b in row] for row in spans_of(schedule)]
+    assert measured(schedule, later).rows == simulate(schedule).rows
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda rows: rows[:2], "spans of 2 ranks for a schedule of 3"),
+        (lambda rows: [row * 2 for row in rows], "rank 0 measured 16 operations"),
+        (lambda rows: rows[::-1], "rank 0 measured 8 operations that are not, in order, the 8"),
+        (lambda rows: [[s._replace(end=9e9) for s in row] for row in rows], "rank 0's .* overlap"),
+        (lambda rows: [[s._replace(end=float("nan")) for s in r] for r in rows], "have no times"),
+    ],
+)
+def test_spans_of_something_else_are_no_measurement(change, reason):
+    schedule = plan(one_f_one_b, 3, 4)
+    with pytest.raises(ValueError, match=reason):
+        measured(schedule, change(spans_of(schedule)))
 
 
 @pytest.mark.alone

@@ -73,14 +73,11 @@ def in_flight_microbatches(
     gpipe: all of them. 1f1b: as many as stages come after, and its own. naive: one.
     interleaved: in units of one of a rank's `virtual` stages, each a v-th of its layers.
     in_flight_microbatches(4, 8, "1f1b") == [4, 3, 2, 1]
-    ValueError for zb_h1: what a stage holds there depends on where its W are put.
+    zb_h1: p on every stage, or what its I has left of them for their W.
     """
-    if schedule == "zb_h1":
-        raise ValueError(
-            "zb_h1 keeps a part of each microbatch until its W, which may come late: no stage "
-            "holds more than 1f1b's first, but how much has no closed form"
-        )
     p, m, v = _check(stages, microbatches, schedule, virtual)
+    if schedule == "zb_h1":
+        return [min(p, m)] * p
     if schedule == "naive":
         return [1] * p
     if schedule == "gpipe":
