@@ -24,8 +24,8 @@ def zero_bubble_h1(rank: int, num_ranks: int, num_microbatches: int) -> Iterator
     rank 2         F0 I0 F1 I1 F2 I2 W0 F3 I3 W1 W2 W3
 
     Bubble for m >= p, and W no longer than F and I: (p - 1)(F + I - W) in the place of 1F1B's
-    (p - 1)(F + I + W): a third of it, if F = I = W. A rank holds p microbatches, or what is left of them for their W: as many
-    as 1F1B's first rank, but here that is every rank.
+    (p - 1)(F + I + W): a third of it, if F = I = W. A rank holds p microbatches, or what is left of
+    them for their W: as many as 1F1B's first rank, but here that is every rank.
     """
     warmup = min(num_ranks - rank - 1, num_microbatches)
     num_weights = 0
