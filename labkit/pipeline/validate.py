@@ -11,11 +11,11 @@ received, more orders stand still: see messages.py.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from labkit import arguments
 from labkit.pipeline.op import Kind, Op, Product, Schedule, malformed
-from labkit.pipeline.text import around
+from labkit.pipeline.text import around, cell_of
 
 
 class ScheduleError(ValueError):
@@ -180,15 +180,17 @@ def _deadlock(schedule: Schedule, position: list[int], done: set[Product]) -> Sc
         op, need, _ = waits[rank]
         reason = f"rank {rank} has {op} of stage {op.stage} before {_shown(need)} of stage "
         return ScheduleError(f"{reason}{need[1]}, which it needs", schedule, rank, position[rank])
+    written = cell_of(schedule)
     told = "; ".join(
-        f"rank {each} waits at {waits[each][0]} for {_shown(waits[each][1])} of rank "
-        f"{waits[each][2]}"
+        f"rank {each} waits at {written(waits[each][0])} for "
+        f"{_shown(waits[each][1], written)} of rank {waits[each][2]}"
         for each in circle
     )
     return ScheduleError(f"a deadlock: {told}", schedule, circle[0], position[circle[0]])
 
 
-def _shown(product: Product) -> str:
+def _shown(product: Product, written: Callable[[Op], str] = str) -> str:
     """As somebody writes it who has not split his backwards: the gradient of the input is a B."""
-    kind, _, microbatch = product
-    return f"B{microbatch} or I{microbatch}" if kind is Kind.I else f"{kind}{microbatch}"
+    kind, stage, microbatch = product
+    makers = (Kind.B, Kind.I) if kind is Kind.I else (kind,)
+    return " or ".join(written(Op(maker, stage, microbatch)) for maker in makers)

@@ -35,6 +35,12 @@ WRONG = {
     "weights first": ("F0 W0 I0\nF0 B0", "rank 0 has W0 before B0 or I0", "[W0]"),
     "stage elsewhere": ("F0 B0 F1@1 B1@1\nF0 B0", "F0 of stage 1 is on rank 1, and rank 0", "[F0"),
     "circle": ("F0 B0 F1 B1\nF1 B1 F0 B0", "a deadlock: rank 0 .*; rank 1 waits at F1", "[B0]"),
+    "circle of virtual stages": (
+        "F0@0 B0@0 F0@2 B0@2\nF0@1 F0@3 B0@3 B0@1",
+        "a deadlock: rank 0 waits at B0@0 for B0@1 or I0@1 of rank 1; rank 1 waits at F0@3 for "
+        "F0@2 of rank 0",
+        "[B0@0]",
+    ),
     "own later": ("F0@1 F0@0 B0@1 B0@0", "rank 0 has F0 of stage 1 before F0 of stage 0", "[F0@1]"),
     "hole": ("F0 F2 B0 B2\nF0 F2 B0 B2", "F1 of stage 0 is missing", "[...]"),
 }
