@@ -17,6 +17,8 @@ _COLOURS = {
     Outcome.OVER_BUDGET: "#b26a00",
 }
 _FAILED_COLOUR = "#b3261e"
+# A page of nbconvert lets <pre> inherit the font of the text, in which columns do not align.
+_FONT = "font-family:monospace"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -97,9 +99,10 @@ class Verdict:
         for label, text in self.paragraphs:
             shown = html.escape(text)
             if label in ("Details", "Printed"):
-                shown = f"<details><summary>show</summary><pre>{shown}</pre></details>"
+                shown = f'<pre style="{_FONT}">{shown}</pre>'
+                shown = f"<details><summary>show</summary>{shown}</details>"
             elif label == "Picture":
-                shown = f'<pre style="margin:0;overflow-x:auto">{shown}</pre>'
+                shown = f'<pre style="margin:0;overflow-x:auto;{_FONT}">{shown}</pre>'
             elif label in ("Read next", "Repeat", "Stuck"):
                 shown = f"<code>{shown}</code>"
             rows.append(

@@ -40,8 +40,9 @@ SCHEDULES: dict[str, Callable[..., Any]] = {
 class PipelineSetup:
     """Where the knobs stand. ValueError, TypeError for what no pipeline has.
 
-    backward: of a rank's layers (I and W, half each), send: of one message; both in forwards.
-    activation_bytes: of one microbatch on all layers of a rank.
+    backward: of a rank's layers, send: of one message; both in forwards. A backward to 2 is I and
+    W, half each; what is above 2 is recomputed, and that is I's: W takes 1, however much is
+    recomputed. activation_bytes: of one microbatch on all layers of a rank, as they are kept.
     """
 
     schedule: str = "1F1B"
@@ -88,14 +89,21 @@ class PipelineAnswer:
         row = SCHEDULES[self.setup.schedule]
         return plan(row, self.setup.ranks, self.setup.microbatches, **choices)
 
+    @property
+    def num_operations(self) -> int:
+        """Of the schedule, counted without it, so that a huge one can be refused."""
+        kinds = 3 if SCHEDULES[self.setup.schedule] is zero_bubble_h1 else 2
+        return kinds * self.setup.ranks * self.setup.virtual * self.setup.microbatches
+
     @cached_property
     def timing(self) -> Timing:
         """The same with times, in forwards of a rank."""
-        v, half = self.setup.virtual, self.setup.backward / 2
+        v, backward = self.setup.virtual, self.setup.backward
+        weights = min(1.0, backward / 2)
         costs = Costs(
             forward=1 / v,
-            input_gradient=half / v,
-            weight_gradient=half / v,
+            input_gradient=(backward - weights) / v,
+            weight_gradient=weights / v,
             send=self.setup.send,
         )
         return simulate(self.schedule, costs)

@@ -15,6 +15,7 @@ import ipywidgets as widgets
 from labkit import calc, viz
 from labkit.notebook.pipeline_answer import SCHEDULES, PipelineAnswer, PipelineSetup
 from labkit.notebook.shown import FAINT
+from labkit.viz.schedule_input import require_drawable
 
 # What each knob stands at, and what is written in front of it.
 _STOPS: dict[str, tuple[str, tuple[Any, ...]]] = {
@@ -93,7 +94,10 @@ def pipeline_calculator(schedule: str = "1F1B", **start: Any) -> PipelineCalcula
     unknown = ", ".join(name for name in start if name not in known)
     if unknown:
         raise TypeError(f"no knob is called {unknown}; there are: {', '.join(known)}")
-    return PipelineCalculator(PipelineSetup(schedule, **start))
+    setup = PipelineSetup(schedule, **start)
+    answer = PipelineAnswer(setup)
+    require_drawable(answer.setup.ranks, answer.num_operations)
+    return PipelineCalculator(setup)
 
 
 def _picture(answer: PipelineAnswer) -> viz.Picture:

@@ -25,6 +25,10 @@ _COLOURS = {
 }
 
 
+# A page of nbconvert lets <pre> inherit the font of the text, in which columns do not align.
+_ROWS = "overflow-x: auto; font-family: monospace"
+
+
 class ShownRuling(Shown):
     """A ruling as a cell shows it; True where the answer passes."""
 
@@ -43,11 +47,17 @@ class ShownRuling(Shown):
 def schedule_puzzle(name: str | None = None, rows: Any = None) -> Shown:
     """A puzzle, or with `rows` the ruling on an answer; without a name, the list of all puzzles.
 
-    rows: text with a line per rank, rank 0 first, such as "F0 F1 B0 B1"; a list of lines; or a
-    Schedule, such as plan(one_f_one_b, 2, 2). Raises UnknownPuzzle (a LookupError), which lists
-    the names. What ended how is remembered, as with exercises.
+    rows: text with a line per rank, rank 0 first, such as "F0 F1 B0 B1"; a list of lines, or of
+    lists of cells; or a Schedule, such as plan(one_f_one_b, 2, 2). Raises UnknownPuzzle (a
+    LookupError), which lists the names; TypeError for rows without a name. What ended how is
+    remembered, as with exercises.
     """
     if name is None:
+        if rows is not None:
+            raise TypeError(
+                "rows without a puzzle: give its name first, as in "
+                f"schedule_puzzle({next(iter(PUZZLES))!r}, rows); schedule_puzzle() lists them"
+            )
         return Shown(_list_text(), box(_list_html()))
     if rows is not None:
         return ShownRuling(solve(name, rows))
@@ -73,7 +83,7 @@ def _paragraphs_html(paragraphs: list[tuple[str, str]]) -> str:
 
 def _paragraph_html(label: str, text: str) -> str:
     first, _, rows = text.partition("\n")
-    marked = f'<pre style="overflow-x: auto">{escape(rows)}</pre>' if rows else ""
+    marked = f'<pre style="{_ROWS}">{escape(rows)}</pre>' if rows else ""
     return f'<div style="margin-top: .3em"><b>{label}.</b> {escape(first)}</div>{marked}'
 
 

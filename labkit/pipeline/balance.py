@@ -14,8 +14,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 from math import inf
+from typing import Any
 
 from labkit import arguments
+from labkit.pipeline.amounts import plain
 
 
 def balance(costs: Sequence[float], num_stages: int) -> list[range]:
@@ -26,6 +28,7 @@ def balance(costs: Sequence[float], num_stages: int) -> list[range]:
     balance([1, 4, 4, 4, 4, 9], 3) == [range(0, 3), range(3, 5), range(5, 6)]
     ValueError: more stages than layers; a cost below 0. TypeError: no numbers.
     """
+    costs = _numbers(costs)
     _check(costs, num_stages)
     slowest, _ = _best_cut(costs, num_stages, max)
 
@@ -60,7 +63,11 @@ def _best_cut(
 
 
 def even(num_layers: int, num_stages: int) -> list[range]:
-    """By stage, its layers by number alone; the first stages hold one more where it must be."""
+    """By stage, its layers by number alone; the first stages hold one more where it must be.
+
+    ValueError, TypeError: counts under 1, no whole numbers, more stages than layers.
+    """
+    arguments.whole("num_layers", num_layers, "1 or more")
     arguments.whole("num_stages", num_stages, f"1 to num_layers={num_layers}", most=num_layers)
     share, rest = divmod(num_layers, num_stages)
     starts = [stage * share + min(stage, rest) for stage in range(num_stages + 1)]
@@ -68,13 +75,29 @@ def even(num_layers: int, num_stages: int) -> list[range]:
 
 
 def stage_costs(costs: Sequence[float], stages: Sequence[range]) -> list[float]:
-    """By stage, what its layers cost together."""
+    """By stage, what its layers cost together. ValueError: a layer that has no cost."""
+    costs = _numbers(costs)
+    for stage, layers in enumerate(stages):
+        for layer in layers:
+            if not 0 <= layer < len(costs):
+                raise ValueError(
+                    f"stage {stage} has layer {layer}, and costs has {len(costs)} numbers: give "
+                    "one for each layer, and stages that hold these layers"
+                )
     return [sum(costs[layer] for layer in layers) for layers in stages]
 
 
-def _check(costs: Sequence[float], num_stages: int) -> None:
-    for layer, cost in enumerate(costs):
+def _numbers(costs: Any) -> tuple[float, ...]:
+    given = plain(costs)
+    if not isinstance(given, tuple) or any(isinstance(each, list | tuple) for each in given):
+        shown = " ".join(repr(costs).split())[:80]
+        raise TypeError(f"costs={shown}: give a list of numbers, one for each layer")
+    for layer, cost in enumerate(given):
         arguments.number(f"costs[{layer}]", cost, "0 or more", least=0)
+    return given
+
+
+def _check(costs: Sequence[float], num_stages: int) -> None:
     arguments.whole("num_stages", num_stages, "1 or more")
     if num_stages > len(costs):
         raise ValueError(

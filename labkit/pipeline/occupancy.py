@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from labkit import arguments
+from labkit.pipeline.amounts import plain
 from labkit.pipeline.op import Kind, Schedule
 from labkit.pipeline.validate import validate
 
@@ -31,9 +32,9 @@ def peak_memory(
 ) -> list[float]:
     """By rank, the largest memory that activations take, in the unit of `activation`.
 
-    activation: of one microbatch on one stage, one number or one per stage. kept_for_weights: the
-    share of it that an I leaves for its W (the inputs of the products, without attention's scores
-    and the like). ValueError for numbers that cannot be.
+    activation: of one microbatch on one stage, one number or one per stage, in a list, an array or
+    a tensor. kept_for_weights: the share of it that an I leaves for its W (the inputs of the
+    products, without attention's scores and the like). ValueError for numbers that cannot be.
     """
     validate(schedule)
     sizes = _sizes(activation, schedule.num_stages)
@@ -50,10 +51,11 @@ def peak_memory(
 
 
 def _sizes(activation: float | Sequence[float], num_stages: int) -> list[float]:
-    if not isinstance(activation, Sequence):
-        return [arguments.number("activation", activation, "0 or more", least=0)] * num_stages
-    if len(activation) != num_stages:
+    given = plain(activation)
+    if not isinstance(given, tuple):
+        return [arguments.number("activation", given, "0 or more", least=0)] * num_stages
+    if len(given) != num_stages:
         raise ValueError(
-            f"activation has {len(activation)} sizes for {num_stages} stages; give one for each"
+            f"activation has {len(given)} sizes for {num_stages} stages; give one for each"
         )
-    return [arguments.number("activation", each, "0 or more", least=0) for each in activation]
+    return [arguments.number("activation", each, "0 or more", least=0) for each in given]

@@ -18,10 +18,11 @@ what zero-bubble schedules live on (Qi et al., arXiv:2401.10241).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property, partial
+from numbers import Integral
 from typing import Any, NamedTuple
 
 from labkit import arguments
@@ -113,17 +114,60 @@ class Schedule:
         return sorted(stage for stage, holder in self.rank_of.items() if holder == rank)
 
 
+def malformed(rows: object) -> str | None:
+    """Why these are no rows of operations, in words; None where they are."""
+    if not isinstance(rows, tuple | list):
+        return f"rows are a {type(rows).__name__}: give a tuple of rows, each a tuple of Op"
+    if not rows:
+        return "no rows: give a tuple of operations, one per rank"
+    for rank, row in enumerate(rows):
+        if not isinstance(row, tuple | list):
+            return f"row {rank} is {row!r}: give a tuple of Op"
+        for index, op in enumerate(row):
+            if not isinstance(op, Op) or not _is_sound(op):
+                return (
+                    f"row {rank} has {op!r} at {index}: give Op(kind, stage, microbatch), with a "
+                    "Kind and two whole numbers"
+                )
+    return None
+
+
+def _is_sound(op: Op) -> bool:
+    parts: tuple[Any, ...] = op
+    kind, stage, microbatch = parts
+    if type(kind) is Kind and type(stage) is int and type(microbatch) is int:
+        return True  # nearly always: half a million operations are asked
+    return isinstance(kind, Kind) and all(
+        isinstance(each, Integral) and not isinstance(each, bool) for each in (stage, microbatch)
+    )
+
+
 def plan(row: Row, num_ranks: int, num_microbatches: int, **choices: Any) -> Schedule:
     """The schedule whose rank r performs `row(r, num_ranks, num_microbatches, **choices)`.
 
     plan(one_f_one_b, 4, 8), plan(interleaved, 4, 8, virtual=2); a functools.partial is a row, too.
-    ValueError, TypeError: counts under 1 or no whole numbers, and what the row itself refuses.
+    ValueError, TypeError: counts under 1 or no whole numbers, a row that yields no operations or
+    something else, and what the row itself refuses.
     """
     arguments.whole("num_ranks", num_ranks, "1 or more")
     arguments.whole("num_microbatches", num_microbatches, "1 or more")
-    rows = tuple(
-        tuple(row(rank, num_ranks, num_microbatches, **choices)) for rank in range(num_ranks)
-    )
-    num_stages = 1 + max(op.stage for ops in rows for op in ops)
+    if not callable(row):
+        raise TypeError(f"row={row!r}: give a function that yields a rank's Ops, as gpipe does")
     function = row.func if isinstance(row, partial) else row
-    return Schedule(function.__name__, rows, num_stages, num_microbatches)
+    name = getattr(function, "__name__", type(function).__name__)
+    rows = []
+    for rank in range(num_ranks):
+        ops = row(rank, num_ranks, num_microbatches, **choices)
+        if not isinstance(ops, Iterable):
+            raise TypeError(
+                f"row={name}: for rank {rank} it returned {ops!r}; yield Op(kind, stage, "
+                "microbatch), or return a list of them"
+            )
+        rows.append(tuple(ops))
+    reason = malformed(rows)
+    if reason is not None:
+        raise TypeError(f"row={name}: {reason}")
+    if not any(rows):
+        raise ValueError(f"row={name}: no rank has an operation; yield Op(kind, stage, microbatch)")
+    num_stages = 1 + max(op.stage for ops in rows for op in ops)
+    return Schedule(name, tuple(rows), num_stages, num_microbatches)

@@ -12,7 +12,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
+from labkit import arguments
+from labkit.pipeline.amounts import plain
 from labkit.pipeline.op import Kind
 from labkit.pipeline.simulate import Costs
 
@@ -24,7 +27,9 @@ class Problem:
     costs: whole numbers, 1 or more for an operation (a whole backward takes I and W together), 0 or
     more for a message. is_split: every backward is I and W; otherwise it is B. activation: of one
     microbatch on one stage, a whole number or one per stage; kept_for_weights: the share of it that
-    an I leaves for its W, such that this, too, is whole. ValueError for numbers that cannot be.
+    an I leaves for its W, such that this, too, is whole. ValueError for numbers that cannot be,
+    TypeError for what is none. placement and activation may be lists of any kind, and are kept as
+    tuples.
     """
 
     placement: tuple[int, ...]
@@ -35,17 +40,28 @@ class Problem:
     kept_for_weights: float = 1.0
 
     def __post_init__(self) -> None:
+        for name in ("placement", "activation"):
+            object.__setattr__(self, name, plain(getattr(self, name)))
+        self._check_placement()
+        arguments.whole("num_microbatches", self.num_microbatches, "1 or more")
+        arguments.instance("costs", self.costs, Costs, "give Costs(forward=1, send=0)")
+        arguments.instance("is_split", self.is_split, bool, "give True or False")
+        share = self.kept_for_weights
+        arguments.number("kept_for_weights", share, "0 to 1", least=0, most=1)
+        for kind in self.kinds:
+            _whole(f"the cost of {kind}", self.costs.of(kind, self.num_stages), least=1)
+        _whole("send", self.costs.of_sends(self.num_stages), least=0)
+        _whole("what an I leaves", [size * share for size in self.held], least=0)
+
+    def _check_placement(self) -> None:
+        if not isinstance(self.placement, tuple) or not self.placement:
+            raise ValueError(f"placement={self.placement!r}: give by stage its rank, as in (0, 1)")
+        for stage, rank in enumerate(self.placement):
+            arguments.whole(f"placement[{stage}]", rank, "0 or more", least=0)
         if sorted(set(self.placement)) != list(range(len(set(self.placement)))):
             raise ValueError(
                 f"placement={self.placement}: give by stage its rank, 0 and up, none left out"
             )
-        if self.num_microbatches < 1:
-            raise ValueError(f"num_microbatches={self.num_microbatches}: 1 or more")
-        for kind in self.kinds:
-            _whole(f"the cost of {kind}", self.costs.of(kind, self.num_stages), least=1)
-        _whole("send", self.costs.of_sends(self.num_stages), least=0)
-        _whole("activation", self.held, least=0)
-        _whole("what an I leaves", [size * self.kept_for_weights for size in self.held], least=0)
 
     @property
     def num_stages(self) -> int:
@@ -65,14 +81,19 @@ class Problem:
     @cached_property
     def held(self) -> list[int]:
         """By stage, the memory of one microbatch between its F and the end of its backward."""
-        if isinstance(self.activation, Sequence):
-            if len(self.activation) != self.num_stages:
+        given: Any = self.activation
+        sizes = given if isinstance(given, tuple) else (given,)
+        for size in sizes:
+            arguments.number("activation", size, "a whole number, 0 or more", least=0)
+        _whole("activation", sizes, least=0)
+        if isinstance(given, tuple):
+            if len(sizes) != self.num_stages:
                 raise ValueError(
-                    f"activation has {len(self.activation)} sizes for {self.num_stages} stages; "
+                    f"activation has {len(sizes)} sizes for {self.num_stages} stages; "
                     "give one for each"
                 )
-            return list(self.activation)
-        return [self.activation] * self.num_stages
+            return [int(size) for size in sizes]
+        return [int(given)] * self.num_stages
 
     def change(self, kind: Kind, stage: int) -> int:
         """What an operation adds to the memory of its rank, once it has ended."""

@@ -19,10 +19,13 @@ microbatches, which are alike, sorts every stage's operations without moving one
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from functools import cache, partial
 
 from labkit import arguments
-from labkit.pipeline.op import Op, Schedule
+from labkit.pipeline.amounts import plain
+from labkit.pipeline.op import Kind, Op, Schedule
 from labkit.pipeline.partial import Decision, Partial, Undo
 from labkit.pipeline.problem import Problem
 from labkit.pipeline.search_bound import Bound
@@ -54,14 +57,23 @@ def trade_off(problem: Problem) -> dict[float, float]:
 
     From the least memory with which there is a step, up to where more saves nothing.
     """
+    # What a rank holds is a multiple of this, so between two multiples nothing changes.
+    unit = math.gcd(*(problem.change(kind, s) for kind in Kind for s in range(problem.num_stages)))
+    unit = unit or 1
+
+    @cache
+    def makespan(units: int) -> float:
+        return _makespan(least_makespan(problem, units * unit), problem)
+
     fastest = _makespan(least_makespan(problem), problem)
-    found: dict[float, float] = {}
-    memory = max(problem.least_memory)
-    while fastest not in found.values():
-        makespan = _makespan(least_makespan(problem, memory), problem)
-        if makespan not in found.values():
-            found[memory] = makespan
-        memory += 1
+    units = max(problem.least_memory) // unit
+    enough = units * problem.num_microbatches  # for all microbatches at once
+    found: dict[float, float] = {units * unit: makespan(units)}
+    # More memory is never slower, so where time is saved next is found by halving.
+    while makespan(units) != fastest:
+        faster = partial(lambda slow, more: makespan(more) < slow, makespan(units))
+        units += 1 + bisect_left(range(units + 1, enough), True, key=faster)
+        found[units * unit] = makespan(units)
     return found
 
 
@@ -123,9 +135,12 @@ class _Search:
 def _limits(problem: Problem, memory: float | Sequence[float] | None) -> list[float]:
     if memory is None:
         return [math.inf] * problem.num_ranks
-    limits = list(memory) if isinstance(memory, Sequence) else [memory] * problem.num_ranks
+    given = plain(memory)
+    limits = list(given) if isinstance(given, tuple) else [given] * problem.num_ranks
     if len(limits) != problem.num_ranks:
-        raise ValueError(f"memory has {len(limits)} limits for {problem.num_ranks} ranks")
+        raise ValueError(
+            f"memory has {len(limits)} limits for {problem.num_ranks} ranks; give one for each"
+        )
     for rank, (limit, least) in enumerate(zip(limits, problem.least_memory)):
         if arguments.number("memory", limit, "0 or more", least=0) < least:
             raise ValueError(

@@ -7,10 +7,12 @@ arrived; a message arrives `send` after its operation has ended, and keeps nobod
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from labkit import arguments
+from labkit.pipeline.amounts import plain
 from labkit.pipeline.op import Kind, Product, Schedule, consumer
 from labkit.pipeline.timing import Span, Timing
 from labkit.pipeline.validate import executable_order
@@ -24,12 +26,17 @@ class Costs:
 
     A whole backward, B, takes input_gradient + weight_gradient. send: of one message between
     neighbouring stages on different ranks; a sequence has one per boundary, num_stages - 1.
+    A sequence may be a numpy array or a tensor; it is kept as a tuple.
     """
 
     forward: PerStage = 1.0
     input_gradient: PerStage = 1.0
     weight_gradient: PerStage = 1.0
     send: PerStage = 0.0
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            object.__setattr__(self, each.name, plain(getattr(self, each.name)))
 
     def of(self, kind: Kind, num_stages: int) -> list[float]:
         """By stage, of one kind of operation. Raises ValueError for a wrong number of costs."""
@@ -45,7 +52,7 @@ class Costs:
 
 
 def _per_stage(name: str, cost: PerStage, count: int) -> list[float]:
-    if isinstance(cost, Sequence):
+    if isinstance(cost, tuple):
         if len(cost) != count:
             raise ValueError(f"{name} has {len(cost)} costs, and {count} are needed: one for each")
         return [arguments.number(name, each, "0 or more", least=0) for each in cost]
@@ -53,14 +60,19 @@ def _per_stage(name: str, cost: PerStage, count: int) -> list[float]:
 
 
 def simulate(schedule: Schedule, costs: Costs = Costs()) -> Timing:
-    """The times of every operation and message. Raises ScheduleError for what is no step."""
+    """The times of every operation and message. Raises ScheduleError for what is no step.
+
+    ValueError, TypeError: costs that cannot be, or add up to more than a float holds; what is no
+    Schedule (see `validate`).
+    """
+    order = executable_order(schedule)
     num_stages, rank_of = schedule.num_stages, schedule.rank_of
     duration = {kind: costs.of(kind, num_stages) for kind in Kind}
     send = costs.of_sends(num_stages)
     free = [0.0] * schedule.num_ranks
     arrival: dict[Product, float] = {}  # when the stage that waits for it has it
     rows: list[list[Span]] = [[] for _ in schedule.rows]
-    for rank, op in executable_order(schedule):
+    for rank, op in order:
         need = op.needs(num_stages)
         start = free[rank] if need is None else max(free[rank], arrival[need])
         end = free[rank] = start + duration[op.kind][op.stage]
@@ -70,4 +82,9 @@ def simulate(schedule: Schedule, costs: Costs = Costs()) -> Timing:
         if there is not None:
             is_local = rank_of[there] == rank
             arrival[product] = end if is_local else end + send[min(op.stage, there)]
+    # The longest sum that is taken of times: of all the ranks' time, for the bubble.
+    if not math.isfinite(max(free) * len(free)):
+        raise ValueError(
+            "the times add up to more than a float holds: give costs in a larger unit of time"
+        )
     return Timing(schedule, tuple(map(tuple, rows)), tuple(send))

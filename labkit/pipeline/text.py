@@ -9,7 +9,8 @@ A stage is written where a rank holds several: `F0@2` is the forward of microbat
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from labkit.pipeline.op import Kind, Op, Schedule
 
@@ -18,8 +19,17 @@ _CELL = re.compile(r"([FBIW])(\d+)(?:@(\d+))?")
 
 def lines(schedule: Schedule) -> list[list[str]]:
     """The cells of each rank as text."""
+    written = cell_of(schedule)
+    return [[written(op) for op in row] for row in schedule.rows]
+
+
+def cell_of(schedule: Schedule) -> Callable[[Op], str]:
+    """How its operations are written: `F0`, or `F0@2` where a rank has another stage than its own.
+
+    So in all that is said of a schedule an operation looks as it does in the rows.
+    """
     is_plain = all(op.stage == rank for rank, row in enumerate(schedule.rows) for op in row)
-    return [[str(op) if is_plain else f"{op}@{op.stage}" for op in row] for row in schedule.rows]
+    return str if is_plain else lambda op: f"{op}@{op.stage}"
 
 
 def text(schedule: Schedule) -> str:
@@ -30,9 +40,10 @@ def text(schedule: Schedule) -> str:
 def parse(written: str | Iterable[str], name: str = "parsed") -> Schedule:
     """A schedule from its text, or from its lines. Cells without a stage are of the rank's own.
 
-    ValueError for a cell that is no operation. What is missing or out of order `validate` tells.
+    ValueError for a cell that is no operation, TypeError for what is no text. What is
+    missing or out of order `validate` tells.
     """
-    rows = written.strip().splitlines() if isinstance(written, str) else list(written)
+    rows = _lines_of(written)
     if not rows:
         raise ValueError("no lines: write one per rank, such as 'F0 B0'")
     parsed = tuple(tuple(_op(cell, rank) for cell in row.split()) for rank, row in enumerate(rows))
@@ -45,12 +56,25 @@ def parse(written: str | Iterable[str], name: str = "parsed") -> Schedule:
     )
 
 
+def _lines_of(written: Any) -> list[str]:
+    if isinstance(written, str):
+        return written.strip().splitlines()
+    rows = list(written) if isinstance(written, Iterable) else [written]
+    for rank, row in enumerate(rows):
+        if not isinstance(row, str):
+            raise TypeError(
+                f"{row!r} for rank {rank} is no line: give text with a line per rank, or a list "
+                "of lines, such as ['F0 B0', 'F0 B0']"
+            )
+    return rows
+
+
 def _op(cell: str, rank: int) -> Op:
     match = _CELL.fullmatch(cell)
     if match is None:
         raise ValueError(
-            f"{cell!r} on line {rank} is no operation: write F, B, I or W and the microbatch, as "
-            "in F0, and the stage after @ where a rank has several, as in F0@2"
+            f"{cell!r} on rank {rank}'s line is no operation: write F, B, I or W and the "
+            "microbatch, as in F0, and the stage after @ where a rank has several, as in F0@2"
         )
     kind, microbatch, stage = match.groups()
     return Op(Kind(kind), rank if stage is None else int(stage), int(microbatch))

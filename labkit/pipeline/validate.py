@@ -11,10 +11,11 @@ received, more orders stand still: see messages.py.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-from labkit.pipeline.op import Kind, Op, Product, Schedule
-from labkit.pipeline.text import around
+from labkit import arguments
+from labkit.pipeline.op import Kind, Op, Product, Schedule, malformed
+from labkit.pipeline.text import around, cell_of
 
 
 class ScheduleError(ValueError):
@@ -29,7 +30,11 @@ class ScheduleError(ValueError):
 
 
 def validate(schedule: Schedule) -> None:
-    """Raises ScheduleError for a list that is no training step; it marks the first such cell."""
+    """Raises ScheduleError for a list that is no training step; it marks the first such cell.
+
+    TypeError, ValueError: what is no list of operations at all: counts that are no whole numbers of
+    1 or more, no rows, cells that are no Op.
+    """
     for _ in executable_order(schedule):
         pass
 
@@ -37,10 +42,15 @@ def validate(schedule: Schedule) -> None:
 def executable_order(schedule: Schedule) -> Iterator[tuple[int, Op]]:
     """(rank, operation), every rank in its order and nothing before what it needs.
 
-    Raises ScheduleError: for a wrong cell before the first, for a deadlock when no rank can go on.
-    Time: linear in the number of operations.
+    Raises ScheduleError: for a wrong cell at once, for a deadlock when no rank can go on; and what
+    `validate` says. Time: linear in the number of operations.
     """
+    _require_schedule(schedule)
     _require_each_once(schedule)
+    return _in_order(schedule)
+
+
+def _in_order(schedule: Schedule) -> Iterator[tuple[int, Op]]:
     rows, num_stages = schedule.rows, schedule.num_stages
     position = [0] * len(rows)
     done: set[Product] = set()
@@ -63,6 +73,17 @@ def executable_order(schedule: Schedule) -> Iterator[tuple[int, Op]]:
                 ready.append(waiting.pop(product))
     if any(position[rank] < len(row) for rank, row in enumerate(rows)):
         raise _deadlock(schedule, position, done)
+
+
+def _require_schedule(schedule: Schedule) -> None:
+    arguments.instance(
+        "schedule", schedule, Schedule, "give a Schedule, such as plan(one_f_one_b, 4, 8)"
+    )
+    arguments.whole("num_stages", schedule.num_stages, "1 or more")
+    arguments.whole("num_microbatches", schedule.num_microbatches, "1 or more")
+    reason = malformed(schedule.rows)
+    if reason is not None:
+        raise ValueError(reason)
 
 
 # What a kind of operation yields, and what its stage must have made before: in F, I and W.
@@ -159,15 +180,17 @@ def _deadlock(schedule: Schedule, position: list[int], done: set[Product]) -> Sc
         op, need, _ = waits[rank]
         reason = f"rank {rank} has {op} of stage {op.stage} before {_shown(need)} of stage "
         return ScheduleError(f"{reason}{need[1]}, which it needs", schedule, rank, position[rank])
+    written = cell_of(schedule)
     told = "; ".join(
-        f"rank {each} waits at {waits[each][0]} for {_shown(waits[each][1])} of rank "
-        f"{waits[each][2]}"
+        f"rank {each} waits at {written(waits[each][0])} for "
+        f"{_shown(waits[each][1], written)} of rank {waits[each][2]}"
         for each in circle
     )
     return ScheduleError(f"a deadlock: {told}", schedule, circle[0], position[circle[0]])
 
 
-def _shown(product: Product) -> str:
+def _shown(product: Product, written: Callable[[Op], str] = str) -> str:
     """As somebody writes it who has not split his backwards: the gradient of the input is a B."""
-    kind, _, microbatch = product
-    return f"B{microbatch} or I{microbatch}" if kind is Kind.I else f"{kind}{microbatch}"
+    kind, stage, microbatch = product
+    makers = (Kind.B, Kind.I) if kind is Kind.I else (kind,)
+    return " or ".join(written(Op(maker, stage, microbatch)) for maker in makers)

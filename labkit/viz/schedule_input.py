@@ -50,14 +50,19 @@ def require_same_schedule(timing: Timing, measured: Timing) -> None:
             )
 
 
-def _check_size(schedule: Schedule) -> None:
-    ranks, num_ops = schedule.num_ranks, sum(map(len, schedule.rows))
+def require_drawable(ranks: int, num_ops: int) -> None:
+    """ValueError for more ranks or operations than can be told from each other."""
     if ranks > MAX_RANKS or num_ops > MAX_OPS:
         raise ValueError(
             f"{ranks} ranks with {num_ops:,} operations: a grid that can be read has at most "
             f"{MAX_RANKS} ranks and {MAX_OPS:,} operations; draw fewer microbatches (the pattern "
             "repeats), and take the numbers from simulate(...).bubble() and in_flight(...)"
         )
+
+
+def _check_size(schedule: Schedule) -> None:
+    num_ops = sum(map(len, schedule.rows))
+    require_drawable(schedule.num_ranks, num_ops)
     if not num_ops:
         raise ValueError(f"{schedule.name} has no operations: there is nothing to draw")
 

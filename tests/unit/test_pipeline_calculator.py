@@ -44,11 +44,27 @@ def test_virtual_stages_cut_the_layers_of_a_rank_and_not_its_work():
 
 def test_costs_are_in_forwards_of_a_rank():
     setup = PipelineSetup(ranks=3, microbatches=5, backward=3, send=0.5)
-    costs = Costs(forward=1, input_gradient=1.5, weight_gradient=1.5, send=0.5)
+    costs = Costs(forward=1, input_gradient=2, weight_gradient=1, send=0.5)
     assert PipelineAnswer(setup).timing == simulate(plan(one_f_one_b, 3, 5), costs)
     setup = dataclasses.replace(setup, schedule="interleaved", microbatches=6)
-    halves = Costs(forward=0.5, input_gradient=0.75, weight_gradient=0.75, send=0.5)
+    halves = Costs(forward=0.5, input_gradient=1, weight_gradient=0.5, send=0.5)
     assert PipelineAnswer(setup).timing == simulate(plan(interleaved, 3, 6, virtual=2), halves)
+
+
+@pytest.mark.parametrize(
+    ("backward", "halves"),
+    [(0, (0, 0)), (1, (0.5, 0.5)), (2, (1, 1)), (2.5, (1.5, 1)), (3, (2, 1))],
+)
+def test_what_is_recomputed_comes_before_the_input_gradient(backward, halves):
+    rows = PipelineAnswer(PipelineSetup("ZB-H1", backward=backward)).timing.rows
+    for kind, cost in zip("IW", halves):
+        lasts = {span.end - span.start for row in rows for span in row if span.op.kind == kind}
+        assert lasts == {cost}
+
+
+def test_recomputation_takes_from_zero_bubble_what_it_adds_to_the_input_gradient():
+    given = PipelineAnswer(PipelineSetup("ZB-H1", ranks=4, microbatches=8, backward=3))
+    assert given.times()[0][1] == "38" and given.times()[2][1] == "15.8%"
 
 
 @pytest.mark.parametrize(
@@ -186,3 +202,20 @@ def test_without_a_browser_it_is_a_text_and_a_picture():
 def test_what_cannot_be_a_start_is_refused(start, error, said):
     with pytest.raises(error, match=said):
         pipeline_calculator(**start)
+
+
+@pytest.mark.parametrize("schedule", answer.SCHEDULES)
+@pytest.mark.parametrize(
+    "start",
+    [{"microbatches": 10**12}, {"ranks": 10**12}, {"microbatches": 10**6, "virtual": 10**6}],
+)
+def test_more_than_can_be_drawn_is_refused_before_it_is_planned(schedule, start, monkeypatch):
+    monkeypatch.setattr(answer, "plan", lambda *_, **__: pytest.fail("planned"))
+    with pytest.raises(ValueError, match="at most 32 ranks and 8,192 operations"):
+        pipeline_calculator(schedule, **start)
+
+
+@pytest.mark.parametrize("schedule", answer.SCHEDULES)
+def test_operations_are_counted_without_their_schedule(schedule):
+    given = PipelineAnswer(PipelineSetup(schedule, ranks=3, microbatches=7, virtual=3))
+    assert given.num_operations == sum(map(len, given.schedule.rows))

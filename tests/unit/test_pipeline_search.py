@@ -3,8 +3,10 @@
 import math
 from itertools import permutations, product
 
+import numpy as np
 import pytest
 
+import labkit.pipeline.search
 from labkit.pipeline import (
     Costs,
     Kind,
@@ -222,3 +224,54 @@ def test_numbers_that_cannot_be_are_refused(choices, reason):
 def test_a_problem_counts_in_kinds():
     assert Problem((0, 1), 1).cost(Kind.B, 0) == 2
     assert Problem((0, 1), 1, is_split=True).kinds == (Kind.F, Kind.I, Kind.W)
+
+
+@pytest.mark.parametrize("unit", [1000, 64 * 2**20])
+@pytest.mark.parametrize("sizes", [1, (1, 3)])
+def test_the_trade_off_of_memory_in_bytes_is_that_in_microbatches(unit, sizes, monkeypatch):
+    searched = []
+    search = labkit.pipeline.search.least_makespan
+    monkeypatch.setattr(
+        "labkit.pipeline.search.least_makespan",
+        lambda problem, memory=None: searched.append(memory) or search(problem, memory),
+    )
+    small = trade_off(Problem((0, 1), 3, activation=sizes))
+    in_bytes = [unit * size for size in sizes] if sizes != 1 else unit
+    table = trade_off(Problem((0, 1), 3, activation=in_bytes))
+    assert table == {unit * memory: makespan for memory, makespan in small.items()}
+    assert len(searched) < 40
+
+
+def test_the_trade_off_of_sizes_without_a_common_unit_ends_and_is_exact():
+    problem = Problem((0, 1), 3, activation=[2**26, 1])
+    table = trade_off(problem)
+    assert list(table) == [2**26, 2 * 2**26]
+    for memory, makespan in table.items():
+        assert makespan_of(problem, memory) == makespan
+    assert makespan_of(problem, 2 * 2**26 - 1) == table[2**26]
+
+
+@pytest.mark.parametrize(
+    ("choices", "reason"),
+    [
+        ({"placement": ()}, r"placement=\(\): give by stage its rank"),
+        ({"placement": 3}, "placement=3: give by stage its rank"),
+        ({"placement": "01"}, "placement='01': give by stage its rank"),
+        ({"placement": (0, 1.0)}, r"placement\[1\]=1.0: give a whole number"),
+        ({"num_microbatches": 2.5}, "num_microbatches=2.5: give a whole number"),
+        ({"num_microbatches": True}, "num_microbatches=True: give a whole number"),
+        ({"is_split": "no"}, "is_split='no': give True or False"),
+        ({"kept_for_weights": 2}, "kept_for_weights=2: 0 to 1"),
+        ({"activation": math.nan}, "activation=nan: a whole number"),
+        ({"activation": "12"}, "activation='12': give a number"),
+        ({"costs": 3}, "costs=3: give Costs"),
+    ],
+)
+def test_what_is_no_problem_is_named(choices, reason):
+    with pytest.raises((TypeError, ValueError), match=reason):
+        Problem(**{"placement": (0, 1), "num_microbatches": 2, **choices})
+
+
+def test_a_placement_may_be_any_list_of_whole_numbers():
+    for placement in ([0, 1], np.array([0, 1]), range(2)):
+        assert Problem(placement, 2) == Problem((0, 1), 2)

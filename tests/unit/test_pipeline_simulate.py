@@ -3,15 +3,20 @@
 import random
 import time
 
+import numpy as np
 import pytest
+import torch
 
 from labkit.pipeline import (
     Costs,
+    Problem,
     Span,
     gpipe,
     interleaved,
+    least_makespan,
     measured,
     one_f_one_b,
+    peak_memory,
     plan,
     simulate,
     zero_bubble_h1,
@@ -96,6 +101,43 @@ def longest(schedule, f, b, send) -> float:
 def test_costs_that_cannot_be_are_named(costs, reason):
     with pytest.raises((ValueError, TypeError), match=reason):
         simulate(plan(gpipe, 3, 2), costs)
+
+
+LISTS = [tuple, np.array, torch.tensor, lambda costs: torch.nn.Parameter(torch.tensor(costs))]
+
+
+@pytest.mark.parametrize("kind", LISTS)
+def test_costs_and_sizes_come_in_any_list_of_numbers(kind):
+    schedule = plan(zero_bubble_h1, 3, 4)
+    lists = Costs(forward=[1.0, 3.0, 1.0], send=[0.5, 0.25])
+    given = Costs(forward=kind([1.0, 3.0, 1.0]), send=kind([0.5, 0.25]))
+    assert simulate(schedule, given) == simulate(schedule, lists)
+    assert given == Costs(forward=(1.0, 3.0, 1.0), send=(0.5, 0.25))
+    sizes = [1.0, 2.0, 0.5]
+    assert peak_memory(schedule, kind(sizes), 0.5) == peak_memory(schedule, sizes, 0.5)
+    problem = Problem((0, 1, 2), 2, activation=kind([2.0, 4.0, 2.0]))
+    assert problem.held == [2, 4, 2]
+    limited = least_makespan(problem, kind([4.0, 4.0, 2.0]))
+    assert limited == least_makespan(problem, [4, 4, 2])
+
+
+def test_a_scalar_of_an_array_library_is_a_number():
+    schedule = plan(gpipe, 2, 2)
+    for two in (np.float32(2), np.array(2.0), torch.tensor(2.0)):
+        assert simulate(schedule, Costs(forward=two)) == simulate(schedule, Costs(forward=2))
+
+
+def test_lists_of_lists_are_no_costs():
+    with pytest.raises(TypeError, match="forward=.*: give a number"):
+        simulate(plan(gpipe, 2, 2), Costs(forward=np.ones((2, 2))))
+
+
+@pytest.mark.parametrize(
+    "costs", [Costs(forward=1e308, weight_gradient=1e308), Costs(forward=1e307), Costs(send=1e308)]
+)
+def test_times_that_no_number_holds_are_refused(costs):
+    with pytest.raises(ValueError, match="times add up to more than .*: give costs in a larger"):
+        simulate(plan(one_f_one_b, 3, 10), costs).bubble()
 
 
 def test_another_convention_is_refused():

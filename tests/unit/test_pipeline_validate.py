@@ -1,12 +1,18 @@
 """What is no training step is refused, and the error shows the cell."""
 
 import random
+from functools import partial
 
+import numpy as np
 import pytest
 
 from labkit.pipeline import (
+    Kind,
+    Op,
+    Schedule,
     ScheduleError,
     gpipe,
+    in_flight,
     interleaved,
     one_f_one_b,
     parse,
@@ -29,6 +35,12 @@ WRONG = {
     "weights first": ("F0 W0 I0\nF0 B0", "rank 0 has W0 before B0 or I0", "[W0]"),
     "stage elsewhere": ("F0 B0 F1@1 B1@1\nF0 B0", "F0 of stage 1 is on rank 1, and rank 0", "[F0"),
     "circle": ("F0 B0 F1 B1\nF1 B1 F0 B0", "a deadlock: rank 0 .*; rank 1 waits at F1", "[B0]"),
+    "circle of virtual stages": (
+        "F0@0 B0@0 F0@2 B0@2\nF0@1 F0@3 B0@3 B0@1",
+        "a deadlock: rank 0 waits at B0@0 for B0@1 or I0@1 of rank 1; rank 1 waits at F0@3 for "
+        "F0@2 of rank 0",
+        "[B0@0]",
+    ),
     "own later": ("F0@1 F0@0 B0@1 B0@0", "rank 0 has F0 of stage 1 before F0 of stage 0", "[F0@1]"),
     "hole": ("F0 F2 B0 B2\nF0 F2 B0 B2", "F1 of stage 0 is missing", "[...]"),
 }
@@ -122,8 +134,91 @@ def test_a_schedule_survives_being_written_and_read(row):
 
 @pytest.mark.parametrize("cell", ["X0", "F", "0F", "F-1", "F0@", "f0"])
 def test_a_cell_that_is_no_operation_is_named(cell):
-    with pytest.raises(ValueError, match=f"{cell!r} on line 1 is no operation"):
+    with pytest.raises(ValueError, match=f"{cell!r} on rank 1's line is no operation"):
         parse(f"F0 B0\n{cell} B0")
+
+
+@pytest.mark.parametrize("written", [None, b"F0 B0", 3, ["F0 B0", None], [b"F0"], [["F0"]]])
+def test_what_is_no_text_is_not_parsed(written):
+    with pytest.raises(TypeError, match="give text with a line per rank, or a list of lines"):
+        parse(written)
+
+
+F, B = Op(Kind.F, 0, 0), Op(Kind.B, 0, 0)
+# What a Schedule holds that is none, and what is said.
+NONE = {
+    "no microbatches": (((), ()), 2, 0, "num_microbatches=0: 1 or more"),
+    "fewer than none": (((), ()), 2, -1, "num_microbatches=-1: 1 or more"),
+    "half a microbatch": (((F, B),), 1, 1.5, "num_microbatches=1.5: give a whole number"),
+    "no stages": (((F, B),), 0, 1, "num_stages=0: 1 or more"),
+    "no rows": ((), 1, 1, "no rows: .* one per rank"),
+    "a generator of rows": (iter(((F, B),)), 1, 1, "rows are a .*iterator: give a tuple"),
+    "a row that is none": ((None,), 1, 1, "row 0 is None: give a tuple"),
+    "text": (("F0 B0",), 1, 1, "row 0 is 'F0 B0': give a tuple"),
+    "cells of text": ((("F0", "B0"),), 1, 1, "row 0 has 'F0' at 0: give Op.kind, stage"),
+    "a plain tuple": (((F, (Kind.B, 0, 0)),), 1, 1, r"row 0 has \(.*\) at 1: give Op"),
+    "nothing": (((F, None),), 1, 1, "row 0 has None at 1: give Op"),
+    "a float stage": (((F, Op(Kind.B, 0.0, 0)),), 1, 1, r"row 0 has Op\(.*stage=0.0.* at 1"),
+    "a float microbatch": (((F, Op(Kind.B, 0, 0.0)),), 1, 1, r"microbatch=0.0\) at 1"),
+    "a boolean": (((F, Op(Kind.B, False, 0)),), 1, 1, "stage=False"),
+    "a letter": (((Op("F", 0, 0), B),), 1, 1, "row 0 has Op.kind='F'.* a Kind"),
+}
+
+
+@pytest.mark.parametrize("use", [validate, simulate, in_flight])
+@pytest.mark.parametrize("case", NONE)
+def test_what_is_no_schedule_at_all_is_refused(case, use):
+    rows, num_stages, num_microbatches, reason = NONE[case]
+    with pytest.raises((ValueError, TypeError), match=reason):
+        use(Schedule("none", rows, num_stages, num_microbatches))
+
+
+@pytest.mark.parametrize("given", [None, "F0 B0", ((F, B),)])
+def test_what_is_no_schedule_is_named(given):
+    with pytest.raises(TypeError, match="schedule=.*: give a Schedule, such as plan"):
+        validate(given)
+
+
+def test_whole_numbers_of_numpy_are_whole_numbers():
+    row = tuple(Op(kind, np.int64(0), np.int64(0)) for kind in (Kind.F, Kind.B))
+    validate(Schedule("numpy", (row,), 1, np.int64(1)))
+
+
+def nothing(rank, num_ranks, num_microbatches):
+    return iter(())
+
+
+def spelled(rank, num_ranks, num_microbatches):
+    yield "F0"
+
+
+def without_yield(rank, num_ranks, num_microbatches):
+    pass
+
+
+class Called:
+    def __call__(self, rank, num_ranks, num_microbatches):
+        return gpipe(rank, num_ranks, num_microbatches)
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        (nothing, "row=nothing: no rank has an operation; yield Op.kind"),
+        (spelled, "row=spelled: row 0 has 'F0' at 0: give Op.kind"),
+        (without_yield, "row=without_yield: .* returned None; yield Op"),
+        ("gpipe", "row='gpipe': give a function"),
+    ],
+)
+def test_what_plans_no_schedule_is_named(row, reason):
+    with pytest.raises((TypeError, ValueError), match=reason):
+        plan(row, 2, 2)
+
+
+def test_a_callable_object_plans_under_the_name_of_its_class():
+    schedule = plan(Called(), 2, 2)
+    assert schedule.name == "Called" and schedule.rows == plan(gpipe, 2, 2).rows
+    assert plan(partial(Called()), 2, 2).name == "Called"
 
 
 def test_nothing_written_is_no_schedule():

@@ -1,6 +1,7 @@
 """How an answer to a puzzle is judged: only a whole step within both budgets passes."""
 
 import random
+import re
 
 import pytest
 
@@ -10,6 +11,7 @@ from labkit.grade.puzzles import PUZZLES, get_puzzle, has_passed, judge, solve, 
 from labkit.grade.puzzles.explain import memory_by_rank
 from labkit.pipeline import (
     Kind,
+    Op,
     gpipe,
     interleaved,
     least_makespan,
@@ -43,6 +45,8 @@ def home(tmp_path, monkeypatch):
         tuple(GOOD.splitlines()),
         "F0@0 F1@0 B0@0 B1@0\nF0@1 B0@1 F1@1 B1@1",
         "F1 F0 B1 B0\nF1 B1 F0 B0",  # another numbering of microbatches
+        [line.split() for line in GOOD.splitlines()],
+        tuple(tuple(line.split()) for line in GOOD.splitlines()),
         parse(GOOD),
         plan(gpipe, 2, 2),
     ],
@@ -137,6 +141,42 @@ def test_the_cell_that_exceeds_the_memory_is_marked():
     told = dict(judge(LET_GO, plan(gpipe, 2, 4)).paragraphs)["Too much"]
     assert "rank 0 holds 3 with F2, operation 3 of its row" in told
     assert "rank 0  F0  F1 [F2] F3" in told
+
+
+def test_where_a_rank_has_several_stages_each_operation_is_told_with_its_own():
+    best = least_makespan(FOLDED.problem, FOLDED.memory)
+    slow = [" ".join(f"{op}@{op.stage}" for op in row) for row in serial(FOLDED)]
+    told = dict(judge(FOLDED, slow).paragraphs)
+    assert "before F0@3, for F0 of stage 2 on rank 1" in told["Waiting"]
+    assert told["Longest chain"].startswith("rank 0 F0@0, rank 1 F0@1 F0@2, rank 0 F0@3")
+    values = {each: getattr(FOLDED, each) for each in FOLDED.__dataclass_fields__}
+    told = dict(judge(type(FOLDED)(**{**values, "memory": 1}), best).paragraphs)["Too much"]
+    assert re.match(r"rank 0 holds 2 with F\d@\d, operation 2", told)
+
+
+def serial(puzzle):
+    """One microbatch after another, with whole backwards where the puzzle has them."""
+    problem = puzzle.problem
+    rows = [[] for _ in range(problem.num_ranks)]
+    for i in range(problem.num_microbatches):
+        forward = [(Kind.F, stage) for stage in range(problem.num_stages)]
+        for kind, stage in forward + [
+            (kind, stage) for _, stage in reversed(forward) for kind in problem.kinds[1:]
+        ]:
+            rows[problem.placement[stage]].append(Op(kind, stage, i))
+    return rows
+
+
+@pytest.mark.parametrize("cell", ["X1", "F123456789012345"])
+def test_a_cell_that_cannot_be_read_is_said_to_be_on_its_ranks_line(cell):
+    for answer in (f"F0 F1 B0 B1\nF0 {cell} B0 B1", [["F0"], ["F0", cell]]):
+        assert "on rank 1's line" in dict(judge(TWO, answer).paragraphs)["Why"]
+
+
+@pytest.mark.parametrize("answer", [[["F0", 1], ["F0"]], [["F0"], None], [b"F0", b"F0"], [[[]]]])
+def test_lists_of_something_else_are_no_answer(answer):
+    why = dict(judge(TWO, answer).paragraphs)["Why"]
+    assert "is no answer" in why and "of lists of cells" in why
 
 
 # --- what is remembered ---------------------------------------------------------------------------

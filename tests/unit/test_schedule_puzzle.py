@@ -1,5 +1,6 @@
 """Puzzles in a notebook and in a terminal."""
 
+import re
 import sys
 
 import pytest
@@ -64,6 +65,19 @@ def test_what_is_over_budget_is_shown_with_picture_and_marked_cell():
 def test_what_is_no_step_is_shown_with_the_marked_cell_alone():
     shown = schedule_puzzle("two ranks", "F0 F1 B0 B1\nF0 B0 F1 F1 B1")
     assert not shown and "[F1]" in html(shown) and "time " not in html(shown)
+
+
+def test_rows_without_a_puzzle_are_refused_and_not_dropped():
+    with pytest.raises(TypeError, match=r"rows without a puzzle: .*schedule_puzzle\("):
+        schedule_puzzle(None, GOOD)
+    with pytest.raises(TypeError, match="rows without a puzzle"):
+        schedule_puzzle(rows=GOOD)
+
+
+def test_marked_rows_stay_aligned_in_a_page_that_sets_no_font():
+    shown = html(schedule_puzzle("let go", plan(gpipe, 2, 4)))
+    tags = re.findall("<pre[^>]*>", shown)
+    assert tags and all("font-family: monospace" in tag for tag in tags)
 
 
 def test_what_was_written_is_shown_as_text_not_as_html():

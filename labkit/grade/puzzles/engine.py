@@ -15,7 +15,7 @@ _KIND = "puzzle"
 def solve(name: str, answer: Any) -> Ruling:
     """Judge an answer, and remember how it ended. Raises UnknownPuzzle.
 
-    answer: text with a line per rank, a list of lines, or a Schedule.
+    answer: text with a line per rank, a list of lines or of lists of cells, or a Schedule.
     """
     ruling = judge(get_puzzle(name), answer)
     if ruling.outcome is not Outcome.NOT_ATTEMPTED:

@@ -6,7 +6,7 @@ from itertools import groupby
 
 from labkit.grade.puzzles.puzzle import Puzzle
 from labkit.pipeline import Op, Schedule, Timing
-from labkit.pipeline.text import around
+from labkit.pipeline.text import around, cell_of
 
 _MOST_RUNS = 6
 
@@ -27,7 +27,7 @@ def longest_wait(timing: Timing) -> str:
     if index == len(row):
         return f"{told}after its last operation"
     op = row[index].op
-    return f"{told}before {op}, {_reason(op, timing)}"
+    return f"{told}before {cell_of(timing.schedule)(op)}, {_reason(op, timing)}"
 
 
 def _reason(op: Op, timing: Timing) -> str:
@@ -55,8 +55,9 @@ def longest_chain(timing: Timing) -> str:
             assert need is not None, "it begins when its message has come"
             rank, span = made[need]
         chain.append((rank, span.op))
+    written = cell_of(timing.schedule)
     runs = [
-        f"rank {rank} {' '.join(str(op) for _, op in run)}"
+        f"rank {rank} {' '.join(written(op) for _, op in run)}"
         for rank, run in groupby(reversed(chain), key=lambda each: each[0])
     ]
     if len(runs) > _MOST_RUNS:
@@ -73,13 +74,14 @@ def too_much(schedule: Schedule, puzzle: Puzzle) -> str:
     """The first cell of each rank that exceeds its memory, marked in the rows; or ''."""
     marks = {}
     told = []
+    written = cell_of(schedule)
     for rank, row in enumerate(schedule.rows):
         held = _held(row, puzzle)
         over = [index for index, amount in enumerate(held) if amount > puzzle.memory]
         if over:
             marks[rank] = over[0]
             told.append(
-                f"rank {rank} holds {held[over[0]]} with {row[over[0]]}, "
+                f"rank {rank} holds {held[over[0]]} with {written(row[over[0]])}, "
                 f"operation {over[0] + 1} of its row"
             )
     if not marks:

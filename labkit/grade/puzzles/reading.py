@@ -27,7 +27,8 @@ def is_blank(answer: object) -> bool:
 def read(answer: Any, puzzle: Puzzle) -> Schedule:
     """The answer's rows as a Schedule for the puzzle. Raises Unreadable.
 
-    answer: text with a line per rank, a list of such lines, or a Schedule, as `plan` makes it.
+    answer: text with a line per rank, a list of such lines or of lists of cells, or a Schedule, as
+    `plan` makes it.
     """
     rows = _rows_of(answer) if type(answer) is Schedule else _parsed(_text_of(answer))
     num_ranks = puzzle.problem.num_ranks
@@ -39,12 +40,14 @@ def read(answer: Any, puzzle: Puzzle) -> Schedule:
 
 def _text_of(answer: Any) -> str:
     # Exact types: a subclass could show one text here and another there.
-    if type(answer) in (list, tuple) and all(type(line) is str for line in answer):
-        answer = "\n".join(answer)
+    if type(answer) in (list, tuple):
+        lines = [_line_of(row) for row in answer]
+        if all(type(line) is str for line in lines):
+            answer = "\n".join(lines)
     if type(answer) is not str:
         raise Unreadable(
             f"a {type(answer).__name__} is no answer: give text with a line per rank, a "
-            "list of lines, or a Schedule of labkit.pipeline"
+            "list of lines or of lists of cells, or a Schedule of labkit.pipeline"
         )
     if len(answer) > MOST_CHARACTERS:
         raise Unreadable(
@@ -54,13 +57,20 @@ def _text_of(answer: Any) -> str:
     return answer
 
 
+def _line_of(row: Any) -> Any:
+    """A list of cells as a line; all else as it is."""
+    if type(row) in (list, tuple) and all(type(cell) is str for cell in row):
+        return " ".join(row)
+    return row
+
+
 def _parsed(text: str) -> tuple[tuple[Op, ...], ...]:
-    for number, line in enumerate(text.strip().splitlines()):
+    for rank, line in enumerate(text.strip().splitlines()):
         for cell in line.split():
             if len(cell) > _LONGEST_CELL:
                 raise Unreadable(
-                    f"{cell[:_LONGEST_CELL]}... on line {number} is no operation: write a letter "
-                    "and a number, as in F0"
+                    f"{cell[:_LONGEST_CELL]}... on rank {rank}'s line is no operation: write a "
+                    "letter and a number, as in F0"
                 )
     try:
         return parse(text).rows

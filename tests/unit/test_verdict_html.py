@@ -1,0 +1,19 @@
+"""What a verdict draws with characters stays aligned in a page that sets no font."""
+
+import re
+
+import pytest
+
+from labkit.grade.catalog import get_exercise
+from labkit.grade.outcome import Finding, Outcome
+from labkit.grade.verdict import Verdict
+
+
+@pytest.mark.parametrize("where", ["picture", "details", "printed"])
+def test_rows_of_characters_are_monospaced(where):
+    rows = "rank 0  F0\nrank 1   . F0"
+    finding = Finding(Outcome.WRONG, "a deadlock", "it stands still", **{where: rows})
+    call = 'check("gpipe_schedule", seed=1)'
+    verdict = Verdict(get_exercise("gpipe_schedule"), finding, "", "a case", 1, call, 0.1)
+    tags = re.findall("<pre[^>]*>", verdict._repr_html_())
+    assert len(tags) == 1 and "font-family:monospace" in tags[0]
