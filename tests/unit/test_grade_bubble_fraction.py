@@ -1,5 +1,6 @@
 """The grader of bubble_fraction: its truth is the simulation's, and every mistake has its name."""
 
+import itertools
 import math
 import random
 from fractions import Fraction
@@ -140,6 +141,44 @@ def test_quotients_of_floats_are_caught_at_the_edge(form, seed):
         if drill.schedule not in ("1f1b", "gpipe") or drill.relative_to == "ideal" or drill.p == 1:
             return right_microbatches(drill)
         return math.ceil(FLOATS[form](drill.p, drill.percent / 100))
+
+    assert judged("microbatches_for", answer, seed).diagnosis == "rounds at the edge"
+
+
+def _by_quotient(quotient):
+    """Rounded up, and no fewer than ZB-H1 can have."""
+    return lambda drill, idle, q: max(drill.p, math.ceil(quotient(idle, q)))
+
+
+def _by_trying(is_enough):
+    """One number of microbatches after the other."""
+
+    def fewest(drill, idle, q):
+        first = drill.p if drill.schedule == "zb_h1" else 1
+        return next(m for m in itertools.count(first) if is_enough(m, idle, drill.percent))
+
+    return fewest
+
+
+# From the idle parts, which are thirds of p - 1 for ZB-H1, and the limit.
+MORE_FLOATS = {
+    "100 times": _by_trying(lambda m, idle, n: 100 * (idle / (m + idle)) <= n),
+    "100 times x/(1 + x)": _by_trying(lambda m, idle, n: 100 * (idle / m) / (1 + idle / m) <= n),
+    "the idle part": _by_trying(lambda m, idle, n: idle <= n / 100 * (m + idle)),
+    "percents": _by_quotient(lambda idle, q: idle * (100 / (100 * q) - 1)),
+    "of total, less the idle": _by_quotient(lambda idle, q: idle / q - idle),
+    "of total, less one": _by_quotient(lambda idle, q: idle * (1 / q - 1)),
+}
+
+
+@pytest.mark.parametrize("form", MORE_FLOATS)
+@pytest.mark.parametrize("seed", range(6))
+def test_floats_are_caught_at_the_edge_with_thirds_and_with_7_percent(form, seed):
+    def answer(drill):
+        if drill.schedule not in ("1f1b", "zb_h1") or drill.relative_to == "ideal" or drill.p == 1:
+            return right_microbatches(drill)
+        idle = (drill.p - 1) / (3 if drill.schedule == "zb_h1" else 1)
+        return MORE_FLOATS[form](drill, idle, drill.percent / 100)
 
     assert judged("microbatches_for", answer, seed).diagnosis == "rounds at the edge"
 
