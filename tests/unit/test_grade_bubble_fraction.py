@@ -188,8 +188,29 @@ def test_what_no_theory_explains_says_where_it_goes_wrong():
     assert finding.diagnosis == "another bubble" and "zb_h1" in finding.explanation
     finding = judged("microbatches_for", lambda d: 3 * (right_microbatches(d) or 1))
     assert finding.diagnosis == "another number of microbatches"
+    assert "4 ranks and 4 microbatches" in finding.explanation  # which every schedule can have
     finding = judged("bubble", lambda d: right_bubble(d) + (d.p == 1))
     assert "for one rank" in finding.explanation
+
+
+def test_mistakes_of_several_schedules_are_named_one_by_one():
+    names = {
+        "interleaved": "gives microbatches that an interleaved schedule cannot have",
+        "zb_h1": "gives ZB-H1 half the bubble of 1F1B",
+    }
+    by_schedule = {
+        schedule: next(theory for theory in MICROBATCHES if theory.name == name)
+        for schedule, name in names.items()
+    }
+
+    def answer(drill):
+        theory = by_schedule.get(drill.schedule)
+        return theory.answer(drill) if theory else right_microbatches(drill)
+
+    finding = judged("microbatches_for", answer)
+    assert finding.diagnosis == "another number of microbatches"
+    for schedule, name in names.items():
+        assert f"{schedule}: {name}" in finding.explanation
 
 
 @pytest.mark.parametrize(
