@@ -244,3 +244,11 @@ def test_looking_it_up_is_refused_even_where_the_refusal_is_caught(tmp_path):
         file.write_text(f"import {module}\n" + solution.replace(first, attempt + first, 1))
         verdict = check(NAME, file, workspace=WORKSPACE)
         assert verdict.diagnosis == "calls the answer itself", verdict
+
+
+def test_a_fraction_is_named_where_it_is_refused():
+    exact = [lambda *drill: Fraction(bubble(*drill)), microbatches_for]
+    exact[0].__name__ = "bubble"
+    verdict = check(NAME, exact, workspace=WORKSPACE)
+    assert verdict.diagnosis == "returns something that is no plain data"
+    assert "of a Fraction" in verdict.finding.explanation
