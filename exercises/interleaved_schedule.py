@@ -22,8 +22,9 @@ Contract
               for ever
     time      with f and b for a forward and a backward of one of the small stages the step takes
               (v m + p - 1)(f + b): a bubble of (p - 1)/(v m) of the ideal time
-    messages  where each message between ranks takes s, at most as long as f, there comes nothing
-              to that but one microbatch's way through the model and back: 2 (p v - 1) s, for p > 1
+    messages  where each message between ranks takes s, at most as long as f and as b, there comes
+              nothing to that but one microbatch's way through the model and back: 2 (p v - 1) s,
+              for p > 1
     memory    rank r holds at most min((v - 1) p + 2 (p - r - 1) + 1, v m) activations, each of one
               microbatch in one small stage, from its forward to its backward
     never     labkit.pipeline. It is a few lines

@@ -17,12 +17,13 @@ come to their end.
     row      the operations of this rank, in order, 1F1B's: F of the first p - rank - 1 microbatches
              (or all m), then F and B in turn, then the B that are left; such as
              ["F0", "F1", "B0", "F2", "B1", "B2"]
-    returns  a list of actions, each of them one of
+    returns  a list of actions, or a generator of them, each of them one of
              "F0"               compute it
              ("send", "F0", 2)  send what F0 has yielded to rank 2; returns when that has received
              ("recv", "F0", 0)  receive what F0 has yielded on rank 0
              a list of sends and receives, such as [("send", "F1", 2), ("recv", "B0", 2)]: all are
-             posted at once, in this order, and then all are waited for
+             posted at once, in this order, and then all are waited for; an empty one is
+             nothing to do
 
 Contract
     compute   all of row, in its order: it is 1F1B for the sake of memory
@@ -34,10 +35,12 @@ Contract
               your rows on real ranks, with blocking messages
 """
 
+from collections.abc import Iterable
+
 Message = tuple[str, str, int]
 Action = str | Message | list[Message]
 
 
-def send_recv_order(rank: int, p: int, m: int, row: list[str]) -> list[Action]:
+def send_recv_order(rank: int, p: int, m: int, row: list[str]) -> Iterable[Action]:
     """What a rank does: compute, send, receive; with all ranks together it comes to its end."""
     raise NotImplementedError("not attempted yet: your code replaces this line")

@@ -19,8 +19,9 @@ Contract
     validity  each microbatch goes once forward through every stage, and once through both halves of
               the backward, and no rank waits for ever
     time      with F = I = W = 1 and m of p or more the step takes 3 m + p - 1 at most, where 1F1B
-              takes 3 m + 3 (p - 1). For other costs, W no longer than F, and for any m:
-              m (F + I + W) + (p - 1)(F + I - W) + max(0, p - m) W. One row for all costs
+              takes 3 m + 3 (p - 1). For other costs, W no longer than F and no longer than I,
+              and for any m: m (F + I + W) + (p - 1)(F + I - W) + max(0, p - m) W. One row
+              for all costs
     memory    no rank holds more than min(p, m) microbatches: those of which it has done the
               forward, and not yet the W
     never     labkit.pipeline. It is a few lines

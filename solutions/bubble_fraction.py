@@ -24,7 +24,7 @@ Write two functions.
         returns      the share, a number: 0.25, not 25
 
     microbatches_for(p, percent, schedule, virtual, relative_to)
-        percent      what the bubble may be at most, a whole number: 5 for 5%
+        percent      what the bubble may be at most, a whole number of 1 or more: 5 for 5%
         returns      the fewest microbatches with which the bubble is at most that, a whole number
                      of 1 or more; None where no number of them is enough
 

@@ -150,7 +150,8 @@ def _value(told: Answer, call: str) -> Any:
             Outcome.WRONG,
             "returns something that is no plain data",
             f"the function returns a {told.type} that is not made of dicts, lists, tuples, "
-            "strings and finite numbers alone; float(x) makes a plain number of a tensor of one",
+            "strings and finite numbers alone; float(x) makes a plain number of a Fraction or of a "
+            "tensor of one",
             first_seen=call,
             hint=3,
         )

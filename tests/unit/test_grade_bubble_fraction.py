@@ -1,5 +1,6 @@
 """The grader of bubble_fraction: its truth is the simulation's, and every mistake has its name."""
 
+import itertools
 import math
 import random
 from fractions import Fraction
@@ -144,13 +145,72 @@ def test_quotients_of_floats_are_caught_at_the_edge(form, seed):
     assert judged("microbatches_for", answer, seed).diagnosis == "rounds at the edge"
 
 
+def _by_quotient(quotient):
+    """Rounded up, and no fewer than ZB-H1 can have."""
+    return lambda drill, idle, q: max(drill.p, math.ceil(quotient(idle, q)))
+
+
+def _by_trying(is_enough):
+    """One number of microbatches after the other."""
+
+    def fewest(drill, idle, q):
+        first = drill.p if drill.schedule == "zb_h1" else 1
+        return next(m for m in itertools.count(first) if is_enough(m, idle, drill.percent))
+
+    return fewest
+
+
+# From the idle parts, which are thirds of p - 1 for ZB-H1, and the limit.
+MORE_FLOATS = {
+    "100 times": _by_trying(lambda m, idle, n: 100 * (idle / (m + idle)) <= n),
+    "100 times x/(1 + x)": _by_trying(lambda m, idle, n: 100 * (idle / m) / (1 + idle / m) <= n),
+    "the idle part": _by_trying(lambda m, idle, n: idle <= n / 100 * (m + idle)),
+    "percents": _by_quotient(lambda idle, q: idle * (100 / (100 * q) - 1)),
+    "of total, less the idle": _by_quotient(lambda idle, q: idle / q - idle),
+    "of total, less one": _by_quotient(lambda idle, q: idle * (1 / q - 1)),
+}
+
+
+@pytest.mark.parametrize("form", MORE_FLOATS)
+@pytest.mark.parametrize("seed", range(6))
+def test_floats_are_caught_at_the_edge_with_thirds_and_with_7_percent(form, seed):
+    def answer(drill):
+        if drill.schedule not in ("1f1b", "zb_h1") or drill.relative_to == "ideal" or drill.p == 1:
+            return right_microbatches(drill)
+        idle = (drill.p - 1) / (3 if drill.schedule == "zb_h1" else 1)
+        return MORE_FLOATS[form](drill, idle, drill.percent / 100)
+
+    assert judged("microbatches_for", answer, seed).diagnosis == "rounds at the edge"
+
+
 def test_what_no_theory_explains_says_where_it_goes_wrong():
     finding = judged("bubble", lambda d: right_bubble(d) * (1.7 if d.schedule == "zb_h1" else 1))
     assert finding.diagnosis == "another bubble" and "zb_h1" in finding.explanation
     finding = judged("microbatches_for", lambda d: 3 * (right_microbatches(d) or 1))
     assert finding.diagnosis == "another number of microbatches"
+    assert "4 ranks and 4 microbatches" in finding.explanation  # which every schedule can have
     finding = judged("bubble", lambda d: right_bubble(d) + (d.p == 1))
     assert "for one rank" in finding.explanation
+
+
+def test_mistakes_of_several_schedules_are_named_one_by_one():
+    names = {
+        "interleaved": "gives microbatches that an interleaved schedule cannot have",
+        "zb_h1": "gives ZB-H1 half the bubble of 1F1B",
+    }
+    by_schedule = {
+        schedule: next(theory for theory in MICROBATCHES if theory.name == name)
+        for schedule, name in names.items()
+    }
+
+    def answer(drill):
+        theory = by_schedule.get(drill.schedule)
+        return theory.answer(drill) if theory else right_microbatches(drill)
+
+    finding = judged("microbatches_for", answer)
+    assert finding.diagnosis == "another number of microbatches"
+    for schedule, name in names.items():
+        assert f"{schedule}: {name}" in finding.explanation
 
 
 @pytest.mark.parametrize(
@@ -184,3 +244,11 @@ def test_looking_it_up_is_refused_even_where_the_refusal_is_caught(tmp_path):
         file.write_text(f"import {module}\n" + solution.replace(first, attempt + first, 1))
         verdict = check(NAME, file, workspace=WORKSPACE)
         assert verdict.diagnosis == "calls the answer itself", verdict
+
+
+def test_a_fraction_is_named_where_it_is_refused():
+    exact = [lambda *drill: Fraction(bubble(*drill)), microbatches_for]
+    exact[0].__name__ = "bubble"
+    verdict = check(NAME, exact, workspace=WORKSPACE)
+    assert verdict.diagnosis == "returns something that is no plain data"
+    assert "of a Fraction" in verdict.finding.explanation

@@ -1,5 +1,6 @@
 """The grader of interleaved_schedule: other right answers pass, mistakes are known by rows."""
 
+import itertools
 import random
 from pathlib import Path
 
@@ -100,3 +101,16 @@ def test_a_grid_says_what_a_message_costs_and_names_stages():
     once = Idea(lambda pipe, rank: pipe.num_ranks - rank - 1 + (pipe.virtual - 1) * pipe.num_ranks)
     finding = judged(once.row)
     assert "and 1 for a message: " in finding.first_seen and "F0@2" in finding.picture
+
+
+def test_messages_are_hidden_where_they_are_as_short_as_forwards_and_backwards():
+    for p, v, f, b, s in itertools.product((1, 2, 4), (2, 3), (1, 2), (1, 2, 4), (0.5, 1, 2)):
+        if s > min(f, b):
+            continue
+        costs = Costs(forward=f, input_gradient=b / 2, weight_gradient=b / 2, send=s)
+        pipeline = Pipeline(p, 2 * p, v)
+        made = plan(interleaved, p, 2 * p, virtual=v)
+        assert simulate(made, costs).makespan == GRADER.makespan(pipeline, costs), (p, v, costs)
+    long = Costs(input_gradient=0.25, weight_gradient=0.25, send=1)  # longer than a backward
+    made = plan(interleaved, 2, 4, virtual=2)
+    assert simulate(made, long).makespan > GRADER.makespan(Pipeline(2, 4, 2), long)

@@ -7,9 +7,9 @@ import pytest
 
 from labkit.grade import check
 from labkit.grade.graders.gpipe_schedule import GRADER
-from labkit.grade.graders.schedule_answers import schedule_of
+from labkit.grade.graders.schedule_answers import schedule_of, wrong_form
 from labkit.grade.graders.schedule_budget import holds_more, takes_longer
-from labkit.grade.graders.schedule_pipelines import Pipeline, draw, draw_interleaved
+from labkit.grade.graders.schedule_pipelines import Pipeline, Row, draw, draw_interleaved
 from labkit.grade.graders.schedule_validity import invalid
 from labkit.grade.graders.schedules import EQUAL
 from labkit.grade.workspace import Workspace
@@ -54,6 +54,26 @@ def test_what_is_no_step_is_named_and_its_cell_is_marked(written):
         assert finding.first_seen.startswith(str(schedule(written, num_microbatches, virtual)[0]))
 
 
+def test_a_wait_is_told_in_the_letters_of_the_schedule():
+    whole = invalid(*schedule("F0 B0 F1 B1\nF1 B1 F0 B0", 2))
+    assert "waits at B0 for B0 of rank 1" in whole.first_seen and "I0" not in whole.first_seen
+    split = invalid(*schedule("F0 I0 W0 F1 I1 W1\nF1 I1 W1 F0 I0 W0", 2))
+    assert "waits at I0 for B0 or I0 of rank 1" in split.first_seen
+
+
+def test_a_microbatch_below_0_says_that_there_may_be_fewer_than_ranks():
+    cells = ["F0", "B-3"]
+    few, many = (
+        wrong_form(Row(Pipeline(5, m), 0), cells, "f()", (F, B), False).explanation for m in (1, 5)
+    )
+    assert "fewer microbatches than ranks" in few and "fewer" not in many
+
+
+def test_what_is_long_is_shown_as_cut_off():
+    row = Row(Pipeline(2, 1), 0)
+    assert "9..." in wrong_form(row, ["F" + "9" * 99], "f()", (F, B), False).explanation
+
+
 def test_the_numbers_of_a_bubble_and_the_grid_in_time_are_shown():
     pipeline, given = schedule("F0 B0 F1 B1\nF0 B0 F1 B1", 2)
     finding = takes_longer(pipeline, given, EQUAL, 6, (F, B))
@@ -86,10 +106,11 @@ FORMS = {
     "return [('F', 0)]": "returns something else",
     "return ['f0', 'b0']": "returns something else",
     "return ['F0', 'B']": "returns something else",
-    "return ['F-1']": "returns something else",
+    "return ['F-1']": "a microbatch before the first",
     "return ['F' + '9' * 5000]": "returns something else",
     "return ['F٣']": "returns something else",
     "return [['F0', 'B0']]": "returns something else",
+    "return [('F0', 'B0')] * num_ranks": "returns the rows of all ranks",
     "return {'F0', 'B0'}": "returns something that is no plain data",
     "return ['F0', object()]": "returns something that is no plain data",
     "return ['F0', 'I0', 'W0']": "an operation of another kind",
@@ -100,7 +121,7 @@ FORMS = {
     "yield 1 / 0": "raises ZeroDivisionError",
     "return ['F999999']": "a microbatch that there is not",
     "return [f'F{i}@9' for i in range(3)]": "a stage that there is not",
-    "return range(rank, 9)": "returns something that is no plain data",
+    "return range(rank, 9)": "returns something else",
 }
 
 

@@ -1,5 +1,6 @@
 """The grader of zero_bubble_schedule: other right answers pass, mistakes are known by rows."""
 
+import itertools
 import random
 from pathlib import Path
 
@@ -7,11 +8,12 @@ import pytest
 
 from labkit import calc
 from labkit.grade import check
-from labkit.grade.graders.schedule_pipelines import draw
+from labkit.grade.graders.schedule_answers import schedule_of
+from labkit.grade.graders.schedule_pipelines import Pipeline, draw
 from labkit.grade.graders.zero_bubble_mistakes import Idea
 from labkit.grade.graders.zero_bubble_schedule import GRADER
 from labkit.grade.workspace import Workspace
-from labkit.pipeline import in_flight, plan, simulate, zero_bubble_h1
+from labkit.pipeline import Costs, in_flight, plan, simulate, zero_bubble_h1
 
 WORKSPACE = Workspace(Path(__file__).parents[2])
 NAME = "zero_bubble_schedule"
@@ -84,6 +86,25 @@ def test_what_is_enough_is_the_closed_form_and_reached(seed):
         for costs in GRADER.costs:
             assert simulate(schedule, costs).makespan == GRADER.makespan(pipeline, costs)
         assert max(in_flight(schedule)) == max(GRADER.most_in_flight(pipeline))
+
+
+COSTS = [
+    Costs(forward=f, input_gradient=i, weight_gradient=w)
+    for f, i, w in itertools.product((1, 2, 4), repeat=3)
+    if w <= min(f, i)
+]
+
+
+@pytest.mark.parametrize("answer", [zero_bubble_h1, by_memory])
+def test_the_contract_holds_for_any_costs_with_a_w_as_short_as_f_and_i(answer):
+    for p, m, costs in itertools.product((1, 2, 3, 5), (1, 2, 4, 7), COSTS):
+        rows = [list(map(str, answer(rank, p, m))) for rank in range(p)]
+        made = schedule_of(Pipeline(p, m), rows, NAME)
+        assert simulate(made, costs).makespan == GRADER.makespan(Pipeline(p, m), costs), (p, m)
+    short = Costs(forward=2, weight_gradient=2)  # an I shorter than W: more than the closed form
+    assert simulate(plan(zero_bubble_h1, 2, 2), short).makespan > GRADER.makespan(
+        Pipeline(2, 2), short
+    )
 
 
 def test_more_memory_and_a_smaller_bubble_are_refused_for_the_memory():

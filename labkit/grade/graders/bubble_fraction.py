@@ -54,11 +54,29 @@ class BubbleFraction(ByTheory[Drill]):
             )
         of_schedules = sorted({drill.schedule for drill in wrong})
         lone = " for one rank" if all(drill.p == 1 for drill in wrong) else ""
+        advice = self._by_schedule(function, pairs, of_schedules) or (
+            "Draw the schedule of 4 ranks and 4 microbatches, and count what is empty"
+        )
         return (
             "another bubble" if function == "bubble" else "another number of microbatches",
-            f"{len(wrong)} of {len(pairs)} answers are wrong{lone}: {listed(of_schedules)}. Draw "
-            "the schedule of 3 ranks and 4 microbatches, and count what is empty",
+            f"{len(wrong)} of {len(pairs)} answers are wrong{lone}: {listed(of_schedules)}. "
+            f"{advice}",
         )
+
+    def _by_schedule(
+        self, function: str, pairs: Sequence[tuple[Drill, Any]], schedules: Sequence[str]
+    ) -> str:
+        """For each schedule the mistake that explains its answers; empty if one has none."""
+        if len(schedules) < 2:
+            return ""
+        told = []
+        for schedule in schedules:
+            its = [pair for pair in pairs if pair[0].schedule == schedule]
+            for theory in self.theories[function]:
+                if all(agree(answer, theory.answer(drill), self.rtol) for drill, answer in its):
+                    told.append(f"{schedule}: {theory.name}")
+                    break
+        return "; ".join(told) if len(told) == len(schedules) else ""
 
     def tried(self, questions: Sequence[Question[Drill]]) -> str:
         """`56 drills`"""

@@ -160,3 +160,10 @@ def _where_floats_round_up(rng: random.Random) -> Iterator[Drill]:
     ):
         yield Drill(p, "1f1b", 1, "total", percent=percent)
     yield Drill(8, "gpipe", 1, "total", percent=35)
+    # 100 * bubble, tried one after the other; (p - 1)/3 * (100/percent - 1)
+    yield Drill(8, "1f1b", 1, "total", percent=7)
+    yield Drill(8, "zb_h1", 1, "total", percent=7)
+    # (p - 1)/(3 q) - (p - 1)/3; idle <= q * (m + idle); (p - 1)/3 * (1/q - 1)
+    yield Drill(5, "zb_h1", 1, "total", percent=16)
+    yield Drill(6, "zb_h1", 1, "total", percent=4)
+    yield Drill(8, "zb_h1", 1, "total", percent=1)

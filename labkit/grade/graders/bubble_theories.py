@@ -188,6 +188,7 @@ MICROBATCHES: tuple[Theory[Drill], ...] = (
         "gives microbatches that an interleaved schedule cannot have",
         "it goes in rounds of p microbatches, so their number is a multiple of p: round up to it",
         lambda drill: replace(_RIGHT, step=lambda _: 1, first=_first_of_any).fewest(drill),
+        3,
     ),
     Theory(
         "gives ZB-H1 fewer microbatches than ranks",
@@ -196,6 +197,14 @@ MICROBATCHES: tuple[Theory[Drill], ...] = (
         lambda drill: replace(
             _RIGHT, first=lambda its: 1 if its.schedule == "zb_h1" else _RIGHT.first(its)
         ).fewest(drill),
+        3,
+    ),
+    Theory(
+        "forgets which numbers of microbatches a schedule can have",
+        "rounded up is not all: an interleaved schedule goes in rounds of p microbatches, so "
+        "their number is a multiple of p, and ZB-H1 takes p or more",
+        lambda drill: replace(_RIGHT, step=lambda _: 1, first=lambda _: 1).fewest(drill),
+        3,
     ),
     Theory(
         "expects enough microbatches to help naive",

@@ -43,7 +43,8 @@ class Interleaved(Schedules):
         """Filled and drained with stages of a v-th of the size.
 
         Of the messages those on one microbatch's way through the model and back: all others are
-        under way while the ranks work. (It is so while a message takes no longer than a forward.)
+        under way while the ranks work. (It is so while a message takes no longer than a forward,
+        and no longer than a backward.)
         """
         total = pipeline.virtual * pipeline.num_microbatches
         of_both = cost_of(costs, Kind.F) + cost_of(costs, Kind.B)

@@ -19,10 +19,10 @@ class NoAction(ValueError):
 
 
 def row_of(answer: Any, rank: int, p: int) -> tuple[Action, ...]:
-    """A row, from its plain form. Raises NoAction."""
+    """A row, from its plain form; a batch without messages is nothing to do. Raises NoAction."""
     if not isinstance(answer, list | tuple):
         raise NoAction(f"{str(answer)[:80]!r} is no list")
-    return tuple(_action(each, rank, p) for each in answer)
+    return tuple(_action(each, rank, p) for each in answer if each not in ([], ()))
 
 
 def _action(value: Any, rank: int, p: int) -> Action:

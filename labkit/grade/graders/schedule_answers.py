@@ -10,6 +10,7 @@ from labkit.grade.outcome import Finding, Outcome
 from labkit.pipeline import Kind, Op, Schedule
 
 _CELL = re.compile(r"([FBIW])([0-9]{1,6})(?:@([0-9]{1,6}))?")
+_BELOW_0 = re.compile(r"[FBIW]-[0-9]{1,6}(?:@[0-9]{1,6})?")
 _IDLE = re.compile(r"[\s._\-]*|idle|none|wait", re.IGNORECASE)
 
 
@@ -25,10 +26,37 @@ def wrong_form(
             f"what came back is {_told(answer)}; it should be {what}",
             call,
         )
+    if len(answer) == row.pipeline.num_ranks and all(map(_is_row, answer)):
+        return _wrong(
+            "returns the rows of all ranks",
+            f"what came back is {len(answer)} lists of cells, as many as there are ranks. Asked "
+            f"for is the row of rank {row.rank} only: a list of cells such as {example!r}",
+            call,
+        )
     for index, cell in enumerate(answer):
+        if finding := _below_0(row.pipeline, index, cell):
+            return _wrong(*finding, call)
         if finding := _wrong_cell(index, cell, example, kinds, names_stages):
             return _wrong(*finding, call)
     return None
+
+
+def _is_row(value: Any) -> bool:
+    return isinstance(value, list | tuple) and all(isinstance(cell, str) for cell in value)
+
+
+def _below_0(pipeline: Pipeline, index: int, cell: Any) -> tuple[str, str] | None:
+    if not isinstance(cell, str) or _BELOW_0.fullmatch(cell) is None:
+        return None
+    few = (
+        ". There may be fewer microbatches than ranks, as here: then a rank begins with no more "
+        "forwards than there are, and counting back from m stops at 0"
+    )
+    return (
+        "a microbatch before the first",
+        f"cell {index} is {_told(cell)}, and microbatches are counted from 0"
+        + few * (pipeline.num_microbatches < pipeline.num_ranks),
+    )
 
 
 def _wrong_cell(
@@ -77,7 +105,8 @@ def _op(cell: str, rank: int) -> Op:
 
 
 def _told(value: Any) -> str:
-    return repr(value)[:60]
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _wrong(name: str, explanation: str, seen: str) -> Finding:

@@ -1,5 +1,7 @@
 """A schedule that is no training step: which rule it breaks, and the grid with its cell."""
 
+import re
+
 from labkit.grade.graders.schedule_pipelines import Pipeline
 from labkit.grade.outcome import Finding, Outcome
 from labkit.pipeline import Kind, Op, Schedule, ScheduleError, validate
@@ -16,11 +18,14 @@ def invalid(pipeline: Pipeline, schedule: Schedule) -> Finding | None:
     except ScheduleError as found:
         error = found
     name, explanation = _rule(schedule, error)
+    reason = error.reason
+    if all(op.kind in (Kind.F, Kind.B) for row in schedule.rows for op in row):
+        reason = re.sub(r"(B\d+) or I\d+", r"\1", reason)  # nobody here has split a backward
     return Finding(
         Outcome.WRONG,
         name,
         explanation,
-        first_seen=f"{pipeline}: {error.reason}",
+        first_seen=f"{pipeline}: {reason}",
         hint=3,
         picture=around(schedule, {error.rank: error.index}),
     )

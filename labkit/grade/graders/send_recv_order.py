@@ -26,6 +26,7 @@ class SendRecvOrder(Answers[Pipe]):
     functions: Sequence[str] = ("send_recv_order",)
     answers_are_in: Sequence[str] = ("pipeline", "grade/graders")
     arguments_stay = True
+    takes_iterators = True
     shown_by_a_pass = (
         "with messages that block, 1F1B comes to its end on up to 8 ranks, with fewer microbatches "
         "than ranks, too; and on real ranks what arrives is what one process computes"

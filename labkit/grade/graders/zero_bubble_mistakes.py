@@ -41,6 +41,16 @@ def _changed(change: Callable[[list[Op]], list[Op]]) -> Callable[[Pipeline, int]
     return lambda pipeline, rank: change(list(Idea().row(pipeline, rank)))
 
 
+def _early_in_the_middle(pipeline: Pipeline, rank: int) -> list[Op]:
+    """One forward more before the first I, on all ranks but the first and the last."""
+    row = list(Idea().row(pipeline, rank))
+    early = Op(F, rank, pipeline.num_ranks - rank)
+    if 0 < rank < pipeline.num_ranks - 1 and early in row:
+        row.remove(early)
+        row.insert(row.index(Op(I, rank, 0)), early)
+    return row
+
+
 def _swapped(row: list[Op]) -> list[Op]:
     other = {F: F, I: W, W: I}
     return [Op(other[op.kind], op.stage, op.microbatch) for op in row]
@@ -137,6 +147,14 @@ MISTAKES: tuple[Mistake, ...] = (
         "the same warmup on every rank",
         "the last rank can go back at once. What it may hold is better used for W that are put off",
         Idea(lambda pipe, rank: pipe.num_ranks - 1).row,
+    ),
+    Mistake(
+        "one forward too early on the ranks in the middle",
+        "rank r has done p - r forwards when its first I comes. One more fits into the wait only "
+        "where an I takes as long as an F: a shorter I has come before, and stands behind that "
+        "forward, with all ranks in front waiting for it",
+        _early_in_the_middle,
+        3,
     ),
     Mistake(*_SWAPPED, _changed(_swapped)),
     Mistake(*_SWAPPED, _w_before_i),

@@ -14,7 +14,14 @@ class ZeroBubble(Schedules):
     functions: Sequence[str] = ("zero_bubble_schedule",)
     mistakes = MISTAKES
     kinds = tuple(Kind)
-    costs = (Costs(), Costs(input_gradient=2), Costs(forward=2, input_gradient=2))
+    # An I as long as F, longer, and shorter: a row that is good for one of them is not for all.
+    costs = (
+        Costs(),
+        Costs(input_gradient=2),
+        Costs(forward=2, input_gradient=2),
+        Costs(forward=2),
+        Costs(forward=4, input_gradient=2),
+    )
     shown_by_a_pass = (
         "every stage takes each microbatch forward, and computes both gradients of it, the step is "
         "as fast as ZB-H1's for equal costs and for others, and no rank holds more than p "
@@ -22,7 +29,7 @@ class ZeroBubble(Schedules):
     )
 
     def makespan(self, pipeline: Pipeline, costs: Costs) -> float:
-        """Of ZB-H1, for a W that takes no longer than an F.
+        """Of ZB-H1, for a W that takes no longer than an F, and no longer than an I.
 
         The first F must get to the last rank and the first I back, F + I for each rank on the way;
         and there is a W less to wait for at the end, where there are enough of them to fill it.
