@@ -50,6 +50,7 @@ class Member:
         # Its methods rather than dist.all_reduce and the like: those add about 10 us of checks
         # and logging per call, which is a tenth of a small all_reduce.
         self._process_group = staging.through_host(process_group, device)
+        self.backend = dist.get_backend(process_group)  # "gloo" or "nccl"
         self.rank = process_group.rank()
         self._pacing = pacing
         if pacing is not None:

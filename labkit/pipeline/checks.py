@@ -27,7 +27,7 @@ def same_schedule(schedule: Schedule, group: Group) -> None:
 
 def backend(group: Group) -> None:
     """Opposite messages of two ranks pass each other on gloo; not on nccl."""
-    if torch.distributed.get_backend(group._process_group) == "nccl":
+    if group.backend == "nccl":
         raise ValueError(
             "a pipeline on nccl would stand still: there all messages of two ranks queue behind "
             'each other, whichever way they go; run(..., device="cpu") uses gloo'
