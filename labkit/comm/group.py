@@ -44,8 +44,8 @@ class Group(PointToPoint, LibraryCollectives, RootedCollectives):
     """An ordered set of ranks, seen from one of them.
 
     `rank`: this rank's number in the group; `size`: how many there are; `ranks`: their global
-    numbers; `device`: where tensors must be; `backend`: "gloo" or "nccl". The arguments `root`, `dst` and `src` are numbers in
-    the group.
+    numbers; `device`: where tensors must be; `backend`: "gloo" or "nccl". The arguments `root`,
+    `dst` and `src` are numbers in the group.
 
     Every operation raises ValueError or TypeError, before anything is sent, for a tensor on
     another device, a rank outside the group or a shape that cannot be cut; Disagreement, a

@@ -36,7 +36,11 @@ class PacedPipeline(Pipeline):
         group: Group | None = None,
     ) -> None:
         super().__init__(schedule, stages, loss, group)
-        self._seconds = {kind: costs.of(kind, schedule.num_stages) for kind in Kind}
+        self.pace(costs)
+
+    def pace(self, costs: Costs) -> None:
+        """From the next step on operations take at least these costs, in seconds."""
+        self._seconds = {kind: costs.of(kind, self.schedule.num_stages) for kind in Kind}
 
     def _work(self, inputs: Tensor, targets: Tensor) -> Work:
         of_step = (inputs, targets, self.group.device)
@@ -63,10 +67,13 @@ def paced_step(world: Group, schedule: Schedule, costs: Costs, num_steps: int = 
     ranks' n-th steps `measured(schedule, [steps[n].spans for steps in run.values])` makes a Timing.
     """
     stages = {stage: nn.Linear(8, 8) for stage in schedule.stages_of(world.rank)}
-    pipeline = PacedPipeline(schedule, stages, nn.functional.mse_loss, costs, world)
+    free = Costs(forward=0, input_gradient=0, weight_gradient=0)
+    pipeline = PacedPipeline(schedule, stages, nn.functional.mse_loss, free, world)
     x = torch.randn(schedule.num_microbatches, 8)
+    pipeline.step(x, x)
+    pipeline.pace(costs)
     steps = []
-    for _ in range(1 + num_steps):
+    for _ in range(num_steps):
         world.barrier()
         steps.append(pipeline.step(x, x))
-    return steps[1:]
+    return steps
