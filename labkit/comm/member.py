@@ -50,7 +50,6 @@ class Member:
         # Its methods rather than dist.all_reduce and the like: those add about 10 us of checks
         # and logging per call, which is a tenth of a small all_reduce.
         self._process_group = staging.through_host(process_group, device)
-        self.backend = dist.get_backend(process_group)  # "gloo" or "nccl"
         self.rank = process_group.rank()
         self._pacing = pacing
         if pacing is not None:
@@ -74,6 +73,12 @@ class Member:
     def __repr__(self) -> str:
         """Which rank of which group this is."""
         return f"Group({self.name}, rank {self.rank} of {self.size}, ranks={list(self.ranks)})"
+
+    @property
+    def backend(self) -> str:
+        """What carries the messages: "gloo" or "nccl". Staged and paced ones are gloo's."""
+        is_own = isinstance(self._process_group, dist.ProcessGroup)
+        return dist.get_backend(self._process_group) if is_own else "gloo"
 
     @contextmanager
     def region(self, name: str) -> Iterator[None]:
