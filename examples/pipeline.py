@@ -4,7 +4,7 @@
     python examples/pipeline.py -n 3       3 ranks in the place of 2 and 4
 
 - simulated against the closed form: every schedule, p to 8 and m to 32: the largest difference
-- bubble and microbatches in flight of real steps on n ranks, whose operations take 20 ms each by
+- bubble and microbatches in flight of real steps on n ranks, whose operations take 60 ms each by
   sleeping: a rank that sleeps needs no core, so that 4 ranks run at once on 2 cores
 - activations of a small GPT, 1F1B beside GPipe: the peak of each rank by labkit.memory.Meter, in
   units of what one microbatch keeps there
@@ -47,7 +47,7 @@ SCHEDULES: dict[str, Row] = {
     "interleaved": partial(interleaved, virtual=2),
     "zb_h1": zero_bubble_h1,
 }
-OPERATION_S = 0.02
+OPERATION_S = 0.06
 NUM_MICROBATCHES = 8
 CONFIG = GPTConfig(context=64, num_layers=6, hidden=64, vocab=64)
 
