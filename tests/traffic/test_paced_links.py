@@ -217,10 +217,10 @@ def test_hierarchical_beats_the_flat_ring_by_the_factor_of_the_model(slow_links_
 
 def in_groups_and_meanwhile(world):
     """By name: seconds of a message of 50 ms inside groups, and of one beside 100 ms of work."""
-    x = torch.ones(50_000)
+    x, in_host = torch.ones(50_000), torch.ones(250_000)
     pair, column = world.split(world.rank // 4), world.split(world.rank % 4)
 
-    def first_to_last(group):
+    def first_to_last(group, x):
         if group.rank == 0:
             group.send(x, group.size - 1)
         elif group.rank == group.size - 1:
@@ -237,8 +237,8 @@ def in_groups_and_meanwhile(world):
             pending.wait()
 
     return {
-        "host": rounds(world, lambda: first_to_last(pair)),
-        "columns": rounds(world, lambda: first_to_last(column)),
+        "host": rounds(world, lambda: first_to_last(pair, in_host)),
+        "columns": rounds(world, lambda: first_to_last(column, x)),
         "longer work": rounds(world, lambda: beside_work(0.1)),
         "shorter work": rounds(world, lambda: beside_work(0.02)),
     }
@@ -251,7 +251,7 @@ def test_groups_have_the_links_of_their_ranks_and_messages_travel_beside_work():
         in_groups_and_meanwhile,
         topology,
         of={
-            "host": topology.fast.seconds(200_000),
+            "host": topology.fast.seconds(1_000_000),
             "columns": 2 * transfer_s + latency_s,  # four columns, two to a link
             "longer work": 0.1,
             "shorter work": transfer_s + latency_s,
