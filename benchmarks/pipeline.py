@@ -36,7 +36,7 @@ from labkit.pipeline import (
 
 CONFIG = GPTConfig(context=64, num_layers=8, hidden=192, num_heads=4)
 NUM_MICROBATCHES, ROWS_OF_ONE = 8, 2
-REPETITIONS = 15
+REPETITIONS = 31
 ROWS: dict[str, Row] = {
     "gpipe": gpipe,
     "1f1b": one_f_one_b,

@@ -2,6 +2,7 @@
 
     mesh = Mesh(world, dp=2, tp=4)        dp 0: ranks 0 1 2 3       mesh.tp: one of the two rows
     mesh.tp.all_reduce(x)                 dp 1: ranks 4 5 6 7       mesh.dp: one of four columns
+    mesh.joined("dp", "tp")               all of them               what both axes span
 
 The last axis varies fastest, so its neighbours have neighbouring numbers and, as launchers number
 ranks, sit on one host. Put the axis that talks most last: tp.
@@ -41,6 +42,9 @@ class Mesh:
             raise ValueError(_wrong_product(self.sizes, world.size))
         self.coordinates = dict(zip(sizes, self._coordinates_of(world.rank), strict=True))
         self._groups = {axis: self._group(axis) for axis in self.sizes}
+        self._joined: dict[tuple[str, ...], Group] = {
+            (each,): g for each, g in self._groups.items()
+        }
 
     def __getattr__(self, axis: str) -> Group:
         groups: dict[str, Group] = self.__dict__.get("_groups", {})
@@ -56,6 +60,24 @@ class Mesh:
     def __repr__(self) -> str:
         sizes = ", ".join(f"{axis}={size}" for axis, size in self.sizes.items())
         return f"Mesh({sizes}) at {self.coordinates}"
+
+    def joined(self, *axes: str) -> Group:
+        """The Group of ranks that differ from this one in these axes only, such as "dp", "ep".
+
+        Of dp and ep, say: the ranks over which parameters are copied that are no expert's. Its
+        ranks are in the order of their numbers. Every rank of the world calls it, with the same
+        axes, and in the same order where several are joined; the same axes give the same group.
+        ValueError for an axis that the mesh does not have, or has here twice. Wire: world.split the
+        first time.
+        """
+        for axis in axes:
+            if axis not in self.sizes or axes.count(axis) > 1:
+                known = ", ".join(self.sizes) or "none"
+                raise ValueError(f"axes={axes!r}: give some of {known}, each once")
+        key = tuple(axis for axis in self.sizes if axis in axes)
+        if key not in self._joined:
+            self._joined[key] = self._group(*key)
+        return self._joined[key]
 
     def rank_at(self, **coordinates: int) -> int:
         """The number in `world` of the rank there; axes that are left out: this rank's own."""
@@ -76,10 +98,10 @@ class Mesh:
             found.append(at)
         return found[::-1]
 
-    def _group(self, axis: str) -> Group:
-        if self.sizes[axis] == self.world.size:
+    def _group(self, *axes: str) -> Group:
+        if math.prod(self.sizes[axis] for axis in axes) == self.world.size:
             return self.world
-        group = self.world.split(self.rank_at(**{axis: 0}))
+        group = self.world.split(self.rank_at(**dict.fromkeys(axes, 0)))
         assert isinstance(group, Group)
         return group
 

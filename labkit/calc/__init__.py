@@ -22,6 +22,9 @@ from labkit.calc.checkpoints import checkpoint_interval, lost_share, mean_time_b
 from labkit.calc.choice import Choice, choose_algorithm, crossover_bytes
 from labkit.calc.compute.flops import flops_per_token, training_flops
 from labkit.calc.compute.training_time import mfu, training_days
+from labkit.calc.hardware.cluster import CLUSTERS, Cluster, Tier, cluster
+from labkit.calc.hardware.gpu import GPU, GPUS
+from labkit.calc.layout import Layout
 from labkit.calc.memory.activations import activation_bytes
 from labkit.calc.memory.fit import Change, changes_that_fit, smallest_change
 from labkit.calc.memory.footprint import TrainingSetup, footprint, footprints
@@ -135,12 +138,17 @@ from labkit.calc.units import (
 )
 
 __all__ = [
+    "CLUSTERS",
     "Change",
     "Choice",
+    "Cluster",
     "GB",
+    "GPU",
+    "GPUS",
     "GiB",
     "KB",
     "KiB",
+    "Layout",
     "MB",
     "MODELS",
     "MiB",
@@ -150,6 +158,7 @@ __all__ = [
     "Recipe",
     "Result",
     "TB",
+    "Tier",
     "TiB",
     "Tiers",
     "TrainingSetup",
@@ -169,6 +178,7 @@ __all__ = [
     "changes_that_fit",
     "checkpoint_interval",
     "choose_algorithm",
+    "cluster",
     "context_score_elements",
     "context_shard_tokens",
     "context_traffic_bytes",

@@ -101,3 +101,28 @@ def along_nothing(world, _):
 def test_what_is_no_mesh_is_refused_with_a_reason(function, sizes, words):
     with pytest.raises(RankError, match=words):
         run(function, 2, (sizes,))
+
+
+def joined(world):
+    mesh = Mesh(world, dp=2, ep=2, tp=2)
+    both = mesh.joined("dp", "ep")
+    same = mesh.joined("ep", "dp") is both and mesh.joined("tp") is mesh.tp
+    return both.ranks, same, mesh.joined("dp", "ep", "tp") is world, mesh.joined().ranks
+
+
+def test_joined_axes_have_the_ranks_that_differ_in_none_but_them():
+    found = run(joined, 8).values
+    for rank, (ranks, same, is_world, alone) in enumerate(found):
+        assert ranks == tuple(range(rank % 2, 8, 2))
+        assert same and is_world
+        assert alone == (rank,)
+
+
+def joined_wrongly(world, axes):
+    Mesh(world, dp=world.size).joined(*axes)
+
+
+@pytest.mark.parametrize("axes", [("tp",), ("dp", "dp"), ("dp", "ep")])
+def test_axes_that_are_not_there_cannot_be_joined(axes):
+    with pytest.raises(RankError, match="give some of dp, each once"):
+        run(joined_wrongly, 2, (axes,))

@@ -107,8 +107,11 @@ def _wrong_form(layers: Layers, answer: Any) -> _Wrong | None:
 
 def _no_cut(layers: Layers, answer: Sequence[Sequence[int]]) -> _Wrong | None:
     """What is wrong with stages that are no cut of these layers."""
-    last, p = len(layers.costs) - 1, layers.num_stages
-    found = [layer for stage in answer for layer in stage]
+    return _no_stages(layers, answer) or _not_each_layer(layers, answer) or _no_neighbours(answer)
+
+
+def _no_stages(layers: Layers, answer: Sequence[Sequence[int]]) -> _Wrong | None:
+    """Where ranks would have nothing to do, or there are more or fewer stages than ranks."""
     empty = [number for number, stage in enumerate(answer) if not stage]
     if empty:
         return (
@@ -117,13 +120,20 @@ def _no_cut(layers: Layers, answer: Sequence[Sequence[int]]) -> _Wrong | None:
             "step faster: where fewer stages are enough, cut one of them in two",
             3,
         )
-    if len(answer) != p:
+    if len(answer) != layers.num_stages:
         return (
             "another number of stages",
-            f"there are {len(answer)} stages, and {p} ranks to give them to. Where fewer are "
-            "enough to keep to a limit, cut some in two: that makes no stage slower",
+            f"there are {len(answer)} stages, and {layers.num_stages} ranks to give them to. Where "
+            "fewer are enough to keep to a limit, cut some in two: that makes no stage slower",
             2,
         )
+    return None
+
+
+def _not_each_layer(layers: Layers, answer: Sequence[Sequence[int]]) -> _Wrong | None:
+    """Where a layer is missing, or there twice, or none of these."""
+    last = len(layers.costs) - 1
+    found = [layer for stage in answer for layer in stage]
     strange = [layer for layer in found if not 0 <= layer <= last]
     if strange:
         return (
@@ -142,6 +152,12 @@ def _no_cut(layers: Layers, answer: Sequence[Sequence[int]]) -> _Wrong | None:
     if len(found) > last + 1:
         twice = next(layer for layer in found if found.count(layer) > 1)
         return ("gives a layer to two stages", f"layer {twice} is there more than once", 3)
+    return None
+
+
+def _no_neighbours(answer: Sequence[Sequence[int]]) -> _Wrong | None:
+    """Where each layer is there once, but not in the order in which a microbatch passes them."""
+    found = [layer for stage in answer for layer in stage]
     if found == sorted(found):
         return None
     if any(sorted(stage) != list(range(min(stage), max(stage) + 1)) for stage in answer):

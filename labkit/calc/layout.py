@@ -1,0 +1,127 @@
+"""A layout: how many ranks each kind of parallelism has, and which ranks those are.
+
+    Layout(world_size=16, tp=2, pp=2).dp == 4
+
+    slowest                               fastest      ranks are numbered by
+      pp         dp          cp         tp             ((pp * DP + dp) * CP + cp) * TP + tp
+                 of these, ep neighbours share the experts
+
+Neighbouring ranks sit on one node, so tp, which talks most, is the fastest, and pp, which talks
+least, the slowest: Megatron-LM's order "tp-cp-ep-dp-pp" from its end. `order` may say another.
+Papers: Narayanan et al., arXiv:2104.04473, section 3; Llama 3, arXiv:2407.21783, section 3.3.2.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from labkit.calc.traffic.checks import check_rank, check_ranks, shown
+
+AXES = ("pp", "dp", "cp", "tp")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """Numbers of ranks by kind. dp is what is left: world_size / (tp pp cp).
+
+    ValueError where that is no whole number, or ep does not divide dp; each names what would do.
+    """
+
+    world_size: int
+    tp: int = 1
+    pp: int = 1
+    cp: int = 1
+    ep: int = 1
+    """Experts are shared by so many neighbours of the dp axis: ranks that see different data."""
+    virtual: int = 1
+    """Stages that each rank of a pipeline holds; more than 1: interleaved."""
+    zero: int = 1
+    """Over dp (and cp): 0 to 3."""
+    microbatch: int = 1
+    """Sequences in one microbatch."""
+    recompute: str = "none"
+    """As calc.activation_bytes: none, selective or full."""
+    sequence_parallel: bool = True
+    """Where tp is more than 1, tokens are cut between its layers."""
+    order: tuple[str, ...] = AXES
+    """Slowest first."""
+
+    def __post_init__(self) -> None:
+        for name in ("world_size", "tp", "pp", "cp", "ep", "virtual", "microbatch"):
+            object.__setattr__(self, name, check_ranks(getattr(self, name), name))
+        if self.zero not in (0, 1, 2, 3):
+            raise ValueError(f"zero={shown(self.zero)}: give 0, 1, 2 or 3")
+        if sorted(self.order) != sorted(AXES):
+            raise ValueError(f"order={self.order!r}: give {', '.join(AXES)}, each once")
+        others = self.tp * self.pp * self.cp
+        if self.world_size % others:
+            raise ValueError(
+                f"tp={self.tp} * pp={self.pp} * cp={self.cp} makes {others} ranks, which does not "
+                f"divide world_size={self.world_size}; {others * max(1, self.world_size // others)}"
+                " ranks would do"
+            )
+        if self.dp % self.ep:
+            raise ValueError(
+                f"ep={self.ep} does not divide dp={self.dp}: experts are shared by ranks of the dp "
+                f"axis; try ep={math.gcd(self.ep, self.dp)}"
+            )
+        if self.virtual > 1 and self.pp == 1:
+            raise ValueError(f"virtual={self.virtual} stages on each rank need a pipeline: pp > 1")
+
+    @property
+    def dp(self) -> int:
+        """Ranks that each have a share of the batch."""
+        return self.world_size // (self.tp * self.pp * self.cp)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """By axis, slowest first."""
+        return {axis: getattr(self, axis) for axis in self.order}
+
+    def coordinates(self, rank: int) -> dict[str, int]:
+        """Of a rank, by axis. ValueError for no rank of it."""
+        rest, found = check_rank(rank, self.world_size), {}
+        for axis, size in reversed(self.sizes.items()):
+            rest, found[axis] = divmod(rest, size)
+        return {axis: found[axis] for axis in self.order}
+
+    def stride(self, axis: str) -> int:
+        """From one rank to its neighbour along an axis: the sizes of all faster ones."""
+        if axis not in self.sizes:
+            raise ValueError(f"axis={axis!r}: give one of {', '.join(self.order)}")
+        faster = self.order[self.order.index(axis) + 1 :]
+        return math.prod(getattr(self, each) for each in faster)
+
+    def group(self, axis: str, rank: int) -> range:
+        """The ranks that differ from this one along an axis only, it among them."""
+        stride = self.stride(axis)
+        first = rank - self.coordinates(rank)[axis] * stride
+        return range(first, first + self.sizes[axis] * stride, stride)
+
+    def in_one_node(self, axis: str, gpus_per_node: int) -> int:
+        """How many of the group of rank 0 along an axis share its node; all: no slow link."""
+        group = self.group(axis, 0)
+        return sum(rank < gpus_per_node for rank in group)
+
+    def num_microbatches(self, global_batch: int) -> int:
+        """Of each rank in a step of `global_batch` sequences.
+
+        ValueError where the ranks cannot share them evenly.
+        """
+        at_once = self.dp * self.microbatch
+        if global_batch % at_once or global_batch < at_once:
+            raise ValueError(
+                f"global_batch={global_batch} sequences cannot be shared by dp={self.dp} ranks in "
+                f"microbatches of {self.microbatch}; give a multiple of {at_once}"
+            )
+        return global_batch // at_once
+
+    def __str__(self) -> str:
+        """`dp 4 x tp 2 x pp 2, zero 1`: what is 1 is left out."""
+        names = {"dp": self.dp, "tp": self.tp, "pp": self.pp, "cp": self.cp}
+        text = " x ".join(f"{name} {size}" for name, size in names.items() if size > 1) or "1 rank"
+        more = [f"ep {self.ep}"] * (self.ep > 1) + [f"virtual {self.virtual}"] * (self.virtual > 1)
+        more += [f"zero {self.zero}"] * (self.zero > 0)
+        more += [f"recompute {self.recompute}"] * (self.recompute != "none")
+        return ", ".join([text, *more, f"microbatch {self.microbatch}"])
