@@ -1,0 +1,62 @@
+"""What a training step consists of, in seconds: what the planner adds up and the simulation runs.
+
+    one rank of stage s, v stages on each rank
+
+    F  forward_s[s]   = compute + exposed collectives of tp, cp and ep, of one microbatch
+    B  backward_s[s]  = the same of backward, with what is recomputed
+       send_s         = activations to the next stage, or their gradients to the one before
+       reduce_s[s]    = gradients over dp; overlapped with backward as far as `overlap` says
+       gather_s[s]    = parameters over dp, after the optimizer (zero 1, 2) or with forward (zero 3)
+       optimizer_s    = the rank's share of the update
+
+Planner and simulation share this and nothing else, so that each can be held against the other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from labkit.calc.traffic.checks import check_not_negative, check_ranks
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pieces:
+    """Seconds, by stage (pp * virtual of them, in the order of the model) where tuples.
+
+    ValueError: other numbers of stages, negative seconds.
+    """
+
+    forward_s: tuple[float, ...]
+    backward_s: tuple[float, ...]
+    """Whole backward of one microbatch: input and weight gradients, recomputation, collectives."""
+    send_s: float
+    reduce_s: tuple[float, ...]
+    gather_s: tuple[float, ...]
+    optimizer_s: float
+    overlap: float = 0.0
+    """Share of reduce and gather that can run beside computing of the same rank, 0 to 1."""
+    num_microbatches: int = 1
+    compute_s: tuple[float, ...] = ()
+    """Of forward_s + backward_s, the computing alone; (): all of it."""
+
+    def __post_init__(self) -> None:
+        check_ranks(self.num_microbatches, "num_microbatches")
+        stages = len(self.forward_s)
+        for name in ("forward_s", "backward_s", "reduce_s", "gather_s", "compute_s"):
+            seconds = getattr(self, name)
+            if len(seconds) != stages and not (name == "compute_s" and not seconds):
+                raise ValueError(
+                    f"{name} is of {len(seconds)} stages, and forward_s of {stages}; give one "
+                    "number for each stage"
+                )
+            for each in seconds:
+                check_not_negative(each, name)
+        for name in ("send_s", "optimizer_s", "overlap"):
+            check_not_negative(getattr(self, name), name)
+        if self.overlap > 1:
+            raise ValueError(f"overlap={self.overlap}: give a share, 0 to 1")
+
+    @property
+    def num_stages(self) -> int:
+        """Of the model, over all ranks of a pipeline."""
+        return len(self.forward_s)
