@@ -38,6 +38,7 @@ from labkit.pipeline import (
     simulate,
     token_loss,
     zero_bubble_h1,
+    zero_bubble_v,
 )
 
 SCHEDULES: dict[str, Row] = {
@@ -46,6 +47,7 @@ SCHEDULES: dict[str, Row] = {
     "1f1b": one_f_one_b,
     "interleaved": partial(interleaved, virtual=2),
     "zb_h1": zero_bubble_h1,
+    "zb_v": zero_bubble_v,
 }
 OPERATION_S = 0.06
 NUM_MICROBATCHES = 8
@@ -74,7 +76,7 @@ def largest_difference(name: str) -> tuple[int, float]:
 
 def costs_of(name: str) -> Costs:
     """In seconds: a virtual stage has half the layers."""
-    seconds = OPERATION_S / (2 if name == "interleaved" else 1)
+    seconds = OPERATION_S / (2 if name in ("interleaved", "zb_v") else 1)
     return Costs(forward=seconds, input_gradient=seconds, weight_gradient=seconds)
 
 

@@ -25,6 +25,7 @@ from labkit.pipeline import (
     plan,
     simulate,
     zero_bubble_h1,
+    zero_bubble_v,
 )
 
 SCHEDULES: dict[str, Callable[..., Any]] = {
@@ -33,6 +34,7 @@ SCHEDULES: dict[str, Callable[..., Any]] = {
     "1F1B": one_f_one_b,
     "interleaved": interleaved,
     "ZB-H1": zero_bubble_h1,
+    "ZB-V": zero_bubble_v,
 }
 
 
@@ -66,6 +68,11 @@ class PipelineSetup:
         """Whether `virtual` means anything."""
         return SCHEDULES[self.schedule] is interleaved
 
+    @property
+    def is_split(self) -> bool:
+        """Whether a backward is two operations, I and W."""
+        return SCHEDULES[self.schedule] in (zero_bubble_h1, zero_bubble_v)
+
 
 @dataclass(frozen=True)
 class PipelineAnswer:
@@ -78,7 +85,8 @@ class PipelineAnswer:
         """What is computed: an interleaved schedule has a multiple of the ranks in microbatches."""
         p, m = self.asked.ranks, self.asked.microbatches
         if not self.asked.has_virtual_stages:
-            return replace(self.asked, virtual=1)
+            is_v = SCHEDULES[self.asked.schedule] is zero_bubble_v
+            return replace(self.asked, virtual=2 if is_v else 1)
         nearest = max(1, (2 * m + p) // (2 * p)) * p  # of two equally near ones the larger
         return replace(self.asked, microbatches=nearest)
 
@@ -92,7 +100,7 @@ class PipelineAnswer:
     @property
     def num_operations(self) -> int:
         """Of the schedule, counted without it, so that a huge one can be refused."""
-        kinds = 3 if SCHEDULES[self.setup.schedule] is zero_bubble_h1 else 2
+        kinds = 3 if self.setup.is_split else 2
         return kinds * self.setup.ranks * self.setup.virtual * self.setup.microbatches
 
     @cached_property

@@ -85,8 +85,8 @@ class PipelineCalculator:
 def pipeline_calculator(schedule: str = "1F1B", **start: Any) -> PipelineCalculator:
     """A schedule's grid, bubble and memory, with knobs; the last line of a cell shows it.
 
-    schedule: "naive", "GPipe", "1F1B", "interleaved" or "ZB-H1". start: where the other knobs
-    stand at first: ranks, microbatches, virtual, backward and send (in forwards of a rank),
+    schedule: "naive", "GPipe", "1F1B", "interleaved", "ZB-H1" or "ZB-V". start: where the other
+    knobs stand at first: ranks, microbatches, virtual, backward and send (in forwards of a rank),
     activation_bytes. Where no such schedule exists the nearest one is shown, and it says so.
     TypeError for other names; ValueError for what no pipeline has, and for more than can be drawn.
     """

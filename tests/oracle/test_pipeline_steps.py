@@ -22,11 +22,12 @@ from labkit.pipeline import (
     one_f_one_b,
     plan,
     zero_bubble_h1,
+    zero_bubble_v,
 )
 
 TOLERANCE = 1e-12
 NUM_ROWS = 11  # no number of microbatches divides it
-ROWS = [naive, gpipe, one_f_one_b, partial(interleaved, virtual=2), zero_bubble_h1]
+ROWS = [naive, gpipe, one_f_one_b, partial(interleaved, virtual=2), zero_bubble_h1, zero_bubble_v]
 
 
 def schedules(num_ranks: int) -> list[Schedule]:

@@ -25,6 +25,7 @@ from labkit.pipeline import (
     token_loss,
     train,
     zero_bubble_h1,
+    zero_bubble_v,
 )
 from labkit.train import TrainConfig, Trained, train_serial
 
@@ -40,6 +41,7 @@ ROWS = {
     "1f1b": one_f_one_b,
     "interleaved": partial(interleaved, virtual=2),
     "zero bubble": zero_bubble_h1,
+    "zero bubble, a V": zero_bubble_v,
 }
 GUARD = 8
 

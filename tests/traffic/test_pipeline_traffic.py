@@ -20,15 +20,17 @@ from labkit.pipeline import (
     simulate,
     token_loss,
     zero_bubble_h1,
+    zero_bubble_v,
 )
 
 CONFIG = GPTConfig(context=10, num_layers=6, hidden=24, num_heads=3, vocab=50)
 NUM_ROWS = 9
 SCHEDULES = {
-    "gpipe": (gpipe, 5, 1),
-    "1f1b": (one_f_one_b, 5, 1),
-    "interleaved": (partial(interleaved, virtual=2), 6, 2),
-    "zb_h1": (zero_bubble_h1, 5, 1),
+    "gpipe": (gpipe, 5, 1, "round"),
+    "1f1b": (one_f_one_b, 5, 1, "round"),
+    "interleaved": (partial(interleaved, virtual=2), 6, 2, "round"),
+    "zb_h1": (zero_bubble_h1, 5, 1, "round"),
+    "zb_v": (zero_bubble_v, 5, 2, "v"),
 }
 
 
@@ -54,7 +56,7 @@ def two_steps(world, row, m):
 @pytest.mark.parametrize("num_ranks", [1, 2, 3])
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_a_rank_sends_what_the_formula_says(name, num_ranks):
-    row, m, virtual = SCHEDULES[name]
+    row, m, virtual, placement = SCHEDULES[name]
     result = run(two_steps, num_ranks, (row, m))
     for rank, timeline in enumerate(result.timeline):
         (second,) = [each for each in timeline.regions if each.name == "second"]
@@ -67,11 +69,13 @@ def test_a_rank_sends_what_the_formula_says(name, num_ranks):
             rank,
             itemsize=4,
             virtual=virtual,
+            placement=placement,
             tied_vocab=CONFIG.vocab,
         )
         assert sum(op.sent_bytes for op in messages) == predicted.value
-        boundaries = 0 if num_ranks == 1 else 2 * virtual - (rank in (0, num_ranks - 1))
-        num_tied = int(num_ranks > 1 and rank in (0, num_ranks - 1))
+        is_end, is_v = rank in (0, num_ranks - 1), placement == "v"
+        boundaries = 0 if num_ranks == 1 else 2 * virtual - is_end * (2 if is_v else 1)
+        num_tied = int(num_ranks > 1 and is_end and not is_v)
         assert sum(op.kind == "send" for op in messages) == boundaries * m + num_tied
 
 
@@ -100,13 +104,14 @@ def test_all_simulated_bubbles_are_those_of_the_closed_forms():
         "1f1b": 256,
         "interleaved": 85,
         "zb_h1": 228,
+        "zb_v": 200,
     }
     assert max(difference for _, difference in counts.values()) < 1e-12
 
 
 @pytest.mark.alone
 @pytest.mark.clock
-@pytest.mark.parametrize("name", ["naive", "gpipe", "1f1b", "interleaved", "zb_h1"])
+@pytest.mark.parametrize("name", ["naive", "gpipe", "1f1b", "interleaved", "zb_h1", "zb_v"])
 def test_a_measured_step_takes_as_long_as_the_simulated_one(name):
     example = load_example()
     schedule = plan(example.SCHEDULES[name], 4, example.NUM_MICROBATCHES)

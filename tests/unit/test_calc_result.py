@@ -209,5 +209,5 @@ def test_the_bubble_of_zb_h1_is_that_of_its_schedule_played_through(p, m):
 
 def test_zb_h1_with_fewer_microbatches_than_stages_waits_longer_and_is_refused():
     assert zb_h1_played_through(4, 2) - 3 * 2 > 4 - 1
-    with pytest.raises(ValueError, match="microbatches=2 are fewer than stages=4"):
+    with pytest.raises(ValueError, match="microbatches=2 are fewer than the 4 that stages=4 need"):
         calc.bubble_fraction(4, 2, "zb_h1")

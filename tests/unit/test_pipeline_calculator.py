@@ -42,6 +42,15 @@ def test_virtual_stages_cut_the_layers_of_a_rank_and_not_its_work():
     assert given.held_bytes == [most * 1e9 / 4 for most in held]
 
 
+def test_a_v_has_two_stages_on_each_rank_whatever_the_knob_says():
+    given = PipelineAnswer(PipelineSetup("ZB-V", ranks=4, microbatches=8, virtual=4))
+    closed = calc.bubble_fraction(4, 8, "zb_v")
+    assert given.timing.bubble() == pytest.approx(closed.value)
+    assert given.times()[1] == ["ideal", "24", "the work alone: 8 x (1 + 2) = 24"]
+    assert given.held == ["8/2"] * 4 and given.num_operations == 3 * 4 * 2 * 8
+    assert given.note == ""
+
+
 def test_costs_are_in_forwards_of_a_rank():
     setup = PipelineSetup(ranks=3, microbatches=5, backward=3, send=0.5)
     costs = Costs(forward=1, input_gradient=2, weight_gradient=1, send=0.5)

@@ -18,6 +18,7 @@ from labkit.pipeline import (
     text,
     validate,
     zero_bubble_h1,
+    zero_bubble_v,
 )
 
 CASES = [
@@ -28,6 +29,7 @@ CASES = [
     (interleaved, "interleaved", {"virtual": 2}),
     (interleaved, "interleaved", {"virtual": 3}),
     (zero_bubble_h1, "zb_h1", {}),
+    (zero_bubble_v, "zb_v", {}),
 ]
 BY_NAME = pytest.mark.parametrize(
     ("row", "name", "choices"), CASES, ids=[f"{name}{choices or ''}" for _, name, choices in CASES]
@@ -39,7 +41,8 @@ def sizes(name: str) -> list[tuple[int, int]]:
     every = [(p, m) for p in range(1, 9) for m in range(1, 33)]
     if name == "interleaved":
         return [(p, m) for p, m in every if m % p == 0]
-    return [(p, m) for p, m in every if name != "zb_h1" or m >= p]
+    fewest = {"zb_h1": lambda p: p, "zb_v": lambda p: 2 * p - 1}.get(name, lambda p: 1)
+    return [(p, m) for p, m in every if m >= fewest(p)]
 
 
 @BY_NAME
@@ -58,9 +61,33 @@ def test_the_microbatches_in_flight_are_those_of_the_closed_form(row, name, choi
         assert held == calc.in_flight_microbatches(p, m, name, **choices), (p, m)
 
 
-@pytest.mark.parametrize("m", [1, 2, 3, 5])
-def test_zero_bubble_is_a_step_with_fewer_microbatches_than_ranks_too(m):
-    validate(plan(zero_bubble_h1, 4, m))
+@pytest.mark.parametrize("row", [zero_bubble_h1, zero_bubble_v])
+@pytest.mark.parametrize("m", [1, 2, 3, 5, 6])
+def test_zero_bubble_is_a_step_with_fewer_microbatches_than_its_formula_needs_too(row, m):
+    validate(plan(row, 4, m))
+    if row is zero_bubble_v:
+        assert in_flight(plan(row, 4, m)) == calc.in_flight_microbatches(4, m, "zb_v")
+
+
+def test_a_v_goes_down_the_ranks_and_up_again():
+    schedule = plan(zero_bubble_v, 2, 3)
+    assert text(schedule) == (
+        "F0@0 F1@0 F2@0 F0@3 I0@3 W0@3 F1@3 I1@3 W1@3 I0@0 W0@0 F2@3 I2@3 W2@3 I1@0 W1@0 I2@0 W2@0"
+        "\nF0@1 F0@2 F1@1 F1@2 I0@2 W0@2 F2@1 I0@1 W0@1 F2@2 I1@2 W1@2 I1@1 I2@2 I2@1 W1@1 W2@2 "
+        "W2@1"
+    )
+    assert [schedule.stages_of(rank) for rank in range(2)] == [[0, 3], [1, 2]]
+
+
+@pytest.mark.parametrize("costs", [(1, 1, 1), (1, 1.2, 0.8), (1, 1, 0.5), (1.5, 1, 1), (1, 2, 1)])
+def test_a_v_waits_for_less_than_two_thirds_of_what_h1_does(costs):
+    halves = dict(zip(("forward", "input_gradient", "weight_gradient"), costs, strict=True))
+    wholes = {name: 2 * cost for name, cost in halves.items()}
+    for p, m in ((2, 8), (4, 16), (8, 32)):
+        ideal = m * sum(wholes.values())
+        idle_v = simulate(plan(zero_bubble_v, p, m), Costs(**halves)).makespan - ideal
+        idle_h1 = simulate(plan(zero_bubble_h1, p, m), Costs(**wholes)).makespan - ideal
+        assert idle_v < 2 / 3 * idle_h1
 
 
 def test_weights_that_wait_hold_what_their_share_says():

@@ -3,7 +3,8 @@
     naive          one microbatch at a time: of p stages one works            (p-1)/p of total
     gpipe, 1f1b    fill and drain, p - 1 microbatches long                    (p-1)/m of ideal
     interleaved    v virtual stages per rank: a v-th of that                  (p-1)/(v m) of ideal
-    zb_h1          weight gradients fill most of it: F = B = W, m >= p        (p-1)/(3 m) of ideal
+    zb_h1          weight gradients fill most of it: F = I = W, m >= p        (p-1)/(3 m) of ideal
+    zb_v           the same, two stages per rank, in a V: m >= 2p - 1         (p-1)/(6 m) of ideal
 
 p stages, m microbatches. Two conventions are in use, and confused: relative to the IDEAL time, in
 which nobody ever waits, and relative to the TOTAL time: x of ideal is x/(1+x) of total. With 8
@@ -18,14 +19,15 @@ from __future__ import annotations
 from labkit.calc.result import Result
 from labkit.calc.traffic.checks import check_ranks, shown
 
-SCHEDULES = ("naive", "gpipe", "1f1b", "interleaved", "zb_h1")
+SCHEDULES = ("naive", "gpipe", "1f1b", "interleaved", "zb_h1", "zb_v")
 CONVENTIONS = ("total", "ideal")
 _FORMULAS = {
     "naive": "p - 1",
     "gpipe": "(p - 1)/m",
     "1f1b": "(p - 1)/m",
     "interleaved": "(p - 1)/(v m)",
-    "zb_h1": "(p - 1)/(3 m), for F = B = W",
+    "zb_h1": "(p - 1)/(3 m), for F = I = W",
+    "zb_v": "(p - 1)/(6 m), for F = I = W",
 }
 
 
@@ -40,18 +42,21 @@ def bubble_fraction(
 
     virtual: stages per rank, for "interleaved". ValueError for another schedule or convention, and
     for an interleaved schedule whose microbatches the stages do not divide, which does not exist,
-    and for zb_h1 with fewer microbatches than stages.
+    and for zb_h1 with fewer microbatches than stages, zb_v with fewer than twice as many less 1.
     bubble_fraction(8, 16) == 7 / 23
     """
     p, m, v = _check(stages, microbatches, schedule, virtual)
     if relative_to not in CONVENTIONS:
         raise ValueError(f"relative_to={shown(relative_to)}: say 'total' or 'ideal'")
-    if schedule == "zb_h1" and m < p:
+    fewest = {"zb_h1": p, "zb_v": 2 * p - 1}.get(schedule, 1)
+    if m < fewest:
         raise ValueError(
-            f"microbatches={m} are fewer than stages={p}: there are not enough weight gradients to "
-            f"fill the bubble of zb_h1, and its formula says too little; give {p} or more"
+            f"microbatches={m} are fewer than the {fewest} that stages={p} need: there are not "
+            f"enough weight gradients to fill the bubble of {schedule}, and its formula says too "
+            f"little; give {fewest} or more"
         )
-    of_ideal = (p - 1) / {"naive": 1, "interleaved": v * m, "zb_h1": 3 * m}.get(schedule, m)
+    divisor = {"naive": 1, "interleaved": v * m, "zb_h1": 3 * m, "zb_v": 6 * m}.get(schedule, m)
+    of_ideal = (p - 1) / divisor
     is_total = relative_to == "total"
     numbers = f"p = {p}, m = {m}" + (f", v = {v}" if schedule == "interleaved" else "")
     return Result(
@@ -73,11 +78,14 @@ def in_flight_microbatches(
     gpipe: all of them. 1f1b: as many as stages come after, and its own. naive: one.
     interleaved: in units of one of a rank's `virtual` stages, each a v-th of its layers.
     in_flight_microbatches(4, 8, "1f1b") == [4, 3, 2, 1]
-    zb_h1: p on every stage, or what its I has left of them for their W.
+    zb_h1: p on every stage, or what its I has left of them for their W. zb_v: by rank, in units of
+    one of its two stages: 2 p on every one.
     """
     p, m, v = _check(stages, microbatches, schedule, virtual)
     if schedule == "zb_h1":
         return [min(p, m)] * p
+    if schedule == "zb_v":
+        return [min(m + rank + 1, 2 * m, 2 * p) for rank in range(p)]
     if schedule == "naive":
         return [1] * p
     if schedule == "gpipe":

@@ -3,9 +3,10 @@
     stage s --- B*T*D numbers ---> stage s + 1        over all microbatches, whatever their number
     stage s <-- B*T*D numbers ---- stage s + 1
 
-Cut finer, the same bytes go in more messages. With v virtual stages per rank there are v p - 1
-boundaries in the place of p - 1. A tied embedding goes once each way between the first rank and
-the last.
+Cut finer, the same bytes go in more messages. With v virtual stages per rank, dealt round, there
+are v p - 1 boundaries in the place of p - 1, and a tied embedding goes once each way between the
+first rank and the last. Placed as a V, rank r has the stages r and 2p - 1 - r: 2p - 2 boundaries,
+for the two in the middle are on one rank, and so are both ends of a tied embedding.
 
 Paper: Narayanan et al., arXiv:2104.04473, sections 2.2 and 3.
 """
@@ -26,12 +27,14 @@ def pipeline_traffic_bytes(
     itemsize: int = 2,
     *,
     virtual: int = 1,
+    placement: str = "round",
     tied_vocab: float = 0,
 ) -> Result:
     """Bytes that a rank of the pipeline puts on the wire in a step, with their parts.
 
-    tokens: of the whole batch, B * T. stages: ranks, p. virtual: stages per rank, dealt round.
-    tied_vocab: the rows of an embedding that the first and the last stage share; 0: none.
+    tokens: of the whole batch, B * T. stages: ranks, p. virtual: stages per rank. placement:
+    "round", as interleaved deals them, or "v", two per rank. tied_vocab: the rows of an embedding
+    that the first and the last stage share; 0: none.
     pipeline_traffic_bytes(1024, 512, 4, rank=1) == 2 * 1024 * 512 * 2
     ValueError or TypeError for counts that are none.
     """
@@ -39,10 +42,15 @@ def pipeline_traffic_bytes(
     rank, size = check_rank(rank, p), check_itemsize(itemsize)
     for name, count in (("tokens", tokens), ("hidden", hidden), ("tied_vocab", tied_vocab)):
         _check_count(count, name, least=0 if name == "tied_vocab" else 1)
-    is_alone = p == 1  # its stages hand on within the rank
-    outputs = 0 if is_alone else v - (rank == p - 1)
-    gradients = 0 if is_alone else v - (rank == 0)
-    tied = tied_vocab if rank in (0, p - 1) and not is_alone else 0
+    _check_placement(placement, v)
+    if p == 1:  # its stages hand on within the rank
+        outputs = gradients = 0
+    elif placement == "v":  # one way down the ranks and one way up, but for both ends
+        outputs = gradients = 2 - (rank in (0, p - 1))
+    else:
+        outputs, gradients = v - (rank == p - 1), v - (rank == 0)
+    has_one_end = placement == "round" and p > 1 and rank in (0, p - 1)
+    tied = tied_vocab if has_one_end else 0
     parts = {
         "outputs": _part("outputs", outputs * tokens * hidden * size, f"{outputs} tokens hidden"),
         "gradients": _part(
@@ -60,6 +68,13 @@ def pipeline_traffic_bytes(
 
 def _part(name: str, count: float, formula: str) -> Result:
     return Result(float(count), "bytes", name, f"{formula} itemsize", source=_SOURCE)
+
+
+def _check_placement(placement: object, virtual: int) -> None:
+    if placement not in ("round", "v"):
+        raise ValueError(f"placement={shown(placement)}: give 'round' or 'v'")
+    if placement == "v" and virtual != 2:
+        raise ValueError(f"virtual={virtual}: a V has two stages on each rank; give virtual=2")
 
 
 def _check_count(count: float, name: str, least: int) -> None:
