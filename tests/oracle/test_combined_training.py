@@ -17,7 +17,6 @@ from labkit.combined import CombinedTraining, gather_full_state, own_rows, train
 from labkit.data import Batch
 from labkit.mesh import Mesh
 from labkit.model import GPT, GPTConfig
-from labkit.optimizer import state_tensors
 from labkit.pipeline import gpipe, interleaved, one_f_one_b, zero_bubble_h1
 from labkit.train import TrainConfig, train_serial
 
@@ -35,6 +34,7 @@ ROWS = {
     "interleaved": (partial(interleaved, virtual=2), 4),  # a multiple of the ranks
     "zero bubble": (zero_bubble_h1, 3),
 }
+EVENLY = [range(2), range(2, 4)]  # embedding and a block, a block and the head
 MAX_NORM = 0.5  # less than the norm of every step
 GUARD = 8
 # dp, tp, pp; order of the axes; row; optimizer; clipped
@@ -150,7 +150,7 @@ def rows_seen(world, sizes, num_rows):
 
 @pytest.mark.parametrize(
     ("sizes", "num_rows"),
-    [({"dp": 2, "pp": 2, "tp": 2}, 7), ({"tp": 2, "dp": 3}, 8), ({"dp": 2, "tp": 2}, 6)],
+    [({"dp": 2, "pp": 2, "tp": 2}, 7), ({"tp": 2, "dp": 3, "pp": 1}, 8)],
 )
 def test_every_row_of_a_batch_is_seen_once_and_by_all_ranks_of_one_replica(sizes, num_rows):
     num_ranks = torch.tensor(list(sizes.values())).prod().item()
@@ -173,10 +173,11 @@ def test_every_row_of_a_batch_is_seen_once_and_by_all_ranks_of_one_replica(sizes
 def held(world):
     """Numbers that a rank keeps: parameters, and states of its optimizer after a step."""
     mesh = Mesh(world, dp=2, pp=2, tp=2)
-    training = CombinedTraining(mesh, CONFIG, SETTINGS["adamw"], num_microbatches=2)
+    training = CombinedTraining(mesh, CONFIG, SETTINGS["adamw"], num_microbatches=2, layers=EVENLY)
     training.step(SGD.batches(None, CONFIG.context).at(0))
     own = sum(parameter.numel() for parameter in training.model.parameters())
-    return own, sum(state.numel() for state in state_tensors(training.optimizer))
+    states = training.optimizer.state_tensors()
+    return own, sum(state.numel() for state in states)
 
 
 def test_a_rank_holds_a_share_of_a_stage_and_half_of_its_states():
@@ -184,7 +185,8 @@ def test_a_rank_holds_a_share_of_a_stage_and_half_of_its_states():
     num_tied = whole.head.weight.numel()
     num_blocks = sum(p.numel() for p in whole.blocks.parameters())
     for own, states in run(held, 8).values:
-        # Of a cut in four: half of the tied weight, a quarter of the blocks; norms are on both.
+        # Half of the tied weight, which is on both stages, a quarter of the blocks; and all of
+        # positions and norms.
         assert own < 1.1 * (num_tied / 2 + num_blocks / 4) < 0.5 * whole.num_parameters
         assert abs(states - 2 * own / 2) <= 2  # Adam's two, of a half
 
@@ -192,7 +194,7 @@ def test_a_rank_holds_a_share_of_a_stage_and_half_of_its_states():
 def drifted(world, name):
     """A copy that somebody has changed: on one rank, of those that hold it."""
     mesh = Mesh(world, dp=2, pp=2, tp=2)
-    training = CombinedTraining(mesh, CONFIG, SGD, num_microbatches=2)
+    training = CombinedTraining(mesh, CONFIG, SGD, num_microbatches=2, layers=EVENLY)
     own = training.model.gpt_parameters()
     if name in own and world.rank == world.size - 1:
         with torch.no_grad():
