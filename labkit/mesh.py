@@ -106,8 +106,8 @@ def coordinates_at(rank: int, sizes: Mapping[str, int]) -> dict[str, int]:
     coordinates_at(5, {"dp": 2, "pp": 2, "tp": 2}) == {"dp": 1, "pp": 0, "tp": 1}
     """
     found = {}
-    for axis, size in reversed(sizes.items()):
-        rank, found[axis] = divmod(rank, size)
+    for axis in reversed(list(sizes)):
+        rank, found[axis] = divmod(rank, sizes[axis])
     return dict(reversed(found.items()))
 
 

@@ -30,7 +30,7 @@ from labkit.model import GPT, GPTConfig, require_tokens
 from labkit.pipeline import GPTStage, PipelineGPT, Schedule
 from labkit.tensor_parallel import Cut, Replicated, TensorParallelGPT, column_linear, parallelize
 from labkit.tensor_parallel.full_state import parameters_with_cuts
-from labkit.tensor_parallel.gpt import normed
+from labkit.tensor_parallel.gpt import ParallelBlock, normed
 
 TIED = "embedding.token.weight"
 """The name in GPT of the weight that embedding and head share."""
@@ -54,6 +54,7 @@ class ParallelStage(GPTStage):
             require_tokens(x, self.config.vocab, self.config.context)
             x = self.embedding(x, self.embedding.position.weight, between)
         for block in self.blocks.values():
+            assert isinstance(block, ParallelBlock)
             x = block(x, block.attention_norm.weight, block.mlp_norm.weight, between)
         if self.norm is not None and self.head is not None:
             (x,) = column_linear(normed(x, self.norm.weight), between, self.head.weight)

@@ -143,7 +143,7 @@ def train(
 def _sharded_optimizer(settings: TrainConfig, model: CombinedGPT) -> ShardedOptimizer:
     """ZeRO-1 over dp, of the optimizer that `settings.make_optimizer` makes."""
     named, dp = model.gpt_parameters().items(), model.mesh.dp
+    rate = settings.learning_rate
     if settings.optimizer == "sgd":
-        chosen = {"learning_rate": settings.learning_rate, "momentum": settings.momentum}
-        return ShardedOptimizer(named, SGD, dp, **chosen)
-    return ShardedOptimizer(named, AdamW, dp, learning_rate=settings.learning_rate)
+        return ShardedOptimizer(named, SGD, dp, learning_rate=rate, momentum=settings.momentum)
+    return ShardedOptimizer(named, AdamW, dp, learning_rate=rate)

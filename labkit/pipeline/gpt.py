@@ -52,10 +52,11 @@ class GPTStage(nn.Module):
     @property
     def tied(self) -> Tensor | None:
         """The weight that embedding and head share, where this stage has one of them."""
-        if self.embedding is None and self.head is None:
-            return None
-        holder = self.head if self.embedding is None else self.embedding.token
-        weight: Tensor = holder.weight
+        weight: Tensor | None = None
+        if self.embedding is not None:
+            weight = self.embedding.token.weight
+        elif self.head is not None:
+            weight = self.head.weight
         return weight
 
     def forward(self, x: Tensor) -> Tensor:
