@@ -48,12 +48,18 @@ class CombinedTraining:
         max_norm: float | None = None,
         layers: Sequence[range] | None = None,
     ) -> None:
-        """mesh: with dp, tp and pp. row: a schedule, such as gpipe. Every rank makes one.
+        """mesh: with dp, tp and pp. row: a schedule, such as gpipe, or zero_bubble_h1, whose split
+        backwards work here as in a pipeline alone. Every rank makes one.
 
         num_microbatches: of each dp coordinate's share. max_norm: of the whole gradient; None: it
         is not clipped. ValueError: a share with fewer rows than microbatches, and what Pipeline and
         CombinedGPT refuse.
         """
+        if sorted(mesh.sizes) != sorted(ORDER):
+            raise ValueError(
+                f"{mesh!r}: over other axes nothing is reduced here; make it of dp, pp and tp, "
+                "with 1 for what is not wanted"
+            )
         require_enough_rows(settings.num_sequences, mesh.dp.size, num_microbatches)
         schedule = plan(row, mesh.pp.size, num_microbatches)
         self.mesh, self.max_norm = mesh, max_norm
@@ -70,11 +76,8 @@ class CombinedTraining:
         Returns what this replica adds to the mean loss over dp, on the last stage, else None; and
         the norm of the gradient before it was clipped, where it is.
         """
-        world, share = self.mesh.world, own_rows(batch, self.mesh)
-        self._weight = weight_of(share, batch, self.mesh)
-        self.optimizer.zero_grad()
-        step = self.pipeline.step(share.inputs_BT, share.targets_BT)
-        norm = None
+        world, norm = self.mesh.world, None
+        loss = self.backward(batch)
         with world.region("reduce"):
             self.optimizer.reduce_gradients()
         if self.max_norm is not None:
@@ -82,7 +85,17 @@ class CombinedTraining:
                 norm = clip_gradients(self.model, self.optimizer, self.max_norm).item()
         with world.region("optimizer"):
             self.optimizer.step()
-        return step.loss, norm
+        return loss, norm
+
+    def backward(self, batch: Batch) -> float | None:
+        """Forward and backward of this replica's rows: gradients are there, not yet averaged.
+
+        Returns the loss as `step` does.
+        """
+        share = own_rows(batch, self.mesh)
+        self._weight = weight_of(share, batch, self.mesh)
+        self.optimizer.zero_grad()
+        return self.pipeline.step(share.inputs_BT, share.targets_BT).loss
 
     def global_losses(self, losses: Sequence[float | None]) -> list[float]:
         """Of the global batches, on every rank, from what `step` returned on each."""
@@ -119,8 +132,8 @@ def train(
     """`labkit.train.train_serial` on dp * tp * pp ranks: losses and parameters equal the serial
     ones up to rounding, on every rank.
 
-    run(train, 8, (config, settings), kwargs=...) or a function that calls it. order: of the axes,
-    slowest first. The rest as of CombinedTraining. corpus: None is Python's standard library.
+    run(partial(train, dp=2, tp=2, pp=2), 8, (config, settings)). order: of the axes, slowest first.
+    The rest as of CombinedTraining. corpus: None is Python's standard library.
     ValueError: sizes that do not multiply to the group's, an order without all three axes.
     """
     arguments.instance("config", config, GPTConfig, "give a GPTConfig, the sizes of the model")

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from labkit import run
-from labkit.combined import CombinedTraining, clip_gradients, global_norm, own_rows
+from labkit.combined import CombinedTraining, clip_gradients, global_norm
 from labkit.combined.gpt import TIED
 from labkit.mesh import Mesh
 from labkit.model import GPT, GPTConfig
@@ -36,11 +36,7 @@ def training_after_backward(world, sizes):
     mesh = Mesh(world, **sizes)
     layers = EVENLY if mesh.pp.size == 2 else None
     training = CombinedTraining(mesh, CONFIG, SGD, num_microbatches=2, layers=layers)
-    batch = SGD.batches(None, CONFIG.context).at(0)
-    share = own_rows(batch, mesh)
-    training._weight = len(share) * mesh.dp.size / len(batch)
-    training.optimizer.zero_grad()
-    training.pipeline.step(share.inputs_BT, share.targets_BT)
+    training.backward(SGD.batches(None, CONFIG.context).at(0))
     return training
 
 

@@ -215,6 +215,15 @@ def wrong(world, **choices):
     train(world, given.pop("config"), given.pop("settings"), **given)
 
 
+def on_another_mesh(world):
+    CombinedTraining(Mesh(world, dp=2, pp=1), CONFIG, SGD)
+
+
+def test_a_mesh_of_other_axes_is_refused():
+    with pytest.raises(RankError, match="make it of dp, pp and tp, with 1 for what is not wanted"):
+        run(on_another_mesh, 2)
+
+
 @pytest.mark.parametrize(
     ("choices", "words"),
     [
