@@ -23,7 +23,7 @@ from labkit.viz.mesh_places import Place, checked_sizes, group_text, groups_of, 
 from labkit.viz.picture import Picture
 from labkit.viz.text_size import text_inches
 
-MAX_RANKS = 64  # a picture of at most 100 KB
+MAX_RANKS, MAX_COORDINATES = 64, 256  # a picture of at most 100 KB
 AXIS_COLOURS = {
     "dp": "#0072b2",
     "pp": "#e69f00",
@@ -82,9 +82,10 @@ def mesh_map(
     """Every rank with its coordinates, in its node, and the groups of `rank` by colour.
 
     sizes: by axis, slowest first, as Mesh takes them: {"dp": 2, "pp": 2, "tp": 2}, up to 64 ranks.
-    Returns a Picture. ValueError: no axis, too many ranks, a rank or a node that cannot be.
+    Returns a Picture. ValueError: no axis, too many ranks (64 of five axes are), a rank or a node
+    that cannot be.
     """
-    sizes = checked_sizes(sizes, MAX_RANKS)
+    sizes = checked_sizes(sizes, MAX_RANKS, MAX_COORDINATES)
     gpus_per_node = arguments.whole("gpus_per_node", gpus_per_node, "1 to 16", most=16)
     everyone = places(sizes, gpus_per_node)
     last = len(everyone) - 1

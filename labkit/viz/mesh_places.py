@@ -17,8 +17,11 @@ class Place(NamedTuple):
     node: int
 
 
-def checked_sizes(sizes: Mapping[str, int], most: int) -> dict[str, int]:
-    """The sizes of a mesh of at most `most` ranks; ValueError, TypeError for others."""
+def checked_sizes(sizes: Mapping[str, int], most: int, coordinates: int) -> dict[str, int]:
+    """The sizes of a mesh of at most `most` ranks, with so many coordinates in all.
+
+    ValueError, TypeError for others.
+    """
     require_names("sizes", sizes, "{axis: ranks}, slowest first, such as {'dp': 2, 'tp': 4}")
     num_ranks = 1
     for axis, size in sizes.items():
@@ -27,6 +30,11 @@ def checked_sizes(sizes: Mapping[str, int], most: int) -> dict[str, int]:
         num_ranks *= arguments.whole(axis, size, "give the number of ranks along this axis")
     if not sizes or num_ranks > most:
         raise ValueError(f"sizes={dict(sizes)!r:.60}: {num_ranks} ranks; give 1 to {most}")
+    if num_ranks * len(sizes) > coordinates:
+        raise ValueError(
+            f"sizes={dict(sizes)!r:.60}: {num_ranks} ranks of {len(sizes)} axes are more than can "
+            f"be read; leave out axes of size 1, or give at most {coordinates // len(sizes)} ranks"
+        )
     return dict(sizes)
 
 

@@ -36,7 +36,7 @@ def boxes(picture, num_ranks):
         (SIZES, 5, 4),
         ({"tp": 2, "dp": 3}, 0, 8),
         ({"dp": 2, "pp": 2, "cp": 2, "ep": 1, "tp": 2}, 13, 2),
-        ({"pp": 2, "cp": 2, "ep": 1, "dp": 2, "tp": 8}, 63, 16),
+        ({"pp": 2, "cp": 2, "dp": 2, "tp": 8}, 63, 2),
         ({"dp": 5}, 4, 1),
     ],
 )
@@ -93,6 +93,7 @@ def test_the_legend_says_whom_and_over_how_many_nodes():
     [
         ({}, {}, "1 ranks; give 1 to 64"),
         ({"dp": MAX_RANKS + 1}, {}, "65 ranks; give 1 to 64"),
+        ({"pp": 2, "cp": 2, "ep": 1, "dp": 2, "tp": 8}, {}, "64 ranks of 5 axes.*at most 51 ranks"),
         ({"dp": 0}, {}, "dp=0"),
         ({"data": 2}, {}, "'data' is no axis"),
         (4, {}, "sizes=4"),
