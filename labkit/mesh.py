@@ -14,6 +14,7 @@ Paper: Megatron-LM, arXiv:2104.04473, section 2, and the launchers of every fram
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from labkit import arguments
 from labkit.comm import Group
@@ -40,7 +41,7 @@ class Mesh:
         self.sizes = {axis: _size(axis, size) for axis, size in sizes.items()}
         if math.prod(self.sizes.values()) != world.size:
             raise ValueError(_wrong_product(self.sizes, world.size))
-        self.coordinates = dict(zip(sizes, self._coordinates_of(world.rank), strict=True))
+        self.coordinates = coordinates_at(world.rank, self.sizes)
         self._groups = {axis: self._group(axis) for axis in self.sizes}
         self._joined: dict[tuple[str, ...], Group] = {
             (each,): g for each, g in self._groups.items()
@@ -91,19 +92,34 @@ class Mesh:
             rank = rank * size + at
         return rank
 
-    def _coordinates_of(self, rank: int) -> list[int]:
-        found = []
-        for size in reversed(self.sizes.values()):
-            rank, at = divmod(rank, size)
-            found.append(at)
-        return found[::-1]
-
     def _group(self, *axes: str) -> Group:
         if math.prod(self.sizes[axis] for axis in axes) == self.world.size:
             return self.world
         group = self.world.split(self.rank_at(**dict.fromkeys(axes, 0)))
         assert isinstance(group, Group)
         return group
+
+
+def coordinates_at(rank: int, sizes: Mapping[str, int]) -> dict[str, int]:
+    """The coordinates, by axis, of a rank of a mesh of these sizes; no ranks are needed for that.
+
+    coordinates_at(5, {"dp": 2, "pp": 2, "tp": 2}) == {"dp": 1, "pp": 0, "tp": 1}
+    """
+    found = {}
+    for axis in reversed(list(sizes)):
+        rank, found[axis] = divmod(rank, sizes[axis])
+    return dict(reversed(found.items()))
+
+
+def ranks_along(axis: str, rank: int, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """Whom `mesh.<axis>` of this rank holds: the ranks that differ from it in that axis only.
+
+    ranks_along("pp", 5, {"dp": 2, "pp": 2, "tp": 2}) == (5, 7)
+    """
+    axes = list(sizes)
+    stride = math.prod(sizes[each] for each in axes[axes.index(axis) + 1 :])
+    first = rank - coordinates_at(rank, sizes)[axis] * stride
+    return tuple(range(first, first + sizes[axis] * stride, stride))
 
 
 def _size(axis: str, size: int) -> int:

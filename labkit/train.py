@@ -104,11 +104,18 @@ def loss(model: nn.Module, batch: Batch) -> Tensor:
     return total / max(1, batch.targets_BT.numel())
 
 
-def train_step(model: nn.Module, optimizer: Optimizer, batch: Batch) -> float:
-    """One step on one batch; the loss before it. No other process is involved."""
+def train_step(
+    model: nn.Module, optimizer: Optimizer, batch: Batch, max_norm: float | None = None
+) -> float:
+    """One step on one batch; the loss before it. No other process is involved.
+
+    max_norm: of the whole gradient, which is scaled down to it where it is longer; None: never.
+    """
     optimizer.zero_grad()
     value = loss(model, batch)
     value.backward()
+    if max_norm is not None:
+        nn.utils.clip_grad_norm_(model.parameters(), max_norm)
     optimizer.step()
     return value.item()
 
@@ -118,13 +125,17 @@ def train_serial(
     settings: TrainConfig,
     corpus: Corpus | None = None,
     device: torch.device | str = "cpu",
+    max_norm: float | None = None,
 ) -> Trained:
-    """Train a GPT in this process. None: Python's standard library is the corpus."""
+    """Train a GPT in this process. None: Python's standard library is the corpus.
+
+    max_norm: see train_step.
+    """
     batches = settings.batches(corpus, config.context)
     model = GPT(config, settings.seed, settings.dtype).to(device)
     optimizer = settings.make_optimizer(model.parameters())
     losses = [
-        train_step(model, optimizer, batches.at(step).to(device))
+        train_step(model, optimizer, batches.at(step).to(device), max_norm)
         for step in range(settings.num_steps)
     ]
     return Trained(losses, copy_parameters(model))

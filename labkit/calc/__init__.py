@@ -48,6 +48,7 @@ from labkit.calc.traffic.all_to_all import (
     two_tier_all_to_all_seconds,
 )
 from labkit.calc.traffic.blocks import num_blocks
+from labkit.calc.traffic.combined import combined_traffic_bytes
 from labkit.calc.traffic.context import (
     context_score_elements,
     context_shard_tokens,
@@ -179,6 +180,7 @@ __all__ = [
     "checkpoint_interval",
     "choose_algorithm",
     "cluster",
+    "combined_traffic_bytes",
     "context_score_elements",
     "context_shard_tokens",
     "context_traffic_bytes",

@@ -7,7 +7,9 @@ Most of a stage's work is such products, and of each of them the two halves cost
 forward. So while a stage computes, its calls of F.linear go through a Function whose backward does
 the first half and puts the second into a list. All else is cheap and stays in I: norms, embeddings,
 activations, attention without its projections. (nn.MultiheadAttention as well: its projections are
-called where no mode sees them. Its stages are right, and have little left for W.)
+called where no mode sees them. Its stages are right, and have little left for W.) The layers of
+labkit.tensor_parallel have Functions of their own, which put off the same half: column_linear and
+row_linear. What they send, they send in I.
 
 What a split backward holds until W is x and dy of every product; the rest is let go with I. In a
 transformer's blocks that is less than before I, in a plain chain of linear layers it is more.
@@ -28,6 +30,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from labkit.collectives.first_order import first_order_only
+from labkit.tensor_parallel import column_linear, row_linear
 
 
 class _Product(NamedTuple):
@@ -65,7 +68,13 @@ class DeferredWeights(TorchFunctionMode):
             is_matrix = weight.dim() == 2 and x.dim() >= 2
             if is_matrix and _is_parameter(weight) and (bias is None or _is_parameter(bias)):
                 return _Linear.apply(x, weight, bias, self)
+        if func in (column_linear, row_linear) and torch.is_grad_enabled():
+            return func(*args, **{**kwargs, "later": self})
         return func(*args, **kwargs)
+
+    def put(self, x: Tensor, weight: Tensor, grad_y: Tensor) -> None:
+        """A product of y = x W^T, without a bias, whose second half W computes."""
+        self.products.append(_Product(x.detach(), weight, None, grad_y))
 
     def backward(self, root: Tensor | GradientEdge, grad: Tensor | None = None) -> None:
         """I: backward from `root`, but for the weights that wait."""

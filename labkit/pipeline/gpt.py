@@ -12,7 +12,8 @@ Layout: each parameter on one rank, whole; the tied one on one or two.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -25,10 +26,20 @@ from labkit.pipeline.balance import balance
 from labkit.pipeline.op import Schedule
 
 
+class Layered(Protocol):
+    """What can be cut into stages: a GPT, or another form of it under the same names."""
+
+    config: GPTConfig
+    embedding: Any
+    blocks: Any
+    norm: Any
+    head: Any
+
+
 class GPTStage(nn.Module):
     """Some neighbouring layers of a GPT: its own modules, under their names there."""
 
-    def __init__(self, whole: GPT, layers: range) -> None:
+    def __init__(self, whole: Layered, layers: range) -> None:
         super().__init__()
         last = whole.config.num_layers + 1
         self.embedding = whole.embedding if 0 in layers else None
@@ -37,6 +48,16 @@ class GPTStage(nn.Module):
         )
         self.norm = whole.norm if last in layers else None
         self.head = whole.head if last in layers else None
+
+    @property
+    def tied(self) -> Tensor | None:
+        """The weight that embedding and head share, where this stage has one of them."""
+        weight: Tensor | None = None
+        if self.embedding is not None:
+            weight = self.embedding.token.weight
+        elif self.head is not None:
+            weight = self.head.weight
+        return weight
 
     def forward(self, x: Tensor) -> Tensor:
         """tokens_BT or x_BTD -> x_BTD or logits_BTV."""
@@ -54,6 +75,8 @@ class PipelineGPT(nn.Module):
 
     stages: stage -> GPTStage. tied: the weight that embedding and head share, where this rank has
     one of them. layers: by stage, its layers, neighbours and each once; None: `balance` by FLOPs.
+    make_stage: (whole model, layers) -> the stage; a GPTStage of another form, see
+    labkit.combined.gpt. Its stages share what the whole model shares.
     ValueError: more stages than layers; layers that are not all of the model's, in order.
     """
 
@@ -65,6 +88,7 @@ class PipelineGPT(nn.Module):
         seed: int = 0,
         dtype: torch.dtype = torch.float32,
         layers: Sequence[range] | None = None,
+        make_stage: Callable[[GPT, range], GPTStage] = GPTStage,
     ) -> None:
         super().__init__()
         arguments.whole(
@@ -77,12 +101,10 @@ class PipelineGPT(nn.Module):
         self.layers = list(layers)
         whole = GPT(config, seed, dtype)  # all of it, for a moment: the lab's models are small
         self._modules_of = nn.ModuleDict(
-            {str(stage): GPTStage(whole, self.layers[stage]) for stage in schedule.stages_of(rank)}
+            {str(each): make_stage(whole, self.layers[each]) for each in schedule.stages_of(rank)}
         )
-        has_it = any(
-            stage.embedding is not None or stage.head is not None for stage in self.stages.values()
-        )
-        self.tied: Tensor | None = whole.head.weight if has_it else None
+        tied = (stage.tied for stage in self.stages.values())
+        self.tied: Tensor | None = next((weight for weight in tied if weight is not None), None)
 
     @property
     def stages(self) -> dict[int, GPTStage]:

@@ -16,42 +16,68 @@ more in backward. That is what makes the activations of a layer fall by n.
 How much of it is hidden is the wire's matter: LIBRARY works in the background, RING and
 SHARED_MEMORY are done when they return. A row layer's backward needs all of the gradient at once,
 and hides nothing.
+
+A schedule of a pipeline that splits its backwards puts step 2 off altogether: see `Later`. Nothing
+has to travel for it, so that it may come at any time, on each rank at its own.
 Paper: Korthikanti et al., arXiv:2205.05198, section 4.2.2.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.overrides import handle_torch_function, has_torch_function
 
 from labkit import arguments
 from labkit.collectives.first_order import first_order_only
 from labkit.tensor_parallel.between import Between, required
 
 
-def column_linear(x: Tensor, between: Between, *weights: Tensor) -> tuple[Tensor, ...]:
+class Later(Protocol):
+    """Who computes gradients of weights later: labkit.pipeline.deferred. A torch function mode
+    that is one calls the functions below again, with itself as `later`."""
+
+    is_deferring: bool
+
+    def put(self, x: Tensor, weight: Tensor, grad_y: Tensor) -> None:
+        """To be added to the leaf `weight`'s gradient: grad_y^T x, over all rows."""
+
+
+def column_linear(
+    x: Tensor, between: Between, *weights: Tensor, later: Later | None = None
+) -> tuple[Tensor, ...]:
     """What `x` gives with each weight w_fD: this rank's features y (..., f) of all tokens.
 
     x: as it is `between` layers. Gradients of all weights and of x; x gets one sum over the ranks.
     TypeError for what is no tensor, or no Between; ValueError for weights of another D.
     Wire: forward x made whole; backward one sum of x's size, and x made whole once more.
     """
+    if has_torch_function((x, *weights)):
+        all_of_them: tuple[Tensor, ...] = handle_torch_function(
+            column_linear, (x, *weights), x, between, *weights, later=later
+        )
+        return all_of_them
     for weight in weights:
         require_fitting("x", x, weight, "all D features of each token, and weights (f, D)")
-    return _ColumnLinear.apply(required(between), *_as_autocast((x, *weights)))
+    return _ColumnLinear.apply(required(between), later, *_as_autocast((x, *weights)))
 
 
-def row_linear(y: Tensor, between: Between, weight: Tensor) -> Tensor:
+def row_linear(
+    y: Tensor, between: Between, weight: Tensor, *, later: Later | None = None
+) -> Tensor:
     """The ranks' parts y_BTf w_Df^T, added up, in the form that they have `between` layers.
 
     TypeError and ValueError as of column_linear.
     Wire: forward one sum of the output; backward its gradient made whole.
     """
+    if has_torch_function((y, weight)):
+        z: Tensor = handle_torch_function(row_linear, (y, weight), y, between, weight, later=later)
+        return z
     require_fitting("y", y, weight, "this rank's f features, and its weight (D, f)")
-    return _RowLinear.apply(required(between), *_as_autocast((y, weight)))
+    return _RowLinear.apply(required(between), later, *_as_autocast((y, weight)))
 
 
 def require_fitting(name: str, x: Tensor, weight: Tensor, instead: str) -> None:
@@ -67,8 +93,10 @@ def require_fitting(name: str, x: Tensor, weight: Tensor, instead: str) -> None:
 
 class _ColumnLinear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, between: Between, x: Tensor, *weights: Tensor) -> tuple[Tensor, ...]:
-        ctx.between = between
+    def forward(
+        ctx: Any, between: Between, later: Later | None, x: Tensor, *weights: Tensor
+    ) -> tuple[Tensor, ...]:
+        ctx.between, ctx.later = between, _Leaves(later, weights)
         ctx.save_for_backward(x, *weights)
         whole = between.whole(x)()
         return tuple(F.linear(whole, weight) for weight in weights)
@@ -77,24 +105,26 @@ class _ColumnLinear(torch.autograd.Function):
     @first_order_only
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, *weights = ctx.saved_tensors
-        _, needs_x, *needs = ctx.needs_input_grad
+        _, _, needs_x, *needs = ctx.needs_input_grad
         whole = ctx.between.whole(x) if any(needs) else None
         if needs_x:
             summed = ctx.between.summed(_back_through(grads, weights))
         of_weights: list[Tensor | None] = [None] * len(weights)
         if whole is not None:
-            inputs_ND = whole().flatten(0, -2)
+            inputs = whole()
             of_weights = [
-                grad.flatten(0, -2).T @ inputs_ND if needed else None
-                for grad, needed in zip(grads, needs, strict=True)
+                ctx.later.of_weight(number, inputs, grad) if needed else None
+                for number, (grad, needed) in enumerate(zip(grads, needs, strict=True))
             ]
-        return None, summed() if needs_x else None, *of_weights
+        return None, None, summed() if needs_x else None, *of_weights
 
 
 class _RowLinear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, between: Between, y: Tensor, weight: Tensor) -> Tensor:
-        ctx.between = between
+    def forward(
+        ctx: Any, between: Between, later: Later | None, y: Tensor, weight: Tensor
+    ) -> Tensor:
+        ctx.between, ctx.later = between, _Leaves(later, (weight,))
         ctx.save_for_backward(y, weight)
         return between.summed(F.linear(y, weight))()
 
@@ -102,10 +132,27 @@ class _RowLinear(torch.autograd.Function):
     @first_order_only
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         y, weight = ctx.saved_tensors
-        _, needs_y, needs_weight = ctx.needs_input_grad
+        _, _, needs_y, needs_weight = ctx.needs_input_grad
         whole = ctx.between.whole(grad)()
-        of_weight = whole.flatten(0, -2).T @ y.flatten(0, -2) if needs_weight else None
-        return None, whole @ weight if needs_y else None, of_weight
+        of_weight = ctx.later.of_weight(0, y, whole) if needs_weight else None
+        return None, None, whole @ weight if needs_y else None, of_weight
+
+
+class _Leaves:
+    """The weights of one layer whose gradients may wait: those that nothing was computed from."""
+
+    def __init__(self, later: Later | None, weights: tuple[Tensor, ...]) -> None:
+        self._later = later
+        # Not as saved for backward: hooks there may bring back a copy, and the gradient is a leaf's
+        self._leaves = [each if later and each.is_leaf else None for each in weights]
+
+    def of_weight(self, number: int, x: Tensor, grad_y: Tensor) -> Tensor | None:
+        """The gradient; None where it comes later."""
+        leaf = self._leaves[number]
+        if self._later is None or leaf is None or not self._later.is_deferring:
+            return grad_y.flatten(0, -2).T @ x.flatten(0, -2)
+        self._later.put(x, leaf, grad_y)
+        return None
 
 
 def _as_autocast(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

@@ -93,7 +93,7 @@ class TensorParallelGPT(nn.Module):
         x = self.embedding(tokens_BT, position_TD, between)
         for block, of_attention, of_mlp in zip(self.blocks, norms[:-1:2], norms[1::2], strict=True):
             x = block(x, of_attention, of_mlp, between)
-        (logits_BTv,) = column_linear(_normed(x, norms[-1]), between, self.head.weight)
+        (logits_BTv,) = column_linear(normed(x, norms[-1]), between, self.head.weight)
         return logits_BTv
 
     def loss(self, batch: Batch) -> Tensor:
@@ -157,8 +157,8 @@ class ParallelBlock(nn.Module):
 
         Wire: forward two sums of B*T*D numbers, backward two.
         """
-        x = x + self.attention(_normed(x, of_attention), between)
-        return x + self.mlp(_normed(x, of_mlp), between)
+        x = x + self.attention(normed(x, of_attention), between)
+        return x + self.mlp(normed(x, of_mlp), between)
 
 
 @torch.no_grad()
@@ -175,7 +175,8 @@ def _parallel_blocks(model: GPT, group: Group) -> Iterator[ParallelBlock]:
         yield ParallelBlock(block, group, copies)
 
 
-def _normed(x: Tensor, weight: Tensor) -> Tensor:
+def normed(x: Tensor, weight: Tensor) -> Tensor:
+    """x through a norm whose scale is `weight`; as torch.nn.LayerNorm without a bias."""
     return F.layer_norm(x, weight.shape, weight)
 
 

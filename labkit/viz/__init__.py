@@ -12,6 +12,7 @@
     viz.over_links(measured, predicted)              # time over the bandwidth of the link
     viz.schedule(timing, measured)                   # a pipeline's step as a grid: rank by time
     viz.in_flight(timing)                            # what each rank holds meanwhile
+    viz.mesh_map({"dp": 2, "pp": 2, "tp": 2}, rank)  # ranks by node, and whom one talks to
     viz.chrome_trace.write(result, "trace.json")     # no matplotlib needed for this one
 
 Names load when first used: a machine without matplotlib can still write traces.
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from labkit.viz.in_flight_curve import in_flight
     from labkit.viz.link_curves import over_links
     from labkit.viz.memory import memory_bar, memory_timeline
+    from labkit.viz.mesh import mesh_map
     from labkit.viz.movement import moves
     from labkit.viz.picture import Picture
     from labkit.viz.ring_picture import ring_steps
@@ -47,6 +49,7 @@ _HOME = {
     "latency_bandwidth": "labkit.viz.size_curves",
     "memory_bar": "labkit.viz.memory",
     "memory_timeline": "labkit.viz.memory",
+    "mesh_map": "labkit.viz.mesh",
     "moves": "labkit.viz.movement",
     "over_links": "labkit.viz.link_curves",
     "ring_step": "labkit.viz.ring_step_picture",
@@ -67,6 +70,7 @@ __all__ = [
     "latency_bandwidth",
     "memory_bar",
     "memory_timeline",
+    "mesh_map",
     "moves",
     "over_links",
     "ring_step",

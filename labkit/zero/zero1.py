@@ -100,6 +100,19 @@ class ShardedOptimizer(ShardedStates):
                 self._reduced += shard.set_gradients(segment, nobodys)
         return self._reduced
 
+    def named_gradients(self) -> list[tuple[str, Tensor]]:
+        """`reduce_gradients`, each mean with the name of the parameter of which it is a fragment.
+
+        A parameter that lies in several segments has a fragment on several ranks.
+        """
+        self.reduce_gradients()
+        return [
+            (shard.names[piece.number], target.grad)
+            for shard in self.shards
+            for piece, target in zip(shard.pieces, shard.targets, strict=True)
+            if target.grad is not None
+        ]
+
     def clip_gradients(self, max_norm: float) -> Tensor:
         """Scale all gradients down to a norm of at most `max_norm` over all parameters.
 

@@ -1,0 +1,190 @@
+"""What a rank sends in a step of 3D training, by axis: each axis sends what it would send alone,
+of a smaller thing.
+
+    axis      of what                                                       how often
+    tp        the sums of this stage's layers, over this replica's rows     each microbatch
+    pp        x_BTD of this replica's rows, whole on each tp rank;          each microbatch
+              and this tp rank's rows of the tied embedding                 once
+    dp        this rank's parameters: a stage's share                       once: ZeRO-1
+    norm      one number, over all ranks, where gradients are clipped       once
+
+So tp divides what dp sends, pp divides what tp and dp send, and dp divides what tp and pp send; but
+tp does not divide what pp sends: its ranks hold the same x_BTD.
+
+Composed of tensor.py, pipeline.py and ring.py. Exact for the lab's GPT: whatever the sizes over dp
+and pp, and over tp where it divides the bytes of every sum; else a byte is rounded in each.
+Paper: Narayanan et al., arXiv:2104.04473, section 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from labkit.calc.models.config import ModelConfig
+from labkit.calc.models.lengths import sequence_length
+from labkit.calc.models.presets import model
+from labkit.calc.result import Result, total
+from labkit.calc.traffic.checks import check_flag, check_itemsize, check_rank, check_ranks
+from labkit.calc.traffic.pipeline import pipeline_traffic_bytes
+from labkit.calc.traffic.ring import (
+    ring_all_gather_sent_bytes,
+    ring_all_reduce_bytes,
+    ring_reduce_scatter_sent_bytes,
+)
+from labkit.calc.traffic.segments import segment_numels
+from labkit.calc.traffic.tensor import tensor_parallel_traffic_bytes
+
+_SOURCE = "Narayanan et al., arXiv:2104.04473, section 3"
+_NORM_ITEMSIZE = 8  # added up in float64
+
+
+def combined_traffic_bytes(
+    config: ModelConfig | str,
+    num_sequences: int,
+    layers: Sequence[Sequence[int]],
+    at: Mapping[str, int],
+    *,
+    dp: int = 1,
+    tp: int = 1,
+    pp: int = 1,
+    microbatches: int = 1,
+    sequence: int | None = None,
+    itemsize: int = 2,
+    clipped: bool = False,
+) -> Result:
+    """Bytes that the rank at these coordinates sends in a step; its parts are tp, pp, dp and norm.
+
+    num_sequences: of the global batch. layers: by stage, its layers: 0 is the embedding, then the
+    blocks, and the last norm and head; stages are dealt round over pp. at: {"dp": 0, "tp": 1, ...};
+    an axis that is left out is 0. microbatches: of each replica. sequence: tokens of each; None:
+    the model's context. itemsize: of activations, gradients and parameters on the wire.
+    ValueError for what the lab's GPT is not (biases, gated, no learned positions, untied), for
+    layers that are not all of the model's in order, and fewer sequences than dp.
+    """
+    config = _supported(model(config))
+    sizes = {"dp": check_ranks(dp, "dp"), "tp": check_ranks(tp, "tp"), "pp": check_ranks(pp, "pp")}
+    place = _place(at, sizes)
+    size, m = check_itemsize(itemsize), check_ranks(microbatches, "microbatches")
+    check_flag(clipped, "clipped")
+    mine = _own_layers(config, layers, sizes["pp"], place["pp"])
+    sequences = segment_numels(check_ranks(num_sequences, "num_sequences"), dp)[place["dp"]]
+    if sequences < m:
+        raise ValueError(
+            f"num_sequences={num_sequences} over dp={dp} leave {sequences} for {m} microbatches; "
+            f"give {dp * m} or more"
+        )
+    tokens = sequences * sequence_length(config, sequence)
+    vocab = segment_numels(config.vocab, tp)[place["tp"]]
+    parts = {
+        "tp": _over_tp(config, mine, sequences, sequence, tp, size, m),
+        "pp": pipeline_traffic_bytes(
+            tokens,
+            config.hidden,
+            pp,
+            place["pp"],
+            size,
+            virtual=len(layers) // pp,
+            tied_vocab=vocab,
+        ),
+        "dp": _over_dp(rank_parameters(config, mine, tp, place["tp"]), dp, place["dp"], size),
+        "norm": _norm(dp * tp * pp, clipped),
+    }
+    return total(
+        f"sent by the rank at {', '.join(f'{axis} {where}' for axis, where in place.items())}",
+        parts,
+        convention="rings; sent bytes of a step; x_BTD between stages whole on every tp rank",
+        source=_SOURCE,
+    )
+
+
+def rank_parameters(config: ModelConfig, mine: Sequence[int], tp: int, tp_rank: int) -> int:
+    """How many parameters a rank holds: its tp share of these layers. A tied weight counts once.
+
+    Uneven shares as torch.tensor_split cuts: the first ones are a row longer.
+    """
+    D, K, last = config.hidden, config.features_per_head, config.layers + 1
+    blocks = sum(0 < layer < last for layer in mine)
+    vocab = segment_numels(config.vocab, tp)[tp_rank]
+    ffn = segment_numels(config.mlp_features, tp)[tp_rank]
+    heads, kv_heads = config.heads // tp, max(1, config.num_kv_heads // tp)
+    block = 2 * D * heads * K + 2 * D * kv_heads * K + 2 * D * ffn + 2 * D
+    count = blocks * block
+    count += vocab * D if 0 in mine or last in mine else 0
+    count += config.context * D if 0 in mine else 0
+    return count + (D if last in mine else 0)
+
+
+def _over_tp(
+    config: ModelConfig,
+    mine: Sequence[int],
+    sequences: int,
+    sequence: int | None,
+    tp: int,
+    itemsize: int,
+    microbatches: int,
+) -> Result:
+    """Sums grow with the tokens, however they are cut; gradients of copied heads go each time."""
+    last = config.layers + 1
+    blocks = sum(0 < layer < last for layer in mine)
+    alone = replace(config, layers=max(1, blocks))
+    whole = tensor_parallel_traffic_bytes(
+        alone, sequences, tp, sequence=sequence, itemsize=itemsize
+    )
+    parts = {"none": Result(0.0, "bytes", "none")}
+    if 0 in mine:
+        parts["embedding"] = whole["embedding"]
+    if blocks:
+        parts |= {name: part for name, part in whole.parts.items() if "layers" in name}
+        if "copied key-value heads" in whole.parts:
+            parts["copied key-value heads"] = microbatches * whole["copied key-value heads"]
+    if last in mine:
+        parts |= {"head": whole["head"], "loss": whole["loss"]}
+    return total("over tp", parts, source=whole.source)
+
+
+def _over_dp(numel: int, dp: int, rank: int, itemsize: int) -> Result:
+    """ZeRO-1: a reduce-scatter and an all-gather of a row that is filled up to a multiple of dp."""
+    filled = -(-numel // dp) * dp
+    both = {
+        "reduce-scatter": ring_reduce_scatter_sent_bytes(filled, itemsize, dp, rank),
+        "all-gather": ring_all_gather_sent_bytes(filled, itemsize, dp, rank),
+    }
+    how = f"{dp - 1}/{dp} * {filled:,} * {itemsize} B"
+    parts = {n: Result(float(b), "bytes", n, substitution=how) for n, b in both.items()}
+    return total("over dp", parts, formula="2 (n-1)/n N itemsize", source="arXiv:1910.02054")
+
+
+def _norm(num_ranks: int, clipped: bool) -> Result:
+    sent = round(ring_all_reduce_bytes(_NORM_ITEMSIZE, num_ranks)) if clipped else 0
+    return Result(float(sent), "bytes", "norm", substitution=f"one number, {num_ranks} ranks")
+
+
+def _supported(config: ModelConfig) -> ModelConfig:
+    if config.biases or config.qkv_bias or config.gated or not config.learned_positions:
+        raise ValueError(
+            "biases, gated MLPs and rotated positions are not counted here; give the lab's form of "
+            "GPT, ModelConfig(biases=False, ...)"
+        )
+    if not config.tied:
+        raise ValueError("an untied head has its own weight, which is not counted here; tie it")
+    return config
+
+
+def _place(at: Mapping[str, int], sizes: Mapping[str, int]) -> dict[str, int]:
+    if unknown := at.keys() - sizes.keys():
+        raise ValueError(f"at={dict(at)!r} has {min(unknown)!r}; give coordinates by dp, tp and pp")
+    return {axis: check_rank(at.get(axis, 0), size, axis) for axis, size in sizes.items()}
+
+
+def _own_layers(
+    config: ModelConfig, layers: Sequence[Sequence[int]], pp: int, rank: int
+) -> list[int]:
+    """Those of the stages that the rank holds."""
+    found = [layer for each in layers for layer in each]
+    if found != list(range(config.layers + 2)) or not layers or len(layers) % pp:
+        raise ValueError(
+            f"layers={list(layers)!r:.80}: give each stage's, all of 0 (embedding) to "
+            f"{config.layers + 1} (norm and head) in order, and a multiple of pp={pp} stages"
+        )
+    return [layer for stage in range(rank, len(layers), pp) for layer in layers[stage]]

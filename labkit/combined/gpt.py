@@ -1,0 +1,112 @@
+"""A rank's part of the lab's GPT: some layers (pp), and of each of them a share (tp).
+
+    pp 0   tp 0   embedding v0, blocks 0..: heads and MLP features of share 0
+           tp 1   embedding v1, blocks 0..: share 1
+    pp 1   tp 0   blocks ..L-1: share 0, norm, head v0       the head is the embedding's share
+           tp 1   blocks ..L-1: share 1, norm, head v1
+
+First every layer is cut (labkit.tensor_parallel), then the layers are dealt out (labkit.pipeline):
+a stage talks along tp within its layers, and along pp at its ends, and neither knows of the other.
+
+Layout: parameters as in labkit.tensor_parallel.gpt, each on one stage, and the tied one on two.
+Between stages x_BTD is replicated over tp: tp ranks send the same bytes, each to its own neighbour.
+That is t times what is needed; Megatron-LM sends a t-th each and gathers it where links are fast
+(scatter-gather, section 4.1 of the paper), and where tokens are cut between the layers
+(TokenShards) nothing is sent twice to begin with. The lab sends it t times, and calc counts it.
+Paper: Narayanan et al., arXiv:2104.04473.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from labkit.comm import Group
+from labkit.mesh import Mesh
+from labkit.model import GPT, GPTConfig, require_tokens
+from labkit.pipeline import GPTStage, PipelineGPT, Schedule
+from labkit.tensor_parallel import Cut, Replicated, TensorParallelGPT, column_linear, parallelize
+from labkit.tensor_parallel.full_state import parameters_with_cuts
+from labkit.tensor_parallel.gpt import ParallelBlock, normed
+
+TIED = "embedding.token.weight"
+"""The name in GPT of the weight that embedding and head share."""
+
+
+class ParallelStage(GPTStage):
+    """Some neighbouring layers of a GPT, of each of which this rank has a share."""
+
+    def __init__(self, whole: TensorParallelGPT, layers: range) -> None:
+        super().__init__(whole, layers)
+        self.config, self.group = whole.config, whole.group
+
+    def forward(self, x: Tensor) -> Tensor:
+        """tokens_BT or x_BTD -> x_BTD or logits_BTv. Every tp rank passes the same.
+
+        Wire, over tp: one sum of B*T*D numbers for the embedding, two for each block; backward two
+        for each block, and one for the head.
+        """
+        between = Replicated(self.group)
+        if self.embedding is not None:
+            require_tokens(x, self.config.vocab, self.config.context)
+            x = self.embedding(x, self.embedding.position.weight, between)
+        for block in self.blocks.values():
+            assert isinstance(block, ParallelBlock)
+            x = block(x, block.attention_norm.weight, block.mlp_norm.weight, between)
+        if self.norm is not None and self.head is not None:
+            (x,) = column_linear(normed(x, self.norm.weight), between, self.head.weight)
+        return x
+
+
+class CombinedGPT(PipelineGPT):
+    """The stages of a GPT that the rank at this place of a mesh holds, with its share of each.
+
+    As GPT(config, seed, dtype), whose names parameters keep. The mesh has axes pp and tp; what
+    others it has hold copies. schedule: of mesh.pp.size ranks. layers: by stage; None: by FLOPs.
+    ValueError where tp does not share the heads evenly, and as of PipelineGPT.
+    """
+
+    def __init__(
+        self,
+        config: GPTConfig,
+        schedule: Schedule,
+        mesh: Mesh,
+        seed: int = 0,
+        dtype: torch.dtype = torch.float32,
+        layers: Sequence[range] | None = None,
+    ) -> None:
+        make_stage = _shared_by(mesh.tp)
+        super().__init__(config, schedule, mesh.pp.rank, seed, dtype, layers, make_stage)
+        self.mesh = mesh
+        self.to(mesh.world.device)
+
+    def cuts(self) -> dict[str, Cut]:
+        """How each of this rank's parameters is cut over tp, by GPT's names."""
+        found = {}
+        for stage in self.stages.values():
+            for name, _, cut in parameters_with_cuts(stage):
+                found[TIED if name == "head.weight" else name] = cut
+        return found
+
+    def num_copies(self) -> dict[str, int]:
+        """How many ranks of one dp coordinate hold just this rank's part of each parameter.
+
+        sharded over tp    1
+        key-value heads    t / G, where there are fewer than tp ranks
+        norms, positions   t
+        embedding, head    2, where the first and the last stage are on two ranks
+        """
+        first, last = (self.schedule.rank_of[s] for s in (0, self.schedule.num_stages - 1))
+        found = {name: cut.num_holders(self.mesh.tp) for name, cut in self.cuts().items()}
+        if TIED in found and first != last:
+            found[TIED] *= 2
+        return found
+
+
+def _shared_by(tp: Group) -> Callable[[GPT, range], GPTStage]:
+    """What makes stages of a whole model, which is cut over tp once for all of them."""
+    cut = cache(lambda whole: parallelize(whole, tp))
+    return lambda whole, layers: ParallelStage(cut(whole), layers)

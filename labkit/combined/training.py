@@ -1,0 +1,162 @@
+"""A small GPT on real text, trained over dp, tp and pp at once, with ZeRO-1 over dp.
+
+rows        each dp coordinate takes its share of the batch                     data.py
+pipeline    microbatches go through the stages along pp; within a stage         gpt.py
+            tp ranks add up what they have computed
+reduce      gradients of a rank's parameters, averaged over dp: its fragments   labkit.zero
+clip        by the norm over all axes                                           clipping.py
+step        on the fragments; then each rank gathers its parameters over dp     labkit.zero
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from labkit import arguments
+from labkit.combined.clipping import clip_gradients
+from labkit.combined.data import own_rows, require_enough_rows, weight_of
+from labkit.combined.full_state import gather_full_state
+from labkit.combined.gpt import CombinedGPT
+from labkit.comm import Group
+from labkit.data import Batch, Corpus
+from labkit.mesh import Mesh
+from labkit.model import GPTConfig
+from labkit.optimizer import SGD, AdamW
+from labkit.pipeline import Pipeline, Row, one_f_one_b, plan
+from labkit.tensor_parallel import vocab_cross_entropy
+from labkit.train import TrainConfig, Trained
+from labkit.zero import ShardedOptimizer
+
+ORDER = ("dp", "pp", "tp")
+"""Of the axes, slowest first: tp ranks are neighbours, and dp replicas far apart."""
+
+
+class CombinedTraining:
+    """One rank's model, pipeline and optimizer, and the step that they take together."""
+
+    def __init__(
+        self,
+        mesh: Mesh,
+        config: GPTConfig,
+        settings: TrainConfig,
+        row: Row = one_f_one_b,
+        num_microbatches: int = 4,
+        *,
+        max_norm: float | None = None,
+        layers: Sequence[range] | None = None,
+    ) -> None:
+        """mesh: with dp, tp and pp. row: a schedule, such as gpipe, or zero_bubble_h1, whose split
+        backwards work here as in a pipeline alone. Every rank makes one.
+
+        num_microbatches: of each dp coordinate's share. max_norm: of the whole gradient; None: it
+        is not clipped. ValueError: a share with fewer rows than microbatches, and what Pipeline and
+        CombinedGPT refuse.
+        """
+        if sorted(mesh.sizes) != sorted(ORDER):
+            raise ValueError(
+                f"{mesh!r}: over other axes nothing is reduced here; make it of dp, pp and tp, "
+                "with 1 for what is not wanted"
+            )
+        require_enough_rows(settings.num_sequences, mesh.dp.size, num_microbatches)
+        schedule = plan(row, mesh.pp.size, num_microbatches)
+        self.mesh, self.max_norm = mesh, max_norm
+        self.model = CombinedGPT(config, schedule, mesh, settings.seed, settings.dtype, layers)
+        self.pipeline = Pipeline(
+            schedule, self.model.stages, self._loss, mesh.pp, tied=self.model.tied
+        )
+        self.optimizer = _sharded_optimizer(settings, self.model)
+        self._weight = 1.0
+
+    def step(self, batch: Batch) -> tuple[float | None, float | None]:
+        """One step on a global batch, the same on every rank. The timeline names the phases.
+
+        Returns what this replica adds to the mean loss over dp, on the last stage, else None; and
+        the norm of the gradient before it was clipped, where it is.
+        """
+        world, norm = self.mesh.world, None
+        loss = self.backward(batch)
+        with world.region("reduce"):
+            self.optimizer.reduce_gradients()
+        if self.max_norm is not None:
+            with world.region("clip"):
+                norm = clip_gradients(self.model, self.optimizer, self.max_norm).item()
+        with world.region("optimizer"):
+            self.optimizer.step()
+        return loss, norm
+
+    def backward(self, batch: Batch) -> float | None:
+        """Forward and backward of this replica's rows: gradients are there, not yet averaged.
+
+        Returns the loss as `step` does.
+        """
+        share = own_rows(batch, self.mesh)
+        self._weight = weight_of(share, batch, self.mesh)
+        self.optimizer.zero_grad()
+        return self.pipeline.step(share.inputs_BT, share.targets_BT).loss
+
+    def global_losses(self, losses: Sequence[float | None]) -> list[float]:
+        """Of the global batches, on every rank, from what `step` returned on each."""
+        mesh, schedule = self.mesh, self.pipeline.schedule
+        known = torch.tensor([each or 0.0 for each in losses], dtype=torch.float64)
+        last = schedule.rank_of[schedule.num_stages - 1]
+        of_replica = mesh.pp.broadcast(known.to(mesh.world.device), last)
+        return (mesh.dp.all_reduce(of_replica) / mesh.dp.size).tolist()
+
+    def _loss(self, logits_BTv: Tensor, targets_BT: Tensor) -> Tensor:
+        """The mean over a microbatch; its replica counts by its rows, see weight_of."""
+        vocab = self.model.config.vocab
+        total = vocab_cross_entropy(
+            logits_BTv.flatten(0, 1), targets_BT.flatten(), vocab, self.mesh.tp
+        )
+        return total * (self._weight / targets_BT.numel())
+
+
+def train(
+    group: Group,
+    config: GPTConfig,
+    settings: TrainConfig,
+    *,
+    dp: int = 1,
+    tp: int = 1,
+    pp: int = 1,
+    row: Row = one_f_one_b,
+    num_microbatches: int = 4,
+    max_norm: float | None = None,
+    order: Sequence[str] = ORDER,
+    corpus: Corpus | None = None,
+    layers: Sequence[range] | None = None,
+) -> Trained:
+    """`labkit.train.train_serial` on dp * tp * pp ranks: losses and parameters equal the serial
+    ones up to rounding, on every rank.
+
+    run(partial(train, dp=2, tp=2, pp=2), 8, (config, settings)). order: of the axes, slowest first.
+    The rest as of CombinedTraining. corpus: None is Python's standard library.
+    ValueError: sizes that do not multiply to the group's, an order without all three axes.
+    """
+    arguments.instance("config", config, GPTConfig, "give a GPTConfig, the sizes of the model")
+    arguments.instance("settings", settings, TrainConfig, "give a TrainConfig, how to train it")
+    sizes = {"dp": dp, "tp": tp, "pp": pp}
+    if sorted(order) != sorted(sizes):
+        raise ValueError(f"order={order!r}: give dp, tp and pp, each once, slowest first")
+    mesh = Mesh(group, **{axis: sizes[axis] for axis in order})
+    training = CombinedTraining(
+        mesh, config, settings, row, num_microbatches, max_norm=max_norm, layers=layers
+    )
+    batches = settings.batches(corpus, config.context)
+    losses = [training.step(batches.at(step))[0] for step in range(settings.num_steps)]
+    state = gather_full_state(training.model)
+    return Trained(
+        training.global_losses(losses), {name: each.cpu() for name, each in state.items()}
+    )
+
+
+def _sharded_optimizer(settings: TrainConfig, model: CombinedGPT) -> ShardedOptimizer:
+    """ZeRO-1 over dp, of the optimizer that `settings.make_optimizer` makes."""
+    named, dp = model.gpt_parameters().items(), model.mesh.dp
+    rate = settings.learning_rate
+    if settings.optimizer == "sgd":
+        return ShardedOptimizer(named, SGD, dp, learning_rate=rate, momentum=settings.momentum)
+    return ShardedOptimizer(named, AdamW, dp, learning_rate=rate)
