@@ -35,9 +35,9 @@ def load_balancing_loss(
     all. Without tokens: 0.
     """
     chosen_E = routing.chosen_E if chosen_E is None else chosen_E
-    f_E = chosen_E / chosen_E.sum().clamp(min=1)
     P_E = routing.probs_NE.sum(0) / _at_least_one(routing, num_tokens)
-    return routing.num_experts * (f_E.to(P_E) * P_E).sum()
+    f_E = chosen_E.to(P_E.dtype) / chosen_E.sum().clamp(min=1)  # int / int would be float32
+    return routing.num_experts * (f_E * P_E).sum()
 
 
 def z_loss(routing: Routing, num_tokens: int | None = None) -> Tensor:

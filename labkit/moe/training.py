@@ -109,11 +109,10 @@ def train(
     moe: MoEConfig,
     settings: TrainConfig,
     corpus: Corpus | None = None,
-    *,
     dp: int = 1,
     ep: int | None = None,
 ) -> MoETrained:
-    """`train_serial` with as many groups as ranks: run(train, 4, args=(config, moe, settings)).
+    """`train_serial` with as many groups as ranks: run(train, 4, (config, moe, settings)).
 
     ep: None takes the ranks that dp leaves. Every rank returns the losses over the global batch
     and the whole parameters, experts of other ranks too. ValueError where dp * ep is not the

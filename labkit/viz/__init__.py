@@ -12,6 +12,7 @@
     viz.over_links(measured, predicted)              # time over the bandwidth of the link
     viz.schedule(timing, measured)                   # a pipeline's step as a grid: rank by time
     viz.in_flight(timing)                            # what each rank holds meanwhile
+    viz.load_of_experts(expert_load(...))            # who computes how many tokens, and who waits
     viz.chrome_trace.write(result, "trace.json")     # no matplotlib needed for this one
 
 Names load when first used: a machine without matplotlib can still write traces.
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from labkit.viz import chrome_trace
     from labkit.viz.curve import Curve, Mark
+    from labkit.viz.expert_load import load_of_experts
     from labkit.viz.in_flight_curve import in_flight
     from labkit.viz.link_curves import over_links
     from labkit.viz.memory import memory_bar, memory_timeline
@@ -45,6 +47,7 @@ _HOME = {
     "Picture": "labkit.viz.picture",
     "in_flight": "labkit.viz.in_flight_curve",
     "latency_bandwidth": "labkit.viz.size_curves",
+    "load_of_experts": "labkit.viz.expert_load",
     "memory_bar": "labkit.viz.memory",
     "memory_timeline": "labkit.viz.memory",
     "moves": "labkit.viz.movement",
@@ -65,6 +68,7 @@ __all__ = [
     "chrome_trace",
     "in_flight",
     "latency_bandwidth",
+    "load_of_experts",
     "memory_bar",
     "memory_timeline",
     "moves",
