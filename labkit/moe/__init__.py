@@ -17,6 +17,7 @@ load.py          who had how much to do
 
 from labkit.moe.balance_bias import BiasBalancedRouter
 from labkit.moe.capacity import expert_capacity, within_capacity
+from labkit.moe.clipping import clip_gradients
 from labkit.moe.config import MoEConfig
 from labkit.moe.dispatch import Plan, combine, dispatch, make_plan
 from labkit.moe.expert_choice import ExpertChoiceRouter
@@ -46,6 +47,7 @@ __all__ = [
     "Plan",
     "Routing",
     "TopKRouter",
+    "clip_gradients",
     "combine",
     "dispatch",
     "expert_capacity",
