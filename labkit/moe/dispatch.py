@@ -1,10 +1,11 @@
 """Dispatch and combine: rows to the ranks of their experts, and back.
 
-Rank 0 has tokens a b c and expert 0; rank 1 has d e and expert 1; each token has two choices:
+Rank 0 has tokens a b c and expert 0; rank 1 has d e and expert 1. Each token has two choices, of
+which b and c have lost one; | divides experts:
 
-    by token        by expert         on the expert's rank      back, by expert    sums by token
-    a->0 a->1       a b | a c         0: a b d e                a b | a c          a b c
-    b->0 c->1       d e | d e         1: a c d e                d e | d e          d e
+              by expert      with the expert     back again     sums by token
+    rank 0    a b | a c      a b d e             a b | a c      a b c
+    rank 1    d e | d e      a c d e             d e | d e      d e
 
 1. Each rank sorts its assignments by expert, so that what goes to one rank lies together.
 2. The ranks tell each other how many rows they will send: an all-to-all of counts. It has to be

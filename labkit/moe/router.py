@@ -28,6 +28,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from labkit import arguments
 from labkit.moe.capacity import within_group_capacities
 from labkit.moe.config import Weights, check_choices, check_factor
 from labkit.moe.routing import Routing, counts_of
@@ -38,6 +39,7 @@ class Router(nn.Module):
 
     def __init__(self, hidden: int, num_experts: int, top_k: int) -> None:
         super().__init__()
+        arguments.whole("hidden", hidden, "D, the features of a token, 1 or more")
         check_choices(num_experts, top_k)
         self.top_k = top_k
         self.gate = nn.Linear(hidden, num_experts, bias=False)

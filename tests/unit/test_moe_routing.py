@@ -26,6 +26,15 @@ from labkit.moe.layer import make_router
 N, D, E = 37, 6, 5
 
 
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """More of them only get in each other's way with so few numbers."""
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(num_threads)
+
+
 def router_of(kind=TopKRouter, top_k=2, dtype=torch.float64, **settings):
     torch.manual_seed(0)
     router = kind(D, E, top_k, **settings).to(dtype)
@@ -310,6 +319,21 @@ def test_a_router_that_cannot_be_is_refused(settings, words):
 def test_a_config_that_cannot_be_is_refused(settings, words):
     with pytest.raises(ValueError, match=words):
         MoEConfig(**settings)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: TopKRouter("64", 4, 2), "hidden='64': give a whole number"),
+        (lambda: TopKRouter(64, True, 1), "num_experts=True: give a whole number"),
+        (lambda: make_router(None, MoEConfig()), "config=None: give a GPTConfig"),
+        (lambda: make_router(GPTConfig(), GPTConfig()), "give a MoEConfig"),
+        (lambda: held_by_ranks(4, 2.5), "num_ranks=2.5: give a whole number"),
+    ],
+)
+def test_what_is_no_number_and_no_config_is_refused(call, words):
+    with pytest.raises(TypeError, match=words):
+        call()
 
 
 def test_groups_that_are_not_all_tokens_are_refused():
