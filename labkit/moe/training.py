@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from labkit import arguments
 from labkit.comm import Group
 from labkit.comm.group import chosen
 from labkit.data import Batch, Corpus
@@ -85,6 +86,8 @@ def train_serial(
 
     num_groups: the ranks it is compared with. None: Python's standard library is the corpus.
     """
+    _require(config, moe, settings)
+    arguments.whole("num_groups", num_groups, "the ranks to compare with, 1 or more")
     batches = settings.batches(corpus, config.context)
     model = MoEGPT(config, moe, settings.seed, settings.dtype)
     optimizer = settings.make_optimizer(model.parameters())
@@ -119,6 +122,8 @@ def train(
     number of ranks.
     """
     world = chosen(world)
+    _require(config, moe, settings)
+    dp = arguments.whole("dp", dp, f"1 to {world.size}, the ranks", most=world.size)
     mesh = Mesh(world, dp=dp, ep=max(1, world.size // dp) if ep is None else ep)
     batches = settings.batches(corpus, config.context)
     model = ExpertParallelGPT(config, moe, mesh.ep, settings.seed, settings.dtype)
@@ -160,6 +165,12 @@ def train_step(
         optimizer.step()
         model.rebalance(counts_2LE[0])
     return {name: value.item() for name, value in terms.items()}, counts_2LE
+
+
+def _require(config: object, moe: object, settings: object) -> None:
+    arguments.instance("config", config, GPTConfig, "give a GPTConfig, the sizes of the model")
+    arguments.instance("moe", moe, MoEConfig, "give a MoEConfig, the experts and their routing")
+    arguments.instance("settings", settings, TrainConfig, "give a TrainConfig, how to train it")
 
 
 def _trained(

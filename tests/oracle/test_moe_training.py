@@ -206,6 +206,29 @@ def test_a_ranks_experts_begin_as_they_do_in_the_whole():
     assert found.keys() == expected.keys()
 
 
+def test_what_adds_to_the_residual_stream_begins_smaller_as_in_a_gpt():
+    state = MoEGPT(replace(CONFIG, hidden=64), MOE).state_dict()
+    for number in range(MOE.num_experts):
+        up, down = (state[f"blocks.1.mlp.experts.{number}.{m}.weight"] for m in ("up", "down"))
+        assert up.std().item() == pytest.approx(0.02, rel=0.05)
+        assert down.std().item() == pytest.approx(0.02 / 4**0.5, rel=0.05)  # 2 layers
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((CONFIG, CONFIG, SGD), "give a MoEConfig"),
+        ((CONFIG, MOE, None), "settings=None: give a TrainConfig"),
+        ((CONFIG, MOE, SGD, None, 0), "num_groups=0: the ranks to compare with"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused(arguments, words):
+    with pytest.raises((TypeError, ValueError), match=words):
+        train_serial(*arguments)
+
+
 def test_a_mesh_that_does_not_fit_is_refused():
     with pytest.raises(Exception, match="dp=3 . ep=1 makes 3 ranks, but there are 4"):
         run(train, 4, (CONFIG, MOE, SGD, None, 3))
+    with pytest.raises(Exception, match="dp=0: 1 to 2, the ranks"):
+        run(train, 2, (CONFIG, MOE, SGD, None, 0))
