@@ -168,3 +168,24 @@ def test_gradients_of_microbatches_add_up():
         for name, gradient in found.items():
             if name.startswith("experts"):
                 torch.testing.assert_close(gradient, expected[name], rtol=0, atol=LIMIT)
+
+
+def load_of_batch(world, num_tokens, alike):
+    """A fresh router and tokens that have much in common, or nothing."""
+    layer = filled(ExpertParallelMoE(CONFIG, CASES["top 1, as it is"], world))
+    generator = torch.Generator().manual_seed(world.rank)
+    x = torch.randn(1, num_tokens, CONFIG.hidden, generator=generator, dtype=torch.float64)
+    if alike:
+        x = 0.1 * x + torch.linspace(-1, 1, CONFIG.hidden)
+    return expert_load(layer(x)[1], world)
+
+
+def test_a_batch_of_tokens_that_are_alike_makes_a_straggler():
+    mixed, alike = (run(load_of_batch, 4, (400, each)).values for each in (False, True))
+    for values, least, most in ((mixed, 1, 1.6), (alike, 3, 4)):
+        assert len(set(values)) == 1  # every rank knows of all
+        assert least <= values[0].imbalance <= most
+        assert sum(values[0].by_rank) == 4 * 400
+    # It is not the source: every rank's own tokens go to the same one.
+    busiest = alike[0].by_rank.index(max(alike[0].by_rank))
+    assert all(row.index(max(row)) == busiest for row in alike[0].between_ranks())
