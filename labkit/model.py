@@ -175,7 +175,7 @@ def initialize(module: nn.Module, seed: int, num_layers: int) -> None:
             parameter.fill_(1.0)  # the scale of a norm
         else:
             # 2L terms add up on the residual stream; scaled down, their sum has the size of one
-            is_residual = name.endswith(("attention.out.weight", "mlp.down.weight"))
+            is_residual = name.endswith((".out.weight", ".down.weight"))
             std = 0.02 / math.sqrt(2 * num_layers) if is_residual else 0.02
             generator = torch.Generator().manual_seed(zlib.crc32(f"{seed}/{name}".encode()))
             draw = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)

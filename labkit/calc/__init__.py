@@ -61,6 +61,12 @@ from labkit.calc.traffic.double_tree import (
     double_tree_all_reduce_sent_bytes,
     double_tree_all_reduce_steps,
 )
+from labkit.calc.traffic.experts import (
+    balanced_expert_traffic_bytes,
+    expert_parallel_traffic_bytes,
+    expert_rows,
+    padded_expert_traffic_bytes,
+)
 from labkit.calc.traffic.halving_doubling import (
     halving_doubling_all_reduce_messages,
     halving_doubling_all_reduce_seconds,
@@ -171,6 +177,7 @@ __all__ = [
     "all_to_all_seconds",
     "all_to_all_sent_bytes",
     "amount",
+    "balanced_expert_traffic_bytes",
     "broadcast_seconds",
     "broadcast_sent_bytes",
     "bubble_fraction",
@@ -191,6 +198,8 @@ __all__ = [
     "double_tree_all_reduce_sent_bytes",
     "double_tree_all_reduce_steps",
     "exact_bytes_text",
+    "expert_parallel_traffic_bytes",
+    "expert_rows",
     "flat_ring_seconds",
     "flat_ring_sent_bytes",
     "flops_per_token",
@@ -222,6 +231,7 @@ __all__ = [
     "offload_bandwidth",
     "offload_traffic_bytes",
     "number_text",
+    "padded_expert_traffic_bytes",
     "pairwise_all_to_all_messages",
     "pairwise_all_to_all_seconds",
     "pairwise_all_to_all_sent_bytes",

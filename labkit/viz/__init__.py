@@ -13,6 +13,7 @@
     viz.schedule(timing, measured)                   # a pipeline's step as a grid: rank by time
     viz.in_flight(timing)                            # what each rank holds meanwhile
     viz.mesh_map({"dp": 2, "pp": 2, "tp": 2}, rank)  # ranks by node, and whom one talks to
+    viz.load_of_experts(expert_load(...))            # who computes how many tokens, and who waits
     viz.chrome_trace.write(result, "trace.json")     # no matplotlib needed for this one
 
 Names load when first used: a machine without matplotlib can still write traces.
@@ -24,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from labkit.viz import chrome_trace
     from labkit.viz.curve import Curve, Mark
+    from labkit.viz.expert_load import load_of_experts
     from labkit.viz.in_flight_curve import in_flight
     from labkit.viz.link_curves import over_links
     from labkit.viz.memory import memory_bar, memory_timeline
@@ -47,6 +49,7 @@ _HOME = {
     "Picture": "labkit.viz.picture",
     "in_flight": "labkit.viz.in_flight_curve",
     "latency_bandwidth": "labkit.viz.size_curves",
+    "load_of_experts": "labkit.viz.expert_load",
     "memory_bar": "labkit.viz.memory",
     "memory_timeline": "labkit.viz.memory",
     "mesh_map": "labkit.viz.mesh",
@@ -68,6 +71,7 @@ __all__ = [
     "chrome_trace",
     "in_flight",
     "latency_bandwidth",
+    "load_of_experts",
     "memory_bar",
     "memory_timeline",
     "mesh_map",

@@ -1,0 +1,76 @@
+"""Gradients over dp x ep: whose sums are still missing, and by how many all are divided.
+
+    mesh dp=2, ep=2        rank 0, 1: experts 0 | 1        rank 2, 3: copies of 0 | 1
+
+    shared      router, attention, norms, ...: every rank has the gradient of its own tokens.
+                Summed over dp and ep.
+    experts     rows of all ep ranks came to the expert, and backward brought the gradients of all
+                their losses: it holds the sum over ep already. Summed over dp only.
+
+Both are divided by the same number, all dp * ep ranks, since each rank's loss is the mean over its
+own tokens and the loss that is meant is the mean over all ranks'. The classic mistake divides by
+the size of the group that was summed over: an expert's gradient then is ep times too large, which
+AdamW hides (it divides by the gradient's size) until the norm is clipped.
+
+Wire, per rank: two all-reduces in a ring, of all shared numbers over dp x ep and of the rank's
+experts over dp.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from labkit.comm import Group
+from labkit.data_parallel.flat import parts_of
+from labkit.mesh import Mesh
+from labkit.moe.experts import Experts
+
+
+def shared_and_experts(module: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The trained parameters by name: those on every rank, and those of this rank's experts."""
+    of_experts = {
+        id(parameter)
+        for each in module.modules()
+        if isinstance(each, Experts)
+        for parameter in each.parameters()
+    }
+    trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
+    return (
+        {name: p for name, p in trained.items() if id(p) not in of_experts},
+        {name: p for name, p in trained.items() if id(p) in of_experts},
+    )
+
+
+def reduce_gradients(module: nn.Module, mesh: Mesh) -> None:
+    """Replace each gradient by that of the mean over all ranks' losses. After backward, on all.
+
+    mesh: has the axes dp and ep; the experts are sharded over mesh.ep. Where shares of the batch
+    differ in size, scale a rank's loss by `len(share) / len(batch) * num_ranks` before backward.
+    RuntimeError that names parameters without a gradient, before anything is sent.
+    """
+    everyone = mesh.joined("dp", "ep")
+    shared, experts = shared_and_experts(module)
+    without = [name for name, p in (shared | experts).items() if p.grad is None]
+    if without:
+        raise RuntimeError(
+            f"rank {everyone.rank} has no gradient for {', '.join(without)}: its loss did not use "
+            "them, and the other ranks would wait for them; call backward first, on every rank"
+        )
+    _reduce(shared.values(), everyone, everyone.size, "shared gradients")
+    _reduce(experts.values(), mesh.dp, everyone.size, "gradients of experts")
+
+
+@torch.no_grad()
+def _reduce(parameters: Iterable[Tensor], group: Group, divisor: int, label: str) -> None:
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    if not gradients:  # of experts, on a rank that has none; its dp neighbours have none either
+        return
+    flat = torch.cat([gradient.flatten() for gradient in gradients])
+    flat /= divisor  # before the sum, which in float16 may overflow where the mean fits
+    with group.label(label):
+        group.all_reduce(flat, out=flat)
+    for gradient, part in parts_of(flat, gradients):
+        gradient.copy_(part)

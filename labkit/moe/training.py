@@ -1,0 +1,185 @@
+"""A small GPT with experts on real text: serial, and over dp x ep ranks, to the same numbers.
+
+    loss = cross-entropy + sum over layers of (balance_coefficient * balance + z_coefficient * z)
+
+Every rank has its share of the sequences, whatever its coordinates: dp and ep cut the batch alike,
+and differ in who holds which experts. All three terms are of the global batch. A rank computes its
+part of each; the parts add up (losses.py). So the serial oracle takes the whole batch and knows
+nothing of ranks, but for one thing: capacities and expert choice are by rank, and it routes the
+same groups of sequences.
+
+Wire of a step, beside layers (dispatch.py) and gradients (gradients.py): an all-reduce of
+2 * L * E counts, which the balance loss needs before backward.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from labkit import arguments
+from labkit.comm import Group
+from labkit.comm.group import chosen
+from labkit.data import Batch, Corpus
+from labkit.mesh import Mesh
+from labkit.model import GPTConfig
+from labkit.moe.config import MoEConfig
+from labkit.moe.gpt import ExpertParallelGPT, MoEGPT, MoEOutput
+from labkit.moe.gradients import reduce_gradients
+from labkit.moe.losses import load_balancing_loss, z_loss
+from labkit.moe.whole import gather_parameters
+from labkit.optimizer import Optimizer
+from labkit.train import TrainConfig, Trained, copy_parameters
+
+TERMS = ("cross_entropy", "balance", "z")
+
+
+@dataclass(frozen=True, eq=False)
+class MoETrained(Trained):
+    """`Trained`, with the terms of each loss and the choices of each step, over all ranks."""
+
+    terms: dict[str, list[float]] = field(repr=False)
+    """"cross_entropy", "balance", "z": the last two without their coefficients, summed over
+    layers."""
+    chosen_SLE: Tensor = field(repr=False)
+    """Choices of each expert, by step and layer."""
+    dropped_SLE: Tensor = field(repr=False)
+
+
+def terms_of(
+    output: MoEOutput, targets_BT: Tensor, num_tokens: int, chosen_LE: Tensor
+) -> dict[str, Tensor]:
+    """These tokens' part of each term; `num_tokens` and `chosen_LE` are the global batch's."""
+    logits_NV, targets_N = output.logits_BTV.flatten(0, 1), targets_BT.flatten()
+    balance = [
+        load_balancing_loss(routing, chosen_E, num_tokens)
+        for routing, chosen_E in zip(output.routings, chosen_LE, strict=True)
+    ]
+    z = [z_loss(routing, num_tokens) for routing in output.routings]
+    return {
+        "cross_entropy": F.cross_entropy(logits_NV, targets_N, reduction="sum") / num_tokens,
+        "balance": torch.stack(balance).sum(),
+        "z": torch.stack(z).sum(),
+    }
+
+
+def total_of(terms: dict[str, Tensor], moe: MoEConfig) -> Tensor:
+    """The loss."""
+    return (
+        terms["cross_entropy"]
+        + moe.balance_coefficient * terms["balance"]
+        + moe.z_coefficient * terms["z"]
+    )
+
+
+def train_serial(
+    config: GPTConfig,
+    moe: MoEConfig,
+    settings: TrainConfig,
+    corpus: Corpus | None = None,
+    num_groups: int = 1,
+) -> MoETrained:
+    """The oracle: one process, the whole batch, routed in `num_groups` groups of sequences.
+
+    num_groups: the ranks it is compared with. None: Python's standard library is the corpus.
+    """
+    _require(config, moe, settings)
+    arguments.whole("num_groups", num_groups, "the ranks to compare with, 1 or more")
+    batches = settings.batches(corpus, config.context)
+    model = MoEGPT(config, moe, settings.seed, settings.dtype)
+    optimizer = settings.make_optimizer(model.parameters())
+    parts, counts = [], []
+    for step in range(settings.num_steps):
+        batch = batches.at(step)
+        groups = [len(batch.share(rank, num_groups)) for rank in range(num_groups)]
+        optimizer.zero_grad()
+        output = model(batch.inputs_BT, groups)
+        terms = terms_of(output, batch.targets_BT, batch.targets_BT.numel(), output.chosen_LE)
+        total_of(terms, moe).backward()
+        optimizer.step()
+        model.rebalance(output.chosen_LE)
+        parts.append([terms[name].item() for name in TERMS])
+        counts.append(torch.stack([output.chosen_LE, output.dropped_LE]))
+    return _trained(parts, counts, copy_parameters(model), moe)
+
+
+def train(
+    world: Group,
+    config: GPTConfig,
+    moe: MoEConfig,
+    settings: TrainConfig,
+    corpus: Corpus | None = None,
+    dp: int = 1,
+    ep: int | None = None,
+) -> MoETrained:
+    """`train_serial` with as many groups as ranks: run(train, 4, (config, moe, settings)).
+
+    ep: None takes the ranks that dp leaves. Every rank returns the losses over the global batch
+    and the whole parameters, experts of other ranks too. ValueError where dp * ep is not the
+    number of ranks.
+    """
+    world = chosen(world)
+    _require(config, moe, settings)
+    dp = arguments.whole("dp", dp, f"1 to {world.size}, the ranks", most=world.size)
+    mesh = Mesh(world, dp=dp, ep=max(1, world.size // dp) if ep is None else ep)
+    batches = settings.batches(corpus, config.context)
+    model = ExpertParallelGPT(config, moe, mesh.ep, settings.seed, settings.dtype)
+    model = model.to(world.device)
+    optimizer = settings.make_optimizer(model.parameters())
+    parts, counts = [], []
+    for step in range(settings.num_steps):
+        terms, counts_2LE = train_step(model, optimizer, batches.at(step), mesh)
+        parts.append([terms[name] for name in TERMS])
+        counts.append(counts_2LE.cpu())
+    # All at once: one loss per step would be a message per step that no step waits for.
+    sums = world.all_reduce(torch.tensor(parts, dtype=torch.float64, device=world.device))
+    return _trained(sums.tolist(), counts, gather_parameters(model), moe)
+
+
+def train_step(
+    model: ExpertParallelGPT, optimizer: Optimizer, batch: Batch, mesh: Mesh
+) -> tuple[dict[str, float], Tensor]:
+    """One step on this rank's share of a global batch: its part of each term of the loss.
+
+    Also counts_2LE of the global batch: choices, and dropped ones. The timeline names the phases.
+    """
+    everyone = mesh.joined("dp", "ep")
+    share = batch.share(everyone.rank, everyone.size).to(everyone.device)
+    optimizer.zero_grad()
+    with everyone.region("forward"):
+        output = model(share.inputs_BT)
+        counts_2LE = torch.stack([output.chosen_LE, output.dropped_LE])
+        with everyone.label("expert load"):
+            everyone.all_reduce(counts_2LE, out=counts_2LE)
+        num_tokens = batch.targets_BT.numel()
+        terms = terms_of(output, share.targets_BT, num_tokens, counts_2LE[0])
+    with everyone.region("backward"):
+        # The mean over the ranks is taken of these, and their sum is meant.
+        (total_of(terms, model.moe) * everyone.size).backward()
+    with everyone.region("reduce"):
+        reduce_gradients(model, mesh)
+    with everyone.region("optimizer"):
+        optimizer.step()
+        model.rebalance(counts_2LE[0])
+    return {name: value.item() for name, value in terms.items()}, counts_2LE
+
+
+def _require(config: object, moe: object, settings: object) -> None:
+    arguments.instance("config", config, GPTConfig, "give a GPTConfig, the sizes of the model")
+    arguments.instance("moe", moe, MoEConfig, "give a MoEConfig, the experts and their routing")
+    arguments.instance("settings", settings, TrainConfig, "give a TrainConfig, how to train it")
+
+
+def _trained(
+    parts: list[list[float]], counts: list[Tensor], parameters: dict[str, Tensor], moe: MoEConfig
+) -> MoETrained:
+    coefficients = (1.0, moe.balance_coefficient, moe.z_coefficient)
+    losses = [sum(c * part for c, part in zip(coefficients, each, strict=True)) for each in parts]
+    terms = {name: [each[i] for each in parts] for i, name in enumerate(TERMS)}
+    chosen_SLE, dropped_SLE = (
+        torch.stack([each[i] for each in counts]) if counts else torch.empty(0) for i in range(2)
+    )
+    return MoETrained(losses, parameters, terms, chosen_SLE, dropped_SLE)

@@ -1,0 +1,234 @@
+"""A small GPT with experts over dp x ep ranks, against the serial run of the same routing.
+
+In float64 both round alike, so 1e-12 after ten steps is far above rounding. A gradient of the wrong
+scale, a row in the wrong place or a loss of the wrong batch are far above that: see the mistakes.
+"""
+
+import functools
+from dataclasses import replace
+
+import pytest
+import torch
+
+from labkit import run
+from labkit.mesh import Mesh
+from labkit.model import GPTConfig
+from labkit.moe import (
+    ExpertParallelGPT,
+    MoEConfig,
+    MoEGPT,
+    gradients,
+    reduce_gradients,
+    shared_and_experts,
+    train,
+    train_serial,
+    training,
+)
+from labkit.moe.losses import load_balancing_loss
+from labkit.train import TrainConfig
+
+CONFIG = GPTConfig(context=7, num_layers=2, hidden=16, num_heads=2)
+# 5 sequences: no number of ranks divides them. Coefficients far above the usual ones, so that a
+# wrong auxiliary loss shows.
+SGD = TrainConfig(
+    num_sequences=5, num_steps=10, optimizer="sgd", learning_rate=0.3, dtype=torch.float64
+)
+MOE = MoEConfig(num_experts=4, balance_coefficient=0.2, z_coefficient=0.05)
+CASES = {
+    "dropless": (MOE, SGD),
+    "drops": (replace(MOE, capacity_factor=0.8), SGD),
+    "5 experts": (replace(MOE, num_experts=5, top_k=3), SGD),
+    "top 1": (replace(MOE, top_k=1, weights="of_all", capacity_factor=1.0), SGD),
+    "a bias": (replace(MOE, router="bias_balanced", bias_rate=0.01), SGD),
+    "expert choice": (replace(MOE, router="expert_choice"), SGD),
+    "adamw": (MOE, replace(SGD, optimizer="adamw", learning_rate=3e-3)),
+}
+MESHES = [(1, 1), (1, 2), (1, 3), (1, 4), (2, 1), (2, 2), (1, 6)]
+LIMIT = 1e-12
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """As on a rank."""
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(num_threads)
+
+
+def train_each(world, dp, ep, names):
+    return {name: train(world, CONFIG, *CASES[name], dp=dp, ep=ep) for name in names}
+
+
+@functools.cache
+def ranks(dp, ep):
+    return run(train_each, dp * ep, (dp, ep, list(CASES)), timeout=180).values
+
+
+@functools.cache
+def serial(name, num_groups):
+    return train_serial(CONFIG, *CASES[name], num_groups=num_groups)
+
+
+def differences(found, expected):
+    """Of losses and their terms, and of parameters."""
+    losses = [(found.losses, expected.losses)]
+    losses += [(found.terms[term], expected.terms[term]) for term in expected.terms]
+    return (
+        max(abs(a - b) for one, two in losses for a, b in zip(one, two, strict=True)),
+        found.largest_difference(expected),
+    )
+
+
+@pytest.mark.parametrize(("dp", "ep"), MESHES)
+@pytest.mark.parametrize("name", CASES)
+def test_ten_steps_are_the_serial_ones(dp, ep, name):
+    expected = serial(name, dp * ep)
+    for trained in ranks(dp, ep):
+        assert max(differences(trained[name], expected)) < LIMIT
+        assert torch.equal(trained[name].chosen_SLE, expected.chosen_SLE)
+        assert torch.equal(trained[name].dropped_SLE, expected.dropped_SLE)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_serial_runs_learn_and_drop_where_they_should(name):
+    trained = serial(name, 4)
+    assert trained.losses[-1] < trained.losses[0] - 0.3
+    moe, _ = CASES[name]
+    assert bool(trained.dropped_SLE.sum()) == (moe.capacity_factor is not None)
+    total = SGD.num_sequences * CONFIG.context * moe.top_k
+    if name != "expert choice":
+        assert (trained.chosen_SLE.sum(2) == total).all()
+
+
+def test_groups_decide_what_is_dropped():
+    assert not torch.equal(serial("drops", 1).dropped_SLE, serial("drops", 4).dropped_SLE)
+    # and nothing else: without a capacity the groups make no difference
+    assert max(differences(serial("dropless", 1), serial("dropless", 4))) == 0
+
+
+def divided_by_dp(module, mesh):
+    """The classic mistake: each gradient is divided by the ranks that it was summed over."""
+    everyone = mesh.joined("dp", "ep")
+    shared, experts = shared_and_experts(module)
+    gradients._reduce(shared.values(), everyone, everyone.size, "shared")
+    gradients._reduce(experts.values(), mesh.dp, mesh.dp.size, "experts")
+
+
+def summed_over_all(module, mesh):
+    """Different experts are added up as if they were one."""
+    everyone = mesh.joined("dp", "ep")
+    gradients._reduce(module.parameters(), everyone, everyone.size, "all")
+
+
+def over_dp_only(module, mesh):
+    """Shared parameters are taken for sharded ones."""
+    gradients._reduce(module.parameters(), mesh.dp, mesh.joined("dp", "ep").size, "all")
+
+
+def own_balance(routing, chosen_E=None, num_tokens=None):
+    """The mean over ranks of their own balance losses; the shares are equal here."""
+    part = load_balancing_loss(routing)
+    return part * (1 if num_tokens is None else routing.num_tokens / num_tokens)
+
+
+MISTAKES = {
+    "divided by dp": ("reduce_gradients", divided_by_dp),
+    "summed over all": ("reduce_gradients", summed_over_all),
+    "over dp only": ("reduce_gradients", over_dp_only),
+    "balance of each rank": ("load_balancing_loss", own_balance),
+}
+
+
+def train_with(world, name, settings):
+    where, mistake = MISTAKES[name]
+    setattr(training, where, mistake)
+    try:
+        return train(world, CONFIG, MOE, settings, dp=2, ep=2)
+    finally:
+        original = {
+            "reduce_gradients": reduce_gradients,
+            "load_balancing_loss": load_balancing_loss,
+        }
+        setattr(training, where, original[where])
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_the_classic_mistakes_leave_the_oracle(name):
+    settings = replace(SGD, num_steps=3)
+    right = train_serial(CONFIG, MOE, settings, num_groups=4)
+    for wrong in run(train_with, 4, (name, settings)).values:
+        assert max(differences(wrong, right)) > 1e6 * LIMIT
+
+
+def divisor_of_experts(world):
+    """Gradients of one step, before and after they are reduced."""
+    mesh = Mesh(world, dp=2, ep=2)
+    model = ExpertParallelGPT(CONFIG, MOE, mesh.ep, dtype=torch.float64)
+    batch = SGD.batches(None, CONFIG.context).at(0).share(world.rank, world.size)
+    model(batch.inputs_BT).logits_BTV.square().mean().backward()
+    name = next(name for name in shared_and_experts(model)[1])
+    parameter = dict(model.named_parameters())[name]
+    before = parameter.grad.clone()
+    reduce_gradients(model, mesh)
+    return name, before, parameter.grad
+
+
+def test_an_experts_gradient_is_its_sum_over_dp_divided_by_all_ranks():
+    values = run(divisor_of_experts, 4).values
+    for rank, (name, _, reduced) in enumerate(values):
+        copies = [values[rank % 2], values[rank % 2 + 2]]
+        assert {each[0] for each in copies} == {name}
+        torch.testing.assert_close(reduced, (copies[0][1] + copies[1][1]) / 4)
+
+
+def without_backward(world):
+    mesh = Mesh(world, dp=1, ep=2)
+    reduce_gradients(ExpertParallelGPT(CONFIG, MOE, mesh.ep), mesh)
+
+
+def test_missing_gradients_are_named():
+    with pytest.raises(Exception, match=r"has no gradient for .*call backward first"):
+        run(without_backward, 2)
+
+
+def names_and_values(world):
+    return ExpertParallelGPT(CONFIG, MOE, world, seed=5).state_dict()
+
+
+def test_a_ranks_experts_begin_as_they_do_in_the_whole():
+    expected = MoEGPT(CONFIG, MOE, seed=5).state_dict()
+    found = {}
+    for of_rank in run(names_and_values, 3).values:
+        for name, tensor in of_rank.items():
+            assert torch.equal(tensor, expected[name])
+        found |= of_rank
+    assert found.keys() == expected.keys()
+
+
+def test_what_adds_to_the_residual_stream_begins_smaller_as_in_a_gpt():
+    state = MoEGPT(replace(CONFIG, hidden=64), MOE).state_dict()
+    for number in range(MOE.num_experts):
+        up, down = (state[f"blocks.1.mlp.experts.{number}.{m}.weight"] for m in ("up", "down"))
+        assert up.std().item() == pytest.approx(0.02, rel=0.05)
+        assert down.std().item() == pytest.approx(0.02 / 4**0.5, rel=0.05)  # 2 layers
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((CONFIG, CONFIG, SGD), "give a MoEConfig"),
+        ((CONFIG, MOE, None), "settings=None: give a TrainConfig"),
+        ((CONFIG, MOE, SGD, None, 0), "num_groups=0: the ranks to compare with"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused(arguments, words):
+    with pytest.raises((TypeError, ValueError), match=words):
+        train_serial(*arguments)
+
+
+def test_a_mesh_that_does_not_fit_is_refused():
+    with pytest.raises(Exception, match="dp=3 . ep=1 makes 3 ranks, but there are 4"):
+        run(train, 4, (CONFIG, MOE, SGD, None, 3))
+    with pytest.raises(Exception, match="dp=0: 1 to 2, the ranks"):
+        run(train, 2, (CONFIG, MOE, SGD, None, 0))
