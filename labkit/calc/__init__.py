@@ -37,7 +37,24 @@ from labkit.calc.models.config import ModelConfig
 from labkit.calc.models.parameters import active_parameters, num_parameters
 from labkit.calc.models.presets import MODELS
 from labkit.calc.outage import lost_gpu_hours
+from labkit.calc.pieces import Pieces
 from labkit.calc.pipeline.bubble import bubble_fraction, in_flight_microbatches
+from labkit.calc.planner import (
+    Assumptions,
+    Estimate,
+    Job,
+    LayoutChange,
+    Losers,
+    Plan,
+    Verdict,
+    estimate,
+    layouts,
+    memory,
+    pieces,
+    plan,
+    smallest_layout_change,
+    verdict,
+)
 from labkit.calc.result import Result, amount
 from labkit.calc.traffic.all_to_all import (
     pairwise_all_to_all_messages,

@@ -1,0 +1,181 @@
+"""What a layout gives: seconds of a step, MFU, tokens per second, days and dollars.
+
+    step       compute + exposed tp, cp, ep, pp, dp + bubble + optimizer              step.py
+    MFU        tokens/s * model FLOPs of a token / (GPUs * peak); HFU with recomputation
+    goodput    1 - what checkpoints and interruptions take (calc.lost_share, Daly's interval)
+    days       tokens / (tokens/s * goodput); dollars: GPU-hours of these days, at their price
+
+Against what was published, `efficiency` fitted to the row marked *, TFLOP/s of a GPU, with
+recomputation, as its authors count:
+
+{RESIDUALS}
+
+The settings of the first ten are those of Megatron-LM of 2021, for all of them alike: no flash
+attention, no sequence parallelism, no overlap of dp, full recomputation, microbatch 1, and as many
+virtual stages as the layers of a rank allow up to 2; the paper does not print the last two.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from labkit.calc.checkpoints import checkpoint_interval, lost_share
+from labkit.calc.compute.flops import RECOMPUTED, flops_per_token
+from labkit.calc.compute.training_time import mfu
+from labkit.calc.layout import Layout
+from labkit.calc.planner.job import Job
+from labkit.calc.planner.memory import memory
+from labkit.calc.planner.rules import refusal, warnings_of
+from labkit.calc.planner.step import PARTS, step_parts
+from labkit.calc.result import Result, total
+from labkit.calc.units import number_text
+
+_SECONDS_PER_HOUR = 3600
+_SOURCE = "labkit.calc.planner: layer.py and step.py give each formula and its paper"
+_HOW = {
+    "compute": "FLOPs / (efficiency * peak) + bytes / memory bandwidth, slowest rank",
+    "tp": "halves of B T D, exposed",
+    "cp": "what attention does not hide of the ring",
+    "ep": "all-to-alls, exposed",
+    "pp": "sends in a row",
+    "bubble": "(p - 1)/(v m) of the rest of a rank's step, for equal ranks",
+    "dp": "reduce and gather, less what hides",
+    "optimizer": "states read and written",
+}
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Of one layout that works; whether it fits says `memory`."""
+
+    job: Job
+    layout: Layout
+    step: Result
+    """Seconds; its parts: PARTS."""
+    memory: Result
+    """Of the fullest GPU."""
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def tokens_per_s(self) -> Result:
+        """Of all GPUs, between interruptions."""
+        value = self.job.tokens_per_step / float(self.step)
+        how = f"{self.job.tokens_per_step:,} / {float(self.step):.4g} s"
+        return Result(value, "", "tokens per second", "B s / step", how, source=_SOURCE)
+
+    @property
+    def mfu(self) -> Result:
+        """Model FLOPs utilisation; attention counts as it is computed: causal with flash."""
+        return self._used(flops_per_token(self.job.config, **self._counted()))
+
+    @property
+    def hfu(self) -> Result:
+        """With what is recomputed."""
+        of_token = flops_per_token(self.job.config, **self._counted())
+        if self.layout.recompute == "full":
+            again = flops_per_token(self.job.config, recompute="full", **self._counted())
+            # The head is not computed again.
+            head = 2.0 * self.job.config.vocab * self.job.config.hidden
+            parts = again.parts | {RECOMPUTED: again.parts[RECOMPUTED] - Result(head, "FLOP")}
+            of_token = total("operations of one token", parts)
+        elif self.layout.recompute == "selective" and not self.job.assumptions.flash:
+            scores = of_token.parts["attention"] / 3
+            assert isinstance(scores, Result)
+            of_token = total("operations of one token", of_token.parts | {RECOMPUTED: scores})
+        return self._used(of_token)
+
+    @property
+    def flops_per_s(self) -> Result:
+        """Of one GPU, with recomputation: what papers print as TFLOP/s."""
+        peak = self.job.device.flops_per_s
+        how = f"{float(self.hfu):.3g} * {peak:.4g}"
+        return Result(float(self.hfu) * peak, "FLOP", "FLOP/s of a GPU", "HFU * peak", how)
+
+    @property
+    def goodput(self) -> Result:
+        """The share of all time in which steps are done that count."""
+        a, mtbf_s = self.job.assumptions, self.job.machines.mtbf_s
+        interval = checkpoint_interval(a.checkpoint_write_s, mtbf_s, "daly")
+        try:
+            lost = float(lost_share(interval, a.checkpoint_write_s, mtbf_s, a.restart_s))
+            how = f"1 - {lost:.3g}, a checkpoint every {interval}, MTBF {Result(mtbf_s, 'seconds')}"
+        except ValueError as error:
+            lost, how = 1.0, str(error)
+        return Result(
+            1 - lost,
+            "share",
+            "goodput",
+            "1 - (W/T + (T/2 + R)/M)",
+            how,
+            convention=f"W = {a.checkpoint_write_s:g} s to write, R = {a.restart_s:g} s to restart",
+            source="Young, CACM 17(9), 1974; Daly, FGCS 22(3), 2006",
+        )
+
+    @property
+    def time(self) -> Result:
+        """Of the whole training, with interruptions. ValueError where the job has no tokens."""
+        tokens, rate = self._tokens(), float(self.tokens_per_s) * float(self.goodput)
+        how = f"{tokens:.4g} / ({float(self.tokens_per_s):.4g} * {float(self.goodput):.3g})"
+        value = tokens / rate if rate else float("inf")
+        return Result(value, "seconds", "time of training", "T / (tokens/s * goodput)", how)
+
+    @property
+    def dollars(self) -> Result:
+        """For that time. ValueError where the job has no tokens."""
+        price, hours = self.job.machines.dollars_per_gpu_hour, self.time.to("h")
+        how = f"{self.job.num_gpus:,} * {number_text(hours)} h * {price:g}"
+        return Result(
+            self.job.num_gpus * hours * price,
+            "",
+            "cost in dollars",
+            "GPUs * hours * price",
+            how,
+            convention="the price of a GPU-hour is an assumption: Cluster.dollars_per_gpu_hour",
+        )
+
+    def _tokens(self) -> float:
+        if self.job.tokens is None:
+            raise ValueError("tokens=None: give the job the tokens of the whole training")
+        return float(self.job.tokens)
+
+    def _counted(self) -> dict[str, object]:
+        causal = self.job.assumptions.flash
+        return {"causal": causal, "sequence": self.job.length, "parameters": "matmul"}
+
+    def _used(self, of_token: Result) -> Result:
+        return mfu(
+            float(self.tokens_per_s), of_token, self.job.num_gpus, self.job.device.flops_per_s
+        )
+
+    def explain(self) -> str:
+        """Every number with its formula, its numbers, its conventions."""
+        said = [self.step, self.memory, self.tokens_per_s, self.mfu, self.hfu, self.goodput]
+        if self.job.tokens is not None:
+            said += [self.time, self.dollars]
+        return "\n".join([str(self.layout), *(each.explain() for each in said), *self.warnings])
+
+    def __str__(self) -> str:
+        text = f"{self.layout}: {self.step} a step, MFU {self.mfu}, {self.memory} a GPU"
+        return text if self.job.tokens is None else f"{text}, {self.time}"
+
+
+def estimate(job: Job, layout: Layout) -> Estimate:
+    """Seconds of a step and what follows. ValueError for a layout that a rule refuses, with why."""
+    refused = refusal(job, layout)
+    if refused is not None:
+        raise ValueError(f"{layout}: {refused}")
+    parts = step_parts(job, layout)
+    a, num = job.assumptions, layout.num_microbatches(job.global_batch)
+    step = total(
+        "seconds of a step",
+        {
+            name: Result(parts[name], "seconds", name, substitution=_HOW[name])
+            for name in PARTS
+            if parts[name] or name == "compute"
+        },
+        formula="m R + (sum R - R)/v + sends + dp + optimizer",
+        convention=f"{num} microbatches; efficiency {a.efficiency:g} of the peak, "
+        f"{a.link_share:g} of the links, {a.overlap:g} of dp overlaps; no stragglers",
+        source=_SOURCE,
+    )
+    return Estimate(job, layout, step, memory(job, layout), tuple(warnings_of(job, layout)))

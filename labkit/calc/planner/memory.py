@@ -1,0 +1,218 @@
+"""Bytes of a GPU by part, on the rank of the pipeline that is fullest.
+
+As calc.footprint counts, part by part, and beyond it: experts, latent attention, stages without
+equally many layers.
+
+    states        (N - N_e) / (t p) over d c ranks, experts N_e / (t p e) over d c / e
+    activations   what is kept of a microbatch by each layer of the rank, times those in flight
+    dispatched    with experts: inputs and outputs of a token's k experts, 2 k D more
+    whole units   as whole_units.py; zero 2 with virtual stages: a whole stage, whose gradients are
+                  reduced after a round of p microbatches
+
+N_e parameters of routed experts, over e ranks; all experts get equally many tokens. A layer with
+experts keeps what a dense one keeps whose MLP has k + shared times an expert's features. Latent
+attention keeps all heads' keys and values, expanded; a head has the mean of its sizes, rounded up.
+
+Ranks that can be fullest: 0 (most in flight), the first whose layers are no fewer (1), the first
+ones that have experts, and the last (head and loss). In flight never rises along the pipeline, and
+ranks between hold the same otherwise, so no other can.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+from labkit.calc.layout import Layout
+from labkit.calc.memory.activations import activation_bytes
+from labkit.calc.memory.head import head_input_bytes, logits_bytes, loss_gradient_bytes
+from labkit.calc.memory.model_state import model_state_bytes
+from labkit.calc.memory.whole_units import whole_unit_bytes
+from labkit.calc.models.config import ModelConfig
+from labkit.calc.models.parameters import layer_parameters, num_parameters
+from labkit.calc.pipeline.bubble import in_flight_microbatches
+from labkit.calc.planner.job import Job
+from labkit.calc.planner.stages import layers_of_rank
+from labkit.calc.result import Result, total
+from labkit.calc.traffic.checks import check_rank
+from labkit.calc.units import number_text
+
+_CACHED = 1 << 16
+
+
+def memory(job: Job, layout: Layout, rank: int | None = None) -> Result:
+    """Bytes of one GPU, by part. rank: of the pipeline; None: the fullest.
+
+    ValueError for a layout that a rule refuses.
+    """
+    if rank is None:
+        rank = fullest_rank(job, layout)
+    rank = check_rank(rank, layout.pp)
+    return total(
+        f"one GPU of {layout.world_size:,}, rank {rank} of {layout.pp} of the pipeline",
+        rank_parts(job, layout, rank),
+        formula="states + activations of its layers * in flight + what passes through",
+        convention="as calc.footprint; experts get equally many tokens; "
+        f"{job.assumptions.reserve_bytes / 2**30:g} GiB more are kept free",
+        source="arXiv:1910.02054, arXiv:2205.05198, arXiv:2104.04473",
+    )
+
+
+def rank_parts(job: Job, layout: Layout, rank: int) -> dict[str, Result]:
+    """By name."""
+    shards = layout.dp * layout.cp
+    parts = dict(_states(job, layout.tp, layout.pp, layout.ep, layout.zero, shards))
+    if layout.zero >= 2 and shards > 1:
+        place = 0 if rank == 0 else layout.pp - 1 if rank == layout.pp - 1 else 1
+        parts["whole units"] = _units(
+            job, layout.tp, layout.pp, layout.ep, layout.zero, layout.virtual, place
+        )
+    layers = layers_of_rank(job.config, layout.pp, layout.virtual, rank)
+    dense, experts, again = _layer(
+        job, layout.tp, layout.cp, layout.sequence_parallel, layout.microbatch, layout.recompute
+    )
+    at_once = in_flight(job, layout)[rank]
+    kept = layers.dense * dense + layers.experts * experts
+    parts["activations"] = Result(
+        at_once * kept,
+        "bytes",
+        "activations",
+        substitution=f"{layers.total} layers * {number_text(at_once)} in flight * "
+        f"{Result(kept / max(layers.total, 1), 'bytes')}",
+    )
+    if again:
+        parts["recomputed layer"] = Result(
+            again, "bytes", "recomputed layer", substitution="1 layer: all - what is kept"
+        )
+    if rank == layout.pp - 1:
+        parts |= _head(job, layout.tp, layout.cp, layout.sequence_parallel, layout.microbatch)
+    return parts
+
+
+def rank_bytes(job: Job, layout: Layout, rank: int) -> float:
+    """Their sum."""
+    return sum(part.value for part in rank_parts(job, layout, rank).values())
+
+
+def fullest_rank(job: Job, layout: Layout) -> int:
+    """Of the pipeline."""
+    return max(_candidates(job, layout), key=lambda rank: rank_bytes(job, layout, rank))
+
+
+def in_flight(job: Job, layout: Layout) -> tuple[float, ...]:
+    """By rank of the pipeline: microbatches, of all its layers."""
+    return _in_flight(layout.pp, layout.num_microbatches(job.global_batch), layout.virtual)
+
+
+def parameters_of_a_rank(job: Job, layout: Layout) -> tuple[int, int]:
+    """(all but routed experts, routed experts) of one GPU, its share of N / (t p)."""
+    return _parameters(job, layout.tp, layout.pp, layout.ep)
+
+
+@lru_cache(maxsize=_CACHED)
+def _in_flight(pp: int, num: int, virtual: int) -> tuple[float, ...]:
+    schedule = "interleaved" if virtual > 1 else "1f1b"
+    return tuple(each / virtual for each in in_flight_microbatches(pp, num, schedule, virtual))
+
+
+def _candidates(job: Job, layout: Layout) -> set[int]:
+    per_stage = -(-job.config.layers // (layout.pp * layout.virtual))
+    without = job.config.layers - job.config.expert_layers if job.config.num_experts else 0
+    first = without // per_stage
+    found = {0, 1, first, first + 1, first + 2, layout.pp - 1}
+    return {rank for rank in found if 0 <= rank < layout.pp}
+
+
+@lru_cache(maxsize=_CACHED)
+def _parameters(job: Job, tp: int, pp: int, ep: int) -> tuple[int, int]:
+    counted = num_parameters(job.config)
+    experts = int(counted.parts["experts"]) if "experts" in counted.parts else 0
+    return -(-(int(counted) - experts) // (tp * pp)), -(-experts // (tp * pp * ep))
+
+
+@lru_cache(maxsize=_CACHED)
+def _states(job: Job, tp: int, pp: int, ep: int, zero: int, shards: int) -> dict[str, Result]:
+    most, experts = _parameters(job, tp, pp, ep)
+    parts = dict(model_state_bytes(most, job.kept, zero, shards).parts)
+    if experts:
+        others = model_state_bytes(experts, job.kept, zero, max(shards // ep, 1)).parts
+        for name, part in others.items():
+            how = f"{parts[name].substitution} + {part.substitution} of experts"
+            parts[name] = replace(parts[name] + part, name=name, substitution=how, parts={})
+    if job.kept.cast_bytes and zero < 3:
+        nbytes = job.kept.cast_bytes * (most + experts)
+        how = f"{number_text(job.kept.cast_bytes)} B * {most + experts:,}"
+        parts["casts"] = Result(nbytes, "bytes", "casts", substitution=how)
+    return parts
+
+
+@lru_cache(maxsize=_CACHED)
+def _units(job: Job, tp: int, pp: int, ep: int, zero: int, virtual: int, place: int) -> Result:
+    config = job.config
+    if config.num_experts:
+        config = like_dense(config, config.num_experts // ep + config.shared_experts)
+    unit = whole_unit_bytes(config, job.kept, zero, tp, pp, place)
+    layers = -(-config.layers // (pp * virtual))
+    if zero == 3 or virtual == 1 or layers == 1:
+        return unit
+    layer = -(-layer_parameters(config) // tp)
+    how = f"{number_text(job.kept.gradient_bytes)} B * {layers} layers * {layer:,}"
+    stage = job.kept.gradient_bytes * layers * layer
+    return max(unit, Result(stage, "bytes", "whole units", substitution=how))
+
+
+@lru_cache(maxsize=_CACHED)
+def _layer(
+    job: Job, tp: int, cp: int, sequence_parallel: bool, microbatch: int, recompute: str
+) -> tuple[float, float, float]:
+    """Kept by (a dense layer, one with experts, again for a moment while one is recomputed)."""
+    cut = {"tp": tp, "cp": cp, "sequence_parallel": sequence_parallel, "microbatch": microbatch}
+    kept, whole = (_kept(job, recompute=each, **cut) for each in (recompute, "none"))
+    return *kept, max(all_of - part for all_of, part in zip(whole, kept, strict=True))
+
+
+def _kept(job: Job, *, recompute: str, **cut: Any) -> tuple[float, float]:
+    """By (a dense layer, one with experts; 0 where there is none)."""
+    config, a = job.config, job.assumptions
+    how = {"recompute": recompute, "flash": a.flash, "fused": a.fused, "dropout": False}
+    how |= {"sequence": job.length, "itemsize": job.kept.activation_itemsize} | cut
+    dense = float(activation_bytes(replace(like_dense(config, 0), layers=1), **how))
+    if not config.num_experts:
+        return dense, 0.0
+    num = config.top_k + config.shared_experts
+    experts = float(activation_bytes(replace(like_dense(config, num), layers=1), **how))
+    if recompute != "full":
+        tokens = cut["microbatch"] * job.length / cut["cp"]
+        whole = cut["tp"] if cut["sequence_parallel"] else 1
+        experts += 2 * config.top_k * config.hidden * how["itemsize"] * tokens / whole
+    return dense, experts
+
+
+@lru_cache(maxsize=_CACHED)
+def _head(
+    job: Job, tp: int, cp: int, sequence_parallel: bool, microbatch: int
+) -> dict[str, Result]:
+    sizes, itemsize = (job.config, microbatch, tp), job.kept.activation_itemsize
+    inputs = head_input_bytes(
+        *sizes, sequence_parallel, cp, sequence=job.length, itemsize=itemsize
+    )
+    return {
+        "head inputs": inputs,
+        "logits and loss": logits_bytes(*sizes, cp, sequence=job.length, itemsize=itemsize),
+        "gradients of the loss": loss_gradient_bytes(*sizes, cp, sequence=job.length),
+    }
+
+
+@lru_cache(maxsize=256)
+def like_dense(config: ModelConfig, num_experts: int) -> ModelConfig:
+    """A dense model with the same attention, its MLP as wide as so many experts; 0: its own."""
+    none = {"num_experts": 0, "top_k": 0, "shared_experts": 0, "dense_layers": 0}
+    changed: dict[str, Any] = none | {"expert_ffn": None, "router_bias": False}
+    if num_experts:
+        changed["ffn"] = num_experts * config.expert_features
+    if config.is_latent:
+        of_key = config.features_per_head + config.rope_head_dim
+        changed |= {"kv_heads": None, "head_dim": -(-(2 * of_key + config.value_head_dim) // 3)}
+        changed |= {"kv_lora_rank": 0, "q_lora_rank": 0, "rope_head_dim": 0, "value_head_dim": 0}
+    return replace(config, **changed)

@@ -1,0 +1,232 @@
+"""The pieces of a step, and how long they take together, in closed form.
+
+    step = m R + (sum of all ranks' R - R) / v + sends + dp + optimizer
+
+R seconds of one microbatch on the slowest of p ranks, all its v stages, forward and backward; m
+microbatches. The second term is the bubble: for equal ranks (p - 1)/(v m) of m R.
+
+    sends       c seconds each, m microbatches: 2 c (p - 1 + floor((m - 1)(p - 1)/p)) for 1F1B, in
+                which a rank waits for both neighbours; 2 c (v p - 1) interleaved, which runs ahead.
+                Both as labkit.pipeline.simulate has them, while c is small beside R
+    dp          reduce + gather, less what hides: `overlap` of it, and no more than there is to hide
+                behind, computing of one microbatch backward (zero 0, 1) and forward (gathers of
+                zero 1, 2), or of the whole step (reduces of zero 2; zero 3)
+    optimizer   reads and writes of its states: bytes / bandwidth of the GPU's memory
+
+    zero   reduce, times K_g N    gather, times K_p N      N parameters of a stage on one GPU
+    0      2                      -
+    1      1                      1
+    2      1 per microbatch       1                        interleaved: 1 per round of p
+    3      1 per microbatch       2 per microbatch
+
+An interleaved schedule does a round of p microbatches on one stage before it goes to another, so
+zero 2 may add up the gradients of that one stage.
+
+Paper: Narayanan et al., arXiv:2104.04473, section 2.2, for the bubble.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+from labkit.calc.layout import Layout
+from labkit.calc.pieces import Pieces
+from labkit.calc.planner.job import Job
+from labkit.calc.planner.layer import compute_seconds, layer_seconds
+from labkit.calc.planner.links import half_seconds, message_seconds, span_of
+from labkit.calc.planner.memory import parameters_of_a_rank
+from labkit.calc.planner.stages import stage_layers
+
+PARTS = ("compute", "tp", "cp", "ep", "pp", "bubble", "dp", "optimizer")
+
+
+class Times(NamedTuple):
+    """By stage, of one microbatch, (forward, backward) each; and of the whole step."""
+
+    compute: list[tuple[float, float]]
+    tp: list[tuple[float, float]]
+    cp: list[tuple[float, float]]
+    ep: list[tuple[float, float]]
+    send_s: float
+    reduce_s: float
+    """Of one stage."""
+    gather_s: float
+    optimizer_s: float
+    num_microbatches: int
+
+    def of_a_stage(self, stage: int) -> tuple[float, float]:
+        """(forward, backward), all kinds together."""
+        kinds = (self.compute, self.tp, self.cp, self.ep)
+        return sum(kind[stage][0] for kind in kinds), sum(kind[stage][1] for kind in kinds)
+
+
+def pieces(job: Job, layout: Layout) -> Pieces:
+    """What a step consists of. ValueError for a batch that the ranks cannot share."""
+    found = times(job, layout)
+    both = [found.of_a_stage(stage) for stage in range(len(found.compute))]
+    return Pieces(
+        forward_s=tuple(forward for forward, _ in both),
+        backward_s=tuple(backward for _, backward in both),
+        send_s=found.send_s,
+        reduce_s=(found.reduce_s,) * len(both),
+        gather_s=(found.gather_s,) * len(both),
+        optimizer_s=found.optimizer_s,
+        overlap=job.assumptions.overlap,
+        num_microbatches=found.num_microbatches,
+        compute_s=tuple(map(sum, found.compute)),
+    )
+
+
+def times(job: Job, layout: Layout) -> Times:
+    """The same by kind. The layout is one that no rule refuses."""
+    stages = stage_layers(job.config, layout.pp * layout.virtual, layout.virtual)
+    assert stages is not None, "a rule refuses such layouts"
+    dense, experts = layer_seconds(job, layout)
+    # One stage's seconds depend on its numbers of layers only, and few of them differ.
+    kinds = {
+        count: [
+            tuple(count.dense * d + count.experts * e for d, e in zip(*pair, strict=True))
+            for pair in zip(dense, experts, strict=True)
+        ]
+        for count in set(stages)
+    }
+    compute, tp, cp, ep = (
+        [kinds[count][kind] for count in stages] for kind in range(len(dense))
+    )
+    first, last = _ends(job, layout)
+    compute[-1] = _added(compute[-1], last[0])
+    tp[-1] = _added(tp[-1], last[1])
+    tp[0] = _added(tp[0], first)
+    num = layout.num_microbatches(job.global_batch)
+    reduce_s, gather_s = _data_parallel(job, layout, num)
+    return Times(
+        compute, tp, cp, ep,
+        send_s=_send(job, layout),
+        reduce_s=reduce_s / layout.virtual,
+        gather_s=gather_s / layout.virtual,
+        optimizer_s=_optimizer(job, layout),
+        num_microbatches=num,
+    )  # fmt: skip
+
+
+def step_parts(job: Job, layout: Layout) -> dict[str, float]:
+    """Seconds of a step by PARTS; their sum is the step."""
+    found = times(job, layout)
+    p, v, m = layout.pp, layout.virtual, found.num_microbatches
+    of_stage = [found.of_a_stage(stage) for stage in range(p * v)]
+    of_rank = [sum(map(sum, of_stage[rank::p])) for rank in range(p)]
+    slowest = of_rank.index(max(of_rank))
+    parts = {
+        name: m * sum(map(sum, getattr(found, name)[slowest::p]))
+        for name in ("compute", "tp", "cp", "ep")
+    }
+    forward, backward = (
+        sum(each[way] for each in found.compute[slowest::p]) for way in (0, 1)
+    )
+    parts["pp"] = _sends(found.send_s, p, v, m)
+    parts["bubble"] = (sum(of_rank) - max(of_rank)) / v
+    parts["dp"] = _exposed(job, layout, found, forward, backward)
+    parts["optimizer"] = found.optimizer_s
+    return parts
+
+
+def _added(first: tuple[float, float], second: tuple[float, float]) -> tuple[float, float]:
+    return first[0] + second[0], first[1] + second[1]
+
+
+def _sends(each_s: float, p: int, v: int, m: int) -> float:
+    if p == 1:
+        return 0.0
+    in_a_row = v * p - 1 if v > 1 else p - 1 + (m - 1) * (p - 1) // p
+    return 2 * each_s * in_a_row
+
+
+def _exposed(job: Job, layout: Layout, found: Times, forward: float, backward: float) -> float:
+    """Of reduce and gather, of a rank with so many seconds of computing for a microbatch."""
+    reduce_s, gather_s = found.reduce_s * layout.virtual, found.gather_s * layout.virtual
+    overlap, m = job.assumptions.overlap, found.num_microbatches
+    if layout.zero == 3:
+        both = reduce_s + gather_s
+        return both - min(overlap * both, m * (forward + backward))
+    behind = backward * (m if layout.zero == 2 else 1)
+    left = reduce_s - min(overlap * reduce_s, behind)
+    return left + gather_s - min(overlap * gather_s, forward)
+
+
+def _send(job: Job, layout: Layout) -> float:
+    """Of one microbatch to the next stage. A t-th from each rank, gathered there where needed."""
+    if layout.pp == 1:
+        return 0.0
+    tokens = layout.microbatch * job.length // layout.cp
+    nbytes = tokens * job.config.hidden * job.kept.activation_itemsize
+    crosses = not span_of(job, layout, "pp").is_in_one_node
+    seconds = message_seconds(job, nbytes / layout.tp, crosses_nodes=crosses)
+    if layout.tp > 1 and not layout.sequence_parallel:
+        seconds += half_seconds(job, nbytes, span_of(job, layout, "tp"))
+    return seconds
+
+
+def _ends(
+    job: Job, layout: Layout
+) -> tuple[tuple[float, float], tuple[tuple[float, float], tuple[float, float]]]:
+    """tp's seconds of the embedding; computing and tp's seconds of head and loss."""
+    return _ends_of(
+        job, layout.tp, layout.cp, layout.microbatch, span_of(job, layout, "tp").inside
+    )
+
+
+@lru_cache(maxsize=1 << 14)
+def _ends_of(
+    job: Job, tp: int, cp: int, microbatch: int, inside: int
+) -> tuple[tuple[float, float], tuple[tuple[float, float], tuple[float, float]]]:
+    config, b = job.config, job.kept.activation_itemsize
+    tokens = microbatch * job.length // cp
+    # Logits are written and read in b bytes, their float32 log-softmax written and read.
+    moved = tokens * config.vocab / tp * (2 * b + 8) + b * config.vocab * config.hidden / tp
+    flops = 2 * tokens * config.vocab * config.hidden / tp
+    compute = (compute_seconds(job, flops, moved), compute_seconds(job, 2 * flops, 2 * moved))
+    if tp == 1:
+        return (0.0, 0.0), (compute, (0.0, 0.0))
+    where = span_of(job, Layout(world_size=tp, tp=tp), "tp")
+    half = half_seconds(job, tokens * config.hidden * b, where)
+    return (2 * half, 0.0), (compute, (0.0, 2 * half))
+
+
+def reduces_of_zero2(layout: Layout, num_microbatches: int) -> int:
+    """How often zero 2 reduces a gradient in a step."""
+    return num_microbatches // layout.pp if layout.virtual > 1 else num_microbatches
+
+
+def _data_parallel(job: Job, layout: Layout, num: int) -> tuple[float, float]:
+    """(reduce, gather) of a rank's stages together, in a step."""
+    if layout.dp * layout.cp == 1:
+        return 0.0, 0.0
+    rounds = {
+        0: (2, 0),
+        1: (1, 1),
+        2: (reduces_of_zero2(layout, num), 1),
+        3: (num, 2 * num),
+    }[layout.zero]
+    sizes = (job.kept.gradient_bytes, job.kept.cast_bytes or job.kept.parameter_bytes)
+    most, experts = parameters_of_a_rank(job, layout)
+    units = max(1, job.config.layers // layout.pp)
+    axes = ("dp", "cp") if layout.cp > 1 else ("dp",)
+    seconds = []
+    for times_over, size in zip(rounds, sizes, strict=True):
+        one = units * half_seconds(job, size * most / units, span_of(job, layout, *axes))
+        if experts:
+            where = span_of(job, layout, *axes, every=layout.ep)
+            one += units * half_seconds(job, size * experts / units, where)
+        seconds.append(times_over * one)
+    return seconds[0], seconds[1]
+
+
+def _optimizer(job: Job, layout: Layout) -> float:
+    """States are read and written, gradients read, parameters written: of the rank's share."""
+    most, experts = parameters_of_a_rank(job, layout)
+    shards = layout.dp * layout.cp if layout.zero else 1
+    share = most / shards + experts / max(1, shards // layout.ep)
+    kept = job.kept
+    size = 2 * kept.optimizer_bytes + kept.gradient_bytes + kept.parameter_bytes
+    return share * size / job.device.memory_bytes_per_s
