@@ -37,7 +37,6 @@ from labkit.calc.traffic.checks import check_rank, check_ranks, shown
 from labkit.calc.traffic.segments import segment_numels
 from labkit.calc.units import number_text
 
-
 _MAY_BE_NONE = ("sequence", "num_microbatches")
 
 

@@ -2,25 +2,25 @@
 
 job.py          what is asked, and what is assumed
 stages.py       which layers each stage has
-memory.py       bytes of a GPU by part, on the fullest rank of the pipeline
+gpu_memory.py   bytes of a GPU by part, on the fullest rank of the pipeline
 rules.py        which combinations do not work, and what some of them cost
-verdict.py      whether a layout fits, which term broke it          change.py   what would help
-enumerate.py    all layouts worth a look
+judging.py      whether a layout fits, which term broke it          change.py   what would help
+enumeration.py  all layouts worth a look
 links.py        seconds of collectives over two tiers of links
 layer.py        seconds of one layer, by what they go into
 step.py         the pieces of a step, and their sum in closed form
-estimate.py     seconds, MFU, days and dollars of one layout        plan.py     all of them, ranked
+estimation.py   seconds, MFU, days and dollars of one layout        ranking.py  all of them, ranked
 """
 
 from labkit.calc.planner.change import LayoutChange, smallest_layout_change
-from labkit.calc.planner.enumerate import layouts
-from labkit.calc.planner.estimate import Estimate, estimate
+from labkit.calc.planner.enumeration import layouts
+from labkit.calc.planner.estimation import Estimate, estimate
+from labkit.calc.planner.gpu_memory import layout_memory
 from labkit.calc.planner.job import Assumptions, Job
-from labkit.calc.planner.memory import memory
-from labkit.calc.planner.plan import Losers, Plan, plan
+from labkit.calc.planner.judging import Verdict, verdict
+from labkit.calc.planner.ranking import Losers, Plan, plan
 from labkit.calc.planner.rules import refusal, warnings_of
 from labkit.calc.planner.step import pieces
-from labkit.calc.planner.verdict import Verdict, verdict
 
 __all__ = [
     "Assumptions",
@@ -32,7 +32,7 @@ __all__ = [
     "Verdict",
     "estimate",
     "layouts",
-    "memory",
+    "layout_memory",
     "pieces",
     "plan",
     "refusal",

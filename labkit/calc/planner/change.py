@@ -14,7 +14,7 @@ from typing import Any
 
 from labkit.calc.layout import Layout
 from labkit.calc.planner.job import Job
-from labkit.calc.planner.verdict import Verdict, verdict
+from labkit.calc.planner.judging import Verdict, verdict
 
 STEPS: tuple[tuple[str, tuple[Any, ...], str], ...] = (
     ("zero", (1,), "nothing: as many bytes on the wire as an all-reduce"),

@@ -33,9 +33,10 @@ class Assumptions:
     ValueError or TypeError for shares beyond 0 to 1, and negative seconds and bytes.
     """
 
-    efficiency: float = 0.64
-    """Of the GPU's peak, while it multiplies matrices. With 0.64 the planner has the 148 TFLOP/s of
-    Megatron-LM's 145.6B on 1,536 A100 (arXiv:2104.04473, table 1); no other row was looked at."""
+    efficiency: float = 0.683
+    """Of the GPU's peak, while it multiplies matrices. With this the planner has the 148 TFLOP/s of
+    Megatron-LM's 145.6B on 1,536 A100 (arXiv:2104.04473, table 1). It is fitted to no other row;
+    estimation.py has the residuals of the others."""
     link_share: float = 0.8
     """Of a link's bandwidth, while a collective runs: nccl-tests shows 360 of an H100's 450 GB/s
     over NVLink."""

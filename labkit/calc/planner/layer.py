@@ -160,9 +160,7 @@ def _score_bytes(job: Job) -> float:
     return 4 * job.kept.activation_itemsize * job.config.heads * job.length
 
 
-def _bytes_of_a_token(
-    job: Job, tp: int, sequence_parallel: bool, num_experts: int
-) -> float:
+def _bytes_of_a_token(job: Job, tp: int, sequence_parallel: bool, num_experts: int) -> float:
     """Forward, on one rank: every tensor is written once, and read by the next operation."""
     config = job.config
     D, H, K = config.hidden, config.heads, config.features_per_head

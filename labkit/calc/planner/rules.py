@@ -18,10 +18,10 @@ from typing import NamedTuple
 
 from labkit.calc.layout import Layout
 from labkit.calc.models.config import ModelConfig
+from labkit.calc.planner.gpu_memory import like_dense, parameters_of_a_rank
 from labkit.calc.planner.job import Job
 from labkit.calc.planner.layer import layer_seconds
 from labkit.calc.planner.links import span_of
-from labkit.calc.planner.memory import like_dense, parameters_of_a_rank
 from labkit.calc.planner.stages import layer_counts, layers_of_rank
 from labkit.calc.planner.step import reduces_of_zero2
 from labkit.calc.traffic.checks import divisors_text
@@ -79,11 +79,12 @@ def warnings_of(job: Job, layout: Layout) -> list[str]:
 def _of_zero(job: Job, layout: Layout, rounds: int) -> str:
     own = sum(parameters_of_a_rank(job, layout))
     gradients, gathered = job.kept.gradient_bytes, job.kept.parameter_bytes
+    once = own * (gradients + gathered)
     sent = own * (rounds * gradients + (2 * rounds if layout.zero == 3 else 1) * gathered)
     what = "gradients are reduced" if layout.zero == 2 else "parameters are gathered"
     return (
         f"zero {layout.zero} with a pipeline: {what} {rounds} times in a step, "
-        f"{bytes_text(sent)} of each rank; with zero 1 it is {bytes_text(own * (gradients + gathered))}"
+        f"{bytes_text(sent)} of each rank; with zero 1 it is {bytes_text(once)}"
     )
 
 

@@ -62,6 +62,7 @@ def stage_layers(
     return tuple(found)
 
 
+@lru_cache(maxsize=1 << 14)
 def layers_of_rank(config: ModelConfig, pp: int, virtual: int, rank: int) -> StageLayers:
     """Of all its stages together."""
     stages = stage_layers(config, pp * virtual, virtual)

@@ -32,22 +32,24 @@ from typing import NamedTuple
 
 from labkit.calc.layout import Layout
 from labkit.calc.pieces import Pieces
+from labkit.calc.planner.gpu_memory import parameters_of_a_rank
 from labkit.calc.planner.job import Job
-from labkit.calc.planner.layer import compute_seconds, layer_seconds
+from labkit.calc.planner.layer import LayerSeconds, compute_seconds, layer_seconds
 from labkit.calc.planner.links import half_seconds, message_seconds, span_of
-from labkit.calc.planner.memory import parameters_of_a_rank
-from labkit.calc.planner.stages import stage_layers
+from labkit.calc.planner.stages import StageLayers, stage_layers
 
+Pair = tuple[float, float]
+"""(forward, backward) seconds."""
 PARTS = ("compute", "tp", "cp", "ep", "pp", "bubble", "dp", "optimizer")
 
 
 class Times(NamedTuple):
     """By stage, of one microbatch, (forward, backward) each; and of the whole step."""
 
-    compute: list[tuple[float, float]]
-    tp: list[tuple[float, float]]
-    cp: list[tuple[float, float]]
-    ep: list[tuple[float, float]]
+    compute: list[Pair]
+    tp: list[Pair]
+    cp: list[Pair]
+    ep: list[Pair]
     send_s: float
     reduce_s: float
     """Of one stage."""
@@ -55,7 +57,7 @@ class Times(NamedTuple):
     optimizer_s: float
     num_microbatches: int
 
-    def of_a_stage(self, stage: int) -> tuple[float, float]:
+    def of_a_stage(self, stage: int) -> Pair:
         """(forward, backward), all kinds together."""
         kinds = (self.compute, self.tp, self.cp, self.ep)
         return sum(kind[stage][0] for kind in kinds), sum(kind[stage][1] for kind in kinds)
@@ -84,16 +86,8 @@ def times(job: Job, layout: Layout) -> Times:
     assert stages is not None, "a rule refuses such layouts"
     dense, experts = layer_seconds(job, layout)
     # One stage's seconds depend on its numbers of layers only, and few of them differ.
-    kinds = {
-        count: [
-            tuple(count.dense * d + count.experts * e for d, e in zip(*pair, strict=True))
-            for pair in zip(dense, experts, strict=True)
-        ]
-        for count in set(stages)
-    }
-    compute, tp, cp, ep = (
-        [kinds[count][kind] for count in stages] for kind in range(len(dense))
-    )
+    kinds = {count: _of_layers(count, dense, experts) for count in set(stages)}
+    compute, tp, cp, ep = ([kinds[count][kind] for count in stages] for kind in range(len(dense)))
     first, last = _ends(job, layout)
     compute[-1] = _added(compute[-1], last[0])
     tp[-1] = _added(tp[-1], last[1])
@@ -115,15 +109,13 @@ def step_parts(job: Job, layout: Layout) -> dict[str, float]:
     found = times(job, layout)
     p, v, m = layout.pp, layout.virtual, found.num_microbatches
     of_stage = [found.of_a_stage(stage) for stage in range(p * v)]
-    of_rank = [sum(map(sum, of_stage[rank::p])) for rank in range(p)]
+    of_rank = [sum(f + b for f, b in of_stage[rank::p]) for rank in range(p)]
     slowest = of_rank.index(max(of_rank))
-    parts = {
-        name: m * sum(map(sum, getattr(found, name)[slowest::p]))
+    parts: dict[str, float] = {
+        name: m * sum(f + b for f, b in getattr(found, name)[slowest::p])
         for name in ("compute", "tp", "cp", "ep")
     }
-    forward, backward = (
-        sum(each[way] for each in found.compute[slowest::p]) for way in (0, 1)
-    )
+    forward, backward = (sum(each[way] for each in found.compute[slowest::p]) for way in (0, 1))
     parts["pp"] = _sends(found.send_s, p, v, m)
     parts["bubble"] = (sum(of_rank) - max(of_rank)) / v
     parts["dp"] = _exposed(job, layout, found, forward, backward)
@@ -131,7 +123,15 @@ def step_parts(job: Job, layout: Layout) -> dict[str, float]:
     return parts
 
 
-def _added(first: tuple[float, float], second: tuple[float, float]) -> tuple[float, float]:
+def _of_layers(count: StageLayers, dense: LayerSeconds, experts: LayerSeconds) -> list[Pair]:
+    """By kind: computing, tp, cp, ep."""
+    return [
+        (count.dense * d[0] + count.experts * e[0], count.dense * d[1] + count.experts * e[1])
+        for d, e in zip(dense, experts, strict=True)
+    ]
+
+
+def _added(first: Pair, second: Pair) -> Pair:
     return first[0] + second[0], first[1] + second[1]
 
 
@@ -167,19 +167,15 @@ def _send(job: Job, layout: Layout) -> float:
     return seconds
 
 
-def _ends(
-    job: Job, layout: Layout
-) -> tuple[tuple[float, float], tuple[tuple[float, float], tuple[float, float]]]:
+def _ends(job: Job, layout: Layout) -> tuple[Pair, tuple[Pair, Pair]]:
     """tp's seconds of the embedding; computing and tp's seconds of head and loss."""
-    return _ends_of(
-        job, layout.tp, layout.cp, layout.microbatch, span_of(job, layout, "tp").inside
-    )
+    return _ends_of(job, layout.tp, layout.cp, layout.microbatch, span_of(job, layout, "tp").inside)
 
 
 @lru_cache(maxsize=1 << 14)
 def _ends_of(
     job: Job, tp: int, cp: int, microbatch: int, inside: int
-) -> tuple[tuple[float, float], tuple[tuple[float, float], tuple[float, float]]]:
+) -> tuple[Pair, tuple[Pair, Pair]]:
     config, b = job.config, job.kept.activation_itemsize
     tokens = microbatch * job.length // cp
     # Logits are written and read in b bytes, their float32 log-softmax written and read.
@@ -198,7 +194,7 @@ def reduces_of_zero2(layout: Layout, num_microbatches: int) -> int:
     return num_microbatches // layout.pp if layout.virtual > 1 else num_microbatches
 
 
-def _data_parallel(job: Job, layout: Layout, num: int) -> tuple[float, float]:
+def _data_parallel(job: Job, layout: Layout, num: int) -> Pair:
     """(reduce, gather) of a rank's stages together, in a step."""
     if layout.dp * layout.cp == 1:
         return 0.0, 0.0

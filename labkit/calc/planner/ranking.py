@@ -17,13 +17,13 @@ from heapq import nsmallest
 
 from labkit.calc.layout import Layout
 from labkit.calc.planner.change import LayoutChange, smallest_layout_change
-from labkit.calc.planner.enumerate import layouts
-from labkit.calc.planner.estimate import Estimate, estimate
+from labkit.calc.planner.enumeration import layouts
+from labkit.calc.planner.estimation import Estimate, estimate
+from labkit.calc.planner.gpu_memory import fullest
 from labkit.calc.planner.job import Job
-from labkit.calc.planner.memory import fullest_rank, rank_parts
+from labkit.calc.planner.judging import Verdict, verdict
 from labkit.calc.planner.rules import refusal
 from labkit.calc.planner.step import step_parts
-from labkit.calc.planner.verdict import Verdict, verdict
 from labkit.calc.traffic.checks import check_ranks
 from labkit.calc.units import bytes_text, seconds_text
 
@@ -66,7 +66,7 @@ class Plan:
     def best(self) -> Estimate:
         """The fastest. ValueError where nothing fits, with the nearest miss and what would help."""
         if not self.ranked:
-            raise ValueError(f"{self.job.title}: nothing fits\n{self._help()}")
+            raise ValueError(f"{self.job.title}: nothing fits\n{self.help}")
         return self.ranked[0]
 
     @property
@@ -75,7 +75,9 @@ class Plan:
         missed = [each for group in self.losers for each in group.nearest if each.memory]
         return min(missed, key=lambda each: each.over_bytes, default=None)
 
-    def _help(self) -> str:
+    @property
+    def help(self) -> str:
+        """Of a plan in which nothing fits: the nearest miss, and what would help it."""
         miss = self.nearest_miss
         if miss is None:
             return "\n".join(map(str, self.losers))
@@ -111,7 +113,7 @@ class Plan:
                 for row in table
             ]
         else:
-            lines += ["nothing fits", self._help()]
+            lines += ["nothing fits", self.help]
         return "\n".join([*lines, "", "why others lost", *map(str, self.losers)])
 
     @property
@@ -158,7 +160,7 @@ def _judged(job: Job, layout: Layout) -> tuple[str, float]:
     refused = refusal(job, layout)
     if refused is not None:
         return refused.title, 0.0
-    parts = rank_parts(job, layout, fullest_rank(job, layout))
+    _, parts = fullest(job, layout)
     over = sum(part.value for part in parts.values()) - job.room_bytes
     if over <= 0:
         return "", 0.0

@@ -33,7 +33,7 @@ from labkit.calc.models.config import ModelConfig
 from labkit.calc.models.parameters import layer_parameters, num_parameters
 from labkit.calc.pipeline.bubble import in_flight_microbatches
 from labkit.calc.planner.job import Job
-from labkit.calc.planner.stages import layers_of_rank
+from labkit.calc.planner.stages import StageLayers, layers_of_rank
 from labkit.calc.result import Result, total
 from labkit.calc.traffic.checks import check_rank
 from labkit.calc.units import number_text
@@ -41,22 +41,33 @@ from labkit.calc.units import number_text
 _CACHED = 1 << 16
 
 
-def memory(job: Job, layout: Layout, rank: int | None = None) -> Result:
+def layout_memory(job: Job, layout: Layout, rank: int | None = None) -> Result:
     """Bytes of one GPU, by part. rank: of the pipeline; None: the fullest.
 
-    ValueError for a layout that a rule refuses.
+    ValueError for a batch that the ranks cannot share.
     """
     if rank is None:
-        rank = fullest_rank(job, layout)
+        rank = fullest(job, layout)[0]
     rank = check_rank(rank, layout.pp)
+    parts = dict(rank_parts(job, layout, rank))
+    layers, at_once = _layers_of(job, layout, rank).total, in_flight(job, layout)[rank]
+    each = parts["activations"].value / (at_once * layers) if layers else 0.0
+    how = f"{layers} layers * {number_text(at_once)} in flight * {Result(each, 'bytes')}"
+    parts["activations"] = replace(parts["activations"], substitution=how)
     return total(
         f"one GPU of {layout.world_size:,}, rank {rank} of {layout.pp} of the pipeline",
-        rank_parts(job, layout, rank),
+        parts,
         formula="states + activations of its layers * in flight + what passes through",
         convention="as calc.footprint; experts get equally many tokens; "
         f"{job.assumptions.reserve_bytes / 2**30:g} GiB more are kept free",
         source="arXiv:1910.02054, arXiv:2205.05198, arXiv:2104.04473",
     )
+
+
+def fullest(job: Job, layout: Layout) -> tuple[int, dict[str, Result]]:
+    """The rank of the pipeline that holds most, and what, by part."""
+    held = {rank: rank_parts(job, layout, rank) for rank in _candidates(job, layout)}
+    return max(held.items(), key=lambda item: sum(part.value for part in item[1].values()))
 
 
 def rank_parts(job: Job, layout: Layout, rank: int) -> dict[str, Result]:
@@ -65,39 +76,23 @@ def rank_parts(job: Job, layout: Layout, rank: int) -> dict[str, Result]:
     parts = dict(_states(job, layout.tp, layout.pp, layout.ep, layout.zero, shards))
     if layout.zero >= 2 and shards > 1:
         place = 0 if rank == 0 else layout.pp - 1 if rank == layout.pp - 1 else 1
-        parts["whole units"] = _units(
-            job, layout.tp, layout.pp, layout.ep, layout.zero, layout.virtual, place
-        )
-    layers = layers_of_rank(job.config, layout.pp, layout.virtual, rank)
-    dense, experts, again = _layer(
-        job, layout.tp, layout.cp, layout.sequence_parallel, layout.microbatch, layout.recompute
-    )
-    at_once = in_flight(job, layout)[rank]
+        cut = (layout.tp, layout.pp, layout.ep)
+        parts["whole units"] = _units(job, *cut, layout.zero, layout.virtual, place)
+    layers, cut_by = _layers_of(job, layout, rank), (layout.sequence_parallel, layout.microbatch)
+    dense, experts, again = _layer(job, layout.tp, layout.cp, *cut_by, layout.recompute)
     kept = layers.dense * dense + layers.experts * experts
-    parts["activations"] = Result(
-        at_once * kept,
-        "bytes",
-        "activations",
-        substitution=f"{layers.total} layers * {number_text(at_once)} in flight * "
-        f"{Result(kept / max(layers.total, 1), 'bytes')}",
-    )
+    parts["activations"] = Result(in_flight(job, layout)[rank] * kept, "bytes", "activations")
     if again:
         parts["recomputed layer"] = Result(
             again, "bytes", "recomputed layer", substitution="1 layer: all - what is kept"
         )
     if rank == layout.pp - 1:
-        parts |= _head(job, layout.tp, layout.cp, layout.sequence_parallel, layout.microbatch)
+        parts |= _head(job, layout.tp, layout.cp, *cut_by)
     return parts
 
 
-def rank_bytes(job: Job, layout: Layout, rank: int) -> float:
-    """Their sum."""
-    return sum(part.value for part in rank_parts(job, layout, rank).values())
-
-
-def fullest_rank(job: Job, layout: Layout) -> int:
-    """Of the pipeline."""
-    return max(_candidates(job, layout), key=lambda rank: rank_bytes(job, layout, rank))
+def _layers_of(job: Job, layout: Layout, rank: int) -> StageLayers:
+    return layers_of_rank(job.config, layout.pp, layout.virtual, rank)
 
 
 def in_flight(job: Job, layout: Layout) -> tuple[float, ...]:
@@ -175,7 +170,12 @@ def _layer(
 def _kept(job: Job, *, recompute: str, **cut: Any) -> tuple[float, float]:
     """By (a dense layer, one with experts; 0 where there is none)."""
     config, a = job.config, job.assumptions
-    how = {"recompute": recompute, "flash": a.flash, "fused": a.fused, "dropout": False}
+    how: dict[str, Any] = {
+        "recompute": recompute,
+        "flash": a.flash,
+        "fused": a.fused,
+        "dropout": False,
+    }
     how |= {"sequence": job.length, "itemsize": job.kept.activation_itemsize} | cut
     dense = float(activation_bytes(replace(like_dense(config, 0), layers=1), **how))
     if not config.num_experts:
@@ -194,9 +194,7 @@ def _head(
     job: Job, tp: int, cp: int, sequence_parallel: bool, microbatch: int
 ) -> dict[str, Result]:
     sizes, itemsize = (job.config, microbatch, tp), job.kept.activation_itemsize
-    inputs = head_input_bytes(
-        *sizes, sequence_parallel, cp, sequence=job.length, itemsize=itemsize
-    )
+    inputs = head_input_bytes(*sizes, sequence_parallel, cp, sequence=job.length, itemsize=itemsize)
     return {
         "head inputs": inputs,
         "logits and loss": logits_bytes(*sizes, cp, sequence=job.length, itemsize=itemsize),

@@ -1,8 +1,8 @@
 """Whether a layout fits, and if not which term broke it: by how many bytes, and what would help.
 
-    refused    a rule says that such a layout does not exist                 rules.py
-    too large  the fullest GPU needs more than it has; the largest part of it is named, and where
-               parameters and gradients alone are too many already, they are
+refused    a rule says that such a layout does not exist                 rules.py
+too large  the fullest GPU needs more than it has; the largest part of it is named, and where
+           parameters and gradients alone are too many already, they are
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from labkit.calc.layout import Layout
+from labkit.calc.planner.gpu_memory import layout_memory, parameters_of_a_rank
 from labkit.calc.planner.job import Job
-from labkit.calc.planner.memory import memory, parameters_of_a_rank
 from labkit.calc.planner.rules import Refusal, refusal, warnings_of
 from labkit.calc.result import Result
 from labkit.calc.units import bytes_text, count_text
@@ -88,4 +88,4 @@ def verdict(job: Job, layout: Layout) -> Verdict:
     refused = refusal(job, layout)
     if refused is not None:
         return Verdict(job, layout, refused)
-    return Verdict(job, layout, None, memory(job, layout), tuple(warnings_of(job, layout)))
+    return Verdict(job, layout, None, layout_memory(job, layout), tuple(warnings_of(job, layout)))
