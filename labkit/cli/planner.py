@@ -10,6 +10,8 @@ from rich.text import Text
 from labkit import calc
 from labkit.cli.terminal import console
 
+_WIDEST, _WIDTH_OF_ALL = "not computing", 110
+
 
 def plan(
     model: Annotated[str, typer.Option(help=f"One of {', '.join(calc.MODELS)}.")],
@@ -48,10 +50,11 @@ def _show(found: calc.Plan) -> None:
     rows = found.rows()
     if rows:
         table = Table(box=box.SIMPLE)
-        for heading in rows[0]:
+        headings = [each for each in rows[0] if out.width >= _WIDTH_OF_ALL or each != _WIDEST]
+        for heading in headings:
             table.add_column(heading, overflow="fold")
         for row in rows:
-            table.add_row(*map(Text, row.values()))
+            table.add_row(*(Text(row[heading]) for heading in headings))
         out.print(table)
         for each in found.best.warnings:
             out.print(Text(f"the first: {each}", style="yellow"))

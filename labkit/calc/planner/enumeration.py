@@ -23,8 +23,8 @@ from collections.abc import Iterator
 from itertools import product
 
 from labkit.calc.layout import Layout
-from labkit.calc.planner.gpu_memory import like_dense
 from labkit.calc.planner.job import Job
+from labkit.calc.planner.likeness import like_dense
 from labkit.calc.planner.stages import layer_counts
 
 MOST_STAGES = 128

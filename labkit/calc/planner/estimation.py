@@ -34,7 +34,7 @@ Papers: arXiv:2104.04473, table 1; arXiv:2407.21783, table 4.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from labkit.calc.checkpoints import checkpoint_interval, lost_share
 from labkit.calc.compute.flops import RECOMPUTED, flops_per_token
@@ -100,7 +100,7 @@ class Estimate:
             scores = of_token.parts["attention"] / 3
             assert isinstance(scores, Result)
             of_token = total("operations of one token", {**of_token.parts, RECOMPUTED: scores})
-        return self._used(of_token)
+        return replace(self._used(of_token), name="HFU")
 
     @property
     def flops_per_s(self) -> Result:

@@ -9,9 +9,8 @@ equally many layers.
     whole units   as whole_units.py; zero 2 with virtual stages: a whole stage, whose gradients are
                   reduced after a round of p microbatches
 
-N_e parameters of routed experts, over e ranks; all experts get equally many tokens. A layer with
-experts keeps what a dense one keeps whose MLP has k + shared times an expert's features. Latent
-attention keeps all heads' keys and values, expanded; a head has the mean of its sizes, rounded up.
+N_e parameters of routed experts, over e ranks; all experts get equally many tokens. Layers with
+experts and latent attention keep what a dense layer keeps that is like them: likeness.py.
 
 Ranks that can be fullest: 0 (most in flight), the first whose layers are no fewer (1), the first
 ones that have experts, and the last (head and loss). In flight never rises along the pipeline, and
@@ -29,10 +28,10 @@ from labkit.calc.memory.activations import activation_bytes
 from labkit.calc.memory.head import head_input_bytes, logits_bytes, loss_gradient_bytes
 from labkit.calc.memory.model_state import model_state_bytes
 from labkit.calc.memory.whole_units import whole_unit_bytes
-from labkit.calc.models.config import ModelConfig
 from labkit.calc.models.parameters import layer_parameters, num_parameters
 from labkit.calc.pipeline.bubble import in_flight_microbatches
 from labkit.calc.planner.job import Job
+from labkit.calc.planner.likeness import like_dense
 from labkit.calc.planner.stages import StageLayers, layers_of_rank
 from labkit.calc.result import Result, total
 from labkit.calc.traffic.checks import check_rank
@@ -200,17 +199,3 @@ def _head(
         "logits and loss": logits_bytes(*sizes, cp, sequence=job.length, itemsize=itemsize),
         "gradients of the loss": loss_gradient_bytes(*sizes, cp, sequence=job.length),
     }
-
-
-@lru_cache(maxsize=256)
-def like_dense(config: ModelConfig, num_experts: int) -> ModelConfig:
-    """A dense model with the same attention, its MLP as wide as so many experts; 0: its own."""
-    none = {"num_experts": 0, "top_k": 0, "shared_experts": 0, "dense_layers": 0}
-    changed: dict[str, Any] = none | {"expert_ffn": None, "router_bias": False}
-    if num_experts:
-        changed["ffn"] = num_experts * config.expert_features
-    if config.is_latent:
-        of_key = config.features_per_head + config.rope_head_dim
-        changed |= {"kv_heads": None, "head_dim": -(-(2 * of_key + config.value_head_dim) // 3)}
-        changed |= {"kv_lora_rank": 0, "q_lora_rank": 0, "rope_head_dim": 0, "value_head_dim": 0}
-    return replace(config, **changed)

@@ -13,14 +13,9 @@
 Small microbatches, and cuts by tp, lower what is achieved by the second term: weights are read for
 few tokens, and what is not cut stays. Kernels' own inefficiency at small sizes is not modelled.
 
-    tp           4 halves (reduce-scatter, all-gather) of B T D forward, 4 backward, exposed; the
-                 two more all-gathers of sequence parallelism's backward overlap. Experts: their
-                 part times k
-    cp           a ring of keys and values; exposed where a step of it is longer than attention's
-    ep           2 all-to-alls forward of k B T D, 2 backward, exposed
+Collectives of tp, cp and ep: exchanges.py.
 
-Papers: Narayanan et al., arXiv:2104.04473, section 5.1, for FLOPs; Korthikanti et al.,
-arXiv:2205.05198, for collectives; Liu et al., arXiv:2310.01889, for rings.
+Paper: Narayanan et al., arXiv:2104.04473, section 5.1, for FLOPs.
 """
 
 from __future__ import annotations
@@ -30,10 +25,9 @@ from typing import NamedTuple
 
 from labkit.calc.layout import Layout
 from labkit.calc.models.parameters import attention_parameters, mlp_parameters, norm_parameters
+from labkit.calc.planner.exchanges import context_seconds, expert_seconds, tensor_seconds
 from labkit.calc.planner.job import Job
-from labkit.calc.planner.links import Span, all_to_all_seconds, half_seconds, span, span_of
-
-_FLOAT32_BYTES = 4
+from labkit.calc.planner.links import Span, span, span_of
 
 
 class LayerSeconds(NamedTuple):
@@ -100,9 +94,9 @@ def _layers(
         found.append(
             LayerSeconds(
                 compute,
-                _of_tensor(job, tokens, tensor, recompute, num_experts),
-                _of_context(job, tokens, ring, tp, recompute, attention_s),
-                _of_experts(job, tokens, across, tp, sequence_parallel, recompute, num_experts),
+                tensor_seconds(job, tokens, tensor, recompute, num_experts),
+                context_seconds(job, tokens, ring, tp, recompute, attention_s),
+                expert_seconds(job, tokens, across, tp, sequence_parallel, recompute, num_experts),
             )
         )
         if not job.config.num_experts:
@@ -173,52 +167,3 @@ def _bytes_of_a_token(job: Job, tp: int, sequence_parallel: bool, num_experts: i
     moved = replicated / (tp if sequence_parallel else 1) + 4 * D + cut / tp
     scores = 0 if job.assumptions.flash else _score_bytes(job) / tp
     return job.kept.activation_itemsize * moved + scores
-
-
-def _of_tensor(
-    job: Job, tokens: int, where: Span, recompute: str, num_experts: int
-) -> tuple[float, float]:
-    if where.size == 1:
-        return 0.0, 0.0
-    nbytes = tokens * job.config.hidden * job.kept.activation_itemsize
-    half = half_seconds(job, nbytes, where)
-    mlp = half if not num_experts else half_seconds(job, num_experts * nbytes, where)
-    forward = 2 * half + 2 * mlp
-    return forward, forward * (2 if recompute == "full" else 1)
-
-
-def _of_context(
-    job: Job, tokens: int, where: Span, tp: int, recompute: str, attention_s: float
-) -> tuple[float, float]:
-    """Of a ring with shares of equal work (zigzag): attention hides what it can, step by step."""
-    n = where.size
-    if n == 1:
-        return 0.0, 0.0
-    config, b = job.config, job.kept.activation_itemsize
-    numbers = 2 * config.num_kv_heads * config.features_per_head / tp
-    if config.is_latent:
-        numbers = config.kv_lora_rank + config.rope_head_dim
-    tier = job.machines.tier(crosses_nodes=not where.is_in_one_node)
-    per_byte = tier.beta / job.assumptions.link_share
-    step_s = tier.alpha + tokens * numbers * b * per_byte
-    back_s = 2 * tier.alpha + tokens * numbers * (b + _FLOAT32_BYTES) * per_byte
-    forward = (n - 1) * max(0.0, step_s - attention_s / n)
-    backward = (n - 1) * max(0.0, back_s - 2 * attention_s / n)
-    return forward, backward + (forward if recompute == "full" else 0.0)
-
-
-def _of_experts(
-    job: Job,
-    tokens: int,
-    where: Span,
-    tp: int,
-    sequence_parallel: bool,
-    recompute: str,
-    num_experts: int,
-) -> tuple[float, float]:
-    if where.size == 1 or not num_experts:
-        return 0.0, 0.0
-    own = tokens / (tp if sequence_parallel else 1)
-    nbytes = own * num_experts * job.config.hidden * job.kept.activation_itemsize
-    forward = 2 * all_to_all_seconds(job, nbytes, where)
-    return forward, forward * (2 if recompute == "full" else 1)

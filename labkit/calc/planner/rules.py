@@ -18,12 +18,13 @@ from typing import NamedTuple
 
 from labkit.calc.layout import Layout
 from labkit.calc.models.config import ModelConfig
-from labkit.calc.planner.gpu_memory import like_dense, parameters_of_a_rank
+from labkit.calc.planner.gpu_memory import parameters_of_a_rank
 from labkit.calc.planner.job import Job
 from labkit.calc.planner.layer import layer_seconds
+from labkit.calc.planner.likeness import like_dense
 from labkit.calc.planner.links import span_of
+from labkit.calc.planner.sharing import reduces_of_zero2
 from labkit.calc.planner.stages import layer_counts, layers_of_rank
-from labkit.calc.planner.step import reduces_of_zero2
 from labkit.calc.traffic.checks import divisors_text
 from labkit.calc.units import bytes_text, seconds_text
 
@@ -175,7 +176,7 @@ def _of_the_batch(job: Job, layout: Layout) -> Refusal | None:
     if layout.virtual > 1 and num % layout.pp:
         return Refusal(
             "interleaving needs microbatches in rounds of pp",
-            f"{num} microbatches are no multiple of pp={layout.pp}, and an interleaved schedule "
+            f"num_microbatches={num} is no multiple of pp={layout.pp}, and an interleaved schedule "
             f"goes in rounds of {layout.pp}; give virtual=1, or a global batch of "
             f"{at_once * layout.pp * max(1, num // layout.pp)}",
         )

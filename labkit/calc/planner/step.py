@@ -8,19 +8,7 @@ microbatches. The second term is the bubble: for equal ranks (p - 1)/(v m) of m 
     sends       c seconds each, m microbatches: 2 c (p - 1 + floor((m - 1)(p - 1)/p)) for 1F1B, in
                 which a rank waits for both neighbours; 2 c (v p - 1) interleaved, which runs ahead.
                 Both as labkit.pipeline.simulate has them, while c is small beside R
-    dp          reduce + gather, less what hides: `overlap` of it, and no more than there is to hide
-                behind, computing of one microbatch backward (zero 0, 1) and forward (gathers of
-                zero 1, 2), or of the whole step (reduces of zero 2; zero 3)
-    optimizer   reads and writes of its states: bytes / bandwidth of the GPU's memory
-
-    zero   reduce, times K_g N    gather, times K_p N      N parameters of a stage on one GPU
-    0      2                      -
-    1      1                      1
-    2      1 per microbatch       1                        interleaved: 1 per round of p
-    3      1 per microbatch       2 per microbatch
-
-An interleaved schedule does a round of p microbatches on one stage before it goes to another, so
-zero 2 may add up the gradients of that one stage.
+    dp          reduce + gather, less what hides; optimizer: sharing.py
 
 Paper: Narayanan et al., arXiv:2104.04473, section 2.2, for the bubble.
 """
@@ -32,10 +20,10 @@ from typing import NamedTuple
 
 from labkit.calc.layout import Layout
 from labkit.calc.pieces import Pieces
-from labkit.calc.planner.gpu_memory import parameters_of_a_rank
 from labkit.calc.planner.job import Job
 from labkit.calc.planner.layer import LayerSeconds, compute_seconds, layer_seconds
 from labkit.calc.planner.links import half_seconds, message_seconds, span_of
+from labkit.calc.planner.sharing import exposed_seconds, optimizer_seconds, sharing_seconds
 from labkit.calc.planner.stages import StageLayers, stage_layers
 
 Pair = tuple[float, float]
@@ -93,13 +81,13 @@ def times(job: Job, layout: Layout) -> Times:
     tp[-1] = _added(tp[-1], last[1])
     tp[0] = _added(tp[0], first)
     num = layout.num_microbatches(job.global_batch)
-    reduce_s, gather_s = _data_parallel(job, layout, num)
+    reduce_s, gather_s = sharing_seconds(job, layout, num)
     return Times(
         compute, tp, cp, ep,
         send_s=_send(job, layout),
         reduce_s=reduce_s / layout.virtual,
         gather_s=gather_s / layout.virtual,
-        optimizer_s=_optimizer(job, layout),
+        optimizer_s=optimizer_seconds(job, layout),
         num_microbatches=num,
     )  # fmt: skip
 
@@ -115,10 +103,11 @@ def step_parts(job: Job, layout: Layout) -> dict[str, float]:
         name: m * sum(f + b for f, b in getattr(found, name)[slowest::p])
         for name in ("compute", "tp", "cp", "ep")
     }
-    forward, backward = (sum(each[way] for each in found.compute[slowest::p]) for way in (0, 1))
     parts["pp"] = _sends(found.send_s, p, v, m)
     parts["bubble"] = (sum(of_rank) - max(of_rank)) / v
-    parts["dp"] = _exposed(job, layout, found, forward, backward)
+    forward, backward = (sum(each[way] for each in found.compute[slowest::p]) for way in (0, 1))
+    exchanged = (v * found.reduce_s, v * found.gather_s)
+    parts["dp"] = exposed_seconds(job, layout, exchanged, m, (forward, backward))
     parts["optimizer"] = found.optimizer_s
     return parts
 
@@ -140,18 +129,6 @@ def _sends(each_s: float, p: int, v: int, m: int) -> float:
         return 0.0
     in_a_row = v * p - 1 if v > 1 else p - 1 + (m - 1) * (p - 1) // p
     return 2 * each_s * in_a_row
-
-
-def _exposed(job: Job, layout: Layout, found: Times, forward: float, backward: float) -> float:
-    """Of reduce and gather, of a rank with so many seconds of computing for a microbatch."""
-    reduce_s, gather_s = found.reduce_s * layout.virtual, found.gather_s * layout.virtual
-    overlap, m = job.assumptions.overlap, found.num_microbatches
-    if layout.zero == 3:
-        both = reduce_s + gather_s
-        return both - min(overlap * both, m * (forward + backward))
-    behind = backward * (m if layout.zero == 2 else 1)
-    left = reduce_s - min(overlap * reduce_s, behind)
-    return left + gather_s - min(overlap * gather_s, forward)
 
 
 def _send(job: Job, layout: Layout) -> float:
@@ -187,42 +164,3 @@ def _ends_of(
     where = span_of(job, Layout(world_size=tp, tp=tp), "tp")
     half = half_seconds(job, tokens * config.hidden * b, where)
     return (2 * half, 0.0), (compute, (0.0, 2 * half))
-
-
-def reduces_of_zero2(layout: Layout, num_microbatches: int) -> int:
-    """How often zero 2 reduces a gradient in a step."""
-    return num_microbatches // layout.pp if layout.virtual > 1 else num_microbatches
-
-
-def _data_parallel(job: Job, layout: Layout, num: int) -> Pair:
-    """(reduce, gather) of a rank's stages together, in a step."""
-    if layout.dp * layout.cp == 1:
-        return 0.0, 0.0
-    rounds = {
-        0: (2, 0),
-        1: (1, 1),
-        2: (reduces_of_zero2(layout, num), 1),
-        3: (num, 2 * num),
-    }[layout.zero]
-    sizes = (job.kept.gradient_bytes, job.kept.cast_bytes or job.kept.parameter_bytes)
-    most, experts = parameters_of_a_rank(job, layout)
-    units = max(1, job.config.layers // layout.pp)
-    axes = ("dp", "cp") if layout.cp > 1 else ("dp",)
-    seconds = []
-    for times_over, size in zip(rounds, sizes, strict=True):
-        one = units * half_seconds(job, size * most / units, span_of(job, layout, *axes))
-        if experts:
-            where = span_of(job, layout, *axes, every=layout.ep)
-            one += units * half_seconds(job, size * experts / units, where)
-        seconds.append(times_over * one)
-    return seconds[0], seconds[1]
-
-
-def _optimizer(job: Job, layout: Layout) -> float:
-    """States are read and written, gradients read, parameters written: of the rank's share."""
-    most, experts = parameters_of_a_rank(job, layout)
-    shards = layout.dp * layout.cp if layout.zero else 1
-    share = most / shards + experts / max(1, shards // layout.ep)
-    kept = job.kept
-    size = 2 * kept.optimizer_bytes + kept.gradient_bytes + kept.parameter_bytes
-    return share * size / job.device.memory_bytes_per_s
