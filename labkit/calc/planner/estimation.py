@@ -10,7 +10,7 @@ Against what was published. `efficiency` is fitted to the row marked *, and to n
     Megatron-LM, A100       GPUs   t   p    published  here     TFLOP/s of a GPU, recomputation
     1.7B                      32   1   1    137        143       +4%        counted, as there
     3.6B                      64   2   1    138        139       +1%
-    7.5B                     128   4   1    142        133       -7%
+    7.5B                     128   4   1    142        133       -6%
     18.4B                    256   8   1    135        125       -7%
     39.1B                    512   8   2    138        137       -1%
     76.1B                  1,024   8   4    140        144       +3%
