@@ -33,11 +33,13 @@ def judged_one_by_one(job):
     return seconds, counts
 
 
-@pytest.mark.parametrize("job", [SMALL, MOE])
-def test_the_plan_is_what_judging_every_layout_gives(job):
+@pytest.mark.parametrize("model", ["llama3-8b", "mixtral-8x7b"])
+def test_the_plan_is_what_judging_every_layout_gives(model):
+    cluster = calc.cluster("h100", 16)
+    job = Job(model, "megatron_bf16", cluster, 8, sequence=4096)
     found = calc.plan(job, top=7)
     seconds, counts = judged_one_by_one(job)
-    assert found.num_feasible == len(seconds) > 100
+    assert found.num_feasible == len(seconds) > 30
     assert found.count == len(seconds) + sum(counts.values())
     told = {group.reason.removeprefix("memory: "): group.count for group in found.losers}
     assert told == counts

@@ -5,7 +5,7 @@ What is tried, and nothing else is left out:
     tp          divisors of heads, key-value heads and features that are powers of 2, up to twice
                 the GPUs of a node
     cp          powers of 2 that leave each rank 2,048 tokens of a sequence or more
-    pp          powers of 2, and divisors of the layers, or of the layers and 2, up to 128
+    pp          up to 128, and no more than layers
     ep          powers of 2 that divide the experts, and dp
     virtual     numbers of stages on a rank that cut the layers equally (stages.py); 1 always
     microbatch  powers of 2 up to 16 sequences
@@ -80,10 +80,8 @@ def _context(job: Job) -> list[int]:
 
 
 def _stages(job: Job) -> list[int]:
-    layers, most = job.config.layers, min(MOST_STAGES, job.config.layers)
-    powers = set(_powers(most))
-    cut = {each for each in range(1, most + 1) if layers % each == 0 or (layers + 2) % each == 0}
-    return sorted(powers | cut)
+    most = min(MOST_STAGES, job.config.layers)
+    return [each for each in range(1, most + 1) if job.num_gpus % each == 0]
 
 
 def _virtual(job: Job, pp: int) -> list[int]:
