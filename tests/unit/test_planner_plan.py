@@ -56,6 +56,8 @@ def test_every_layout_is_another_and_all_kinds_are_tried():
     for axis in ("tp", "pp", "cp", "ep", "virtual", "zero", "recompute", "microbatch"):
         assert len({getattr(layout, axis) for layout in found}) > 1, axis
     assert {layout.ep for layout in found} == {1, 2, 4, 8}
+    assert {layout.zero for layout in found} == {0, 1, 2, 3}
+    assert {layout.microbatch for layout in found} == {1, 2, 4, 8, 16}
     assert all(layout.world_size == 64 for layout in found)
 
 

@@ -174,6 +174,25 @@ def test_zero_2_reduces_once_for_a_round_where_stages_are_virtual():
 
 def test_experts_far_apart_cost_all_to_alls():
     job = Job("mixtral-8x7b", "megatron_bf16", A100, 64)
-    near, far = (step_parts(job, Layout(world_size=64, tp=tp, ep=8))["ep"] for tp in (1, 8))
+    near, far = Layout(world_size=64, ep=8), Layout(world_size=64, tp=8, ep=8)
     assert step_parts(job, Layout(world_size=64))["ep"] == 0
-    assert far > near > 0
+    # 2 of 8 experts for each token, there and back, forward and backward, in 32 layers.
+    for layout, num, where in ((near, 1, Span(8, 1)), (far, 8, Span(1, 8))):
+        nbytes = 32768 / layout.tp * 2 * 4096 * 2
+        one = links.all_to_all_seconds(job, nbytes, where)
+        assert step_parts(job, layout)["ep"] == pytest.approx(num * 32 * 4 * one)
+
+
+def test_a_ring_sends_keys_forward_and_keys_and_their_gradients_backward():
+    cluster = dataclasses.replace(A100, slow=Tier(1e6, 0.0))  # so slow that nothing hides
+    job = Job("llama3-8b", "amp", cluster, 64, assumptions=Assumptions(link_share=1.0))
+    forward, backward = layer_seconds(job, Layout(world_size=64, tp=8, cp=8))[0].cp_s
+    numbers = 7 * 1024 * 2 * 1024 / 8
+    assert forward == pytest.approx(numbers * 2 / 1e6, rel=0.01)
+    assert backward == pytest.approx(numbers * (2 + 4) / 1e6, rel=0.01)
+
+
+def test_tensor_parallelism_takes_four_halves_each_way():
+    layout = Layout(world_size=64, tp=8)
+    half = links.half_seconds(JOB, 4096 * 4096 * 2, Span(8, 1))
+    assert layer_seconds(JOB, layout)[0].tp_s == pytest.approx((4 * half, 4 * half))

@@ -66,7 +66,7 @@ def layout_memory(job: Job, layout: Layout, rank: int | None = None) -> Result:
 def fullest(job: Job, layout: Layout) -> tuple[int, dict[str, Result]]:
     """The rank of the pipeline that holds most, and what, by part."""
     held = {rank: rank_parts(job, layout, rank) for rank in _candidates(job, layout)}
-    return max(held.items(), key=lambda item: sum(part.value for part in item[1].values()))
+    return max(held.items(), key=lambda item: sum([part.value for part in item[1].values()]))
 
 
 def rank_parts(job: Job, layout: Layout, rank: int) -> dict[str, Result]:

@@ -27,7 +27,7 @@ from labkit.calc.layout import Layout
 from labkit.calc.models.parameters import attention_parameters, mlp_parameters, norm_parameters
 from labkit.calc.planner.exchanges import context_seconds, expert_seconds, tensor_seconds
 from labkit.calc.planner.job import Job
-from labkit.calc.planner.links import Span, span, span_of
+from labkit.calc.planner.links import Span, span_of
 
 
 class LayerSeconds(NamedTuple):
@@ -38,27 +38,14 @@ class LayerSeconds(NamedTuple):
     cp_s: tuple[float, float] = (0.0, 0.0)
     ep_s: tuple[float, float] = (0.0, 0.0)
 
-    @property
-    def forward_s(self) -> float:
-        """Of all."""
-        return self.compute_s[0] + self.tp_s[0] + self.cp_s[0] + self.ep_s[0]
-
-    @property
-    def backward_s(self) -> float:
-        """Of all."""
-        return self.compute_s[1] + self.tp_s[1] + self.cp_s[1] + self.ep_s[1]
-
 
 _NONE = LayerSeconds((0.0, 0.0))
 
 
 def layer_seconds(job: Job, layout: Layout) -> tuple[LayerSeconds, LayerSeconds]:
     """Of (a dense layer, one with experts)."""
-    experts = Span(1, 1)
-    if layout.ep > 1:
-        experts = span(layout.ep, layout.stride("dp"), job.machines.gpus_per_node)
-    ring = Span(1, 1) if layout.cp == 1 else span_of(job, layout, "cp")
-    tensor = Span(1, 1) if layout.tp == 1 else span_of(job, layout, "tp")
+    tensor, ring = span_of(job, layout, "tp"), span_of(job, layout, "cp")
+    experts = span_of(job, layout, "dp", num=layout.ep)
     how = (layout.sequence_parallel, layout.microbatch, layout.recompute)
     return _layers(job, tensor, ring, experts, layout.tp, layout.cp, layout.ep, *how)
 

@@ -15,6 +15,7 @@ Paper: Cho et al., "BlueConnect", SysML 2019; one adapter for each GPU.
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import NamedTuple
 
 from labkit.calc.hardware.cluster import Tier
@@ -46,11 +47,28 @@ def span(size: int, stride: int, gpus_per_node: int) -> Span:
     return Span(inside, -(-size // inside))
 
 
-def span_of(job: Job, layout: Layout, *axes: str, every: int = 1) -> Span:
-    """Of the group along an axis, or along neighbouring ones; every: one rank of so many only."""
-    stride = min(layout.stride(axis) for axis in axes)
-    size = math.prod(layout.sizes[axis] for axis in axes)
-    return span(size // every, stride * every, job.machines.gpus_per_node)
+def span_of(job: Job, layout: Layout, *axes: str, every: int = 1, num: int | None = None) -> Span:
+    """Of the group along an axis, or along neighbouring ones.
+
+    every: one rank of so many only. num: the first so many only.
+    """
+    sizes = (layout.tp, layout.pp, layout.cp, layout.dp)
+    return _span_of(job.machines.gpus_per_node, layout.order, sizes, axes, every, num)
+
+
+@lru_cache(maxsize=1 << 16)
+def _span_of(
+    gpus_per_node: int,
+    order: tuple[str, ...],
+    sizes: tuple[int, int, int, int],
+    axes: tuple[str, ...],
+    every: int,
+    num: int | None,
+) -> Span:
+    tp, pp, cp, _ = sizes
+    layout = Layout(world_size=math.prod(sizes), tp=tp, pp=pp, cp=cp, order=order)
+    size = num or math.prod(layout.sizes[axis] for axis in axes) // every
+    return span(size, min(layout.stride(axis) for axis in axes) * every, gpus_per_node)
 
 
 def half_seconds(job: Job, nbytes: float, where: Span) -> float:

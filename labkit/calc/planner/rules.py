@@ -62,7 +62,7 @@ def warnings_of(job: Job, layout: Layout) -> list[str]:
             f"{seconds_text(seconds)} of each step over slow links; tp="
             f"{math.gcd(layout.tp, job.machines.gpus_per_node)} stays inside one"
         )
-    if layout.ep > 1 and span_of(job, layout, "dp").inside < layout.ep:
+    if layout.ep > 1 and not span_of(job, layout, "dp", num=layout.ep).is_in_one_node:
         seconds = num * _exchange_seconds(job, layout, "ep")
         found.append(
             f"ep={layout.ep} spans nodes: its all-to-alls take {seconds_text(seconds)} of each step"

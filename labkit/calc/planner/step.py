@@ -45,16 +45,17 @@ class Times(NamedTuple):
     optimizer_s: float
     num_microbatches: int
 
-    def of_a_stage(self, stage: int) -> Pair:
-        """(forward, backward), all kinds together."""
-        kinds = (self.compute, self.tp, self.cp, self.ep)
-        return sum(kind[stage][0] for kind in kinds), sum(kind[stage][1] for kind in kinds)
+    @property
+    def of_stages(self) -> list[Pair]:
+        """All kinds together."""
+        kinds = zip(self.compute, self.tp, self.cp, self.ep, strict=True)
+        return [(a[0] + b[0] + c[0] + d[0], a[1] + b[1] + c[1] + d[1]) for a, b, c, d in kinds]
 
 
 def pieces(job: Job, layout: Layout) -> Pieces:
     """What a step consists of. ValueError for a batch that the ranks cannot share."""
     found = times(job, layout)
-    both = [found.of_a_stage(stage) for stage in range(len(found.compute))]
+    both = found.of_stages
     return Pieces(
         forward_s=tuple(forward for forward, _ in both),
         backward_s=tuple(backward for _, backward in both),
@@ -96,8 +97,8 @@ def step_parts(job: Job, layout: Layout) -> dict[str, float]:
     """Seconds of a step by PARTS; their sum is the step."""
     found = times(job, layout)
     p, v, m = layout.pp, layout.virtual, found.num_microbatches
-    of_stage = [found.of_a_stage(stage) for stage in range(p * v)]
-    of_rank = [sum(f + b for f, b in of_stage[rank::p]) for rank in range(p)]
+    of_stage = [forward + backward for forward, backward in found.of_stages]
+    of_rank = [sum(of_stage[rank::p]) for rank in range(p)]
     slowest = of_rank.index(max(of_rank))
     parts: dict[str, float] = {
         name: m * sum(f + b for f, b in getattr(found, name)[slowest::p])
