@@ -26,11 +26,11 @@ Against what was published. `efficiency` is fitted to the row marked *, and to n
 The first ten with what Megatron-LM of 2021 did, for all of them alike: no flash attention, no
 sequence parallelism, full recomputation, nothing of dp overlapped. The paper prints neither
 microbatches nor virtual stages: here 1, and the fewest above 1 that divide a rank's layers. Llama 3
-with zero 2 and virtual 8, nothing recomputed. Of its residuals the largest is that of attention:
+with zero 2 and virtual 8, nothing recomputed. Its largest residual may be that of attention: it is
 40% of the operations at 131,072 tokens, and no kernel for it is as fast as a product of matrices.
 Stragglers, and steps that wait for the network's congestion, are in the published numbers too.
 The rule that zero 2 reduces once a round (sharing.py) was written with Llama 3's rows in view, so
-these are no blind test of it: reduced in every microbatch, the second would have 32%.
+these are no blind test of it: reduced in every microbatch, the second would have about a third.
 Papers: arXiv:2104.04473, table 1; arXiv:2407.21783, table 4.
 """
 
