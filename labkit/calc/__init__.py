@@ -37,7 +37,25 @@ from labkit.calc.models.config import ModelConfig
 from labkit.calc.models.parameters import active_parameters, num_parameters
 from labkit.calc.models.presets import MODELS
 from labkit.calc.outage import lost_gpu_hours
+from labkit.calc.pieces import Pieces
 from labkit.calc.pipeline.bubble import bubble_fraction, in_flight_microbatches
+from labkit.calc.planner import (
+    Assumptions,
+    Estimate,
+    Job,
+    LayoutChange,
+    Losers,
+    Plan,
+    Verdict,
+    estimate,
+    layout_memory,
+    layouts,
+    plan,
+    refusal,
+    smallest_layout_change,
+    verdict,
+)
+from labkit.calc.planner import pieces as step_pieces
 from labkit.calc.result import Result, amount
 from labkit.calc.traffic.all_to_all import (
     pairwise_all_to_all_messages,
@@ -145,25 +163,39 @@ from labkit.calc.units import (
 )
 
 __all__ = [
+    "Assumptions",
     "CLUSTERS",
     "Change",
     "Choice",
     "Cluster",
+    "Estimate",
+    "estimate",
     "GB",
     "GPU",
     "GPUS",
     "GiB",
+    "Job",
     "KB",
     "KiB",
     "Layout",
+    "layout_memory",
+    "LayoutChange",
+    "layouts",
+    "Losers",
     "MB",
     "MODELS",
     "MiB",
     "ModelConfig",
+    "Pieces",
+    "Plan",
+    "plan",
     "Quantity",
     "RECIPES",
     "Recipe",
+    "refusal",
     "Result",
+    "smallest_layout_change",
+    "step_pieces",
     "TB",
     "Tier",
     "TiB",
@@ -277,4 +309,6 @@ __all__ = [
     "tree_reduce_sent_bytes",
     "two_layers_traffic_bytes",
     "two_tier_all_to_all_seconds",
+    "Verdict",
+    "verdict",
 ]

@@ -11,7 +11,7 @@ tensor parallelism, sequences of s tokens (Korthikanti et al., figures 2 to 4):
     query, key, value           2HK + 2*2GK       / t           / t
     softmax, mask, dropped      2Hs + Hs + 2Hs    / t           / t     not with flash, selective
     input of the output layer   2HK               / t           / t
-    MLP, inside                 2F + 2F, gated 4*2F / t         / t
+    MLP, inside                 2F + 2F, gated 4*2F / t         / t     fused: gated 3*2F
 
 For G = H and F = 4D: D (10 + 24/t + 5Hs/(Dt)), and all of it / t with sequence parallelism.
 Context parallelism cuts s. The second row is cut as the paper does it: a rank keeps its part, and
@@ -57,19 +57,22 @@ def activation_bytes(
     sequence: int | None = None,
     itemsize: int = 2,
     dropout: bool = True,
+    fused: bool = False,
 ) -> Result:
     """Bytes that one rank keeps for one microbatch of all layers, by tensor.
 
     microbatch: sequences. sequence: tokens of each; None: the model's context. itemsize: bytes of
     an activation. dropout: whether masks are kept, one byte per number. flash: attention that never
-    writes its scores down, and keeps one float32 per row and head. What comes after the layers is
-    in head.py. ValueError for ranks that cut heads, tokens or the MLP's features unevenly, for more
-    tokens than learned positions, and for models with experts or latent attention, whose tensors
-    are others; TypeError for a flag that is neither True nor False.
+    writes its scores down, and keeps one float32 per row and head. fused: gate, up and their
+    product are kept of a gated MLP, and the activated gate is computed again. What comes after the
+    layers is in head.py. ValueError for ranks that cut heads, tokens or the MLP's features
+    unevenly, for more tokens than learned positions, and for models with experts or latent
+    attention, whose tensors are others; TypeError for a flag that is neither True nor False.
     """
     config = model(config)
     check_flag(flash, "flash")
     check_flag(dropout, "dropout")
+    check_flag(fused, "fused")
     _check_layers(config, tp, sequence_parallel, recompute)
     tokens = tokens_of_a_rank(config, sequence, microbatch, cp, tp if sequence_parallel else 1)
     itemsize = check_itemsize(itemsize)
@@ -78,7 +81,9 @@ def activation_bytes(
     if recompute != "full":
         length = sequence_length(config, sequence)
         has_scores = not flash and recompute == "none"
-        per_token = _per_token(config, itemsize, length, tp, whole, dropout, has_scores, flash)
+        per_token = _per_token(
+            config, itemsize, length, tp, whole, dropout, has_scores, flash, fused
+        )
     return total(
         "activations of one microbatch",
         _over_all_layers(per_token, config.layers, tokens),
@@ -137,13 +142,14 @@ def _per_token(
     dropout: bool,
     has_scores: bool,
     flash: bool,
+    fused: bool,
 ) -> dict[str, _Kept]:
     """By name."""
     D, H, K = config.hidden, config.heads, config.features_per_head
     G, mlp = config.num_kv_heads, config.mlp_features
     scores = H * length * (2 * itemsize + 1 if dropout else itemsize)
     of_a_score = "(2 b + 1)" if dropout else "b"
-    num_mlp = 4 if config.gated else 2
+    num_mlp = (3 if fused else 4) if config.gated else 2
     return {
         "norm inputs": _Kept(2 * itemsize * D, "2 b D", whole),
         "linear inputs": _Kept(2 * itemsize * D, "2 b D", whole),

@@ -1,14 +1,16 @@
 """What one GPU holds while it trains: model states, activations, logits, and what passes through.
 
-    states        (K_p + K_g + K_o) N / (t p), sharded over d as zero says         model_state.py
-    activations   L/p layers, of each microbatch in flight: p on the first stage, 1 on the last
+    states        (K_p + K_g + K_o) N / (t p), sharded over d c as zero says       model_state.py
+    activations   L/p layers, of each microbatch in flight: p on the first stage, 1 on the last,
+                  more where stages are virtual, fewer where there are fewer microbatches
     recomputed    the rest of one layer, while backward goes through it
     whole units   zero 2 and 3: what is whole before it is reduced, or gathered    whole_units.py
     casts         16-bit copies, where the recipe keeps float32 parameters
     head inputs   of the last norm and the head, on the last stage                        head.py
     logits        and the loss, and as backward begins their gradients: on the last stage
 
-t ranks of tensor parallelism cut every parameter, and p stages of a pipeline have equally many:
+c ranks of context parallelism cut the tokens, and share the states as d ranks of data parallelism
+do. t ranks of tensor parallelism cut every parameter, and p stages of a pipeline have equally many:
 N/(t p) on every GPU. That is a convention: embeddings make the first and the last stage larger, and
 norms are not cut. Parts that are largest at different moments are added. Not in it: CUDA's own
 memory, the communication library's buffers, workspaces, and what fragmentation leaves unusable.
@@ -35,6 +37,8 @@ from labkit.calc.traffic.checks import check_rank, check_ranks, shown
 from labkit.calc.traffic.segments import segment_numels
 from labkit.calc.units import number_text
 
+_MAY_BE_NONE = ("sequence", "num_microbatches")
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSetup:
@@ -57,10 +61,20 @@ class TrainingSetup:
     recompute: str = "none"
     flash: bool = True
     sequence_parallel: bool = False
+    cp: int = 1
+    virtual: int = 1
+    """Stages that each rank of the pipeline holds; more than 1: interleaved."""
+    num_microbatches: int | None = None
+    """Of a rank in a step; None: enough to fill the pipeline."""
+    fused: bool = False
+    """As `activation_bytes` has it."""
 
     def __post_init__(self) -> None:
-        for name in ("dp", "tp", "pp", "microbatch", "sequence"):
-            if (count := getattr(self, name)) is not None or name != "sequence":
+        for name in (
+            *("dp", "tp", "pp", "cp", "virtual", "microbatch"),
+            *("sequence", "num_microbatches"),
+        ):
+            if (count := getattr(self, name)) is not None or name not in _MAY_BE_NONE:
                 object.__setattr__(self, name, check_ranks(count, name))
         if self.pp > self.config.layers:
             raise ValueError(
@@ -75,8 +89,8 @@ class TrainingSetup:
 
     @property
     def num_gpus(self) -> int:
-        """d t p."""
-        return self.dp * self.tp * self.pp
+        """d t p c."""
+        return self.dp * self.tp * self.pp * self.cp
 
     @property
     def itemsize(self) -> int:
@@ -136,7 +150,7 @@ def check_setup(setup: object) -> None:
 
 def _states(setup: TrainingSetup) -> dict[str, Result]:
     num = -(-int(num_parameters(setup.config)) // (setup.tp * setup.pp))
-    parts = dict(model_state_bytes(num, setup.recipe, setup.zero, setup.dp).parts)
+    parts = dict(model_state_bytes(num, setup.recipe, setup.zero, setup.dp * setup.cp).parts)
     cast_bytes = recipe_of(setup.recipe).cast_bytes
     if cast_bytes and setup.zero < 3:  # zero 3 casts shards, and gathers unit by unit
         parts["casts"] = _bytes("casts", cast_bytes * num, f"{number_text(cast_bytes)} B * {num:,}")
@@ -145,7 +159,7 @@ def _states(setup: TrainingSetup) -> dict[str, Result]:
 
 def _passing(setup: TrainingSetup, stage: int) -> dict[str, Result]:
     """What is whole for a moment, where the others are shards."""
-    if setup.dp == 1 or setup.zero < 2:
+    if setup.dp * setup.cp == 1 or setup.zero < 2:
         return {}
     recipe = recipe_of(setup.recipe)
     units = whole_unit_bytes(setup.config, recipe, setup.zero, setup.tp, setup.pp, stage)
@@ -154,13 +168,14 @@ def _passing(setup: TrainingSetup, stage: int) -> dict[str, Result]:
 
 def _of_microbatches(setup: TrainingSetup, stage: int) -> dict[str, Result]:
     layers = segment_numels(setup.config.layers, setup.pp)[stage]
-    in_flight = in_flight_microbatches(setup.pp, setup.pp)[stage]
+    in_flight = _in_flight(setup, stage)
     kept = _activations(setup, layers, setup.recompute)
     parts = {
         "activations": _bytes(
             "activations",
             in_flight * float(kept),
-            f"{layers} layers * {in_flight} in flight * {_activations(setup, 1, setup.recompute)}",
+            f"{layers} layers * {number_text(in_flight)} in flight * "
+            f"{_activations(setup, 1, setup.recompute)}",
         )
     }
     one_layer = [float(_activations(setup, 1, each)) for each in ("none", setup.recompute)]
@@ -169,16 +184,24 @@ def _of_microbatches(setup: TrainingSetup, stage: int) -> dict[str, Result]:
     return parts | (_of_the_head(setup) if stage == setup.pp - 1 else {})
 
 
+def _in_flight(setup: TrainingSetup, stage: int) -> float:
+    """Microbatches of all layers of a rank: of virtual stages each counts as a v-th."""
+    p, v = setup.pp, setup.virtual
+    num = setup.num_microbatches or max(p, 2 * p * (v > 1))
+    schedule = "interleaved" if v > 1 else "1f1b"
+    return in_flight_microbatches(p, num, schedule, v)[stage] / v
+
+
 def _of_the_head(setup: TrainingSetup) -> dict[str, Result]:
     """Of the last stage, which has one microbatch in flight."""
     sizes = (setup.config, setup.microbatch, setup.tp)
-    sequence, itemsize = setup.sequence, setup.itemsize
+    sequence, itemsize, cp = setup.sequence, setup.itemsize, setup.cp
     return {
         "head inputs": head_input_bytes(
-            *sizes, setup.sequence_parallel, sequence=sequence, itemsize=itemsize
+            *sizes, setup.sequence_parallel, cp, sequence=sequence, itemsize=itemsize
         ),
-        "logits and loss": logits_bytes(*sizes, sequence=sequence, itemsize=itemsize),
-        "gradients of the loss": loss_gradient_bytes(*sizes, sequence=sequence),
+        "logits and loss": logits_bytes(*sizes, cp, sequence=sequence, itemsize=itemsize),
+        "gradients of the loss": loss_gradient_bytes(*sizes, cp, sequence=sequence),
     }
 
 
@@ -188,11 +211,13 @@ def _activations(setup: TrainingSetup, layers: int, recompute: str) -> Result:
         setup.microbatch,
         setup.tp,
         setup.sequence_parallel,
+        setup.cp,
         recompute=recompute,
         flash=setup.flash,
         sequence=setup.sequence,
         itemsize=setup.itemsize,
         dropout=False,
+        fused=setup.fused,
     )
 
 

@@ -1,0 +1,148 @@
+"""What a GPU holds by the planner, against calc.footprint, against all ranks, and by hand."""
+
+import dataclasses
+import itertools
+
+import pytest
+
+from labkit import calc
+from labkit.calc import Assumptions, Job, Layout, TrainingSetup
+from labkit.calc.planner.gpu_memory import fullest, rank_parts
+from labkit.calc.planner.rules import refusal
+from labkit.calc.planner.stages import layer_counts, layers_of_rank
+
+WORLD = 64
+MIXTRAL = calc.MODELS["mixtral-8x7b"]
+
+
+def job_of(model, num_gpus=WORLD, batch=256, recipe="megatron_bf16", **changes):
+    cluster = calc.cluster("h100", num_gpus)
+    return Job(model, recipe, cluster, batch, assumptions=Assumptions(**changes))
+
+
+def total(parts):
+    return sum(float(part) for part in parts.values())
+
+
+def working(job, layouts, least):
+    found = [each for each in layouts if refusal(job, each) is None]
+    assert len(found) >= least, f"only {len(found)} layouts say something here"
+    return found
+
+
+def some_layouts(**fixed):
+    shapes = itertools.product(
+        (1, 2, 8), (1, 2, 8), (1, 2), (1, 2), (0, 1, 2, 3), ("none", "selective", "full")
+    )
+    for tp, pp, cp, virtual, zero, recompute in shapes:
+        if tp * pp * cp <= WORLD and (virtual == 1 or pp > 1):
+            yield Layout(
+                world_size=WORLD, tp=tp, pp=pp, cp=cp, virtual=virtual, zero=zero,
+                recompute=recompute, **fixed,
+            )  # fmt: skip
+
+
+@pytest.mark.parametrize("flash", [True, False])
+@pytest.mark.parametrize(("microbatch", "sequence_parallel"), [(1, False), (2, True)])
+def test_a_dense_model_is_counted_as_footprint_counts_it(flash, microbatch, sequence_parallel):
+    job = job_of("llama2-7b", flash=flash, fused=flash)
+    fixed = {"microbatch": microbatch, "sequence_parallel": sequence_parallel}
+    for layout in working(job, some_layouts(**fixed), least=100):
+        if layout.zero == 2 and layout.virtual > 1:
+            continue  # a whole virtual stage's gradients: the next test
+        setup = TrainingSetup(
+            model="llama2-7b", recipe="megatron_bf16", zero=layout.zero, dp=layout.dp,
+            tp=layout.tp, pp=layout.pp, cp=layout.cp, virtual=layout.virtual,
+            num_microbatches=layout.num_microbatches(256), microbatch=microbatch,
+            recompute=layout.recompute, sequence_parallel=sequence_parallel,
+            flash=flash, fused=flash,
+        )  # fmt: skip
+        for rank in range(layout.pp):
+            expected = calc.footprint(setup, rank)
+            held = calc.layout_memory(job, layout, rank)
+            assert {k: float(v) for k, v in held.parts.items()} == pytest.approx(
+                {k: float(v) for k, v in expected.parts.items()}, rel=1e-12
+            ), (layout, rank)
+
+
+def test_zero_2_keeps_the_gradients_of_one_virtual_stage_whole():
+    job = job_of("llama2-7b")
+    layout = Layout(world_size=WORLD, tp=1, pp=4, virtual=2, zero=2)
+    layer = calc.num_parameters(dataclasses.replace(calc.MODELS["llama2-7b"], layers=1))
+    one = sum(float(layer[part]) for part in ("attention", "mlp")) + 2 * 4096
+    assert float(rank_parts(job, layout, 1)["whole units"]) == 4 * 4 * one
+
+
+@pytest.mark.parametrize("model", ["llama2-7b", "llama3-405b", "mixtral-8x7b", "deepseek-v3"])
+def test_no_other_rank_is_fuller_than_the_fullest(model):
+    job = job_of(model, batch=512)
+    layouts = [
+        Layout(world_size=WORLD, tp=tp, pp=pp, virtual=virtual, zero=zero, recompute=recompute)
+        for tp, pp, virtual, zero, recompute in itertools.product(
+            (1, 8), (2, 8, 16, 32), (1, 2, 4), (0, 2, 3), ("none", "full")
+        )
+        if tp * pp <= WORLD
+    ]
+    for layout in working(job, layouts, least=20):
+        of_all = [total(rank_parts(job, layout, rank)) for rank in range(layout.pp)]
+        assert total(fullest(job, layout)[1]) == max(of_all), layout
+
+
+def test_experts_are_cut_by_ep_and_sharded_over_what_is_left_of_dp():
+    job = job_of(MIXTRAL, recipe="zero_paper")
+    layout = Layout(world_size=64, tp=2, pp=2, ep=4, zero=1)
+    counted = calc.num_parameters(MIXTRAL)
+    experts = int(counted["experts"])
+    others = (int(counted) - experts) // (2 * 2)
+    mine = experts // (2 * 2 * 4)
+    held = rank_parts(job, layout, 0)
+    assert float(held["parameters"]) == 2 * (others + mine)
+    assert float(held["moments"]) == 8 * (-(-others // 16) + mine // (16 // 4))
+
+
+def test_a_layer_with_experts_keeps_the_mlps_of_k_experts_and_their_inputs_and_outputs():
+    job = job_of(MIXTRAL, fused=False)
+    layout = Layout(world_size=64, pp=2, microbatch=1)
+    D, F, T = 4096, 14336, 32768
+    attention = 4 * D + 4 * D + 2 * (D + 2 * 1024) + 4 * 32 + 2 * D
+    per_token = attention + 2 * (4 * 2 * F) + 2 * 2 * D * 2
+    assert float(rank_parts(job, layout, 0)["activations"]) == 2 * 16 * T * per_token
+
+
+@pytest.mark.parametrize(
+    ("layers", "num_stages", "virtual", "expected"),
+    [
+        (8, 4, 1, (2, 2, 2, 2)),
+        (126, 128, 8, (0, *(1,) * 126, 0)),
+        (126, 16, 1, (7, *(8,) * 14, 7)),
+        (61, 4, 1, (16, 15, 15, 15)),
+        (61, 8, 2, None),
+        (3, 4, 1, None),
+    ],
+)
+def test_layers_are_cut_equally_or_balanced_or_not_at_all(layers, num_stages, virtual, expected):
+    assert layer_counts(layers, num_stages, virtual) == expected
+
+
+def test_the_first_layers_have_no_experts():
+    found = [layers_of_rank(calc.MODELS["deepseek-v3"], 16, 1, rank) for rank in range(16)]
+    assert found[0] == (3, 1) and found[1] == (0, 4)
+    assert sum(each.total for each in found) == 61
+
+
+def test_fewer_microbatches_than_stages_are_all_that_is_in_flight():
+    few = TrainingSetup(model="llama2-7b", pp=8, num_microbatches=2)
+    enough = dataclasses.replace(few, num_microbatches=None)
+    held = [float(calc.footprint(each, 0)["activations"]) for each in (few, enough)]
+    assert held[0] == held[1] * 2 / 8
+
+
+def test_a_fused_mlp_keeps_three_tensors_and_not_four():
+    whole, fused = (
+        calc.activation_bytes("llama2-7b", 1, flash=True, dropout=False, fused=fused)
+        for fused in (False, True)
+    )
+    assert float(whole - fused) == 32 * 4096 * 2 * 11008
+    for each in (True, False):  # not gated: input and output of its one function
+        same = calc.activation_bytes("gpt2", 1, fused=each)
+        assert same == calc.activation_bytes("gpt2", 1)

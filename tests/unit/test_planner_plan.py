@@ -1,0 +1,251 @@
+"""The plan: every layout judged once, ranked by seconds, losers by reason; and what would help."""
+
+import dataclasses
+import re
+import sys
+import time
+
+import pytest
+
+from labkit import calc, cli
+from labkit.calc import Assumptions, Job, Layout
+from labkit.calc.planner.change import STEPS
+from labkit.calc.planner.rules import refusal
+
+SMALL = Job("llama3-8b", "megatron_bf16", calc.cluster("h100", 32), 64, tokens=1e12)
+MOE = Job("mixtral-8x7b", "megatron_bf16", calc.cluster("h100", 64), 64, sequence=4096)
+
+
+@pytest.fixture(scope="module")
+def small():
+    return calc.plan(SMALL, top=5)
+
+
+def judged_one_by_one(job):
+    """(seconds by layout, counts by term), from the public functions alone."""
+    seconds, counts = {}, {}
+    for layout in calc.layouts(job):
+        found = calc.verdict(job, layout)
+        if found:
+            seconds[layout] = float(calc.estimate(job, layout).step)
+        else:
+            counts[found.term] = counts.get(found.term, 0) + 1
+    return seconds, counts
+
+
+@pytest.mark.parametrize("model", ["llama3-8b", "mixtral-8x7b"])
+def test_the_plan_is_what_judging_every_layout_gives(model):
+    cluster = calc.cluster("h100", 16)
+    job = Job(model, "megatron_bf16", cluster, 8, sequence=4096)
+    found = calc.plan(job, top=7)
+    seconds, counts = judged_one_by_one(job)
+    assert found.num_feasible == len(seconds) > 30
+    assert found.count == len(seconds) + sum(counts.values())
+    told = {group.reason.removeprefix("memory: "): group.count for group in found.losers}
+    assert told == counts
+    best = {}
+    for layout, each in seconds.items():
+        shape = (layout.tp, layout.pp, layout.cp, layout.ep)
+        best[shape] = min(each, best.get(shape, each))
+    assert [float(each.step) for each in found.ranked] == sorted(best.values())[:7]
+
+
+def test_every_layout_is_another_and_all_kinds_are_tried():
+    found = list(calc.layouts(MOE))
+    assert len(found) == len(set(found))
+    for axis in ("tp", "pp", "cp", "ep", "virtual", "zero", "recompute", "microbatch"):
+        assert len({getattr(layout, axis) for layout in found}) > 1, axis
+    assert {layout.ep for layout in found} == {1, 2, 4, 8}
+    assert {layout.zero for layout in found} == {0, 1, 2, 3}
+    assert {layout.microbatch for layout in found} == {1, 2, 4, 8, 16}
+    assert all(layout.world_size == 64 for layout in found)
+
+
+def test_levels_of_zero_over_one_rank_are_not_told_apart():
+    job = Job("gpt2", "amp", calc.cluster("h100", 1), 4)
+    assert {layout.zero for layout in calc.layouts(job)} == {0}
+
+
+@pytest.mark.parametrize(
+    ("gpus", "batch", "most_s"), [(16384, 2048, 5.0), (98304, 6144, 10.0), (100_000, 5000, 10.0)]
+)
+def test_a_plan_for_so_many_gpus_takes_seconds(gpus, batch, most_s):
+    job = Job("llama3-405b", "megatron_bf16", calc.cluster("h100", gpus), batch)
+    start = time.process_time()  # of this process: others may be busy beside it
+    found = calc.plan(job)
+    assert time.process_time() - start < most_s
+    assert found.count > 1000 and found.ranked
+
+
+def test_llama_3s_own_layout_is_among_the_first():
+    job = Job("llama3-405b", "megatron_bf16", calc.cluster("h100", 16384), 2048)
+    shapes = [
+        (each.layout.tp, each.layout.pp, each.layout.cp, each.layout.dp)
+        for each in calc.plan(job, top=10).ranked
+    ]
+    assert (8, 16, 1, 128) in shapes
+
+
+def test_losers_come_with_their_nearest_misses(small):
+    group = next(each for each in small.losers if each.reason == "memory: activations")
+    over = [each.over_bytes for each in group.nearest]
+    assert len(over) == 3 and over == sorted(over) and over[0] > 0
+    assert calc.bytes_text(over[0]) in str(group)
+    for each in group.nearest:
+        parts = {name: float(part) for name, part in each.memory.parts.items()}
+        assert max(parts, key=parts.get) == "activations"
+        assert sum(parts.values()) - SMALL.room_bytes == pytest.approx(each.over_bytes)
+
+
+def test_the_table_has_a_row_for_each_and_says_why_others_lost(small):
+    text = str(small)
+    lines = text.splitlines()
+    assert lines[0] == "llama3-8b on 32 x h100, 64 sequences of 8,192 tokens in a step"
+    assert re.fullmatch(r"[\d,]+ layouts, [\d,]+ of them feasible", lines[1])
+    assert [line[0] for line in lines[4:9]] == list("12345")
+    for each in small.ranked:
+        assert str(each.layout) in text and f"{each.mfu.to('%'):.1f}%" in text
+    assert lines[10] == "why others lost"
+    assert len(lines) == 11 + len(small.losers)
+
+
+def test_where_nothing_fits_the_nearest_miss_and_what_would_help_are_told():
+    found = calc.plan(Job("llama3-405b", "megatron_bf16", calc.cluster("h100", 64), 64))
+    assert found.ranked == () and found.num_feasible == 0
+    assert "nothing fits" in str(found) and "more GPUs" in str(found)
+    with pytest.raises(ValueError, match="nothing fits"):
+        _ = found.best
+
+
+def test_every_number_of_an_estimate_says_how_it_came(small):
+    best = small.best
+    numbers = [best.step, best.memory, best.tokens_per_s, best.mfu, best.hfu, best.goodput]
+    numbers += [best.time, best.dollars, best.flops_per_s]
+    for each in numbers:
+        assert each.formula and each.substitution, each.name
+        assert each.explain().startswith(each.name)
+    text = best.explain()
+    assert "efficiency 0.683" in text and "overlaps" in text and "GPUs * hours * price" in text
+
+
+def test_an_estimates_numbers_follow_from_its_step(small):
+    best = small.best
+    assert float(best.step) == pytest.approx(sum(map(float, best.step.parts.values())))
+    rate = 64 * 8192 / float(best.step)
+    assert float(best.tokens_per_s) == pytest.approx(rate)
+    of_token = calc.flops_per_token("llama3-8b", causal=True, sequence=8192, parameters="matmul")
+    assert float(best.mfu) == pytest.approx(rate * float(of_token) / (32 * 989.4e12))
+    seconds = 1e12 / rate / float(best.goodput)
+    assert float(best.time) == pytest.approx(seconds)
+    assert float(best.dollars) == pytest.approx(32 * seconds / 3600 * 2.5)
+
+
+def test_recomputing_raises_hfu_by_the_layers_forward_pass_and_not_mfu():
+    layout = Layout(world_size=32, tp=2, recompute="full")
+    found = calc.estimate(SMALL, layout)
+    plain = calc.estimate(SMALL, dataclasses.replace(layout, recompute="none"))
+    assert float(plain.hfu) == float(plain.mfu) > float(found.mfu)
+    of_token = float(
+        calc.flops_per_token("llama3-8b", causal=True, sequence=8192, parameters="matmul")
+    )
+    again = of_token / 3 - 2 * 128256 * 4096
+    assert float(found.hfu) / float(found.mfu) == pytest.approx(1 + again / of_token)
+
+
+def test_goodput_falls_with_the_cluster_and_reaches_nothing_where_all_time_is_lost():
+    shares = [
+        float(calc.estimate(job, Layout(world_size=gpus, tp=8, pp=16)).goodput)
+        for gpus in (1024, 16384)
+        for job in [Job("llama3-405b", "amp", calc.cluster("h100", gpus), 2048)]
+    ]
+    assert 0.8 < shares[1] < shares[0] < 1
+    slow = Assumptions(checkpoint_write_s=20_000.0, restart_s=20_000.0)
+    job = Job(
+        "llama3-405b", "amp", calc.cluster("h100", 16384), 2048, tokens=1e12, assumptions=slow
+    )
+    found = calc.estimate(job, Layout(world_size=16384, tp=8, pp=16))
+    assert float(found.goodput) == 0 and float(found.time) == float("inf")
+
+
+def test_a_change_is_the_first_in_order_that_is_enough():
+    job = Job("llama2-70b", "megatron_bf16", calc.cluster("h100", 64), 64)
+    tight = Layout(world_size=64, tp=2, zero=0, sequence_parallel=False)
+    change = calc.smallest_layout_change(job, tight)
+    assert calc.verdict(job, change.layout) and change.verdict.layout == change.layout
+    assert dataclasses.replace(tight, **{k: v for k, (_, v) in change.moved.items()}) == (
+        change.layout
+    )
+    for knob, values, _ in STEPS if len(change.moved) > 1 else ():
+        for value in values:
+            try:
+                one = dataclasses.replace(tight, **{knob: value})
+            except ValueError:
+                continue
+            assert refusal(job, one) or not calc.verdict(job, one), f"{one} is smaller"
+    with pytest.raises(ValueError, match="it fits"):
+        calc.smallest_layout_change(job, change.layout)
+
+
+def test_a_microbatch_that_is_too_large_is_halved():
+    job = Job("llama3-8b", "megatron_bf16", calc.cluster("h100", 64), 1024)
+    layout = Layout(world_size=64, tp=4, zero=1, microbatch=16)
+    assert calc.verdict(job, layout).term == "activations"
+    change = calc.smallest_layout_change(job, layout)
+    assert set(change.moved) == {"microbatch"}
+    doubled = dataclasses.replace(change.layout, microbatch=2 * change.layout.microbatch)
+    assert not calc.verdict(job, doubled)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [
+        ({"efficiency": 0}, ValueError),
+        ({"efficiency": 1.1}, ValueError),
+        ({"link_share": -1}, ValueError),
+        ({"overlap": 2}, ValueError),
+        ({"reserve_bytes": -1}, ValueError),
+        ({"flash": "no"}, TypeError),
+        ({"checkpoint_write_s": 0}, ValueError),
+    ],
+)
+def test_an_assumption_that_cannot_be_is_refused_by_name(wrong, error):
+    with pytest.raises(error, match=next(iter(wrong))):
+        Assumptions(**wrong)
+
+
+def test_a_plan_is_of_a_job():
+    with pytest.raises(TypeError, match="give a Job"):
+        calc.plan("llama3-8b")
+    with pytest.raises(ValueError, match="no ModelConfig"):
+        Job("llama9", "amp", "h100", 64)
+
+
+@pytest.fixture
+def labkit(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "160")
+
+    def call(*words):
+        monkeypatch.setattr(sys, "argv", ["labkit", *map(str, words)])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        out, err = capsys.readouterr()
+        return end.value.code, " ".join(out.split()), " ".join(err.split())
+
+    return call
+
+
+def test_the_command_shows_the_table_and_why_others_lost(labkit, small):
+    words = "plan --model llama3-8b --cluster h100 --gpus 32 --global-batch 64 --tokens 1e12"
+    status, out, err = labkit(*words.split(), "--top", 5)
+    assert (status, err) == (0, "")
+    for each in small.ranked:
+        assert str(each.layout) in out and f"{each.mfu.to('%'):.1f}%" in out
+    assert "Why others lost" in out and small.losers[0].reason in out
+    assert "formula" in labkit(*words.split(), "--top", 1, "--explain")[1]
+
+
+def test_the_command_ends_with_1_where_nothing_fits_and_with_2_for_a_wrong_call(labkit):
+    status, out, _ = labkit("plan", "--model", "llama3-405b", "--gpus", 8, "--global-batch", 16)
+    assert status == 1 and "Nothing fits" in out and "too many" in out
+    status, _, err = labkit("plan", "--model", "llama9")
+    assert status == 2 and "none of gpt2" in err

@@ -1,0 +1,198 @@
+"""Seconds of a step: against an event simulation, against alpha-beta formulas, and by hand."""
+
+import dataclasses
+import itertools
+
+import pytest
+
+from labkit import calc
+from labkit.calc import Assumptions, Cluster, Job, Layout, Tier
+from labkit.calc.planner import links
+from labkit.calc.planner.layer import layer_seconds
+from labkit.calc.planner.links import Span
+from labkit.calc.planner.step import step_parts, times
+from labkit.pipeline import Costs, interleaved, one_f_one_b, plan, simulate
+
+A100 = calc.cluster("a100", 64)
+JOB = Job("llama2-7b", "megatron_bf16", A100, 64)
+GPT = calc.ModelConfig(layers=32, hidden=4096, heads=32, vocab=51200, context=2048)
+
+
+def simulated(pieces, pp, virtual):
+    m = pieces.num_microbatches
+    schedule = plan(one_f_one_b, pp, m)
+    if virtual > 1:
+        schedule = plan(interleaved, pp, m, virtual=virtual)
+    costs = Costs(
+        forward=pieces.forward_s, input_gradient=pieces.backward_s, weight_gradient=0.0,
+        send=pieces.send_s,
+    )  # fmt: skip
+    return simulate(schedule, costs).makespan
+
+
+@pytest.mark.parametrize("virtual", [1, 2, 4])
+@pytest.mark.parametrize("pp", [2, 4, 8])
+@pytest.mark.parametrize("tp", [1, 2])
+def test_the_closed_form_is_what_a_simulation_of_the_schedule_has(pp, virtual, tp):
+    # Without a vocabulary all stages are equal, and then the closed form is exact.
+    config = dataclasses.replace(GPT, vocab=1)
+    job = Job(config, "megatron_bf16", A100, 64)
+    layout = Layout(world_size=64, tp=tp, pp=pp, virtual=virtual)
+    pieces = calc.step_pieces(job, layout)
+    parts = step_parts(job, layout)
+    own = sum(parts.values()) - parts["dp"] - parts["optimizer"]
+    # But for the embedding's collectives, and the loss of one word.
+    assert own == pytest.approx(simulated(pieces, pp, virtual), rel=1e-5 if tp == 1 else 0.01)
+    assert parts["pp"] > 0
+
+
+@pytest.mark.parametrize(("pp", "virtual"), [(2, 1), (8, 1), (4, 2), (8, 4)])
+def test_with_a_head_on_the_last_stage_it_is_close(pp, virtual):
+    layout = Layout(world_size=64, tp=2, pp=pp, virtual=virtual)
+    pieces, parts = calc.step_pieces(JOB, layout), step_parts(JOB, layout)
+    own = sum(parts.values()) - parts["dp"] - parts["optimizer"]
+    assert own == pytest.approx(simulated(pieces, pp, virtual), rel=0.03)
+
+
+@pytest.mark.parametrize("virtual", [1, 2])
+def test_the_bubble_of_equal_stages_is_the_textbooks(virtual):
+    config = dataclasses.replace(GPT, vocab=1)
+    job = Job(config, "megatron_bf16", A100, 64)
+    layout = Layout(world_size=64, pp=4, virtual=virtual)
+    parts = step_parts(job, layout)
+    num = layout.num_microbatches(64)
+    schedule = "interleaved" if virtual > 1 else "1f1b"
+    ideal = calc.bubble_fraction(4, num, schedule, virtual, relative_to="ideal")
+    assert parts["bubble"] / parts["compute"] == pytest.approx(float(ideal), rel=1e-3)
+
+
+def test_pieces_add_up_to_the_parts_of_the_step():
+    layout = Layout(world_size=64, tp=2, pp=4, virtual=2, zero=1)
+    pieces, parts, m = calc.step_pieces(JOB, layout), step_parts(JOB, layout), 8
+    of_rank = [
+        sum(pieces.forward_s[rank::4]) + sum(pieces.backward_s[rank::4]) for rank in range(4)
+    ]
+    mine = sum(parts[name] for name in ("compute", "tp", "cp", "ep"))
+    assert mine == pytest.approx(m * max(of_rank))
+    assert pieces.num_stages == 8 and pieces.num_microbatches == m
+    assert sum(pieces.compute_s[3::4]) * m == pytest.approx(parts["compute"])
+
+
+def test_where_a_group_is_agrees_with_the_layout():
+    for tp, cp, pp, per_node in itertools.product((1, 2, 8, 16), (1, 4), (1, 2), (4, 8)):
+        layout = Layout(world_size=128, tp=tp, cp=cp, pp=pp)
+        job = Job("llama2-7b", "amp", dataclasses.replace(A100, num_gpus=128,
+                                                          gpus_per_node=per_node), 128)  # fmt: skip
+        for axis in ("tp", "cp", "pp", "dp"):
+            inside, nodes = links.span_of(job, layout, axis)
+            assert inside == layout.in_one_node(axis, per_node), (layout, axis)
+            assert nodes == -(-layout.sizes[axis] // inside)
+
+
+def test_collectives_take_what_the_formulas_of_two_tiers_say():
+    whole = Job("gpt2", "amp", A100, 64, assumptions=Assumptions(link_share=1.0))
+    alpha, beta = (3e-6, 8e-6), (1 / 300e9, 1 / 25e9)
+    for inside, nodes in itertools.product((1, 4, 8), (1, 2, 5)):
+        n, where = inside * nodes, Span(inside, nodes)
+        expected = calc.hierarchical_all_reduce_seconds(1e9, n, inside, alpha, beta)
+        assert 2 * links.half_seconds(whole, 1e9, where) == pytest.approx(expected)
+    expected = calc.all_to_all_seconds(1e9, 8, alpha[0], beta[0])
+    assert links.all_to_all_seconds(whole, 1e9, Span(8, 1)) == pytest.approx(expected)
+    # Pairwise, one rank on each node: every message is slow.
+    rows = [[1] * 4 for _ in range(4)]
+    expected = calc.two_tier_all_to_all_seconds(rows, 250_000_000, 1, alpha, beta)
+    assert links.all_to_all_seconds(whole, 1e9, Span(1, 4)) == pytest.approx(expected)
+
+
+def test_one_layer_by_hand():
+    job = Job(GPT, "zero_paper", A100, 64, assumptions=Assumptions(efficiency=0.5, flash=False))
+    dense, _ = layer_seconds(job, Layout(world_size=64, recompute="full"))
+    D, T = 4096, 2048
+    N = 12 * D * D + 13 * D
+    flops = 2 * N * T + 4 * D * T * T
+    moved = T * 2 * (10 * D + 4 * D + 6 * D + 2 * D + 16 * D + 4 * 32 * T)
+    forward = flops / (0.5 * 312e12) + (moved + 2 * N) / 2039e9
+    backward = 2 * flops / (0.5 * 312e12) + (2 * moved + (2 + 2 * 2) * N) / 2039e9
+    assert dense.compute_s == pytest.approx((forward, backward + forward))
+
+
+def test_recomputing_costs_a_forward_pass_and_its_collectives():
+    plain, again = (
+        layer_seconds(JOB, Layout(world_size=64, tp=4, recompute=each))[0]
+        for each in ("none", "full")
+    )
+    assert again.compute_s[1] == pytest.approx(plain.compute_s[1] + plain.compute_s[0])
+    assert again.tp_s[1] == pytest.approx(2 * plain.tp_s[0])
+
+
+def test_a_ring_of_keys_and_values_hides_behind_attention_where_the_link_is_fast_enough():
+    seconds = {}
+    for bandwidth in (1e9, 25e9):
+        cluster = dataclasses.replace(A100, slow=Tier(bandwidth, 1e-6))
+        job = Job("llama3-8b", "amp", cluster, 64, sequence=65536)
+        seconds[bandwidth] = layer_seconds(job, Layout(world_size=64, tp=8, cp=8))[0].cp_s
+    assert seconds[25e9] == (0.0, 0.0)
+    assert all(each > 0 for each in seconds[1e9])
+
+
+@pytest.mark.parametrize(("zero", "times_over"), [(0, (2, 0)), (1, (1, 1)), (3, (8, 16))])
+def test_data_parallel_exchanges_by_level(zero, times_over):
+    fast = Tier(100e9, 0.0)
+    cluster = Cluster(gpu="a100-80g", num_gpus=8, fast=fast, slow=fast)
+    a = Assumptions(link_share=1.0, overlap=0.0)
+    job = Job(GPT, "megatron_bf16", cluster, 64, assumptions=a)
+    layout = Layout(world_size=8, zero=zero)
+    half = float(calc.num_parameters(GPT)) * 7 / 8 / 100e9
+    found = times(job, layout)
+    assert found.reduce_s == pytest.approx(times_over[0] * 4 * half)
+    assert found.gather_s == pytest.approx(times_over[1] * 2 * half)
+    assert step_parts(job, layout)["dp"] == pytest.approx(found.reduce_s + found.gather_s)
+
+
+def test_what_hides_is_the_share_that_can_and_never_more_than_there_is_to_hide_behind():
+    def dp_seconds(overlap, bandwidth):
+        cluster = Cluster(
+            gpu="a100-80g", num_gpus=16, gpus_per_node=1, fast=A100.fast, slow=Tier(bandwidth)
+        )
+        job = Job(GPT, "megatron_bf16", cluster, 16, assumptions=Assumptions(overlap=overlap))
+        layout = Layout(world_size=16, zero=0)
+        return step_parts(job, layout)["dp"], times(job, layout)
+
+    exposed, found = dp_seconds(0.25, 100e9)
+    assert exposed == pytest.approx(0.75 * found.reduce_s)
+    exposed, found = dp_seconds(1.0, 1e9)
+    assert exposed == pytest.approx(found.reduce_s - found.compute[0][1])
+
+
+def test_zero_2_reduces_once_for_a_round_where_stages_are_virtual():
+    plain, virtual = (
+        times(JOB, Layout(world_size=64, tp=2, pp=4, virtual=each, zero=2)) for each in (1, 2)
+    )
+    assert plain.num_microbatches == 8
+    assert plain.reduce_s == pytest.approx(4 * 2 * virtual.reduce_s)
+
+
+def test_experts_far_apart_cost_all_to_alls():
+    job = Job("mixtral-8x7b", "megatron_bf16", A100, 64)
+    near, far = Layout(world_size=64, ep=8), Layout(world_size=64, tp=8, ep=8)
+    assert step_parts(job, Layout(world_size=64))["ep"] == 0
+    # 2 of 8 experts for each token, there and back, forward and backward, in 32 layers.
+    for layout, num, where in ((near, 1, Span(8, 1)), (far, 8, Span(1, 8))):
+        nbytes = 32768 / layout.tp * 2 * 4096 * 2
+        one = links.all_to_all_seconds(job, nbytes, where)
+        assert step_parts(job, layout)["ep"] == pytest.approx(num * 32 * 4 * one)
+
+
+def test_a_ring_sends_keys_forward_and_keys_and_their_gradients_backward():
+    cluster = dataclasses.replace(A100, slow=Tier(1e6, 0.0))  # so slow that nothing hides
+    job = Job("llama3-8b", "amp", cluster, 64, assumptions=Assumptions(link_share=1.0))
+    forward, backward = layer_seconds(job, Layout(world_size=64, tp=8, cp=8))[0].cp_s
+    numbers = 7 * 1024 * 2 * 1024 / 8
+    assert forward == pytest.approx(numbers * 2 / 1e6, rel=0.01)
+    assert backward == pytest.approx(numbers * (2 + 4) / 1e6, rel=0.01)
+
+
+def test_tensor_parallelism_takes_four_halves_each_way():
+    layout = Layout(world_size=64, tp=8)
+    half = links.half_seconds(JOB, 4096 * 4096 * 2, Span(8, 1))
+    assert layer_seconds(JOB, layout)[0].tp_s == pytest.approx((4 * half, 4 * half))
