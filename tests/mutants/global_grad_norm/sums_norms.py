@@ -1,0 +1,25 @@
+"""Mutant: norms are added up over the ranks.
+
+outcome: "wrong"
+diagnosis: "adds up norms and not squares"
+"""
+
+import math
+
+import torch
+
+
+def global_grad_norm(parameters, max_norm, mesh):
+    is_second_copy = mesh.pp.rank == mesh.pp.size - 1 and mesh.pp.size > 1
+    total = torch.zeros((), dtype=torch.float64)
+    for parameter in parameters:
+        is_first = all(getattr(mesh, axis).rank == 0 for axis in parameter.copied_over)
+        counts = is_first and not (parameter.is_tied and is_second_copy)
+        if counts and parameter.grad is not None:
+            total += parameter.grad.double().square().sum()
+    norm = float(mesh.world.all_reduce(total.sqrt()))
+    if norm > max_norm:
+        for parameter in parameters:
+            if parameter.grad is not None:
+                parameter.grad.mul_(max_norm / norm)
+    return norm

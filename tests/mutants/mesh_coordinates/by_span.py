@@ -1,0 +1,26 @@
+"""Mutant: where a group begins on its node is forgotten.
+
+outcome: "wrong"
+diagnosis: "goes by the span and not by where the group begins"
+"""
+
+
+def coordinates(sizes, rank):
+    found = {}
+    for axis in reversed(sizes):
+        rank, found[axis] = divmod(rank, sizes[axis])
+    return found
+
+
+def group(sizes, rank, axes):
+    mine = coordinates(sizes, rank)
+    numbers = [0]
+    for axis, size in sizes.items():
+        places = range(size) if axis in axes else [mine[axis]]
+        numbers = [number * size + place for number in numbers for place in places]
+    return numbers
+
+
+def crosses_nodes(sizes, rank, axes, gpus_per_node):
+    ranks = group(sizes, rank, axes)
+    return ranks[-1] - ranks[0] >= gpus_per_node
