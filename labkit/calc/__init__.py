@@ -39,6 +39,15 @@ from labkit.calc.models.presets import MODELS
 from labkit.calc.outage import lost_gpu_hours
 from labkit.calc.pipeline.bubble import bubble_fraction, in_flight_microbatches
 from labkit.calc.result import Result, amount
+from labkit.calc.simulation.disturbance import (
+    Disturbance,
+    Jitter,
+    SlowLink,
+    SlowNode,
+    Straggler,
+)
+from labkit.calc.simulation.simulated import RankClass, SimulatedStep, StepSpan
+from labkit.calc.simulation.step import simulate_step
 from labkit.calc.traffic.all_to_all import (
     pairwise_all_to_all_messages,
     pairwise_all_to_all_seconds,
@@ -142,10 +151,12 @@ __all__ = [
     "Change",
     "Choice",
     "Cluster",
+    "Disturbance",
     "GB",
     "GPU",
     "GPUS",
     "GiB",
+    "Jitter",
     "KB",
     "KiB",
     "Layout",
@@ -154,9 +165,15 @@ __all__ = [
     "MiB",
     "ModelConfig",
     "Quantity",
+    "RankClass",
     "RECIPES",
     "Recipe",
     "Result",
+    "SimulatedStep",
+    "SlowLink",
+    "SlowNode",
+    "StepSpan",
+    "Straggler",
     "TB",
     "Tier",
     "TiB",
@@ -245,6 +262,7 @@ __all__ = [
     "scatter_sent_bytes",
     "seconds_text",
     "segment_numels",
+    "simulate_step",
     "size_text",
     "smallest_change",
     "step_traffic_bytes",
