@@ -48,6 +48,8 @@ from labkit.calc.simulation.disturbance import (
 )
 from labkit.calc.simulation.simulated import RankClass, SimulatedStep, StepSpan
 from labkit.calc.simulation.step import simulate_step
+from labkit.calc.simulation.weeks import Spares, simulate_weeks
+from labkit.calc.simulation.weeks_result import SimulatedWeeks
 from labkit.calc.traffic.all_to_all import (
     pairwise_all_to_all_messages,
     pairwise_all_to_all_seconds,
@@ -170,8 +172,10 @@ __all__ = [
     "Recipe",
     "Result",
     "SimulatedStep",
+    "SimulatedWeeks",
     "SlowLink",
     "SlowNode",
+    "Spares",
     "StepSpan",
     "Straggler",
     "TB",
@@ -263,6 +267,7 @@ __all__ = [
     "seconds_text",
     "segment_numels",
     "simulate_step",
+    "simulate_weeks",
     "size_text",
     "smallest_change",
     "step_traffic_bytes",

@@ -41,8 +41,8 @@ def test_the_largest_of_many_is_drawn_by_its_distribution(count):
 
 @pytest.mark.parametrize("given", [(Jitter(0.2),), (Jitter(0.2), Straggler(5, 1.3))])
 def test_steps_with_jitter_are_distributed_as_those_of_all_ranks(given):
-    classes = [simulate_step(PARTS, LAYOUT, given, seed=seed).seconds for seed in range(250)]
-    ranks = [every_rank(PARTS, LAYOUT, given, seed=seed) for seed in range(250)]
+    classes = [simulate_step(PARTS, LAYOUT, given, seed=seed).seconds for seed in range(150)]
+    ranks = [every_rank(PARTS, LAYOUT, given, seed=seed) for seed in range(150)]
     assert distance(classes, ranks) < allowed(classes, ranks)
 
 
