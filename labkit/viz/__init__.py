@@ -12,6 +12,7 @@
     viz.over_links(measured, predicted)              # time over the bandwidth of the link
     viz.schedule(timing, measured)                   # a pipeline's step as a grid: rank by time
     viz.in_flight(timing)                            # what each rank holds meanwhile
+    viz.simulated_step(step)                         # a simulated step: classes of ranks by time
     viz.chrome_trace.write(result, "trace.json")     # no matplotlib needed for this one
 
 Names load when first used: a machine without matplotlib can still write traces.
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from labkit.viz.schedule_grid import schedule
     from labkit.viz.shard_map import shards
     from labkit.viz.size_curves import latency_bandwidth
+    from labkit.viz.step_timeline import simulated_step
     from labkit.viz.swimlanes import timeline
     from labkit.viz.tags import tagged
     from labkit.viz.traffic_picture import traffic_matrix
@@ -53,6 +55,7 @@ _HOME = {
     "ring_steps": "labkit.viz.ring_picture",
     "schedule": "labkit.viz.schedule_grid",
     "shards": "labkit.viz.shard_map",
+    "simulated_step": "labkit.viz.step_timeline",
     "tagged": "labkit.viz.tags",
     "timeline": "labkit.viz.swimlanes",
     "traffic_matrix": "labkit.viz.traffic_picture",
@@ -73,6 +76,7 @@ __all__ = [
     "ring_steps",
     "schedule",
     "shards",
+    "simulated_step",
     "tagged",
     "timeline",
     "traffic_matrix",

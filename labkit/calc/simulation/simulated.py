@@ -140,20 +140,23 @@ class SimulatedStep:
                     tuple(_spans(made, times, pp)),
                 )
 
-    def __str__(self) -> str:
-        """The step in two sentences: what it consists of, and whom all wait for."""
-        from labkit.calc.simulation.culprit import waits_for
+    @property
+    def words(self) -> tuple[str, str, str]:
+        """How long it takes, what the longest path consists of, and whom all wait for."""
+        from labkit.calc.simulation.culprit import waits_for  # which simulates more steps
 
-        parts = [
-            f"{name} {seconds / self.seconds:.0%}"
-            for name, seconds in self.on_the_path.items()
-            if seconds
-        ]
+        shares = {name: seconds / self.seconds for name, seconds in self.on_the_path.items()}
+        told = ", ".join(f"{name} {share:.1%}" for name, share in shares.items() if share > 5e-4)
         return (
-            f"{self.layout.world_size:,} ranks ({self.layout}), {self.schedule}: "
-            f"{seconds_text(self.seconds)}, bubble {self.bubble:.1%}; on the longest path "
-            f"{', '.join(parts)}. {waits_for(self)}"
+            f"{self.layout}: {seconds_text(self.seconds)}, bubble {self.bubble:.1%}",
+            f"on the longest path: {told}",
+            waits_for(self),
         )
+
+    def __str__(self) -> str:
+        """The step in a few sentences."""
+        takes, path, waits = self.words
+        return f"{self.layout.world_size:,} ranks, {self.schedule}, {takes}; {path}. {waits}"
 
 
 def _is_unlike_others(times: Times, cell: int) -> bool:
