@@ -46,9 +46,10 @@ from labkit.calc.simulation.disturbance import (
     SlowNode,
     Straggler,
 )
+from labkit.calc.simulation.failing_run import Spares
 from labkit.calc.simulation.simulated import RankClass, SimulatedStep, StepSpan
 from labkit.calc.simulation.step import simulate_step
-from labkit.calc.simulation.weeks import Spares, simulate_weeks
+from labkit.calc.simulation.weeks import simulate_weeks
 from labkit.calc.simulation.weeks_result import SimulatedWeeks
 from labkit.calc.traffic.all_to_all import (
     pairwise_all_to_all_messages,

@@ -5,7 +5,7 @@ import random
 import statistics
 
 import pytest
-from test_simulation_step import every_rank, pieces
+from simulated_by_rank import every_rank, pieces
 
 from labkit.calc import Jitter, Layout, Straggler, simulate_step
 from labkit.calc.simulation.replica import largest_exponential

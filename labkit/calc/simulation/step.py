@@ -66,9 +66,8 @@ def simulate_step(
     found = behaviours(layout, disturbances)
     allowed = floors(work, pieces, found)
     slowest = _simulated(work, pieces, allowed, found, seed, most_events)
-    after = tails(
-        work, pieces, found, slowest.ready_s, slowest.begun_s, random.Random(f"{seed} update")
-    )
+    rng = random.Random(f"{seed} update")
+    after = tails(work, pieces, found, slowest.ready_s, slowest.begun_s, rng)
     return SimulatedStep(
         pieces=pieces,
         layout=layout,

@@ -20,39 +20,13 @@ Papers: Young, CACM 17(9), 1974; Daly, FGCS 22(3), 2006.
 
 from __future__ import annotations
 
-import heapq
-import math
 import random
-from dataclasses import dataclass
 
 from labkit.calc.result import Result, number_of
+from labkit.calc.simulation.failing_run import FailingRun, Spares
 from labkit.calc.simulation.weeks_result import WEEK_S, SimulatedWeeks
-from labkit.calc.traffic.checks import (
-    check_above_zero,
-    check_not_negative,
-    check_number,
-    check_ranks,
-    is_whole,
-    shown,
-)
+from labkit.calc.traffic.checks import check_above_zero, check_not_negative, check_ranks
 from labkit.calc.units import seconds_text
-
-
-@dataclass(frozen=True, kw_only=True)
-class Spares:
-    """Nodes that stand by. Without one a job waits until a broken node is repaired.
-
-    num_nodes: that stand by at the beginning. repair_s: until a broken one stands by again.
-    """
-
-    num_nodes: int
-    repair_s: float
-
-    def __post_init__(self) -> None:
-        check_number(self.num_nodes, "num_nodes")
-        if not is_whole(self.num_nodes) or self.num_nodes < 0:
-            raise ValueError(f"num_nodes={shown(self.num_nodes)}: give a whole number, 0 or more")
-        check_not_negative(self.repair_s, "repair_s")
 
 
 def simulate_weeks(
@@ -78,133 +52,43 @@ def simulate_weeks(
 
     ValueError for what no run has, and for an interval in which no checkpoint can be completed.
     """
-    step, interval, write, restart, detect = (
-        number_of(given, name, "seconds")
-        for name, given in {
-            "step_s": step_s,
-            "interval_s": interval_s,
-            "checkpoint_write_s": checkpoint_write_s,
-            "restart_s": restart_s,
-            "detect_s": detect_s,
-        }.items()
-    )
-    _check(step, interval, write, restart, detect, blocked_share)
-    check_above_zero(weeks, "weeks", "give how long the run lasts")
-    hours = gpu_hours_between_interruptions
-    check_above_zero(hours, "gpu_hours_between_interruptions", "give GPU-hours")
-    run = _Run(
-        work_s=max(1, round(interval / step)) * step,
+    given = {
+        "step_s": step_s,
+        "interval_s": interval_s,
+        "checkpoint_write_s": checkpoint_write_s,
+        "restart_s": restart_s,
+        "detect_s": detect_s,
+    }
+    seconds = {name: number_of(each, name, "seconds") for name, each in given.items()}
+    _check(seconds, weeks, gpu_hours_between_interruptions, blocked_share)
+    step, write = seconds["step_s"], seconds["checkpoint_write_s"]
+    run = FailingRun(
+        work_s=max(1, round(seconds["interval_s"] / step)) * step,
         blocked_s=blocked_share * write,
         beside_s=(1 - blocked_share) * write,
-        down_s=restart + detect,
-        mtbf_s=hours * 3600 / check_ranks(num_gpus, "num_gpus"),
+        down_s=seconds["restart_s"] + seconds["detect_s"],
+        mtbf_s=gpu_hours_between_interruptions * 3600 / check_ranks(num_gpus, "num_gpus"),
         total_s=weeks * WEEK_S,
         spares=spares,
         rng=random.Random(seed),
     )
-    if run.beside_s > run.work_s:
-        raise ValueError(
-            f"interval_s={interval:g}: the part of a checkpoint that is written beside the work "
-            f"takes {seconds_text(run.beside_s)}, and the next would come before its end; give a "
-            "longer interval"
-        )
     return run.simulated(step)
 
 
-def _check(
-    step: float, interval: float, write: float, restart: float, detect: float, share: float
-) -> None:
-    check_above_zero(step, "step_s", "a step takes time")
-    check_above_zero(interval, "interval_s", "work comes between two checkpoints")
-    for name, seconds in (
-        ("checkpoint_write_s", write),
-        ("restart_s", restart),
-        ("detect_s", detect),
-        ("blocked_share", share),
-    ):
-        check_not_negative(seconds, name)
+def _check(seconds: dict[str, float], weeks: float, hours: float, share: float) -> None:
+    check_above_zero(seconds["step_s"], "step_s", "a step takes time")
+    check_above_zero(seconds["interval_s"], "interval_s", "work comes between two checkpoints")
+    for name, each in seconds.items():
+        check_not_negative(each, name)
+    check_above_zero(weeks, "weeks", "give how long the run lasts")
+    check_above_zero(hours, "gpu_hours_between_interruptions", "give GPU-hours")
+    check_not_negative(share, "blocked_share")
     if share > 1:
         raise ValueError(f"blocked_share={share}: give a share of the write, 0 to 1")
-
-
-class _Run:
-    """From failure to failure: what lies between two of them is arithmetic."""
-
-    def __init__(
-        self,
-        *,
-        work_s: float,
-        blocked_s: float,
-        beside_s: float,
-        down_s: float,
-        mtbf_s: float,
-        total_s: float,
-        spares: Spares | None,
-        rng: random.Random,
-    ) -> None:
-        self.work_s, self.blocked_s, self.beside_s = work_s, blocked_s, beside_s
-        self.down_s, self.mtbf_s, self.total_s = down_s, mtbf_s, total_s
-        self.spares, self.rng = spares, rng
-        # When each of the spare nodes stands by.
-        self.repaired = [0.0] * (int(spares.num_nodes) if spares else 0)
-        self.now = 0.0
-        self.useful_s = self.writing_s = self.redone_s = self.down_total_s = self.waiting_s = 0.0
-        self.interruptions = self.failed_restarts = self.checkpoints = 0
-
-    def simulated(self, step_s: float) -> SimulatedWeeks:
-        """From a start that has nothing to lose to the end."""
-        while self.now < self.total_s:
-            self._work()
-            if self.now < self.total_s:
-                self.interruptions += 1
-            while self.now < self.total_s and not self._restart():
-                self.failed_restarts += 1
-        return SimulatedWeeks(
-            total_s=self.total_s,
-            useful_s=self.useful_s,
-            writing_s=self.writing_s,
-            redone_s=self.redone_s,
-            down_s=self.down_total_s,
-            waiting_s=self.waiting_s,
-            num_interruptions=self.interruptions,
-            num_failed_restarts=self.failed_restarts,
-            num_checkpoints=self.checkpoints,
-            num_steps=self.useful_s / step_s,
+    beside = (1 - share) * seconds["checkpoint_write_s"]
+    if beside > seconds["interval_s"]:
+        raise ValueError(
+            f"interval_s={seconds['interval_s']:g}: the part of a checkpoint that is written "
+            f"beside the work takes {seconds_text(beside)}, and the next would come before its "
+            "end; give a longer interval"
         )
-
-    def _next_failure(self) -> float:
-        return self.now + self.rng.expovariate(1 / self.mtbf_s)
-
-    def _work(self) -> None:
-        """Until the next failure, or the end."""
-        failure = self._next_failure()
-        seconds = min(failure, self.total_s) - self.now
-        turn = self.work_s + self.blocked_s
-        turns = math.floor(seconds / turn)
-        rest = seconds - turns * turn  # since the work of this turn began
-        worked = turns * self.work_s + min(rest, self.work_s)
-        # The last one counts when its rest has been written, too.
-        complete = turns - (turns > 0 and rest < self.beside_s)
-        kept = worked if failure >= self.total_s else complete * self.work_s
-        self.useful_s += kept
-        self.redone_s += worked - kept
-        self.writing_s += seconds - worked
-        self.checkpoints += complete
-        self.now += seconds
-
-    def _restart(self) -> bool:
-        """Whether it works again; no: another failure, or the end."""
-        wait = self._wait_for_a_node()
-        up = self.now + wait + self.down_s
-        ends = min(up, self._next_failure(), self.total_s)
-        self.waiting_s += min(wait, ends - self.now)
-        self.down_total_s += ends - self.now
-        self.now = ends
-        return ends == up or ends == self.total_s
-
-    def _wait_for_a_node(self) -> float:
-        """A broken node goes to be repaired, and the first that stands by takes its place."""
-        if self.spares is None:
-            return 0.0
-        heapq.heappush(self.repaired, self.now + self.spares.repair_s)
-        return max(0.0, heapq.heappop(self.repaired) - self.now)
