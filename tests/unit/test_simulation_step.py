@@ -48,6 +48,14 @@ def test_classes_take_exactly_as_long_as_all_ranks(name, disturbed, schedule):
     assert step.seconds == pytest.approx(every_rank(parts, layout, given, schedule), rel=1e-12)
 
 
+def test_replicas_that_share_experts_are_in_step_wherever_the_slow_ones_are():
+    layout = LAYOUTS["ep"]  # dp 0 to 3 are one replica of the pipeline, dp 4 to 7 the other
+    for given in ([Straggler(1, 1.5), Straggler(10, 2)], [Straggler(1, 1.5), Straggler(13, 2)]):
+        found = simulate_step(pieces(2, 6), layout, given)
+        assert found.seconds == pytest.approx(every_rank(pieces(2, 6), layout, given), rel=1e-12)
+        assert sum(each.num_ranks for each in found.classes) == layout.world_size
+
+
 @pytest.mark.parametrize("disturbed", DISTURBANCES)
 def test_interleaved_classes_take_exactly_as_long_as_all_ranks(disturbed):
     layout, given = Layout(world_size=16, tp=2, pp=4, virtual=2), DISTURBANCES[disturbed]
