@@ -15,6 +15,7 @@ from labkit.calc import (
     simulate_step,
 )
 from labkit.calc.pieces import Pieces
+from labkit.calc.simulation.culprit import costs
 from labkit.pipeline import Costs, plan, simulate
 
 LAYOUTS = {
@@ -164,6 +165,18 @@ def test_a_straggler_is_named_with_its_place_and_its_cost():
     assert "all 2 disturbances together" in str(step)
     calm = simulate_step(pieces(2, 8), layout)
     assert "No rank is slower" in str(calm)
+
+
+def test_a_disturbance_costs_what_the_step_would_gain_without_it_and_with_the_others():
+    layout, given = Layout(world_size=16, tp=2, pp=2), [Straggler(13, 1.5), Straggler(4, 2)]
+    found = costs(simulate_step(pieces(2, 8), layout, given))
+    whole = every_rank(pieces(2, 8), layout, given)
+    expected = {
+        each: 1 - every_rank(pieces(2, 8), layout, [other]) / whole
+        for each, other in (given, given[::-1])
+    }
+    assert dict(found) == pytest.approx(expected)
+    assert found[0].disturbance == Straggler(4, 2)
 
 
 def test_ranks_that_behave_the_same_are_simulated_once():
