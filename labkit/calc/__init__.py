@@ -57,6 +57,18 @@ from labkit.calc.planner import (
 )
 from labkit.calc.planner import pieces as step_pieces
 from labkit.calc.result import Result, amount
+from labkit.calc.simulation.disturbance import (
+    Disturbance,
+    Jitter,
+    SlowLink,
+    SlowNode,
+    Straggler,
+)
+from labkit.calc.simulation.failing_run import Spares
+from labkit.calc.simulation.simulated import RankClass, SimulatedStep, StepSpan
+from labkit.calc.simulation.step import simulate_step
+from labkit.calc.simulation.weeks import simulate_weeks
+from labkit.calc.simulation.weeks_result import SimulatedWeeks
 from labkit.calc.traffic.all_to_all import (
     pairwise_all_to_all_messages,
     pairwise_all_to_all_seconds,
@@ -170,11 +182,13 @@ __all__ = [
     "Cluster",
     "Estimate",
     "estimate",
+    "Disturbance",
     "GB",
     "GPU",
     "GPUS",
     "GiB",
     "Job",
+    "Jitter",
     "KB",
     "KiB",
     "Layout",
@@ -190,12 +204,20 @@ __all__ = [
     "Plan",
     "plan",
     "Quantity",
+    "RankClass",
     "RECIPES",
     "Recipe",
     "refusal",
     "Result",
     "smallest_layout_change",
     "step_pieces",
+    "SimulatedStep",
+    "SimulatedWeeks",
+    "SlowLink",
+    "SlowNode",
+    "Spares",
+    "StepSpan",
+    "Straggler",
     "TB",
     "Tier",
     "TiB",
@@ -289,6 +311,8 @@ __all__ = [
     "scatter_sent_bytes",
     "seconds_text",
     "segment_numels",
+    "simulate_step",
+    "simulate_weeks",
     "size_text",
     "smallest_change",
     "step_traffic_bytes",

@@ -14,6 +14,7 @@
     viz.in_flight(timing)                            # what each rank holds meanwhile
     viz.mesh_map({"dp": 2, "pp": 2, "tp": 2}, rank)  # ranks by node, and whom one talks to
     viz.load_of_experts(expert_load(...))            # who computes how many tokens, and who waits
+    viz.simulated_step(step)                         # a simulated step: classes of ranks by time
     viz.chrome_trace.write(result, "trace.json")     # no matplotlib needed for this one
 
 Names load when first used: a machine without matplotlib can still write traces.
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from labkit.viz.schedule_grid import schedule
     from labkit.viz.shard_map import shards
     from labkit.viz.size_curves import latency_bandwidth
+    from labkit.viz.step_timeline import simulated_step
     from labkit.viz.swimlanes import timeline
     from labkit.viz.tags import tagged
     from labkit.viz.traffic_picture import traffic_matrix
@@ -59,6 +61,7 @@ _HOME = {
     "ring_steps": "labkit.viz.ring_picture",
     "schedule": "labkit.viz.schedule_grid",
     "shards": "labkit.viz.shard_map",
+    "simulated_step": "labkit.viz.step_timeline",
     "tagged": "labkit.viz.tags",
     "timeline": "labkit.viz.swimlanes",
     "traffic_matrix": "labkit.viz.traffic_picture",
@@ -81,6 +84,7 @@ __all__ = [
     "ring_steps",
     "schedule",
     "shards",
+    "simulated_step",
     "tagged",
     "timeline",
     "traffic_matrix",

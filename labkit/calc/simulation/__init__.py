@@ -1,0 +1,8 @@
+"""A training step, and weeks of them, simulated for any layout.
+
+orders -> graph          who does what in which order, and what each waits for
+disturbance -> behaviour   who is unlike the others: the rest is simulated once
+replica, gradients       seconds: through the pipeline, and after it
+step -> simulated        simulate_step, and what it shows: longest_path, culprit
+weeks                    simulate_weeks: failures, checkpoints, restarts
+"""

@@ -1,0 +1,175 @@
+"""What a simulated step shows: seconds, spans by class of ranks, the bubble, the longest path."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+from labkit.calc.layout import Layout
+from labkit.calc.pieces import Pieces
+from labkit.calc.simulation.behaviour import Behaviours
+from labkit.calc.simulation.disturbance import Disturbance
+from labkit.calc.simulation.gradients import Tail
+from labkit.calc.simulation.graph import Graph
+from labkit.calc.simulation.longest_path import Segment, longest_path
+from labkit.calc.simulation.replica import Floors, Times
+from labkit.calc.units import seconds_text
+
+COMMUNICATION = ("tp, cp, ep", "pp", "dp")
+
+
+class StepSpan(NamedTuple):
+    """kind: "F", "B", "reduce", "optimizer" or "gather"; stage and microbatch -1 for the last."""
+
+    kind: str
+    stage: int
+    microbatch: int
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True)
+class RankClass:
+    """Ranks of one stage that do the same at the same time.
+
+    rank: one of them, the first. num_ranks: all of them. is_disturbed: unlike most.
+    """
+
+    name: str
+    rank: int
+    num_ranks: int
+    replica: int
+    pp: int
+    is_disturbed: bool
+    spans: tuple[StepSpan, ...]
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """The simulation itself, from which a SimulatedStep takes what it shows."""
+
+    graph: Graph
+    floors: Floors
+    kept: tuple[Times, ...]
+    tails: tuple[Tail, ...]
+    behaviours: Behaviours
+    busy_s: float
+    """Of all cells together, in the pipeline."""
+
+
+@dataclass(frozen=True)
+class SimulatedStep:
+    """A step; `print` it for the sentence that tells what it waits for."""
+
+    pieces: Pieces
+    layout: Layout
+    disturbances: tuple[Disturbance, ...]
+    schedule: str
+    seed: int
+    num_events: int
+    """Operations that were simulated: of one replica of each class."""
+    simulated: Simulated
+
+    @cached_property
+    def seconds(self) -> float:
+        """From the first forward to the end of the last rank's update."""
+        return max(tail.gathered_s for tail in self.simulated.tails)
+
+    @cached_property
+    def pipeline_seconds(self) -> float:
+        """From the first forward to the end of the last backward."""
+        return max(tail.ready_s for tail in self.simulated.tails)
+
+    @cached_property
+    def bubble(self) -> float:
+        """Idle time of all ranks in the pipeline, as a share of all their time in it.
+
+        As labkit.pipeline's Timing.bubble(), relative to the total; waiting for messages, for a
+        straggler's stage and for the slowest replica is idle time, too. A rank that waits for
+        others inside an operation is not idle.
+        """
+        cells = self.simulated.behaviours.num_replicas * self.layout.pp
+        whole = cells * self.pipeline_seconds
+        return 1 - self.simulated.busy_s / whole if whole else 0.0
+
+    @cached_property
+    def longest_path(self) -> tuple[Segment, ...]:
+        """What kept the step from ending sooner, first to last, without a gap: see Segment."""
+        made = self.simulated
+        return tuple(longest_path(made.graph, self.pieces, made.floors, made.kept, made.tails))
+
+    @cached_property
+    def on_the_path(self) -> dict[str, float]:
+        """Seconds of the longest path by what they are; they add up to the step.
+
+        "computing", "optimizer", exposed communication by axis ("tp, cp, ep", "pp", "dp"), and
+        "other replicas": with jitter, waiting for replicas that were drawn and not simulated.
+        """
+        found = dict.fromkeys(("computing", *COMMUNICATION, "optimizer", "other replicas"), 0.0)
+        for each in self.longest_path:
+            found[each.what] += each.end_s - each.start_s
+        return found
+
+    @property
+    def exposed(self) -> dict[str, float]:
+        """Seconds of communication that the step waits for, by axis: those of the longest path."""
+        return {axis: self.on_the_path[axis] for axis in COMMUNICATION}
+
+    @cached_property
+    def classes(self) -> tuple[RankClass, ...]:
+        """By replica and stage; with jitter, of the replicas that matter."""
+        return tuple(self._classes())
+
+    def _classes(self) -> Iterator[RankClass]:
+        made, layout = self.simulated, self.layout
+        for times in made.kept:
+            dp = times.replica * layout.ep
+            first = dp * layout.stride("dp")
+            for pp in range(layout.pp):
+                more = times.count * layout.ep - 1
+                name = f"dp {dp}" + (f" and {more} more" if more else "")
+                yield RankClass(
+                    f"{name}, pp {pp}" if layout.pp > 1 else name,
+                    first + pp * layout.stride("pp"),
+                    times.count * made.behaviours.ranks_per_cell,
+                    times.replica,
+                    pp,
+                    _is_unlike_others(times, pp),
+                    tuple(_spans(made, times, pp)),
+                )
+
+    @property
+    def words(self) -> tuple[str, str, str]:
+        """How long it takes, what the longest path consists of, and whom all wait for."""
+        from labkit.calc.simulation.culprit import waits_for  # which simulates more steps
+
+        shares = {name: seconds / self.seconds for name, seconds in self.on_the_path.items()}
+        told = ", ".join(f"{name} {share:.1%}" for name, share in shares.items() if share > 5e-4)
+        return (
+            f"{self.layout}: {seconds_text(self.seconds)}, bubble {self.bubble:.1%}",
+            f"on the longest path: {told}",
+            waits_for(self),
+        )
+
+    def __str__(self) -> str:
+        """The step in a few sentences."""
+        takes, path, waits = self.words
+        return f"{self.layout.world_size:,} ranks, {self.schedule}, {takes}; {path}. {waits}"
+
+
+def _is_unlike_others(times: Times, cell: int) -> bool:
+    slow_links = any(cell in pair for pair, _ in times.behaviour.links)
+    return slow_links or any(cell == each for each, _ in times.behaviour.slower)
+
+
+def _spans(made: Simulated, times: Times, cell: int) -> Iterator[StepSpan]:
+    for n, of_cell in enumerate(made.graph.cell):
+        if of_cell == cell:
+            yield StepSpan(*made.graph.work[n], times.starts[n], times.ends[n])
+    tail = made.tails[cell]
+    edges = (tail.begins_s, tail.reduced_s, tail.updated_s, tail.gathered_s)
+    for kind, start, end in zip(("reduce", "optimizer", "gather"), edges, edges[1:]):
+        if end > start:
+            yield StepSpan(kind, -1, -1, start, end)
