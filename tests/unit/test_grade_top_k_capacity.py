@@ -10,7 +10,8 @@ import torch
 from labkit.grade import check
 from labkit.grade.graders import capacity_rules
 from labkit.grade.graders.capacity_inputs import given_in, is_telling, random_cases
-from labkit.grade.graders.capacity_theories import EXPERTS, SLOTS, right_gradient
+from labkit.grade.graders.capacity_theories import EXPERTS, SLOTS
+from labkit.grade.graders.capacity_weights import right_gradient
 from labkit.grade.workspace import Workspace
 
 WORKSPACE = Workspace(Path(__file__).parents[2])

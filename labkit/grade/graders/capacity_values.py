@@ -7,16 +7,9 @@ from torch import Tensor
 
 from labkit.grade.evidence import CaseEvidence
 from labkit.grade.graders.capacity_rules import Given, tokens_in, weights
-from labkit.grade.graders.capacity_theories import (
-    CAPACITIES,
-    EXPERTS,
-    GRADIENTS,
-    SLOTS,
-    WEIGHTS,
-    Mistake,
-    right_gradient,
-)
+from labkit.grade.graders.capacity_theories import CAPACITIES, EXPERTS, SLOTS, Mistake
 from labkit.grade.graders.capacity_watch import Seen, Told
+from labkit.grade.graders.capacity_weights import GRADIENTS, WEIGHTS, right_gradient
 from labkit.grade.graders.gradient_values import shown
 from labkit.grade.outcome import Finding, Outcome
 

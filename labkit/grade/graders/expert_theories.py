@@ -127,6 +127,9 @@ def is_telling(given: Given) -> bool:
     made = [given.expected, *(outputs(each.rules, given) for each in MISTAKES)]
     if given.num_ranks == 1:  # then rows by rank are rows by expert
         made = [each for i, each in enumerate(made) if i == 0 or MISTAKES[i - 1].rules.regroups]
-    return not any(
+    between = given.counts.view(given.num_ranks, given.num_ranks, -1).sum(2)
+    # Else what a rank sends would do for what it receives, or one way's splits for the other's.
+    is_balanced = torch.equal(between.sum(0), between.sum(1)) and given.num_ranks > 1
+    return not is_balanced and not any(
         all(map(torch.equal, one, other)) for i, one in enumerate(made) for other in made[:i]
     )
