@@ -1,0 +1,17 @@
+"""Mutant: the logits are normalised first.
+
+outcome: "wrong"
+diagnosis: "z of normalised logits"
+"""
+
+import torch
+
+
+def load_balancing_loss(logits_TE, expert_TK, kept_TK):
+    num_experts = logits_TE.shape[1]
+    counts_E = torch.bincount(expert_TK.flatten(), minlength=num_experts).to(logits_TE)
+    f_E = counts_E / expert_TK.numel()
+    p_E = torch.softmax(logits_TE, dim=1).mean(dim=0)
+    balance = num_experts * (f_E * p_E).sum()
+    z = torch.logsumexp(torch.log_softmax(logits_TE, dim=1), dim=1).square().mean()
+    return balance, z
