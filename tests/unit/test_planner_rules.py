@@ -79,6 +79,13 @@ def test_tp_across_nodes_is_warned_with_the_seconds_that_it_takes():
     assert told > 3 * step_parts(GPT3, inside)["tp"] / 2
 
 
+def test_tp_whose_ranks_are_far_apart_is_to_be_the_last_axis():
+    placed = Layout(world_size=64, tp=8, pp=2, order=("tp", "dp", "cp", "pp"))
+    job = Job("llama2-7b", "zero_paper", calc.cluster("h100", 64), 64)
+    said = " ".join(calc.estimate(job, placed).warnings)
+    assert "tp=8 spans 8 nodes" in said and "tp=8 as the last of order=('tp'," in said
+
+
 def test_ep_across_nodes_is_warned():
     job = Job("mixtral-8x7b", "amp", A100, 1024)
     (said,) = warnings_of(job, Layout(world_size=512, tp=4, ep=8))

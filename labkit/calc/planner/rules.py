@@ -59,8 +59,8 @@ def warnings_of(job: Job, layout: Layout) -> list[str]:
         seconds = num * _exchange_seconds(job, layout, "tp")
         found.append(
             f"tp={layout.tp} spans {where.nodes} nodes: its collectives take "
-            f"{seconds_text(seconds)} of each step over slow links; tp="
-            f"{math.gcd(layout.tp, job.machines.gpus_per_node)} stays inside one"
+            f"{seconds_text(seconds)} of each step over slow links; {_inside_a_node(job, layout)} "
+            "stays inside one"
         )
     if layout.ep > 1 and not span_of(job, layout, "dp", num=layout.ep).is_in_one_node:
         seconds = num * _exchange_seconds(job, layout, "ep")
@@ -75,6 +75,14 @@ def warnings_of(job: Job, layout: Layout) -> list[str]:
             f"{num} microbatches for {layout.pp} stages: most of them wait most of the time"
         )
     return found
+
+
+def _inside_a_node(job: Job, layout: Layout) -> str:
+    """What keeps tensor parallelism inside a node: other places for its ranks, or fewer ranks."""
+    fitting = math.gcd(layout.tp, job.machines.gpus_per_node)
+    if layout.stride("tp") > 1:
+        return f"tp={fitting} as the last of order={layout.order}"
+    return f"tp={fitting}"
 
 
 def _of_zero(job: Job, layout: Layout, rounds: int) -> str:
