@@ -2,7 +2,7 @@
 
     from labkit.notebook import calculator, expect_error, predict, reveal, table
     from labkit.notebook import memory_calculator, pipeline_calculator
-    from labkit.notebook import schedule_puzzle
+    from labkit.notebook import layout_planner, mesh_explorer, schedule_puzzle
 
 The only room that imports IPython or ipywidgets. Everything here also works in a kernel without a
 browser, where it shows its plain-text form.
@@ -11,7 +11,9 @@ browser, where it shows its plain-text form.
 from labkit.notebook.calculator import calculator
 from labkit.notebook.expect_error import expect_error
 from labkit.notebook.knobs import Knob, knobs
+from labkit.notebook.layout_planner import LayoutPlanner, layout_planner
 from labkit.notebook.memory_calculator import MemoryCalculator, memory_calculator
+from labkit.notebook.mesh_explorer import MeshExplorer, mesh_explorer
 from labkit.notebook.pipeline_calculator import PipelineCalculator, pipeline_calculator
 from labkit.notebook.predict import predict, reveal
 from labkit.notebook.ring_cost import RingCost
@@ -21,7 +23,9 @@ from labkit.notebook.table import Row, table
 
 __all__ = [
     "Knob",
+    "LayoutPlanner",
     "MemoryCalculator",
+    "MeshExplorer",
     "PipelineCalculator",
     "RingCost",
     "RingSlider",
@@ -29,7 +33,9 @@ __all__ = [
     "calculator",
     "expect_error",
     "knobs",
+    "layout_planner",
     "memory_calculator",
+    "mesh_explorer",
     "pipeline_calculator",
     "predict",
     "reveal",

@@ -1,0 +1,142 @@
+"""The planner with knobs: a model, a cluster, a batch; all layouts ranked, and why others lost.
+
+layout_planner()                                           # llama3-70b on 256 H100
+layout_planner("gpt3-175b", cluster="a100", gpus=512, batch=1536, recipe="zero_paper")
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, fields
+from html import escape
+from typing import Any
+
+import ipywidgets as widgets
+
+from labkit import arguments, calc
+from labkit.calc import MODELS, RECIPES, Job, Plan
+from labkit.notebook.plan_table import plan_html
+from labkit.notebook.shown import box
+
+_LOOK: dict[str, Any] = {"style": {"description_width": "11em"}, "layout": {"width": "27em"}}
+_MOST_GPUS = 100_000
+
+
+@dataclass(frozen=True)
+class PlannerSetup:
+    """Where the knobs stand. ValueError, TypeError for what no training has."""
+
+    model: str = "llama3-70b"
+    cluster: str = "h100"
+    gpus: int = 256
+    batch: int = 512
+    """Sequences in a step, over all GPUs."""
+    sequence: int = 0
+    """Tokens of each; 0: the model's context."""
+    recipe: str = "megatron_bf16"
+    tokens: float = 1e12
+    """Of the whole training."""
+    top: int = 8
+
+    def __post_init__(self) -> None:
+        allowed = f"1 to {_MOST_GPUS:,}"
+        arguments.whole("gpus", self.gpus, allowed, most=_MOST_GPUS)
+        arguments.whole("top", self.top, "rows of the table, 1 to 40", most=40)
+        self.job()  # names that are not known, batches that cannot be
+
+    def job(self) -> Job:
+        """What the planner is asked."""
+        return Job(
+            self.model,
+            self.recipe,
+            calc.cluster(self.cluster, self.gpus),
+            self.batch,
+            self.sequence or None,
+            self.tokens,
+        )
+
+
+class LayoutPlanner:
+    """Knobs for a training; its layouts, ranked, with bars for step and memory. `plan`: shown."""
+
+    plan: Plan | None
+
+    def __init__(self, start: PlannerSetup) -> None:
+        """`start`: where the knobs stand at first, and what the static form shows."""
+        self._start = start
+        self._knobs = {name: _knob(name, getattr(start, name)) for name in _STOPS}
+        self._said = widgets.HTML()
+        for knob in self._knobs.values():
+            knob.observe(self._refresh, names="value")
+        knobs = list(self._knobs.values())
+        columns = [widgets.VBox(each) for each in (knobs[:4], knobs[4:])]
+        row = widgets.HBox(columns, layout={"flex_flow": "row wrap", "margin": "4px 0"})
+        self._widget = widgets.VBox([row, self._said])
+        self._refresh()
+
+    def _refresh(self, _: Any = None) -> None:
+        stands = {name: knob.value for name, knob in self._knobs.items()}
+        try:
+            self.plan = _planned(PlannerSetup(**stands, top=self._start.top))
+        except ValueError as error:  # GPUs that fill no nodes, more tokens than positions
+            self.plan = None
+            self._said.value = box(f"<div>{escape(str(error))}</div>")
+            return
+        self._said.value = plan_html(self.plan)
+
+    def __repr__(self) -> str:
+        return str(_planned(self._start))
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        bundle: dict[str, Any] = self._widget._repr_mimebundle_()
+        static = plan_html(_planned(self._start))
+        return {**bundle, "text/plain": repr(self), "text/html": static}
+
+
+def layout_planner(model: str = "llama3-70b", **start: Any) -> LayoutPlanner:
+    """All layouts of a training on a cluster, with knobs; the last line of a cell shows it.
+
+    model: by its name in calc.MODELS. start: where the other knobs stand at first: cluster, gpus,
+    batch (sequences in a step), sequence (tokens of each), recipe, tokens (of the training); and
+    top, the rows of the table. TypeError for other names; ValueError for what no training has.
+    """
+    known = [field.name for field in fields(PlannerSetup)]
+    unknown = ", ".join(name for name in start if name not in known)
+    if unknown:
+        raise TypeError(f"no knob is called {unknown}; there are: {', '.join(known)}")
+    return LayoutPlanner(PlannerSetup(model, **start))
+
+
+@functools.lru_cache(maxsize=32)
+def _planned(setup: PlannerSetup) -> Plan:
+    """A cell asks three times for what it shows: as a widget, as HTML and as text."""
+    return calc.plan(setup.job(), setup.top)
+
+
+# What each knob stands at, and what is written in front of it.
+_STOPS: dict[str, tuple[str, tuple[Any, ...]]] = {
+    "model": ("model", tuple(MODELS)),
+    "cluster": ("cluster", tuple(calc.CLUSTERS)),
+    "gpus": ("GPUs", (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 3072, 4096, 8192, 16384, 98304)),
+    "batch": ("sequences in a step", tuple(2**power for power in range(3, 15))),
+    "sequence": ("tokens of each", (0, 1024, 2048, 4096, 8192, 32768, 131072)),
+    "recipe": ("recipe", tuple(RECIPES)),
+    "tokens": ("tokens in all", (3e11, 1e12, 2e12, 5e12, 1e13, 1.56e13)),
+}
+
+
+def _knob(name: str, start: Any) -> Any:
+    label, stops = _STOPS[name]
+    if start not in stops:  # one of the caller's own gets a stop too
+        stops = tuple(sorted((*stops, start)))
+    options = [(_text(name, stop), stop) for stop in stops]
+    kind = widgets.Dropdown if isinstance(start, str) else widgets.SelectionSlider
+    return kind(options=options, value=start, description=label, **_LOOK)
+
+
+def _text(name: str, value: Any) -> str:
+    if name == "sequence" and not value:
+        return "the model's"
+    if isinstance(value, str):
+        return value
+    return calc.count_text(value) if isinstance(value, float) else f"{value:,}"

@@ -1,0 +1,109 @@
+"""The planner with knobs: what it shows is the plan, bars are as long as their parts."""
+
+import re
+
+import pytest
+
+from labkit import calc
+from labkit.calc import Job, Layout
+from labkit.notebook import layout_planner
+from labkit.notebook.plan_table import MEMORY_COLOURS, STEP_COLOURS, bar, breakdown, plan_html
+
+SMALL = {"model": "llama3-8b", "gpus": 16, "batch": 64, "top": 3}
+
+
+@pytest.fixture(scope="module")
+def job():
+    return Job("llama3-8b", "megatron_bf16", calc.cluster("h100", 16), 64, tokens=1e12)
+
+
+@pytest.fixture(scope="module")
+def plan(job):
+    return calc.plan(job, 3)
+
+
+def test_it_shows_the_plan_of_where_its_knobs_stand(plan):
+    planner = layout_planner(**SMALL)
+    assert repr(planner) == str(plan)
+    assert planner.plan.ranked[0].layout == plan.best.layout
+    html = planner._repr_mimebundle_()["text/html"]
+    assert html == plan_html(plan)
+    for each in plan.ranked:
+        assert str(each.layout) in html
+    for losers in plan.losers:
+        assert f"{losers.count:,} " in html
+
+
+def test_a_knob_that_is_turned_makes_another_plan():
+    planner = layout_planner(**SMALL)
+    before = planner.plan
+    planner._knobs["gpus"].value = 32
+    assert planner.plan.job.num_gpus == 32 and planner.plan is not before
+    assert str(planner.plan.best.layout) in planner._said.value
+    planner._knobs["model"].value = "llama3.2-1b"
+    assert planner.plan.job.model == "llama3.2-1b"
+
+
+def test_what_cannot_be_is_said_in_the_place_of_the_table():
+    planner = layout_planner("gpt2", gpus=8, batch=8)
+    planner._knobs["sequence"].value = 131072
+    assert planner.plan is None and "positions" in planner._said.value
+    planner._knobs["sequence"].value = 0
+    assert planner.plan is not None
+
+
+def test_where_nothing_fits_it_says_what_would_help():
+    planner = layout_planner("llama3-405b", gpus=8, batch=8)
+    assert not planner.plan.ranked
+    html = planner._said.value
+    assert "nothing fits" in html and "what would help" in html
+
+
+def test_a_bar_is_as_long_as_its_parts(job):
+    estimate = calc.estimate(job, Layout(world_size=16, tp=2, zero=1))
+    for whole, colours, scale in (
+        (estimate.step, STEP_COLOURS, 2 * float(estimate.step)),
+        (estimate.memory, MEMORY_COLOURS, job.room_bytes),
+    ):
+        widths = [
+            float(each) for each in re.findall(r"width: ([\d.]+)%", bar(whole, colours, scale))
+        ]
+        assert len(widths) == len(whole.parts)
+        assert sum(widths) == pytest.approx(100 * float(whole) / scale, abs=0.01 * len(widths))
+        titles = re.findall(r'title="([^:"]+):', bar(whole, colours, scale))
+        assert titles == list(whole.parts)
+
+
+def test_every_part_of_a_step_has_a_colour_of_its_own(job):
+    estimate = calc.estimate(job, Layout(world_size=16, tp=2, pp=2))
+    assert set(estimate.step.parts) <= set(STEP_COLOURS)
+    assert len(set(STEP_COLOURS.values())) == len(STEP_COLOURS)
+
+
+def test_the_breakdown_of_a_step_begins_with_its_longest_part(job):
+    estimate = calc.estimate(job, Layout(world_size=16, tp=2))
+    rows = breakdown(estimate)
+    assert rows[0][0] == "compute"
+    shares = [float(text.split(", ")[1].rstrip("%")) for _, text in rows]
+    assert shares == sorted(shares, reverse=True) and sum(shares) == pytest.approx(100, abs=0.5)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"model": "gpt5"}, "none of"),
+        ({"cluster": "abacus"}, "none of"),
+        ({"gpus": 0}, "gpus=0"),
+        ({"gpus": 12}, "whole number of nodes"),
+        ({"batch": 0}, "global_batch=0"),
+        ({"top": 0}, "top=0"),
+    ],
+)
+def test_what_no_training_has_is_refused_by_name(wrong, said):
+    with pytest.raises(ValueError, match=said):
+        layout_planner(**wrong)
+
+
+def test_a_knob_that_there_is_not_is_named():
+    with pytest.raises(TypeError, match="no knob is called nodes; there are: model, cluster"):
+        layout_planner(nodes=4)
