@@ -18,7 +18,7 @@ from labkit.calc import MODELS, RECIPES, Job, Plan
 from labkit.notebook.plan_table import plan_html
 from labkit.notebook.shown import box
 
-_LOOK: dict[str, Any] = {"style": {"description_width": "11em"}, "layout": {"width": "27em"}}
+_LOOK: dict[str, Any] = {"style": {"description_width": "11em"}, "layout": {"width": "29em"}}
 _MOST_GPUS = 100_000
 
 
