@@ -1,7 +1,8 @@
 """Layouts that do not fit: by which wrong count of memory they would.
 
 Who finds layouts by a count fills GPUs by that count. So of all counts by which every layout fits,
-the one by which those that do not are fullest is taken for the learner's.
+the one by which those that do not are fullest is taken for the learner's; first of counts that
+forget what only few layouts have.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ from labkit.calc.planner.gpu_memory import in_flight, rank_parts
 from labkit.grade.graders.layout_answers import Given, Wrong
 
 _OF_HEAD = ("head inputs", "logits and loss", "gradients of the loss")
+_NEARLY_FULL = 0.9
 _STATES = ("parameters", "gradients", "master", "moments")
 
 
@@ -50,6 +52,9 @@ class Count(NamedTuple):
     name: str
     explanation: str
     nbytes: Callable[[Rank], float]
+    is_seldom: bool = False
+    """Whether it is about something that few layouts have, or few ranks: where it explains all that
+    do not fit, that is no accident."""
 
 
 def _sharded(rank: Rank) -> float:
@@ -129,18 +134,21 @@ COUNTS: tuple[Count, ...] = (
         "the last rank has the head: for each word and token 2 bytes of logits, 4 of the loss, and "
         "8 of gradients as backward begins. A large vocabulary is several layers",
         lambda rank: rank.without(*_OF_HEAD),
+        is_seldom=True,
     ),
     Count(
         "forgets what ZeRO has whole",
         "with zero 2 a gradient is whole until it is reduced, with zero 3 parameters are whole "
         "while they compute",
         lambda rank: rank.without("whole units"),
+        is_seldom=True,
     ),
     Count(
         "forgets the layer that is recomputed",
         "with full recomputation one layer's activations are there again, all of them, while it "
         "goes backward",
         lambda rank: rank.without("recomputed layer"),
+        is_seldom=True,
     ),
 )
 
@@ -157,12 +165,15 @@ def why_too_large(every: Sequence[Given], too_large: Sequence[Given]) -> Wrong:
     found = []
     for count in COUNTS:
         if all(_share(count, given) <= 1 for given in every):
-            found.append((sum(_share(count, given) for given in too_large), count))
-    if found:
-        count = max(found, key=lambda pair: pair[0])[1]
-        return Wrong(count.name, f"{count.explanation}. {seen}", 2)
-    term = "optimizer" if first.term in ("master", "moments") else first.term
-    return Wrong(f"does not fit: {term}", f"{seen}", 2)
+            fullness = sum(_share(count, given) for given in too_large) / len(too_large)
+            found.append((count.is_seldom, fullness, count))
+    if not found:
+        term = "optimizer" if first.term in ("master", "moments") else first.term
+        return Wrong(f"does not fit: {term}", seen, 2)
+    count = max(found, key=lambda each: each[:2])[-1]
+    others = [each.name for _, full, each in found if full > _NEARLY_FULL and each is not count]
+    more = f" (Who {' or '.join(others)} would end there as well.)" if others else ""
+    return Wrong(count.name, f"{count.explanation}. {seen}{more}", 2)
 
 
 def _share(count: Count, given: Given) -> float:

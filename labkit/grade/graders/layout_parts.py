@@ -14,6 +14,7 @@ from labkit.grade.graders.layout_tasks import Task
 PARTS = ("parameters", "gradients", "optimizer", "activations")
 # Between the largest part and the next: nobody is wrong by rounding.
 _CLEAR = 1.05
+_NUM_TRIES = 1500
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ def right(asked: Asked) -> Answer:
 
 def some_layouts(rng: random.Random, tasks: Sequence[Task]) -> Iterator[Asked]:
     """Some that no rule refuses, whether they fit or not, with one part clearly the largest."""
-    for _ in range(400):
+    for _ in range(_NUM_TRIES):
         task = rng.choice(tasks)
         try:
             layout = calc.Layout(

@@ -1,7 +1,7 @@
 """Tasks for fit_175b: models and clusters, the fastest layout of each told by the planner."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -90,7 +90,7 @@ def draw(rng: random.Random) -> list[Task]:
 
 def _jobs(rng: random.Random) -> Iterator[calc.Job]:
     yield _job("gpt3-175b", 512, batch=1536, recipe="zero_paper")
-    recipes = [*_RECIPES, *(rng.choice(_RECIPES) for _ in range(5))]
+    recipes = [*_RECIPES, *(rng.choice(_RECIPES) for _ in range(7))]
     rng.shuffle(recipes)
     give = recipes.pop
     batch = rng.choice((1024, 1536, 2048))
@@ -103,6 +103,11 @@ def _jobs(rng: random.Random) -> Iterator[calc.Job]:
     scarce = {"gpu": "a100-40g", "node": 4, "sequence": 4096}
     num, batch = rng.choice((256, 512)), rng.choice((1024, 1536))
     yield _job(_middle(rng), num, batch=batch, recipe=give(), **scarce)
+    # As many bytes of states as there are: dp has little left.
+    yield _job(_middle(rng), 64, batch=256, recipe=give(), gpu="a100-40g")
+    # 3 divides the GPUs and not the batch: stages do, and no rounds of them are to be had.
+    num, batch = rng.choice((96, 192)), rng.choice((512, 1024))
+    yield _job(_middle(rng, (48, 60, 72)), num, batch=batch, recipe=give())
     # Small models, in which what large ones need is a loss.
     scarce = {"gpu": "a100-40g", "node": rng.choice((4, 8)), "sequence": 4096}
     yield _job(_small(rng), 64, batch=rng.choice((192, 256, 512)), recipe=give(), **scarce)
@@ -132,11 +137,11 @@ def _large(rng: random.Random) -> calc.ModelConfig:
     return _model(rng.choice((64, 72, 80, 96)), rng.choice((72, 80, 96)), vocab=51_200)
 
 
-def _middle(rng: random.Random) -> calc.ModelConfig:
+def _middle(rng: random.Random, layers: Sequence[int] = (48, 60, 64, 80)) -> calc.ModelConfig:
     """33B to 80B, as Llama's."""
     more = {"gated": True, "tied": False, "ffn": rng.choice((22_016, 28_672))}
     vocab, kv_heads = rng.choice((32_000, 128_256)), rng.choice((8, 16, 64))
-    return _model(rng.choice((48, 60, 64, 80)), 64, vocab=vocab, kv_heads=kv_heads, **more)
+    return _model(rng.choice(layers), 64, vocab=vocab, kv_heads=kv_heads, **more)
 
 
 def _small(rng: random.Random) -> calc.ModelConfig:

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Mapping, Sequence
+from itertools import combinations
 from typing import Any
 
 from labkit import calc
@@ -41,14 +42,17 @@ class WhyNot(ByTheory[Asked]):
 
 
 def draw(rng: random.Random, tasks: Sequence[Task]) -> list[Question[Asked]]:
-    """The colleague's, and for each wrong count two layouts of which it names another part."""
-    first = Asked(tasks[0], calc.Layout(world_size=512, tp=4, pp=2, zero=0))
-    found = [first]
-    for _, _, parts in COUNTS:
-        misled = (
-            each for each in some_layouts(rng, tasks) if of_parts(parts(each))[0] != right(each)[0]
-        )
-        found += [each for each, _ in zip(misled, range(2))]
+    """The colleague's; for each wrong count two of which it names another part; and those that tell
+    two counts apart.
+    """
+    found = [Asked(tasks[0], calc.Layout(world_size=512, tp=4, pp=2, zero=0))]
+    pool = list(some_layouts(rng, tasks))
+    answers = [lambda each, parts=parts: of_parts(parts(each)) for _, _, parts in COUNTS]
+    for answer in answers:
+        found += [each for each in pool if answer(each)[0] != right(each)[0]][:2]
+    for one, other in combinations(answers, 2):
+        if all(one(each) == other(each) for each in found):
+            found += [each for each in pool if one(each) != other(each)][:1]
     return [
         Question("why_not", (each.task.as_dict, each.as_dict), str(each), each) for each in found
     ]
