@@ -1,6 +1,7 @@
 """The grader of fit_175b: sound layouts pass, lazy ones are named, and the traps are there."""
 
 import random
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -184,6 +185,26 @@ def test_the_form_of_a_reason(answer, is_form):
 def test_the_same_for_all_is_no_layout():
     finding = judged(lambda task: as_dict(tasks()[0].best))
     assert finding.diagnosis == "the same layout for every task"
+
+
+def test_counts_of_other_levels_are_the_planners():
+    """One level more, or less, is what the planner has for that level."""
+    parts = {name: count for name, _, count in COUNTS}
+    for each in (asked.known for asked in questions() if asked.function == "why_not"):
+        zero = each.layout.zero
+        for name, level in (
+            ("shards one level too much", zero + 1 if zero in (1, 2) else zero),
+            ("shards one level too little", max(zero - 1, 0)),
+            ("ignores ZeRO", 0),
+        ):
+            other = Asked(each.task, replace(each.layout, zero=level)).parts
+            assert parts[name](each) == pytest.approx(other, rel=1e-6), (name, each)
+
+
+def test_counts_that_explain_as_well_are_told():
+    over = first(tp=4, pp=4, virtual=3, zero=2, microbatch=2)
+    assert 0 < over_bytes(over) < 1e9
+    assert "would end there as well" in why_too_large([over], [over]).explanation
 
 
 def test_what_no_count_explains_is_named_by_its_largest_part():

@@ -95,7 +95,7 @@ def _jobs(rng: random.Random) -> Iterator[calc.Job]:
     give = recipes.pop
     batch = rng.choice((1024, 1536, 2048))
     yield _job(_large(rng), rng.choice((512, 1024)), batch=batch, recipe=give())
-    # Memory is short: the whole is cut four times finer than before, on small GPUs.
+    # Many small GPUs: memory is short, and a batch has few sequences for each of them.
     scarce: dict[str, Any] = {"gpu": "a100-40g", "node": rng.choice((4, 8))}
     yield _job(_large(rng), 1024, batch=2048, recipe=give(), **scarce)
     batch = rng.choice((512, 768, 1024))
@@ -103,9 +103,9 @@ def _jobs(rng: random.Random) -> Iterator[calc.Job]:
     scarce = {"gpu": "a100-40g", "node": 4, "sequence": 4096}
     num, batch = rng.choice((256, 512)), rng.choice((1024, 1536))
     yield _job(_middle(rng), num, batch=batch, recipe=give(), **scarce)
-    # As many bytes of states as there are: dp has little left.
+    # Few small GPUs: states alone take much of them, however they are sharded.
     yield _job(_middle(rng), 64, batch=256, recipe=give(), gpu="a100-40g")
-    # 3 divides the GPUs and not the batch: stages do, and no rounds of them are to be had.
+    # 3 divides the GPUs and not the batch: pp is a multiple of 3, and m is none of pp.
     num, batch = rng.choice((96, 192)), rng.choice((512, 1024))
     yield _job(_middle(rng, (48, 60, 72)), num, batch=batch, recipe=give())
     # Small models, in which what large ones need is a loss.
