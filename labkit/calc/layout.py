@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from labkit.calc.traffic.checks import check_rank, check_ranks, shown
 
 AXES = ("pp", "dp", "cp", "tp")
+RECOMPUTE = ("none", "selective", "full")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +53,10 @@ class Layout:
             object.__setattr__(self, name, check_ranks(getattr(self, name), name))
         if self.zero not in (0, 1, 2, 3):
             raise ValueError(f"zero={shown(self.zero)}: give 0, 1, 2 or 3")
+        if self.recompute not in RECOMPUTE:
+            raise ValueError(
+                f"recompute={shown(self.recompute)}: give one of {', '.join(RECOMPUTE)}"
+            )
         if sorted(self.order) != sorted(AXES):
             raise ValueError(f"order={self.order!r}: give {', '.join(AXES)}, each once")
         others = self.tp * self.pp * self.cp

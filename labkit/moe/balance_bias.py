@@ -15,6 +15,7 @@ arXiv:2412.19437, section 2.1.2, where p is a sigmoid of each logit; here it is 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -46,6 +47,14 @@ class BiasBalancedRouter(TopKRouter):
         allowed = "0 or more, small beside 1, such as 0.001"
         self.rate = arguments.number("rate", rate, allowed, least=0, below=math.inf)
         self.register_buffer("bias_E", torch.zeros(num_experts))
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> BiasBalancedRouter:
+        """Devices change, the dtype stays: in bfloat16 a rate of 0.001 is lost beside a bias of 1,
+        and two biases that differ by it are equal."""
+        bias_E = self.bias_E
+        super()._apply(fn, recurse)
+        self.bias_E = bias_E.to(self.bias_E.device)
+        return self
 
     def preference(self, probs_NE: Tensor) -> Tensor:
         """p + b."""

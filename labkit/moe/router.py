@@ -52,8 +52,9 @@ class Router(nn.Module):
     def scores(self, x_ND: Tensor) -> tuple[Tensor, Tensor]:
         """logits_NE and their softmax over E, in float32 or wider."""
         wide = torch.promote_types(x_ND.dtype, torch.float32)
-        logits_NE = F.linear(x_ND.to(wide), self.gate.weight.to(wide))
-        return logits_NE, logits_NE.softmax(dim=1)
+        with torch.autocast(x_ND.device.type, enabled=False):  # it would compute in 16 bits
+            logits_NE = F.linear(x_ND.to(wide), self.gate.weight.to(wide))
+            return logits_NE, logits_NE.softmax(dim=1)
 
 
 class TopKRouter(Router):

@@ -51,6 +51,7 @@ def test_tensor_parallel_ranks_are_neighbours_and_stages_are_far_apart():
         ({"ep": 3}, "ep=3 does not divide dp=16"),
         ({"virtual": 2}, "need a pipeline"),
         ({"zero": 4}, "give 0, 1, 2 or 3"),
+        ({"recompute": "Full"}, "give one of none, selective, full"),
         ({"order": ("tp", "dp", "pp")}, "each once"),
         ({"pp": 2.5}, "whole number"),
     ],

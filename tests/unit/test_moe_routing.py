@@ -365,3 +365,23 @@ def test_a_load_adds_up_by_expert_and_by_rank():
     assert load.between_ranks() == [[5, 0], [2, 3]]
     with pytest.raises(ValueError, match="a row has 2 experts, and 3 are held"):
         ExpertLoad(((4, 1),), ((1, 0),), held_by_ranks(3, 1))
+
+
+@pytest.mark.parametrize("enabled", [False, True])
+def test_a_router_computes_in_float32_under_autocast_too(enabled):
+    torch.manual_seed(0)
+    router, x_ND = TopKRouter(16, 4, 2), torch.randn(8, 16)
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
+        logits_NE, probs_NE = router.scores(x_ND)
+    assert (logits_NE.dtype, probs_NE.dtype) == (torch.float32, torch.float32)
+    assert torch.equal(logits_NE, x_ND @ router.gate.weight.T)
+
+
+def test_a_bias_adds_up_in_float32_whatever_the_model_is():
+    router = BiasBalancedRouter(16, 2, 1, rate=0.001, weights="of_all").to(torch.bfloat16)
+    assert router.gate.weight.dtype == torch.bfloat16 and router.bias_E.dtype == torch.float32
+    for _ in range(1500):
+        router.rebalance(torch.tensor([4, 0]))
+    assert torch.allclose(router.bias_E, torch.tensor([-1.5, 1.5]), rtol=1e-3)
+    assert set(router.state_dict()) == {"gate.weight", "bias_E"}
+    assert router.to("meta").bias_E.is_meta

@@ -60,8 +60,8 @@ class Cluster:
     slow: Tier
     """Between nodes."""
     gpu_hours_between_interruptions: float = 50_000.0
-    """Of one GPU with its share of everything that can stop a job. Llama 3 had 419 interruptions in
-    54 days on 16,384 GPUs, one in 50,700 GPU-hours (arXiv:2407.21783, table 5)."""
+    """Of one GPU with its share of everything that can stop a job. Llama 3 had 419 unexpected ones
+    in 54 days on 16,384 GPUs, one in 50,700 GPU-hours (arXiv:2407.21783, table 5)."""
     dollars_per_gpu_hour: float = 2.5
     """An assumption: prices change by the month. Give your own."""
 
@@ -109,7 +109,7 @@ class Cluster:
 
 CLUSTERS: Mapping[str, Cluster] = MappingProxyType(
     {
-        # A workstation's card and its PCIe: what "fast" means where there is no NVLink.
+        # DGX-2 and its NVSwitch: eight 100 Gbit/s adapters for sixteen GPUs.
         "v100": Cluster(
             gpu="v100-32g", num_gpus=1024, gpus_per_node=16,
             fast=Tier(150e9, 3e-6), slow=Tier(6.25e9, 10e-6), dollars_per_gpu_hour=1.0,

@@ -18,7 +18,7 @@ from labkit.calc.planner.judging import Verdict, verdict
 
 STEPS: tuple[tuple[str, tuple[Any, ...], str], ...] = (
     ("zero", (1,), "nothing: as many bytes on the wire as an all-reduce"),
-    ("sequence_parallel", (True,), "one more all-gather per block in backward, which overlaps"),
+    ("sequence_parallel", (True,), "two more all-gathers per block in backward, which overlap"),
     ("recompute", ("selective",), "attention's scores again: a few percent; nothing with flash"),
     ("zero", (2,), "gradients are reduced in every microbatch"),
     ("microbatch", (8, 4, 2, 1), "smaller products of matrices, and more of them"),

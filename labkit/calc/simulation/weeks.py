@@ -63,7 +63,7 @@ def simulate_weeks(
     _check(seconds, weeks, gpu_hours_between_interruptions, blocked_share)
     step, write = seconds["step_s"], seconds["checkpoint_write_s"]
     run = FailingRun(
-        work_s=max(1, round(seconds["interval_s"] / step)) * step,
+        work_s=_whole_steps(seconds["interval_s"], step),
         blocked_s=blocked_share * write,
         beside_s=(1 - blocked_share) * write,
         down_s=seconds["restart_s"] + seconds["detect_s"],
@@ -86,9 +86,15 @@ def _check(seconds: dict[str, float], weeks: float, hours: float, share: float) 
     if share > 1:
         raise ValueError(f"blocked_share={share}: give a share of the write, 0 to 1")
     beside = (1 - share) * seconds["checkpoint_write_s"]
-    if beside > seconds["interval_s"]:
+    work = _whole_steps(seconds["interval_s"], seconds["step_s"])
+    if beside > work:
         raise ValueError(
             f"interval_s={seconds['interval_s']:g}: the part of a checkpoint that is written "
-            f"beside the work takes {seconds_text(beside)}, and the next would come before its "
-            "end; give a longer interval"
+            f"beside the work takes {seconds_text(beside)}, and after {seconds_text(work)}, whole "
+            "steps, the next would come before its end; give a longer interval"
         )
+
+
+def _whole_steps(interval_s: float, step_s: float) -> float:
+    """Seconds of work between checkpoints: the nearest number of steps, at least one."""
+    return max(1, round(interval_s / step_s)) * step_s
