@@ -110,3 +110,33 @@ def test_fewer_microbatches_than_stages_are_warned():
         said = warnings_of(Job("gpt3-175b", "zero_paper", A100, batch), layout)
         assert said == ([f"{num} microbatches for 8 stages: most of them wait most of the time"]
                         if num < 8 else [])  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("batch", "gpus", "microbatch", "said"),
+    [
+        (128, 16, 16, "give a multiple of 256, or a dp of 8"),
+        (96, 64, 1, "give a multiple of 64, or a dp of 32"),
+        (6, 4, 4, "give a multiple of 16, or microbatches of 2 over a dp of 1"),
+    ],
+)
+def test_what_a_batch_is_advised_would_do(batch, gpus, microbatch, said):
+    job = Job("gpt2", "zero_paper", calc.cluster("a100", gpus), batch)
+    refused = refusal(job, Layout(world_size=gpus, microbatch=microbatch))
+    assert str(refused).endswith(said)
+    dp = int(said.rsplit(" ", 1)[1])
+    smaller = 2 if "microbatches" in said else microbatch
+    machines = calc.cluster("a100", dp)
+    advised = Layout(world_size=dp, microbatch=smaller)
+    assert refusal(dataclasses.replace(job, cluster=machines), advised) is None
+
+
+def test_a_step_of_a_refused_layout_has_no_pieces():
+    job = Job("llama3-70b", "amp", calc.cluster("a100", 16), 512)
+    for wrong in (
+        Layout(world_size=8),
+        Layout(world_size=16, tp=16),
+        Layout(world_size=16, pp=2, virtual=3),
+    ):
+        with pytest.raises(ValueError, match=str(refusal(job, wrong).title)):
+            calc.step_pieces(job, wrong)

@@ -44,7 +44,7 @@ from labkit.calc.compute.training_time import mfu
 from labkit.calc.layout import Layout
 from labkit.calc.planner.gpu_memory import layout_memory
 from labkit.calc.planner.job import Job
-from labkit.calc.planner.rules import refusal, warnings_of
+from labkit.calc.planner.rules import require_works, warnings_of
 from labkit.calc.planner.step import PARTS, step_parts
 from labkit.calc.result import Result, total
 from labkit.calc.units import number_text
@@ -186,9 +186,7 @@ class Estimate:
 
 def estimate(job: Job, layout: Layout) -> Estimate:
     """Seconds of a step and what follows. ValueError for a layout that a rule refuses, with why."""
-    refused = refusal(job, layout)
-    if refused is not None:
-        raise ValueError(f"{layout}: {refused}")
+    require_works(job, layout)
     parts = step_parts(job, layout)
     a, num = job.assumptions, layout.num_microbatches(job.global_batch)
     step = total(

@@ -51,6 +51,13 @@ def refusal(job: Job, layout: Layout) -> Refusal | None:
     )
 
 
+def require_works(job: Job, layout: Layout) -> None:
+    """Raises ValueError for a layout that a rule refuses, with the rule."""
+    refused = refusal(job, layout)
+    if refused is not None:
+        raise ValueError(f"{layout}: {refused}")
+
+
 def warnings_of(job: Job, layout: Layout) -> list[str]:
     """What it costs that is easily overlooked, in seconds and bytes of a step; [] for nothing."""
     found = []
@@ -171,14 +178,23 @@ def _of_stages(job: Job, layout: Layout) -> Refusal | None:
     )
 
 
+def _that_divides(job: Job, layout: Layout) -> str:
+    """What of the layout would do with this batch: fewer ranks, or smaller microbatches."""
+    of_ranks, rest = divmod(job.global_batch, layout.microbatch)
+    if rest:
+        microbatch = math.gcd(job.global_batch, layout.microbatch)
+        dp = math.gcd(job.global_batch // microbatch, layout.dp)
+        return f"microbatches of {microbatch} over a dp of {dp}"
+    return f"a dp of {math.gcd(of_ranks, layout.dp)}"
+
+
 def _of_the_batch(job: Job, layout: Layout) -> Refusal | None:
     at_once = layout.dp * layout.microbatch
     if job.global_batch % at_once:
         return Refusal(
             "ranks do not divide the batch",
             f"{job.global_batch} sequences over dp={layout.dp} in microbatches of "
-            f"{layout.microbatch}; give a multiple of {at_once}, or a dp of "
-            f"{math.gcd(job.global_batch, layout.dp)}",
+            f"{layout.microbatch}; give a multiple of {at_once}, or {_that_divides(job, layout)}",
         )
     num = job.global_batch // at_once
     if layout.virtual > 1 and num % layout.pp:

@@ -23,6 +23,7 @@ from labkit.calc.pieces import Pieces
 from labkit.calc.planner.job import Job
 from labkit.calc.planner.layer import LayerSeconds, compute_seconds, layer_seconds
 from labkit.calc.planner.links import half_seconds, message_seconds, span_of
+from labkit.calc.planner.rules import require_works
 from labkit.calc.planner.sharing import exposed_seconds, optimizer_seconds, sharing_seconds
 from labkit.calc.planner.stages import StageLayers, stage_layers
 
@@ -53,7 +54,8 @@ class Times(NamedTuple):
 
 
 def pieces(job: Job, layout: Layout) -> Pieces:
-    """What a step consists of. ValueError for a batch that the ranks cannot share."""
+    """What a step consists of. ValueError for a layout that a rule refuses, with why."""
+    require_works(job, layout)
     found = times(job, layout)
     both = found.of_stages
     return Pieces(

@@ -31,7 +31,7 @@ def random_cases(rng: random.Random) -> list[Case]:
     return [
         draw.case("some are dropped", draw.telling(False)),
         draw.case("some are dropped, renormalised", draw.telling(True)),
-        draw.case("one choice each", draw.given(rng.choice((9, 11)), 4, 1, 1.25)),
+        draw.case("one choice each", draw.given(rng.choice((9, 11)), 4, 1, 1.25, True)),
         draw.case("one expert that all want", draw.popular()),
         draw.case("no more tokens than slots", draw.given(many, 4, 2, 4.0, True)),
         draw.case("a capacity that needs no rounding", draw.given(rng.choice((8, 12)), 4, 2, 1.0)),
