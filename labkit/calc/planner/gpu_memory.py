@@ -1,4 +1,4 @@
-"""Bytes of a GPU by part, on the rank of the pipeline that is fullest.
+"""Bytes of a GPU by part, on the rank of the pipeline whose activations make it the fullest.
 
 As calc.footprint counts, part by part, and beyond it: experts, latent attention, stages without
 equally many layers.
@@ -8,6 +8,11 @@ equally many layers.
     dispatched    with experts: inputs and outputs of a token's k experts, 2 k D more
     whole units   as whole_units.py; zero 2 with virtual stages: a whole stage, whose gradients are
                   reduced after a round of p microbatches
+
+States are an average over the stages, as in calc.footprint: the table of the first stage, the head
+of the last and longer stages are not placed. With many stages, or a large vocabulary, the ends of
+the pipeline hold more than is said here (llama3-8b on 8 stages: 39% more parameters), and a layout
+that barely fits may not. Activations are of the rank itself.
 
 N_e parameters of routed experts, over e ranks; all experts get equally many tokens. Layers with
 experts and latent attention keep what a dense layer keeps that is like them: likeness.py.
