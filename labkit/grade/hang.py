@@ -34,6 +34,13 @@ _BETWEEN_CALLS = (
     "the time was up while nothing of yours was running, between two calls or before the first: "
     "the machine is busy with something else. Check again, or give it longer with timeout_s"
 )
+UNDER_WAY = "does not finish what every rank has begun"
+_UNDER_WAY = (
+    "every rank is in the same operation, so nobody is missing, and yet it has not ended: the "
+    "machine is busy with something else, or the data is large. Check again, or give it longer "
+    "with timeout_s"
+)
+OF_A_BUSY_MACHINE = (NEVER_BEGAN, BETWEEN_CALLS, UNDER_WAY)
 _ENDING = (
     "the function has returned on every rank, and the processes have not come to their end in "
     "time: a thread of yours that goes on, or a machine that is busy with something else. Wait for "
@@ -58,11 +65,15 @@ def explain_hang(attempt: Attempt, evidence: CaseEvidence | None, failure: RunEr
     busy = [rank for rank in stuck if rank not in blocked]
     details = _positions(blocked, busy, evidence, failure)
     alone = {rank: operation for rank, operation in blocked.items() if operation.is_collective}
-    if not busy and alone and len(blocked) < attempt.world_size:
-        finding = not_all_call(evidence, alone)
-        return dataclasses.replace(finding, first_seen=evidence.label, details=details)
     if busy:
         name, why, where = _busy(busy[0], failure)
+    elif len(alone) == attempt.world_size and _all_have_begun(list(alone.values())):
+        name, why, where = UNDER_WAY, _UNDER_WAY, blocked[0].origin
+    elif alone:
+        first = next(iter(alone.values())).group_name
+        of_one = {rank: each for rank, each in alone.items() if each.group_name == first}
+        finding = not_all_call(evidence, of_one)
+        return dataclasses.replace(finding, first_seen=evidence.label, details=details)
     else:
         name, why, where = _waiting(blocked, evidence)
     return Finding(Outcome.HUNG, name, why, evidence.label, 3, where, details)
@@ -100,6 +111,15 @@ def _waiting(blocked: dict[int, Operation], evidence: CaseEvidence) -> tuple[str
     partner = "sends" if blocked[rank].kind == "recv" else "receives"
     name = f"waits for a message that nobody {partner}"
     return name, _one_sided(rank, blocked[rank], evidence), blocked[rank].origin
+
+
+def _all_have_begun(operations: list[Operation]) -> bool:
+    """Whether they wait for collectives of one group, and every member of it is among them.
+
+    Of those, the first in the group's order is one that nobody has yet to call.
+    """
+    groups = {operation.group_name for operation in operations}
+    return len(groups) == 1 and len(operations) == len(operations[0].group)
 
 
 def _most_telling(blocked: dict[int, Operation], evidence: CaseEvidence) -> int:

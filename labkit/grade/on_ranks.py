@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from labkit.grade.evidence import Attempt, Case, CaseEvidence, collect
 from labkit.grade.exchange import new_exchange
-from labkit.grade.hang import BETWEEN_CALLS, NEVER_BEGAN
+from labkit.grade.hang import OF_A_BUSY_MACHINE
 from labkit.grade.harness import Call, Job, attempt_cases, directly
 from labkit.grade.judge import judge
 from labkit.grade.outcome import Finding, Graded
@@ -70,15 +70,20 @@ class OnRanks:
     ) -> Finding | None:
         """The mistake in one launch; a machine too busy for it is given longer, once."""
         finding = judge(self._attempt(code, cases, world_size, timeout_s), self)
-        if finding is not None and finding.diagnosis in (NEVER_BEGAN, BETWEEN_CALLS):
-            longer_s = _MORE_PATIENCE * timeout_s
-            finding = judge(self._attempt(code, cases, world_size, longer_s), self)
+        if finding is not None and finding.diagnosis in OF_A_BUSY_MACHINE:
+            attempt = self._attempt(code, cases, world_size, timeout_s, _MORE_PATIENCE)
+            finding = judge(attempt, self)
         return finding
 
     def _attempt(
-        self, code: Submission, cases: Sequence[Case], world_size: int, timeout_s: float
+        self,
+        code: Submission,
+        cases: Sequence[Case],
+        world_size: int,
+        timeout_s: float,
+        patience: float = 1.0,
     ) -> Attempt:
-        """One launch: all cases of one world size."""
+        """One launch: all cases of one world size, with `patience` times the usual time."""
         with new_exchange() as exchange:
             for rank in range(world_size):
                 exchange.put_arguments(rank, [case.arguments[rank] for case in cases])
@@ -96,9 +101,9 @@ class OnRanks:
                     attempt_cases,
                     world_size,
                     [(job,)],
-                    timeout=timeout_s,
+                    timeout=patience * timeout_s,
                     device="cpu",
-                    stall=_STALL_S,
+                    stall=patience * _STALL_S,
                     echo=False,
                 )
             except RunError as error:

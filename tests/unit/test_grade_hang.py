@@ -4,12 +4,14 @@ from types import SimpleNamespace
 
 import pytest
 
+from labkit.comm.operation import Operation, Site
 from labkit.grade.evidence import Attempt, Case, CaseEvidence
 from labkit.grade.exchange import Record
 from labkit.grade.hang import explain_hang
 from labkit.grade.on_ranks import OnRanks
 from labkit.grade.outcome import Finding, Outcome
 
+LINE = Site("/home/someone/mine.py", 3, "mine")
 MACHINERY = '  File "labkit/grade/exchange.py", line 23 in <module>\n'
 LEARNERS = '  File "/home/someone/mine.py", line 3 in <module>\n'
 
@@ -35,6 +37,34 @@ def test_a_rank_that_is_in_none_of_the_readers_lines_does_not_loop(stack, diagno
     assert explain_hang(Attempt(1, ()), evidence, failure).diagnosis == diagnosis
 
 
+def waiting_in(sequence, group=(0, 1), kind="all_reduce"):
+    operation = Operation(
+        index=0, kind=kind, blocking=True, group=group, group_name=str(group), sequence=sequence,
+        reduce=None, peer=None, dtype="float32", shape=(1,), payload_bytes=4, sent_bytes=4,
+        received_bytes=4, site=LINE, origin=LINE, posted_s=1.0, waited_s=1.0, done_s=None,
+        failed=False,
+    )  # fmt: skip
+    return SimpleNamespace(operations=[operation])
+
+
+@pytest.mark.parametrize("sequences", [(5, 5), (5, 6)])
+def test_a_collective_that_every_rank_has_begun_is_slow_and_misses_nobody(sequences):
+    evidence = CaseEvidence(Case("made up", ((), ()), (0.0, 0.0)), (None,) * 2, ((), ()))
+    failure = SimpleNamespace(stacks=[LEARNERS] * 2, timeline=[*map(waiting_in, sequences)])
+    finding = explain_hang(Attempt(2, ()), evidence, failure)
+    assert finding.diagnosis == "does not finish what every rank has begun"
+    assert "rank None" not in f"{finding}" and "busy" in finding.explanation
+
+
+def test_collectives_of_two_groups_are_not_under_way():
+    evidence = CaseEvidence(Case("made up", ((), ()), (0.0, 0.0)), (None,) * 2, ((), ()))
+    timeline = [waiting_in(5), waiting_in(5, group=(1, 0))]
+    failure = SimpleNamespace(stacks=[LEARNERS] * 2, timeline=timeline)
+    finding = explain_hang(Attempt(2, ()), evidence, failure)
+    assert finding.diagnosis == "a collective that not every rank calls"
+    assert "rank 0 waits" in finding.explanation and "rank 1 never came" in finding.explanation
+
+
 @pytest.mark.parametrize("first", ["never began", "does not end in time"])
 @pytest.mark.parametrize("second", ["never began", "sums over the wrong ranks", None])
 def test_a_launch_on_a_busy_machine_is_given_longer_once_and_then_believed(
@@ -48,8 +78,8 @@ def test_a_launch_on_a_busy_machine_is_given_longer_once_and_then_believed(
         def cases(self, world_size, rng):
             return []
 
-        def _attempt(self, code, cases, world_size, timeout_s):
-            patience.append(timeout_s)
+        def _attempt(self, code, cases, world_size, timeout_s, times=1.0):
+            patience.append(times * timeout_s)
 
     def judge(attempt, grader):
         diagnosis = told.pop(0)

@@ -25,8 +25,16 @@ _EXIT_S = 0.5
 _CONTEXT = multiprocessing.get_context("forkserver")
 # Added to what is to be loaded already: a program may use the fork server for its own ends.
 _loaded = getattr(forkserver._forkserver, "_preload_modules", [])
+# torch imports these when they are first needed, which for ranks is in their first step: SymPy at
+# the first gradient handed to backward(), Dynamo at the first optimizer or checkpointed block. That
+# is a second of computing for each rank, amid whatever is measured; here it is one second, once.
+_NEEDED_BY_STEPS = ("torch.fx.experimental.symbolic_shapes", "torch._dynamo")
 _CONTEXT.set_forkserver_preload(
-    [*(name for name in _loaded if name != "__main__"), "labkit.launch.session.rank"]
+    [
+        *(name for name in _loaded if name != "__main__"),
+        "labkit.launch.session.rank",
+        *_NEEDED_BY_STEPS,
+    ]
 )
 
 
