@@ -2,11 +2,12 @@
 
     one rank of stage s, v stages on each rank
 
-    F  forward_s[s]   = compute + exposed collectives of tp, cp and ep, of one microbatch
-    B  backward_s[s]  = the same of backward, with what is recomputed
+    F  forward_s[s]   = compute + exposed collectives of tp, cp and ep, of one microbatch; and those
+                        of dp that are in every microbatch: gathers of zero 3
+    B  backward_s[s]  = the same of backward, with what is recomputed; reduces of zero 2 and 3
        send_s         = activations to the next stage, or their gradients to the one before
-       reduce_s[s]    = gradients over dp; overlapped with backward as far as `overlap` says
-       gather_s[s]    = parameters over dp, after the optimizer (zero 1, 2) or with forward (zero 3)
+       reduce_s[s]    = gradients over dp, once a step; beside backward as far as `overlap` says
+       gather_s[s]    = parameters over dp, once a step, after the optimizer
        optimizer_s    = the rank's share of the update
 
 Planner and simulation share this and nothing else, so that each can be held against the other.

@@ -143,10 +143,12 @@ def test_data_parallel_exchanges_by_level(zero, times_over):
     job = Job(GPT, "megatron_bf16", cluster, 64, assumptions=a)
     layout = Layout(world_size=8, zero=zero)
     half = float(calc.num_parameters(GPT)) * 7 / 8 / 100e9
+    expected = times_over[0] * 4 * half + times_over[1] * 2 * half
+    assert step_parts(job, layout)["dp"] == pytest.approx(expected)
+    # Once in a step, or in each of the 8 microbatches: one gather of zero 3 is in forward.
     found = times(job, layout)
-    assert found.reduce_s == pytest.approx(times_over[0] * 4 * half)
-    assert found.gather_s == pytest.approx(times_over[1] * 2 * half)
-    assert step_parts(job, layout)["dp"] == pytest.approx(found.reduce_s + found.gather_s)
+    assert (found.once == [(0.0, 0.0)]) == (zero == 3)
+    assert found.dp == [pytest.approx((2 * half, 6 * half) if zero == 3 else (0, 0))]
 
 
 def test_what_hides_is_the_share_that_can_and_never_more_than_there_is_to_hide_behind():
@@ -159,9 +161,29 @@ def test_what_hides_is_the_share_that_can_and_never_more_than_there_is_to_hide_b
         return step_parts(job, layout)["dp"], times(job, layout)
 
     exposed, found = dp_seconds(0.25, 100e9)
-    assert exposed == pytest.approx(0.75 * found.reduce_s)
+    assert exposed == pytest.approx(0.75 * found.once[0][0])
     exposed, found = dp_seconds(1.0, 1e9)
-    assert exposed == pytest.approx(found.reduce_s - found.compute[0][1])
+    assert exposed == pytest.approx(found.once[0][0] - found.compute[0][1])
+
+
+@pytest.mark.parametrize("overlap", [0.0, 0.8, 1.0])
+def test_exchanges_of_every_microbatch_lengthen_the_bubble_too(overlap):
+    job = Job("llama3-8b", "megatron_bf16", A100, 128, assumptions=Assumptions(overlap=overlap))
+    layouts = {zero: Layout(world_size=64, pp=4, zero=zero) for zero in (1, 3)}
+    bubbles = {zero: step_parts(job, layout)["bubble"] for zero, layout in layouts.items()}
+    in_each = [sum(each) for each in times(job, layouts[3]).dp]
+    # The slowest stage is the same: the others wait for the exchanges of three more.
+    assert bubbles[3] - bubbles[1] == pytest.approx(sum(in_each) - in_each[-1], rel=1e-9)
+    assert bubbles[3] >= bubbles[1] + 3 * (1 - overlap) * min(in_each)
+
+
+def test_the_rank_that_ends_last_is_the_one_whose_exchange_counts():
+    """Of equal ones the first: the others are through earlier, by a backward of each before them."""
+    job = Job("llama3-8b", "megatron_bf16", A100, 128, assumptions=Assumptions(overlap=0.0))
+    layout = Layout(world_size=64, pp=4, zero=1)
+    found = times(job, layout)
+    assert step_parts(job, layout)["dp"] == pytest.approx(sum(found.once[0]))
+    assert sum(found.once[3]) == pytest.approx(sum(found.once[0]), rel=1e-3)
 
 
 def test_zero_2_reduces_once_for_a_round_where_stages_are_virtual():
@@ -169,7 +191,9 @@ def test_zero_2_reduces_once_for_a_round_where_stages_are_virtual():
         times(JOB, Layout(world_size=64, tp=2, pp=4, virtual=each, zero=2)) for each in (1, 2)
     )
     assert plain.num_microbatches == 8
-    assert plain.reduce_s == pytest.approx(4 * 2 * virtual.reduce_s)
+    # 4 stages a round: of two reduces of half as much, a fourth in each microbatch.
+    reduced = [sum(back for _, back in each.dp) / len(each.dp) for each in (plain, virtual)]
+    assert reduced[0] == pytest.approx(4 * 2 * reduced[1], rel=0.01)
 
 
 def test_experts_far_apart_cost_all_to_alls():

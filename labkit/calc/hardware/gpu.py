@@ -3,8 +3,8 @@
 calc.GPUS["h100"].flops_per_s        989e12, dense bfloat16: twice as many with sparsity, as printed
 
 Peaks are dense and of bfloat16 (float16 on V100). What is achieved is less, see the planner.
-Sources: NVIDIA's data sheets (V100 SXM2, A100, H100 and H200 SXM, HGX B200); Jouppi et al.,
-arXiv:2304.01433, table 4 (TPU v4).
+Sources: NVIDIA's data sheets (V100 SXM2, A100, H100 and H200 SXM, HGX B200), but for H200 and B200
+the memory that CUDA shows, less than is sold; Jouppi et al., arXiv:2304.01433, table 4 (TPU v4).
 """
 
 from __future__ import annotations
@@ -65,15 +65,15 @@ GPUS: Mapping[str, GPU] = MappingProxyType(
             ),
             GPU(
                 name="h200",
-                memory_bytes=141e9,
+                memory_bytes=139.8 * _GIB,
                 flops_per_s=989.4e12,
                 memory_bytes_per_s=4800e9,
             ),
             GPU(
                 name="b200",
-                memory_bytes=180e9,
+                memory_bytes=178.35 * _GIB,
                 flops_per_s=2250e12,
-                memory_bytes_per_s=8000e9,
+                memory_bytes_per_s=7700e9,
             ),
             GPU(
                 name="tpu-v4",

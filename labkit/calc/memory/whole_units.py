@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from labkit.calc.memory.recipe import Recipe
 from labkit.calc.models.config import ModelConfig
-from labkit.calc.models.parameters import layer_parameters, norm_parameters
+from labkit.calc.models.parameters import end_parameters, layer_parameters
 from labkit.calc.result import Result
 from labkit.calc.traffic.segments import segment_numels
 from labkit.calc.units import number_text
@@ -34,7 +34,7 @@ def whole_unit_bytes(
     layer = -(-layer_parameters(config) // tp)
     gathered = recipe.cast_bytes or recipe.parameter_bytes
     if zero == 3:
-        rest = -(-_of_no_layer(config, pp, stage) // tp)
+        rest = -(-end_parameters(config, stage == 0, stage == pp - 1) // tp)
         size = gathered + recipe.gradient_bytes
         num_layers = min(2, segment_numels(config.layers, pp)[stage])
         number = rest + num_layers * layer
@@ -46,14 +46,3 @@ def whole_unit_bytes(
     return Result(
         size * unit, "bytes", "whole units", substitution=f"{number_text(size)} B * {unit:,}"
     )
-
-
-def _of_no_layer(config: ModelConfig, pp: int, stage: int) -> int:
-    """Parameters of a stage that are in none of its layers."""
-    table = config.vocab * config.hidden
-    is_first, is_last = stage == 0, stage == pp - 1
-    num_tables = is_first + is_last
-    if is_first and is_last and config.tied:
-        num_tables = 1
-    positions = config.context * config.hidden if config.learned_positions else 0
-    return num_tables * table + is_first * positions + is_last * norm_parameters(config)

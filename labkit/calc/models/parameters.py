@@ -65,6 +65,23 @@ def layer_parameters(config: ModelConfig) -> int:
     return attention_parameters(config) + mlp + 2 * norm_parameters(config)
 
 
+def router_parameters(config: ModelConfig) -> int:
+    """Of one layer with experts: a score of each expert for a token."""
+    return config.hidden * config.num_experts + config.num_experts * config.router_bias
+
+
+def end_parameters(config: ModelConfig, is_first: bool, is_last: bool) -> int:
+    """Of a stage of a pipeline, what is in none of its layers.
+
+    Embedding and learned positions are on the first stage, last norm and head on the last. A tied
+    head is the embedding: where it is on another stage, that has a copy.
+    """
+    table = config.vocab * config.hidden
+    num_tables = 1 if is_first and is_last and config.tied else is_first + is_last
+    positions = config.context * config.hidden * config.learned_positions
+    return num_tables * table + is_first * positions + is_last * norm_parameters(config)
+
+
 def _latent_attention(config: ModelConfig) -> int:
     D, H, K, R = config.hidden, config.heads, config.features_per_head, config.rope_head_dim
     Q, C, V = config.q_lora_rank, config.kv_lora_rank, config.value_head_dim
@@ -79,7 +96,6 @@ def _counted(config: ModelConfig, name: str, experts_per_token: int | None) -> R
     num_experts = num_routed + config.shared_experts
     expert = mlp_parameters(config, config.expert_features)
     norm = norm_parameters(config)
-    router = D * config.num_experts + config.num_experts * config.router_bias
     parts = {
         "embedding": (config.vocab * D, f"{config.vocab:,} * {D:,}"),
         "positions": (config.context * D * config.learned_positions, f"{config.context:,} * {D:,}"),
@@ -89,7 +105,7 @@ def _counted(config: ModelConfig, name: str, experts_per_token: int | None) -> R
             with_experts * num_experts * expert,
             f"{with_experts} layers * {num_experts} experts * {expert:,}",
         ),
-        "routers": _per_layer(with_experts, router),
+        "routers": _per_layer(with_experts, router_parameters(config)),
         "norms": ((2 * layers + 1) * norm, f"{2 * layers + 1} norms * {norm:,}"),
         "head": (0 if config.tied else config.vocab * D, f"{config.vocab:,} * {D:,}"),
     }

@@ -3,12 +3,15 @@
     tp           4 halves (reduce-scatter, all-gather) of B T D forward, 4 backward, exposed; the
                  two more all-gathers of sequence parallelism's backward overlap. Experts: their
                  part times k
-    cp           a ring of keys and values; exposed where a step of it is longer than attention's
+    cp           a ring of keys and values; exposed where a step of it is longer than attention's.
+                 Assumptions(context="gather"): all of them gathered before attention, and their
+                 gradients reduced after it; exposed
     ep           2 all-to-alls forward of k B T D, 2 backward, exposed
 
 Recomputed in full: forward's once more, in backward. All experts get equally many tokens.
-Papers: Korthikanti et al., arXiv:2205.05198; Liu et al., arXiv:2310.01889, for rings; Lepikhin et
-al., GShard, arXiv:2006.16668, for all-to-alls.
+Papers: Korthikanti et al., arXiv:2205.05198; Liu et al., arXiv:2310.01889, for rings; Llama 3,
+arXiv:2407.21783, section 3.3.2, for gathering; Lepikhin et al., GShard, arXiv:2006.16668, for
+all-to-alls.
 """
 
 from __future__ import annotations
@@ -35,7 +38,10 @@ def tensor_seconds(
 def context_seconds(
     job: Job, tokens: int, where: Span, tp: int, recompute: str, attention_s: float
 ) -> tuple[float, float]:
-    """Of a ring with shares of equal work (zigzag): attention hides what it can, step by step."""
+    """Of a ring with shares of equal work (zigzag): attention hides what it can, step by step.
+
+    Or of gathering, behind which nothing is computed.
+    """
     n = where.size
     if n == 1:
         return 0.0, 0.0
@@ -43,12 +49,16 @@ def context_seconds(
     numbers = 2 * config.num_kv_heads * config.features_per_head / tp
     if config.is_latent:
         numbers = config.kv_lora_rank + config.rope_head_dim
+    if job.assumptions.context == "gather":
+        half = half_seconds(job, n * tokens * numbers * b, where)
+        return half, half * (2 if recompute == "full" else 1)
     tier = job.machines.tier(crosses_nodes=not where.is_in_one_node)
     per_byte = tier.beta / job.assumptions.link_share
     step_s = tier.alpha + tokens * numbers * b * per_byte
     back_s = 2 * tier.alpha + tokens * numbers * (b + _FLOAT32_BYTES) * per_byte
     forward = (n - 1) * max(0.0, step_s - attention_s / n)
-    backward = (n - 1) * max(0.0, back_s - 2 * attention_s / n)
+    products = 2.5 if job.assumptions.flash else 2
+    backward = (n - 1) * max(0.0, back_s - products * attention_s / n)
     return forward, backward + (forward if recompute == "full" else 0.0)
 
 

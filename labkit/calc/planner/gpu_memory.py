@@ -3,23 +3,19 @@
 As calc.footprint counts, part by part, and beyond it: experts, latent attention, stages without
 equally many layers.
 
-    states        (N - N_e) / (t p) over d c ranks, experts N_e / (t p e) over d c / e
+    states        of the rank's parameters: over d c ranks, experts over d c / e   parameters.py
     activations   what is kept of a microbatch by each layer of the rank, times those in flight
     dispatched    with experts: inputs and outputs of a token's k experts, 2 k D more
     whole units   as whole_units.py; zero 2 with virtual stages: a whole stage, whose gradients are
                   reduced after a round of p microbatches
 
-States are an average over the stages, as in calc.footprint: the table of the first stage, the head
-of the last and longer stages are not placed. With many stages, or a large vocabulary, the ends of
-the pipeline hold more than is said here (llama3-8b on 8 stages: 39% more parameters), and a layout
-that barely fits may not. Activations are of the rank itself.
+Unlike calc.footprint, whose states are N / (t p), an average over the stages. All experts get
+equally many tokens. Layers with experts and latent attention keep what a dense layer keeps that is
+like them: likeness.py.
 
-N_e parameters of routed experts, over e ranks; all experts get equally many tokens. Layers with
-experts and latent attention keep what a dense layer keeps that is like them: likeness.py.
-
-Ranks that can be fullest: 0 (most in flight), the first whose layers are no fewer (1), the first
-ones that have experts, and the last (head and loss). In flight never rises along the pipeline, and
-ranks between hold the same otherwise, so no other can.
+Ranks that can be fullest: 0 (most in flight, embedding), the first whose layers are no fewer (1),
+the first ones that have experts, and the last (head and loss). In flight never rises along the
+pipeline, and ranks between hold the same otherwise, so no other can.
 """
 
 from __future__ import annotations
@@ -33,10 +29,11 @@ from labkit.calc.memory.activations import activation_bytes
 from labkit.calc.memory.head import head_input_bytes, logits_bytes, loss_gradient_bytes
 from labkit.calc.memory.model_state import model_state_bytes
 from labkit.calc.memory.whole_units import whole_unit_bytes
-from labkit.calc.models.parameters import layer_parameters, num_parameters
+from labkit.calc.models.parameters import layer_parameters
 from labkit.calc.pipeline.bubble import in_flight_microbatches
 from labkit.calc.planner.job import Job
 from labkit.calc.planner.likeness import like_dense
+from labkit.calc.planner.parameters import Held, held_by_ranks
 from labkit.calc.planner.stages import StageLayers, layers_of_rank
 from labkit.calc.result import Result, total
 from labkit.calc.traffic.checks import check_rank
@@ -77,7 +74,8 @@ def fullest(job: Job, layout: Layout) -> tuple[int, dict[str, Result]]:
 def rank_parts(job: Job, layout: Layout, rank: int) -> dict[str, Result]:
     """By name."""
     shards = layout.dp * layout.cp
-    parts = dict(_states(job, layout.tp, layout.pp, layout.ep, layout.zero, shards))
+    held = held_by_ranks(job.config, layout)[rank]
+    parts = dict(_states(job, held, layout.ep, layout.zero, shards))
     if layout.zero >= 2 and shards > 1:
         place = 0 if rank == 0 else layout.pp - 1 if rank == layout.pp - 1 else 1
         cut = (layout.tp, layout.pp, layout.ep)
@@ -104,11 +102,6 @@ def in_flight(job: Job, layout: Layout) -> tuple[float, ...]:
     return _in_flight(layout.pp, layout.num_microbatches(job.global_batch), layout.virtual)
 
 
-def parameters_of_a_rank(job: Job, layout: Layout) -> tuple[int, int]:
-    """(all but routed experts, routed experts) of one GPU, its share of N / (t p)."""
-    return _parameters(job, layout.tp, layout.pp, layout.ep)
-
-
 @lru_cache(maxsize=_CACHED)
 def _in_flight(pp: int, num: int, virtual: int) -> tuple[float, ...]:
     schedule = "interleaved" if virtual > 1 else "1f1b"
@@ -124,24 +117,16 @@ def _candidates(job: Job, layout: Layout) -> set[int]:
 
 
 @lru_cache(maxsize=_CACHED)
-def _parameters(job: Job, tp: int, pp: int, ep: int) -> tuple[int, int]:
-    counted = num_parameters(job.config)
-    experts = int(counted.parts["experts"]) if "experts" in counted.parts else 0
-    return -(-(int(counted) - experts) // (tp * pp)), -(-experts // (tp * pp * ep))
-
-
-@lru_cache(maxsize=_CACHED)
-def _states(job: Job, tp: int, pp: int, ep: int, zero: int, shards: int) -> dict[str, Result]:
-    most, experts = _parameters(job, tp, pp, ep)
-    parts = dict(model_state_bytes(most, job.kept, zero, shards).parts)
-    if experts:
-        others = model_state_bytes(experts, job.kept, zero, max(shards // ep, 1)).parts
-        for name, part in others.items():
+def _states(job: Job, held: Held, ep: int, zero: int, shards: int) -> dict[str, Result]:
+    parts = dict(model_state_bytes(held.others, job.kept, zero, shards).parts)
+    if held.experts:
+        of_experts = model_state_bytes(held.experts, job.kept, zero, max(shards // ep, 1)).parts
+        for name, part in of_experts.items():
             how = f"{parts[name].substitution} + {part.substitution} of experts"
             parts[name] = replace(parts[name] + part, name=name, substitution=how, parts={})
     if job.kept.cast_bytes and zero < 3:
-        nbytes = job.kept.cast_bytes * (most + experts)
-        how = f"{number_text(job.kept.cast_bytes)} B * {most + experts:,}"
+        nbytes = job.kept.cast_bytes * held.total
+        how = f"{number_text(job.kept.cast_bytes)} B * {held.total:,}"
         parts["casts"] = Result(nbytes, "bytes", "casts", substitution=how)
     return parts
 

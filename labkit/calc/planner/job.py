@@ -53,6 +53,9 @@ class Assumptions:
     """Attention never writes its scores down, and computes no masked half."""
     fused: bool = True
     """Of a gated MLP gate, up and their product are kept."""
+    context: str = "ring"
+    """How ranks of cp come by others' keys and values: "ring", step by step, or "gather", all of
+    them before attention begins, as Llama 3 was trained."""
 
     def __post_init__(self) -> None:
         for name in ("efficiency", "link_share"):
@@ -65,6 +68,8 @@ class Assumptions:
                 raise ValueError(f"{name}={shown(getattr(self, name))}: give a share, up to 1")
         for name in ("flash", "fused"):
             check_flag(getattr(self, name), name)
+        if self.context not in ("ring", "gather"):
+            raise ValueError(f"context={shown(self.context)}: give 'ring' or 'gather'")
 
 
 @dataclass(frozen=True, eq=False)  # by identity: it is the key of many caches

@@ -10,8 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from labkit.calc.layout import Layout
-from labkit.calc.planner.gpu_memory import layout_memory, parameters_of_a_rank
+from labkit.calc.planner.gpu_memory import fullest, layout_memory
 from labkit.calc.planner.job import Job
+from labkit.calc.planner.parameters import held_by_ranks
 from labkit.calc.planner.rules import Refusal, refusal, warnings_of
 from labkit.calc.result import Result
 from labkit.calc.units import bytes_text, count_text
@@ -72,9 +73,10 @@ class Verdict:
         alone = sum(float(held.parts[name]) for name in _OF_STATES)
         if alone <= self.job.room_bytes:
             return ""
-        num = sum(parameters_of_a_rank(self.job, self.layout))
+        rank = fullest(self.job, self.layout)[0]
+        num = held_by_ranks(self.job.config, self.layout)[rank].total
         return (
-            f"; {count_text(num)} parameters on each GPU take {bytes_text(alone)} for weights and "
+            f"; {count_text(num)} parameters on one GPU take {bytes_text(alone)} for weights and "
             "gradients alone"
         )
 

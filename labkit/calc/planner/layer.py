@@ -8,14 +8,16 @@
                  linear layers        4 D + 8 HK-like + 4 F, gated 6 F     D whole, the rest / t
                  attention's scores   4 H s, not with flash
                  and for each weight  K_p forward; K_p + 2 K_g backward
-    backward     twice the FLOPs and the bytes of tokens; recomputed: forward again
+    backward     twice the FLOPs and the bytes of tokens, of attention with flash 2.5 times: scores
+                 were never written down, and are computed again; recomputed: forward again
 
 Small microbatches, and cuts by tp, lower what is achieved by the second term: weights are read for
 few tokens, and what is not cut stays. Kernels' own inefficiency at small sizes is not modelled.
 
 Collectives of tp, cp and ep: exchanges.py.
 
-Paper: Narayanan et al., arXiv:2104.04473, section 5.1, for FLOPs.
+Papers: Narayanan et al., arXiv:2104.04473, section 5.1, for FLOPs; Dao, arXiv:2307.08691, for five
+products backward where forward has two.
 """
 
 from __future__ import annotations
@@ -118,7 +120,8 @@ def _compute(
     computed_with = kept.cast_bytes or kept.parameter_bytes
     forward = compute_seconds(job, flops, moved + computed_with * held / tp)
     of_weights = (computed_with + 2 * kept.gradient_bytes) * held / tp
-    backward = compute_seconds(job, 2 * flops, 2 * moved + of_weights)
+    again = scores / tp / 2 if job.assumptions.flash else 0
+    backward = compute_seconds(job, 2 * flops + again, 2 * moved + of_weights)
     if recompute == "full":
         backward += forward
     elif recompute == "selective" and not job.assumptions.flash:

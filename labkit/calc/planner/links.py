@@ -8,7 +8,8 @@
     message      a + D b
 
 a: latency of a message; b: seconds of a byte, at the share of the bandwidth that collectives reach.
-L and H come from the layout: an axis with stride s has ceil(G / s) neighbours on a node of G GPUs.
+L and H come from the layout: of the group of rank 0, those that are among the first G ranks share
+its node of G GPUs. Where H nodes do not have equally many of a group, L is their mean.
 Paper: Cho et al., "BlueConnect", SysML 2019; one adapter for each GPU.
 """
 
@@ -26,14 +27,14 @@ from labkit.calc.planner.job import Job
 class Span(NamedTuple):
     """Where the ranks of a group are."""
 
-    inside: int
+    inside: float
     """On each node."""
     nodes: int
 
     @property
     def size(self) -> int:
         """Ranks."""
-        return self.inside * self.nodes
+        return round(self.inside * self.nodes)
 
     @property
     def is_in_one_node(self) -> bool:
@@ -41,16 +42,24 @@ class Span(NamedTuple):
         return self.nodes == 1
 
 
-def span(size: int, stride: int, gpus_per_node: int) -> Span:
-    """Of `size` ranks, each `stride` from the next."""
-    inside = min(size, -(-gpus_per_node // stride))
-    return Span(inside, -(-size // inside))
+def span(gpus_per_node: int, *sides: tuple[int, int]) -> Span:
+    """Of a group, from the (ranks, stride) of each axis that it lies along."""
+    size, in_first = 1, [0]
+    for num, stride in sides:
+        size *= num
+        in_first = [
+            offset + place * stride
+            for offset in in_first
+            for place in range(min(num, -(-(gpus_per_node - offset) // stride)))
+        ]
+    nodes = -(-size // len(in_first))
+    return Span(size / nodes, nodes)
 
 
 def span_of(job: Job, layout: Layout, *axes: str, every: int = 1, num: int | None = None) -> Span:
-    """Of the group along an axis, or along neighbouring ones.
+    """Of the group along an axis, or along several.
 
-    every: one rank of so many only. num: the first so many only.
+    every: along the first of them, one rank of so many only. num: the first so many of it only.
     """
     sizes = (layout.tp, layout.pp, layout.cp, layout.dp)
     return _span_of(job.machines.gpus_per_node, layout.order, sizes, axes, every, num)
@@ -67,8 +76,10 @@ def _span_of(
 ) -> Span:
     tp, pp, cp, _ = sizes
     layout = Layout(world_size=math.prod(sizes), tp=tp, pp=pp, cp=cp, order=order)
-    size = num or math.prod(layout.sizes[axis] for axis in axes) // every
-    return span(size, min(layout.stride(axis) for axis in axes) * every, gpus_per_node)
+    sides = [(layout.sizes[axis], layout.stride(axis)) for axis in axes]
+    size, stride = sides[0]
+    sides[0] = (num or size // every, stride * every)
+    return span(gpus_per_node, *sides)
 
 
 def half_seconds(job: Job, nbytes: float, where: Span) -> float:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from labkit.calc.layout import Layout
 from labkit.calc.models.config import ModelConfig
-from labkit.calc.planner.gpu_memory import parameters_of_a_rank
+from labkit.calc.planner.parameters import held_by_ranks
 from labkit.calc.planner.job import Job
 from labkit.calc.planner.layer import layer_seconds
 from labkit.calc.planner.likeness import like_dense
@@ -93,13 +93,17 @@ def _inside_a_node(job: Job, layout: Layout) -> str:
 
 
 def _of_zero(job: Job, layout: Layout, rounds: int) -> str:
-    own = sum(parameters_of_a_rank(job, layout))
-    gradients, gathered = job.kept.gradient_bytes, job.kept.parameter_bytes
+    own = max(held.total for held in held_by_ranks(job.config, layout))
+    gradients = job.kept.gradient_bytes
+    gathered = job.kept.cast_bytes or job.kept.parameter_bytes
+    gathers = 2 * rounds if layout.zero == 3 else 1
     once = own * (gradients + gathered)
-    sent = own * (rounds * gradients + (2 * rounds if layout.zero == 3 else 1) * gathered)
-    what = "gradients are reduced" if layout.zero == 2 else "parameters are gathered"
+    sent = own * (rounds * gradients + gathers * gathered)
+    what, times = ("gradients are reduced", rounds)
+    if layout.zero == 3:
+        what, times = ("parameters are gathered", gathers)
     return (
-        f"zero {layout.zero} with a pipeline: {what} {rounds} times in a step, "
+        f"zero {layout.zero} with a pipeline: {what} {times} times in a step, "
         f"{bytes_text(sent)} of each rank; with zero 1 it is {bytes_text(once)}"
     )
 

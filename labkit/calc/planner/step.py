@@ -2,13 +2,16 @@
 
     step = m R + (sum of all ranks' R - R) / v + sends + dp + optimizer
 
-R seconds of one microbatch on the slowest of p ranks, all its v stages, forward and backward; m
-microbatches. The second term is the bubble: for equal ranks (p - 1)/(v m) of m R.
+R seconds of one microbatch on the slowest of p ranks, all its v stages, forward and backward, with
+what zero 2 and 3 exchange in it; m microbatches. The second term is the bubble: for equal ranks
+(p - 1)/(v m) of m R.
 
     sends       c seconds each, m microbatches: 2 c (p - 1 + floor((m - 1)(p - 1)/p)) for 1F1B, in
                 which a rank waits for both neighbours; 2 c (v p - 1) interleaved, which runs ahead.
                 Both as labkit.pipeline.simulate has them, while c is small beside R
-    dp          reduce + gather, less what hides; optimizer: sharing.py
+    dp          reduce + gather, less what hides: sharing.py. Rank r is through the pipeline
+                earlier than rank 0, by the last backwards of the stages 0 to r - 1; the rank that
+                ends last counts
 
 Paper: Narayanan et al., arXiv:2104.04473, section 2.2, for the bubble.
 """
@@ -22,9 +25,14 @@ from labkit.calc.layout import Layout
 from labkit.calc.pieces import Pieces
 from labkit.calc.planner.job import Job
 from labkit.calc.planner.layer import LayerSeconds, compute_seconds, layer_seconds
-from labkit.calc.planner.links import half_seconds, message_seconds, span_of
+from labkit.calc.planner.links import Span, half_seconds, message_seconds, span_of
 from labkit.calc.planner.rules import require_works
-from labkit.calc.planner.sharing import exposed_seconds, optimizer_seconds, sharing_seconds
+from labkit.calc.planner.sharing import (
+    exposed_seconds,
+    in_each_microbatch,
+    once_a_step,
+    optimizer_seconds,
+)
 from labkit.calc.planner.stages import StageLayers, stage_layers
 
 Pair = tuple[float, float]
@@ -39,18 +47,22 @@ class Times(NamedTuple):
     tp: list[Pair]
     cp: list[Pair]
     ep: list[Pair]
+    dp: list[Pair]
+    """Of zero 2 and 3: exposed, in every microbatch."""
+    once: list[Pair]
+    """By stage: seconds of (reduce, gather) once in a step, whole."""
     send_s: float
-    reduce_s: float
-    """Of one stage."""
-    gather_s: float
     optimizer_s: float
     num_microbatches: int
 
     @property
     def of_stages(self) -> list[Pair]:
         """All kinds together."""
-        kinds = zip(self.compute, self.tp, self.cp, self.ep, strict=True)
-        return [(a[0] + b[0] + c[0] + d[0], a[1] + b[1] + c[1] + d[1]) for a, b, c, d in kinds]
+        kinds = zip(self.compute, self.tp, self.cp, self.ep, self.dp, strict=True)
+        return [
+            (a[0] + b[0] + c[0] + d[0] + e[0], a[1] + b[1] + c[1] + d[1] + e[1])
+            for a, b, c, d, e in kinds
+        ]
 
 
 def pieces(job: Job, layout: Layout) -> Pieces:
@@ -62,8 +74,8 @@ def pieces(job: Job, layout: Layout) -> Pieces:
         forward_s=tuple(forward for forward, _ in both),
         backward_s=tuple(backward for _, backward in both),
         send_s=found.send_s,
-        reduce_s=(found.reduce_s,) * len(both),
-        gather_s=(found.gather_s,) * len(both),
+        reduce_s=tuple(reduce_s for reduce_s, _ in found.once),
+        gather_s=tuple(gather_s for _, gather_s in found.once),
         optimizer_s=found.optimizer_s,
         overlap=job.assumptions.overlap,
         num_microbatches=found.num_microbatches,
@@ -84,12 +96,11 @@ def times(job: Job, layout: Layout) -> Times:
     tp[-1] = _added(tp[-1], last[1])
     tp[0] = _added(tp[0], first)
     num = layout.num_microbatches(job.global_batch)
-    reduce_s, gather_s = sharing_seconds(job, layout, num)
     return Times(
         compute, tp, cp, ep,
+        dp=in_each_microbatch(job, layout, compute),
+        once=once_a_step(job, layout),
         send_s=_send(job, layout),
-        reduce_s=reduce_s / layout.virtual,
-        gather_s=gather_s / layout.virtual,
         optimizer_s=optimizer_seconds(job, layout),
         num_microbatches=num,
     )  # fmt: skip
@@ -99,7 +110,8 @@ def step_parts(job: Job, layout: Layout) -> dict[str, float]:
     """Seconds of a step by PARTS; their sum is the step."""
     found = times(job, layout)
     p, v, m = layout.pp, layout.virtual, found.num_microbatches
-    of_stage = [forward + backward for forward, backward in found.of_stages]
+    both = found.of_stages
+    of_stage = [forward + backward for forward, backward in both]
     of_rank = [sum(of_stage[rank::p]) for rank in range(p)]
     slowest = of_rank.index(max(of_rank))
     parts: dict[str, float] = {
@@ -108,11 +120,27 @@ def step_parts(job: Job, layout: Layout) -> dict[str, float]:
     }
     parts["pp"] = _sends(found.send_s, p, v, m)
     parts["bubble"] = (sum(of_rank) - max(of_rank)) / v
-    forward, backward = (sum(each[way] for each in found.compute[slowest::p]) for way in (0, 1))
-    exchanged = (v * found.reduce_s, v * found.gather_s)
-    parts["dp"] = exposed_seconds(job, layout, exchanged, m, (forward, backward))
+    each_time = m * sum(f + b for f, b in found.dp[slowest::p])
+    parts["dp"] = each_time + _exposed_at_the_end(job, layout, found, both)
     parts["optimizer"] = found.optimizer_s
     return parts
+
+
+def _exposed_at_the_end(job: Job, layout: Layout, found: Times, of_stages: list[Pair]) -> float:
+    """Of what is reduced and gathered once: on the rank that is through with it last."""
+    if layout.dp * layout.cp == 1:
+        return 0.0
+    latest, earlier = 0.0, 0.0
+    for rank in range(layout.pp):
+        mine = slice(rank, None, layout.pp)
+        once, computing = _sum(found.once[mine]), _sum(found.compute[mine])
+        latest = max(latest, exposed_seconds(job, once, computing) - earlier)
+        earlier += of_stages[rank][1]
+    return latest
+
+
+def _sum(pairs: list[Pair]) -> Pair:
+    return sum(first for first, _ in pairs), sum(second for _, second in pairs)
 
 
 def _of_layers(count: StageLayers, dense: LayerSeconds, experts: LayerSeconds) -> list[Pair]:
@@ -149,12 +177,12 @@ def _send(job: Job, layout: Layout) -> float:
 
 def _ends(job: Job, layout: Layout) -> tuple[Pair, tuple[Pair, Pair]]:
     """tp's seconds of the embedding; computing and tp's seconds of head and loss."""
-    return _ends_of(job, layout.tp, layout.cp, layout.microbatch, span_of(job, layout, "tp").inside)
+    return _ends_of(job, layout.tp, layout.cp, layout.microbatch, span_of(job, layout, "tp"))
 
 
 @lru_cache(maxsize=1 << 14)
 def _ends_of(
-    job: Job, tp: int, cp: int, microbatch: int, inside: int
+    job: Job, tp: int, cp: int, microbatch: int, where: Span
 ) -> tuple[Pair, tuple[Pair, Pair]]:
     config, b = job.config, job.kept.activation_itemsize
     tokens = microbatch * job.length // cp
@@ -164,6 +192,5 @@ def _ends_of(
     compute = (compute_seconds(job, flops, moved), compute_seconds(job, 2 * flops, 2 * moved))
     if tp == 1:
         return (0.0, 0.0), (compute, (0.0, 0.0))
-    where = span_of(job, Layout(world_size=tp, tp=tp), "tp")
     half = half_seconds(job, tokens * config.hidden * b, where)
     return (2 * half, 0.0), (compute, (0.0, 2 * half))

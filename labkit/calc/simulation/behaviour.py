@@ -98,6 +98,7 @@ def behaviours(layout: Layout, disturbances: Sequence[Disturbance]) -> Behaviour
         if isinstance(each, Straggler):
             stragglers[each.rank] = stragglers.get(each.rank, 1.0) * each.factor
         elif isinstance(each, SlowLink):
+            _require_a_link_that_is_seen(layout, each)
             ends = (min(each.ranks), max(each.ranks))
             links[ends] = max(links.get(ends, 1.0), each.factor)
         else:
@@ -112,6 +113,24 @@ def behaviours(layout: Layout, disturbances: Sequence[Disturbance]) -> Behaviour
         for replica in slow_links.keys() | slow_cells.keys()
     }
     return Behaviours(layout, of_replica, _collectives(layout, stragglers, nodes, links), jitter)
+
+
+def _require_a_link_that_is_seen(layout: Layout, link: SlowLink) -> None:
+    """ValueError where its traffic is inside operations, and would keep its time."""
+    one, other = layout.coordinates(link.a), layout.coordinates(link.b)
+    differ = [axis for axis in layout.order if one[axis] != other[axis]]
+    if differ == ["pp"] or (set(differ) <= {"dp", "cp"} and layout.zero < 2):
+        return
+    if len(differ) > 1 and not set(differ) <= {"dp", "cp"}:
+        why = f"differ in {' and '.join(differ)}, and send each other nothing"
+    elif differ == ["tp"]:
+        why = "exchange for tp, inside forward and backward, whose time is given as a whole"
+    else:
+        why = "exchange in every microbatch with zero 2 and 3, inside forward and backward"
+    raise ValueError(
+        f"SlowLink({link.a}, {link.b}, {link.factor:g}): these ranks {why}. Give ranks of one pp "
+        "or dp group, zero 0 or 1, or longer forward_s and backward_s"
+    )
 
 
 def _cells(layout: Layout, stragglers: dict[int, float]) -> dict[int, dict[int, Factors]]:

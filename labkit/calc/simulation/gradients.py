@@ -9,8 +9,8 @@
 
 So (1 - overlap) of a collective is never hidden, and the rest as far as there is something to hide
 it behind. Steps are alike, so the overlapped gather of the step before is in this one's forwards:
-the first forward of a stage does not end before it. With zero 3 the rest of the gather comes before
-the forwards, at once and not layer by layer.
+the first forward of a stage does not end before it. What zero 2 and 3 exchange in every microbatch
+is in its forwards and backwards.
 """
 
 from __future__ import annotations
@@ -43,17 +43,15 @@ class Tail(NamedTuple):
 
 def floors(graph: Graph, pieces: Pieces, found: Behaviours) -> Floors:
     """What the gathering of parameters allows the first forwards."""
-    begins, ends = [], {}
+    ends = {}
     for cell in range(graph.num_cells):
         link = max([1.0, *(c.link for (pp, _), c in found.collectives.items() if pp == cell)])
-        whole = sum(pieces.gather_s[stage] for stage in graph.stages_of(cell)) * link
-        begins.append((1 - pieces.overlap) * whole if found.layout.zero == 3 else 0.0)
-        lane = begins[-1]
+        lane = 0.0
         for stage in graph.stages_of(cell):
             lane += pieces.overlap * pieces.gather_s[stage] * link
-            if lane > begins[-1]:
+            if lane > 0:
                 ends[graph.first_forward[stage]] = lane
-    return Floors(tuple(begins), ends)
+    return ends
 
 
 def tails(
@@ -105,8 +103,7 @@ def _tail(
     reduced = begins + exposed * sum(pieces.reduce_s[s] for s in stages) * collective.link
     updated = reduced + pieces.optimizer_s * _slowest(found, collective, count, rng)
     gather = sum(pieces.gather_s[stage] for stage in stages) * collective.link
-    gathered = updated + (exposed * gather if found.layout.zero < 3 else 0.0)
-    return Tail(cell, since, ready_s, begins, reduced, updated, gathered)
+    return Tail(cell, since, ready_s, begins, reduced, updated, updated + exposed * gather)
 
 
 def _slowest(found: Behaviours, collective: Collective, count: int, rng: random.Random) -> float:

@@ -49,7 +49,7 @@ def longest_path(
         times = max(kept, key=lambda each: each.ends[n])
         backwards.append(Segment("other replicas", tail.cell, -1, times.ends[n], tail.ready_s))
     while n >= 0:
-        if allowed.ends.get(n) == times.ends[n]:  # it ends when its parameters have come
+        if allowed.get(n) == times.ends[n]:  # it ends when its parameters have come
             backwards.append(Segment("dp", graph.cell[n], times.replica, 0.0, times.ends[n]))
             break
         backwards += _operation(graph, pieces, times, n)

@@ -30,14 +30,8 @@ class Times:
     """How many replicas it stands for."""
 
 
-@dataclass(frozen=True)
-class Floors:
-    """Parameters that are gathered beside the first forwards, and before them."""
-
-    begins: tuple[float, ...]
-    """By cell: nothing begins before."""
-    ends: dict[int, float]
-    """By place in the graph: the first forward of a stage does not end before."""
+Floors = dict[int, float]
+"""By place in the graph: a first forward, whose parameters are gathered beside it, ends no earlier."""
 
 
 def replica_times(
@@ -56,7 +50,7 @@ def replica_times(
     factors = dict(behaviour.links)
     sends = [pieces.send_s * factors.get(pair, 1.0) for pair in graph.pairs]
     sends.append(0.0)  # entry -1: within a cell
-    free = list(floors.begins)
+    free = [0.0] * graph.num_cells
     starts, ends = [0.0] * len(seconds), [0.0] * len(seconds)
     for n, (cell, need, pair) in enumerate(zip(graph.cell, graph.need, graph.pair)):
         start = free[cell]
@@ -66,8 +60,8 @@ def replica_times(
                 start = arrived
         starts[n] = start
         end = start + seconds[n]
-        if n in floors.ends:
-            end = max(end, floors.ends[n])
+        if n in floors:
+            end = max(end, floors[n])
         ends[n] = free[cell] = end
     return Times(starts, ends, behaviour, replica, count)
 
