@@ -6,7 +6,8 @@ suggests data 64, tensor 4, pipeline 2. What do you say?" The next one has anoth
 
 Write two functions, of tasks and layouts that are dicts.
 
-    task    num_params of the model; layer_params of one layer
+    task    num_params of the model; layer_params of one layer; table_params, embedding and learned
+            positions
             layers, hidden, heads, kv_heads, ffn, vocab, sequence; gated: three matrices in an MLP
             parameter_bytes, gradient_bytes, optimizer_bytes (a master copy in it), per parameter
             num_gpus, gpus_per_node, memory_bytes (of one GPU, what training may fill)
@@ -28,8 +29,10 @@ Write two functions, of tasks and layouts that are dicts.
 Rules     tp divides gpus_per_node, so that no tensor-parallel group crosses nodes; it also divides
           heads, kv_heads and ffn. pp * virtual divides layers. dp * microbatch divides global_batch
           into m microbatches. Where virtual > 1, pp is more than 1 and divides m
-States    N = num_params / (tp pp) parameters on each GPU. Over dp zero 1 shards the optimizer's
-          bytes, zero 2 gradients as well, zero 3 parameters as well; zero 0 nothing
+States    N parameters on each GPU of the first rank of the pipeline: (layer_params layers / pp +
+          table_params) / tp. On the last are about as many, with the head. pp 1: num_params / tp
+          Over dp zero 1 shards the optimizer's bytes, zero 2 gradients as well, zero 3 parameters
+          as well; zero 0 nothing
 Kept      bytes of a layer's activations for each token of a microbatch, 2-byte numbers, flash
           attention, sequence parallelism; g = kv_heads / heads:
               (12 + 4 g) hidden + 4 heads + 4 ffn (6 ffn if gated), all / tp; "full": 2 hidden / tp
@@ -45,9 +48,9 @@ Seconds   of a microbatch on the last rank: 6 FLOPs for each token and parameter
           fast links. "full": layers 4/3 of the FLOPs, and 12 times. In all
               m * that + (pp - 1) / virtual of what its layers take of it
           + what dp exchanges, over slow links, of which each of the n ranks of dp in a node takes
-            1 / n, and four fifths hide: N times gradient_bytes (zero 0 twice; zero 2 and 3 once for
-            each microbatch; zero 2 interleaved m / pp times), zero 1 and 2 parameter_bytes once,
-            zero 3 twice for each microbatch
+            1 / n, and four fifths hide: N times gradient_bytes (zero 0 twice, zero 1 once, zero 2
+            and 3 in each microbatch, that is w = m + (pp - 1) / virtual times; zero 2 interleaved
+            w / pp times), parameter_bytes (zero 1 and 2 once, zero 3 2 w times)
 
 That is less than the planner counts, and enough: leave a margin of a twentieth of the memory.
 
@@ -98,10 +101,18 @@ def _ranks(task: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[int, int]
     return dp, task["global_batch"] // (dp * given["microbatch"])
 
 
+def _own(task: Mapping[str, Any], given: Mapping[str, Any]) -> float:
+    """Parameters on a GPU of the first rank; on the last are about as many."""
+    if given["pp"] == 1:
+        return task["num_params"] / given["tp"]
+    layers = task["layers"] / given["pp"] * task["layer_params"]
+    return (layers + task["table_params"]) / given["tp"]
+
+
 def _states(task: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, float]:
     """By part: first what zero 1 shards, last what zero 3 does."""
     dp, _ = _ranks(task, given)
-    own = task["num_params"] / (given["tp"] * given["pp"])
+    own = _own(task, given)
     return {
         name: own * task[f"{of}_bytes"] / (dp if given["zero"] >= level else 1)
         for name, of, level in (
@@ -163,14 +174,16 @@ def _seconds(task: Mapping[str, Any], given: Mapping[str, Any]) -> float:
     of_layer = work * task["layer_params"] * (4 / 3 if is_full else 1)
     of_layers = task["layers"] / p * (of_layer + halves / task["fast_bytes_per_s"])
     head = work * task["vocab"] * task["hidden"]
+    w = m + (p - 1) / v
     reduces, gathers = {
         0: (2, 0),
         1: (1, 1),
-        2: (m / p if v > 1 else m, 1),
-        3: (m, 2 * m),
+        2: (w / p if v > 1 else w, 1),
+        3: (w, 2 * w),
     }[given["zero"]]
-    own = task["num_params"] / (t * p)
-    exchanged = own * (reduces * task["gradient_bytes"] + gathers * task["parameter_bytes"])
+    exchanged = _own(task, given) * (
+        reduces * task["gradient_bytes"] + gathers * task["parameter_bytes"]
+    )
     neighbours = min(dp, task["gpus_per_node"] // t)
     wire = exchanged * (dp - 1) / dp / neighbours / task["slow_bytes_per_s"] / 5
     return m * (of_layers + head) + (p - 1) / v * of_layers + wire

@@ -39,6 +39,8 @@ class Pieces:
     num_microbatches: int = 1
     compute_s: tuple[float, ...] = ()
     """Of forward_s + backward_s, the computing alone; (): all of it."""
+    exchanged_s: tuple[tuple[float, float], ...] = ()
+    """Of (forward_s, backward_s), what dp exchanges in them; (): nothing, as with zero 0 and 1."""
 
     def __post_init__(self) -> None:
         check_ranks(self.num_microbatches, "num_microbatches")
@@ -52,10 +54,25 @@ class Pieces:
                 )
             for each in seconds:
                 check_not_negative(each, name)
+        self._check_exchanged()
         for name in ("send_s", "optimizer_s", "overlap"):
             check_not_negative(getattr(self, name), name)
         if self.overlap > 1:
             raise ValueError(f"overlap={self.overlap}: give a share, 0 to 1")
+
+    def _check_exchanged(self) -> None:
+        if self.exchanged_s and len(self.exchanged_s) != len(self.forward_s):
+            raise ValueError(
+                f"exchanged_s is of {len(self.exchanged_s)} stages, and forward_s of "
+                f"{len(self.forward_s)}; give a pair for each stage, or ()"
+            )
+        parts = zip(self.exchanged_s, self.forward_s, self.backward_s, strict=False)
+        for (forth, back), forward, backward in parts:
+            if not (0 <= forth <= forward and 0 <= back <= backward):
+                raise ValueError(
+                    f"exchanged_s has {forth:g} s of a forward of {forward:g} s and {back:g} s of "
+                    f"a backward of {backward:g} s: give parts of them"
+                )
 
     @property
     def num_stages(self) -> int:

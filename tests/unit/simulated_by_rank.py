@@ -60,8 +60,18 @@ class EveryRank:
 
     def seconds(self, op, ranks):
         stage = op.stage
-        whole = self.pieces.forward_s[stage] + self.pieces.backward_s[stage]
-        mine = (self.pieces.forward_s if op.kind == "F" else self.pieces.backward_s)[stage]
+        forward, backward = self.pieces.forward_s[stage], self.pieces.backward_s[stage]
+        if self.pieces.exchanged_s:  # with the same stage of all replicas, whatever their tp
+            of_stage = [
+                r for r in range(len(self.at)) if self.at[r]["pp"] == self.at[ranks[0]]["pp"]
+            ]
+            by_tp = [
+                [r for r in of_stage if self.at[r]["tp"] == tp] for tp in range(self.layout.tp)
+            ]
+            more = max(self.link(group) for group in by_tp) - 1
+            forward += more * self.pieces.exchanged_s[stage][0]
+            backward += more * self.pieces.exchanged_s[stage][1]
+        whole, mine = forward + backward, forward if op.kind == "F" else backward
         computing = mine * (self.pieces.compute_s[stage] / whole)
         return mine - computing + computing * max(self.slower(rank) for rank in ranks)
 

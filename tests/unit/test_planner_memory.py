@@ -49,7 +49,9 @@ STATES = ("parameters", "gradients", "moments", "master", "optimizer")
 
 @pytest.mark.parametrize("flash", [True, False])
 @pytest.mark.parametrize(("microbatch", "sequence_parallel"), [(1, False), (2, True)])
-def test_a_dense_model_is_counted_as_footprint_counts_it_but_for_the_place_of_its_states(flash, microbatch, sequence_parallel):
+def test_a_dense_model_is_counted_as_footprint_counts_it_but_for_the_place_of_its_states(
+    flash, microbatch, sequence_parallel
+):
     job = job_of("llama2-7b", flash=flash, fused=flash)
     fixed = {"microbatch": microbatch, "sequence_parallel": sequence_parallel}
     for layout in working(job, some_layouts(**fixed), least=100):

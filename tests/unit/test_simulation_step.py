@@ -174,12 +174,32 @@ def test_a_gather_is_hidden_in_the_first_forward():
     [
         (Layout(world_size=8, tp=4), SlowLink(0, 1, 3), "exchange for tp"),
         (Layout(world_size=8, tp=2, pp=2), SlowLink(0, 3, 3), "send each other nothing"),
-        (Layout(world_size=8, zero=3), SlowLink(0, 1, 3), "in every microbatch"),
     ],
 )
 def test_a_slow_link_whose_traffic_is_inside_operations_is_refused(layout, link, why):
     with pytest.raises(ValueError, match=why):
         simulate_step(pieces(layout.pp, 4), layout, [link])
+
+
+@pytest.mark.parametrize("disturbed", ["none", "straggler", "slow node", "slow link", "all"])
+@pytest.mark.parametrize("name", ["dp", "dp x pp", "dp x tp x pp"])
+def test_what_is_exchanged_in_every_microbatch_is_as_slow_as_its_slowest_link(name, disturbed):
+    layout = LAYOUTS[name]
+    exchanged = tuple((0.2 + 0.1 * stage, 0.5) for stage in range(layout.pp))
+    parts = pieces(layout.pp, 6, exchanged_s=exchanged)
+    given = disturbances(layout, disturbed)
+    found, expected = simulate_step(parts, layout, given), every_rank(parts, layout, given)
+    assert found.seconds == pytest.approx(expected, rel=1e-12)
+    assert sum(found.on_the_path.values()) == pytest.approx(found.seconds)
+
+
+@pytest.mark.parametrize(
+    ("exchanged", "why"),
+    [(((0.1, 0.1),) * 3, "is of 3 stages"), (((1.5, 0.1),) * 2, "give parts of them")],
+)
+def test_pieces_check_what_is_exchanged_in_them(exchanged, why):
+    with pytest.raises(ValueError, match=why):
+        pieces(2, 4, exchanged_s=exchanged)
 
 
 @pytest.mark.parametrize("zero", [0, 1, 2, 3])

@@ -18,11 +18,11 @@ from typing import NamedTuple
 
 from labkit.calc.layout import Layout
 from labkit.calc.models.config import ModelConfig
-from labkit.calc.planner.parameters import held_by_ranks
 from labkit.calc.planner.job import Job
 from labkit.calc.planner.layer import layer_seconds
 from labkit.calc.planner.likeness import like_dense
 from labkit.calc.planner.links import span_of
+from labkit.calc.planner.parameters import held_by_ranks
 from labkit.calc.planner.sharing import reduces_of_zero2
 from labkit.calc.planner.stages import layer_counts, layers_of_rank
 from labkit.calc.traffic.checks import divisors_text

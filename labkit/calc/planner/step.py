@@ -80,6 +80,7 @@ def pieces(job: Job, layout: Layout) -> Pieces:
         overlap=job.assumptions.overlap,
         num_microbatches=found.num_microbatches,
         compute_s=tuple(map(sum, found.compute)),
+        exchanged_s=tuple(found.dp) if layout.zero >= 2 else (),
     )
 
 

@@ -6,8 +6,9 @@
     Jitter(0.02)                  every operation of every rank: longer by 2% on average, at random
 
 Where several slow the same thing, the largest factor counts; stragglers of one rank multiply.
-Collectives of tp, cp and ep, and with zero 2 and 3 those of dp in every microbatch, are inside an
-operation and keep their time: a slow link between two ranks that share nothing else is refused.
+Collectives over dp of every microbatch, with zero 2 and 3, take longer by the same factor, as far
+as they were exposed. Those of tp, cp and ep are inside an operation and keep their time: a slow
+link between two ranks that share nothing else is refused.
 """
 
 from __future__ import annotations

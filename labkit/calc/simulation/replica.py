@@ -31,7 +31,7 @@ class Times:
 
 
 Floors = dict[int, float]
-"""By place in the graph: a first forward, whose parameters are gathered beside it, ends no earlier."""
+"""By place in the graph: a first forward, beside which parameters are gathered, ends no earlier."""
 
 
 def replica_times(

@@ -51,6 +51,8 @@ class Simulated:
     """The simulation itself, from which a SimulatedStep takes what it shows."""
 
     graph: Graph
+    pieces: Pieces
+    """With what slow links add to every microbatch."""
     floors: Floors
     kept: tuple[Times, ...]
     tails: tuple[Tail, ...]
@@ -98,7 +100,7 @@ class SimulatedStep:
     def longest_path(self) -> tuple[Segment, ...]:
         """What kept the step from ending sooner, first to last, without a gap: see Segment."""
         made = self.simulated
-        return tuple(longest_path(made.graph, self.pieces, made.floors, made.kept, made.tails))
+        return tuple(longest_path(made.graph, made.pieces, made.floors, made.kept, made.tails))
 
     @cached_property
     def on_the_path(self) -> dict[str, float]:

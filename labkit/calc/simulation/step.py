@@ -66,10 +66,11 @@ def simulate_step(
     disturbances = tuple(disturbances)
     work = graph(schedule, layout.pp, pieces.num_microbatches, layout.virtual)
     found = behaviours(layout, disturbances)
-    allowed = floors(work, pieces, found)
-    slowest = _simulated(work, pieces, allowed, found, seed, most_events)
+    slowed = found.slowed(pieces)
+    allowed = floors(work, slowed, found)
+    slowest = _simulated(work, slowed, allowed, found, seed, most_events)
     rng = random.Random(f"{seed} update")
-    after = tails(work, pieces, found, slowest.ready_s, slowest.begun_s, rng)
+    after = tails(work, slowed, found, slowest.ready_s, slowest.begun_s, rng)
     return SimulatedStep(
         pieces=pieces,
         layout=layout,
@@ -78,7 +79,7 @@ def simulate_step(
         seed=seed,
         num_events=slowest.num_events,
         simulated=Simulated(
-            work, allowed, tuple(slowest.kept), tuple(after), found, slowest.busy_s
+            work, slowed, allowed, tuple(slowest.kept), tuple(after), found, slowest.busy_s
         ),
     )
 

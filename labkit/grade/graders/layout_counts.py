@@ -37,12 +37,26 @@ def _scaled(asked: Asked, factor: float) -> dict[str, float]:
     return asked.parts | states
 
 
+def _with_params(asked: Asked, number: float) -> dict[str, float]:
+    """With another number of parameters on the GPU."""
+    return _scaled(asked, number / asked.task.own_params(asked.layout))
+
+
+def _layers_of_first(asked: Asked) -> float:
+    task, layout = asked.task.as_dict, asked.layout
+    return float(task["layers"] * task["layer_params"] / (layout.pp * layout.tp))
+
+
+def _of_model(asked: Asked) -> int:
+    return int(asked.task.as_dict["num_params"])
+
+
 def _num_microbatches(asked: Asked) -> int:
     return asked.layout.num_microbatches(asked.task.job.global_batch)
 
 
 _DP_IS_NO_ZERO = (
-    "dp makes copies: each of its ranks has N / (tp pp) parameters. Only ZeRO shards over dp, the "
+    "dp makes copies: each of its ranks has the same N parameters. Only ZeRO shards over dp, the "
     "optimizer from 1 on, gradients from 2, parameters with 3"
 )
 COUNTS: tuple[tuple[str, str, Callable[[Asked], Mapping[str, float]]], ...] = (
@@ -50,13 +64,24 @@ COUNTS: tuple[tuple[str, str, Callable[[Asked], Mapping[str, float]]], ...] = (
     ("ignores ZeRO", _DP_IS_NO_ZERO, lambda a: a.parts | a.whole),
     (
         "counts the whole model on each GPU",
-        "tp and pp cut parameters: N / (tp pp) of them are on a GPU",
-        lambda a: _scaled(a, a.layout.tp * a.layout.pp),
+        "tp and pp cut parameters: a GPU has a tp-th of what its stage has",
+        lambda a: _with_params(a, _of_model(a)),
     ),
     (
         "forgets that the pipeline cuts the states",
         "each rank of a pipeline has a pp-th of the layers",
-        lambda a: _scaled(a, a.layout.pp),
+        lambda a: _with_params(a, _of_model(a) / a.layout.tp),
+    ),
+    (
+        "spreads the embedding over the pipeline",
+        "num_params / (tp pp) is a mean. The first rank has the embedding, the last the head or a "
+        "copy of the embedding, each as much as a layer or several; those between have layers only",
+        lambda a: _with_params(a, _of_model(a) / (a.layout.tp * a.layout.pp)),
+    ),
+    (
+        "forgets the embedding",
+        "the first rank has its layers and the embedding",
+        lambda a: _with_params(a, _layers_of_first(a)),
     ),
     (
         "forgets that tp cuts the states",

@@ -81,7 +81,7 @@ def _as_1f1b(rank: Rank) -> float:
 COUNTS: tuple[Count, ...] = (
     Count(
         "takes data parallelism for sharding",
-        "dp makes copies: each of its ranks has all of N / (tp pp) parameters, with their "
+        "dp makes copies: each of its ranks has all of its N parameters, with their "
         "gradients and optimizer states. Only ZeRO shards over dp: 1 the optimizer, 2 gradients as "
         "well, 3 parameters as well",
         _sharded,

@@ -50,7 +50,7 @@ class Asked:
     def whole(self) -> dict[str, float]:
         """The states without ZeRO."""
         kept, layout = self.task.job.kept, self.layout
-        own = self.task.as_dict["num_params"] / (layout.tp * layout.pp)
+        own = self.task.own_params(layout)
         sizes = (kept.parameter_bytes, kept.gradient_bytes, kept.optimizer_bytes)
         return {name: own * size for name, size in zip(PARTS[:3], sizes, strict=True)}
 

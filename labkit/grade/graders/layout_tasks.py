@@ -7,8 +7,9 @@ from functools import cached_property
 from typing import Any
 
 from labkit import calc
-from labkit.calc.models.parameters import layer_parameters
+from labkit.calc.models.parameters import end_parameters, layer_parameters
 from labkit.calc.planner.gpu_memory import fullest
+from labkit.calc.planner.parameters import held_by_ranks
 from labkit.calc.planner.step import step_parts
 
 _RECIPES = ("zero_paper", "megatron_bf16")
@@ -28,6 +29,7 @@ class Task:
         return {
             "num_params": int(calc.num_parameters(config)),
             "layer_params": layer_parameters(config),
+            "table_params": end_parameters(config, is_first=True, is_last=False),
             "layers": config.layers,
             "hidden": config.hidden,
             "heads": config.heads,
@@ -74,6 +76,10 @@ class Task:
         """Of the fullest GPU, by the planner. For layouts that no rule refuses."""
         return float(sum(part.value for part in fullest(self.job, layout)[1].values()))
 
+    def own_params(self, layout: calc.Layout) -> int:
+        """On one GPU of the first rank of the pipeline, by the planner."""
+        return held_by_ranks(self.job.config, layout)[0].total
+
     def __str__(self) -> str:
         job = self.job
         return (
@@ -90,7 +96,7 @@ def draw(rng: random.Random) -> list[Task]:
 
 def _jobs(rng: random.Random) -> Iterator[calc.Job]:
     yield _job("gpt3-175b", 512, batch=1536, recipe="zero_paper")
-    recipes = [*_RECIPES, *(rng.choice(_RECIPES) for _ in range(7))]
+    recipes = [*_RECIPES, *(rng.choice(_RECIPES) for _ in range(9))]
     rng.shuffle(recipes)
     give = recipes.pop
     batch = rng.choice((1024, 1536, 2048))
@@ -108,12 +114,26 @@ def _jobs(rng: random.Random) -> Iterator[calc.Job]:
     # 3 divides the GPUs and not the batch: pp is a multiple of 3, and m is none of pp.
     num, batch = rng.choice((96, 192)), rng.choice((512, 1024))
     yield _job(_middle(rng, (48, 60, 72)), num, batch=batch, recipe=give())
-    # Small models, in which what large ones need is a loss.
+    # Small models, in which what large ones need is a loss; of many words, so that logits are much.
     scarce = {"gpu": "a100-40g", "node": rng.choice((4, 8)), "sequence": 4096}
-    yield _job(_small(rng), 64, batch=rng.choice((192, 256, 512)), recipe=give(), **scarce)
+    yield _job(
+        _small(rng, vocab=128_256), 64, batch=rng.choice((192, 256, 512)), recipe=give(), **scarce
+    )
     batch = rng.choice((256, 512))
-    yield _job(_small(rng), 128, batch=batch, recipe=give(), of="h100", gpu="h100", sequence=4096)
+    yield _job(
+        _small(rng, vocab=128_256),
+        128,
+        batch=batch,
+        recipe=give(),
+        of="h100",
+        gpu="h100",
+        sequence=4096,
+    )
     batch = rng.choice((256, 384))
+    # Very many words: logits are much of the memory, on the last rank.
+    words = _small(rng, vocab=256_000)
+    yield _job(words, 64, batch=256, recipe=give(), gpu="a100-40g", sequence=4096)
+    yield _job("llama3-8b", 32, batch=128, recipe=give(), gpu="a100-40g", sequence=8192)
     yield _job("korthikanti-22b", 64, batch=batch, recipe=give(), gpu="a100-40g")
 
 
@@ -144,10 +164,9 @@ def _middle(rng: random.Random, layers: Sequence[int] = (48, 60, 64, 80)) -> cal
     return _model(rng.choice(layers), 64, vocab=vocab, kv_heads=kv_heads, **more)
 
 
-def _small(rng: random.Random) -> calc.ModelConfig:
+def _small(rng: random.Random, vocab: int = 32_000) -> calc.ModelConfig:
     """6B to 14B, as Llama's."""
     more = {"gated": True, "tied": False, "ffn": rng.choice((11_008, 14_336))}
-    vocab = rng.choice((32_000, 128_256))
     return _model(rng.choice((32, 36, 40)), rng.choice((32, 40)), vocab=vocab, **more)
 
 

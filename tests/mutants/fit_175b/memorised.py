@@ -22,10 +22,18 @@ def _ranks(task: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[int, int]
     return dp, task["global_batch"] // (dp * given["microbatch"])
 
 
+def _own(task: Mapping[str, Any], given: Mapping[str, Any]) -> float:
+    """Parameters on a GPU of the first rank; on the last are about as many."""
+    if given["pp"] == 1:
+        return task["num_params"] / given["tp"]
+    layers = task["layers"] / given["pp"] * task["layer_params"]
+    return (layers + task["table_params"]) / given["tp"]
+
+
 def _states(task: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, float]:
     """By part: first what zero 1 shards, last what zero 3 does."""
     dp, _ = _ranks(task, given)
-    own = task["num_params"] / (given["tp"] * given["pp"])
+    own = _own(task, given)
     return {
         name: own * task[f"{of}_bytes"] / (dp if given["zero"] >= level else 1)
         for name, of, level in (

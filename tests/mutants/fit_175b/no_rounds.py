@@ -43,10 +43,18 @@ def _ranks(task: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[int, int]
     return dp, task["global_batch"] // (dp * given["microbatch"])
 
 
+def _own(task: Mapping[str, Any], given: Mapping[str, Any]) -> float:
+    """Parameters on a GPU of the first rank; on the last are about as many."""
+    if given["pp"] == 1:
+        return task["num_params"] / given["tp"]
+    layers = task["layers"] / given["pp"] * task["layer_params"]
+    return (layers + task["table_params"]) / given["tp"]
+
+
 def _states(task: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, float]:
     """By part: first what zero 1 shards, last what zero 3 does."""
     dp, _ = _ranks(task, given)
-    own = task["num_params"] / (given["tp"] * given["pp"])
+    own = _own(task, given)
     return {
         name: own * task[f"{of}_bytes"] / (dp if given["zero"] >= level else 1)
         for name, of, level in (
@@ -108,14 +116,16 @@ def _seconds(task: Mapping[str, Any], given: Mapping[str, Any]) -> float:
     of_layer = work * task["layer_params"] * (4 / 3 if is_full else 1)
     of_layers = task["layers"] / p * (of_layer + halves / task["fast_bytes_per_s"])
     head = work * task["vocab"] * task["hidden"]
+    w = m + (p - 1) / v
     reduces, gathers = {
         0: (2, 0),
         1: (1, 1),
-        2: (m / p if v > 1 else m, 1),
-        3: (m, 2 * m),
+        2: (w / p if v > 1 else w, 1),
+        3: (w, 2 * w),
     }[given["zero"]]
-    own = task["num_params"] / (t * p)
-    exchanged = own * (reduces * task["gradient_bytes"] + gathers * task["parameter_bytes"])
+    exchanged = _own(task, given) * (
+        reduces * task["gradient_bytes"] + gathers * task["parameter_bytes"]
+    )
     neighbours = min(dp, task["gpus_per_node"] // t)
     wire = exchanged * (dp - 1) / dp / neighbours / task["slow_bytes_per_s"] / 5
     return m * (of_layers + head) + (p - 1) / v * of_layers + wire
