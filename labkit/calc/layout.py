@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from labkit.calc.traffic.checks import check_rank, check_ranks, shown
+from labkit.calc.traffic.checks import check_flag, check_rank, check_ranks, shown
 
 AXES = ("pp", "dp", "cp", "tp")
 RECOMPUTE = ("none", "selective", "full")
@@ -51,13 +51,17 @@ class Layout:
     def __post_init__(self) -> None:
         for name in ("world_size", "tp", "pp", "cp", "ep", "virtual", "microbatch"):
             object.__setattr__(self, name, check_ranks(getattr(self, name), name))
-        if self.zero not in (0, 1, 2, 3):
+        if self.zero not in (0, 1, 2, 3) or isinstance(self.zero, bool):
             raise ValueError(f"zero={shown(self.zero)}: give 0, 1, 2 or 3")
+        object.__setattr__(self, "zero", int(self.zero))
+        check_flag(self.sequence_parallel, "sequence_parallel")
         if self.recompute not in RECOMPUTE:
             raise ValueError(
                 f"recompute={shown(self.recompute)}: give one of {', '.join(RECOMPUTE)}"
             )
-        if sorted(self.order) != sorted(AXES):
+        is_sequence = isinstance(self.order, tuple | list)
+        object.__setattr__(self, "order", tuple(self.order) if is_sequence else self.order)
+        if not is_sequence or sorted(map(str, self.order)) != sorted(AXES):
             raise ValueError(f"order={self.order!r}: give {', '.join(AXES)}, each once")
         others = self.tp * self.pp * self.cp
         if self.world_size % others:
@@ -106,6 +110,7 @@ class Layout:
 
     def in_one_node(self, axis: str, gpus_per_node: int) -> int:
         """How many of the group of rank 0 along an axis share its node; all: no slow link."""
+        gpus_per_node = check_ranks(gpus_per_node, "gpus_per_node")
         group = self.group(axis, 0)
         return sum(rank < gpus_per_node for rank in group)
 
@@ -114,6 +119,7 @@ class Layout:
 
         ValueError where the ranks cannot share them evenly.
         """
+        global_batch = check_ranks(global_batch, "global_batch")
         at_once = self.dp * self.microbatch
         if global_batch % at_once or global_batch < at_once:
             raise ValueError(

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from labkit.calc.traffic.checks import check_not_negative, check_ranks
+from labkit.calc.traffic.checks import check_not_negative, check_ranks, shown
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +44,18 @@ class Pieces:
 
     def __post_init__(self) -> None:
         check_ranks(self.num_microbatches, "num_microbatches")
+        for name in ("forward_s", "backward_s", "reduce_s", "gather_s", "compute_s"):
+            seconds = getattr(self, name)
+            if not isinstance(seconds, tuple | list):
+                raise TypeError(f"{name}={shown(seconds)}: give seconds of each stage, (1.5, 1.5)")
+        self._check_seconds()
+        self._check_parts()
+        for name in ("send_s", "optimizer_s", "overlap"):
+            check_not_negative(getattr(self, name), name)
+        if self.overlap > 1:
+            raise ValueError(f"overlap={self.overlap}: give a share, 0 to 1")
+
+    def _check_seconds(self) -> None:
         stages = len(self.forward_s)
         for name in ("forward_s", "backward_s", "reduce_s", "gather_s", "compute_s"):
             seconds = getattr(self, name)
@@ -54,13 +66,19 @@ class Pieces:
                 )
             for each in seconds:
                 check_not_negative(each, name)
-        self._check_exchanged()
-        for name in ("send_s", "optimizer_s", "overlap"):
-            check_not_negative(getattr(self, name), name)
-        if self.overlap > 1:
-            raise ValueError(f"overlap={self.overlap}: give a share, 0 to 1")
+        if sum(self.forward_s) + sum(self.backward_s) == 0:
+            raise ValueError(
+                "forward_s and backward_s are 0 everywhere: a step takes time; give some"
+            )
 
-    def _check_exchanged(self) -> None:
+    def _check_parts(self) -> None:
+        for stage, alone in enumerate(self.compute_s):
+            whole = self.forward_s[stage] + self.backward_s[stage]
+            if alone > whole * (1 + 1e-9):
+                raise ValueError(
+                    f"compute_s of stage {stage} is {alone:g} s, a part of its forward and "
+                    f"backward, which take {whole:g} s together; give at most that"
+                )
         if self.exchanged_s and len(self.exchanged_s) != len(self.forward_s):
             raise ValueError(
                 f"exchanged_s is of {len(self.exchanged_s)} stages, and forward_s of "

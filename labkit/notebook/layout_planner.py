@@ -42,6 +42,8 @@ class PlannerSetup:
         allowed = f"1 to {_MOST_GPUS:,}"
         arguments.whole("gpus", self.gpus, allowed, most=_MOST_GPUS)
         arguments.whole("top", self.top, "rows of the table, 1 to 40", most=40)
+        arguments.number("sequence", self.sequence, "tokens, or 0: the model's context", least=0)
+        arguments.number("tokens", self.tokens, "tokens of the whole training", above=0)
         self.job()  # names that are not known, batches that cannot be
 
     def job(self) -> Job:

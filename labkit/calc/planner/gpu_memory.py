@@ -31,7 +31,7 @@ from labkit.calc.memory.model_state import model_state_bytes
 from labkit.calc.memory.whole_units import whole_unit_bytes
 from labkit.calc.models.parameters import layer_parameters
 from labkit.calc.pipeline.bubble import in_flight_microbatches
-from labkit.calc.planner.job import Job
+from labkit.calc.planner.job import Job, check_asked
 from labkit.calc.planner.likeness import like_dense
 from labkit.calc.planner.parameters import Held, held_by_ranks
 from labkit.calc.planner.stages import StageLayers, layers_of_rank
@@ -47,6 +47,7 @@ def layout_memory(job: Job, layout: Layout, rank: int | None = None) -> Result:
 
     ValueError for a batch that the ranks cannot share.
     """
+    check_asked(job, layout)
     if rank is None:
         rank = fullest(job, layout)[0]
     rank = check_rank(rank, layout.pp)

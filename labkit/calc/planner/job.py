@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from labkit.calc.hardware.cluster import Cluster, cluster
 from labkit.calc.hardware.gpu import GPU
+from labkit.calc.layout import Layout
 from labkit.calc.memory.recipe import Recipe, recipe_of
 from labkit.calc.models.config import ModelConfig
 from labkit.calc.models.lengths import sequence_length
@@ -72,6 +73,14 @@ class Assumptions:
             raise ValueError(f"context={shown(self.context)}: give 'ring' or 'gather'")
 
 
+def check_asked(job: Job, layout: Layout) -> None:
+    """TypeError for what is no Job, and no Layout: what all of the planner's functions take."""
+    if not isinstance(job, Job):
+        raise TypeError(f"job={shown(job)}: give a Job(model, recipe, cluster, global_batch)")
+    if not isinstance(layout, Layout):
+        raise TypeError(f"layout={shown(layout)}: give a Layout(world_size=64, tp=8), of all GPUs")
+
+
 @dataclass(frozen=True, eq=False)  # by identity: it is the key of many caches
 class Job:
     """One training. model, recipe, cluster: themselves, or a name in MODELS, RECIPES, CLUSTERS.
@@ -103,6 +112,11 @@ class Job:
         object.__setattr__(self, "machines", cluster(self.cluster))
         object.__setattr__(self, "length", sequence_length(self.config, self.sequence))
         object.__setattr__(self, "global_batch", check_ranks(self.global_batch, "global_batch"))
+        if self.room_bytes <= 0:
+            raise ValueError(
+                f"reserve_bytes={shown(self.assumptions.reserve_bytes)} leave nothing of the "
+                f"{self.device.memory_bytes / 1e9:.3g} GB of a {self.device.name}; give fewer"
+            )
         if self.tokens is not None:
             check_above_zero(self.tokens, "tokens", "training takes tokens")
 

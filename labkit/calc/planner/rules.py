@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from labkit.calc.layout import Layout
 from labkit.calc.models.config import ModelConfig
-from labkit.calc.planner.job import Job
+from labkit.calc.planner.job import Job, check_asked
 from labkit.calc.planner.layer import layer_seconds
 from labkit.calc.planner.likeness import like_dense
 from labkit.calc.planner.links import span_of
@@ -41,6 +41,7 @@ class Refusal(NamedTuple):
 
 def refusal(job: Job, layout: Layout) -> Refusal | None:
     """The first rule that it breaks. None: it can run, if it fits."""
+    check_asked(job, layout)
     return (
         _of_ranks(job, layout)
         or _of_heads(job, layout)

@@ -44,6 +44,8 @@ class SlowNode:
 
     def __init__(self, ranks: Iterable[int], factor: float) -> None:
         _check_factor(factor)
+        if isinstance(ranks, int):
+            raise TypeError(f"ranks={ranks}: give all ranks of the node, such as range(8, 16)")
         object.__setattr__(self, "ranks", tuple(ranks))
         object.__setattr__(self, "factor", factor)
         if not self.ranks:

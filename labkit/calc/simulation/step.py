@@ -35,6 +35,7 @@ from labkit.calc.simulation.graph import Graph, graph
 from labkit.calc.simulation.orders import check_schedule
 from labkit.calc.simulation.replica import Floors, Times, replica_times
 from labkit.calc.simulation.simulated import Simulated, SimulatedStep
+from labkit.calc.traffic.checks import check_ranks, shown
 
 MOST_EVENTS = 500_000
 """Operations that are simulated with jitter before the rest of the replicas is drawn."""
@@ -56,6 +57,7 @@ def simulate_step(
     ValueError: pieces of another number of stages than the layout's, a schedule that does not
     exist, a disturbed rank that is not there. TypeError for what is no disturbance.
     """
+    _check_given(pieces, layout, disturbances, most_events)
     schedule = schedule or ("interleaved" if layout.virtual > 1 else "1f1b")
     check_schedule(schedule, layout.pp, pieces.num_microbatches, layout.virtual)
     if pieces.num_stages != layout.pp * layout.virtual:
@@ -82,6 +84,16 @@ def simulate_step(
             work, slowed, allowed, tuple(slowest.kept), tuple(after), found, slowest.busy_s
         ),
     )
+
+
+def _check_given(pieces: object, layout: object, disturbances: object, most_events: int) -> None:
+    if not isinstance(pieces, Pieces):
+        raise TypeError(f"pieces={shown(pieces)}: give Pieces(...), or step_pieces(job, layout)")
+    if not isinstance(layout, Layout):
+        raise TypeError(f"layout={shown(layout)}: give a Layout(world_size=64, tp=8)")
+    if isinstance(disturbances, Disturbance) or not isinstance(disturbances, Iterable):
+        raise TypeError(f"disturbances={shown(disturbances)}: give a list, [Straggler(5, 1.5)]")
+    check_ranks(most_events, "most_events")
 
 
 @dataclass
