@@ -1,7 +1,7 @@
 """Logits of 1,000 and of -1,000: tokens that are far out as a whole, and tokens with both.
 
-    moved together    whatever is subtracted from a token (its mean, its first logit), exp() is fine
-    apart             exp(1,000 - mean) is inf: only the token's largest logit will do
+moved together    whatever is subtracted from a token (its mean, its first logit), exp() is fine
+apart             exp(1,000 - mean) is inf: only the token's largest logit will do
 """
 
 import torch

@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -111,6 +112,22 @@ def _of_counting(given: Given) -> Iterator[Mistake]:
         "they are part of the gradient as well: one tp rank counts them",
         lambda rank, held: given.counts(rank, held) and "tp" not in held.copied_over,
     )
+    yield by(
+        "leaves out what is no matrix",
+        "biases, norms and gates are part of the gradient as well; what is copied, copied_over "
+        "says, and no shape does",
+        lambda rank, held: (
+            given.counts(rank, held) and held.gradient is not None and held.gradient.dim() > 1
+        ),
+    )
+    for order in itertools.permutations(AXES):
+        other = replace(given, sizes={axis: given.sizes[axis] for axis in order})
+        yield by(
+            "takes the order of the axes for granted",
+            "coordinates were worked out of the number of the rank, as if the axes were always in "
+            "one order. Here they are in any: ask the groups, mesh.tp.rank",
+            other.counts,
+        )
 
 
 def _of_groups(given: Given) -> Iterator[Mistake]:
