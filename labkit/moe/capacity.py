@@ -31,7 +31,7 @@ from labkit.moe.routing import counts_of
 def expert_capacity(num_tokens: int, num_experts: int, top_k: int, factor: float) -> int:
     """Choices that an expert takes from a group of `num_tokens`. ValueError: a factor up to 0."""
     check_factor(factor)
-    # 1.1 * 10 is a little above 11 in floats, and would be 12.
+    # 1.1 * 50 is a little above 55 in floats, and would be 56.
     return math.ceil(round(factor * top_k * num_tokens / num_experts, 9))
 
 

@@ -277,3 +277,9 @@ def test_ways_to_scale_are_told_apart(seed):
             same = all(is_close(one, two.double()) for one, two in zip(left, its))
             assert not same or other == each.name, (other, each.name)
         seen[each.name] = left
+
+
+@pytest.mark.parametrize("mutant", ["float32", "scales_up"])
+def test_the_hint_to_read_next_is_the_one_that_has_the_line(mutant):
+    file = WORKSPACE.root / "tests" / "mutants" / NAME / f"{mutant}.py"
+    assert check(NAME, file, workspace=WORKSPACE).finding.hint == 3

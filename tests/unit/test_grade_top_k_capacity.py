@@ -193,3 +193,18 @@ def test_mistakes_of_a_part_differ_from_each_other():
         for i, one in enumerate(made):
             assert not torch.equal(one, right), mistakes[i].name
             assert not any(torch.equal(one, other) for other in made[:i]), mistakes[i].name
+
+
+@pytest.mark.parametrize(
+    "mutant",
+    [
+        "capacity_rounded_down",
+        "capacity_without_k",
+        "token_by_token",
+        "bias_on_the_logits",
+        "weights_from_numbers",
+    ],
+)
+def test_the_hint_to_read_next_is_the_one_that_has_the_line(mutant):
+    file = WORKSPACE.root / "tests" / "mutants" / NAME / f"{mutant}.py"
+    assert check(NAME, file, workspace=WORKSPACE).finding.hint == 3

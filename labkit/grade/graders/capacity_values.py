@@ -119,7 +119,7 @@ def wrong_gradient(evidence: CaseEvidence, given: Given, seen: Seen) -> Finding 
             "detached, or made anew from numbers. It is the only way on which a router learns "
             "which expert was of use"
         )
-        return _wrong(evidence, "no gradient reaches the router", why, 2)
+        return _wrong(evidence, "no gradient reaches the router", why, 3)
     return _wrong_part(
         evidence, given, ("the gradient of logits_TE", seen.gradient), right, GRADIENTS
     )

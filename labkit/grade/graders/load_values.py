@@ -109,7 +109,7 @@ def _wrong_gradient(
             "has one was detached, or made anew from numbers. A loss without a gradient is a "
             "measurement"
         )
-        return _wrong(evidence, f"{name} has no gradient", why, 2)
+        return _wrong(evidence, f"{name} has no gradient", why, 3)
     for mistake in mistakes:
         if _is_close(got, _gradient_of(mistake.loss, given)):
             return _wrong(evidence, mistake.name, mistake.explanation, mistake.hint, numbers)

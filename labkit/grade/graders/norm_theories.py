@@ -17,6 +17,7 @@ class Mistake(NamedTuple):
     name: str
     explanation: str
     norms: list[float]
+    hint: int = 2
 
 
 Counts = Callable[[int, Held], bool]
@@ -66,8 +67,8 @@ def _of_counting(given: Given) -> Iterator[Mistake]:
             rank, held._replace(copied_over=tuple(a for a in held.copied_over if a != axis))
         )
 
-    def by(name: str, why: str, counts: Counts) -> Mistake:
-        return Mistake(name, why, _reduced(given, _own(given, counts), AXES))
+    def by(name: str, why: str, counts: Counts, hint: int = 2) -> Mistake:
+        return Mistake(name, why, _reduced(given, _own(given, counts), AXES), hint)
 
     yield by(
         "counts what tp ranks share once for each of them",
@@ -98,6 +99,7 @@ def _of_counting(given: Given) -> Iterator[Mistake]:
         "one of the stages counts it: where pp is 1, the only stage is the last as well as the "
         "first",
         lambda rank, held: given.counts(rank, held) and not held.is_tied,
+        3,
     )
     yield by(
         "leaves out shards",
@@ -177,7 +179,7 @@ def _of_sums(given: Given) -> Iterator[Mistake]:
         [sum(by_parameter)] * n,
     )
     yield Mistake(
-        "takes no root", "that is the sum of squares; the norm is its root", [norm**2] * n
+        "takes no root", "that is the sum of squares; the norm is its root", [norm**2] * n, 3
     )
     yield Mistake(
         "averages the squares over the ranks",
