@@ -111,6 +111,8 @@ def coordinates_at(rank: int, sizes: Mapping[str, int]) -> dict[str, int]:
 
     coordinates_at(5, {"dp": 2, "pp": 2, "tp": 2}) == {"dp": 1, "pp": 0, "tp": 1}
     """
+    most = math.prod(sizes.values()) - 1
+    arguments.whole("rank", rank, f"0 to {most}", least=0, most=most)
     found = {}
     for axis in reversed(list(sizes)):
         rank, found[axis] = divmod(rank, sizes[axis])
@@ -123,6 +125,8 @@ def ranks_along(axis: str, rank: int, sizes: Mapping[str, int]) -> tuple[int, ..
     ranks_along("pp", 5, {"dp": 2, "pp": 2, "tp": 2}) == (5, 7)
     """
     axes = list(sizes)
+    if axis not in axes:
+        raise ValueError(f"axis={axis!r}: give one of {', '.join(axes)}")
     stride = math.prod(sizes[each] for each in axes[axes.index(axis) + 1 :])
     first = rank - coordinates_at(rank, sizes)[axis] * stride
     return tuple(range(first, first + sizes[axis] * stride, stride))

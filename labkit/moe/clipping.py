@@ -30,6 +30,7 @@ def clip_gradients(module: nn.Module, mesh: Mesh, max_norm: float) -> Tensor:
     another axis, and for experts that are sharded over others than mesh.ep.
     """
     max_norm = check_max_norm(max_norm)
+    arguments.instance("mesh", mesh, Mesh, "give a Mesh with the axes dp and ep")
     other = [axis for axis, size in mesh.sizes.items() if axis not in ("dp", "ep") and size > 1]
     if other:
         raise ValueError(

@@ -23,6 +23,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
+from labkit import arguments
 from labkit.comm import Group
 from labkit.data_parallel.flat import parts_of
 from labkit.mesh import Mesh
@@ -68,6 +69,7 @@ def reduce_gradients(module: nn.Module, mesh: Mesh) -> None:
 
 def require_sharded_over_ep(module: nn.Module, mesh: Mesh) -> None:
     """ValueError for a layer whose experts are on other ranks: those of two would be added up."""
+    arguments.instance("mesh", mesh, Mesh, "give a Mesh with the axes dp and ep")
     for name, layer in module.named_modules():
         if isinstance(layer, MoE):
             ranks: tuple[int, ...] = (mesh.world.ranks[mesh.world.rank],)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from labkit import arguments
 from labkit.comm import Group
 from labkit.copies import require_equal_copies
 from labkit.moe.experts import Experts
@@ -26,6 +27,7 @@ def gather_parameters(model: ExpertParallelGPT, world: Group | None = None) -> d
     Wire: an all-gather for each layer, of as many experts as the rank with most has; to compare, a
     broadcast of each parameter.
     """
+    arguments.instance("model", model, ExpertParallelGPT, "give an ExpertParallelGPT")
     layers = {
         name: each for name, each in model.named_modules() if isinstance(each, ExpertParallelMoE)
     }

@@ -136,13 +136,11 @@ def own_balance(routing, chosen_E=None, num_tokens=None):
 MISTAKES = {
     "divided by dp": ("reduce_gradients", divided_by_dp),
     "summed over all": ("reduce_gradients", summed_over_all),
-    "over dp only": ("reduce_gradients", over_dp_only),
     "balance of each rank": ("load_balancing_loss", own_balance),
 }
 
 
-def train_with(world, name, settings):
-    where, mistake = MISTAKES[name]
+def train_with(world, where, mistake, settings):
     setattr(training, where, mistake)
     try:
         return train(world, CONFIG, MOE, settings, dp=2, ep=2)
@@ -158,8 +156,14 @@ def train_with(world, name, settings):
 def test_the_classic_mistakes_leave_the_oracle(name):
     settings = replace(SGD, num_steps=3)
     right = train_serial(CONFIG, MOE, settings, num_groups=4)
-    for wrong in run(train_with, 4, (name, settings)).values:
+    for wrong in run(train_with, 4, (*MISTAKES[name], settings)).values:
         assert max(differences(wrong, right)) > 1e6 * LIMIT
+
+
+def test_copies_of_shared_parameters_that_take_steps_of_their_own_are_named():
+    mistake = ("reduce_gradients", over_dp_only, replace(SGD, num_steps=3))
+    with pytest.raises(RankError, match="copies of .*norm.weight.* differ between ranks"):
+        run(train_with, 4, mistake)
 
 
 def divisor_of_experts(world):

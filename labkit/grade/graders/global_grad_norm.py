@@ -82,7 +82,7 @@ class GlobalGradNorm(OnRanks):
             return dataclasses.replace(
                 finding,
                 diagnosis="forgets gradients without numbers",
-                explanation="where an axis has more ranks than a matrix has rows, a shard has none: "
+                explanation="where an axis has more ranks than a matrix rows, a shard has none: "
                 f"its gradient is there, and adds nothing. {finding.explanation}",
                 hint=3,
             )
