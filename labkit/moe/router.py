@@ -95,12 +95,18 @@ class TopKRouter(Router):
             experts_Nk, self.num_experts, self.capacity_factor, group_tokens
         )
         tokens_Nk = torch.arange(len(x_ND), device=x_ND.device)[:, None].expand_as(experts_Nk)
+        # On a GPU the host waits here to learn how many there are; without a capacity it knows.
+        kept_A = None if self.capacity_factor is None else kept_Nk.flatten().nonzero()[:, 0]
+
+        def assigned(of_Nk: Tensor) -> Tensor:
+            return of_Nk.flatten() if kept_A is None else of_Nk.flatten().index_select(0, kept_A)
+
         return Routing(
             logits_NE,
             probs_NE,
-            token_A=tokens_Nk[kept_Nk],
-            expert_A=experts_Nk[kept_Nk],
-            weight_A=weights_Nk[kept_Nk].to(x_ND.dtype),
+            token_A=assigned(tokens_Nk),
+            expert_A=assigned(experts_Nk),
+            weight_A=assigned(weights_Nk).to(x_ND.dtype),
             chosen_E=counts_of(experts_Nk, self.num_experts),
         )
 

@@ -143,11 +143,13 @@ def train(
     parts, counts = [], []
     for step in range(settings.num_steps):
         terms, counts_2LE = train_step(model, optimizer, batches.at(step), mesh, max_norm)
-        parts.append([terms[name] for name in TERMS])
-        counts.append(counts_2LE.cpu())
-    # All at once: one loss per step would be a message per step that no step waits for.
-    sums = world.all_reduce(torch.tensor(parts, dtype=torch.float64, device=world.device))
-    return _trained(sums.tolist(), counts, gather_parameters(model, world), moe)
+        parts.append(torch.stack([terms[name].double() for name in TERMS]))
+        counts.append(counts_2LE)
+    # All at once: one loss per step would be a message per step, and a wait of the host.
+    sums = world.all_reduce(torch.stack(parts)) if parts else torch.empty(0)
+    return _trained(
+        sums.tolist(), [each.cpu() for each in counts], gather_parameters(model, world), moe
+    )
 
 
 def train_step(
@@ -156,7 +158,7 @@ def train_step(
     batch: Batch,
     mesh: Mesh,
     max_norm: float | None = None,
-) -> tuple[dict[str, float], Tensor]:
+) -> tuple[dict[str, Tensor], Tensor]:
     """One step on this rank's share of a global batch: its part of each term of the loss.
 
     max_norm: of the whole gradient, over all ranks; None: it is not clipped.
@@ -172,6 +174,7 @@ def train_step(
             everyone.all_reduce(counts_2LE, out=counts_2LE)
         num_tokens = batch.targets_BT.numel()
         terms = terms_of(output, share.targets_BT, num_tokens, counts_2LE[0])
+        del output  # else the logits live until the next step
     with everyone.region("backward"):
         # The mean over the ranks is taken of these, and their sum is meant.
         (total_of(terms, model.moe) * everyone.size).backward()
@@ -183,7 +186,7 @@ def train_step(
     with everyone.region("optimizer"):
         optimizer.step()
         model.rebalance(counts_2LE[0])
-    return {name: value.item() for name, value in terms.items()}, counts_2LE
+    return {name: value.detach() for name, value in terms.items()}, counts_2LE
 
 
 def _require(config: object, moe: object, settings: object) -> None:

@@ -5,6 +5,7 @@ scale, a row in the wrong place or a loss of the wrong batch are far above that:
 """
 
 import functools
+import weakref
 from dataclasses import replace
 
 import pytest
@@ -333,3 +334,31 @@ def test_a_norm_that_cannot_be_is_refused_before_anything_is_made(max_norm):
     assert "clip_gradients" not in str(error.value), "late"
     with pytest.raises((TypeError, ValueError), match="max_norm=.*a norm above 0"):
         clipped_serially(max_norm)
+
+
+def what_outlives_backward(world):
+    """Whether somebody holds the logits when gradients are reduced, and when the step is over."""
+    seen, made = [], []
+
+    class Watched(ExpertParallelGPT):
+        def forward(self, *arguments):
+            output = super().forward(*arguments)
+            made.append(weakref.ref(output.logits_BTV))
+            return output
+
+    def reduced(model, mesh):
+        seen.append(made[-1]() is None)
+        reduce_gradients(model, mesh)
+
+    mesh = Mesh(world, dp=1, ep=world.size)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "reduce_gradients", reduced)
+        model = Watched(CONFIG, MOE, mesh.ep, dtype=torch.float64)
+        optimizer = SGD.make_optimizer(model.parameters())
+        terms, _ = training.train_step(model, optimizer, BATCH, mesh)
+    return seen, [each.requires_grad for each in terms.values()]
+
+
+def test_logits_are_gone_before_gradients_are_reduced():
+    for value in run(what_outlives_backward, 2).values:
+        assert value == ([True], [False] * 3)
