@@ -135,7 +135,7 @@ def test_weights_are_those_of_the_assignments_as_they_were_given(name):
 
 
 class HostWaits(TorchFunctionMode):
-    """Counts what waits for the device on a GPU, by name: a value, or a shape, that Python needs."""
+    """Finds what waits for the device on a GPU: a value, or a shape, that Python needs."""
 
     NAMES = ("item", "tolist", "__int__", "__bool__", "__float__", "cpu", "nonzero", "bincount")
 
@@ -146,7 +146,7 @@ class HostWaits(TorchFunctionMode):
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs, name = kwargs or {}, getattr(func, "__name__", "")
         index = args[1] if name in ("__getitem__", "__setitem__") else ()
-        masks = [each for each in (index if isinstance(index, tuple) else (index,))]
+        masks = index if isinstance(index, tuple) else (index,)
         is_mask = any(isinstance(m, torch.Tensor) and m.dtype == torch.bool for m in masks)
         is_of_unknown_size = name == "repeat_interleave" and "output_size" not in kwargs
         if name in self.NAMES or is_mask or is_of_unknown_size:
