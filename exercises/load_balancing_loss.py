@@ -9,8 +9,8 @@ Write `load_balancing_loss(logits_TE, expert_TK, kept_TK)`: the load-balancing l
 Transformer, for k choices, and the router's z-loss.
 
 Contract
-    logits_TE   T tokens, E experts, floating point, of any size: 1,000 and -1,000 must not
-                overflow. They need a gradient
+    logits_TE   T tokens, E experts, one of each at least, floating point, of any size: 1,000 and
+                -1,000 must not overflow, both in one token's row either. They need a gradient
     expert_TK   int64: the k experts of each token, as the router has chosen them (with a bias,
                 perhaps: they need not be those with the largest logits)
     kept_TK     booleans: where the choice found a slot at its expert; elsewhere it was dropped

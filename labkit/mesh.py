@@ -67,11 +67,13 @@ class Mesh:
 
         Of dp and ep, say: the ranks over which parameters are copied that are no expert's. Its
         ranks are in the order of their numbers. Every rank of the world calls it, with the same
-        axes, and in the same order where several are joined; the same axes give the same group.
-        ValueError for an axis that the mesh does not have, or has here twice. Wire: world.split the
-        first time.
+        axes, and in the same order where several are joined (a Mismatch says where they are not);
+        the same axes give the same group. TypeError for what is no name; ValueError for an axis
+        that the mesh does not have, or has here twice. Wire: world.split the first time.
         """
         for axis in axes:
+            one_by_one = 'give names of axes, one by one: joined("dp", "ep")'
+            arguments.instance("axis", axis, str, one_by_one)
             if axis not in self.sizes or axes.count(axis) > 1:
                 known = ", ".join(self.sizes) or "none"
                 raise ValueError(f"axes={axes!r}: give some of {known}, each once")
@@ -95,7 +97,11 @@ class Mesh:
     def _group(self, *axes: str) -> Group:
         if math.prod(self.sizes[axis] for axis in axes) == self.world.size:
             return self.world
-        group = self.world.split(self.rank_at(**dict.fromkeys(axes, 0)))
+        # Another mesh, or other axes, may have groups as large: what they are is in the label,
+        # by which ranks that make different ones notice.
+        sizes = ", ".join(f"{axis}={size}" for axis, size in self.sizes.items())
+        with self.world.label(f"{' and '.join(axes) or 'no axis'} of a mesh of {sizes}"):
+            group = self.world.split(self.rank_at(**dict.fromkeys(axes, 0)))
         assert isinstance(group, Group)
         return group
 
@@ -105,6 +111,8 @@ def coordinates_at(rank: int, sizes: Mapping[str, int]) -> dict[str, int]:
 
     coordinates_at(5, {"dp": 2, "pp": 2, "tp": 2}) == {"dp": 1, "pp": 0, "tp": 1}
     """
+    most = math.prod(sizes.values()) - 1
+    arguments.whole("rank", rank, f"0 to {most}", least=0, most=most)
     found = {}
     for axis in reversed(list(sizes)):
         rank, found[axis] = divmod(rank, sizes[axis])
@@ -117,6 +125,8 @@ def ranks_along(axis: str, rank: int, sizes: Mapping[str, int]) -> tuple[int, ..
     ranks_along("pp", 5, {"dp": 2, "pp": 2, "tp": 2}) == (5, 7)
     """
     axes = list(sizes)
+    if axis not in axes:
+        raise ValueError(f"axis={axis!r}: give one of {', '.join(axes)}")
     stride = math.prod(sizes[each] for each in axes[axes.index(axis) + 1 :])
     first = rank - coordinates_at(rank, sizes)[axis] * stride
     return tuple(range(first, first + sizes[axis] * stride, stride))

@@ -26,7 +26,9 @@ Budget, on every rank of two or more
     rows         each of its tokens that has its expert elsewhere is sent once, and each result of
                  a token from elsewhere once, in x_TD's dtype: no padding, nothing to third ranks
     besides      8 E bytes to each other rank, for how many rows there are
-    calls        three collectives; and `apply` once for each expert of this rank, with all its rows
+    calls        three collectives; and `apply` at most once for each expert of this rank, with its
+                 rows from all ranks together. An expert without rows may be called with none, or
+                 left out
 """
 
 from collections.abc import Callable

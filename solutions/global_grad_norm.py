@@ -9,8 +9,8 @@ gradient, scale this rank's gradients where it is larger than max_norm, and retu
 
 Contract
     parameters  this rank's, a list; a pipeline stage may have none. Each has
-                    grad         a tensor, or None where backward did not reach it: it counts
-                                 nothing, and stays None
+                    grad         a tensor of any shape, of one number or of none as well; or None
+                                 where backward did not reach it: it counts nothing, and stays None
                     copied_over  a tuple of names of axes: along these all ranks of the group have
                                  the same gradient, number for number. () where it is sharded over
                                  tp, and over dp (ZeRO-1): ranks have different numbers of it.
@@ -22,7 +22,8 @@ Contract
     max_norm    a number above 0
     mesh        mesh.dp, mesh.pp, mesh.tp and mesh.world: groups with rank, size and
                 `all_reduce(x, op="sum")`, which returns the sum over the group's ranks; op="max"
-                gives the largest. mesh.world has all ranks. An axis may have size 1
+                gives the largest. mesh.world has all ranks. An axis may have size 1, and the axes
+                are in any order: a rank's number in mesh.world does not say where it is
     returns     the norm before clipping, a float: the root of the sum of the squares of all numbers
                 of the model's gradient, each counted once; the same on every rank, bit for bit
     gradients   multiplied by max_norm / norm where the norm is larger, otherwise left as they are;

@@ -9,12 +9,15 @@ Write `top_k_capacity(logits_TE, bias_E, k, capacity_factor, renormalise)`: whic
 token goes to, into which of their slots, and how much each counts in its output.
 
 Contract
-    logits_TE        T tokens, E experts, of floating-point numbers; they need a gradient
+    logits_TE        T tokens, E experts, one of each at least, of floating-point numbers; they need
+                     a gradient
     bias_E           what balancing has added to each expert, in units of probabilities; it needs
                      no gradient. Both are left as they are
     k                choices of each token, 1 to E
     capacity_factor  a number above 0: each expert has C = ceil(capacity_factor k T / E) slots,
-                     however many tokens there are
+                     however many tokens there are. It is such that floats hold it exactly, as 0.75
+                     or 1.25: 1.1 * 50 is a little above 55 in them, and its ceil 56, which is why
+                     labkit rounds to 9 digits first. Do so or not
     renormalise      whether the weights of a token's k choices are divided by their sum
     returns          four tensors, K = k:
         expert_TK    int64: a token's k experts, first choice first. p = softmax over all experts,
@@ -29,7 +32,7 @@ Contract
                      included; then 0 where the choice is dropped. Backward goes through p alone:
                      indices have no gradient
         token_EC     int64: the token in each slot of each expert; -1 where a slot is empty
-    range            logits of 1,000 and -1,000 must not overflow
+    range            logits of 1,000 and -1,000 must not overflow, both in one token's row either
     Not allowed: labkit's own router. Loops over tokens are fine
 """
 

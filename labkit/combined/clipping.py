@@ -41,12 +41,17 @@ def clip_gradients(model: CombinedGPT, optimizer: ShardedOptimizer, max_norm: fl
     backward and step. Returns the norm before, (), in float64, with the same bits on every rank.
     TypeError or ValueError for a norm that is not above 0.
     """
-    max_norm = arguments.number("max_norm", max_norm, "a norm above 0, such as 1.0", above=0)
+    max_norm = check_max_norm(max_norm)
     gradients = optimizer.named_gradients()
     norm = global_norm(gradients, model.num_copies(), model.mesh.world)
     for _, gradient in gradients:
         gradient.mul_((max_norm / (norm + 1e-6)).clamp(max=1).to(gradient.device, gradient.dtype))
     return norm
+
+
+def check_max_norm(max_norm: float) -> float:
+    """TypeError or ValueError for what gradients cannot be clipped by."""
+    return arguments.number("max_norm", max_norm, "a norm above 0, such as 1.0", above=0)
 
 
 def global_norm(

@@ -14,8 +14,13 @@ import torch
 from torch import Tensor
 
 from labkit.combined.gpt import TIED, CombinedGPT
-from labkit.comm import Group
+from labkit.copies import require_none_differ, same_bits
 from labkit.model import GPT
+
+_ASKED = (
+    "were gradients reduced over dp, those of the tied weight over pp, and clipped by one norm on "
+    "all ranks?"
+)
 
 
 @torch.no_grad()
@@ -33,11 +38,11 @@ def gather_full_state(model: CombinedGPT) -> dict[str, Tensor]:
         if name in own:
             mine = cuts[name].gather(own[name], mesh.tp)
         state[name] = mesh.pp.broadcast(mine, root)
-        if name == TIED and name in own and not _same_bits(mine, state[name]):
+        if name == TIED and name in own and not same_bits(mine, state[name]):
             differ.add(name)
-        if not _same_bits(state[name], mesh.world.broadcast(state[name], 0)):
+        if not same_bits(state[name], mesh.world.broadcast(state[name], 0)):
             differ.add(name)
-    _require_equal(list(state), differ, mesh.world)
+    require_none_differ(list(state), differ, mesh.world, _ASKED)
     return state
 
 
@@ -46,20 +51,3 @@ def _template(model: CombinedGPT) -> list[tuple[str, Tensor]]:
     with torch.device("meta"):
         whole = GPT(model.config, dtype=next(model.parameters()).dtype)
     return list(whole.named_parameters())
-
-
-def _same_bits(a: Tensor, b: Tensor) -> bool:
-    """nan equals itself here."""
-    return torch.equal(a.contiguous().view(torch.uint8), b.contiguous().view(torch.uint8))
-
-
-def _require_equal(names: list[str], differ: set[str], world: Group) -> None:
-    found = torch.tensor([name in differ for name in names], dtype=torch.int64).to(world.device)
-    anywhere = world.all_reduce(found, "max").tolist()
-    wrong = [name for name, is_one in zip(names, anywhere, strict=True) if is_one]
-    if wrong:
-        raise RuntimeError(
-            f"copies of {', '.join(wrong)} differ between ranks, which have taken different steps: "
-            "were gradients reduced over dp, those of the tied weight over pp, and clipped by one "
-            "norm on all ranks?"
-        )

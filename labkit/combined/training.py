@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from labkit import arguments
-from labkit.combined.clipping import clip_gradients
+from labkit.combined.clipping import check_max_norm, clip_gradients
 from labkit.combined.data import own_rows, require_enough_rows, weight_of
 from labkit.combined.full_state import gather_full_state
 from labkit.combined.gpt import CombinedGPT
@@ -55,6 +55,11 @@ class CombinedTraining:
         is not clipped. ValueError: a share with fewer rows than microbatches, and what Pipeline and
         CombinedGPT refuse.
         """
+        arguments.instance("mesh", mesh, Mesh, "give a Mesh with the axes dp, pp and tp")
+        _require(config, settings)
+        if max_norm is not None:
+            check_max_norm(max_norm)
+        arguments.whole("num_microbatches", num_microbatches, "of each share, 1 or more")
         if sorted(mesh.sizes) != sorted(ORDER):
             raise ValueError(
                 f"{mesh!r}: over other axes nothing is reduced here; make it of dp, pp and tp, "
@@ -136,10 +141,10 @@ def train(
     The rest as of CombinedTraining. corpus: None is Python's standard library.
     ValueError: sizes that do not multiply to the group's, an order without all three axes.
     """
-    arguments.instance("config", config, GPTConfig, "give a GPTConfig, the sizes of the model")
-    arguments.instance("settings", settings, TrainConfig, "give a TrainConfig, how to train it")
+    _require(config, settings)
     sizes = {"dp": dp, "tp": tp, "pp": pp}
-    if sorted(order) != sorted(sizes):
+    axes: list[object] = list(order) if isinstance(order, Sequence) else []
+    if len(axes) != len(sizes) or set(map(str, axes)) != set(sizes):
         raise ValueError(f"order={order!r}: give dp, tp and pp, each once, slowest first")
     mesh = Mesh(group, **{axis: sizes[axis] for axis in order})
     training = CombinedTraining(
@@ -151,6 +156,11 @@ def train(
     return Trained(
         training.global_losses(losses), {name: each.cpu() for name, each in state.items()}
     )
+
+
+def _require(config: object, settings: object) -> None:
+    arguments.instance("config", config, GPTConfig, "give a GPTConfig, the sizes of the model")
+    arguments.instance("settings", settings, TrainConfig, "give a TrainConfig, how to train it")
 
 
 def _sharded_optimizer(settings: TrainConfig, model: CombinedGPT) -> ShardedOptimizer:

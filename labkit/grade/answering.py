@@ -8,7 +8,6 @@ is worked out by running something, or by asking labkit, instead of thinking is 
 import copy
 import itertools
 import math
-import numbers
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import astuple, dataclass
@@ -18,7 +17,13 @@ from typing import Any
 from labkit.comm import Group
 from labkit.comm.operation import Site
 from labkit.grade import plain_data
-from labkit.grade.closed_book import ChangedArguments, Refused, close_book, refuse_processes
+from labkit.grade.closed_book import (
+    ChangedArguments,
+    Refused,
+    close_book,
+    refuse_answer_files,
+    refuse_processes,
+)
 from labkit.grade.code import Code
 
 _MOST_CHARACTERS = 100_000
@@ -61,6 +66,7 @@ def answer(world: Group, questions: Questions) -> None:
     """Run in a process of its own: each call, one after the other. Raises what the code raises."""
     broken: list[Refused] = []
     close_book(questions.answers_are_in, broken)
+    refuse_answer_files(broken)
     for index, (name, arguments) in enumerate(questions.calls):
         try:
             function = questions.code.load(name, len(arguments))
@@ -130,8 +136,7 @@ def _plain(value: Any, depth: int) -> Any:
     if isinstance(value, list | tuple) and depth <= 10:
         kind = list if isinstance(value, list) else tuple
         return kind(_plain(item, depth + 1) for item in value)
-    if type(value).__module__ == "numpy" and isinstance(value, numbers.Real):
-        value = int(value) if isinstance(value, numbers.Integral) else float(value)
+    value = plain_data.number(value)
     if type(value) in _PLAIN or (type(value) is float and math.isfinite(value)):
         return value
     raise ValueError(f"a {type(value).__name__} is no plain data")

@@ -14,6 +14,7 @@ from types import FrameType
 from typing import Any
 
 from labkit.comm.operation import Site
+from labkit.grade.answer_files import opened_answer
 from labkit.grade.rules import BrokenRule
 
 # Events of sys.addaudithook that start a process, or reach one.
@@ -74,6 +75,19 @@ def refuse_processes(broken: list[Refused]) -> None:
                 "thinking; to see it for yourself, run the program in a notebook"
             )
             broken.append(RanSomething(message, site))
+            raise broken[-1]
+
+    sys.addaudithook(refuse)
+
+
+def refuse_answer_files(broken: list[Refused]) -> None:
+    """From now on, code that opens labkit's source or a solution raises LookedItUp."""
+
+    def refuse(event: str, arguments: Sequence[Any]) -> None:
+        path = opened_answer(event, arguments)
+        if path is not None:
+            message = f"{path} has the answer in it; work it out"
+            broken.append(LookedItUp(message, _learners_line()))
             raise broken[-1]
 
     sys.addaudithook(refuse)

@@ -6,6 +6,7 @@ a function. For the small records of a check it takes a tenth of torch.save's ti
 
 import ctypes
 import io
+import numbers
 import pickle
 from typing import Any, NoReturn
 
@@ -22,6 +23,17 @@ def dumps(value: Any) -> bytes:
 def loads(data: bytes) -> Any:
     """The value behind `data`. Raises pickle.UnpicklingError for what is not plain data."""
     return _unpacked(_PlainUnpickler(io.BytesIO(data)).load())
+
+
+def number(value: Any) -> Any:
+    """Python's own number, or boolean, for one of numpy's; else `value` itself."""
+    if type(value).__module__ != "numpy":
+        return value
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    if isinstance(value, numbers.Real):
+        return float(value)
+    return bool(value) if type(value).__name__ in ("bool", "bool_") else value
 
 
 class _PlainUnpickler(pickle.Unpickler):

@@ -24,19 +24,26 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from labkit.moe.config import check_factor
+from labkit import arguments
+from labkit.moe.config import check_choices
 from labkit.moe.routing import counts_of
 
 
 def expert_capacity(num_tokens: int, num_experts: int, top_k: int, factor: float) -> int:
-    """Choices that an expert takes from a group of `num_tokens`. ValueError: a factor up to 0."""
-    check_factor(factor)
-    # 1.1 * 10 is a little above 11 in floats, and would be 12.
+    """Choices that an expert takes from a group of `num_tokens`.
+
+    TypeError or ValueError for counts that cannot be, and a factor that is not above 0.
+    """
+    arguments.whole("num_tokens", num_tokens, "0 or more", least=0)
+    check_choices(num_experts, top_k)
+    arguments.number("factor", factor, "above 0, such as 1.25", above=0, below=math.inf)
+    # 1.1 * 50 is a little above 55 in floats, and would be 56.
     return math.ceil(round(factor * top_k * num_tokens / num_experts, 9))
 
 
 def within_capacity(experts_Nk: Tensor, num_experts: int, capacity: int) -> Tensor:
     """kept_Nk (bool): which choices of one group of tokens fit. experts_Nk[:, 0]: first choices."""
+    arguments.whole("capacity", capacity, "choices that an expert takes, 0 or more", least=0)
     in_order = experts_Nk.T.flatten()  # all first choices, then all second ones
     by_expert = in_order.argsort(stable=True)
     counts_E = counts_of(in_order, num_experts)
@@ -68,10 +75,14 @@ def within_group_capacities(
 
 def checked_groups(group_tokens: Sequence[int] | None, num_tokens: int) -> list[int]:
     """Tokens of each group; None: all in one. ValueError where they are not all tokens."""
+    asked = "give the number of tokens of each rank, in order"
+    if group_tokens is not None:
+        arguments.instance("group_tokens", group_tokens, Sequence, asked)
     groups = [num_tokens] if group_tokens is None else list(group_tokens)
-    if sum(groups) != num_tokens or min(groups, default=0) < 0:
+    for each in groups:
+        arguments.whole("group_tokens", each, asked, least=0)
+    if sum(groups) != num_tokens:
         raise ValueError(
-            f"group_tokens={groups} are {sum(groups)} tokens, and there are {num_tokens}; give the "
-            "number of tokens of each rank, in order"
+            f"group_tokens={groups} are {sum(groups)} tokens, and there are {num_tokens}; {asked}"
         )
     return groups

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from labkit import arguments
 from labkit.mesh import Mesh
-from labkit.moe.gradients import shared_and_experts
+from labkit.moe.gradients import require_sharded_over_ep, shared_and_experts
 
 
 @torch.no_grad()
@@ -26,9 +26,19 @@ def clip_gradients(module: nn.Module, mesh: Mesh, max_norm: float) -> Tensor:
     """Scale all gradients so that their norm over all ranks is at most `max_norm`.
 
     After `reduce_gradients`, on every rank. Returns the norm before, (), in float64, the same on
-    every rank. TypeError or ValueError for a norm that is not above 0.
+    every rank. TypeError or ValueError for a norm that is not above 0; ValueError for a mesh with
+    another axis, and for experts that are sharded over others than mesh.ep.
     """
-    max_norm = arguments.number("max_norm", max_norm, "a norm above 0, such as 1.0", above=0)
+    max_norm = check_max_norm(max_norm)
+    arguments.instance("mesh", mesh, Mesh, "give a Mesh with the axes dp and ep")
+    other = [axis for axis, size in mesh.sizes.items() if axis not in ("dp", "ep") and size > 1]
+    if other:
+        raise ValueError(
+            f"{other[0]}={mesh.sizes[other[0]]}: the norm is added up over ep alone, and shards "
+            f"along {other[0]} would be missing; make the mesh of dp and ep, or see "
+            "labkit.combined.global_norm"
+        )
+    require_sharded_over_ep(module, mesh)
     shared, experts = shared_and_experts(module)
     square = _square(experts.values()).to(mesh.world.device)
     with mesh.ep.label("norm of experts"):
@@ -39,6 +49,11 @@ def clip_gradients(module: nn.Module, mesh: Mesh, max_norm: float) -> Tensor:
         if parameter.grad is not None:
             parameter.grad.mul_(scale.to(parameter.grad))
     return norm
+
+
+def check_max_norm(max_norm: float) -> float:
+    """TypeError or ValueError for what gradients cannot be clipped by."""
+    return arguments.number("max_norm", max_norm, "a norm above 0, such as 1.0", above=0)
 
 
 def _square(parameters: Iterable[Tensor]) -> Tensor:

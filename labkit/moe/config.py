@@ -48,6 +48,8 @@ class MoEConfig:
                 f"capacity_factor={self.capacity_factor}: with expert choice every expert takes "
                 "top_k * N / E tokens, and none is dropped; leave it out"
             )
+        if self.router != "expert_choice":
+            check_it_learns(self.num_experts, self.top_k, self.weights)
         check_factor(self.capacity_factor)
         for name in ("balance_coefficient", "z_coefficient", "bias_rate"):
             allowed = "0 or more; 0 turns it off"
@@ -63,6 +65,15 @@ def check_choices(num_experts: int, top_k: int) -> None:
     arguments.whole("num_experts", num_experts, "1 or more")
     allowed = f"1 to num_experts={num_experts}, the experts of a token"
     arguments.whole("top_k", top_k, allowed, most=num_experts)
+
+
+def check_it_learns(num_experts: int, top_k: int, weights: Weights) -> None:
+    """ValueError where a token's weight is 1 whatever the router says: no gradient comes of it."""
+    if weights == "of_chosen" and top_k == 1 < num_experts:
+        raise ValueError(
+            "top_k=1 with weights='of_chosen': the only weight is 1, whatever the router says, "
+            "and it never learns; give weights='of_all', as Switch does, or top_k=2"
+        )
 
 
 def check_factor(capacity_factor: float | None) -> None:

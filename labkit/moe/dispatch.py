@@ -9,7 +9,8 @@ which b and c have lost one; | divides experts:
 
 1. Each rank sorts its assignments by expert, so that what goes to one rank lies together.
 2. The ranks tell each other how many rows they will send: an all-to-all of counts. It has to be
-   waited for before the rows can be received, and on a GPU the host waits for the device there.
+   waited for before the rows can be received, and on a GPU the host waits for the device there,
+   once in a layer; a router with a capacity makes it wait once more, for what it has dropped.
 3. `dispatch`: the rows, an all-to-all with uneven blocks. They come by source, then by expert, and
    are put in order by expert: segments.
 4. `combine`: the same backwards, and the rows of a token are added up.
@@ -21,6 +22,9 @@ Layout: x_ND, a rank's own tokens; rows_RD, all ranks' rows for its experts.
 Wire, per rank: counts, 8 bytes for each expert of other ranks. Rows: forward, those whose expert
 is elsewhere, then the answers to those of other ranks, each row D numbers; backward as much. No
 row is padded: what an all-to-all of equal blocks, E * capacity rows, would send in vain is saved.
+On a GPU two runs may differ in the last digits: rows of a token are added up in any order by
+`index_add`, in combine and in dispatch's backward, and in the rows' own dtype. After
+torch.use_deterministic_algorithms(True) they are added up in one order, more slowly.
 The library's all-to-all: the bytes of `pairwise_all_to_all`, in one operation of which all
 messages are under way at once, where the other takes n - 1 steps one after the other.
 
@@ -78,19 +82,22 @@ def make_plan(
     num_own = len(held[group.rank])
     with group.label("counts"):
         received = group.all_to_all(sent_E, list(map(len, held)), [num_own] * group.size)
-    received_ne = received.view(group.size, num_own)
+    # One wait of the host for all that it has to know.
+    numbers = torch.cat([sent_E, received]).tolist()
+    sent, came = numbers[: len(sent_E)], numbers[len(sent_E) :]
+    by_source = [came[start : start + num_own] for start in range(0, len(came), num_own or 1)]
     # They arrive by source, then by expert; a stable sort by expert makes segments.
     experts_e = torch.arange(num_own, device=expert_A.device).repeat(group.size)
-    expert_R = experts_e.repeat_interleave(received_ne.flatten())
+    expert_R = experts_e.repeat_interleave(received, output_size=sum(came))
     return Plan(
         group,
         num_tokens,
         by_expert_A,
         token_A[by_expert_A],
-        send_rows=[int(part.sum()) for part in sent_E.split(list(map(len, held)))],
-        recv_rows=received_ne.sum(1).tolist(),
+        send_rows=[sum(sent[its.start : its.stop]) for its in held],
+        recv_rows=[sum(row) for row in by_source] or [0] * group.size,
         segments_R=expert_R.argsort(stable=True),
-        expert_rows=received_ne.sum(0).tolist(),
+        expert_rows=[sum(column) for column in zip(*by_source)],
     )
 
 

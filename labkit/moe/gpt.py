@@ -16,9 +16,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from labkit import arguments
 from labkit.comm import Group
 from labkit.comm.group import chosen
-from labkit.model import Attention, Embedding, GPTConfig, initialize
+from labkit.model import Attention, Embedding, GPTConfig, initialize, require_tokens
 from labkit.moe.balance_bias import BiasBalancedRouter
 from labkit.moe.config import MoEConfig
 from labkit.moe.layer import ExpertParallelMoE, MoE
@@ -74,6 +75,7 @@ class MoEGPT(nn.Module):
     ) -> None:
         """make_layer: what makes the experts of one layer."""
         super().__init__()
+        arguments.instance("config", config, GPTConfig, "give a GPTConfig, the sizes of the model")
         self.config, self.moe = config, moe
         with torch.random.fork_rng(devices=[]):  # torch's layers draw values as they are made
             self.embedding = Embedding(config)
@@ -91,6 +93,7 @@ class MoEGPT(nn.Module):
 
         As many groups as there would be ranks give their capacities, and what they drop.
         """
+        require_tokens(tokens_BT, self.config.vocab, self.config.context)
         time = tokens_BT.shape[1]
         groups = [] if group_sequences is None else [[b * time for b in group_sequences]]
         x_BTD, routings = self.embedding(tokens_BT), []

@@ -23,10 +23,12 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
+from labkit import arguments
 from labkit.comm import Group
 from labkit.data_parallel.flat import parts_of
 from labkit.mesh import Mesh
 from labkit.moe.experts import Experts
+from labkit.moe.layer import ExpertParallelMoE, MoE
 
 
 def shared_and_experts(module: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -49,8 +51,11 @@ def reduce_gradients(module: nn.Module, mesh: Mesh) -> None:
 
     mesh: has the axes dp and ep; the experts are sharded over mesh.ep. Where shares of the batch
     differ in size, scale a rank's loss by `len(share) / len(batch) * num_ranks` before backward.
-    RuntimeError that names parameters without a gradient, before anything is sent.
+    Memory: a flat copy of all shared gradients, and then one of the experts'.
+    Before anything is sent: RuntimeError that names parameters without a gradient; ValueError for
+    experts that are sharded over others than mesh.ep.
     """
+    require_sharded_over_ep(module, mesh)
     everyone = mesh.joined("dp", "ep")
     shared, experts = shared_and_experts(module)
     without = [name for name, p in (shared | experts).items() if p.grad is None]
@@ -61,6 +66,24 @@ def reduce_gradients(module: nn.Module, mesh: Mesh) -> None:
         )
     _reduce(shared.values(), everyone, everyone.size, "shared gradients")
     _reduce(experts.values(), mesh.dp, everyone.size, "gradients of experts")
+
+
+def require_sharded_over_ep(module: nn.Module, mesh: Mesh) -> None:
+    """ValueError for a layer whose experts are on other ranks: those of two would be added up."""
+    arguments.instance("mesh", mesh, Mesh, "give a Mesh with the axes dp and ep")
+    for name, layer in module.named_modules():
+        if isinstance(layer, MoE):
+            ranks: tuple[int, ...] = (mesh.world.ranks[mesh.world.rank],)
+        elif isinstance(layer, ExpertParallelMoE):
+            ranks = layer.group.ranks
+        else:
+            continue
+        if ranks != mesh.ep.ranks:
+            raise ValueError(
+                f"{name or type(layer).__name__}: its experts are sharded over ranks "
+                f"{list(ranks)}, and mesh.ep has {list(mesh.ep.ranks)}; pass mesh.ep where the "
+                "layer is made (a layer without a group is for an ep of 1)"
+            )
 
 
 @torch.no_grad()

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from labkit import arguments
 from labkit.comm import Group
 from labkit.comm.group import chosen
 from labkit.moe.experts import held_by_ranks
@@ -83,6 +84,7 @@ def expert_load(routing: Routing, group: Group | None = None) -> ExpertLoad:
     routing: of this rank's tokens, as a layer returns it. Every rank calls it.
     Wire: an all-gather of 2 E counts.
     """
+    arguments.instance("routing", routing, Routing, "give a Routing, as a layer returns it")
     group = chosen(group)
     mine_12E = torch.stack([routing.kept_E, routing.dropped_E])[None]
     all_n2E: Tensor = group.all_gather(mine_12E)

@@ -23,6 +23,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from labkit import arguments
 from labkit.moe.routing import Routing
 
 
@@ -34,6 +35,7 @@ def load_balancing_loss(
     chosen_E: choices of each expert in the whole batch; num_tokens: its tokens. None: these are
     all. Without tokens: 0.
     """
+    arguments.instance("routing", routing, Routing, "give a Routing, as a layer returns it")
     chosen_E = routing.chosen_E if chosen_E is None else chosen_E
     P_E = routing.probs_NE.sum(0) / _at_least_one(routing, num_tokens)
     f_E = chosen_E.to(P_E.dtype) / chosen_E.sum().clamp(min=1)  # int / int would be float32
@@ -45,6 +47,7 @@ def z_loss(routing: Routing, num_tokens: int | None = None) -> Tensor:
 
     It keeps logits small, whose rounding errors grow with them. num_tokens: as above.
     """
+    arguments.instance("routing", routing, Routing, "give a Routing, as a layer returns it")
     z_N = torch.logsumexp(routing.logits_NE, dim=1)
     return z_N.square().sum() / _at_least_one(routing, num_tokens)
 

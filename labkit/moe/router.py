@@ -30,7 +30,7 @@ from torch.nn import functional as F
 
 from labkit import arguments
 from labkit.moe.capacity import within_group_capacities
-from labkit.moe.config import Weights, check_choices, check_factor
+from labkit.moe.config import Weights, check_choices, check_factor, check_it_learns
 from labkit.moe.routing import Routing, counts_of
 
 
@@ -50,7 +50,13 @@ class Router(nn.Module):
         return self.gate.out_features
 
     def scores(self, x_ND: Tensor) -> tuple[Tensor, Tensor]:
-        """logits_NE and their softmax over E, in float32 or wider."""
+        """logits_NE and their softmax over E, in float32 or wider. ValueError for another shape."""
+        arguments.instance("x_ND", x_ND, Tensor, "give a tensor of tokens, (N, D)")
+        if x_ND.dim() != 2 or x_ND.shape[1] != self.gate.in_features:
+            raise ValueError(
+                f"x_ND of shape {tuple(x_ND.shape)}: give (tokens, {self.gate.in_features}); "
+                "flatten(0, 1) makes one of (batch, time, features)"
+            )
         wide = torch.promote_types(x_ND.dtype, torch.float32)
         with torch.autocast(x_ND.device.type, enabled=False):  # it would compute in 16 bits
             logits_NE = F.linear(x_ND.to(wide), self.gate.weight.to(wide))
@@ -76,11 +82,7 @@ class TopKRouter(Router):
         super().__init__(hidden, num_experts, top_k)
         if weights not in ("of_chosen", "of_all"):
             raise ValueError(f"weights={weights!r}: give 'of_chosen' or 'of_all'")
-        if weights == "of_chosen" and top_k == 1 < num_experts:
-            raise ValueError(
-                "top_k=1 with weights='of_chosen': the only weight is 1, whatever the router says, "
-                "and it never learns; give weights='of_all', as Switch does, or top_k=2"
-            )
+        check_it_learns(num_experts, top_k, weights)
         check_factor(capacity_factor)
         self.weights, self.capacity_factor = weights, capacity_factor
 
@@ -93,12 +95,18 @@ class TopKRouter(Router):
             experts_Nk, self.num_experts, self.capacity_factor, group_tokens
         )
         tokens_Nk = torch.arange(len(x_ND), device=x_ND.device)[:, None].expand_as(experts_Nk)
+        # On a GPU the host waits here to learn how many there are; without a capacity it knows.
+        kept_A = None if self.capacity_factor is None else kept_Nk.flatten().nonzero()[:, 0]
+
+        def assigned(of_Nk: Tensor) -> Tensor:
+            return of_Nk.flatten() if kept_A is None else of_Nk.flatten().index_select(0, kept_A)
+
         return Routing(
             logits_NE,
             probs_NE,
-            token_A=tokens_Nk[kept_Nk],
-            expert_A=experts_Nk[kept_Nk],
-            weight_A=weights_Nk[kept_Nk].to(x_ND.dtype),
+            token_A=assigned(tokens_Nk),
+            expert_A=assigned(experts_Nk),
+            weight_A=assigned(weights_Nk).to(x_ND.dtype),
             chosen_E=counts_of(experts_Nk, self.num_experts),
         )
 

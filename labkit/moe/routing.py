@@ -59,5 +59,9 @@ class Routing:
 
 
 def counts_of(experts: Tensor, num_experts: int) -> Tensor:
-    """How often each of 0 to num_experts - 1 appears, (E,) int64; `experts`: any shape."""
-    return torch.bincount(experts.flatten(), minlength=num_experts)
+    """How often each of 0 to num_experts - 1 appears, (E,) int64; `experts`: any shape.
+
+    As torch.bincount, which on a GPU makes the host wait: it asks for the largest.
+    """
+    flat = experts.flatten()
+    return flat.new_zeros(num_experts).scatter_add_(0, flat, torch.ones_like(flat))

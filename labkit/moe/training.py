@@ -23,9 +23,11 @@ from torch.nn import functional as F
 from labkit import arguments
 from labkit.comm import Group
 from labkit.comm.group import chosen
+from labkit.copies import require_same
 from labkit.data import Batch, Corpus
 from labkit.mesh import Mesh
 from labkit.model import GPTConfig
+from labkit.moe.clipping import check_max_norm, clip_gradients
 from labkit.moe.config import MoEConfig
 from labkit.moe.gpt import ExpertParallelGPT, MoEGPT, MoEOutput
 from labkit.moe.gradients import reduce_gradients
@@ -81,11 +83,14 @@ def train_serial(
     settings: TrainConfig,
     corpus: Corpus | None = None,
     num_groups: int = 1,
+    max_norm: float | None = None,
 ) -> MoETrained:
     """The oracle: one process, the whole batch, routed in `num_groups` groups of sequences.
 
     num_groups: the ranks it is compared with. None: Python's standard library is the corpus.
+    max_norm: what the gradient is clipped to, by torch's own function; None: nothing is.
     """
+    max_norm = None if max_norm is None else check_max_norm(max_norm)
     _require(config, moe, settings)
     arguments.whole("num_groups", num_groups, "the ranks to compare with, 1 or more")
     batches = settings.batches(corpus, config.context)
@@ -99,6 +104,8 @@ def train_serial(
         output = model(batch.inputs_BT, groups)
         terms = terms_of(output, batch.targets_BT, batch.targets_BT.numel(), output.chosen_LE)
         total_of(terms, moe).backward()
+        if max_norm is not None:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
         optimizer.step()
         model.rebalance(output.chosen_LE)
         parts.append([terms[name].item() for name in TERMS])
@@ -114,15 +121,19 @@ def train(
     corpus: Corpus | None = None,
     dp: int = 1,
     ep: int | None = None,
+    max_norm: float | None = None,
 ) -> MoETrained:
     """`train_serial` with as many groups as ranks: run(train, 4, (config, moe, settings)).
 
-    ep: None takes the ranks that dp leaves. Every rank returns the losses over the global batch
-    and the whole parameters, experts of other ranks too. ValueError where dp * ep is not the
-    number of ranks.
+    ep: None takes the ranks that dp leaves. max_norm: as there, see clipping.py. Every rank returns
+    the losses over the global batch and the whole parameters, experts of other ranks too.
+    ValueError where dp * ep is not the number of ranks, and for ranks with other sizes, routing or
+    settings; RuntimeError where copies of parameters differ in the end.
     """
     world = chosen(world)
     _require(config, moe, settings)
+    max_norm = None if max_norm is None else check_max_norm(max_norm)
+    require_same(world, config, moe, settings, max_norm)
     dp = arguments.whole("dp", dp, f"1 to {world.size}, the ranks", most=world.size)
     mesh = Mesh(world, dp=dp, ep=max(1, world.size // dp) if ep is None else ep)
     batches = settings.batches(corpus, config.context)
@@ -131,19 +142,26 @@ def train(
     optimizer = settings.make_optimizer(model.parameters())
     parts, counts = [], []
     for step in range(settings.num_steps):
-        terms, counts_2LE = train_step(model, optimizer, batches.at(step), mesh)
-        parts.append([terms[name] for name in TERMS])
-        counts.append(counts_2LE.cpu())
-    # All at once: one loss per step would be a message per step that no step waits for.
-    sums = world.all_reduce(torch.tensor(parts, dtype=torch.float64, device=world.device))
-    return _trained(sums.tolist(), counts, gather_parameters(model), moe)
+        terms, counts_2LE = train_step(model, optimizer, batches.at(step), mesh, max_norm)
+        parts.append(torch.stack([terms[name].double() for name in TERMS]))
+        counts.append(counts_2LE)
+    # All at once: one loss per step would be a message per step, and a wait of the host.
+    sums = world.all_reduce(torch.stack(parts)) if parts else torch.empty(0)
+    return _trained(
+        sums.tolist(), [each.cpu() for each in counts], gather_parameters(model, world), moe
+    )
 
 
 def train_step(
-    model: ExpertParallelGPT, optimizer: Optimizer, batch: Batch, mesh: Mesh
-) -> tuple[dict[str, float], Tensor]:
+    model: ExpertParallelGPT,
+    optimizer: Optimizer,
+    batch: Batch,
+    mesh: Mesh,
+    max_norm: float | None = None,
+) -> tuple[dict[str, Tensor], Tensor]:
     """One step on this rank's share of a global batch: its part of each term of the loss.
 
+    max_norm: of the whole gradient, over all ranks; None: it is not clipped.
     Also counts_2LE of the global batch: choices, and dropped ones. The timeline names the phases.
     """
     everyone = mesh.joined("dp", "ep")
@@ -156,15 +174,19 @@ def train_step(
             everyone.all_reduce(counts_2LE, out=counts_2LE)
         num_tokens = batch.targets_BT.numel()
         terms = terms_of(output, share.targets_BT, num_tokens, counts_2LE[0])
+        del output  # else the logits live until the next step
     with everyone.region("backward"):
         # The mean over the ranks is taken of these, and their sum is meant.
         (total_of(terms, model.moe) * everyone.size).backward()
     with everyone.region("reduce"):
         reduce_gradients(model, mesh)
+    if max_norm is not None:
+        with everyone.region("clip"):
+            clip_gradients(model, mesh, max_norm)
     with everyone.region("optimizer"):
         optimizer.step()
         model.rebalance(counts_2LE[0])
-    return {name: value.item() for name, value in terms.items()}, counts_2LE
+    return {name: value.detach() for name, value in terms.items()}, counts_2LE
 
 
 def _require(config: object, moe: object, settings: object) -> None:

@@ -5,17 +5,29 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from labkit import arguments
+from labkit.comm import Group
+from labkit.copies import require_equal_copies
 from labkit.moe.experts import Experts
 from labkit.moe.gpt import ExpertParallelGPT
 from labkit.moe.layer import ExpertParallelMoE
 
+_ASKED = (
+    "were shared gradients reduced over all ranks, those of experts over dp, and clipped by one "
+    "norm?"
+)
+
 
 @torch.no_grad()
-def gather_parameters(model: ExpertParallelGPT) -> dict[str, Tensor]:
+def gather_parameters(model: ExpertParallelGPT, world: Group | None = None) -> dict[str, Tensor]:
     """All parameters by their names in MoEGPT, detached copies on the CPU. Every rank calls it.
 
-    Wire: an all-gather for each layer, of as many experts as the rank with most has.
+    world: the ranks that must have the same, all of the mesh: RuntimeError, on every one, that
+    names parameters whose copies differ. None: this is not looked at.
+    Wire: an all-gather for each layer, of as many experts as the rank with most has; to compare, a
+    broadcast of each parameter.
     """
+    arguments.instance("model", model, ExpertParallelGPT, "give an ExpertParallelGPT")
     layers = {
         name: each for name, each in model.named_modules() if isinstance(each, ExpertParallelMoE)
     }
@@ -27,6 +39,8 @@ def gather_parameters(model: ExpertParallelGPT) -> dict[str, Tensor]:
     }
     for layer_name, layer in layers.items():
         found |= {f"{layer_name}.experts.{n}": x for n, x in _experts_of(layer, model).items()}
+    if world is not None:
+        require_equal_copies(found, world, _ASKED)
     return found
 
 

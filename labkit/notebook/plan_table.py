@@ -26,12 +26,13 @@ STEP_COLOURS = {
     "dp": "#009e73",
     "bubble": "#444444",
 }
+# None of them a step's: the two bars are in one row.
 MEMORY_COLOURS = {
     "parameters": "#0072b2",
     "gradients": "#56b4e9",
-    "master": "#009e73",
-    "moments": "#7fc8a9",
-    "activations": "#e69f00",
+    "master": "#5e4fa2",
+    "moments": "#b3a9d9",
+    "activations": "#8c510a",
 }
 _OTHER_COLOUR = "#b0b0b0"
 _CELL = "padding: 2px 9px 2px 0; font-size: 12px; text-align: left; white-space: nowrap;"

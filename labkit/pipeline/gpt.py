@@ -163,6 +163,11 @@ def _template(model: PipelineGPT) -> list[tuple[str, torch.Size, torch.dtype]]:
 
 
 def _require_layers(layers: Sequence[range], config: GPTConfig, schedule: Schedule) -> None:
+    asked = "give a range of layers for each stage"
+    arguments.instance("layers", layers, Sequence, asked)
+    for each in layers:
+        if not isinstance(each, Sequence):
+            raise TypeError(f"layers={layers!r}: {asked}")
     found = [layer for each in layers for layer in each]
     wanted = list(range(config.num_layers + 2))
     if len(layers) != schedule.num_stages or found != wanted or not all(layers):

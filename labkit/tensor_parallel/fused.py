@@ -18,7 +18,9 @@ SHARED_MEMORY are done when they return. A row layer's backward needs all of the
 and hides nothing.
 
 A schedule of a pipeline that splits its backwards puts step 2 off altogether: see `Later`. Nothing
-has to travel for it, so that it may come at any time, on each rank at its own.
+has to travel for it, so that it may come at any time, on each rank at its own. Both advantages are
+gone then: there is nothing to compute while the sum of step 1 travels, and backward waits for it;
+and what is put off has the gathered x, which is kept until W, n times a rank's rows.
 Paper: Korthikanti et al., arXiv:2205.05198, section 4.2.2.
 """
 

@@ -1,10 +1,11 @@
 """Expert load: how much each rank of an expert-parallel layer has to compute, expert by expert.
 
     rank 0 |expert 0   |expert 1                |//|      |   1.8 x the mean
-         1 |expert 2 |expert 3|                           |   0.7 x
+         1 |expert 2 |e3|                                 |   0.7 x
                                     mean
 
-A segment is an expert; hatched is what it turned away. The longest bar is what all wait for.
+A segment is an expert, a narrow one e3, which is no count; hatched is what it turned away. The
+longest bar is what all wait for.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ def _draw_rank(axes: Axes, load: ExpertLoad, rank: int, *, per_inch: float) -> N
         count = load.by_expert[number]
         shade = style.paler(colour, 0.15 if place % 2 == 0 else 0.45)
         axes.barh(middle, count, _THICKNESS, left, color=shade, edgecolor="white", linewidth=0.8)
-        for text in (f"expert {number}: {count:,}", f"{number}: {count:,}", f"{number}"):
+        for text in (f"expert {number}: {count:,}", f"e{number}: {count:,}", f"e{number}"):
             if count > per_inch * (_LETTER * len(text) + 0.06):
                 look = style.SMALL | {"ha": "center", "color": style.text_on(shade), "zorder": 6}
                 ground = {"facecolor": shade, "edgecolor": "none", "pad": 0.6}

@@ -5,7 +5,7 @@ import functools
 import pytest
 import torch
 
-from labkit import run
+from labkit import RankError, run
 from labkit.mesh import Mesh
 from labkit.model import GPTConfig
 from labkit.moe import (
@@ -68,3 +68,13 @@ def test_both_kinds_matter_for_that_norm():
 def test_a_norm_of_zero_is_refused():
     with pytest.raises(Exception, match="max_norm=0: a norm above 0"):
         run(clipped, 1, (1, 1, 0))
+
+
+def clipped_over_tp(world):
+    mesh = Mesh(world, dp=1, ep=1, tp=2)
+    clip_gradients(ExpertParallelGPT(CONFIG, MOE, mesh.ep), mesh, 1.0)
+
+
+def test_axes_over_which_nothing_is_added_up_are_refused():
+    with pytest.raises(RankError, match="tp=2: the norm is added up over ep alone"):
+        run(clipped_over_tp, 2)

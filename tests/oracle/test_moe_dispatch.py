@@ -5,9 +5,18 @@ from typing import NamedTuple
 
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 
 from labkit import run
-from labkit.moe import combine, dispatch, held_by_ranks, make_plan
+from labkit.model import GPTConfig
+from labkit.moe import (
+    ExpertParallelMoE,
+    MoEConfig,
+    combine,
+    dispatch,
+    held_by_ranks,
+    make_plan,
+)
 
 D = 3
 # Tokens of each rank, for up to four of them, and experts: shapes that nothing divides.
@@ -123,3 +132,46 @@ def test_weights_are_those_of_the_assignments_as_they_were_given(name):
     for of_values, of_weights in run(weighted, 3, (name,)).values:
         assert of_values.abs().sum() < 1e-12
         assert of_weights.abs().sum() < 1e-12
+
+
+class HostWaits(TorchFunctionMode):
+    """Finds what waits for the device on a GPU: a value, or a shape, that Python needs."""
+
+    NAMES = ("item", "tolist", "__int__", "__bool__", "__float__", "cpu", "nonzero", "bincount")
+
+    def __init__(self):
+        super().__init__()
+        self.found = []
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs, name = kwargs or {}, getattr(func, "__name__", "")
+        index = args[1] if name in ("__getitem__", "__setitem__") else ()
+        masks = index if isinstance(index, tuple) else (index,)
+        is_mask = any(isinstance(m, torch.Tensor) and m.dtype == torch.bool for m in masks)
+        is_of_unknown_size = name == "repeat_interleave" and "output_size" not in kwargs
+        if name in self.NAMES or is_mask or is_of_unknown_size:
+            self.found.append(name)
+        return func(*args, **kwargs)
+
+
+def waits_of(world, options):
+    layer = ExpertParallelMoE(GPTConfig(hidden=6, num_heads=2), MoEConfig(**options), world)
+    x = torch.randn(1, 9 - world.rank, 6, requires_grad=True)
+    with HostWaits() as waits:
+        y, _ = layer(x)
+        y.sum().backward()
+    return waits.found
+
+
+@pytest.mark.parametrize(
+    ("options", "waits"),
+    [
+        ({}, ["tolist"]),
+        ({"router": "bias_balanced"}, ["tolist"]),
+        ({"router": "expert_choice"}, ["tolist"]),
+        ({"capacity_factor": 0.6}, ["nonzero", "tolist"]),
+    ],
+)
+def test_the_host_waits_for_the_counts_and_for_what_was_dropped_alone(options, waits):
+    for found in run(waits_of, 3, (options,)).values:
+        assert found == waits

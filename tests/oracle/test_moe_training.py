@@ -5,18 +5,20 @@ scale, a row in the wrong place or a loss of the wrong batch are far above that:
 """
 
 import functools
+import weakref
 from dataclasses import replace
 
 import pytest
 import torch
 
-from labkit import run
+from labkit import RankError, run
 from labkit.mesh import Mesh
 from labkit.model import GPTConfig
 from labkit.moe import (
     ExpertParallelGPT,
     MoEConfig,
     MoEGPT,
+    gather_parameters,
     gradients,
     reduce_gradients,
     shared_and_experts,
@@ -135,13 +137,11 @@ def own_balance(routing, chosen_E=None, num_tokens=None):
 MISTAKES = {
     "divided by dp": ("reduce_gradients", divided_by_dp),
     "summed over all": ("reduce_gradients", summed_over_all),
-    "over dp only": ("reduce_gradients", over_dp_only),
     "balance of each rank": ("load_balancing_loss", own_balance),
 }
 
 
-def train_with(world, name, settings):
-    where, mistake = MISTAKES[name]
+def train_with(world, where, mistake, settings):
     setattr(training, where, mistake)
     try:
         return train(world, CONFIG, MOE, settings, dp=2, ep=2)
@@ -157,8 +157,14 @@ def train_with(world, name, settings):
 def test_the_classic_mistakes_leave_the_oracle(name):
     settings = replace(SGD, num_steps=3)
     right = train_serial(CONFIG, MOE, settings, num_groups=4)
-    for wrong in run(train_with, 4, (name, settings)).values:
+    for wrong in run(train_with, 4, (*MISTAKES[name], settings)).values:
         assert max(differences(wrong, right)) > 1e6 * LIMIT
+
+
+def test_copies_of_shared_parameters_that_take_steps_of_their_own_are_named():
+    mistake = ("reduce_gradients", over_dp_only, replace(SGD, num_steps=3))
+    with pytest.raises(RankError, match="copies of .*norm.weight.* differ between ranks"):
+        run(train_with, 4, mistake)
 
 
 def divisor_of_experts(world):
@@ -232,3 +238,127 @@ def test_a_mesh_that_does_not_fit_is_refused():
         run(train, 4, (CONFIG, MOE, SGD, None, 3))
     with pytest.raises(Exception, match="dp=0: 1 to 2, the ranks"):
         run(train, 2, (CONFIG, MOE, SGD, None, 0))
+
+
+def reduced_over_other_ranks(world, sizes):
+    """The layer's experts are sharded over all ranks, and the mesh says otherwise."""
+    model = ExpertParallelGPT(CONFIG, MOE, world, dtype=torch.float64)
+    model(BATCH.share(world.rank, world.size).inputs_BT).logits_BTV.sum().backward()
+    reduce_gradients(model, Mesh(world, **sizes))
+
+
+def reduced_without_ranks(world, sizes):
+    model = MoEGPT(CONFIG, MOE, dtype=torch.float64)
+    model(BATCH.share(world.rank, world.size).inputs_BT).logits_BTV.sum().backward()
+    reduce_gradients(model, Mesh(world, **sizes))
+
+
+BATCH = SGD.batches(None, CONFIG.context).at(0)
+
+
+@pytest.mark.parametrize(
+    ("program", "sizes"),
+    [
+        (reduced_over_other_ranks, {"dp": 2, "ep": 1}),
+        (reduced_without_ranks, {"dp": 1, "ep": 2}),
+    ],
+)
+def test_experts_that_are_not_sharded_over_the_mesh_are_refused(program, sizes):
+    words = r"blocks.0.mlp: its experts are sharded over ranks .*, and mesh.ep has .*pass mesh.ep"
+    with pytest.raises(RankError, match=words):
+        run(program, 2, (sizes,))
+
+
+def test_all_experts_on_every_rank_are_reduced_over_dp():
+    run(reduced_without_ranks, 2, ({"dp": 2, "ep": 1},))
+
+
+def with_other_settings(world, moe, settings):
+    mine = (MOE, SGD) if world.rank == 0 else (moe, settings)
+    return train(world, CONFIG, *mine)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        (MOE, replace(SGD, seed=1)),
+        (replace(MOE, top_k=1, weights="of_all"), SGD),
+        (replace(MOE, router="bias_balanced"), SGD),
+    ],
+    ids=["seed", "top_k", "router"],
+)
+def test_ranks_that_train_other_things_are_refused(other):
+    words = r"ranks 1, 2 have other sizes, routing or settings than rank 0"
+    with pytest.raises(RankError, match=words):
+        run(with_other_settings, 3, other)
+
+
+def drifted(world, name):
+    """A copy that one rank has changed."""
+    mesh = Mesh(world, dp=2, ep=2)
+    model = ExpertParallelGPT(CONFIG, MOE, mesh.ep, dtype=torch.float64)
+    own = dict(model.named_parameters())
+    if name in own and world.rank == world.size - 1:
+        with torch.no_grad():
+            own[name].view(-1)[0].mul_(1 + 1e-15)
+    gather_parameters(model, world)
+
+
+@pytest.mark.parametrize("name", ["norm.weight", "blocks.1.mlp.experts.3.up.weight"])
+def test_copies_that_have_drifted_apart_are_named(name):
+    with pytest.raises(RankError, match=f"copies of {name} differ between ranks"):
+        run(drifted, 4, (name,))
+
+
+@functools.cache
+def clipped_serially(max_norm):
+    return train_serial(CONFIG, *CASES["adamw"], num_groups=4, max_norm=max_norm)
+
+
+def train_clipped(world, max_norm):
+    return train(world, CONFIG, *CASES["adamw"], dp=2, max_norm=max_norm)
+
+
+def test_clipped_steps_are_the_serial_ones_and_no_others():
+    max_norm = 0.05
+    expected = clipped_serially(max_norm)
+    for trained in run(train_clipped, 4, (max_norm,)).values:
+        assert max(differences(trained, expected)) < LIMIT
+    assert max(differences(expected, clipped_serially(None))) > 1e-4
+
+
+@pytest.mark.parametrize("max_norm", [0, float("nan"), "1"])
+def test_a_norm_that_cannot_be_is_refused_before_anything_is_made(max_norm):
+    with pytest.raises(RankError, match="max_norm=.*a norm above 0") as error:
+        run(train_clipped, 4, (max_norm,))
+    assert "clip_gradients" not in str(error.value), "late"
+    with pytest.raises((TypeError, ValueError), match="max_norm=.*a norm above 0"):
+        clipped_serially(max_norm)
+
+
+def what_outlives_backward(world):
+    """Whether somebody holds the logits when gradients are reduced, and when the step is over."""
+    seen, made = [], []
+
+    class Watched(ExpertParallelGPT):
+        def forward(self, *arguments):
+            output = super().forward(*arguments)
+            made.append(weakref.ref(output.logits_BTV))
+            return output
+
+    def reduced(model, mesh):
+        seen.append(made[-1]() is None)
+        reduce_gradients(model, mesh)
+
+    mesh = Mesh(world, dp=1, ep=world.size)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "reduce_gradients", reduced)
+        model = Watched(CONFIG, MOE, mesh.ep, dtype=torch.float64)
+        optimizer = SGD.make_optimizer(model.parameters())
+        terms, _ = training.train_step(model, optimizer, BATCH, mesh)
+    return seen, [each.requires_grad for each in terms.values()]
+
+
+def test_logits_are_gone_before_gradients_are_reduced():
+    for value in run(what_outlives_backward, 2).values:
+        assert value == ([True], [False] * 3)

@@ -5,13 +5,14 @@ import math
 import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from labkit import Group
 from labkit.grade import check
 from labkit.grade.graders.norm_gradients import gradients_of, is_close, right, scalings
-from labkit.grade.graders.norm_inputs import AXES, given_in, random_cases
+from labkit.grade.graders.norm_inputs import given_in, random_cases
 from labkit.grade.graders.norm_theories import in_float32, mistakes
 from labkit.grade.workspace import Workspace
 
@@ -45,7 +46,7 @@ def axis_by_axis(parameters, max_norm, mesh):
 def scaled_by_the_largest(parameters, max_norm, mesh):
     """In float32, after a division by the largest number of all ranks; copies divide a square."""
     present = [each for each in parameters if each.grad is not None]
-    largest = max([0.0, *(float(each.grad.abs().max()) for each in present)])
+    largest = max([0.0, *(float(each.grad.abs().max()) for each in present if each.grad.numel())])
     largest = float(mesh.world.all_reduce(torch.tensor(largest), op="max"))
     total = torch.zeros(())
     for each in present:
@@ -60,7 +61,18 @@ def scaled_by_the_largest(parameters, max_norm, mesh):
     return norm
 
 
-@pytest.mark.parametrize("program", [axis_by_axis, scaled_by_the_largest])
+def by_numpy(parameters, max_norm, mesh):
+    """np.float64 is a float."""
+    return np.float64(of_the_whole(parameters, max_norm, mesh))
+
+
+def by_numpy_without_a_subclass(parameters, max_norm, mesh):
+    return np.longdouble(of_the_whole(parameters, max_norm, mesh))
+
+
+@pytest.mark.parametrize(
+    "program", [axis_by_axis, scaled_by_the_largest, by_numpy, by_numpy_without_a_subclass]
+)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_right_answers_of_another_kind_pass(program, seed):
     verdict = check(NAME, program, workspace=WORKSPACE, seed=seed)
@@ -220,8 +232,12 @@ def test_the_cases_have_what_goes_wrong():
     assert any(given.norm() == 0 for given in all_given)
     assert any(in_float32(given) and given.norm() > 1 for given in all_given)
     assert any(in_float32(given) and given.norm() < 1 for given in all_given)
+    orders = {tuple(axis for axis in given.sizes if given.sizes[axis] > 1) for given in all_given}
+    assert any(order[::-1] in orders for order in orders if len(order) > 1), "in more than one"
+    assert {each.gradient.dim() for each in held if each.gradient is not None} == {0, 1, 2}
+    assert any(not each.gradient.numel() for each in held if each.gradient is not None)
     assert {given.norm() > given.max_norm for given in all_given} == {True, False}
-    assert any(given.sizes == dict.fromkeys(AXES, 2) for given in all_given)
+    assert any(list(given.sizes.values()) == [2, 2, 2] for given in all_given)
     dtypes = {each.gradient.dtype for each in held if each.gradient is not None}
     assert dtypes == {torch.float32, torch.bfloat16}
 
@@ -261,3 +277,9 @@ def test_ways_to_scale_are_told_apart(seed):
             same = all(is_close(one, two.double()) for one, two in zip(left, its))
             assert not same or other == each.name, (other, each.name)
         seen[each.name] = left
+
+
+@pytest.mark.parametrize("mutant", ["float32", "scales_up"])
+def test_the_hint_to_read_next_is_the_one_that_has_the_line(mutant):
+    file = WORKSPACE.root / "tests" / "mutants" / NAME / f"{mutant}.py"
+    assert check(NAME, file, workspace=WORKSPACE).finding.hint == 3

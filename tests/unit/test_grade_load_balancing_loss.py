@@ -143,3 +143,9 @@ def test_no_mistake_gives_what_is_right_in_the_first_case():
         value = float(right(given, given.logits))
         for each in mistakes:
             assert float(each.loss(given, given.logits)) != pytest.approx(value, rel=1e-5), each
+
+
+@pytest.mark.parametrize("mutant", ["kept_choices_alone", "z_detached"])
+def test_the_hint_to_read_next_is_the_one_that_has_the_line(mutant):
+    file = WORKSPACE.root / "tests" / "mutants" / NAME / f"{mutant}.py"
+    assert check(NAME, file, workspace=WORKSPACE).finding.hint == 3

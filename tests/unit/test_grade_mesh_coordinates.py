@@ -62,6 +62,20 @@ def test_other_right_answers_pass():
     assert verdict, verdict
 
 
+def test_numbers_of_numpy_are_numbers_and_its_booleans_are_booleans(tmp_path):
+    file = tmp_path / "mesh_coordinates.py"
+    file.write_text(
+        WORKSPACE.solution(NAME).read_text()
+        + "\n\nimport numpy as np\nby_hand, of_group, across = coordinates, group, crosses_nodes\n"
+        "def coordinates(*a):\n"
+        "    return {name: np.int64(at) for name, at in by_hand(*a).items()}\n"
+        "def group(*a):\n    return [np.int32(each) for each in of_group(*a)]\n"
+        "def crosses_nodes(*a):\n    return np.bool_(across(*a))\n"
+    )
+    verdict = check(NAME, file, workspace=WORKSPACE)
+    assert verdict, verdict
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_each_mistake_is_known_by_its_answers(seed):
     for function, theories in GRADER.theories.items():

@@ -12,6 +12,7 @@ from labkit.grade.graders import capacity_rules
 from labkit.grade.graders.capacity_inputs import given_in, is_telling, random_cases
 from labkit.grade.graders.capacity_theories import EXPERTS, SLOTS
 from labkit.grade.graders.capacity_weights import right_gradient
+from labkit.grade.graders.logit_range import are_apart
 from labkit.grade.workspace import Workspace
 
 WORKSPACE = Workspace(Path(__file__).parents[2])
@@ -160,6 +161,7 @@ def test_inputs_cover_what_goes_wrong_with_capacities(seed):
     assert any(each.share == each.capacity and each.num_experts > 1 for each in given)
     assert any((each.slots < 0).all(1).any() for each in given), "a token has lost everything"
     assert any(each.logits.abs().max() > 900 for each in given)
+    assert any((each.logits[:, 0] < 0).any() and are_apart(each.logits) for each in given)
     assert any(each.logits.dtype == torch.float32 for each in given)
     for each in given:
         scores = (each.p + each.bias).double().sort(1).values
@@ -191,3 +193,18 @@ def test_mistakes_of_a_part_differ_from_each_other():
         for i, one in enumerate(made):
             assert not torch.equal(one, right), mistakes[i].name
             assert not any(torch.equal(one, other) for other in made[:i]), mistakes[i].name
+
+
+@pytest.mark.parametrize(
+    "mutant",
+    [
+        "capacity_rounded_down",
+        "capacity_without_k",
+        "token_by_token",
+        "bias_on_the_logits",
+        "weights_from_numbers",
+    ],
+)
+def test_the_hint_to_read_next_is_the_one_that_has_the_line(mutant):
+    file = WORKSPACE.root / "tests" / "mutants" / NAME / f"{mutant}.py"
+    assert check(NAME, file, workspace=WORKSPACE).finding.hint == 3

@@ -78,6 +78,8 @@ def test_every_part_of_a_step_has_a_colour_of_its_own(job):
     estimate = calc.estimate(job, Layout(world_size=16, tp=2, pp=2))
     assert set(estimate.step.parts) <= set(STEP_COLOURS)
     assert len(set(STEP_COLOURS.values())) == len(STEP_COLOURS)
+    both = [*STEP_COLOURS.values(), *MEMORY_COLOURS.values()]
+    assert len(set(both)) == len(both), "a colour means one thing in a row"
 
 
 def test_the_breakdown_of_a_step_begins_with_its_longest_part(job):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from labkit import RankError, run
+from labkit import Mismatch, RankError, run
 from labkit.mesh import Mesh
 
 
@@ -125,4 +125,32 @@ def joined_wrongly(world, axes):
 @pytest.mark.parametrize("axes", [("tp",), ("dp", "dp"), ("dp", "ep")])
 def test_axes_that_are_not_there_cannot_be_joined(axes):
     with pytest.raises(RankError, match="give some of dp, each once"):
+        run(joined_wrongly, 2, (axes,))
+
+
+def joined_in_another_order(world):
+    """Rank 0 would take its group along pp and tp for that along dp and pp: the sizes are equal."""
+    mesh = Mesh(world, dp=2, pp=2, tp=2)
+    pairs = [("dp", "pp"), ("pp", "tp")]
+    if world.rank == 0:
+        pairs.reverse()
+    return [mesh.joined(*pair).all_reduce(torch.ones(1)).item() for pair in pairs]
+
+
+def made_in_another_order(world):
+    sizes = {"dp": 2, "tp": 2} if world.rank else {"tp": 2, "dp": 2}
+    return Mesh(world, **sizes).tp.all_reduce(torch.ones(1)).item()
+
+
+@pytest.mark.parametrize(
+    ("program", "num_ranks"), [(joined_in_another_order, 8), (made_in_another_order, 4)]
+)
+def test_meshes_and_joined_axes_in_another_order_on_a_rank_are_an_error(program, num_ranks):
+    with pytest.raises(Mismatch, match="dp=2"):
+        run(program, num_ranks)
+
+
+@pytest.mark.parametrize("axes", [(["dp"],), (None,), (1, 2)])
+def test_what_is_no_axis_cannot_be_joined(axes):
+    with pytest.raises(RankError, match="TypeError: axis=.*give names of axes, one by one"):
         run(joined_wrongly, 2, (axes,))

@@ -1,6 +1,7 @@
 """Who has how much to do: bars are as long as the counts, and the busiest rank is pointed out."""
 
 import io
+import re
 
 import pytest
 from PIL import Image
@@ -57,6 +58,13 @@ def test_the_mean_is_drawn_and_the_busiest_rank_is_in_the_colour_of_an_alarm():
 def test_names_of_experts_are_written_where_they_fit():
     assert "expert 0: 30" in said(viz.load_of_experts(LOAD))
     assert not any(text.startswith("expert 2") for text in said(viz.load_of_experts(LOAD)))
+
+
+def test_a_number_alone_is_never_the_number_of_an_expert():
+    narrow = ExpertLoad(((40, 1, 2, 3),), ((0, 0, 0, 0),), held_by_ranks(4, 1))
+    for load in (LOAD, narrow):
+        assert not any(re.match(r"[0-9]+(:|$)", text) for text in said(viz.load_of_experts(load)))
+    assert "e3" in said(viz.load_of_experts(narrow))
 
 
 def test_nothing_is_drawn_over_the_edge_and_the_file_is_small():

@@ -18,7 +18,7 @@ _COMPUTING = ("mm", "mul", "exp", "softmax", "einsum", "linear")
 
 
 class OwnAttention(TorchFunctionMode):
-    """Inside `with OwnAttention(gate):`, whatever else computes attention is refused."""
+    """Inside `with gate.watching(OwnAttention(gate)):`, what else computes attention is refused."""
 
     def __init__(self, gate: Gate) -> None:
         super().__init__()

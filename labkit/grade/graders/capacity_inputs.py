@@ -10,10 +10,10 @@ from torch import Tensor
 from labkit.grade.evidence import Case
 from labkit.grade.graders.capacity_rules import Given
 from labkit.grade.graders.capacity_theories import CAPACITIES, EXPERTS, SLOTS
+from labkit.grade.graders.logit_range import moved_apart, moved_together
 
 _MOST_DRAWS = 2000
 _LEAST_GAP = 2e-4  # between two scores of a token: float32 rounds a sum of 1 by 1e-7
-_FAR = 1000.0
 _NONE = torch.empty(0)
 
 
@@ -26,7 +26,7 @@ def random_cases(rng: random.Random) -> list[Case]:
     """The first two tell all mistakes apart; then what else comes: k of 1 and of E, no drops."""
     draw = Draw(rng)
     far = draw.telling(True)
-    offsets = torch.tensor([rng.choice((-_FAR, _FAR)) for _ in range(far.num_tokens)])
+    signs = torch.tensor([rng.choice((-1, 1)) for _ in range(far.num_tokens)])
     many = rng.choice((9, 10, 13))
     return [
         draw.case("some are dropped", draw.telling(False)),
@@ -39,8 +39,10 @@ def random_cases(rng: random.Random) -> list[Case]:
         draw.case("all experts are chosen", draw.given(rng.choice((5, 7)), 4, 4, 0.75)),
         draw.case("a single expert", draw.given(rng.choice((4, 6)), 1, 1, 0.5)),
         draw.case(
-            "logits around 1,000 and -1,000", far._replace(logits=far.logits + offsets[:, None])
+            "logits around 1,000 and -1,000",
+            far._replace(logits=moved_together(far.logits, signs)),
         ),
+        draw.case("tokens with logits of 1,000 and of -1,000", draw.apart()),
         draw.case("float32", draw.in_float32()),
     ]
 
@@ -96,6 +98,15 @@ class Draw:
         favourite, bias = self._rng.randrange(5), given.bias.clone()
         bias[favourite] += 2
         return given._replace(bias=bias)
+
+    def apart(self) -> Given:
+        """Tokens with logits that are far apart, and slots for all."""
+
+        def drawn() -> Given:
+            given = self.given(self._rng.choice((8, 11)), 5, 2, 5.0, True)
+            return given._replace(logits=moved_apart(given.logits))
+
+        return self._until(drawn, _has_gaps)
 
     def in_float32(self) -> Given:
         """The same in fewer digits."""

@@ -36,12 +36,14 @@ CAPACITIES: Sequence[Mistake] = (
         "with C rounded down, or to the nearest, the slots are fewer than factor k T / E, and even "
         "a perfect balance drops tokens with a factor of 1: round up",
         lambda given: math.floor(given.share),
+        3,
     ),
     Mistake(
         "a capacity without k",
         "C is of T / E: T tokens. But each of them makes k choices, and all experts together "
         "get k T: with k = 2 half of them find no slot",
         lambda given: math.ceil(given.factor * given.num_tokens / given.num_experts),
+        3,
     ),
     Mistake(
         "a capacity without the factor",
@@ -90,6 +92,7 @@ EXPERTS: Sequence[Mistake] = (
         "the experts are the k largest of logits + bias. The bias is in units of probabilities: "
         "it is added to p",
         lambda given: best(given.logits + given.bias, given.k),
+        3,
     ),
     Mistake(
         "subtracts the bias",
@@ -133,6 +136,7 @@ SLOTS: Sequence[Mistake] = (
         "a token's second choice takes a slot before a later token's first. All first choices "
         "come first: a token that loses its first choice loses more than one that loses its second",
         lambda given: seat(given, by_token(given)),
+        3,
     ),
     Mistake(
         "the largest weights first",

@@ -11,12 +11,13 @@ from labkit.grade.graders.capacity_theories import CAPACITIES, EXPERTS, SLOTS, M
 from labkit.grade.graders.capacity_watch import Seen, Told
 from labkit.grade.graders.capacity_weights import GRADIENTS, WEIGHTS, right_gradient
 from labkit.grade.graders.gradient_values import shown
+from labkit.grade.graders.logit_range import NOT_THE_LARGEST, OVERFLOWS, are_apart
 from labkit.grade.outcome import Finding, Outcome
 
 _NAMES = ("expert_TK", "slot_TK", "weight_TK", "token_EC")
 _FORM = "returns something else than four tensors"
 _NAN = (
-    "numbers that are none",
+    OVERFLOWS,
     "exp(1,000) is inf, and exp(-1,000) is 0: inf / inf and 0 / 0 are NaN. Subtract a token's "
     "largest logit first, as torch.softmax does; and what divides must not be 0",
 )
@@ -71,8 +72,12 @@ def wrong_values(evidence: CaseEvidence, given: Given, seen: Seen) -> Finding | 
 
 def _overflow(evidence: CaseEvidence, given: Given, seen: Seen) -> Finding | None:
     """Other experts of just those tokens whose probabilities are no numbers."""
-    is_wrong = (seen.experts != given.experts).any(1)
     is_none = ~seen.weights.isfinite().all(1)
+    if are_apart(given.logits) and bool(is_none.any()):
+        token = int(is_none.nonzero()[0])
+        weights_seen = f"weights of token {token}: {_row(seen.weights, token)}"
+        return _wrong(evidence, *NOT_THE_LARGEST, 3, weights_seen)
+    is_wrong = (seen.experts != given.experts).any(1)
     if not is_wrong.any() or not bool((is_none | ~is_wrong).all()):
         return None
     token = int(is_wrong.nonzero()[0])
@@ -114,7 +119,7 @@ def wrong_gradient(evidence: CaseEvidence, given: Given, seen: Seen) -> Finding 
             "detached, or made anew from numbers. It is the only way on which a router learns "
             "which expert was of use"
         )
-        return _wrong(evidence, "no gradient reaches the router", why, 2)
+        return _wrong(evidence, "no gradient reaches the router", why, 3)
     return _wrong_part(
         evidence, given, ("the gradient of logits_TE", seen.gradient), right, GRADIENTS
     )

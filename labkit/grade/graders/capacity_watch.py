@@ -46,7 +46,7 @@ def watched(
     given = Given(*arguments)
     leaf, bias = given.logits.clone().requires_grad_(), given.bias.clone()
     logits = leaf.clone()  # as a router's linear layer leaves it: no leaf, which may be written to
-    with OwnRouting(group.gate):
+    with group.gate.watching(OwnRouting(group.gate)):
         returned = function(logits, bias, given.k, given.factor, given.renormalise)
     is_four = isinstance(returned, tuple | list) and len(returned) == NUM_RETURNED
     if not is_four or not all(map(is_plain_tensor, returned)):

@@ -124,7 +124,7 @@ def watched(
     q, k, v, num_tokens = arguments
     receiving = ReceivingGroup(group)
     live = ComputedStorages(receiving, [q, k, v], 2 * (k.nbytes + v.nbytes))
-    with live, OwnAttention(group.gate):
+    with live, group.gate.watching(OwnAttention(group.gate)):
         returned = function(q, k, v, num_tokens, receiving)
     if not is_plain_tensor(returned):
         return returned

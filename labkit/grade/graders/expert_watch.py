@@ -51,7 +51,8 @@ def watched(
         applied.append((int(expert), len(rows)))
         return computed(rows, weights[int(expert) - first])
 
-    with OwnRouting(group.gate, but_for=(__file__, expert_inputs.__file__)):
+    mode = OwnRouting(group.gate, but_for=(__file__, expert_inputs.__file__))
+    with group.gate.watching(mode):
         returned = function(x, experts, len(weights) * group.size, apply, group)
     if not is_plain_tensor(returned):
         return returned

@@ -25,6 +25,8 @@ from labkit.grade.outcome import Finding, Outcome
 
 # What torch and Python say where a tensor is expected, and .grad is None.
 _NO_GRADIENT = re.compile(r"'?NoneType'?")
+# What torch says of the largest of no numbers.
+_NO_NUMBERS = re.compile(r"numel\(\) == 0")
 
 
 class GlobalGradNorm(OnRanks):
@@ -74,6 +76,14 @@ class GlobalGradNorm(OnRanks):
                 diagnosis="forgets parameters without a gradient",
                 explanation="a parameter that backward did not reach has grad None: it counts "
                 f"nothing. {finding.explanation}",
+                hint=3,
+            )
+        if is_crash and _NO_NUMBERS.search(finding.explanation):
+            return dataclasses.replace(
+                finding,
+                diagnosis="forgets gradients without numbers",
+                explanation="where an axis has more ranks than a matrix rows, a shard has none: "
+                f"its gradient is there, and adds nothing. {finding.explanation}",
                 hint=3,
             )
         return finding

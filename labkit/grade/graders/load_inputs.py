@@ -9,9 +9,9 @@ from labkit.grade.evidence import Case
 from labkit.grade.graders.capacity_inputs import Draw
 from labkit.grade.graders.load_theories import BALANCE, Given, Mistake, balance
 from labkit.grade.graders.load_z_theories import Z, z_loss
+from labkit.grade.graders.logit_range import moved_apart, moved_together
 
 _MOST_DRAWS = 500
-_FAR = 1000.0
 _LEAST_DIFFERENCE = 1e-4  # relative; far above what float64 rounds
 
 
@@ -34,6 +34,7 @@ def random_cases(rng: random.Random) -> list[Case]:
         _case("all experts are chosen", _routed(draw, 7, 3, 3)),
         _case("a single token", _routed(draw, 1, 4, 2)),
         _case("logits around 1,000 and -1,000", _far(_routed(draw, 12, 5, 2))),
+        _case("tokens with logits of 1,000 and of -1,000", _apart(_routed(draw, 11, 5, 2))),
         _case("float32", first._replace(logits=first.logits.float())),
     ]
 
@@ -89,8 +90,13 @@ def _balanced(num_experts: int, times: int) -> Given:
 
 def _far(given: Given) -> Given:
     """The same with a token's logits far from 0 together."""
-    signs = torch.arange(len(given.logits))[:, None] % 2 * 2 - 1
-    return given._replace(logits=given.logits + _FAR * signs)
+    signs = torch.arange(len(given.logits)) % 2 * 2 - 1
+    return given._replace(logits=moved_together(given.logits, signs))
+
+
+def _apart(given: Given) -> Given:
+    """The same with a token's logits far from each other."""
+    return given._replace(logits=moved_apart(given.logits))
 
 
 def _case(label: str, given: Given) -> Case:

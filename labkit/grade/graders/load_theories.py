@@ -128,6 +128,7 @@ BALANCE: Sequence[Mistake] = (
     Mistake(
         *_ONLY_KEPT,
         lambda given, logits: _of(shares(given, given.experts[given.kept]), means(logits)),
+        3,
     ),
     Mistake(
         *_ONLY_KEPT,
@@ -135,6 +136,7 @@ BALANCE: Sequence[Mistake] = (
             _of(shares(given, given.experts[given.kept]), means(logits))
             * given.kept.to(logits).mean()
         ),
+        3,
     ),
     Mistake(
         "counts dropped choices alone",

@@ -10,6 +10,7 @@ from labkit.grade.graders.gradient_values import shown
 from labkit.grade.graders.load_theories import BALANCE, BALANCE_GRADIENTS, Given, Mistake, balance
 from labkit.grade.graders.load_watch import Seen, Told
 from labkit.grade.graders.load_z_theories import Z, z_loss
+from labkit.grade.graders.logit_range import NOT_THE_LARGEST, OVERFLOWS, are_apart
 from labkit.grade.outcome import Finding, Outcome
 
 Loss = Callable[[Given, Tensor], Tensor]
@@ -26,7 +27,7 @@ _LOSES_DIGITS = (
     "Integers divided by integers are float32, whatever the logits are: convert the counts first",
 )
 _NAN = (
-    "numbers that are none",
+    OVERFLOWS,
     "exp(1,000) is inf and log(exp(-1,000)) is -inf: subtract a token's largest logit first, and "
     "add it again to the logarithm, as torch.softmax and torch.logsumexp do",
 )
@@ -79,7 +80,7 @@ def _wrong_value(
         if not _is_close(value, right) and _is_close(got, value):
             return _wrong(evidence, mistake.name, mistake.explanation, mistake.hint, seen)
     if not got.isfinite():
-        return _wrong(evidence, *_NAN, 3, seen)
+        return _wrong(evidence, *_of_nan(given), 3, seen)
     if _is_close(got, right, _NEAR):
         return _wrong(evidence, *_LOSES_DIGITS, 3, seen)
     why = (
@@ -108,14 +109,18 @@ def _wrong_gradient(
             "has one was detached, or made anew from numbers. A loss without a gradient is a "
             "measurement"
         )
-        return _wrong(evidence, f"{name} has no gradient", why, 2)
+        return _wrong(evidence, f"{name} has no gradient", why, 3)
     for mistake in mistakes:
         if _is_close(got, _gradient_of(mistake.loss, given)):
             return _wrong(evidence, mistake.name, mistake.explanation, mistake.hint, numbers)
     if not bool(got.isfinite().all()):
-        return _wrong(evidence, *_NAN, 3, numbers)
+        return _wrong(evidence, *_of_nan(given), 3, numbers)
     why = "the value is right, and the gradient is not the formula's, with f as numbers"
     return _wrong(evidence, f"another gradient of {name}", why, 2, numbers)
+
+
+def _of_nan(given: Given) -> tuple[str, str]:
+    return NOT_THE_LARGEST if are_apart(given.logits) else _NAN
 
 
 def _gradient_of(loss: Loss, given: Given) -> Tensor:

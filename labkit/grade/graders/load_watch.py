@@ -41,7 +41,7 @@ def watched(
     given = Given(*arguments)
     leaf, experts, kept = given.logits.clone().requires_grad_(), *map(torch.clone, given[1:])
     logits = leaf.clone()  # as a router's linear layer leaves it: no leaf, which may be written to
-    with OwnRouting(group.gate):
+    with group.gate.watching(OwnRouting(group.gate)):
         returned = function(logits, experts, kept)
     is_pair = isinstance(returned, tuple | list) and len(returned) == 2
     if not is_pair or not all(map(is_plain_tensor, returned)):

@@ -20,6 +20,7 @@ Z: Sequence[Mistake] = (
         "tokens with a log-sum-exp of 10 and of -10 have a mean of 0: square each, and then take "
         "the mean",
         lambda given, logits: torch.logsumexp(logits, 1).mean().square(),
+        3,
     ),
     Mistake(
         "z without the square",

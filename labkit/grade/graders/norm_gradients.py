@@ -19,6 +19,7 @@ class Scaling(NamedTuple):
     name: str
     explanation: str
     left: Callable[[int, int], Tensor]
+    hint: int = 2
 
 
 def gradients_of(given: Given, rank: int) -> list[Tensor]:
@@ -73,6 +74,7 @@ def scalings(given: Given) -> Iterator[Scaling]:
         "clipping is a limit: where the norm is below max_norm, nothing changes. min(1, max_norm / "
         "norm) is the factor",
         by(lambda rank, number: most / norm),
+        3,
     )
     for norms in (own, counted):
         yield Scaling(
@@ -80,6 +82,7 @@ def scalings(given: Given) -> Iterator[Scaling]:
             "the norm that is returned is right, and the factor comes of this rank's own, before "
             "the all-reduce: ranks then scale by different factors, and copies drift apart",
             by(lambda rank, number, norms=norms: limited(norms[rank])),  # type: ignore[misc]
+            3,
         )
     yield Scaling(
         "scales only what this rank counts",

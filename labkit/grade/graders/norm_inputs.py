@@ -1,4 +1,7 @@
-"""Gradients on the ranks of a mesh for global_grad_norm: sharded, copied, tied, absent, extreme."""
+"""Gradients on the ranks of a mesh for global_grad_norm: sharded, copied, tied, absent, extreme.
+
+The axes come in any order, so that a rank's number says nothing of where it is.
+"""
 
 import itertools
 import random
@@ -80,6 +83,8 @@ class Plan:
     """dp, pp, tp"""
     is_zero: bool = False
     """Whether gradients are sharded over dp, and not averaged."""
+    order: tuple[str, ...] | None = None
+    """Of the axes, slowest first; None: any."""
     scale: float = 1.0
     share: float = 0.1
     """max_norm as a share of the norm; 1 or more: nothing is clipped."""
@@ -103,7 +108,7 @@ class _Draw:
     def gradient(self, *key: Any) -> Tensor | None:
         if key not in self.made:
             generator = torch.Generator().manual_seed(self.rng.getrandbits(63))
-            shape = (self.rng.randrange(1, 5), self.rng.randrange(3, 9))
+            shape = self._shape(key[0])
             numbers = torch.randn(shape, generator=generator, dtype=torch.float64)
             dtype = self.rng.choice(self.plan.dtypes)
             is_absent = self.rng.random() < self.plan.absent
@@ -111,7 +116,8 @@ class _Draw:
         return self.made[key]
 
     def stage(self, place: Mapping[str, int], num_stages: int) -> Iterator[Held]:
-        """A stage's matrices, sharded over tp, its norms, which are not, and tied embeddings."""
+        """A stage's matrices and biases, sharded over tp, its norms and a gate, which are not, and
+        tied embeddings. One matrix has no rows: there were fewer of them than shards."""
         dp, pp, tp = (place[axis] for axis in AXES)
         shard = (dp,) if self.plan.is_zero else ()
         averaged = () if self.plan.is_zero else ("dp",)
@@ -119,10 +125,21 @@ class _Draw:
             return
         for layer in range(2):
             yield Held(self.gradient("matrix", layer, pp, tp, *shard), averaged, False)
+            yield Held(self.gradient("bias", layer, pp, tp, *shard), averaged, False)
             norm = self.gradient("norm", layer, pp, *shard)
             yield Held(norm, (*averaged, "tp"), False)
+        yield Held(self.gradient("gate", pp, *shard), (*averaged, "tp"), False)
+        yield Held(self.gradient("no rows", pp, tp, *shard), averaged, False)
         if pp in (0, num_stages - 1):
             yield Held(self.gradient("embedding", tp, *shard), averaged, True)
+
+    def _shape(self, kind: str) -> tuple[int, ...]:
+        width = self.rng.randrange(3, 9)
+        if kind in ("norm", "bias"):
+            return (width,)
+        if kind == "gate":
+            return ()
+        return (0 if kind == "no rows" else self.rng.randrange(1, 5), width)
 
 
 def random_cases(world_size: int, rng: random.Random) -> list[Case]:
@@ -133,7 +150,10 @@ def random_cases(world_size: int, rng: random.Random) -> list[Case]:
 def _plans(n: int, rng: random.Random) -> list[Plan]:
     if n == 8:
         both = (2, 2, 2)
-        return [Plan("averaged", both), Plan("sharded over dp", both, is_zero=True)]
+        return [
+            Plan("averaged", both, order=AXES[::-1]),
+            Plan("sharded over dp", both, is_zero=True),
+        ]
     if n == 3:
         return [
             Plan("averaged", (1, 1, 3)),
@@ -160,9 +180,10 @@ def _plans(n: int, rng: random.Random) -> list[Plan]:
 
 
 def _case(plan: Plan, rng: random.Random) -> Case:
-    draw, sizes = _Draw(plan, rng), dict(zip(AXES, plan.sizes))
-    places = list(itertools.product(*map(range, plan.sizes)))
-    held = [list(draw.stage(dict(zip(AXES, place)), sizes["pp"])) for place in places]
+    draw, order = _Draw(plan, rng), plan.order or rng.sample(AXES, len(AXES))
+    sizes = {axis: plan.sizes[AXES.index(axis)] for axis in order}
+    places = list(itertools.product(*map(range, sizes.values())))
+    held = [list(draw.stage(dict(zip(sizes, place)), sizes["pp"])) for place in places]
     norm = Given(sizes, held, 1.0).norm()
     max_norm = plan.share * norm if norm else 1.0
     arguments = tuple(

@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -16,6 +17,7 @@ class Mistake(NamedTuple):
     name: str
     explanation: str
     norms: list[float]
+    hint: int = 2
 
 
 Counts = Callable[[int, Held], bool]
@@ -65,8 +67,8 @@ def _of_counting(given: Given) -> Iterator[Mistake]:
             rank, held._replace(copied_over=tuple(a for a in held.copied_over if a != axis))
         )
 
-    def by(name: str, why: str, counts: Counts) -> Mistake:
-        return Mistake(name, why, _reduced(given, _own(given, counts), AXES))
+    def by(name: str, why: str, counts: Counts, hint: int = 2) -> Mistake:
+        return Mistake(name, why, _reduced(given, _own(given, counts), AXES), hint)
 
     yield by(
         "counts what tp ranks share once for each of them",
@@ -97,6 +99,7 @@ def _of_counting(given: Given) -> Iterator[Mistake]:
         "one of the stages counts it: where pp is 1, the only stage is the last as well as the "
         "first",
         lambda rank, held: given.counts(rank, held) and not held.is_tied,
+        3,
     )
     yield by(
         "leaves out shards",
@@ -111,6 +114,22 @@ def _of_counting(given: Given) -> Iterator[Mistake]:
         "they are part of the gradient as well: one tp rank counts them",
         lambda rank, held: given.counts(rank, held) and "tp" not in held.copied_over,
     )
+    yield by(
+        "leaves out what is no matrix",
+        "biases, norms and gates are part of the gradient as well; what is copied, copied_over "
+        "says, and no shape does",
+        lambda rank, held: (
+            given.counts(rank, held) and held.gradient is not None and held.gradient.dim() > 1
+        ),
+    )
+    for order in itertools.permutations(AXES):
+        other = replace(given, sizes={axis: given.sizes[axis] for axis in order})
+        yield by(
+            "takes the order of the axes for granted",
+            "coordinates were worked out of the number of the rank, as if the axes were always in "
+            "one order. Here they are in any: ask the groups, mesh.tp.rank",
+            other.counts,
+        )
 
 
 def _of_groups(given: Given) -> Iterator[Mistake]:
@@ -160,7 +179,7 @@ def _of_sums(given: Given) -> Iterator[Mistake]:
         [sum(by_parameter)] * n,
     )
     yield Mistake(
-        "takes no root", "that is the sum of squares; the norm is its root", [norm**2] * n
+        "takes no root", "that is the sum of squares; the norm is its root", [norm**2] * n, 3
     )
     yield Mistake(
         "averages the squares over the ranks",

@@ -72,25 +72,26 @@ def wrong_norm(evidence: CaseEvidence, given: Given, seen: Sequence[Seen]) -> Fi
             "scale by them: all take the result of the same all-reduce",
         )
         return Finding(Outcome.WRONG, name, why, f"{evidence.label}: {norms}", hint=2)
-    name, why = _named(given, norms)
+    name, why, hint = _named(given, norms)
     rank = wrong[0]
     values = f"got {norms[rank]:.9g}, expected {expected:.9g}"
-    return Finding(Outcome.WRONG, name, why, f"{evidence.label}: rank {rank}, {values}", hint=2)
+    return Finding(Outcome.WRONG, name, why, f"{evidence.label}: rank {rank}, {values}", hint)
 
 
-def _named(given: Given, norms: Sequence[float]) -> tuple[str, str]:
+def _named(given: Given, norms: Sequence[float]) -> tuple[str, str, int]:
     expected = given.norm()
     if in_float32(given) and not all(0 < norm < math.inf for norm in norms):
-        return _OVERFLOWS
+        return *_OVERFLOWS, 3
     for each in mistakes(given):
         if all(map(_is_close, norms, each.norms)):
-            return each.name, each.explanation
+            return each.name, each.explanation, each.hint
     if all(abs(norm - expected) <= _NEARLY * expected for norm in norms):
-        return _LOSES_DIGITS
+        return *_LOSES_DIGITS, 3
     return (
         "another norm than the whole gradient's",
         "each rank adds up the squares of what it is the first to have, the sum goes over all "
         "ranks, and then comes the root",
+        2,
     )
 
 
@@ -124,14 +125,15 @@ def wrong_gradients(evidence: CaseEvidence, given: Given, seen: Sequence[Seen]) 
     ]
     if not wrong:
         return None
-    name, why = (
+    name, why, hint = (
         "other gradients than clipped ones",
         "each gradient is multiplied by max_norm / norm where the norm is larger than max_norm, "
         "and stays as it is otherwise; on every rank, whether it counts there or not",
+        3,
     )
     for each in scalings(given):
         if all(is_close(seen[r].gradients[i], each.left(r, i)) for r, i in all_of):
-            name, why = each.name, each.explanation
+            name, why, hint = each.name, each.explanation, each.hint
             break
     rank, number = wrong[0]
     got = float(seen[rank].gradients[number].flatten()[0])
@@ -143,7 +145,7 @@ def wrong_gradients(evidence: CaseEvidence, given: Given, seen: Sequence[Seen]) 
         why,
         f"{evidence.label}: rank {rank}, gradient {number}: {before:.6g} became {got:.6g}, "
         f"expected {expected:.6g} with max_norm {given.max_norm:.6g} and norm {given.norm():.6g}",
-        hint=2,
+        hint,
     )
 
 

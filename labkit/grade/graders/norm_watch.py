@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from labkit.grade import plain_data
 from labkit.grade.evidence import CaseEvidence
 from labkit.grade.harness import is_plain_tensor
 from labkit.grade.watched_group import WatchedGroup
@@ -71,6 +72,7 @@ def _address(gradient: Tensor | None) -> int:
 
 def _number(returned: Any) -> Tensor:
     """As float64, (1,); or (0,) where it is none."""
+    returned = plain_data.number(returned)
     if type(returned) in (int, float):
         return torch.tensor([returned], dtype=torch.float64)
     is_one = is_plain_tensor(returned) and returned.numel() == 1 and not returned.is_complex()

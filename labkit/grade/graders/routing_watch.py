@@ -9,16 +9,21 @@ from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 from typing import Any
 
+import torch
 from torch.overrides import TorchFunctionMode
 
+from labkit.grade import gate as gate_module
 from labkit.grade.gate import Gate
 from labkit.grade.rules import CalledTheAnswer, labkit_function_in_between, learner_site
 
 _GRADERS = os.path.dirname(os.path.abspath(__file__)) + os.sep
+# Between the function that is called and who called it.
+_BETWEEN = (gate_module.__file__, os.path.dirname(torch.__file__) + os.sep)
 
 
 class OwnRouting(TorchFunctionMode):
-    """Inside `with OwnRouting(gate):`, computing that labkit does for the learner is refused.
+    """Inside `with gate.watching(OwnRouting(gate)):`, what labkit computes for the learner is
+    refused.
 
     but_for: files of graders that the learner is given functions of.
     """
@@ -47,8 +52,11 @@ class OwnRouting(TorchFunctionMode):
         frame: FrameType | None = sys._getframe(2)
         while frame is not None:
             file = frame.f_code.co_filename
+            if file.startswith(_BETWEEN):
+                frame = frame.f_back
+                continue
             if not file.startswith(_GRADERS):
-                return None  # the learner's own line, or torch's: looked at from the inside out
+                return None  # the learner's own line: looked at from the inside out
             if file not in self._but_for:
                 return f"{frame.f_globals.get('__name__', 'labkit')}.{frame.f_code.co_name}"
             frame = frame.f_back

@@ -111,7 +111,7 @@ def watched(
     """Run on a rank: the call, and what was seen; where no pair of tensors comes back: that."""
     q, blocks, scale = arguments
     live = CountedStorages(group.gate, [q, *(x for block in blocks for x in block)])
-    with live, OwnAttention(group.gate):
+    with live, group.gate.watching(OwnAttention(group.gate)):
         source = Blocks([(k, v, mask) for k, v, mask in blocks], live)
         returned = function(q, source, scale)
         source.look()

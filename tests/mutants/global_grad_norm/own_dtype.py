@@ -17,8 +17,8 @@ def global_grad_norm(parameters, max_norm, mesh):
         counts = is_first and not (parameter.is_tied and is_second_copy)
         if (
             parameter.grad is not None
-            and parameter.grad.abs().max() > 1e18
-            or (parameter.grad is not None and parameter.grad.abs().max() < 1e-18)
+            and parameter.grad.abs().sum() > 1e18
+            or (parameter.grad is not None and parameter.grad.abs().sum() < 1e-18)
         ):
             parts = parameter.grad.double()
             total += parts.square().sum() * counts

@@ -1,0 +1,54 @@
+"""What mixtures of experts and their routers refuse: at once, by name, with a reason."""
+
+import pytest
+import torch
+
+from labkit import moe
+from labkit.model import GPTConfig
+from labkit.moe import MoEConfig
+
+CONFIG = GPTConfig(context=7, num_layers=1, hidden=16, num_heads=2)
+ROUTER = moe.TopKRouter(16, 4, 2)
+X_ND = torch.zeros(3, 16)
+CHOICES = torch.zeros(3, 2, dtype=torch.int64)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: ROUTER(X_ND[None]), r"x_ND of shape \(1, 3, 16\): give \(tokens, 16\)"),
+        (lambda: ROUTER(torch.zeros(3, 8)), r"x_ND of shape \(3, 8\): give \(tokens, 16\)"),
+        (lambda: ROUTER(None), "x_ND=None: give a tensor"),
+        (lambda: ROUTER(X_ND, 3), "group_tokens=3: give the number of tokens of each rank"),
+        (lambda: ROUTER(X_ND, [None]), "group_tokens=None: give a whole number"),
+        (lambda: moe.ExpertChoiceRouter(16, 4, 2)(X_ND[None]), r"x_ND of shape \(1, 3, 16\)"),
+        (lambda: moe.MoE(CONFIG, MoEConfig())(X_ND), r"x_ND of shape \(48,\)"),
+        (lambda: moe.expert_capacity(3, 4, 2, None), "factor=None: .*above 0, such as 1.25"),
+        (lambda: moe.expert_capacity(None, 4, 2, 1.0), "num_tokens=None"),
+        (lambda: moe.expert_capacity(3, 0, 2, 1.0), "num_experts=0"),
+        (lambda: moe.expert_capacity(3, 4, "2", 1.0), "top_k='2'"),
+        (lambda: moe.within_capacity(CHOICES, 4, None), "capacity=None"),
+        (lambda: MoEConfig(top_k=1), "top_k=1 with weights='of_chosen'"),
+        (lambda: moe.load_balancing_loss(None), "routing=None: give a Routing"),
+        (lambda: moe.z_loss(None), "routing=None: give a Routing"),
+        (lambda: moe.expert_load(None), "routing=None: give a Routing"),
+        (lambda: moe.gather_parameters(None), "model=None: give an ExpertParallelGPT"),
+        (lambda: moe.reduce_gradients(ROUTER, None), "mesh=None: give a Mesh"),
+        (lambda: moe.clip_gradients(ROUTER, None, 1.0), "mesh=None: give a Mesh"),
+        (lambda: moe.MoEGPT(None, MoEConfig()), "config=None: give a GPTConfig"),
+        (lambda: moe.MoEGPT(CONFIG, MoEConfig())(X_ND), "tokens are torch.float32"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_a_reason(call, words):
+    with pytest.raises((TypeError, ValueError), match=words):
+        call()
+
+
+def test_one_choice_is_fine_where_its_weight_says_something():
+    for fine in (
+        {"weights": "of_all"},
+        {"router": "expert_choice"},
+        {"num_experts": 1},
+    ):
+        assert MoEConfig(top_k=1, **fine).top_k == 1
+    assert moe.expert_capacity(0, 4, 2, 1.25) == 0, "a rank may have no tokens"
