@@ -83,7 +83,7 @@ def _difference(says: str, value: Any, is_product: bool) -> str:
     return ""
 
 
-def _miss(says: str, number: Number, value: float | Result) -> str:
+def _miss(says: str, number: Number, value: Any) -> str:
     found = float(value) / number.scale
     if not math.isfinite(found):
         return f"the proof gives {found}"
