@@ -98,6 +98,7 @@ def _sent_rows(phase: str, rank: int = 0) -> list[int]:
     """Bytes of each all-to-all of a phase but that of counts."""
     timeline = _layer().timeline[rank]
     (region,) = [each for each in timeline.regions if each.name == phase]
+    assert region.end_s is not None
     return [
         op.sent_bytes
         for op in timeline.operations

@@ -6,10 +6,11 @@ ranks send alike here.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache, partial
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from labkit import Group, run
@@ -24,7 +25,7 @@ from labkit.context_parallel import (
 from labkit.interview.runs.real_run import real_run
 from labkit.launch.result import Run
 from labkit.memory import Meter
-from labkit.model import GPT, MLP, GPTConfig
+from labkit.model import GPT, MLP, Block, GPTConfig
 from labkit.tensor_parallel import (
     LIBRARY,
     RING,
@@ -45,7 +46,7 @@ from labkit.tensor_parallel.gpt import ParallelBlock
 _RANKS = 4
 _CONFIG = GPTConfig(num_layers=1, hidden=64, num_heads=8, num_kv_heads=4)
 _TOKENS = 64
-_ATTENTION = {
+_ATTENTION: dict[str, Callable[..., Tensor]] = {
     "gathered": gathered_attention,
     "ring": ring_attention,
     "ulysses": ulysses_attention,
@@ -75,8 +76,10 @@ def kept_share_of_a_block(sequence_parallel: bool) -> float:
 @real_run
 def row_first_bytes_ratio() -> float:
     """Bytes of an MLP of 4 D features cut row-then-column, over those of column-then-row."""
-    row_first, column_first = (run(partial(_two_layers, row_first=w), _RANKS) for w in (True, False))
-    return row_first.traffic[0].sent_bytes / column_first.traffic[0].sent_bytes
+    row_first, column_first = (
+        run(partial(_two_layers, row_first=order), _RANKS).traffic[0] for order in (True, False)
+    )
+    return row_first.sent_bytes / column_first.sent_bytes
 
 
 @real_run
@@ -106,6 +109,7 @@ def _of_phase(result: Run, phase: str) -> list[Operation]:
     """What rank 0 has posted in its region of this name."""
     timeline = result.timeline[0]
     (region,) = [each for each in timeline.regions if each.name == phase]
+    assert region.end_s is not None
     return [op for op in timeline.operations if region.start_s <= op.posted_s <= region.end_s]
 
 
@@ -119,12 +123,14 @@ def _block(sequence_parallel: bool, num_ranks: int = _RANKS) -> Run:
 
 
 def _one_block(world: Group, sequence_parallel: bool, wire: Wire = RING) -> int:
-    block = ParallelBlock(GPT(_CONFIG).blocks[0], world)
+    whole = GPT(_CONFIG).blocks[0]
+    assert isinstance(whole, Block)
+    block = ParallelBlock(whole, world)
     norms = block.attention_norm.weight, block.mlp_norm.weight
     x_BTD = torch.randn(2, _TOKENS, _CONFIG.hidden)
     between: Between = Replicated(world, wire)
     if sequence_parallel:
-        between = shards = TokenShards(world, *x_BTD.shape[:2], wire)
+        between = shards = TokenShards(world, 2, _TOKENS, wire)
         x_BTD = x_BTD.flatten(0, 1)[shards.rows.start : shards.rows.stop].clone()
     x_BTD.requires_grad_()
     world.barrier()
@@ -173,15 +179,15 @@ def _attention(strategy: str) -> Run:
 
 
 def _cut_attention(world: Group, strategy: str) -> int:
-    mine = [
+    q, k, v = (
         shard_sequence(torch.randn(1, 4, 256, 16), world, zigzag, dim=2).contiguous()
         for _ in range(3)
-    ]
-    for each in mine:
+    )
+    for each in (q, k, v):
         each.requires_grad_()
     world.barrier()
     with world.region("forward"):
-        out = _ATTENTION[strategy](*mine, world, True, zigzag)
+        out = _ATTENTION[strategy](q, k, v, world, True, zigzag)
     with world.region("backward"):
         out.square().sum().backward()
-    return mine[1].nbytes + mine[2].nbytes
+    return k.nbytes + v.nbytes
