@@ -129,6 +129,12 @@ def test_a_router_that_leans_drops_more_and_makes_a_rank_wait():
 def test_collapse_costs_as_much_as_there_are_experts():
     for num_experts in (4, 8):
         assert experts.collapsed_balance_loss(num_experts) == pytest.approx(num_experts)
+        assert experts.undecided_balance_loss(num_experts) == pytest.approx(1)
+
+
+def test_a_router_left_alone_collapses_and_a_loss_holds_it():
+    assert 3.5 < experts.busiest_expert_over_mean() <= 4
+    assert experts.busiest_expert_over_mean(0.1) < 3
 
 
 def test_an_expert_averaged_over_its_copies_is_ep_times_too_large():

@@ -20,7 +20,9 @@ from labkit.moe import (
     expert_load,
     load_balancing_loss,
     reduce_gradients,
+    train_serial,
 )
+from labkit.train import TrainConfig
 
 _RANKS = 4
 _CONFIG = GPTConfig(context=64, num_layers=1, hidden=48, num_heads=2)
@@ -68,6 +70,28 @@ def collapsed_balance_loss(num_experts: int) -> float:
 
 
 @real_run
+def undecided_balance_loss(num_experts: int) -> float:
+    """Switch's loss of a router that gives all experts the same probability, k = 2.
+
+    Its ties are broken somehow, and the loss does not see how.
+    """
+    layer = MoE(_CONFIG, MoEConfig(num_experts=num_experts, top_k=2))
+    with torch.no_grad():
+        layer.router.gate.weight.zero_()
+        _, routing = layer(torch.randn(1, 64, _CONFIG.hidden))
+    return load_balancing_loss(routing).item()
+
+
+@real_run
+def busiest_expert_over_mean(balance_coefficient: float = 0.0) -> float:
+    """Choices of the busiest of 8 experts over the mean, k = 2: steps 41 to 60 of a training.
+
+    A layer over the bytes of Python's standard library, on one rank; 4 is the most there can be.
+    """
+    return run(partial(_trained, balance_coefficient=balance_coefficient), 1).values[0]
+
+
+@real_run
 def expert_gradient_too_large() -> float:
     """Norm of an expert's gradient averaged over its copies, over the right one; dp 2 x ep 2."""
     return run(_averaged_over_copies, _RANKS).values[0]
@@ -106,6 +130,14 @@ def _sent_rows(phase: str, rank: int = 0) -> list[int]:
         and op.kind == "all_to_all"
         and op.label != "counts"
     ]
+
+
+def _trained(world: Group, balance_coefficient: float) -> float:
+    config = GPTConfig(context=32, num_layers=1, hidden=32, num_heads=2)
+    recipe = TrainConfig(num_steps=60, num_sequences=16, learning_rate=3e-3)
+    moe = MoEConfig(num_experts=8, top_k=2, expert_ffn=32, balance_coefficient=balance_coefficient)
+    chosen_SE = train_serial(config, moe, recipe).chosen_SLE[-20:, 0].double()
+    return (chosen_SE.max(1).values / chosen_SE.mean(1)).mean().item()
 
 
 def _averaged_over_copies(world: Group) -> float:
