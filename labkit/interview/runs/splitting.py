@@ -1,0 +1,193 @@
+"""Short runs behind the cards on tensor, sequence and context parallelism: four ranks, one layer.
+
+Each function returns one number that ranks have counted. Rank 0 is the one that is asked: all
+ranks send alike here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache, partial
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from labkit import Group, run
+from labkit.comm.operation import Operation
+from labkit.context_parallel import (
+    gathered_attention,
+    ring_attention,
+    shard_sequence,
+    ulysses_attention,
+    zigzag,
+)
+from labkit.interview.runs.real_run import real_run
+from labkit.launch.result import Run
+from labkit.memory import Meter
+from labkit.model import GPT, MLP, Block, GPTConfig
+from labkit.tensor_parallel import (
+    LIBRARY,
+    RING,
+    ColumnLinear,
+    ParallelMLP,
+    Replicated,
+    RowLinear,
+    TokenShards,
+    Wire,
+    gather_features,
+    leave,
+    share_features,
+    vocab_cross_entropy,
+)
+from labkit.tensor_parallel.between import Between
+from labkit.tensor_parallel.gpt import ParallelBlock
+
+_RANKS = 4
+_CONFIG = GPTConfig(num_layers=1, hidden=64, num_heads=8, num_kv_heads=4)
+_TOKENS = 64
+_ATTENTION: dict[str, Callable[..., Tensor]] = {
+    "gathered": gathered_attention,
+    "ring": ring_attention,
+    "ulysses": ulysses_attention,
+}
+
+
+@real_run
+def all_reduces_of_a_block(phase: str) -> int:
+    """All-reduces that a rank calls in one tensor-parallel block, "forward" or "backward"."""
+    block = run(partial(_one_block, sequence_parallel=False, wire=LIBRARY), _RANKS)
+    return sum(each.kind == "all_reduce" for each in _of_phase(block, phase))
+
+
+@real_run
+def sequence_parallel_bytes_ratio(phase: str) -> float:
+    """Bytes that a block's rank sends with token shards over those without, in a phase."""
+    with_shards, without = (_sent(_block(shards), phase) for shards in (True, False))
+    return with_shards / without
+
+
+@real_run
+def kept_share_of_a_block(sequence_parallel: bool) -> float:
+    """Activations that one of four ranks keeps of a block, over what one rank alone keeps."""
+    return max(_block(sequence_parallel).values) / max(_block(sequence_parallel, 1).values)
+
+
+@real_run
+def row_first_bytes_ratio() -> float:
+    """Bytes of an MLP of 4 D features cut row-then-column, over those of column-then-row."""
+    row_first, column_first = (
+        run(partial(_two_layers, row_first=order), _RANKS).traffic[0] for order in (True, False)
+    )
+    return row_first.sent_bytes / column_first.sent_bytes
+
+
+@real_run
+def loss_payload_bytes_per_token() -> float:
+    """Bytes that a rank passes to all-reduces for one token of a vocabulary-parallel loss."""
+    result = run(_split_loss, _RANKS)
+    return sum(each.payload_bytes for each in _of_phase(result, "loss")) / _TOKENS
+
+
+@real_run
+def gradient_without_f() -> float:
+    """Norm of x's gradient on rank 0 where f is left out, over the right one."""
+    return run(_without_f, _RANKS).values[0]
+
+
+@real_run
+def own_keys_sent(strategy: str, phase: str = "forward") -> float:
+    """How many times its own keys and values a rank sends for attention over a cut sequence.
+
+    strategy: "ring", "gathered" or "ulysses"; as many heads of keys as of queries, float32.
+    """
+    result = _attention(strategy)
+    return _sent(result, phase) / result.values[0]
+
+
+def _of_phase(result: Run, phase: str) -> list[Operation]:
+    """What rank 0 has posted in its region of this name."""
+    timeline = result.timeline[0]
+    (region,) = [each for each in timeline.regions if each.name == phase]
+    assert region.end_s is not None
+    return [op for op in timeline.operations if region.start_s <= op.posted_s <= region.end_s]
+
+
+def _sent(result: Run, phase: str) -> int:
+    return sum(each.sent_bytes for each in _of_phase(result, phase))
+
+
+@cache
+def _block(sequence_parallel: bool, num_ranks: int = _RANKS) -> Run:
+    return run(partial(_one_block, sequence_parallel=sequence_parallel), num_ranks)
+
+
+def _one_block(world: Group, sequence_parallel: bool, wire: Wire = RING) -> int:
+    whole = GPT(_CONFIG).blocks[0]
+    assert isinstance(whole, Block)
+    block = ParallelBlock(whole, world)
+    norms = block.attention_norm.weight, block.mlp_norm.weight
+    x_BTD = torch.randn(2, _TOKENS, _CONFIG.hidden)
+    between: Between = Replicated(world, wire)
+    if sequence_parallel:
+        between = shards = TokenShards(world, 2, _TOKENS, wire)
+        x_BTD = x_BTD.flatten(0, 1)[shards.rows.start : shards.rows.stop].clone()
+    x_BTD.requires_grad_()
+    world.barrier()
+    with Meter(block) as meter:
+        with world.region("forward"):
+            y_BTD = block(x_BTD, *norms, between)
+        kept: int = meter.usage.at_end["activations"]
+        with world.region("backward"):
+            y_BTD.sum().backward()
+    return kept
+
+
+def _two_layers(world: Group, row_first: bool) -> None:
+    D, FFN = 64, 256
+    x = torch.randn(2, _TOKENS, D, requires_grad=True)
+    first, second = nn.Linear(D, FFN, bias=False), nn.Linear(FFN, D, bias=False)
+    if row_first:
+        y = F.gelu(RowLinear(first, world)(share_features(x, world)))
+        z = gather_features(ColumnLinear(second, world)(y), D, world)
+    else:
+        z = RowLinear(second, world)(F.gelu(ColumnLinear(first, world)(x)))
+    z.sum().backward()
+
+
+def _without_f(world: Group) -> float:
+    torch.manual_seed(0)
+    mlp = ParallelMLP(MLP(_CONFIG), world)
+    x = torch.randn(2, 8, _CONFIG.hidden)
+    right, wrong = x.clone().requires_grad_(), x.clone().requires_grad_()
+    mlp(right).sum().backward()
+    y = F.gelu(F.linear(wrong, mlp.up.weight))  # no f: backward sums nothing
+    leave(F.linear(y, mlp.down.weight), Replicated(world)).sum().backward()
+    assert right.grad is not None and wrong.grad is not None
+    return (wrong.grad.norm() / right.grad.norm()).item()
+
+
+def _split_loss(world: Group) -> None:
+    logits, targets = torch.randn(_TOKENS, 1000), torch.randint(1000, (_TOKENS,))
+    mine = logits.tensor_split(world.size, 1)[world.rank].clone().requires_grad_()
+    with world.region("loss"):
+        vocab_cross_entropy(mine, targets, 1000, world).backward()
+
+
+def _attention(strategy: str) -> Run:
+    return run(partial(_cut_attention, strategy=strategy), _RANKS)
+
+
+def _cut_attention(world: Group, strategy: str) -> int:
+    q, k, v = (
+        shard_sequence(torch.randn(1, 4, 256, 16), world, zigzag, dim=2).contiguous()
+        for _ in range(3)
+    )
+    for each in (q, k, v):
+        each.requires_grad_()
+    world.barrier()
+    with world.region("forward"):
+        out = _ATTENTION[strategy](q, k, v, world, True, zigzag)
+    with world.region("backward"):
+        out.square().sum().backward()
+    return k.nbytes + v.nbytes
