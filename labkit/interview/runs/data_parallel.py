@@ -1,13 +1,12 @@
 """Data parallelism, measured: short runs on real ranks, each of which returns one number.
 
 What a card claims about equality, counts and wrong averages comes from here; what it claims about
-bytes and seconds at the size of a cluster, from `calc`. Results are kept within a process.
-"""
+bytes and seconds at the size of a cluster, from `calc`."""
 
 from __future__ import annotations
 
 from contextlib import nullcontext
-from functools import cache, partial
+from functools import partial
 
 import torch
 from torch import nn
@@ -17,6 +16,7 @@ from labkit.comm import Group
 from labkit.data_parallel import DDP, BucketedDDP, NaiveDDP, library_all_reduce
 from labkit.data_parallel.replica import Replica
 from labkit.data_parallel.training import train
+from labkit.interview.runs.real_run import real_run
 from labkit.model import GPT, GPTConfig
 from labkit.optimizer import SGD
 from labkit.train import OptimizerName, TrainConfig, loss
@@ -30,14 +30,14 @@ _RUNGS = {
 _SGD = TrainConfig(num_steps=5, num_sequences=7, optimizer="sgd", learning_rate=0.1)
 
 
-@cache
+@real_run
 def difference_between_replicas(rung: str = "overlapped") -> float:
     """The largest difference of a parameter between two of 4 ranks after 5 steps; 0: to the bit."""
     values = run(train, 4, args=(GPTConfig(), _SGD, None, library_all_reduce, _RUNGS[rung])).values
     return max(each.largest_difference(values[0]) for each in values)
 
 
-@cache
+@real_run
 def distance_kept_without_broadcast() -> float:
     """How far two ranks of unlike seeds are apart after 5 averaged steps, over how far before."""
     (before, after), (other_before, other_after) = run(_without_broadcast, 2).values
@@ -62,7 +62,7 @@ def _place(module: nn.Module) -> torch.Tensor:
     return torch.cat([parameter.detach().flatten() for parameter in module.parameters()])
 
 
-@cache
+@real_run
 def num_all_reduces(rung: str) -> float:
     """All-reduces of a step of a small GPT on 4 ranks: "naive", "bucketed" or "overlapped"."""
     result = run(train, 4, args=(GPTConfig(), _SGD, None, library_all_reduce, _RUNGS[rung]))
@@ -75,7 +75,7 @@ def num_all_reduces(rung: str) -> float:
     return len(of_steps) / _SGD.num_steps
 
 
-@cache
+@real_run
 def examples_in_a_step(
     ranks: int, per_rank: int, accumulation: int = 1, same_data: bool = False
 ) -> float:
@@ -109,7 +109,7 @@ def _examples(world: Group, per_rank: int, accumulation: int, same_data: bool) -
     return int((model.module.w.grad != 0).sum())
 
 
-@cache
+@real_run
 def gradient_of_unequal_shares(ranks: int, is_weighted: bool) -> float:
     """The gradient of w * mean(1, 2, ..., 7), which is 4, when 7 examples are dealt to the ranks.
 
@@ -136,7 +136,7 @@ def _unequal(world: Group, is_weighted: bool) -> float:
     return model.module.w.grad.item()
 
 
-@cache
+@real_run
 def loss_of_a_sum(optimizer: OptimizerName, is_summed: bool) -> float:
     """Training loss of step 5 on 4 ranks; is_summed: gradients are added up and not averaged."""
     rate = {"sgd": 0.1, "adamw": 3e-3}[optimizer]
@@ -153,7 +153,7 @@ class _Summed(NaiveDDP):
             parameter.grad *= self.group.size
 
 
-@cache
+@real_run
 def error_of_batch_norm(per_rank: int, has_batch_norm: bool = True) -> float:
     """How far 4 ranks' averaged gradient is from one process's, relative to that one's length."""
     norm = nn.BatchNorm1d if has_batch_norm else nn.LayerNorm
@@ -176,7 +176,7 @@ def _far_off(world: Group, norm: type[nn.Module], per_rank: int) -> float:
     return ((found - expected).norm() / expected.norm()).item()
 
 
-@cache
+@real_run
 def accumulated(quiet: str, divided_by: int = 4) -> tuple[int, float]:
     """All-reduces of 4 microbatches in 4 buckets on 2 ranks, and the gradient over the right one.
 

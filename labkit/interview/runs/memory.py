@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-from functools import cache
 
 import torch
 from torch import nn
@@ -12,6 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from labkit import run
 from labkit.comm import Group
+from labkit.interview.runs.real_run import real_run
 from labkit.memory import Meter
 from labkit.model import GPT, GPTConfig
 from labkit.optimizer import SGD, AdamW
@@ -25,7 +25,7 @@ _WIDE = GPTConfig(num_layers=4, hidden=128, num_heads=8, context=256)
 _DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 
 
-@cache
+@real_run
 def state_bytes_per_parameter(dtype: str) -> float:
     """Parameters, gradients and what AdamW keeps, at their peak; 16 bits have float32 masters."""
     return run(_states, 1, args=(_DTYPES[dtype],)).values[0]
@@ -61,7 +61,7 @@ class _Again(nn.Module):
         return recompute(self.block, x)
 
 
-@cache
+@real_run
 def recomputed(what: str) -> float:
     """Of a GPT of 4 layers whose blocks are all computed again, over the same model plainly.
 
@@ -88,7 +88,7 @@ def _with_and_without(world: Group) -> list[dict[str, float]]:
     return found
 
 
-@cache
+@real_run
 def smallest_above_zero(dtype: str) -> float:
     """The smallest number above 0 that a type of 16 bits holds, found by halving."""
     x = torch.ones((), dtype=_DTYPES[dtype])
@@ -102,7 +102,7 @@ def largest(dtype: str) -> float:
     return torch.finfo(_DTYPES[dtype]).max
 
 
-@cache
+@real_run
 def gradients_lost(dtype: str, scale_power: int) -> float:
     """The share of gradients that are 0 in 16 bits and not in float64, by the loss's scale.
 
@@ -146,7 +146,7 @@ def after_small_updates(has_master: bool, num_updates: int = 500) -> float:
     return parameter.item()
 
 
-@cache
+@real_run
 def left_alone(learning_rate: float) -> float:
     """The share of bfloat16 parameters that one AdamW step, after 50, leaves as they were."""
     return run(_left_alone, 1, args=(learning_rate,)).values[0]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import heapq
 import math
-from functools import cache
 from statistics import fmean
 
 import torch
@@ -23,6 +22,7 @@ from labkit.data_parallel.local_sgd import Outer
 from labkit.data_parallel.parameter_server import Asynchronous, Synchronous
 from labkit.data_parallel.parameter_server.server import Server
 from labkit.data_parallel.training import train
+from labkit.interview.runs.real_run import real_run
 from labkit.model import GPT, GPTConfig
 from labkit.optimizer import SGD
 from labkit.train import TrainConfig
@@ -38,7 +38,7 @@ _COMPRESSORS = {
 }
 
 
-@cache
+@real_run
 def server_volume(num_workers: int) -> float:
     """What a synchronous server sends in a step to so many workers, in times the parameters."""
     result = run(_served, num_workers + 1)
@@ -50,7 +50,7 @@ def _served(world: Group) -> None:
     parameter_server.train(world, _CONFIG, _SETTINGS, Synchronous())
 
 
-@cache
+@real_run
 def staleness(num_workers: int, slow_factor: int = 1, of: str = "all") -> float:
     """Mean staleness of 2,000 updates of an asynchronous server; the last worker may be slow.
 
@@ -75,9 +75,9 @@ def staleness(num_workers: int, slow_factor: int = 1, of: str = "all") -> float:
     )
 
 
-@cache
+@real_run
 def largest_rate(stale_steps: int) -> float:
-    """The largest learning rate for which descent on x*x/2 settles with gradients so many steps old.
+    """The largest rate for which descent on x*x/2 settles, with gradients so many steps old.
 
     Found by bisection on the iteration itself; without staleness it is 2.
     """
@@ -97,13 +97,13 @@ def _settles(rate: float, stale_steps: int) -> bool:
     return abs(x[-1]) < 0.5
 
 
-@cache
+@real_run
 def compression_factor(compressor: str) -> float:
     """How many times fewer bytes rank 0 of 4 sends for its gradients than in a ring all-reduce."""
     return _bucket_bytes(_PLAIN) / _bucket_bytes(compressor)
 
 
-@cache
+@real_run
 def _bucket_bytes(compressor: str) -> int:
     result = run(_compressed, 4, args=(compressor,))
     return _labelled_bytes(result.timeline[0].operations, "bucket")
@@ -118,7 +118,7 @@ def _compressed(world: Group, compressor: str) -> None:
     train(world, _CONFIG, _SETTINGS, all_reduce=how, strategy=DDP)
 
 
-@cache
+@real_run
 def never_sent(has_feedback: bool) -> float:
     """Of 1,000 entries, how many no rank of 3 has sent in 200 steps of a top 1%."""
     return run(_applied, 3, args=(has_feedback,)).values[0]
@@ -137,13 +137,13 @@ def _applied(world: Group, has_feedback: bool) -> int:
     return int((applied == 0).sum())
 
 
-@cache
+@real_run
 def local_sgd_saving(inner_steps: int) -> float:
     """How many times fewer bytes rank 0 of 4 sends in 8 steps when it averages every so many."""
     return _outer_bytes(1) / _outer_bytes(inner_steps)
 
 
-@cache
+@real_run
 def _outer_bytes(inner_steps: int) -> int:
     result = run(_averaged, 4, args=(inner_steps,))
     return _labelled_bytes(result.timeline[0].operations, "outer step")

@@ -1,11 +1,10 @@
-"""ZeRO, measured on four ranks: what a rank holds, and what it sends; each run returns one number."""
+"""ZeRO, measured on four ranks: what one holds, and what it sends; each run gives a number."""
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
 from contextlib import nullcontext
-from functools import cache
 from typing import Any
 
 import torch
@@ -14,6 +13,7 @@ from torch import nn
 from labkit import run
 from labkit.comm import Group
 from labkit.data_parallel import DDP
+from labkit.interview.runs.real_run import real_run
 from labkit.memory import Meter
 from labkit.model import GPT, GPTConfig
 from labkit.optimizer import SGD, AdamW
@@ -57,14 +57,14 @@ def _value_of(model: nn.Module) -> torch.Tensor:
     return nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
 
 
-@cache
+@real_run
 def held(strategy: str, kind: str) -> float:
     """Of all "parameters", "gradients" or "optimizer states", the share that a rank of 4 holds."""
     most = max(each[kind] for each in run(_metered, _N, args=(strategy,)).values)
     return most / (_HELD_BYTES[kind] * GPT(_CONFIG).num_parameters)
 
 
-@cache
+@real_run
 def held_bytes_per_parameter(strategy: str) -> float:
     """Of all three kinds, in float32 with AdamW, on a rank of 4: 16 without sharding."""
     return sum(nbytes * held(strategy, kind) for kind, nbytes in _HELD_BYTES.items())
@@ -82,7 +82,7 @@ def _metered(world: Group, strategy: str) -> dict[str, float]:
     return {**meter.usage.at_end, "gradients": gradients}
 
 
-@cache
+@real_run
 def sent_volume(strategy: str, microbatches: int = 1) -> float:
     """What rank 0 of 4 sends in a step, in times (n - 1)/n of the parameters.
 
@@ -115,7 +115,7 @@ def _accumulated(world: Group, strategy: str, microbatches: int) -> None:
         optimizer.step()
 
 
-@cache
+@real_run
 def disk_bytes_per_parameter() -> float:
     """What a step reads and writes per parameter with AdamW's float32 moments on disk, one rank."""
     return run(_on_disk, 1).values[0]
@@ -134,7 +134,7 @@ def _on_disk(world: Group) -> float:
     return (moved[1] - moved[0]) / module.num_parameters
 
 
-@cache
+@real_run
 def leaves_a_host(how: str) -> float:
     """Bytes that leave host 0 of two hosts of two in a pass, in times the parameters.
 
