@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from labkit import run
+from labkit import Run, run
 from labkit.comm import Group
 from labkit.data_parallel import DDP
 from labkit.interview.runs.real_run import real_run
@@ -60,7 +60,7 @@ def _value_of(model: nn.Module) -> torch.Tensor:
 @real_run
 def held(strategy: str, kind: str) -> float:
     """Of all "parameters", "gradients" or "optimizer states", the share that a rank of 4 holds."""
-    most = max(each[kind] for each in run(_metered, _N, args=(strategy,)).values)
+    most = max(of_rank[strategy][kind] for of_rank in _all_metered())
     return most / (_HELD_BYTES[kind] * GPT(_CONFIG).num_parameters)
 
 
@@ -70,7 +70,17 @@ def held_bytes_per_parameter(strategy: str) -> float:
     return sum(nbytes * held(strategy, kind) for kind, nbytes in _HELD_BYTES.items())
 
 
-def _metered(world: Group, strategy: str) -> dict[str, float]:
+@real_run
+def _all_metered() -> list[dict[str, dict[str, float]]]:
+    """One launch for all strategies: by rank, strategy and kind."""
+    return run(_metered, _N).values
+
+
+def _metered(world: Group) -> dict[str, dict[str, float]]:
+    return {strategy: _held_by(world, strategy) for strategy in ("ddp", "zero1", "zero2", "zero3")}
+
+
+def _held_by(world: Group, strategy: str) -> dict[str, float]:
     model, optimizer = _RUNGS[strategy](world, GPT(_CONFIG), AdamW, learning_rate=1e-3)
     meter = Meter(model, optimizer)
     for _ in range(2):  # the optimizer's states come with the first step
@@ -88,9 +98,15 @@ def sent_volume(strategy: str, microbatches: int = 1) -> float:
 
     strategy: "ddp" (quiet until the last microbatch), "zero1", "zero2", "zero3", "zero3, kept".
     """
-    result = run(_accumulated, _N, args=(strategy, microbatches))
     whole = 4 * GPT(_CONFIG).num_parameters * (_N - 1) / _N
-    return _sent_in(result.timeline[0], "step") / whole
+    region = f"{strategy}, {microbatches} microbatches"
+    return _sent_in(_all_accumulated(microbatches).timeline[0], region) / whole
+
+
+@real_run
+def _all_accumulated(microbatches: int) -> Run:
+    """One launch for all strategies."""
+    return run(_accumulated, _N, args=(microbatches,))
 
 
 def _sent_in(timeline: Any, name: str) -> float:
@@ -102,17 +118,18 @@ def _sent_in(timeline: Any, name: str) -> float:
     )
 
 
-def _accumulated(world: Group, strategy: str, microbatches: int) -> None:
-    model, optimizer = _RUNGS[strategy](world, GPT(_CONFIG), SGD, learning_rate=0.1)
-    _value_of(model).backward()  # once before: DDP then agrees on the order of its buckets
-    optimizer.zero_grad()
-    quiet = getattr(model, "no_sync", nullcontext)  # only ddp has it, or needs it
-    world.barrier()
-    with world.region("step"):
-        for microbatch in range(microbatches):
-            with nullcontext() if microbatch == microbatches - 1 else quiet():
-                (_value_of(model) / microbatches).backward()
-        optimizer.step()
+def _accumulated(world: Group, microbatches: int) -> None:
+    for strategy in _RUNGS:
+        model, optimizer = _RUNGS[strategy](world, GPT(_CONFIG), SGD, learning_rate=0.1)
+        _value_of(model).backward()  # once before: DDP then agrees on the order of its buckets
+        optimizer.zero_grad()
+        quiet = getattr(model, "no_sync", nullcontext)  # only ddp has it, or needs it
+        world.barrier()
+        with world.region(f"{strategy}, {microbatches} microbatches"):
+            for microbatch in range(microbatches):
+                with nullcontext() if microbatch == microbatches - 1 else quiet():
+                    (_value_of(model) / microbatches).backward()
+            optimizer.step()
 
 
 @real_run
