@@ -7,7 +7,6 @@ arithmetic: no clock decides a result.
 from __future__ import annotations
 
 import heapq
-import math
 from statistics import fmean
 
 import torch
@@ -153,8 +152,3 @@ def _averaged(world: Group, inner_steps: int) -> None:
     settings = TrainConfig(num_sequences=16, num_steps=8)
     outer = Outer(learning_rate=1, momentum=0)
     local_sgd.train(world, _CONFIG, settings, inner_steps=inner_steps, outer=outer)
-
-
-def stale_rate_by_theory(stale_steps: int) -> float:
-    """2 sin(pi / (4 t + 2)): what `largest_rate` must find (Levin and May, 1976)."""
-    return 2 * math.sin(math.pi / (4 * stale_steps + 2))

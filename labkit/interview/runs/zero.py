@@ -73,7 +73,7 @@ def held_bytes_per_parameter(strategy: str) -> float:
 @real_run
 def _all_metered() -> list[dict[str, dict[str, float]]]:
     """One launch for all strategies: by rank, strategy and kind."""
-    return run(_metered, _N).values
+    return run(_metered, _N, timeout=60).values
 
 
 def _metered(world: Group) -> dict[str, dict[str, float]]:
@@ -106,7 +106,7 @@ def sent_volume(strategy: str, microbatches: int = 1) -> float:
 @real_run
 def _all_accumulated(microbatches: int) -> Run:
     """One launch for all strategies."""
-    return run(_accumulated, _N, args=(microbatches,))
+    return run(_accumulated, _N, args=(microbatches,), timeout=60)
 
 
 def _sent_in(timeline: Any, name: str) -> float:
@@ -157,7 +157,7 @@ def leaves_a_host(how: str) -> float:
 
     how: "flat", shards over all four; "hybrid", shards within a host and replicas across.
     """
-    result = run(_one_pass, _N, args=(how,))
+    result = run(_one_pass, _N, args=(how,), timeout=60)
     return sum(map(_leaving, result.timeline[:2])) / (4 * GPT(_CONFIG).num_parameters)
 
 
