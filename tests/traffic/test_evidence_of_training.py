@@ -5,7 +5,7 @@ import math
 import pytest
 
 from labkit import calc
-from labkit.interview.runs import asynchrony, data_parallel, large_batch, memory, zero
+from labkit.interview.runs import accumulation, asynchrony, data_parallel, large_batch, memory, zero
 
 LEVELS = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3}
 
@@ -49,7 +49,7 @@ def test_a_step_contains_the_product_of_examples(ranks, per_rank, accumulation):
 
 
 def test_no_sync_must_stand_around_forward_too():
-    counts = [data_parallel.all_reduces_of_accumulation(q) for q in ("nothing", "backward", "both")]
+    counts = [accumulation.num_all_reduces(q) for q in ("nothing", "backward", "both")]
     assert counts == [16, 16, 4]
 
 

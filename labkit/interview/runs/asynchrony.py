@@ -7,7 +7,9 @@ arithmetic: no clock decides a result.
 from __future__ import annotations
 
 import heapq
+from collections.abc import Callable
 from statistics import fmean
+from typing import Any
 
 import torch
 from torch import nn
@@ -17,6 +19,7 @@ from labkit.comm import Group
 from labkit.data_parallel import DDP, library_all_reduce, local_sgd, parameter_server
 from labkit.data_parallel.buckets import make_buckets
 from labkit.data_parallel.compression import OneBit, PowerSGD, TopK
+from labkit.data_parallel.compression.feedback import Compressor
 from labkit.data_parallel.local_sgd import Outer
 from labkit.data_parallel.parameter_server import Asynchronous, Synchronous
 from labkit.data_parallel.parameter_server.server import Server
@@ -29,7 +32,7 @@ from labkit.train import TrainConfig
 _CONFIG = GPTConfig(context=32, num_layers=1, hidden=32, num_heads=2)
 _SETTINGS = TrainConfig(num_sequences=16, optimizer="sgd", learning_rate=0.16, num_steps=2)
 _PLAIN = "all-reduce"
-_COMPRESSORS = {
+_COMPRESSORS: dict[str, Callable[[], Compressor]] = {
     "top 1%": lambda: TopK(0.01),
     "top 0.1%": lambda: TopK(0.001),
     "one bit": OneBit,
@@ -113,7 +116,7 @@ def _labelled_bytes(operations: list, label: str) -> int:
 
 
 def _compressed(world: Group, compressor: str) -> None:
-    how = library_all_reduce if compressor == _PLAIN else _COMPRESSORS[compressor]()
+    how: Any = library_all_reduce if compressor == _PLAIN else _COMPRESSORS[compressor]()
     train(world, _CONFIG, _SETTINGS, all_reduce=how, strategy=DDP)
 
 

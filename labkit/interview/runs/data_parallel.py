@@ -14,7 +14,6 @@ from torch import nn
 from labkit import run
 from labkit.comm import Group
 from labkit.data_parallel import DDP, BucketedDDP, NaiveDDP, library_all_reduce
-from labkit.data_parallel.replica import Replica
 from labkit.data_parallel.training import train
 from labkit.interview.runs.real_run import real_run
 from labkit.model import GPT, GPTConfig
@@ -52,10 +51,15 @@ def _without_broadcast(world: Group) -> list[torch.Tensor]:
     for step in range(_SGD.num_steps):
         optimizer.zero_grad()
         loss(module, batches.at(step).share(world.rank, world.size)).backward()
-        for parameter in module.parameters():
-            world.all_reduce(parameter.grad, "mean", out=parameter.grad)
+        for gradient in gradients_of(module):
+            world.all_reduce(gradient, "mean", out=gradient)
         optimizer.step()
     return [*places, _place(module)]
+
+
+def gradients_of(module: nn.Module) -> list[torch.Tensor]:
+    """Those that there are, in the order of the parameters."""
+    return [p.grad for p in module.parameters() if p.grad is not None]
 
 
 def _place(module: nn.Module) -> torch.Tensor:
@@ -99,14 +103,16 @@ class _OneEach(nn.Module):
 
 
 def _examples(world: Group, per_rank: int, accumulation: int, same_data: bool) -> int:
-    model = DDP(_OneEach(per_rank * world.size * accumulation), world)
+    module = _OneEach(per_rank * world.size * accumulation)
+    model = DDP(module, world)
     for number in range(accumulation):
         share = number * world.size + (0 if same_data else world.rank)
         is_last = number == accumulation - 1
         with nullcontext() if is_last else model.no_sync():
             examples = torch.arange(share * per_rank, (share + 1) * per_rank)
             (model(examples) / accumulation).backward()
-    return int((model.module.w.grad != 0).sum())
+    (gradient,) = gradients_of(module)
+    return int(gradient.count_nonzero())
 
 
 @real_run
@@ -129,11 +135,13 @@ class _OneNumber(nn.Module):
 
 def _unequal(world: Group, is_weighted: bool) -> float:
     batch = torch.arange(1.0, 8.0)
-    model = DDP(_OneNumber(), world)
+    module = _OneNumber()
+    model = DDP(module, world)
     share = batch.tensor_split(world.size)[world.rank]
     factor = len(share) / len(batch) * world.size if is_weighted else 1.0
     (model(share).mean() * factor).backward()
-    return model.module.w.grad.item()
+    (gradient,) = gradients_of(module)
+    return gradient.item()
 
 
 @real_run
@@ -147,10 +155,10 @@ def loss_of_a_sum(optimizer: OptimizerName, is_summed: bool) -> float:
 
 
 class _Summed(NaiveDDP):
-    def reduce_gradients(self) -> None:
-        super().reduce_gradients()
-        for parameter in self.module.parameters():
-            parameter.grad *= self.group.size
+    def reducegradients_of(self) -> None:
+        super().reducegradients_of()
+        for gradient in gradients_of(self.module):
+            gradient *= self.group.size
 
 
 @real_run
@@ -166,50 +174,12 @@ def _far_off(world: Group, norm: type[nn.Module], per_rank: int) -> float:
         layers = nn.Linear(8, 16, bias=False), norm(16), nn.ReLU(), nn.Linear(16, 1)
         return nn.Sequential(*layers).double()
 
-    serial, model = mlp(), DDP(mlp(), world)
+    serial, module = mlp(), mlp()
+    model = DDP(module, world)
     x = torch.randn(4 * per_rank, 8).double()  # after the seed: the same on every rank
     y = x[:, :1] * x[:, 1:2]
     ((serial(x) - y) ** 2).mean().backward()
     mine = slice(world.rank * per_rank, (world.rank + 1) * per_rank)
     ((model(x[mine]) - y[mine]) ** 2).mean().backward()
-    expected, found = serial[0].weight.grad, model.module[0].weight.grad
+    expected, found = gradients_of(serial)[0], gradients_of(module)[0]  # of the first matrix
     return ((found - expected).norm() / expected.norm()).item()
-
-
-@real_run
-def accumulated(quiet: str, divided_by: int = 4) -> tuple[int, float]:
-    """All-reduces of 4 microbatches in 4 buckets on 2 ranks, and the gradient over the right one.
-
-    quiet: what stands under no_sync: "nothing", "backward", or "both", forward too.
-    """
-    result = run(_accumulate, 2, args=(quiet, divided_by))
-    whole = TrainConfig(num_sequences=16, dtype=torch.float64).batches(None, 64).at(0)
-    module = GPT(GPTConfig(), dtype=torch.float64)
-    loss(module, whole).backward()
-    right = torch.cat([parameter.grad.flatten() for parameter in module.parameters()])
-    count = result.traffic[0].by_operation["all_reduce"].count
-    return count, (result.values[0].norm() / right.norm()).item()
-
-
-def _accumulate(world: Group, quiet: str, divided_by: int) -> torch.Tensor:
-    module = GPT(GPTConfig(), dtype=torch.float64)
-    model: Replica = DDP(module, world, bucket_bytes=2 * _BUCKET_BYTES)
-    whole = TrainConfig(num_sequences=16, dtype=torch.float64).batches(None, 64).at(0)
-    share = whole.share(world.rank, world.size)
-    for number in range(4):
-        keep_quiet = nullcontext if number == 3 else model.no_sync
-        with keep_quiet() if quiet == "both" else nullcontext():
-            value = loss(model, share.share(number, 4)) / divided_by
-        with keep_quiet() if quiet in ("both", "backward") else nullcontext():
-            value.backward()
-    return torch.cat([parameter.grad.flatten() for parameter in module.parameters()])
-
-
-def all_reduces_of_accumulation(quiet: str) -> float:
-    """All-reduces of `accumulated`."""
-    return accumulated(quiet)[0]
-
-
-def share_of_the_right_gradient(times_divided: int) -> float:
-    """Of `accumulated`, when the loss of 4 microbatches is divided by 4 so many times."""
-    return accumulated("both", 4**times_divided)[1]

@@ -14,7 +14,7 @@ from labkit.comm import Group
 from labkit.interview.runs.real_run import real_run
 from labkit.memory import Meter
 from labkit.model import GPT, GPTConfig
-from labkit.optimizer import SGD, AdamW
+from labkit.optimizer import SGD, AdamW, Optimizer
 from labkit.precision import MasterWeights
 from labkit.recompute import recompute
 from labkit.train import TrainConfig, loss, train_step
@@ -33,7 +33,9 @@ def state_bytes_per_parameter(dtype: str) -> float:
 
 def _states(world: Group, dtype: torch.dtype) -> float:
     module = GPT(_SMALL, dtype=dtype)
-    masters = []
+    masters: list[torch.Tensor] = []
+    training: AdamW | MasterWeights
+    optimizer: Optimizer
     if dtype is torch.float32:
         training = optimizer = AdamW(module.parameters(), 1e-3)
     else:
@@ -125,7 +127,8 @@ def _lost(world: Group, dtype: torch.dtype, scale_power: int) -> float:
         logits = other(batch.inputs_BT).flatten(0, 1).float()
         value = nn.functional.cross_entropy(logits, batch.targets_BT.flatten())
         (value * factor).backward()
-        return torch.cat([p.grad.flatten().double() for p in other.parameters()])
+        of_each = (p.grad for p in other.parameters())
+        return torch.cat([grad.flatten().double() for grad in of_each if grad is not None])
 
     true = gradients(torch.float64, 1 / 1024)
     found = gradients(dtype, 2.0**scale_power / 1024)

@@ -163,7 +163,8 @@ def leaves_a_host(how: str) -> float:
 
 def _one_pass(world: Group, how: str) -> None:
     if how == "hybrid":
-        host, twins = world.split(world.rank // 2), world.split(world.rank % 2)
+        host, twins = (world.split(color) for color in (world.rank // 2, world.rank % 2))
+        assert isinstance(host, Group) and isinstance(twins, Group)  # every rank is in one
         model = FullyShardedModule(GPT(_CONFIG), host, replicas=twins)
     else:
         model = FullyShardedModule(GPT(_CONFIG), world)
