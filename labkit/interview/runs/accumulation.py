@@ -56,5 +56,5 @@ def num_all_reduces(quiet: str) -> float:
 
 
 def share_of_the_right_gradient(times_divided: int) -> float:
-    """The gradient over the right one, when the loss of 4 microbatches is divided by 4 so many times."""
+    """The gradient over the right one, when the loss is divided by 4 so often."""
     return _accumulated("both", 4**times_divided)[1]

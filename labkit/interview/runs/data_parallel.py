@@ -155,8 +155,8 @@ def loss_of_a_sum(optimizer: OptimizerName, is_summed: bool) -> float:
 
 
 class _Summed(NaiveDDP):
-    def reducegradients_of(self) -> None:
-        super().reducegradients_of()
+    def reduce_gradients(self) -> None:
+        super().reduce_gradients()
         for gradient in gradients_of(self.module):
             gradient *= self.group.size
 
