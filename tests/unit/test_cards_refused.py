@@ -47,6 +47,10 @@ def test_a_card_as_it_should_be_is_not(tmp_path):
     assert card.evidence == (cards.Evidence("14 steps", proof="calc.ring_all_reduce_steps(8)"),)
 
 
+def test_a_quote_may_go_on_in_the_next_line(tmp_path):
+    assert problems_of(tmp_path, CARD.replace("It takes 14 steps.", "It takes 14\nsteps.")) == []
+
+
 BROKEN = {
     "no fence": ("+++\n**In", "**In", "has no partner"),
     "text before": ('+++\nid = "co-2"', 'Hello\n+++\nid = "co-2"', "belongs to no card: 'Hello'"),

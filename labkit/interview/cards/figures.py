@@ -9,7 +9,7 @@ from labkit.interview.said import Number, numbers
 
 def faults(card: Card) -> Iterator[Fault]:
     """What `says` and `given` name that is not in the text, and numbers that nothing covers."""
-    text = card.text
+    text = " ".join(card.text.split())  # a quote may go on in the next line
     quoted = [item.says for item in card.evidence if item.says]
     for name, texts in (("evidence says", quoted), ("given", card.given)):
         for each in texts:
