@@ -1,0 +1,157 @@
+"""Asynchrony and compression, measured: each run returns one number.
+
+Staleness is counted by the lab's own server, to which gradients come in an order that is made by
+arithmetic: no clock decides a result.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from statistics import fmean
+from typing import Any
+
+import torch
+from torch import nn
+
+from labkit import run
+from labkit.comm import Group
+from labkit.data_parallel import DDP, library_all_reduce, local_sgd, parameter_server
+from labkit.data_parallel.buckets import make_buckets
+from labkit.data_parallel.compression import OneBit, PowerSGD, TopK
+from labkit.data_parallel.compression.feedback import Compressor
+from labkit.data_parallel.local_sgd import Outer
+from labkit.data_parallel.parameter_server import Asynchronous, Synchronous
+from labkit.data_parallel.parameter_server.server import Server
+from labkit.data_parallel.training import train
+from labkit.interview.runs.real_run import real_run
+from labkit.model import GPT, GPTConfig
+from labkit.optimizer import SGD
+from labkit.train import TrainConfig
+
+_CONFIG = GPTConfig(context=32, num_layers=1, hidden=32, num_heads=2)
+_SETTINGS = TrainConfig(num_sequences=16, optimizer="sgd", learning_rate=0.16, num_steps=2)
+_PLAIN = "all-reduce"
+_COMPRESSORS: dict[str, Callable[[], Compressor]] = {
+    "top 1%": lambda: TopK(0.01),
+    "top 0.1%": lambda: TopK(0.001),
+    "one bit": OneBit,
+    "PowerSGD, rank 1": lambda: PowerSGD(1),
+}
+
+
+@real_run
+def server_volume(num_workers: int) -> float:
+    """What a synchronous server sends in a step to so many workers, in times the parameters."""
+    result = run(_served, num_workers + 1)
+    nbytes = 4 * sum(parameter.numel() for parameter in GPT(_CONFIG).parameters())
+    return result.traffic[0].sent_bytes / (_SETTINGS.num_steps * nbytes)
+
+
+def _served(world: Group) -> None:
+    parameter_server.train(world, _CONFIG, _SETTINGS, Synchronous())
+
+
+@real_run
+def staleness(num_workers: int, slow_factor: int = 1, of: str = "all") -> float:
+    """Mean staleness of 2,000 updates of an asynchronous server; the last worker may be slow.
+
+    of: "all", "slow" for the last worker, "others" for the rest.
+    """
+    module = nn.Linear(1, 1, bias=False)
+    num_updates, first = 2_000, 200
+    server = Server(module, SGD(module.parameters(), 1e-6), Asynchronous(), num_workers, 10**9)
+    pace = [1.0] * (num_workers - 1) + [float(slow_factor)]
+    # (when it arrives, worker, version that it was given); workers begin a moment apart
+    due = [(pace[w] + w / num_workers * 1e-3, w, 0) for w in range(num_workers)]
+    heapq.heapify(due)
+    for _ in range(num_updates):
+        at, worker, version = heapq.heappop(due)
+        server.arrive(worker, version, 0.0, torch.ones(1))
+        heapq.heappush(due, (at + pace[worker], worker, server.version))
+    slow = num_workers - 1
+    return fmean(
+        each.staleness
+        for each in server.arrivals[first:]
+        if of == "all" or (each.worker == slow) == (of == "slow")
+    )
+
+
+@real_run
+def largest_rate(stale_steps: int) -> float:
+    """The largest rate for which descent on x*x/2 settles, with gradients so many steps old.
+
+    Found by bisection on the iteration itself; without staleness it is 2.
+    """
+    low, high = 0.0, 3.0
+    while high - low > 1e-4:
+        middle = (low + high) / 2
+        low, high = (middle, high) if _settles(middle, stale_steps) else (low, middle)
+    return low
+
+
+def _settles(rate: float, stale_steps: int) -> bool:
+    x = [1.0] * (stale_steps + 1)
+    for _ in range(20_000):
+        x.append(x[-1] - rate * x[-1 - stale_steps])
+        if abs(x[-1]) > 1e6:
+            return False
+    return abs(x[-1]) < 0.5
+
+
+@real_run
+def compression_factor(compressor: str) -> float:
+    """How many times fewer bytes rank 0 of 4 sends for its gradients than in a ring all-reduce."""
+    return _bucket_bytes(_PLAIN) / _bucket_bytes(compressor)
+
+
+@real_run
+def _bucket_bytes(compressor: str) -> int:
+    result = run(_compressed, 4, args=(compressor,))
+    return _labelled_bytes(result.timeline[0].operations, "bucket")
+
+
+def _labelled_bytes(operations: list, label: str) -> int:
+    return sum(each.sent_bytes for each in operations if (each.label or "").startswith(label))
+
+
+def _compressed(world: Group, compressor: str) -> None:
+    how: Any = library_all_reduce if compressor == _PLAIN else _COMPRESSORS[compressor]()
+    train(world, _CONFIG, _SETTINGS, all_reduce=how, strategy=DDP)
+
+
+@real_run
+def never_sent(has_feedback: bool) -> float:
+    """Of 1,000 entries, how many no rank of 3 has sent in 200 steps of a top 1%."""
+    return run(_applied, 3, args=(has_feedback,)).values[0]
+
+
+def _applied(world: Group, has_feedback: bool) -> int:
+    """The first half is noisy around 0.1, the second steadily 0.1."""
+    (bucket,) = make_buckets({"w": nn.Parameter(torch.zeros(1000, dtype=torch.float64))})
+    exchange = TopK(0.01, error_feedback=has_feedback).of(bucket)
+    generator = torch.Generator().manual_seed(world.rank)
+    applied = torch.zeros(1000, dtype=torch.float64)
+    for _ in range(200):
+        noise = torch.randn(1000, dtype=torch.float64, generator=generator)
+        noise[500:] *= 0.01
+        applied += exchange(0.1 + noise, world)
+    return int((applied == 0).sum())
+
+
+@real_run
+def local_sgd_saving(inner_steps: int) -> float:
+    """How many times fewer bytes rank 0 of 4 sends in 8 steps when it averages every so many."""
+    return _outer_bytes(1) / _outer_bytes(inner_steps)
+
+
+@real_run
+def _outer_bytes(inner_steps: int) -> int:
+    result = run(_averaged, 4, args=(inner_steps,))
+    return _labelled_bytes(result.timeline[0].operations, "outer step")
+
+
+def _averaged(world: Group, inner_steps: int) -> None:
+    settings = TrainConfig(num_sequences=16, num_steps=8)
+    outer = Outer(learning_rate=1, momentum=0)
+    local_sgd.train(world, _CONFIG, settings, inner_steps=inner_steps, outer=outer)

@@ -1,0 +1,176 @@
+"""Memory and sixteen bits, measured in one process: each run returns one number."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from labkit import run
+from labkit.comm import Group
+from labkit.interview.runs.real_run import real_run
+from labkit.memory import Meter
+from labkit.model import GPT, GPTConfig
+from labkit.optimizer import SGD, AdamW, Optimizer
+from labkit.precision import MasterWeights
+from labkit.recompute import recompute
+from labkit.train import TrainConfig, loss, train_step
+
+_SMALL = GPTConfig()
+_EIGHT = TrainConfig(num_sequences=8)
+_WIDE = GPTConfig(num_layers=4, hidden=128, num_heads=8, context=256)
+_DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
+
+
+@real_run
+def state_bytes_per_parameter(dtype: str) -> float:
+    """Parameters, gradients and what AdamW keeps, at their peak; 16 bits have float32 masters."""
+    return run(_states, 1, args=(_DTYPES[dtype],)).values[0]
+
+
+def _states(world: Group, dtype: torch.dtype) -> float:
+    module = GPT(_SMALL, dtype=dtype)
+    masters: list[torch.Tensor] = []
+    training: AdamW | MasterWeights
+    optimizer: Optimizer
+    if dtype is torch.float32:
+        training = optimizer = AdamW(module.parameters(), 1e-3)
+    else:
+        training = MasterWeights(module.parameters(), lambda masters: AdamW(masters, 1e-3))
+        optimizer, masters = training.optimizer, training.masters
+    batches = _EIGHT.batches(None, _SMALL.context)
+    with Meter(module, optimizer) as meter:
+        meter.mark(masters, "optimizer states")
+        for step in range(2):
+            training.zero_grad()
+            loss(module, batches.at(step)).backward()
+            training.step()
+    kinds = ("parameters", "gradients", "optimizer states")
+    return sum(meter.usage.peak_of(kind) for kind in kinds) / module.num_parameters
+
+
+class _Again(nn.Module):
+    """A block that keeps its input only."""
+
+    def __init__(self, block: nn.Module) -> None:
+        super().__init__()
+        self.block = block
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return recompute(self.block, x)
+
+
+@real_run
+def recomputed(what: str) -> float:
+    """Of a GPT of 4 layers whose blocks are all computed again, over the same model plainly.
+
+    what: "operations", counted; "activations", kept when forward is through.
+    """
+    plain, again = run(_with_and_without, 1).values[0]
+    return again[what] / plain[what]
+
+
+def _with_and_without(world: Group) -> list[dict[str, float]]:
+    batch = TrainConfig(num_sequences=4).batches(None, _WIDE.context).at(0)
+    plain, again = GPT(_WIDE), GPT(_WIDE)
+    again.blocks = nn.ModuleList(_Again(block) for block in again.blocks)
+    found = []
+    for module in (plain, again):
+        with FlopCounterMode(display=False) as counter:
+            loss(module, batch).backward()
+        module.zero_grad()
+        with Meter(module) as meter:
+            value = loss(module, batch)
+            kept = meter.usage.at_end["activations"]
+            value.backward()
+        found.append({"operations": counter.get_total_flops(), "activations": kept})
+    return found
+
+
+@real_run
+def smallest_above_zero(dtype: str) -> float:
+    """The smallest number above 0 that a type of 16 bits holds, found by halving."""
+    x = torch.ones((), dtype=_DTYPES[dtype])
+    while x / 2 > 0:
+        x = x / 2
+    return x.item()
+
+
+def largest(dtype: str) -> float:
+    """The largest finite number of a type."""
+    return torch.finfo(_DTYPES[dtype]).max
+
+
+@real_run
+def gradients_lost(dtype: str, scale_power: int) -> float:
+    """The share of gradients that are 0 in 16 bits and not in float64, by the loss's scale.
+
+    Of a GPT that has trained for 50 steps; its loss counts a 1,024th, as one of so many
+    microbatches. The scale is 2 ** scale_power.
+    """
+    return run(_lost, 1, args=(_DTYPES[dtype], scale_power)).values[0]
+
+
+def _lost(world: Group, dtype: torch.dtype, scale_power: int) -> float:
+    batches, module = _EIGHT.batches(None, _SMALL.context), GPT(_SMALL)
+    optimizer = AdamW(module.parameters(), 3e-3)
+    for step in range(50):
+        train_step(module, optimizer, batches.at(step))
+
+    def gradients(dtype: torch.dtype, factor: float) -> torch.Tensor:
+        other = GPT(_SMALL, dtype=dtype)
+        other.load_state_dict(module.state_dict())
+        batch = batches.at(50)
+        logits = other(batch.inputs_BT).flatten(0, 1).float()
+        value = nn.functional.cross_entropy(logits, batch.targets_BT.flatten())
+        (value * factor).backward()
+        of_each = (p.grad for p in other.parameters())
+        return torch.cat([grad.flatten().double() for grad in of_each if grad is not None])
+
+    true = gradients(torch.float64, 1 / 1024)
+    found = gradients(dtype, 2.0**scale_power / 1024)
+    return ((found == 0) & (true != 0)).double().mean().item()
+
+
+def after_small_updates(has_master: bool, num_updates: int = 500) -> float:
+    """A bfloat16 parameter that began at 1, after updates of -0.001: 1 where all were lost."""
+    parameter = nn.Parameter(torch.ones(1, dtype=torch.bfloat16))
+    masters = MasterWeights([parameter], lambda masters: SGD(masters, 1e-3))
+    for _ in range(num_updates):
+        if has_master:
+            parameter.grad = torch.ones_like(parameter)
+            masters.step()
+        else:
+            with torch.no_grad():
+                parameter.sub_(1e-3)
+    return parameter.item()
+
+
+@real_run
+def left_alone(learning_rate: float) -> float:
+    """The share of bfloat16 parameters that one AdamW step, after 50, leaves as they were."""
+    return run(_left_alone, 1, args=(learning_rate,)).values[0]
+
+
+def _left_alone(world: Group, learning_rate: float) -> float:
+    batches, module = _EIGHT.batches(None, _SMALL.context), GPT(_SMALL)
+    optimizer = AdamW(module.parameters(), 1e-3)
+    for step in range(50):
+        train_step(module, optimizer, batches.at(step))
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.copy_(parameter.bfloat16())
+    before = copy.deepcopy(list(module.parameters()))
+    optimizer.learning_rate = learning_rate
+    train_step(module, optimizer, batches.at(50))
+    old, new = (torch.cat([p.flatten() for p in each]) for each in (before, module.parameters()))
+    return (old == new.bfloat16()).double().mean().item()
+
+
+def spacing(dtype: str, near: float) -> float:
+    """From `near` to the next larger number of that type."""
+    one = torch.tensor(near, dtype=_DTYPES[dtype])
+    return torch.nextafter(one, torch.tensor(math.inf, dtype=one.dtype)).item() - one.item()

@@ -1,0 +1,189 @@
+"""ZeRO, measured on four ranks: what one holds, and what it sends; each run gives a number."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import nn
+
+from labkit import Run, run
+from labkit.comm import Group
+from labkit.data_parallel import DDP
+from labkit.interview.runs.real_run import real_run
+from labkit.memory import Meter
+from labkit.model import GPT, GPTConfig
+from labkit.optimizer import SGD, AdamW
+from labkit.zero import FullyShardedModule, ShardedGradients, ShardedOptimizer
+from labkit.zero.offload import on_disk
+
+_CONFIG = GPTConfig(num_layers=4, hidden=96)  # multiples of four: nothing is padded
+_HELD_BYTES = {"parameters": 4, "gradients": 4, "optimizer states": 8}  # per parameter, float32
+_N = 4
+
+
+def _ddp(world: Group, module: GPT, optimizer: Callable, **how: Any) -> tuple:
+    return DDP(module, world), optimizer(module.parameters(), **how)
+
+
+def _zero1(world: Group, module: GPT, optimizer: Callable, **how: Any) -> tuple:
+    return module, ShardedOptimizer(module.parameters(), optimizer, world, **how)
+
+
+def _zero2(world: Group, module: GPT, optimizer: Callable, **how: Any) -> tuple:
+    sharded = ShardedGradients(module.parameters(), optimizer, world, bucket_bytes=2**18, **how)
+    return module, sharded
+
+
+def _zero3(world: Group, module: GPT, optimizer: Callable, **how: Any) -> tuple:
+    model = FullyShardedModule(module, world)
+    return model, optimizer(model.parameters(), **how)
+
+
+def _kept(world: Group, module: GPT, optimizer: Callable, **how: Any) -> tuple:
+    """torch's reshard_after_forward=False: units stay whole from forward to backward."""
+    model = FullyShardedModule(module, world, kept=[module, *module.blocks])
+    return model, optimizer(model.parameters(), **how)
+
+
+_RUNGS = {"ddp": _ddp, "zero1": _zero1, "zero2": _zero2, "zero3": _zero3, "zero3, kept": _kept}
+
+
+def _value_of(model: nn.Module) -> torch.Tensor:
+    tokens = torch.randint(256, (1, 64), generator=torch.Generator().manual_seed(0))
+    return nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
+
+
+@real_run
+def held(strategy: str, kind: str) -> float:
+    """Of all "parameters", "gradients" or "optimizer states", the share that a rank of 4 holds."""
+    most = max(of_rank[strategy][kind] for of_rank in _all_metered())
+    return most / (_HELD_BYTES[kind] * GPT(_CONFIG).num_parameters)
+
+
+@real_run
+def held_bytes_per_parameter(strategy: str) -> float:
+    """Of all three kinds, in float32 with AdamW, on a rank of 4: 16 without sharding."""
+    return sum(nbytes * held(strategy, kind) for kind, nbytes in _HELD_BYTES.items())
+
+
+@real_run
+def _all_metered() -> list[dict[str, dict[str, float]]]:
+    """One launch for all strategies: by rank, strategy and kind."""
+    return run(_metered, _N, timeout=60).values
+
+
+def _metered(world: Group) -> dict[str, dict[str, float]]:
+    return {strategy: _held_by(world, strategy) for strategy in ("ddp", "zero1", "zero2", "zero3")}
+
+
+def _held_by(world: Group, strategy: str) -> dict[str, float]:
+    model, optimizer = _RUNGS[strategy](world, GPT(_CONFIG), AdamW, learning_rate=1e-3)
+    meter = Meter(model, optimizer)
+    for _ in range(2):  # the optimizer's states come with the first step
+        with meter:
+            _value_of(model).backward()
+            gradients = meter.usage.at_end["gradients"]
+            optimizer.step()
+            optimizer.zero_grad()
+    return {**meter.usage.at_end, "gradients": gradients}
+
+
+@real_run
+def sent_volume(strategy: str, microbatches: int = 1) -> float:
+    """What rank 0 of 4 sends in a step, in times (n - 1)/n of the parameters.
+
+    strategy: "ddp" (quiet until the last microbatch), "zero1", "zero2", "zero3", "zero3, kept".
+    """
+    whole = 4 * GPT(_CONFIG).num_parameters * (_N - 1) / _N
+    region = f"{strategy}, {microbatches} microbatches"
+    return _sent_in(_all_accumulated(microbatches).timeline[0], region) / whole
+
+
+@real_run
+def _all_accumulated(microbatches: int) -> Run:
+    """One launch for all strategies."""
+    return run(_accumulated, _N, args=(microbatches,), timeout=60)
+
+
+def _sent_in(timeline: Any, name: str) -> float:
+    (region,) = [each for each in timeline.regions if each.name == name]
+    return sum(
+        each.sent_bytes
+        for each in timeline.operations
+        if region.start_s <= each.posted_s <= region.end_s
+    )
+
+
+def _accumulated(world: Group, microbatches: int) -> None:
+    for strategy in _RUNGS:
+        model, optimizer = _RUNGS[strategy](world, GPT(_CONFIG), SGD, learning_rate=0.1)
+        _value_of(model).backward()  # once before: DDP then agrees on the order of its buckets
+        optimizer.zero_grad()
+        quiet = getattr(model, "no_sync", nullcontext)  # only ddp has it, or needs it
+        world.barrier()
+        with world.region(f"{strategy}, {microbatches} microbatches"):
+            for microbatch in range(microbatches):
+                with nullcontext() if microbatch == microbatches - 1 else quiet():
+                    (_value_of(model) / microbatches).backward()
+            optimizer.step()
+
+
+@real_run
+def disk_bytes_per_parameter() -> float:
+    """What a step reads and writes per parameter with AdamW's float32 moments on disk, one rank."""
+    return run(_on_disk, 1).values[0]
+
+
+def _on_disk(world: Group) -> float:
+    with tempfile.TemporaryDirectory() as folder:
+        module = GPT(_CONFIG)
+        optimizer = on_disk(AdamW, folder)(module.parameters(), learning_rate=1e-3)
+        moved = []
+        for _ in range(2):
+            _value_of(module).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            moved.append(optimizer.num_bytes_moved)
+    return (moved[1] - moved[0]) / module.num_parameters
+
+
+@real_run
+def leaves_a_host(how: str) -> float:
+    """Bytes that leave host 0 of two hosts of two in a pass, in times the parameters.
+
+    how: "flat", shards over all four; "hybrid", shards within a host and replicas across.
+    """
+    result = run(_one_pass, _N, args=(how,), timeout=60)
+    return sum(map(_leaving, result.timeline[:2])) / (4 * GPT(_CONFIG).num_parameters)
+
+
+def _one_pass(world: Group, how: str) -> None:
+    if how == "hybrid":
+        host, twins = (world.split(color) for color in (world.rank // 2, world.rank % 2))
+        assert isinstance(host, Group) and isinstance(twins, Group)  # every rank is in one
+        model = FullyShardedModule(GPT(_CONFIG), host, replicas=twins)
+    else:
+        model = FullyShardedModule(GPT(_CONFIG), world)
+    _value_of(model).backward()
+    world.barrier()
+    with world.region("pass"):
+        _value_of(model).backward()
+
+
+def _leaving(timeline: Any) -> float:
+    """Bytes that a rank of host 0, ranks 0 and 1, sends to ranks 2 and 3 within the pass."""
+    (region,) = [each for each in timeline.regions if each.name == "pass"]
+    sends = [
+        each
+        for each in timeline.operations
+        if each.kind != "recv" and region.start_s <= each.posted_s <= region.end_s
+    ]
+    return sum(
+        each.sent_bytes
+        for each in sends
+        if max({each.peer} if each.kind == "send" else set(each.group)) > 1
+    )
