@@ -3,6 +3,7 @@
 import torch
 
 from labkit import Deadlock, Group, run
+from labkit.comm import Timeline
 from labkit.interview.runs.real_run import real_run
 
 
@@ -22,7 +23,7 @@ def last_collective(rank: int) -> int:
 
 
 @real_run
-def _hang():
+def _hang() -> list[Timeline]:
     try:
         run(_one_batch_too_few, 4, stall=1)
     except Deadlock as error:

@@ -62,7 +62,9 @@ def merged_histogram_difference(world_size: int, num_rows: int, num_features: in
 
 
 def _merged_by_each(world: Group, num_rows: int, num_features: int) -> Tensor:
-    rows, gradients = (each.tensor_split(world.size)[world.rank] for each in _rows(num_rows, num_features))
+    rows, gradients = (
+        each.tensor_split(world.size)[world.rank] for each in _rows(num_rows, num_features)
+    )
     histogram = _histogram(rows, gradients)
     flat = histogram.flatten()
     return ring_all_reduce(flat, world).view_as(histogram)
