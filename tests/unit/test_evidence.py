@@ -76,6 +76,7 @@ def test_single_digits_of_counts_and_formulas_need_no_proof():
         ("6 of 14 steps", f"({STEPS}, calc.ring_all_reduce_steps(8))"),
         ("half", "calc.bubble_fraction(5, 4)"),
         ("twice", "calc.ring_all_reduce_steps(5) / 4"),
+        ("16.1 GB", 'calc.num_parameters("llama3-8b") * 2'),  # 2 bytes each
         ("6, 14", "[calc.ring_all_reduce_steps(n) for n in (4, 8)]"),
         ("about two thirds", "calc.bubble_fraction(3, 1)"),
         ("ring", "'ring' if calc.ring_all_reduce_steps(4) > 1 else 'none'"),
