@@ -24,7 +24,8 @@ def forward_passes(lengths: tuple[int, ...], slots: int, continuous: bool) -> in
 
 def _serve(world: Group, lengths: tuple[int, ...], slots: int, continuous: bool) -> int:
     model, num_passes = GPT(_CONFIG, 0), 0
-    waiting, active = deque(lengths), []
+    waiting = deque(lengths)
+    active: list[tuple[list[int], int]] = []  # tokens so far, and how many are wanted
     while waiting or active:
         if continuous or not active:
             while waiting and len(active) < slots:
