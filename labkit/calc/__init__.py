@@ -34,6 +34,7 @@ from labkit.calc.memory.model_state import model_state_bytes
 from labkit.calc.memory.offload import offload_bandwidth, offload_traffic_bytes
 from labkit.calc.memory.recipe import RECIPES, Recipe
 from labkit.calc.models.config import ModelConfig
+from labkit.calc.models.lora import lora_parameters
 from labkit.calc.models.parameters import active_parameters, num_parameters
 from labkit.calc.models.presets import MODELS
 from labkit.calc.outage import lost_gpu_hours
@@ -274,6 +275,7 @@ __all__ = [
     "in_flight_microbatches",
     "kv_cache_bytes_per_token",
     "logits_bytes",
+    "lora_parameters",
     "loss_gradient_bytes",
     "lost_gpu_hours",
     "lost_share",

@@ -1,0 +1,73 @@
+"""A training run that is interrupted, and one that goes on from what a checkpoint had kept."""
+
+import io
+from typing import NamedTuple
+
+import torch
+
+from labkit import Group, run
+from labkit.interview.runs.real_run import real_run
+from labkit.model import GPT, GPTConfig
+from labkit.train import TrainConfig, train_step
+
+_CONFIG = GPTConfig(context=16, num_layers=1, hidden=32, num_heads=2, ffn=64)
+_SETTINGS = TrainConfig(num_sequences=4, dtype=torch.float64)
+_HALF = 4  # steps before the checkpoint, and after it
+
+
+class _Half(NamedTuple):
+    losses: list[float]
+    used: list[bytes]
+    """The tokens of each batch."""
+    checkpoint: bytes
+
+
+@real_run
+def losses_as_before(kept: str) -> int:
+    """Of the 4 losses after a restart, how many are those of a run that was never interrupted.
+
+    kept: what the checkpoint has, of "model", "optimizer" (Adam's moments and its step count) and
+    "cursor" (which batch is next), as "model optimizer". A process of its own runs each half.
+    """
+    whole = run(_train, 1, (None, (), 2 * _HALF)).values[0].losses
+    after = _second_half(kept).losses
+    return sum(a == b for a, b in zip(whole[_HALF:], after, strict=True))
+
+
+@real_run
+def batches_used_twice(kept: str) -> int:
+    """Of the 4 batches after the restart, how many had been trained on before it."""
+    before = _first_half().used
+    return sum(batch in before for batch in _second_half(kept).used)
+
+
+@real_run
+def _first_half() -> _Half:
+    return run(_train, 1, (None, (), _HALF)).values[0]
+
+
+@real_run
+def _second_half(kept: str) -> _Half:
+    return run(_train, 1, (_first_half().checkpoint, tuple(kept.split()), _HALF)).values[0]
+
+
+def _train(world: Group, saved: bytes | None, kept: tuple[str, ...], num_steps: int) -> _Half:
+    model = GPT(_CONFIG, _SETTINGS.seed, _SETTINGS.dtype)
+    # torch's, since its states can be saved whole
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    first = 0
+    if saved is not None:
+        checkpoint = torch.load(io.BytesIO(saved))
+        for name, each in (("model", model), ("optimizer", optimizer)):
+            if name in kept:
+                each.load_state_dict(checkpoint[name])
+        first = checkpoint["cursor"] if "cursor" in kept else 0
+    batches = [
+        _SETTINGS.batches(None, _CONFIG.context).at(first + step) for step in range(num_steps)
+    ]
+    losses = [train_step(model, optimizer, batch) for batch in batches]
+    buffer = io.BytesIO()
+    states = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+    torch.save(states | {"cursor": first + num_steps}, buffer)
+    used = [batch.inputs_BT.numpy().tobytes() for batch in batches]
+    return _Half(losses, used, buffer.getvalue())
