@@ -1,0 +1,322 @@
+"""Drills on batches: global batch, accumulation, learning rate, buckets, the slow rank."""
+
+import math
+
+from labkit import calc
+from labkit.calc.slowest import asynchronous_samples_per_s, synchronous_samples_per_s
+from labkit.interview.drills.drill import Shown, drill
+from labkit.interview.drills.numbers import amounts, billions
+from labkit.interview.drills.question import Solution, Trap
+from labkit.large_batch import scaled_learning_rate
+
+_NOTEBOOK = "03_data_parallel"
+
+
+@drill(
+    "dp-3",
+    "Global batch of a layout",
+    difficulty=1,
+    notebook=_NOTEBOOK,
+    prompt="{gpus} GPUs train with tensor parallelism over {tp} and a pipeline of {pp} stages; all "
+    "the rest is data parallel. A microbatch has {micro} sequences, and each replica accumulates "
+    "{k} of them in a step. How many sequences is the global batch?",
+    draws={
+        "gpus": (64, 128, 256, 512, 1024, 2048),
+        "tp": (2, 4, 8),
+        "pp": (2, 4, 8),
+        "micro": (2, 4),
+        "k": (8, 16, 32, 64),
+    },
+    unit="",
+    digits=None,
+    between=("16", "100000"),
+    where=lambda gpus, tp, pp: gpus // (tp * pp) > 1,
+)
+def global_batch(gpus: int, tp: int, pp: int, micro: int, k: int) -> Solution:
+    """dp times microbatch times accumulation."""
+    dp = calc.Layout(world_size=gpus, tp=tp, pp=pp).dp
+    batch = dp * micro * k
+    return Solution(
+        batch,
+        [
+            f"A replica takes tp x pp = {tp * pp} GPUs, so there are {gpus} / {tp * pp} = {dp}.",
+            f"Each works on {micro} x {k} = {micro * k} sequences in a step.",
+            f"{dp} x {micro * k} = {batch:,}.",
+        ],
+        [
+            Trap(
+                "every GPU counted as a replica",
+                gpus * micro * k,
+                "GPUs of one tensor- or pipeline-parallel group work on the same sequences.",
+            ),
+            Trap(
+                "accumulation left out",
+                dp * micro,
+                "The gradients of all accumulated microbatches go into one step.",
+            ),
+            Trap("of one replica", micro * k, "All replicas' gradients are averaged in a step."),
+            Trap(
+                "the pipeline counted as replicas",
+                dp * pp * micro * k,
+                "The stages of a pipeline see the same sequences, one after the other.",
+            ),
+        ],
+    )
+
+
+@drill(
+    "dp-5",
+    "Accumulation steps for a batch",
+    difficulty=1,
+    notebook=_NOTEBOOK,
+    prompt="The global batch shall be {batch} sequences. {gpus} GPUs train with tensor parallelism "
+    "over {tp}, the rest is data parallel, and {micro} sequences fit into a microbatch. How many "
+    "microbatches does each replica accumulate?",
+    draws={
+        "batch": (512, 1024, 2048, 4096),
+        "gpus": (32, 64, 128, 256),
+        "tp": (2, 4, 8),
+        "micro": (2, 4, 8),
+    },
+    unit="",
+    digits=None,
+    between=("2", "2000"),
+    where=lambda batch, gpus, tp, micro: batch % (gpus * micro) == 0,
+)
+def accumulation_steps(batch: int, gpus: int, tp: int, micro: int) -> Solution:
+    """batch / (dp microbatch)."""
+    layout = calc.Layout(world_size=gpus, tp=tp, microbatch=micro)
+    num = layout.num_microbatches(batch)
+    return Solution(
+        num,
+        [
+            f"Replicas: {gpus} / {tp} = {layout.dp}.",
+            f"All of them together take {layout.dp} x {micro} = {layout.dp * micro} sequences at "
+            "once.",
+            f"{batch:,} / {layout.dp * micro} = {num}.",
+        ],
+        [
+            Trap(
+                "every GPU counted as a replica",
+                batch // (gpus * micro),
+                "The GPUs of a tensor-parallel group work on the same sequences.",
+            ),
+            Trap(
+                "sequences counted, not microbatches",
+                batch // layout.dp,
+                "A replica takes several sequences in each microbatch.",
+            ),
+            Trap(
+                "as if there were one replica",
+                batch // micro,
+                "The replicas share the batch among them.",
+            ),
+        ],
+    )
+
+
+@drill(
+    "dp-6",
+    "Learning rate by linear scaling",
+    difficulty=1,
+    notebook=_NOTEBOOK,
+    prompt="A learning rate of {rate} was right for a batch of {base}. Now {gpus} GPUs train, all "
+    "data parallel, with {each} samples per GPU and {k} microbatches of that accumulated. Which "
+    "learning rate does linear scaling give?",
+    draws={
+        "rate": (0.05, 0.1, 0.2, 0.4),
+        "base": (256, 512),
+        "gpus": (8, 16, 32, 64),
+        "each": (32, 64),
+        "k": (2, 4),
+    },
+    unit="",
+    between=("0.05", "50"),
+    where=lambda base, gpus, each: gpus * each > base,
+)
+def linear_scaling(rate: float, base: int, gpus: int, each: int, k: int) -> Solution:
+    """rate times global batch / base batch."""
+    batch = gpus * each * k
+    scaled = scaled_learning_rate(rate, batch, base)
+    return Solution(
+        scaled,
+        [
+            f"The global batch is {gpus} x {each} x {k} = {batch:,}.",
+            f"That is {batch / base:g} times the base batch of {base}.",
+            f"{rate:g} x {batch / base:g} = {scaled:g}, reached by a warmup.",
+        ],
+        [
+            Trap(
+                "accumulation left out",
+                scaled_learning_rate(rate, batch // k, base),
+                "What one step averages over is the batch: accumulated microbatches belong to it.",
+            ),
+            Trap(
+                "square-root scaling",
+                rate * math.sqrt(batch / base),
+                "That rule is used with adaptive optimizers; linear scaling was asked for.",
+            ),
+            Trap(
+                "times the number of GPUs",
+                rate * gpus,
+                "It scales with the batch against the base batch, not with the GPUs alone.",
+            ),
+            Trap(
+                "the batch of one GPU",
+                scaled_learning_rate(rate, each * k, base),
+                "Gradients are averaged over all GPUs.",
+            ),
+        ],
+    )
+
+
+@drill(
+    "dp-2",
+    "How many gradient buckets",
+    difficulty=1,
+    notebook=_NOTEBOOK,
+    prompt="The gradients of {params} parameters, {precision}, are packed into buckets of {cap} "
+    "MiB (2^20 bytes each) without regard to where a tensor ends. How many buckets are there?",
+    draws={
+        "params": billions(0.124, 0.355, 0.774, 1.1, 1.3, 1.5, 1.56, 1.7, 2, 2.7, 3, 3.2, 4, 6.7),
+        "precision": (Shown(4, "float32"), Shown(2, "bf16")),
+        "cap": (25, 40, 50, 100),
+    },
+    unit="",
+    digits=None,
+    between=("5", "1000"),
+)
+def gradient_buckets(params: float, precision: int, cap: int) -> Solution:
+    """Bytes over the bucket's, rounded up."""
+    numel, mib = round(params), calc.MiB
+    num = calc.num_blocks(numel, precision, cap * mib)
+    other = 6 - precision
+    return Solution(
+        num,
+        [
+            f"The gradients are {precision} x {numel:,} = {calc.bytes_text(precision * numel)}.",
+            f"A bucket is {cap} x 2^20 = {cap * mib:,} B.",
+            f"{precision * numel / (cap * mib):.3f}, rounded up: {num}.",
+        ],
+        [
+            Trap(
+                "MB for MiB",
+                calc.num_blocks(numel, precision, cap * calc.MB),
+                "A MiB is 2^20 bytes, 4.9% more than a MB.",
+            ),
+            Trap(
+                "rounded down",
+                precision * numel // (cap * mib),
+                "What is left over needs a bucket too.",
+            ),
+            Trap(
+                "the other precision",
+                calc.num_blocks(numel, other, cap * mib),
+                "float32 has 4 bytes, bf16 has 2.",
+            ),
+        ],
+    )
+
+
+@drill(
+    "dp-9",
+    "One slow rank",
+    difficulty=1,
+    notebook=_NOTEBOOK,
+    prompt="{n} ranks train synchronously with {batch} samples each. All need {fast} for a step, "
+    "but one needs {slow}. Communication is free. How many samples per second is that?",
+    draws={
+        "n": (4, 8),
+        "batch": (16, 32, 64, 128),
+        "fast": amounts("200 ms", "250 ms", "320 ms", "400 ms"),
+        "slow": amounts("450 ms", "500 ms", "600 ms", "800 ms"),
+    },
+    unit="",
+    digits=3,
+    between=("50", "6000"),
+)
+def slow_rank(n: int, batch: int, fast: float, slow: float) -> Solution:
+    """n B / the slowest time."""
+    times = [fast] * (n - 1) + [slow]
+    rate = float(synchronous_samples_per_s(times, batch))
+    alone = float(synchronous_samples_per_s(times[:-1], batch))
+    never = float(asynchronous_samples_per_s(times, batch))
+    whole = float(synchronous_samples_per_s([fast] * n, batch))
+    return Solution(
+        rate,
+        [
+            "A step ends when the slowest rank has its gradients: everyone waits for "
+            f"{calc.seconds_text(slow)}.",
+            f"In it {n} x {batch} = {n * batch} samples are done.",
+            f"{n * batch} / {slow:g} s = {rate:.4g} samples per second, "
+            f"{rate / whole:.0%} of {whole:.4g} without the slow one.",
+        ],
+        [
+            Trap(
+                "each at its own pace",
+                never,
+                "That is asynchronous training; here the fast ranks wait.",
+            ),
+            Trap(
+                "without the slow rank",
+                alone,
+                "Leaving it out would be faster, but it takes part, and all wait for it.",
+            ),
+            Trap("as if it were not there", whole, "One slow rank holds up every step."),
+            Trap(
+                "the mean of the times",
+                n * batch * n / sum(times),
+                "The step takes as long as its slowest rank, not as the mean.",
+            ),
+        ],
+    )
+
+
+@drill(
+    "dp-7",
+    "Waiting for most of the ranks",
+    difficulty=2,
+    notebook="04_asynchrony_and_compression",
+    prompt="{n} ranks with {batch} samples each. {late} of them need {slow} for a step, the others "
+    "{fast}. A step takes the first {k} gradients that come, and drops the rest. How many samples "
+    "per second count?",
+    draws={
+        "n late k": ((8, 1, 6), (8, 2, 6), (16, 1, 14), (16, 2, 14), (16, 3, 12), (32, 2, 28)),
+        "batch": (16, 32, 64, 128),
+        "fast": amounts("200 ms", "250 ms", "320 ms", "400 ms"),
+        "slow": amounts("450 ms", "500 ms", "600 ms", "800 ms", "1.2 s"),
+    },
+    unit="",
+    digits=3,
+    between=("50", "30000"),
+)
+def backup_workers(n: int, late: int, k: int, batch: int, fast: float, slow: float) -> Solution:
+    """k B / the k-th least time."""
+    times = [fast] * (n - late) + [slow] * late
+    rate = float(synchronous_samples_per_s(times, batch, wait_for=k))
+    return Solution(
+        rate,
+        [
+            f"{n - late} ranks are fast, and {k} gradients are enough: a step takes "
+            f"{calc.seconds_text(fast)}.",
+            f"{k} x {batch} = {k * batch} samples count in it.",
+            f"{k * batch} / {fast:g} s = {rate:.4g} samples per second.",
+        ],
+        [
+            Trap(
+                "everyone waits",
+                synchronous_samples_per_s(times, batch),
+                "A step goes on when enough gradients are there; the slow ranks hold up nobody.",
+            ),
+            Trap(
+                "all samples count",
+                n * batch / fast,
+                "The gradients that come too late are dropped, so their samples do not count.",
+            ),
+            Trap(
+                "nobody waits",
+                asynchronous_samples_per_s(times, batch),
+                "That is fully asynchronous; here ranks wait for the first of each step.",
+            ),
+        ],
+    )
