@@ -9,7 +9,7 @@ from rich.text import Text
 from labkit.cli import doctor, exercises, planner, puzzles
 from labkit.cli.terminal import console
 from labkit.grade import catalog
-from labkit.grade.progress import ProgressWarning
+from labkit.progress import ProgressWarning
 from labkit.grade.puzzles import UnknownPuzzle
 from labkit.grade.submission import NothingToGrade
 from labkit.grade.workspace import WorkspaceNotFound
