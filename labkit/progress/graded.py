@@ -10,9 +10,9 @@ An exercise is practised in attempts. One begins with the stub (the first time, 
     a pass after the solution was shown     again   that shows that it can be copied
     not attempted, and all after the pass   -       the file is still there; no memory was asked
 
-A prediction is right within its tolerance (good) or not (again). Being close counts as not: a factor
-of two is the usual confusion, not half of the knowledge. It is judged once, and once on a day: who
-commits again after the answer was shown is copying.
+A prediction is right within its tolerance (good) or not (again). Being close counts as not: a
+factor of two is the usual confusion, not half of the knowledge. It is judged once, and once on a
+day: who commits again after the answer was shown is copying.
 """
 
 import sqlite3

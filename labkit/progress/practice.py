@@ -5,9 +5,9 @@
     practice.next_intervals("card/co-8")       {"again": "10 minutes", ..., "easy": "8 days"}
 
 Subjects are "card/co-8", "drill/bubble_share", "exercise/ring_all_reduce", "prediction/<key>".
-Ratings are the four of FSRS: "again" (not known), "hard" (known with effort), "good", "easy". Checks
-of exercises and predictions become ratings in graded.py. Nothing here raises because of the store:
-where it cannot be written or read, a ProgressWarning says so.
+Ratings are the four of FSRS: "again" (not known), "hard" (known with effort), "good", "easy".
+Checks of exercises and predictions become ratings in graded.py. Nothing here raises because of the
+store: where it cannot be written or read, a ProgressWarning says so.
 """
 
 from labkit.progress import clock, log, scheduling, states, store
@@ -29,9 +29,9 @@ def answer(
     at_s: when it was given, in seconds since 1970; now, if left out. detail: whatever else is worth
     remembering about it, as JSON holds it.
 
-    When this returns a state, the answer is on the disk, and neither a kill nor a power cut takes it
-    back. It returns None where nothing could be stored, which a ProgressWarning says, and where fsrs
-    is not installed: the answer is stored then, and scheduled once fsrs is there.
+    When this returns a state, the answer is on the disk, and neither a kill nor a power cut takes
+    it back. It returns None where nothing could be stored, which a ProgressWarning says, and where
+    fsrs is not installed: the answer is stored then, and scheduled with the subject's next one.
     Raises ValueError for another subject, rating or time, and for the detail "scheduler".
     """
     check_subject(subject)

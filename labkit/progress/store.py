@@ -2,9 +2,8 @@
 
 SQLite in WAL mode: readers do not wait for a writer, and a writer takes the lock before it reads
 what its change depends on (BEGIN IMMEDIATE), so that none works with old numbers. With
-synchronous=FULL a transaction that has returned is on the disk: neither a kill nor a power cut takes
-it back. An open connection must not go through a fork, and a lab forks; so none is kept. That makes
-an answer cost three waits for the disk in place of one, for which nobody waits: see BUSY_S's tests.
+synchronous=FULL a transaction that has returned is on the disk: neither a kill nor a power cut
+takes it back. An open connection must not go through a fork, and a lab forks; so none is kept.
 """
 
 import random

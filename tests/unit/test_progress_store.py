@@ -7,8 +7,7 @@ import warnings
 
 import pytest
 
-from labkit.progress import store
-from labkit.progress import ProgressWarning, events, home, record
+from labkit.progress import ProgressWarning, events, home, record, store
 
 
 @pytest.fixture(autouse=True)
