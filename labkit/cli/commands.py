@@ -6,13 +6,14 @@ import warnings
 import typer
 from rich.text import Text
 
-from labkit.cli import doctor, exercises, planner, puzzles
+from labkit.cli import doctor, exercises, planner, progress, puzzles
 from labkit.cli.terminal import console
 from labkit.grade import catalog
-from labkit.grade.progress import ProgressWarning
 from labkit.grade.puzzles import UnknownPuzzle
 from labkit.grade.submission import NothingToGrade
 from labkit.grade.workspace import WorkspaceNotFound
+from labkit.progress import ProgressWarning
+from labkit.progress.exchange import ExchangeError
 
 _USER_ERRORS = (
     catalog.UnknownExercise,
@@ -20,6 +21,7 @@ _USER_ERRORS = (
     UnknownPuzzle,
     NothingToGrade,
     WorkspaceNotFound,
+    ExchangeError,
 )
 
 app = typer.Typer(
@@ -36,9 +38,12 @@ for _command in (
     puzzles.puzzle,
     doctor.doctor,
     planner.plan,
+    progress.progress,
+    progress.export,
 ):
     app.command()(_command)
 app.command(name="list")(exercises.list_exercises)
+app.command(name="import")(progress.import_progress)
 
 
 def main() -> None:

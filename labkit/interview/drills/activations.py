@@ -32,9 +32,11 @@ _LAYER_PROMPT = (
 )
 
 
-def _kept(hidden: int, heads: int, seq: int, micro: int, tp: int, sp: bool, **more: str) -> float:
+def _kept(
+    hidden: int, heads: int, seq: int, micro: int, tp: int, sp: bool, recompute: str = "none"
+) -> float:
     config = _layer(hidden, heads, seq)
-    return float(calc.activation_bytes(config, micro, tp, sp, **more))
+    return float(calc.activation_bytes(config, micro, tp, sp, recompute=recompute))
 
 
 @drill(

@@ -349,8 +349,8 @@ def largest_model(room: float, recipe: str) -> Solution:
     notebook=_ZERO,
     prompt=f"{{params}} parameters over {{dp}} GPUs, {_MIXED}. ZeRO-Offload keeps each rank's "
     "share of the optimizer's states in CPU memory: in every step its gradients go down, its "
-    "updated parameters come up. The step lasts {step}. How many bytes per second, both ways together, "
-    "hide that behind it?",
+    "updated parameters come up. The step lasts {step}. How many bytes per second, both ways "
+    "together, hide that behind it?",
     draws={
         "params": billions(7, 8, 13, 34, 70),
         "dp": (2, 4, 8),
