@@ -19,6 +19,7 @@ _ENDS_IN_A_LETTER = re.compile(r"(.*\d\.?\s*)(K|M|B|bn|T)\s*", re.I | re.S)
 def read(text: str, unit: str) -> Typed:
     """What was typed in answer to a question in `unit` ("" for counts): a bare number is in it.
 
+    A quotient is a share where percent are asked for: 7/23 are 30.4, as 30.4% is.
     Raises ValueError for a text that is no number, for one whose unit measures something else, and
     for bytes and seconds below 0.
     """
@@ -32,6 +33,8 @@ def read(text: str, unit: str) -> Typed:
     if "%" in text and asked.dimension:
         raise ValueError(f"{text.strip()!r} of what? The question is in {asked.dimension}")
     if not typed.unit:
+        if unit == "%" and "/" in text:
+            return typed
         return Typed(typed.number, asked.size, asked.dimension, "")
     if typed.dimension == asked.dimension:
         return typed

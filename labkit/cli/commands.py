@@ -6,12 +6,13 @@ import warnings
 import typer
 from rich.text import Text
 
-from labkit.cli import doctor, exercises, planner, progress, puzzles
+from labkit.cli import doctor, drills, exercises, planner, progress, puzzles
 from labkit.cli.terminal import console
 from labkit.grade import catalog
 from labkit.grade.puzzles import UnknownPuzzle
 from labkit.grade.submission import NothingToGrade
 from labkit.grade.workspace import WorkspaceNotFound
+from labkit.interview.drills import UnknownDrill
 from labkit.progress import ProgressWarning
 from labkit.progress.exchange import ExchangeError
 
@@ -19,6 +20,7 @@ _USER_ERRORS = (
     catalog.UnknownExercise,
     catalog.CatalogError,
     UnknownPuzzle,
+    UnknownDrill,
     NothingToGrade,
     WorkspaceNotFound,
     ExchangeError,
@@ -36,6 +38,7 @@ for _command in (
     exercises.solution,
     exercises.reset,
     puzzles.puzzle,
+    drills.drill,
     doctor.doctor,
     planner.plan,
     progress.progress,

@@ -73,8 +73,8 @@ def global_batch(gpus: int, tp: int, pp: int, micro: int, k: int) -> Solution:
     "over {tp}, the rest is data parallel, and {micro} sequences fit into a microbatch. How many "
     "microbatches does each replica accumulate?",
     draws={
-        "batch": (512, 1024, 2048, 4096),
-        "gpus": (32, 64, 128, 256),
+        "batch": (512, 768, 1024, 1536, 2048, 3072, 4096),
+        "gpus": (32, 64, 96, 128, 256),
         "tp": (2, 4, 8),
         "micro": (2, 4, 8),
     },
@@ -124,9 +124,9 @@ def accumulation_steps(batch: int, gpus: int, tp: int, micro: int) -> Solution:
     "data parallel, with {each} samples per GPU and {k} microbatches of that accumulated. Which "
     "learning rate does linear scaling give?",
     draws={
-        "rate": (0.05, 0.1, 0.2, 0.4),
+        "rate": (0.05, 0.1, 0.15, 0.2, 0.3, 0.4),
         "base": (256, 512),
-        "gpus": (8, 16, 32, 64),
+        "gpus": (8, 12, 16, 24, 32, 40, 64),
         "each": (32, 64),
         "k": (2, 4),
     },

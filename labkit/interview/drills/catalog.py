@@ -76,6 +76,11 @@ def drills_of(word: str | None = None) -> list[Drill]:
 def _near(word: str, names: list[str]) -> str:
     near = difflib.get_close_matches(word.lower(), names, n=4, cutoff=0.4)
     near += [name for name in names if word.lower() in name and name not in near][:4]
+    near += [
+        each.name
+        for each in DRILLS.values()
+        if word.lower() in f"{each.title} {each.notebook}".lower() and each.name not in near
+    ][:4]
     if near:
         return f"near it: {', '.join(near)}"
     return "labkit drill --list shows them all"

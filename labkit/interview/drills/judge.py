@@ -49,7 +49,8 @@ def judge(question: Question, text: str) -> Ruling:
     try:
         typed = read(_without_dollars(text), question.unit)
     except ValueError as error:
-        return Ruling(Outcome.UNREADABLE, f"{error}. Try {_examples(question)}.")
+        reason = str(error).partition("; try")[0]
+        return Ruling(Outcome.UNREADABLE, f"{reason}. Try {_examples(question)}.")
     if _is(typed, question.answer.value, question.digits):
         return Ruling(Outcome.RIGHT, "Right.")
     for trap in question.traps:

@@ -56,11 +56,6 @@ def tensor_parallel_bytes(tp: int, hidden: int, micro: int, seq: int) -> Solutio
                 sent / 4,
                 "A layer has four: after attention and after the MLP, forward and backward.",
             ),
-            Trap(
-                "not 2(n - 1)/n of it but the tensor",
-                sent * tp / (2 * (tp - 1)),
-                "A ring all-reduce sends 2(n - 1)/n of the tensor.",
-            ),
             Trap("bits for bytes", sent * 8, "A byte has 8 bits."),
         ],
     )

@@ -226,7 +226,7 @@ def cost_of_training(
         [
             f"It takes {span}, {span.to('h'):,.0f} hours.",
             f"{gpus} GPUs: {calc.count_text(hours)} GPU-hours.",
-            f"Times {price:g} dollars: {calc.count_text(hours * price)}.",
+            f"Times {price:g} dollars: {hours * price / 1e6:.4g} million dollars.",
         ],
         [
             Trap("at the peak", hours * price * percent / 100, "The MFU makes it take longer."),
