@@ -61,9 +61,8 @@ def _ask(asked: Asked, heading: str) -> None:
     out.print(Text(f"Answer: {asked.question.answer_text}", style="bold"))
     for step in asked.question.steps:
         out.print(Padding(Text(step), (0, 0, 0, 2)))
-    out.print(
-        Text(f"Rated {rating}; labkit drill {asked.drill.name} asks it again.\n", style="dim")
-    )
+    again = f"labkit drill {asked.drill.name} asks for other numbers"
+    out.print(Text(f"Rated {rating}; {again}.\n", style="dim"))
 
 
 def _show(ruling: Ruling) -> None:

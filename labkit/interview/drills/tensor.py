@@ -44,12 +44,8 @@ def tensor_parallel_bytes(tp: int, hidden: int, micro: int, seq: int) -> Solutio
             Trap(
                 "forward only",
                 _of_a_layer(hidden, seq, micro, tp, "forward"),
-                "Backward all-reduces the gradients of the two inputs: as much again.",
-            ),
-            Trap(
-                "one phase instead of two",
-                sent / 2,
-                "A ring all-reduce is a reduce-scatter and an all-gather.",
+                "Backward all-reduces the gradients of the two inputs: as much again. (One of a "
+                "ring's two phases alone would be as much.)",
             ),
             Trap(
                 "one all-reduce",
