@@ -7,8 +7,10 @@ from types import MappingProxyType
 from labkit.interview.drills import (
     activations,
     batches,
+    bubble,
     collectives,
     context,
+    days_and_cost,
     experts,
     finetuning,
     links,
@@ -16,16 +18,20 @@ from labkit.interview.drills import (
     pipeline,
     recovery,
     serving,
+    slow_ranks,
     states,
     tensor,
     traffic,
+    trees_and_tiers,
     utilisation,
+    zero_states_by_level,
 )
 from labkit.interview.drills.drill import Drill
 
 _MODULES = (
-    collectives, links, batches, traffic, states, model_sizes, activations, tensor, context,
-    pipeline, experts, utilisation, recovery, serving, finetuning,
+    collectives, trees_and_tiers, links, batches, slow_ranks, traffic, states, zero_states_by_level,
+    model_sizes, activations, tensor, context, bubble, pipeline, experts, utilisation,
+    days_and_cost, recovery, serving, finetuning,
 )  # fmt: skip
 
 
