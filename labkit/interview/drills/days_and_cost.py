@@ -44,7 +44,7 @@ def days_of_training(params: float, tokens: float, gpus: int, peak: int, percent
     return Solution(
         span,
         [
-            f"6 N D = 6 x {params:.4g} x {tokens:.4g} = {work}.",
+            f"6 N D = 6 x {params / 1e9:g}B x {tokens / 1e12:g}T = {work}.",
             f"A GPU achieves {percent}% of {peak} TFLOP/s, {achieved:.4g} a second; {gpus} of them "
             f"{gpus * achieved:.4g}.",
             f"{float(span):.4g} s = {span.to('days'):.4g} days.",
@@ -75,7 +75,7 @@ def days_of_training(params: float, tokens: float, gpus: int, peak: int, percent
     "Cost of a training",
     difficulty=2,
     notebook=_NOTEBOOK,
-    prompt=_TRAINING_PROMPT + "A GPU-hour costs {price} dollars. How many million dollars is it?",
+    prompt=_TRAINING_PROMPT + "A GPU-hour costs {price} dollars. How many dollars is it?",
     draws={**_TRAINING, "price": (1.8, 2.0, 2.5, 3.0, 4.5)},
     unit="million",
     between=("0.05 million", "200 million"),
@@ -89,8 +89,8 @@ def cost_of_training(
     return Solution(
         hours * price,
         [
-            f"It takes {span}, {span.to('h'):,.0f} hours.",
-            f"{gpus} GPUs: {calc.count_text(hours)} GPU-hours.",
+            f"It takes {span.to('h'):,.1f} hours.",
+            f"{gpus} GPUs: {hours:,.0f} GPU-hours.",
             f"Times {price:g} dollars: {hours * price / 1e6:.4g} million dollars.",
         ],
         [

@@ -23,6 +23,13 @@ from labkit.interview.drills.question import Question, Solution, told_apart
 
 LEVELS = {1: "everyone", 2: "senior", 3: "expert"}
 _MOST_DRAWS = 1000
+_PLACES = {
+    "": "",
+    "x": " as a factor",
+    "thousand": " in thousands",
+    "million": " in millions",
+    "billion": " in billions",
+}
 _MEANS = {
     "GB": "10^9 bytes", "MB": "10^6 bytes", "KB": "10^3 bytes", "TB": "10^12 bytes",
     "GiB": "2^30 bytes", "MiB": "2^20 bytes", "KiB": "2^10 bytes",
@@ -119,7 +126,7 @@ class Drill:
             return "Answer with a whole number."
         base = self.unit.removesuffix("/s")
         meaning = f" ({base} = {_MEANS[base]})" if base in _MEANS else ""
-        place = f" in {self.unit}{meaning}" if self.unit else ""
+        place = _PLACES.get(self.unit, f" in {self.unit}{meaning}")
         return f"Answer{place}, to {self.digits} significant digits or more."
 
 

@@ -33,9 +33,9 @@ def lora_states(params: float, adapters: float) -> Solution:
     return Solution(
         frozen + trained,
         [
-            f"Frozen: 2 B x {params:.4g} = {frozen}; no gradients, no moments.",
-            f"Trained: {calc.RECIPES['zero_paper'].bytes_per_parameter:g} B x {adapters:.4g} = "
-            f"{trained}.",
+            f"Frozen: 2 B x {params / 1e9:g}B = {frozen}; no gradients, no moments.",
+            f"Trained: {calc.RECIPES['zero_paper'].bytes_per_parameter:g} B x "
+            f"{adapters / 1e6:g}M = {trained}.",
             f"Together {frozen + trained}; training everything would take {full}.",
         ],
         [
@@ -70,7 +70,7 @@ def lora_traffic(n: int, params: float, adapters: float) -> Solution:
         sent,
         [
             "Only parameters that are trained have gradients to reduce.",
-            f"2 B x {adapters:.4g}, of that 2 x {n - 1}/{n}: {sent}.",
+            f"2 B x {adapters / 1e6:g}M, of that 2 x {n - 1}/{n}: {sent}.",
             f"Training everything would send {full}.",
         ],
         [

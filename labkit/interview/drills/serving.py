@@ -218,7 +218,8 @@ def fastest_token(params: float, itemsize: int, tp: int, bandwidth: float) -> So
     return Solution(
         seconds,
         [
-            f"Weights: {itemsize} B x {params:.4g}, over {tp} GPUs {calc.bytes_text(share)} each.",
+            f"Weights: {itemsize} B x {params / 1e9:g}B, over {tp} GPUs "
+            f"{calc.bytes_text(share)} each.",
             f"{calc.bytes_text(share)} / ({calc.bytes_text(bandwidth)}/s) = "
             f"{calc.seconds_text(seconds)}.",
             f"So at most {1 / seconds:.3g} tokens per second for one request.",

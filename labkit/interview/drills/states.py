@@ -47,7 +47,7 @@ def training_states(params: float, recipe: str) -> Solution:
                 f"{name}: {float(part) / params:g} B a parameter, {part}."
                 for name, part in states.parts.items()
             ),
-            f"{each.bytes_per_parameter:g} B x {params:.4g} = {states}.",
+            f"{each.bytes_per_parameter:g} B x {params / 1e9:g}B = {states}.",
         ],
         [
             Trap(

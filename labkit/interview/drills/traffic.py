@@ -42,7 +42,7 @@ def ddp_traffic(params: float, n: int, bits: int) -> Solution:
     return Solution(
         sent,
         [
-            f"The gradients are {size} B x {params:.4g} = {calc.bytes_text(size * params)}.",
+            f"The gradients are {size} B x {params / 1e9:g}B = {calc.bytes_text(size * params)}.",
             f"A ring all-reduce sends 2 x {n - 1}/{n} of that: {calc.bytes_text(sent)}.",
         ],
         [
@@ -85,7 +85,7 @@ def zero2_traffic(params: float, n: int, k: int) -> Solution:
     return Solution(
         sent,
         [
-            f"Once over all parameters is {n - 1}/{n} x 2 B x {params:.4g} = "
+            f"Once over all parameters is {n - 1}/{n} x 2 B x {params / 1e9:g}B = "
             f"{calc.bytes_text(sent / (k + 1))}.",
             f"{k} reduce-scatters of gradients and one all-gather of parameters: {k + 1} times.",
             f"{_by_part('zero2', params, n, k)}; {calc.bytes_text(sent)} in all.",
@@ -134,7 +134,7 @@ def zero3_traffic(params: float, n: int, k: int) -> Solution:
     return Solution(
         sent,
         [
-            f"Once over all parameters is {n - 1}/{n} x 2 B x {params:.4g} = "
+            f"Once over all parameters is {n - 1}/{n} x 2 B x {params / 1e9:g}B = "
             f"{calc.bytes_text(sent / (3 * k))}.",
             f"Each of {k} microbatches takes two all-gathers and a reduce-scatter: {3 * k} times.",
             f"{_by_part('zero3', params, n, k)}; {calc.bytes_text(sent)} in all.",
@@ -183,7 +183,8 @@ def forgotten_no_sync(params: float, n: int, k: int) -> Solution:
     return Solution(
         (k - 1) * once,
         [
-            f"One all-reduce sends 2 x {n - 1}/{n} x 2 B x {params:.4g} = {calc.bytes_text(once)}.",
+            f"One all-reduce sends 2 x {n - 1}/{n} x 2 B x {params / 1e9:g}B = "
+            f"{calc.bytes_text(once)}.",
             f"One is needed, {k} are made: {k - 1} too many.",
             f"{k - 1} x {calc.bytes_text(once)} = {calc.bytes_text((k - 1) * once)}.",
         ],

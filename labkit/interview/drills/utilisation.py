@@ -46,7 +46,8 @@ def mfu_from_tokens(params: float, peak: int, gpus: int, rate: int) -> Solution:
     return Solution(
         share,
         [
-            f"A token takes 6 x {params:.4g} = {6 * params:.4g} operations, forward and backward.",
+            f"A token takes 6 x {params / 1e9:g}B = {6 * params:.4g} operations, "
+            "forward and backward.",
             f"{rate:,} tokens/s: {6 * params * rate:.4g} a second.",
             f"All GPUs could do {gpus} x {peak} TFLOP/s = {gpus * peak * 1e12:.4g}.",
             f"{share.formula}: {share}.",
@@ -136,7 +137,7 @@ def tokens_at_mfu(gpus: int, peak: int, params: float, percent: int) -> Solution
         [
             f"The GPUs do {percent}% of {gpus} x {peak} TFLOP/s = "
             f"{percent / 100 * gpus * peak * 1e12:.4g} operations a second.",
-            f"A token takes 6 x {params:.4g} = {6 * params:.4g}.",
+            f"A token takes 6 x {params / 1e9:g}B = {6 * params:.4g}.",
             f"{rate:,.0f} tokens per second.",
         ],
         [

@@ -76,7 +76,7 @@ def zero3_states(params: float, dp: int) -> Solution:
         states,
         [
             f"Everything is sharded: {calc.RECIPES['zero_paper'].bytes_per_parameter:g} B x "
-            f"{params:.4g} / {dp}.",
+            f"{params / 1e9:g}B / {dp}.",
             *(f"{name}: {part.substitution} = {part}." for name, part in states.parts.items()),
             f"Together {states}.",
         ],
