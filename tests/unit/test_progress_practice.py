@@ -188,7 +188,7 @@ def test_a_change_of_settings_leaves_the_states_of_earlier_answers_as_they_were(
     scheduling._settings.cache_clear()
     assert len(events(kind="scheduler")) == 2
     assert practice.all_states() == rebuilt == states.rebuilt(events())
-    assert states.rebuilt(events()[:-2])["card/co-8"] == before
+    assert states.rebuilt(events()[:-1])["card/co-8"] == before
 
 
 def test_without_fsrs_answers_are_kept_and_scheduled_later(monkeypatch):
