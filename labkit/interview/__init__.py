@@ -2,6 +2,5 @@
 
 cards/       the question cards of bank/*.md: parsed, validated, counted
 evidence.py  prove("4.93 ms", "calc.all_reduce_seconds(1e9, n=8, alpha=5e-6, beta=1/360e9)")
-drills/      numeric questions with fresh numbers, and what is said to an answer
 runs/        short real runs whose number is evidence: runs.collectives.ring_sent_bytes(4, 16_000)
 """
