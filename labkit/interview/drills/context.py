@@ -126,7 +126,8 @@ def ulysses_bytes(tokens: int, n: int, heads: int, kv_heads: int, features: int)
     "beginning. Under a causal mask, which share of all attention scores does the last rank "
     "compute?",
     draws={
-        "tokens": (16384, 32768, 65536, 131072, 262144),
+        # Every n divides them: 16,384 over 24 ranks are off (2n - 1)/n^2 in the third digit.
+        "tokens": (15360, 30720, 61440, 122880, 245760),
         "n": (3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32),
     },
     unit="%",
