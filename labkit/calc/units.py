@@ -16,7 +16,7 @@ KiB, MiB, GiB, TiB = 2**10, 2**20, 2**30, 2**40
 
 # dimension -> unit -> its size in base units: what a person may type, and read a result in.
 UNITS: dict[str, dict[str, float]] = {
-    "": {"": 1, "x": 1},
+    "": {"": 1, "x": 1, "thousand": 1e3, "million": 1e6, "billion": 1e9, "trillion": 1e12},
     "bytes": {
         "B": 1, "KB": KB, "MB": MB, "GB": GB, "TB": TB,
         "KiB": KiB, "MiB": MiB, "GiB": GiB, "TiB": TiB,
@@ -24,8 +24,16 @@ UNITS: dict[str, dict[str, float]] = {
     "seconds": {
         "ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1, "min": 60, "h": 3600, "days": 86400,
     },
+    "FLOP": {
+        "FLOP": 1, "GFLOP": 1e9, "TFLOP": 1e12, "PFLOP": 1e15, "EFLOP": 1e18, "ZFLOP": 1e21,
+    },
 }  # fmt: skip
-_ALIASES = {"byte": "B", "bytes": "B", "sec": "s", "second": "s", "seconds": "s", "day": "days"}
+_PER_SECOND = ("bytes", "FLOP")
+_FLOP_UNITS = tuple(reversed(UNITS["FLOP"]))  # the largest first
+_ALIASES = {
+    "byte": "B", "bytes": "B", "sec": "s", "second": "s", "seconds": "s", "day": "days",
+    "minute": "min", "minutes": "min", "hour": "h", "hours": "h", "flops": "FLOP",
+}  # fmt: skip
 _TYPED: dict[str, tuple[float, str]] = {
     name.lower(): (size, dimension)
     for dimension, sizes in UNITS.items()
@@ -33,7 +41,11 @@ _TYPED: dict[str, tuple[float, str]] = {
 }
 _TYPED |= {alias: _TYPED[name.lower()] for alias, name in _ALIASES.items()} | {"%": (0.01, "")}
 # "6 steps" is a plain 6: the question already said what is counted.
-_COUNTED = {"step", "message", "rank", "element", "operation", "send", "time", "token", "segment"}
+_COUNTED = {
+    "step", "message", "rank", "element", "operation", "send", "time", "token", "segment",
+    "microbatch", "microbatches", "gpu", "request", "parameter", "sequence", "failure", "bucket",
+    "dollar", "choice", "sample",
+}  # fmt: skip
 
 # Commas only before groups of three: "1,5 MB" must not be read as 15 MB.
 _NUMBER = r"[+-]?(?:\d{1,3}(?:[, ]\d{3})+(?:\.\d*)?|\d[\d_]*\.?\d*|\.\d+)(?:e[+-]?\d+)?"
@@ -43,10 +55,25 @@ _QUANTITY = re.compile(
 
 
 class Quantity(NamedTuple):
-    """A number in base units: `dimension` is "", "bytes", "seconds" or "bytes/s"."""
+    """A number in base units: "", "bytes", "seconds", "FLOP", "bytes/s" or "FLOP/s"."""
 
     value: float
     dimension: str
+
+
+class Typed(NamedTuple):
+    """A number as it was typed: so many of a unit of `size` base units."""
+
+    number: float
+    size: float
+    dimension: str
+    unit: str
+    """As typed; "" where there was none."""
+
+    @property
+    def quantity(self) -> Quantity:
+        """In base units."""
+        return Quantity(self.number * self.size, self.dimension)
 
 
 def parse_quantity(text: str) -> Quantity:
@@ -55,6 +82,11 @@ def parse_quantity(text: str) -> Quantity:
     Raises ValueError, with examples of what is understood, for anything else, and TypeError for
     what is no text.
     """
+    return parse_typed(text).quantity
+
+
+def parse_typed(text: str) -> Typed:
+    """The same, with the unit in which it was typed. Errors as of `parse_quantity`."""
     if not isinstance(text, str):
         raise TypeError(f"{text!r:.60} is no text; write the number with its unit, '1.5 MB'")
     match = _QUANTITY.fullmatch(text.replace("µ", "u").replace("μ", "u"))
@@ -72,12 +104,12 @@ def parse_quantity(text: str) -> Quantity:
         value *= _number(second)
     scale, dimension = _unit(unit)
     if per_second:
-        if dimension != "bytes":
+        if dimension not in _PER_SECOND:
             raise ValueError(f"{text.strip()!r}: only bytes go per second here; try 50 GB/s")
-        dimension = "bytes/s"
+        dimension = f"{dimension}/s"
     if not math.isfinite(value * scale):
         raise ValueError(f"{text.strip()!r} is too large to be an answer; try 1e9 or 1.5 GB")
-    return Quantity(value * scale, dimension)
+    return Typed(value, scale, dimension, f"{unit}/s" if per_second else unit)
 
 
 def _number(digits: str) -> float:
@@ -94,17 +126,23 @@ def _unit(unit: str) -> tuple[float, str]:
         return 1, ""
     raise ValueError(
         f"I don't know the unit {unit!r}; use B, KB, MB, GB, TB (powers of 1000), "
-        "KiB, MiB, GiB, TiB (powers of 1024), ns, us, ms, s, min, h, days or %"
+        "KiB, MiB, GiB, TiB (powers of 1024), ns, us, ms, s, min, h, days, %, million, billion, "
+        "FLOP or TFLOP"
     )
 
 
 def quantity_text(value: float, dimension: str = "") -> str:
     """`value` as a person reads it: "1.5 MB" for "bytes", "4.93 ms" for "seconds", "14" for ""."""
     writers = {"bytes": bytes_text, "seconds": seconds_text, "": number_text}
-    if dimension == "bytes/s":
-        return f"{bytes_text(value)}/s"
+    if dimension.endswith("/s") and dimension[:-2] in _PER_SECOND:
+        return f"{quantity_text(value, dimension[:-2])}/s"
+    if dimension == "FLOP":
+        return _scaled(value, tuple((name, UNITS["FLOP"][name]) for name in _FLOP_UNITS))
     if dimension not in writers:
-        raise ValueError(f"dimension {dimension!r} is none of '', 'bytes', 'seconds', 'bytes/s'")
+        raise ValueError(
+            f"dimension {dimension!r} is none of '', 'bytes', 'seconds', 'FLOP', 'bytes/s', "
+            "'FLOP/s'"
+        )
     return writers[dimension](value)
 
 

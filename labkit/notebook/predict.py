@@ -11,6 +11,7 @@ from typing import Any
 
 import ipywidgets as widgets
 
+from labkit.calc.typed import in_unit, text_of
 from labkit.notebook import predictions
 from labkit.notebook.predictions import Prediction
 from labkit.notebook.shown import FAINT, Shown, box
@@ -30,7 +31,7 @@ class PredictBox:
         self.question = question
         self._unit = unit
         self._tolerance = tolerance
-        self._answer = None if answer is None else predictions.in_unit(answer, unit)
+        self._answer = None if answer is None else in_unit(answer, unit)
         example = f"a number in {unit}" if unit else "a number, like 6, 2/3 or 1e9"
         self._entry = widgets.Text(placeholder=example, layout={"width": "16em"})
         self._button = widgets.Button(description="Commit", layout={"width": "6em"})
@@ -55,19 +56,19 @@ class PredictBox:
     def commit(self, text: str) -> str:
         """Take the prediction, or say what is wrong with it; returns what the box then says."""
         try:
-            quantity = predictions.in_unit(text, self._unit)
+            quantity = in_unit(text, self._unit)
         except ValueError as error:
             return self._say(f"{error}.", _WRONG)
         predictions.save(self.key, Prediction(text.strip(), quantity))
-        read_as = predictions.text_of(quantity)
+        read_as = text_of(quantity)
         committed = f"Committed: {text.strip()}"
         if read_as != text.strip():
             committed += f" (read as {read_as})"
         if self._answer is None:
             return self._say(f"{committed}. Run on, and see.", _RIGHT)
         words = predictions.verdict(quantity, self._answer, self._tolerance)
-        colour = _RIGHT if words.startswith(("Exactly", "Right")) else _WRONG
-        answer = predictions.text_of(self._answer)
+        colour = _RIGHT if predictions.judge(self.key, words) else _WRONG
+        answer = text_of(self._answer)
         return self._say(f"{committed}. It is {answer}. {words}", colour)
 
     def _say(self, message: str, colour: str) -> str:
@@ -103,7 +104,7 @@ def predict(
     Understands 6, 1,000, 2/3, 1e9, 75%, 1.5 MB, 4.9 ms, and says so where it doesn't.
     Raises ValueError for a unit it does not know and for an answer that is no number.
     """
-    predictions.in_unit(0, unit)
+    in_unit(0, unit)
     predictions.check_tolerance(tolerance)
     return PredictBox(key, question, answer, tolerance, unit)
 
@@ -122,13 +123,13 @@ def reveal(
     not compared when the notebook is tested. Without a prediction it says only what was measured.
     """
     predictions.check_tolerance(tolerance)
-    truth = predictions.in_unit(measured, unit)
+    truth = in_unit(measured, unit)
     mark = "~" if varies or truth.dimension == "seconds" else ""
-    shown = f"Measured: {mark}{predictions.text_of(truth)}."
+    shown = f"Measured: {mark}{text_of(truth)}."
     prediction = predictions.load(key)
     if prediction is None:
         return Shown(f"{shown} (You made no prediction.)")
     words = predictions.verdict(prediction.quantity, truth, tolerance)
     text = f"You said {prediction.text}. {shown} {words}"
-    is_right = words.startswith(("Exactly", "Right"))
+    is_right = predictions.judge(key, words)
     return Shown(text, box(f"<div>{escape(text)}</div>", _RIGHT if is_right else _WRONG))

@@ -3,8 +3,10 @@
 import math
 from typing import Any, NamedTuple
 
-from labkit.calc.units import Quantity, exact_bytes_text, parse_quantity, quantity_text
-from labkit.grade import progress
+from labkit import progress
+from labkit.calc.typed import text_of, usual_mistake
+from labkit.calc.units import Quantity
+from labkit.progress import graded as practised
 
 _KIND = "prediction"
 # Predictions of this process, for a learner whose disk is full or read-only.
@@ -18,38 +20,6 @@ class Prediction(NamedTuple):
     quantity: Quantity
 
 
-def in_unit(number: float | str, unit: str) -> Quantity:
-    """A number as a Quantity: a bare one is in `unit` ("" for counts), a text may bring its own.
-
-    in_unit(4.9, "ms") == in_unit("4900 us", "ms"). Raises ValueError for a text that is no number,
-    for one whose unit measures something else, and for a number that is infinite, not a number, or
-    below 0 where bytes or seconds are asked for.
-    """
-    scale, dimension = parse_quantity(f"1 {unit}")
-    if not isinstance(number, str):
-        if not math.isfinite(number):
-            raise ValueError(
-                f"{number} is no measurement: pass a finite number, such as "
-                "result.traffic[0].sent_bytes"
-            )
-        if number < 0 and dimension in ("bytes", "seconds"):
-            raise ValueError(f"{number}: {dimension} cannot be negative; pass 0 or more")
-        return Quantity(number * scale, dimension)
-    quantity = parse_quantity(number)
-    if quantity.value < 0 and dimension in ("bytes", "seconds"):
-        raise ValueError(f"{number.strip()!r}: {dimension} cannot be negative")
-    if "%" in number and dimension:
-        raise ValueError(f"{number.strip()!r} of what? The question is in {dimension}")
-    if quantity.dimension == dimension:
-        return quantity
-    if quantity.dimension == "":
-        return Quantity(quantity.value * scale, dimension)
-    asked = (
-        f"the question is in {dimension}" if dimension else "the question asks for a bare number"
-    )
-    raise ValueError(f"{number.strip()!r} is in {quantity.dimension}; {asked}")
-
-
 def save(key: str, prediction: Prediction) -> None:
     """Remember a prediction, on disk where that is possible; the latest of a key counts."""
     value, dimension = prediction.quantity
@@ -57,6 +27,14 @@ def save(key: str, prediction: Prediction) -> None:
     progress.record(_KIND, key, text=prediction.text, value=value, dimension=dimension)
     if load(key) != prediction:  # `record` never raises: it warns, and this session goes on
         _unsaved[key] = prediction
+
+
+def judge(key: str, words: str) -> bool:
+    """Whether a verdict says that the prediction was right; which counts as practice."""
+    right = words.startswith(("Exactly", "Right"))
+    if key not in _unsaved:
+        practised.record_judged(key, right=right)
+    return right
 
 
 def load(key: str) -> Prediction | None:
@@ -91,9 +69,9 @@ def verdict(predicted: Quantity, measured: Quantity, tolerance: float = 0.0) -> 
     ratio = guess / truth
     direction = "too high" if ratio > 1 else "too low"
     if 0.5 < ratio < 2:
-        return f"{abs(ratio - 1):.0%} {direction}.{_hint(ratio)}"
+        return f"{abs(ratio - 1):.0%} {direction}.{_why(ratio)}"
     factor = ratio if ratio > 1 else 1 / ratio
-    return f"{factor:.3g} times {direction}.{_hint(ratio)}"
+    return f"{factor:.3g} times {direction}.{_why(ratio)}"
 
 
 def check_tolerance(tolerance: float) -> None:
@@ -102,25 +80,6 @@ def check_tolerance(tolerance: float) -> None:
         raise ValueError(f"tolerance={tolerance}: give a relative error, such as 0.1 for 10 %")
 
 
-def text_of(quantity: Quantity) -> str:
-    """A quantity as a reader sees it; bytes exactly, as far as that is readable."""
-    if quantity.dimension == "bytes":
-        return exact_bytes_text(quantity.value)
-    return quantity_text(quantity.value, quantity.dimension)
-
-
-def _hint(ratio: float) -> str:
-    """The usual reason for a prediction that is off by a well-known factor, as a question."""
-    factor = ratio if ratio > 1 else 1 / ratio
-    usual = {
-        2.0: "A factor of two: one phase or both, one direction or both?",
-        8.0: "A factor of eight: bits or bytes?",
-        1000.0: "A factor of a thousand: which prefix?",
-        1.024: "KB or KiB?",
-        1.024**2: "MB or MiB?",
-        1.024**3: "GB or GiB?",
-    }
-    for known, question in usual.items():
-        if abs(factor / known - 1) < 1e-3:
-            return f" {question}"
-    return ""
+def _why(ratio: float) -> str:
+    question = usual_mistake(ratio)
+    return f" {question}" if question else ""

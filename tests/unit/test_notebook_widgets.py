@@ -7,10 +7,11 @@ import pytest
 from nbclient import NotebookClient
 
 from labkit import calc
+from labkit.calc.typed import in_unit
 from labkit.calc.units import Quantity
 from labkit.notebook import RingCost, Row, calculator, expect_error, predict, reveal, table
 from labkit.notebook.calculator import _CHOICES
-from labkit.notebook.predictions import in_unit, verdict
+from labkit.notebook.predictions import verdict
 from labkit.notebook.ring_cost import PRESETS
 
 

@@ -1,0 +1,24 @@
+"""Numeric questions with fresh numbers each time; the answers come from calc.
+
+question = get_drill("bubble_share").question(seed=7)
+question.prompt, question.answer_text
+judge(question, "43.8%").text        "A known trap: relative to ideal time. ..."
+"""
+
+from labkit.interview.drills.catalog import DRILLS, UnknownDrill, drills_of, get_drill
+from labkit.interview.drills.drill import Drill
+from labkit.interview.drills.judge import Outcome, Ruling, judge
+from labkit.interview.drills.question import Question, Trap
+
+__all__ = [
+    "DRILLS",
+    "Drill",
+    "Outcome",
+    "Question",
+    "Ruling",
+    "Trap",
+    "UnknownDrill",
+    "drills_of",
+    "get_drill",
+    "judge",
+]

@@ -1,0 +1,92 @@
+"""All drills, by name, and which of them a word means: a drill, a topic, or a group of topics."""
+
+import difflib
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from labkit.interview.drills import (
+    activations,
+    batches,
+    bubble,
+    collectives,
+    context,
+    days_and_cost,
+    experts,
+    finetuning,
+    links,
+    model_sizes,
+    pipeline,
+    recovery,
+    serving,
+    slow_ranks,
+    states,
+    tensor,
+    traffic,
+    trees_and_tiers,
+    utilisation,
+    zero_states_by_level,
+)
+from labkit.interview.drills.drill import Drill
+
+_MODULES = (
+    collectives, trees_and_tiers, links, batches, slow_ranks, traffic, states, zero_states_by_level,
+    model_sizes, activations, tensor, context, bubble, pipeline, experts, utilisation,
+    days_and_cost, recovery, serving, finetuning,
+)  # fmt: skip
+
+
+class UnknownDrill(ValueError):
+    """A word that is no drill and no topic; the message says which are near."""
+
+
+def _all() -> dict[str, Drill]:
+    """In the order of the modules, and of the lines in them."""
+    found: dict[str, Drill] = {}
+    for module in _MODULES:
+        for value in vars(module).values():
+            if isinstance(value, Drill):
+                assert value.name not in found, f"two drills are called {value.name}"
+                found[value.name] = value
+    return found
+
+
+DRILLS: Mapping[str, Drill] = MappingProxyType(_all())
+"""By name."""
+
+
+def get_drill(name: str) -> Drill:
+    """By its name. UnknownDrill says which names are near."""
+    if name in DRILLS:
+        return DRILLS[name]
+    raise UnknownDrill(f"no drill is called {name!r}; {_near(name, list(DRILLS))}")
+
+
+def drills_of(word: str | None = None) -> list[Drill]:
+    """All of a topic ("pp-2"), of a group of topics ("pp"), or the one of this name; None: all.
+
+    UnknownDrill for any other word.
+    """
+    if word is None:
+        return list(DRILLS.values())
+    if word in DRILLS:
+        return [DRILLS[word]]
+    found = [each for each in DRILLS.values() if word in (each.topic, each.topic.partition("-")[0])]
+    if found:
+        return found
+    topics = sorted({each.topic for each in DRILLS.values()})
+    raise UnknownDrill(
+        f"{word!r} is no drill and no topic with drills; {_near(word, [*DRILLS, *topics])}"
+    )
+
+
+def _near(word: str, names: list[str]) -> str:
+    near = difflib.get_close_matches(word.lower(), names, n=4, cutoff=0.4)
+    near += [name for name in names if word.lower() in name and name not in near][:4]
+    near += [
+        each.name
+        for each in DRILLS.values()
+        if word.lower() in f"{each.title} {each.notebook}".lower() and each.name not in near
+    ][:4]
+    if near:
+        return f"near it: {', '.join(near)}"
+    return "labkit drill --list shows them all"

@@ -1,0 +1,195 @@
+"""A drill: a kind of question, which makes a fresh one from every seed.
+
+@drill("pp-2", "Bubble of a pipeline", difficulty=1, notebook="09_pipeline_parallel",
+       prompt="{p} stages, {m} microbatches, 1F1B: which share of the step is bubble?",
+       draws={"p": (4, 8, 16), "m": (8, 16, 32)}, unit="%", between=("1%", "90%"))
+def bubble_share(p, m):
+    return Solution(calc.bubble_fraction(p, m), steps, traps)
+
+The function sees the drawn numbers and nothing else, and each is a field of the prompt: so the
+prompt says all that the answer depends on.
+"""
+
+import inspect
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from string import Formatter
+from typing import Any, NamedTuple
+
+from labkit.calc.result import Result
+from labkit.calc.units import Quantity, parse_quantity, parse_typed
+from labkit.interview.drills.question import Question, Solution, told_apart
+
+LEVELS = {1: "everyone", 2: "senior", 3: "expert"}
+_MOST_DRAWS = 1000
+_PLACES = {
+    "": "",
+    "x": " as a factor",
+    "thousand": " in thousands",
+    "million": " in millions",
+    "billion": " in billions",
+}
+_MEANS = {
+    "GB": "10^9 bytes", "MB": "10^6 bytes", "KB": "10^3 bytes", "TB": "10^12 bytes",
+    "GiB": "2^30 bytes", "MiB": "2^20 bytes", "KiB": "2^10 bytes",
+}  # fmt: skip
+
+
+class Shown(NamedTuple):
+    """A value for the solution, and the words that stand for it in the prompt."""
+
+    value: Any
+    text: str
+
+
+@dataclass(frozen=True)
+class Drill:
+    """A kind of question."""
+
+    name: str
+    topic: str
+    """Of the question bank: "pp-2"."""
+    title: str
+    difficulty: int
+    notebook: str | None
+    template: str
+    """The prompt, with a field for each number."""
+    draws: Mapping[str, Sequence[Any]]
+    """By name what it is drawn from; several names, with spaces, are drawn together as a row."""
+    unit: str
+    digits: int | None
+    between: tuple[float, float]
+    """Answers outside, in base units, are not asked for."""
+    where: Callable[..., bool] | None
+    solve: Callable[..., Solution]
+
+    @property
+    def level(self) -> str:
+        """Whom it is for: everyone, senior or expert."""
+        return LEVELS[self.difficulty]
+
+    @property
+    def fields(self) -> frozenset[str]:
+        """The numbers that the prompt says."""
+        return frozenset(name for _, name, _, _ in Formatter().parse(self.template) if name)
+
+    def question(self, seed: int) -> Question:
+        """The question of this seed, any whole number."""
+        rng = random.Random(f"{self.name} {seed}")
+        for _ in range(_MOST_DRAWS):
+            drawn = self._draw(rng)
+            if self.where is None or self.where(**_wanted(self.where, drawn)):
+                question = self._asked(seed, drawn)
+                if question is not None:
+                    return question
+        raise RuntimeError(
+            f"{self.name}, seed {seed}: none of {_MOST_DRAWS} draws has an answer in its range and "
+            "a trap that can be told from it; widen `draws` or `between`"
+        )
+
+    def _draw(self, rng: random.Random) -> dict[str, Any]:
+        drawn: dict[str, Any] = {}
+        for names, choices in self.draws.items():
+            row = rng.choice(choices)
+            drawn |= zip(names.split(), row) if " " in names else {names: row}
+        return drawn
+
+    def _asked(self, seed: int, drawn: Mapping[str, Any]) -> Question | None:
+        """None where the answer is out of range, or every trap has the answer's value."""
+        unit = parse_typed(f"1 {self.unit}")
+        solution = self.solve(**_wanted(self.solve, drawn))
+        answer = Quantity(float(solution.answer), unit.dimension)
+        low, high = self.between
+        if not low <= answer.value <= high:
+            return None
+        traps, left_out = told_apart(answer, solution.traps, self.digits)
+        if not traps:
+            return None
+        givens = {name: given_text(value) for name, value in drawn.items()}
+        return Question(
+            drill=self.name,
+            seed=seed,
+            prompt=f"{self.template.format(**givens)} {self._how_to_answer()}",
+            givens=givens,
+            answer=answer,
+            unit=self.unit,
+            unit_size=unit.size,
+            digits=self.digits,
+            steps=tuple(solution.steps),
+            traps=traps,
+            left_out=left_out,
+        )
+
+    def _how_to_answer(self) -> str:
+        if self.digits is None:
+            return "Answer with a whole number."
+        base = self.unit.removesuffix("/s")
+        meaning = f" ({base} = {_MEANS[base]})" if base in _MEANS else ""
+        place = _PLACES.get(self.unit, f" in {self.unit}{meaning}")
+        return f"Answer{place}, to {self.digits} significant digits or more."
+
+
+def drill(
+    topic: str,
+    title: str,
+    *,
+    difficulty: int,
+    notebook: str | None,
+    prompt: str,
+    draws: Mapping[str, Sequence[Any]],
+    unit: str,
+    between: tuple[str, str],
+    digits: int | None = 2,
+    where: Callable[..., bool] | None = None,
+) -> Callable[[Callable[..., Solution]], Drill]:
+    """Makes a Drill of the function that solves it; its name is the drill's. See `Drill`."""
+    low, high = (parse_quantity(each) for each in between)
+    asked = parse_typed(f"1 {unit}")
+    if not low.dimension == high.dimension == asked.dimension:
+        raise ValueError(f"between={between} and unit={unit!r} measure different things")
+
+    def made(solve: Callable[..., Solution]) -> Drill:
+        each = Drill(
+            name=solve.__name__,
+            topic=topic,
+            title=title,
+            difficulty=difficulty,
+            notebook=notebook,
+            template=prompt,
+            draws=draws,
+            unit=unit,
+            digits=digits,
+            between=(low.value, high.value),
+            where=where,
+            solve=solve,
+        )
+        unsaid = set(inspect.signature(solve).parameters) - each.fields
+        if unsaid:
+            raise ValueError(f"{each.name}: the prompt does not say {', '.join(sorted(unsaid))}")
+        return each
+
+    return made
+
+
+def given_text(value: Any) -> str:
+    """A drawn number as the prompt has it: 1,024; 0.35; 50 GB/s."""
+    if isinstance(value, Shown):
+        return value.text
+    if isinstance(value, Result):
+        return value.name or str(value)
+    if isinstance(value, str):
+        return value
+    return f"{value:,}" if isinstance(value, int) else f"{value:g}"
+
+
+def _wanted(function: Callable[..., Any], drawn: Mapping[str, Any]) -> dict[str, Any]:
+    """The drawn numbers that a function asks for; those with units in base units."""
+    names = inspect.signature(function).parameters
+    return {name: _plain(drawn[name]) for name in names}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Shown):
+        return value.value
+    return float(value) if isinstance(value, Result) else value

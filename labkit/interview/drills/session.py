@@ -1,0 +1,134 @@
+"""A round of drills: what is asked, two tries for each, and what is remembered of it.
+
+round_ = Round(drills_of("pp"), seed=3)
+asked = round_.ask()                    the next question
+asked.answer("43.8%")                   a Ruling; wrong twice, and it is over
+asked.finish()                          remembers the rating; `round_.summary` counts it
+
+    right at the first try, quickly     easy
+    right at the first try              good
+    right at the second try             hard
+    wrong twice, or given up            again
+
+Quickly is half a minute for each step of difficulty. What could not be read is no try: it says
+nothing about what somebody knows.
+"""
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from labkit.interview.drills.drill import Drill
+from labkit.interview.drills.judge import Outcome, Ruling, judge
+from labkit.interview.drills.question import Question
+from labkit.progress import practice
+
+_TRIES = 2
+_QUICK_S = 30.0
+_SEEDS = 10**6
+
+
+@dataclass
+class Asked:
+    """One question that is being answered."""
+
+    drill: Drill
+    question: Question
+    clock: Callable[[], float] = time.monotonic
+    tries: int = 0
+    """Answers that could be read."""
+    is_right: bool = False
+    traps: list[str] = field(default_factory=list)
+    """Names of those that were walked into."""
+    rating: str | None = None
+    """After `finish`."""
+
+    def __post_init__(self) -> None:
+        self._began_s = self.clock()
+        self._took_s = 0.0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is no try left, or none needed."""
+        return self.is_right or self.tries >= _TRIES
+
+    def answer(self, text: str) -> Ruling:
+        """Rule on a typed answer. One that cannot be read is no try. ValueError when it is over."""
+        if self.is_over:
+            raise ValueError("this question is over: ask the round for the next one")
+        ruling = judge(self.question, text)
+        if ruling.outcome is Outcome.UNREADABLE:
+            return ruling
+        self.tries += 1
+        self.is_right = bool(ruling)
+        self._took_s = self.clock() - self._began_s
+        if ruling.trap is not None:
+            self.traps.append(ruling.trap.name)
+        return ruling
+
+    def finish(self) -> str:
+        """Rate the answers and remember the rating, once; given up if there is a try left."""
+        if self.rating is None:
+            self.rating = self._rate()
+            practice.answer(
+                f"drill/{self.drill.name}",
+                self.rating,
+                topic=self.drill.topic,
+                seed=self.question.seed,
+                tries=self.tries,
+                seconds=round(self._took_s, 1),
+                traps=self.traps,
+            )
+        return self.rating
+
+    def _rate(self) -> str:
+        if not self.is_right:
+            return "again"
+        if self.tries > 1:
+            return "hard"
+        return "easy" if self._took_s <= _QUICK_S * self.drill.difficulty else "good"
+
+
+@dataclass
+class Round:
+    """Questions of some drills, each drill once before any comes again."""
+
+    drills: Sequence[Drill]
+    seed: int | None = None
+    """The same one asks the same questions; None: others each time."""
+    clock: Callable[[], float] = time.monotonic
+    asked: list[Asked] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if not self.drills:
+            raise ValueError("a round needs one drill or more; drills_of() has them all")
+        self._rng = random.Random(self.seed)
+        self._left: list[Drill] = []
+
+    def ask(self) -> Asked:
+        """The next question."""
+        if not self._left:
+            self._left = self._rng.sample(list(self.drills), len(self.drills))
+        drill = self._left.pop()
+        question = drill.question(self._rng.randrange(_SEEDS))
+        self.asked.append(Asked(drill, question, self.clock))
+        return self.asked[-1]
+
+    @property
+    def finished(self) -> list[Asked]:
+        """Those that were rated."""
+        return [each for each in self.asked if each.rating is not None]
+
+    @property
+    def summary(self) -> str:
+        """How it went, in a line."""
+        done = self.finished
+        if not done:
+            return "Nothing answered."
+        first = sum(each.is_right and each.tries == 1 for each in done)
+        second = sum(each.is_right and each.tries > 1 for each in done)
+        traps = [name for each in done for name in each.traps]
+        text = f"{first + second} of {len(done)} right"
+        text += f", {second} of them at the second try" if second else ""
+        return text + (f". Traps: {', '.join(dict.fromkeys(traps))}." if traps else ".")

@@ -1,0 +1,199 @@
+"""Drills on all-reduce: trees against rings, and two tiers of links."""
+
+from functools import cache
+
+from labkit import calc
+from labkit.calc.crossing import predicted_crossing
+from labkit.interview.drills.drill import drill
+from labkit.interview.drills.numbers import LATENCIES, LINKS, amounts
+from labkit.interview.drills.question import Solution, Trap
+
+_NOTEBOOK = "02_all_reduce_inside_out"
+
+
+@cache
+def _tree_below(n: int, alpha: float, beta: float, tree_rounds: int = 2) -> float:
+    """Bytes below which a tree is faster; tree_rounds: 2 for a reduce and a broadcast."""
+    found = predicted_crossing(
+        lambda size: tree_rounds * calc.broadcast_seconds(size, n, alpha, beta),
+        lambda size: calc.all_reduce_seconds(size, n, alpha, beta),
+    )
+    return 0.0 if found is None else found.nbytes
+
+
+@drill(
+    "co-4",
+    "Where a tree and a ring change places",
+    difficulty=3,
+    notebook=_NOTEBOOK,
+    prompt="All-reduce over {n} ranks, either on a ring or as a reduce and then a broadcast along "
+    "a binomial tree, each log2(n) steps of the whole tensor, not cut into blocks. A message costs "
+    "{alpha} and the link carries {link}. Below which size is the tree faster?",
+    draws={"n": (8, 16, 32, 64, 128), "alpha": LATENCIES, "link": LINKS},
+    unit="KB",
+    between=("10 KB", "100 MB"),
+)
+def tree_ring_crossover(n: int, alpha: float, link: float) -> Solution:
+    """Where 2 log2(n) (alpha + D beta) meets 2(n-1) (alpha + D/n beta)."""
+    crossing = _tree_below(n, alpha, 1 / link)
+    steps, ring = 2 * (n.bit_length() - 1), calc.ring_all_reduce_steps(n)
+    saved = calc.all_reduce_seconds(0, n, alpha, 1 / link) - 2 * calc.broadcast_seconds(
+        0, n, alpha, 1 / link
+    )
+    return Solution(
+        crossing,
+        [
+            f"The tree takes {steps} steps of D, the ring {ring} steps of D/{n}.",
+            f"So the tree saves {ring} - {steps} = {ring - steps} latencies, "
+            f"{calc.seconds_text(saved)},",
+            f"and sends {steps - calc.ring_all_reduce_bytes(1, n):.4g} D more one after the other.",
+            f"They are equal at {calc.bytes_text(saved * link)} / "
+            f"{steps - calc.ring_all_reduce_bytes(1, n):.4g} = {calc.bytes_text(crossing)}.",
+        ],
+        [
+            Trap(
+                "a tree with one way only",
+                _tree_below(n, alpha, 1 / link, tree_rounds=1),
+                "The tree goes up to reduce and down again to broadcast.",
+            ),
+            Trap(
+                "latency times bandwidth",
+                alpha * link,
+                "That is where one message costs as much for its latency as for its bytes; here "
+                "two algorithms are compared, with many messages each.",
+            ),
+            Trap(
+                "bits for bytes",
+                crossing * 8,
+                "The bandwidth is in bytes per second, and so is the answer in bytes.",
+            ),
+            Trap(
+                "as if the ring sent no bytes",
+                saved * link / steps,
+                "The ring sends 2(n - 1)/n D one after the other: only the difference counts.",
+            ),
+        ],
+    )
+
+
+_TWO_TIERS = {
+    "hosts": (2, 4, 8, 16, 32),
+    "per_host": (4, 8),
+    "fast link": [
+        (fast, link)
+        for fast in amounts("300 GB/s", "450 GB/s")
+        for link in amounts("25 GB/s", "50 GB/s")
+    ],
+}
+
+
+@drill(
+    "co-5",
+    "Seconds of a hierarchical all-reduce",
+    difficulty=3,
+    notebook=_NOTEBOOK,
+    prompt="{hosts} hosts of {per_host} GPUs all-reduce {size} hierarchically: reduce-scatter in "
+    "the host, ring all-reduce between hosts, all-gather in the host. Each GPU has {fast} to its "
+    "neighbours in the host and an adapter of its own with {link} to other hosts, one direction. "
+    "Latencies are free. How long does it take?",
+    draws={**_TWO_TIERS, "size": amounts("400 MB", "1 GB", "2 GB", "4 GB", "10 GB")},
+    unit="ms",
+    between=("0.5 ms", "2 s"),
+)
+def hierarchical_seconds(
+    hosts: int, per_host: int, size: float, fast: float, link: float
+) -> Solution:
+    """All-reduce within a host, and of an Lth of the tensor between hosts."""
+    n, alphas, betas = hosts * per_host, (0.0, 0.0), (1 / fast, 1 / link)
+    seconds = calc.hierarchical_all_reduce_seconds(size, n, per_host, alphas, betas)
+    within = calc.all_reduce_seconds(size, per_host, 0, 1 / fast)
+    flat = calc.flat_ring_seconds(size, n, per_host, alphas, betas)
+    return Solution(
+        seconds,
+        [
+            f"In the host: 2 x {per_host - 1}/{per_host} x {calc.bytes_text(size)} at "
+            f"{calc.bytes_text(fast)}/s = {calc.seconds_text(within)}.",
+            f"After the reduce-scatter a GPU holds {calc.bytes_text(size / per_host)}; between "
+            f"hosts 2 x {hosts - 1}/{hosts} of that at {calc.bytes_text(link)}/s = "
+            f"{calc.seconds_text(seconds - within)}.",
+            f"Together {calc.seconds_text(seconds)}; a flat ring takes {calc.seconds_text(flat)}.",
+        ],
+        [
+            Trap(
+                "a flat ring",
+                flat,
+                "In a flat ring every byte passes the slow links; here each GPU takes only its "
+                "part across.",
+            ),
+            Trap(
+                "one adapter for the whole host",
+                calc.hierarchical_all_reduce_seconds(size, n, per_host, alphas, betas, shared=True),
+                "Each GPU has an adapter of its own, so the parts cross side by side.",
+            ),
+            Trap(
+                "between hosts only",
+                seconds - within,
+                "The reduce-scatter and the all-gather in the host take time too.",
+            ),
+            Trap(
+                "within the host only",
+                within,
+                "The hosts still have to add up what each of them has.",
+            ),
+            Trap("one phase instead of two", seconds / 2, "Both tiers reduce and then gather."),
+        ],
+    )
+
+
+@drill(
+    "co-5",
+    "What crosses between hosts",
+    difficulty=2,
+    notebook=_NOTEBOOK,
+    prompt="{hosts} hosts of {per_host} GPUs all-reduce {numel} bf16 gradients hierarchically: "
+    "reduce-scatter in the host, ring all-reduce between hosts, all-gather in the host. How many "
+    "bytes does one GPU send to another host?",
+    draws={
+        "hosts": (2, 4, 8, 16, 32),
+        "per_host": (4, 8),
+        "numel": tuple(
+            millions * 2**20 for millions in (48, 64, 96, 128, 192, 256, 384, 512, 1024)
+        ),
+    },
+    unit="MB",
+    between=("1 MB", "2 GB"),
+)
+def hierarchical_slow_bytes(hosts: int, per_host: int, numel: int) -> Solution:
+    """2(H-1)/H D/L."""
+    n = hosts * per_host
+    sent = calc.hierarchical_all_reduce_sent_bytes(numel, 2, n, 0, per_host)
+    size = 2 * numel
+    return Solution(
+        sent.slow,
+        [
+            f"The gradients are {calc.bytes_text(size)}; after the reduce-scatter a GPU answers "
+            f"for {calc.bytes_text(size / per_host)}.",
+            f"A ring over {hosts} hosts sends 2 x {hosts - 1}/{hosts} of that: "
+            f"{calc.bytes_text(sent.slow)}.",
+            f"Inside the host it sends {calc.bytes_text(sent.fast)}.",
+        ],
+        [
+            Trap(
+                "the whole tensor across",
+                sent.slow * per_host,
+                "After the reduce-scatter in the host each GPU holds an Lth of it.",
+            ),
+            Trap(
+                "the bytes inside the host",
+                sent.fast,
+                "Those stay on the fast links: the two phases in the host.",
+            ),
+            Trap("one phase instead of two", sent.slow / 2, "Between hosts it is an all-reduce."),
+            Trap(
+                "a flat ring",
+                calc.ring_all_reduce_bytes(size, n),
+                "In a flat ring the last GPU of a host sends all of its bytes to the next host.",
+            ),
+            Trap("float32 gradients", sent.slow * 2, "A bf16 number has 2 bytes."),
+        ],
+    )

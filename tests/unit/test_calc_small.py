@@ -1,0 +1,88 @@
+"""Small formulas: the slowest rank, and what an expert's buffer takes; units of both."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from labkit import calc
+from labkit.calc.capacity import dropped_choices, expert_capacity
+from labkit.calc.slowest import asynchronous_samples_per_s, synchronous_samples_per_s
+from labkit.moe.capacity import expert_capacity as capacity_of_the_layer
+from labkit.moe.capacity import within_capacity
+
+TIMES = [0.4, 0.4, 0.5, 0.8]
+
+
+def test_all_wait_for_the_slowest_and_some_for_fewer():
+    assert synchronous_samples_per_s(TIMES, 32) == 4 * 32 / 0.8
+    assert synchronous_samples_per_s(TIMES, 32, wait_for=3) == 3 * 32 / 0.5
+    assert synchronous_samples_per_s(TIMES, 32, wait_for=1) == 32 / 0.4
+    assert float(asynchronous_samples_per_s(TIMES, 32)) == pytest.approx(80 + 80 + 64 + 40)
+
+
+@given(st.lists(st.floats(0.01, 10), min_size=1, max_size=9), st.integers(1, 64))
+def test_nobody_is_faster_than_who_never_waits(times, batch):
+    ahead = float(asynchronous_samples_per_s(times, batch)) * (1 + 1e-9)
+    for wait_for in range(1, len(times) + 1):
+        assert float(synchronous_samples_per_s(times, batch, wait_for)) <= ahead
+
+
+@pytest.mark.parametrize(
+    ("times", "wait_for", "match"),
+    [([], None, "is empty"), ([0.0], None, "takes time"), ([1.0], 2, "wait_for=2 of 1 ranks")],
+)
+def test_ranks_that_cannot_be_are_refused(times, wait_for, match):
+    with pytest.raises(ValueError, match=match):
+        synchronous_samples_per_s(times, 8, wait_for)
+
+
+@given(st.lists(st.integers(0, 60), min_size=1, max_size=12), st.integers(1, 50))
+def test_as_many_are_dropped_as_the_layer_drops(loads, capacity):
+    experts = torch.repeat_interleave(torch.arange(len(loads)), torch.tensor(loads))
+    kept = within_capacity(experts.unsqueeze(1), len(loads), capacity)
+    assert dropped_choices(loads, capacity) == int((~kept).sum())
+
+
+@given(
+    st.integers(1, 5000),
+    st.integers(1, 128),
+    st.integers(1, 8),
+    st.sampled_from((0.5, 1.0, 1.1, 1.25, 2)),
+)
+def test_a_capacity_is_the_layers(tokens, experts, k, factor):
+    assert expert_capacity(tokens, experts, k, factor) == capacity_of_the_layer(
+        tokens, experts, k, factor
+    )
+
+
+def test_capacities_and_loads_that_cannot_be_are_refused():
+    with pytest.raises(ValueError, match="a buffer of no rows"):
+        expert_capacity(100, 8, 2, 0)
+    with pytest.raises(ValueError, match="loads=-1"):
+        dropped_choices([3, -1], 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "dimension"),
+    [
+        ("3.1e23 FLOP", 3.1e23, "FLOP"),
+        ("400 TFLOP/s", 4e14, "FLOP/s"),
+        ("1.5 EFLOP", 1.5e18, "FLOP"),
+        ("7 billion", 7e9, ""),
+        ("2 trillion", 2e12, ""),
+        ("20 hours", 72_000, "seconds"),
+        ("8 microbatches", 8, ""),
+        ("1,000 GPUs", 1000, ""),
+    ],
+)
+def test_operations_and_large_counts_are_read(text, value, dimension):
+    assert calc.parse_quantity(text) == pytest.approx((value, dimension))
+
+
+@pytest.mark.parametrize(
+    ("value", "dimension", "text"),
+    [(3.143e23, "FLOP", "314 ZFLOP"), (4e14, "FLOP/s", "400 TFLOP/s"), (5e9, "bytes/s", "5 GB/s")],
+)
+def test_operations_are_written(value, dimension, text):
+    assert calc.quantity_text(value, dimension) == text
