@@ -6,8 +6,8 @@ SQLite would send it back to the start. With synchronous=FULL a transaction that
 the disk: neither a kill nor a power cut takes it back.
 
 An open connection must not go through a fork, and a lab forks; so none is kept. The last one to
-close moves its log into the file, which waits for the disk twice more: about 2 ms for an answer on
-a quiet disk, of which FULL is the smaller part.
+close moves its log into the file, which waits for the disk as well. An answer took about 2 ms on a
+quiet disk; beside that closing, FULL against NORMAL made no difference that could be measured.
 """
 
 import random

@@ -189,6 +189,8 @@ def test_a_change_of_settings_leaves_the_states_of_earlier_answers_as_they_were(
     assert len(events(kind="scheduler")) == 2
     assert practice.all_states() == rebuilt == states.rebuilt(events())
     assert states.rebuilt(events()[:-1])["card/co-8"] == before
+    practice.answer("card/co-8", "hard", at_s=START_S + 5 * DAY_S)  # late: replays the others
+    assert practice.all_states() == states.rebuilt(events())
 
 
 def test_without_fsrs_answers_are_kept_and_scheduled_later(monkeypatch):
