@@ -1,0 +1,61 @@
+"""One tensor against many: rings on links that are held back to a known speed."""
+
+import torch
+
+from labkit import Group, Link, Topology, run
+from labkit.collectives import ring_all_reduce
+from labkit.interview.runs.real_run import real_run
+
+LINK = Link(bandwidth_bytes_per_s=20e6, latency_s=3e-3)
+"""So slow that this machine has time to spare."""
+NBYTES = 2**20
+RANKS = 4
+COUNTS = (1, 4, 16, 64)
+
+
+def seconds(num_tensors: int) -> float:
+    """To all-reduce NBYTES on RANKS ranks in so many equal tensors, one by one.
+
+    num_tensors: one of COUNTS.
+    """
+    return _measured(num_tensors)[0]
+
+
+def sent_bytes(num_tensors: int) -> int:
+    """What rank 0 sends to do so, by its journal."""
+    return _measured(num_tensors)[1]
+
+
+def _measured(num_tensors: int) -> tuple[float, int]:
+    if num_tensors not in COUNTS:
+        raise ValueError(f"num_tensors={num_tensors}: give one of {COUNTS}")
+    return _by_count()[num_tensors]
+
+
+@real_run
+def _by_count() -> dict[int, tuple[float, int]]:
+    """Number of tensors -> seconds of the slowest rank, bytes of rank 0; all in one run."""
+    topology = Topology(hosts=1, ranks_per_host=RANKS, fast=LINK)
+    result = run(_in_turns, RANKS, topology=topology)
+    found = {}
+    for count in COUNTS:
+        regions = [
+            next(each for each in timeline.regions if each.name == f"{count} tensors")
+            for timeline in result.timeline
+        ]
+        sent = sum(
+            each.sent_bytes
+            for each in result.timeline[0].operations
+            if each.kind == "send" and regions[0].start_s <= each.posted_s <= regions[0].end_s
+        )
+        found[count] = (max(each.end_s - each.start_s for each in regions), sent)
+    return found
+
+
+def _in_turns(world: Group) -> None:
+    for count in COUNTS:
+        tensors = torch.ones(NBYTES // 4).chunk(count)
+        world.barrier()
+        with world.region(f"{count} tensors"):
+            for tensor in tensors:
+                ring_all_reduce(tensor, world)
