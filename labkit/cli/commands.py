@@ -6,7 +6,7 @@ import warnings
 import typer
 from rich.text import Text
 
-from labkit.cli import doctor, exercises, planner, puzzles
+from labkit.cli import bank, doctor, exercises, planner, puzzles
 from labkit.cli.terminal import console
 from labkit.grade import catalog
 from labkit.grade.progress import ProgressWarning
@@ -36,6 +36,7 @@ for _command in (
     puzzles.puzzle,
     doctor.doctor,
     planner.plan,
+    bank.bank,
 ):
     app.command()(_command)
 app.command(name="list")(exercises.list_exercises)

@@ -1,0 +1,180 @@
+"""From a file of the bank to its cards.
+
++++                             a card begins: TOML follows
+id = "co-8"
+...
++++                             the TOML ends: Markdown follows, up to the next card
+**In a minute.** ...
+**Deeper.** ...
+**The common mistake.** ...
+"""
+
+import re
+import tomllib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from labkit.interview.cards.card import SECTIONS, Card, CardError, Evidence, Problem
+from labkit.interview.cards.topics import bank_folder
+
+_FENCE = "+++"
+_TEXTS = ("id", "prompt", "notebook", "exercise")
+_LISTS = ("rubric", "follow_ups", "sources", "given")
+_REQUIRED = ("id", "difficulty", "prompt", "evidence", "rubric", "follow_ups", "sources")
+_KNOWN = (*_TEXTS, *_LISTS, "difficulty", "evidence")
+_HEADING = re.compile(rf"^\*\*({'|'.join(map(re.escape, SECTIONS))})\*\*\s*", re.M)
+_AT_LINE = re.compile(r" \(at line (\d+), column \d+\)$")
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """One card as text: its two halves, and the lines of the file at which they begin."""
+
+    matter: str
+    matter_line: int
+    body: str
+    body_line: int
+
+
+def read_bank(folder: Any = None) -> tuple[list[Card], list[Problem]]:
+    """Every card of a folder (the package's own), and what is wrong with those that are missing."""
+    cards, problems = [], []
+    folder = bank_folder() if folder is None else folder
+    for file in sorted(folder.iterdir(), key=lambda each: each.name):
+        if file.name.endswith(".md"):
+            found, wrong = read_file(file.name, file.read_text(encoding="utf-8"))
+            cards += found
+            problems += wrong
+    return cards, problems
+
+
+def load_bank(folder: Any = None) -> dict[str, Card]:
+    """Every card by its id. CardError if one cannot be read."""
+    cards, problems = read_bank(folder)
+    if problems:
+        raise CardError(problems)
+    return {card.id: card for card in cards}
+
+
+def read_file(name: str, text: str) -> tuple[list[Card], list[Problem]]:
+    """The cards of one file, and why the others are none."""
+    cards, problems = [], []
+    try:
+        for block in _blocks(name, text):
+            try:
+                cards.append(_card(name, block))
+            except CardError as error:
+                problems += error.problems
+    except CardError as error:
+        problems += error.problems
+    return cards, problems
+
+
+def _blocks(name: str, text: str) -> Iterator[_Block]:
+    lines = text.splitlines()
+    fences = [number for number, line in enumerate(lines) if line.rstrip() == _FENCE]
+    before = "\n".join(lines[: fences[0]] if fences else lines).strip()
+    if before:
+        reason = f"text that belongs to no card: {before[:40]!r}"
+        raise _error(name, 1, "", reason, f"begin a card with a line {_FENCE}")
+    if len(fences) % 2:
+        reason = f"the {_FENCE} in this line has no partner"
+        fix = f"write {_FENCE} in lines of their own before and after the TOML of every card"
+        raise _error(name, fences[-1] + 1, "", reason, fix)
+    ends = [*fences[2::2], len(lines)]
+    for opened, closed, end in zip(fences[::2], fences[1::2], ends, strict=True):
+        yield _Block(
+            "\n".join(lines[opened + 1 : closed]),
+            opened + 2,
+            "\n".join(lines[closed + 1 : end]),
+            closed + 2,
+        )
+
+
+def _card(name: str, block: _Block) -> Card:
+    data = _front_matter(name, block)
+    known_id = data.get("id")
+    card_id = known_id if isinstance(known_id, str) else ""
+
+    def fail(reason: str, fix: str, line: int = block.matter_line) -> CardError:
+        return _error(name, line, card_id, reason, fix)
+
+    if unknown := sorted(set(data) - set(_KNOWN)):
+        raise fail(f"unknown {', '.join(unknown)}", f"a card has {', '.join(_KNOWN)}")
+    if missing := [key for key in _REQUIRED if key not in data]:
+        raise fail(f"there is no {', '.join(missing)}", "write it into the TOML")
+    for key in _TEXTS:
+        if not isinstance(data.get(key, ""), str):
+            raise fail(f"{key} = {data[key]!r} is no text", "put it in quotes")
+    for key in _LISTS:
+        if not _is_texts(data.get(key, [])):
+            raise fail(f"{key} = {data[key]!r:.60} is no list of texts", f'write {key} = ["..."]')
+    if not isinstance(data["difficulty"], int) or isinstance(data["difficulty"], bool):
+        raise fail(f"difficulty = {data['difficulty']!r} is no whole number", "write 1, 2 or 3")
+    fields: dict[str, Any] = {
+        key: tuple(value) if key in _LISTS else value for key, value in data.items()
+    }
+    fields["evidence"] = _evidence(data["evidence"], fail)
+    minute, deeper, mistake = _sections(block, fail)
+    return Card(
+        **fields,
+        minute=minute,
+        deeper=deeper,
+        mistake=mistake,
+        file=name,
+        line=block.matter_line - 1,
+    )
+
+
+def _front_matter(name: str, block: _Block) -> dict[str, Any]:
+    try:
+        return tomllib.loads(block.matter)
+    except tomllib.TOMLDecodeError as error:
+        said = _AT_LINE.search(str(error))
+        line = block.matter_line + (int(said[1]) - 1 if said else 0)
+        reason = f"the TOML cannot be read: {_AT_LINE.sub('', str(error))}"
+        match = re.search(r'^id\s*=\s*"([^"]*)"', block.matter, re.M)
+        fix = "mind quotes, commas, and that { ... } stays on one line"
+        raise _error(name, line, match[1] if match else "", reason, fix) from None
+
+
+def _evidence(items: Any, fail: Callable[..., CardError]) -> tuple[Evidence, ...]:
+    """The items, each with exactly one of proof, source and pending."""
+    kinds = ("proof", "source", "pending")
+    if not isinstance(items, list):
+        raise fail(f"evidence = {items!r:.60} is no list", "write evidence = [{ says, proof }]")
+    for item in items:
+        if not isinstance(item, dict) or not _is_texts(list(item.values())):
+            raise fail(f"the evidence {item!r:.80} is no table of texts", 'write { says = "..." }')
+        if set(item) - {"says", *kinds}:
+            raise fail(f"the evidence {item} has unknown keys", f"use says, {', '.join(kinds)}")
+        if sum(kind in item for kind in kinds) != 1 or not all(item.values()):
+            raise fail(f"the evidence {item} proves nothing", f"give one of {', '.join(kinds)}")
+        if "says" not in item and "pending" not in item:
+            raise fail(f"the evidence {item} has no says", "quote the number from the text")
+    return tuple(Evidence(**item) for item in items)
+
+
+def _sections(block: _Block, fail: Callable[..., CardError]) -> list[str]:
+    """The three texts, without their headings."""
+    found = list(_HEADING.finditer(block.body))
+    if [match[1] for match in found] != list(SECTIONS):
+        there = ", ".join(match[1] for match in found) or "none"
+        wanted = ", ".join(f"**{heading}**" for heading in SECTIONS)
+        reason = f"the sections are {there}"
+        fix = f"begin a line with each of {wanted}, in this order, once"
+        raise fail(reason, fix, block.body_line)
+    if before := block.body[: found[0].start()].strip():
+        reason = f"text before the first section: {before[:40]!r}"
+        raise fail(reason, f"begin with **{SECTIONS[0]}**", block.body_line)
+    ends = [match.start() for match in found[1:]] + [len(block.body)]
+    return [block.body[match.end() : end].strip() for match, end in zip(found, ends, strict=True)]
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)
+
+
+def _error(name: str, line: int, card: str, reason: str, fix: str) -> CardError:
+    return CardError([Problem(name, line, card, reason, fix)])
