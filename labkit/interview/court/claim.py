@@ -68,7 +68,7 @@ class Exhibit:
     run: str = ""
     """An expression of runs that measures what the proof predicts."""
     within: float = 0.0
-    """The relative error allowed to the run: 0 for bytes and counts, more for what a clock reads."""
+    """The relative error allowed to the run: 0 for bytes and counts, more for times."""
     at_least: float | None = None
     more_than: float | None = None
     at_most: float | None = None

@@ -9,7 +9,12 @@ from typing import Any
 
 from labkit.interview.court.claim import VERDICTS, Claim, Evidence, Exhibit
 
-_TYPES = {"str": str, "bool": bool, "float": (int, float), "float | None": (int, float)}
+_TYPES: dict[str, tuple[type, ...]] = {
+    "str": (str,),
+    "bool": (bool,),
+    "float": (int, float),
+    "float | None": (int, float),
+}
 _KINDS_OF_EVIDENCE = ("proof", "source", "pending")
 
 
@@ -82,7 +87,7 @@ def _check_type(value: Any, expected: str, where: str) -> None:
     is_wrong_bool = isinstance(value, bool) and expected != "bool"
     if is_wrong_bool or not isinstance(value, _TYPES[expected]):
         raise ClaimsError(f"{where} = {value!r:.60} is no {expected.partition(' ')[0]}")
-    if expected == "str" and not value.strip():
+    if isinstance(value, str) and not value.strip():
         raise ClaimsError(f"{where} is empty; write it, or leave it out")
 
 

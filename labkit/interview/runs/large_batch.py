@@ -1,5 +1,7 @@
 """Data parallelism against one process with the whole batch: how far off is the gradient?"""
 
+from collections.abc import Callable
+
 import torch
 from torch import nn
 
@@ -8,7 +10,11 @@ from labkit.data_parallel import DDP
 from labkit.interview.runs.real_run import real_run
 
 RANKS, FEATURES, HIDDEN = 4, 8, 16
-NORMS = {"batch": nn.BatchNorm1d, "layer": nn.LayerNorm, "none": lambda _: nn.Identity()}
+NORMS: dict[str, Callable[[int], nn.Module]] = {
+    "batch": nn.BatchNorm1d,
+    "layer": nn.LayerNorm,
+    "none": lambda _: nn.Identity(),
+}
 SHARES = {"equal": (16, 16, 16, 16), "uneven": (40, 8, 8, 8)}
 
 
@@ -34,12 +40,14 @@ def _network(norm: str) -> nn.Sequential:
 
 
 def _far_off(world: Group, norm: str, shares: tuple[int, ...]) -> float:
-    serial, model = _network(norm), DDP(_network(norm), world)
+    serial, replica = _network(norm), _network(norm)
+    model = DDP(replica, world)
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(sum(shares), FEATURES, generator=generator, dtype=torch.float64)
     y = x[:, :1] * x[:, 1:2]
     ((serial(x) - y) ** 2).mean().backward()
     mine, my_y = (each.split(shares)[world.rank] for each in (x, y))
     ((model(mine) - my_y) ** 2).mean().backward()
-    expected, found = serial[0].weight.grad, model.module[0].weight.grad
+    expected, found = (next(each.parameters()).grad for each in (serial, replica))
+    assert expected is not None and found is not None
     return float((found - expected).norm() / expected.norm())

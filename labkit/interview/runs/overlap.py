@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from labkit import Group, Link, Run, Topology, run
 from labkit.collectives import ring_all_reduce
 from labkit.data_parallel import DDP, BucketedDDP, InBackground
+from labkit.interview.runs.journal import operations_in, region_of
 from labkit.interview.runs.real_run import real_run
 
 LAYERS, WIDTH, BACKWARD_S = 5, 128, 0.02
@@ -36,11 +37,10 @@ def run_of(framework: str) -> Run:
 def begun_in_backward(framework: str) -> int:
     """How many of LAYERS buckets rank 0 began to send before the last layer's backward ended."""
     timeline = run_of(framework).timeline[0]
-    (step,) = [each for each in timeline.regions if each.name == "step"]
-    last_s = max(each.end_s for each in timeline.regions if each.name.startswith("backward"))
+    _, last_s = region_of(timeline, "backward of layer 0")  # the last to come
     first: dict[str | None, float] = {}
-    for each in timeline.operations:
-        if each.kind == "send" and each.posted_s >= step.start_s:
+    for each in operations_in(timeline, "step"):
+        if each.kind == "send":
             first.setdefault(each.label, each.posted_s)
     if len(first) != LAYERS:
         raise RuntimeError(f"{len(first)} buckets were sent, not {LAYERS}: {list(first)}")

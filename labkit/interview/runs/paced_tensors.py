@@ -4,6 +4,7 @@ import torch
 
 from labkit import Group, Link, Topology, run
 from labkit.collectives import ring_all_reduce
+from labkit.interview.runs.journal import region_of, sent_bytes_in
 from labkit.interview.runs.real_run import real_run
 
 LINK = Link(bandwidth_bytes_per_s=20e6, latency_s=3e-3)
@@ -39,16 +40,10 @@ def _by_count() -> dict[int, tuple[float, int]]:
     result = run(_in_turns, RANKS, topology=topology)
     found = {}
     for count in COUNTS:
-        regions = [
-            next(each for each in timeline.regions if each.name == f"{count} tensors")
-            for timeline in result.timeline
-        ]
-        sent = sum(
-            each.sent_bytes
-            for each in result.timeline[0].operations
-            if each.kind == "send" and regions[0].start_s <= each.posted_s <= regions[0].end_s
-        )
-        found[count] = (max(each.end_s - each.start_s for each in regions), sent)
+        name = f"{count} tensors"
+        spans = [region_of(timeline, name) for timeline in result.timeline]
+        sent = sent_bytes_in(result.timeline[0], name)
+        found[count] = (max(end_s - start_s for start_s, end_s in spans), sent)
     return found
 
 

@@ -11,17 +11,17 @@ import torch
 from torch import nn
 
 from labkit import Group, run
-from labkit.comm import Timeline
 from labkit.data_parallel import DDP
+from labkit.interview.runs.journal import sent_bytes_in
 from labkit.interview.runs.real_run import real_run
 from labkit.memory import Meter
 from labkit.model import GPT, GPTConfig
-from labkit.optimizer import AdamW
+from labkit.optimizer import AdamW, Optimizer
 from labkit.zero import FullyShardedModule, ShardedGradients, ShardedOptimizer
 
-CONFIG = GPTConfig(num_layers=2, hidden=48, num_heads=4)
+CONFIG = GPTConfig(context=16, num_layers=1, hidden=32, num_heads=2)
 RANKS = 4
-MICROBATCHES = (1, 2, 4)
+MICROBATCHES = (1, 4)
 STRATEGIES = ("ddp", "zero1", "zero2", "zero3", "zero3, kept")
 """The last keeps what it has gathered until backward is through: torch's SHARD_GRAD_OP."""
 
@@ -46,7 +46,7 @@ def steps() -> tuple[dict[tuple[str, int], int], dict[str, int]]:
     """(strategy, k) -> bytes that rank 0 sends; strategy -> bytes that the fullest rank holds."""
     result = run(_all, RANKS)
     sent = {
-        (strategy, k): _sent_in(result.timeline[0], f"{strategy}, {k}")
+        (strategy, k): sent_bytes_in(result.timeline[0], f"{strategy}, {k}")
         for strategy in STRATEGIES
         for k in MICROBATCHES
     }
@@ -59,16 +59,7 @@ def _known(strategy: str) -> None:
         raise ValueError(f"strategy={strategy!r}: give one of {', '.join(STRATEGIES)}")
 
 
-def _sent_in(timeline: Timeline, name: str) -> int:
-    (region,) = [each for each in timeline.regions if each.name == name]
-    return sum(
-        each.sent_bytes
-        for each in timeline.operations
-        if region.start_s <= each.posted_s <= region.end_s
-    )
-
-
-def _made(strategy: str, module: GPT, world: Group) -> tuple[nn.Module, object]:
+def _made(strategy: str, module: GPT, world: Group) -> tuple[nn.Module, Optimizer]:
     make = partial(AdamW, learning_rate=1e-3)
     parameters = module.parameters()
     if strategy == "ddp":
@@ -77,7 +68,7 @@ def _made(strategy: str, module: GPT, world: Group) -> tuple[nn.Module, object]:
         return module, ShardedOptimizer(parameters, AdamW, world, learning_rate=1e-3)
     if strategy == "zero2":
         optimizer = ShardedGradients(
-            parameters, AdamW, world, bucket_bytes=2**16, learning_rate=1e-3
+            parameters, AdamW, world, bucket_bytes=2**14, learning_rate=1e-3
         )
         return module, optimizer
     kept = [module, *module.blocks] if strategy == "zero3, kept" else []
@@ -92,7 +83,7 @@ def _all(world: Group) -> dict[str, int]:
 def _steps_of(strategy: str, world: Group) -> int:
     """A step of each number of microbatches; the bytes held after a backward pass."""
     model, optimizer = _made(strategy, GPT(CONFIG), world)
-    tokens = torch.arange(32).reshape(1, 32)
+    tokens = torch.arange(16).reshape(1, 16)
     meter = Meter(model, optimizer)
 
     def backward(k: int) -> None:
