@@ -3,8 +3,8 @@
 import html
 from dataclasses import dataclass
 
+from labkit import progress
 from labkit.comm.operation import Site
-from labkit.grade import progress
 from labkit.grade.catalog import NUM_HINTS, Exercise, get_exercise
 from labkit.grade.outcome import Outcome
 from labkit.grade.stubs import stub_of

@@ -3,13 +3,13 @@
 import secrets
 import time
 
-from labkit.grade import progress
 from labkit.grade.catalog import get_exercise
 from labkit.grade.graders import load_grader
-from labkit.grade.outcome import Graded
+from labkit.grade.outcome import Graded, Outcome
 from labkit.grade.submission import Submission, SubmissionLike
 from labkit.grade.verdict import Verdict
 from labkit.grade.workspace import Workspace, find_workspace
+from labkit.progress import graded as practised
 
 _LONGEST_S = 86_400.0
 
@@ -77,9 +77,10 @@ def _call(name: str, code: Submission, seed: int) -> str:
 
 def _remember(verdict: Verdict) -> None:
     where = None if verdict.finding is None else verdict.finding.where
-    progress.record(
-        "check",
+    practised.record_check(
         verdict.exercise.name,
+        attempted=verdict.outcome is not Outcome.NOT_ATTEMPTED,
+        passed=bool(verdict),
         outcome=verdict.outcome.value,
         diagnosis=verdict.diagnosis,
         where=None if where is None else [where.file, where.line, where.function],

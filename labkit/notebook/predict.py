@@ -66,7 +66,7 @@ class PredictBox:
         if self._answer is None:
             return self._say(f"{committed}. Run on, and see.", _RIGHT)
         words = predictions.verdict(quantity, self._answer, self._tolerance)
-        colour = _RIGHT if words.startswith(("Exactly", "Right")) else _WRONG
+        colour = _RIGHT if predictions.judge(self.key, words) else _WRONG
         answer = predictions.text_of(self._answer)
         return self._say(f"{committed}. It is {answer}. {words}", colour)
 
@@ -130,5 +130,5 @@ def reveal(
         return Shown(f"{shown} (You made no prediction.)")
     words = predictions.verdict(prediction.quantity, truth, tolerance)
     text = f"You said {prediction.text}. {shown} {words}"
-    is_right = words.startswith(("Exactly", "Right"))
+    is_right = predictions.judge(key, words)
     return Shown(text, box(f"<div>{escape(text)}</div>", _RIGHT if is_right else _WRONG))

@@ -3,8 +3,9 @@
 import math
 from typing import Any, NamedTuple
 
+from labkit import progress
 from labkit.calc.units import Quantity, exact_bytes_text, parse_quantity, quantity_text
-from labkit.grade import progress
+from labkit.progress import graded as practised
 
 _KIND = "prediction"
 # Predictions of this process, for a learner whose disk is full or read-only.
@@ -57,6 +58,13 @@ def save(key: str, prediction: Prediction) -> None:
     progress.record(_KIND, key, text=prediction.text, value=value, dimension=dimension)
     if load(key) != prediction:  # `record` never raises: it warns, and this session goes on
         _unsaved[key] = prediction
+
+
+def judge(key: str, words: str) -> bool:
+    """Whether a verdict says that the prediction was right; which counts as practice."""
+    right = words.startswith(("Exactly", "Right"))
+    practised.record_judged(key, right=right)
+    return right
 
 
 def load(key: str) -> Prediction | None:

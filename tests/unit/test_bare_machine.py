@@ -6,7 +6,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 # What such a machine does not have.
-EXTRAS = "matplotlib IPython ipywidgets ipykernel rich typer platformdirs numpy PIL pytest".split()
+EXTRAS = (
+    "matplotlib IPython ipywidgets ipykernel rich typer platformdirs fsrs numpy PIL pytest".split()
+)
 RUN = """
 import labkit
 

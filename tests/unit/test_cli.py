@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from labkit import cli
-from labkit.grade import progress
+from labkit import cli, progress
 from labkit.grade.catalog import load_catalog
 from labkit.grade.workspace import Workspace
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from labkit.grade import Outcome, check, progress
+from labkit import progress
+from labkit.grade import Outcome, check
 from labkit.grade.catalog import UnknownExercise
 from labkit.grade.exchange import Exchange
 from labkit.grade.graders.ring_inputs import random_cases

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from labkit.grade import hint, progress, reset, solution
+from labkit import progress
+from labkit.grade import hint, reset, solution
 from labkit.grade.catalog import get_exercise
 from labkit.grade.desk import standing
 from labkit.grade.stubs import stub_of

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from labkit.grade import progress
+from labkit import progress
 from labkit.grade.outcome import Outcome
 from labkit.grade.puzzles import PUZZLES, get_puzzle, has_passed, judge, solve, standing
 from labkit.grade.puzzles.explain import memory_by_rank

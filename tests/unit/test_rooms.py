@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 ROOMS = """
     arguments comm launch collectives mesh gpt_config model data optimizer large_batch train memory
     data_parallel zero precision recompute tensor_parallel context_parallel pipeline moe combined
-    calc viz measure grade interview notebook cli
+    calc viz measure progress grade interview notebook cli
 """.split()
 OF_THE_PACKAGE = "launch"
 # Formulas that judge the strategies must not come from them.
@@ -42,7 +42,8 @@ OUTSIDE = {
     "matplotlib": {"viz", "notebook"},
     "IPython": {"notebook"},
     "ipywidgets": {"notebook"},
-    "platformdirs": {"grade", "interview", "notebook", "cli"},
+    "platformdirs": {"progress"},
+    "fsrs": {"progress"},
     "rich": {"cli"},
     "typer": {"cli"},
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from labkit.grade import progress
+from labkit import progress
 from labkit.grade.outcome import Outcome
 from labkit.grade.puzzles.book import get_puzzle
 from labkit.grade.puzzles.ruling import Ruling, judge

@@ -7,8 +7,7 @@ import warnings
 
 import pytest
 
-from labkit.grade import progress
-from labkit.grade.progress import ProgressWarning, events, home, record
+from labkit.progress import ProgressWarning, events, home, record, store
 
 
 @pytest.fixture(autouse=True)
@@ -105,7 +104,7 @@ def test_a_read_only_store_can_still_be_read(own_home, monkeypatch):
 
 def test_a_store_that_somebody_else_holds_is_waited_for_and_then_a_warning(own_home, monkeypatch):
     record("check", "scan")
-    monkeypatch.setattr(progress, "_BUSY_S", 0.05)
+    monkeypatch.setattr(store, "BUSY_S", 0.05)
     other = sqlite3.connect(own_home / "progress.sqlite3")
     other.execute("BEGIN EXCLUSIVE")
     with pytest.warns(ProgressWarning, match="locked"):

@@ -1,0 +1,90 @@
+"""Commands about the learner's memory: progress, export, import."""
+
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from labkit.cli.terminal import console
+from labkit.grade import catalog
+from labkit.progress import exchange, scheduling, statistics
+
+_BAR_WIDTH = 10
+
+
+def progress() -> None:
+    """Show how far you are: days in a row, what is due, mastery by topic, exercises."""
+    out = console()
+    exercises = catalog.load_catalog()
+    days = statistics.streak()
+    out.print(Text(f"{_counted(days, 'day')} in a row", style="bold"))
+    due = [_counted(n, kind) for kind, n in statistics.due_counts().items() if n]
+    out.print(Text(f"Due now: {', '.join(due) or 'nothing'}"))
+    if scheduling.is_installed():
+        out.print(_mastery_table(_subjects_by_topic(exercises)))
+    else:
+        out.print(Text("Mastery needs the package fsrs: pip install fsrs", style="yellow"))
+    out.print(_exercise_table(exercises))
+
+
+def export(
+    json: Annotated[Path | None, typer.Option(help="Every event, as JSON, to this file.")] = None,
+) -> None:
+    """Write your progress to a file, for a backup or for another machine."""
+    if json is None:
+        raise typer.BadParameter("say what to write: labkit export --json FILE")
+    num_events = exchange.export_json(json)
+    console().print(Text(f"{_counted(num_events, 'event')} in {json}"), soft_wrap=True)
+
+
+def import_progress(
+    file: Annotated[Path, typer.Argument(help="What `labkit export --json` has written.")],
+) -> None:
+    """Add the progress in a file to yours. What you have stays; nothing is added twice."""
+    done = exchange.import_json(file)
+    text = f"{_counted(done.num_added, 'event')} added, {done.num_known} known already"
+    console().print(Text(text))
+
+
+def _subjects_by_topic(exercises: dict[str, catalog.Exercise]) -> dict[str, list[str]]:
+    """All that can be practised, by topic, as `statistics.mastery` wants it."""
+    topics: dict[str, list[str]] = {}
+    for exercise in exercises.values():
+        topics.setdefault(exercise.topic, []).append(f"exercise/{exercise.name}")
+    return topics
+
+
+def _mastery_table(topics: dict[str, list[str]]) -> Table:
+    table = Table(box=box.SIMPLE)
+    table.add_column("topic", overflow="fold")
+    table.add_column("mastery", no_wrap=True)
+    for heading in ("practised", "due"):
+        table.add_column(heading, justify="right")
+    for topic, known in statistics.mastery(topics).items():
+        filled = round(known.value * _BAR_WIDTH)
+        bar = "#" * filled + "." * (_BAR_WIDTH - filled)
+        of_all = f"{known.num_seen} of {known.num_subjects}"
+        table.add_row(Text(topic), Text(f"{bar} {known.value:4.0%}"), of_all, str(known.num_due))
+    return table
+
+
+def _exercise_table(exercises: dict[str, catalog.Exercise]) -> Table:
+    table = Table(box=box.SIMPLE)
+    table.add_column("exercise", overflow="fold")
+    for heading in ("tries", "hints"):
+        table.add_column(heading, justify="right")
+    for heading in ("solution", "passed"):
+        table.add_column(heading)
+    for row in statistics.exercise_table(exercises):
+        passed = "" if row.passed_s is None else f"{datetime.fromtimestamp(row.passed_s):%Y-%m-%d}"
+        shown = "shown" if row.solution_shown else ""
+        table.add_row(Text(row.name), str(row.num_tries), str(row.num_hints), shown, passed)
+    return table
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -1,0 +1,79 @@
+"""Checks of exercises and judged predictions as answers: what counts, and how well.
+
+An exercise is practised in attempts. One begins with the stub (the first time, and after each
+`reset`) and ends with a pass. Within it
+
+    the first check that goes wrong         again   not known by heart today; more of them are the
+                                                    same gap, looked at while it is being closed
+    a pass, and nothing was wrong before    good    "easy" is for the learner to say, not for us
+    a pass after a wrong check or a hint    hard    known, with effort
+    a pass after the solution was shown     again   that shows that it can be copied
+    not attempted, and all after the pass   -       the file is still there; no memory was asked
+
+A prediction is right within its tolerance (good) or not (again). Being close counts as not: a
+factor of two is the usual confusion, not half of the knowledge. It is judged once, and once on a
+day: who commits again after the answer was shown is copying.
+"""
+
+import sqlite3
+from typing import Any
+
+from labkit.progress import clock, log, states, store
+from labkit.progress.log import Event
+from labkit.progress.trouble import or_warn
+
+
+def record_check(name: str, *, attempted: bool, passed: bool, **detail: Any) -> None:
+    """Remember a check of an exercise, and what it says about its learner. Never raises."""
+    check = Event(clock.now_s(), "check", name, detail)
+
+    def both(opened: sqlite3.Connection) -> None:
+        """The check and the answer in one transaction."""
+        rating = rating_of_check(log.select(opened, name), passed) if attempted else None
+        log.insert(opened, check)
+        if rating is not None:
+            answer = {"rating": rating, "outcome": detail.get("outcome")}
+            states.add_answer(opened, Event(check.at_s, states.ANSWER, f"exercise/{name}", answer))
+
+    or_warn(lambda: store.writing(both), log.NOT_WRITTEN, None)
+
+
+def rating_of_check(earlier: list[Event], passed: bool) -> str | None:
+    """What a check says, after the exercise's earlier events; None if it says nothing new."""
+    resets = [number for number, event in enumerate(earlier) if event.kind == "reset"]
+    attempt = earlier[resets[-1] + 1 :] if resets else earlier
+    kinds = {event.kind for event in attempt}
+    outcomes = {event.detail.get("outcome") for event in attempt if event.kind == "check"}
+    went_wrong = bool(outcomes - {"passed", "not attempted"})
+    if "passed" in outcomes:
+        return None
+    if not passed:
+        return None if went_wrong else "again"
+    if "solution" in kinds:
+        return "again"
+    return "hard" if went_wrong or "hint" in kinds else "good"
+
+
+def record_judged(key: str, *, right: bool) -> None:
+    """Remember how the latest prediction of `key` was judged. Never raises."""
+    now_s = clock.now_s()
+    subject = f"prediction/{key}"
+
+    def judge(opened: sqlite3.Connection) -> None:
+        predictions = log.select(opened, key, "prediction")
+        judged = log.select(opened, subject, states.ANSWER)
+        if not predictions or _was_judged(predictions[-1], judged, now_s):
+            return
+        answer = {"rating": "good" if right else "again", "prediction": predictions[-1].uid}
+        states.add_answer(opened, Event(now_s, states.ANSWER, subject, answer))
+
+    or_warn(lambda: store.writing(judge), log.NOT_WRITTEN, None)
+
+
+def _was_judged(prediction: Event, judged: list[Event], now_s: float) -> bool:
+    """Whether this prediction was, or another one of its key on the same day."""
+    return any(
+        event.detail.get("prediction") == prediction.uid
+        or clock.day_of(event.at_s) == clock.day_of(now_s)
+        for event in judged
+    )

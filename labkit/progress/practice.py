@@ -1,0 +1,129 @@
+"""Practice: answers, and what to ask next.
+
+    practice.answer("card/co-8", "good")       stored, and the card scheduled anew
+    practice.due(prefix="card/")               what to ask now, the longest overdue first
+    practice.next_intervals("card/co-8")       {"again": "10 minutes", ..., "easy": "8 days"}
+
+Subjects are "card/co-8", "drill/bubble_share", "exercise/ring_all_reduce", "prediction/<key>".
+Ratings are the four of FSRS: "again" (not known), "hard" (known with effort), "good", "easy".
+Checks of exercises and predictions become ratings in graded.py. Nothing here raises because of the
+store: where it cannot be written or read, a ProgressWarning says so.
+"""
+
+from labkit.progress import clock, log, scheduling, states, store
+from labkit.progress.log import Event
+from labkit.progress.scheduling import PRACTISED, RATINGS, State
+from labkit.progress.trouble import or_warn
+
+__all__ = ["RATINGS", "State", "answer", "due", "next_intervals", "retrievability", "state"]
+
+_MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86_400
+_OF_THE_STORE = ("scheduler",)
+
+
+def answer(
+    subject: str, rating: str, *, at_s: float | None = None, **detail: object
+) -> State | None:
+    """Store one answer and schedule its subject anew, in one transaction.
+
+    at_s: when it was given, in seconds since 1970; now, if left out. detail: whatever else is worth
+    remembering about it, as JSON holds it.
+
+    When this returns a state, the answer is on the disk, and neither a kill nor a power cut takes
+    it back. It returns None where nothing could be stored, which a ProgressWarning says, and where
+    fsrs is not installed: the answer is stored then, and scheduled with the subject's next one.
+    Raises ValueError for another subject, rating or time, and for the detail "scheduler".
+    """
+    check_subject(subject)
+    check_rating(rating)
+    if taken := [name for name in _OF_THE_STORE if name in detail]:
+        raise ValueError(f"detail {taken[0]!r} is the store's own; call yours something else")
+    at_s = clock.check_time(clock.now_s() if at_s is None else at_s)
+    given = Event(at_s, states.ANSWER, subject, {**detail, "rating": rating})
+    return or_warn(
+        lambda: store.writing(lambda opened: states.add_answer(opened, given)),
+        log.NOT_WRITTEN,
+        None,
+    )
+
+
+def state(subject: str) -> State | None:
+    """The state of a subject's memory; None before its first answer. Raises ValueError."""
+    check_subject(subject)
+    return or_warn(
+        lambda: store.reading(lambda opened: states.load(opened, subject)), log.NOT_READ, None
+    )
+
+
+def all_states() -> dict[str, State]:
+    """The states of all subjects that were ever answered, by subject."""
+    return or_warn(lambda: store.reading(states.load_all), log.NOT_READ, {})
+
+
+def due(now_s: float | None = None, prefix: str = "") -> list[State]:
+    """What is due, the longest overdue first; of subjects that begin with `prefix`, as "card/"."""
+    now_s = clock.now_s() if now_s is None else now_s
+    ready = [
+        each
+        for each in all_states().values()
+        if each.due_s <= now_s and each.subject.startswith(prefix)
+    ]
+    return sorted(ready, key=lambda each: (each.due_s, each.subject))
+
+
+def retrievability(subject: str, now_s: float | None = None) -> float | None:
+    """The chance that the subject is recalled now, 0 to 1; None before its first answer.
+
+    By whole days since the last answer, as FSRS counts. Needs the package fsrs (ImportError).
+    """
+    known = state(subject)
+    now_s = clock.now_s() if now_s is None else now_s
+    return None if known is None else scheduling.retrievability(known, now_s)
+
+
+def next_intervals(subject: str, now_s: float | None = None) -> dict[str, str]:
+    """For each rating, in how long the subject would be due: `{"good": "2 days", ...}`.
+
+    Needs the package fsrs (ImportError).
+    """
+    known = state(subject)
+    now_s = clock.now_s() if now_s is None else now_s
+    if known is not None:
+        now_s = max(now_s, known.last_s)
+    scheduler = scheduling.scheduler_from(scheduling.settings_for(subject))
+    following = {
+        rating: scheduling.after(
+            known, Event(now_s, states.ANSWER, subject, {"rating": rating}), scheduler
+        )
+        for rating in RATINGS
+    }
+    return {rating: in_words(each.due_s - now_s) for rating, each in following.items()}
+
+
+def in_words(seconds: float) -> str:
+    """A time to wait, in the one unit that suits it: `10 minutes`, `1 day`, `3 months`."""
+    for unit, unit_s, up_to in (
+        ("minute", _MINUTE_S, 60),
+        ("hour", _HOUR_S, 24),
+        ("day", _DAY_S, 60),
+        ("month", 30 * _DAY_S, 12),
+        ("year", 365 * _DAY_S, float("inf")),
+    ):
+        number = round(seconds / unit_s)
+        if number < up_to:
+            return f"{max(number, 0)} {unit}{'' if number == 1 else 's'}"
+    raise ValueError(f"{seconds} seconds is no time to wait")
+
+
+def check_subject(subject: str) -> None:
+    """Raises ValueError unless it is the name of something that is practised."""
+    practised, _, name = subject.partition("/")
+    if practised not in PRACTISED or not name:
+        kinds = ", ".join(f"{each}/<name>" for each in PRACTISED)
+        raise ValueError(f"subject {subject!r} is not one that is practised: write {kinds}")
+
+
+def check_rating(rating: str) -> None:
+    """Raises ValueError unless it is one of RATINGS."""
+    if rating not in RATINGS:
+        raise ValueError(f"rating {rating!r}: it is one of {', '.join(RATINGS)}")

@@ -1,0 +1,126 @@
+"""How far a learner is: days in a row, what is due, mastery by topic, exercises.
+
+Mastery of a topic: the mean chance of recall, now, of all the subjects that it has. One that was
+never answered counts 0: a topic of ten cards of which one is known well is known to a tenth. Without
+new answers it sinks from day to day, as memory does.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import date, timedelta
+
+from labkit.progress import clock, log, practice, scheduling
+from labkit.progress.log import Event
+
+# Doing something, and not just reading a hint or taking a stub back.
+_DOING = ("answer", "check", "prediction", "puzzle", "vote")
+
+
+@dataclass(frozen=True, slots=True)
+class Mastery:
+    """How well one topic is known."""
+
+    value: float
+    """0 to 1; 0 for a topic without subjects."""
+    num_seen: int
+    """Subjects that were answered at least once."""
+    num_due: int
+    num_subjects: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExerciseRow:
+    """What a learner did about one exercise."""
+
+    name: str
+    num_tries: int
+    """Checks of an attempt; a stub that was checked is none."""
+    num_hints: int
+    """Different ones, 0 to 3."""
+    solution_shown: bool
+    """Before the first pass. Afterwards it is there to compare."""
+    passed_s: float | None
+    """When it passed first, in seconds since 1970; None if it never has."""
+
+
+def streak(now_s: float | None = None, events: Iterable[Event] | None = None) -> int:
+    """Days in a row on which something was done, up to today.
+
+    Days of the learner's own calendar. A day that is not over yet breaks nothing: without an answer
+    today, the days up to yesterday count. `events`: those of the store, if left out.
+    """
+    days = set(_per_day(log.events() if events is None else events, _DOING))
+    day = clock.day_of(clock.now_s() if now_s is None else now_s)
+    if day not in days:
+        day -= timedelta(days=1)
+    length = 0
+    while day in days:
+        length, day = length + 1, day - timedelta(days=1)
+    return length
+
+
+def answers_per_day(
+    num_days: int = 30, now_s: float | None = None, events: Iterable[Event] | None = None
+) -> dict[date, int]:
+    """How many answers on each of the last days, today last; 0 where there was none."""
+    counts = _per_day(log.events(kind="answer") if events is None else events, ("answer",))
+    today = clock.day_of(clock.now_s() if now_s is None else now_s)
+    days = [today - timedelta(days=back) for back in reversed(range(num_days))]
+    return {day: counts[day] for day in days}
+
+
+def due_counts(now_s: float | None = None) -> dict[str, int]:
+    """How many subjects of each kind are due: `{"card": 3, "drill": 0, ...}`."""
+    due = Counter(state.subject.partition("/")[0] for state in practice.due(now_s))
+    return {kind: due[kind] for kind in scheduling.PRACTISED}
+
+
+def mastery(topics: Mapping[str, Iterable[str]], now_s: float | None = None) -> dict[str, Mastery]:
+    """How well each topic is known. topics: the subjects of each, such as "card/co-8".
+
+    Needs the package fsrs (ImportError) as soon as anything was answered.
+    """
+    now_s = clock.now_s() if now_s is None else now_s
+    states = practice.all_states()
+    found = {}
+    for topic, subjects in topics.items():
+        names = set(subjects)
+        seen = [states[name] for name in sorted(names) if name in states]
+        total = sum(scheduling.retrievability(state, now_s) for state in seen)
+        num_due = sum(state.due_s <= now_s for state in seen)
+        found[topic] = Mastery(total / len(names) if names else 0.0, len(seen), num_due, len(names))
+    return found
+
+
+def exercise_table(
+    names: Iterable[str], events: Iterable[Event] | None = None
+) -> list[ExerciseRow]:
+    """A row per exercise, in the order of `names`; also for those that were never tried."""
+    by_subject: dict[str, list[Event]] = {}
+    for event in log.events() if events is None else events:
+        by_subject.setdefault(event.subject, []).append(event)
+    return [_row(name, by_subject.get(name, [])) for name in names]
+
+
+def _row(name: str, events: list[Event]) -> ExerciseRow:
+    checks = [event for event in events if event.kind == "check"]
+    passes = [event.at_s for event in checks if event.detail.get("outcome") == "passed"]
+    passed_s = min(passes, default=None)
+    hints = {event.detail.get("number") for event in events if event.kind == "hint"}
+    shown = [event.at_s for event in events if event.kind == "solution"]
+    return ExerciseRow(
+        name=name,
+        num_tries=sum(event.detail.get("outcome") != "not attempted" for event in checks),
+        num_hints=len(hints),
+        solution_shown=any(passed_s is None or at_s < passed_s for at_s in shown),
+        passed_s=passed_s,
+    )
+
+
+def _per_day(events: Iterable[Event], kinds: tuple[str, ...]) -> Counter[date]:
+    return Counter(
+        clock.day_of(event.at_s)
+        for event in events
+        if event.kind in kinds and event.detail.get("outcome") != "not attempted"
+    )
