@@ -30,7 +30,8 @@ class Vote:
             options=[(name, name) for name in VERDICTS],
             value=vote_on(claim.key),
             tooltips=[each.meaning for each in VERDICTS.values()],
-            style={"button_width": "auto"},
+            description="Your vote",
+            style={"button_width": "auto", "description_width": "initial"},
         )
         self._status = widgets.HTML()
         self._say()
@@ -87,7 +88,7 @@ def docket() -> Shown:
     lines = [f"{verdict:16} {vote or '(no vote)':16} {claim}" for claim, vote, verdict in rows]
     heading = "".join(_cell(each, "th") for each in ("", "your vote", "the court"))
     body = "".join(
-        f"<tr>{_cell(claim)}{_cell(vote or '–')}{_cell(verdict, bold=True)}</tr>"
+        f"<tr>{_cell(claim, wraps=True)}{_cell(vote or '–')}{_cell(verdict, bold=True)}</tr>"
         for claim, vote, verdict in rows
     )
     table = f'<table style="border-collapse: collapse;"><tr>{heading}</tr>{body}</table>'
@@ -116,7 +117,8 @@ def _claim_html(claim: Claim) -> str:
     return f'<b>The claim.</b><div style="{quote}">{escape(claim.claim)}</div>'
 
 
-def _cell(text: str, tag: str = "td", bold: bool = False) -> str:
+def _cell(text: str, tag: str = "td", *, bold: bool = False, wraps: bool = False) -> str:
     weight = "font-weight: 600;" if bold or tag == "th" else ""
+    weight += "" if wraps else " white-space: nowrap;"
     style = f"text-align: left; padding: 3px 14px 3px 4px; vertical-align: top; {weight}"
     return f'<{tag} style="{style}">{escape(text)}</{tag}>'

@@ -10,14 +10,14 @@ from labkit.notebook.claims_court import claim_of, vote_on
 from labkit.notebook.shown import BORDER, FAINT, Shown, box
 
 _RIGHT, _WRONG, _OTHER = "#009e73", "#d55e00", "#0072b2"
-_HEADING = ("exhibit", "claimed", "found", "measured", "borne out")
+_HEADING = ("exhibit", "claimed", "calculated", "measured", "borne out")
 
 
 def judge(key: str, *, measure: bool = True) -> Shown:
     """The trial of a claim. KeyError names the claims that there are.
 
-    measure: whether the runs are made that its exhibits ask for; each once in a process. Found is
-    what calc says, or what was published. Measured numbers that vary are marked with ~.
+    measure: whether the runs are made that its exhibits ask for; each once in a process. Measured
+    numbers that vary are marked with ~.
     """
     claim = claim_of(key)
     found = findings(claim, measure=measure)
@@ -40,7 +40,7 @@ def _cells(found: list[Finding]) -> list[tuple[str, ...]]:
         (
             each.exhibit.shows,
             each.exhibit.claimed,
-            each.found_text,
+            each.found_text or "–",
             each.measured_text or "–",
             "yes" if each.stands else "no",
         )

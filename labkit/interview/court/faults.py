@@ -48,7 +48,7 @@ def _of_the_exhibits(claim: Claim, measure: bool) -> Iterator[str]:
         yield f"exhibit: {error}"
         return
     for each in found:
-        exhibit, value = each.exhibit, each.found_text
+        exhibit, value = each.exhibit, each.found_text or each.measured_text
         if each.stands != exhibit.stands:
             does = "bears the claim out" if each.stands else "does not bear the claim out"
             yield f"{exhibit.shows}: {value} {does}; say stands = {str(each.stands).lower()}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from labkit.calc.units import bytes_text, number_text, parse_quantity
+from labkit.calc.units import GB, bytes_text, number_text, parse_quantity
 from labkit.interview import proof as proofs
 from labkit.interview.court.claim import Claim, Exhibit
 from labkit.interview.evidence import prove
@@ -43,13 +43,22 @@ class Finding:
         return abs(self.measured - self.found) <= (self.exhibit.within + 1e-9) * abs(self.found)
 
     @property
+    def only_measured(self) -> bool:
+        """Whether calc has no formula, so that the proof itself is a run."""
+        return bool(self.exhibit.proof) and not proofs.uses(self.exhibit.proof, "calc")
+
+    @property
     def found_text(self) -> str:
-        """What was found, as the claim would write it."""
-        return self.exhibit.published or shown(self.found, self.exhibit)
+        """What calc says, or a paper, as the claim would write it; "" where only a run can tell."""
+        if self.exhibit.published:
+            return f"{self.exhibit.published}, published"
+        return "" if self.only_measured else shown(self.found, self.exhibit)
 
     @property
     def measured_text(self) -> str:
         """What was measured; marked with ~ where it is another number in every run."""
+        if self.only_measured:
+            return shown(self.found, self.exhibit)
         if self.measured is None:
             return ""
         mark = "~" if self.exhibit.within else ""
@@ -86,6 +95,7 @@ def shown(value: float, exhibit: Exhibit) -> str:
         return f"{value:.1%}"
     if unit.endswith("B/s"):
         return f"{bytes_text(value)}/s"
-    if unit.endswith("B"):
-        return bytes_text(value)
-    return f"{value:.3g}x" if unit.endswith("x") else number_text(float(f"{value:.3g}"))
+    number = float(f"{value:.3g}")
+    if unit.endswith("GB"):
+        return f"{number_text(number / GB)} GB"
+    return f"{number_text(number)}{'x' * unit.endswith('x')}"

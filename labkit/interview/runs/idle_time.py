@@ -20,7 +20,7 @@ def timing(num_stages: int, num_microbatches: int) -> Timing:
     """
     schedule = plan(gpipe, num_stages, num_microbatches)
     costs = Costs(forward=FORWARD_S, input_gradient=FORWARD_S, weight_gradient=FORWARD_S)
-    by_rank = run(paced_step, num_stages, args=(schedule, costs, _TRIES)).values
+    by_rank = run(paced_step, num_stages, args=(schedule, costs, _TRIES), timeout=120).values
     steps = [measured(schedule, [steps[n].spans for steps in by_rank]) for n in range(_TRIES)]
     return min(steps, key=lambda step: step.makespan)
 

@@ -17,7 +17,7 @@ from labkit.data_parallel import DDP, BucketedDDP, InBackground
 from labkit.interview.runs.journal import operations_in, region_of
 from labkit.interview.runs.real_run import real_run
 
-LAYERS, WIDTH, BACKWARD_S = 5, 128, 0.02
+LAYERS, WIDTH, BACKWARD_S = 5, 128, 0.03
 LINK = Link(bandwidth_bytes_per_s=20e6, latency_s=1e-3)
 FRAMEWORKS = ("bucketed", "overlapped")
 
@@ -26,7 +26,7 @@ FRAMEWORKS = ("bucketed", "overlapped")
 def run_of(framework: str) -> Run:
     """A backward pass through LAYERS layers on two ranks, with a bucket of 64 KiB for each.
 
-    framework: "bucketed" or "overlapped". Regions: "step", and within it one for each layer.
+    framework: "bucketed" or "overlapped". Regions: "step", and in it "backward" for each layer.
     """
     if framework not in FRAMEWORKS:
         raise ValueError(f"framework={framework!r}: give one of {', '.join(FRAMEWORKS)}")
@@ -37,7 +37,7 @@ def run_of(framework: str) -> Run:
 def begun_in_backward(framework: str) -> int:
     """How many of LAYERS buckets rank 0 began to send before the last layer's backward ended."""
     timeline = run_of(framework).timeline[0]
-    _, last_s = region_of(timeline, "backward of layer 0")  # the last to come
+    _, last_s = region_of(timeline, "backward")  # of the layer that comes last
     first: dict[str | None, float] = {}
     for each in operations_in(timeline, "step"):
         if each.kind == "send":
@@ -48,7 +48,7 @@ def begun_in_backward(framework: str) -> int:
 
 
 def _step(world: Group, framework: str) -> None:
-    stack = nn.Sequential(*(_Layer(world, number) for number in range(LAYERS)))
+    stack = nn.Sequential(*(_Layer(world) for _ in range(LAYERS)))
     bucket_bytes = 4 * WIDTH * WIDTH
     if framework == "bucketed":
         model: Any = BucketedDDP(stack, world, ring_all_reduce, bucket_bytes=bucket_bytes)
@@ -64,25 +64,24 @@ def _step(world: Group, framework: str) -> None:
 
 
 class _Layer(nn.Module):
-    def __init__(self, world: Group, number: int) -> None:
+    def __init__(self, world: Group) -> None:
         super().__init__()
         self.linear = nn.Linear(WIDTH, WIDTH, bias=False)
-        self.world, self.name = world, f"backward of layer {number}"
+        self.world = world
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = _Sleeping.apply(self.linear(x), self.world, self.name)
+        y: Tensor = _Sleeping.apply(self.linear(x), self.world)
         return y
 
 
 class _Sleeping(torch.autograd.Function):
     @staticmethod
-    def forward(context: Any, y: Tensor, world: Group, name: str) -> Tensor:
-        context.of_layer = world, name
+    def forward(context: Any, y: Tensor, world: Group) -> Tensor:
+        context.world = world
         return y.clone()
 
     @staticmethod
-    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        world, name = context.of_layer
-        with world.region(name):
+    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        with context.world.region("backward"):
             time.sleep(BACKWARD_S)
-        return gradients[0], None, None
+        return gradients[0], None

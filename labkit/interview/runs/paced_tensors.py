@@ -37,7 +37,7 @@ def _measured(num_tensors: int) -> tuple[float, int]:
 def _by_count() -> dict[int, tuple[float, int]]:
     """Number of tensors -> seconds of the slowest rank, bytes of rank 0; all in one run."""
     topology = Topology(hosts=1, ranks_per_host=RANKS, fast=LINK)
-    result = run(_in_turns, RANKS, topology=topology)
+    result = run(_in_turns, RANKS, topology=topology, timeout=120)
     found = {}
     for count in COUNTS:
         name = f"{count} tensors"

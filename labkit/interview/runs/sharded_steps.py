@@ -44,7 +44,7 @@ def held_bytes(strategy: str) -> float:
 @real_run
 def steps() -> tuple[dict[tuple[str, int], int], dict[str, int]]:
     """(strategy, k) -> bytes that rank 0 sends; strategy -> bytes that the fullest rank holds."""
-    result = run(_all, RANKS)
+    result = run(_all, RANKS, timeout=120)
     sent = {
         (strategy, k): sent_bytes_in(result.timeline[0], f"{strategy}, {k}")
         for strategy in STRATEGIES
@@ -95,13 +95,14 @@ def _steps_of(strategy: str, world: Group) -> int:
         optimizer.step()  # the first makes states, and DDP then agrees on the order of its buckets
         optimizer.zero_grad()
     quiet = getattr(model, "no_sync", nullcontext) if strategy == "ddp" else nullcontext
+    usage: dict[str, int] = {}
     for k in MICROBATCHES:
         world.barrier()
-        with world.region(f"{strategy}, {k}"), meter:
+        with world.region(f"{strategy}, {k}"), meter if not usage else nullcontext():
             for microbatch in range(k):
                 with nullcontext() if microbatch == k - 1 else quiet():
                     backward(k)
-            usage = meter.usage.at_end
+            usage = usage or meter.usage.at_end
             optimizer.step()
             optimizer.zero_grad()
     return sum(usage[kind] for kind in ("parameters", "gradients", "optimizer states"))
