@@ -35,6 +35,17 @@ def _vote_text(claim: Claim) -> str:
     return f"You voted {voted!r}{', and so does the court' if voted == claim.verdict else ''}."
 
 
+def _doubts(found: list[Finding]) -> list[str]:
+    """What to think of runs that did not measure what was predicted."""
+    far = [each for each in found if not each.agrees]
+    if not far:
+        return []
+    shows = ", ".join(repr(each.exhibit.shows) for each in far)
+    if all(each.exhibit.within for each in far):
+        return [f"(This machine is busy: {shows} took longer than it should. Run it again later.)"]
+    return [f"(The run contradicts the calculation of {shows}. One of them is wrong: say so.)"]
+
+
 def _cells(found: list[Finding]) -> list[tuple[str, ...]]:
     return [
         (
@@ -60,6 +71,7 @@ def _text(claim: Claim, found: list[Finding]) -> str:
         [
             f"{_verdict_text(claim)} {_vote_text(claim)}",
             *lines,
+            *_doubts(found),
             f"What is true. {claim.truth}",
             f"What was confused. {claim.confusion}",
         ]
@@ -73,6 +85,7 @@ def _html(claim: Claim, found: list[Finding]) -> str:
         f'<div><b style="color: {colour};">{escape(_verdict_text(claim))}</b> '
         f'<span style="color: {FAINT};">{escape(_vote_text(claim))}</span></div>',
         _table(found),
+        *(f'<div style="color: {_WRONG};">{escape(each)}</div>' for each in _doubts(found)),
         f'<p style="margin: 6px 0;"><b>What is true.</b> {escape(claim.truth)}</p>',
         f'<p style="margin: 6px 0;"><b>What was confused.</b> {escape(claim.confusion)}</p>',
         _proofs(claim),

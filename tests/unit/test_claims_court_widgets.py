@@ -1,10 +1,12 @@
 """Votes and judgements, as a notebook shows them."""
 
+from dataclasses import replace
+
 import pytest
 
 from labkit import progress
-from labkit.interview.court import VERDICTS, load_claims
-from labkit.notebook import claims_court, docket, judge, vote
+from labkit.interview.court import VERDICTS, findings, load_claims
+from labkit.notebook import claims_court, docket, judge, judgement, vote
 
 
 @pytest.fixture(autouse=True)
@@ -69,6 +71,16 @@ def test_a_judgement_shows_claimed_and_calculated_and_the_reasons():
         assert "half right" in shown and "43.75%" in shown and "30.4%" in shown
         assert load_claims()["bubble-8-16"].confusion.split(".")[0] in shown
     assert "calc.bubble_fraction(8, 16)" in html
+
+
+def test_a_run_that_contradicts_the_calculation_is_not_passed_over(monkeypatch):
+    one, two = findings(load_claims()["bubble-8-16"], measure=False)
+    for within, said in ((0.2, "This machine is busy"), (0.0, "One of them is wrong")):
+        exhibit = replace(one.exhibit, within=within)
+        found = [replace(one, exhibit=exhibit, measured=2 * one.found), two]
+        monkeypatch.setattr(judgement, "findings", lambda *_, found=found, **__: found)
+        shown = judge("bubble-8-16")
+        assert said in repr(shown) and said in shown.html
 
 
 def test_a_published_figure_is_called_so_and_what_is_pending_is_said():
