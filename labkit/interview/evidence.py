@@ -48,12 +48,16 @@ def prove(says: str, proof: str) -> Proved:
         value = proofs.value(proof)
     except proofs.BadProof as error:
         return Proved(says, proof, None, False, str(error))
-    reason = _difference(says, value)
+    reason = _difference(says, value, is_product=proofs.multiplies(proof))
     return Proved(says, proof, value, not reason, reason)
 
 
-def _difference(says: str, value: Any) -> str:
-    """Why `value` is not what `says` says; "" if it is."""
+def _difference(says: str, value: Any, is_product: bool) -> str:
+    """Why `value` is not what `says` says; "" if it is.
+
+    is_product: calc's results keep their dimension when a plain number is multiplied in, so 2 bytes
+    for each of N parameters are "parameters" to it: then nothing follows from the dimension.
+    """
     said = said_numbers(says)
     if isinstance(value, str):
         same = value.casefold() == says.casefold()
@@ -68,16 +72,18 @@ def _difference(says: str, value: Any) -> str:
             f"{says!r} has {len(said)} numbers, the proof gives {len(values)}; "
             "say only the number that is proved"
         )
-    reasons = (_miss(says, number, each) for number, each in zip(said, values, strict=True))
-    return next(filter(None, reasons), "")
+    for number, each in zip(said, values, strict=True):
+        if isinstance(each, bool) or not isinstance(each, Real | Result):
+            return f"the proof gives {each!r:.80}, which is no number"
+        dimension = each.dimension if isinstance(each, Result) and not is_product else ""
+        if dimension and number.dimension and dimension != number.dimension:
+            return f"{number.text!r} is {number.dimension}, the proof gives {dimension}"
+        if reason := _miss(says, number, each):
+            return reason
+    return ""
 
 
 def _miss(says: str, number: Number, value: Any) -> str:
-    if isinstance(value, bool) or not isinstance(value, Real | Result):
-        return f"the proof gives {value!r:.80}, which is no number"
-    dimension = value.dimension if isinstance(value, Result) else ""
-    if dimension and number.dimension and dimension != number.dimension:
-        return f"{number.text!r} is {number.dimension}, the proof gives {dimension}"
     found = float(value) / number.scale
     if not math.isfinite(found):
         return f"the proof gives {found}"

@@ -76,6 +76,12 @@ def uses(tree: ast.AST | str, room: str) -> bool:
     return False
 
 
+def multiplies(proof: str) -> bool:
+    """Whether anything in it is multiplied, divided or raised to a power."""
+    products = (ast.Mult, ast.Div, ast.FloorDiv, ast.Pow)
+    return any(isinstance(node, products) for node in ast.walk(ast.parse(proof.strip())))
+
+
 def _first_attribute(node: ast.AST, room: str) -> str:
     """ "b" for <room>.b.c and <room>.b; "" for what begins with something else."""
     while isinstance(node, ast.Attribute):

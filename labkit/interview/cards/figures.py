@@ -19,7 +19,7 @@ def faults(card: Card) -> Iterator[Fault]:
         if not numbers(each):
             yield (f"given has {each!r}, which is no number", "list assumed numbers only")
     stated = (card.prompt, *quoted, *card.given)
-    known = {_key(number) for each in stated for number in numbers(each)}
+    known = {key for each in stated for number in numbers(each) for key in _keys(number)}
     covered = [span for each in (*quoted, *card.given) for span in _spans(each, text)]
     for number in numbers(text):
         inside = any(start <= number.start and number.end <= end for start, end in covered)
@@ -29,6 +29,11 @@ def faults(card: Card) -> Iterator[Fault]:
                 f"nothing proves {number.text!r} in {around!r}",
                 "add { says, proof } or { says, source }, or list it in given",
             )
+
+
+def _keys(number: Number) -> set[tuple[float, str]]:
+    """What a proved number covers: itself, and its digits without the unit, "175 of 450 GB/s"."""
+    return {_key(number), (number.value, "")}
 
 
 def _key(number: Number) -> tuple[float, str]:

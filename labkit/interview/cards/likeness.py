@@ -3,6 +3,10 @@
 A text becomes the set of its runs of NUM_WORDS words in a row (shingles), without case and
 punctuation; two texts are alike by the share of what either has that both have.
 
+ALIKE was calibrated on 403 texts of this project (notebooks, hints, what exercises say) of which
+none repeats another: of 81,003 pairs one in a thousand reaches 0.034, and the closest, two hints on
+one topic, 0.11. A copy in which every fifth word is replaced keeps 0.16, every tenth 0.29.
+
 Paper: Broder, "On the resemblance and containment of documents", SEQUENCES 1997.
 """
 
@@ -10,7 +14,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 NUM_WORDS = 3
-ALIKE = 0.15
+ALIKE = 0.12
 
 
 def shingles(text: str) -> frozenset[tuple[str, ...]]:
