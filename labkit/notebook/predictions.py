@@ -63,7 +63,8 @@ def save(key: str, prediction: Prediction) -> None:
 def judge(key: str, words: str) -> bool:
     """Whether a verdict says that the prediction was right; which counts as practice."""
     right = words.startswith(("Exactly", "Right"))
-    practised.record_judged(key, right=right)
+    if key not in _unsaved:
+        practised.record_judged(key, right=right)
     return right
 
 

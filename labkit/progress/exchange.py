@@ -4,9 +4,9 @@
      "events": [{"uid": "...", "at_s": 1.7e9, "kind": "check", "subject": "scan", "detail": {}}]}
 
 Events are all there is: what is due follows from them. Importing merges: an event is known by its
-uid, so a file that is imported twice adds nothing the second time, and two machines that import each
-other's files agree. A file is read and checked (exchange_file.py) before anything changes, and what
-it adds comes in with one transaction.
+uid, so a file that is imported twice adds nothing the second time, and two machines that import
+each other's files agree. A file is read and checked (exchange_file.py) before anything changes, and
+what it adds comes in with one transaction.
 """
 
 import json

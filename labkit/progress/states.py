@@ -101,12 +101,13 @@ def _settings_in_force(opened: sqlite3.Connection, answer: Event) -> str:
     settings = scheduling.settings_for(answer.subject)
     name = scheduling.name_of(settings)
     if not log.select(opened, name, SCHEDULER):
-        log.insert(opened, Event(answer.at_s, SCHEDULER, name, settings, uid_of_settings(name)))
+        # Of no time: every machine stores the same event, and a merge finds it known.
+        log.insert(opened, Event(0.0, SCHEDULER, name, settings, uid_of_settings(name)))
     return name
 
 
 def uid_of_settings(name: str) -> str:
-    """The same on every machine, so that a merge stores settings once, too."""
+    """The uid of the event that holds the settings."""
     return f"{SCHEDULER}-{name}"
 
 

@@ -1,0 +1,83 @@
+"""labkit progress, export and import in a terminal."""
+
+import json
+import sys
+
+import pytest
+
+from labkit import cli
+from labkit.progress import clock, practice, record
+from labkit.progress.graded import record_check
+
+
+@pytest.fixture
+def labkit(tmp_path, monkeypatch, capsys):
+    """Call `labkit ...` with a memory of its own: (exit status, stdout, stderr)."""
+    monkeypatch.setenv("LABKIT_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("COLUMNS", "100")
+
+    def call(*words):
+        monkeypatch.setattr(sys, "argv", ["labkit", *map(str, words)])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        out, err = capsys.readouterr()
+        return end.value.code, out, err
+
+    return call
+
+
+def row_of(out, name):
+    (line,) = [line for line in out.splitlines() if line.split()[:1] == [name]]
+    return line.split()[1:]
+
+
+def test_a_beginner_sees_empty_tables(labkit):
+    status, out, err = labkit("progress")
+    assert (status, err) == (0, "")
+    assert "0 days in a row" in out and "Due now: nothing" in out
+    assert row_of(out, "collectives")[-4:] == ["0", "of", "6", "0"]
+    assert row_of(out, "ring_all_reduce") == ["0", "0"]
+
+
+def test_what_was_done_shows(labkit, monkeypatch):
+    yesterday_s = clock.now_s() - 86_400 - 60
+    with monkeypatch.context() as patch:
+        patch.setattr(clock, "now_s", lambda: yesterday_s)
+        record("hint", "ring_all_reduce", number=1)
+        record_check("ring_all_reduce", attempted=True, passed=False, outcome="wrong")
+        practice.answer("card/co-8", "again")
+    record_check("tree_broadcast", attempted=True, passed=True, outcome="passed")
+    status, out, err = labkit("progress")
+    assert (status, err) == (0, "")
+    assert "2 days in a row" in out and "Due now: 1 card, 1 exercise" in out
+    assert row_of(out, "collectives")[-4:] == ["2", "of", "6", "1"]
+    assert "%" in row_of(out, "collectives")[1] and row_of(out, "collectives")[1] != "0%"
+    assert row_of(out, "ring_all_reduce") == ["1", "1"]
+    assert row_of(out, "tree_broadcast")[:2] == ["1", "0"]
+    assert row_of(out, "tree_broadcast")[-1] == str(clock.day_of(clock.now_s()))
+
+
+def test_without_fsrs_the_rest_shows(labkit, monkeypatch):
+    practice.answer("card/co-8", "again")
+    monkeypatch.setitem(sys.modules, "fsrs", None)
+    status, out, _ = labkit("progress")
+    assert status == 0 and "pip install fsrs" in out and "ring_all_reduce" in out
+
+
+def test_an_export_can_be_imported_elsewhere(labkit, tmp_path, monkeypatch):
+    practice.answer("card/co-8", "good")
+    status, out, _ = labkit("export", "--json", tmp_path / "all.json")
+    assert (status, out) == (0, f"2 events in {tmp_path / 'all.json'}\n")
+    assert json.loads((tmp_path / "all.json").read_text())["format"] == "labkit-progress"
+    monkeypatch.setenv("LABKIT_HOME", str(tmp_path / "other"))
+    assert labkit("import", tmp_path / "all.json")[1] == "2 events added, 0 known already\n"
+    assert labkit("import", tmp_path / "all.json")[1] == "0 events added, 2 known already\n"
+    assert practice.state("card/co-8").num_answers == 1
+
+
+def test_errors_are_one_clear_line(labkit, tmp_path):
+    assert labkit("export")[0] == 2
+    (tmp_path / "bad.json").write_text("{}")
+    status, out, err = labkit("import", tmp_path / "bad.json")
+    assert (status, out) == (2, "") and "is no export of labkit" in " ".join(err.split())
+    assert "Traceback" not in err
