@@ -3,13 +3,16 @@
     from labkit.notebook import calculator, expect_error, predict, reveal, table
     from labkit.notebook import memory_calculator, pipeline_calculator
     from labkit.notebook import layout_planner, mesh_explorer, schedule_puzzle
+    from labkit.notebook import docket, judge, vote
 
 The only room that imports IPython or ipywidgets. Everything here also works in a kernel without a
 browser, where it shows its plain-text form.
 """
 
 from labkit.notebook.calculator import calculator
+from labkit.notebook.claims_court import Vote, docket, vote
 from labkit.notebook.expect_error import expect_error
+from labkit.notebook.judgement import judge
 from labkit.notebook.knobs import Knob, knobs
 from labkit.notebook.layout_planner import LayoutPlanner, layout_planner
 from labkit.notebook.memory_calculator import MemoryCalculator, memory_calculator
@@ -30,8 +33,11 @@ __all__ = [
     "RingCost",
     "RingSlider",
     "Row",
+    "Vote",
     "calculator",
+    "docket",
     "expect_error",
+    "judge",
     "knobs",
     "layout_planner",
     "memory_calculator",
@@ -42,4 +48,5 @@ __all__ = [
     "schedule_puzzle",
     "ring_slider",
     "table",
+    "vote",
 ]

@@ -1,0 +1,32 @@
+"""The claims court: what circulates about distributed training, and what calc and real runs say.
+
+claims = load_claims()
+case = claims["gpipe-10-4"]
+case.claim, case.verdict             "GPipe with 10 stages and ...: 53%", "wrong"
+findings(case)                       its exhibits, calculated and measured
+faults(case)                         what is wrong with the case itself: [] in a tested court
+
+    claims.toml   the claims: verdict, truth, what was confused with what, evidence, exhibits
+    claim.py      Claim, Exhibit, VERDICTS
+    read.py       from the file to claims; ClaimsError names claim, reason and fix
+    findings.py   exhibits, calculated and measured
+    faults.py     does the evidence hold, and does the verdict follow from the exhibits?
+"""
+
+from labkit.interview.court.claim import VERDICTS, Claim, Evidence, Exhibit
+from labkit.interview.court.faults import faults
+from labkit.interview.court.findings import Finding, findings
+from labkit.interview.court.read import ClaimsError, load_claims, read_claims
+
+__all__ = [
+    "VERDICTS",
+    "Claim",
+    "ClaimsError",
+    "Evidence",
+    "Exhibit",
+    "Finding",
+    "faults",
+    "findings",
+    "load_claims",
+    "read_claims",
+]

@@ -1,0 +1,121 @@
+"""From claims.toml to claims. What cannot be one is refused, with its key, a reason and a fix."""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from labkit.interview.court.claim import VERDICTS, Claim, Evidence, Exhibit
+
+_TYPES: dict[str, tuple[type, ...]] = {
+    "str": (str,),
+    "bool": (bool,),
+    "float": (int, float),
+    "float | None": (int, float),
+}
+_KINDS_OF_EVIDENCE = ("proof", "source", "pending")
+
+
+class ClaimsError(ValueError):
+    """A file that holds no claims, or not only claims."""
+
+
+@cache
+def load_claims() -> Mapping[str, Claim]:
+    """Every claim of the package by its key, in the order in which they are tried."""
+    return read_claims((files(__package__) / "claims.toml").read_text(encoding="utf-8"))
+
+
+def read_claims(text: str) -> Mapping[str, Claim]:
+    """The claims of a TOML text by key. ClaimsError for whatever is no claim."""
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ClaimsError(
+            f"the TOML cannot be read: {error}; mind quotes, commas, and that each {{ ... }} stays "
+            "on one line"
+        ) from None
+    entries = data.get("claims")
+    if set(data) != {"claims"} or not isinstance(entries, list):
+        raise ClaimsError("write the claims as [[claims]] tables, and nothing beside them")
+    claims: dict[str, Claim] = {}
+    for number, entry in enumerate(entries, start=1):
+        claim = _claim(entry, number)
+        if claim.key in claims:
+            raise ClaimsError(f"{claim.key}: there are two of this key; give each its own")
+        claims[claim.key] = claim
+    return claims
+
+
+def _claim(entry: dict[str, Any], number: int) -> Claim:
+    known = entry.get("key")
+    name = known if isinstance(known, str) and known else f"claim {number}"
+    given = dict(entry)
+    for key, kind in (("evidence", Evidence), ("exhibits", Exhibit)):
+        items = given.get(key)
+        if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+            raise ClaimsError(f"{name}: {key} is no list of tables; write {key} = [{{ ... }}]")
+        given[key] = tuple(_made(kind, item, f"{name}, {key}") for item in items)
+    claim: Claim = _made(Claim, given, name)
+    _check(claim)
+    return claim
+
+
+def _made(kind: Any, entry: dict[str, Any], where: str) -> Any:
+    """A `kind` of an entry's fields; refused are unknown and missing ones, and wrong types."""
+    allowed = {each.name: each for each in fields(kind)}
+    if unknown := sorted(set(entry) - set(allowed)):
+        raise ClaimsError(f"{where}: unknown {', '.join(unknown)}; there are {', '.join(allowed)}")
+    needed = [name for name, each in allowed.items() if each.default is MISSING]
+    if missing := [name for name in needed if name not in entry]:
+        raise ClaimsError(f"{where}: there is no {', '.join(missing)}; write it")
+    values = {}
+    for name, value in entry.items():
+        if str(allowed[name].type) == "tuple[str, ...]":
+            if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+                raise ClaimsError(f"{where}: {name} = {value!r:.60} is no list of texts")
+            value = tuple(value)
+        elif not isinstance(value, tuple):
+            _check_type(value, str(allowed[name].type), f"{where}: {name}")
+        values[name] = value
+    return kind(**values)
+
+
+def _check_type(value: Any, expected: str, where: str) -> None:
+    is_wrong_bool = isinstance(value, bool) and expected != "bool"
+    if is_wrong_bool or not isinstance(value, _TYPES[expected]):
+        raise ClaimsError(f"{where} = {value!r:.60} is no {expected.partition(' ')[0]}")
+    if isinstance(value, str) and not value.strip():
+        raise ClaimsError(f"{where} is empty; write it, or leave it out")
+
+
+def _check(claim: Claim) -> None:
+    """Raises ClaimsError for fields that do not go together."""
+
+    def fail(reason: str) -> ClaimsError:
+        return ClaimsError(f"{claim.key}: {reason}")
+
+    if claim.verdict not in VERDICTS:
+        raise fail(f"verdict = {claim.verdict!r}; give one of {', '.join(VERDICTS)}")
+    if not claim.exhibits:
+        raise fail("there is no exhibit; a claim without a number cannot be tried")
+    if not claim.sources:
+        raise fail("there is no source; name the paper, manual or file that the truth rests on")
+    for item in claim.evidence:
+        if sum(bool(getattr(item, kind)) for kind in _KINDS_OF_EVIDENCE) != 1:
+            raise fail(f"the evidence of {item.says!r} needs one of proof, source and pending")
+        if not item.says and not item.pending:
+            raise fail("evidence has no says; quote the number from the text")
+    for exhibit in claim.exhibits:
+        if bool(exhibit.proof) == bool(exhibit.published):
+            raise fail(f"the exhibit {exhibit.shows!r} needs a proof, or else a published figure")
+        if exhibit.published and not exhibit.source:
+            raise fail(f"the exhibit {exhibit.shows!r} names no source for {exhibit.published!r}")
+        if exhibit.within and not exhibit.run:
+            raise fail(f"the exhibit {exhibit.shows!r} has a tolerance, and no run that needs it")
+        if not 0 <= exhibit.within < 1:
+            raise fail(
+                f"within = {exhibit.within}; a run that may be off by all of it shows nothing"
+            )

@@ -1,0 +1,124 @@
+"""Vote on a claim, before the evidence is heard.
+
+vote("gpipe-10-4")          the claim as it circulates, and a button for each verdict
+docket()                    all claims: how the reader voted, and how the court did
+
+Static forms (on a page without a kernel) show the claim and the possible verdicts.
+"""
+
+from html import escape
+from typing import Any
+
+import ipywidgets as widgets
+
+from labkit import progress
+from labkit.interview.court import VERDICTS, Claim, load_claims
+from labkit.notebook.shown import FAINT, Shown, box
+
+_KIND = "vote"
+# Votes of this process, for a reader whose disk is full or read-only.
+_unsaved: dict[str, str] = {}
+
+
+class Vote:
+    """The box that `vote` shows. `choose(verdict)` does what its buttons do."""
+
+    def __init__(self, claim: Claim) -> None:
+        """See `vote`."""
+        self.claim = claim
+        self._buttons = widgets.ToggleButtons(
+            options=[(name, name) for name in VERDICTS],
+            value=vote_on(claim.key),
+            tooltips=[each.meaning for each in VERDICTS.values()],
+            description="Your vote",
+            style={"button_width": "auto", "description_width": "initial"},
+        )
+        self._status = widgets.HTML()
+        self._say()
+        self._buttons.observe(lambda change: self.choose(change["new"]), names="value")
+        self._widget = widgets.VBox(
+            [widgets.HTML(_claim_html(claim)), self._buttons, self._status],
+            layout={"border_left": "4px solid #0072b2", "padding": "2px 12px"},
+        )
+
+    def choose(self, verdict: str) -> str:
+        """Vote, or vote again; returns what the box then says. ValueError for no verdict."""
+        if verdict not in VERDICTS:
+            raise ValueError(f"{verdict!r} is no verdict; vote one of {', '.join(VERDICTS)}")
+        if verdict != vote_on(self.claim.key):
+            _unsaved.pop(self.claim.key, None)
+            progress.record(_KIND, self.claim.key, verdict=verdict)
+            if vote_on(self.claim.key) != verdict:  # `record` warns, and this session goes on
+                _unsaved[self.claim.key] = verdict
+        self._buttons.value = verdict
+        return self._say()
+
+    def _say(self) -> str:
+        verdict = vote_on(self.claim.key)
+        message = f"You say: {verdict} ({VERDICTS[verdict].meaning})." if verdict else "Your vote?"
+        self._status.value = f'<span style="color: {FAINT}">{escape(message)}</span>'
+        return message
+
+    def __repr__(self) -> str:
+        return f"Claim. {self.claim.claim}\nYour vote? {' / '.join(VERDICTS)}"
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        # The static forms leave out how somebody voted: they are the same for every reader.
+        static = f'{_claim_html(self.claim)}<span style="color: {FAINT}">Run this cell to vote: '
+        static += f"{' / '.join(VERDICTS)}</span>"
+        bundle: dict[str, Any] = self._widget._repr_mimebundle_()
+        return {**bundle, "text/plain": repr(self), "text/html": box(static)}
+
+
+def vote(key: str) -> Vote:
+    """A claim and the verdicts to choose from; the last line of a cell shows it.
+
+    Tab and Enter reach every button. A vote is kept, on disk, from session to session; who votes
+    again has changed their mind. KeyError names the claims that there are.
+    """
+    return Vote(claim_of(key))
+
+
+def docket() -> Shown:
+    """Every claim with the reader's vote and the court's verdict."""
+    rows = [(each.claim, vote_on(key) or "", each.verdict) for key, each in load_claims().items()]
+    agreed = sum(vote == verdict for _, vote, verdict in rows)
+    cast = sum(bool(vote) for _, vote, _ in rows)
+    said = f"{len(rows)} claims; you voted on {cast}, and on {agreed} of them as the court did."
+    lines = [f"{verdict:16} {vote or '(no vote)':16} {claim}" for claim, vote, verdict in rows]
+    heading = "".join(_cell(each, "th") for each in ("", "your vote", "the court"))
+    body = "".join(
+        f"<tr>{_cell(claim, wraps=True)}{_cell(vote or '–')}{_cell(verdict, bold=True)}</tr>"
+        for claim, vote, verdict in rows
+    )
+    table = f'<table style="border-collapse: collapse;"><tr>{heading}</tr>{body}</table>'
+    return Shown("\n".join([said, *lines]), box(f"<div>{escape(said)}</div>{table}"))
+
+
+def vote_on(key: str) -> str | None:
+    """How the reader voted last, in any session; None without a vote."""
+    if key in _unsaved:
+        return _unsaved[key]
+    events = progress.events(key, _KIND)
+    verdict = events[-1].detail.get("verdict") if events else None
+    return verdict if verdict in VERDICTS else None
+
+
+def claim_of(key: str) -> Claim:
+    """The claim of this key. KeyError names those that there are."""
+    claims = load_claims()
+    if key not in claims:
+        raise KeyError(f"{key!r} is not on trial; the claims are {', '.join(claims)}")
+    return claims[key]
+
+
+def _claim_html(claim: Claim) -> str:
+    quote = "margin: 2px 0 8px 0; font-size: 1.05em; font-style: italic;"
+    return f'<b>The claim.</b><div style="{quote}">{escape(claim.claim)}</div>'
+
+
+def _cell(text: str, tag: str = "td", *, bold: bool = False, wraps: bool = False) -> str:
+    weight = "font-weight: 600;" if bold or tag == "th" else ""
+    weight += "" if wraps else " white-space: nowrap;"
+    style = f"text-align: left; padding: 3px 14px 3px 4px; vertical-align: top; {weight}"
+    return f'<{tag} style="{style}">{escape(text)}</{tag}>'

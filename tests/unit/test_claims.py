@@ -1,0 +1,208 @@
+"""The court's data: every claim is there, broken data is refused, a wrong case is found out."""
+
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+
+from labkit import calc
+from labkit.interview.cards import load_topics
+from labkit.interview.court import (
+    VERDICTS,
+    ClaimsError,
+    Evidence,
+    Exhibit,
+    faults,
+    findings,
+    load_claims,
+    read_claims,
+)
+
+CLAIMS = load_claims()
+# One word or number of every claim that the court was founded for.
+MUST_BE_TRIED = {
+    "gpipe-10-4": "9/17",
+    "bubble-8-16": "43.75%",
+    "gpipe-4": "37.5%",
+    "7b-84-112": "112 GB",
+    "70b-280": "280 GB",
+    "175b-512": "DP=64",
+    "zero-4x-8x": "8x",
+    "zero2-slightly-more": "slightly more",
+    "zero3-1.5x": "1.5 times",
+    "fsdp-is-zero3": "FSDP",
+    "ring-8": "1.75",
+    "one-or-hundred": "hundred",
+    "size-not-number": "number of tensors",
+    "nccl-fuses": "NCCL",
+    "sync-is-large-batch": "large batch",
+    "one-failure-a-day": "0.1% a day",
+    "nvlink-900-50": "900 GB/s",
+    "vllm-24x": "24x",
+}
+GOOD = """
+[[claims]]
+key = "one"
+group = "pipelines"
+claim = "4 stages and 4 microbatches lose 43% of the time."
+verdict = "right"
+truth = "Of total time it is 42.9%."
+confusion = "Nothing was confused."
+topics = ["pp-2"]
+sources = ["Huang et al., GPipe, arXiv:1811.06965"]
+evidence = [{ says = "42.9%", proof = "calc.bubble_fraction(4, 4)" }]
+exhibits = [
+  { shows = "of total", claimed = "43%", stands = true, proof = "calc.bubble_fraction(4, 4)" },
+]
+"""
+
+
+def good():
+    return read_claims(GOOD)["one"]
+
+
+def test_every_claim_is_on_trial():
+    assert set(CLAIMS) == set(MUST_BE_TRIED)
+    for key, words in MUST_BE_TRIED.items():
+        assert words in CLAIMS[key].claim
+
+
+def test_every_verdict_is_given_at_least_once():
+    assert {claim.verdict for claim in CLAIMS.values()} == set(VERDICTS)
+
+
+def test_topics_and_notebooks_exist(request):
+    notebooks = {path.stem for path in (request.config.rootpath / "notebooks").glob("*.ipynb")}
+    for claim in CLAIMS.values():
+        assert set(claim.topics) <= set(load_topics()), claim.key
+        assert not claim.notebook or claim.notebook in notebooks, claim.key
+
+
+@pytest.mark.parametrize("key", ["zero3-1.5x", "one-failure-a-day", "nvlink-900-50", "175b-512"])
+def test_what_needs_no_run_holds_without_one(key):
+    assert faults(CLAIMS[key], measure=False) == []
+
+
+def test_no_gpipe_with_4_microbatches_loses_three_eighths():
+    """By the closed forms in fractions: (p-1)/(m+p-1) and (p-1)/m."""
+    lost = {Fraction(p - 1, 4 + p - 1) for p in range(1, 200)}
+    added = {Fraction(p - 1, 4) for p in range(1, 200)}
+    assert Fraction(3, 8) not in lost | added
+
+
+def test_the_quoted_bubble_is_one_of_no_interleaved_schedule_that_exists():
+    for microbatches in (4, 32):
+        with pytest.raises(ValueError, match="no multiple"):
+            calc.bubble_fraction(10, microbatches, "interleaved", virtual=2)
+    of_forty = float(calc.bubble_fraction(10, 40, "interleaved", virtual=2))
+    assert of_forty == pytest.approx(9 / (2 * 40 + 9))  # the formula is that schedule's
+
+
+def test_a_good_case_has_no_faults():
+    assert faults(good()) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"verdict": "wrong"}, "make no 'wrong'"),
+        ({"verdict": "half right"}, "make no 'half right'"),
+        ({"truth": "Of total time it is 42.9%, of ideal 75%."}, "nothing proves '75%'"),
+        ({"truth": "Of total time it is 3/7."}, "'42.9%' is not in the text"),
+        ({"given": ("99 GB",)}, "'99 GB' is not in the text"),
+        (
+            {"evidence": (Evidence(says="42.9%", proof="calc.bubble_fraction(4, 5)"),)},
+            "the text says 42.9%, the proof gives 37.5",
+        ),
+        ({"evidence": (Evidence(says="42.9%", proof="0.429"),)}, "proves nothing"),
+    ],
+)
+def test_a_case_that_does_not_hold_is_found_out(changes, fault):
+    found = faults(replace(good(), **changes))
+    assert any(fault in each for each in found), found
+
+
+def exhibit(**changes):
+    whole = {"shows": "share", "claimed": "43%", "stands": True}
+    return Exhibit(**whole | {"proof": "calc.bubble_fraction(4, 4)"} | changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"claimed": "44%"}, "42.9% does not bear the claim out; say stands = false"),
+        ({"stands": False}, "42.9% bears the claim out; say stands = true"),
+        ({"claimed": "the same"}, "'the same' has no number"),
+        ({"claimed": "much", "at_least": 0.5}, "does not bear the claim out"),
+        ({"claimed": "little", "more_than": 3 / 7}, "does not bear the claim out"),
+        ({"claimed": "little", "at_most": 0.4}, "does not bear the claim out"),
+        ({"run": "calc.bubble_fraction(4, 5)"}, "42.9% is predicted and 37.5% is measured"),
+        (
+            {"run": "calc.bubble_fraction(4, 5)", "within": 0.1},
+            "42.9% is predicted and ~37.5% is measured",
+        ),
+        ({"proof": "calc.bubble_fraction(4, 0)"}, "fails: ValueError"),
+        ({"proof": "__import__('os')"}, "exhibit: "),
+    ],
+)
+def test_an_exhibit_that_does_not_hold_is_found_out(changes, fault):
+    found = faults(replace(good(), exhibits=(exhibit(**changes),)))
+    assert any(fault in each for each in found), found
+
+
+def test_a_tolerance_covers_a_run_and_no_more():
+    near = exhibit(run="calc.bubble_fraction(4, 5)", within=0.15)
+    assert faults(replace(good(), exhibits=(near,))) == []
+
+
+def test_bounds_are_what_a_claim_in_words_means():
+    for bounds in ({"at_least": 3 / 7}, {"more_than": 0.4, "at_most": 0.5}):
+        (found,) = findings(replace(good(), exhibits=(exhibit(claimed="so", **bounds),)))
+        assert found.stands
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('verdict = "right"', 'verdict = "true"', "one: verdict = 'true'; give one of right"),
+        ('group = "pipelines"\n', "", "one: there is no group; write it"),
+        ('group = "pipelines"', 'group = ""', "one: group is empty"),
+        ('group = "pipelines"', "group = 3", "one: group = 3 is no str"),
+        ('topics = ["pp-2"]', 'topics = "pp-2"', "topics = 'pp-2' is no list of texts"),
+        ('key = "one"', 'kay = "one"', "claim 1: unknown kay"),
+        ("stands = true, ", "", "one, exhibits: there is no stands"),
+        ("stands = true", 'stands = "yes"', "exhibits: stands = 'yes' is no bool"),
+        ("stands = true", "stands = true, within = true", "within = True is no float"),
+        ("stands = true", "stands = true, within = 0.1", "has a tolerance, and no run"),
+        ("stands = true", "stands = true, run = 'runs.x', within = 2", "within = 2"),
+        ('says = "42.9%", ', "", "evidence has no says"),
+        ('says = "42.9%", ', 'says = "42.9%", source = "a page", ', "needs one of proof, source"),
+        (', proof = "calc.bubble_fraction(4, 4)" },', " },", "needs a proof, or else a published"),
+        (
+            'proof = "calc.bubble_fraction(4, 4)" },',
+            'published = "43%" },',
+            "names no source for '43%'",
+        ),
+        ('sources = ["Huang et al., GPipe, arXiv:1811.06965"]', "sources = []", "no source"),
+        ("exhibits = [", "exhibits = []\nspare = [", "unknown spare"),
+        ("[[claims]]", "[[claims", "the TOML cannot be read"),
+        ("[[claims]]", "[[claim]]", "write the claims as [[claims]] tables"),
+    ],
+)
+def test_broken_data_is_refused(old, new, message):
+    broken = GOOD.replace(old, new, 1) if "calc" not in old else new.join(GOOD.rsplit(old, 1))
+    assert broken != GOOD
+    with pytest.raises(ClaimsError) as caught:
+        read_claims(broken)
+    assert message in str(caught.value)
+
+
+def test_two_claims_of_one_key_are_refused():
+    with pytest.raises(ClaimsError, match="one: there are two of this key"):
+        read_claims(GOOD + GOOD)
+
+
+def test_a_claim_without_exhibits_is_refused():
+    begin, _, rest = GOOD.partition("exhibits = [")
+    with pytest.raises(ClaimsError, match="cannot be tried"):
+        read_claims(f"{begin}exhibits = []{rest.partition(']')[2]}")

@@ -1,0 +1,106 @@
+"""Votes and judgements, as a notebook shows them."""
+
+from dataclasses import replace
+
+import pytest
+
+from labkit import progress
+from labkit.interview.court import VERDICTS, findings, load_claims
+from labkit.notebook import claims_court, docket, judge, judgement, vote
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("LABKIT_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(claims_court, "_unsaved", {})
+    return tmp_path / "home"
+
+
+def test_a_button_votes_and_the_vote_is_kept():
+    box = vote("ring-8")
+    box._buttons.value = "wrong"
+    (event,) = progress.events("ring-8", "vote")
+    assert event.detail == {"verdict": "wrong"}
+    assert "You say: wrong" in vote("ring-8")._status.value
+    assert vote("ring-8")._buttons.value == "wrong"
+
+
+def test_there_is_a_button_for_each_verdict_that_says_what_it_means():
+    buttons = vote("ring-8")._buttons
+    assert [name for name, _ in buttons.options] == list(VERDICTS)
+    assert list(buttons.tooltips) == [each.meaning for each in VERDICTS.values()]
+    assert buttons.description
+
+
+def test_the_latest_vote_counts_and_the_same_vote_is_stored_once():
+    box = vote("ring-8")
+    for verdict in ("wrong", "right", "right"):
+        box.choose(verdict)
+    assert [each.detail["verdict"] for each in progress.events("ring-8", "vote")] == [
+        "wrong",
+        "right",
+    ]
+    assert "You voted 'right', and so does the court." in repr(judge("ring-8", measure=False))
+
+
+def test_before_a_vote_nothing_is_chosen():
+    assert vote("ring-8")._buttons.value is None
+    assert "You did not vote." in repr(judge("ring-8", measure=False))
+
+
+def test_a_vote_that_cannot_be_stored_counts_in_this_session(home):
+    home.write_text("a file where the folder should be")
+    with pytest.warns(progress.ProgressWarning):
+        vote("70b-280").choose("wrong")
+    assert "You voted 'wrong'" in repr(judge("70b-280", measure=False))
+
+
+def test_static_forms_are_the_same_for_every_reader():
+    box = vote("gpipe-4")
+    before = box._repr_mimebundle_()
+    box.choose("right")
+    after = box._repr_mimebundle_()
+    for form in ("text/plain", "text/html"):
+        assert before[form] == after[form]
+        assert "37.5%" in before[form] and "under-specified" in before[form]
+
+
+def test_a_judgement_shows_claimed_and_calculated_and_the_reasons():
+    text, html = repr(judge("bubble-8-16", measure=False)), judge("bubble-8-16", measure=False).html
+    for shown in (text, html):
+        assert "half right" in shown and "43.75%" in shown and "30.4%" in shown
+        assert load_claims()["bubble-8-16"].confusion.split(".")[0] in shown
+    assert "calc.bubble_fraction(8, 16)" in html
+
+
+def test_a_run_that_contradicts_the_calculation_is_not_passed_over(monkeypatch):
+    one, two = findings(load_claims()["bubble-8-16"], measure=False)
+    for within, said in ((0.2, "This machine is busy"), (0.0, "One of them is wrong")):
+        exhibit = replace(one.exhibit, within=within)
+        found = [replace(one, exhibit=exhibit, measured=2 * one.found), two]
+        monkeypatch.setattr(judgement, "findings", lambda *_, found=found, **__: found)
+        shown = judge("bubble-8-16")
+        assert said in repr(shown) and said in shown.html
+
+
+def test_a_published_figure_is_called_so_and_what_is_pending_is_said():
+    shown = judge("vllm-24x")
+    assert "3.5x, published" in repr(shown)
+    assert "pending" in shown.html
+
+
+def test_the_docket_counts_votes_and_agreement():
+    vote("ring-8").choose("right")
+    vote("70b-280").choose("right")
+    text = repr(docket())
+    assert text.startswith("18 claims; you voted on 2, and on 1 of them as the court did.")
+    assert len(text.splitlines()) == 19
+
+
+def test_what_does_not_exist_is_refused_with_what_does():
+    with pytest.raises(KeyError, match="the claims are gpipe-10-4"):
+        vote("gpipe")
+    with pytest.raises(KeyError, match="not on trial"):
+        judge("gpipe")
+    with pytest.raises(ValueError, match="vote one of right, right with care"):
+        vote("ring-8").choose("guilty")
