@@ -16,6 +16,7 @@ import gc
 import os
 import signal
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -102,6 +103,7 @@ def settle_in(spec: RankSpec, output: Connection, lifeline: Connection) -> None:
     # What the fork server has imported is shared memory, and lives as long as the rank. A garbage
     # collection that goes through it copies its pages: 0.15 s of computing, for every rank.
     gc.freeze()
+    tempfile.tempdir = None  # torch asked for it in the fork server: this run may have another one
     torch_functions.install()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     os.setsid()  # Jupyter's Stop signals the kernel's process group: ranks are not in it
