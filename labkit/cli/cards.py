@@ -20,7 +20,9 @@ _LEVELS = {1: "everyone", 2: "senior", 3: "expert"}
 def cards(
     what: Annotated[
         str | None,
-        typer.Argument(help="A card (co-8), a group (co) or its file (pipeline); all, if left out."),
+        typer.Argument(
+            help="A card (co-8), a group (co) or its file (pipeline); all, if left out."
+        ),
     ] = None,
     count: Annotated[int, typer.Option(min=1, max=1000, help="How many cards at most.")] = 5,
     show_list: Annotated[bool, typer.Option("--list", help="Show the cards and end.")] = False,
@@ -93,7 +95,9 @@ def _summary(ratings: list[str]) -> str:
     if not ratings:
         return "Nothing answered."
     counts = Counter(ratings)
-    told = ", ".join(f"{counts[each]} {each}" for each in reversed(practice.RATINGS) if counts[each])
+    told = ", ".join(
+        f"{counts[each]} {each}" for each in reversed(practice.RATINGS) if counts[each]
+    )
     num = len(ratings)
     return f"{num} {'card' if num == 1 else 'cards'}: {told}"
 

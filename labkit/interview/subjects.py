@@ -2,8 +2,8 @@
 
 subjects_by_group()["Pipeline parallelism"]    ["card/pp-1", ..., "drill/...", "exercise/..."]
 
-A card and a drill say which topic they are of. An exercise says its notebook, and belongs where most
-of that notebook's topics do.
+A card and a drill say which topic they are of. An exercise says its notebook, and belongs where
+most of that notebook's topics do.
 """
 
 from collections import Counter

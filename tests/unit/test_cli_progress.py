@@ -10,7 +10,6 @@ from labkit.interview.subjects import subjects_by_group
 from labkit.progress import clock, practice, record
 from labkit.progress.graded import record_check
 
-
 COLLECTIVES = str(len(subjects_by_group()["Collectives and networks"]))
 
 
