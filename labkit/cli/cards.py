@@ -40,7 +40,8 @@ def cards(
     status = 0
     try:
         for place, card in enumerate(asked, 1):
-            ratings.append(_ask(card, f"Card {place} of {len(asked)}"))
+            console().print(Text(f"Card {place} of {len(asked)}", style="dim"))
+            ratings.append(sittings.rating_of(len(ask(card)), len(card.rubric)))
     except (EOFError, KeyboardInterrupt, typer.Abort) as end:
         console().print()
         status = 0 if isinstance(end, EOFError) else 130
@@ -49,10 +50,10 @@ def cards(
         raise typer.Exit(status)
 
 
-def _ask(card: Card, heading: str) -> str:
-    """Prompt, a pause to speak, the answer, the rubric; the rating."""
+def ask(card: Card) -> frozenset[int]:
+    """Prompt, a pause to speak, the answer, the rubric. The points that were said, remembered."""
     out, topic = console(), load_topics()[card.topic]
-    about = f"{heading}: {card.id}, {topic.title}, for {_LEVELS[card.difficulty]}"
+    about = f"{card.id}, {topic.title}, for {_LEVELS[card.difficulty]}"
     out.print(Text(about, style="dim"))
     out.print(Text(card.prompt, style="bold"))
     input("Say it aloud, in a minute. Enter shows an answer. ")
@@ -60,7 +61,8 @@ def _ask(card: Card, heading: str) -> str:
     out.print(Text("\nAn interviewer listens for:"))
     for place, point in enumerate(card.rubric, 1):
         out.print(Text(f"  {place}. {point}"))
-    rating = sittings.grade(card, _said(card))
+    said = _said(card)
+    rating = sittings.grade(card, said)
     state = practice.state(sittings.subject(card)) if scheduling.is_installed() else None
     back = "" if state is None else f"; back in {practice.in_words(state.due_s - clock.now_s())}"
     out.print(Text(f"Rated {rating}{back}.", style="dim"))
@@ -69,7 +71,7 @@ def _ask(card: Card, heading: str) -> str:
     if rating in ("again", "hard") and where:
         out.print(Text(f"To see it: {'; '.join(where)}", style="dim"))
     out.print()
-    return rating
+    return said
 
 
 def _said(card: Card) -> frozenset[int]:

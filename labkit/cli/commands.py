@@ -6,7 +6,7 @@ import warnings
 import typer
 from rich.text import Text
 
-from labkit.cli import bank, cards, doctor, drills, exercises, planner, progress, puzzles
+from labkit.cli import bank, cards, doctor, drills, exercises, mock, planner, progress, puzzles
 from labkit.cli.terminal import console
 from labkit.grade import catalog
 from labkit.grade.puzzles import UnknownPuzzle
@@ -42,6 +42,7 @@ for _command in (
     puzzles.puzzle,
     cards.cards,
     drills.drill,
+    mock.mock,
     doctor.doctor,
     planner.plan,
     bank.bank,

@@ -13,9 +13,8 @@ from collections.abc import Iterable
 from html import escape
 from pathlib import Path
 
-from markdown_it import MarkdownIt
-
 from labkit.interview.cards import Card, load_topics
+from labkit.interview.page import html_of
 
 DECK = "Distributed training"
 _LEVELS = {1: "everyone", 2: "senior", 3: "expert"}
@@ -60,14 +59,13 @@ def _note(card: Card) -> str:
 
 
 def _back(card: Card) -> str:
-    read = MarkdownIt("commonmark").enable("table").render
     points = "".join(f"<li>{escape(each)}</li>" for each in card.rubric)
     follow_ups = "".join(f"<li>{escape(each)}</li>" for each in card.follow_ups)
     sources = "<br>".join(map(escape, card.sources))
     return (
-        f"{read(card.minute)}<hr><p><b>Listened for</b></p><ol>{points}</ol>"
-        f"<details><summary><b>Deeper</b></summary>{read(card.deeper)}</details>"
-        f"<details><summary><b>The common mistake</b></summary>{read(card.mistake)}</details>"
+        f"{html_of(card.minute)}<hr><p><b>Listened for</b></p><ol>{points}</ol>"
+        f"<details><summary><b>Deeper</b></summary>{html_of(card.deeper)}</details>"
+        f"<details><summary><b>The common mistake</b></summary>{html_of(card.mistake)}</details>"
         f"<details><summary><b>They may ask next</b></summary><ul>{follow_ups}</ul></details>"
         f"<p><small>{sources}</small></p>"
     )

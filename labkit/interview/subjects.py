@@ -7,8 +7,9 @@ most of that notebook's topics do.
 """
 
 from collections import Counter
+from functools import cache
 
-from labkit.grade.catalog import load_catalog
+from labkit.grade.catalog import Exercise, load_catalog
 from labkit.interview.cards import load_bank, load_topics
 from labkit.interview.cards.sitting import subject
 from labkit.interview.drills import DRILLS
@@ -22,13 +23,17 @@ def subjects_by_group() -> dict[str, list[str]]:
         found[topics[card.topic].group].append(subject(card))
     for drill in DRILLS.values():
         found[topics[drill.topic].group].append(f"drill/{drill.name}")
-    groups = _groups_of_notebooks()
     for exercise in load_catalog().values():
-        group = groups.get(exercise.notebook, exercise.topic)
-        found.setdefault(group, []).append(f"exercise/{exercise.name}")
+        found.setdefault(group_of_exercise(exercise), []).append(f"exercise/{exercise.name}")
     return found
 
 
+def group_of_exercise(exercise: Exercise) -> str:
+    """Where most topics of its notebook are; its own topic, if there are none."""
+    return _groups_of_notebooks().get(exercise.notebook, exercise.topic)
+
+
+@cache
 def _groups_of_notebooks() -> dict[str, str]:
     counts: dict[str, Counter[str]] = {}
     for topic in load_topics().values():
