@@ -6,12 +6,13 @@ import warnings
 import typer
 from rich.text import Text
 
-from labkit.cli import bank, doctor, drills, exercises, planner, progress, puzzles
+from labkit.cli import bank, cards, doctor, drills, exercises, mock, planner, progress, puzzles
 from labkit.cli.terminal import console
 from labkit.grade import catalog
 from labkit.grade.puzzles import UnknownPuzzle
 from labkit.grade.submission import NothingToGrade
 from labkit.grade.workspace import WorkspaceNotFound
+from labkit.interview.cards.sitting import UnknownCards
 from labkit.interview.drills import UnknownDrill
 from labkit.progress import ProgressWarning
 from labkit.progress.exchange import ExchangeError
@@ -20,6 +21,7 @@ _USER_ERRORS = (
     catalog.UnknownExercise,
     catalog.CatalogError,
     UnknownPuzzle,
+    UnknownCards,
     UnknownDrill,
     NothingToGrade,
     WorkspaceNotFound,
@@ -38,7 +40,9 @@ for _command in (
     exercises.solution,
     exercises.reset,
     puzzles.puzzle,
+    cards.cards,
     drills.drill,
+    mock.mock,
     doctor.doctor,
     planner.plan,
     bank.bank,

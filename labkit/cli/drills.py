@@ -38,7 +38,7 @@ def drill(
     status = 0
     try:
         for number in range(1, count + 1):
-            _ask(asking.ask(), f"Question {number} of {count}")
+            ask(asking.ask(), f"Question {number} of {count}")
     except (EOFError, KeyboardInterrupt, typer.Abort) as end:
         console().print()
         status = 0 if isinstance(end, EOFError) else 130
@@ -47,8 +47,11 @@ def drill(
         raise typer.Exit(status)
 
 
-def _ask(asked: Asked, heading: str) -> None:
-    """One question, until it is right, given up, or wrong twice; then the way to its answer."""
+def ask(asked: Asked, heading: str) -> str:
+    """One question, until it is right, given up, or wrong twice; then the way to its answer.
+
+    Returns the rating.
+    """
     out = console()
     out.print(Text(f"{heading}: {asked.drill.title} ({asked.drill.topic})", style="bold"))
     out.print(Text(asked.question.prompt))
@@ -63,6 +66,7 @@ def _ask(asked: Asked, heading: str) -> None:
         out.print(Padding(Text(step), (0, 0, 0, 2)))
     again = f"labkit drill {asked.drill.name} asks for other numbers"
     out.print(Text(f"Rated {rating}; {again}.\n", style="dim"))
+    return rating
 
 
 def _show(ruling: Ruling) -> None:

@@ -11,6 +11,9 @@ from rich.text import Text
 
 from labkit.cli.terminal import console
 from labkit.grade import catalog
+from labkit.interview.anki import export_anki
+from labkit.interview.cards import load_bank
+from labkit.interview.subjects import subjects_by_group
 from labkit.progress import exchange, scheduling, statistics
 
 _BAR_WIDTH = 10
@@ -25,7 +28,7 @@ def progress() -> None:
     due = [_counted(n, kind) for kind, n in statistics.due_counts().items() if n]
     out.print(Text(f"Due now: {', '.join(due) or 'nothing'}"))
     if scheduling.is_installed():
-        out.print(_mastery_table(_subjects_by_topic(exercises)))
+        out.print(_mastery_table(subjects_by_group()))
     else:
         out.print(Text("Mastery needs the package fsrs: pip install fsrs", style="yellow"))
     out.print(_exercise_table(exercises))
@@ -33,12 +36,20 @@ def progress() -> None:
 
 def export(
     json: Annotated[Path | None, typer.Option(help="Every event, as JSON, to this file.")] = None,
+    anki: Annotated[Path | None, typer.Option(help="The question cards, for Anki.")] = None,
 ) -> None:
-    """Write your progress to a file, for a backup or for another machine."""
-    if json is None:
-        raise typer.BadParameter("say what to write: labkit export --json FILE")
-    num_events = exchange.export_json(json)
-    console().print(Text(f"{_counted(num_events, 'event')} in {json}"), soft_wrap=True)
+    """Write your progress to a file, for a backup or another machine; or the cards, for Anki."""
+    if json is None and anki is None:
+        raise typer.BadParameter("say what to write: labkit export --json FILE, or --anki FILE")
+    if json is not None:
+        num_events = exchange.export_json(json)
+        console().print(Text(f"{_counted(num_events, 'event')} in {json}"), soft_wrap=True)
+    if anki is not None:
+        try:
+            num_notes = export_anki(anki, load_bank().values())
+        except OSError as error:
+            raise typer.BadParameter(f"{anki} cannot be written: {error.strerror}") from None
+        console().print(Text(f"{_counted(num_notes, 'card')} in {anki}"), soft_wrap=True)
 
 
 def import_progress(
@@ -48,14 +59,6 @@ def import_progress(
     done = exchange.import_json(file)
     text = f"{_counted(done.num_added, 'event')} added, {done.num_known} known already"
     console().print(Text(text))
-
-
-def _subjects_by_topic(exercises: dict[str, catalog.Exercise]) -> dict[str, list[str]]:
-    """All that can be practised, by topic, as `statistics.mastery` wants it."""
-    topics: dict[str, list[str]] = {}
-    for exercise in exercises.values():
-        topics.setdefault(exercise.topic, []).append(f"exercise/{exercise.name}")
-    return topics
 
 
 def _mastery_table(topics: dict[str, list[str]]) -> Table:

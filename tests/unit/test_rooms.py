@@ -45,6 +45,7 @@ OUTSIDE = {
     "platformdirs": {"progress"},
     "fsrs": {"progress"},
     "rich": {"cli"},
+    "markdown_it": {"interview"},
     "typer": {"cli"},
 }
 

@@ -1,0 +1,76 @@
+"""The question cards as a file that Anki imports: File > Import, and nothing has to be chosen.
+
+    #separator:tab  #html:true  #notetype:Basic  #deck:...  #guid column:1  #tags column:4
+    labkit-co-8 <tab> prompt <tab> answer, rubric, mistake, sources, in HTML <tab> tags
+
+Every card keeps its guid, so that importing a later file updates notes and leaves what Anki knows
+of them. Format: Anki's manual, "Importing text files", file headers.
+"""
+
+import os
+import tempfile
+from collections.abc import Iterable
+from html import escape
+from pathlib import Path
+
+from labkit.interview.cards import Card, load_topics
+from labkit.interview.page import html_of
+
+DECK = "Distributed training"
+_LEVELS = {1: "everyone", 2: "senior", 3: "expert"}
+_HEADERS = (
+    "#separator:tab",
+    "#html:true",
+    "#notetype:Basic",
+    f"#deck:{DECK}",
+    "#guid column:1",
+    "#tags column:4",
+)
+
+
+def anki_text(cards: Iterable[Card]) -> str:
+    """The whole file."""
+    return "\n".join([*_HEADERS, *map(_note, cards), ""])
+
+
+def export_anki(path: Path, cards: Iterable[Card]) -> int:
+    """Write the file, whole or not at all. Returns the number of notes; OSError where it cannot."""
+    chosen = list(cards)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
+            file.write(anki_text(chosen))
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    return len(chosen)
+
+
+def _note(card: Card) -> str:
+    topic = load_topics()[card.topic]
+    fields = (
+        f"labkit-{card.id}",
+        escape(card.prompt),
+        _back(card),
+        f"labkit::{topic.file}::{card.id} {_LEVELS[card.difficulty]}",
+    )
+    return "\t".join(map(_on_a_line, fields))
+
+
+def _back(card: Card) -> str:
+    points = "".join(f"<li>{escape(each)}</li>" for each in card.rubric)
+    follow_ups = "".join(f"<li>{escape(each)}</li>" for each in card.follow_ups)
+    sources = "<br>".join(map(escape, card.sources))
+    return (
+        f"{html_of(card.minute)}<hr><p><b>Listened for</b></p><ol>{points}</ol>"
+        f"<details><summary><b>Deeper</b></summary>{html_of(card.deeper)}</details>"
+        f"<details><summary><b>The common mistake</b></summary>{html_of(card.mistake)}</details>"
+        f"<details><summary><b>They may ask next</b></summary><ul>{follow_ups}</ul></details>"
+        f"<p><small>{sources}</small></p>"
+    )
+
+
+def _on_a_line(field: str) -> str:
+    """A note is a line and a field ends at a tab, so that neither may be in one."""
+    return field.replace("\t", "    ").replace("\r", "").replace("\n", " ")

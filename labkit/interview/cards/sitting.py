@@ -1,0 +1,116 @@
+"""A sitting with question cards: which come next, what was said, what is remembered.
+
+next_cards(cards_of("pp"), 5)         what is due, the longest overdue first; then what is new
+said = points_said("1 3 4", 5)        the rubric's points that you heard yourself say
+grade(card, said)                     remembers the rating, and returns it
+
+    every point             easy
+    two thirds or more      good
+    a third or more         hard
+    less, or nothing        again
+
+You grade yourself, by what an interviewer listens for: an answer that sounded right and left out
+half of the points is "hard", whatever it felt like.
+"""
+
+import difflib
+import re
+from collections.abc import Collection, Iterable, Sequence
+from fractions import Fraction
+
+from labkit.interview.cards.card import Card
+from labkit.interview.cards.read import load_bank
+from labkit.interview.cards.topics import load_topics
+from labkit.progress import practice
+
+PREFIX = "card/"
+_LEAST = (("easy", Fraction(1)), ("good", Fraction(2, 3)), ("hard", Fraction(1, 3)))
+_HOW = "write the numbers of the points that you said, such as 1 3 4; all; or none"
+
+
+class UnknownCards(ValueError):
+    """There is no such card, topic or group of topics."""
+
+
+def cards_of(what: str | None = None) -> list[Card]:
+    """By a card's or a topic's id, `co-8`, a group's letters, `co`, or its file, `pipeline`.
+
+    None: all, in the bank's order. Raises UnknownCards, with names that are near.
+    """
+    every = list(load_bank().values())
+    if what is None:
+        return every
+    files = {topic.id: topic.file for topic in load_topics().values()}
+    wanted = what.strip().lower()
+    found = [
+        card
+        for card in every
+        if wanted in (card.id, card.topic, card.topic.partition("-")[0], files[card.topic])
+    ]
+    if found:
+        return found
+    names = {*files.values(), *(topic.partition("-")[0] for topic in files), *files}
+    near = difflib.get_close_matches(wanted, sorted(names), 3, 0.5) or sorted(set(files.values()))
+    raise UnknownCards(f"{what!r} is no card and no topic of the bank; near it: {', '.join(near)}")
+
+
+def next_cards(cards: Sequence[Card], count: int, now_s: float | None = None) -> list[Card]:
+    """At most `count` of them: what is due, the longest overdue first; then what was never asked.
+
+    New ones come in the bank's order, easier ones first. What is known and not due is left alone.
+    """
+    states = practice.all_states()
+    overdue = {state.subject: place for place, state in enumerate(practice.due(now_s, PREFIX))}
+    due = [card for card in cards if subject(card) in overdue]
+    due.sort(key=lambda card: overdue[subject(card)])
+    new = [card for card in cards if subject(card) not in states]
+    new.sort(key=lambda card: card.difficulty)
+    return [*due, *new][:count]
+
+
+def next_due_s(cards: Iterable[Card]) -> float | None:
+    """When the next of them is due, in seconds since 1970; None where none was ever asked."""
+    states = practice.all_states()
+    known = [states[subject(card)].due_s for card in cards if subject(card) in states]
+    return min(known, default=None)
+
+
+def points_said(text: str, num_points: int) -> frozenset[int]:
+    """Numbers of points, from 1, out of what was typed: `1 3 4`, `1,3`, `2-4`, `all`, `none`.
+
+    Raises ValueError, with what is understood, for anything else.
+    """
+    typed = text.strip().lower()
+    if typed in ("", "none", "0", "-"):
+        return frozenset()
+    if typed in ("all", "a", "*"):
+        return frozenset(range(1, num_points + 1))
+    said: set[int] = set()
+    for word in re.split(r"[\s,;]+", typed):
+        match = re.fullmatch(r"(\d+)(?:-(\d+))?", word)
+        if match is None:
+            raise ValueError(f"{word!r} is no number of a point: {_HOW}")
+        first, last = int(match[1]), int(match[2] or match[1])
+        if not 1 <= first <= last <= num_points:
+            raise ValueError(f"{word} is no point of this card, which has {num_points}: {_HOW}")
+        said |= set(range(first, last + 1))
+    return frozenset(said)
+
+
+def rating_of(num_said: int, num_points: int) -> str:
+    """By the share of the points: see above."""
+    share = Fraction(num_said, num_points)
+    return next((rating for rating, least in _LEAST if share >= least), "again")
+
+
+def grade(card: Card, said: Collection[int]) -> str:
+    """Remember that the card was answered, with which of its points. Returns the rating."""
+    missed = [point for place, point in enumerate(card.rubric, 1) if place not in said]
+    rating = rating_of(len(card.rubric) - len(missed), len(card.rubric))
+    practice.answer(subject(card), rating, topic=card.topic, missed=missed)
+    return rating
+
+
+def subject(card: Card) -> str:
+    """Its name in the progress store."""
+    return f"{PREFIX}{card.id}"

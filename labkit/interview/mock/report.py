@@ -1,0 +1,138 @@
+"""What an interview showed, by topic: as Markdown, and the same as a page of HTML.
+
+score of a question: share of the rubric's points that were said
+         drill:      1 at the first try, 1/2 at the second, else 0
+         exercise:   1 if it passed
+Each counts by the minutes that were meant for it.
+"""
+
+from dataclasses import dataclass
+from html import escape
+
+from labkit.grade.catalog import load_catalog
+from labkit.interview.cards import load_bank
+from labkit.interview.drills import DRILLS
+from labkit.interview.mock.plan import DRILL, QUESTION, Item, Plan
+from labkit.interview.page import html_of
+
+_VERDICTS = (
+    (0.85, "A strong interview at this level: try the next one."),
+    (0.65, "You would get through. What is below would make it a strong one."),
+    (0.4, "Half of it is there. Work through what is below, and come back in a few days."),
+    (0.0, "Too early at this level. Begin with the notebooks of the topics below."),
+)
+_STYLE = (
+    "body{font:16px/1.5 system-ui,sans-serif;max-width:46em;margin:2em auto;padding:0 1em;"
+    "color:#222;background:#fff}table{border-collapse:collapse}td,th{padding:4px 12px;"
+    "border-bottom:1px solid #ccc;text-align:left}"
+    "@media(prefers-color-scheme:dark){body{color:#ddd;background:#181818}}"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """How one item went."""
+
+    item: Item
+    score: float
+    """0 to 1."""
+    missed: tuple[str, ...]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Report:
+    """Of an interview that is over, or was ended."""
+
+    plan: Plan
+    taken: tuple[Taken, ...]
+    seconds: float
+
+    @property
+    def score(self) -> float:
+        """Of all that was taken, 0 to 1; 0 where nothing was."""
+        return _mean(self.taken)
+
+    @property
+    def by_group(self) -> dict[str, tuple[float, int]]:
+        """Group of topics -> (score, items), the weakest first."""
+        groups: dict[str, list[Taken]] = {}
+        for each in self.taken:
+            groups.setdefault(each.item.group, []).append(each)
+        found = {group: (_mean(each), len(each)) for group, each in groups.items()}
+        return dict(sorted(found.items(), key=lambda pair: pair[1][0]))
+
+    @property
+    def verdict(self) -> str:
+        """In a sentence."""
+        if not self.taken:
+            return "Nothing was answered."
+        return next(said for least, said in _VERDICTS if self.score >= least)
+
+    @property
+    def markdown(self) -> str:
+        """The report, to be kept or sent."""
+        plan, num = self.plan, len(self.taken)
+        lines = [
+            f"# Mock interview: {plan.level}, {plan.minutes} minutes",
+            "",
+            f"**{self.score:.0%}** of what was asked. {self.verdict}",
+            "",
+            f"{num} of {len(plan.items)} items in {_minutes(self.seconds)}; `labkit mock --minutes "
+            f"{plan.minutes} --level {plan.level} --seed {plan.seed}` asks the same.",
+        ]
+        if self.taken:
+            lines += ["", "## By topic", "", "| topic | asked | score |", "|---|---|---|"]
+            rows = self.by_group.items()
+            lines += [f"| {group} | {count} | {score:.0%} |" for group, (score, count) in rows]
+            lines += ["", "## What was asked", ""]
+            for each in self.taken:
+                lines += _told(each)
+        if num < len(plan.items):
+            rest = ", ".join(f"{item.kind} {item.name}" for item in plan.items[num:])
+            lines += ["", f"Not reached: {rest}."]
+        return "\n".join([*lines, ""])
+
+    @property
+    def html(self) -> str:
+        """The same as a page that stands alone."""
+        body = html_of(self.markdown)
+        title = escape(f"Mock interview: {self.plan.level}")
+        return (
+            f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
+            f"<style>{_STYLE}</style></head><body>{body}</body></html>\n"
+        )
+
+
+def _mean(taken: list[Taken] | tuple[Taken, ...]) -> float:
+    minutes = sum(each.item.minutes for each in taken)
+    return sum(each.score * each.item.minutes for each in taken) / minutes if minutes else 0.0
+
+
+def _told(each: Taken) -> list[str]:
+    item = each.item
+    lines = [f"- {_title(item)} ({item.kind} `{item.name}`): **{each.score:.0%}**, "
+             f"{_minutes(each.seconds)}"]  # fmt: skip
+    lines += [f"    - missing: {missed}" for missed in each.missed]
+    return lines + ([f"    - {_again(item)}"] if each.score < 1 else [])
+
+
+def _title(item: Item) -> str:
+    if item.kind == QUESTION:
+        return load_bank()[item.name].prompt
+    return DRILLS[item.name].title if item.kind == DRILL else load_catalog()[item.name].title
+
+
+def _again(item: Item) -> str:
+    """Where to see it, and how to be asked again."""
+    if item.kind == QUESTION:
+        card = load_bank()[item.name]
+        where = f"`notebooks/{card.notebook}.ipynb`, then " if card.notebook else ""
+        return f"{where}`labkit cards {card.id}`"
+    if item.kind == DRILL:
+        return f"`labkit drill {item.name}`"
+    return f"`labkit hint {item.name}`, `labkit check {item.name}`"
+
+
+def _minutes(seconds: float) -> str:
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02}"

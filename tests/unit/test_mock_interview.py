@@ -1,0 +1,222 @@
+"""A mock interview: its plan, its clock, its report, and `labkit mock`."""
+
+import itertools
+import sys
+
+import pytest
+
+from labkit import cli, progress
+from labkit.grade.catalog import load_catalog
+from labkit.grade.outcome import Outcome
+from labkit.interview.cards import load_bank
+from labkit.interview.drills import DRILLS
+from labkit.interview.mock import LEVELS, Interview, Item, Report, Taken, plan_interview
+
+BANK = load_bank()
+
+
+@pytest.fixture(autouse=True)
+def memory(tmp_path, monkeypatch):
+    monkeypatch.setenv("LABKIT_HOME", str(tmp_path / "home"))
+
+
+def interview_of(*items, minutes=45):
+    """With a clock that is moved by hand: (interview, clock)."""
+    clock = [0.0]
+    plan = plan_interview(minutes, "senior", 1)
+    plan = type(plan)(minutes, "senior", 1, items or plan.items)
+    return Interview(plan, lambda: clock[0]), clock
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("minutes", [6, 15, 30, 45, 90, 240])
+def test_a_plan_fills_the_time_with_things_of_its_level(minutes, level):
+    for seed in range(20):
+        plan = plan_interview(minutes, level, seed)
+        of_questions, of_exercises = LEVELS[level]
+        for item in plan.items:
+            if item.kind == "question":
+                assert BANK[item.name].difficulty in of_questions
+            elif item.kind == "drill":
+                assert DRILLS[item.name].difficulty in of_questions
+            else:
+                assert load_catalog()[item.name].difficulty in of_exercises
+        needed = sum(item.minutes for item in plan.items)
+        assert needed <= minutes
+        kinds = [item.kind for item in plan.items]
+        assert len(set(plan.items)) == len(plan.items)
+        # The time is used, unless there is no question left at this level.
+        every = sum(card.difficulty in of_questions for card in BANK.values())
+        assert minutes - needed < 4 or kinds.count("question") == every
+        assert kinds.count("exercise") == (minutes >= 30) and "exercise" not in kinds[:-1]
+        assert kinds.count("drill") <= kinds.count("question") <= 2 * kinds.count("drill") + 2
+
+
+def test_no_group_comes_twice_before_every_other_has_come_once():
+    for seed in range(50):
+        items = plan_interview(240, "senior", seed).items
+        groups = [item.group for item in items if item.kind == "question"]
+        in_all = {g.group for g in items if g.kind == "question"}
+        assert len(set(groups[: len(in_all)])) == len(in_all)
+
+
+def test_a_seed_is_a_plan_and_others_are_others():
+    assert plan_interview(45, "senior", 7) == plan_interview(45, "senior", 7)
+    assert len({plan_interview(45, "senior", seed).items for seed in range(20)}) > 15
+    assert plan_interview().seed != plan_interview().seed or plan_interview().seed >= 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "said"),
+    [
+        ({"level": "wizard"}, ValueError, "give one of junior, senior, expert"),
+        ({"minutes": 5}, ValueError, "6 to 240 minutes"),
+        ({"minutes": "45"}, TypeError, "minutes='45'"),
+    ],
+)
+def test_what_is_no_interview_is_refused(arguments, error, said):
+    with pytest.raises(error, match=said):
+        plan_interview(**arguments)
+
+
+def test_the_clock_ends_it_but_cuts_nobody_off():
+    interview, clock = interview_of()
+    first = interview.next_item
+    clock[0] = 46 * 60  # spoken for 46 minutes
+    interview.take(first, 0.5)
+    assert interview.next_item is None and interview.left_s == -60
+    assert interview.report().seconds == 46 * 60
+    assert "Not reached: " in interview.report().markdown
+
+
+def test_items_are_taken_in_order_with_a_share():
+    interview, _ = interview_of()
+    with pytest.raises(ValueError, match="is not what comes next"):
+        interview.take(interview.plan.items[1], 1)
+    for score in (-0.1, 1.1, float("nan")):
+        with pytest.raises(ValueError, match="from 0 to 1"):
+            interview.take(interview.plan.items[0], score)
+    for item in interview.plan.items:
+        interview.take(item, 1)
+    with pytest.raises(ValueError, match="is not what comes next"):
+        interview.take(item, 1)
+    assert interview.report().score == 1
+
+
+def test_scores_count_by_their_minutes_and_the_weakest_topic_comes_first():
+    items = (
+        Item("question", "co-8", "Collectives and networks"),
+        Item("drill", "bubble_of_total", "Pipeline parallelism"),
+        Item("question", "pp-2", "Pipeline parallelism"),
+    )
+    interview, clock = interview_of(*items)
+    for item, score in zip(items, (1.0, 0.0, 0.5), strict=True):
+        clock[0] += 61
+        interview.take(item, score, ["names the convention"] if score == 0.5 else [])
+    report = interview.report()
+    assert report.score == pytest.approx((4 * 1 + 2 * 0 + 4 * 0.5) / 10)
+    assert list(report.by_group) == ["Pipeline parallelism", "Collectives and networks"]
+    assert report.by_group["Pipeline parallelism"] == (pytest.approx(2 / 6), 2)
+    text = report.markdown
+    assert "| Pipeline parallelism | 2 | 33% |" in text
+    assert "missing: names the convention" in text and "1:01" in text
+    assert "`labkit drill bubble_of_total`" in text and "`labkit cards pp-2`" in text
+    assert "labkit cards co-8" not in text, "what was right need not be repeated"
+
+
+@pytest.mark.parametrize(
+    ("score", "said"), [(1, "strong"), (0.7, "through"), (0.5, "Half"), (0, "early")]
+)
+def test_the_verdict_follows_the_score(score, said):
+    interview, _ = interview_of()
+    interview.take(interview.next_item, score)
+    assert said in interview.report().verdict
+
+
+def test_a_report_is_remembered_once_and_only_if_something_was_answered():
+    interview, _ = interview_of()
+    interview.report()
+    assert progress.events(kind="mock") == []
+    interview.take(interview.next_item, 0.5)
+    interview.report(), interview.report()
+    (event,) = progress.events(kind="mock")
+    assert event.subject == "senior" and event.detail["score"] == 0.5
+
+
+def test_the_page_stands_alone_and_says_the_same():
+    taken = (Taken(Item("question", "co-8", "Collectives and networks"), 0.5, ("a <b> c",), 5.0),)
+    page = Report(plan_interview(45, "senior", 1), taken, 5.0).html
+    assert page.startswith("<!doctype html>") and "<table>" in page
+    assert "a &lt;b&gt; c" in page and "src=" not in page and "href=" not in page
+
+
+def labkit(monkeypatch, capsys, *words, typed=()):
+    lines = iter(typed)
+
+    def ask(prompt=""):
+        line = next(lines, None)
+        if line is None:
+            raise EOFError
+        return line
+
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setattr("builtins.input", ask)
+    monkeypatch.setattr(sys, "argv", ["labkit", *words])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    out, err = capsys.readouterr()
+    return end.value.code, " ".join(out.split()), " ".join(err.split())
+
+
+def test_an_interview_in_a_terminal_to_its_end(monkeypatch, capsys, tmp_path):
+    plan = plan_interview(30, "senior", 3)
+    verdicts = itertools.chain([Outcome.WRONG], itertools.repeat(Outcome.PASSED))
+
+    class Verdict:
+        def __init__(self, name):
+            self.outcome = next(verdicts)
+
+        def __str__(self):
+            return f"it is {self.outcome.value}"
+
+    monkeypatch.setattr("labkit.cli.mock.check", Verdict)
+    typed = []
+    for item in plan.items:
+        typed += {"question": ["", "all"], "drill": [""], "exercise": ["", ""]}[item.kind]
+    saved = [tmp_path / "report.md", tmp_path / "report.html"]
+    words = [
+        "mock",
+        "--minutes",
+        "30",
+        "--seed",
+        "3",
+        *(w for f in saved for w in ("--save", str(f))),
+    ]
+    status, out, err = labkit(monkeypatch, capsys, *words, typed=typed)
+    assert (status, err) == (0, "")
+    assert "it is wrong" in out and "it is passed" in out and "an exercise" in out
+    minutes = {"question": 4, "drill": 0, "exercise": 15}
+    score = sum(minutes[i.kind] for i in plan.items) / sum(i.minutes for i in plan.items)
+    assert f"{score:.0%} of what was asked" in out
+    assert f"**{score:.0%}**" in saved[0].read_text() and "<table>" in saved[1].read_text()
+    assert len(progress.events(kind="mock")) == 1
+
+
+def test_ctrl_d_ends_it_with_the_report_of_what_there_is(monkeypatch, capsys):
+    status, out, err = labkit(monkeypatch, capsys, "mock", "--seed", "3", typed=["", "none"])
+    assert (status, err) == (0, "") and "1 of 10 items" in out and "Not reached" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--level", "wizard"), "give one of junior, senior, expert"),
+        (("--minutes", "3"), "6 to 240 minutes"),
+        (("--save", "report.pdf"), "ends in .md or .html"),
+        (("--save", "nowhere/report.md"), "there is no folder nowhere"),
+    ],
+)
+def test_what_cannot_be_is_said_before_the_interview(monkeypatch, capsys, words, said):
+    status, _, err = labkit(monkeypatch, capsys, "mock", *words)
+    assert status == 2
+    assert said in err.replace("│ ", "").replace(" │", "")
