@@ -18,6 +18,7 @@ _NAMES: dict[str, Any] = {"calc": calc, "math": math, "runs": runs}
 _NAMES |= {each.__name__: each for each in _BUILTINS}
 # Figures of data sheets and papers, with their sources: to read one is a proof.
 _TABLES = {"GPUS", "CLUSTERS", "MODELS", "RECIPES"}
+_FEW = 9  # a small number is in a proof by chance
 # They only read what they are given.
 _READERS = {"amount", "parse_quantity", "Result", "Quantity"}
 _ALLOWED = (
@@ -37,9 +38,43 @@ def value(proof: str) -> Any:
     tree = check(proof)
     names = {**_NAMES, "__builtins__": {}}
     try:
-        return eval(compile(tree, "<proof>", "eval"), names)
+        found = eval(compile(tree, "<proof>", "eval"), names)
     except Exception as error:  # it may call anything in calc and runs
         raise BadProof(f"{proof} fails: {type(error).__name__}: {error}") from error
+    if restates(tree, found):
+        raise BadProof(
+            f"{proof!r} gives {found}, which is written in it: whatever stood there, it would give "
+            "that. Calculate it from what the question has, min(m for m in range(1, 999) if ...)"
+        )
+    return found
+
+
+def restates(tree: ast.Expression, found: Any) -> bool:
+    """Whether arithmetic around a call only brings back a number that went into it.
+
+    7 / calc.bubble_fraction(8, 133) - 7 is 133 because 133 is in it. A call alone may well return
+    one of its arguments, and so may a ratio to a call without it: that is the formula's word.
+    """
+    if not isinstance(tree.body, ast.BinOp) or isinstance(found, tuple | list | str):
+        return False
+    try:
+        number = float(found)
+    except (TypeError, ValueError):
+        return False
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    return (
+        number > _FEW
+        and bool(calls)
+        and all(
+            any(
+                isinstance(each, ast.Constant)
+                and isinstance(each.value, int | float)
+                and math.isclose(each.value, number, rel_tol=1e-9)
+                for each in ast.walk(call)
+            )
+            for call in calls
+        )
+    )
 
 
 def check(proof: str) -> ast.Expression:

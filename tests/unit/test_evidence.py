@@ -108,6 +108,7 @@ def test_what_rounds_to_the_value_holds(says, text):
         ("6 steps", f"{STEPS} == 6", "True proves no"),
         ("ring", "'tree' if calc.ring_all_reduce_steps(4) else 'ring'", "the proof gives 'tree'"),
         ("6 steps", f"math.inf * {STEPS}", "the proof gives inf"),
+        ("133", "7 / float(calc.bubble_fraction(8, 133)) - 7", "which is written in it"),
         ("6 steps", "4.93e-3", "calls neither calc nor runs"),
         ("4.93 ms", 'calc.amount("4.93 ms")', "calls neither calc nor runs"),
         ("1 GB", "calc.GB", "calls neither calc nor runs"),
