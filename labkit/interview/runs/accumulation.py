@@ -5,11 +5,10 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
-from labkit import run
 from labkit.comm import Group
 from labkit.data_parallel import DDP
 from labkit.interview.runs.data_parallel import gradients_of
-from labkit.interview.runs.real_run import real_run
+from labkit.interview.runs.real_run import real_run, run
 from labkit.model import GPT, GPTConfig
 from labkit.train import TrainConfig, loss
 

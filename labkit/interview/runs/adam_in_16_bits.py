@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from labkit import Group, run
-from labkit.interview.runs.real_run import real_run
+from labkit import Group
+from labkit.interview.runs.real_run import real_run, run
 from labkit.memory import Meter
 from labkit.optimizer import AdamState, AdamW, state_tensors
 from labkit.precision import MasterWeights

@@ -5,14 +5,14 @@ from types import MappingProxyType
 
 import torch
 
-from labkit import Group, run
+from labkit import Group
 from labkit.collectives import (
     double_tree_all_reduce,
     halving_doubling_all_reduce,
     ring_all_reduce,
     tree_all_reduce,
 )
-from labkit.interview.runs.real_run import real_run
+from labkit.interview.runs.real_run import real_run, run
 
 ALGORITHMS = MappingProxyType(
     {

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from labkit import run
 from labkit.comm import Group
 from labkit.data_parallel import DDP, library_all_reduce, local_sgd, parameter_server
 from labkit.data_parallel.buckets import make_buckets
@@ -24,7 +23,7 @@ from labkit.data_parallel.local_sgd import Outer
 from labkit.data_parallel.parameter_server import Asynchronous, Synchronous
 from labkit.data_parallel.parameter_server.server import Server
 from labkit.data_parallel.training import train
-from labkit.interview.runs.real_run import real_run
+from labkit.interview.runs.real_run import real_run, run
 from labkit.model import GPT, GPTConfig
 from labkit.optimizer import SGD
 from labkit.train import TrainConfig

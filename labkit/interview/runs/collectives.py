@@ -4,8 +4,8 @@ import time
 
 import torch
 
-from labkit import Group, Link, Run, Topology, collectives, run
-from labkit.interview.runs.real_run import real_run
+from labkit import Group, Link, Run, Topology, collectives
+from labkit.interview.runs.real_run import real_run, run
 
 _ALL_REDUCES = {
     "ring": collectives.ring_all_reduce,

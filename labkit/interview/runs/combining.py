@@ -2,9 +2,9 @@
 
 import torch
 
-from labkit import Group, Run, run
+from labkit import Group, Run
 from labkit.combined import CombinedTraining, sent_by_axis, within
-from labkit.interview.runs.real_run import real_run
+from labkit.interview.runs.real_run import real_run, run
 from labkit.mesh import Mesh
 from labkit.model import GPTConfig
 from labkit.train import TrainConfig

@@ -11,11 +11,10 @@ from functools import partial
 import torch
 from torch import nn
 
-from labkit import run
 from labkit.comm import Group
 from labkit.data_parallel import DDP, BucketedDDP, NaiveDDP, library_all_reduce
 from labkit.data_parallel.training import train
-from labkit.interview.runs.real_run import real_run
+from labkit.interview.runs.real_run import real_run, run
 from labkit.model import GPT, GPTConfig
 from labkit.optimizer import SGD
 from labkit.train import OptimizerName, TrainConfig, loss

@@ -2,9 +2,9 @@
 
 import torch
 
-from labkit import Deadlock, Group, run
+from labkit import Deadlock, Group
 from labkit.comm import Timeline
-from labkit.interview.runs.real_run import real_run
+from labkit.interview.runs.real_run import real_run, run
 
 
 @real_run

@@ -5,9 +5,9 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from labkit import Group, run
+from labkit import Group
 from labkit.data_parallel import DDP
-from labkit.interview.runs.real_run import real_run
+from labkit.interview.runs.real_run import real_run, run
 
 RANKS, FEATURES, HIDDEN = 4, 8, 16
 NORMS: dict[str, Callable[[int], nn.Module]] = {

@@ -7,8 +7,8 @@ from functools import cache, partial
 
 import torch
 
-from labkit import Group, run
-from labkit.interview.runs.real_run import real_run
+from labkit import Group
+from labkit.interview.runs.real_run import real_run, run
 from labkit.launch.result import Run
 from labkit.mesh import Mesh
 from labkit.model import GPTConfig

@@ -4,8 +4,7 @@ Ranks sleep in the place of computing, so that ten of them really run at once on
 else is real: messages, order, waiting. Wire: 32 B per row over each boundary, and back.
 """
 
-from labkit import run
-from labkit.interview.runs.real_run import real_run
+from labkit.interview.runs.real_run import real_run, run
 from labkit.pipeline import Costs, Timing, gpipe, measured, paced_step, plan
 
 FORWARD_S = 0.02

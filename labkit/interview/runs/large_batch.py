@@ -4,9 +4,8 @@ from dataclasses import replace
 
 import torch
 
-from labkit import run
 from labkit.comm import Group
-from labkit.interview.runs.real_run import real_run
+from labkit.interview.runs.real_run import real_run, run
 from labkit.large_batch import scaled_learning_rate
 from labkit.model import GPT, GPTConfig
 from labkit.optimizer import SGD

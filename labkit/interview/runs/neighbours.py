@@ -3,10 +3,10 @@
 import torch
 from torch import Tensor, nn
 
-from labkit import Group, run
+from labkit import Group
 from labkit.collectives import ring_all_reduce
 from labkit.data_parallel import NaiveDDP
-from labkit.interview.runs.real_run import real_run
+from labkit.interview.runs.real_run import real_run, run
 
 _FEATURES, _LORA_RANK, _BINS = 256, 4, 64
 

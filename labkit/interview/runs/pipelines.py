@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from labkit import Group, run
-from labkit.interview.runs.real_run import real_run
+from labkit import Group
+from labkit.interview.runs.real_run import real_run, run
 from labkit.memory import Meter
 from labkit.model import GPTConfig
 from labkit.optimizer import SGD

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import torch
 
-from labkit import Group, run
-from labkit.interview.runs.real_run import real_run
+from labkit import Group
+from labkit.interview.runs.real_run import real_run, run
 from labkit.model import GPT, GPTConfig
 from labkit.train import TrainConfig, train_step
 

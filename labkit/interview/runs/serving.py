@@ -5,8 +5,8 @@ from collections import deque
 import torch
 from torch import Tensor
 
-from labkit import Group, run
-from labkit.interview.runs.real_run import real_run
+from labkit import Group
+from labkit.interview.runs.real_run import real_run, run
 from labkit.model import GPT, GPTConfig
 
 _CONFIG = GPTConfig(context=128, num_layers=1, hidden=32, num_heads=2, ffn=64)

@@ -10,10 +10,10 @@ from functools import partial
 import torch
 from torch import nn
 
-from labkit import Group, run
+from labkit import Group
 from labkit.data_parallel import DDP
 from labkit.interview.runs.journal import sent_bytes_in
-from labkit.interview.runs.real_run import real_run
+from labkit.interview.runs.real_run import real_run, run
 from labkit.memory import Meter
 from labkit.model import GPT, GPTConfig
 from labkit.optimizer import AdamW, Optimizer

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from labkit import Group, run
+from labkit import Group
 from labkit.comm.operation import Operation
 from labkit.context_parallel import (
     gathered_attention,
@@ -22,7 +22,7 @@ from labkit.context_parallel import (
     ulysses_attention,
     zigzag,
 )
-from labkit.interview.runs.real_run import real_run
+from labkit.interview.runs.real_run import real_run, run
 from labkit.launch.result import Run
 from labkit.memory import Meter
 from labkit.model import GPT, MLP, Block, GPTConfig

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from labkit import Run, run
+from labkit import Run
 from labkit.comm import Group
 from labkit.data_parallel import DDP
-from labkit.interview.runs.real_run import real_run
+from labkit.interview.runs.real_run import real_run, run
 from labkit.memory import Meter
 from labkit.model import GPT, GPTConfig
 from labkit.optimizer import SGD, AdamW
@@ -73,7 +73,7 @@ def held_bytes_per_parameter(strategy: str) -> float:
 @real_run
 def _all_metered() -> list[dict[str, dict[str, float]]]:
     """One launch for all strategies: by rank, strategy and kind."""
-    return run(_metered, _N, timeout=60).values
+    return run(_metered, _N).values
 
 
 def _metered(world: Group) -> dict[str, dict[str, float]]:
@@ -106,7 +106,7 @@ def sent_volume(strategy: str, microbatches: int = 1) -> float:
 @real_run
 def _all_accumulated(microbatches: int) -> Run:
     """One launch for all strategies."""
-    return run(_accumulated, _N, args=(microbatches,), timeout=60)
+    return run(_accumulated, _N, args=(microbatches,))
 
 
 def _sent_in(timeline: Any, name: str) -> float:
@@ -157,7 +157,7 @@ def leaves_a_host(how: str) -> float:
 
     how: "flat", shards over all four; "hybrid", shards within a host and replicas across.
     """
-    result = run(_one_pass, _N, args=(how,), timeout=60)
+    result = run(_one_pass, _N, args=(how,))
     return sum(map(_leaving, result.timeline[:2])) / (4 * GPT(_CONFIG).num_parameters)
 
 
