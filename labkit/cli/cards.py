@@ -14,8 +14,6 @@ from labkit.interview.cards import Card, load_topics
 from labkit.interview.cards import sitting as sittings
 from labkit.progress import clock, practice, scheduling
 
-_LEVELS = {1: "everyone", 2: "senior", 3: "expert"}
-
 
 def cards(
     what: Annotated[
@@ -53,7 +51,7 @@ def cards(
 def ask(card: Card) -> frozenset[int]:
     """Prompt, a pause to speak, the answer, the rubric. The points that were said, remembered."""
     out, topic = console(), load_topics()[card.topic]
-    about = f"{card.id}, {topic.title}, for {_LEVELS[card.difficulty]}"
+    about = f"{card.id}, {topic.title}, for {card.level}"
     out.print(Text(about, style="dim"))
     out.print(Text(card.prompt, style="bold"))
     input("Say it aloud, in a minute. Enter shows an answer. ")
@@ -118,6 +116,6 @@ def _show_list(chosen: list[Card]) -> None:
         state = states.get(sittings.subject(card))
         last = "" if state is None else f"{clock.day_of(state.last_s)}"
         about = topics[card.topic].title
-        table.add_row(card.id, _LEVELS[card.difficulty], Text(about), last)
+        table.add_row(card.id, card.level, Text(about), last)
     console().print(table)
     console().print(Text(f"{len(chosen)} cards"))

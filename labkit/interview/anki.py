@@ -17,7 +17,6 @@ from labkit.interview.cards import Card, load_topics
 from labkit.interview.page import html_of
 
 DECK = "Distributed training"
-_LEVELS = {1: "everyone", 2: "senior", 3: "expert"}
 _HEADERS = (
     "#separator:tab",
     "#html:true",
@@ -53,7 +52,7 @@ def _note(card: Card) -> str:
         f"labkit-{card.id}",
         escape(card.prompt),
         _back(card),
-        f"labkit::{topic.file}::{card.id} {_LEVELS[card.difficulty]}",
+        f"labkit::{topic.file}::{card.id} {card.level}",
     )
     return "\t".join(map(_on_a_line, fields))
 

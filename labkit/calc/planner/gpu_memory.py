@@ -1,4 +1,4 @@
-"""Bytes of a GPU by part, on the rank of the pipeline whose activations make it the fullest.
+"""Bytes of a GPU by part, on the rank of the pipeline that is fullest.
 
 As calc.footprint counts, part by part, and beyond it: experts, latent attention, stages without
 equally many layers.

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from labkit.interview.levels import LEVELS
+
 SECTIONS = ("In a minute.", "Deeper.", "The common mistake.")
 
 
@@ -50,6 +52,11 @@ class Card:
     def topic(self) -> str:
         """The id of its topic: "co-8" for "co-8b"."""
         return self.id.rstrip("bcdefghijklmnopqrstuvwxyz") or self.id
+
+    @property
+    def level(self) -> str:
+        """Whom it is for: everyone, senior or expert."""
+        return LEVELS[self.difficulty]
 
     @property
     def text(self) -> str:

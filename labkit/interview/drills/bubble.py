@@ -7,14 +7,8 @@ from labkit.interview.drills.drill import Shown, drill
 from labkit.interview.drills.question import Solution, Trap
 
 _NOTEBOOK = "09_pipeline_parallel"
-
-
 _STAGES = (4, 6, 8, 10, 12, 16)
-
-
 _MOST_MICROBATCHES = 4096
-
-
 _MICROBATCHES = (4, 8, 12, 16, 24, 32, 48, 64)
 
 

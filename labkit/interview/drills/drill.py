@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 from labkit.calc.result import Result
 from labkit.calc.units import Quantity, parse_quantity, parse_typed
 from labkit.interview.drills.question import Question, Solution, told_apart
+from labkit.interview.levels import LEVELS
 
-LEVELS = {1: "everyone", 2: "senior", 3: "expert"}
 _MOST_DRAWS = 1000
 _PLACES = {
     "": "",

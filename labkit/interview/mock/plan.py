@@ -9,7 +9,7 @@ that the level has something in; within a group what is drawn is random.
 """
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from labkit import arguments
@@ -124,8 +124,7 @@ def _in_turn(rng: random.Random, items: Sequence[Item]) -> Iterator[Item]:
     by_group: dict[str, list[Item]] = {}
     for item in items:
         by_group.setdefault(item.group, []).append(item)
-    shuffled: Callable[[list[Item]], list[Item]] = lambda each: rng.sample(each, len(each))  # noqa: E731
-    waiting = {group: shuffled(each) for group, each in by_group.items()}
+    waiting = {group: rng.sample(each, len(each)) for group, each in by_group.items()}
     while waiting:
         for group in rng.sample(sorted(waiting), len(waiting)):
             yield waiting[group].pop()
