@@ -23,11 +23,13 @@ class Recorded:
     for, everything that came to torch's process groups, a Group's operations too.
     `enqueued`: how many collectives of each process group were handed over, a Group's too.
     `is_idle`: the process used no CPU time while it was asked, so it waits or sleeps.
+    `is_known`: whether the rank has answered; where not, it may have handed over anything.
     """
 
     operations: Sequence[Operation] = ()
     enqueued: Mapping[str, int] = field(default_factory=dict)
     is_idle: bool = False
+    is_known: bool = False
 
 
 def is_foreign(operation: Operation) -> bool:
@@ -52,7 +54,7 @@ def read(path: Path) -> Recorded:
     except FileNotFoundError:
         return Recorded()
     operations = [_operation(index, *each) for index, each in enumerate(record["operations"])]
-    return Recorded(operations, record["enqueued"], record["is_idle"])
+    return Recorded(operations, record["enqueued"], record["is_idle"], is_known=True)
 
 
 def _operation(

@@ -89,7 +89,7 @@ def diagnose_waits(views: Sequence[View]) -> Verdict:
 
 def _left(views: Sequence[View], found: Mapping[int, Wait]) -> Verdict | None:
     for wait in _by_age(found):
-        gone = [rank for rank in wait.missing if views[rank].stage.is_over]
+        gone = [rank for rank in wait.absent if views[rank].stage.is_over]
         if gone:
             operation = wait.operation
             without = {"send": "receiving it", "recv": "sending it"}.get(

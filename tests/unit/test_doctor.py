@@ -148,8 +148,25 @@ def test_torchs_own_operation_counts_as_waiting_only_while_its_rank_rests():
     assert running(recorded=computing).waits_in is None
     sleeps_in_own_line = Stack(True, may_wait=False)
     assert running(recorded=at_rest, stack=sleeps_in_own_line).waits_in is None
-    gone = [View(Stage.RETURNED)] * 3
+    gone = [View(Stage.RETURNED, recorded=Recorded(is_known=True))] * 3
     assert diagnose([running(recorded=at_rest), *gone]).fault is Fault.LEFT
+
+
+def test_a_rank_that_has_not_answered_is_not_said_to_have_left():
+    foreign = replace(WAITS, group_name="torch.distributed")
+    waits = running(recorded=Recorded([foreign], {"torch.distributed": 1}, True, is_known=True))
+    mute = View(Stage.RETURNED)
+    assert diagnose([waits, mute, mute, mute]).fault is Fault.SLOW
+
+
+def test_a_rank_that_has_not_answered_is_in_no_circle():
+    foreign = replace(WAITS, group_name="torch.distributed")
+    waits = running(recorded=Recorded([foreign], {"torch.distributed": 1}, True, is_known=True))
+    makes_a_group = replace(WAITS, kind="new_group", group_name="new groups")
+    mute = [View(Stage.RUNNING, calls=[makes_a_group])] * 3
+    heard = [replace(view, recorded=Recorded(is_known=True)) for view in mute]
+    assert diagnose([waits, *heard]).fault is Fault.CIRCLE
+    assert diagnose([waits, *mute]).fault is not Fault.CIRCLE
 
 
 def test_a_mismatch_comes_before_every_other_cause():

@@ -58,6 +58,10 @@ class View:
         # It uses no time, and stands in torch: it waits for the oldest thing that it has begun.
         return blocked_in(self.recorded.operations[::-1])
 
+    def is_unheard_of(self, wanted: Operation) -> bool:
+        """Whether only the rank knows its part, and it has not answered. A dead one never will."""
+        return is_foreign(wanted) and not self.recorded.is_known and self.stage is not Stage.DIED
+
     @property
     def _new_groups(self) -> list[Operation]:
         """Groups of torch.distributed that the rank has made, or waits for others to make."""
@@ -87,6 +91,13 @@ class Wait:
     rank: int
     operation: Operation
     missing: tuple[int, ...]
+    unheard: tuple[int, ...] = ()
+    """Those of them that have not told what they handed to torch: their part may be there."""
+
+    @property
+    def absent(self) -> list[int]:
+        """Those whose part is surely missing."""
+        return [rank for rank in self.missing if rank not in self.unheard]
 
     @property
     def can_end(self) -> bool:
@@ -119,7 +130,8 @@ def _wait(rank: int, operation: Operation, views: Sequence[View]) -> Wait:
         for other in needed_by(operation, rank)
         if other != rank and not views[other].has_posted(operation, rank)
     )
-    return Wait(rank, operation, missing)
+    unheard = tuple(other for other in missing if views[other].is_unheard_of(operation))
+    return Wait(rank, operation, missing, unheard)
 
 
 def needed_by(operation: Operation, rank: int) -> Sequence[int]:
@@ -160,7 +172,7 @@ def circle(found: Mapping[int, Wait]) -> list[Wait]:
     for start in found:
         path = [start]
         while path:
-            following = [r for r in found[path[-1]].missing if r in found and r not in cleared]
+            following = [r for r in found[path[-1]].absent if r in found and r not in cleared]
             closing = [rank for rank in following if rank in path]
             if closing:
                 return [found[rank] for rank in path[path.index(closing[0]) :]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from labkit.launch import doctor
-from labkit.launch.diagnosis.consult import consult
+from labkit.launch.diagnosis.consult import consult, examined
 from labkit.launch.doctor import Fault, Verdict
 from labkit.launch.driver.supervise import Supervisor
 from labkit.launch.ranks.stage import Stage
@@ -81,8 +81,7 @@ class StallWatch:
         before, self._suspicion = self._suspicion, doctor.diagnose_waits(supervisor.views)
         if not self._suspicion.is_proof or self._suspicion != before or before == self._refuted:
             return None
-        supervisor.examine(patience_s=_PATIENCE_S)
-        verdict = doctor.diagnose(supervisor.views)
+        verdict = examined(supervisor, _PATIENCE_S)
         if verdict.is_proof:
             return verdict
         self._refuted = before  # by threads, which may still bring what is missing

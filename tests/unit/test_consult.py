@@ -1,0 +1,61 @@
+"""Evidence is read piece by piece: what a single look finds need not have been true at once."""
+
+from dataclasses import replace
+
+from labkit.comm.recorded import Recorded
+from labkit.launch.diagnosis.consult import examined
+from labkit.launch.diagnosis.waiting import View
+from labkit.launch.doctor import Fault
+from labkit.launch.ranks.stage import Stage
+from tests.unit.test_doctor import WAITS
+
+FOREIGN = replace(WAITS, group=(0, 1), group_name="torch.distributed")
+NEW_GROUP = replace(WAITS, group=(0, 1), kind="new_group", group_name="new groups")
+NOTHING_YET = Recorded(is_idle=True, is_known=True)
+IN_IT = Recorded([FOREIGN], {"torch.distributed": 1}, is_idle=True, is_known=True)
+THROUGH = Recorded([], {"torch.distributed": 1}, is_idle=True, is_known=True)
+
+# Rank 1 tells what torch has recorded, then comes through all_reduce to new_group, then its calls
+# are read. Rank 0 was asked while it was in all_reduce, and is late to new_group.
+TORN = [
+    View(Stage.RUNNING, recorded=IN_IT),
+    View(Stage.RUNNING, recorded=NOTHING_YET, calls=[NEW_GROUP]),
+]
+WHOLE = [
+    View(Stage.RUNNING, recorded=replace(THROUGH, is_idle=False)),
+    View(Stage.RUNNING, recorded=THROUGH, calls=[NEW_GROUP]),
+]
+
+
+class Looks:
+    """A supervisor whose examinations find one state after another."""
+
+    def __init__(self, *states):
+        self.states, self.views = list(states), []
+
+    def examine(self, patience_s):
+        self.views = self.states.pop(0)
+
+
+def test_a_circle_of_evidence_from_different_moments_is_gone_at_the_second_look():
+    verdict = examined(Looks(TORN, WHOLE), 1)
+    assert not verdict.is_proof
+    assert verdict.fault is Fault.SLOW
+
+
+def test_a_circle_that_two_looks_find_is_a_proof():
+    verdict = examined(Looks(TORN, TORN), 1)
+    assert verdict.is_proof
+    assert verdict.fault is Fault.CIRCLE
+
+
+def test_waits_that_differ_from_look_to_look_are_progress():
+    again = replace(FOREIGN, sequence=2)
+    later = [replace(TORN[0], recorded=replace(IN_IT, operations=[again])), TORN[1]]
+    verdict = examined(Looks(TORN, later), 1)
+    assert not verdict.is_proof
+    assert verdict.fault is Fault.UNDER_WAY
+
+
+def test_what_is_no_accusation_takes_one_look():
+    assert examined(Looks(WHOLE), 1).fault is Fault.SLOW
