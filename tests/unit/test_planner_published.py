@@ -1,7 +1,8 @@
 """The planner against training runs that were published; one row is what it was fitted to.
 
 Megatron-LM, arXiv:2104.04473, table 1: GPT with 51,200 words and 2,048 tokens on A100, TFLOP/s of a
-GPU, recomputation counted. Llama 3, arXiv:2407.21783, table 4: MFU.
+GPU, recomputation counted; sequences of a microbatch and virtual stages from the script that its
+authors left, examples/sc21/run_table_1.sh of Megatron-LM. Llama 3, arXiv:2407.21783, table 4: MFU.
 """
 
 import pytest
@@ -9,32 +10,30 @@ import pytest
 from labkit import calc
 from labkit.calc import Assumptions, Job, Layout
 
-# heads, hidden, layers, tp, pp, GPUs, batch, published TFLOP/s, how far off at most
+# heads, hidden, layers, tp, pp, virtual, GPUs, batch, microbatch, TFLOP/s, how far off at most
 MEGATRON = {
-    "1.7B": (24, 2304, 24, 1, 1, 32, 512, 137, 0.05),
-    "3.6B": (32, 3072, 30, 2, 1, 64, 512, 138, 0.02),
-    "7.5B": (32, 4096, 36, 4, 1, 128, 512, 142, 0.07),
-    "18.4B": (48, 6144, 40, 8, 1, 256, 1024, 135, 0.08),
-    "39.1B": (64, 8192, 48, 8, 2, 512, 1536, 138, 0.02),
-    "76.1B": (80, 10240, 60, 8, 4, 1024, 1792, 140, 0.03),
-    "145.6B": (96, 12288, 80, 8, 8, 1536, 2304, 148, 0.005),  # fitted
-    "310.1B": (128, 16384, 96, 8, 16, 1920, 2160, 155, 0.02),
-    "529.6B": (128, 20480, 105, 8, 35, 2520, 2520, 163, 0.03),
-    "1008B": (160, 25600, 128, 8, 64, 3072, 3072, 163, 0.03),
+    "1.7B": (24, 2304, 24, 1, 1, 1, 32, 512, 16, 137, 0.09),
+    "3.6B": (32, 3072, 30, 2, 1, 1, 64, 512, 16, 138, 0.06),
+    "7.5B": (32, 4096, 36, 4, 1, 1, 128, 512, 16, 142, 0.02),
+    "18.4B": (48, 6144, 40, 8, 1, 1, 256, 1024, 8, 135, 0.02),
+    "39.1B": (64, 8192, 48, 8, 2, 1, 512, 1536, 4, 138, 0.03),
+    "76.1B": (80, 10240, 60, 8, 4, 3, 1024, 1792, 2, 140, 0.04),
+    "145.6B": (96, 12288, 80, 8, 8, 2, 1536, 2304, 2, 148, 0.01),  # fitted
+    "310.1B": (128, 16384, 96, 8, 16, 2, 1920, 2160, 1, 155, 0.02),
+    "529.6B": (128, 20480, 105, 8, 35, 3, 2520, 2520, 1, 163, 0.03),
+    "1008B": (160, 25600, 128, 8, 64, 1, 3072, 3072, 1, 163, 0.09),
 }
 # What Megatron-LM of 2021 did, of all rows alike.
 OF_2021 = Assumptions(flash=False, fused=False, overlap=0.0)
 
 
 def megatron(name):
-    heads, hidden, layers, tp, pp, gpus, batch, *_ = MEGATRON[name]
+    heads, hidden, layers, tp, pp, virtual, gpus, batch, microbatch, *_ = MEGATRON[name]
     config = calc.ModelConfig(layers=layers, hidden=hidden, heads=heads, vocab=51200, context=2048)
     job = Job(config, "zero_paper", calc.cluster("a100", gpus), batch, assumptions=OF_2021)
-    of_rank = layers // pp
-    virtual = 1 if pp == 1 else min(v for v in range(2, of_rank + 1) if of_rank % v == 0)
     layout = Layout(
-        world_size=gpus, tp=tp, pp=pp, virtual=virtual, zero=0, recompute="full",
-        sequence_parallel=False,
+        world_size=gpus, tp=tp, pp=pp, virtual=virtual, microbatch=microbatch, zero=0,
+        recompute="full", sequence_parallel=False,
     )  # fmt: skip
     return job, layout
 
@@ -50,12 +49,12 @@ def test_megatrons_layouts_fit_and_reach_what_was_published(name):
     assert size == pytest.approx(float(name.removesuffix("B")), rel=0.03)
 
 
-def test_the_megatron_rows_that_were_not_fitted_are_off_by_3_percent_on_average():
+def test_the_megatron_rows_that_were_not_fitted_are_off_by_4_percent_on_average():
     off = []
     for name, (*_, published, _) in MEGATRON.items():
         if name != "145.6B":
             off.append(abs(calc.estimate(*megatron(name)).flops_per_s.to("TFLOP") / published - 1))
-    assert sum(off) / len(off) < 0.035
+    assert sum(off) / len(off) == pytest.approx(0.04, abs=0.005)
 
 
 @pytest.mark.parametrize(

@@ -8,24 +8,25 @@
 Against what was published. `efficiency` is fitted to the row marked *, and to no other.
 
     Megatron-LM, A100       GPUs   t   p    published  here     TFLOP/s of a GPU, recomputation
-    1.7B                      32   1   1    137        143       +4%        counted, as there
-    3.6B                      64   2   1    138        139       +1%
-    7.5B                     128   4   1    142        133       -6%
-    18.4B                    256   8   1    135        125       -7%
-    39.1B                    512   8   2    138        137       -1%
-    76.1B                  1,024   8   4    140        143       +2%
-    145.6B                 1,536   8   8    148        148         *
-    310.1B                 1,920   8  16    155        154       -1%
-    529.6B                 2,520   8  35    163        159       -3%
-    1008B                  3,072   8  64    163        159       -3%
+    1.7B                      32   1   1    137        148      +8%        counted, as there
+    3.6B                      64   2   1    138        145      +5%
+    7.5B                     128   4   1    142        140      -2%
+    18.4B                    256   8   1    135        133      -2%
+    39.1B                    512   8   2    138        134      -3%
+    76.1B                  1,024   8   4    140        145      +4%
+    145.6B                 1,536   8   8    148        147        *
+    310.1B                 1,920   8  16    155        153      -1%
+    529.6B                 2,520   8  35    163        159      -3%
+    1008B                  3,072   8  64    163        149      -8%
     Llama 3 405B, H100                                          MFU
     8,192 tokens           8,192   8  16    43%        47%      +10%
     8,192 tokens          16,384   8  16    41%        44%       +7%
     131,072 tokens, c 16  16,384   8  16    38%        44%      +16%
 
 The first ten with what Megatron-LM of 2021 did, for all of them alike: no flash attention, no
-sequence parallelism, full recomputation, nothing of dp overlapped. The paper prints neither
-microbatches nor virtual stages: here 1, and the fewest above 1 that divide a rank's layers. Llama 3
+sequence parallelism, full recomputation, nothing of dp overlapped. Microbatches and virtual stages
+are those of the authors' script, examples/sc21/run_table_1.sh in Megatron-LM. It has none of the
+latter for the trillion; with two, of which the paper speaks, that row would be at -2%. Llama 3
 with zero 2 and virtual 8, nothing recomputed, keys and values gathered. Its largest residual may be
 that of attention: it is 40% of the operations at 131,072 tokens, and no kernel for it is as fast as
 a product of matrices.

@@ -35,9 +35,10 @@ class Assumptions:
     """
 
     efficiency: float = 0.683
-    """Of the GPU's peak, while it multiplies matrices. With this the planner has the 148 TFLOP/s of
-    Megatron-LM's 145.6B on 1,536 A100 (arXiv:2104.04473, table 1). It is fitted to no other row;
-    estimation.py has the residuals of the others."""
+    """Of the GPU's peak, while it multiplies matrices. With this the planner has 147 of the 148
+    TFLOP/s of Megatron-LM's 145.6B on 1,536 A100 (arXiv:2104.04473, table 1; 148 with microbatches
+    of one sequence, for which it was fitted). It is fitted to no other row; estimation.py has the
+    residuals of the others."""
     link_share: float = 0.8
     """Of a link's bandwidth, while a collective runs: nccl-tests shows 360 of an H100's 450 GB/s
     over NVLink."""
