@@ -1,0 +1,100 @@
+"""Question cards in a notebook whose progress store is broken, held, damaged or without fsrs."""
+
+import sqlite3
+import sys
+from html import unescape
+
+import pytest
+
+from labkit import progress
+from labkit.notebook import card
+from labkit.progress import clock, practice, store
+from labkit.progress.home import store_path
+from tests.widget_tree import buttons, press, words
+
+DAY_S = 86_400
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("LABKIT_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def broken(home):
+    """No store can be where a file is."""
+    home.write_text("a file where the folder should be")
+    return home
+
+
+def answers():
+    return progress.events(kind="answer")
+
+
+def revealed():
+    sitting = card("co-8")
+    press(sitting._widget, "Show")
+    return sitting
+
+
+def test_a_grade_that_cannot_be_stored_is_said_and_can_be_tried_again(broken, recwarn):
+    sitting = revealed()
+    press(sitting._widget, "good")
+    told = unescape(words(sitting._widget))
+    assert "could not be written, so this is not remembered" in told
+    assert "not stored" in told and "✓" not in told and str(store_path()) in told
+    assert not sitting.question.is_stored and sitting.summary == "1 card: 1 good"
+    broken.unlink()
+    press(sitting._widget, "hard")
+    assert sitting.question.is_stored and "✓ Graded <b>hard</b>" in words(sitting._widget)
+    assert "could not" not in words(sitting._widget)
+    assert [event.detail["rating"] for event in answers()] == ["hard"]
+    press(sitting._widget, "Next")
+    assert "1 card: 1 hard" in words(sitting._widget)
+    assert not recwarn.list  # said on the page, not in a log
+
+
+def test_what_cannot_be_stored_is_not_asked_forever(broken):
+    sitting = card("co")
+    seen = [sitting.question.card.id]
+    for _ in range(3):
+        press(sitting._widget, "Show")
+        press(sitting._widget, "good")
+        press(sitting._widget, "Next")
+        seen.append(sitting.question.card.id)
+    assert len(set(seen)) == 4
+
+
+def test_a_store_that_another_process_holds_is_said(monkeypatch):
+    practice.answer("card/co-8", "good", at_s=clock.now_s() - 9 * DAY_S)
+    monkeypatch.setattr(store, "BUSY_S", 0.05)
+    sitting = revealed()
+    other = sqlite3.connect(store_path(), isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    press(sitting._widget, "good")
+    assert "database is locked" in words(sitting._widget)
+    assert not sitting.question.is_stored
+    other.execute("ROLLBACK")
+    other.close()
+    press(sitting._widget, "good")
+    assert len(answers()) == 2
+
+
+def test_a_damaged_store_is_kept_aside_and_the_answer_goes_into_a_fresh_one(home):
+    home.mkdir()
+    store_path().write_bytes(b"no database" * 100)
+    sitting = card("co-8")
+    assert "is damaged" in words(sitting._widget)
+    press(sitting._widget, "Show")
+    press(sitting._widget, "good")
+    assert sitting.question.is_stored and len(answers()) == 1
+
+
+def test_without_fsrs_a_grade_is_stored_and_nothing_is_promised(monkeypatch):
+    monkeypatch.setitem(sys.modules, "fsrs", None)
+    sitting = revealed()
+    assert buttons(sitting._widget)[1:5] == list(practice.RATINGS)
+    press(sitting._widget, "good")
+    assert len(answers()) == 1
+    assert "stored" in words(sitting._widget) and "pip install fsrs" in words(sitting._widget)
