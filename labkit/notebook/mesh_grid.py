@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from html import escape
 
-from labkit.notebook.shown import BORDER, FAINT
+from labkit.notebook.shown import BORDER, FAINT, scrolled
 from labkit.viz.mesh_places import Place, group_text, groups_of, places
 
 COLOURS = {"dp": "#72b1d4", "pp": "#f2ca74", "cp": "#cc9ec0", "ep": "#d9d26a", "tp": "#74cbb2"}
@@ -42,7 +42,7 @@ def mesh_html(sizes: Mapping[str, int], gpus_per_node: int, rank: int) -> str:
         for node, cells in nodes.items()
     )
     return (
-        f'<style>{"".join(rules)}</style><div class="{name}">{rows}'
+        f'<style>{"".join(rules)}</style><div class="{name}">{scrolled(rows, "ranks by node")}'
         f"{_words(rank, sizes, gpus_per_node)}</div>"
     )
 
