@@ -4,13 +4,16 @@
     from labkit.notebook import memory_calculator, pipeline_calculator
     from labkit.notebook import layout_planner, mesh_explorer, schedule_puzzle
     from labkit.notebook import docket, judge, vote
+    from labkit.notebook import card, drill
 
 The only room that imports IPython or ipywidgets. Everything here also works in a kernel without a
 browser, where it shows its plain-text form.
 """
 
 from labkit.notebook.calculator import calculator
+from labkit.notebook.card_sitting import CardSitting, card
 from labkit.notebook.claims_court import Vote, docket, vote
+from labkit.notebook.drill_round import DrillRound, drill
 from labkit.notebook.expect_error import expect_error
 from labkit.notebook.judgement import judge
 from labkit.notebook.knobs import Knob, knobs
@@ -25,6 +28,8 @@ from labkit.notebook.schedule_puzzle import schedule_puzzle
 from labkit.notebook.table import Row, table
 
 __all__ = [
+    "CardSitting",
+    "DrillRound",
     "Knob",
     "LayoutPlanner",
     "MemoryCalculator",
@@ -35,7 +40,9 @@ __all__ = [
     "Row",
     "Vote",
     "calculator",
+    "card",
     "docket",
+    "drill",
     "expect_error",
     "judge",
     "knobs",

@@ -33,7 +33,7 @@ def scrolled(content_html: str, label: str) -> str:
     """
     return (
         f'<div role="region" tabindex="0" aria-label="{escape(label)}" '
-        f'style="overflow-x: auto;">{content_html}</div>'
+        f'style="overflow-x: auto; contain: inline-size;">{content_html}</div>'
     )
 
 

@@ -19,7 +19,10 @@ if (!window.labkitNamesSliders) {
       const row = handle.closest('.widget-slider')
       const parts = row.querySelectorAll('.widget-label, .widget-readout')
       parts.forEach(part => { part.id ||= `labkit-slider-${count++}` })
-      for (const part of parts) part.style.maxWidth = 'none'  // else "interleaved" is cut off
+      for (const part of parts) {  // else "interleaved" loses its last letter
+        part.style.maxWidth = 'none'
+        part.style.flexShrink = 0
+      }
       handle.setAttribute('aria-labelledby', [...parts].map(part => part.id).join(' '))
     }
   }

@@ -1,5 +1,7 @@
 """What the page itself tells of a widget: names, focus, contrast, width. Each returns the faults."""
 
+import time
+
 CONTROLS = "button, input, select, textarea, summary, [role=slider], [role=region]"
 # Roles that a reader acts on; a screen reader says role and name.
 ACTED_ON = {
@@ -65,18 +67,26 @@ output => { const inside = output.contains(document.activeElement)
 
 def nameless(page, cell):
     """Controls for which a screen reader has nothing to say, or only a placeholder to read."""
-    client = page.context.new_cdp_session(page)
+    return [_described(node) for node in _controls(page, cell) if not _has_name(node)]
+
+
+def _controls(page, cell):
+    """Those of a cell's output as Chromium tells them to a screen reader, once it does."""
     place = f"""document.querySelector('[data-cell="{cell}"] .jp-Cell-outputArea')"""
+    client = page.context.new_cdp_session(page)
     client.send("Accessibility.enable")
-    found = client.send("Runtime.evaluate", {"expression": place})
-    query = {"objectId": found["result"]["objectId"]}
-    nodes = client.send("Accessibility.queryAXTree", query)["nodes"]
-    controls = [
-        node for node in nodes if not node["ignored"] and node["role"]["value"] in ACTED_ON
-    ]
+    query = {
+        "objectId": client.send("Runtime.evaluate", {"expression": place})["result"]["objectId"]
+    }
+    deadline, found = time.monotonic() + 30, []
+    while not found and time.monotonic() < deadline:
+        nodes = client.send("Accessibility.queryAXTree", query)["nodes"]
+        found = [
+            node for node in nodes if not node["ignored"] and node["role"]["value"] in ACTED_ON
+        ]
     client.detach()
-    assert controls, f"{cell} shows nothing to act on"
-    return [_described(node) for node in controls if not _has_name(node)]
+    assert found, f"{cell} shows nothing to act on"
+    return found
 
 
 def _has_name(node):
