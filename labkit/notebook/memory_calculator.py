@@ -40,7 +40,9 @@ class MemoryCalculator:
         self._is_moving_several = False
         self._knobs, self._device = knobs_of(start), device_menu(device)
         self._verdict, self._table = widgets.HTML(), widgets.HTML()
-        self._picture = widgets.Image(format="png", layout={"width": "720px", "max_width": "calc(100% - 4px)"})
+        self._picture = widgets.Image(
+            format="png", layout={"width": "720px", "max_width": "calc(100% - 4px)"}
+        )
         self._change = widgets.Button(
             description="Make this change", layout={"width": "12em", "display": "none"}
         )

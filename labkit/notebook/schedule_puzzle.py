@@ -37,8 +37,7 @@ class ShownRuling(Shown):
         self.ruling = ruling
         colour = _COLOURS.get(ruling.outcome, "#0072b2")
         headline = (
-            f'<div style="font-weight: 600; color: {ink(colour)}">'
-            f"{escape(ruling.headline)}</div>"
+            f'<div style="font-weight: 600; color: {ink(colour)}">{escape(ruling.headline)}</div>'
         )
         picture = "" if ruling.timing is None else picture_html(ruling.timing)
         body = headline + picture + _paragraphs_html(ruling.paragraphs)

@@ -1,4 +1,4 @@
-"""What the page itself tells of a widget: names, focus, contrast, width. Each returns the faults."""
+"""What the page tells of a widget: names, focus, contrast, width. Each returns the faults."""
 
 import time
 
@@ -35,7 +35,8 @@ FAINT_TEXT = """
   const walker = document.createTreeWalker(output, NodeFilter.SHOW_TEXT)
   while (walker.nextNode()) {
     const [text, element] = [walker.currentNode.data.trim(), walker.currentNode.parentElement]
-    if (!text || !element.checkVisibility() || element.closest('style, option, .jp-OutputPrompt')) continue
+    if (!text || !element.checkVisibility()) continue
+    if (element.closest('style, option, .jp-OutputPrompt')) continue
     const below = behind(element)
     const ink = over(rgba(getComputedStyle(element).color), below)
     const [low, high] = [luminance(ink), luminance(below)].sort((x, y) => x - y)

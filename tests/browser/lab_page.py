@@ -117,9 +117,7 @@ class LabPage:
 
 def slider(output, label):
     """The handle of the slider that has `label` in front of it."""
-    row = output.locator(".widget-slider").filter(
-        has=output.page.get_by_text(label, exact=True)
-    )
+    row = output.locator(".widget-slider").filter(has=output.page.get_by_text(label, exact=True))
     return row.get_by_role("slider")
 
 

@@ -12,6 +12,8 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+import nbformat
+
 ROOT = Path(__file__).parents[2]
 START_S, END_S = 120, 30
 # What a learner works with. The working tree itself is never written to.
@@ -67,6 +69,13 @@ class LabServer:
         """Of a page or of the REST API."""
         query = "&".join([f"token={self.token}", *options])
         return f"http://127.0.0.1:{self.port}/{path}?{query}"
+
+    def write_notebook(self, name, sources):
+        """One of the tests' own, in notebooks/; sources: of its cells, by id."""
+        cells = [nbformat.v4.new_code_cell(source, id=cell) for cell, source in sources.items()]
+        kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
+        notebook = nbformat.v4.new_notebook(cells=cells, metadata=kernel)
+        nbformat.write(notebook, self.folder / "notebooks" / name)
 
     def log(self):
         return self._log.read_text(errors="replace")

@@ -1,7 +1,6 @@
 """Every widget by name, by keyboard, in both themes, and at twice the size."""
 
 import accessibility
-import nbformat
 import pytest
 from lab_page import shows
 
@@ -17,6 +16,10 @@ WIDGETS = {
     "layout-planner": "layout_planner(gpus=64)",
     "mesh-explorer": "mesh_explorer(dp=2, pp=2, tp=4)",
     "ring-slider": "ring_slider(ringed)",
+    "card": "card('co-8')",
+    "revealed-card": "shown = card('co-1'); shown.question.reveal(); shown",
+    "drill": "drill('bubble_of_total', seed=3)",
+    "wrong-drill": "wrong = drill('bubble_of_total', seed=4); wrong.question.finish(); wrong",
     "vote": "vote('gpipe-10-4')",
     "prediction": "right = predict('access', 'How many?', answer=6); right.commit('6'); right",
     "wrong-prediction": "box = predict('other', 'How many?', answer=6); box.commit('3'); box",
@@ -43,11 +46,7 @@ ringed = run(lambda world: ring_all_reduce(torch.ones(8), world), world_size=4)
 @pytest.fixture(scope="module")
 def page(tab):
     """All widgets on one page, run once."""
-    sources = {"imports": IMPORTS} | WIDGETS | READ
-    cells = [nbformat.v4.new_code_cell(source, id=name) for name, source in sources.items()]
-    path = tab.server.folder / "notebooks" / NOTEBOOK
-    kernel = {"name": "python3", "display_name": "Python 3"}
-    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernel}), path)
+    tab.server.write_notebook(NOTEBOOK, {"imports": IMPORTS} | WIDGETS | READ)
     tab.open(NOTEBOOK)
     tab.run_all()
     return tab
