@@ -36,7 +36,8 @@ def mock(
     status = 0
     try:
         while (item := interview.next_item) is not None:
-            console().print(Text(asking.announced(interview, item), style="bold cyan"))
+            said = f"{asking.announced(interview, item)} {round(interview.left_s / 60)} left."
+            console().print(Text(said, style="bold cyan"))
             interview.take(item, *_TAKE[item.kind](item, interview.plan.seed))
     except (EOFError, KeyboardInterrupt, typer.Abort) as end:
         console().print()

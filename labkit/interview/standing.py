@@ -67,11 +67,12 @@ class Standing:
     def next_topic(self) -> str | None:
         """The weakest one in which something is due; without any, the weakest of all."""
         groups = self.weakest_first
-        return next((each for each in groups if self.topics[each].num_due), next(iter(groups), None))
+        with_due = [each for each in groups if self.topics[each].num_due]
+        return next(iter(with_due or groups), None)
 
 
 def standing() -> Standing:
-    """Of the store, now. A store that cannot be read is a ProgressWarning, and looks like a new one.
+    """Of the store, now. One that cannot be read is a ProgressWarning, and looks like a new one.
 
     Where fsrs is missing there is no mastery, and nothing is known to be due.
     """

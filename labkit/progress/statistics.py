@@ -102,7 +102,8 @@ def mastery(
 ) -> dict[str, Mastery]:
     """How well each topic is known. topics: the subjects of each, such as "card/co-8".
 
-    states: of the store, if left out, as everywhere here. Needs the package fsrs (ImportError) as soon as anything was answered.
+    states: of the store, if left out, as everywhere here. Needs the package fsrs (ImportError) as
+    soon as anything was answered.
     """
     now_s = clock.now_s() if now_s is None else now_s
     states = practice.all_states() if states is None else states

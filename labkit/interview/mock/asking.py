@@ -1,8 +1,8 @@
 """What a terminal and a notebook share in asking: how an item is announced, and what it scores.
 
-    question   the share of the rubric's points that were said; missed: the others
-    drill      1 at the first try, 1/2 at the second, else 0; missed: the traps walked into
-    exercise   1 after a pass, 0 when it is given up
+question   the share of the rubric's points that were said; missed: the others
+drill      1 at the first try, 1/2 at the second, else 0; missed: the traps walked into
+exercise   1 after a pass, 0 when it is given up
 """
 
 from collections.abc import Collection
@@ -21,11 +21,10 @@ Scored = tuple[float, list[str]]
 
 
 def announced(interview: Interview, item: Item) -> str:
-    """`2 of 10: a drill, about 2 minutes. 41 left.`"""
-    left = max(0, round(interview.left_s / 60))
+    """`2 of 10: a drill, about 2 minutes.`"""
     place = f"{len(interview.taken) + 1} of {len(interview.plan.items)}"
     article = "an" if item.kind == EXERCISE else "a"
-    return f"{place}: {article} {item.kind}, about {item.minutes} minutes. {left} left."
+    return f"{place}: {article} {item.kind}, about {item.minutes} minutes."
 
 
 def asked_drill(item: Item, seed: int) -> Asked:
