@@ -1,6 +1,5 @@
 """labkit cards: questions as an interviewer asks them, answered aloud, graded by the rubric."""
 
-from collections import Counter
 from typing import Annotated
 
 import typer
@@ -32,7 +31,7 @@ def cards(
         return
     asked = sittings.next_cards(chosen, count)
     if not asked:
-        _show_nothing_due(chosen)
+        console().print(Text(sittings.nothing_due(chosen)))
         return
     ratings: list[str] = []
     status = 0
@@ -43,7 +42,7 @@ def cards(
     except (EOFError, KeyboardInterrupt, typer.Abort) as end:
         console().print()
         status = 0 if isinstance(end, EOFError) else 130
-    console().print(Text(_summary(ratings), style="bold"))
+    console().print(Text(sittings.summary(ratings), style="bold"))
     if status:
         raise typer.Exit(status)
 
@@ -89,23 +88,6 @@ def _said(card: Card) -> frozenset[int]:
             return sittings.points_said(typed, len(card.rubric))
         except ValueError as error:
             out.print(Text(str(error), style="red"))
-
-
-def _summary(ratings: list[str]) -> str:
-    if not ratings:
-        return "Nothing answered."
-    counts = Counter(ratings)
-    told = ", ".join(
-        f"{counts[each]} {each}" for each in reversed(practice.RATINGS) if counts[each]
-    )
-    num = len(ratings)
-    return f"{num} {'card' if num == 1 else 'cards'}: {told}"
-
-
-def _show_nothing_due(chosen: list[Card]) -> None:
-    due_s = sittings.next_due_s(chosen)
-    wait = "" if due_s is None else f" The next in {practice.in_words(due_s - clock.now_s())}."
-    console().print(Text(f"Nothing is due, and nothing of these is new.{wait}"))
 
 
 def _show_list(chosen: list[Card]) -> None:

@@ -11,8 +11,10 @@ browser, where it shows its plain-text form.
 """
 
 from labkit.notebook.calculator import calculator
+from labkit.notebook.card_sitting import CardSitting, card
 from labkit.notebook.claims_court import Vote, docket, vote
 from labkit.notebook.dashboard import Dashboard, dashboard
+from labkit.notebook.drill_round import DrillRound, drill
 from labkit.notebook.expect_error import expect_error
 from labkit.notebook.judgement import judge
 from labkit.notebook.knobs import Knob, knobs
@@ -28,7 +30,9 @@ from labkit.notebook.schedule_puzzle import schedule_puzzle
 from labkit.notebook.table import Row, table
 
 __all__ = [
+    "CardSitting",
     "Dashboard",
+    "DrillRound",
     "Knob",
     "LayoutPlanner",
     "MemoryCalculator",
@@ -40,8 +44,10 @@ __all__ = [
     "Row",
     "Vote",
     "calculator",
+    "card",
     "dashboard",
     "docket",
+    "drill",
     "expect_error",
     "judge",
     "knobs",

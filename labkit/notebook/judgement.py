@@ -7,6 +7,7 @@ from html import escape
 
 from labkit.interview.court import VERDICTS, Claim, Finding, findings
 from labkit.notebook.claims_court import claim_of, vote_on
+from labkit.notebook.proofs import proofs_html
 from labkit.notebook.shown import BORDER, FAINT, Shown, box
 
 _RIGHT, _WRONG, _OTHER = "#009e73", "#d55e00", "#0072b2"
@@ -81,6 +82,7 @@ def _text(claim: Claim, found: list[Finding]) -> str:
 def _html(claim: Claim, found: list[Finding]) -> str:
     stands = VERDICTS[claim.verdict].stands
     colour = {frozenset({True}): _RIGHT, frozenset({False}): _WRONG}.get(stands, _OTHER)
+    measured = [(each.shows, each.run) for each in claim.exhibits if each.run]
     parts = [
         f'<div><b style="color: {colour};">{escape(_verdict_text(claim))}</b> '
         f'<span style="color: {FAINT};">{escape(_vote_text(claim))}</span></div>',
@@ -88,7 +90,8 @@ def _html(claim: Claim, found: list[Finding]) -> str:
         *(f'<div style="color: {_WRONG};">{escape(each)}</div>' for each in _doubts(found)),
         f'<p style="margin: 6px 0;"><b>What is true.</b> {escape(claim.truth)}</p>',
         f'<p style="margin: 6px 0;"><b>What was confused.</b> {escape(claim.confusion)}</p>',
-        _proofs(claim),
+        f'<details style="color: {FAINT};"><summary>where the numbers come from</summary>'
+        f"{proofs_html(claim.evidence, claim.sources, measured)}</details>",
     ]
     return box("".join(parts), colour).replace("max-width: 46em", "max-width: 56em")
 
@@ -115,27 +118,3 @@ def _ink(column: int, borne_out: str) -> str:
     if column != len(_HEADING) - 1:
         return ""
     return f" font-weight: 600; color: {_RIGHT if borne_out == 'yes' else _WRONG};"
-
-
-def _proofs(claim: Claim) -> str:
-    """Every number of the text with the expression or the paper that it comes from, folded away."""
-    lines = [
-        f"<li>{escape(item.says)}: <code>{escape(item.proof)}</code></li>"
-        if item.proof
-        else f"<li>{escape(item.says)}: {escape(item.source)}</li>"
-        for item in claim.evidence
-        if not item.pending
-    ]
-    lines += [
-        f"<li>{escape(each.shows)}, measured: <code>{escape(each.run)}</code></li>"
-        for each in claim.exhibits
-        if each.run
-    ]
-    pending = [
-        f"<li>pending: {escape(item.pending)}</li>" for item in claim.evidence if item.pending
-    ]
-    sources = f"<li>sources: {escape('; '.join(claim.sources))}</li>"
-    return (
-        f'<details style="color: {FAINT};"><summary>where the numbers come from</summary>'
-        f'<ul style="margin: 2px 0;">{"".join([*lines, *pending, sources])}</ul></details>'
-    )

@@ -5,7 +5,6 @@ predict("ring-bytes", "How many bytes does rank 0 send?", unit="B")       # a bo
 reveal("ring-bytes", result.traffic[0].sent_bytes, unit="B")              # You said ...
 """
 
-import warnings
 from html import escape
 from typing import Any
 
@@ -13,6 +12,7 @@ import ipywidgets as widgets
 
 from labkit.calc.typed import in_unit, text_of
 from labkit.notebook import predictions
+from labkit.notebook.controls import on_enter
 from labkit.notebook.predictions import Prediction
 from labkit.notebook.shown import FAINT, Shown, box
 
@@ -37,10 +37,7 @@ class PredictBox:
         self._button = widgets.Button(description="Commit", layout={"width": "6em"})
         self._status = widgets.HTML()
         self._button.on_click(lambda _: self.commit(self._entry.value))
-        with warnings.catch_warnings():
-            # Its successor, observing the value, would also commit when the field loses the focus.
-            warnings.simplefilter("ignore", DeprecationWarning)
-            self._entry.on_submit(lambda entry: self.commit(entry.value))
+        on_enter(self._entry, self.commit)
         self._widget = widgets.VBox(
             [
                 widgets.HTML(f"<b>Predict.</b> {escape(question)}"),

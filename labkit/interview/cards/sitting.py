@@ -15,15 +15,17 @@ half of the points is "hard", whatever it felt like.
 
 import difflib
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from fractions import Fraction
 
 from labkit.interview.cards.card import Card
 from labkit.interview.cards.read import load_bank
 from labkit.interview.cards.topics import load_topics
-from labkit.progress import practice
+from labkit.progress import clock, practice
 
 PREFIX = "card/"
+_DAY_S = 86_400
 _LEAST = (("easy", Fraction(1)), ("good", Fraction(2, 3)), ("hard", Fraction(1, 3)))
 _HOW = "write the numbers of the points that you said, such as 1 3 4; all; or none"
 
@@ -75,6 +77,13 @@ def next_due_s(cards: Iterable[Card]) -> float | None:
     return min(known, default=None)
 
 
+def soonest(cards: Iterable[Card]) -> Card | None:
+    """The one that is due first, for who does not want to wait; None where none was ever asked."""
+    states = practice.all_states()
+    known = [card for card in cards if subject(card) in states]
+    return min(known, key=lambda card: states[subject(card)].due_s, default=None)
+
+
 def points_said(text: str, num_points: int) -> frozenset[int]:
     """Numbers of points, from 1, out of what was typed: `1 3 4`, `1,3`, `2-4`, `all`, `none`.
 
@@ -103,12 +112,52 @@ def rating_of(num_said: int, num_points: int) -> str:
     return next((rating for rating, least in _LEAST if share >= least), "again")
 
 
-def grade(card: Card, said: Collection[int]) -> str:
-    """Remember that the card was answered, with which of its points. Returns the rating."""
-    missed = [point for place, point in enumerate(card.rubric, 1) if place not in said]
-    rating = rating_of(len(card.rubric) - len(missed), len(card.rubric))
+def grade(card: Card, said: Collection[int], rating: str | None = None) -> str:
+    """Remember that the card was answered, with which of its points. Returns the rating.
+
+    rating: the learner's own, where it is another than the points make. ValueError for none of the
+    four.
+    """
+    missed = points_missed(card, said)
+    rating = rating or rating_of(len(card.rubric) - len(missed), len(card.rubric))
     practice.answer(subject(card), rating, topic=card.topic, missed=missed)
     return rating
+
+
+def points_missed(card: Card, said: Collection[int]) -> list[str]:
+    """The points of the rubric that were not said, in words."""
+    return [point for place, point in enumerate(card.rubric, 1) if place not in said]
+
+
+def standing(card: Card, now_s: float | None = None) -> str:
+    """Why it is asked: `new`, `due`, `3 days overdue`, or `due in 4 days`."""
+    state = practice.state(subject(card))
+    if state is None:
+        return "new"
+    late_s = (clock.now_s() if now_s is None else now_s) - state.due_s
+    if late_s < 0:
+        return f"due in {practice.in_words(-late_s)}"
+    return f"{practice.in_words(late_s)} overdue" if late_s >= _DAY_S else "due"
+
+
+def nothing_due(cards: Iterable[Card], now_s: float | None = None) -> str:
+    """What is said where `next_cards` finds none."""
+    due_s = next_due_s(cards)
+    now_s = clock.now_s() if now_s is None else now_s
+    wait = "" if due_s is None else f" The next in {practice.in_words(due_s - now_s)}."
+    return f"Nothing is due, and nothing of these is new.{wait}"
+
+
+def summary(ratings: Sequence[str]) -> str:
+    """A sitting in a line: `3 cards: 2 good, 1 again`."""
+    if not ratings:
+        return "Nothing answered."
+    counts = Counter(ratings)
+    told = ", ".join(
+        f"{counts[each]} {each}" for each in reversed(practice.RATINGS) if counts[each]
+    )
+    num = len(ratings)
+    return f"{num} {'card' if num == 1 else 'cards'}: {told}"
 
 
 def subject(card: Card) -> str:

@@ -1,0 +1,248 @@
+"""Question cards as a notebook asks them."""
+
+import sqlite3
+import sys
+from html import unescape
+
+import pytest
+
+from labkit import progress
+from labkit.interview.cards import load_bank
+from labkit.interview.cards.sitting import cards_of, rating_of
+from labkit.notebook import card
+from labkit.progress import clock, practice, store
+from labkit.progress.home import store_path
+from tests.widget_tree import buttons, entry, points, press, words
+
+CARD = load_bank()["co-8"]
+DAY_S = 86_400
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("LABKIT_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def broken(home):
+    """No store can be where a file is."""
+    home.write_text("a file where the folder should be")
+    return home
+
+
+def answers():
+    return progress.events(kind="answer")
+
+
+def revealed(name="co-8"):
+    sitting = card(name)
+    press(sitting._widget, "Show")
+    return sitting
+
+
+def graded(rating, name="co-8"):
+    sitting = revealed(name)
+    press(sitting._widget, rating)
+    return sitting
+
+
+def test_the_answer_shows_when_asked_for_and_what_was_written_stays():
+    sitting = card("co-8")
+    page = sitting._widget
+    assert CARD.prompt in unescape(words(page)) and "for senior" in words(page)
+    entry(page).value = "It depends on alpha."
+    assert "In a minute" not in words(page) and not points(page)
+    press(page, "Show the answer")
+    told = words(page)
+    for section in ("In a minute", "Deeper", "The common mistake", "Follow-ups (3)"):
+        assert section in told
+    assert CARD.evidence[0].proof.split("(")[0] in told
+    assert CARD.sources[0].split(",")[0] in unescape(told)
+    press(page, "Hide the answer")
+    assert "In a minute" not in words(page)
+    assert entry(page).value == "It depends on alpha."
+    assert not answers()  # and looking is no answer
+
+
+def test_the_ticked_points_propose_a_grade():
+    page = revealed()._widget
+    assert [each.description for each in points(page)] == list(CARD.rubric)
+    for number in range(len(CARD.rubric) + 1):
+        if number:
+            points(page)[number - 1].value = True
+        proposed = rating_of(number, len(CARD.rubric))
+        assert f"{number} of 5 points: <b>{proposed}</b>" in words(page)
+
+
+def test_each_grade_says_when_the_card_would_come_back():
+    for days_ago in (20, 9):
+        practice.answer("card/co-8", "good", at_s=clock.now_s() - days_ago * DAY_S)
+    waits = practice.next_intervals("card/co-8")
+    page = revealed()._widget
+    assert buttons(page)[1:5] == [f"{rating} · {wait}" for rating, wait in waits.items()]
+    assert len(set(waits.values())) == 4
+
+
+def test_the_grade_is_the_readers_and_the_missed_points_are_stored():
+    sitting = revealed()
+    points(sitting._widget)[1].value = True
+    assert sitting.question.proposed == "again"
+    press(sitting._widget, "good")
+    (event,) = answers()
+    assert event.subject == "card/co-8" and event.detail["rating"] == "good"
+    assert event.detail["missed"] == [p for p in CARD.rubric if p != CARD.rubric[1]]
+    assert event.detail["topic"] == "co-8"
+    assert "Graded <b>good</b>, 1 of 5 points: stored, and asked again in" in words(sitting._widget)
+
+
+def test_one_sitting_stores_once():
+    sitting = graded("hard")
+    assert sitting.question.grade("easy") and sitting.question.rating == "hard"
+    assert [event.detail["rating"] for event in answers()] == ["hard"]
+    assert buttons(sitting._widget) == ["Hide the answer", "Next card"]
+    assert all(each.disabled for each in points(sitting._widget))
+    assert sitting.summary == "1 card: 1 hard"
+
+
+def test_who_was_graded_is_shown_where_to_look(monkeypatch, tmp_path):
+    told = words(graded("again")._widget)
+    assert f"notebooks/{CARD.notebook}.ipynb</a>" in told
+    assert f"exercises/{CARD.exercise}.py</a>" in told
+
+
+def test_the_next_card_is_what_is_due_and_starts_afresh():
+    practice.answer("card/co-5", "again", at_s=clock.now_s() - 2 * DAY_S)
+    sitting = graded("good")
+    press(sitting._widget, "Next card")
+    assert sitting.question.card.id == "co-5"
+    assert "2 days overdue" in words(sitting._widget)
+    assert not sitting.question.is_revealed and entry(sitting._widget).value == ""
+    press(sitting._widget, "Show")
+    press(sitting._widget, "easy")
+    assert sitting.summary == "2 cards: 1 easy, 1 good"
+    assert "2 cards: 1 easy, 1 good" in words(sitting._widget)
+
+
+@pytest.mark.parametrize("name", ["co-8", " CO-8"])
+def test_a_card_that_is_named_is_asked_though_it_is_not_due(name):
+    practice.answer("card/co-8", "easy")
+    sitting = card(name)
+    assert sitting.question.card == CARD and "due in 8 days" in words(sitting._widget)
+    assert card("co").question.card != CARD
+
+
+def know_all(cards):
+    """As if each had been answered just now."""
+
+    def all_at_once(opened):
+        from labkit.progress import states
+        from labkit.progress.log import Event
+
+        for each in cards:
+            event = Event(clock.now_s(), states.ANSWER, f"card/{each.id}", {"rating": "easy"})
+            states.add_answer(opened, event)
+
+    store.writing(all_at_once)
+
+
+def test_where_nothing_is_due_the_box_says_when_and_offers_others():
+    practice.answer("card/co-3", "good")  # comes back sooner than what is easy
+    know_all(each for each in cards_of("co") if each.id != "co-3")
+    sitting = card("co")
+    assert sitting.question is None
+    assert "Nothing is due, and nothing of these is new. The next in" in words(sitting._widget)
+    assert buttons(sitting._widget) == ["Ask one early", "A new one from all topics"]
+    press(sitting._widget, "Ask one early")
+    assert sitting.question.card.id == "co-3"
+    other = card("co")
+    press(other._widget, "A new one")
+    assert other.question.card not in cards_of("co")
+    know_all(cards_of())
+    assert buttons(card()._widget) == ["Ask one early"]
+
+
+def test_a_name_that_is_none_gets_near_ones():
+    assert "'pipelines' is no card" in repr(card("pipelines"))
+    assert "near it: pipeline" in card("pipelines").html
+
+
+def test_a_grade_that_cannot_be_stored_is_said_and_can_be_tried_again(broken, recwarn):
+    sitting = graded("good")
+    told = unescape(words(sitting._widget))
+    assert "could not be written, so this is not remembered" in told
+    assert "not stored" in told and "✓" not in told and str(store_path()) in told
+    assert not sitting.question.is_stored and sitting.summary == "1 card: 1 good"
+    broken.unlink()
+    press(sitting._widget, "hard")
+    assert sitting.question.is_stored and "✓ Graded <b>hard</b>" in words(sitting._widget)
+    assert "could not" not in words(sitting._widget)
+    assert [event.detail["rating"] for event in answers()] == ["hard"]
+    press(sitting._widget, "Next")
+    assert "1 card: 1 hard" in words(sitting._widget)
+    assert not recwarn.list  # said on the page, not in a log
+
+
+def test_what_cannot_be_stored_is_not_asked_forever(broken):
+    sitting = card("co")
+    seen = [sitting.question.card.id]
+    for _ in range(3):
+        press(sitting._widget, "Show")
+        press(sitting._widget, "good")
+        press(sitting._widget, "Next")
+        seen.append(sitting.question.card.id)
+    assert len(set(seen)) == 4
+
+
+def test_a_store_that_another_process_holds_is_said(monkeypatch):
+    practice.answer("card/co-8", "good", at_s=clock.now_s() - 9 * DAY_S)
+    monkeypatch.setattr(store, "BUSY_S", 0.05)
+    sitting = revealed()
+    other = sqlite3.connect(store_path(), isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    press(sitting._widget, "good")
+    assert "database is locked" in words(sitting._widget)
+    assert not sitting.question.is_stored
+    other.execute("ROLLBACK")
+    other.close()
+    press(sitting._widget, "good")
+    assert len(answers()) == 2
+
+
+def test_a_damaged_store_is_kept_aside_and_the_answer_goes_into_a_fresh_one(home):
+    home.mkdir()
+    store_path().write_bytes(b"no database" * 100)
+    sitting = card("co-8")
+    assert "is damaged" in words(sitting._widget)
+    press(sitting._widget, "Show")
+    press(sitting._widget, "good")
+    assert sitting.question.is_stored and len(answers()) == 1
+
+
+def test_without_fsrs_a_grade_is_stored_and_nothing_is_promised(monkeypatch):
+    monkeypatch.setitem(sys.modules, "fsrs", None)
+    sitting = revealed()
+    assert buttons(sitting._widget)[1:5] == list(practice.RATINGS)
+    press(sitting._widget, "good")
+    assert len(answers()) == 1
+    assert "stored" in words(sitting._widget) and "pip install fsrs" in words(sitting._widget)
+
+
+def test_static_forms_are_the_same_for_every_reader():
+    def forms(what):
+        bundle = card(what)._repr_mimebundle_()
+        assert "application/vnd.jupyter.widget-view+json" in bundle
+        return bundle["text/plain"], bundle["text/html"]
+
+    before = forms("co-8"), forms("co"), forms(None)
+    graded("again")
+    assert (forms("co-8"), forms("co"), forms(None)) == before
+    (text, html), (of_group, _), _ = before
+    assert CARD.prompt in text and CARD.prompt in html and "10" in of_group
+    assert len(html) < 1000 and "Run this cell" in html
+
+
+def test_every_control_has_words_on_it():
+    page = graded("good")._widget
+    controls = [entry(page), *points(page)]
+    assert all(each.description for each in controls) and all(buttons(page))
