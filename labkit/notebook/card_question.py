@@ -44,6 +44,7 @@ class CardQuestion:
             description="Your answer",
             placeholder="Say it aloud, in a minute, or write it here; it is stored nowhere.",
             rows=4,
+            continuous_update=False,
             layout={"width": "100%"},
         )
         self._reveal = button(_SHOW, self.reveal)
@@ -52,14 +53,15 @@ class CardQuestion:
             for point in card.rubric
         ]
         self._grades = {each: button(each, partial(self.grade, each)) for each in practice.RATINGS}
-        self._proposal, self._status = widgets.HTML(), note()
+        self._proposal, self._trouble, self._status = widgets.HTML(), note(), note()
+        self._choice = row(list(self._grades.values()))
         self._hidden = widgets.VBox(self._revealed_parts(), layout={"display": "none"})
         self.widget = widgets.VBox(
-            [self._prompt, self._entry, row([self._reveal]), self._hidden, self._status]
+            [self._prompt, self._trouble, self._entry, row([self._reveal]), self._hidden]
         )
         standing, heard = listen(lambda: sittings.standing(card))
         self._prompt.value = card_pages.prompt_html(card, standing)
-        say(self._status, heard.html)
+        say(self._trouble, heard.html)
 
     @property
     def said(self) -> frozenset[int]:
@@ -105,8 +107,11 @@ class CardQuestion:
         self.is_stored = not heard.is_unwritten
         say(self._status, heard.html + self._outcome_html())
         if self.is_stored:
-            for control in (*self._grades.values(), *self._points):
-                control.disabled = True
+            say(self._trouble, "")
+            for point in self._points:
+                point.disabled = True
+            show(self._proposal, False)
+            show(self._choice, False)
         if is_first:
             self._on_graded()
         return self.is_stored
@@ -117,8 +122,8 @@ class CardQuestion:
         for point in self._points:
             point.observe(lambda _: self._propose(), names="value")
         listens = widgets.HTML("<h4>An interviewer listens for: tick what you said</h4>")
-        grades = row([self._grades[each] for each in practice.RATINGS])
-        return [self._answer, listens, *self._points, self._proposal, grades, self._behind]
+        grading = [self._proposal, self._choice, self._status]
+        return [self._answer, listens, *self._points, *grading, self._behind]
 
     def _offer(self) -> None:
         """The grades, each with the time after which the card would come back."""
@@ -128,19 +133,22 @@ class CardQuestion:
             for rating, wait in waits.items():
                 self._grades[rating].description = f"{rating} · {wait}"
                 self._grades[rating].tooltip = f"Grade it {rating}: asked again in {wait}"
-            say(self._status, heard.html)
+            say(self._trouble, heard.html)
         self._propose()
 
     def _propose(self) -> None:
-        points = f"{len(self.said)} of {len(self._points)} points: <b>{self.proposed}</b>"
-        self._proposal.value = f"<p>{points}. How do you grade yourself?</p>"
+        proposed = f"{self._points_text}: <b>{self.proposed}</b>"
+        self._proposal.value = f"<p>{proposed}. How do you grade yourself?</p>"
         for rating, each in self._grades.items():
             each.style.font_weight = "bold" if rating == self.proposed else "normal"
 
+    @property
+    def _points_text(self) -> str:
+        return f"{len(self.said)} of {len(self._points)} points"
+
     def _outcome_html(self) -> str:
         """What became of the grade, and where to look."""
-        points = f"{len(self.said)} of {len(self._points)} points"
-        graded = f"Graded <b>{self.rating}</b>, {points}"
+        graded = f"Graded <b>{self.rating}</b>, {self._points_text}"
         if not self.is_stored:
             return f"<p>{graded}. This grade is <b>not stored</b>: press it again to try again.</p>"
         state = None

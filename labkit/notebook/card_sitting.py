@@ -45,6 +45,7 @@ class CardSitting:
         left = [card for card in self._cards if card.id not in unstored]
         found, heard = listen(lambda: sittings.next_cards(left, 1))
         say(self._trouble, heard.html)
+        self._count()  # a grade may have been tried again, and be another one
         self._ask(found[0]) if found else self._offer_others()
 
     def early(self) -> None:
@@ -70,9 +71,13 @@ class CardSitting:
     def _on_graded(self) -> None:
         assert self.question is not None
         self._done.append(self.question)
-        say(self._tally, f'<span class="faint">{escape(self.summary)}</span>')
+        self._count()
         self._show_only(self._next)
-        self._next.focus()
+        if self.question.is_stored:  # otherwise the grade may be tried again, where the cursor is
+            self._next.focus()
+
+    def _count(self) -> None:
+        say(self._tally, f'<span class="faint">{escape(self.summary)}</span>' if self._done else "")
 
     def _offer_others(self) -> None:
         self.question = None

@@ -20,6 +20,7 @@ _TEXT_FOLLOWS_S = 0.2
 _STYLE = f"""<style>
 .{_CLASS} {{ max-width: 48em; overflow: visible; border-left: 4px solid #0072b2;
   padding: 2px 12px; margin: 4px 0; }}
+.{_CLASS} .widget-box {{ overflow: visible; }}
 .{_CLASS} .widget-html, .{_CLASS} .widget-html-content {{ height: auto; min-width: 0;
   max-width: 100%; margin: 0; white-space: normal; overflow-wrap: anywhere; line-height: 1.5;
   font-size: var(--jp-content-font-size1, 14px); color: var(--jp-content-font-color1, inherit); }}

@@ -100,7 +100,8 @@ def test_one_sitting_stores_once():
     sitting = graded("hard")
     assert sitting.question.grade("easy") and sitting.question.rating == "hard"
     assert [event.detail["rating"] for event in answers()] == ["hard"]
-    assert all(each.disabled for each in sitting.question._grades.values())
+    assert buttons(sitting._widget) == ["Hide the answer", "Next card"]
+    assert all(each.disabled for each in points(sitting._widget))
     assert sitting.summary == "1 card: 1 hard"
 
 
@@ -173,10 +174,12 @@ def test_a_grade_that_cannot_be_stored_is_said_and_can_be_tried_again(broken, re
     assert "not stored" in told and "✓" not in told and str(store_path()) in told
     assert not sitting.question.is_stored and sitting.summary == "1 card: 1 good"
     broken.unlink()
-    press(sitting._widget, "good")
-    assert sitting.question.is_stored and "✓ Graded <b>good</b>" in words(sitting._widget)
+    press(sitting._widget, "hard")
+    assert sitting.question.is_stored and "✓ Graded <b>hard</b>" in words(sitting._widget)
     assert "could not" not in words(sitting._widget)
-    assert len(answers()) == 1 and sitting.summary == "1 card: 1 good"
+    assert [event.detail["rating"] for event in answers()] == ["hard"]
+    press(sitting._widget, "Next")
+    assert "1 card: 1 hard" in words(sitting._widget)
     assert not recwarn.list  # said on the page, not in a log
 
 
