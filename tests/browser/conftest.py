@@ -8,6 +8,9 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from lab_page import LabPage
+from lab_server import LabServer
+from playwright.sync_api import sync_playwright
 
 REQUIRE = "LABKIT_REQUIRE_BROWSER"  # set by .ci/run: there a skip is a failure
 NAMES = ("chromium", "chromium-browser", "google-chrome")
@@ -29,10 +32,6 @@ def give_up(reason):
 @pytest.fixture(scope="session")
 def chromium():
     """playwright's Browser. Started once, and only where a test needs it."""
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        give_up("no playwright here: pip install playwright")
     with sync_playwright() as playwright:
         path = browser_path(playwright)
         if path is None:
@@ -40,16 +39,15 @@ def chromium():
                 f"no browser here: none of {', '.join(NAMES)} is installed; "
                 "apt-get install chromium, or playwright install chromium"
             )
-        # As root, as in most containers, Chromium's sandbox cannot be made.
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        # In a container there is mostly neither the right to make a sandbox nor a large /dev/shm.
+        options = ["--no-sandbox", "--disable-dev-shm-usage"]
+        browser = playwright.chromium.launch(executable_path=path, args=options)
         yield browser
         browser.close()
 
 
 @pytest.fixture(scope="module")
 def server(chromium, tmp_path_factory):
-    from lab_server import LabServer
-
     with LabServer(tmp_path_factory.mktemp("browser")) as running:
         yield running
 
@@ -57,8 +55,6 @@ def server(chromium, tmp_path_factory):
 @pytest.fixture(scope="module")
 def tab(chromium, server):
     """A module's tests share a tab, and with it the cache of JupyterLab's own files."""
-    from lab_page import LabPage
-
     context = chromium.new_context(viewport={"width": 1280, "height": 900})
     yield LabPage(context.new_page(), server)
     context.close()

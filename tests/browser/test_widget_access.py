@@ -20,6 +20,8 @@ WIDGETS = {
     "revealed-card": "shown = card('co-1'); shown.question.reveal(); shown",
     "drill": "drill('bubble_of_total', seed=3)",
     "wrong-drill": "wrong = drill('bubble_of_total', seed=4); wrong.question.finish(); wrong",
+    "mock": "begun = mock_interview(10, 'junior', seed=3); begun.start(); begun",
+    "dashboard": "dashboard()",
     "vote": "vote('gpipe-10-4')",
     "prediction": "right = predict('access', 'How many?', answer=6); right.commit('6'); right",
     "wrong-prediction": "box = predict('other', 'How many?', answer=6); box.commit('3'); box",
