@@ -59,6 +59,7 @@ UNREACHED = """
   .filter(each => each.checkVisibility() && !each.disabled && !each.dataset.reached)
   .map(each => each.outerHTML.slice(0, 120))
 """
+PLACEHOLDERS = "output => [...output.querySelectorAll('[placeholder]')].map(e => e.placeholder)"
 MARK_FOCUSED = """
 output => { const inside = output.contains(document.activeElement)
             if (inside) document.activeElement.dataset.reached = 1
@@ -68,7 +69,13 @@ output => { const inside = output.contains(document.activeElement)
 
 def nameless(page, cell):
     """Controls for which a screen reader has nothing to say, or only a placeholder to read."""
-    return [_described(node) for node in _controls(page, cell) if not _has_name(node)]
+    output = page.locator(f'[data-cell="{cell}"]')
+    placeholders = output.evaluate(PLACEHOLDERS)
+    return [
+        f"{node['role']['value']}, {name!r}"
+        for node in _controls(page, cell)
+        if not (name := node.get("name", {}).get("value", "").strip()) or name in placeholders
+    ]
 
 
 def _controls(page, cell):
@@ -88,18 +95,6 @@ def _controls(page, cell):
     client.detach()
     assert found, f"{cell} shows nothing to act on"
     return found
-
-
-def _has_name(node):
-    name = node.get("name", {})
-    used = [each for each in name.get("sources", []) if each.get("value") or "nativeSource" in each]
-    by_placeholder = bool(used) and used[0].get("attribute") == "placeholder"
-    return bool(name.get("value", "").strip()) and not by_placeholder
-
-
-def _described(node):
-    value = node.get("value", {}).get("value", "")
-    return f"{node['role']['value']} at {value!r}: {node.get('name', {}).get('value')!r}"
 
 
 def unreached(page, output):

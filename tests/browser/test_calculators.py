@@ -7,8 +7,8 @@ pytestmark = pytest.mark.alone
 
 # notebook, the cells that it takes, the last being the calculator; a knob of it, and a key.
 CALCULATORS = {
-    "memory": ("05_where_memory_goes", ("cell-2", "cell-44"), "data parallel", "ArrowRight"),
-    "pipeline": ("09_pipeline_parallel", ("c02", "c44"), "microbatches", "ArrowRight"),
+    "memory": ("05_where_memory_goes", ("cell-2", "cell-44"), "tensor parallel", "ArrowRight"),
+    "pipeline": ("09_pipeline_parallel", ("c02", "c44"), "send : forward", "ArrowRight"),
     "planner": ("11_combining_and_planning", ("c02", "c29"), "GPUs", "ArrowLeft"),
     "mesh": ("11_combining_and_planning", ("c02", "c07"), "pp", "ArrowLeft"),
     "ring": ("02_all_reduce_inside_out", ("b2814987", "2f1d1936"), "step", "ArrowRight"),
