@@ -52,6 +52,8 @@ class Standing:
     predictions: Tally
     votes: Tally
     """On claims: right is as the court."""
+    interviews: list[Event]
+    """Mock interviews, the latest first; `detail` has minutes, seed, score and by_group."""
 
     @property
     def is_new(self) -> bool:
@@ -99,6 +101,7 @@ def _standing(events: Sequence[Event], known: dict[str, State], now_s: float) ->
         drills=_drills(events),
         predictions=_tally(_rated(events, "prediction")),
         votes=_votes(events),
+        interviews=[event for event in reversed(events) if event.kind == "mock"],
     )
 
 

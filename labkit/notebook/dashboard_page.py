@@ -11,8 +11,10 @@ from labkit.interview.standing import Standing, Tally, notebooks_of
 from labkit.notebook.card_pages import link
 from labkit.notebook.shown import BORDER, FAINT
 from labkit.progress import clock
+from labkit.progress.log import Event
 from labkit.progress.statistics import ExerciseRow, Mastery
 
+_LATEST = 5  # mock interviews that are shown
 _BAR = "var(--jp-brand-color1, #1976d2)"
 _GROOVE = "var(--jp-layout-color3, #e0e0e0)"
 _FIRST_STEPS = (
@@ -34,6 +36,7 @@ def page_html(found: Standing) -> str:
             _mastery(found),
             _exercises(found.exercises),
             _tallies(found),
+            _interviews(found.interviews),
         )
     )
 
@@ -73,7 +76,7 @@ def _first_page() -> str:
     )
     return (
         '<div class="prompt">Nothing is stored yet. That changes with the first answer.</div>'
-        f"<p>Four ways to begin, ten minutes each:</p><ol>{steps}</ol>"
+        f"<p>Four ways to begin:</p><ol>{steps}</ol>"
         "<p>Then this page shows days in a row, what is due on which day, how well each topic is "
         "known and which to take next, the exercises, the drills, and how often you predicted "
         "right.</p>"
@@ -104,7 +107,7 @@ def _days(due_days: dict[date, int]) -> str:
 
 
 def _day_text(day: date, place: int) -> str:
-    name = "today, with all that is overdue" if place == 0 else f"{day:%A}"
+    name = "today, overdue included" if place == 0 else f"{day:%A}"
     return escape(f"{name}, {day:%d %b}" if place else name)
 
 
@@ -131,12 +134,12 @@ def _exercises(rows: Sequence[ExerciseRow]) -> str:
     heading = ("exercise", "solved", "attempts", "hints", "solution", "last check")
     cells = [
         (
-            link(f"exercises/{row.name}.py"),
+            link(f"exercises/{row.name}.py", row.name),
             "✓ yes" if row.passed_s is not None else "not yet",
             str(row.num_tries),
             str(row.num_hints),
             "seen before" if row.solution_shown else "not seen",
-            "–" if row.last_s is None else f"{clock.day_of(row.last_s):%Y-%m-%d}",
+            "–" if row.last_s is None else f"{clock.day_of(row.last_s):%d %b %Y}",
         )
         for row in begun
     ]
@@ -148,7 +151,7 @@ def _exercises(rows: Sequence[ExerciseRow]) -> str:
 def _not_begun(names: Sequence[str]) -> str:
     if not names:
         return ""
-    links = ", ".join(link(f"exercises/{name}.py") for name in names)
+    links = ", ".join(link(f"exercises/{name}.py", name) for name in names)
     return f"<details><summary>Not begun: {len(names)}</summary>{links}</details>"
 
 
@@ -162,6 +165,19 @@ def _tallies(found: Standing) -> str:
     judged = [(name, *_right(tally)) for name, tally in before if tally.num_judged]
     heading = ("what", "right", "of judged")
     return drills + _table("Predictions, and votes on claims", heading, judged)
+
+
+def _interviews(held: Sequence[Event]) -> str:
+    rows = [
+        (
+            f"{clock.day_of(event.at_s):%d %b %Y}",
+            escape(event.subject),
+            f"{event.detail['minutes']} min",
+            f"{event.detail['score']:.0%}",
+        )
+        for event in held[:_LATEST]
+    ]
+    return _table("Mock interviews, the latest first", ("day", "level", "length", "score"), rows)
 
 
 def _right(tally: Tally) -> tuple[str, str]:
@@ -184,10 +200,13 @@ def _table(caption: str, heading: Sequence[str], rows: Iterable[Sequence[str]]) 
     cells = list(rows)
     if not cells:
         return f'<p class="faint">{escape(caption)}: nothing yet.</p>'
-    head = "".join(f'<th scope="col" style="color: {FAINT};">{each}</th>' for each in heading)
+    # Words stay whole: a table that is too wide for the page scrolls.
+    whole = "overflow-wrap: normal;"
+    faint = f"{whole} color: {FAINT};"
+    head = "".join(f'<th scope="col" style="{faint}">{each}</th>' for each in heading)
     body = "".join(
-        f'<tr><th scope="row" style="font-weight: normal;">{row[0]}</th>'
-        + "".join(f"<td>{cell}</td>" for cell in row[1:])
+        f'<tr><th scope="row" style="{whole} font-weight: normal;">{row[0]}</th>'
+        + "".join(f'<td style="{whole}">{cell}</td>' for cell in row[1:])
         + "</tr>"
         for row in cells
     )

@@ -18,7 +18,11 @@ from labkit.notebook.controls import button, note, row, say
 from labkit.notebook.heard import listen
 
 _USER_ERRORS = (CatalogError, NothingToGrade, WorkspaceNotFound, OSError)
-_CONTRACT = "white-space: pre-wrap; font-family: monospace"
+# It is laid out in columns: a narrow page scrolls it, by mouse or, once it has the focus, by keys.
+_CONTRACT = (
+    "white-space: pre; overflow-x: auto; font-family: monospace; line-height: 1.4; "
+    "font-size: var(--jp-code-font-size, 13px); color: inherit"
+)
 _WAIT = "Checking on real processes. The clock is shown again when it is done."
 
 
@@ -77,7 +81,7 @@ def _prompt_html(name: str) -> str:
         f'<div class="faint">exercise · {escape(name)}</div>'
         f'<div class="prompt">{escape(exercise.title)}</div>'
         f"<p>Write {link(path)}, save it, and press Check.</p>"
-        f'<pre style="{_CONTRACT}">{escape(_contract(name))}</pre>'
+        f'<pre tabindex="0" style="{_CONTRACT}">{escape(_contract(name))}</pre>'
     )
 
 

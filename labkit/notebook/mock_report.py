@@ -32,14 +32,10 @@ class ReportView:
         self._save_html = button("Save as HTML", lambda: self.save("html"))
         self._save_markdown = button("Save as Markdown", lambda: self.save("md"))
         self._saved = note()
-        self.widget = widgets.VBox(
-            [
-                widgets.HTML(_page_html(self.report) + heard.html + self._stored_html()),
-                self._file,
-                row([self._save_html, self._save_markdown]),
-                self._saved,
-            ]
-        )
+        summary, details = _pages(self.report)
+        save = [self._file, row([self._save_html, self._save_markdown]), self._saved]
+        told = widgets.HTML(summary + heard.html + self._stored_html())
+        self.widget = widgets.VBox([told, *save, widgets.HTML(details)])
 
     def focus(self) -> None:
         """The first thing to do with it."""
@@ -78,11 +74,12 @@ def named(text: str, ending: str) -> Path:
     return Path(f"{stem}.{ending}").expanduser().absolute()
 
 
-def _page_html(report: Report) -> str:
-    """Its title is the page's already, and its headings are below those of the notebook."""
+def _pages(report: Report) -> tuple[str, str]:
+    """The result by topic, and what was asked. Its title is the page's already."""
     _, _, body = report.markdown.partition("\n")
-    lowered = html_of(body.replace("\n## ", "\n#### "))
-    return f'<div class="prompt">Report</div>{lowered}'
+    lowered = body.replace("\n## ", "\n#### ")  # below the headings of the notebook
+    summary, heading, details = lowered.partition("\n#### What was asked")
+    return f'<div class="prompt">Report</div>{html_of(summary)}', html_of(heading + details)
 
 
 def _code(file: Path) -> str:
