@@ -16,7 +16,8 @@ from labkit.notebook.shown import BORDER, FAINT, scrolled
 from labkit.viz.mesh_places import Place, group_text, groups_of, places
 
 COLOURS = {"dp": "#72b1d4", "pp": "#f2ca74", "cp": "#cc9ec0", "ep": "#d9d26a", "tp": "#74cbb2"}
-_CHOSEN = "background: #222222; color: #ffffff;"
+# The theme's own, the other way round: a fixed black would vanish on a dark page.
+_CHOSEN = "background: var(--jp-content-font-color0, #222); color: var(--jp-layout-color0, #fff);"
 _CELL = (
     f"display: inline-block; margin: 2px; padding: 3px 0; border: 1px solid {BORDER}; "
     "text-align: center; font-size: 11px; line-height: 1.35; cursor: default;"

@@ -1,10 +1,8 @@
 """JupyterLab and a headless Chromium for a file's tests; a screenshot of each failure."""
 
-import json
 import os
 import re
 import shutil
-import urllib.request
 from pathlib import Path
 
 import pytest
@@ -64,11 +62,7 @@ def tab(chromium, server):
 def lab(tab, server):
     """The tab, and afterwards no kernel that a next test could find something in."""
     yield tab
-    with urllib.request.urlopen(server.url("api/sessions")) as reply:
-        sessions = json.load(reply)
-    for session in sessions:
-        path = server.url(f"api/sessions/{session['id']}")
-        urllib.request.urlopen(urllib.request.Request(path, method="DELETE")).close()
+    server.end_kernels()
 
 
 @pytest.hookimpl(wrapper=True)

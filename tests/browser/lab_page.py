@@ -39,19 +39,16 @@ class LabPage:
     def open(self, notebook):
         """Open notebooks/`notebook` alone, and wait for its kernel."""
         self.page.goto(self.server.url(f"lab/tree/notebooks/{notebook}", "reset"))
-        self._wait_until_open(notebook)
+        self.page.wait_for_function(IS_OPEN, arg=notebook, timeout=KERNEL_MS)
+        self.page.evaluate(NAME_CELLS)
 
-    def reload(self):
-        """Save and load the page again; the kernel, and what it knows, live on."""
+    def come_back(self):
+        """Save, end the kernel, and open the page again: what is left is what is on a disk."""
         name = self.page.evaluate(f"{NOTEBOOK}.context.path").rsplit("/", 1)[-1]
         self.command("docmanager:save")
-        self.page.reload()
-        self._wait_until_open(name)
-
-    def restart_kernel(self):
-        """A fresh kernel, which knows only what was kept on disk."""
-        self.page.evaluate(f"{KERNEL}.session.kernel.restart().then(() => true)")
-        self.page.wait_for_function(f"{KERNEL}.kernelDisplayStatus === 'idle'", timeout=KERNEL_MS)
+        self.page.goto("about:blank")
+        self.server.end_kernels()
+        self.open(name)
 
     def run_all(self):
         """Every cell from the top; none may show an error."""
@@ -109,10 +106,6 @@ class LabPage:
         path = Path(folder) / f"{name}-{time.time_ns()}.png"
         self.page.screenshot(path=path)
         return path
-
-    def _wait_until_open(self, notebook):
-        self.page.wait_for_function(IS_OPEN, arg=notebook, timeout=KERNEL_MS)
-        self.page.evaluate(NAME_CELLS)
 
 
 def slider(output, label):

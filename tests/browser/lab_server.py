@@ -1,5 +1,6 @@
 """A JupyterLab of the tests' own: a copy of the lab, a home and a port that nobody else has."""
 
+import json
 import os
 import secrets
 import shutil
@@ -76,6 +77,14 @@ class LabServer:
         kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
         notebook = nbformat.v4.new_notebook(cells=cells, metadata=kernel)
         nbformat.write(notebook, self.folder / "notebooks" / name)
+
+    def end_kernels(self):
+        """Of every notebook; the server goes on."""
+        with urllib.request.urlopen(self.url("api/sessions")) as reply:
+            sessions = json.load(reply)
+        for session in sessions:
+            path = self.url(f"api/sessions/{session['id']}")
+            urllib.request.urlopen(urllib.request.Request(path, method="DELETE")).close()
 
     def log(self):
         return self._log.read_text(errors="replace")

@@ -58,7 +58,6 @@ def test_the_dashboard_counts_what_was_answered_also_in_a_new_kernel(page):
     shows(output, "Graded good")
     page.press(page.output("dashboard").get_by_role("button", name="Refresh"), "Enter")
     shows(page.output("dashboard"), "1 day in a row")
-    page.reload()
-    page.restart_kernel()
+    page.come_back()
     page.run("imports", "dashboard")
     shows(page.output("dashboard"), "1 day in a row")

@@ -45,7 +45,6 @@ def test_a_prediction_outlives_the_page_and_the_kernel(lab):
     box.get_by_role("textbox").fill("12 KB")
     lab.press(box.get_by_role("button", name="Commit"), "Enter")
     shows(box, "Committed: 12 KB")
-    lab.reload()
-    lab.restart_kernel()
+    lab.come_back()
     lab.run(PREDICT)
     shows(lab.output(PREDICT), "Earlier you committed to 12 KB")
