@@ -10,28 +10,32 @@ from rich.table import Table
 from rich.text import Text
 
 from labkit.cli.terminal import console
-from labkit.grade import catalog
 from labkit.interview.anki import export_anki
 from labkit.interview.cards import load_bank
-from labkit.interview.subjects import subjects_by_group
-from labkit.progress import exchange, scheduling, statistics
+from labkit.interview.standing import Standing, Tally, standing
+from labkit.progress import exchange
 
 _BAR_WIDTH = 10
 
 
 def progress() -> None:
     """Show how far you are: days in a row, what is due, mastery by topic, exercises."""
-    out = console()
-    exercises = catalog.load_catalog()
-    days = statistics.streak()
-    out.print(Text(f"{_counted(days, 'day')} in a row", style="bold"))
-    due = [_counted(n, kind) for kind, n in statistics.due_counts().items() if n]
+    out, found = console(), standing()
+    out.print(Text(f"{_counted(found.streak, 'day')} in a row", style="bold"))
+    due = [_counted(n, kind) for kind, n in found.due.items() if n]
     out.print(Text(f"Due now: {', '.join(due) or 'nothing'}"))
-    if scheduling.is_installed():
-        out.print(_mastery_table(subjects_by_group()))
+    if found.topics:
+        out.print(_mastery_table(found))
+        out.print(Text(f"Next: {found.next_topic}"))
     else:
         out.print(Text("Mastery needs the package fsrs: pip install fsrs", style="yellow"))
-    out.print(_exercise_table(exercises))
+    out.print(_exercise_table(found))
+    for what, tally in (("Predictions", found.predictions), ("Votes on claims", found.votes)):
+        if tally.num_judged:
+            out.print(Text(f"{what}: {_right(tally)}"))
+    if found.drills:
+        told = (f"{group} {_right(tally)}" for group, tally in found.drills.items())
+        out.print(Text(f"Drills: {', '.join(told)}"))
 
 
 def export(
@@ -61,13 +65,13 @@ def import_progress(
     console().print(Text(text))
 
 
-def _mastery_table(topics: dict[str, list[str]]) -> Table:
+def _mastery_table(found: Standing) -> Table:
     table = Table(box=box.SIMPLE)
     table.add_column("topic", overflow="fold")
     table.add_column("mastery", no_wrap=True)
     for heading in ("practised", "due"):
         table.add_column(heading, justify="right")
-    for topic, known in statistics.mastery(topics).items():
+    for topic, known in found.topics.items():
         filled = round(known.value * _BAR_WIDTH)
         bar = "#" * filled + "." * (_BAR_WIDTH - filled)
         of_all = f"{known.num_seen} of {known.num_subjects}"
@@ -75,18 +79,22 @@ def _mastery_table(topics: dict[str, list[str]]) -> Table:
     return table
 
 
-def _exercise_table(exercises: dict[str, catalog.Exercise]) -> Table:
+def _exercise_table(found: Standing) -> Table:
     table = Table(box=box.SIMPLE)
     table.add_column("exercise", overflow="fold")
     for heading in ("tries", "hints"):
         table.add_column(heading, justify="right")
     for heading in ("solution", "passed"):
         table.add_column(heading)
-    for row in statistics.exercise_table(exercises):
+    for row in found.exercises:
         passed = "" if row.passed_s is None else f"{datetime.fromtimestamp(row.passed_s):%Y-%m-%d}"
         shown = "shown" if row.solution_shown else ""
         table.add_row(Text(row.name), str(row.num_tries), str(row.num_hints), shown, passed)
     return table
+
+
+def _right(tally: Tally) -> str:
+    return f"{tally.num_right} of {tally.num_judged} right"
 
 
 def _counted(number: int, what: str) -> str:

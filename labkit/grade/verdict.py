@@ -8,6 +8,7 @@ import html
 from dataclasses import dataclass
 
 from labkit.grade.catalog import Exercise
+from labkit.grade.ink import ink
 from labkit.grade.outcome import Finding, Outcome
 from labkit.launch import sources
 
@@ -111,6 +112,6 @@ class Verdict:
             )
         return (
             f'<div style="border-left:4px solid {colour};padding:.2em .8em;max-width:60em">'
-            f'<div style="color:{colour};font-weight:600">{html.escape(self.headline)}</div>'
+            f'<div style="color:{ink(colour)};font-weight:600">{html.escape(self.headline)}</div>'
             f"{''.join(rows)}</div>"
         )

@@ -9,6 +9,7 @@ from labkit.calc.units import bytes_text, count_text, seconds_text
 from labkit.notebook.ring_chart import RingChart
 from labkit.notebook.ring_cost import PRESETS, RingCost
 from labkit.notebook.shown import FAINT, box
+from labkit.notebook.slider_names import with_slider_names
 
 # Steps of a slider, roughly equal in size on a log scale; presets lie on them.
 _CHOICES: dict[str, tuple[float, ...]] = {
@@ -59,7 +60,7 @@ class RingCalculator:
         self._preset.observe(self._on_preset, names="value")
         knobs = widgets.VBox(list(self._sliders.values()), layout={"margin": "8px 0"})
         columns = widgets.HBox([knobs, self._picture], layout={"flex_flow": "row wrap"})
-        self._widget = widgets.VBox([self._preset, columns, self._result])
+        self._widget = with_slider_names(widgets.VBox([self._preset, columns, self._result]))
         self._refresh()
 
     def _slider(self, name: str) -> Any:

@@ -79,12 +79,16 @@ def _folded(title: str, html: str) -> str:
     return f"<details><summary>{escape(title)}</summary>{html}</details>"
 
 
-def link(path: str) -> str:
-    """A file of the lab, "notebooks/...", as a link from where the kernel runs."""
+def link(path: str, text: str | None = None) -> str:
+    """A file of the lab, "notebooks/...", as a link from where the kernel runs.
+
+    text: its path, if left out.
+    """
+    shown = escape(text or path)
     try:
         target = find_workspace().root / path
     except WorkspaceNotFound:
-        return escape(path)
+        return shown
     if not target.is_file():
-        return escape(path)
-    return f'<a href="{quote(os.path.relpath(target))}" target="_blank">{escape(path)}</a>'
+        return shown
+    return f'<a href="{quote(os.path.relpath(target))}" target="_blank">{shown}</a>'

@@ -5,6 +5,7 @@ judge("gpipe-10-4")         verdict and vote, exhibits, what is true, what was c
 
 from html import escape
 
+from labkit.grade.ink import ink
 from labkit.interview.court import VERDICTS, Claim, Finding, findings
 from labkit.notebook.claims_court import claim_of, vote_on
 from labkit.notebook.proofs import proofs_html
@@ -84,10 +85,10 @@ def _html(claim: Claim, found: list[Finding]) -> str:
     colour = {frozenset({True}): _RIGHT, frozenset({False}): _WRONG}.get(stands, _OTHER)
     measured = [(each.shows, each.run) for each in claim.exhibits if each.run]
     parts = [
-        f'<div><b style="color: {colour};">{escape(_verdict_text(claim))}</b> '
+        f'<div><b style="color: {ink(colour)};">{escape(_verdict_text(claim))}</b> '
         f'<span style="color: {FAINT};">{escape(_vote_text(claim))}</span></div>',
         _table(found),
-        *(f'<div style="color: {_WRONG};">{escape(each)}</div>' for each in _doubts(found)),
+        *(f'<div style="color: {ink(_WRONG)};">{escape(each)}</div>' for each in _doubts(found)),
         f'<p style="margin: 6px 0;"><b>What is true.</b> {escape(claim.truth)}</p>',
         f'<p style="margin: 6px 0;"><b>What was confused.</b> {escape(claim.confusion)}</p>',
         f'<details style="color: {FAINT};"><summary>where the numbers come from</summary>'
@@ -117,4 +118,4 @@ def _table(found: list[Finding]) -> str:
 def _ink(column: int, borne_out: str) -> str:
     if column != len(_HEADING) - 1:
         return ""
-    return f" font-weight: 600; color: {_RIGHT if borne_out == 'yes' else _WRONG};"
+    return f" font-weight: 600; color: {ink(_RIGHT if borne_out == 'yes' else _WRONG)};"

@@ -17,6 +17,7 @@ from typing import Any
 import ipywidgets as widgets
 
 from labkit.notebook.shown import FAINT, box
+from labkit.notebook.slider_names import with_slider_names
 
 Rows = Iterable[tuple[str, str]]
 _CELL = "padding: 1px 14px 1px 0; line-height: 1.5;"
@@ -57,7 +58,7 @@ class Knobs:
         for slider in self._sliders.values():
             slider.observe(self._refresh, names="value")
         column = widgets.VBox(list(self._sliders.values()), layout={"margin": "8px 0"})
-        self._widget = widgets.VBox([column, self._result])
+        self._widget = with_slider_names(widgets.VBox([column, self._result]))
         self._refresh()
 
     @property

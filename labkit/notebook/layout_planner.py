@@ -17,6 +17,7 @@ from labkit import arguments, calc
 from labkit.calc import MODELS, RECIPES, Job, Plan
 from labkit.notebook.plan_table import plan_html
 from labkit.notebook.shown import box
+from labkit.notebook.slider_names import with_slider_names
 
 _LOOK: dict[str, Any] = {"style": {"description_width": "11em"}, "layout": {"width": "29em"}}
 _MOST_GPUS = 100_000
@@ -73,7 +74,7 @@ class LayoutPlanner:
         knobs = list(self._knobs.values())
         columns = [widgets.VBox(each) for each in (knobs[:4], knobs[4:])]
         row = widgets.HBox(columns, layout={"flex_flow": "row wrap", "margin": "4px 0"})
-        self._widget = widgets.VBox([row, self._said])
+        self._widget = with_slider_names(widgets.VBox([row, self._said]))
         self._refresh()
 
     def _refresh(self, _: Any = None) -> None:

@@ -23,6 +23,7 @@ from labkit.notebook.memory_knobs import (
     value_text,
 )
 from labkit.notebook.shown import FAINT, box
+from labkit.notebook.slider_names import with_slider_names
 
 
 class MemoryCalculator:
@@ -39,14 +40,16 @@ class MemoryCalculator:
         self._is_moving_several = False
         self._knobs, self._device = knobs_of(start), device_menu(device)
         self._verdict, self._table = widgets.HTML(), widgets.HTML()
-        self._picture = widgets.Image(format="png", layout={"width": "720px"})
+        self._picture = widgets.Image(
+            format="png", layout={"width": "720px", "max_width": "calc(100% - 4px)"}
+        )
         self._change = widgets.Button(
             description="Make this change", layout={"width": "12em", "display": "none"}
         )
         self._change.on_click(lambda _: self.make_the_change())
         for knob in (*self._knobs.values(), self._device):
             knob.observe(self._refresh, names="value")
-        self._widget = self._laid_out()
+        self._widget = with_slider_names(self._laid_out())
         self._refresh()
 
     def make_the_change(self) -> None:

@@ -14,6 +14,7 @@ import ipywidgets as widgets
 from labkit import arguments
 from labkit.notebook.mesh_grid import mesh_html
 from labkit.notebook.shown import box
+from labkit.notebook.slider_names import with_slider_names
 from labkit.viz.mesh_places import checked_sizes, group_text, groups_of
 
 MOST_RANKS, _MOST_COORDINATES = 64, 256
@@ -37,7 +38,8 @@ class MeshExplorer:
         for knob in knobs:
             knob.observe(self._refresh, names="value")
         columns = [widgets.VBox(each) for each in (knobs[: len(sizes)], knobs[len(sizes) :])]
-        self._widget = widgets.VBox([widgets.HBox(columns), self._said])
+        row = widgets.HBox(columns, layout={"flex_flow": "row wrap"})
+        self._widget = with_slider_names(widgets.VBox([row, self._said]))
         self._refresh()
 
     @property

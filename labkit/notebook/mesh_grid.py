@@ -12,11 +12,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from html import escape
 
-from labkit.notebook.shown import BORDER, FAINT
+from labkit.notebook.shown import BORDER, FAINT, scrolled
 from labkit.viz.mesh_places import Place, group_text, groups_of, places
 
 COLOURS = {"dp": "#72b1d4", "pp": "#f2ca74", "cp": "#cc9ec0", "ep": "#d9d26a", "tp": "#74cbb2"}
-_CHOSEN = "background: #222222; color: #ffffff;"
+# The theme's own, the other way round: a fixed black would vanish on a dark page.
+_CHOSEN = "background: var(--jp-content-font-color0, #222); color: var(--jp-layout-color0, #fff);"
 _CELL = (
     f"display: inline-block; margin: 2px; padding: 3px 0; border: 1px solid {BORDER}; "
     "text-align: center; font-size: 11px; line-height: 1.35; cursor: default;"
@@ -42,7 +43,7 @@ def mesh_html(sizes: Mapping[str, int], gpus_per_node: int, rank: int) -> str:
         for node, cells in nodes.items()
     )
     return (
-        f'<style>{"".join(rules)}</style><div class="{name}">{rows}'
+        f'<style>{"".join(rules)}</style><div class="{name}">{scrolled(rows, "ranks by node")}'
         f"{_words(rank, sizes, gpus_per_node)}</div>"
     )
 

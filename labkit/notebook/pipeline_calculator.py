@@ -15,6 +15,7 @@ import ipywidgets as widgets
 from labkit import calc, viz
 from labkit.notebook.pipeline_answer import SCHEDULES, PipelineAnswer, PipelineSetup
 from labkit.notebook.shown import FAINT
+from labkit.notebook.slider_names import with_slider_names
 from labkit.viz.schedule_input import require_drawable
 
 # What each knob stands at, and what is written in front of it.
@@ -47,14 +48,9 @@ class PipelineCalculator:
         column = {"margin": "4px 12px 4px 0"}
         knobs = list(self._knobs.values())
         columns = [widgets.VBox(each, layout=column) for each in (knobs[:4], knobs[4:])]
-        self._widget = widgets.VBox(
-            [
-                widgets.HBox(columns, layout={"flex_flow": "row wrap"}),
-                self._says,
-                self._picture,
-                self._table,
-            ]
-        )
+        first = widgets.HBox(columns, layout={"flex_flow": "row wrap"})
+        whole = widgets.VBox([first, self._says, self._picture, self._table])
+        self._widget = with_slider_names(whole)
         self._refresh()
 
     @property

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from labkit.calc import Estimate, Plan, Result, bytes_text
-from labkit.notebook.shown import FAINT
+from labkit.notebook.shown import FAINT, scrolled
 
 # Computing pale, what waits for links saturated: as in pictures of runs.
 STEP_COLOURS = {
@@ -65,7 +65,8 @@ def _table(plan: Plan) -> str:
     body = "".join(f"<tr>{line}</tr>" for line in lines)
     legends = _legend("step", STEP_COLOURS, [each.step for each in plan.ranked])
     legends += _legend("memory", MEMORY_COLOURS, [each.memory for each in plan.ranked])
-    return f'<table style="border-collapse: collapse; margin: 6px 0;">{body}</table>{legends}'
+    table = f'<table style="border-collapse: collapse; margin: 6px 0;">{body}</table>'
+    return scrolled(table, "layouts, ranked") + legends
 
 
 def bar(whole: Result, colours: Mapping[str, str], scale: float) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import ipywidgets as widgets
 
 from labkit.calc.typed import in_unit, text_of
+from labkit.grade.ink import ink
 from labkit.notebook import predictions
 from labkit.notebook.controls import on_enter
 from labkit.notebook.predictions import Prediction
@@ -33,7 +34,12 @@ class PredictBox:
         self._tolerance = tolerance
         self._answer = None if answer is None else in_unit(answer, unit)
         example = f"a number in {unit}" if unit else "a number, like 6, 2/3 or 1e9"
-        self._entry = widgets.Text(placeholder=example, layout={"width": "16em"})
+        self._entry = widgets.Text(
+            description="Your prediction",
+            placeholder=example,
+            style={"description_width": "initial"},
+            layout={"width": "24em"},
+        )
         self._button = widgets.Button(description="Commit", layout={"width": "6em"})
         self._status = widgets.HTML()
         self._button.on_click(lambda _: self.commit(self._entry.value))
@@ -55,18 +61,18 @@ class PredictBox:
         try:
             quantity = in_unit(text, self._unit)
         except ValueError as error:
-            return self._say(f"{error}.", _WRONG)
+            return self._say(f"{error}.", ink(_WRONG))
         predictions.save(self.key, Prediction(text.strip(), quantity))
         read_as = text_of(quantity)
         committed = f"Committed: {text.strip()}"
         if read_as != text.strip():
             committed += f" (read as {read_as})"
         if self._answer is None:
-            return self._say(f"{committed}. Run on, and see.", _RIGHT)
+            return self._say(f"{committed}. Run on, and see.", ink(_RIGHT))
         words = predictions.verdict(quantity, self._answer, self._tolerance)
         colour = _RIGHT if predictions.judge(self.key, words) else _WRONG
         answer = text_of(self._answer)
-        return self._say(f"{committed}. It is {answer}. {words}", colour)
+        return self._say(f"{committed}. It is {answer}. {words}", ink(colour))
 
     def _say(self, message: str, colour: str) -> str:
         self._status.value = f'<span style="color: {colour}">{escape(message)}</span>'

@@ -6,6 +6,7 @@ from typing import Any
 import ipywidgets as widgets
 
 from labkit import viz
+from labkit.notebook.slider_names import with_slider_names
 from labkit.viz.ring_walk import RingWalk, ring_walk
 
 _MILLISECONDS_PER_STEP = 1500
@@ -30,7 +31,8 @@ class RingSlider:
         widgets.jslink((play, "value"), (self._slider, "value"))
         self._picture = widgets.Image(format="png", layout={"max_width": "900px"})
         self._slider.observe(self._refresh, names="value")
-        self._widget = widgets.VBox([widgets.HBox([play, self._slider]), self._picture])
+        player = widgets.HBox([play, self._slider])
+        self._widget = with_slider_names(widgets.VBox([player, self._picture]))
         self._refresh()
 
     @property

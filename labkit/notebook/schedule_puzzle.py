@@ -13,6 +13,7 @@ from html import escape
 from typing import Any
 
 from labkit import viz
+from labkit.grade.ink import ink
 from labkit.grade.outcome import Outcome
 from labkit.grade.puzzles import PUZZLES, Ruling, get_puzzle, solve
 from labkit.notebook.shown import FAINT, Shown, box
@@ -35,7 +36,9 @@ class ShownRuling(Shown):
     def __init__(self, ruling: Ruling) -> None:
         self.ruling = ruling
         colour = _COLOURS.get(ruling.outcome, "#0072b2")
-        headline = f'<div style="font-weight: 600; color: {colour}">{escape(ruling.headline)}</div>'
+        headline = (
+            f'<div style="font-weight: 600; color: {ink(colour)}">{escape(ruling.headline)}</div>'
+        )
         picture = "" if ruling.timing is None else picture_html(ruling.timing)
         body = headline + picture + _paragraphs_html(ruling.paragraphs)
         super().__init__(repr(ruling), box(body, colour))

@@ -26,6 +26,17 @@ class Shown:
         return {"text/plain": self.text, "text/html": self.html}
 
 
+def scrolled(content_html: str, label: str) -> str:
+    """What is too wide for a narrow page is scrolled by itself, by keys too, and not all around it.
+
+    label: what a screen reader calls it.
+    """
+    return (
+        f'<div role="region" tabindex="0" aria-label="{escape(label)}" '
+        f'style="overflow-x: auto; contain: inline-size;">{content_html}</div>'
+    )
+
+
 def box(content_html: str, colour: str = "#0072b2") -> str:
     """A paragraph set off by a coloured bar on its left."""
     return (

@@ -27,4 +27,9 @@ def day_of(at_s: float, zone: tzinfo | None = None) -> date:
     From the calendar, and not from a division by 86,400: the days on which clocks change have 23
     and 25 hours.
     """
-    return datetime.fromtimestamp(at_s, zone).date()
+    return moment_of(at_s, zone).date()
+
+
+def moment_of(at_s: float, zone: tzinfo | None = None) -> datetime:
+    """Day and time on the learner's calendar."""
+    return datetime.fromtimestamp(at_s, zone)

@@ -12,6 +12,7 @@ from datetime import date, timedelta
 
 from labkit.progress import clock, log, practice, scheduling
 from labkit.progress.log import Event
+from labkit.progress.scheduling import State
 
 # Doing something, and not just reading a hint or taking a stub back.
 _DOING = ("answer", "check", "prediction", "puzzle", "vote")
@@ -42,6 +43,8 @@ class ExerciseRow:
     """Before the first pass. Afterwards it is there to compare."""
     passed_s: float | None
     """When it passed first, in seconds since 1970; None if it never has."""
+    last_s: float | None = None
+    """When it was last checked, a stub that was checked included."""
 
 
 def streak(now_s: float | None = None, events: Iterable[Event] | None = None) -> int:
@@ -70,19 +73,40 @@ def answers_per_day(
     return {day: counts[day] for day in days}
 
 
-def due_counts(now_s: float | None = None) -> dict[str, int]:
+def due_counts(
+    now_s: float | None = None, states: Mapping[str, State] | None = None
+) -> dict[str, int]:
     """How many subjects of each kind are due: `{"card": 3, "drill": 0, ...}`."""
-    due = Counter(state.subject.partition("/")[0] for state in practice.due(now_s))
+    now_s = clock.now_s() if now_s is None else now_s
+    states = practice.all_states() if states is None else states
+    ready = [state.subject for state in states.values() if state.due_s <= now_s]
+    due = Counter(subject.partition("/")[0] for subject in ready)
     return {kind: due[kind] for kind in scheduling.PRACTISED}
 
 
-def mastery(topics: Mapping[str, Iterable[str]], now_s: float | None = None) -> dict[str, Mastery]:
+def due_per_day(
+    num_days: int = 7, now_s: float | None = None, states: Mapping[str, State] | None = None
+) -> dict[date, int]:
+    """How many subjects come due on each of the next days; what is overdue counts for today."""
+    today = clock.day_of(clock.now_s() if now_s is None else now_s)
+    states = practice.all_states() if states is None else states
+    counts = Counter(max(today, clock.day_of(state.due_s)) for state in states.values())
+    days = [today + timedelta(days=ahead) for ahead in range(num_days)]
+    return {day: counts[day] for day in days}
+
+
+def mastery(
+    topics: Mapping[str, Iterable[str]],
+    now_s: float | None = None,
+    states: Mapping[str, State] | None = None,
+) -> dict[str, Mastery]:
     """How well each topic is known. topics: the subjects of each, such as "card/co-8".
 
-    Needs the package fsrs (ImportError) as soon as anything was answered.
+    states: of the store, if left out, as everywhere here. Needs the package fsrs (ImportError) as
+    soon as anything was answered.
     """
     now_s = clock.now_s() if now_s is None else now_s
-    states = practice.all_states()
+    states = practice.all_states() if states is None else states
     found = {}
     for topic, subjects in topics.items():
         names = set(subjects)
@@ -115,6 +139,7 @@ def _row(name: str, events: list[Event]) -> ExerciseRow:
         num_hints=len(hints),
         solution_shown=any(passed_s is None or at_s < passed_s for at_s in shown),
         passed_s=passed_s,
+        last_s=max((event.at_s for event in checks), default=None),
     )
 
 

@@ -45,7 +45,7 @@ def test_the_ranks_of_each_group_light_up_in_the_colour_of_its_axis():
 
 def test_without_a_pointer_the_chosen_rank_is_lit():
     html = mesh_html(SIZES, 4, rank=7)
-    assert ":not(:has(.rank:hover)) .r7{background: #222222;" in html
+    assert ":not(:has(.rank:hover)) .r7{background: var(--jp-content-font-color0, #222);" in html
     assert "rank 7" in html and "tp: ranks 6, 7 (one node)" in html
 
 

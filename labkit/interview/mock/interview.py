@@ -32,6 +32,14 @@ class Interview:
         return self.plan.minutes * _SECONDS - (self.clock() - self._began_s)
 
     @property
+    def item_left_s(self) -> float:
+        """Seconds of those that are meant for the item in hand; below 0 beyond, 0 at the end."""
+        if len(self.taken) == len(self.plan.items):
+            return 0.0
+        meant_s = self.plan.items[len(self.taken)].minutes * _SECONDS
+        return meant_s - (self.clock() - self._since_s)
+
+    @property
     def next_item(self) -> Item | None:
         """What to ask now; None at the end."""
         if len(self.taken) == len(self.plan.items) or self.left_s <= 0:

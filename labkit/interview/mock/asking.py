@@ -1,0 +1,48 @@
+"""What a terminal and a notebook share in asking: how an item is announced, and what it scores.
+
+question   the share of the rubric's points that were said; missed: the others
+drill      1 at the first try, 1/2 at the second, else 0; missed: the traps walked into
+exercise   1 after a pass, 0 when it is given up
+"""
+
+from collections.abc import Collection
+
+from labkit.interview.cards import Card
+from labkit.interview.drills import get_drill
+from labkit.interview.drills.session import Asked, Round
+from labkit.interview.mock.interview import Interview
+from labkit.interview.mock.plan import EXERCISE, Item
+
+SKIPPED = "skipped"
+_OF_A_RATING = {"easy": 1.0, "good": 1.0, "hard": 0.5, "again": 0.0}
+
+Scored = tuple[float, list[str]]
+"""A score from 0 to 1, and what was missed, in words: as `Interview.take` wants them."""
+
+
+def announced(interview: Interview, item: Item) -> str:
+    """`2 of 10: a drill, about 2 minutes.`"""
+    place = f"{len(interview.taken) + 1} of {len(interview.plan.items)}"
+    article = "an" if item.kind == EXERCISE else "a"
+    return f"{place}: {article} {item.kind}, about {item.minutes} minutes."
+
+
+def asked_drill(item: Item, seed: int) -> Asked:
+    """The question of a drill, the same for the same seed."""
+    return Round([get_drill(item.name)], seed).ask()
+
+
+def scored_question(card: Card, said: Collection[int]) -> Scored:
+    """said: the numbers of the rubric's points, from 1."""
+    missed = [point for place, point in enumerate(card.rubric, 1) if place not in said]
+    return 1 - len(missed) / len(card.rubric), missed
+
+
+def scored_drill(asked: Asked) -> Scored:
+    """Once it is over, or given up. Remembers its rating, once."""
+    return _OF_A_RATING[asked.finish()], asked.traps
+
+
+def scored_exercise(*, passed: bool) -> Scored:
+    """Given up is not passed."""
+    return (1.0, []) if passed else (0.0, [SKIPPED])

@@ -1,0 +1,152 @@
+"""How far a learner is with everything that is practised here, read once and as of one moment.
+
+standing()                        of the store
+standing_of(events, now_s)        of any events, as if `now_s` were now
+
+A terminal and a notebook show the same Standing, each in its own way.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import date
+
+from labkit import progress
+from labkit.grade.catalog import load_catalog
+from labkit.interview.cards import load_topics
+from labkit.interview.court import load_claims
+from labkit.interview.drills import DRILLS
+from labkit.interview.subjects import subjects_by_group
+from labkit.progress import clock, practice, scheduling, states, statistics
+from labkit.progress.log import Event
+from labkit.progress.scheduling import State
+from labkit.progress.statistics import ExerciseRow, Mastery
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """How many of some judged answers were right."""
+
+    num_judged: int
+    num_right: int
+    num_at_once: int = 0
+    """Right at the first try; of drills, which have two."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Everything at one moment."""
+
+    now_s: float
+    num_events: int
+    streak: int
+    """Days in a row."""
+    due: dict[str, int]
+    """By kind: card, drill, exercise, prediction."""
+    due_days: dict[date, int]
+    """Today and the next days; what is overdue counts for today."""
+    topics: dict[str, Mastery]
+    """By group of topics, in the bank's order; empty where fsrs is not installed."""
+    exercises: list[ExerciseRow]
+    drills: dict[str, Tally]
+    """By group of topics, those in which any was answered."""
+    predictions: Tally
+    votes: Tally
+    """On claims: right is as the court."""
+    interviews: list[Event]
+    """Mock interviews, the latest first; `detail` has minutes, seed, score and by_group."""
+
+    @property
+    def is_new(self) -> bool:
+        """Whether nothing has happened yet."""
+        return self.num_events == 0
+
+    @property
+    def weakest_first(self) -> list[str]:
+        """Groups of topics by mastery; equal ones in the bank's order."""
+        return sorted(self.topics, key=lambda group: self.topics[group].value)
+
+    @property
+    def next_topic(self) -> str | None:
+        """The weakest one in which something is due; without any, the weakest of all."""
+        groups = self.weakest_first
+        with_due = [each for each in groups if self.topics[each].num_due]
+        return next(iter(with_due or groups), None)
+
+
+def standing() -> Standing:
+    """Of the store, now. One that cannot be read is a ProgressWarning, and looks like a new one.
+
+    Where fsrs is missing there is no mastery, and nothing is known to be due.
+    """
+    known = practice.all_states() if scheduling.is_installed() else {}
+    return _standing(progress.events(), known, clock.now_s())
+
+
+def standing_of(events: Sequence[Event], now_s: float) -> Standing:
+    """Of these events: what is due is made out of them anew, and the store is not touched."""
+    known = states.rebuilt(events) if scheduling.is_installed() else {}
+    return _standing(events, known, now_s)
+
+
+def _standing(events: Sequence[Event], known: dict[str, State], now_s: float) -> Standing:
+    topics = subjects_by_group()
+    return Standing(
+        now_s=now_s,
+        num_events=sum(event.kind != states.SCHEDULER for event in events),
+        streak=statistics.streak(now_s, events),
+        due=statistics.due_counts(now_s, known),
+        due_days=statistics.due_per_day(7, now_s, known),
+        topics=statistics.mastery(topics, now_s, known) if scheduling.is_installed() else {},
+        exercises=statistics.exercise_table(load_catalog(), events),
+        drills=_drills(events),
+        predictions=_tally(_rated(events, "prediction")),
+        votes=_votes(events),
+        interviews=[event for event in reversed(events) if event.kind == "mock"],
+    )
+
+
+def notebooks_of(group: str) -> list[str]:
+    """The notebooks in which a group of topics is taught, in the bank's order; names of files."""
+    found = [topic.notebook for topic in load_topics().values() if topic.group == group]
+    return list(dict.fromkeys(name for name in found if name))
+
+
+def _drills(events: Iterable[Event]) -> dict[str, Tally]:
+    topics = load_topics()
+    ratings: dict[str, list[str]] = {}
+    for name, rating in _rated(events, "drill"):
+        if name in DRILLS:  # an older labkit may have had others
+            ratings.setdefault(topics[DRILLS[name].topic].group, []).append(rating)
+    order = dict.fromkeys(topic.group for topic in topics.values())
+    return {group: _tally((group, each) for each in ratings[group])
+            for group in order if group in ratings}  # fmt: skip
+
+
+def _rated(events: Iterable[Event], kind: str) -> list[tuple[str, str]]:
+    """(name, rating) of each answer to what is of this kind."""
+    return [
+        (event.subject.partition("/")[2], event.detail["rating"])
+        for event in events
+        if event.kind == states.ANSWER and event.subject.startswith(f"{kind}/")
+    ]
+
+
+def _tally(rated: Iterable[tuple[str, str]]) -> Tally:
+    ratings = [rating for _, rating in rated]
+    return Tally(
+        num_judged=len(ratings),
+        num_right=sum(rating != "again" for rating in ratings),
+        num_at_once=sum(rating in ("good", "easy") for rating in ratings),
+    )
+
+
+def _votes(events: Iterable[Event]) -> Tally:
+    """The latest on each claim counts."""
+    claims = load_claims()
+    latest = {
+        event.subject: event.detail.get("verdict")
+        for event in events
+        if event.kind == "vote" and event.subject in claims
+    }
+    right = sum(verdict == claims[key].verdict for key, verdict in latest.items())
+    return Tally(len(latest), right, right)

@@ -1,0 +1,94 @@
+"""The exercise of a mock interview: its file, its contract, and a button that checks it."""
+
+import ast
+from collections.abc import Callable
+from html import escape
+
+import ipywidgets as widgets
+
+from labkit.grade.catalog import CatalogError, get_exercise
+from labkit.grade.engine import check
+from labkit.grade.submission import NothingToGrade
+from labkit.grade.verdict import Verdict
+from labkit.grade.workspace import WorkspaceNotFound, find_workspace
+from labkit.interview.mock import Item, asking
+from labkit.interview.mock.asking import Scored
+from labkit.notebook.card_pages import link
+from labkit.notebook.controls import button, note, row, say
+from labkit.notebook.heard import listen
+
+_USER_ERRORS = (CatalogError, NothingToGrade, WorkspaceNotFound, OSError)
+# It is laid out in columns: a narrow page scrolls it, by mouse or, once it has the focus, by keys.
+_CONTRACT = (
+    "white-space: pre; overflow-x: auto; font-family: monospace; line-height: 1.4; "
+    "font-size: var(--jp-code-font-size, 13px); color: inherit"
+)
+_WAIT = "Checking on real processes. The clock is shown again when it is done."
+
+
+class ExerciseItem:
+    """Checked as often as wanted, until it passes or is given up."""
+
+    def __init__(self, item: Item, on_done: Callable[[Scored], None]) -> None:
+        """See `labkit.notebook.mock_items`."""
+        self._name, self._on_done = item.name, on_done
+        self._is_over = False
+        self._check = button("Check", self.check, tooltip=f"Check {item.name} on real processes")
+        self._verdict = note()
+        prompt = widgets.HTML(_prompt_html(item.name))
+        self.widget = widgets.VBox([prompt, row([self._check]), self._verdict])
+
+    def focus(self) -> None:
+        """The button: the code is written in a file."""
+        self._check.focus()
+
+    def check(self) -> Verdict | None:
+        """Grade the file as it is stored now, and remember it; a pass ends the item."""
+        if self._is_over:
+            return None
+        say(self._verdict, _WAIT)
+        self._check.disabled = True
+        try:
+            verdict, heard = listen(lambda: check(self._name))
+        except _USER_ERRORS as error:
+            say(self._verdict, f"<p>✗ {escape(str(error))}</p>")
+            return None
+        except KeyboardInterrupt:
+            say(self._verdict, "<p>✗ The check was interrupted. Nothing was stored.</p>")
+            return None
+        finally:
+            self._check.disabled = False
+        say(self._verdict, verdict._repr_html_() + heard.html)
+        if verdict:
+            self._end(passed=True)
+        return verdict
+
+    def skip(self) -> None:
+        """Give it up; earlier checks are stored already."""
+        self._end(passed=False)
+
+    def _end(self, *, passed: bool) -> None:
+        if not self._is_over:
+            self._is_over = self._check.disabled = True
+            self._on_done(asking.scored_exercise(passed=passed))
+
+
+def _prompt_html(name: str) -> str:
+    """Title, file, and what its docstring asks for."""
+    exercise = get_exercise(name)
+    path = f"exercises/{name}.py"
+    return (
+        f'<div class="faint">exercise · {escape(name)}</div>'
+        f'<div class="prompt">{escape(exercise.title)}</div>'
+        f"<p>Write {link(path)}, save it, and press Check.</p>"
+        f'<pre tabindex="0" style="{_CONTRACT}">{escape(_contract(name))}</pre>'
+    )
+
+
+def _contract(name: str) -> str:
+    """The docstring of the learner's file; "" where it cannot be read any more."""
+    try:
+        source = find_workspace().exercise(name).read_text(encoding="utf-8")
+        return ast.get_docstring(ast.parse(source)) or ""
+    except (*_USER_ERRORS, SyntaxError, ValueError):
+        return ""

@@ -1,0 +1,207 @@
+"""A mock interview in a notebook: a clock, one item after another, and the report.
+
+mock_interview(45, "senior")            begins with its Start button
+mock_interview(30, "junior", seed=3)    asks the same each time
+
+    Mock interview · senior · 45 minutes
+    41:12 left of 45:00 · this item: 2:31 of 4:00
+    2 of 10: a question, about 4 minutes.
+    [the item, as `card`, `drill` and the exercises ask it]
+    (Next) (Skip) (End the interview)
+
+Time that is up cuts nobody off: the item in hand is finished, and the report follows.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from html import escape
+from typing import Any
+
+import ipywidgets as widgets
+
+from labkit.interview.mock import Interview, Plan, asking, plan_interview
+from labkit.interview.mock.asking import Scored
+from labkit.notebook.controls import button, note, page, row, say, show
+from labkit.notebook.mock_items import ItemView, view_of
+from labkit.notebook.mock_report import ReportView
+from labkit.notebook.shown import FAINT, box
+from labkit.notebook.ticker import Ticker
+
+_SKIP = "Skip: no answer, which counts 0 and is stored as not known"
+_SURE = "The interview is not over. Press End the interview again to end it here."
+_RULES = (
+    "Answer aloud, then grade yourself by what an interviewer listens for; type the numbers of "
+    "drills; write the exercise in its file. Each answer is stored when it is given: a kernel that "
+    "restarts loses the clock and the report, and no answer."
+)
+
+
+class MockInterview:
+    """The box that `mock_interview` shows. `start`, `next`, `skip` and `end` are its buttons."""
+
+    def __init__(self, plan: Plan, clock: Callable[[], float] = time.monotonic) -> None:
+        """See `mock_interview`."""
+        self.plan, self._clock_s = plan, clock
+        self.interview: Interview | None = None
+        self.view: ItemView | None = None
+        self.report: ReportView | None = None
+        self._ticker = Ticker(self._tick)
+        self._is_sure = False
+        self._rules = widgets.HTML(f"<p>{escape(_about(plan))}. {escape(_RULES)}</p>")
+        self._clock, self._place = widgets.HTML(), widgets.HTML()
+        self._item, self._note = widgets.VBox(), note()
+        self._start = button("Start", self.start, tooltip="Start the interview and its clock")
+        self._next, self._skip = button("Next", self.next), button("Skip", self.skip, tooltip=_SKIP)
+        self._end = button("End the interview", self.end, tooltip="End it, and see the report")
+        self._buttons = (self._start, self._next, self._skip, self._end)
+        title = widgets.HTML(f'<div class="prompt">{escape(_title(plan))}</div>')
+        parts = [title, self._rules, self._clock, self._place, self._item, self._note]
+        self._widget = page([*parts, row(self._buttons)])
+        self._show_only(self._start)
+
+    @property
+    def is_going(self) -> bool:
+        """Whether it was started, and is not over."""
+        return self.interview is not None and self.report is None
+
+    def start(self) -> None:
+        """The clock runs from here."""
+        if self.interview is None:
+            self.interview = Interview(self.plan, self._clock_s)
+            show(self._rules, False)
+            self._ask()
+
+    def next(self) -> None:
+        """The next item; the report, if there is none or the time is up."""
+        if self.interview is not None and self.report is None and self.view is None:
+            self._report() if self.interview.next_item is None else self._ask()
+
+    def skip(self) -> None:
+        """Give the item in hand up, and go on."""
+        if self.is_going and self.view is not None:
+            self.view.skip()
+            self.next()
+
+    def end(self) -> None:
+        """End it before its time, after asking once whether that is meant."""
+        if self.is_going and not self._is_sure:
+            self._is_sure = True
+            say(self._note, _SURE)
+        elif self.is_going:
+            self._report()
+
+    def leave(self) -> None:
+        """End it because another one begins."""
+        if self.is_going:
+            self._report()
+            say(self._note, "This interview ended here, because another one was begun.")
+
+    def _ask(self) -> None:
+        assert self.interview is not None
+        item = self.interview.next_item
+        assert item is not None
+        self._is_sure = False
+        say(self._note, "")
+        self._place.value = f"<b>{escape(asking.announced(self.interview, item))}</b>"
+
+        def on_done(scored: Scored) -> None:
+            self._on_done(view, scored)
+
+        self.view = view = view_of(item, self.plan.seed, on_done)
+        self._item.children = (view.widget,)
+        self._show_only(self._skip, self._end)
+        self._tick()
+        self._ticker.start()
+        view.focus()
+
+    def _on_done(self, view: ItemView, scored: Scored) -> None:
+        # An item that was left behind, on another page of the browser, scores nothing any more.
+        if self.interview is None or self.report is not None or view is not self.view:
+            return
+        self.interview.take(self.plan.items[len(self.interview.taken)], *scored)
+        self.view = None
+        is_last = self.interview.next_item is None
+        self._next.description = "See the report" if is_last else "Next"
+        self._show_only(self._next, *([] if is_last else [self._end]))
+        self._tick()
+        self._next.focus()
+
+    def _report(self) -> None:
+        assert self.interview is not None
+        self._ticker.stop()
+        self.view, self.report = None, ReportView(self.interview.report)
+        self._clock.value = self._place.value = ""
+        self._item.children = (self.report.widget,)
+        say(self._note, "")
+        self._show_only()
+        self.report.focus()
+
+    def _tick(self) -> bool:
+        """Show the time. Whether to go on: not after the end, and not for a box that is closed."""
+        if not self.is_going or self.interview is None or self._clock.comm is None:
+            return False
+        self._clock.value = clock_html(self.interview, is_answered=self.view is None)
+        return self.interview.left_s > 0
+
+    def _show_only(self, *buttons: Any) -> None:
+        for each in self._buttons:
+            show(each, each in buttons)
+
+    def __repr__(self) -> str:
+        return f"{_title(self.plan)}\n{_about(self.plan)}."
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        # The static forms are the same for every reader, and give no question away.
+        static = f"<b>{escape(_title(self.plan))}</b><div>{escape(_about(self.plan))}.</div>"
+        static += f'<span style="color: {FAINT}">Run this cell to be interviewed.</span>'
+        bundle: dict[str, Any] = self._widget._repr_mimebundle_()
+        return {**bundle, "text/plain": repr(self), "text/html": box(static)}
+
+
+# One interview at a time: to run the cell again ends the one before, and its clock.
+_latest: list[MockInterview] = []
+
+
+def mock_interview(
+    minutes: int = 45, level: str = "senior", seed: int | None = None
+) -> MockInterview:
+    """A timed interview: questions, drills, one exercise; the last line of a cell shows it.
+
+    minutes: 6 to 240. level: junior, senior or expert. seed: the same one asks the same; None:
+    another interview each time. Raises ValueError for others. What is stored is what `labkit mock`
+    stores; an earlier interview of this kernel that still goes on ends, with its report.
+    """
+    made = MockInterview(plan_interview(minutes, level, seed))
+    while _latest:
+        _latest.pop().leave()
+    _latest.append(made)
+    return made
+
+
+def clock_html(interview: Interview, *, is_answered: bool = False) -> str:
+    """The time that is left, of the interview and of the item in hand."""
+    text = f"{_clock_text(interview.left_s)} left of {_clock_text(interview.plan.minutes * 60)}"
+    if interview.left_s <= 0:
+        text = "Time is up. Finish what you are at; the report follows."
+    elif not is_answered:
+        left_s = interview.item_left_s
+        of_item = f"{_clock_text(left_s)} left" if left_s >= 0 else f"{_clock_text(-left_s)} over"
+        text += f" · this item: {of_item}"
+    # A timer that is read out each second would leave nobody room to think.
+    return f'<div role="timer" aria-live="off"><b>{text}</b></div>'
+
+
+def _clock_text(seconds: float) -> str:
+    whole = int(seconds)
+    return f"{whole // 60}:{whole % 60:02}"
+
+
+def _title(plan: Plan) -> str:
+    return f"Mock interview · {plan.level} · {plan.minutes} minutes"
+
+
+def _about(plan: Plan) -> str:
+    """`6 questions, 3 drills, 1 exercise`"""
+    counts = Counter(item.kind for item in plan.items)
+    return ", ".join(f"{n} {kind}{'' if n == 1 else 's'}" for kind, n in counts.items())

@@ -1,0 +1,147 @@
+"""A JupyterLab of the tests' own: a copy of the lab, a home and a port that nobody else has."""
+
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import nbformat
+
+ROOT = Path(__file__).parents[2]
+START_S, END_S = 120, 30
+# What a learner works with. The working tree itself is never written to.
+COPIED = ("notebooks", "exercises", "solutions")
+# Without it JupyterLab asks, over the text, whether it may fetch news from the network.
+QUIET = '{"fetchNews": "false", "checkForUpdates": false, "doNotDisturbMode": true}'
+
+
+class LabServer:
+    """Made with `with`, and gone after it, with every kernel. `folder` is the lab's copy."""
+
+    def __init__(self, folder):
+        self.folder, self.home = folder / "lab", folder / "home"
+        self.token = secrets.token_hex(16)
+        self.port = free_port()
+        self._log = folder / "server.log"
+        for name in COPIED:
+            shutil.copytree(ROOT / name, self.folder / name)
+        settings = self.home / "config/lab/user-settings/@jupyterlab/apputils-extension"
+        settings.mkdir(parents=True)
+        (settings / "notification.jupyterlab-settings").write_text(QUIET)
+
+    def __enter__(self):
+        options = {
+            "ServerApp.root_dir": self.folder,
+            "ServerApp.ip": "127.0.0.1",
+            "ServerApp.port": self.port,
+            "ServerApp.port_retries": 0,
+            "IdentityProvider.token": self.token,
+            "LabApp.expose_app_in_browser": True,  # so that a test can ask what the lab is doing
+        }
+        command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root"]
+        self._process = subprocess.Popen(
+            command + [f"--{name}={value}" for name, value in options.items()],
+            cwd=self.folder,
+            env=self._environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=self._log.open("w"),
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            self._wait_until_it_answers()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *of_an_error):
+        self.close()
+
+    def url(self, path, *options):
+        """Of a page or of the REST API."""
+        query = "&".join([f"token={self.token}", *options])
+        return f"http://127.0.0.1:{self.port}/{path}?{query}"
+
+    def write_notebook(self, name, sources):
+        """One of the tests' own, in notebooks/; sources: of its cells, by id."""
+        cells = [nbformat.v4.new_code_cell(source, id=cell) for cell, source in sources.items()]
+        kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
+        notebook = nbformat.v4.new_notebook(cells=cells, metadata=kernel)
+        nbformat.write(notebook, self.folder / "notebooks" / name)
+
+    def end_kernels(self):
+        """Of every notebook; the server goes on."""
+        with urllib.request.urlopen(self.url("api/sessions")) as reply:
+            sessions = json.load(reply)
+        for session in sessions:
+            path = self.url(f"api/sessions/{session['id']}")
+            urllib.request.urlopen(urllib.request.Request(path, method="DELETE")).close()
+
+    def log(self):
+        return self._log.read_text(errors="replace")
+
+    def close(self):
+        """End the server, which ends its kernels. RuntimeError where a process outlives it."""
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(timeout=END_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        deadline = time.monotonic() + END_S
+        while (left := self.processes()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+        if left:
+            raise RuntimeError(f"JupyterLab left processes {left}; it said:\n{self.log()[-2000:]}")
+
+    def processes(self):
+        """Those of the server, its kernels and their ranks: all that have its home (Linux only)."""
+        mark, found = f"LABKIT_HOME={self.home}".encode(), []
+        for path in Path("/proc").glob("[0-9]*/environ"):
+            try:
+                if mark in path.read_bytes().split(b"\0"):
+                    found.append(int(path.parent.name))
+            except OSError:  # it has ended, or is another user's
+                continue
+        return found
+
+    def _environment(self):
+        own = {
+            "LABKIT_HOME": self.home,
+            "IPYTHONDIR": self.home / "ipython",
+            "JUPYTER_CONFIG_DIR": self.home / "config",
+            "JUPYTER_DATA_DIR": self.home / "data",
+            "JUPYTER_RUNTIME_DIR": self.home / "runtime",
+            "JUPYTER_PREFER_ENV_PATH": 1,
+            "PYTHONPATH": ROOT,
+        }
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith("JUPYTER")}
+        return inherited | {name: str(value) for name, value in own.items()}
+
+    def _wait_until_it_answers(self):
+        deadline = time.monotonic() + START_S
+        while True:
+            try:
+                with urllib.request.urlopen(self.url("api/status"), timeout=5):
+                    return
+            except (urllib.error.URLError, OSError):
+                if self._process.poll() is not None or time.monotonic() > deadline:
+                    raise RuntimeError(f"JupyterLab does not answer:\n{self.log()}") from None
+            time.sleep(0.1)
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]

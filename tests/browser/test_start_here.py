@@ -1,0 +1,50 @@
+"""The first page that a reader opens, from top to bottom: run, turn, answer, check, come back."""
+
+import pytest
+from lab_page import becomes, shows, slider
+
+pytestmark = pytest.mark.alone
+
+NOTEBOOK = "00_start_here.ipynb"
+PREDICT, CALCULATOR, CHECK = "start-09", "start-23", "start-25"
+
+
+def test_every_cell_runs_and_the_calculator_answers_the_keyboard(lab):
+    lab.open(NOTEBOOK)
+    lab.run_all()
+    output = lab.output(CALCULATOR)
+    figure, results = output.locator("img"), output.locator("table")
+    before, said = figure.get_attribute("src"), results.inner_text()
+    lab.press(slider(output, "ranks"), "ArrowRight")
+    becomes(lambda: figure.get_attribute("src"), differs_from=before)
+    becomes(results.inner_text, differs_from=said)
+
+
+def test_a_stub_a_wrong_answer_and_a_right_one_get_their_verdicts(lab):
+    exercise = lab.server.folder / "exercises" / "ring_all_reduce.py"
+    solution = (lab.server.folder / "solutions" / "ring_all_reduce.py").read_text()
+    mine = exercise.read_text()
+    lab.open(NOTEBOOK)
+    try:
+        lab.run(CHECK)
+        shows(lab.output(CHECK), "not attempted")
+        exercise.write_text(mine.replace("raise NotImplementedError", "return x  #"))
+        lab.run(CHECK)
+        shows(lab.output(CHECK), "wrong")
+        exercise.write_text(solution)
+        lab.run(CHECK)
+        shows(lab.output(CHECK), "passed")
+    finally:
+        exercise.write_text(mine)
+
+
+def test_a_prediction_outlives_the_page_and_the_kernel(lab):
+    lab.open(NOTEBOOK)
+    lab.run(PREDICT)
+    box = lab.output(PREDICT)
+    box.get_by_role("textbox").fill("12 KB")
+    lab.press(box.get_by_role("button", name="Commit"), "Enter")
+    shows(box, "Committed: 12 KB")
+    lab.come_back()
+    lab.run(PREDICT)
+    shows(lab.output(PREDICT), "Earlier you committed to 12 KB")
