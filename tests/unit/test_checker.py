@@ -137,8 +137,7 @@ def test_closing_ends_a_check_with_all_its_processes(workspace):
     with Checker() as checker:
         hang(checker, workspace)
         everything = {checker.process_id} | below(checker.process_id)
-    listing = subprocess.run(["ps", "-A", "-o", "pid="], capture_output=True, text=True)
-    assert str(checker.process_id) not in listing.stdout.split()
+    assert checker.process_id not in alive()
     wait_until(lambda: not everything & alive(), "the end of the fork server")
 
 

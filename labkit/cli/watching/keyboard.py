@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import signal
 import termios
 import tty
@@ -9,7 +10,8 @@ from types import TracebackType
 from typing import Self
 
 END = "\x04"  # Ctrl-D; also what a terminal that is gone is read as
-_ESCAPE = b"\x1b"
+# What an arrow or F5 sends, and Alt with another key: the last character is a letter, but no key.
+_SEVERAL = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|O.|[^[O])?")
 
 
 class Keyboard:
@@ -51,8 +53,7 @@ class Keyboard:
     def read(self) -> str:
         """The keys pressed since the last call; END once no more can come.
 
-        Call it when the descriptor is readable. Arrows and other keys that send several characters
-        are left out: their last one is a letter.
+        Call it when the descriptor is readable. Arrows and the like are left out.
         """
         try:
             pressed = os.read(self.descriptor, 1024)
@@ -60,7 +61,7 @@ class Keyboard:
             return END
         if not pressed:
             return END
-        return "" if pressed.startswith(_ESCAPE) else pressed.decode(errors="ignore").lower()
+        return _SEVERAL.sub("", pressed.decode(errors="ignore")).lower()
 
     def __exit__(
         self,

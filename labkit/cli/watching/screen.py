@@ -34,6 +34,7 @@ class Screen:
         """out: of a terminal."""
         self.out = out
         self._below: RenderableType = ""
+        self._shown: tuple[object, ...] = ()
         self._live = self._new_live()
 
     def _new_live(self) -> Live:
@@ -65,9 +66,11 @@ class Screen:
             self._live.refresh()
 
     def show_below(self, *lines: Text) -> None:
-        """Put these in place of the lines below."""
-        self._below = Group("", *lines)
-        self._live.refresh()
+        """Put these in place of the lines below; nothing is drawn where they are there already."""
+        shown = (self.out.width, *lines)
+        if shown != self._shown:
+            self._below, self._shown = Group("", *lines), shown
+            self._live.refresh()
 
     def heading(self, text: str) -> None:
         """A line across, with a word on what follows and the time of day."""

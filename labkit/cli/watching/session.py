@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from multiprocessing import connection
 
+from rich.console import Console
 from rich.text import Text
 
 from labkit.cli.exercises import table_of_exercises
@@ -118,7 +119,10 @@ class Session:
             self._show(answer)
 
     def _show(self, answer: Answer) -> None:
-        out = self._screen.out
+        with self._screen.out as out:  # all of it is drawn at once
+            self._show_on(out, answer)
+
+    def _show_on(self, out: Console, answer: Answer) -> None:
         self._screen.heading(self._name)
         for warning in answer.warnings:
             out.print(Text(f"labkit: {warning}", style="yellow"))
