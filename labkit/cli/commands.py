@@ -7,6 +7,7 @@ import typer
 from rich.text import Text
 
 from labkit.cli import bank, cards, doctor, drills, exercises, mock, planner, progress, puzzles
+from labkit.cli import watch as watching
 from labkit.cli.terminal import console
 from labkit.grade import catalog
 from labkit.grade.puzzles import UnknownPuzzle
@@ -26,6 +27,7 @@ _USER_ERRORS = (
     NothingToGrade,
     WorkspaceNotFound,
     ExchangeError,
+    watching.CannotWatch,
 )
 
 app = typer.Typer(
@@ -36,6 +38,7 @@ app = typer.Typer(
 )
 for _command in (
     exercises.check,
+    watching.watch,
     exercises.hint,
     exercises.solution,
     exercises.reset,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from labkit import progress
 from labkit.comm.operation import Site
-from labkit.grade.catalog import NUM_HINTS, Exercise, get_exercise
+from labkit.grade.catalog import NUM_HINTS, Exercise, get_exercise, load_catalog
 from labkit.grade.outcome import Outcome
 from labkit.grade.stubs import stub_of
 from labkit.grade.workspace import Workspace, find_workspace
@@ -98,14 +98,27 @@ def has_passed(name: str) -> bool:
 
 def standing(exercise: Exercise) -> str:
     """Where the learner is with an exercise: `passed`, the last outcome, or `not attempted`."""
-    if has_passed(exercise.name):
-        events = progress.events(exercise.name)
-        kinds = [(event.kind, event.detail.get("outcome")) for event in events]
-        first_pass = kinds.index(("check", Outcome.PASSED.value))
-        seen_before = any(kind == "solution" for kind, _ in kinds[:first_pass])
+    return _standing(progress.events(exercise.name))
+
+
+def standings(workspace: Workspace | None = None) -> dict[str, str]:
+    """The standing of every exercise, by name, in the catalog's order; the store is read once."""
+    events: dict[str, list[progress.Event]] = {name: [] for name in load_catalog(workspace)}
+    for event in progress.events():
+        if event.subject in events:
+            events[event.subject].append(event)
+    return {name: _standing(of_one) for name, of_one in events.items()}
+
+
+def _standing(events: list[progress.Event]) -> str:
+    """events: of one exercise, oldest first."""
+    kinds = [(event.kind, event.detail.get("outcome")) for event in events]
+    a_pass = ("check", Outcome.PASSED.value)
+    if a_pass in kinds:
+        seen_before = any(kind == "solution" for kind, _ in kinds[: kinds.index(a_pass)])
         return "passed (after seeing the solution)" if seen_before else "passed"
-    checks = progress.events(exercise.name, "check")
-    return checks[-1].detail.get("outcome", "?") if checks else Outcome.NOT_ATTEMPTED.value
+    outcomes = [event.detail.get("outcome", "?") for event in events if event.kind == "check"]
+    return outcomes[-1] if outcomes else Outcome.NOT_ATTEMPTED.value
 
 
 def _back_up(name: str, content: bytes, workspace: Workspace) -> str:

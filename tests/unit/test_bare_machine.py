@@ -7,8 +7,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 # What such a machine does not have.
 EXTRAS = (
-    "matplotlib IPython ipywidgets ipykernel rich typer platformdirs fsrs numpy PIL pytest".split()
-)
+    "matplotlib IPython ipywidgets ipykernel rich typer platformdirs fsrs watchfiles numpy PIL "
+    "pytest"
+).split()
 RUN = """
 import labkit
 

@@ -84,7 +84,7 @@ def test_reset_says_where_the_old_file_is(labkit):
     assert Path("exercises", "backups", f"{NAME}-1.py").read_text() == "mine = True\n"
 
 
-@pytest.mark.parametrize("command", ["check", "hint", "solution", "reset"])
+@pytest.mark.parametrize("command", ["check", "hint", "solution", "reset", "watch"])
 def test_an_unknown_name_is_an_error_with_a_suggestion_and_no_traceback(labkit, command):
     status, out, err = labkit(command, "ring_allreduce")
     assert (status, out) == (2, "") and "Did you mean 'ring_all_reduce'?" in err
@@ -96,6 +96,12 @@ def test_a_missing_file_says_which_command_restores_it(labkit):
     status, _, err = labkit("check", NAME)
     assert status == 2 and f"labkit reset {NAME}" in err
     assert "is back" in labkit("reset", NAME)[1]
+
+
+def test_watching_takes_a_terminal_and_says_what_does_not(labkit):
+    status, out, err = labkit("watch", NAME)
+    assert (status, out) == (2, "") and "Traceback" not in err
+    assert "standard input is no terminal" in err and f"labkit check {NAME}" in err
 
 
 def test_damaged_progress_is_one_clear_line_and_the_command_works(labkit, tmp_path):

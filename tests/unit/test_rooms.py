@@ -47,6 +47,7 @@ OUTSIDE = {
     "rich": {"cli"},
     "markdown_it": {"interview"},
     "typer": {"cli"},
+    "watchfiles": {"grade"},
 }
 
 

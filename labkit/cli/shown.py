@@ -1,0 +1,62 @@
+"""What a terminal shows of a verdict, and of a hint or a solution."""
+
+import re
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.syntax import Syntax
+from rich.text import Text
+
+from labkit.grade.desk import Note
+from labkit.grade.outcome import Outcome
+from labkit.grade.verdict import Verdict
+
+_STYLES = {
+    Outcome.PASSED: "bold green",
+    Outcome.NOT_ATTEMPTED: "bold",
+    Outcome.OVER_BUDGET: "bold yellow",
+}
+# A call in Python, as the notebook's texts have it: hint("scan", 2)
+_CALL = re.compile(r'\b(check|hint|solution|reset)\("(\w+)"((?:, [^()]+)?)\)')
+
+
+def show_verdict(verdict: Verdict, out: Console) -> None:
+    """The end of a check: headline, then what to know about it."""
+    out.print(Text(verdict.headline, style=_STYLES.get(verdict.outcome, "bold red")))
+    for label, text in verdict.paragraphs:
+        body = Text(_in_a_terminal(text))
+        if "\n" in text:
+            out.print(Padding(Text(f"{label}:", style="bold"), (0, 0, 0, 2)))
+            out.print(Padding(body, (0, 0, 0, 4)))
+        else:
+            out.print(Padding(Text(f"{label}: ", style="bold") + body, (0, 0, 0, 2)))
+
+
+def show_note(note: Note, out: Console) -> None:
+    """A text that the learner asked for; code in colours, unless it goes to a file."""
+    out.print(Text(note.title, style="bold"))
+    if note.is_code and out.file.isatty():
+        out.print(Syntax(note.text, "python", background_color="default", word_wrap=True))
+    else:
+        # Code that is piped to a file must come out as it is, not wrapped at 80 columns.
+        out.print(
+            Text(note.text if note.is_code else _in_a_terminal(note.text)), soft_wrap=note.is_code
+        )
+
+
+def _in_a_terminal(text: str) -> str:
+    """Calls in Python as commands: `hint("scan", 2)` becomes `labkit hint scan 2`."""
+    return _CALL.sub(_as_command, text)
+
+
+def _as_command(call: re.Match[str]) -> str:
+    words = ["labkit", call[1], call[2]]
+    for argument in call[3].split(", ")[1:]:
+        option, equals, value = argument.partition("=")
+        if argument == "confirm=True":
+            words.append("--yes")
+        elif equals:
+            words.append(f"--{option} {value}")
+        else:
+            words.append(f"--file {argument}" if call[1] == "check" else argument)
+    return " ".join(words)

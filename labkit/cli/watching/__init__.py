@@ -1,0 +1,1 @@
+"""What `labkit watch` is made of: keys, signals, a screen with a last line, and the session."""
