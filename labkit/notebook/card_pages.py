@@ -1,11 +1,13 @@
 """A question card in HTML: what it is about, its answer, and what is behind it. No widgets here."""
 
 import os
+from collections.abc import Iterable
 from html import escape
 from urllib.parse import quote
 
 from labkit.grade.workspace import WorkspaceNotFound, find_workspace
 from labkit.interview.cards import Card, load_topics
+from labkit.interview.drills import Drill
 from labkit.interview.page import html_of
 from labkit.notebook.proofs import proofs_html
 from labkit.notebook.shown import FAINT, box
@@ -14,6 +16,13 @@ from labkit.notebook.shown import FAINT, box
 def about(card: Card) -> str:
     """Its name, its topic, and for whom it is."""
     return f"{card.id} · {load_topics()[card.topic].title} · for {card.level}"
+
+
+def topics_of(asked: Iterable[Card | Drill]) -> str:
+    """The titles of their groups of topics, or `all topics`. No numbers, since banks grow."""
+    groups = {topic.id: topic.group for topic in load_topics().values()}
+    found = dict.fromkeys(groups[each.topic] for each in asked)
+    return "all topics" if len(found) > 1 else "".join(found)
 
 
 def prompt_html(card: Card, standing: str) -> str:

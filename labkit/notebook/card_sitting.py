@@ -100,7 +100,8 @@ class CardSitting:
         # The static forms are the same for every reader: a card that was asked for by its name.
         if self._first is not None:
             return card_pages.static_text(self._first)
-        return f"A question card, the next of {len(self._cards)}: what is due, then what is new."
+        topics = card_pages.topics_of(self._cards)
+        return f"A question card of {topics}: what is due, then what is new."
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         html = f'{escape(repr(self))}<br><span style="color: {FAINT}">Run this cell to be asked.'

@@ -16,9 +16,10 @@ from labkit.notebook.shown import BORDER, FAINT
 _CLASS = "labkit-practice"
 # Both are on their way at once: this is for the kernel to take the second one from its queue.
 _TEXT_FOLLOWS_S = 0.2
-# ipywidgets cuts long words off; here they go on in the next line.
+# ipywidgets cuts long words off; here they go on in the next line. Its own mark of the control that
+# has the keyboard is one pale pixel.
 _STYLE = f"""<style>
-.{_CLASS} {{ max-width: 48em; overflow: visible; border-left: 4px solid #0072b2;
+.{_CLASS} {{ max-width: 54em; overflow: visible; border-left: 4px solid #0072b2;
   padding: 2px 12px; margin: 4px 0; }}
 .{_CLASS} .widget-box {{ overflow: visible; }}
 .{_CLASS} .widget-html, .{_CLASS} .widget-html-content {{ height: auto; min-width: 0;
@@ -33,7 +34,7 @@ _STYLE = f"""<style>
   width: 100%; white-space: normal; overflow: visible; padding: 3px 0; line-height: 1.5;
   font-size: var(--jp-content-font-size1, 14px); }}
 .{_CLASS} .widget-checkbox input {{ flex: none; align-self: flex-start;
-  margin: 0.3em 0.7em 0 2px; }}
+  margin: 1px 0.7em 0 2px; }}
 .{_CLASS} .widget-textarea, .{_CLASS} .widget-text {{ height: auto; max-width: 100%;
   flex-flow: column; align-items: stretch; margin: 0 0 6px; }}
 .{_CLASS} .widget-textarea > label, .{_CLASS} .widget-text > label {{ width: auto; height: auto;
@@ -53,7 +54,7 @@ _STYLE = f"""<style>
 .{_CLASS} a {{ color: var(--jp-content-link-color, #1976d2); text-decoration: underline; }}
 .{_CLASS} .faint {{ color: {FAINT}; }}
 .{_CLASS} .prompt {{ font-size: 1.15em; font-weight: 600; margin: 0.3em 0 0.5em; }}
-.{_CLASS} :focus-visible {{ outline: 2px solid var(--jp-brand-color1, #1976d2);
+.{_CLASS} :focus-visible {{ outline: 2px solid var(--jp-brand-color1, #1976d2) !important;
   outline-offset: 1px; }}
 </style>"""
 

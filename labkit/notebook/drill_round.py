@@ -12,6 +12,7 @@ import ipywidgets as widgets
 
 from labkit.interview.drills import Drill, UnknownDrill, drills_of
 from labkit.interview.drills.session import Round
+from labkit.notebook.card_pages import topics_of
 from labkit.notebook.controls import button, note, page, row, say, show
 from labkit.notebook.drill_question import DrillQuestion
 from labkit.notebook.shown import FAINT, Shown, box
@@ -26,10 +27,9 @@ class DrillRound:
         self._place, self._tally = widgets.VBox(), note()
         self._another = button("Another", self.another)
         self._widget = page([self._place, row([self._another]), self._tally])
-        self._static = f"A drill, one of {len(drills)}, with fresh numbers."
-        if len(drills) == 1:
-            self._static = f"A drill: {drills[0].title}, with fresh numbers."
         self._ask()
+        about = drills[0].title if len(drills) == 1 else topics_of(drills)
+        self._static = f"{about}, with fresh numbers."
         if seed is not None:
             self._static = self.question.asked.question.prompt
 
@@ -56,7 +56,7 @@ class DrillRound:
         self._another.focus()
 
     def __repr__(self) -> str:
-        return self._static
+        return f"Drill. {self._static}"
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         # With a seed the static forms have the question; without, no numbers of one reader's.
