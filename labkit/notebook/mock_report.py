@@ -62,7 +62,7 @@ class ReportView:
             return "<p>This interview is <b>not stored</b>.</p>"
         return (
             '<p class="faint">Stored: each answer when it was given, and now the interview as a '
-            "whole. <code>dashboard()</code> and <code>labkit progress</code> count them.</p>"
+            "whole. <code>dashboard()</code> shows both.</p>"
         )
 
 
