@@ -12,7 +12,7 @@ from labkit.interview.drills.question import Solution, Trap
     "ft-2",
     "Mean time between interruptions, from a fleet",
     difficulty=1,
-    notebook=None,
+    notebook="11_combining_and_planning",
     prompt="A job on {gpus} GPUs had {num} interruptions in {days} days. At the same rate per GPU, "
     "what is the mean time between interruptions of a job on {other} GPUs?",
     draws={
@@ -61,7 +61,7 @@ def mean_time_of_a_job(gpus: int, num: int, days: int, other: int) -> Solution:
     "ft-2",
     "Failures per day",
     difficulty=1,
-    notebook=None,
+    notebook="11_combining_and_planning",
     prompt="One GPU with its share of everything else fails once in {mtbf} hours, on average. How "
     "many failures per day does a job on {gpus} GPUs expect?",
     draws={
@@ -109,7 +109,7 @@ _JOBS = {
     "ft-3",
     "Checkpoint interval by Young",
     difficulty=2,
-    notebook=None,
+    notebook="11_combining_and_planning",
     prompt="Training stands still for {write} while a checkpoint is written, and the job is "
     "interrupted every {mtbf} on average. How much work should lie between two checkpoints, by "
     "Young's formula?",
@@ -157,7 +157,7 @@ def young_interval(write: float, mtbf: float) -> Solution:
     "ft-3",
     "Time lost to checkpoints and interruptions",
     difficulty=2,
-    notebook=None,
+    notebook="11_combining_and_planning",
     prompt="A checkpoint is written every {interval}, which stops training for {write}. The job is "
     "interrupted every {mtbf} on average, and needs {restart} to restart. Which share of all time "
     "is lost, to first order?",
