@@ -6,7 +6,7 @@ judge("gpipe-10-4")         verdict and vote, exhibits, what is true, what was c
 from html import escape
 
 from labkit.interview.court import VERDICTS, Claim, Finding, findings
-from labkit.notebook.claims_court import claim_of, vote_on
+from labkit.notebook.claims_court import claim_of, record_verdict, vote_on
 from labkit.notebook.shown import BORDER, FAINT, Shown, box
 
 _RIGHT, _WRONG, _OTHER = "#009e73", "#d55e00", "#0072b2"
@@ -21,6 +21,7 @@ def judge(key: str, *, measure: bool = True) -> Shown:
     """
     claim = claim_of(key)
     found = findings(claim, measure=measure)
+    record_verdict(claim)
     return Shown(_text(claim, found), _html(claim, found))
 
 
