@@ -44,13 +44,14 @@ class BadProof(ValueError):
 
 def value(proof: str) -> Any:
     """What the expression gives. BadProof says why it may not be evaluated, or how it failed."""
+    tree = check(proof)
     names = {**_NAMES, "__builtins__": {}}
 
     def evaluate(node: ast.expr) -> Any:
         return eval(compile(ast.Expression(node), "<proof>", "eval"), names)
 
     try:
-        found, brought_back = restating.value_of(check(proof).body, evaluate)
+        found, brought_back = restating.value_of(tree.body, evaluate)
     except Exception as error:  # it may call anything in calc and runs
         raise BadProof(f"{proof} fails: {type(error).__name__}: {error}") from error
     if brought_back:

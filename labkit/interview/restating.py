@@ -50,14 +50,10 @@ def restates(node: ast.expr, found: Any) -> bool:
         return False
     calls = list(_outermost_calls(node))
     inside = {id(each) for call in calls for each in ast.walk(call)}
+    # Literals beside the calls: added, compared with, or what a loop goes through.
     beside = [each for each in ast.walk(node) if id(each) not in inside]
-    looped = [each.iter for each in ast.walk(node) if isinstance(each, ast.comprehension)]
     for number in _large_numbers(found):
-        went_in = [
-            _holds(call, number)
-            or (_has_variable(call, node) and any(_holds(each, number) for each in looped))
-            for call in calls
-        ]
+        went_in = [_holds(call, number) for call in calls]
         if (went_in and all(went_in)) or any(_is(each, number) for each in beside):
             return True
     return False
@@ -95,16 +91,6 @@ def _root(node: ast.AST) -> str:
     while isinstance(node, ast.Attribute):
         node = node.value
     return node.id if isinstance(node, ast.Name) else ""
-
-
-def _has_variable(call: ast.Call, node: ast.expr) -> bool:
-    """Whether a loop of the proof gives the call an argument."""
-    bound = {
-        each.id
-        for each in ast.walk(node)
-        if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)
-    }
-    return any(isinstance(each, ast.Name) and each.id in bound for each in ast.walk(call))
 
 
 def _large_numbers(found: Any) -> Iterator[float]:

@@ -113,6 +113,7 @@ def test_what_rounds_to_the_value_holds(says, text):
         ("6 steps", "4.93e-3", "calls neither calc nor runs"),
         ("4.93 ms", 'calc.amount("4.93 ms")', "calls neither calc nor runs"),
         ("1 GB", "calc.GB", "calls neither calc nor runs"),
+        ("6 B", "calc.bytes_text(6)", "calls neither calc nor runs"),
         ("6 steps", "calc.ring_steps(4)", "AttributeError"),
         ("6 steps", "calc.ring_all_reduce_steps(0)", "ValueError"),
         ("6 steps", "runs.nothing.at_all()", "there is no labkit/interview/runs/nothing.py"),
