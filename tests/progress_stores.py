@@ -64,15 +64,17 @@ def as_nobody(work, *args):
 
 def write_version_0(folder, subjects):
     """A store as the first labkit left it, with a check of each subject."""
+    write_old_events(folder, [(1.5, "check", subject, '{"n": 1}') for subject in subjects])
+
+
+def write_old_events(folder, events):
+    """A store of the first labkit with these events: (at_s, kind, subject, detail as JSON)."""
     folder.mkdir(exist_ok=True)
     old = sqlite3.connect(folder / "progress.sqlite3")
     old.execute(
         "CREATE TABLE events (id INTEGER PRIMARY KEY, at_s REAL NOT NULL, kind TEXT NOT NULL, "
         "subject TEXT NOT NULL, detail TEXT NOT NULL)"
     )
-    old.executemany(
-        "INSERT INTO events (at_s, kind, subject, detail) VALUES (1.5, 'check', ?, '{\"n\": 1}')",
-        [(subject,) for subject in subjects],
-    )
+    old.executemany("INSERT INTO events (at_s, kind, subject, detail) VALUES (?, ?, ?, ?)", events)
     old.commit()
     old.close()

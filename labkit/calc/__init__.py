@@ -18,6 +18,7 @@ from labkit.calc.alpha_beta import (
     reduce_scatter_seconds,
     scatter_seconds,
 )
+from labkit.calc.capacity import dropped_choices, expert_capacity
 from labkit.calc.checkpoints import checkpoint_interval, lost_share, mean_time_between_interruptions
 from labkit.calc.choice import Choice, choose_algorithm, crossover_bytes
 from labkit.calc.compute.flops import flops_per_token, training_flops
@@ -70,6 +71,7 @@ from labkit.calc.simulation.simulated import RankClass, SimulatedStep, StepSpan
 from labkit.calc.simulation.step import simulate_step
 from labkit.calc.simulation.weeks import simulate_weeks
 from labkit.calc.simulation.weeks_result import SimulatedWeeks
+from labkit.calc.slowest import asynchronous_samples_per_s, synchronous_samples_per_s
 from labkit.calc.traffic.all_to_all import (
     pairwise_all_to_all_messages,
     pairwise_all_to_all_seconds,
@@ -232,6 +234,7 @@ __all__ = [
     "all_to_all_seconds",
     "all_to_all_sent_bytes",
     "amount",
+    "asynchronous_samples_per_s",
     "balanced_expert_traffic_bytes",
     "broadcast_seconds",
     "broadcast_sent_bytes",
@@ -252,7 +255,9 @@ __all__ = [
     "double_tree_all_reduce_seconds",
     "double_tree_all_reduce_sent_bytes",
     "double_tree_all_reduce_steps",
+    "dropped_choices",
     "exact_bytes_text",
+    "expert_capacity",
     "expert_parallel_traffic_bytes",
     "expert_rows",
     "flat_ring_seconds",
@@ -319,6 +324,7 @@ __all__ = [
     "smallest_change",
     "step_traffic_bytes",
     "step_traffic_volume",
+    "synchronous_samples_per_s",
     "tensor_parallel_collectives",
     "tensor_parallel_traffic_bytes",
     "training_days",

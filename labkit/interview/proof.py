@@ -3,22 +3,31 @@
 value("calc.all_reduce_seconds(1e9, n=8, alpha=5e-6, beta=1/360e9)")     0.00493
 
 It is Python, of which only names, numbers, arithmetic, comparisons, calls, tuples and
-comprehensions are left. The names are calc, math, runs and a few harmless built-in functions.
+comprehensions are left. The names are calc, math, runs, ratio (0.3043... as 7 and 23) and a few
+harmless built-in functions.
 """
 
 import ast
 import math
+from fractions import Fraction
 from typing import Any
 
 from labkit import calc
-from labkit.interview import runs
+from labkit.interview import restating, runs
 
-_BUILTINS = (abs, float, int, len, max, min, range, round, sorted, sum)
+_DENOMINATOR = 1000  # of a fraction that somebody says
+
+
+def ratio(share: Any) -> tuple[int, int]:
+    """A share as the fraction that a text writes, in lowest terms: (7, 23) for 0.30434..."""
+    return Fraction(float(share)).limit_denominator(_DENOMINATOR).as_integer_ratio()
+
+
+_FUNCTIONS = (abs, float, int, len, max, min, range, ratio, round, sorted, sum)
 _NAMES: dict[str, Any] = {"calc": calc, "math": math, "runs": runs}
-_NAMES |= {each.__name__: each for each in _BUILTINS}
+_NAMES |= {each.__name__: each for each in _FUNCTIONS}
 # Figures of data sheets and papers, with their sources: to read one is a proof.
 _TABLES = {"GPUS", "CLUSTERS", "MODELS", "RECIPES"}
-_FEW = 9  # a small number is in a proof by chance
 # They only read what they are given.
 _READERS = {"amount", "parse_quantity", "Result", "Quantity"}
 _ALLOWED = (
@@ -37,44 +46,21 @@ def value(proof: str) -> Any:
     """What the expression gives. BadProof says why it may not be evaluated, or how it failed."""
     tree = check(proof)
     names = {**_NAMES, "__builtins__": {}}
+
+    def evaluate(node: ast.expr) -> Any:
+        return eval(compile(ast.Expression(node), "<proof>", "eval"), names)
+
     try:
-        found = eval(compile(tree, "<proof>", "eval"), names)
+        found, brought_back = restating.value_of(tree.body, evaluate)
     except Exception as error:  # it may call anything in calc and runs
         raise BadProof(f"{proof} fails: {type(error).__name__}: {error}") from error
-    if restates(tree, found):
+    if brought_back:
         raise BadProof(
-            f"{proof!r} gives {found}, which is written in it: whatever stood there, it would give "
-            "that. Calculate it from what the question has, min(m for m in range(1, 999) if ...)"
+            f"{brought_back[0]!r} gives a number which is written in it: whatever stood there, it "
+            "would give that. Calculate it from what the question has, min(m for m in range(1, "
+            "999) if ...)"
         )
     return found
-
-
-def restates(tree: ast.Expression, found: Any) -> bool:
-    """Whether arithmetic around a call only brings back a number that went into it.
-
-    7 / calc.bubble_fraction(8, 133) - 7 is 133 because 133 is in it. A call alone may well return
-    one of its arguments, and so may a ratio to a call without it: that is the formula's word.
-    """
-    if not isinstance(tree.body, ast.BinOp) or isinstance(found, tuple | list | str):
-        return False
-    try:
-        number = float(found)
-    except (TypeError, ValueError):
-        return False
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    return (
-        number > _FEW
-        and bool(calls)
-        and all(
-            any(
-                isinstance(each, ast.Constant)
-                and isinstance(each.value, int | float)
-                and math.isclose(each.value, number, rel_tol=1e-9)
-                for each in ast.walk(call)
-            )
-            for call in calls
-        )
-    )
 
 
 def check(proof: str) -> ast.Expression:
@@ -89,11 +75,12 @@ def check(proof: str) -> ast.Expression:
     }  # fmt: skip
     for node in ast.walk(tree):
         _check_node(node, bound, proof)
-    if not (uses(tree, "calc") or uses(tree, "runs")):
-        raise BadProof(
-            f"{proof!r} calls neither calc nor runs, so it proves nothing; "
-            "call the formula or the run that gives the number"
-        )
+    for part in restating.parts(tree.body):
+        if not (uses(part, "calc") or uses(part, "runs")):
+            raise BadProof(
+                f"{ast.unparse(part)!r} calls neither calc nor runs, so it proves nothing; "
+                "call the formula or the run that gives the number"
+            )
     return tree
 
 

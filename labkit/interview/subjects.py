@@ -1,9 +1,10 @@
-"""All that can be practised, by group of topics: cards, drills and exercises.
+"""All that can be practised, by group of topics: cards, drills, claims and exercises.
 
 subjects_by_group()["Pipeline parallelism"]    ["card/pp-1", ..., "drill/...", "exercise/..."]
 
-A card and a drill say which topic they are of. An exercise says its notebook, and belongs where
-most of that notebook's topics do.
+A card and a drill say which topic they are of; a claim of the court says its main topic first. An
+exercise says its notebook, and belongs where most of that notebook's topics do. Predictions are the
+notebooks' own, and listed nowhere.
 """
 
 from collections import Counter
@@ -12,6 +13,7 @@ from functools import cache
 from labkit.grade.catalog import Exercise, load_catalog
 from labkit.interview.cards import load_bank, load_topics
 from labkit.interview.cards.sitting import subject
+from labkit.interview.court import load_claims
 from labkit.interview.drills import DRILLS
 
 
@@ -23,6 +25,8 @@ def subjects_by_group() -> dict[str, list[str]]:
         found[topics[card.topic].group].append(subject(card))
     for drill in DRILLS.values():
         found[topics[drill.topic].group].append(f"drill/{drill.name}")
+    for claim in load_claims().values():
+        found[topics[claim.topics[0]].group].append(f"claim/{claim.key}")
     for exercise in load_catalog().values():
         found.setdefault(group_of_exercise(exercise), []).append(f"exercise/{exercise.name}")
     return found

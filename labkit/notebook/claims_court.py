@@ -14,6 +14,7 @@ import ipywidgets as widgets
 from labkit import progress
 from labkit.interview.court import VERDICTS, Claim, load_claims
 from labkit.notebook.shown import FAINT, Shown, box
+from labkit.progress import clock, graded, practice
 
 _KIND = "vote"
 # Votes of this process, for a reader whose disk is full or read-only.
@@ -28,7 +29,7 @@ class Vote:
         self.claim = claim
         self._buttons = widgets.ToggleButtons(
             options=[(name, name) for name in VERDICTS],
-            value=vote_on(claim.key),
+            value=None if is_asked_again(claim.key) else vote_on(claim.key),
             tooltips=[each.meaning for each in VERDICTS.values()],
             description="Your vote",
             style={"button_width": "auto", "description_width": "initial"},
@@ -45,7 +46,7 @@ class Vote:
         """Vote, or vote again; returns what the box then says. ValueError for no verdict."""
         if verdict not in VERDICTS:
             raise ValueError(f"{verdict!r} is no verdict; vote one of {', '.join(VERDICTS)}")
-        if verdict != vote_on(self.claim.key):
+        if verdict != vote_on(self.claim.key) or is_asked_again(self.claim.key):
             _unsaved.pop(self.claim.key, None)
             progress.record(_KIND, self.claim.key, verdict=verdict)
             if vote_on(self.claim.key) != verdict:  # `record` warns, and this session goes on
@@ -54,7 +55,7 @@ class Vote:
         return self._say()
 
     def _say(self) -> str:
-        verdict = vote_on(self.claim.key)
+        verdict = None if is_asked_again(self.claim.key) else vote_on(self.claim.key)
         message = f"You say: {verdict} ({VERDICTS[verdict].meaning})." if verdict else "Your vote?"
         self._status.value = f'<span style="color: {FAINT}">{escape(message)}</span>'
         return message
@@ -74,7 +75,8 @@ def vote(key: str) -> Vote:
     """A claim and the verdicts to choose from; the last line of a cell shows it.
 
     Tab and Enter reach every button. A vote is kept, on disk, from session to session; who votes
-    again has changed their mind. KeyError names the claims that there are.
+    again has changed their mind. Once the court has judged it, it counts as practice, and when the
+    claim is due again, it is open again. KeyError names the claims that there are.
     """
     return Vote(claim_of(key))
 
@@ -86,7 +88,7 @@ def docket() -> Shown:
     cast = sum(bool(vote) for _, vote, _ in rows)
     said = f"{len(rows)} claims; you voted on {cast}, and on {agreed} of them as the court did."
     lines = [f"{verdict:16} {vote or '(no vote)':16} {claim}" for claim, vote, verdict in rows]
-    heading = "".join(_cell(each, "th") for each in ("", "your vote", "the court"))
+    heading = "".join(_cell(each, "th") for each in ("the claim", "your vote", "the court"))
     body = "".join(
         f"<tr>{_cell(claim, wraps=True)}{_cell(vote or '–')}{_cell(verdict, bold=True)}</tr>"
         for claim, vote, verdict in rows
@@ -102,6 +104,21 @@ def vote_on(key: str) -> str | None:
     events = progress.events(key, _KIND)
     verdict = events[-1].detail.get("verdict") if events else None
     return verdict if verdict in VERDICTS else None
+
+
+def is_asked_again(key: str) -> bool:
+    """Whether the claim is due, and there is no vote since the court judged the last one."""
+    known = practice.state(f"claim/{key}")
+    if known is None or known.due_s > clock.now_s() or key in _unsaved:
+        return False
+    return all(event.at_s <= known.last_s for event in progress.events(key, _KIND))
+
+
+def record_verdict(claim: Claim) -> None:
+    """The court has spoken: the reader's vote counts as practice, once."""
+    vote = vote_on(claim.key)
+    if vote is not None and claim.key not in _unsaved:
+        graded.record_tried(claim.key, right=vote == claim.verdict)
 
 
 def claim_of(key: str) -> Claim:

@@ -7,7 +7,7 @@ from html import escape
 
 from labkit.grade.ink import ink
 from labkit.interview.court import VERDICTS, Claim, Finding, findings
-from labkit.notebook.claims_court import claim_of, vote_on
+from labkit.notebook.claims_court import claim_of, record_verdict, vote_on
 from labkit.notebook.proofs import proofs_html
 from labkit.notebook.shown import BORDER, FAINT, Shown, box
 
@@ -23,6 +23,7 @@ def judge(key: str, *, measure: bool = True) -> Shown:
     """
     claim = claim_of(key)
     found = findings(claim, measure=measure)
+    record_verdict(claim)
     return Shown(_text(claim, found), _html(claim, found))
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import TypeVar
 
-from labkit.progress import clock, log, states, store
+from labkit.progress import clock, log, old_checks, states, store
 from labkit.progress.exchange_file import FORMAT, VERSION, ExchangeError, read_events
 from labkit.progress.home import store_path
 from labkit.progress.log import Event
@@ -86,6 +86,9 @@ def import_json(path: Path) -> Imported:
         for event in added:
             log.insert(opened, event)
         try:
+            for name in sorted({each.subject for each in added if each.kind == "check"}):
+                subject = f"exercise/{name}"
+                old_checks.answer_old_checks(opened, name)
             for subject in sorted({each.subject for each in added if each.kind == states.ANSWER}):
                 states.refresh(opened, subject)
         except (ArithmeticError, TypeError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""Checks of exercises and judged predictions as answers: what counts, and how well.
+"""Checks of exercises, judged predictions and votes as answers: what counts, and how well.
 
 An exercise is practised in attempts. One begins with the stub (the first time, and after each
 `reset`) and ends with a pass. Within it
@@ -12,7 +12,8 @@ An exercise is practised in attempts. One begins with the stub (the first time, 
 
 A prediction is right within its tolerance (good) or not (again). Being close counts as not: a
 factor of two is the usual confusion, not half of the knowledge. It is judged once, and once on a
-day: who commits again after the answer was shown is copying.
+day: who commits again after the answer was shown is copying. So is a vote on a claim, when the
+court shows its verdict.
 """
 
 import sqlite3
@@ -56,24 +57,32 @@ def rating_of_check(earlier: list[Event], passed: bool) -> str | None:
 
 def record_judged(key: str, *, right: bool) -> None:
     """Remember how the latest prediction of `key` was judged. Never raises."""
+    _record_latest("prediction", key, f"prediction/{key}", right)
+
+
+def record_tried(key: str, *, right: bool) -> None:
+    """Remember whether the latest vote on a claim was the court's verdict. Never raises."""
+    _record_latest("vote", key, f"claim/{key}", right)
+
+
+def _record_latest(kind: str, key: str, subject: str, right: bool) -> None:
     now_s = clock.now_s()
-    subject = f"prediction/{key}"
 
     def judge(opened: sqlite3.Connection) -> None:
-        predictions = log.select(opened, key, "prediction")
+        committed = log.select(opened, key, kind)
         judged = log.select(opened, subject, states.ANSWER)
-        if not predictions or _was_judged(predictions[-1], judged, now_s):
+        if not committed or _was_judged(committed[-1], judged, now_s):
             return
-        answer = {"rating": "good" if right else "again", "prediction": predictions[-1].uid}
+        answer = {"rating": "good" if right else "again", kind: committed[-1].uid}
         states.add_answer(opened, Event(now_s, states.ANSWER, subject, answer))
 
     or_warn(lambda: store.writing(judge), log.NOT_WRITTEN, None)
 
 
-def _was_judged(prediction: Event, judged: list[Event], now_s: float) -> bool:
-    """Whether this prediction was, or another one of its key on the same day."""
+def _was_judged(committed: Event, judged: list[Event], now_s: float) -> bool:
+    """Whether this prediction or vote was, or another one of its key on the same day."""
     return any(
-        event.detail.get("prediction") == prediction.uid
+        event.detail.get(committed.kind) == committed.uid
         or clock.day_of(event.at_s) == clock.day_of(now_s)
         for event in judged
     )

@@ -25,12 +25,13 @@ if TYPE_CHECKING:
 
 RATINGS = ("again", "hard", "good", "easy")
 # What is practised: the part of a subject's name before the first "/".
-PRACTISED = ("card", "drill", "exercise", "prediction")
+PRACTISED = ("card", "drill", "exercise", "prediction", "claim")
 DESIRED_RETENTION = 0.9
 LONGEST_DAYS = 365  # whoever prepares for an interview wants to see everything once a year
-# After "again" a card comes back while one still sits there. An exercise takes half an hour, and
-# predicting a number a second time shows nothing on the same day: these wait for another day.
-_STEPS_S = {"card": (600,), "drill": (600,), "exercise": (), "prediction": ()}
+# After "again" a card comes back while one still sits there. An exercise takes half an hour, and to
+# predict a number or to vote on a claim a second time shows nothing on the same day: these wait for
+# another day.
+_STEPS_S = {"card": (600,), "drill": (600,), "exercise": (), "prediction": (), "claim": ()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,9 @@
 `PRAGMA user_version` says which version a file is. 0 is the first labkit's, or an empty file: one
 table of events, without names of their own. 1 gives each event a name that is the same on every
 machine (`uid`), so that a store can be merged with another, and adds the states of what is
-practised. All steps run in one transaction with the new number, so that a kill in the middle, or a
-second process that opens the file at the same time, finds either the old store or the new one.
+practised. 2 has the answers that checks of the first labkit would be today. All steps run in one
+transaction with the new number, so that a kill in the middle, or a second process that opens the
+file at the same time, finds either the old store or the new one.
 """
 
 import hashlib
@@ -90,6 +91,13 @@ def _name_events(store: sqlite3.Connection) -> None:
         store.execute("DROP TABLE old_events")
 
 
+def _answer_checks(store: sqlite3.Connection) -> None:
+    """1 to 2."""
+    from labkit.progress.old_checks import answer_all_old_checks  # above this module, as log is
+
+    answer_all_old_checks(store)
+
+
 # STEPS[n] leads from version n to n + 1.
-STEPS: tuple[Callable[[sqlite3.Connection], None], ...] = (_name_events,)
+STEPS: tuple[Callable[[sqlite3.Connection], None], ...] = (_name_events, _answer_checks)
 VERSION = len(STEPS)

@@ -8,7 +8,7 @@ from labkit.interview.runs import combining, diagnosis, neighbours, recovery, se
 
 
 def test_a_rank_of_three_axes_has_one_neighbour_on_each():
-    assert [combining.num_partners(rank) for rank in (0, 5)] == [3, 3]
+    assert [combining.partners(rank) for rank in (0, 5)] == [(3, 7), (3, 7)]
 
 
 @pytest.mark.parametrize(("rank", "at"), [(0, {}), (3, {"pp": 1, "tp": 1})])
@@ -25,7 +25,8 @@ def test_each_axis_sends_what_calc_says(rank, at):
 
 
 def test_those_who_wait_are_all_but_the_one_that_is_behind():
-    assert diagnosis.num_blocked() == 3
+    assert diagnosis.blocked() == (3, 4)
+    assert diagnosis.rank_that_left() == 1
     assert [diagnosis.last_collective(rank) for rank in range(4)] == [4, 3, 4, 4]
 
 
@@ -39,7 +40,7 @@ def test_those_who_wait_are_all_but_the_one_that_is_behind():
     ],
 )
 def test_a_run_goes_on_as_before_only_with_all_of_its_state(kept, as_before, used_twice):
-    assert recovery.losses_as_before(kept) == as_before
+    assert recovery.losses_as_before(kept) == (as_before, 4)
     assert recovery.batches_used_twice(kept) == used_twice
 
 

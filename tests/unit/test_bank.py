@@ -49,6 +49,17 @@ def test_topics_are_those_of_the_lab():
     assert not UNREADABLE
 
 
+@pytest.mark.parametrize("name", sorted({topic.file for topic in cards.load_topics().values()}))
+def test_prose_is_wrapped_and_no_sum_has_become_a_list(name):
+    """Outside of the TOML, whose tables stay on one line, and of Markdown's tables."""
+    halves = (files("labkit.interview") / "bank" / f"{name}.md").read_text("utf-8").split("+++\n")
+    prose = [line for half in halves[::2] for line in half.splitlines()]
+    assert prose
+    assert [line for line in prose if len(line) > 100 and not line.startswith("|")] == []
+    # A line that begins so, because it was wrapped there, is an item of a list to Markdown.
+    assert [line for line in prose if line.lstrip().startswith(("+ ", "= "))] == []
+
+
 def test_the_bank_is_data_of_the_package():
     """As an installed package reads it."""
     names = {each.name for each in (files("labkit.interview") / "bank").iterdir()}

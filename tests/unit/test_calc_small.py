@@ -6,8 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from labkit import calc
-from labkit.calc.capacity import dropped_choices, expert_capacity
-from labkit.calc.slowest import asynchronous_samples_per_s, synchronous_samples_per_s
 from labkit.moe.capacity import expert_capacity as capacity_of_the_layer
 from labkit.moe.capacity import within_capacity
 
@@ -15,17 +13,17 @@ TIMES = [0.4, 0.4, 0.5, 0.8]
 
 
 def test_all_wait_for_the_slowest_and_some_for_fewer():
-    assert synchronous_samples_per_s(TIMES, 32) == 4 * 32 / 0.8
-    assert synchronous_samples_per_s(TIMES, 32, wait_for=3) == 3 * 32 / 0.5
-    assert synchronous_samples_per_s(TIMES, 32, wait_for=1) == 32 / 0.4
-    assert float(asynchronous_samples_per_s(TIMES, 32)) == pytest.approx(80 + 80 + 64 + 40)
+    assert calc.synchronous_samples_per_s(TIMES, 32) == 4 * 32 / 0.8
+    assert calc.synchronous_samples_per_s(TIMES, 32, wait_for=3) == 3 * 32 / 0.5
+    assert calc.synchronous_samples_per_s(TIMES, 32, wait_for=1) == 32 / 0.4
+    assert float(calc.asynchronous_samples_per_s(TIMES, 32)) == pytest.approx(80 + 80 + 64 + 40)
 
 
 @given(st.lists(st.floats(0.01, 10), min_size=1, max_size=9), st.integers(1, 64))
 def test_nobody_is_faster_than_who_never_waits(times, batch):
-    ahead = float(asynchronous_samples_per_s(times, batch)) * (1 + 1e-9)
+    ahead = float(calc.asynchronous_samples_per_s(times, batch)) * (1 + 1e-9)
     for wait_for in range(1, len(times) + 1):
-        assert float(synchronous_samples_per_s(times, batch, wait_for)) <= ahead
+        assert float(calc.synchronous_samples_per_s(times, batch, wait_for)) <= ahead
 
 
 @pytest.mark.parametrize(
@@ -34,14 +32,14 @@ def test_nobody_is_faster_than_who_never_waits(times, batch):
 )
 def test_ranks_that_cannot_be_are_refused(times, wait_for, match):
     with pytest.raises(ValueError, match=match):
-        synchronous_samples_per_s(times, 8, wait_for)
+        calc.synchronous_samples_per_s(times, 8, wait_for)
 
 
 @given(st.lists(st.integers(0, 60), min_size=1, max_size=12), st.integers(1, 50))
 def test_as_many_are_dropped_as_the_layer_drops(loads, capacity):
     experts = torch.repeat_interleave(torch.arange(len(loads)), torch.tensor(loads))
     kept = within_capacity(experts.unsqueeze(1), len(loads), capacity)
-    assert dropped_choices(loads, capacity) == int((~kept).sum())
+    assert calc.dropped_choices(loads, capacity) == int((~kept).sum())
 
 
 @given(
@@ -52,16 +50,16 @@ def test_as_many_are_dropped_as_the_layer_drops(loads, capacity):
 )
 def test_a_capacity_is_the_layers(tokens, experts, k, factor):
     k = min(k, experts)  # the layer has no token go to more experts than there are
-    assert expert_capacity(tokens, experts, k, factor) == capacity_of_the_layer(
+    assert calc.expert_capacity(tokens, experts, k, factor) == capacity_of_the_layer(
         tokens, experts, k, factor
     )
 
 
 def test_capacities_and_loads_that_cannot_be_are_refused():
     with pytest.raises(ValueError, match="a buffer of no rows"):
-        expert_capacity(100, 8, 2, 0)
+        calc.expert_capacity(100, 8, 2, 0)
     with pytest.raises(ValueError, match="loads=-1"):
-        dropped_choices([3, -1], 2)
+        calc.dropped_choices([3, -1], 2)
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,10 @@ def test_every_verdict_is_given_at_least_once():
     assert {claim.verdict for claim in CLAIMS.values()} == set(VERDICTS)
 
 
+def test_a_verdict_is_told_from_every_other_by_its_meaning():
+    assert len({each.meaning for each in VERDICTS.values()}) == len(VERDICTS)
+
+
 def test_topics_and_notebooks_exist(request):
     notebooks = {path.stem for path in (request.config.rootpath / "notebooks").glob("*.ipynb")}
     for claim in CLAIMS.values():

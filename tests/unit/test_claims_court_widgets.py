@@ -7,6 +7,7 @@ import pytest
 from labkit import progress
 from labkit.interview.court import VERDICTS, findings, load_claims
 from labkit.notebook import claims_court, docket, judge, judgement, vote
+from labkit.progress import clock, practice
 
 
 @pytest.fixture(autouse=True)
@@ -53,6 +54,45 @@ def test_a_vote_that_cannot_be_stored_counts_in_this_session(home):
     with pytest.warns(progress.ProgressWarning):
         vote("70b-280").choose("wrong")
     assert "You voted 'wrong'" in repr(judge("70b-280", measure=False))
+
+
+def ratings(key):
+    return [event.detail["rating"] for event in progress.events(f"claim/{key}", "answer")]
+
+
+def test_a_judged_vote_is_an_answer_once():
+    vote("ring-8").choose("right")
+    vote("70b-280").choose("right")
+    assert ratings("ring-8") == []
+    for key in ("ring-8", "70b-280", "ring-8", "gpipe-4"):
+        judge(key, measure=False)
+    assert (ratings("ring-8"), ratings("70b-280"), ratings("gpipe-4")) == (["good"], ["again"], [])
+    vote("70b-280").choose("wrong")  # the verdict has been read: this is copying
+    judge("70b-280", measure=False)
+    assert ratings("70b-280") == ["again"]
+
+
+def test_a_claim_that_is_due_is_open_again(monkeypatch):
+    vote("ring-8").choose("right")
+    judge("ring-8", measure=False)
+    assert vote("ring-8")._buttons.value == "right"
+    later_s = practice.state("claim/ring-8").due_s + 60
+    monkeypatch.setattr(clock, "now_s", lambda: later_s)
+    assert [state.subject for state in practice.due()] == ["claim/ring-8"]
+    again = vote("ring-8")
+    assert again._buttons.value is None and "Your vote?" in again._status.value
+    again._buttons.value = "right"
+    assert vote("ring-8")._buttons.value == "right"
+    judge("ring-8", measure=False)
+    judge("ring-8", measure=False)
+    assert ratings("ring-8") == ["good", "good"]
+    assert len(progress.events("ring-8", "vote")) == 2
+
+
+def test_a_vote_that_could_not_be_stored_is_no_answer(monkeypatch):
+    monkeypatch.setitem(claims_court._unsaved, "ring-8", "right")
+    assert "so does the court" in repr(judge("ring-8", measure=False))
+    assert ratings("ring-8") == []
 
 
 def test_static_forms_are_the_same_for_every_reader():

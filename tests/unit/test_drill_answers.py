@@ -102,6 +102,14 @@ def test_an_answer_is_ruled_on(answer, unit, text, outcome):
     assert judge(question(answer, unit), text).outcome.name.lower() == outcome
 
 
+def test_every_trap_is_recognised_by_its_name():
+    traps = [Trap(name, value, "why") for name, value in (("one", 50.0), ("two", 70.0))]
+    asked = question(30.0, "B", traps=traps)
+    for typed, name in (("50", "one"), ("70", "two")):
+        ruling = judge(asked, typed)
+        assert ruling.outcome is Outcome.TRAPPED and ruling.trap.name == name
+
+
 @pytest.mark.parametrize("text", ["15", "13", "14.5", "14.001"])
 def test_a_count_must_be_exact(text):
     assert judge(question(14, "", None), "14 steps")

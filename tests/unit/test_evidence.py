@@ -108,10 +108,12 @@ def test_what_rounds_to_the_value_holds(says, text):
         ("6 steps", f"{STEPS} == 6", "True proves no"),
         ("ring", "'tree' if calc.ring_all_reduce_steps(4) else 'ring'", "the proof gives 'tree'"),
         ("6 steps", f"math.inf * {STEPS}", "the proof gives inf"),
-        ("133", "7 / float(calc.bubble_fraction(8, 133)) - 7", "which is written in it"),
+        ("6 of 14 steps", f"({STEPS}, 14)", "'14' calls neither calc nor runs"),
+        ("6 of 14 steps", f"[{STEPS}, *[14]]", "'14' calls neither calc nor runs"),
         ("6 steps", "4.93e-3", "calls neither calc nor runs"),
         ("4.93 ms", 'calc.amount("4.93 ms")', "calls neither calc nor runs"),
         ("1 GB", "calc.GB", "calls neither calc nor runs"),
+        ("6 B", "calc.bytes_text(6)", "calls neither calc nor runs"),
         ("6 steps", "calc.ring_steps(4)", "AttributeError"),
         ("6 steps", "calc.ring_all_reduce_steps(0)", "ValueError"),
         ("6 steps", "runs.nothing.at_all()", "there is no labkit/interview/runs/nothing.py"),
@@ -125,6 +127,46 @@ def test_what_does_not_round_so_or_proves_nothing_does_not(says, text, reason):
     proved = prove(says, text)
     assert not proved.holds
     assert reason in proved.reason
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "7 / float(calc.bubble_fraction(8, 133)) - 7",
+        "-(7 - 7 / float(calc.bubble_fraction(8, 133)))",
+        "round(7 / float(calc.bubble_fraction(8, 133)) - 7)",
+        "[7 / float(calc.bubble_fraction(8, m)) - 7 for m in (133,)][0]",
+        "max(133, calc.ring_all_reduce_steps(4))",
+        "133 if calc.bubble_fraction(8, 133) < 0.06 else 0",
+        "calc.ring_all_reduce_steps(4) and 133",
+        "0 * calc.ring_all_reduce_steps(4) + 133",
+        "(7 / float(calc.bubble_fraction(8, 133)) - 7,)",
+        "[*(7 / float(calc.bubble_fraction(8, 133)) - 7,)]",
+        "[7 / float(calc.bubble_fraction(8, m)) - 7 for m in (133,)]",
+    ],
+)
+def test_a_number_that_was_put_in_is_not_proved_by_coming_out(text):
+    assert "which is written in it" in prove("133", text).reason
+
+
+@pytest.mark.parametrize(
+    ("says", "text"),
+    [
+        ("133", "min(m for m in range(1, 999) if float(calc.bubble_fraction(8, m)) <= 0.05)"),
+        ("64", "calc.Layout(world_size=64).dp"),  # the formula's word
+        ("10", "calc.ring_all_reduce_steps(12) - 12"),
+        ("64x", "float(calc.model_state_bytes(64e9, 'zero_paper'))"
+                " / float(calc.model_state_bytes(64e9, 'zero_paper', zero=3, dp=64))"),
+        ("16 GiB", "16 * (calc.GPUS['a100-80g'].memory_bytes / 80)"),
+        ("7/23", "ratio(calc.bubble_fraction(8, 16))"),
+        ("7/16, 7/23", "[*ratio(calc.bubble_fraction(8, 16, relative_to='ideal')), "
+                       "*ratio(calc.bubble_fraction(8, 16))]"),
+        ("(6, 14) steps", f"({STEPS}, calc.ring_all_reduce_steps(8))"),
+    ],
+)  # fmt: skip
+def test_what_a_formula_gives_from_other_numbers_is_proved(says, text):
+    proved = prove(says, text)
+    assert proved.holds, proved.reason
 
 
 def test_words_are_numbers_only_where_no_digits_are():

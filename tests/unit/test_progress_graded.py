@@ -5,7 +5,7 @@ import pytest
 from labkit.grade import check
 from labkit.notebook import predict, reveal
 from labkit.progress import clock, events, practice, record
-from labkit.progress.graded import record_check, record_judged
+from labkit.progress.graded import record_check, record_judged, record_tried
 
 NAME = "ring_all_reduce"
 
@@ -90,9 +90,10 @@ def test_a_prediction_is_judged_by_what_was_measured_and_once():
     assert ratings("prediction/bytes") == ["good"]
 
 
-def test_without_a_prediction_nothing_is_judged():
+def test_without_a_prediction_or_a_vote_nothing_is_judged():
     reveal("bytes", 100)
     record_judged("bytes", right=True)
+    record_tried("ring-8", right=True)
     assert events() == []
 
 

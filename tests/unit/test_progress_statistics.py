@@ -111,6 +111,7 @@ def test_due_counts_name_every_kind():
         "drill": 0,
         "exercise": 0,
         "prediction": 0,
+        "claim": 0,
     }
     assert statistics.due_counts(1.8e9 + DAY_S)["exercise"] == 1
 

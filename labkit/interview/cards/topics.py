@@ -21,6 +21,8 @@ class Topic:
     """The name of the bank's file that its cards are in, without .md."""
     notebook: str = ""
     """"" where there is none yet."""
+    section: str = ""
+    """The heading in the notebook under which it is shown."""
     contradicts: bool = False
     """Whether tools and papers count differently here."""
 

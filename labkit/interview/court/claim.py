@@ -20,13 +20,13 @@ _ALL, _NONE, _SOME = frozenset({True}), frozenset({False}), frozenset({True, Fal
 
 VERDICTS: Mapping[str, Verdict] = MappingProxyType(
     {
-        "right": Verdict("as it is said", _ALL),
+        "right": Verdict("it holds as it is said", _ALL),
         "right with care": Verdict("right on a condition that it does not mention", _SOME),
         "half right": Verdict("one part of it is right, the other is not", _SOME),
         "under-specified": Verdict("no answer until something is named that it leaves out", _SOME),
         "misleading": Verdict("something is seen rightly, and explained wrongly", _SOME),
         "units mixed": Verdict("its numbers do not measure the same thing", _NONE),
-        "wrong": Verdict("as it is said", _NONE),
+        "wrong": Verdict("what it says does not hold", _NONE),
     }
 )
 """By name, from right to wrong."""

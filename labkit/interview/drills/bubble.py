@@ -12,7 +12,10 @@ _MOST_MICROBATCHES = 4096
 _MICROBATCHES = (4, 8, 12, 16, 24, 32, 48, 64)
 
 
-def _share(stages: int, num: int, schedule: str = "1f1b", of: str = "total", v: int = 1) -> float:
+def share_of_bubble(
+    stages: int, num: int, schedule: str = "1f1b", of: str = "total", v: int = 1
+) -> float:
+    """Of a schedule, of the total or the ideal time, with v virtual stages on each rank."""
     return float(calc.bubble_fraction(stages, num, schedule, v, of))
 
 
@@ -34,7 +37,7 @@ def _share(stages: int, num: int, schedule: str = "1f1b", of: str = "total", v: 
 )
 def bubble_of_total(p: int, m: int, schedule: str) -> Solution:
     """(p-1)/(m+p-1)."""
-    share, ideal = _share(p, m, schedule), _share(p, m, schedule, "ideal")
+    share, ideal = share_of_bubble(p, m, schedule), share_of_bubble(p, m, schedule, "ideal")
     return Solution(
         share,
         [
@@ -52,7 +55,7 @@ def bubble_of_total(p: int, m: int, schedule: str) -> Solution:
             ),
             Trap(
                 "p for p - 1",
-                _share(p + 1, m, schedule),
+                share_of_bubble(p + 1, m, schedule),
                 "The first stage waits for the p - 1 others, not for itself.",
             ),
             Trap(
@@ -79,7 +82,7 @@ def bubble_of_total(p: int, m: int, schedule: str) -> Solution:
 )
 def bubble_of_ideal(p: int, m: int) -> Solution:
     """(p-1)/m."""
-    ideal, share = _share(p, m, of="ideal"), _share(p, m)
+    ideal, share = share_of_bubble(p, m, of="ideal"), share_of_bubble(p, m)
     return Solution(
         ideal,
         [
@@ -95,107 +98,13 @@ def bubble_of_ideal(p: int, m: int) -> Solution:
             ),
             Trap(
                 "p for p - 1",
-                _share(p + 1, m, of="ideal"),
+                share_of_bubble(p + 1, m, of="ideal"),
                 "A pipeline of one stage has no bubble: p - 1.",
             ),
             Trap(
                 "microbatches over stages",
                 m / (p - 1),
                 "More microbatches make the bubble smaller, not larger.",
-            ),
-        ],
-    )
-
-
-@drill(
-    "pp-4",
-    "Bubble of an interleaved schedule",
-    difficulty=2,
-    notebook=_NOTEBOOK,
-    prompt="A pipeline over {p} ranks is interleaved, {v} virtual stages on each rank, and takes "
-    "{m} microbatches. Which share of the TOTAL time of a step is bubble?",
-    draws={"p": (4, 8, 12, 16), "v": (2, 3, 4, 6), "m": (8, 16, 24, 32, 48, 64)},
-    unit="%",
-    digits=3,
-    between=("1%", "60%"),
-    where=lambda p, m: m % p == 0,
-)
-def interleaved_bubble(p: int, v: int, m: int) -> Solution:
-    """(p-1)/(v m + p - 1)."""
-    share = _share(p, m, "interleaved", v=v)
-    ideal = _share(p, m, "interleaved", "ideal", v)
-    return Solution(
-        share,
-        [
-            f"A virtual stage takes 1/{v} of a stage's time: the bubble is {p - 1}/{v} "
-            "microbatches long.",
-            f"Relative to ideal time: {p - 1}/({v} x {m}) = {100 * ideal:.3g}%.",
-            f"Of the total: {p - 1}/({v} x {m} + {p - 1}) = {100 * share:.3g}%.",
-        ],
-        [
-            Trap(
-                "relative to ideal time, not to total",
-                ideal,
-                "(p - 1)/(v m) compares with the time without a bubble.",
-            ),
-            Trap(
-                "not interleaved",
-                _share(p, m),
-                "Virtual stages are shorter, so the pipeline fills v times as fast.",
-            ),
-            Trap(
-                "the plain share divided by v",
-                _share(p, m) / v,
-                "What is divided by v is the bubble; the step gets shorter with it.",
-            ),
-            Trap(
-                "v p stages",
-                _share(v * p, m),
-                "Virtual stages share a rank: filling takes p - 1 of them, not v p - 1.",
-            ),
-        ],
-    )
-
-
-@drill(
-    "pp-4",
-    "Bubble of a zero-bubble schedule",
-    difficulty=3,
-    notebook=_NOTEBOOK,
-    prompt="A pipeline of {p} stages runs ZB-H1 with {m} microbatches; forward, input gradient and "
-    "weight gradient take equally long. Which share of the TOTAL time of a step is bubble?",
-    draws={"p": (4, 6, 7, 8, 9, 10, 12, 14, 16), "m": (8, 12, 16, 20, 24, 32, 40, 48, 64)},
-    unit="%",
-    digits=3,
-    between=("1%", "40%"),
-    where=lambda p, m: m >= p,
-)
-def zero_bubble_share(p: int, m: int) -> Solution:
-    """(p-1)/(3m + p - 1)."""
-    share, ideal = _share(p, m, "zb_h1"), _share(p, m, "zb_h1", "ideal")
-    return Solution(
-        share,
-        [
-            "Weight gradients wait until the bubble, and fill two thirds of it.",
-            f"Relative to ideal time (p - 1)/(3 m) = {100 * ideal:.3g}% is left.",
-            f"Of the total: {p - 1}/({3 * m} + {p - 1}) = {100 * share:.3g}%; 1F1B has "
-            f"{100 * _share(p, m):.3g}%.",
-        ],
-        [
-            Trap(
-                "as 1F1B",
-                _share(p, m),
-                "ZB-H1 splits backward and puts weight gradients into the bubble.",
-            ),
-            Trap(
-                "relative to ideal time, not to total",
-                ideal,
-                "(p - 1)/(3 m) compares with the time without a bubble.",
-            ),
-            Trap(
-                "a third of 1F1B's share",
-                _share(p, m) / 3,
-                "A third of the bubble is left, and the step is shorter, too.",
             ),
         ],
     )
@@ -222,8 +131,8 @@ def microbatches_for_bubble(p: int, percent: int) -> Solution:
             f"(p - 1)/(m + p - 1) <= {percent}% means m + p - 1 >= {p - 1}/{percent}% = "
             f"{100 * (p - 1) / percent:.4g}.",
             f"m >= {100 * (p - 1) / percent - (p - 1):.4g}, so {least}: "
-            f"{100 * _share(p, least):.3g}%.",
-            f"With {least - 1} it would be {100 * _share(p, least - 1):.3g}%.",
+            f"{100 * share_of_bubble(p, least):.3g}%.",
+            f"With {least - 1} it would be {100 * share_of_bubble(p, least - 1):.3g}%.",
         ],
         [
             Trap(
@@ -245,7 +154,9 @@ def _least_microbatches(p: int, share: float, of: str = "total") -> int:
     """By halving what is left: more microbatches, a smaller bubble. Met exactly is met."""
     return (
         bisect_left(
-            range(1, _MOST_MICROBATCHES), True, key=lambda m: _share(p, m, of=of) <= share + 1e-12
+            range(1, _MOST_MICROBATCHES),
+            True,
+            key=lambda m: share_of_bubble(p, m, of=of) <= share + 1e-12,
         )
         + 1
     )

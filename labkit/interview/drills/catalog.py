@@ -8,16 +8,20 @@ from labkit.interview.drills import (
     activations,
     batches,
     bubble,
+    capacity,
     collectives,
     context,
     days_and_cost,
-    experts,
+    decoding,
+    expert_exchange,
+    failures,
     finetuning,
+    kv_cache,
     links,
     model_sizes,
     pipeline,
     recovery,
-    serving,
+    shorter_bubbles,
     slow_ranks,
     states,
     tensor,
@@ -30,8 +34,8 @@ from labkit.interview.drills.drill import Drill
 
 _MODULES = (
     collectives, trees_and_tiers, links, batches, slow_ranks, traffic, states, zero_states_by_level,
-    model_sizes, activations, tensor, context, bubble, pipeline, experts, utilisation,
-    days_and_cost, recovery, serving, finetuning,
+    model_sizes, activations, tensor, context, bubble, shorter_bubbles, pipeline, capacity,
+    expert_exchange, utilisation, days_and_cost, failures, recovery, kv_cache, decoding, finetuning,
 )  # fmt: skip
 
 

@@ -16,14 +16,15 @@ _SETTINGS = TrainConfig(num_steps=1, num_sequences=8, dtype=torch.float64)
 
 
 @real_run
-def num_partners(rank: int) -> int:
-    """With how many of 7 others a rank of dp 2 x pp 2 x tp 2 shares a group, asked on 8 ranks."""
-    return run(_num_partners, 8, timeout=_TIMEOUT_S).values[rank]
+def partners(rank: int) -> tuple[int, int]:
+    """With how many of how many others a rank of dp 2 x pp 2 x tp 2 shares a group; on 8 ranks."""
+    return run(_partners, 8, timeout=_TIMEOUT_S).values[rank]
 
 
-def _num_partners(world: Group) -> int:
+def _partners(world: Group) -> tuple[int, int]:
     mesh = Mesh(world, **_SIZES)
-    return len({rank for axis in _SIZES for rank in getattr(mesh, axis).ranks} - {world.rank})
+    shared = {rank for axis in _SIZES for rank in getattr(mesh, axis).ranks}
+    return len(shared - {world.rank}), world.size - 1
 
 
 @real_run

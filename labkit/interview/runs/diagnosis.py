@@ -8,12 +8,16 @@ from labkit.interview.runs.real_run import real_run, run
 
 
 @real_run
-def num_blocked() -> int:
-    """Ranks that stand still in an operation: of 4, where rank 1 has 3 batches and the others 4."""
-    return sum(
-        timeline.operations[-1].done_s is None
-        for timeline in _hang()  # an operation without an end
-    )
+def blocked() -> tuple[int, int]:
+    """How many ranks of how many stand still in an operation, where one has a batch too few."""
+    return sum(map(_is_blocked, _hang())), len(_hang())
+
+
+@real_run
+def rank_that_left() -> int:
+    """In the same run the rank, counted from 0, whose last operation has ended."""
+    (left,) = (rank for rank, timeline in enumerate(_hang()) if not _is_blocked(timeline))
+    return left
 
 
 @real_run
@@ -29,6 +33,10 @@ def _hang() -> list[Timeline]:
     except Deadlock as error:
         return error.timeline
     raise RuntimeError("the run ended, and was meant to hang")
+
+
+def _is_blocked(timeline: Timeline) -> bool:
+    return timeline.operations[-1].done_s is None  # an operation without an end
 
 
 def _one_batch_too_few(world: Group) -> None:

@@ -23,15 +23,15 @@ class _Half(NamedTuple):
 
 
 @real_run
-def losses_as_before(kept: str) -> int:
-    """Of the 4 losses after a restart, how many are those of a run that was never interrupted.
+def losses_as_before(kept: str) -> tuple[int, int]:
+    """How many of how many losses after a restart are those of a run that was not interrupted.
 
     kept: what the checkpoint has, of "model", "optimizer" (Adam's moments and its step count) and
     "cursor" (which batch is next), as "model optimizer". A process of its own runs each half.
     """
     whole = run(_train, 1, (None, (), 2 * _HALF)).values[0].losses
     after = _second_half(kept).losses
-    return sum(a == b for a, b in zip(whole[_HALF:], after, strict=True))
+    return sum(a == b for a, b in zip(whole[_HALF:], after, strict=True)), len(after)
 
 
 @real_run
