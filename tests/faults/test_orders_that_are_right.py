@@ -123,7 +123,11 @@ def evaluates_samples_in_an_order_of_its_own(world):
     samples = [torch.full((3,), float(n)) for n in range(4)]
     mine = samples[::-1] if world.rank == 1 else samples
     total = torch.zeros(())
-    list(map(lambda sample: world.all_reduce(2 * sample), mine))
+
+    def twice(sample):
+        return world.all_reduce(2 * sample)
+
+    assert torch.equal(sum(map(twice, mine)), torch.full((3,), 12.0 * world.size))
     while mine:
         sample = mine.pop()
         total += world.all_reduce(sample.square().sum())
