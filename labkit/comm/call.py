@@ -14,9 +14,9 @@ from typing import NamedTuple
 import torch
 
 from labkit.comm.agreement.callbacks import callback_in
-from labkit.comm.agreement.loop_items import LoopItems
+from labkit.comm.agreement.loop_items import LoopItems, may_hold_elements
 from labkit.comm.agreement.loops import Loop, loops_around
-from labkit.comm.agreement.parameter_paths import Path, parameter_at, paths_at
+from labkit.comm.agreement.parameter_paths import Path, paths_at, to_parameters
 from labkit.comm.agreement.takes import takes_of
 from labkit.comm.callers import FOREIGN, LIBRARIES, Place, frames_outside, handed_over_at, place
 
@@ -53,7 +53,7 @@ class Callers:
         if known is None:
             places = (*map(place, frames), *handed_over)
             call = self._new_call(places, num_frames=len(frames))
-            call = call._replace(paths=_to_parameters(call.paths, frames))
+            call = _narrowed(call, frames)
             known = self._calls[key] = (call, [each.code for each in places])
         return known[0]
 
@@ -93,7 +93,9 @@ def _loops(places: Sequence[Place], number: int) -> list[Loop]:
     return loops if handed is None else [handed, *loops]
 
 
-def _to_parameters(paths: Sequence[Path], frames: Sequence[FrameType]) -> tuple[Path, ...]:
+def _narrowed(call: Call, frames: Sequence[FrameType]) -> Call:
+    """Without what has to do with no tensor: most loops are over numbers, and cost nothing then."""
     if sys.gettrace() is not None:
-        return ()  # see loop_items.py
-    return tuple(path for path in paths if parameter_at(path, frames) is not None)
+        return call._replace(loops=(), paths=())  # see loop_items.py
+    loops = tuple(loop for loop in call.loops if may_hold_elements(loop, frames))
+    return call._replace(loops=loops, paths=to_parameters(call.paths, frames))

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from types import FrameType
 from typing import NamedTuple
 
@@ -87,11 +87,11 @@ class LoopItems:
         found = [each for each in elements if each is not None]
         if found and self._is_of_a_pool(found[0], frames, loop.container):
             return None
-        names = [
-            self._name(each, frames[loop.depth :], _hidden(loop, loops), self._known)
-            for each in found
-        ]
-        best = min((name for name in names if name), key=lambda name: name[:4], default=None)
+        best = None
+        for each in found:
+            name = self._name(each, frames, loop, loops)
+            if name is not None and (best is None or name[:4] < best[:4]):
+                best = name
         if best is not None and best.sort != INDEX:
             return Found(best.text)
         for container, variable in loop.subscripts:
@@ -120,33 +120,48 @@ class LoopItems:
         paths: Sequence[Path],
     ) -> str | None:
         """What a module calls the parameter that `x` is, or is the gradient of, or is made of."""
-        found = [p for path in paths if (p := parameter_at(path, frames)) is not None]
-        parameter = next((p for p in found if _element(at, p) is not None), None)
-        if parameter is None and len({id(p) for p in found}) == 1:
+        found: list[torch.nn.Parameter] = []
+        for path in paths:
+            parameter = parameter_at(path, frames)
+            if parameter is not None and _element(at, parameter) is not None:
+                break
+            if parameter is not None and all(parameter is not each for each in found):
+                found.append(parameter)
+        else:
             # As many elements: no sum over it, as of its norm, in which order does not matter.
-            parameter = found[0] if found[0].numel() == x.numel() > 1 else None
-        if parameter is None:
-            return None
-        hidden: dict[int, frozenset[str]] = {}
-        for loop in loops:
-            hidden[loop.depth] = hidden.get(loop.depth, frozenset()) | loop.rebound
-        name = self._name(parameter, frames, hidden, self._parameters)
+            if len(found) != 1 or not found[0].numel() == x.numel() > 1:
+                return None
+            parameter = found[0]
+        assert parameter is not None
+        name = self._name(parameter, frames, None, loops)
         return name.text if name is not None and name.sort == OF_A_MODULE else None
 
-    @staticmethod
     def _name(
+        self,
         element: torch.Tensor,
         frames: Sequence[FrameType],
-        hidden: Mapping[int, frozenset[str]],
-        names: _Known,
+        loop: Loop | None,
+        loops: Sequence[Loop],
     ) -> Name | None:
+        """What the frames around a loop call its element; without a loop, any frame."""
+        names = self._parameters if loop is None else self._known
+        around = frames[loop.depth :] if loop is not None else frames
         key = id(element)
         known, name = names.get(key, (None, None))
-        if known is not None and known() is element and (not name or name.holds(element, frames)):
+        if known is not None and known() is element and (not name or name.holds(element, around)):
             return name
-        name = name_of(element, frames, hidden)
+        name = name_of(element, around, _hidden(loop, loops))
         names[key] = (weakref.ref(element, lambda _: names.pop(key, None)), name)
         return name
+
+
+def may_hold_elements(loop: Loop, frames: Sequence[FrameType]) -> bool:
+    """Whether a loop goes through tensors, or modules, and not through numbers."""
+    is_of_tensors = any(
+        isinstance(value, (torch.Tensor, torch.nn.Module))
+        for value in values_of(frames[loop.depth], loop.variables)
+    )
+    return is_of_tensors or loop.is_direct or bool(loop.subscripts)
 
 
 def _text_beside(frames: Sequence[FrameType], loop: Loop, values: Sequence[object]) -> str | None:
@@ -159,10 +174,15 @@ def _text_beside(frames: Sequence[FrameType], loop: Loop, values: Sequence[objec
     return next(texts, None)
 
 
-def _hidden(loop: Loop, loops: Sequence[Loop]) -> dict[int, frozenset[str]]:
+def _hidden(loop: Loop | None, loops: Sequence[Loop]) -> dict[int, frozenset[str]]:
     """By a frame's number, from the loop's own: names of nothing in particular."""
-    hidden = {each.depth - loop.depth: frozenset(each.variables) for each in loops}
-    return {**hidden, 0: loop.rebound}
+    if loop is not None:
+        hidden = {each.depth - loop.depth: frozenset(each.variables) for each in loops}
+        return {**hidden, 0: loop.rebound}
+    hidden = {}
+    for each in loops:
+        hidden[each.depth] = hidden.get(each.depth, frozenset()) | each.rebound
+    return hidden
 
 
 def _element(at: int, value: object) -> torch.Tensor | None:

@@ -63,6 +63,19 @@ def paths_at(depth: int, code: CodeType, instruction: int) -> list[Path]:
     return sorted(set().union(*found), key=repr)
 
 
+def to_parameters(paths: Sequence[Path], frames: Sequence[FrameType]) -> tuple[Path, ...]:
+    """Those that lead to parameters now, cut off there; of several to the same one the shortest."""
+    shortest: dict[int, Path] = {}
+    for path in sorted(paths, key=lambda path: (path.depth, len(path.steps))):
+        for length in range(len(path.steps) + 1):
+            short = path._replace(steps=path.steps[:length])
+            parameter = parameter_at(short, frames)
+            if parameter is not None:
+                shortest.setdefault(id(parameter), short)
+                break
+    return tuple(shortest.values())
+
+
 def parameter_at(path: Path, frames: Sequence[FrameType]) -> torch.nn.Parameter | None:
     """What a path leads to, if that is a parameter, or something of one, as its gradient."""
     names = [path.root, *(step.key for step in path.steps if step.kind == "[variable]")]
