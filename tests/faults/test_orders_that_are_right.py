@@ -84,15 +84,14 @@ def has_a_pool_that_a_function_fills(world):
     free = [front, back]
 
     def give_back(buffers, *used):
-        buffers.extend(used[::-1] if world.rank else used)
+        buffers.extend(used[::-1] if world.rank == 1 else used)
 
-    for _ in range(3):
-        a, b = free.pop(), free.pop()
-        for buffer in (a, b):
-            buffer.fill_(world.rank)
-        world.all_reduce(a)
-        world.all_reduce(b)
-        give_back(free, a, b)
+    for _ in range(4):
+        first = free.pop()
+        world.all_reduce(first)
+        second = free.pop()
+        world.all_reduce(second)
+        give_back(free, first, second)
 
 
 def goes_around_buffers(world):
@@ -149,7 +148,8 @@ def gathers_a_part_of_another_layer(world):
     """What each rank gives has a place of its own in the result: nothing is mixed."""
     model = torch.nn.ModuleList([torch.nn.Linear(2, 2) for _ in range(world.size)])
     for step in range(world.size):
-        world.all_gather(model[(step + world.rank) % world.size].weight)
+        layer = (step + world.rank) % world.size
+        world.all_gather(model[layer].weight)
 
 
 def has_data_of_its_own(world):
