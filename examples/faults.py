@@ -3,7 +3,7 @@
     python examples/faults.py                    all of them, on 3 ranks
     python examples/faults.py another_shape -n 4
 
-Twenty-two faults, and a straggler, which is none. Each program below is wrong on rank 1 only. The
+Twenty-five faults, and a straggler, which is none. Each program below is wrong on rank 1 only. The
 lines marked `# <-` are those that the verdict must name (tests/faults/test_fault_table.py). What
 plain torch does with the same program was measured with torch 2.13 and gloo.
 """
@@ -91,6 +91,31 @@ def loop_in_another_order(world):
     for name in sorted(tensors, reverse=world.rank == 1):
         with world.label(name):  # what the call is for, whatever the tensors are called
             world.all_reduce(tensors[name])  # <-
+
+
+@fault("nothing: wrong sums in silence, also with TORCH_DISTRIBUTED_DEBUG=DETAIL")
+def popped_in_another_order(world):
+    """Rank 1 has the same tensors in the other order, in a list that is emptied, with no `for`."""
+    weight, bias = torch.ones(3), torch.zeros(3)
+    waiting = [bias, weight] if world.rank == 1 else [weight, bias]
+    while waiting:
+        world.all_reduce(waiting.pop())  # <-
+
+
+@fault("nothing: wrong sums in silence, also with TORCH_DISTRIBUTED_DEBUG=DETAIL")
+def hooks_in_another_order(world):
+    """On rank 1 backward finishes the layers in the other order, and so their hooks run."""
+
+    def average(p):
+        world.all_reduce(p.grad / world.size)  # <-
+
+    model = torch.nn.ModuleList([torch.nn.Linear(3, 3, bias=False) for _ in range(2)])
+    for p in model.parameters():
+        p.register_post_accumulate_grad_hook(average)
+    x = torch.ones(1, 3)
+    for layer in (1, 0) if world.rank == 1 else (0, 1):
+        x = model[layer](x)
+    x.sum().backward()
 
 
 @fault("nothing: the tensors change places in silence")

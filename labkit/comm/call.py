@@ -8,13 +8,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import astuple
-from types import CodeType
+from types import CodeType, FrameType
 from typing import NamedTuple
 
 import torch
 
-from labkit.comm.agreement.loop_items import LoopItems
+from labkit.comm.agreement.callbacks import callback_in
+from labkit.comm.agreement.loop_items import LoopItems, may_hold_elements
 from labkit.comm.agreement.loops import Loop, loops_around
+from labkit.comm.agreement.parameter_paths import Path, paths_at, to_parameters
+from labkit.comm.agreement.takes import takes_of
 from labkit.comm.callers import FOREIGN, LIBRARIES, Place, frames_outside, handed_over_at, place
 
 
@@ -26,7 +29,9 @@ class Call(NamedTuple):
     text: str
     lines: str
     loops: tuple[Loop, ...] = ()
-    """The `for` loops around it, the innermost first."""
+    """The loops around it, the innermost first."""
+    paths: tuple[Path, ...] = ()
+    """What it mentions that was a parameter when it was first called."""
 
 
 class Callers:
@@ -48,6 +53,7 @@ class Callers:
         if known is None:
             places = (*map(place, frames), *handed_over)
             call = self._new_call(places, num_frames=len(frames))
+            call = _narrowed(call, frames)
             known = self._calls[key] = (call, [each.code for each in places])
         return known[0]
 
@@ -55,21 +61,41 @@ class Callers:
         """num_frames: how many of the places are on this thread's own stack."""
         sites = [each.site for each in places]
         own = [site for site in sites if not site.file.startswith(LIBRARIES)] or sites[-1:]
+        own_frames = [
+            n for n in range(num_frames) if not places[n].code.co_filename.startswith(FOREIGN)
+        ]
         return Call(
             self._number("site", astuple(sites[0])),
             self._number("path", tuple(astuple(site) for site in own)),
             "\n".join(site.said for site in own),
             "\n".join(site.spot for site in own),
-            tuple(
-                loop
-                for depth, (code, instruction, _) in enumerate(places[:num_frames])
-                if not code.co_filename.startswith(FOREIGN)
-                for loop in loops_around(depth, code, instruction)
-            ),
+            tuple(loop for n in own_frames for loop in _loops(places, n)),
+            tuple(path for n in own_frames for path in paths_at(n, *places[n][:2])),
         )
 
-    def item(self, call: Call, x: torch.Tensor) -> str | None:
-        """Which element of the loops around our caller `x` is; None where nothing says so."""
-        if not call.loops:
+    def item(self, call: Call, x: torch.Tensor, *, is_sum: bool) -> str | None:
+        """Which element of the loops around our caller `x` is; None where nothing says so.
+
+        is_sum: where ranks' tensors are added up, those of a parameter go by its name too.
+        """
+        paths = call.paths if is_sum else ()
+        if not (call.loops or paths):
             return None
-        return self._items.of(x, frames_outside(sys._getframe(1)), call.loops)
+        return self._items.of(x, frames_outside(sys._getframe(1)), call.loops, paths)
+
+
+def _loops(places: Sequence[Place], number: int) -> list[Loop]:
+    """What the n-th frame goes through, or takes out, or has a built-in go through."""
+    code, instruction, _ = places[number]
+    callee = places[number - 1].code if number else None
+    handed = callback_in(number, code, instruction, callee)
+    loops = loops_around(number, code, instruction) + takes_of(number, code, instruction, callee)
+    return loops if handed is None else [handed, *loops]
+
+
+def _narrowed(call: Call, frames: Sequence[FrameType]) -> Call:
+    """Without what has to do with no tensor: most loops are over numbers, and cost nothing then."""
+    if sys.gettrace() is not None:
+        return call._replace(loops=(), paths=())  # see loop_items.py
+    loops = tuple(loop for loop in call.loops if may_hold_elements(loop, frames))
+    return call._replace(loops=loops, paths=to_parameters(call.paths, frames))

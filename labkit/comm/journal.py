@@ -159,6 +159,6 @@ class Journal:
         """The line that called the group, and the reader's own lines that led there."""
         return self._callers.find()
 
-    def item(self, call: Call, x: torch.Tensor) -> str | None:
+    def item(self, call: Call, x: torch.Tensor, *, is_sum: bool) -> str | None:
         """Which element of the loops around our caller `x` is; None where nothing says so."""
-        return self._callers.item(call, x)
+        return self._callers.item(call, x, is_sum=is_sum)

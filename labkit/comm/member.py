@@ -140,7 +140,8 @@ class Member:
         order: tuple[bytes, ...] = ()
         item = None
         if label is None and kind not in WITHOUT_DATA:
-            item = self._journal.item(call, x if passed is None else passed)
+            given = x if passed is None else passed
+            item = self._journal.item(call, given, is_sum="reduce" in kind)
             order = (hashed(call.text), hashed(call.lines), hashed(item) if item else b"")
         self._agreement.declare(sequence, meant, *order)
         if splits is not None:

@@ -22,7 +22,7 @@ class NoJournal(Journal):
         """Nobody is looked up."""
         return Call(0, 0, "", "")
 
-    def item(self, call: Call, x: torch.Tensor) -> str | None:
+    def item(self, call: Call, x: torch.Tensor, *, is_sum: bool) -> str | None:
         """Nothing is compared."""
 
     def post(self, *args: object, **fields: object) -> int:

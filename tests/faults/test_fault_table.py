@@ -57,6 +57,18 @@ VERDICTS = {
         Fault.MISMATCH,
         "in all_reduce #1, (?=.*rank 1 gives label .weight.)(?=.*{others} gives? label .bias.)",
     ),
+    "popped_in_another_order": (
+        Mismatch,
+        Fault.MISMATCH,
+        r"as all_reduce #1 rank 0 calls world.all_reduce\(waiting.pop\(\)\) for bias .*rank 1 "
+        r".* for weight .*; as all_reduce #2 rank 0 .* for weight",
+    ),
+    "hooks_in_another_order": (
+        Mismatch,
+        Fault.MISMATCH,
+        r"as all_reduce #1 rank 0 calls world.all_reduce\(p.grad / world.size\) for "
+        r"model\.1\.weight .*rank 1 .* for model\.0\.weight .*; as all_reduce #2 rank 0 ",
+    ),
     "messages_in_another_order": (
         Mismatch,
         Fault.MISMATCH,

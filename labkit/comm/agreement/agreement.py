@@ -4,7 +4,8 @@ Before an operation starts, a rank writes down what it means, in memory shared w
 of its host (shared_rows.py), and then looks at what they wrote. Of two ranks, the one that comes
 later sees the other's entry. So of two that disagree one raises and never starts the operation: no
 wrong sum comes about, and nobody crashes in C++ over a message that is too long. Two calls by the
-same lines, in a loop over a set, are told apart only by what `Group.label` says of them.
+same lines, in a loop over a set, are told apart by the names of what they are for (loop_items.py),
+or by what `Group.label` says of them.
 
     world.calls     a row per collective, an entry per member: what it is, the reader's call, the
                     element of a loop, and how many came before it on groups of the same members

@@ -23,7 +23,7 @@ import torch
 
 from labkit.comm.callers import FOREIGN
 
-_OF_A_MODULE, _KEY, _VARIABLE, _INDEX = range(4)
+OF_A_MODULE, _KEY, _VARIABLE, INDEX = range(4)
 Key = str | int
 # A program that mentions these may hold the same copy of its variables as we do.
 _READS_LOCALS = frozenset({"locals", "vars", "dir", "eval", "exec", "f_locals"})
@@ -48,7 +48,7 @@ class Name(NamedTuple):
 
     def holds(self, tensor: torch.Tensor, frames: Sequence[FrameType]) -> bool:
         """Whether these frames still call the tensor so."""
-        if self.sort == _OF_A_MODULE:
+        if self.sort == OF_A_MODULE:
             return True
         if self.depth >= len(frames):
             return False
@@ -132,7 +132,7 @@ def _names_in(
     elif isinstance(value, torch.nn.Module):
         reference, path = _paths_in(value).get(id(tensor), (None, ""))
         if reference is not None and reference() is tensor:
-            yield _OF_A_MODULE, f"{variable}.{path}", None
+            yield OF_A_MODULE, f"{variable}.{path}", None
     elif isinstance(value, dict):
         for key, each in value.items():
             if each is tensor and isinstance(key, Key):
@@ -140,7 +140,7 @@ def _names_in(
     elif isinstance(value, list | tuple):
         for index, each in enumerate(value):
             if each is tensor:
-                yield _INDEX, f"{variable}[{index}]", index
+                yield INDEX, f"{variable}[{index}]", index
 
 
 def _paths_in(module: torch.nn.Module) -> _Paths:
