@@ -15,9 +15,9 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 
-# Before torch is imported, and for kernels and programs that tests start, too (ranks have one thread
-# anyway). Tests run side by side, so a second thread finds its core taken: the first one spins until
-# it has had its turn, 10 ms for the softmax of ten numbers.
+# Before torch is imported, and for kernels and programs that tests start, too; ranks have one
+# thread anyway. Tests run side by side: a second thread finds its core taken, and the first one
+# spins until the other has had its turn, 10 ms for the softmax of ten numbers.
 os.environ["OMP_NUM_THREADS"] = "1"
 
 # The same examples each time, as with graders below; and how long one takes says nothing here.
