@@ -1,6 +1,7 @@
 """What all tests share: whose code `tests/exercises` grades, a home of their own, and speed."""
 
 import itertools
+import os
 import re
 import secrets
 import shutil
@@ -13,6 +14,11 @@ import hypothesis
 import pytest
 
 ROOT = Path(__file__).parents[1]
+
+# Before torch is imported, and for kernels and programs that tests start, too; ranks have one
+# thread anyway. Tests run side by side: a second thread finds its core taken, and the first one
+# spins until the other has had its turn, 10 ms for the softmax of ten numbers.
+os.environ["OMP_NUM_THREADS"] = "1"
 
 # The same examples each time, as with graders below; and how long one takes says nothing here.
 hypothesis.settings.register_profile("tests", deadline=None, derandomize=True)

@@ -1,6 +1,7 @@
 """The exercises: names, titles, hints and what to say after a pass, from exercises/catalog.toml."""
 
 import difflib
+import functools
 import tomllib
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -45,8 +46,13 @@ def load_catalog(workspace: Workspace | None = None) -> dict[str, Exercise]:
     Raises CatalogError for a file that is not TOML or an entry that lacks a field.
     """
     path = (workspace or find_workspace()).catalog
+    return dict(_exercises(path.read_text(encoding="utf-8"), path))
+
+
+@functools.lru_cache(maxsize=8)  # a text is parsed once: each card and each check asks for it
+def _exercises(text: str, path: Path) -> dict[str, Exercise]:
     try:
-        entries = tomllib.loads(path.read_text(encoding="utf-8"))
+        entries = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise CatalogError(f"{path} is not valid TOML: {error}") from error
     return {name: _exercise(name, entry, path) for name, entry in entries.items()}
