@@ -124,13 +124,18 @@ def _circle(views: Sequence[View], found: Mapping[int, Wait]) -> Verdict | None:
 def _cannot_bring(views: Sequence[View], ranks: Sequence[int]) -> bool:
     """Whether these ranks have no other threads that may still post something.
 
-    They may not either where every thread of every rank is held, and nothing is under way.
+    They may not either where every thread of every rank is held, and nothing is under way. A rank
+    that has returned may have left threads behind.
     """
     if not any(views[rank].stack.num_other_threads for rank in ranks):
         return True
-    running = [rank for rank, view in enumerate(views) if view.stage is Stage.RUNNING]
-    return all(views[rank].stack.is_held for rank in running) and not any(
-        wait.can_end for rank in running for wait in waits_of(rank, views)
+    active = [
+        rank
+        for rank, view in enumerate(views)
+        if view.stage is Stage.RUNNING or view.stack.num_other_threads
+    ]
+    return all(views[rank].stack.is_held for rank in active) and not any(
+        wait.can_end for rank in active for wait in waits_of(rank, views)
     )
 
 

@@ -79,6 +79,31 @@ def has_a_pool_of_buffers(world):
             free.appendleft(buffer)
 
 
+def has_a_pool_that_another_function_fills(world):
+    def give_back(pool, buffer):
+        pool.append(buffer)
+
+    front, back = torch.zeros(4), torch.zeros(4)
+    free = [front, back] if world.rank == 0 else [back, front]
+    for _ in range(4):
+        buffer = free.pop(0)
+        world.all_reduce(buffer)
+        give_back(free, buffer)
+
+
+def has_a_pool_that_is_filled_without_a_method(world):
+    front, back = torch.zeros(4), torch.zeros(4)
+    free = [front, back] if world.rank == 0 else [back, front]
+    for _ in range(4):
+        buffer = free.pop()
+        world.all_reduce(buffer)
+        free[:0] = [buffer]
+    for _ in range(4):
+        buffer = free.pop(0)
+        world.all_reduce(buffer)
+        free += [buffer]
+
+
 def has_a_pool_that_a_function_fills(world):
     front, back = torch.ones(3), torch.zeros(3)
     free = [front, back]
@@ -189,6 +214,8 @@ def trains_for_steps(world):
         takes_turns_with_a_parameter,
         has_a_pool_of_buffers,
         has_a_pool_that_a_function_fills,
+        has_a_pool_that_another_function_fills,
+        has_a_pool_that_is_filled_without_a_method,
         goes_around_buffers,
         changes_buffers_by_an_index,
         changes_buffers_of_a_module,

@@ -106,6 +106,15 @@ def test_a_rank_that_has_returned_brings_nothing_though_others_have_threads():
     assert diagnose(views).is_proof
 
 
+def test_a_thread_that_a_returned_rank_has_left_may_still_bring_it():
+    def of_the_other(is_held):
+        left = View(Stage.RETURNED, stack=Stack(True, num_other_threads=1, is_held=is_held))
+        return diagnose([running(WAITS, stack=Stack(True, is_held=True)), *[left] * 3])
+
+    assert not of_the_other(is_held=False).is_proof
+    assert of_the_other(is_held=True).is_proof
+
+
 def test_an_operation_that_failed_on_a_rank_is_not_its_part():
     failed = replace(DONE, failed=True)
     verdict = diagnose([running(WAITS), *[View(Stage.RETURNED, [failed])] * 3])

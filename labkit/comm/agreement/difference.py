@@ -66,7 +66,7 @@ ADVICE = {
     "first and use an operation that takes uneven parts (all_to_all with splits).",
     Aspect.SPLITS: "What one rank sends another must be what that one expects: exchange the "
     "numbers of rows first, with an all_to_all of the send_splits.",
-    Aspect.ORDER: "The sums mix different tensors. Make the calls in one order on every rank. "
+    Aspect.ORDER: "Different tensors meet in one call. Make the calls in one order on every rank. "
     "Where calls are meant to meet although they read differently, write the call once: "
     "`x = mine if it_is_my_turn else zeros`, and below it the call with x. Where elements of a "
     "loop are meant to meet although they go by different names, give both calls one label: "

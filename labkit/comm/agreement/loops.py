@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import dis
+import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from types import CodeType
 from typing import NamedTuple
+
+_SIMPLE = re.compile("(?:LOAD|STORE)_FAST(?:_BORROW)?")
+_FUSED = re.compile(f"{_SIMPLE.pattern}_{_SIMPLE.pattern}")
 
 
 class Container(NamedTuple):
@@ -51,8 +55,17 @@ def handed_to(depth: int, callee: CodeType | None, container: Container | None =
 
 @lru_cache(maxsize=256)
 def instructions(code: CodeType) -> tuple[dis.Instruction, ...]:
-    """A function's bytecode. To take it apart takes long."""
-    return tuple(dis.get_instructions(code))
+    """A function's bytecode, with at most one variable in each. To take it apart takes long."""
+    return tuple(part for one in dis.get_instructions(code) for part in _parts(one))
+
+
+def _parts(one: dis.Instruction) -> list[dis.Instruction]:
+    """Since Python 3.13 two neighbours may be one, as STORE_FAST_LOAD_FAST with two names."""
+    if not _FUSED.fullmatch(one.opname):
+        return [one]
+    opnames = _SIMPLE.findall(one.opname)
+    pairs = zip(opnames, one.argval, strict=True)
+    return [one._replace(opname=opname, argval=name) for opname, name in pairs]
 
 
 def number_of(body: Sequence[dis.Instruction], instruction: int) -> int:

@@ -4,9 +4,11 @@
         sync(tensors.pop())                t = tensors.pop(name)        t = next(elements)
                                            sync(t)                      sync(t)
 
-As in a `for`, each comes once. Not where the same function puts something into the container too: a
-pool of buffers may hand them out in any order. And only out of what a variable holds: to an
-attribute, others may give back what they took.
+As in a `for`, each comes once. Not where something may come back into the container: a pool of
+buffers may hand them out in any order. So not where the same function fills it, nor where the loop
+around does anything with it but take, count and ask whether it is empty: `free += [t]`, and also
+`give_back(free, t)`. And only out of what a variable holds: to an attribute, others may give back
+what they took.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from labkit.comm.agreement.loops import (
 _POPS = frozenset({"pop", "popleft", "popitem"})
 _PUTS = frozenset("append appendleft extend extendleft insert add update setdefault rotate".split())
 _VARIABLE = ("LOAD_FAST", "LOAD_DEREF", "LOAD_NAME", "LOAD_GLOBAL")
+_TESTS = ("POP_JUMP", "JUMP_IF", "TO_BOOL", "UNARY_NOT")
 # Between an element that is passed as it is and the call: other arguments, which are made by none.
 _ARGUMENTS = (*_VARIABLE, "LOAD_CONST", "KW_NAMES", "PRECALL")
 # Those end, and go through what was there when they began; a generator may hand out a pool.
@@ -109,9 +112,23 @@ def _takes_in(body: Body) -> Iterator[_Take]:
         end = _end_of_call(body, number)
         if end is None or not owner.opname.startswith(_VARIABLE) or owner.argval in filled:
             continue
+        around = innermost_loop(body, one.offset) or body[number:]
+        if _may_come_back(owner.argval, around):
+            continue
         # With a second argument another tensor may come: `next(elements, zeros)`.
         if (body[end].arg or 0) <= 1:
             yield _Take(number, end, owner.argval)
+
+
+def _may_come_back(container: str, body: Body) -> bool:
+    """Whether the variable is used otherwise than in `c.pop()`, `next(c)`, `len(c)`, `while c`."""
+    for before, one, after in zip((None, *body), body, body[1:], strict=False):
+        if one.argval != container or not one.opname.startswith(_VARIABLE):
+            continue
+        is_asked = before is not None and before.argval in ("next", "len")
+        if not (is_asked or after.argval in _POPS or after.opname.startswith(_TESTS)):
+            return True
+    return False
 
 
 def _end_of_call(body: Body, number: int) -> int | None:
