@@ -80,7 +80,9 @@ def _said(card: Card) -> frozenset[int]:
         "f": "\n".join(f"- {each}" for each in card.follow_ups),
     }
     while True:
-        typed = input("Which did you say? (1 3 4, all, none; d deeper, m mistake, f follow-ups) ")
+        typed = input(
+            "Which did you say? (1 3 4, all; Enter: none; d, m, f: deeper, mistake, follow-ups) "
+        )
         if typed.strip().lower() in more:
             out.print(Markdown(more[typed.strip().lower()]))
             continue

@@ -56,10 +56,12 @@ def ask(asked: Asked, heading: str) -> str:
     out.print(Text(f"{heading}: {asked.drill.title} ({asked.drill.topic})", style="bold"))
     out.print(Text(asked.question.prompt))
     while not asked.is_over:
-        typed = input("> ").strip()
+        typed = input("(an empty line gives up) > ").strip()
         if not typed:
             break
         _show(asked.answer(typed))
+        if not asked.is_over:
+            out.print(Text("One more try.", style="dim"))
     rating = asked.finish()
     out.print(Text(f"Answer: {asked.question.answer_text}", style="bold"))
     for step in asked.question.steps:

@@ -1,5 +1,6 @@
 """Commands about the learner's memory: progress, export, import."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated
@@ -12,10 +13,13 @@ from rich.text import Text
 from labkit.cli.terminal import console
 from labkit.interview.anki import export_anki
 from labkit.interview.cards import load_bank
-from labkit.interview.standing import Standing, Tally, standing
+from labkit.interview.standing import Standing, Tally, notebooks_of, standing
 from labkit.progress import exchange
+from labkit.progress.log import Event
+from labkit.progress.statistics import ExerciseRow
 
 _BAR_WIDTH = 10
+_MOST_INTERVIEWS = 5
 
 
 def progress() -> None:
@@ -26,16 +30,23 @@ def progress() -> None:
     out.print(Text(f"Due now: {', '.join(due) or 'nothing'}"))
     if found.topics:
         out.print(_mastery_table(found))
-        out.print(Text(f"Next: {found.next_topic}"))
+        out.print(Text(f"Next: {_next(found)}"))
     else:
         out.print(Text("Mastery needs the package fsrs: pip install fsrs", style="yellow"))
-    out.print(_exercise_table(found))
+    begun = [row for row in found.exercises if row.is_begun]
+    if begun:
+        out.print(_exercise_table(begun))
+    not_begun = len(found.exercises) - len(begun)
+    out.print(Text(f"Exercises not begun: {not_begun}; `labkit list` shows them"))
     for what, tally in (("Predictions", found.predictions), ("Votes on claims", found.votes)):
         if tally.num_judged:
             out.print(Text(f"{what}: {_right(tally)}"))
     if found.drills:
         told = (f"{group} {_right(tally)}" for group, tally in found.drills.items())
         out.print(Text(f"Drills: {', '.join(told)}"))
+    for each in found.interviews[:_MOST_INTERVIEWS]:
+        told_when = f"{datetime.fromtimestamp(each.at_s):%Y-%m-%d}"
+        out.print(Text(f"Mock interview of {told_when}: {_score(each)}"))
 
 
 def export(
@@ -79,14 +90,27 @@ def _mastery_table(found: Standing) -> Table:
     return table
 
 
-def _exercise_table(found: Standing) -> Table:
+def _next(found: Standing) -> str:
+    """The topic, and where it is taught."""
+    names = notebooks_of(found.next_topic) if found.next_topic else []
+    paths = ", ".join(f"notebooks/{name}.ipynb" for name in names)
+    return f"{found.next_topic} ({paths})" if paths else str(found.next_topic)
+
+
+def _score(interview: Event) -> str:
+    """Of an event that an import may have brought, too."""
+    score = interview.detail.get("score")
+    return f"{score:.0%}" if isinstance(score, (int, float)) else "without a score"
+
+
+def _exercise_table(rows: Sequence[ExerciseRow]) -> Table:
     table = Table(box=box.SIMPLE)
     table.add_column("exercise", overflow="fold")
     for heading in ("tries", "hints"):
         table.add_column(heading, justify="right")
     for heading in ("solution", "passed"):
         table.add_column(heading)
-    for row in found.exercises:
+    for row in rows:
         passed = "" if row.passed_s is None else f"{datetime.fromtimestamp(row.passed_s):%Y-%m-%d}"
         shown = "shown" if row.solution_shown else ""
         table.add_row(Text(row.name), str(row.num_tries), str(row.num_hints), shown, passed)

@@ -107,7 +107,7 @@ def _days(due_days: dict[date, int]) -> str:
 
 
 def _day_text(day: date, place: int) -> str:
-    name = "today, overdue included" if place == 0 else f"{day:%A}"
+    name = "by midnight, overdue included" if place == 0 else f"{day:%A}"
     return escape(f"{name}, {day:%d %b}" if place else name)
 
 
@@ -129,7 +129,7 @@ def _seen_text(known: Mastery) -> str:
 
 
 def _exercises(rows: Sequence[ExerciseRow]) -> str:
-    begun = [row for row in rows if row.last_s is not None or row.num_hints or row.solution_shown]
+    begun = [row for row in rows if row.is_begun]
     solved = sum(row.passed_s is not None for row in rows)
     heading = ("exercise", "solved", "attempts", "hints", "solution", "last check")
     cells = [

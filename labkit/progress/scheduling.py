@@ -27,6 +27,7 @@ RATINGS = ("again", "hard", "good", "easy")
 # What is practised: the part of a subject's name before the first "/".
 PRACTISED = ("card", "drill", "exercise", "prediction", "claim")
 DESIRED_RETENTION = 0.9
+_REVIEW = 2  # see State.phase
 LONGEST_DAYS = 365  # whoever prepares for an interview wants to see everything once a year
 # After "again" a card comes back while one still sits there. An exercise takes half an hour, and to
 # predict a number or to vote on a claim a second time shows nothing on the same day: these wait for
@@ -109,6 +110,11 @@ def retrievability(state: State, at_s: float) -> float:
     """The chance, 0 to 1, that the subject would be recalled then, by whole days since the last."""
     scheduler = scheduler_from(settings_for(state.subject))
     return float(scheduler.get_card_retrievability(_card(state), _utc(at_s)))
+
+
+def is_learnt(state: State) -> bool:
+    """Whether it is past its first steps, and would be recalled tomorrow, as likely as desired."""
+    return state.phase == _REVIEW and state.stability >= 1
 
 
 @functools.cache

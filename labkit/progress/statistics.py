@@ -1,8 +1,10 @@
 """How far a learner is: days in a row, what is due, mastery by topic, exercises.
 
 Mastery of a topic: the mean chance of recall, now, of all the subjects that it has. One that was
-never answered counts 0: a topic of ten cards of which one is known well is known to a tenth.
-Without new answers it sinks from day to day, as memory does.
+never answered counts 0: a topic of ten cards of which one is known well is known to a tenth. So
+does one that is not learnt yet, such as what was just answered wrongly: of that the chance of
+recall, minutes after the answer was shown, is nearly 1. Without new answers mastery sinks from day
+to day, as memory does.
 """
 
 from collections import Counter
@@ -45,6 +47,11 @@ class ExerciseRow:
     """When it passed first, in seconds since 1970; None if it never has."""
     last_s: float | None = None
     """When it was last checked, a stub that was checked included."""
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether anything was tried, or read. A stub that was checked is nothing yet."""
+        return bool(self.num_tries or self.num_hints or self.solution_shown or self.passed_s)
 
 
 def streak(now_s: float | None = None, events: Iterable[Event] | None = None) -> int:
@@ -111,7 +118,8 @@ def mastery(
     for topic, subjects in topics.items():
         names = set(subjects)
         seen = [states[name] for name in sorted(names) if name in states]
-        total = sum(scheduling.retrievability(state, now_s) for state in seen)
+        learnt = [state for state in seen if scheduling.is_learnt(state)]
+        total = sum(scheduling.retrievability(state, now_s) for state in learnt)
         num_due = sum(state.due_s <= now_s for state in seen)
         found[topic] = Mastery(total / len(names) if names else 0.0, len(seen), num_due, len(names))
     return found

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from labkit import cli
+from labkit.grade.catalog import load_catalog
 from labkit.interview.subjects import subjects_by_group
 from labkit.progress import clock, practice, record
 from labkit.progress.graded import record_check
@@ -34,12 +35,12 @@ def row_of(out, name):
     return line.split()[1:]
 
 
-def test_a_beginner_sees_empty_tables(labkit):
+def test_a_beginner_sees_what_there_is(labkit):
     status, out, err = labkit("progress")
     assert (status, err) == (0, "")
     assert "0 days in a row" in out and "Due now: nothing" in out
     assert row_of(out, "Collectives")[-4:] == ["0", "of", COLLECTIVES, "0"]
-    assert row_of(out, "ring_all_reduce") == ["0", "0"]
+    assert f"Exercises not begun: {len(load_catalog())};" in out
 
 
 def test_what_was_done_shows(labkit, monkeypatch):
@@ -50,6 +51,7 @@ def test_what_was_done_shows(labkit, monkeypatch):
         record_check("ring_all_reduce", attempted=True, passed=False, outcome="wrong")
         practice.answer("card/co-8", "again")
     record_check("tree_broadcast", attempted=True, passed=True, outcome="passed")
+    record("mock", "senior", score=0.5)
     status, out, err = labkit("progress")
     assert (status, err) == (0, "")
     assert "2 days in a row" in out and "Due now: 1 card, 1 exercise" in out
@@ -60,13 +62,16 @@ def test_what_was_done_shows(labkit, monkeypatch):
     assert row_of(out, "ring_all_reduce") == ["1", "1"]
     assert row_of(out, "tree_broadcast")[:2] == ["1", "0"]
     assert row_of(out, "tree_broadcast")[-1] == str(clock.day_of(clock.now_s()))
+    assert f"Exercises not begun: {len(load_catalog()) - 2};" in out
+    assert f"Mock interview of {clock.day_of(clock.now_s())}: 50%" in out
+    assert "notebooks/02_all_reduce_inside_out.ipynb" in out, "where the next topic is taught"
 
 
 def test_without_fsrs_the_rest_shows(labkit, monkeypatch):
     practice.answer("card/co-8", "again")
     monkeypatch.setitem(sys.modules, "fsrs", None)
     status, out, _ = labkit("progress")
-    assert status == 0 and "pip install fsrs" in out and "ring_all_reduce" in out
+    assert status == 0 and "pip install fsrs" in out and "Exercises not begun" in out
 
 
 def test_an_export_can_be_imported_elsewhere(labkit, tmp_path, monkeypatch):

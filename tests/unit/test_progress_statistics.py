@@ -119,7 +119,7 @@ def test_due_counts_name_every_kind():
 def test_mastery_is_the_mean_chance_of_recall_and_unseen_subjects_count_0():
     now_s = 1.8e9 + 3 * DAY_S
     practice.answer("card/a", "easy", at_s=1.8e9)
-    practice.answer("card/b", "again", at_s=1.8e9)
+    practice.answer("card/b", "good", at_s=1.8e9)
     chances = [practice.retrievability(f"card/{name}", now_s) for name in "ab"]
     topics = {"one": ["card/a", "card/b", "card/c", "card/d"], "none": [], "new": ["card/z"]}
     found = statistics.mastery(topics, now_s)
@@ -127,6 +127,23 @@ def test_mastery_is_the_mean_chance_of_recall_and_unseen_subjects_count_0():
     assert (found["one"].num_seen, found["one"].num_due, found["one"].num_subjects) == (2, 1, 4)
     assert found["none"].value == found["new"].value == 0.0
     assert statistics.mastery(topics, now_s + 90 * DAY_S)["one"].value < found["one"].value
+
+
+@pytest.mark.parametrize("subject", ["card/a", "drill/a", "exercise/a"])
+def test_what_was_just_answered_wrongly_is_not_mastered(subject):
+    practice.answer(subject, "again", at_s=1.8e9)
+    assert statistics.mastery({"one": [subject]}, 1.8e9 + 60)["one"].value == 0
+    practice.answer(subject, "good", at_s=1.8e9 + DAY_S)
+    assert statistics.mastery({"one": [subject]}, 1.8e9 + DAY_S + 60)["one"].value > 0.9
+
+
+def test_a_stub_that_was_checked_is_not_begun():
+    record_check("scan", attempted=False, passed=False, outcome="not attempted")
+    (row,) = statistics.exercise_table(["scan"])
+    assert row.last_s is not None and not row.is_begun
+    record("hint", "scan", number=1)
+    (row,) = statistics.exercise_table(["scan"])
+    assert row.is_begun
 
 
 def test_the_table_of_exercises():
