@@ -10,7 +10,7 @@ from rich.text import Text
 
 from labkit.cli.terminal import console
 from labkit.interview.drills import DRILLS, Drill, Outcome, Ruling, drills_of
-from labkit.interview.drills.session import Asked, Round
+from labkit.interview.drills.session import SAME_AGAIN, Asked, Round
 
 _STYLES = {
     Outcome.RIGHT: "bold green",
@@ -59,7 +59,10 @@ def ask(asked: Asked, heading: str) -> str:
         typed = input("> ").strip()
         if not typed:
             break
-        _show(asked.answer(typed))
+        if asked.is_same_again(typed):
+            out.print(Text(f"{SAME_AGAIN} An empty line shows it.", style="dim"))
+        else:
+            _show(asked.answer(typed))
     rating = asked.finish()
     out.print(Text(f"Answer: {asked.question.answer_text}", style="bold"))
     for step in asked.question.steps:
