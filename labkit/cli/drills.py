@@ -10,7 +10,7 @@ from rich.text import Text
 
 from labkit.cli.terminal import console
 from labkit.interview.drills import DRILLS, Drill, Outcome, Ruling, drills_of
-from labkit.interview.drills.session import Asked, Round
+from labkit.interview.drills.session import SAME_AGAIN, Asked, Round
 
 _STYLES = {
     Outcome.RIGHT: "bold green",
@@ -59,6 +59,9 @@ def ask(asked: Asked, heading: str) -> str:
         typed = input("(an empty line gives up) > ").strip()
         if not typed:
             break
+        if asked.is_same_again(typed):
+            out.print(Text(f"{SAME_AGAIN} An empty line shows it.", style="dim"))
+            continue
         _show(asked.answer(typed))
         if not asked.is_over:
             out.print(Text("One more try.", style="dim"))

@@ -15,6 +15,7 @@ from labkit.grade.engine import check
 from labkit.grade.outcome import Outcome
 from labkit.interview.cards import load_bank
 from labkit.interview.mock import Interview, Item, asking, plan_interview
+from labkit.interview.mock.given_exercise import GivenExercise
 from labkit.interview.mock.report_file import require_report_name, write_report
 
 
@@ -33,6 +34,7 @@ def mock(
         interview = Interview(plan_interview(minutes, level, seed))
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
+    console().print(Text(f"{asking.planned(interview.plan)}."))
     status = 0
     try:
         while (item := interview.next_item) is not None:
@@ -41,6 +43,7 @@ def mock(
             interview.take(item, *_TAKE[item.kind](item, interview.plan.seed))
     except (EOFError, KeyboardInterrupt, typer.Abort) as end:
         console().print()
+        interview.give_up()
         status = 0 if isinstance(end, EOFError) else 130
     report = interview.report()
     console().print(Markdown(report.markdown))
@@ -66,6 +69,9 @@ def _exercise(item: Item, _: int) -> asking.Scored:
     """Checked as often as wanted, until it passes or is given up."""
     exercise, out = catalog.get_exercise(item.name), console()
     out.print(Text(f"{exercise.title}: write exercises/{item.name}.py.", style="bold"))
+    given = GivenExercise(item.name)
+    if given.notice:
+        out.print(Text(given.notice, style="bold yellow"))
     while True:
         typed = input("Enter checks it; s skips. ").strip().lower()
         if typed in ("s", "skip"):
@@ -74,7 +80,9 @@ def _exercise(item: Item, _: int) -> asking.Scored:
             continue
         verdict = check(item.name)
         out.print(Text(str(verdict)))
-        if verdict.outcome is Outcome.PASSED:
+        if verdict.outcome is Outcome.PASSED and not given.is_new():
+            out.print(Text(given.refusal, style="bold yellow"))
+        elif verdict.outcome is Outcome.PASSED:
             return asking.scored_exercise(passed=True)
 
 

@@ -116,6 +116,13 @@ class CardQuestion:
             self._on_graded()
         return self.is_stored
 
+    def give_up(self) -> None:
+        """Grade it with nothing said: what is ticked is taken back. One that is graded stays so."""
+        if self.rating is None:
+            for point in self._points:
+                point.value = False
+            self.grade("again")
+
     def _revealed_parts(self) -> list[Any]:
         self._answer.value = card_pages.answer_html(self.card)
         self._behind.value = card_pages.behind_html(self.card)

@@ -5,7 +5,8 @@
     ✗ A known trap: relative to ideal time, not to total. ...  One more try.
     Answer: 30.4%, the steps that lead to it, and when it is asked again
 
-A second try is given after a wrong answer; one that cannot be read is no try.
+A second try is given after a wrong answer; one that cannot be read is no try, nor is the same text
+again.
 """
 
 from collections.abc import Callable
@@ -15,7 +16,7 @@ import ipywidgets as widgets
 
 from labkit.interview.cards import load_topics
 from labkit.interview.drills import Outcome, Question, Ruling
-from labkit.interview.drills.session import Asked
+from labkit.interview.drills.session import SAME_AGAIN, Asked
 from labkit.notebook.card_pages import link
 from labkit.notebook.controls import button, note, on_enter, row, say, show
 from labkit.notebook.heard import listen
@@ -42,13 +43,13 @@ class DrillQuestion:
         """heading: where in a round it is. on_over: called once, after it was rated."""
         self.asked = asked
         self.is_stored = False
+        self._ruled_html = ""
         self._on_over = on_over
         self._entry = widgets.Text(
             description=answer_label(asked.question), layout={"width": "18em"}
         )
-        self._submit = button("Submit", lambda: self.submit(self._entry.value))
+        self._submit = button("Submit", on_enter(self._entry, self.submit))
         self._give_up = button("Show the answer", self.finish)
-        on_enter(self._entry, self.submit)
         self._ruling, self._end = note(), note()
         self._controls = row([self._submit, self._give_up])
         self.widget = widgets.VBox(
@@ -77,8 +78,12 @@ class DrillQuestion:
         if not text.strip():
             say(self._ruling, "Type a number first, or choose Show the answer.")
             return None
+        if self.asked.is_same_again(text):
+            say(self._ruling, f"{self._ruled_html} <p>{SAME_AGAIN}</p>")
+            return None
         ruling = self.asked.answer(text)
-        say(self._ruling, _ruling_html(ruling, text.strip(), self.asked.is_over))
+        self._ruled_html = _ruling_html(ruling, text.strip(), self.asked.is_over)
+        say(self._ruling, self._ruled_html)
         if self.asked.is_over:
             self.finish()
         return ruling

@@ -1,6 +1,7 @@
 """The exercise of a mock interview: its file, its contract, and a button that checks it."""
 
 import ast
+import re
 from collections.abc import Callable
 from html import escape
 
@@ -13,6 +14,7 @@ from labkit.grade.verdict import Verdict
 from labkit.grade.workspace import WorkspaceNotFound, find_workspace
 from labkit.interview.mock import Item, asking
 from labkit.interview.mock.asking import Scored
+from labkit.interview.mock.given_exercise import GivenExercise
 from labkit.notebook.card_pages import link
 from labkit.notebook.controls import button, note, row, say
 from labkit.notebook.heard import listen
@@ -32,10 +34,11 @@ class ExerciseItem:
     def __init__(self, item: Item, on_done: Callable[[Scored], None]) -> None:
         """See `labkit.notebook.mock_items`."""
         self._name, self._on_done = item.name, on_done
+        self._given = GivenExercise(item.name)
         self._is_over = False
         self._check = button("Check", self.check, tooltip=f"Check {item.name} on real processes")
         self._verdict = note()
-        prompt = widgets.HTML(_prompt_html(item.name))
+        prompt = widgets.HTML(_prompt_html(item.name, self._given.notice))
         self.widget = widgets.VBox([prompt, row([self._check]), self._verdict])
 
     def focus(self) -> None:
@@ -58,8 +61,10 @@ class ExerciseItem:
             return None
         finally:
             self._check.disabled = False
-        say(self._verdict, verdict._repr_html_() + heard.html)
-        if verdict:
+        is_old = bool(verdict) and not self._given.is_new()
+        refusal = f"<p>✗ {_marked(self._given.refusal)}</p>" if is_old else ""
+        say(self._verdict, verdict._repr_html_() + heard.html + refusal)
+        if verdict and not is_old:
             self._end(passed=True)
         return verdict
 
@@ -73,16 +78,22 @@ class ExerciseItem:
             self._on_done(asking.scored_exercise(passed=passed))
 
 
-def _prompt_html(name: str) -> str:
-    """Title, file, and what its docstring asks for."""
+def _prompt_html(name: str, notice: str) -> str:
+    """Title, file, what to do about code from before, and what its docstring asks for."""
     exercise = get_exercise(name)
     path = f"exercises/{name}.py"
+    first = f"<p><b>{_marked(notice)}</b></p>" if notice else ""
     return (
         f'<div class="faint">exercise · {escape(name)}</div>'
         f'<div class="prompt">{escape(exercise.title)}</div>'
-        f"<p>Write {link(path)}, save it, and press Check.</p>"
+        f"{first}<p>Write {link(path)}, save it, and press Check.</p>"
         f'<pre tabindex="0" style="{_CONTRACT}">{escape(_contract(name))}</pre>'
     )
+
+
+def _marked(text: str) -> str:
+    """Commands, which stand in backquotes, as code."""
+    return re.sub(r"`([^`]*)`", r"<code>\1</code>", escape(text))
 
 
 def _contract(name: str) -> str:

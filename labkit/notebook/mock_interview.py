@@ -9,11 +9,11 @@ mock_interview(30, "junior", seed=3)    asks the same each time
     [the item, as `card`, `drill` and the exercises ask it]
     (Next) (Skip) (End the interview)
 
-Time that is up cuts nobody off: the item in hand is finished, and the report follows.
+Time that is up cuts nobody off: the item in hand is finished, and the report follows. To end it
+before that gives the item in hand up: it counts 0, and is not stored as an answer.
 """
 
 import time
-from collections import Counter
 from collections.abc import Callable
 from html import escape
 from typing import Any
@@ -48,7 +48,7 @@ class MockInterview:
         self.report: ReportView | None = None
         self._ticker = Ticker(self._tick)
         self._is_sure = False
-        self._rules = widgets.HTML(f"<p>{escape(_about(plan))}. {escape(_RULES)}</p>")
+        self._rules = widgets.HTML(f"<p>{escape(asking.planned(plan))}. {escape(_RULES)}</p>")
         self._clock, self._place = widgets.HTML(), widgets.HTML()
         self._item, self._note = widgets.VBox(), note()
         self._start = button("Start", self.start, tooltip="Start the interview and its clock")
@@ -130,6 +130,8 @@ class MockInterview:
     def _report(self) -> None:
         assert self.interview is not None
         self._ticker.stop()
+        if self.view is not None:
+            self.interview.give_up()
         self.view, self.report = None, ReportView(self.interview.report)
         self._clock.value = self._place.value = ""
         self._item.children = (self.report.widget,)
@@ -149,11 +151,12 @@ class MockInterview:
             show(each, each in buttons)
 
     def __repr__(self) -> str:
-        return f"{_title(self.plan)}\n{_about(self.plan)}."
+        return f"{_title(self.plan)}\n{asking.planned(self.plan)}."
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         # The static forms are the same for every reader, and give no question away.
-        static = f"<b>{escape(_title(self.plan))}</b><div>{escape(_about(self.plan))}.</div>"
+        about = escape(asking.planned(self.plan))
+        static = f"<b>{escape(_title(self.plan))}</b><div>{about}.</div>"
         static += f'<span style="color: {FAINT}">Run this cell to be interviewed.</span>'
         bundle: dict[str, Any] = self._widget._repr_mimebundle_()
         return {**bundle, "text/plain": repr(self), "text/html": box(static)}
@@ -169,8 +172,9 @@ def mock_interview(
     """A timed interview: questions, drills, one exercise; the last line of a cell shows it.
 
     minutes: 6 to 240. level: junior, senior or expert. seed: the same one asks the same; None:
-    another interview each time. Raises ValueError for others. What is stored is what `labkit mock`
-    stores; an earlier interview of this kernel that still goes on ends, with its report.
+    another interview each time. Raises ValueError or TypeError for others. What is stored is what
+    `labkit mock` stores; an earlier interview of this kernel that still goes on ends, with its
+    report.
     """
     made = MockInterview(plan_interview(minutes, level, seed))
     while _latest:
@@ -199,9 +203,3 @@ def _clock_text(seconds: float) -> str:
 
 def _title(plan: Plan) -> str:
     return f"Mock interview · {plan.level} · {plan.minutes} minutes"
-
-
-def _about(plan: Plan) -> str:
-    """`6 questions, 3 drills, 1 exercise`"""
-    counts = Counter(item.kind for item in plan.items)
-    return ", ".join(f"{n} {kind}{'' if n == 1 else 's'}" for kind, n in counts.items())

@@ -51,8 +51,8 @@ class _Question:
         self.widget, self.focus = self._question.widget, self._question.focus
 
     def skip(self) -> None:
-        """As if none of the points had been said."""
-        self._question.grade("again")
+        """As if none of the points had been said, whatever is ticked."""
+        self._question.give_up()
 
 
 class _Drill:

@@ -42,8 +42,8 @@ class PredictBox:
         )
         self._button = widgets.Button(description="Commit", layout={"width": "6em"})
         self._status = widgets.HTML()
-        self._button.on_click(lambda _: self.commit(self._entry.value))
-        on_enter(self._entry, self.commit)
+        commit = on_enter(self._entry, self.commit)
+        self._button.on_click(lambda _: commit())
         self._widget = widgets.VBox(
             [
                 widgets.HTML(f"<b>Predict.</b> {escape(question)}"),

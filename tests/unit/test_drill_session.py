@@ -72,6 +72,23 @@ def test_after_the_last_try_nothing_is_taken(asked):
         asked.answer("1")
 
 
+def test_the_same_text_again_is_known_and_another_is_not(asked):
+    asked, _ = asked
+    assert not asked.is_same_again("") and not asked.is_same_again("99")
+    asked.answer("99")
+    assert asked.is_same_again(" 99 ") and not asked.is_same_again("98")
+    asked.answer("three")
+    assert asked.is_same_again("three") and not asked.is_same_again("99")
+
+
+def test_a_terminal_takes_the_same_again_for_no_try(labkit):
+    asking = Round(drills_of("pp-2"), seed=5).ask()
+    typed = [wrong(asking), wrong(asking), asking.question.answer_text]
+    _, out, _ = labkit("drill", "pp-2", "--count", 1, "--seed", 5, typed=typed)
+    assert "The same answer again" in out and out.count("A known trap") == 1
+    assert "1 of 1 right, 1 of them at the second try" in out
+
+
 def test_a_round_asks_every_drill_once_before_any_again():
     drills = drills_of("pp")
     asking = Round(drills, seed=4)

@@ -104,7 +104,7 @@ def test_another_asks_for_other_numbers(asking):
     assert asking.question.asked.question.prompt != first
     assert "question 2" in words(asking._widget) and entry(asking._widget).value == ""
     submit(asking, "99")
-    submit(asking, "99")
+    submit(asking, "98")
     assert asking.summary.startswith("1 of 2 right")
 
 
@@ -154,6 +154,35 @@ def test_enter_takes_the_text_that_the_page_sends_after_it(asking):
 
     asyncio.run(typed())
     assert len(answers()) == 1
+
+
+def test_the_same_answer_again_is_no_second_try(asking):
+    submit(asking, trap(asking))
+    before = words(asking._widget)
+    submit(asking, f" {trap(asking)} ")
+    told = words(asking._widget)
+    assert "The same answer again: change it" in told and "The same answer" not in before
+    assert "A known trap" in told, "why it is wrong is still there"
+    assert asking.question.asked.tries == 1 and not answers()
+    submit(asking, right(asking))
+    (event,) = answers()
+    assert event.detail["rating"] == "hard" and len(event.detail["traps"]) == 1
+
+
+def test_enter_and_then_the_button_is_one_answer(asking):
+    field = entry(asking._widget)
+
+    async def typed():
+        field.value = "99"
+        pressed_enter(field)
+        press(asking._widget, "Submit")
+        assert asking.question.asked.tries == 1
+        field.value = "98"  # typed at once after it: not to be taken by the first Enter
+        await asyncio.sleep(0.3)
+
+    asyncio.run(typed())
+    assert asking.question.asked.tries == 1 and not answers()
+    assert "The same answer again" not in words(asking._widget), "the timer fired all the same"
 
 
 def test_enter_takes_a_text_that_has_not_changed(asking):

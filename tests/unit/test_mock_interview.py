@@ -2,15 +2,24 @@
 
 import itertools
 import sys
+from collections import Counter
 
 import pytest
 
 from labkit import cli, progress
 from labkit.grade.catalog import load_catalog
 from labkit.grade.outcome import Outcome
-from labkit.interview.cards import load_bank
+from labkit.interview.cards import load_bank, load_topics
 from labkit.interview.drills import DRILLS
-from labkit.interview.mock import LEVELS, Interview, Item, Report, Taken, plan_interview
+from labkit.interview.mock import (
+    LEVELS,
+    Interview,
+    Item,
+    Report,
+    Taken,
+    asking,
+    plan_interview,
+)
 
 BANK = load_bank()
 
@@ -45,19 +54,57 @@ def test_a_plan_fills_the_time_with_things_of_its_level(minutes, level):
         assert needed <= minutes
         kinds = [item.kind for item in plan.items]
         assert len(set(plan.items)) == len(plan.items)
-        # The time is used, unless there is no question left at this level.
+        num = {kind: kinds.count(kind) for kind in ("question", "drill", "exercise")}
+        assert num["exercise"] == (minutes >= 30) and "exercise" not in kinds[:-1]
         every = sum(card.difficulty in of_questions for card in BANK.values())
-        assert minutes - needed < 4 or kinds.count("question") == every
-        assert kinds.count("exercise") == (minutes >= 30) and "exercise" not in kinds[:-1]
-        assert kinds.count("drill") <= kinds.count("question") <= 2 * kinds.count("drill") + 2
+        every_drill = sum(drill.difficulty in of_questions for drill in DRILLS.values())
+        # The time is used, but for a minute or three, unless all of the level is asked.
+        assert minutes - needed < 4 or (num["question"], num["drill"]) == (every, every_drill)
+        if minutes <= 45:
+            assert num["drill"] <= num["question"] <= 2 * num["drill"] + 2
 
 
-def test_no_group_comes_twice_before_every_other_has_come_once():
+def test_a_kind_that_does_not_fit_or_is_used_up_leaves_the_time_to_the_other():
+    shortest = plan_interview(6, "senior", 1)
+    assert [item.kind for item in shortest.items] == ["question", "drill"]
+    longest = plan_interview(240, "junior", 1)
+    drills = [item for item in longest.items if item.kind == "drill"]
+    assert len(drills) == sum(drill.difficulty == 1 for drill in DRILLS.values())
+    needed = sum(item.minutes for item in longest.items)
+    assert needed < 240 and asking.planned(longest).endswith(f": {needed} of the 240 minutes")
+    assert asking.planned(shortest) == "1 question, 1 drill"
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("minutes", [45, 240])
+def test_no_group_comes_twice_before_every_other_that_has_more_has_come_once(minutes, level):
+    of_questions, _ = LEVELS[level]
+    topics = load_topics()
+    every = [each for each in (*BANK.values(), *DRILLS.values()) if each.difficulty in of_questions]
     for seed in range(50):
-        items = plan_interview(240, "senior", seed).items
-        groups = [item.group for item in items if item.kind == "question"]
-        in_all = {g.group for g in items if g.kind == "question"}
-        assert len(set(groups[: len(in_all)])) == len(in_all)
+        left = Counter(topics[each.topic].group for each in every)
+        turns = []
+        for item in plan_interview(minutes, level, seed).items:
+            if item.kind == "exercise":
+                continue
+            turns = turns or [group for group, count in left.items() if count]
+            assert item.group in turns, f"seed {seed}: {item.group} before {turns}"
+            turns.remove(item.group)
+            left[item.group] -= 1
+
+
+def test_an_exercise_that_was_passed_is_drawn_only_where_all_were():
+    of_level = [e.name for e in load_catalog().values() if e.difficulty in LEVELS["expert"][1]]
+    first = plan_interview(30, "expert", 4)
+    progress.record("check", first.items[-1].name, outcome="passed")
+    second = plan_interview(30, "expert", 4)
+    assert second.items[:-1] == first.items[:-1], "only the exercise is another"
+    for name in of_level[:-1]:
+        progress.record("check", name, outcome="passed")
+    drawn = {plan_interview(30, "expert", seed).items[-1].name for seed in range(10)}
+    progress.record("check", of_level[-1], outcome="passed")
+    assert second.items[-1].name != first.items[-1].name and drawn == {of_level[-1]}
+    assert plan_interview(30, "expert", 4).items[-1] == first.items[-1]
 
 
 def test_a_seed_is_a_plan_and_others_are_others():
@@ -72,6 +119,8 @@ def test_a_seed_is_a_plan_and_others_are_others():
         ({"level": "wizard"}, ValueError, "give one of junior, senior, expert"),
         ({"minutes": 5}, ValueError, "6 to 240 minutes"),
         ({"minutes": "45"}, TypeError, "minutes='45'"),
+        ({"seed": "x"}, TypeError, "seed='x': give a whole number"),
+        ({"seed": 1.5}, TypeError, "seed=1.5: give a whole number"),
     ],
 )
 def test_what_is_no_interview_is_refused(arguments, error, said):
@@ -129,8 +178,45 @@ def test_scores_count_by_their_minutes_and_the_weakest_topic_comes_first():
 )
 def test_the_verdict_follows_the_score(score, said):
     interview, _ = interview_of()
-    interview.take(interview.next_item, score)
+    while interview.next_item is not None:
+        interview.take(interview.next_item, score)
     assert said in interview.report().verdict
+
+
+FOUR = [Item("question", f"pp-{number}", "Pipeline parallelism") for number in (1, 2, 3, 4)]
+
+
+def test_an_item_that_was_shown_when_it_was_ended_counts_nothing():
+    interview, clock = interview_of(*FOUR[:2])
+    interview.take(FOUR[0], 1)
+    clock[0] = 46 * 60  # also after the time is up
+    interview.give_up()
+    report = interview.report()
+    assert report.score == 0.5 and "1 of 2 items done, 4 of 8 planned minutes" in report.markdown
+    assert "given up" in report.markdown and "Not reached" not in report.markdown
+    interview.give_up()
+    assert len(interview.taken) == 2, "after the last one there is nothing in hand"
+
+
+def test_nobody_is_judged_by_less_than_half_of_the_plan():
+    interview, _ = interview_of(*FOUR, Item("exercise", "ring_all_reduce", "Collectives"))
+    interview.take(FOUR[0], 1)
+    interview.give_up()  # shown, and not done
+    less = interview.report()
+    assert "too little to judge" in less.verdict and "strong" not in less.markdown
+    assert "1 of 5 items done, 4 of 31 planned minutes" in less.markdown
+
+    enough, _ = interview_of(*FOUR[:3])
+    for item in FOUR[:2]:
+        enough.take(item, 1)
+    assert "strong" in enough.report().verdict
+
+
+def test_half_of_the_minutes_is_enough_in_few_items():
+    exercise = Item("exercise", "ring_all_reduce", "Collectives")
+    interview, _ = interview_of(exercise, *FOUR[:3])
+    interview.take(exercise, 1)
+    assert "strong" in interview.report().verdict
 
 
 def test_a_report_is_remembered_once_and_only_if_something_was_answered():
@@ -205,6 +291,8 @@ def test_an_interview_in_a_terminal_to_its_end(monkeypatch, capsys, tmp_path):
 def test_ctrl_d_ends_it_with_the_report_of_what_there_is(monkeypatch, capsys):
     status, out, err = labkit(monkeypatch, capsys, "mock", "--seed", "3", typed=["", "none"])
     assert (status, err) == (0, "") and "1 of 10 items" in out and "Not reached" in out
+    assert "given up: the interview was ended here" in out, "the second one was shown"
+    assert "6 questions, 3 drills, 1 exercise." in out, "what comes is told before"
 
 
 @pytest.mark.parametrize(

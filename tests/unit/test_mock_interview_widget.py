@@ -127,6 +127,36 @@ def test_what_is_skipped_counts_nothing_and_a_card_is_stored_as_not_known():
     assert box.interview.taken[2].missed == (asking.SKIPPED,)
 
 
+def test_what_is_skipped_counts_nothing_whatever_is_ticked():
+    box, _ = box_of(QUESTION, DRILL)
+    box.start()
+    question = box.view._question
+    question.reveal()
+    for point in question._points:
+        point.value = True
+    box._skip.click()
+    (taken,) = box.interview.taken
+    assert taken.score == 0 and taken.missed == question.card.rubric
+    (event,) = progress.events("card/co-8", "answer")
+    assert event.detail["rating"] == "again" and len(event.detail["missed"]) == len(taken.missed)
+
+
+def test_what_was_shown_when_it_was_ended_counts_nothing_and_earns_no_praise():
+    box, _ = box_of(QUESTION, DRILL, EXERCISE)
+    box.start()
+    question = box.view._question
+    for point in question._points:
+        point.value = True
+    question.grade("easy")
+    box._next.click()
+    box._end.click(), box._end.click()
+    report = box.report.report
+    assert report.score == pytest.approx(4 / 6) and "strong" not in report.markdown
+    assert "1 of 3 items done, 4 of 21 planned minutes" in report.markdown
+    assert "Not reached: exercise ring_all_reduce." in report.markdown
+    assert progress.events("drill/bubble_of_total", "answer") == [], "nothing was answered"
+
+
 def test_time_that_is_up_is_told_and_cuts_nobody_off():
     box, now_s = box_of(QUESTION, DRILL, minutes=6)
     box.start()
@@ -154,7 +184,7 @@ def test_to_end_early_takes_two_presses_and_reports_what_there_is():
     box._end.click(), box._end.click()
     assert "1 of 2 items" in box.report.report.markdown
     box.next(), box.skip(), box.end(), box.start()
-    assert len(progress.events(kind="mock")) == 1 and len(box.interview.taken) == 1
+    assert len(progress.events(kind="mock")) == 1 and len(box.interview.taken) == 2
 
 
 def test_an_answer_after_the_end_counts_no_more():
@@ -163,7 +193,8 @@ def test_an_answer_after_the_end_counts_no_more():
     question = box.view._question
     box.leave()
     question.grade("easy")
-    assert box.interview.taken == [] and progress.events(kind="mock") == []
+    (taken,) = box.interview.taken
+    assert taken.score == 0 and box.report.report.score == 0
 
 
 def test_another_interview_ends_the_one_before():

@@ -11,7 +11,7 @@ asked.finish()                          remembers the rating; `round_.summary` c
     wrong twice, or given up            again
 
 Quickly is half a minute for each step of difficulty. What could not be read is no try: it says
-nothing about what somebody knows.
+nothing about what somebody knows. Nor is the same text again: whoever asks does not pass it on.
 """
 
 import random
@@ -27,6 +27,8 @@ from labkit.progress import practice
 _TRIES = 2
 _QUICK_S = 30.0
 _SEEDS = 10**6
+SAME_AGAIN = "The same answer again: change it, or show the answer."
+"""What is said where `is_same_again`."""
 
 
 @dataclass
@@ -47,17 +49,23 @@ class Asked:
     def __post_init__(self) -> None:
         self._began_s = self.clock()
         self._took_s = 0.0
+        self._last_text = ""
 
     @property
     def is_over(self) -> bool:
         """Whether there is no try left, or none needed."""
         return self.is_right or self.tries >= _TRIES
 
+    def is_same_again(self, text: str) -> bool:
+        """Whether this very text was ruled on last: an impatient Enter, and no second thought."""
+        return bool(self._last_text) and text.strip() == self._last_text
+
     def answer(self, text: str) -> Ruling:
         """Rule on a typed answer. One that cannot be read is no try. ValueError when it is over."""
         if self.is_over:
             raise ValueError("this question is over: ask the round for the next one")
         ruling = judge(self.question, text)
+        self._last_text = text.strip()
         if ruling.outcome is Outcome.UNREADABLE:
             return ruling
         self.tries += 1

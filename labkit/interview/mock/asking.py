@@ -5,19 +5,29 @@ drill      1 at the first try, 1/2 at the second, else 0; missed: the traps walk
 exercise   1 after a pass, 0 when it is given up
 """
 
+from collections import Counter
 from collections.abc import Collection
 
 from labkit.interview.cards import Card
 from labkit.interview.drills import get_drill
 from labkit.interview.drills.session import Asked, Round
 from labkit.interview.mock.interview import Interview
-from labkit.interview.mock.plan import EXERCISE, Item
+from labkit.interview.mock.plan import EXERCISE, Item, Plan
 
 SKIPPED = "skipped"
 _OF_A_RATING = {"easy": 1.0, "good": 1.0, "hard": 0.5, "again": 0.0}
 
 Scored = tuple[float, list[str]]
 """A score from 0 to 1, and what was missed, in words: as `Interview.take` wants them."""
+
+
+def planned(plan: Plan) -> str:
+    """`6 questions, 3 drills, 1 exercise`; with their minutes, where these are fewer than asked."""
+    counts = Counter(item.kind for item in plan.items)
+    items = ", ".join(f"{n} {kind}{'' if n == 1 else 's'}" for kind, n in counts.items())
+    if plan.planned_minutes == plan.minutes:
+        return items
+    return f"{items}: {plan.planned_minutes} of the {plan.minutes} minutes"
 
 
 def announced(interview: Interview, item: Item) -> str:

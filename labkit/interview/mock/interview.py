@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from labkit import progress
 from labkit.interview.mock.plan import Item, Plan
-from labkit.interview.mock.report import Report, Taken
+from labkit.interview.mock.report import GIVEN_UP, Report, Taken
 
 _SECONDS = 60
 
@@ -59,6 +59,14 @@ class Interview:
         self.taken.append(Taken(item, float(score), tuple(missed), now_s - self._since_s))
         self._since_s = now_s
         return self.taken[-1]
+
+    def give_up(self) -> None:
+        """The item in hand was shown, and the interview is ended: it counts 0. At its end: nothing.
+
+        Whoever calls this has shown it; what was never shown counts nothing, and is not taken.
+        """
+        if len(self.taken) < len(self.plan.items):
+            self.take(self.plan.items[len(self.taken)], 0, [GIVEN_UP])
 
     def report(self) -> Report:
         """Of what was taken; the first call remembers it with the learner's progress."""

@@ -4,23 +4,30 @@
     drill      2 minutes
     exercise  15 minutes, in an interview of 30 or more; last, as it is in life
 
-Two questions for a drill. No group of topics comes twice before every other has come once, of those
-that the level has something in; within a group what is drawn is random.
+Two questions for a drill. No group of topics comes twice before every other has come once, whether
+with a question or with a drill, of those that the level has something left in; the exercise is
+drawn on its own. Where no group whose turn it is has what comes next, or there is no time for that,
+the other kind comes. Within a group what is drawn is random.
+
+An exercise that was passed is drawn only where all of the level were.
 """
 
+import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from labkit import arguments
 from labkit.grade.catalog import load_catalog
+from labkit.grade.course import is_passed
+from labkit.grade.desk import standings
 from labkit.interview.cards import load_bank, load_topics
 from labkit.interview.drills import DRILLS
 from labkit.interview.subjects import group_of_exercise
 
 QUESTION, DRILL, EXERCISE = "question", "drill", "exercise"
 MINUTES = {QUESTION: 4, DRILL: 2, EXERCISE: 15}
-_PATTERN = (QUESTION, QUESTION, DRILL)
+_QUESTIONS_FOR_A_DRILL = 2
 _WITH_EXERCISE = 30
 SHORTEST, LONGEST = 6, 240
 
@@ -54,79 +61,102 @@ class Plan:
     """An interview before it begins."""
 
     minutes: int
+    """Asked for: what the clock shows."""
     level: str
     seed: int
     items: tuple[Item, ...]
 
+    @property
+    def planned_minutes(self) -> int:
+        """Meant for the items; fewer than `minutes` where the level has no more to ask."""
+        return sum(item.minutes for item in self.items)
+
 
 def plan_interview(minutes: int = 45, level: str = "senior", seed: int | None = None) -> Plan:
-    """An interview of so many minutes. seed: the same one gives the same plan; None: another.
+    """An interview of so many minutes. seed: the same one gives the same plan, but for an exercise
+    that was passed since; None: another.
 
-    Raises ValueError for a level that is none and for fewer than 6 or more than 240 minutes.
+    Raises ValueError for a level that is none and for fewer than 6 or more than 240 minutes;
+    TypeError for minutes or a seed that are no whole numbers.
     """
     allowed = f"{SHORTEST} to {LONGEST} minutes"
     minutes = arguments.whole("minutes", minutes, allowed, least=SHORTEST, most=LONGEST)
     if level not in LEVELS:
         raise ValueError(f"level={level!r}: give one of {', '.join(LEVELS)}")
-    seed = random.randrange(10**6) if seed is None else seed
+    if seed is not None:
+        seed = arguments.whole("seed", seed, "the same asks the same", least=-math.inf)
+    else:
+        seed = random.randrange(10**6)
     rng = random.Random(f"mock {seed}")
     of_questions, of_exercises = LEVELS[level]
-    exercise = _exercise(rng, of_exercises) if minutes >= _WITH_EXERCISE else None
-    left = minutes - (exercise.minutes if exercise else 0)
-    draws = {QUESTION: _cards(rng, of_questions), DRILL: _drills(rng, of_questions)}
+    exercises = [_exercise(rng, of_exercises)] if minutes >= _WITH_EXERCISE else []
+    left = minutes - sum(each.minutes for each in exercises)
+    return Plan(minutes, level, seed, (*_short_items(rng, of_questions, left), *exercises))
+
+
+def _short_items(rng: random.Random, difficulties: Sequence[int], left: int) -> list[Item]:
+    """Questions and drills for so many minutes, or all that there are."""
+    turns = _Turns(rng, [*_cards(difficulties), *_drills(difficulties)])
     items: list[Item] = []
-    place = 0
-    while (kind := _PATTERN[place % len(_PATTERN)]) and MINUTES[kind] <= left:
-        item = next(draws[kind], None)
+    while True:
+        kinds = [each.kind for each in items]
+        is_drill_next = kinds.count(QUESTION) >= _QUESTIONS_FOR_A_DRILL * (kinds.count(DRILL) + 1)
+        wanted = (DRILL, QUESTION) if is_drill_next else (QUESTION, DRILL)
+        item = turns.draw([kind for kind in wanted if MINUTES[kind] <= left])
         if item is None:
-            break
+            return items
         items.append(item)
         left -= item.minutes
-        place += 1
-    return Plan(minutes, level, seed, (*items, *([exercise] if exercise else [])))
 
 
-def _cards(rng: random.Random, difficulties: Sequence[int]) -> Iterator[Item]:
+def _cards(difficulties: Sequence[int]) -> list[Item]:
     topics = load_topics()
-    return _in_turn(
-        rng,
-        [
-            Item(QUESTION, card.id, topics[card.topic].group)
-            for card in load_bank().values()
-            if card.difficulty in difficulties
-        ],
-    )
+    return [
+        Item(QUESTION, card.id, topics[card.topic].group)
+        for card in load_bank().values()
+        if card.difficulty in difficulties
+    ]
 
 
-def _drills(rng: random.Random, difficulties: Sequence[int]) -> Iterator[Item]:
+def _drills(difficulties: Sequence[int]) -> list[Item]:
     topics = load_topics()
-    return _in_turn(
-        rng,
-        [
-            Item(DRILL, drill.name, topics[drill.topic].group)
-            for drill in DRILLS.values()
-            if drill.difficulty in difficulties
-        ],
-    )
+    return [
+        Item(DRILL, drill.name, topics[drill.topic].group)
+        for drill in DRILLS.values()
+        if drill.difficulty in difficulties
+    ]
 
 
 def _exercise(rng: random.Random, difficulties: Sequence[int]) -> Item:
-    found = [
-        Item(EXERCISE, each.name, group_of_exercise(each))
-        for each in load_catalog().values()
-        if each.difficulty in difficulties
-    ]
-    return rng.choice(found)
+    found = [each for each in load_catalog().values() if each.difficulty in difficulties]
+    shuffled = rng.sample(found, len(found))  # before the standings: these change, the seed stays
+    known = standings()
+    is_open = [each for each in shuffled if not is_passed(known[each.name])]
+    drawn = [*is_open, *shuffled][0]
+    return Item(EXERCISE, drawn.name, group_of_exercise(drawn))
 
 
-def _in_turn(rng: random.Random, items: Sequence[Item]) -> Iterator[Item]:
-    """Group by group, each once before any comes again; at random within it."""
-    by_group: dict[str, list[Item]] = {}
-    for item in items:
-        by_group.setdefault(item.group, []).append(item)
-    waiting = {group: rng.sample(each, len(each)) for group, each in by_group.items()}
-    while waiting:
-        for group in rng.sample(sorted(waiting), len(waiting)):
-            yield waiting[group].pop()
-            if not waiting[group]:
-                del waiting[group]
+class _Turns:
+    """One order of groups for all kinds: each once before any comes again; at random within it."""
+
+    def __init__(self, rng: random.Random, items: Sequence[Item]) -> None:
+        self._rng = rng
+        self._left: dict[str, list[Item]] = {}
+        for item in rng.sample(items, len(items)):
+            self._left.setdefault(item.group, []).append(item)
+        self._round: list[str] = []
+        """Groups that have not had their turn."""
+
+    def draw(self, kinds: Sequence[str]) -> Item | None:
+        """Of the first of these kinds that a group has whose turn it is; None: none has any."""
+        if not self._round:
+            waiting = sorted(group for group, items in self._left.items() if items)
+            self._round = self._rng.sample(waiting, len(waiting))
+        for kind in kinds:
+            for group in self._round:
+                found = next((each for each in self._left[group] if each.kind == kind), None)
+                if found is not None:
+                    self._round.remove(group)
+                    self._left[group].remove(found)
+                    return found
+        return None

@@ -3,7 +3,8 @@
 score of a question: share of the rubric's points that were said
          drill:      1 at the first try, 1/2 at the second, else 0
          exercise:   1 if it passed
-Each counts by the minutes that were meant for it.
+Each counts by the minutes that were meant for it. One that was shown when the interview was ended
+counts 0, and is not done. There is a verdict once half of the plan is done, by items or by minutes.
 """
 
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ _VERDICTS = (
     (0.4, "Half of it is there. Work through what is below, and come back in a few days."),
     (0.0, "Too early at this level. Begin with the notebooks of the topics below."),
 )
+GIVEN_UP = "given up: the interview was ended here"
+"""What is missing of an item that was shown and not finished."""
 _STYLE = (
     "body{font:16px/1.5 system-ui,sans-serif;max-width:46em;margin:2em auto;padding:0 1em;"
     "color:#222;background:#fff}table{border-collapse:collapse}td,th{padding:4px 12px;"
@@ -63,23 +66,38 @@ class Report:
         return dict(sorted(found.items(), key=lambda pair: pair[1][0]))
 
     @property
+    def done(self) -> tuple[Taken, ...]:
+        """What was not given up by ending the interview."""
+        return tuple(each for each in self.taken if each.missed != (GIVEN_UP,))
+
+    @property
+    def done_minutes(self) -> int:
+        """That were meant for these."""
+        return sum(each.item.minutes for each in self.done)
+
+    @property
     def verdict(self) -> str:
         """In a sentence."""
-        if not self.taken:
+        if not self.done:
             return "Nothing was answered."
+        is_half = 2 * len(self.done) >= len(self.plan.items)
+        if not is_half and 2 * self.done_minutes < self.plan.planned_minutes:
+            return "Less than half of the plan was done: too little to judge this level by."
         return next(said for least, said in _VERDICTS if self.score >= least)
 
     @property
     def markdown(self) -> str:
         """The report, to be kept or sent."""
-        plan, num = self.plan, len(self.taken)
+        plan, num, num_done = self.plan, len(self.taken), len(self.done)
         lines = [
             f"# Mock interview: {plan.level}, {plan.minutes} minutes",
             "",
             f"**{self.score:.0%}** of what was asked. {self.verdict}",
             "",
-            f"{num} of {len(plan.items)} items in {_minutes(self.seconds)}; `labkit mock --minutes "
-            f"{plan.minutes} --level {plan.level} --seed {plan.seed}` asks the same.",
+            f"{num_done} of {len(plan.items)} items done, {self.done_minutes} of "
+            f"{plan.planned_minutes} planned minutes, in {_minutes(self.seconds)}; `labkit mock "
+            f"--minutes {plan.minutes} --level {plan.level} --seed {plan.seed}` asks the same, but "
+            "for an exercise that was passed since.",
         ]
         if self.taken:
             lines += ["", "## By topic", "", "| topic | asked | score |", "|---|---|---|"]
