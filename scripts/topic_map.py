@@ -112,9 +112,13 @@ def _paths(notebooks: dict[str, Notebook], paths: list[dict[str, Any]]) -> Itera
     for path in paths:
         yield f"\n**{path['title']}.** {path['for']}\n"
         for step in path["steps"]:
-            found = [by_number[each].link for each in step["notebooks"] if each in by_number]
-            if found:
-                yield f"1. {step['why']}: {', '.join(found)}."
+            if unknown := [each for each in step["notebooks"] if each not in by_number]:
+                raise SystemExit(
+                    f"scripts/topic_map.toml: the path {path['title']!r} names {unknown}, and no "
+                    f"notebook begins so; there are {', '.join(by_number)}"
+                )
+            links = [by_number[each].link for each in step["notebooks"]]
+            yield f"1. {step['why']}: {', '.join(links)}."
 
 
 def _by_topic(notebooks: dict[str, Notebook]) -> Iterator[str]:

@@ -38,7 +38,8 @@ def mock(
     status = 0
     try:
         while (item := interview.next_item) is not None:
-            said = f"{asking.announced(interview, item)} {round(interview.left_s / 60)} left."
+            left = asking.minutes_text(interview.left_s / 60)
+            said = f"{asking.announced(interview, item)} {left} left of the interview."
             console().print(Text(said, style="bold cyan"))
             interview.take(item, *_TAKE[item.kind](item, interview.plan.seed))
     except (EOFError, KeyboardInterrupt, typer.Abort) as end:
@@ -48,8 +49,14 @@ def mock(
     report = interview.report()
     console().print(Markdown(report.markdown))
     for file in files:
-        write_report(report, file, replace=True)
-        console().print(Text(f"The report is in {file}"), soft_wrap=True)
+        try:
+            write_report(report, file, replace=True)
+        except OSError as error:
+            told = f"The report is not in {file}: {error.strerror}"
+            console().print(Text(told, style="red"), soft_wrap=True)
+            status = status or 1
+        else:
+            console().print(Text(f"The report is in {file}"), soft_wrap=True)
     if status:
         raise typer.Exit(status)
 
@@ -78,7 +85,11 @@ def _exercise(item: Item, _: int) -> asking.Scored:
             return asking.scored_exercise(passed=False)
         if typed:
             continue
-        verdict = check(item.name)
+        try:
+            verdict = check(item.name)
+        except asking.CANNOT_BE_CHECKED as error:  # the interview goes on, and has a report
+            out.print(Text(str(error), style="red"))
+            continue
         out.print(Text(str(verdict)))
         if verdict.outcome is Outcome.PASSED and not given.is_new():
             out.print(Text(given.refusal, style="bold yellow"))

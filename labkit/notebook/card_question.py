@@ -1,7 +1,7 @@
 """One question card on a page: asked, shown, graded by the rubric, remembered once.
 
 prompt
-[your answer           ]         stays on the page, and is stored nowhere
+[your answer           ]         stays on the page, and is not kept
 (Show the answer)
 In a minute ... > Deeper > The common mistake
 [x] a point of the rubric        the ticked ones propose a grade
@@ -42,7 +42,7 @@ class CardQuestion:
         self._prompt, self._answer, self._behind = widgets.HTML(), widgets.HTML(), widgets.HTML()
         self._entry = widgets.Textarea(
             description="Your answer",
-            placeholder="Say it aloud, in a minute, or write it here; it is stored nowhere.",
+            placeholder="Say it aloud, in a minute, or write it here; the text is not kept.",
             rows=4,
             continuous_update=False,
             layout={"width": "100%"},

@@ -36,14 +36,23 @@ class Heard:
 
 
 def listen(call: Callable[[], Result]) -> tuple[Result, Heard]:
-    """What `call` returns, and what the store said meanwhile. Other warnings go their way."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", ProgressWarning)
-        result = call()
-    messages = []
+    """What `call` returns, and what the store said meanwhile. Other warnings go their way.
+
+    Where `call` raises, all of them do: there is no answer then for them to stand beside.
+    """
+    caught: list[warnings.WarningMessage] = []
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", ProgressWarning)
+            result = call()
+    except BaseException:
+        _pass_on(caught)
+        raise
+    said = [each for each in caught if issubclass(each.category, ProgressWarning)]
+    _pass_on([each for each in caught if each not in said])
+    return result, Heard(tuple(dict.fromkeys(str(each.message) for each in said)))
+
+
+def _pass_on(caught: list[warnings.WarningMessage]) -> None:
     for each in caught:
-        if issubclass(each.category, ProgressWarning):
-            messages.append(str(each.message))
-        else:
-            warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
-    return result, Heard(tuple(dict.fromkeys(messages)))
+        warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)

@@ -7,11 +7,10 @@ from html import escape
 
 import ipywidgets as widgets
 
-from labkit.grade.catalog import CatalogError, get_exercise
+from labkit.grade.catalog import get_exercise
 from labkit.grade.engine import check
-from labkit.grade.submission import NothingToGrade
 from labkit.grade.verdict import Verdict
-from labkit.grade.workspace import WorkspaceNotFound, find_workspace
+from labkit.grade.workspace import find_workspace
 from labkit.interview.mock import Item, asking
 from labkit.interview.mock.asking import Scored
 from labkit.interview.mock.given_exercise import GivenExercise
@@ -19,7 +18,6 @@ from labkit.notebook.card_pages import link
 from labkit.notebook.controls import button, note, row, say
 from labkit.notebook.heard import listen
 
-_USER_ERRORS = (CatalogError, NothingToGrade, WorkspaceNotFound, OSError)
 # It is laid out in columns: a narrow page scrolls it, by mouse or, once it has the focus, by keys.
 _CONTRACT = (
     "white-space: pre; overflow-x: auto; font-family: monospace; line-height: 1.4; "
@@ -53,7 +51,7 @@ class ExerciseItem:
         self._check.disabled = True
         try:
             verdict, heard = listen(lambda: check(self._name))
-        except _USER_ERRORS as error:
+        except asking.CANNOT_BE_CHECKED as error:
             say(self._verdict, f"<p>✗ {escape(str(error))}</p>")
             return None
         except KeyboardInterrupt:
@@ -101,5 +99,5 @@ def _contract(name: str) -> str:
     try:
         source = find_workspace().exercise(name).read_text(encoding="utf-8")
         return ast.get_docstring(ast.parse(source)) or ""
-    except (*_USER_ERRORS, SyntaxError, ValueError):
+    except (*asking.CANNOT_BE_CHECKED, SyntaxError, ValueError):
         return ""

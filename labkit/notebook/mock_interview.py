@@ -32,8 +32,8 @@ _SKIP = "Skip: no answer, which counts 0 and is stored as not known"
 _SURE = "The interview is not over. Press End the interview again to end it here."
 _RULES = (
     "Answer aloud, then grade yourself by what an interviewer listens for; type the numbers of "
-    "drills; write the exercise in its file. Each answer is stored when it is given: a kernel that "
-    "restarts loses the clock and the report, and no answer."
+    "drills; where there is an exercise, write it in its file. Each grade is stored when it is "
+    "given: a kernel that restarts loses the clock and the report, but no grade."
 )
 
 
@@ -50,14 +50,18 @@ class MockInterview:
         self._is_sure = False
         self._rules = widgets.HTML(f"<p>{escape(asking.planned(plan))}. {escape(_RULES)}</p>")
         self._clock, self._place = widgets.HTML(), widgets.HTML()
+        self._clock_below = widgets.HTML()  # beside the buttons: an answer scrolls the other away
         self._item, self._note = widgets.VBox(), note()
         self._start = button("Start", self.start, tooltip="Start the interview and its clock")
-        self._next, self._skip = button("Next", self.next), button("Skip", self.skip, tooltip=_SKIP)
+        self._next, self._skip = (
+            button("Next", self.next),
+            button("Skip, for 0 points", self.skip, tooltip=_SKIP),
+        )
         self._end = button("End the interview", self.end, tooltip="End it, and see the report")
         self._buttons = (self._start, self._next, self._skip, self._end)
         title = widgets.HTML(f'<div class="prompt">{escape(_title(plan))}</div>')
         parts = [title, self._rules, self._clock, self._place, self._item, self._note]
-        self._widget = page([*parts, row(self._buttons)])
+        self._widget = page([*parts, row([*self._buttons, self._clock_below])])
         self._show_only(self._start)
 
     @property
@@ -133,7 +137,7 @@ class MockInterview:
         if self.view is not None:
             self.interview.give_up()
         self.view, self.report = None, ReportView(self.interview.report)
-        self._clock.value = self._place.value = ""
+        self._clock.value = self._clock_below.value = self._place.value = ""
         self._item.children = (self.report.widget,)
         say(self._note, "")
         self._show_only()
@@ -144,6 +148,7 @@ class MockInterview:
         if not self.is_going or self.interview is None or self._clock.comm is None:
             return False
         self._clock.value = clock_html(self.interview, is_answered=self.view is None)
+        self._clock_below.value = f'<div aria-hidden="true">{self._clock.value}</div>'
         return self.interview.left_s > 0
 
     def _show_only(self, *buttons: Any) -> None:

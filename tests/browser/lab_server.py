@@ -1,5 +1,6 @@
 """A JupyterLab of the tests' own: a copy of the lab, a home and a port that nobody else has."""
 
+import contextlib
 import json
 import os
 import secrets
@@ -101,7 +102,8 @@ class LabServer:
         while (left := self.processes()) and time.monotonic() < deadline:
             time.sleep(0.05)
         for pid in left:
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it has ended since
+                os.kill(pid, signal.SIGKILL)
         if left:
             raise RuntimeError(f"JupyterLab left processes {left}; it said:\n{self.log()[-2000:]}")
 

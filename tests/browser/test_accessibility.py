@@ -48,6 +48,20 @@ def test_what_tab_passes_by_is_seen(shown):
     assert "two" in fault
 
 
+KEEPS = '<button id="{}" onkeydown="event.preventDefault(); {}.focus()">a trap</button>'
+TRAPS = {
+    "one that takes the key": KEEPS.format("one", "one") + "<input>",
+    "two that pass the focus on": KEEPS.format("one", "two") + KEEPS.format("two", "one"),
+}
+
+
+@pytest.mark.parametrize("trap", TRAPS)
+def test_what_keeps_the_focus_is_seen(shown, trap):
+    output = shown(TRAPS[trap])
+    (fault,) = accessibility.unreached(output.page, output)
+    assert "does not get out of" in fault and "a trap" in fault
+
+
 def test_contrast_is_that_of_the_ink_over_all_that_lies_behind_it(shown):
     output = shown(
         '<p style="color: #767676">4.54 on white</p><p style="color: #7b7b7b">4.2</p>'

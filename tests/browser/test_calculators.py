@@ -19,7 +19,12 @@ PICTURES = ("memory", "pipeline", "ring")
 
 def shown_by(output):
     """Its words, without those of the knobs themselves."""
-    return lambda: "\n".join(output.locator(".widget-html-content").all_inner_texts())
+    return lambda: "\n".join(output.locator(".widget-html-content").all_inner_texts()).strip()
+
+
+def said_at_first(output):
+    """The same once there are any: a widget's box is in the page before its words are."""
+    return becomes(shown_by(output), differs_from="")
 
 
 @pytest.mark.parametrize("name", CALCULATORS)
@@ -30,7 +35,8 @@ def test_a_key_moves_a_knob_and_the_answer_follows(lab, name):
     output = lab.output(cells[-1])
     handle, picture = slider(output, label), output.locator("img")
     stood = handle.get_attribute("aria-valuenow")
-    said, drawn = shown_by(output)(), name in PICTURES and picture.get_attribute("src")
+    drawn = name in PICTURES and picture.get_attribute("src")
+    said = name != "ring" and said_at_first(output)
     lab.press(handle, key)
     becomes(lambda: handle.get_attribute("aria-valuenow"), differs_from=stood)
     if name in PICTURES:
@@ -44,6 +50,6 @@ def test_the_button_of_the_memory_calculator_makes_the_change_that_it_names(lab)
     lab.open(f"{notebook}.ipynb")
     lab.run(*cells)
     output = lab.output(cells[-1])
-    said = shown_by(output)()
+    said = said_at_first(output)
     lab.press(output.get_by_role("button", name="Make this change"), "Enter")
     becomes(shown_by(output), differs_from=said)

@@ -183,12 +183,15 @@ def test_a_session(start, clone):
     assert "The solution of" not in watching.shown
     assert not re.search(CHECKED, watching.shown[began:]), "the check has ended meanwhile"
     assert ranks <= watching.descendants()
+    watching.press("s")  # a question that nobody answers before there is a pass
+    watching.until("You have not passed .* y/n", at)
 
     # A save during a check ends that one, with its ranks, and begins another.
     watching.save((clone / "solution_of_mine.py").read_text())
     at = watching.until(f"{NAME}: passed", began)
     assert "not attempted" not in watching.shown[began:at]
     at = watching.until("1 of \\d+ exercises passed. n goes on to " + NEXT, at)
+    watching.until("h hint", at)  # the keys again, where the question was
     of_ranks = ranks - watching.descendants()
     assert len(of_ranks) >= 3 and not left_of(of_ranks)
 

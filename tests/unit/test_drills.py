@@ -106,6 +106,13 @@ def test_the_prompt_says_every_number_that_the_answer_depends_on(name):
 
 
 @EVERY_DRILL
+def test_one_of_a_thing_is_not_said_in_the_plural(name):
+    for question in questions(name)[::10]:
+        for text in (question.prompt, *question.steps):
+            assert not re.search(r"(?<![\d.,/x-])(?<!x )\b1 [a-z]{3,}s\b", text), text
+
+
+@EVERY_DRILL
 def test_the_same_seed_asks_the_same_and_others_mostly_differ(name):
     drill, asked = DRILLS[name], questions(name)
     for seed in (0, 1, 999):

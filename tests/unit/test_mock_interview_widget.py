@@ -44,7 +44,7 @@ def test_a_question_is_shown_graded_and_stored_as_a_card():
     box, now_s = box_of(QUESTION)
     assert shown(box) == ["Start"]
     box._start.click()
-    assert shown(box) == ["Skip", "End the interview"]
+    assert shown(box) == ["Skip, for 0 points", "End the interview"]
     assert "1 of 1: a question" in box._place.value
     question = box.view._question
     question.reveal()

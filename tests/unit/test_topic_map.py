@@ -63,15 +63,18 @@ def test_a_notebook_without_its_sentence_is_refused():
         list(topic_map._in_order(NOTEBOOKS, {"00_start_here": "what is sent"}))
 
 
-def test_a_path_leaves_out_a_notebook_that_is_not_there():
-    steps = [
-        {"why": "Begin", "notebooks": ["00", "99"]},
-        {"why": "Nothing", "notebooks": ["99"]},
-    ]
+def test_a_path_links_its_notebooks():
+    steps = [{"why": "Begin", "notebooks": ["00"]}]
     lines = list(topic_map._paths(NOTEBOOKS, [{"title": "A", "for": "you.", "steps": steps}]))
     assert lines[1:] == [
         "1. Begin: [00 Start here: four processes, one model](00_start_here.ipynb)."
     ]
+
+
+def test_a_path_to_a_notebook_that_is_not_there_is_refused():
+    steps = [{"why": "Begin", "notebooks": ["00", "99"]}]
+    with pytest.raises(SystemExit, match=r"path 'A' names \['99'\]"):
+        list(topic_map._paths(NOTEBOOKS, [{"title": "A", "for": "you.", "steps": steps}]))
 
 
 def test_an_anchor_is_a_heading_in_a_link():

@@ -137,6 +137,7 @@ class Session:
             self._passed(answer.verdict)
 
     def _passed(self, verdict: Verdict) -> None:
+        self._is_asked = False  # the question begins with "You have not passed"
         num_passed, num_all = course.num_passed(self._workspace)
         following = course.next_open(verdict.exercise.name, self._workspace)
         done = f"{num_passed} of {num_all} exercises passed."

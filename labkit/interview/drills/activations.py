@@ -28,7 +28,7 @@ _DRAWS = {
 }
 _LAYER_PROMPT = (
     "A layer of {hidden} hidden features and {heads} heads, tensor parallelism over {tp}, {micro} "
-    "sequences of {seq} tokens in a microbatch. "
+    "of {seq} tokens in a microbatch. "
 )
 
 

@@ -16,7 +16,7 @@ _FACTORS = (1.1, 1.25, 1.5)
     difficulty=1,
     notebook=_NOTEBOOK,
     prompt="A rank routes {tokens} tokens to {k} of {experts} experts each, with a capacity factor "
-    "of {factor}. How many of this rank's choices does an expert take at most?",
+    "of {factor}, rounded up. How many of this rank's choices does an expert take at most?",
     draws={
         "tokens": (1000, 1500, 2000, 3000, 4096, 5000, 6000, 7000),
         "k": (2, 4),

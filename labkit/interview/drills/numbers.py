@@ -6,7 +6,15 @@ from labkit.calc.units import count_text
 from labkit.interview.drills.drill import Shown
 
 RANKS = (4, 8, 16, 32, 64, 128)
-BATCHES = (1, 2, 4, 8)
+
+
+def num_text(num: int, noun: str) -> str:
+    """`1 stage`, `2 stages`, `1,024 tokens`; noun: one whose plural ends in s."""
+    return f"{num:,} {noun}{'' if num == 1 else 's'}"
+
+
+BATCHES = tuple(Shown(num, num_text(num, "sequence")) for num in (1, 2, 4, 8))
+"""Sequences in a microbatch; the prompt says the noun, too."""
 
 
 def billions(*sizes: float) -> tuple[Shown, ...]:

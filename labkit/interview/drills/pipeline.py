@@ -2,7 +2,7 @@
 
 from labkit import calc
 from labkit.interview.drills.drill import drill
-from labkit.interview.drills.numbers import BATCHES, amounts
+from labkit.interview.drills.numbers import BATCHES, amounts, num_text
 from labkit.interview.drills.question import Solution, Trap
 
 _NOTEBOOK = "09_pipeline_parallel"
@@ -28,7 +28,8 @@ def in_flight(p: int, stage: int, m: int) -> Solution:
     return Solution(
         held[stage],
         [
-            f"Stage {stage} has {p - 1 - stage} stages after it: so many forwards of warmup.",
+            f"Stage {stage} has {num_text(p - 1 - stage, 'stage')} after it: so many forwards of "
+            "warmup.",
             "Then forward and backward take turns, one more in flight.",
             f"{p - 1 - stage} + 1 = {held[stage]}; by stage {held}.",
         ],
@@ -108,8 +109,8 @@ def one_f_one_b_saving(each: float, p: int, m: int) -> Solution:
     difficulty=2,
     notebook=_NOTEBOOK,
     prompt="A pipeline of {p} stages, {hidden} hidden features, bf16. In a step it takes {m} "
-    "microbatches of {micro} sequences of {seq} tokens. How many bytes does a rank in the MIDDLE "
-    "of the pipeline send in a step?",
+    "microbatches of {micro} of {seq} tokens. How many bytes does a rank in the MIDDLE of the "
+    "pipeline send in a step?",
     draws={
         "p": (4, 8, 16),
         "hidden": (4096, 5120, 8192, 12288),

@@ -23,7 +23,7 @@ def _of_a_layer(hidden: int, seq: int, micro: int, tp: int, part: str = "") -> f
     difficulty=2,
     notebook=_NOTEBOOK,
     prompt="Tensor parallelism over {tp} GPUs, without sequence parallelism; {hidden} hidden "
-    "features, microbatches of {micro} sequences of {seq} tokens, bf16, rings. How many bytes does "
+    "features, microbatches of {micro} of {seq} tokens, bf16, rings. How many bytes does "
     "a GPU send for one transformer layer, forward and backward together?",
     draws={"tp": (2, 4, 8), "hidden": _HIDDEN, "micro": BATCHES, "seq": (2048, 4096, 8192)},
     unit="MB",

@@ -8,6 +8,9 @@ exercise   1 after a pass, 0 when it is given up
 from collections import Counter
 from collections.abc import Collection
 
+from labkit.grade.catalog import CatalogError
+from labkit.grade.submission import NothingToGrade
+from labkit.grade.workspace import WorkspaceNotFound
 from labkit.interview.cards import Card
 from labkit.interview.drills import get_drill
 from labkit.interview.drills.session import Asked, Round
@@ -15,6 +18,8 @@ from labkit.interview.mock.interview import Interview
 from labkit.interview.mock.plan import EXERCISE, Item, Plan
 
 SKIPPED = "skipped"
+# A file that is missing or no Python: the interview goes on, and says so.
+CANNOT_BE_CHECKED = (CatalogError, NothingToGrade, WorkspaceNotFound, OSError)
 _OF_A_RATING = {"easy": 1.0, "good": 1.0, "hard": 0.5, "again": 0.0}
 
 Scored = tuple[float, list[str]]
@@ -35,6 +40,12 @@ def announced(interview: Interview, item: Item) -> str:
     place = f"{len(interview.taken) + 1} of {len(interview.plan.items)}"
     article = "an" if item.kind == EXERCISE else "a"
     return f"{place}: {article} {item.kind}, about {item.minutes} minutes."
+
+
+def minutes_text(minutes: float) -> str:
+    """`10 minutes`, to the nearest one."""
+    whole = max(round(minutes), 0)
+    return f"{whole} minute{'' if whole == 1 else 's'}"
 
 
 def asked_drill(item: Item, seed: int) -> Asked:

@@ -20,7 +20,7 @@ _VERDICTS = (
     (0.85, "A strong interview at this level: try the next one."),
     (0.65, "You would get through. What is below would make it a strong one."),
     (0.4, "Half of it is there. Work through what is below, and come back in a few days."),
-    (0.0, "Too early at this level. Begin with the notebooks of the topics below."),
+    (0.0, "Too early at this level. Begin with the topics below."),
 )
 GIVEN_UP = "given up: the interview was ended here"
 """What is missing of an item that was shown and not finished."""
