@@ -145,6 +145,15 @@ def test_a_page_that_was_overwritten_is_damage(own_home):
         assert events() == []
 
 
+@pytest.mark.parametrize("detail", ["[1]", "null", "3", "{"])
+def test_a_detail_that_is_no_json_object_is_damage(own_home, detail):
+    record("check", "scan")
+    change = "UPDATE events SET detail = ?"
+    store.writing(lambda opened: opened.execute(change, (detail,)))
+    with pytest.warns(ProgressWarning, match="which is no JSON.*kept as progress.corrupt-1"):
+        assert events() == []
+
+
 def record_quietly(number):
     warnings.simplefilter("ignore", ProgressWarning)
     record("check", f"finder-{number}")
