@@ -18,7 +18,7 @@ from typing import TypeVar
 
 from labkit.progress import clock, log, old_checks, states, store
 from labkit.progress.exchange_file import FORMAT, VERSION, ExchangeError, read_events
-from labkit.progress.home import store_path
+from labkit.progress.home import store_name
 from labkit.progress.log import Event
 from labkit.progress.trouble import TROUBLE
 from labkit.progress.whole_file import write_whole
@@ -111,4 +111,4 @@ def _with_the_store(call: Callable[[], Result], what: str) -> Result:
     try:
         return call()
     except TROUBLE as error:
-        raise ExchangeError(f"{store_path()} {what}: {error}") from error
+        raise ExchangeError(f"{store_name()} {what}: {error}") from error

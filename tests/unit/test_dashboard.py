@@ -139,7 +139,7 @@ def test_refresh_reads_the_store_again():
 def test_a_store_that_cannot_be_read_is_told_in_place(home):
     home.write_text("a file where the folder should be")
     box = dashboard()
-    assert "could not be read" in box._page.value and "Nothing is stored yet" in box._page.value
+    assert "could not be read" in box._page.value and "Nothing is stored" not in box._page.value
 
 
 def test_without_fsrs_there_is_all_but_mastery(monkeypatch):

@@ -241,6 +241,26 @@ def test_a_full_disk_loses_nothing_that_was_there(own_home):
     assert not list(own_home.glob("*corrupt*"))
 
 
+def read_on_a_full_disk():
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))  # not even the index of the log has room
+    _, written = warnings_of(partial(record, "check", "scan"))
+    return [event.subject for event in events()], written
+
+
+def test_a_full_disk_is_named_and_the_store_can_still_be_read():
+    record("check", "ring")
+    subjects, (written,) = finished(forked(read_on_a_full_disk))
+    assert subjects == ["ring"]
+    assert "the disk may be full: make room, or set LABKIT_HOME" in written
+
+
+def test_the_home_of_nobody_is_a_warning(monkeypatch):
+    monkeypatch.setenv("LABKIT_HOME", "~nobody-of-this-name/x")
+    for call in (lambda: record("check", "scan"), events):
+        with pytest.warns(ProgressWarning, match="LABKIT_HOME=~nobody-of-this-name/x: .*a folder"):
+            call()
+
+
 def test_a_store_that_somebody_else_holds_is_waited_for_and_then_a_warning(own_home, monkeypatch):
     record("check", "scan")
     monkeypatch.setattr(store, "BUSY_S", 0.05)
