@@ -7,14 +7,13 @@ Every card keeps its guid, so that importing a later file updates notes and leav
 of them. Format: Anki's manual, "Importing text files", file headers.
 """
 
-import os
-import tempfile
 from collections.abc import Iterable
 from html import escape
 from pathlib import Path
 
 from labkit.interview.cards import Card, load_topics
 from labkit.interview.page import html_of
+from labkit.progress.whole_file import write_whole
 
 DECK = "Distributed training"
 _HEADERS = (
@@ -35,14 +34,7 @@ def anki_text(cards: Iterable[Card]) -> str:
 def export_anki(path: Path, cards: Iterable[Card]) -> int:
     """Write the file, whole or not at all. Returns the number of notes; OSError where it cannot."""
     chosen = list(cards)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
-            file.write(anki_text(chosen))
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    write_whole(path, anki_text(chosen))
     return len(chosen)
 
 

@@ -16,7 +16,7 @@ from labkit.interview.cards import load_topics
 from labkit.interview.court import load_claims
 from labkit.interview.drills import DRILLS
 from labkit.interview.subjects import subjects_by_group
-from labkit.progress import clock, practice, scheduling, states, statistics
+from labkit.progress import clock, details, practice, scheduling, states, statistics
 from labkit.progress.log import Event
 from labkit.progress.scheduling import State
 from labkit.progress.statistics import ExerciseRow, Mastery
@@ -74,18 +74,20 @@ class Standing:
 
 
 def standing() -> Standing:
-    """Of the store, now. One that cannot be read is a ProgressWarning, and looks like a new one.
+    """Of the store, now. One that cannot be read is a ProgressWarning, and looks like a new one;
+    an event of which it holds nonsense is one as well, and left out.
 
     Where fsrs is missing there is no mastery, and nothing is known to be due.
     """
     known = practice.all_states() if scheduling.is_installed() else {}
-    return _standing(progress.events(), known, clock.now_s())
+    return _standing(details.usable(progress.events()), known, clock.now_s())
 
 
 def standing_of(events: Sequence[Event], now_s: float) -> Standing:
     """Of these events: what is due is made out of them anew, and the store is not touched."""
-    known = states.rebuilt(events) if scheduling.is_installed() else {}
-    return _standing(events, known, now_s)
+    found = details.usable(events)
+    known = states.rebuilt(found) if scheduling.is_installed() else {}
+    return _standing(found, known, now_s)
 
 
 def _standing(events: Sequence[Event], known: dict[str, State], now_s: float) -> Standing:

@@ -21,7 +21,7 @@ from labkit.interview.cards import sitting as sittings
 from labkit.notebook import card_pages
 from labkit.notebook.controls import button, note, row, say, show
 from labkit.notebook.heard import listen
-from labkit.progress import practice, scheduling
+from labkit.progress import clock, practice, scheduling
 
 _SHOW, _HIDE = "Show the answer", "Hide the answer"
 
@@ -163,5 +163,5 @@ class CardQuestion:
             state, _ = listen(lambda: practice.state(sittings.subject(self.card)))
         back = "asked again when the package fsrs is there: pip install fsrs"
         if state is not None:
-            back = f"asked again in {practice.in_words(state.due_s - state.last_s)}"
+            back = f"asked again in {practice.in_words(state.due_s - clock.now_s())}"
         return f"<p>✓ {graded}: stored, and {escape(back)}.</p>{card_pages.places_html(self.card)}"

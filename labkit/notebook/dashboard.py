@@ -40,7 +40,9 @@ class Dashboard:
         return self.found
 
     def _show(self, heard: Heard) -> None:
-        self._page.value = heard.html + page_html(self.found)
+        # Of a store that cannot be read, nobody knows that nothing is in it.
+        is_unknown = heard.is_unread and self.found.is_new
+        self._page.value = heard.html + ("" if is_unknown else page_html(self.found))
 
     def __repr__(self) -> str:
         if self._given is None:

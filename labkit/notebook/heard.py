@@ -30,6 +30,11 @@ class Heard:
         return any(log.NOT_WRITTEN in each for each in self.messages)
 
     @property
+    def is_unread(self) -> bool:
+        """Whether something was to be read, and could not be."""
+        return any(log.NOT_READ in each for each in self.messages)
+
+    @property
     def html(self) -> str:
         """A paragraph for each message; "" for none."""
         return "".join(f"<p><b>Progress.</b> {escape(each)}</p>" for each in self.messages)

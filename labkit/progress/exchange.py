@@ -10,19 +10,18 @@ what it adds comes in with one transaction.
 """
 
 import json
-import os
 import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import TypeVar
 
 from labkit.progress import clock, log, old_checks, states, store
 from labkit.progress.exchange_file import FORMAT, VERSION, ExchangeError, read_events
-from labkit.progress.home import store_path
+from labkit.progress.home import store_name
 from labkit.progress.log import Event
 from labkit.progress.trouble import TROUBLE
+from labkit.progress.whole_file import write_whole
 
 __all__ = ["ExchangeError", "Imported", "export_json", "import_json"]
 
@@ -60,9 +59,9 @@ def export_json(path: Path) -> int:
         ],
     }
     try:
-        _replace(path, json.dumps(document, indent=1) + "\n")
+        write_whole(path, json.dumps(document, indent=1) + "\n")
     except OSError as error:
-        raise ExchangeError(f"{path} could not be written: {error}") from error
+        raise ExchangeError(f"{path} could not be written: {error.strerror or error}") from error
     return len(events)
 
 
@@ -112,19 +111,4 @@ def _with_the_store(call: Callable[[], Result], what: str) -> Result:
     try:
         return call()
     except TROUBLE as error:
-        raise ExchangeError(f"{store_path()} {what}: {error}") from error
-
-
-def _replace(path: Path, text: str) -> None:
-    """Write a file whole or not at all: a backup must not be half of one."""
-    with NamedTemporaryFile(
-        "w", dir=path.parent, prefix=f".{path.name}-", delete=False, encoding="utf-8"
-    ) as file:
-        try:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-            os.replace(file.name, path)
-        except BaseException:
-            os.unlink(file.name)
-            raise
+        raise ExchangeError(f"{store_name()} {what}: {error}") from error

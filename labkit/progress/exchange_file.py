@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from labkit.progress import clock, practice, scheduling, states
+from labkit.progress import clock, details, scheduling, states
 from labkit.progress.log import Event
 
 FORMAT, VERSION = "labkit-progress", 1
@@ -106,14 +106,9 @@ def _text(value: str, field: str) -> str:
 
 
 def _check_detail(event: Event) -> None:
-    """What states are made of must be right; the rest is for those who wrote it."""
-    if event.kind == states.ANSWER:
-        practice.check_subject(event.subject)
-        practice.check_rating(event.detail.get("rating", ""))
-        name = event.detail.get("scheduler")
-        if name is not None and not isinstance(name, str):
-            raise ValueError(f"scheduler is {name!r:.40}, and no name of settings")
-    elif event.kind == states.SCHEDULER:
+    """What labkit reads of it must be right; the rest is for those who wrote it."""
+    details.require(event)
+    if event.kind == states.SCHEDULER:
         if scheduling.name_of(event.detail) != event.subject:
             raise ValueError(f"settings {event.subject!r} are not those that have this name")
         if event.uid != states.uid_of_settings(event.subject):

@@ -68,9 +68,12 @@ def select(
 
 def _event(at_s: float, kind: str, subject: str, detail: str, uid: str) -> Event:
     try:
-        return Event(at_s, kind, subject, json.loads(detail), uid)
+        found = json.loads(detail)
     except ValueError as error:
         raise DamagedStore(f"event {uid} holds {detail[:40]!r}, which is no JSON") from error
+    if not isinstance(found, dict):
+        raise DamagedStore(f"event {uid} holds {detail[:40]!r}, which is no JSON object")
+    return Event(at_s, kind, subject, found, uid)
 
 
 def _storable(text: str) -> str:

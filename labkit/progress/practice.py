@@ -14,7 +14,7 @@ so.
 from labkit.progress import clock, log, scheduling, states, store
 from labkit.progress.log import Event
 from labkit.progress.scheduling import PRACTISED, RATINGS, State
-from labkit.progress.trouble import or_warn
+from labkit.progress.trouble import or_warn, warn
 
 __all__ = ["RATINGS", "State", "answer", "due", "next_intervals", "retrievability", "state"]
 
@@ -33,19 +33,30 @@ def answer(
     When this returns a state, the answer is on the disk, and neither a kill nor a power cut takes
     it back. It returns None where nothing could be stored, which a ProgressWarning says, and where
     fsrs is not installed: the answer is stored then, and scheduled with the subject's next one.
+    An answer that is dated after now, by a clock that was ahead, is a ProgressWarning too.
     Raises ValueError for another subject, rating or time, and for the detail "scheduler".
     """
     check_subject(subject)
     check_rating(rating)
     if taken := [name for name in _OF_THE_STORE if name in detail]:
         raise ValueError(f"detail {taken[0]!r} is the store's own; call yours something else")
-    at_s = clock.check_time(clock.now_s() if at_s is None else at_s)
+    now_s = clock.now_s()
+    at_s = clock.check_time(now_s if at_s is None else at_s)
     given = Event(at_s, states.ANSWER, subject, {**detail, "rating": rating})
-    return or_warn(
+    after = or_warn(
         lambda: store.writing(lambda opened: states.add_answer(opened, given)),
         log.NOT_WRITTEN,
         None,
     )
+    if after is not None and at_s <= now_s < after.last_s:
+        # A state is a function of the answers alone, so that the one that is dated wrongly counts.
+        warn(
+            f"an earlier answer to {subject} is dated {clock.day_of(after.last_s):%d %b %Y}, which "
+            "is still to come: a clock was ahead. This answer is stored as given before it, and "
+            f"{subject} is due by that one, on {clock.day_of(after.due_s):%d %b %Y}; ask for it by "
+            "name until then"
+        )
+    return after
 
 
 def state(subject: str) -> State | None:

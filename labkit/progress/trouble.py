@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Callable
 from typing import TypeVar
 
-from labkit.progress.home import store_path
+from labkit.progress.home import store_name
 
 Result = TypeVar("Result")
 
@@ -29,6 +29,7 @@ class NewerStore(Exception):
         )
 
 
+_NO_ROOM = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL)
 TROUBLE = (OSError, sqlite3.Error, DamagedStore, NewerStore)
 
 
@@ -40,13 +41,20 @@ def or_warn(call: Callable[[], Result], consequence: str, otherwise: Result) -> 
     try:
         return call()
     except TROUBLE as error:
-        warn(f"{store_path()} {consequence}: {error}", stacklevel=4)
+        warn(f"{store_name()} {consequence}: {_in_words(error)}", stacklevel=4)
         return otherwise
 
 
 def warn(message: str, stacklevel: int = 3) -> None:
     """A ProgressWarning."""
     warnings.warn(message, ProgressWarning, stacklevel=stacklevel)
+
+
+def _in_words(error: BaseException) -> str:
+    """The error; SQLite calls a disk without room an I/O error, at times."""
+    if _primary_code(error) in _NO_ROOM:
+        return f"{error}; the disk may be full: make room, or set LABKIT_HOME to another one"
+    return str(error)
 
 
 def is_busy(error: BaseException) -> bool:
@@ -67,8 +75,12 @@ def is_damage(error: BaseException) -> bool:
 
 
 def is_read_only(error: BaseException) -> bool:
-    """Whether file or folder may not be written; they may still be read."""
-    return _primary_code(error) in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN)
+    """Whether file or folder cannot be written, a full disk included; they may still be read."""
+    return _primary_code(error) in (
+        sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_CANTOPEN,
+        *_NO_ROOM,
+    )
 
 
 def _primary_code(error: BaseException) -> int:

@@ -226,6 +226,37 @@ def test_a_session(start, clone):
     ]
 
 
+def test_what_is_wrong_with_a_file_is_a_line_and_the_session_goes_on(start, clone):
+    watching = start("--timeout", "600")
+    at = watching.until(f"{CHECKED}{NAME}: not attempted")
+
+    (clone / "solutions" / f"{NAME}.py").unlink()
+    watching.press("s")
+    watching.until("You have not passed .* y/n", at)
+    watching.press("y")
+    at = watching.until(r"labkit: .*No\s+such\s+file", at)
+
+    catalog = clone / "exercises" / "catalog.toml"
+    whole = catalog.read_text()
+    catalog.write_text("[[")
+    watching.press("l")
+    at = watching.until(r"labkit: (?s:.*?)not\s+valid\s+TOML", at)
+    catalog.rename(clone / "elsewhere.toml")
+    watching.press("h")
+    at = watching.until(r"labkit: (?s:.*?)No\s+such\s+file", at)
+
+    catalog.write_text(whole)
+    shutil.rmtree(clone / "home")
+    (clone / "home").write_text("a file where a folder should be")
+    watching.press("h")  # told at once, and not after the end
+    at = watching.until(r"labkit: (?s:.*?)not\s+remembered", at)
+
+    watching.press("l")
+    watching.until(f"(?s){NAME} .*?{NEXT} ", at)
+    watching.press("q")
+    assert watching.status() == 0 and "Traceback" not in watching.shown
+
+
 WAYS_OUT = {
     "q": (lambda watching: watching.press("q"), {0}),
     "Ctrl-C": (lambda watching: watching.press("\x03"), {130}),

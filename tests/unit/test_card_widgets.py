@@ -86,6 +86,14 @@ def test_the_grade_is_the_readers_and_the_missed_points_are_stored():
     assert "Graded <b>good</b>, 1 of 5 points: stored, and asked again in" in words(sitting._widget)
 
 
+def test_after_a_clock_that_was_ahead_the_time_to_wait_is_from_now():
+    earlier = practice.answer("card/co-8", "good", at_s=clock.now_s() + 365 * DAY_S)
+    told = words(graded("good")._widget)
+    wait_s = practice.state("card/co-8").due_s - clock.now_s()
+    assert wait_s > 365 * DAY_S and f"asked again in {practice.in_words(wait_s)}." in told
+    assert f"is dated {clock.day_of(earlier.last_s):%d %b %Y}, which is still to come" in told
+
+
 def test_one_sitting_stores_once():
     sitting = graded("hard")
     assert sitting.question.grade("easy") and sitting.question.rating == "hard"

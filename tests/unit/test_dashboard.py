@@ -114,6 +114,19 @@ def test_interviews_show_the_latest_first():
     assert [row[3] for row in rows] == ["60%", "50%", "40%", "30%", "20%"]
 
 
+def test_an_event_that_makes_no_sense_is_left_out_and_told():
+    progress.record("mock", "senior", minutes=45, score="x")
+    progress.record("mock", "senior", minutes=45, score=0.5)
+    progress.record("hint", "ring_all_reduce", number=[])
+    practice.answer("card/co-8", "good")
+    box = dashboard()
+    assert [row[3] for row in rows_of(box._page.value, "Mock interviews")] == ["50%"]
+    assert "mock&#x27;s score is &#x27;x&#x27;, and no float" in box._page.value
+    assert "hint&#x27;s number is []" in box._page.value
+    with pytest.warns(progress.ProgressWarning, match="rating 'fine'"):
+        assert standing_of([answered("card/co-8", "fine")], NOON_S).num_events == 0
+
+
 def test_refresh_reads_the_store_again():
     box = dashboard()
     assert "Nothing is stored yet" in box._page.value
@@ -126,7 +139,7 @@ def test_refresh_reads_the_store_again():
 def test_a_store_that_cannot_be_read_is_told_in_place(home):
     home.write_text("a file where the folder should be")
     box = dashboard()
-    assert "could not be read" in box._page.value and "Nothing is stored yet" in box._page.value
+    assert "could not be read" in box._page.value and "Nothing is stored" not in box._page.value
 
 
 def test_without_fsrs_there_is_all_but_mastery(monkeypatch):

@@ -117,6 +117,11 @@ def change_detail(field, value):
     return lambda document: answer_in(document)["detail"].update({field: value})
 
 
+def add(kind, **detail):
+    event = {"uid": "mine", "at_s": 1.8e9, "kind": kind, "subject": "x", "detail": detail}
+    return lambda document: document["events"].append(event)
+
+
 FAULTS = {
     'must be "labkit-progress"': lambda d: d.update(format="anki"),
     "update labkit": lambda d: d.update(version=2),
@@ -140,7 +145,16 @@ FAULTS = {
     "rating 'fine'": change_detail("rating", "fine"),
     "rating \\[\\]": change_detail("rating", []),
     "settings 'x', which the file does not hold": change_detail("scheduler", "x"),
-    "scheduler is 3": change_detail("scheduler", 3),
+    "answer's scheduler is 3": change_detail("scheduler", 3),
+    "mock's score is 'x', and no float": add("mock", minutes=30, score="x"),
+    "score is nan; it is a share": add("mock", minutes=30, score=math.nan),
+    "mock's minutes is None": add("mock", score=0.5),
+    "prediction's text is 3": add("prediction", text=3, value=3.0, dimension=""),
+    "prediction's value is True": add("prediction", text="3", value=True, dimension=""),
+    "check's outcome is \\[\\]": add("check", outcome=[]),
+    "check's diagnosis is 3": add("check", outcome="wrong", diagnosis=3),
+    "hint's number is '1'": add("hint", number="1"),
+    "vote's verdict is \\[\\]": add("vote", verdict=[]),
     "not those that have this name": lambda d: settings_in(d)["detail"].update(parameters=[]),
     "have the uid 'mine'": change(settings_in, "uid", "mine"),
 }

@@ -145,6 +145,15 @@ def test_a_page_that_was_overwritten_is_damage(own_home):
         assert events() == []
 
 
+@pytest.mark.parametrize("detail", ["[1]", "null", "3", "{"])
+def test_a_detail_that_is_no_json_object_is_damage(own_home, detail):
+    record("check", "scan")
+    change = "UPDATE events SET detail = ?"
+    store.writing(lambda opened: opened.execute(change, (detail,)))
+    with pytest.warns(ProgressWarning, match="which is no JSON.*kept as progress.corrupt-1"):
+        assert events() == []
+
+
 def record_quietly(number):
     warnings.simplefilter("ignore", ProgressWarning)
     record("check", f"finder-{number}")
@@ -230,6 +239,26 @@ def test_a_full_disk_loses_nothing_that_was_there(own_home):
     assert [event.detail["number"] for event in events("scan")] == list(range(num_written))
     assert [event.kind for event in events("ring")] == ["check"]
     assert not list(own_home.glob("*corrupt*"))
+
+
+def read_on_a_full_disk():
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))  # not even the index of the log has room
+    _, written = warnings_of(partial(record, "check", "scan"))
+    return [event.subject for event in events()], written
+
+
+def test_a_full_disk_is_named_and_the_store_can_still_be_read():
+    record("check", "ring")
+    subjects, (written,) = finished(forked(read_on_a_full_disk))
+    assert subjects == ["ring"]
+    assert "the disk may be full: make room, or set LABKIT_HOME" in written
+
+
+def test_the_home_of_nobody_is_a_warning(monkeypatch):
+    monkeypatch.setenv("LABKIT_HOME", "~nobody-of-this-name/x")
+    for call in (lambda: record("check", "scan"), events):
+        with pytest.warns(ProgressWarning, match="LABKIT_HOME=~nobody-of-this-name/x: .*a folder"):
+            call()
 
 
 def test_a_store_that_somebody_else_holds_is_waited_for_and_then_a_warning(own_home, monkeypatch):

@@ -8,7 +8,9 @@ of the process that checks. So keys answer while a check runs, and nothing is cu
 """
 
 import time
+import warnings
 from collections.abc import Callable
+from functools import partial
 from multiprocessing import connection
 
 from rich.console import Console
@@ -20,13 +22,17 @@ from labkit.cli.watching.keyboard import END, Keyboard
 from labkit.cli.watching.screen import Screen, keys_lines
 from labkit.cli.watching.signals import ENDING, SUSPENDING, Signals
 from labkit.grade import course, desk
+from labkit.grade.catalog import CatalogError, UnknownExercise
 from labkit.grade.check_server import Answer
 from labkit.grade.checker import Checker
 from labkit.grade.saves import Saves
 from labkit.grade.verdict import Verdict
 from labkit.grade.workspace import Workspace
+from labkit.progress import ProgressWarning
 
 _TICK_S = 0.25
+# What a file that is missing, unreadable or broken raises; it may be mended while one watches.
+_TROUBLE = (CatalogError, UnknownExercise, UnicodeDecodeError, OSError)
 
 
 class Session:
@@ -97,9 +103,24 @@ class Session:
             if self._status is not None:
                 return
             if self._is_asked:
-                self._confirmed(key)
+                self._guarded(partial(self._confirmed, key))
             elif key in self._on_key:
-                self._on_key[key]()
+                self._guarded(self._on_key[key])
+
+    def _guarded(self, call: Callable[[], None]) -> None:
+        """`call()`; what goes wrong with a file or with the store is a line, and no end."""
+        out = self._screen.out
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", ProgressWarning)
+            try:
+                call()
+            except _TROUBLE as error:
+                if self._keyboard.is_gone:
+                    raise
+                out.print(Text(f"labkit: {error}", style="red"))
+        told = (str(each.message) for each in caught if issubclass(each.category, ProgressWarning))
+        for text in dict.fromkeys(told):
+            out.print(Text(f"labkit: {text}", style="yellow"))
 
     def _check(self) -> None:
         if self._checker.is_busy:
@@ -116,7 +137,7 @@ class Session:
         if self._is_wanted:  # what was found is no longer about the file as it is
             self._check()
         else:
-            self._show(answer)
+            self._guarded(lambda: self._show(answer))
 
     def _show(self, answer: Answer) -> None:
         with self._screen.out as out:  # all of it is drawn at once
