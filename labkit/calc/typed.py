@@ -9,6 +9,7 @@ import math
 import re
 
 from labkit.calc.units import Quantity, Typed, exact_bytes_text, parse_typed, quantity_text
+from labkit.calc.written import plain
 
 # How people write large counts. Only where a count is asked for: 7B is seven bytes elsewhere.
 _COUNT_LETTERS = {"K": "thousand", "M": "million", "B": "billion", "bn": "billion", "T": "trillion"}
@@ -24,6 +25,7 @@ def read(text: str, unit: str) -> Typed:
     for bytes and seconds below 0.
     """
     asked = parse_typed(f"1 {unit}")
+    text = plain(text)
     if unit in _LARGE_COUNTS and (match := _ENDS_IN_A_LETTER.fullmatch(text)):
         letter = next(each for each in _COUNT_LETTERS if each.lower() == match[2].lower())
         text = f"{match[1]} {_COUNT_LETTERS[letter]}"

@@ -11,6 +11,8 @@ import math
 import re
 from typing import NamedTuple
 
+from labkit.calc.written import plain
+
 KB, MB, GB, TB = 10**3, 10**6, 10**9, 10**12
 KiB, MiB, GiB, TiB = 2**10, 2**20, 2**30, 2**40
 
@@ -87,9 +89,7 @@ def parse_quantity(text: str) -> Quantity:
 
 def parse_typed(text: str) -> Typed:
     """The same, with the unit in which it was typed. Errors as of `parse_quantity`."""
-    if not isinstance(text, str):
-        raise TypeError(f"{text!r:.60} is no text; write the number with its unit, '1.5 MB'")
-    match = _QUANTITY.fullmatch(text.replace("µ", "u").replace("μ", "u"))
+    match = _QUANTITY.fullmatch(plain(text))
     if match is None:
         raise ValueError(
             f"{text.strip()!r} is not a number I can read; try 6, 2/3, 1e9, 75%, 1.5 MB or 4.9 ms"

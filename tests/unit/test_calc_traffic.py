@@ -1,6 +1,7 @@
 """calc: bytes, messages, seconds against sums done by hand, and numbers as people write them."""
 
 import math
+import time
 
 import pytest
 import torch
@@ -202,3 +203,17 @@ def test_nonsense_gets_a_complaint_that_helps(text, says):
 )
 def test_numbers_are_written_for_people(text, expected):
     assert text == expected
+
+
+@pytest.mark.parametrize(
+    "text", ["1" + 400 * " " + "!", 20_000 * "7" + "!", 300 * "1 ", "1," * 5000, 101 * "7"]
+)
+def test_a_long_text_is_refused_at_once(text):
+    began_s = time.process_time()
+    with pytest.raises(ValueError, match="not a number|characters"):
+        calc.parse_quantity(text)
+    assert time.process_time() - began_s < 0.5
+
+
+def test_blanks_do_not_count_as_length():
+    assert calc.parse_quantity("  1.5" + 500 * " " + "MB\n") == (1.5e6, "bytes")
