@@ -81,13 +81,25 @@ def test_a_number_is_written_as_a_person_does(value, needed, text):
         (30.4, "%", "30.4", "right"),
         (30.4, "%", "30%", "right"),
         (30.4, "%", "7/23", "right"),  # a quotient is a share
-        (30.4, "%", "0.304", "wrong"),  # a bare number is in the unit asked for
+        (30.4, "%", "0.304", "unreadable"),  # a bare number is in the unit asked for
+        (30.4, "%", "0.5", "unreadable"),  # whether it is the right share is not told
+        (0.304, "%", "0.5", "wrong"),
+        (0.304, "%", "0.304", "right"),
         (33.9, "days", "34", "right"),
         (33.9, "days", "813 h", "right"),
         (33.9, "days", "34 s", "wrong"),
         (6.738, "billion", "6.7", "right"),
         (6.738, "billion", "6.7B", "right"),
         (6.738, "billion", "6,738 million", "right"),
+        (6.738, "billion", "6.7e9", "right"),
+        (6.738, "billion", "6,738,000,000", "right"),
+        (6.738, "billion", "7.9e9", "wrong"),
+        (14.453, "thousand", "14,453", "right"),
+        (9.75, "GB", "9750000000", "unreadable"),
+        (9.75, "GB", "9750000000 B", "right"),
+        (9.75, "GB", "8750000000", "wrong"),
+        (7.56, "ms", "0.00756", "unreadable"),
+        (50.0, "GB/s", "5e10", "unreadable"),
         (6.738, "billion", "6.7 GB", "unreadable"),
         (4.1, "million", "$4.1 million", "right"),
         (4.1, "million", "4.1M dollars", "right"),
@@ -127,6 +139,19 @@ def test_what_was_confused_is_asked_without_the_answer():
     assert text == "Too high. A factor of eight: bits or bytes?"
     assert "31" not in judge(question(31.4, "GB"), "44").text
     assert "Rounded too far: 3" in judge(question(31.4, "GB", 3), "30").text
+
+
+def test_how_a_bare_number_was_read_is_told_before_a_try_is_lost():
+    text = judge(question(9.75, "GB"), "9750000000").text
+    assert text == "A number without a unit is read in GB here. Write its unit behind it."
+    traps = [Trap("twice", 19.5e9, "Once.")]
+    assert judge(question(9.75, "GB", 2, traps), "19500000000").text == text
+    assert judge(question(36.0, "%"), "0.36").text == "Read as 0.36%; did you mean 36%?"
+
+
+def test_a_trap_is_recognised_in_full_where_a_large_count_is_asked_for():
+    traps = [Trap("twice", 13.4e9, "Once.")]
+    assert judge(question(6.7, "billion", 2, traps), "1.34e10").trap.name == "twice"
 
 
 def test_a_trap_that_could_be_the_answer_or_an_earlier_trap_is_left_out():

@@ -3,6 +3,7 @@
 judge(question, "30.4%")     right
 judge(question, "7/16")      trapped: relative to ideal time, not to total
 judge(question, "30.4 ms")   unreadable, which counts as no answer
+judge(question, "0.304")     in percent: read as 0.304%; did you mean 30.4%? No answer, either
 """
 
 import enum
@@ -21,6 +22,7 @@ _EXAMPLES = {
     "FLOP/s": "400 TFLOP/s",
     "": "14, 2/3 or 1.5e6",
 }
+_LARGE_COUNTS = ("thousand", "million", "billion", "trillion")
 
 
 class Outcome(enum.Enum):
@@ -45,12 +47,42 @@ class Ruling:
 
 
 def judge(question: Question, text: str) -> Ruling:
-    """Rule on a typed answer. A bare number is in the question's unit; never raises for a text."""
+    """Rule on a typed answer; never raises for a text.
+
+    A bare number is in the question's unit. A count that is right as it stands is right, too:
+    2.5e9 where billions are asked for. Of bytes and seconds it is said how the number was read.
+    """
     try:
         typed = read(_without_dollars(text), question.unit)
     except ValueError as error:
         reason = str(error).partition("; try")[0]
         return Ruling(Outcome.UNREADABLE, f"{reason}. Try {_examples(question)}.")
+    found = _ruled(question, typed)
+    if found.outcome is not Outcome.WRONG or typed.unit or typed.size != question.unit_size:
+        return found
+    as_it_stands = Typed(typed.number, 1.0, question.answer.dimension, "")
+    literal = _ruled(question, as_it_stands)
+    if literal.outcome is not Outcome.WRONG and question.unit in _LARGE_COUNTS:
+        return literal
+    doubt = _doubt(question, typed.number, literal.outcome is not Outcome.WRONG)
+    return Ruling(Outcome.UNREADABLE, doubt) if doubt else found
+
+
+def _doubt(question: Question, number: float, is_known: bool) -> str:
+    """How a wrong bare number was read, where something else may be meant; "" if not.
+
+    is_known: in base units it is the answer or a trap. Which, the next answer shows.
+    """
+    if question.unit == "%":
+        if 0 < number < 1 <= question.answer.value / question.unit_size:
+            return f"Read as {number:.6g}%; did you mean {100 * number:.6g}%?"
+        return ""
+    if is_known and question.answer.dimension:
+        return f"A number without a unit is read in {question.unit} here. Write its unit behind it."
+    return ""
+
+
+def _ruled(question: Question, typed: Typed) -> Ruling:
     if _is(typed, question.answer.value, question.digits):
         return Ruling(Outcome.RIGHT, "Right.")
     for trap in question.traps:
@@ -77,7 +109,7 @@ def _how_wrong(question: Question, typed: Typed) -> str:
 def _examples(question: Question) -> str:
     if question.unit == "%":
         return "30.4 or 30.4%"
-    if question.unit in ("million", "billion"):
+    if question.unit in _LARGE_COUNTS:
         return f"6.7, which is in {question.unit}s here, or 6.7e9"
     return _EXAMPLES[question.answer.dimension]
 
