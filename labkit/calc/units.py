@@ -45,7 +45,7 @@ _TYPED |= {alias: _TYPED[name.lower()] for alias, name in _ALIASES.items()} | {"
 # "6 steps" is a plain 6: the question already said what is counted.
 _COUNTED = {
     "step", "message", "rank", "element", "operation", "send", "time", "token", "segment",
-    "microbatch", "microbatches", "gpu", "request", "parameter", "sequence", "failure", "bucket",
+    "microbatch", "gpu", "request", "parameter", "sequence", "failure", "bucket",
     "dollar", "choice", "sample",
 }  # fmt: skip
 
@@ -122,13 +122,19 @@ def _unit(unit: str) -> tuple[float, str]:
         raise ValueError(f"{unit} may mean bits; write {unit[0]}B for bytes")
     if lowered in _TYPED:
         return _TYPED[lowered]
-    if lowered in _COUNTED or lowered.removesuffix("s") in _COUNTED:
+    if counted(unit):
         return 1, ""
     raise ValueError(
         f"I don't know the unit {unit!r}; use B, KB, MB, GB, TB (powers of 1000), "
         "KiB, MiB, GiB, TiB (powers of 1024), ns, us, ms, s, min, h, days, %, million, billion, "
         "FLOP or TFLOP"
     )
+
+
+def counted(unit: str) -> str:
+    """What a unit counts: "step" for "Steps"; "" for a unit that measures."""
+    singular = unit.lower().removesuffix("es" if unit.lower() == "microbatches" else "s")
+    return singular if singular in _COUNTED else ""
 
 
 def quantity_text(value: float, dimension: str = "") -> str:

@@ -18,12 +18,15 @@ values = st.floats(1e-6, 1e12)
 digits = st.integers(1, 5)
 
 
-def question(answer, unit, num_digits=2, traps=()):
+PROMPT = "How many steps, bytes, seconds or dollars?"
+
+
+def question(answer, unit, num_digits=2, traps=(), prompt=PROMPT):
     asked = calc.parse_quantity(f"1 {unit}")
     value = Quantity(answer * asked.value, asked.dimension)
     kept, left_out = told_apart(value, traps, num_digits)
     return Question(
-        "made_up", 0, "How much?", {}, value, unit, asked.value, num_digits, ("so",), kept, left_out
+        "made_up", 0, prompt, {}, value, unit, asked.value, num_digits, ("so",), kept, left_out
     )
 
 
@@ -152,6 +155,25 @@ def test_how_a_bare_number_was_read_is_told_before_a_try_is_lost():
 def test_a_trap_is_recognised_in_full_where_a_large_count_is_asked_for():
     traps = [Trap("twice", 13.4e9, "Once.")]
     assert judge(question(6.7, "billion", 2, traps), "1.34e10").trap.name == "twice"
+
+
+@pytest.mark.parametrize(
+    ("answer", "unit", "text"),
+    [
+        (288.0, "MB", "288 gpus"),
+        (288.0, "MB", "$288"),
+        (288.0, "MB", "288 tokens"),
+        (7.56, "ms", "7.56 failures"),
+        (36.0, "%", "$35.999"),
+        (36.0, "%", "0.36 gpus"),
+        (14.0, "", "14 tokens"),
+        (14.0, "", "14 dollars"),
+    ],
+)
+def test_what_is_not_asked_is_not_counted(answer, unit, text):
+    asked = question(answer, unit, prompt="How many microbatches, bytes or seconds?")
+    assert judge(asked, text).outcome is Outcome.UNREADABLE
+    assert judge(question(14.0, "", prompt=asked.prompt), "14 microbatches")
 
 
 def test_a_trap_that_could_be_the_answer_or_an_earlier_trap_is_left_out():

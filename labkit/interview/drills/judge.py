@@ -10,7 +10,7 @@ import enum
 from dataclasses import dataclass
 
 from labkit.calc.typed import read, usual_mistake
-from labkit.calc.units import Typed
+from labkit.calc.units import Typed, counted
 from labkit.interview.drills.digits import agrees
 from labkit.interview.drills.question import Question, Trap
 
@@ -53,7 +53,7 @@ def judge(question: Question, text: str) -> Ruling:
     2.5e9 where billions are asked for. Of bytes and seconds it is said how the number was read.
     """
     try:
-        typed = read(_without_dollars(text), question.unit)
+        typed = _read(question, text)
     except ValueError as error:
         reason = str(error).partition("; try")[0]
         return Ruling(Outcome.UNREADABLE, f"{reason}. Try {_examples(question)}.")
@@ -114,6 +114,13 @@ def _examples(question: Question) -> str:
     return _EXAMPLES[question.answer.dimension]
 
 
-def _without_dollars(text: str) -> str:
-    """The question has said that it is about money: "$4.1 million" and "4.1M dollars"."""
-    return text.strip().removeprefix("$").removesuffix("dollars").removesuffix("USD").strip()
+def _read(question: Question, text: str) -> Typed:
+    """What was typed. ValueError as of `read`, and where something is counted that is not asked."""
+    amount = text.strip().removeprefix("$").removesuffix("dollars").removesuffix("USD").strip()
+    asked = question.prompt.lower()
+    if amount != text.strip() and "dollar" not in asked:
+        raise ValueError(f"{text.strip()!r:.60} is in dollars, and the question asks for none")
+    typed = read(amount, question.unit)
+    if counted(typed.unit) not in asked:
+        raise ValueError(f"{amount!r} counts {typed.unit}, of which the question says nothing")
+    return typed
