@@ -34,8 +34,14 @@ _PER_SECOND = ("bytes", "FLOP")
 _FLOP_UNITS = tuple(reversed(UNITS["FLOP"]))  # the largest first
 _ALIASES = {
     "byte": "B", "bytes": "B", "sec": "s", "second": "s", "seconds": "s", "day": "days",
-    "minute": "min", "minutes": "min", "hour": "h", "hours": "h", "flops": "FLOP",
+    "minute": "min", "minutes": "min", "hour": "h", "hours": "h", "flops": "FLOP", "d": "days",
 }  # fmt: skip
+_LONG = {
+    **{f"{prefix}byte": f"{prefix[0].upper()}B" for prefix in ("kilo", "mega", "giga", "tera")},
+    **{f"{prefix}byte": f"{prefix[0].upper()}iB" for prefix in ("kibi", "mebi", "gibi", "tebi")},
+    "nanosecond": "ns", "microsecond": "us", "millisecond": "ms",
+}  # fmt: skip
+_ALIASES |= {f"{name}{plural}": unit for name, unit in _LONG.items() for plural in ("", "s")}
 _TYPED: dict[str, tuple[float, str]] = {
     name.lower(): (size, dimension)
     for dimension, sizes in UNITS.items()

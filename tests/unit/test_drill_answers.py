@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from labkit import calc
 from labkit.calc.typed import read
 from labkit.calc.units import Quantity
-from labkit.interview.drills import Outcome, get_drill, judge
+from labkit.interview.drills import Outcome, drills_of, get_drill, judge
 from labkit.interview.drills.digits import agrees, half_unit, may_be_confused, rounded_text
 from labkit.interview.drills.drill import drill
 from labkit.interview.drills.question import Question, Solution, Trap, told_apart
@@ -174,6 +174,19 @@ def test_what_is_not_asked_is_not_counted(answer, unit, text):
     asked = question(answer, unit, prompt="How many microbatches, bytes or seconds?")
     assert judge(asked, text).outcome is Outcome.UNREADABLE
     assert judge(question(14.0, "", prompt=asked.prompt), "14 microbatches")
+
+
+def test_a_decimal_comma_that_groups_digits_takes_no_try():
+    ruling = judge(question(7.356, "x", 3), "7,356 x")
+    assert ruling.outcome is Outcome.UNREADABLE
+    assert ruling.text == "Read as 7,356. For a decimal write 7.356."
+    assert judge(question(7.356, "x", 3), "8,356 x").outcome is Outcome.WRONG
+    assert judge(question(7356.0, "x", 3), "7,356 x")
+
+
+@pytest.mark.parametrize("word", ["PP", " pp ", "Pp-2", " Bubble_of_Total"])
+def test_capitals_and_blanks_of_a_drills_name_do_not_matter(word):
+    assert drills_of(word) == drills_of(word.strip().lower())
 
 
 def test_a_trap_that_could_be_the_answer_or_an_earlier_trap_is_left_out():

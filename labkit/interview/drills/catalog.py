@@ -72,6 +72,7 @@ def drills_of(word: str | None = None) -> list[Drill]:
     """
     if word is None:
         return list(DRILLS.values())
+    asked, word = word, word.strip().lower()
     if word in DRILLS:
         return [DRILLS[word]]
     found = [each for each in DRILLS.values() if word in (each.topic, each.topic.partition("-")[0])]
@@ -79,7 +80,7 @@ def drills_of(word: str | None = None) -> list[Drill]:
         return found
     topics = sorted({each.topic for each in DRILLS.values()})
     raise UnknownDrill(
-        f"{word!r} is no drill and no topic with drills; {_near(word, [*DRILLS, *topics])}"
+        f"{asked!r} is no drill and no topic with drills; {_near(word, [*DRILLS, *topics])}"
     )
 
 

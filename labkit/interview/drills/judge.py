@@ -7,6 +7,7 @@ judge(question, "0.304")     in percent: read as 0.304%; did you mean 30.4%? No 
 """
 
 import enum
+import re
 from dataclasses import dataclass
 
 from labkit.calc.typed import read, usual_mistake
@@ -22,6 +23,8 @@ _EXAMPLES = {
     "FLOP/s": "400 TFLOP/s",
     "": "14, 2/3 or 1.5e6",
 }
+# 7,356 x: thousands by the rule, and what whoever writes a decimal comma means by 7.356.
+_ONE_COMMA = re.compile(r"(\d{1,3}),(\d{3})\b[^,]*")
 _LARGE_COUNTS = ("thousand", "million", "billion", "trillion")
 
 
@@ -58,28 +61,43 @@ def judge(question: Question, text: str) -> Ruling:
         reason = str(error).partition("; try")[0]
         return Ruling(Outcome.UNREADABLE, f"{reason}. Try {_examples(question)}.")
     found = _ruled(question, typed)
-    if found.outcome is not Outcome.WRONG or typed.unit or typed.size != question.unit_size:
+    if found.outcome is not Outcome.WRONG:
         return found
-    as_it_stands = Typed(typed.number, 1.0, question.answer.dimension, "")
-    literal = _ruled(question, as_it_stands)
-    if literal.outcome is not Outcome.WRONG and question.unit in _LARGE_COUNTS:
+    literal = found
+    if not typed.unit and typed.size == question.unit_size:
+        literal = _ruled(question, Typed(typed.number, 1.0, question.answer.dimension, ""))
+    is_known = literal.outcome is not Outcome.WRONG
+    if is_known and question.unit in _LARGE_COUNTS:
         return literal
-    doubt = _doubt(question, typed.number, literal.outcome is not Outcome.WRONG)
+    doubt = _doubt(question, typed, is_known) or _comma_doubt(question, typed, text)
     return Ruling(Outcome.UNREADABLE, doubt) if doubt else found
 
 
-def _doubt(question: Question, number: float, is_known: bool) -> str:
+def _doubt(question: Question, typed: Typed, is_known: bool) -> str:
     """How a wrong bare number was read, where something else may be meant; "" if not.
 
     is_known: in base units it is the answer or a trap. Which, the next answer shows.
     """
-    if question.unit == "%":
-        if 0 < number < 1 <= question.answer.value / question.unit_size:
-            return f"Read as {number:.6g}%; did you mean {100 * number:.6g}%?"
+    if typed.unit or typed.size != question.unit_size:
         return ""
+    number = typed.number
+    if question.unit == "%" and 0 < number < 1 <= question.answer.value / question.unit_size:
+        return f"Read as {number:.6g}%; did you mean {100 * number:.6g}%?"
     if is_known and question.answer.dimension:
         return f"A number without a unit is read in {question.unit} here. Write its unit behind it."
     return ""
+
+
+def _comma_doubt(question: Question, typed: Typed, text: str) -> str:
+    """The same where a decimal comma was meant: with it, this is the answer or a trap."""
+    comma = _ONE_COMMA.fullmatch(text.strip())
+    if comma is None:
+        return ""
+    point = f"{comma[1]}.{comma[2]}"
+    meant = _ruled(question, typed._replace(number=float(point)))
+    if meant.outcome is Outcome.WRONG:
+        return ""
+    return f"Read as {typed.number:,.0f}. For a decimal write {point}."
 
 
 def _ruled(question: Question, typed: Typed) -> Ruling:
