@@ -1,6 +1,7 @@
 """What a typed answer is worth: digits, units, traps, and what cannot be read."""
 
 import math
+import re
 
 import pytest
 from hypothesis import given
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from labkit import calc
 from labkit.calc.typed import read
 from labkit.calc.units import Quantity
+from labkit.interview.cards.sitting import cards_of
 from labkit.interview.drills import Outcome, drills_of, get_drill, judge
 from labkit.interview.drills.digits import agrees, half_unit, may_be_confused, rounded_text
 from labkit.interview.drills.drill import drill
@@ -187,6 +189,13 @@ def test_a_decimal_comma_that_groups_digits_takes_no_try():
 @pytest.mark.parametrize("word", ["PP", " pp ", "Pp-2", " Bubble_of_Total"])
 def test_capitals_and_blanks_of_a_drills_name_do_not_matter(word):
     assert drills_of(word) == drills_of(word.strip().lower())
+
+
+@pytest.mark.parametrize("value", [3, [], b"pp"])
+def test_what_is_no_name_is_told_with_a_fix(value):
+    for find, fix in ((drills_of, "name a drill"), (cards_of, "name a card")):
+        with pytest.raises(TypeError, match=rf"{re.escape(repr(value))}: {fix}"):
+            find(value)
 
 
 def test_a_trap_that_could_be_the_answer_or_an_earlier_trap_is_left_out():
