@@ -175,6 +175,14 @@ def test_a_number_that_was_put_in_is_not_proved_by_coming_out(text):
 
 
 @pytest.mark.parametrize(
+    "text",
+    [f"{STEPS} * 0 + 36 + 1", f"int('37') + 0 * {STEPS}", f"max({STEPS}, 74 / 2)"],
+)
+def test_a_number_that_stays_whatever_the_calls_give_is_not_proved(text):
+    assert "whatever its calls give" in prove("37", text).reason
+
+
+@pytest.mark.parametrize(
     ("says", "text"),
     [
         ("133", "min(m for m in range(1, 999) if float(calc.bubble_fraction(8, m)) <= 0.05)"),
