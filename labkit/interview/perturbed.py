@@ -42,8 +42,9 @@ class _Scaled(ast.NodeTransformer):
         self._factor = factor
 
     def visit(self, node: ast.AST) -> Any:
-        is_read = isinstance(node, ast.Call | ast.Attribute | ast.Subscript)
-        if is_read and restating.begins_with(node, "calc"):
+        if isinstance(node, ast.Call | ast.Attribute | ast.Subscript) and restating.begins_with(
+            node, "calc"
+        ):
             self._factor *= 1.19  # each call by another one: a ratio of two would stay
             return ast.BinOp(node, ast.Mult(), ast.Constant(self._factor))
         return self.generic_visit(node)
