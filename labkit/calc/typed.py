@@ -8,7 +8,8 @@ usual_mistake(8.0)                                   "A factor of eight: bits or
 import math
 import re
 
-from labkit.calc.units import Quantity, Typed, exact_bytes_text, parse_typed, quantity_text
+from labkit.calc.units import Quantity, Typed, counted, exact_bytes_text, parse_typed, quantity_text
+from labkit.calc.written import plain
 
 # How people write large counts. Only where a count is asked for: 7B is seven bytes elsewhere.
 _COUNT_LETTERS = {"K": "thousand", "M": "million", "B": "billion", "bn": "billion", "T": "trillion"}
@@ -20,10 +21,11 @@ def read(text: str, unit: str) -> Typed:
     """What was typed in answer to a question in `unit` ("" for counts): a bare number is in it.
 
     A quotient is a share where percent are asked for: 7/23 are 30.4, as 30.4% is.
-    Raises ValueError for a text that is no number, for one whose unit measures something else, and
-    for bytes and seconds below 0.
+    Raises ValueError for a text that is no number, for one whose unit measures something else or
+    counts where nothing is counted, and for bytes and seconds below 0.
     """
     asked = parse_typed(f"1 {unit}")
+    text = plain(text)
     if unit in _LARGE_COUNTS and (match := _ENDS_IN_A_LETTER.fullmatch(text)):
         letter = next(each for each in _COUNT_LETTERS if each.lower() == match[2].lower())
         text = f"{match[1]} {_COUNT_LETTERS[letter]}"
@@ -36,9 +38,13 @@ def read(text: str, unit: str) -> Typed:
         if unit == "%" and "/" in text:
             return typed
         return Typed(typed.number, asked.size, asked.dimension, "")
+    if counted(typed.unit) and (asked.dimension or unit == "%"):
+        raise ValueError(
+            f"{text!r} counts {typed.unit}; the question is in {asked.dimension or unit}"
+        )
     if typed.dimension == asked.dimension:
         return typed
-    if typed.dimension == "":  # "6 steps", "2 x": what is counted was said before
+    if typed.dimension == "":  # "2 x", "3 million": what is counted was said before
         return Typed(typed.number * typed.size, asked.size, asked.dimension, "")
     wanted = (
         f"the question is in {asked.dimension}"

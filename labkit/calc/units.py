@@ -11,6 +11,8 @@ import math
 import re
 from typing import NamedTuple
 
+from labkit.calc.written import plain
+
 KB, MB, GB, TB = 10**3, 10**6, 10**9, 10**12
 KiB, MiB, GiB, TiB = 2**10, 2**20, 2**30, 2**40
 
@@ -32,8 +34,14 @@ _PER_SECOND = ("bytes", "FLOP")
 _FLOP_UNITS = tuple(reversed(UNITS["FLOP"]))  # the largest first
 _ALIASES = {
     "byte": "B", "bytes": "B", "sec": "s", "second": "s", "seconds": "s", "day": "days",
-    "minute": "min", "minutes": "min", "hour": "h", "hours": "h", "flops": "FLOP",
+    "minute": "min", "minutes": "min", "hour": "h", "hours": "h", "flops": "FLOP", "d": "days",
 }  # fmt: skip
+_LONG = {
+    **{f"{prefix}byte": f"{prefix[0].upper()}B" for prefix in ("kilo", "mega", "giga", "tera")},
+    **{f"{prefix}byte": f"{prefix[0].upper()}iB" for prefix in ("kibi", "mebi", "gibi", "tebi")},
+    "nanosecond": "ns", "microsecond": "us", "millisecond": "ms",
+}  # fmt: skip
+_ALIASES |= {f"{name}{plural}": unit for name, unit in _LONG.items() for plural in ("", "s")}
 _TYPED: dict[str, tuple[float, str]] = {
     name.lower(): (size, dimension)
     for dimension, sizes in UNITS.items()
@@ -43,7 +51,7 @@ _TYPED |= {alias: _TYPED[name.lower()] for alias, name in _ALIASES.items()} | {"
 # "6 steps" is a plain 6: the question already said what is counted.
 _COUNTED = {
     "step", "message", "rank", "element", "operation", "send", "time", "token", "segment",
-    "microbatch", "microbatches", "gpu", "request", "parameter", "sequence", "failure", "bucket",
+    "microbatch", "gpu", "request", "parameter", "sequence", "failure", "bucket",
     "dollar", "choice", "sample",
 }  # fmt: skip
 
@@ -87,9 +95,7 @@ def parse_quantity(text: str) -> Quantity:
 
 def parse_typed(text: str) -> Typed:
     """The same, with the unit in which it was typed. Errors as of `parse_quantity`."""
-    if not isinstance(text, str):
-        raise TypeError(f"{text!r:.60} is no text; write the number with its unit, '1.5 MB'")
-    match = _QUANTITY.fullmatch(text.replace("µ", "u").replace("μ", "u"))
+    match = _QUANTITY.fullmatch(plain(text))
     if match is None:
         raise ValueError(
             f"{text.strip()!r} is not a number I can read; try 6, 2/3, 1e9, 75%, 1.5 MB or 4.9 ms"
@@ -122,13 +128,19 @@ def _unit(unit: str) -> tuple[float, str]:
         raise ValueError(f"{unit} may mean bits; write {unit[0]}B for bytes")
     if lowered in _TYPED:
         return _TYPED[lowered]
-    if lowered in _COUNTED or lowered.removesuffix("s") in _COUNTED:
+    if counted(unit):
         return 1, ""
     raise ValueError(
         f"I don't know the unit {unit!r}; use B, KB, MB, GB, TB (powers of 1000), "
         "KiB, MiB, GiB, TiB (powers of 1024), ns, us, ms, s, min, h, days, %, million, billion, "
         "FLOP or TFLOP"
     )
+
+
+def counted(unit: str) -> str:
+    """What a unit counts: "step" for "Steps"; "" for a unit that measures."""
+    singular = unit.lower().removesuffix("es" if unit.lower() == "microbatches" else "s")
+    return singular if singular in _COUNTED else ""
 
 
 def quantity_text(value: float, dimension: str = "") -> str:

@@ -13,7 +13,7 @@ from fractions import Fraction
 from typing import Any
 
 from labkit import calc
-from labkit.interview import restating, runs
+from labkit.interview import perturbed, restating, runs
 
 _DENOMINATOR = 1000  # of a fraction that somebody says
 
@@ -59,6 +59,11 @@ def value(proof: str) -> Any:
             f"{brought_back[0]!r} gives a number which is written in it: whatever stood there, it "
             "would give that. Calculate it from what the question has, min(m for m in range(1, "
             "999) if ...)"
+        )
+    if perturbed.stays(proof, found, evaluate):
+        raise BadProof(
+            f"{proof!r} gives {found!r:.40} whatever its calls give: the number is made of those "
+            "beside them. Calculate it from what the formula gives"
         )
     return found
 

@@ -46,7 +46,7 @@ def value_of(node: ast.expr, evaluate: Callable[[ast.expr], Any]) -> tuple[Any, 
 
 def restates(node: ast.expr, found: Any) -> bool:
     """Whether arithmetic brings back a number that was put in, in `found` or an entry of it."""
-    if not _is_arithmetic(_core(node)):
+    if not is_arithmetic(node):
         return False
     calls = list(_outermost_calls(node))
     inside = {id(each) for call in calls for each in ast.walk(call)}
@@ -76,6 +76,18 @@ def _is_arithmetic(node: ast.expr) -> bool:
     """Also max(...), sum(...): what is no formula is called by its plain name."""
     is_plain = isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
     return is_plain or isinstance(node, _ARITHMETIC)
+
+
+def is_arithmetic(node: ast.expr) -> bool:
+    """Whether something is calculated around the calls, where the number could be put in."""
+    return _is_arithmetic(_core(node))
+
+
+def begins_with(node: ast.AST, room: str) -> bool:
+    """Whether this is room.f(...), room.TABLE[...] or what is read of one."""
+    while isinstance(node, ast.Call | ast.Attribute | ast.Subscript):
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return isinstance(node, ast.Name) and node.id == room
 
 
 def _outermost_calls(node: ast.AST) -> Iterator[ast.Call]:

@@ -29,6 +29,7 @@ _WORDED: dict[str, dict[str, float]] = {
 }  # fmt: skip
 # Only without a space: "7B" are seven billion, "7 B" seven bytes.
 _ATTACHED = {"K": 1e3, "k": 1e3, "M": 1e6, "B": 1e9, "T": 1e12, "x": 1, "×": 1}
+_ATTACHED |= dict.fromkeys(("st", "nd", "rd", "th"), 1)
 _SPACED: dict[str, tuple[float, str]] = {
     unit: (size, dimension)
     for dimension, units in (*UNITS.items(), *_WORDED.items())
@@ -36,19 +37,28 @@ _SPACED: dict[str, tuple[float, str]] = {
     if unit not in ("", "x")
 }
 _UNIT = "|".join(sorted(map(re.escape, _SPACED), key=len, reverse=True))
-_DIGITS = r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?(?:e[+-]?\d+)?"
+_DIGITS = (
+    r"(?:\d+[⁻⁺]?[⁰¹²³⁴⁵⁶⁷⁸⁹]+"
+    r"|(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+)(?:e[+-]?\d+)?)"
+)
+_HIGH = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺", "0123456789-+")
 # Not inside a word, a number or a name such as GPT-3. After it no letter: "3D" is a name.
 _NUMBER = re.compile(
-    rf"(?<![\w.])(?<![A-Za-z]-)(?P<money>\$)?(?P<digits>{_DIGITS})"
-    rf"(?:(?P<attached>[KkMBTx×])(?!\w)|[ \u00a0-]?(?P<unit>{_UNIT})(?P<rate>/s)?(?![\w/])|(?!\w))"
+    rf"(?<![\w.])(?<![A-Za-z]-)(?:\$|[x×](?=\d))?(?P<digits>{_DIGITS})"
+    rf"(?:(?P<attached>st|nd|rd|th|[KkMBTx×])(?!\w)"
+    rf"|[ \u00a0-]?(?P<unit>{_UNIT})(?P<rate>/s)?(?![\w/])|(?!\w))"
 )
 _SOFTWARE = "NCCL|CUDA|PyTorch|Python|Llama|NVLink|PCIe|Gen|Megatron|DeepSpeed|vLLM|Qwen|Horovod"
+_COUNTS = r"[ -](?!(?:is|was|has|does|uses|needs|its|this)\b)(?:\w*[A-Z%]|[a-z]+s\b|of\b)"
+_NO_AUTHOR = r"(?:About|Only|Over|Under|Some|Nearly|Almost|Around|Roughly|Than|All|After)\b"
 _NO_NUMBER = re.compile(
     r"arXiv:\d{4}\.\d{4,5}|\b\d+-bit\b|https?://\S+"
     r"|\b(?:sections?|tables?|figures?|appendix|chapters?|equations?|notebooks?|pages?)\s+[\d.]+\d"
-    rf"|\b(?:{_SOFTWARE})[ -]\d+(?:\.\d+)*(?!\s*(?:{_UNIT})\b)"
-    r"|(?<=in )(?:19|20)\d\d\b(?! \w*[A-Z%])|(?<=\()(?:19|20)\d\d(?=\))"
-    r"|\b[A-Z]\w+,? (?:19|20)\d\d\b"
+    rf"|\b(?:{_SOFTWARE})[ -](?:\d+(?:\.\d+)+|\d+(?!{_COUNTS}))(?!\.?\d|\s*(?:{_UNIT})\b)"
+    # A year ends its clause, or a verb follows: "in 2048 steps" counts.
+    r"|(?<=\ba )\d[\d,]*th\b"  # a share, "a 2,048th": 1 of a number that stands elsewhere
+    rf"|(?<=in )(?:19|20)\d\d\b(?!{_COUNTS})|(?<=\()(?:19|20)\d\d(?=\))"
+    rf"|\b(?!{_NO_AUTHOR})[A-Z]\w+,? (?:19|20)\d\d\b(?!{_COUNTS})"
 )
 _WORDS = {
     name: value
@@ -83,8 +93,8 @@ class Number:
     @property
     def needs_proof(self) -> bool:
         """Whether it is a claim: it has a unit, a decimal point, or two digits or more."""
-        bare = self.text.replace(",", "").isdigit()
-        return not bare or len(self.text.replace(",", "")) > 1
+        bare = re.fullmatch(r"x?([\d,]+)(?:st|nd|rd|th)?", self.text)
+        return bare is None or len(bare[1].replace(",", "")) > 1
 
 
 def numbers(text: str) -> list[Number]:
@@ -114,6 +124,8 @@ def said_numbers(says: str) -> list[Number]:
 
 def _number(match: re.Match[str]) -> Number:
     digits = match["digits"].replace(",", "")
+    if raised := re.fullmatch(r"(\d+?)([⁻⁺⁰¹²³⁴⁵⁶⁷⁸⁹]+)", digits):
+        digits = f"{float(raised[1]) ** int(raised[2].translate(_HIGH)):.17g}"
     mantissa, _, exponent = digits.lower().partition("e")
     decimals = len(mantissa.partition(".")[2])
     scale, dimension = 1.0, ""

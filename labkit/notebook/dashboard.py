@@ -8,6 +8,7 @@ from typing import Any
 
 import ipywidgets as widgets
 
+from labkit import arguments
 from labkit.interview.standing import Standing, standing, standing_of
 from labkit.notebook.controls import button, page, row
 from labkit.notebook.dashboard_page import page_html, page_text
@@ -65,4 +66,8 @@ def dashboard(of: Standing | None = None) -> Dashboard:
 
     of: another Standing, such as `standing_of` makes of events.
     """
+    if of is not None:
+        arguments.instance(
+            "of", of, Standing, "leave it out, or give what standing_of(events) made"
+        )
     return Dashboard(of)

@@ -1,6 +1,7 @@
 """calc: bytes, messages, seconds against sums done by hand, and numbers as people write them."""
 
 import math
+import time
 
 import pytest
 import torch
@@ -166,7 +167,8 @@ def test_a_typed_number_is_read(text, value, dimension):
     [
         ("", "not a number"),
         ("sixish", "not a number"),
-        ("1,5 MB", "not a number"),
+        ("1,50,3 MB", "not a number"),
+        ("1.5,3", "not a number"),
         ("3 furlongs", "furlongs"),
         ("1/0", "divides by zero"),
         ("1e999", "too large"),
@@ -202,3 +204,51 @@ def test_nonsense_gets_a_complaint_that_helps(text, says):
 )
 def test_numbers_are_written_for_people(text, expected):
     assert text == expected
+
+
+@pytest.mark.parametrize(
+    "text", ["1" + 400 * " " + "!", 20_000 * "7" + "!", 300 * "1 ", "1," * 5000, 101 * "7"]
+)
+def test_a_long_text_is_refused_at_once(text):
+    began_s = time.process_time()
+    with pytest.raises(ValueError, match="not a number|characters"):
+        calc.parse_quantity(text)
+    assert time.process_time() - began_s < 0.5
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "dimension"),
+    [
+        ("≈12", 12, ""),
+        ("~ 12", 12, ""),
+        ("= 12", 12, ""),
+        ("12 GB.", 12e9, "bytes"),
+        ("12.", 12, ""),
+        ("12 percent", 0.12, ""),
+        ("12 per cent.", 0.12, ""),
+        ("1,5 GB", 1.5e9, "bytes"),
+        ("0,365", 0.365, ""),
+        ("12,3456", 12.3456, ""),
+        ("1,500", 1500, ""),
+        ("1,500,000", 1.5e6, ""),
+        ("9.75 gigabytes", 9.75e9, "bytes"),
+        ("1 gibibyte", 2**30, "bytes"),
+        ("2 d", 172_800, "seconds"),
+        ("7.56 milliseconds", 7.56e-3, "seconds"),
+        ("7.36×", 7.36, ""),
+        ("7.36x", 7.36, ""),
+        ("1.5 x 10^9 bytes", 1.5e9, "bytes"),
+        ("1.5 × 10⁹", 1.5e9, ""),
+        ("1.5*10**9", 1.5e9, ""),
+        ("10^-3 s", 1e-3, "seconds"),
+        ("2/10^9", 2e-9, ""),
+        ("2 * 4e6", 8e6, ""),
+        ("210", 210, ""),
+    ],
+)
+def test_fair_forms_are_read(text, value, dimension):
+    assert calc.parse_quantity(text) == (pytest.approx(value), dimension)
+
+
+def test_blanks_do_not_count_as_length():
+    assert calc.parse_quantity("  1.5" + 500 * " " + "MB\n") == (1.5e6, "bytes")

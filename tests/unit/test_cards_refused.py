@@ -160,3 +160,21 @@ def test_likeness_is_jaccards_index_of_runs_of_three_words():
     assert likeness.likeness(one, other) == 1 / 3  # abc of abc, bcd, bce
     assert likeness.likeness(one, likeness.shingles("too short")) == 0
     assert likeness.likeness(frozenset(), frozenset()) == 0
+
+
+@pytest.mark.parametrize(
+    ("says", "is_proved"),
+    [
+        ("A bucket has 25 MB. It is sent 25 times.", False),
+        ("A bucket has 25 MB. It is sent 25x as often.", False),
+        ("A bucket has 25 MB, and the last 10 of 25 are late.", True),
+        ("A bucket has 25 MB. Of the 25, ten are late.", True),
+        ("A bucket has 25 MB. It is 25 KB.", False),
+    ],
+)
+def test_a_unit_is_left_out_only_where_nothing_else_is_counted(tmp_path, says, is_proved):
+    given = CARD.replace('notebook = "', 'given = ["25 MB", "10"]\nnotebook = "')
+    given = given.replace('"10"', '"10"' if "10" in says else '"14 steps"')
+    problems = problems_of(tmp_path, given.replace("It takes 14 steps.", f"14 steps. {says}"))
+    assert (not problems) is is_proved, problems
+    assert is_proved or "nothing proves '25" in problems[0]

@@ -167,3 +167,9 @@ def test_tables_have_captions_and_scopes_and_bars_are_numbers_too():
     for bar in re.findall(r'<span[^>]*>([^<]*)</span><div aria-hidden="true"', page):
         assert re.fullmatch(r"\d+%?", bar)
     assert "#" not in re.sub(r"var\([^)]*\)", "", page), "a colour that is not the theme's"
+
+
+@pytest.mark.parametrize("value", ["x", 0, []])
+def test_what_is_no_standing_is_told_with_a_fix(value):
+    with pytest.raises(TypeError, match=r"of=.*: leave it out, or give what standing_of"):
+        dashboard(value)

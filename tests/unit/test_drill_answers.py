@@ -1,6 +1,7 @@
 """What a typed answer is worth: digits, units, traps, and what cannot be read."""
 
 import math
+import re
 
 import pytest
 from hypothesis import given
@@ -9,7 +10,8 @@ from hypothesis import strategies as st
 from labkit import calc
 from labkit.calc.typed import read
 from labkit.calc.units import Quantity
-from labkit.interview.drills import Outcome, get_drill, judge
+from labkit.interview.cards.sitting import cards_of
+from labkit.interview.drills import Outcome, drills_of, get_drill, judge
 from labkit.interview.drills.digits import agrees, half_unit, may_be_confused, rounded_text
 from labkit.interview.drills.drill import drill
 from labkit.interview.drills.question import Question, Solution, Trap, told_apart
@@ -18,12 +20,15 @@ values = st.floats(1e-6, 1e12)
 digits = st.integers(1, 5)
 
 
-def question(answer, unit, num_digits=2, traps=()):
+PROMPT = "How many steps, bytes, seconds or dollars?"
+
+
+def question(answer, unit, num_digits=2, traps=(), prompt=PROMPT):
     asked = calc.parse_quantity(f"1 {unit}")
     value = Quantity(answer * asked.value, asked.dimension)
     kept, left_out = told_apart(value, traps, num_digits)
     return Question(
-        "made_up", 0, "How much?", {}, value, unit, asked.value, num_digits, ("so",), kept, left_out
+        "made_up", 0, prompt, {}, value, unit, asked.value, num_digits, ("so",), kept, left_out
     )
 
 
@@ -81,13 +86,25 @@ def test_a_number_is_written_as_a_person_does(value, needed, text):
         (30.4, "%", "30.4", "right"),
         (30.4, "%", "30%", "right"),
         (30.4, "%", "7/23", "right"),  # a quotient is a share
-        (30.4, "%", "0.304", "wrong"),  # a bare number is in the unit asked for
+        (30.4, "%", "0.304", "unreadable"),  # a bare number is in the unit asked for
+        (30.4, "%", "0.5", "unreadable"),  # whether it is the right share is not told
+        (0.304, "%", "0.5", "wrong"),
+        (0.304, "%", "0.304", "right"),
         (33.9, "days", "34", "right"),
         (33.9, "days", "813 h", "right"),
         (33.9, "days", "34 s", "wrong"),
         (6.738, "billion", "6.7", "right"),
         (6.738, "billion", "6.7B", "right"),
         (6.738, "billion", "6,738 million", "right"),
+        (6.738, "billion", "6.7e9", "right"),
+        (6.738, "billion", "6,738,000,000", "right"),
+        (6.738, "billion", "7.9e9", "wrong"),
+        (14.453, "thousand", "14,453", "right"),
+        (9.75, "GB", "9750000000", "unreadable"),
+        (9.75, "GB", "9750000000 B", "right"),
+        (9.75, "GB", "8750000000", "wrong"),
+        (7.56, "ms", "0.00756", "unreadable"),
+        (50.0, "GB/s", "5e10", "unreadable"),
         (6.738, "billion", "6.7 GB", "unreadable"),
         (4.1, "million", "$4.1 million", "right"),
         (4.1, "million", "4.1M dollars", "right"),
@@ -127,6 +144,58 @@ def test_what_was_confused_is_asked_without_the_answer():
     assert text == "Too high. A factor of eight: bits or bytes?"
     assert "31" not in judge(question(31.4, "GB"), "44").text
     assert "Rounded too far: 3" in judge(question(31.4, "GB", 3), "30").text
+
+
+def test_how_a_bare_number_was_read_is_told_before_a_try_is_lost():
+    text = judge(question(9.75, "GB"), "9750000000").text
+    assert text == "A number without a unit is read in GB here. Write its unit behind it."
+    traps = [Trap("twice", 19.5e9, "Once.")]
+    assert judge(question(9.75, "GB", 2, traps), "19500000000").text == text
+    assert judge(question(36.0, "%"), "0.36").text == "Read as 0.36%; did you mean 36%?"
+
+
+def test_a_trap_is_recognised_in_full_where_a_large_count_is_asked_for():
+    traps = [Trap("twice", 13.4e9, "Once.")]
+    assert judge(question(6.7, "billion", 2, traps), "1.34e10").trap.name == "twice"
+
+
+@pytest.mark.parametrize(
+    ("answer", "unit", "text"),
+    [
+        (288.0, "MB", "288 gpus"),
+        (288.0, "MB", "$288"),
+        (288.0, "MB", "288 tokens"),
+        (7.56, "ms", "7.56 failures"),
+        (36.0, "%", "$35.999"),
+        (36.0, "%", "0.36 gpus"),
+        (14.0, "", "14 tokens"),
+        (14.0, "", "14 dollars"),
+    ],
+)
+def test_what_is_not_asked_is_not_counted(answer, unit, text):
+    asked = question(answer, unit, prompt="How many microbatches, bytes or seconds?")
+    assert judge(asked, text).outcome is Outcome.UNREADABLE
+    assert judge(question(14.0, "", prompt=asked.prompt), "14 microbatches")
+
+
+def test_a_decimal_comma_that_groups_digits_takes_no_try():
+    ruling = judge(question(7.356, "x", 3), "7,356 x")
+    assert ruling.outcome is Outcome.UNREADABLE
+    assert ruling.text == "Read as 7,356. For a decimal write 7.356."
+    assert judge(question(7.356, "x", 3), "8,356 x").outcome is Outcome.WRONG
+    assert judge(question(7356.0, "x", 3), "7,356 x")
+
+
+@pytest.mark.parametrize("word", ["PP", " pp ", "Pp-2", " Bubble_of_Total"])
+def test_capitals_and_blanks_of_a_drills_name_do_not_matter(word):
+    assert drills_of(word) == drills_of(word.strip().lower())
+
+
+@pytest.mark.parametrize("value", [3, [], b"pp"])
+def test_what_is_no_name_is_told_with_a_fix(value):
+    for find, fix in ((drills_of, "name a drill"), (cards_of, "name a card")):
+        with pytest.raises(TypeError, match=rf"{re.escape(repr(value))}: {fix}"):
+            find(value)
 
 
 def test_a_trap_that_could_be_the_answer_or_an_earlier_trap_is_left_out():

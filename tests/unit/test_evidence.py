@@ -55,6 +55,31 @@ def test_names_references_and_years_are_no_numbers(text):
     assert numbers(f"as in {text}, so") == []
 
 
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("About 2000 steps", 2000),
+        ("in 2048 steps", 2048),
+        ("Only 1950 microseconds", 1950e-6),
+        ("PyTorch 900 steps", 900),
+        ("x37", 37),
+        ("×37 more", 37),
+        (".5 ms", 0.5e-3),
+        ("10⁹ steps", 1e9),
+        ("10⁻³ s", 1e-3),
+        ("the 37th step", 37),
+    ],
+)
+def test_what_looks_like_a_name_or_a_year_is_a_number_where_it_counts(text, value):
+    (number,) = numbers(text)
+    assert number.value * number.scale == pytest.approx(value)
+    assert number.needs_proof
+
+
+def test_a_year_before_a_verb_and_a_fraction_in_words_are_no_numbers():
+    assert numbers("in 2019 they trained, and in 2020, a 2,048th of it; PyTorch 2.4 does") == []
+
+
 def test_single_digits_of_counts_and_formulas_need_no_proof():
     assert not any(each.needs_proof for each in numbers("on 8 ranks 2(n-1)/n of it, in 3 steps"))
 
@@ -147,6 +172,14 @@ def test_what_does_not_round_so_or_proves_nothing_does_not(says, text, reason):
 )
 def test_a_number_that_was_put_in_is_not_proved_by_coming_out(text):
     assert "which is written in it" in prove("133", text).reason
+
+
+@pytest.mark.parametrize(
+    "text",
+    [f"{STEPS} * 0 + 36 + 1", f"int('37') + 0 * {STEPS}", f"max({STEPS}, 74 / 2)"],
+)
+def test_a_number_that_stays_whatever_the_calls_give_is_not_proved(text):
+    assert "whatever its calls give" in prove("37", text).reason
 
 
 @pytest.mark.parametrize(

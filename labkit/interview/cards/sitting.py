@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from fractions import Fraction
 
+from labkit import arguments
 from labkit.interview.cards.card import Card
 from labkit.interview.cards.read import load_bank
 from labkit.interview.cards.topics import load_topics
@@ -37,11 +38,13 @@ class UnknownCards(ValueError):
 def cards_of(what: str | None = None) -> list[Card]:
     """By a card's or a topic's id, `co-8`, a group's letters, `co`, or its file, `pipeline`.
 
-    None: all, in the bank's order. Raises UnknownCards, with names that are near.
+    None: all, in the bank's order. Raises UnknownCards, with names that are near, and TypeError for
+    what is no text.
     """
     every = list(load_bank().values())
     if what is None:
         return every
+    arguments.instance("card", what, str, 'name a card, "co-8", or a group of topics, "co"')
     files = {topic.id: topic.file for topic in load_topics().values()}
     wanted = what.strip().lower()
     found = [

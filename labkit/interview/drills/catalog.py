@@ -4,6 +4,7 @@ import difflib
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from labkit import arguments
 from labkit.interview.drills import (
     activations,
     batches,
@@ -68,10 +69,13 @@ def get_drill(name: str) -> Drill:
 def drills_of(word: str | None = None) -> list[Drill]:
     """All of a topic ("pp-2"), of a group of topics ("pp"), or the one of this name; None: all.
 
-    UnknownDrill for any other word.
+    Capitals and blanks around it do not matter. UnknownDrill for any other word, TypeError for
+    what is no text.
     """
     if word is None:
         return list(DRILLS.values())
+    arguments.instance("drill", word, str, 'name a drill, "bubble_of_total", or a topic, "pp"')
+    asked, word = word, word.strip().lower()
     if word in DRILLS:
         return [DRILLS[word]]
     found = [each for each in DRILLS.values() if word in (each.topic, each.topic.partition("-")[0])]
@@ -79,7 +83,7 @@ def drills_of(word: str | None = None) -> list[Drill]:
         return found
     topics = sorted({each.topic for each in DRILLS.values()})
     raise UnknownDrill(
-        f"{word!r} is no drill and no topic with drills; {_near(word, [*DRILLS, *topics])}"
+        f"{asked!r} is no drill and no topic with drills; {_near(word, [*DRILLS, *topics])}"
     )
 
 

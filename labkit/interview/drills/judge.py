@@ -3,13 +3,15 @@
 judge(question, "30.4%")     right
 judge(question, "7/16")      trapped: relative to ideal time, not to total
 judge(question, "30.4 ms")   unreadable, which counts as no answer
+judge(question, "0.304")     in percent: read as 0.304%; did you mean 30.4%? No answer, either
 """
 
 import enum
+import re
 from dataclasses import dataclass
 
 from labkit.calc.typed import read, usual_mistake
-from labkit.calc.units import Typed
+from labkit.calc.units import Typed, counted
 from labkit.interview.drills.digits import agrees
 from labkit.interview.drills.question import Question, Trap
 
@@ -21,6 +23,9 @@ _EXAMPLES = {
     "FLOP/s": "400 TFLOP/s",
     "": "14, 2/3 or 1.5e6",
 }
+# 7,356 x: thousands by the rule, and what whoever writes a decimal comma means by 7.356.
+_ONE_COMMA = re.compile(r"(\d{1,3}),(\d{3})\b[^,]*")
+_LARGE_COUNTS = ("thousand", "million", "billion", "trillion")
 
 
 class Outcome(enum.Enum):
@@ -45,12 +50,57 @@ class Ruling:
 
 
 def judge(question: Question, text: str) -> Ruling:
-    """Rule on a typed answer. A bare number is in the question's unit; never raises for a text."""
+    """Rule on a typed answer; never raises for a text.
+
+    A bare number is in the question's unit. A count that is right as it stands is right, too:
+    2.5e9 where billions are asked for. Of bytes and seconds it is said how the number was read.
+    """
     try:
-        typed = read(_without_dollars(text), question.unit)
+        typed = _read(question, text)
     except ValueError as error:
         reason = str(error).partition("; try")[0]
         return Ruling(Outcome.UNREADABLE, f"{reason}. Try {_examples(question)}.")
+    found = _ruled(question, typed)
+    if found.outcome is not Outcome.WRONG:
+        return found
+    literal = found
+    if not typed.unit and typed.size == question.unit_size:
+        literal = _ruled(question, Typed(typed.number, 1.0, question.answer.dimension, ""))
+    is_known = literal.outcome is not Outcome.WRONG
+    if is_known and question.unit in _LARGE_COUNTS:
+        return literal
+    doubt = _doubt(question, typed, is_known) or _comma_doubt(question, typed, text)
+    return Ruling(Outcome.UNREADABLE, doubt) if doubt else found
+
+
+def _doubt(question: Question, typed: Typed, is_known: bool) -> str:
+    """How a wrong bare number was read, where something else may be meant; "" if not.
+
+    is_known: in base units it is the answer or a trap. Which, the next answer shows.
+    """
+    if typed.unit or typed.size != question.unit_size:
+        return ""
+    number = typed.number
+    if question.unit == "%" and 0 < number < 1 <= question.answer.value / question.unit_size:
+        return f"Read as {number:.6g}%; did you mean {100 * number:.6g}%?"
+    if is_known and question.answer.dimension:
+        return f"A number without a unit is read in {question.unit} here. Write its unit behind it."
+    return ""
+
+
+def _comma_doubt(question: Question, typed: Typed, text: str) -> str:
+    """The same where a decimal comma was meant: with it, this is the answer or a trap."""
+    comma = _ONE_COMMA.fullmatch(text.strip())
+    if comma is None:
+        return ""
+    point = f"{comma[1]}.{comma[2]}"
+    meant = _ruled(question, typed._replace(number=float(point)))
+    if meant.outcome is Outcome.WRONG:
+        return ""
+    return f"Read as {typed.number:,.0f}. For a decimal write {point}."
+
+
+def _ruled(question: Question, typed: Typed) -> Ruling:
     if _is(typed, question.answer.value, question.digits):
         return Ruling(Outcome.RIGHT, "Right.")
     for trap in question.traps:
@@ -77,11 +127,18 @@ def _how_wrong(question: Question, typed: Typed) -> str:
 def _examples(question: Question) -> str:
     if question.unit == "%":
         return "30.4 or 30.4%"
-    if question.unit in ("million", "billion"):
+    if question.unit in _LARGE_COUNTS:
         return f"6.7, which is in {question.unit}s here, or 6.7e9"
     return _EXAMPLES[question.answer.dimension]
 
 
-def _without_dollars(text: str) -> str:
-    """The question has said that it is about money: "$4.1 million" and "4.1M dollars"."""
-    return text.strip().removeprefix("$").removesuffix("dollars").removesuffix("USD").strip()
+def _read(question: Question, text: str) -> Typed:
+    """What was typed. ValueError as of `read`, and where something is counted that is not asked."""
+    amount = text.strip().removeprefix("$").removesuffix("dollars").removesuffix("USD").strip()
+    asked = question.prompt.lower()
+    if amount != text.strip() and "dollar" not in asked:
+        raise ValueError(f"{text.strip()!r:.60} is in dollars, and the question asks for none")
+    typed = read(amount, question.unit)
+    if counted(typed.unit) not in asked:
+        raise ValueError(f"{amount!r} counts {typed.unit}, of which the question says nothing")
+    return typed
