@@ -19,6 +19,7 @@ from labkit.notebook.shown import FAINT, Shown, box
 
 _WRONG = "#d55e00"
 _RIGHT = "#009e73"
+_LONG = ("min", "h", "days")  # of these a number in seconds tells nobody anything
 
 
 class PredictBox:
@@ -128,7 +129,8 @@ def reveal(
     predictions.check_tolerance(tolerance)
     truth = in_unit(measured, unit)
     mark = "~" if varies or truth.dimension == "seconds" else ""
-    shown = f"Measured: {mark}{text_of(truth)}."
+    told = f"{measured:.4g} {unit}" if unit in _LONG else text_of(truth)
+    shown = f"Measured: {mark}{told}."
     prediction = predictions.load(key)
     if prediction is None:
         return Shown(f"{shown} (You made no prediction.)")

@@ -62,6 +62,10 @@ def test_a_box_with_an_answer_answers_at_once():
     assert box.commit("9") == "Committed: 9. It is 6. 50% too high."
 
 
+def test_days_are_told_in_days():
+    assert "Measured: ~10.71 days." in repr(reveal("days", 10.7113, unit="days"))
+
+
 def test_nonsense_is_refused_and_not_kept():
     box = predict("steps", "How many?")
     assert "not a number" in box.commit("sixish")
