@@ -20,7 +20,7 @@ from labkit.interview.drills.session import SAME_AGAIN, Asked
 from labkit.notebook.card_pages import link
 from labkit.notebook.controls import button, note, on_enter, row, say, show
 from labkit.notebook.heard import listen
-from labkit.progress import practice, scheduling
+from labkit.progress import clock, practice, scheduling
 
 _MARKS = {
     Outcome.RIGHT: "✓",
@@ -107,7 +107,7 @@ class DrillQuestion:
         back = "; when to ask again needs the package fsrs: pip install fsrs"
         if scheduling.is_installed():
             state, _ = listen(lambda: practice.state(f"drill/{self.asked.drill.name}"))
-            wait = "" if state is None else practice.in_words(state.due_s - state.last_s)
+            wait = "" if state is None else practice.in_words(state.due_s - clock.now_s())
             back = f", asked again in {wait}" if wait else ""
         return f"<p>{rated}: stored{escape(back)}. {self._place_html()}</p>"
 

@@ -1,5 +1,6 @@
 """The report of a mock interview on a page, and where it is saved."""
 
+import os
 from collections.abc import Callable
 from html import escape
 from pathlib import Path
@@ -71,7 +72,7 @@ def named(text: str, ending: str) -> Path:
     stem = text.strip()
     for each in _ENDINGS:
         stem = stem.removesuffix(f".{each}")
-    return Path(f"{stem}.{ending}").expanduser().absolute()
+    return Path(os.path.expanduser(f"{stem}.{ending}")).absolute()  # "~nobody/x" stays as it is
 
 
 def _pages(report: Report) -> tuple[str, str]:
