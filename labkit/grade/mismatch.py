@@ -10,6 +10,7 @@ from labkit.launch import sources
 from labkit.launch.errors import Mismatch
 
 NOT_ALL_CALL = "a collective that not every rank calls"
+OTHER_ORDER = "ranks make the same calls in another order"
 _NAMES = {
     Aspect.KIND: "ranks call different operations",
     Aspect.MEDIUM: "ranks use different mediums",
@@ -19,7 +20,7 @@ _NAMES = {
     Aspect.DTYPE: "ranks pass different dtypes",
     Aspect.SHAPE: "ranks pass different shapes",
     Aspect.SPLITS: "ranks expect different numbers of rows",
-    Aspect.ORDER: "ranks make the same calls in another order",
+    Aspect.ORDER: OTHER_ORDER,
 }
 
 

@@ -51,7 +51,7 @@ def test_what_was_done_shows(labkit, monkeypatch):
         record_check("ring_all_reduce", attempted=True, passed=False, outcome="wrong")
         practice.answer("card/co-8", "again")
     record_check("tree_broadcast", attempted=True, passed=True, outcome="passed")
-    record("mock", "senior", score=0.5)
+    record("mock", "senior", minutes=45, score=0.5)
     status, out, err = labkit("progress")
     assert (status, err) == (0, "")
     assert "2 days in a row" in out and "Due now: 1 card, 1 exercise" in out

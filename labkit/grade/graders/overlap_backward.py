@@ -17,7 +17,14 @@ from labkit.grade.graders.gradient_values import changed_parameters, left_on, wr
 from labkit.grade.graders.gradient_wire import more_than_gradients, not_from_collectives
 from labkit.grade.graders.overlap_inputs import NAMES, given_in, random_cases, with_loss
 from labkit.grade.graders.overlap_order import not_one_backward, not_overlapped
-from labkit.grade.graders.overlap_theories import frozen_ones, theories
+from labkit.grade.graders.overlap_theories import (
+    MIXED,
+    ONE_ORDER,
+    WHY_MIXED,
+    frozen_ones,
+    theories,
+)
+from labkit.grade.mismatch import OTHER_ORDER
 from labkit.grade.on_ranks import OnRanks
 from labkit.grade.outcome import Finding, Outcome
 
@@ -65,6 +72,9 @@ class OverlapBackward(OnRanks):
         """What only frozen parameters bring about, and what only another order does."""
         if finding.diagnosis == "calls a library collective":
             return dataclasses.replace(finding, diagnosis="calls another operation than all_reduce")
+        if finding.diagnosis == OTHER_ORDER:  # the names of the parameters have told it
+            why = f"{WHY_MIXED}. {ONE_ORDER}. What happened: {finding.explanation}"
+            return dataclasses.replace(finding, diagnosis=MIXED, explanation=why, hint=3)
         frozen = given_in(evidence).frozen
         if finding.outcome is Outcome.CRASHED and frozen:
             return dataclasses.replace(

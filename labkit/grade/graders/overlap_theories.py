@@ -10,6 +10,17 @@ from labkit.grade.graders.overlap_inputs import Given
 from labkit.grade.graders.overlap_order import events_on
 from labkit.grade.outcome import Finding, Outcome
 
+MIXED = "mixes gradients of different parameters"
+WHY_MIXED = (
+    "the ranks finish their gradients in different orders, and each begins its all-reduces in its "
+    "own. They are matched by their order alone, so left's gradient on one rank is added to "
+    "right's on another"
+)
+ONE_ORDER = (
+    "Agree on one order, that of the parameters from the last to the first: a gradient that is "
+    "there before its turn, waits for it"
+)
+
 
 def theories(evidence: CaseEvidence, given: Given) -> list[Theory]:
     """In the order in which they are tried."""
@@ -51,14 +62,7 @@ def _mixed(evidence: CaseEvidence, own: Sequence[Gradients]) -> list[Theory]:
             for k, name in enumerate(orders[me])
         }
 
-    explanation = (
-        "the ranks finish their gradients in different orders, and each begins its all-reduces in "
-        "its own. They are matched by their order alone, so left's gradient on one rank was added "
-        "to right's on another; the shapes fit, so nothing fails. Agree on one order, that of the "
-        "parameters from the last to the first: a gradient that is there before its turn, waits "
-        "for it"
-    )
-    return [Theory("mixes gradients of different parameters", explanation, on)]
+    return [Theory(MIXED, f"{WHY_MIXED}; the shapes fit, so nothing fails. {ONE_ORDER}", on)]
 
 
 def frozen_ones(evidence: CaseEvidence, given: Given, left: Sequence[Left]) -> Finding | None:
