@@ -3,7 +3,8 @@
 import time
 
 CONTROLS = "button, input, select, textarea, summary, [role=slider], [role=region]"
-MAY_TAKE_FOCUS = f"{CONTROLS}, a, pre, [tabindex]"
+# A slider's number beside it is editable, and takes the focus too.
+MAY_TAKE_FOCUS = f"{CONTROLS}, a, pre, [tabindex], [contenteditable]"
 # Roles that a reader acts on; a screen reader says role and name.
 ACTED_ON = {
     *("button", "checkbox", "combobox", "radio", "searchbox", "slider", "spinbutton"),
