@@ -4,7 +4,8 @@ The targets: the journal under 5%, with the comparison under 10%. Groups with bo
 only and with neither alternate in blocks on the same ranks; the figure per call is the median over
 blocks. torch's Flight Recorder cannot be switched within a process: runs with it and without
 alternate. So do blocks of torch's own dist.all_reduce, compared (comm/calls) and as torch has it.
-The calls stand in loops, over numbers and over tensors, which takes a look at their variables.
+The calls stand in loops, over numbers and over tensors, which takes a look at their variables, or
+mention a parameter, which is looked for in the text around the call and then in the model.
 Run it with `python benchmarks/journal.py`.
 """
 
@@ -21,11 +22,15 @@ from measure import alternate, machine
 import labkit
 from labkit.comm.calls.compared import of_this_process
 from labkit.comm.calls.torch_functions import _enter_collective
+from labkit.comm.flight_recorder import NUM_COLLECTIVES
 from labkit.comm.no_journal import NoJournal
 from labkit.comm.wire_bytes import WireBytes
 
-CALLS_PER_BLOCK = 200
+CALLS_PER_BLOCK = 20
+BLOCKS = 300
+CALLS_RECORDED = 400
 TORCHS = "torch's"
+KEPT = str(NUM_COLLECTIVES)
 
 
 def compare(world: labkit.Group) -> tuple[dict[str, float], dict[str, float]]:
@@ -49,10 +54,13 @@ def compare(world: labkit.Group) -> tuple[dict[str, float], dict[str, float]]:
     blocks = {name: lambda group=group: block(group) for name, group in groups.items()}
     blocks[f"{TORCHS}, compared"] = lambda: torchs_block(dist.all_reduce)
     blocks[TORCHS] = lambda: torchs_block(dist.all_reduce.__wrapped__)
-    medians = alternate(world, blocks, 30)
+    medians = alternate(world, blocks, BLOCKS)
     seconds = {
         "in a loop over numbers": seconds_per_call(world, x),
         "in one over tensors": seconds_per_element(world),
+        "popped from a list": seconds_per_popped(world),
+        "of a parameter's gradient": seconds_per_gradient(world),
+        "of what is made of one": seconds_per_made_of_a_gradient(world),
         "past the groups": seconds_per_torch_call(x),
     }
     return medians, seconds
@@ -78,6 +86,56 @@ def seconds_per_element(world: labkit.Group) -> float:
     return (time.thread_time() - began) / 10_000
 
 
+def seconds_per_popped(world: labkit.Group) -> float:
+    """The same of tensors that are taken out of a list."""
+    began = time.thread_time()
+    for _ in range(100):
+        tensors = [torch.ones(16) for _ in range(100)]
+        while tensors:
+            x = tensors.pop()
+            record = world._post("all_reduce", x, WireBytes(0, 0), True, reduce="sum")
+            world._journal.done(record)
+    return (time.thread_time() - began) / 10_000
+
+
+def model_with_gradients() -> torch.nn.Module:
+    """Forty parameters, in a model of two levels."""
+    layers = [torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)) for _ in range(10)]
+    model = torch.nn.Sequential(*layers)
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    return model
+
+
+def seconds_per_gradient(world: labkit.Group) -> float:
+    """The same of gradients, with no loop over them: as a hook or an index has them."""
+    model = model_with_gradients()
+    began = time.thread_time()
+    for turn in range(10_000):
+        i = turn % 10
+        x = model[i][0].weight.grad
+        record = world._post("all_reduce", x, WireBytes(0, 0), True, reduce="sum")
+        world._journal.done(record)
+    return (time.thread_time() - began) / 10_000
+
+
+def seconds_per_made_of_a_gradient(world: labkit.Group) -> float:
+    """The same of a tensor that was made of a gradient; less what making it takes."""
+    model = model_with_gradients()
+    began = time.thread_time()
+    for turn in range(10_000):
+        i = turn % 10
+        x = model[i][0].weight.grad / 2
+        record = world._post("all_reduce", x, WireBytes(0, 0), True, reduce="sum")
+        world._journal.done(record)
+    entered_s = time.thread_time() - began
+    began = time.thread_time()
+    for turn in range(10_000):
+        i = turn % 10
+        x = model[i][0].weight.grad / 2
+    return (entered_s - (time.thread_time() - began)) / 10_000
+
+
 def seconds_per_torch_call(x: torch.Tensor) -> float:
     """What stands before torch's own all_reduce: its arguments bound, entered and compared."""
     signature, calls = inspect.signature(dist.all_reduce), of_this_process()
@@ -95,20 +153,20 @@ def recorded(world: labkit.Group) -> float:
     x = torch.ones(16)
     world.barrier()
     began = time.perf_counter()
-    for _ in range(2 * CALLS_PER_BLOCK):
+    for _ in range(CALLS_RECORDED):
         world.all_reduce(x, out=x)
-    return (time.perf_counter() - began) / (2 * CALLS_PER_BLOCK)
+    return (time.perf_counter() - began) / CALLS_RECORDED
 
 
 def flight_recorder_share(world_size: int) -> float:
     """What the Flight Recorder adds, as a share."""
-    seconds: dict[str, list[float]] = {"0": [], "1024": []}
+    seconds: dict[str, list[float]] = {"0": [], KEPT: []}
     for _ in range(7):
         for size, values in seconds.items():
             os.environ["TORCH_FR_BUFFER_SIZE"] = size
             values.append(labkit.run(recorded, world_size, timeout=120).values[0])
     del os.environ["TORCH_FR_BUFFER_SIZE"]
-    return statistics.median(seconds["1024"]) / statistics.median(seconds["0"]) - 1
+    return statistics.median(seconds[KEPT]) / statistics.median(seconds["0"]) - 1
 
 
 def main() -> None:

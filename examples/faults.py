@@ -3,7 +3,7 @@
     python examples/faults.py                    all of them, on 3 ranks
     python examples/faults.py another_shape -n 4
 
-Twenty-five faults, and a straggler, which is none. Each program below is wrong on rank 1 only. The
+Twenty-six faults, and a straggler, which is none. Each program below is wrong on rank 1 only. The
 lines marked `# <-` are those that the verdict must name (tests/faults/test_fault_table.py). What
 plain torch does with the same program was measured with torch 2.13 and gloo.
 """
@@ -128,6 +128,18 @@ def messages_in_another_order(world):
                     world.send(torch.ones(3), dst=1)  # <-
                 else:
                     world.recv(torch.empty(3), src=0)  # <-
+
+
+@fault("nothing: each layer has the other one's weights, in silence")
+def weights_in_another_order(world):
+    """Rank 0 sends a model's parameters, and rank 1 receives them from the last to the first."""
+    model = torch.nn.ModuleList([torch.nn.Linear(3, 3, bias=False) for _ in range(2)])
+    if world.rank == 0:
+        for p in model.parameters():
+            world.send(p.data, dst=1)  # <-
+    elif world.rank == 1:
+        for p in reversed(list(model.parameters())):
+            world.recv(p.data, src=0)  # <-
 
 
 @fault("nothing: wrong numbers in silence, also with TORCH_DISTRIBUTED_DEBUG=DETAIL")
@@ -275,6 +287,8 @@ def main():
     unknown = [name for name in chosen.names if name not in FAULTS]
     if unknown or chosen.world_size < 2:
         parser.error(f"unknown: {unknown}" if unknown else "faults need 2 ranks or more")
+    # The first run of a process imports torch; the seconds below are to be the faults' own.
+    labkit.run(lambda world: None, chosen.world_size)
     for name in chosen.names or FAULTS:
         program = FAULTS[name]
         print(f"\n{name}: {program.__doc__}", flush=True)

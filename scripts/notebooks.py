@@ -60,6 +60,8 @@ def keep_equal_texts(old: NotebookNode, new: NotebookNode) -> None:
         before = stored.get(cell.id)
         if before is None or cell.cell_type != "code" or before.source != cell.source:
             continue
+        if before.execution_count != cell.execution_count:
+            continue  # texts that name the cell would name it by its old number
         if pictures(before.outputs) or pictures(cell.outputs):
             continue
         if _sanitized(before.outputs) == _sanitized(cell.outputs):

@@ -1,6 +1,8 @@
 """What all tests share: whose code `tests/exercises` grades, a home of their own, and speed."""
 
+import functools
 import itertools
+import multiprocessing
 import os
 import re
 import secrets
@@ -19,6 +21,12 @@ ROOT = Path(__file__).parents[1]
 # thread anyway. Tests run side by side: a second thread finds its core taken, and the first one
 # spins until the other has had its turn, 10 ms for the softmax of ten numbers.
 os.environ["OMP_NUM_THREADS"] = "1"
+
+# Before labkit is imported, which adds to it what ranks are forked from. A rank of a test imports
+# these before the code under test begins, in 20 ms (graders) or 60 (pytest); there are thousands.
+# Strategies are not among them: whoever imports one may be what a grader looks at.
+PRELOADED = ["labkit.grade.graders", "labkit.grade.harness", "labkit.grade.answering", "pytest"]
+multiprocessing.get_context("forkserver").set_forkserver_preload(PRELOADED)
 
 # The same examples each time, as with graders below; and how long one takes says nothing here.
 hypothesis.settings.register_profile("tests", deadline=None, derandomize=True)
@@ -60,7 +68,23 @@ def pytest_xdist_make_scheduler(config, log):
     return ByFileOrExercise(config, log)
 
 
+def pytest_ignore_collect(collection_path, config):
+    """For `-m alone` only files that say so are imported: 26 of 300, and nothing runs meanwhile."""
+    is_file = re.fullmatch(r"test_\w+\.py", collection_path.name)
+    if is_file and config.option.markexpr == "alone" and not _says_alone(collection_path):
+        return True
+    return None
+
+
+@functools.cache
+def _says_alone(path):
+    return "mark.alone" in path.read_text(encoding="utf-8")
+
+
 def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.get_closest_marker("alone") and not _says_alone(item.path):
+            raise pytest.UsageError(f"{item.nodeid}: write `mark.alone` into its own file")
     # Never a verdict, a value or a count: those are right at once, on the busiest machine.
     for item in items:
         if item.get_closest_marker("clock"):

@@ -40,6 +40,7 @@ class Callers:
     def __init__(self, number: Callable[[str, object], int]) -> None:
         self._number = number
         self._calls: dict[tuple[int, ...], tuple[Call, list[CodeType]]] = {}
+        self._loops: dict[tuple[int, ...], tuple[int, list[Loop], tuple[CodeType | None, ...]]] = {}
         self._items = LoopItems()
 
     def find(self) -> Call:
@@ -69,9 +70,20 @@ class Callers:
             self._number("path", tuple(astuple(site) for site in own)),
             "\n".join(site.said for site in own),
             "\n".join(site.spot for site in own),
-            tuple(loop for n in own_frames for loop in _loops(places, n)),
+            tuple(loop for n in own_frames for loop in self._loops_at(places, n)),
             tuple(path for n in own_frames for path in paths_at(n, *places[n][:2])),
         )
+
+    def _loops_at(self, places: Sequence[Place], number: int) -> list[Loop]:
+        """`_loops`, worked out once: one frame of a program is on the way to many calls."""
+        code, instruction, _ = places[number]
+        callee = places[number - 1].code if number else None
+        key = (id(code), instruction, id(callee))  # by identity, as above
+        known = self._loops.get(key)
+        if known is None:
+            known = self._loops[key] = (number, _loops(places, number), (code, callee))
+        then, loops, _ = known
+        return [loop.moved(number - then) for loop in loops]
 
     def item(self, call: Call, x: torch.Tensor, *, is_sum: bool) -> str | None:
         """Which element of the loops around our caller `x` is; None where nothing says so.
@@ -82,6 +94,12 @@ class Callers:
         if not (call.loops or paths):
             return None
         return self._items.of(x, frames_outside(sys._getframe(1)), call.loops, paths)
+
+    def parameter(self, call: Call, x: torch.Tensor) -> str | None:
+        """Which parameter of a model `x` is, or is made of; None where nothing says so."""
+        if not call.paths:
+            return None
+        return self._items.parameter(x, frames_outside(sys._getframe(1)), call.loops, call.paths)
 
 
 def _loops(places: Sequence[Place], number: int) -> list[Loop]:

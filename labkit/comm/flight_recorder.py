@@ -5,7 +5,7 @@ record of its own, in C++: the last collectives of every process group, with dty
 Python stack (for gloo no messages, and no reduce op). It can be asked from another thread while the
 rank is blocked. It is gone when the process dies.
 
-    TORCH_FR_BUFFER_SIZE   how many collectives it keeps; 0 turns it off
+    TORCH_FR_BUFFER_SIZE   how many collectives it keeps, the last ones; 0 turns it off
     _dump_fr_trace         all that it knows, as a pickle of plain data
 
 On a cluster the same record comes as a file per rank when a collective times out
@@ -18,6 +18,7 @@ import linecache
 import math
 import os
 import pickle
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -28,9 +29,9 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from labkit.comm.callers import LIBRARIES
-from labkit.comm.recorded import TITLE, Entry
+from labkit.comm.recorded import TITLE, Meaning
 
-NUM_COLLECTIVES = 1024
+NUM_COLLECTIVES = 8192  # as many as were handed over, at most: 0.8 KB each
 _SAMPLE_S = 0.1
 _BUSY_S = 0.01
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
@@ -58,22 +59,13 @@ def enable() -> None:
 
 def num_enqueued() -> dict[str, int]:
     """Collectives that this process handed to each process group, by the group's name."""
-    status = pickle.loads(_dump(includeCollectives=False)).get("pg_status", {})
-    return {name: counts["last_enqueued_collective"] for name, counts in status.items()}
+    return counts(pickle.loads(_dump(includeCollectives=False)))
 
 
-def past_the_groups(num_in_journal: int) -> list[Entry]:
-    """What this process handed over, if that is more than the collectives in its journal.
-
-    Sorted out only then: a record of thousands of collectives takes a tenth of a second to read.
-    """
-    if sum(num_enqueued().values()) <= num_in_journal:
-        return []
-    entries = pickle.loads(_dump(includeStackTraces=False)).get("entries", [])
-    names = _names(entries)
-    return [
-        (names[entry["pg_id"]], entry["collective_seq_id"], *_meaning(entry)) for entry in entries
-    ]
+def counts(dump: Mapping[str, Any]) -> dict[str, int]:
+    """The same, from what `dump_without_stacks` returned."""
+    status = dump.get("pg_status", {})
+    return {name: each["last_enqueued_collective"] for name, each in status.items()}
 
 
 def write(path: Path, num_in_journal: int, *, only_active: bool) -> None:
@@ -90,7 +82,7 @@ def write(path: Path, num_in_journal: int, *, only_active: bool) -> None:
     names: dict[int, str] = {}
     if sum(enqueued.values()) > num_in_journal:
         entries = pickle.loads(_dump()).get("entries", [])
-        names = _names(entries)
+        names = names_of(entries)
         members = {
             str(name): c10d.get_process_group_ranks(group)
             for group, name in c10d._world.pg_names.items()
@@ -122,19 +114,29 @@ def _dump(**what: bool) -> bytes:
     return pickle.dumps({})
 
 
-def _names(entries: Sequence[Mapping[str, Any]]) -> dict[int, str]:
+def dump_without_stacks() -> dict[str, Any]:
+    """What is known now. To read the stacks too takes ten times as long."""
+    return pickle.loads(_dump(includeStackTraces=False))
+
+
+def names_of(entries: Sequence[Mapping[str, Any]]) -> dict[int, str]:
     """Of each process group, by its number here: the name that it has on all ranks.
 
     A group that was destroyed and made again has the same name, and counts from 1: told apart here.
     """
-    names: dict[int, str] = {}
-    num_made: dict[str, int] = {}
-    for entry in entries:
-        if entry["pg_id"] not in names:
-            name = _group(entry)
-            num_made[name] = number = num_made.get(name, 0) + 1
-            names[entry["pg_id"]] = name if number == 1 else f"{name}, made anew ({number})"
-    return names
+    with _naming:
+        for entry in entries:
+            if entry["pg_id"] not in _names:
+                name = _group(entry)
+                _num_made[name] = number = _num_made.get(name, 0) + 1
+                _names[entry["pg_id"]] = name if number == 1 else f"{name}, made anew ({number})"
+        return {entry["pg_id"]: _names[entry["pg_id"]] for entry in entries}
+
+
+# Kept, as the entries of the first group of a name may be gone when those of the second are read.
+_names: dict[int, str] = {}
+_num_made: dict[str, int] = {}
+_naming = threading.Lock()
 
 
 def _group(entry: Mapping[str, Any]) -> str:
@@ -152,7 +154,8 @@ def _is_of_a_group(entry: Mapping[str, Any]) -> bool:
     return any(file.startswith(_HERE) and not file.startswith(_CALLS) for file in files)
 
 
-def _meaning(entry: Mapping[str, Any]) -> tuple[str, str, tuple[int, ...]]:
+def meaning(entry: Mapping[str, Any]) -> Meaning:
+    """What must be equal on all ranks; empty where ranks may differ."""
     kind = entry["profiling_name"].rpartition(":")[2]
     sizes, dtypes = entry["input_sizes"], entry["input_dtypes"]
     if kind not in _UNIFORM or not sizes:
@@ -175,4 +178,4 @@ def _foreign(entry: Mapping[str, Any], name: str, members: Sequence[int]) -> lis
     posted_s = time.monotonic() - age_s
     times = [posted_s, bool(entry["retired"]), _is_of_a_group(entry)]
     sequence = entry["collective_seq_id"]
-    return [title(name), members, sequence, *_meaning(entry), site, *times]
+    return [title(name), members, sequence, *meaning(entry), site, *times]

@@ -26,21 +26,23 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from labkit.comm import flight_recorder
+from labkit.comm import flight_recorder, process_groups
 from labkit.comm.agreement.neighbours import NOBODY, Neighbours
+from labkit.comm.closing import Closing
 from labkit.comm.journal import Journal
 from labkit.comm.library_collectives import LibraryCollectives
 from labkit.comm.no_journal import NoJournal
 from labkit.comm.not_a_member import NotAMember
 from labkit.comm.pacing.pace import Pace
 from labkit.comm.pacing.paced_messages import Pacing
+from labkit.comm.past_the_groups import PastTheGroups
 from labkit.comm.point_to_point import PointToPoint
-from labkit.comm.recorded import Entry
+from labkit.comm.recorded import HandedOver
 from labkit.comm.rooted_collectives import RootedCollectives
 from labkit.comm.wire_bytes import ring_all_gather
 
 
-class Group(PointToPoint, LibraryCollectives, RootedCollectives):
+class Group(PointToPoint, Closing, LibraryCollectives, RootedCollectives):
     """An ordered set of ranks, seen from one of them.
 
     `rank`: this rank's number in the group; `size`: how many there are; `ranks`: their global
@@ -77,9 +79,9 @@ class Group(PointToPoint, LibraryCollectives, RootedCollectives):
         for agreement in self._neighbours.agreements:
             agreement.compare_what_is_left()
 
-    def recorded_past_the_groups(self) -> list[Entry]:
+    def recorded_past_the_groups(self) -> HandedOver:
         """Collectives of this process, if it handed over some without a Group: torch's record."""
-        return flight_recorder.past_the_groups(self._journal.num_collectives)
+        return _past_the_groups.take(self._journal.num_collectives)
 
     def take_pace(self) -> Pace:
         """How this rank's messages kept the pace of a topology, since this was last asked."""
@@ -115,7 +117,12 @@ class Group(PointToPoint, LibraryCollectives, RootedCollectives):
 
         Every member calls it, as with MPI_Comm_split; ranks keep their order. A member with color
         None joins no group and gets a NotAMember, which is false: ask `if group:` before using it.
-        TypeError: a color that is no whole number.
+        Until it is closed, a group of n ranks takes on each of them: n + 4 open files, one more
+        for each pair that exchanges messages, and 3 threads. So `with world.split(color) as group:`
+        or `group.close()` where many are made. Dropping the last reference closes nothing: when
+        that is noticed is not the program's to say, and others may still need the connections.
+        TypeError: a color that is no whole number. ValueError: one past 64 bits. RuntimeError: no
+        connection, as where this process may open no more files (`ulimit -n`).
         Wire: an all_gather of two numbers, then connections.
         """
         if color is not None and not isinstance(color, int):
@@ -140,7 +147,7 @@ class Group(PointToPoint, LibraryCollectives, RootedCollectives):
             if joins and its_color == color
         )
         name = f"{self.name}.{self._num_splits}.{int(color)}"
-        process_group = _connected(ranks, name, self._timeout)
+        process_group = process_groups.connected(ranks, name, self._timeout)
         return Group(
             process_group,
             ranks,
@@ -172,28 +179,21 @@ _WORLDS: dict[dist.ProcessGroup, Group] = {}
 
 def leave_record(path: Path, *, only_active: bool) -> None:
     """Write torch's own record of this process to `path`, for the driver. Any thread."""
+    flight_recorder.write(path, _journal().num_collectives, only_active=only_active)
+
+
+def keep_record() -> None:
+    """Several times a second: see to it that torch's record is read before it is overwritten."""
+    journal = _journal()
+    if not isinstance(journal, NoJournal):
+        _past_the_groups.keep_up(lambda: journal.num_collectives)
+
+
+_past_the_groups = PastTheGroups()
+
+
+def _journal() -> Journal:
+    """That of the default process group, as it is now."""
     process_group = dist.group.WORLD if dist.is_initialized() else None
     world = None if process_group is None else _WORLDS.get(process_group)
-    journal = NoJournal() if world is None else world._journal
-    flight_recorder.write(path, journal.num_collectives, only_active=only_active)
-
-
-def _connected(ranks: tuple[int, ...], name: str, timeout: timedelta | None) -> dist.ProcessGroup:
-    """A process group of `ranks`, which alone call this, under a name that no other group has.
-
-    Not dist.new_group: either every rank of the world must call it, or (with
-    use_local_synchronization) it makes up the name from how many groups this process has, and
-    members that have been in different numbers of groups wait for each other for ever.
-    """
-    process_group, _ = c10d._new_process_group_helper(
-        len(ranks),
-        ranks.index(dist.get_rank()),
-        list(ranks),
-        dist.get_backend(),
-        c10d._get_default_store(),
-        f"labkit/{name}",  # type: ignore[arg-type]
-        timeout=timeout or c10d._get_default_timeout(dist.get_backend()),
-        group_desc=name,
-    )
-    c10d._world.pg_group_ranks[process_group] = {rank: i for i, rank in enumerate(ranks)}
-    return process_group
+    return NoJournal() if world is None else world._journal

@@ -29,6 +29,7 @@ from labkit.comm.record import (
     KIND_CODE,
     NO_NAME,
     NO_PEER,
+    NOT_KNOWN,
     RECORD,
     REDUCE_CODE,
     SHARED,
@@ -91,6 +92,7 @@ class Journal:
         item: str | None = None,
         members: Sequence[int] | None = None,
         medium: str = NETWORK,
+        queued: int | None = None,
     ) -> int:
         """Write down an operation that is about to begin; returns its record's number.
 
@@ -118,6 +120,7 @@ class Journal:
             x.nbytes,
             sent_bytes,
             received_bytes,
+            NOT_KNOWN if queued is None else queued,
             now,
             now if blocking else 0.0,
             0.0,
@@ -127,7 +130,9 @@ class Journal:
         """Write down that a named span of work begins; `done` ends it."""
         code, now = KIND_CODE["region"], time.monotonic()
         numbers = (0, 0, 0, 0, 0, NO_PEER, self._name("region", name), 0, 0, 0)
-        return self._append(code, *numbers, NO_NAME, NO_NAME, NO_NAME, 0, 0, 0, now, 0.0, 0.0)
+        return self._append(
+            code, *numbers, NO_NAME, NO_NAME, NO_NAME, 0, 0, 0, NOT_KNOWN, now, 0.0, 0.0
+        )
 
     def _append(self, kind: int, *fields: float) -> int:
         with self._lock:  # a rank may post from several threads
@@ -162,3 +167,7 @@ class Journal:
     def item(self, call: Call, x: torch.Tensor, *, is_sum: bool) -> str | None:
         """Which element of the loops around our caller `x` is; None where nothing says so."""
         return self._callers.item(call, x, is_sum=is_sum)
+
+    def parameter(self, call: Call, x: torch.Tensor) -> str | None:
+        """Which parameter of a model `x` is, or is made of; None where nothing says so."""
+        return self._callers.parameter(call, x)

@@ -133,6 +133,10 @@ class LibraryCollectives(Member):
 
     def barrier(self) -> None:
         """Return once every member has called this."""
+        self._meet("barrier")
+
+    def _meet(self, kind: str) -> None:
+        """A barrier; `kind`: what it is called in the journal."""
         nothing = torch.empty(0, dtype=torch.uint8)
         options = c10d.BarrierOptions()
         if self.device.type == "cuda":
@@ -140,6 +144,6 @@ class LibraryCollectives(Member):
         self._started(
             lambda: self._process_group.barrier(options),
             lambda: None,
-            self._post("barrier", nothing, WireBytes(0, 0), True),
+            self._post(kind, nothing, WireBytes(0, 0), True),
             True,
         )

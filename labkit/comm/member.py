@@ -4,35 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from labkit.comm import staging
+from labkit.comm import hand_over, staging
 from labkit.comm.agreement.agreement import Agreement, hashed
 from labkit.comm.agreement.difference import equal_shape
 from labkit.comm.agreement.disagreement import WITHOUT_DATA, Disagreement
+from labkit.comm.agreement.items import hashed_item
 from labkit.comm.agreement.neighbours import NOBODY, Neighbours
+from labkit.comm.call import Call
 from labkit.comm.journal import Journal
+from labkit.comm.named_spans import NamedSpans, current_label
 from labkit.comm.operation import NETWORK
 from labkit.comm.pacing.paced_messages import Pacing
 from labkit.comm.pending import Pending, mark
 from labkit.comm.record import NO_PEER
 from labkit.comm.wire_bytes import WireBytes
 
-# Of each thread: hooks of a backward pass may run beside the main one.
-_label: ContextVar[str | None] = ContextVar("label", default=None)
+
+def _order(call: Call, item: str | None) -> tuple[bytes, bytes, bytes]:
+    """What tells calls apart that mean the same: how they read, where they stand, what for."""
+    return hashed(call.text), hashed(call.lines), hashed_item(item)
 
 
-def current_label() -> str | None:
-    """What the operations of this thread are for, if it says so."""
-    return _label.get()
-
-
-class Member:
+class Member(NamedSpans):
     """One rank's place in a group, and the journal that its operations go to."""
 
     def __init__(
@@ -49,7 +48,9 @@ class Member:
         """Made by `labkit.run`, `Group.default` and `Group.split`, not by hand."""
         # Its methods rather than dist.all_reduce and the like: those add about 10 us of checks
         # and logging per call, which is a tenth of a small all_reduce.
-        self._process_group = staging.through_host(process_group, device)
+        self._process_group: Any = staging.through_host(process_group, device)
+        self._of_torch: dist.ProcessGroup | None = process_group  # what all operations end in
+        self._handed = hand_over.to(process_group)
         self.rank = process_group.rank()
         self._pacing = pacing
         if pacing is not None:
@@ -62,13 +63,14 @@ class Member:
         self._journal = journal
         self._journal_group = journal.group(name, ranks)
         self._neighbours = neighbours
-        self._agreement = Agreement(neighbours, name, ranks, self.rank)
+        self._agreement: Any = Agreement(neighbours, name, ranks, self.rank)
         self._num_collectives = 0
         self._num_splits = 0
         # Held until waited for: gloo cancels an operation whose handle is dropped.
         self._in_flight: set[Pending[Any]] = set()
         self._num_sent = [0] * self.size
         self._num_received = [0] * self.size
+        self._when_closed: list[Callable[[], None]] = []
 
     def __repr__(self) -> str:
         """Which rank of which group this is."""
@@ -79,35 +81,6 @@ class Member:
         """What carries the messages: "gloo" or "nccl". Staged and paced ones are gloo's."""
         is_own = isinstance(self._process_group, dist.ProcessGroup)
         return dist.get_backend(self._process_group) if is_own else "gloo"
-
-    @contextmanager
-    def region(self, name: str) -> Iterator[None]:
-        """Name a span of this rank's work, for the timeline: `with world.region("forward"):`."""
-        if not isinstance(name, str):
-            raise TypeError(f"region names a span of work: {name!r} is no text")
-        record = self._journal.begin_region(name)
-        try:
-            yield
-        finally:
-            self._journal.done(record)
-
-    @contextmanager
-    def label(self, name: str) -> Iterator[None]:
-        """Say what the operations inside are for: `with world.label(parameter_name):`.
-
-        Operations are matched by their order alone, and two turns of a loop look the same where
-        the program has no names for its tensors (agreement/loop_items.py). Labels are compared
-        like shapes: ranks that give different ones to operations that meet get a Disagreement. Of
-        nested labels the inner one counts.
-        TypeError: a name that is no text.
-        """
-        if not isinstance(name, str):
-            raise TypeError(f"a label says what an operation is for: {name!r} is no text")
-        token = _label.set(name)
-        try:
-            yield
-        finally:
-            _label.reset(token)
 
     def _post(
         self,
@@ -135,15 +108,16 @@ class Member:
         call, label = self._journal.caller(), current_label()
         alike = (kind, medium, root, reduce, label, x.dtype, equal_shape(kind, x.shape), members)
         meant = hashed(*alike)
+        queued = None if self._handed is None else self._handed.num_collectives
         # Said, written into the journal, and only then compared: whoever comes later finds both.
-        # Equal labels say that calls belong together, however they read.
-        order: tuple[bytes, ...] = ()
-        item = None
-        if label is None and kind not in WITHOUT_DATA:
+        if label is not None or kind in WITHOUT_DATA:
+            # Equal labels say that calls belong together, however they read.
+            item = None
+            self._agreement.declare(sequence, meant, queued=queued)
+        else:
             given = x if passed is None else passed
             item = self._journal.item(call, given, is_sum="reduce" in kind)
-            order = (hashed(call.text), hashed(call.lines), hashed(item) if item else b"")
-        self._agreement.declare(sequence, meant, *order)
+            self._agreement.declare(sequence, meant, *_order(call, item), queued=queued)
         if splits is not None:
             self._agreement.declare_rows(sequence, *splits)
         record = self._journal.post(
@@ -162,6 +136,7 @@ class Member:
             item=item,
             members=members,
             medium=medium,
+            queued=queued,
         )
         self._compare(record, sequence, has_rows=splits is not None)
         return record

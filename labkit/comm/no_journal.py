@@ -25,6 +25,9 @@ class NoJournal(Journal):
     def item(self, call: Call, x: torch.Tensor, *, is_sum: bool) -> str | None:
         """Nothing is compared."""
 
+    def parameter(self, call: Call, x: torch.Tensor) -> str | None:
+        """Nothing is compared."""
+
     def post(self, *args: object, **fields: object) -> int:
         """Nothing is written."""
         return 0

@@ -9,7 +9,7 @@ class NotAMember:
     """Stands for a group that this rank does not belong to. It is false: `if group: ...`.
 
     Whatever is called on it raises RuntimeError. (torch.distributed itself lets such a call return
-    with the tensor unchanged, and a warning.)
+    with the tensor unchanged, and a warning.) But close(), and a `with`, which does nothing here.
     """
 
     def __init__(self, rank: int, parent: str) -> None:
@@ -21,6 +21,15 @@ class NotAMember:
 
     def __repr__(self) -> str:
         return f"NotAMember(rank {self._rank}, of a split of {self._parent})"
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+    def __enter__(self) -> NotAMember:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """There is nothing to close."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

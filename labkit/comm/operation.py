@@ -48,8 +48,10 @@ class Operation:
     index: int
     """Position in this rank's journal, from 0."""
     kind: str
-    """send, recv, all_reduce, reduce_scatter, all_gather, all_to_all, broadcast, gather, scatter,
-    barrier, split or share_memory."""
+    """Of a Group: send, recv, all_reduce, reduce_scatter, all_gather, all_to_all, broadcast,
+    gather, scatter, barrier, split, close or share_memory. Of torch's own functions also reduce
+    and new_group; of collectives that the lab writes out, their functions' names, such as
+    ring_all_reduce. All are in record.KINDS; what torch itself recorded has its names."""
     blocking: bool
     group: tuple[int, ...]
     """The group's members as global ranks."""
@@ -58,15 +60,18 @@ class Operation:
     """From 1: the n-th collective of this group; for send and recv, the n-th message from this
     source to this destination within the group."""
     reduce: str | None
+    """Of a reduction: sum, mean, max or min; of torch's own functions another of record.REDUCES."""
     peer: int | None
     """Global rank of a send's destination, a recv's source, or a collective's root."""
     dtype: str
+    """Of that tensor, without "torch.": float32."""
     shape: tuple[int, ...]
     payload_bytes: int
     """Bytes of the tensor that the caller passed."""
     sent_bytes: int
     """Bytes that this rank puts on the wire, without headers."""
     received_bytes: int
+    """Bytes that this rank takes from the wire, without headers."""
     site: Site
     """The line that called the group; it may lie inside labkit, such as collectives/ring.py."""
     origin: Site
@@ -85,6 +90,9 @@ class Operation:
     """Which element of a loop it is for, as the program calls that tensor; None: nobody knows."""
     members: tuple[int, ...] | None = None
     """Of a new_group: whom it is made of."""
+    queued: int | None = None
+    """How many collectives its process group had been handed before it, by anybody; None: nobody
+    knows (hand_over.py)."""
     medium: str = NETWORK
     """How the data travels: over `the network`, or through `shared memory` with no byte sent."""
 

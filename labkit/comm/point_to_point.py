@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from labkit.comm import checks
-from labkit.comm.agreement.agreement import RECEIVER, SENDER, hashed
+from labkit.comm.agreement.agreement import hashed
 from labkit.comm.agreement.disagreement import Disagreement
-from labkit.comm.member import Member, current_label
+from labkit.comm.agreement.items import hashed_item
+from labkit.comm.agreement.messages import RECEIVER, SENDER
+from labkit.comm.member import Member
+from labkit.comm.named_spans import current_label
 from labkit.comm.pending import Pending
 
 _TAG = 0  # messages between two ranks arrive in the order in which they were sent
@@ -20,7 +24,8 @@ class PointToPoint(Member):
 
     The buffer must have the message's shape and dtype, or the later of the two calls raises
     Disagreement. (gloo itself ends the receiving process for a message that is too long, and fills
-    part of the buffer, without a word, for one that is too short.)
+    part of the buffer, without a word, for one that is too short.) So it does where both ends go
+    through a model's parameters, in another order; what other messages are for, `label` says.
 
     Rendezvous: a send completes only when the other side receives. Two ranks that both send first
     and receive afterwards wait for each other for ever; post one of the two with isend or irecv.
@@ -55,7 +60,10 @@ class PointToPoint(Member):
             """Holds on to what is on the wire until it has left."""
 
         return self._started(
-            lambda: self._process_group.send([source], dst, _TAG), finish, record, blocking
+            self._message(lambda: self._process_group.send([source], dst, _TAG)),
+            finish,
+            record,
+            blocking,
         )
 
     def _recv(self, buffer: torch.Tensor, src: int, *, blocking: bool) -> Any:
@@ -71,17 +79,44 @@ class PointToPoint(Member):
             return buffer
 
         return self._started(
-            lambda: self._process_group.recv([target], src, _TAG), finish, record, blocking
+            self._message(lambda: self._process_group.recv([target], src, _TAG)),
+            finish,
+            record,
+            blocking,
         )
 
+    def _message(self, start: Callable[[], Any]) -> Callable[[], Any]:
+        """`start`, counted among the messages of the process group."""
+        handed = self._handed
+        if handed is None:
+            return start
+
+        def counted() -> Any:
+            with handed.of_a_message():
+                return start()
+
+        return counted
+
     def _post_message(
-        self, kind: str, peer: int, number: int, x: torch.Tensor, blocking: bool
+        self,
+        kind: str,
+        peer: int,
+        number: int,
+        x: torch.Tensor,
+        blocking: bool,
+        passed: torch.Tensor | None = None,
     ) -> int:
-        """Enter one end of a message in the journal, if the other end fits it."""
+        """Enter one end of a message in the journal, if the other end fits it.
+
+        passed: the tensor itself, where `x` only stands for it.
+        """
         self._agreement.require_in_step()
-        label = current_label()
+        call, label = self._journal.caller(), current_label()
+        given = x if passed is None else passed
+        item = self._journal.parameter(call, given) if label is None else None
         role = SENDER if kind == "send" else RECEIVER
-        self._agreement.declare_message(peer, role, number, hashed(label, x.dtype, x.shape))
+        meant = hashed(label, x.dtype, x.shape)
+        self._agreement.declare_message(peer, role, number, meant, hashed_item(item))
         record = self._journal.post(
             kind,
             self._journal_group,
@@ -91,10 +126,12 @@ class PointToPoint(Member):
             received_bytes=x.nbytes if role == RECEIVER else 0,
             blocking=blocking,
             peer=self.ranks[peer],
+            call=call,
             label=label,
+            item=item,
         )
         try:
-            self._agreement.compare_message(peer, role, number)
+            self._agreement.compare_messages(peer, role)
         except Disagreement as why:
             self._refuse(record, why)
             raise

@@ -18,6 +18,7 @@ from labkit.grade import own_code
 from labkit.grade.answering import Answer, Questions, answer, read_answer
 from labkit.grade.crash import explain_crash
 from labkit.grade.exchange import new_exchange
+from labkit.grade.hang import NEVER_BEGAN, NOT_BEGUN
 from labkit.grade.outcome import Finding, Graded, Outcome
 from labkit.grade.submission import Submission
 from labkit.launch import launch
@@ -161,14 +162,13 @@ def _no_answer(failure: RunError, call: str, timeout_s: float) -> Finding:
     if isinstance(failure, RankError):
         return explain_crash(failure, call, who="it")
     stack = failure.stacks[0]
-    return Finding(
-        Outcome.HUNG,
-        "does not come to an end",
-        f"no answer within {timeout_s:g} s: the function loops, or waits for something",
-        first_seen=call,
-        where=own_code.site_in_stack(stack),
-        details=own_code.of_stack(stack),
-    )
+    where = own_code.site_in_stack(stack)
+    name = "does not come to an end"
+    why = f"no answer within {timeout_s:g} s: the function loops, or waits for something"
+    if where is None:
+        name, why = NEVER_BEGAN, NOT_BEGUN
+    details = own_code.of_stack(stack)
+    return Finding(Outcome.HUNG, name, why, first_seen=call, where=where, details=details)
 
 
 def _call(question: Question[Any]) -> str:

@@ -33,6 +33,10 @@ class GuardedGroup:
         """As Group.region."""
         return self._group.region(name)
 
+    def label(self, name: str) -> AbstractContextManager[None]:
+        """As Group.label: it says what operations are for, and communicates nothing."""
+        return self._group.label(name)
+
     def __getattr__(self, name: str) -> Any:
         """Collectives that are allowed, as Group's own; whatever else a Group has is refused.
 
@@ -40,8 +44,8 @@ class GuardedGroup:
         """
         if name.startswith("_") or not hasattr(Group, name):
             raise AttributeError(
-                f"a group has no {name!r}; here there are rank, size, device, ranks, region and "
-                f"{', '.join(self._allowed)}"
+                f"a group has no {name!r}; here there are rank, size, device, ranks, region, label "
+                f"and {', '.join(self._allowed)}"
             )
 
         def perform(*args: Any, **options: Any) -> Any:

@@ -25,14 +25,16 @@ _LOADING = (
     "or waits"
 )
 NEVER_BEGAN = "never began"
-_NOT_BEGUN = (
-    "the processes were still starting when the time was up, and nothing of yours had been called: "
-    "the machine is busy with something else. Check again, or give it longer with timeout_s"
+NOT_BEGUN = (
+    "the processes were still starting, or importing libraries, when the time was up, and nothing "
+    "of yours had been called: the machine is busy with something else. Check again, or give it "
+    "longer with timeout_s"
 )
 BETWEEN_CALLS = "does not end in time"
 _BETWEEN_CALLS = (
-    "the time was up while nothing of yours was running, between two calls or before the first: "
-    "the machine is busy with something else. Check again, or give it longer with timeout_s"
+    "the time was up while nothing of yours was running, between two calls, before the first or in "
+    "the import of a library: the machine is busy with something else. Check again, or give it "
+    "longer with timeout_s"
 )
 UNDER_WAY = "does not finish what every rank has begun"
 _UNDER_WAY = (
@@ -82,7 +84,7 @@ def explain_hang(attempt: Attempt, evidence: CaseEvidence | None, failure: RunEr
 def _while_loading(attempt: Attempt, failure: RunError) -> Finding:
     ranks = "1 rank" if attempt.world_size == 1 else f"{attempt.world_size} ranks"
     where = own_code.site_in_stack(failure.stacks[0])
-    name, why = ("does not finish loading", _LOADING) if where else (NEVER_BEGAN, _NOT_BEGUN)
+    name, why = ("does not finish loading", _LOADING) if where else (NEVER_BEGAN, NOT_BEGUN)
     details = own_code.of_stack(failure.stacks[0])
     return Finding(Outcome.HUNG, name, why, ranks, 1, where, details)
 

@@ -17,6 +17,9 @@ _MACHINERY = (
     "labkit/",
     "torch/",
 )
+_STANDARD = os.path.dirname(os.__file__) + os.sep
+_INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
+_IMPORTS = "<frozen importlib"
 # A frame of a notebook's cell has the cell's number for a file (launch/sources.py).
 _FRAME = re.compile(
     r'^  (?:File "(?P<file>[^"]+)"|(?P<cell>Cell \d+)), line (?P<line>\d+),? in (?P<function>\S+)'
@@ -38,11 +41,17 @@ def of_stack(text: str) -> str:
 
 
 def site_in_stack(text: str) -> Site | None:
-    """The innermost line of a stack that is the learner's."""
-    own = [_FRAME.match(block) for file, block in _blocks(text) if _is_own(file)]
-    if not own or own[-1] is None:
+    """The innermost line of a stack that is the learner's.
+
+    None also where that line imports a library, which takes as long as the machine makes it.
+    """
+    blocks = _blocks(text)
+    own = [index for index, (file, _) in enumerate(blocks) if _is_learners(file)]
+    if not own or any(file.startswith(_IMPORTS) for file, _ in blocks[own[-1] :]):
         return None
-    return Site(own[-1]["file"] or own[-1]["cell"], int(own[-1]["line"]), own[-1]["function"])
+    frame = _FRAME.match(blocks[own[-1]][1])
+    assert frame is not None, "a block with a file begins with its frame"
+    return Site(frame["file"] or frame["cell"], int(frame["line"]), frame["function"])
 
 
 def innermost_line(text: str) -> str:
@@ -55,6 +64,14 @@ def innermost_line(text: str) -> str:
 
 def _is_own(file: str) -> bool:
     return bool(file) and not file.startswith(_MACHINERY)
+
+
+def _is_learners(file: str) -> bool:
+    """Not Python's own either, which also stands below labkit: a rank's threads begin there.
+
+    Nor one of an installed package.
+    """
+    return _is_own(file) and not file.startswith(_STANDARD) and not _INSTALLED.search(file)
 
 
 def _blocks(text: str) -> list[tuple[str, str]]:

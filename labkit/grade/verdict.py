@@ -61,7 +61,7 @@ class Verdict:
     @property
     def paragraphs(self) -> list[tuple[str, str]]:
         """What the verdict says below its headline: (label, text), in order."""
-        finding = self.finding
+        finding, name = self.finding, self.exercise.name
         if finding is None:
             return [
                 ("Shown", f"{self.tried}: {self.shown}."),
@@ -70,7 +70,7 @@ class Verdict:
             ]
         if finding.outcome is Outcome.NOT_ATTEMPTED:
             found = [("Next", f"{finding.explanation}.")]
-            return [*found, ("Stuck", f'hint("{self.exercise.name}")')]
+            return [*found, ("Stuck", f'hint("{name}")')]
         where = "" if finding.where is None else sources.place(finding.where)
         found = [
             ("Why", f"{finding.explanation.rstrip('.')}."),
@@ -79,7 +79,7 @@ class Verdict:
             ("Picture", finding.picture),
             ("Printed", finding.printed),
             ("Details", finding.details),
-            ("Read next", f'hint("{self.exercise.name}", {finding.hint})'),
+            ("Read next", f'hint("{name}", {finding.hint})' if finding.hint else ""),
             ("Repeat", self.call if self.tried else ""),
         ]
         return [(label, text) for label, text in found if text]

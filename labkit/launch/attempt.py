@@ -7,7 +7,7 @@ attempts of several jobs, the first start of a new one would take up an old one'
 import os
 from pathlib import Path
 
-from labkit.launch.saved.saved_run import attempts
+from labkit.launch.saved.folders import attempts
 
 _VARIABLE = "LABKIT_ATTEMPT"
 

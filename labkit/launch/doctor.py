@@ -5,6 +5,7 @@ In this order, and the first that fits is the verdict:
     mismatch    ranks mean different operations where they should mean the same
     left        ranks wait for one that has returned (or takes no part, or is dead)
     circle      ranks wait for each other
+    stopped     a rank's process is stopped, by a signal or a debugger: it executes nothing
     slow        ranks wait for one that computes: no deadlock, and its stack says what it does
     under way   all that is needed has been posted: data is moving, or the network is not
     busy        nobody waits
@@ -18,21 +19,22 @@ well.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from labkit.comm import Timeline
 from labkit.comm.agreement import disagreement
-from labkit.comm.agreement.difference import ADVICE
+from labkit.comm.agreement.difference import ADVICE, Difference
 from labkit.comm.recorded import is_foreign
 from labkit.comm.words import listed, named, places, ranks_named, verb
 from labkit.launch import sources
-from labkit.launch.diagnosis import advice
-from labkit.launch.diagnosis.position import plural, position_of
+from labkit.launch.diagnosis import advice, stopped
+from labkit.launch.diagnosis.position import pace, plural, position_of
 from labkit.launch.diagnosis.waiting import View, Wait, circle, waits, waits_of
 from labkit.launch.ranks.stage import Stage
 
 _MOST_SHOWN = 8
+_RECENT = 1000  # operations of a rank; others are not that far behind, or ahead
 
 
 class Fault(Enum):
@@ -41,6 +43,7 @@ class Fault(Enum):
     MISMATCH = "mismatch"
     LEFT = "left"
     CIRCLE = "circle"
+    STOPPED = "stopped"
     SLOW = "slow"
     UNDER_WAY = "under way"
     BUSY = "busy"
@@ -66,21 +69,45 @@ class Verdict:
 
 
 def diagnose(views: Sequence[View]) -> Verdict:
-    """The verdict on ranks of which these things are known. `views` has an entry per rank."""
+    """The verdict on ranks of which these things are known. `views` has an entry per rank.
+
+    It goes through every operation of the run, at 15 us for each: for a run that is over.
+    """
     calls = [Timeline(list(view.calls)) for view in views]
     operations = [Timeline([*view.operations, *view.recorded.operations]) for view in views]
-    if difference := disagreement.find(calls) or disagreement.find(operations):
-        text, todo = difference.text(sources.place), ADVICE[difference.aspect]
-        return Verdict(Fault.MISMATCH, text, todo, tuple(difference.odd_ranks), is_proof=True)
-    return diagnose_waits(views)
+    difference = disagreement.find(calls) or disagreement.find(operations)
+    return diagnose_waits(views) if difference is None else _mismatch(difference)
+
+
+def diagnose_now(views: Sequence[View]) -> Verdict:
+    """The same of a run under way, however much it has done: of journals their ends alone count.
+
+    What is in them has been compared by the ranks, each operation before it was begun; the ends are
+    for a program that caught what its rank said and went on. torch's record was compared by nobody.
+    """
+    calls = [Timeline(list(view.calls[-_RECENT:])) for view in views]
+    operations = [Timeline(list(view.operations[-_RECENT:])) for view in views]
+    recorded = [Timeline(list(view.recorded.operations)) for view in views]
+    difference = (
+        disagreement.find(calls, order=False)
+        or disagreement.find(operations, order=False)
+        or disagreement.find(recorded)
+    )
+    return diagnose_waits(views) if difference is None else _mismatch(difference)
+
+
+def _mismatch(difference: Difference) -> Verdict:
+    text, todo = difference.text(sources.place), ADVICE[difference.aspect]
+    return Verdict(Fault.MISMATCH, text, todo, tuple(difference.odd_ranks), is_proof=True)
 
 
 def diagnose_waits(views: Sequence[View]) -> Verdict:
-    """The same, but for mismatches: these need a look at every operation of the run."""
+    """The same, but for mismatches."""
     found = waits(views)
     return (
         _left(views, found)
         or _circle(views, found)
+        or _stopped(views, found)
         or _slow(views, found)
         or _under_way(found)
         or _busy(views)
@@ -98,7 +125,9 @@ def _left(views: Sequence[View], found: Mapping[int, Wait]) -> Verdict | None:
             absent = _together_said(gone, [position_of(views[rank]) for rank in gone])
             text = f"{_waiting(_together(wait, found))}; {listed(absent)}, without {without}"
             todo = advice.COUNT_CALLS if operation.is_collective else advice.COUNT_MESSAGES
-            return Verdict(Fault.LEFT, text, todo, tuple(gone), _cannot_bring(views, gone))
+            if all(views[rank].stage is Stage.IDLE for rank in gone):
+                todo = advice.NOT_ASKED
+            return _unless_threads_bring_it(Verdict(Fault.LEFT, text, todo, tuple(gone)), views)
     return None
 
 
@@ -118,7 +147,16 @@ def _circle(views: Sequence[View], found: Mapping[int, Wait]) -> Verdict | None:
     kinds = {wait.operation.kind for wait in ring}
     todos = {frozenset(["send"]): advice.ALL_SEND, frozenset(["recv"]): advice.ALL_RECEIVE}
     todo = todos.get(frozenset(kinds), advice.MIXED)
-    return Verdict(Fault.CIRCLE, text, todo, tuple(sorted(ranks)), _cannot_bring(views, ranks))
+    return _unless_threads_bring_it(Verdict(Fault.CIRCLE, text, todo, tuple(sorted(ranks))), views)
+
+
+def _unless_threads_bring_it(verdict: Verdict, views: Sequence[View]) -> Verdict:
+    """A proof; or, where other threads of its ranks may still post something, told with that."""
+    if _cannot_bring(views, verdict.ranks):
+        return replace(verdict, is_proof=True)
+    busy = [rank for rank in verdict.ranks if views[rank].stack.num_other_threads]
+    clause = f"unless another thread of {ranks_named(busy)} still brings it"
+    return replace(verdict, text=f"{verdict.text}, {clause}")
 
 
 def _cannot_bring(views: Sequence[View], ranks: Sequence[int]) -> bool:
@@ -137,6 +175,17 @@ def _cannot_bring(views: Sequence[View], ranks: Sequence[int]) -> bool:
     return all(views[rank].stack.is_held for rank in active) and not any(
         wait.can_end for rank in active for wait in waits_of(rank, views)
     )
+
+
+def _stopped(views: Sequence[View], found: Mapping[int, Wait]) -> Verdict | None:
+    ranks = stopped.stopped(views)
+    if not ranks:
+        return None
+    text = stopped.said(ranks, views)
+    waiting = [wait for wait in _by_age(found) if wait.rank not in ranks]
+    if waiting:
+        text = f"{_waiting(_together(waiting[0], found))}, and {text}"
+    return Verdict(Fault.STOPPED, text, stopped.ADVICE, tuple(ranks))
 
 
 def _slow(views: Sequence[View], found: Mapping[int, Wait]) -> Verdict | None:
@@ -211,5 +260,6 @@ def _busy(views: Sequence[View]) -> Verdict:
         return Verdict(Fault.BUSY, text, todo, tuple(starting))
     if not running:
         return Verdict(Fault.BUSY, "no rank is in the function any more")
-    text = f"no rank waits for another: {ranks_named(running)} {verb(running, 'computes')}"
+    said = [pace(views[rank]) for rank in running]
+    text = f"no rank waits for another: {listed(_together_said(running, said))}"
     return Verdict(Fault.BUSY, text, "The stacks say what they do.", tuple(running))

@@ -30,9 +30,9 @@ class Local:
 ENGINES: dict[str, type[Local] | type[Torchrun]] = {"local": Local, "torchrun": Torchrun}
 
 
-def check_engine(name: str) -> None:
+def check_engine(name: object) -> None:
     """Raises ValueError unless `name` is an engine's."""
-    if name not in ENGINES:
+    if not isinstance(name, str) or name not in ENGINES:
         raise ValueError(
             f"engine={name!r} is unknown; choose 'local' (fork server, a tenth of a second) or "
             "'torchrun' (torch's elastic agent, some seconds)"

@@ -13,8 +13,8 @@ class RunError(RuntimeError):
 
     `timeline`: the journals as far as they were written. `logs`: what was printed.
     `positions`: where each rank was, in words. `stacks`: Python stacks of ranks still alive.
-    `verdict`: the doctor's (fault, text, advice, ranks); None where a rank raised or died, and that
-    says it all.
+    `verdict`: the doctor's (fault, text, advice, ranks, is_proof); None where a rank raised or
+    died, and that says it all.
     """
 
     def __init__(

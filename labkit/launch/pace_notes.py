@@ -14,7 +14,7 @@ from labkit.launch.result import Run
 _TOLERATED_SHARE = 0.05
 _COLUMNS = 96  # of a page of JupyterLab, which breaks longer lines in the middle of a word
 # They move no tensors of the reader's.
-_FREE = ("barrier", "split", "share_memory")
+_FREE = ("barrier", "split", "close", "share_memory")
 
 
 def show(run: Run) -> None:

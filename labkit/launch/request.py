@@ -1,6 +1,7 @@
 """What a run and a session may ask for: checked before anything starts."""
 
-from collections.abc import Iterable
+import inspect
+from collections.abc import Iterable, Sequence
 
 import torch
 
@@ -10,6 +11,17 @@ from labkit.launch import devices
 from labkit.launch.machine import machine
 
 LONGEST_TIMEOUT_S = 7 * 24 * 3600
+
+
+def check_function(fn: object) -> None:
+    """Raises TypeError for what a rank cannot call to its end."""
+    if not callable(fn):
+        raise TypeError(f"run() calls a function on every rank; {fn!r} is not one")
+    if inspect.iscoroutinefunction(fn) or inspect.isgeneratorfunction(fn):
+        raise TypeError(
+            f"{fn!r} would only be begun: a rank calls a plain function, to its end. Make it one "
+            "without async and yield"
+        )
 
 
 def checked_device(world_size: object, timeout: object, device: str | None) -> str:
@@ -63,16 +75,28 @@ def checked_stall(stall: object) -> float | None:
     return stall  # type: ignore[return-value]
 
 
-def checked_ranks(ranks: Iterable[int] | None, world_size: int) -> list[int]:
-    """Those to run on, in order; None: all. Raises ValueError for one that is not there."""
+def checked_ranks(ranks: Iterable[int] | None, world_size: int) -> Sequence[int]:
+    """Those to run on, in order; None: all. Raises ValueError for one that is not there.
+
+    `world_size` may still be any number: nothing is made that grows with it.
+    """
+    every = range(world_size)
     if ranks is None:
-        return list(range(world_size))
-    given = list(ranks) if isinstance(ranks, Iterable) else [ranks]
-    if not isinstance(ranks, Iterable) or not all(type(rank) is int for rank in given):
+        return every
+    if not isinstance(ranks, Iterable):
         raise ValueError(f"ranks={ranks!r}: give the numbers of ranks, such as [0, 2]")
-    on = sorted(set(given))
-    wrong = [rank for rank in on if rank not in range(world_size)]
-    if wrong or not on:
-        known = "rank 0" if world_size == 1 else f"ranks 0 to {world_size - 1}"
-        raise ValueError(f"ranks={wrong or on}: this session has {known}; name some of them")
-    return on
+    on = set()
+    for rank in ranks:
+        if type(rank) is not int:
+            raise ValueError(f"ranks={ranks!r}: give the numbers of ranks, such as [0, 2]")
+        if rank not in every:
+            raise _not_there(rank, world_size)
+        on.add(rank)
+    if not on:
+        raise _not_there([], world_size)
+    return sorted(on)
+
+
+def _not_there(ranks: object, world_size: int) -> ValueError:
+    known = "rank 0" if world_size == 1 else f"ranks 0 to {world_size - 1}"
+    return ValueError(f"ranks={ranks}: this session has {known}; name some of them")

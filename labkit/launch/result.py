@@ -98,11 +98,13 @@ class Run:
     def save(self, path: str | Path) -> Path:
         """Write the run to a new folder, which `Run.load` opens on any machine.
 
-        Raises FileExistsError where something is already there. The format: saved_run.py.
+        All of it is there afterwards, or nothing. Raises FileExistsError where something is already
+        there, OSError where nothing can be written, and TypeError, naming the rank, for a value
+        that cannot be pickled. The format: saved_run.py.
         """
-        from labkit.launch.saved import saved_run
+        from labkit.launch.saved import save_run
 
-        return saved_run.save(self, path)
+        return save_run.save(self, path)
 
     @classmethod
     def load(cls, *paths: str | Path, trust: bool = False, partial: bool = False) -> Run:
@@ -110,11 +112,12 @@ class Run:
 
         trust: values that are neither plain data nor tensors are pickles, and reading one can run
         any code. Say True only where you know who wrote the folder.
-        partial: take what is there. What is missing, or not to be trusted, is None; a failed run
-        comes back too.
+        partial: take what is there. A value that is missing, damaged or not to be trusted is None;
+        a failed run comes back too.
 
         Raises the error that the run ended with (RankError, RunError), FileNotFoundError where
-        there is no run, UntrustedValue, and ValueError that names missing ranks or a damaged file.
+        there is no run, UntrustedValue, ValueError that names missing ranks or a damaged file, and
+        TypeError for what is no name of a folder.
         """
         from labkit.launch.saved import saved_run
 

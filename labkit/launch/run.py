@@ -6,7 +6,6 @@ function, supervise.py listens, and this file turns what came back into a Run, o
 
 from __future__ import annotations
 
-import inspect
 import pickle
 import time
 from collections.abc import Callable, Sequence
@@ -25,7 +24,13 @@ from labkit.launch.driver.watch import listen_to_the_end
 from labkit.launch.engines import ENGINES, check_engine
 from labkit.launch.ranks.output import RankOutput
 from labkit.launch.ranks.rank import RankSpec, Returned
-from labkit.launch.request import checked_device, checked_stall, checked_topology
+from labkit.launch.request import (
+    LONGEST_TIMEOUT_S,
+    check_function,
+    checked_device,
+    checked_stall,
+    checked_topology,
+)
 from labkit.launch.result import Run, Traffic
 from labkit.launch.run_directory import RunDirectory
 
@@ -106,7 +111,7 @@ def launch(
     has_returned = False
     try:
         payload.write(directory.payload, fn, args_by_rank)
-        specs = _specs(world_size, device, directory, timeout, topology)
+        specs = _specs(world_size, device, directory, topology)
         starter.start(specs, started_s + timeout)
         _add_ranks(ranks, specs, starter, echo=echo)
         supervisor = Supervisor(ranks, directory)
@@ -144,15 +149,12 @@ def _clear_away(
 
 
 def _specs(
-    world_size: int,
-    device: str,
-    directory: RunDirectory,
-    timeout: float,
-    topology: Topology | None,
+    world_size: int, device: str, directory: RunDirectory, topology: Topology | None
 ) -> list[RankSpec]:
-    # The backend's own timeout comes later than ours: the driver is the one who knows why.
+    # The driver keeps the time, and it alone knows why a wait lasts: were the backend to end one,
+    # while the driver still asks the ranks, who waited where would be lost.
     return [
-        RankSpec(rank, world_size, device, directory, timeout + 10, topology)
+        RankSpec(rank, world_size, device, directory, LONGEST_TIMEOUT_S, topology)
         for rank in range(world_size)
     ]
 
@@ -166,14 +168,11 @@ def _checked(
     topology: Topology | None,
 ) -> str:
     """The device to use. Raises for a call that cannot be made."""
-    if not callable(fn):
-        raise TypeError(f"run() calls a function on every rank; {fn!r} is not one")
+    check_function(fn)
     device = checked_topology(topology, world_size, device)
     place = checked_device(world_size, timeout, device)
     if len(args_by_rank) not in (1, world_size):
         raise ValueError(f"{len(args_by_rank)} sets of arguments for {world_size} ranks")
-    if inspect.iscoroutinefunction(fn) or inspect.isgeneratorfunction(fn):
-        raise TypeError(f"{fn!r} would only be begun: a rank calls a plain function, to its end")
     return place
 
 

@@ -4,8 +4,18 @@ payload            the function and its arguments (cloudpickle)
 store              where the ranks meet (torch's FileStore)
 rank-2.journal     what rank 2 did on its groups; rank-2.names goes with it
 rank-2.stack       where rank 2 was when it was asked (faulthandler)
+rank-2.recorder    what torch itself had recorded of rank 2 when it was asked (flight_recorder.py)
 rank-2.value       what rank 2 returned (cloudpickle)
+world.calls.0      what each rank means, to be compared by the others, and world.0-1.0, of
+                   messages: a few of each for every group (comm/agreement)
+calls/             journals and such tables of calls that are not one operation of a Group
+                   (comm/calls)
 links              of a topology: when each is free; links.* go with it (comm/pacing)
+labkit-fifos-*     while ranks meet in shared memory (comm/shared_memory)
+
+rank-2.spec        with engine="torchrun": how rank 2 is to begin (pickle)
+torchrun.log       and what torchrun printed; its own logs are in torchrun/
+rank-2.clock       on several hosts: what rank 2's clock read when it had joined the world
 """
 
 from __future__ import annotations
@@ -48,7 +58,7 @@ class RunDirectory:
         return self.path / "store"
 
     def of_rank(self, rank: int, kind: str) -> Path:
-        """The file of one rank: kind is journal, stack or value."""
+        """The file of one rank. `kind`: its ending, such as journal, stack or value."""
         return self.path / f"rank-{rank}.{kind}"
 
     def remove(self) -> None:

@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 
 _OPTIONS = "a number of ranks, --on 0,2, --timeout 300, --device cpu"
+_MOST_DIGITS = 18  # beyond some thousand, int() refuses in words of its own
 
 
 @dataclass(frozen=True)
@@ -44,14 +45,18 @@ def _enter(found: dict[str, object], name: str, value: object) -> None:
 
 
 def _world_size(word: str) -> int:
-    if not word.isdecimal() or int(word) < 1:
+    if not _is_number(word) or int(word) < 1:
         raise ValueError(f"{word!r} is not a number of ranks; write %%ranks 4, for example")
     return int(word)
 
 
+def _is_number(word: str) -> bool:
+    return word.isdecimal() and len(word) <= _MOST_DIGITS
+
+
 def _ranks(word: str) -> list[int]:
     parts = [part for part in word.split(",") if part]
-    if not parts or not all(part.isdecimal() for part in parts):
+    if not parts or not all(map(_is_number, parts)):
         raise ValueError(f"--on {word}: name ranks by number, with commas, as in --on 0,2")
     return [int(part) for part in parts]
 

@@ -73,12 +73,14 @@ class RanksMagics(Magics):
 
     def _compiled(self, body: str) -> Cell:
         """The cell, with the lines as the reader counts them."""
-        raw = self._notebook.history_manager.input_hist_raw[-1]  # of the cell that runs now
+        inputs = self._notebook.history_manager.input_hist_raw  # the last is the cell that runs now
+        # Not execution_count: while a cell runs, some versions of IPython count the next one.
+        number, raw = len(inputs) - 1, inputs[-1]
         head, found, _ = raw.rpartition(body.rstrip("\n"))
         if not found:  # a cell that is kept out of the history
-            head, raw = "%%ranks\n", f"%%ranks\n{body}"
+            number, head, raw = len(inputs), "%%ranks\n", f"%%ranks\n{body}"
         try:
-            return Cell.of(body, self._notebook.execution_count, raw, head.count("\n"))
+            return Cell.of(body, number, raw, head.count("\n"))
         except SyntaxError as error:
             text = "".join(traceback.format_exception_only(error))
             text = sources.with_cells_named(text).rstrip()
@@ -110,7 +112,7 @@ class RanksMagics(Magics):
         if action not in ("status", "restart", "stop", "push", "pull", "last"):
             raise UsageError(
                 f"%ranks {line}: choose status, restart, stop, push, pull or last; to run a cell "
-                "on ranks, `%%ranks 4` is its first line"
+                "on ranks, `%%ranks 4` is its first line; `%ranks?` says what each does"
             )
         if bool(names) != (action in ("push", "pull")):
             raise UsageError(f"%ranks {action} takes {'no names' if names else 'names'}")
@@ -148,6 +150,9 @@ class RanksMagics(Magics):
         if self.session:
             self.session.close()
         self.session = None
+
+
+RanksMagics.ranks.__doc__ = __doc__  # what `%ranks?` shows
 
 
 def _new(session: Session) -> str:

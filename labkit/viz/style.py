@@ -55,7 +55,7 @@ KIND_FAMILIES = (
     KindFamily("all_gather", "#009e73", ("all_gather",)),
     KindFamily("all_to_all", "#f0e442", ("all_to_all",)),
     KindFamily("broadcast, scatter, gather", "#0072b2", ("broadcast", "scatter", "gather")),
-    KindFamily("barrier, split", "#444444", ("barrier", "split", "share_memory")),
+    KindFamily("barrier, split", "#444444", ("barrier", "split", "close", "share_memory")),
 )
 _FAMILY_OF = {kind: family for family in KIND_FAMILIES for kind in family.kinds}
 

@@ -75,6 +75,12 @@ VERDICTS = {
         "send #1 to rank 1 from rank 0 .* has label bias, but the buffer that rank 1 receives it in"
         " .* has label weight",
     ),
+    "weights_in_another_order": (
+        Mismatch,
+        Fault.MISMATCH,
+        r"rank 0 sends in another order than rank 1 receives: message #1 is model\.0\.weight where "
+        r"it is sent .* and model\.1\.weight where it is received .*; message #2 is model\.1",
+    ),
     "another_reduce_op": (Mismatch, Fault.MISMATCH, "in all_reduce #1, .*rank 1 reduces by max"),
     "send_against_send": (
         Deadlock,

@@ -203,9 +203,55 @@ def trains_for_steps(world):
             p.grad = None
 
 
+def names_them_by_its_role_too(world):
+    weight, wide = torch.ones(3), torch.full((3,), 2.0)
+    mine, other = (weight, wide) if world.rank == 0 else (wide, weight)
+    for x in (weight, wide):
+        world.all_reduce(x, out=x)
+    return mine, other
+
+
+def keeps_them_by_its_role_too(world):
+    tensors = {"weight": torch.ones(3), "wide": torch.ones(3)}
+    roles = ("mine", "other") if world.rank == 0 else ("other", "mine")
+    keep = dict(zip(roles, tensors.values(), strict=True))
+    for x in tensors.values():
+        world.all_reduce(x, out=x)
+    return keep
+
+
+class Owner:
+    """Knows its tensors by what they are, and by whose they are."""
+
+    def __init__(self, world):
+        self.w1, self.w2 = torch.ones(3), torch.ones(3)
+        self.mine, self.theirs = (self.w1, self.w2) if world.rank else (self.w2, self.w1)
+
+    def sync(self, world):
+        for x in (self.w1, self.w2):
+            world.all_reduce(x)
+
+
+def has_attributes_by_its_role_too(world):
+    Owner(world).sync(world)
+
+
+def has_modules_by_their_role_too(world):
+    teacher, student = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+    active, idle = (teacher, student) if world.rank == 0 else (student, teacher)
+    for module in (teacher, student):
+        for p in module.parameters():
+            world.all_reduce(p.data, out=p.data)
+    return active, idle
+
+
 @pytest.mark.parametrize(
     "program",
     [
+        names_them_by_its_role_too,
+        keeps_them_by_its_role_too,
+        has_attributes_by_its_role_too,
+        has_modules_by_their_role_too,
         takes_turns_by_default,
         takes_turns_after_a_take,
         takes_turns_by_what_it_takes,
@@ -265,9 +311,17 @@ def by_what_never_had_a_name(world):
     return [world.all_reduce(t) for t in mine]
 
 
+def by_names_of_which_one_goes_by_the_rank(world):
+    """The same as a rank that has a name for its own part, and here it is a fault."""
+    weight, bias = torch.ones(3), torch.zeros(3)
+    first, second = (bias, weight) if world.rank == 1 else (weight, bias)
+    return [world.all_reduce(x) for x in (first, second)]
+
+
 @pytest.mark.parametrize(
     "program",
     [
+        by_names_of_which_one_goes_by_the_rank,
         by_an_index_that_was_computed,
         by_branches,
         by_what_was_made_of_them,

@@ -2,6 +2,7 @@
 
 import re
 import tempfile
+import time
 
 import pytest
 import torch
@@ -76,6 +77,11 @@ def another_dtype_in_a_list(world):
     dist.all_gather([torch.empty_like(x) for _ in range(world.size)], x)
 
 
+def other_lists_to_gather(world):
+    xs = [torch.ones(3 if world.rank == 1 else 2), torch.ones(2)]
+    dist.all_gather_coalesced([[torch.empty_like(x) for x in xs] for _ in range(world.size)], xs)
+
+
 def other_splits(world):
     n = 2 if world.rank == 1 else 1
     x = torch.ones(world.size + n - 1)
@@ -91,6 +97,7 @@ SAID = {
     another_number_of_elements: r"in broadcast #1 .*rank 1 passes shape \(4,\)",
     another_dtype: "in reduce_scatter #1 .*rank 1 passes float64",
     another_dtype_in_a_list: "in all_gather #1 .*rank 1 passes float64",
+    other_lists_to_gather: r"in all_gather #1 .*rank 1 passes shape \(5,\)",
     other_splits: "in all_to_all #1 .*rank 1 sends rank 0 2 rows .*rank 0 expects 1",
     another_function: "rank 1 calls all_reduce #1 of torch.distributed",
     the_same_calls_in_another_order: "make the same calls in another order: .*all_reduce.weight.",
@@ -223,3 +230,42 @@ def test_an_operation_handed_to_the_backend_itself_is_compared_when_all_have_ret
         run(half_a_broadcast, 2)
     assert re.search(r"rank 0 passes shape \(2,\) .*rank 1 passes shape \(4,\)", str(e.value))
     assert "test_past_the_groups.py, line" in str(e.value)
+
+
+def a_dtype_of_its_own(world, num_later, has_more=False):
+    import torch.distributed._functional_collectives as functional  # not among the compared calls
+
+    x = torch.ones(3, dtype=torch.float32 if world.rank else torch.int32)
+    y = functional.wait_tensor(functional.all_reduce(x, "sum", dist.group.WORLD))
+    for turn in range(num_later):
+        world.all_reduce(torch.ones(1))
+        if has_more and turn % 4 == 0:
+            dist.group.WORLD.barrier().wait()
+            time.sleep(0.15)  # a rank looks every 0.05 s
+    return y
+
+
+def test_a_mismatch_of_torchs_own_is_found_after_many_later_operations():
+    with pytest.raises(Mismatch, match="every rank has returned, but the numbers are wrong") as e:
+        run(a_dtype_of_its_own, 2, (1100,), timeout=60)
+    assert re.search("rank 0 passes int32 .*rank 1 passes float32", str(e.value))
+    assert "test_past_the_groups.py, line" in str(e.value)
+
+
+def test_and_after_torch_has_overwritten_its_record_of_it(monkeypatch):
+    monkeypatch.setenv("TORCH_FR_BUFFER_SIZE", "64")
+    with pytest.raises(Mismatch, match="every rank has returned, but the numbers are wrong") as e:
+        run(a_dtype_of_its_own, 2, (80, True), timeout=60)
+    assert "collective #1 of torch.distributed is all_reduce of 3 int32 on rank 0" in str(e.value)
+
+
+def test_where_torch_has_overwritten_what_nobody_has_read_the_run_says_so(monkeypatch, capsys):
+    def program(world):
+        for _ in range(1000):
+            dist.group.WORLD.allreduce([torch.ones(1)]).wait()
+
+    monkeypatch.setenv("TORCH_FR_BUFFER_SIZE", "8")
+    run(program, 2, timeout=60)
+    said = capsys.readouterr().out
+    assert "[labkit] Some collectives that came to torch.distributed" in said
+    assert re.search(r"overwritten its record of them, \d+ on rank 0 and \d+ on rank 1", said)

@@ -83,8 +83,7 @@ def test_the_last_cells_run_is_at_hand(kernel):
 
 
 def test_an_error_has_the_cells_number_its_lines_and_its_source(kernel):
-    kernel.run("1")
-    number = int(kernel.run("get_ipython().execution_count")[1]) + 1
+    number = int(kernel.run("len(In)")[1])  # In[0] is empty, so this is the next cell's
     source = (
         "%%ranks\n\ndef divide(x):\n    return x / 0  # here\n\nif rank == 1:\n    divide(kept)"
     )
@@ -139,6 +138,8 @@ def test_stop_interrupts_python_and_leaves_the_variables(kernel):
         ("%%ranks 0\nkept = 7", "'0' is not a number of ranks; write %%ranks 4"),
         ("%%ranks four\nkept = 7", "'four' is not a number of ranks; write %%ranks 4"),
         ("%%ranks 2 4\nkept = 7", "2 and 4: give one of them"),
+        ("%%ranks 99999999999\nkept = 7", "is more than this machine can start"),
+        (f"%%ranks {'9' * 5000}\nkept = 7", "is not a number of ranks; write %%ranks 4"),
         ("%%ranks --on 7\nkept = 7", "this session has ranks 0 to 2"),
         ("%%ranks 2 --on 2\nkept = 7", "this session has ranks 0 to 1"),
         ("%%ranks --on both\nkept = 7", "name ranks by number, with commas, as in --on 0,2"),

@@ -13,6 +13,8 @@ import pytest
 import torch
 
 from labkit import Deadlock, Mismatch, RankError, RunTimeout, Session, viz
+from labkit.comm import follow_journal
+from labkit.comm.read_journal import parse
 from labkit.launch.session.command import GIVEN
 
 pytestmark = [pytest.mark.alone, pytest.mark.clock]
@@ -120,6 +122,24 @@ def test_a_cells_run_has_the_traffic_of_that_cell_only(session):
     assert viz.timeline(run).png().startswith(b"\x89PNG")
 
 
+def test_a_cell_that_lasts_reads_nothing_again_of_earlier_cells(session, monkeypatch):
+    num_read = 0
+
+    def counted(*record):
+        nonlocal num_read
+        num_read += 1
+        return parse(*record)
+
+    monkeypatch.setattr(follow_journal, "parse", counted)
+    lasts = "import time\nfor _ in range(8):\n    world.barrier()\n    time.sleep(0.1)"
+    session.execute("for _ in range(500):\n    with world.region('step'):\n        pass")
+    session.execute(lasts)
+    assert num_read >= 3 * 500, "nobody has looked: this test proves nothing"
+    num_read = 0
+    session.execute(lasts)
+    assert 3 * 8 <= num_read < 3 * 500
+
+
 def test_a_cell_on_some_ranks_leaves_the_others_alone(session):
     run = session.execute("kept += 1\nkept", ranks=[2, 0])
     assert run.values == [1, None, 21]
@@ -165,6 +185,126 @@ def test_a_closed_session_says_so(session):
     session.close()
     with pytest.raises(RuntimeError, match=r"closed; make another: Session\(3\)"):
         session.execute("rank")
+
+
+def test_a_session_prints_in_short_what_it_is(session):
+    assert repr(session) == "<a session: 3 ranks on cpu, 1 cell so far; see status()>"
+    with pytest.raises(RankError):
+        session.execute("import os; os._exit(3)")
+    assert repr(session) == "<a session: its ranks have ended; see status()>"
+    session.close()
+    assert repr(session) == "<a session that is closed>"
+
+
+# --- two threads -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def during(session, tmp_path):
+    """Call something while a cell runs that another thread has sent; what became of that cell."""
+
+    def during(call):
+        started, goes_on = tmp_path / "started", tmp_path / "goes on"
+        cell = (
+            "import pathlib, time\n"
+            f"pathlib.Path({str(started)!r}).touch()\n"
+            f"while not pathlib.Path({str(goes_on)!r}).exists():\n"
+            "    time.sleep(0.01)\n"
+            "kept"
+        )
+        ended = []
+
+        def execute():
+            try:
+                ended.append(session.execute(cell, timeout=60).values)
+            except BaseException as error:
+                ended.append(error)
+
+        thread = threading.Thread(target=execute)
+        thread.start()
+        while not started.exists():
+            time.sleep(0.01)
+        try:
+            call(goes_on)
+        finally:
+            goes_on.touch()
+            thread.join()
+        return ended[0]
+
+    return during
+
+
+def test_what_another_thread_asks_for_during_a_cell_is_refused_and_does_no_harm(session, during):
+    def ask(goes_on):
+        before = session._num_cells
+        for refused in (
+            session.restart,
+            lambda: session.execute("kept = 5"),
+            lambda: session.push("kept", 5),
+            lambda: session.pull("kept"),
+        ):
+            with pytest.raises(RuntimeError, match="at work for another thread; wait until"):
+                refused()
+        assert "At work now: ask again" in session.status()
+        assert session._num_cells == before
+
+    assert during(ask) == [0, 10, 20]
+    assert goes_on(session)
+
+
+def test_close_waits_for_the_cell_of_another_thread(session, during):
+    def close(goes_on):
+        closing = threading.Thread(target=session.close)
+        closing.start()
+        time.sleep(0.3)
+        assert closing.is_alive()
+        goes_on.touch()
+        closing.join()
+
+    assert during(close) == [0, 10, 20]
+    with pytest.raises(RuntimeError, match="is closed; make another"):
+        session.execute("rank")
+
+
+def test_of_two_threads_on_ranks_that_have_ended_one_starts_new_ones(session, monkeypatch):
+    with pytest.raises(RankError):
+        session.execute("import os; os._exit(3)")
+    started, both_are_there = [], threading.Barrier(2)
+    start = session._started
+
+    def counted():
+        started.append(1)
+        return start()
+
+    monkeypatch.setattr(session, "_started", counted)
+    ended = []
+
+    def execute():
+        both_are_there.wait()
+        try:
+            ended.append(session.execute("rank").values)
+        except RuntimeError as error:
+            ended.append(str(error))
+
+    threads = [threading.Thread(target=execute) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(started) == 1
+    assert [0, 1, 2] in ended
+    assert all(each == [0, 1, 2] or "at work for another thread" in each for each in ended)
+
+
+def test_a_handler_of_signals_cannot_close_the_session_under_a_cell(session):
+    old = signal.signal(signal.SIGUSR2, lambda number, frame: session.close())
+    try:
+        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGUSR2)).start()
+        with pytest.raises(RuntimeError, match="in the midst of a cell"):
+            session.execute("import time; time.sleep(60)", timeout=60)
+    finally:
+        signal.signal(signal.SIGUSR2, old)
+    assert goes_on(session)
 
 
 # --- failures that leave the variables -------------------------------------------------------

@@ -19,9 +19,10 @@ from labkit.comm.hosts.job_name import name_of_job
 from labkit.launch.attempt import claim, objection
 from labkit.launch.hosts import post_mortem, records
 from labkit.launch.hosts.attend import UNCONFIRMED_CODE, Attendant
-from labkit.launch.hosts.door import Door, knock
+from labkit.launch.hosts.door import NO_PROCESS, SILENT, Door, knock
+from labkit.launch.ranks.report import Raised
 from labkit.launch.ranks.stage import Stage
-from labkit.launch.saved import rank_record, saved_run
+from labkit.launch.saved import folders, rank_record
 
 pytestmark = [pytest.mark.alone, pytest.mark.clock]
 
@@ -135,6 +136,26 @@ def test_an_abort_while_a_rank_waited_is_not_the_cause(folder, is_open, words, i
     assert (failure.exit_code, failure.is_consequence) == (-signal.SIGABRT, is_consequence)
 
 
+@pytest.mark.parametrize("is_consequence", [True, False])
+@pytest.mark.parametrize("has_failed_operations", [True, False])
+def test_whether_an_error_is_the_cause_is_told_by_the_error_and_not_by_the_journal(
+    folder, is_consequence, has_failed_operations
+):
+    ranks = [rank_record.Record.read(folder / "attempt-0" / f"rank-{rank}.json") for rank in (0, 1)]
+    (operation,) = ranks[0].timeline.operations
+    ranks[0].timeline.operations[0] = dataclasses.replace(operation, failed=has_failed_operations)
+    report = Raised("KeyError", "'loss'", "its traceback", None, None, 0.0, is_consequence)
+    rank = SimpleNamespace(report=report, stage=Stage.RAISED)
+    ranks[0].stage = Stage.RAISED
+    ranks[0].failure = post_mortem.failure(rank, ranks[0].timeline)
+    places = [roll_call.Place(each, each, "left", "", 0, "", 0, "", 0, "") for each in (0, 1)]
+    verdict = post_mortem.of(roll_call.RollCall("name", places), dict(enumerate(ranks)), {})
+    if is_consequence:
+        assert (verdict.kind, verdict.rank) == ("RunError", -1)
+    else:
+        assert (verdict.kind, verdict.rank, verdict.traceback) == ("RankError", 0, "its traceback")
+
+
 def test_a_folder_is_for_one_job(tmp_path, store):
     out = tmp_path / "first"
     assert objection(out, "1234") == ""
@@ -170,6 +191,63 @@ def test_a_door_answers_while_its_process_lives():
     assert knock("127.0.0.1", door.port, 1.0) == "has no such process any more"
 
 
+@pytest.fixture
+def waited_for(tmp_path, monkeypatch):
+    """wait_for on a clock that only waiting moves: what it finds, and the seconds that it takes."""
+
+    def waited_for(places, answers, meanwhile=lambda: None):
+        """answers: what a knock at a rank's door says, where it is not open."""
+        clock = SimpleNamespace(s=0.0)
+
+        def knock(address, rank, wait_s):
+            answer = answers.get(rank)
+            clock.s += wait_s if answer == SILENT else 0.0
+            meanwhile()
+            return answer
+
+        def sleep(seconds):
+            clock.s += seconds
+
+        fake = SimpleNamespace(monotonic=lambda: clock.s, sleep=sleep)
+        monkeypatch.setattr(records, "time", fake)
+        monkeypatch.setattr("labkit.launch.hosts.door.knock", knock)
+        call = roll_call.RollCall(
+            "name",
+            [
+                roll_call.Place(rank, host, f"host-{host}", "", rank, "", 0, "", 0, "")
+                for rank, host in enumerate(places)
+            ],
+        )
+        board = SimpleNamespace(read=lambda key: None)
+        door = SimpleNamespace(answer=lambda: None)
+        found, gone = records.wait_for(call, board, tmp_path, door)
+        return list(found), gone, clock.s
+
+    return waited_for
+
+
+def test_a_silent_host_is_waited_for_once_and_not_for_each_of_its_ranks(waited_for):
+    _, gone, seconds = waited_for([1] * 16, dict.fromkeys(range(16), SILENT))
+    assert gone == dict.fromkeys(range(16), SILENT)
+    assert seconds < 3
+
+
+def test_many_silent_hosts_do_not_hold_the_verdict_up(folder, tmp_path, waited_for):
+    record = rank_record.Record.read(folder / "attempt-0" / "rank-1.json")
+    last = dataclasses.replace(record, rank=50, world_size=51)
+    found, gone, seconds = waited_for(
+        range(51), dict.fromkeys(range(50), SILENT), lambda: last.write(tmp_path)
+    )
+    assert seconds <= 10, "the other ranks of this host wait 15 s for its verdict"
+    assert len(gone) == 4
+    assert found == [50], "a record of this host came meanwhile, and was not looked for"
+
+
+def test_a_host_that_answers_at_one_door_is_not_gone(waited_for):
+    _, gone, _ = waited_for([1, 1, 1], {0: NO_PROCESS, 1: SILENT})
+    assert gone == {0: NO_PROCESS, 1: SILENT}
+
+
 def returns_its_rank(world):
     world.barrier()
     return {"rank": world.rank}
@@ -189,7 +267,7 @@ def test_a_record_travels_as_one_note(folder):
 @pytest.mark.parametrize("rank", ["../../1", -1, 1.0])
 def test_a_record_from_the_network_names_no_file_of_its_own(folder, rank):
     record = rank_record.Record.read(folder / "attempt-0" / "rank-1.json")
-    with pytest.raises(ValueError, match="is no rank"):
+    with pytest.raises(ValueError, match="is no rank|^rank is .*, where a whole number"):
         records.unpacked(records.packed(dataclasses.replace(record, rank=rank)))
 
 
@@ -209,7 +287,7 @@ def test_a_value_that_was_too_large_to_travel_is_found_in_its_hosts_folder(folde
     left = dataclasses.replace(
         rank_record.Record.read(path), value=b"", value_kind=records.LEFT_BEHIND
     )
-    left.write(saved_run.folder_of(tmp_path / "first", 0))
+    left.write(folders.folder_of(tmp_path / "first", 0))
     (path.parent / "rank-0.json").rename(tmp_path / "first" / "attempt-0" / "rank-0.json")
     for kind in ("value", "log"):
         (path.parent / f"rank-0.{kind}").rename(tmp_path / f"first/attempt-0/rank-0.{kind}")

@@ -52,6 +52,9 @@ def test_a_saved_payload_runs_in_a_terminal(tmp_path, monkeypatch):
     assert loaded.logs == ["rank 0 of 2\n", "rank 1 of 2\n"]
     assert loaded.traffic[0].sent_bytes == SCALE.nbytes
     assert loaded.memory[0].peak_bytes > 2**20
+    (tmp_path / "first" / "attempt-0" / "rank-0.json").unlink()  # as if it had been ended before
+    with pytest.raises(ValueError, match=r"missing here: 0\. The job was ended"):
+        Run.load(tmp_path / "first")
 
     output, code = torchrun(payload, "--out", "first", cwd=tmp_path, ranks=1)
     assert code != 0, "another job went on in this folder"
@@ -110,12 +113,39 @@ def test_a_rank_that_waits_in_vain_until_its_timeout_is_told_for_whom(tmp_path):
         ("gone.py", None, "there is no gone.py on this host"),
         ("empty.py", "", "has no function main"),
         ("odd.payload", "text", "is no payload"),
+        ("key.payload", "K\x01.", "is no payload"),  # a pickle whose error is none of pickle's own
+        ("train.py:", "", "no function is called ''; write train.py for its main"),
+        ("train.py:a b", "", "no function is called 'a b'"),
+        ("null.py", "x = '\0'", "null.py is no file that Python can read"),
+        ("later.py", "async def main(world): ...", "would only be begun"),
+        ("bits.py", "def main(world): yield 1", "would only be begun"),
     ],
 )
 def test_a_file_that_is_no_program_is_explained(tmp_path, monkeypatch, file, text, words):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     if text is not None:
-        Path(file).write_text(text)
-    with pytest.raises((FileNotFoundError, ValueError), match=words):
+        Path(file.partition(":")[0]).write_text(text)
+    with pytest.raises((FileNotFoundError, ValueError, TypeError), match=words):
         read_program(file)
+
+
+def test_a_folder_is_no_program(tmp_path):
+    with pytest.raises(ValueError, match="is a folder: name a file in it"):
+        read_program(str(tmp_path))
+
+
+def test_what_is_asked_for_wrongly_is_no_error_at_a_line_of_the_launchers(tmp_path):
+    (tmp_path / "train.py").write_text("def train(world): ...\n")
+    output, code = torchrun("train.py", "--out", "failed", cwd=tmp_path, ranks=1)
+    assert code != 0
+    assert "raised ValueError: train.py has no function main: define" in output, output
+    assert "program.py" not in output
+
+
+def test_a_file_that_is_no_python_is_placed_at_its_own_line(tmp_path):
+    (tmp_path / "train.py").write_text("def main(world):\n    x = = 1\n")
+    output, code = torchrun("train.py", "--out", "failed", cwd=tmp_path, ranks=1)
+    assert code != 0
+    assert "raised SyntaxError at train.py, line 2: invalid syntax" in output, output
+    assert "importlib" not in output and "program.py" not in output

@@ -1,10 +1,13 @@
 """What could only fail after the job is refused before it."""
 
+import sys
+from argparse import ArgumentTypeError
+
 import pytest
 import torch
 
 from labkit.comm.hosts.environment import Environment
-from labkit.launch.payload.__main__ import _require, _seconds
+from labkit.launch.payload.__main__ import _options, _require, _seconds
 
 ONE_HOST = {
     "RANK": "1",
@@ -42,7 +45,15 @@ def test_more_ranks_than_gpus_are_refused_with_the_choices(environment, tmp_path
     _require(tmp_path, "cuda", environment)
 
 
-@pytest.mark.parametrize("text", ["0", "-1", "nan", "inf"])
+@pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "1e300", "x", ""])
 def test_an_odd_timeout_is_refused(text):
-    with pytest.raises(Exception, match="give a number of seconds above 0"):
+    with pytest.raises(ArgumentTypeError, match="give a number of seconds above 0"):
         _seconds(text)
+
+
+def test_the_help_says_when_a_hang_ends(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["payload", "--help"])
+    with pytest.raises(SystemExit):
+        _options()
+    said = " ".join(capsys.readouterr().out.split())
+    assert "(600); a hang ends then, and not before, also where all ranks are on one host" in said

@@ -1,5 +1,7 @@
 """A Run as a folder: what was saved comes back, and opening a folder runs nothing from it."""
 
+import dataclasses
+import errno
 import json
 import pickle
 import shutil
@@ -9,6 +11,7 @@ import torch
 
 from labkit import Link, Run, Topology, run
 from labkit.collectives import ring_all_reduce
+from labkit.launch.saved.rank_record import Record
 from labkit.launch.saved.stored_value import UntrustedValue
 
 
@@ -99,6 +102,54 @@ def test_a_folder_that_is_taken_is_not_written_to(original, folder):
         original.save(folder)
 
 
+class Unpicklable:
+    """Nobody can store it."""
+
+    def __reduce__(self):
+        raise RuntimeError("it holds a socket")
+
+
+def test_a_value_that_cannot_be_stored_is_named_and_the_name_stays_free(original, tmp_path):
+    folder = tmp_path / "new" / "saved"
+    broken = dataclasses.replace(original, values=[original.values[0], Unpicklable()])
+    with pytest.raises(TypeError, match=r"rank 1 returned, a Unpicklable, .*socket.*values\[1\]"):
+        broken.save(folder)
+    assert list(tmp_path.iterdir()) == []
+    broken.values[1] = None
+    assert Run.load(broken.save(folder)).values[1] is None
+
+
+def test_a_disk_that_fills_up_leaves_nothing_behind(original, tmp_path, monkeypatch):
+    write = Record.write
+
+    def writes_one(record, folder):
+        if record.rank == 1:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(record, folder)
+
+    monkeypatch.setattr(Record, "write", writes_one)
+    (tmp_path / "empty").mkdir()
+    for name in ("new/saved", "empty"):
+        with pytest.raises(OSError, match="No space left .* nothing of it was; name a new folder"):
+            original.save(tmp_path / name)
+    assert list(tmp_path.rglob("*")) == [tmp_path / "empty"]
+
+
+@pytest.mark.parametrize("name", ["file/x", "x" * 300, "a\0b"])
+def test_a_folder_that_cannot_be_made_is_named(original, tmp_path, name):
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match="cannot be saved there .*name a new folder"):
+        original.save(tmp_path / name)
+    assert list(tmp_path.rglob("*")) == [tmp_path / "file"]
+
+
+@pytest.mark.parametrize("path", [3, None, b"x", ["runs/first"]])
+def test_what_is_no_name_is_neither_saved_to_nor_loaded(original, path):
+    for use in (original.save, Run.load):
+        with pytest.raises(TypeError, match=r"path=.*: give the name of a folder"):
+            use(path)
+
+
 def test_an_object_of_a_class_needs_consent(tmp_path):
     folder = run(lambda world: Point(world.rank), 2).save(tmp_path / "points")
     with pytest.raises(UntrustedValue, match=r"rank 0 .*trust=True"):
@@ -140,6 +191,17 @@ def test_missing_ranks_are_named(folder, tmp_path):
     assert partial.timeline[1].operations == []
 
 
+@pytest.mark.parametrize("num_hosts", [0, 1, 2])
+def test_ranks_of_a_job_that_was_ended_are_not_said_to_be_on_a_host_that_never_was(
+    folder, num_hosts
+):
+    (folder / "attempt-0" / "rank-0.json").unlink()
+    edit(folder / "attempt-0" / "rank-1.json", num_hosts=num_hosts)
+    with pytest.raises(ValueError, match="missing here: 0. .*he job was ended before") as caught:
+        Run.load(folder)
+    assert ("another host has them" in str(caught.value)) == (num_hosts != 1)
+
+
 def test_folders_of_several_hosts_make_one_run(folder, tmp_path):
     other = tmp_path / "other" / "attempt-0"
     other.mkdir(parents=True)
@@ -176,8 +238,16 @@ def test_clocks_of_hosts_are_laid_over_each_other(original, folder):
 @pytest.mark.parametrize(
     ("file", "damage", "words"),
     [
-        ("rank-0.json", lambda data: data[: len(data) // 2], "rank-0.json is cut short"),
-        ("rank-0.value", lambda data: data[:-10], "rank-0.json cannot be read: its .value file"),
+        (
+            "rank-0.json",
+            lambda data: data[: len(data) // 2],
+            "rank-0.json .*it is cut short",
+        ),
+        (
+            "rank-0.value",
+            lambda data: data[:-10],
+            "rank 0 .* rank-0.value is missing, cut",
+        ),
         ("rank-0.json", lambda data: data.replace(b'"format": 1', b'"format": 2'), "format 2"),
         ("rank-0.json", lambda data: b"[1, 2]", "cannot be read"),
         ("rank-0.json", lambda data: data.replace(b'"fields"', b'"felds"'), "cannot be read"),
@@ -199,12 +269,12 @@ def test_a_damaged_file_is_named(folder, file, damage, words):
     ("field", "value", "words"),
     [
         ("world_size", 10**12, "no number of ranks"),
-        ("world_size", "2", "no number of ranks"),
+        ("world_size", "2", "world_size is '2', where a whole number belongs"),
         ("rank", -1, "-1 is no rank of 2"),
         ("clock_s", "soon", "clock_s is 'soon'"),
         ("seconds", float("nan"), "seconds is nan"),
-        ("memory", [0, None], "memory is .0, None."),
-        ("pace", {"num_messages": "2"}, "pace is .'num_messages': '2'."),
+        ("memory", [0, None], r"memory\[1\] is None"),
+        ("pace", {"num_messages": "2"}, "pace.num_messages is '2'"),
         ("topology", {"hosts": 0, "ranks_per_host": 2, "fast": None, "slow": None}, "hosts=0"),
     ],
 )

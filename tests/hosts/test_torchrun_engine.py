@@ -1,9 +1,12 @@
 """torch's elastic agent as an engine of `run`."""
 
+import multiprocessing
 import os
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -11,6 +14,9 @@ import pytest
 import torch
 
 from labkit import RankError, RunError, RunTimeout, run
+from labkit.launch.hosts import torchrun
+from labkit.launch.hosts.torchrun import Torchrun
+from labkit.launch.run_directory import RunDirectory
 
 pytestmark = [pytest.mark.alone, pytest.mark.clock]
 
@@ -98,6 +104,37 @@ def test_a_timeout_says_where_ranks_are_and_leaves_nothing():
     with pytest.raises(RunTimeout, match=r"barrier #1"):
         run(waits, 2, engine="torchrun", timeout=7)
     assert all_end(folder_of_ours)
+
+
+@pytest.fixture
+def short_folder():
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        yield Path(folder)
+
+
+@pytest.mark.parametrize("host", ["node1", "a-long-name-of-a-host." * 2 + "its-cluster.example"])
+def test_what_a_killed_driver_leaves_the_next_run_sweeps(short_folder, monkeypatch, host):
+    monkeypatch.setattr(socket, "gethostname", lambda: host)
+    monkeypatch.setattr(tempfile, "tempdir", str(short_folder))
+    directory = RunDirectory()
+    context = multiprocessing.get_context("fork")
+
+    def is_killed():
+        Torchrun(directory)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    driver = context.Process(target=is_killed)
+    driver.start()
+    driver.join()
+    assert driver.exitcode == -signal.SIGKILL
+    parent = torchrun._short_folder()
+    (left,) = parent.glob(f"labkit-meet-{host}-{driver.pid}-*")
+    next_one = Torchrun(directory)
+    assert not left.exists()
+    (ours,) = parent.glob(f"labkit-meet-{host}-{os.getpid()}-*")
+    assert len(str(ours / "s")) <= 103
+    next_one.end()
+    assert not ours.exists()
 
 
 STOPPED = """

@@ -1,5 +1,7 @@
 """How ranks notice that they do not mean the same: rows in shared memory, calls by their text."""
 
+import mmap
+import struct
 import sys
 import time
 from pathlib import Path
@@ -10,10 +12,11 @@ import torch
 
 from labkit import Mismatch, run
 from labkit.comm import Disagreement, Group, Pending
-from labkit.comm.agreement import call_order
+from labkit.comm.agreement import call_order, shared_rows
 from labkit.comm.agreement.agreement import Agreement, hashed
 from labkit.comm.agreement.call_order import Said, Where
 from labkit.comm.agreement.call_text import call_text, shortened
+from labkit.comm.agreement.messages import SENDER
 from labkit.comm.agreement.neighbours import Neighbours
 from labkit.comm.agreement.shared_rows import ROWS_PER_FILE, SharedRows
 from labkit.comm.no_journal import NoJournal
@@ -70,6 +73,43 @@ def test_what_one_process_writes_another_reads(tmp_path):
     assert ours.read(2, 0) is None, "a row in between"
 
 
+def test_an_entry_is_read_whole_or_not_at_all_while_it_is_written(tmp_path):
+    theirs = SharedRows(tmp_path / "rows", width=2, column=1)
+    ours = SharedRows(tmp_path / "rows", width=2, column=0)
+
+    class WrittenMeanwhile(mmap.mmap):
+        """A table whose entry is written while its bytes are being copied."""
+
+        def __getitem__(self, part):
+            begin = super().__getitem__(slice(part.start, part.start + 16))
+            theirs.write(7, b"text", b"lines")
+            return begin + super().__getitem__(slice(part.start + 16, part.stop))
+
+    ours.read(7, 1)
+    with open(tmp_path / "rows.0", "r+b") as file:
+        ours._maps[0] = WrittenMeanwhile(file.fileno(), 0)
+    whole = b"text\0\0\0\0lines\0\0\0" + bytes(24)
+    assert ours.read(7, 1) in (None, whole)
+
+
+def test_the_number_of_an_entry_is_written_last(tmp_path, monkeypatch):
+    ours = SharedRows(tmp_path / "rows", width=2, column=0)
+    theirs = SharedRows(tmp_path / "rows", width=2, column=1)
+    seen = []
+
+    class Watched(struct.Struct):
+        """Asks what the other one reads after each store."""
+
+        def pack_into(self, *args):
+            super().pack_into(*args)
+            seen.append(theirs.read(7, 0))
+
+    for name in ("_CONTENT", "_NUMBER"):
+        monkeypatch.setattr(shared_rows, name, Watched(getattr(shared_rows, name).format))
+    ours.write(7, b"12345678")
+    assert seen == [None, b"12345678" + bytes(32)]
+
+
 def test_files_of_rows_that_all_have_compared_are_closed(tmp_path):
     rows = SharedRows(tmp_path / "rows", width=1, column=0)
     for row in range(0, 5 * ROWS_PER_FILE, ROWS_PER_FILE):
@@ -122,6 +162,80 @@ def test_many_differences_are_searched_quickly():
     began = time.monotonic()
     assert not any(meet(pairs))
     assert time.monotonic() - began < 5, "every path is gone through"
+
+
+class Name:
+    """A name that counts how often it is looked up."""
+
+    num_looks = 0
+
+    def __init__(self, text):
+        self.text = text
+
+    def __eq__(self, other):
+        return self.text == other.text
+
+    def __hash__(self):
+        Name.num_looks += 1
+        return hash(self.text)
+
+
+@pytest.mark.parametrize("shift", [1, -1])
+def test_elements_under_shifted_names_take_time_in_proportion_to_their_number(shift):
+    def num_looks(num_elements):
+        order, Name.num_looks = call_order.OrderOfItems(), 0
+        for n in range(num_elements):
+            names = Name(f"xs[{n}]"), Name(f"xs[{n + shift}]")
+            assert not order.differ(*names, Where("world", n))
+        return Name.num_looks
+
+    assert num_looks(800) < 2.5 * num_looks(400)
+
+
+def test_however_many_differ_a_search_has_its_bound():
+    order, longest = call_order.OrderOfCalls(), 0
+    last = 2 * call_order.MOST_MEETINGS
+    links = [(f"a{n}", f"b{n}") for n in range(last)]
+    links += [(f"b{n}", f"a{n - 1}") for n in range(1, last)]  # a chain, longer each time
+    for n, (ours, theirs) in enumerate(links):
+        Name.num_looks = 0
+        order.differ(Said(Name(ours), "1"), Said(Name(theirs), "2"), Where("world", n))
+        longest = max(longest, Name.num_looks)
+    assert longest < 6 * call_order.MOST_MEETINGS
+
+
+def kept_by(order):
+    """How many meetings are still known, and how many names."""
+    meetings = order._meetings
+    num = sum(map(len, meetings._met.values()))
+    return num, len(meetings._theirs) + sum(map(len, getattr(order, "_seen", ())))
+
+
+def test_what_is_kept_of_calls_and_elements_has_a_bound():
+    most = call_order.MOST_MEETINGS
+    calls, items = call_order.OrderOfCalls(), call_order.OrderOfItems()
+    for n in range(3 * most):
+        calls.differ(Said("ours", "1"), Said(f"theirs {n}", "2"), Where("world", n))
+        items.differ(f"ours {n}", f"theirs {n}", Where("world", n))
+    for order in (calls, items):
+        num_meetings, num_names = kept_by(order)
+        assert num_meetings <= most
+        assert num_names <= 3 * most
+
+
+def test_another_order_is_told_among_as_many_as_are_kept_and_in_the_next_round_again():
+    most = call_order.MOST_MEETINGS
+    order = call_order.OrderOfItems()
+
+    def found(pairs):
+        return [bool(order.differ(*pair, Where("world", n))) for n, pair in enumerate(pairs)]
+
+    others = [(f"our xs[{n}]", f"their xs[{n}]") for n in range(most - 2)]
+    swapped = [*others, ("a", "b"), ("b", "a")]
+    assert found(swapped) == [False] * (most - 1) + [True]
+    late = [*others, ("c", "d"), ("e", "f"), ("a", "b"), ("b", "a")]
+    assert not any(found(late)), "past the first that differ in this round"
+    assert found(swapped)[-1], "a round of its own"
 
 
 def turns(world):
@@ -202,13 +316,28 @@ def test_a_rank_that_catches_the_disagreement_does_not_hide_it():
     assert all(operation.failed or operation.done_s is None for operation in last)
 
 
-def test_a_group_alone_and_groups_without_neighbours_compare_nothing(tmp_path):
+def test_a_group_alone_compares_nothing():
     def alone(world):
         world.all_reduce(torch.ones(3))
         folder = Path(world._neighbours.tables)
         return [path.name for path in folder.iterdir() if ".calls" in path.name]
 
     assert run(alone, 1).values == [[]]
+
+
+@pytest.mark.parametrize("here", [{0}, {0, 7}, set()], ids=["alone", "others", "torchrun"])
+def test_a_group_without_neighbours_compares_nothing(tmp_path, here):
+    neighbours = Neighbours(frozenset(here), tables=tmp_path, journals=tmp_path)
+    agreement = Agreement(neighbours, "world", (0, 1), 0)
+    agreement.declare(1, hashed("all_to_all"))
+    agreement.declare_rows(1, (1, 2), (1, 2))
+    agreement.compare(1)
+    agreement.compare_rows(1)
+    agreement.declare_message(1, SENDER, 1, hashed("float32"))
+    agreement.compare_messages(1, SENDER)
+    assert list(tmp_path.iterdir()) == [], "no table is made"
+    assert neighbours.agreements == [], "and nothing is compared at the end"
+    agreement.leave()
 
 
 def test_at_the_end_of_a_run_what_was_not_there_before_is_compared(tmp_path):

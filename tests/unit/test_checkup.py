@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from labkit.launch.errors import RunTimeout
 from labkit.launch.machine.checkup import check_up, gpu_list, resources, temp_folder
 from labkit.launch.machine.checkup.finding import Level
 from labkit.launch.machine.checkup.gpu_list import gpus
@@ -257,6 +258,34 @@ def test_a_slow_run_is_a_warning():
 
     finding = smoke_run(sleeps)
     assert finding.level is Level.WARNING and is_explained(finding)
+
+
+def still_importing():
+    stack = '  File "<frozen importlib._bootstrap>", line 1176 in _find_and_load\n'
+    raise RunTimeout("the run did not end within 6 s: rank 0 was still starting", stacks=[stack])
+
+
+def test_ranks_that_are_still_importing_are_given_longer():
+    pairs = [still_importing, lambda: [3.0, 3.0], lambda: [3.0, 3.0]]
+    finding = smoke_run(lambda: pairs.pop(0)())
+    assert finding.level is not Level.ERROR and not pairs
+
+
+def test_ranks_that_only_import_are_slow_and_not_forbidden():
+    finding = smoke_run(still_importing)
+    assert finding.level is Level.ERROR and is_explained(finding)
+    assert "too busy" in finding.why and "security" not in finding.fix
+    assert "still starting" in finding.text
+
+
+def test_ranks_that_wait_for_something_else_get_no_second_run():
+    runs = []
+
+    def waits():
+        runs.append(1)
+        raise RunTimeout("the run did not end within 6 s", stacks=['  File "a.py", line 1 in f\n'])
+
+    assert "security software" in smoke_run(waits).fix and len(runs) == 1
 
 
 # --- all of it, for real -----------------------------------------------------------------------

@@ -5,14 +5,17 @@ from types import SimpleNamespace
 import pytest
 
 from labkit.comm.operation import Operation, Site
+from labkit.grade import answers
 from labkit.grade.evidence import Attempt, Case, CaseEvidence
 from labkit.grade.exchange import Record
 from labkit.grade.hang import explain_hang
 from labkit.grade.on_ranks import OnRanks
 from labkit.grade.outcome import Finding, Outcome
+from labkit.launch.errors import RunTimeout
 
 LINE = Site("/home/someone/mine.py", 3, "mine")
 MACHINERY = '  File "labkit/grade/exchange.py", line 23 in <module>\n'
+IMPORTS = '  File "<frozen importlib._bootstrap>", line 1176 in _find_and_load\n'
 LEARNERS = '  File "/home/someone/mine.py", line 3 in <module>\n'
 
 
@@ -27,9 +30,25 @@ def test_code_that_loads_for_ever_is_told_from_processes_that_never_came_to_it()
     assert starting.diagnosis == "never began" and "machine is busy" in starting.explanation
 
 
+def test_a_file_that_is_still_importing_a_library_has_not_begun():
+    importing = hang(LEARNERS + IMPORTS + MACHINERY, None)
+    assert importing.diagnosis == "never began" and importing.where is None
+    assert "importing libraries" in importing.explanation
+
+
+def test_a_question_that_no_line_of_the_learners_holds_up_is_not_said_to_loop():
+    failure = RunTimeout("time is up", stacks=[LEARNERS + IMPORTS + MACHINERY])
+    finding = answers._no_answer(failure, "f(2)", 3.0)
+    assert finding.diagnosis == "never began" and finding.where is None
+
+
 @pytest.mark.parametrize(
     ("stack", "diagnosis"),
-    [(LEARNERS + MACHINERY, "loops without communicating"), (MACHINERY, "does not end in time")],
+    [
+        (LEARNERS + MACHINERY, "loops without communicating"),
+        (MACHINERY, "does not end in time"),
+        (LEARNERS + IMPORTS + MACHINERY, "does not end in time"),
+    ],
 )
 def test_a_rank_that_is_in_none_of_the_readers_lines_does_not_loop(stack, diagnosis):
     evidence = CaseEvidence(Case("made up", ((),), (0.0,)), (None,), ((),))

@@ -45,7 +45,22 @@ def through_rank_0(x, y, scale, shift, group):
     return [scale - 0.01 * grad_scale, shift - 0.01 * grad_shift, loss]
 
 
-@pytest.mark.parametrize("program", [packed_into_one, in_flight_together, through_rank_0])
+def each_sum_says_what_it_is_for(x, y, scale, shift, group):
+    error = x * scale + shift - y
+    parts = [(2 * error * x).sum(0), (2 * error).sum(0), (error**2).sum()]
+    with group.label("examples"):
+        count = group.all_reduce(torch.tensor(float(len(x)), dtype=torch.float64))
+    sums = []
+    for name, part in zip(("scale", "shift", "loss"), parts):
+        with group.label(name), group.region(name):
+            sums.append(group.all_reduce(part) / count)
+    return scale - 0.01 * sums[0], shift - 0.01 * sums[1], sums[2]
+
+
+@pytest.mark.parametrize(
+    "program",
+    [packed_into_one, in_flight_together, through_rank_0, each_sum_says_what_it_is_for],
+)
 def test_right_answers_of_another_kind_pass(program):
     verdict = check(NAME, program, workspace=WORKSPACE)
     assert verdict, verdict

@@ -1,6 +1,7 @@
 """What ranks hand to the driver: plain data, records, and the learner's part of a traceback."""
 
 import pickle
+import threading
 import traceback
 
 import pytest
@@ -61,6 +62,23 @@ def test_lines_of_a_notebooks_cell_are_the_learners():
     text = f'Traceback:\n  File "{torch.__file__}", line 3, in f\n    x\n{cell}Error: y\n'
     assert own_code.of_traceback(text) == f"Traceback:\n{cell}Error: y\n"
     assert str(own_code.site_in_stack(cell)) == "Cell 7:3"
+
+
+def test_where_a_rank_starts_its_threads_is_no_line_of_the_learners():
+    frame = f'  File "{threading.__file__}", line 969 in start\n'
+    assert own_code.site_in_stack(frame) is None
+    waits = own_code.site_in_stack('  File "answer.py", line 4, in f\n' + frame)
+    assert str(waits) == "answer.py:4"
+
+
+def test_a_line_that_imports_a_library_is_not_to_blame_and_one_of_a_library_is_not_the_learners():
+    mine = '  File "/home/me/mine.py", line 1 in <module>\n    import numpy\n'
+    imports = '  File "<frozen importlib._bootstrap>", line 1176 in _find_and_load\n'
+    numpy = '  File "/home/me/.venv/lib/python3.11/site-packages/numpy/core.py", line 7 in f\n'
+    helper = '  File "/home/me/helper.py", line 9 in <module>\n'
+    assert own_code.site_in_stack(mine + imports + numpy) is None
+    assert str(own_code.site_in_stack(mine + numpy)) == "/home/me/mine.py:1"
+    assert str(own_code.site_in_stack(mine + imports + helper)) == "/home/me/helper.py:9"
 
 
 def test_a_traceback_of_machinery_alone_is_kept():

@@ -7,10 +7,10 @@ import pytest
 from labkit.grade.graders.straggler_answers import wrong_kind, wrong_rank
 from labkit.grade.graders.straggler_cases import Case, draw, run_plan
 from labkit.grade.graders.straggler_jobs import STORIES
-from labkit.grade.graders.straggler_theories import THEORIES, kind_by_cpu
+from labkit.grade.graders.straggler_theories import MISREADINGS, THEORIES, kind_by_cpu
 
 # Roles that are bound to some ranks, so that a shortcut does not work by chance.
-NEVER = {"ahead": {0}, "sends": {0}, "crossed": {4}}
+NEVER = {"pair": {0, 1}, "ahead": {0, 1}, "sends": {0, 4}, "aside": {0}, "crossed": {4}}
 
 
 @pytest.fixture(scope="module")
@@ -24,6 +24,38 @@ def test_every_check_has_a_job_of_each_kind_with_any_culprit():
     for story in STORIES:
         culprits = {plan.order[0] for drawn in plans for plan in drawn if plan.story == story}
         assert culprits == {0, 1, 2, 3, 4} - NEVER.get(story, set())
+
+
+def test_whoever_looks_for_no_circle_comes_to_a_rank_that_leads_into_one():
+    for seed in range(60):
+        order = {plan.story: plan.order for plan in draw(random.Random(seed))}
+        # d is blocked and waited for, and before all others of that kind, or behind them.
+        assert order["aside"][3] == 0 and order["sends"][3] == 4
+
+
+def test_misread_members_and_numbers_lead_past_the_culprit():
+    for seed in range(60):
+        for plan in draw(random.Random(seed)):
+            a, b, c, *_ = plan.order
+            assert plan.story not in ("pair", "ahead") or b < c < a
+
+
+def test_no_misreading_of_the_waits_is_right_every_time(cases):
+    right = [(case.is_deadlock, case.ranks) for case in cases]
+    for misreading in MISREADINGS:
+        answers = misreading.answers(cases, 0, 0)
+        assert any(
+            (kind == "deadlock") != is_deadlock or rank not in ranks
+            for (kind, rank), (is_deadlock, ranks) in zip(answers, right, strict=True)
+        ), misreading.name
+        assert wrong_kind(cases, answers).diagnosis == misreading.name
+
+
+def test_one_rank_has_posted_a_later_collective_than_another_waits_for(cases):
+    (ahead,) = (case for case in cases if case.story == "ahead")
+    waiting = [one for one in ahead.shown if one["state"] == "blocked" and one["peer"] is None]
+    posted = max(one["posted"]["world"] for one in ahead.shown)
+    assert {one["number"] for one in waiting} == {posted - 1}
 
 
 def test_what_is_shown_is_plain_data_of_the_moment(cases):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import mmap
 import threading
 
 import pytest
@@ -12,6 +13,7 @@ from labkit.collectives import ring_all_reduce
 from labkit.comm.journal import Journal
 from labkit.comm.operation import Site
 from labkit.comm.read_journal import read_journal
+from labkit.comm.record import RECORD
 
 
 def test_an_entry_is_on_disk_before_the_operation_is_performed(tmp_path):
@@ -132,6 +134,44 @@ def test_two_groups_of_the_same_color_are_told_apart():
 
     (operations, _) = (timeline.operations for timeline in run(splits_twice, 2).timeline)
     assert [op.group_name for op in operations[-2:]] == ["world.1.0", "world.2.0"]
+
+
+class Watched(mmap.mmap):
+    """A journal's memory that asks what a reader sees, before each single byte is stored."""
+
+    def __setitem__(self, place, value):
+        self.seen.append(self.look())
+        super().__setitem__(place, value)
+
+
+def test_a_record_is_there_for_readers_when_its_last_byte_is(tmp_path):
+    journal = Journal(tmp_path / "rank-0")
+    world = journal.group("world", (0,))
+
+    def posted():
+        return [each.shape for each in read_journal(tmp_path / "rank-0").operations]
+
+    def look():
+        (*_, unread) = RECORD.iter_unpack(memoryview(journal._map)[: journal._length * RECORD.size])
+        return posted(), unread
+
+    journal._map = Watched(journal._file.fileno(), 0)
+    journal._map.seen, journal._map.look = [], look
+    for number in (1, 2):
+        journal.post(
+            "barrier",
+            world,
+            number,
+            torch.empty(number),
+            sent_bytes=0,
+            received_bytes=0,
+            blocking=True,
+        )
+    assert posted() == [(1,), (2,)]
+    before, records = zip(*journal._map.seen, strict=True)
+    assert before == ([], [(1,)]), "the kind, which readers go by, is stored by itself"
+    sequences = [fields[5] for fields in records]
+    assert sequences == [1, 2], "and last: all else is there by then"
 
 
 def test_reading_is_safe_while_a_rank_writes(tmp_path):

@@ -53,6 +53,36 @@ def test_a_containers_limits_are_found(tmp_path, files, cores, limit, left, proc
     assert cgroup.process_limit(root) == processes
 
 
+@pytest.mark.parametrize(
+    ("limits", "group", "statistics"),
+    [
+        (VERSION_2, "sys/fs/cgroup/pod/app", "anon 9\n{}_file 3\n{}\n"),
+        (VERSION_1, "sys/fs/cgroup/memory", "inactive_file 9\ntotal_{}_file 3\ntotal_{}\n"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("kept", "given_back"),
+    [(("inactive", "active_file 4"), 7), (("active", "slab_reclaimable 5"), 8)],
+)
+def test_what_the_kernel_keeps_of_files_is_not_in_use(
+    tmp_path, limits, group, statistics, kept, given_back
+):
+    before = cgroup.memory_left(tree(tmp_path, limits))
+    tree(tmp_path, {f"{group}/memory.stat": statistics.format(*kept)})
+    assert cgroup.memory_left(tmp_path) == before + given_back
+
+
+@pytest.mark.parametrize("odd", ["", "inactive_file\n", "inactive_file lots\n", "rubbish"])
+def test_odd_statistics_say_nothing_of_memory_that_can_be_given_back(tmp_path, odd):
+    files = {**VERSION_2, "sys/fs/cgroup/pod/app/memory.stat": odd}
+    assert cgroup.memory_left(tree(tmp_path, files)) == 15 * 10**8
+
+
+def test_no_more_is_left_than_the_limit_though_two_files_are_read_one_after_the_other(tmp_path):
+    files = {**VERSION_2, "sys/fs/cgroup/pod/app/memory.stat": "inactive_file 1900000000\n"}
+    assert cgroup.memory_left(tree(tmp_path, files)) == 2 * 10**9
+
+
 def test_no_limit_is_no_limit(tmp_path):
     unlimited = {
         "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n",

@@ -9,12 +9,13 @@ or by what `Group.label` says of them.
 
     world.calls     a row per collective, an entry per member: what it is, the reader's call, the
                     element of a loop, and how many came before it on groups of the same members
-    world.0-1       a row per message from 0 to 1: the sender's entry, the receiver's
+    world.0-1       a row per message from 0 to 1, see messages.py
     world.0-1.rows  a row per all_to_all: how many rows 0 sends to 1, how many 1 expects
 
 Only equality is looked at here, of hashes; words come from the journals, which are read when
 something differs. Costs a few microseconds per operation and rank to compare with
-(benchmarks/journal.py); torch's own check
+(benchmarks/journal.py), and more where calls or elements differ that mean the same: these are
+searched for another order, among 1,024 at most (call_order.py). torch's own check
 (TORCH_DISTRIBUTED_DEBUG=DETAIL) adds a collective to every collective, and takes no notice of
 the reduce op and of swapped calls.
 """
@@ -26,14 +27,16 @@ import struct
 from collections.abc import Sequence
 from functools import lru_cache
 
+from labkit.comm.agreement import items
 from labkit.comm.agreement.call_order import Said, Where
 from labkit.comm.agreement.disagreement import Disagreement
+from labkit.comm.agreement.messages import RECEIVER, SENDER, Messages
 from labkit.comm.agreement.neighbours import Neighbours, Witness
 from labkit.comm.agreement.shared_rows import SharedRows
 
-SENDER, RECEIVER = 0, 1
+# The last field: our turn in the lower half, and in the upper one what is queued, plus 1 if known.
+_TURN = 2**32 - 1
 _CALL = struct.Struct("<8s8s8s8sQ")
-_NO_ITEM = bytes(8)
 _TIDY_EVERY = 1024
 
 
@@ -41,6 +44,11 @@ _TIDY_EVERY = 1024
 def hashed(*parts: object) -> bytes:
     """8 bytes that are equal in two processes when the parts are."""
     return hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
+
+
+def _queued_differ(ours: int, theirs: int) -> bool:
+    ours, theirs = ours >> 32, theirs >> 32
+    return ours != theirs and ours > 0 and theirs > 0
 
 
 class Agreement:
@@ -59,14 +67,16 @@ class Agreement:
         ]
         self._last = 0
         self._refusal: Disagreement | None = None
+        self._of_all_groups = neighbours.agreements
         if self._others:
-            neighbours.agreements.append(self)
+            self._of_all_groups.append(self)
         self._calls = SharedRows(f"{self._tables}.calls", len(ranks), member)
         self._compared = dict.fromkeys(self._others, 0)
         self._name = name
         self._orders = {peer: neighbours.orders_with(ranks[peer], ranks) for peer in self._others}
         self._turns = neighbours.turns(ranks)
-        self._pairs: dict[tuple[int, int, str], SharedRows] = {}
+        self._messages: dict[tuple[int, int], Messages] = {}
+        self._rows: dict[tuple[int, int], SharedRows] = {}
 
     def require_in_step(self) -> None:
         """Raise Disagreement if we have refused an operation: since then all numbers are off."""
@@ -84,19 +94,30 @@ class Agreement:
         text: bytes = b"",
         lines: bytes = b"",
         item: bytes = b"",
+        queued: int | None = None,
     ) -> None:
         """Say what our n-th collective is; `compare` follows once it is in the journal.
 
-        text and lines: of the call, where its order matters. item: the element of a loop.
+        text and lines: of the call, where its order matters. item: the element of a loop. queued:
+        how many collectives the process group had been handed before.
         """
         self._last = sequence
         if self._others:
-            self._calls.write(sequence, meant, text, lines, item, next(self._turns))
+            turn = next(self._turns) & _TURN | (0 if queued is None else queued + 1) << 32
+            self._calls.write(sequence, meant, text, lines, item, turn)
 
     def compare_what_is_left(self) -> None:
         """Look at entries that were not there when we compared. Raises Disagreement."""
         if self._last:
             self.compare(self._last)
+        for peer, role in list(self._messages):
+            self.compare_messages(peer, role)
+
+    def leave(self) -> None:
+        """Compare what is left, for the last time. Raises Disagreement."""
+        self.compare_what_is_left()
+        if self._others:
+            self._of_all_groups.remove(self)
 
     def compare(self, sequence: int) -> None:
         """Look at the others' collectives up to our n-th. Raises Disagreement."""
@@ -119,9 +140,10 @@ class Agreement:
     def _differ(self, sequence: int, peer: int, ours: bytes, theirs: bytes) -> None:
         meant, said, lines, item, turn = _CALL.unpack(ours)
         its_meaning, its_said, its_lines, its_item, its_turn = _CALL.unpack(theirs)
-        if meant != its_meaning:
+        if meant != its_meaning or _queued_differ(turn, its_turn):
             self._witness.testify_on_collective(sequence, peer)
             return
+        turn, its_turn = turn & _TURN, its_turn & _TURN
         orders, where = self._orders[peer], Where(self._name, sequence)
         circle: list[Where] = []
         if said != its_said:
@@ -129,49 +151,58 @@ class Agreement:
             circle = orders.of_calls.differ(
                 Said(call, lines, turn), Said(its_call, its_lines, its_turn), where
             )
-        if item != its_item and _NO_ITEM not in (item, its_item):
+        if items.differ(item, its_item):
             circle = circle or orders.of_items.differ((meant, item), (meant, its_item), where)
         if circle:
-            self._witness.testify_on_order(peer, {each.group for each in circle})
+            self._witness.testify_on_order(peer, circle)
 
-    def declare_message(self, peer: int, role: int, number: int, meant: bytes) -> None:
-        """Say what the n-th message to `peer` is (role SENDER), or from it (RECEIVER)."""
-        if peer in self._compared:
-            self._pair(peer, role, "").write(number, meant)
+    def declare_message(
+        self, peer: int, role: int, number: int, meant: bytes, item: bytes = b""
+    ) -> None:
+        """Say what the n-th message to `peer` is (role SENDER), or from it (RECEIVER).
 
-    def compare_message(self, peer: int, role: int, number: int) -> None:
-        """Look at the other side of our n-th message. Raises Disagreement."""
+        item: the parameter that it is for; `compare_messages` follows.
+        """
         if peer not in self._compared:
             return
-        pair = self._pair(peer, role, "")
-        theirs = pair.read(number, 1 - role)
-        if theirs is not None and theirs != pair.read(number, role):
-            self._witness.testify_on_message(number, peer, sends=role == SENDER)
-        if number % _TIDY_EVERY == 0:
-            pair.forget_before(number)
+        messages = self._messages.get((peer, role))
+        if messages is None:
+            messages = self._messages[peer, role] = Messages(self._path(peer, role), role)
+        messages.declare(number, meant, item)
+
+    def compare_messages(self, peer: int, role: int) -> None:
+        """Look at the other end of our messages. Raises Disagreement."""
+        messages = self._messages.get((peer, role))
+        for number, only_in_order in messages.differing() if messages is not None else ():
+            testify = self._witness.testify_on_message
+            if only_in_order:
+                testify = self._witness.testify_on_order_of_messages
+            testify(number, peer, sends=role == SENDER)
 
     def declare_rows(self, sequence: int, sent: Sequence[int], received: Sequence[int]) -> None:
         """Say how many rows go to and come from each member in an all_to_all."""
         for peer in self._others:
             for role, rows in ((SENDER, sent[peer]), (RECEIVER, received[peer])):
-                pair = self._pair(peer, role, ".rows")
-                pair.write(sequence, rows.to_bytes(8, "little"))
+                self._rows_with(peer, role).write(sequence, rows.to_bytes(8, "little"))
 
     def compare_rows(self, sequence: int) -> None:
         """Look at the others' rows of our n-th collective, an all_to_all. Raises Disagreement."""
         for peer in self._others:
             for role in (SENDER, RECEIVER):
-                pair = self._pair(peer, role, ".rows")
-                theirs = pair.read(sequence, 1 - role)
-                if theirs is not None and theirs != pair.read(sequence, role):
+                table = self._rows_with(peer, role)
+                theirs = table.read(sequence, 1 - role)
+                if theirs is not None and theirs != table.read(sequence, role):
                     self._witness.testify_on_collective(sequence, peer)
                 if sequence % _TIDY_EVERY == 0:
-                    pair.forget_before(sequence)
+                    table.forget_before(sequence)
 
-    def _pair(self, peer: int, role: int, kind: str) -> SharedRows:
-        pair = self._pairs.get((peer, role, kind))
-        if pair is None:
-            source, target = (self._member, peer) if role == SENDER else (peer, self._member)
-            path = f"{self._tables}.{source}-{target}{kind}"
-            pair = self._pairs[peer, role, kind] = SharedRows(path, 2, role)
-        return pair
+    def _rows_with(self, peer: int, role: int) -> SharedRows:
+        table = self._rows.get((peer, role))
+        if table is None:
+            path = f"{self._path(peer, role)}.rows"
+            table = self._rows[peer, role] = SharedRows(path, 2, role)
+        return table
+
+    def _path(self, peer: int, role: int) -> str:
+        source, target = (self._member, peer) if role == SENDER else (peer, self._member)
+        return f"{self._tables}.{source}-{target}"

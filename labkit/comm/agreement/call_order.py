@@ -6,7 +6,8 @@ from collections import deque
 from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
-_MOST_TEXTS = 1024
+MOST_MEETINGS = 1024
+"""Of calls, or elements, that differ: among so many an order is told."""
 
 
 class Where(NamedTuple):
@@ -36,25 +37,39 @@ class _Meeting(NamedTuple):
 
 
 class _Meetings:
-    """What stood for what, as a graph from our words to theirs."""
+    """What stood for what, as a graph from our words to theirs.
+
+    Each search may go through all of them, and nothing else ends what they keep in memory. So its
+    users hold no more than MOST_MEETINGS.
+    """
 
     def __init__(self) -> None:
         self._met: dict[Hashable, dict[Hashable, _Meeting]] = {}
+        self._theirs: set[Hashable] = set()
+        self._num = 0
 
-    def __len__(self) -> int:
-        return len(self._met)
+    @property
+    def is_full(self) -> bool:
+        return self._num >= MOST_MEETINGS
 
     def clear(self) -> None:
         self._met.clear()
+        self._theirs.clear()
+        self._num = 0
 
     def circle(self, meeting: _Meeting) -> list[_Meeting]:
         """Enter a meeting; those of a circle that it closes, itself the last, or []."""
         path = self._path(meeting.theirs.text, meeting.ours.text)
-        self._met.setdefault(meeting.ours.text, {})[meeting.theirs.text] = meeting
+        its_like = self._met.setdefault(meeting.ours.text, {})
+        self._num += meeting.theirs.text not in its_like
+        its_like[meeting.theirs.text] = meeting
+        self._theirs.add(meeting.theirs.text)
         return [*path, meeting] if path else []
 
     def _path(self, start: Hashable, end: Hashable) -> list[_Meeting]:
         """Meetings that lead from one text to another."""
+        if end not in self._theirs:
+            return []  # xs[1] for xs[0], xs[2] for xs[1], ...: a chain, and none leads back
         came_by: dict[Hashable, _Meeting] = {}
         waiting = deque([start])
         while waiting:
@@ -83,6 +98,9 @@ class OrderOfCalls:
     in which ranks take turns, one contributing and the other passing zeros, is right. On two groups
     of the same ranks it is the other way around: ranks that make the same calls at the same time
     have got hold of each other's group.
+
+    Told among MOST_MEETINGS pairs of calls that read differently; then all are forgotten, and it
+    begins anew.
     """
 
     def __init__(self) -> None:
@@ -91,7 +109,7 @@ class OrderOfCalls:
 
     def differ(self, ours: Said, theirs: Said, where: Where) -> list[Where]:
         """Enter two calls that met; where those of a circle met that this closes, or []."""
-        if len(self._meetings) > _MOST_TEXTS:
+        if self._meetings.is_full:
             self._meetings.clear()  # texts made up at run time: no order can be told from them
         circle = self._meetings.circle(_Meeting(where, ours, theirs))
         if len({meeting.where.group for meeting in circle}) > 1:
@@ -106,7 +124,8 @@ class OrderOfItems:
 
     Rank 0's weight meets rank 1's bias: names may differ, and that alone is no fault. But then rank
     0's bias meets rank 1's weight. Within one round only, in which each comes once: buffers that
-    change roles from one round to the next may change names.
+    change roles from one round to the next may change names. Told among the first MOST_MEETINGS
+    elements of a round whose names differ; the others of that round are not looked at.
     """
 
     def __init__(self) -> None:
@@ -119,6 +138,8 @@ class OrderOfItems:
         if ours in self._seen[0] or theirs in self._seen[1]:
             self._meetings.clear()
             self._seen = set(), set()
+        if self._meetings.is_full:
+            return []  # forgotten names could not tell when the next round begins
         self._seen[0].add(ours)
         self._seen[1].add(theirs)
         meeting = _Meeting(where, Said(ours, None), Said(theirs, None))

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from operator import attrgetter
 from typing import Any
 
 from labkit.comm.agreement.call_text import shortened
+from labkit.comm.agreement.items import texts_differ
 from labkit.comm.operation import P2P_KINDS, Operation
 from labkit.comm.words import Place, named, places, ranks_named, verb
 
@@ -25,6 +27,7 @@ class Aspect(Enum):
     SHAPE = "shape"
     SPLITS = "rows"
     GROUPS = "groups"
+    QUEUE = "place in the process group"
     ORDER = "order of calls"
 
 
@@ -39,7 +42,10 @@ EQUAL: dict[Aspect, Callable[[Operation], Any]] = {
     Aspect.DTYPE: lambda operation: operation.dtype,
     Aspect.SHAPE: lambda operation: equal_shape(operation.kind, operation.shape),
 }
+# What must be equal where it is known.
+QUEUED: Callable[[Operation], Any] = attrgetter("queued")
 _SAID = {
+    Aspect.QUEUE: "calls it with {} collectives of the process group before it",
     Aspect.MEDIUM: "uses {}",
     Aspect.ROOT: "names rank {} as the root",
     Aspect.REDUCE: "reduces by {}",
@@ -66,6 +72,9 @@ ADVICE = {
     "first and use an operation that takes uneven parts (all_to_all with splits).",
     Aspect.SPLITS: "What one rank sends another must be what that one expects: exchange the "
     "numbers of rows first, with an all_to_all of the send_splits.",
+    Aspect.QUEUE: "A Group, the functions of torch.distributed and torch's own DDP hand their "
+    "collectives to one process group, which matches them by order alone. Make them in one order "
+    "on every rank.",
     Aspect.ORDER: "Different tensors meet in one call. Make the calls in one order on every rank. "
     "Where calls are meant to meet although they read differently, write the call once: "
     "`x = mine if it_is_my_turn else zeros`, and below it the call with x. Where elements of a "
@@ -92,7 +101,8 @@ class Difference:
 
     def _sides(self) -> dict[Any, list[int]]:
         """Ranks by what they mean."""
-        meaning = EQUAL.get(self.aspect, lambda operation: operation.origin.said)
+        values = {**EQUAL, Aspect.QUEUE: QUEUED}
+        meaning = values.get(self.aspect, lambda operation: operation.origin.said)
         sides: dict[Any, list[int]] = {}
         for rank, (operation, *_) in sorted(self.operations.items()):
             sides.setdefault(meaning(operation), []).append(rank)
@@ -142,6 +152,14 @@ class Difference:
 
     def _order_text(self, place: Place) -> str:
         (a, theirs), (b, others) = self.operations.items()
+        if theirs[0].kind in P2P_KINDS:
+            pairs = [
+                f"message #{x.sequence} is {x.item} where it is sent ({place(x.origin)}) and "
+                f"{y.item} where it is received ({place(y.origin)})"
+                for x, y in zip(theirs, others, strict=True)
+            ]
+            how = f"rank {a} sends in another order than rank {b} receives"
+            return f"{how}: " + "; ".join(pairs)
         pairs = [
             f"as {named(x)} rank {a} calls {_called(x, y)} ({place(x.origin)}) and "
             f"rank {b} {_called(y, x)} ({place(y.origin)})"
@@ -154,7 +172,7 @@ class Difference:
 def _called(one: Operation, other: Operation) -> str:
     """`world.all_reduce(t) for weight`: the element of a loop where that is what differs."""
     text = shortened(one.origin.said)
-    return f"{text} for {one.item}" if one.item and one.item != other.item else text
+    return f"{text} for {one.item}" if texts_differ(one.item, other.item) else text
 
 
 def equal_shape(kind: str, shape: tuple[int, ...]) -> tuple[int, ...]:

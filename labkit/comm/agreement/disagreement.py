@@ -14,8 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from labkit.comm.agreement import items
 from labkit.comm.agreement.call_order import OrderOfCalls, OrderOfItems, Said, Where
-from labkit.comm.agreement.difference import EQUAL, Aspect, Difference
+from labkit.comm.agreement.difference import EQUAL, QUEUED, Aspect, Difference
 from labkit.comm.operation import P2P_KINDS, Operation, Timeline
 
 
@@ -24,7 +25,7 @@ class Disagreement(RuntimeError):
 
 
 # No tensors of the reader's meet in these: any barrier may stand for another.
-WITHOUT_DATA = ("barrier", "split", "share_memory", "new_group")
+WITHOUT_DATA = ("barrier", "split", "share_memory", "new_group", "close")
 
 
 def among(operations: Mapping[int, Operation]) -> Difference | None:
@@ -32,6 +33,9 @@ def among(operations: Mapping[int, Operation]) -> Difference | None:
     for aspect, value in EQUAL.items():
         if len({value(operation) for operation in operations.values()}) > 1:
             return Difference(aspect, {rank: [each] for rank, each in operations.items()})
+    known = {rank: [each] for rank, each in operations.items() if each.queued is not None}
+    if len({QUEUED(each) for (each,) in known.values()}) > 1:
+        return Difference(Aspect.QUEUE, known)
     for rank, operation in operations.items():
         for other, its in operations.items():
             if operation.splits is None or its.splits is None:
@@ -52,8 +56,12 @@ def between(sender: int, send: Operation, receiver: int, recv: Operation) -> Dif
     return None
 
 
-def find(timelines: Sequence[Timeline]) -> Difference | None:
-    """The first disagreement that the journals show; None where what has met also matches."""
+def find(timelines: Sequence[Timeline], *, order: bool = True) -> Difference | None:
+    """The first disagreement that the journals show; None where what has met also matches.
+
+    order: whether the order of calls counts. It cannot be told from a part of the journals, which
+    may begin in the middle of a round.
+    """
     collectives: dict[tuple[str, int], dict[int, Operation]] = {}
     messages: dict[tuple[str, int, int, int], dict[str, Operation]] = {}
     for rank, timeline in enumerate(timelines):
@@ -68,15 +76,14 @@ def find(timelines: Sequence[Timeline]) -> Difference | None:
                 collectives.setdefault((operation.group_name, operation.sequence), {})[rank] = (
                     operation
                 )
-    return (
-        _first(among(operations) for operations in collectives.values())
-        or _first(
-            between(source, both["send"], target, both["recv"])
-            for (_, source, target, _), both in messages.items()
-            if len(both) == 2
-        )
-        or _other_order(collectives)
+    unequal = _first(among(operations) for operations in collectives.values()) or _first(
+        between(source, both["send"], target, both["recv"])
+        for (_, source, target, _), both in messages.items()
+        if len(both) == 2
     )
+    if unequal or not order:
+        return unequal
+    return _other_order(collectives) or _other_order_of_messages(messages)
 
 
 def _first(differences: Iterable[Difference | None]) -> Difference | None:
@@ -103,13 +110,33 @@ def _other_order(
             circle: list[Where] = []
             if ours.text != theirs.text:
                 circle = of_calls.differ(ours, theirs, where)
-            if not circle and one.item != two.item and None not in (one.item, two.item):
+            if not circle and items.texts_differ(one.item, two.item):
                 meant = meaning(one)
                 circle = of_items.differ((meant, one.item), (meant, two.item), where)
             if circle:
                 pairs = {r: [collectives[each][r] for each in circle] for r in (first, other)}
                 num_groups = len({each.group for each in circle})
                 return Difference(Aspect.GROUPS if num_groups > 1 else Aspect.ORDER, pairs)
+    return None
+
+
+def _other_order_of_messages(
+    messages: Mapping[tuple[str, int, int, int], Mapping[str, Operation]],
+) -> Difference | None:
+    """A model's parameters that one rank sends in another order than the other receives them."""
+    orders: dict[tuple[str, int, int], OrderOfItems] = {}
+    for (group, source, target, number), both in sorted(messages.items()):
+        sent, received = (both[kind].item if kind in both else None for kind in P2P_KINDS)
+        if not items.texts_differ(sent, received):
+            continue
+        order = orders.setdefault((group, source, target), OrderOfItems())
+        circle = order.differ(sent, received, Where(group, number))
+        if circle:
+            pairs = [messages[group, source, target, each.sequence] for each in circle]
+            ends = {source: "send", target: "recv"}
+            return Difference(
+                Aspect.ORDER, {rank: [pair[kind] for pair in pairs] for rank, kind in ends.items()}
+            )
     return None
 
 

@@ -72,6 +72,17 @@ class LoopItems:
             weak = weak or found
         return self._of_parameter(x, at, frames, loops, paths) or (weak.text if weak else None)
 
+    def parameter(
+        self,
+        x: torch.Tensor,
+        frames: Sequence[FrameType],
+        loops: Sequence[Loop],
+        paths: Sequence[Path],
+    ) -> str | None:
+        """The name of the parameter that `x` is, or is the gradient of, or is made of."""
+        at = _address(x) if sys.gettrace() is None else 0
+        return self._of_parameter(x, at, frames, loops, paths) if at else None
+
     def _in_loop(
         self,
         x: torch.Tensor,
@@ -93,7 +104,7 @@ class LoopItems:
             if name is not None and (best is None or name[:4] < best[:4]):
                 best = name
         if best is not None and best.sort != INDEX:
-            return Found(best.text)
+            return Found(best.item)
         for container, variable in loop.subscripts:
             value, key = values_of(frame, (container, variable))
             if _element(at, entry(value, key)) is not None:
@@ -101,7 +112,7 @@ class LoopItems:
         text = _text_beside(frames, loop, values) if found else None
         if text is not None:
             return Found(text)
-        return Found(best.text, is_weak=True) if best is not None else None
+        return Found(best.item, is_weak=True) if best is not None else None
 
     def _is_of_a_pool(
         self, element: torch.Tensor, frames: Sequence[FrameType], container: Container | None
@@ -134,7 +145,7 @@ class LoopItems:
             parameter = found[0]
         assert parameter is not None
         name = self._name(parameter, frames, None, loops)
-        return name.text if name is not None and name.sort == OF_A_MODULE else None
+        return name.item if name is not None and name.sort == OF_A_MODULE else None
 
     def _name(
         self,

@@ -38,6 +38,13 @@ class Loop(NamedTuple):
     container: Container | None = None
     """What the elements are taken out of; None for a `for`, which leaves them where they are."""
 
+    def moved(self, by: int) -> Loop:
+        """The same where the call is deeper by so many frames."""
+        container = self.container
+        if container is not None:
+            container = container._replace(depth=container.depth + by)
+        return self._replace(depth=self.depth + by, container=container)
+
 
 def handed_to(depth: int, callee: CodeType | None, container: Container | None = None) -> Loop:
     """Of a frame that hands over an element: what holds it in the code that it has called.

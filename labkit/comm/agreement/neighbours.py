@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from labkit.comm.agreement import disagreement
-from labkit.comm.agreement.call_order import OrderOfCalls, OrderOfItems
+from labkit.comm.agreement.call_order import OrderOfCalls, OrderOfItems, Where
 from labkit.comm.agreement.difference import ADVICE, Difference
 from labkit.comm.agreement.disagreement import Disagreement
 from labkit.comm.operation import Operation, Timeline
@@ -54,11 +55,15 @@ class Neighbours:
 NOBODY = Neighbours(frozenset(), Path(), Path())
 
 
+class _NotYet(Exception):
+    """An entry that was declared is not in its rank's journal so far."""
+
+
 class Witness:
     """Reads our journal and another member's when something seems to differ.
 
-    The journals decide: a hash may have been read half-written. Where they show no difference,
-    nothing is raised.
+    The journals decide: they have what was called, of which the tables only have hashes. Where they
+    show no difference, nothing is raised.
     """
 
     def __init__(self, journals: Path, group_name: str, ranks: Sequence[int], member: int) -> None:
@@ -69,46 +74,63 @@ class Witness:
     def testify_on_collective(self, sequence: int, peer: int) -> None:
         """Raise Disagreement if the n-th collective differs between us and a member."""
         ranks = (self._ranks[self._member], self._ranks[peer])
+        where = Where(self._group_name, sequence)
 
         def find() -> Difference | None:
-            entries = {
-                rank: operation
-                for rank in ranks
-                for operation in self._operations(rank)
-                if operation.is_collective and operation.sequence == sequence
-            }
-            return disagreement.among(entries)
+            return disagreement.among(
+                {rank: _collectives(self._operations(rank), [where])[0] for rank in ranks}
+            )
 
         _raise_what_is_found(find)
 
     def testify_on_message(self, number: int, peer: int, *, sends: bool) -> None:
         """Raise Disagreement if our n-th message to (or from) a member does not fit its buffer."""
-        ours, theirs = self._ranks[self._member], self._ranks[peer]
-        source, target = (ours, theirs) if sends else (theirs, ours)
+        (source, _), (target, _) = ends = self._ends(peer, sends=sends)
 
         def find() -> Difference | None:
-            send = self._message(source, "send", target, number)
-            recv = self._message(target, "recv", source, number)
-            if send is None or recv is None:
-                return None
+            send, recv = (
+                _message(self._operations(rank), kind, other, number)
+                for (rank, kind), (other, _) in zip(ends, ends[::-1], strict=True)
+            )
             return disagreement.between(source, send, target, recv)
 
         _raise_what_is_found(find)
 
-    def testify_on_order(self, peer: int, group_names: Collection[str]) -> None:
+    def testify_on_order(self, peer: int, circle: Collection[Where]) -> None:
         """Raise Disagreement if we and a member make the same calls in another order.
 
-        group_names: of the groups that these calls are on.
+        circle: where these calls met.
         """
-        ours, theirs = self._ranks[self._member], self._ranks[peer]
+        ranks = (self._ranks[self._member], self._ranks[peer])
 
         def find() -> Difference | None:
-            timelines = [Timeline() for _ in range(max(ours, theirs) + 1)]
-            for rank in (ours, theirs):
-                timelines[rank] = Timeline(self._operations(rank, group_names))
+            timelines = [Timeline() for _ in range(max(ranks) + 1)]
+            for rank in ranks:
+                operations = self._operations(rank, {each.group for each in circle})
+                _collectives(operations, circle)
+                timelines[rank] = Timeline(operations)
             return disagreement.find(timelines)
 
         _raise_what_is_found(find)
+
+    def testify_on_order_of_messages(self, number: int, peer: int, *, sends: bool) -> None:
+        """Raise Disagreement if messages up to our n-th are a model's, in another order there."""
+        ends = self._ends(peer, sends=sends)
+
+        def find() -> Difference | None:
+            timelines = [Timeline() for _ in range(max(rank for rank, _ in ends) + 1)]
+            for (rank, kind), (other, _) in zip(ends, ends[::-1], strict=True):
+                timelines[rank] = Timeline(self._operations(rank))
+                _message(timelines[rank].operations, kind, other, number)
+            return disagreement.find(timelines)
+
+        _raise_what_is_found(find)
+
+    def _ends(self, peer: int, *, sends: bool) -> tuple[tuple[int, str], tuple[int, str]]:
+        """Who sends, and who receives: a global number, and what its operation is called."""
+        ours, theirs = self._ranks[self._member], self._ranks[peer]
+        source, target = (ours, theirs) if sends else (theirs, ours)
+        return (source, "send"), (target, "recv")
 
     def _operations(self, rank: int, group_names: Collection[str] = ()) -> list[Operation]:
         """What a member has posted on this group so far, or on these."""
@@ -116,18 +138,30 @@ class Witness:
         wanted = group_names or (self._group_name,)
         return [each for each in journal.operations if each.group_name in wanted]
 
-    def _message(self, rank: int, kind: str, peer: int, number: int) -> Operation | None:
-        for operation in self._operations(rank):
-            if (operation.kind, operation.peer, operation.sequence) == (kind, peer, number):
-                return operation
-        return None
+
+def _collectives(operations: Sequence[Operation], places: Collection[Where]) -> list[Operation]:
+    """Those at these places. Raises _NotYet."""
+    by_place = {Where(e.group_name, e.sequence): e for e in operations if e.is_collective}
+    if not all(where in by_place for where in places):
+        raise _NotYet
+    return [by_place[where] for where in places]
+
+
+def _message(operations: Sequence[Operation], kind: str, peer: int, number: int) -> Operation:
+    """One end of a message. Raises _NotYet."""
+    for operation in operations:
+        if (operation.kind, operation.peer, operation.sequence) == (kind, peer, number):
+            return operation
+    raise _NotYet
 
 
 def _raise_what_is_found(find: Callable[[], Difference | None]) -> None:
+    """Look once all is there that was declared: a rank writes its journal a moment after that."""
     deadline = time.monotonic() + _PATIENCE_S
-    difference = find()
-    while difference is None and time.monotonic() < deadline:
-        time.sleep(0.005)  # the other one's entry in its journal may be a moment behind
-        difference = find()
-    if difference is not None:
-        raise Disagreement(f"{difference.text(str)}. {ADVICE[difference.aspect]}")
+    while time.monotonic() < deadline:
+        with contextlib.suppress(_NotYet):
+            difference = find()
+            if difference is not None:
+                raise Disagreement(f"{difference.text(str)}. {ADVICE[difference.aspect]}")
+            return
+        time.sleep(0.005)

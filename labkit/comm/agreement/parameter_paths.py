@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dis
 from collections.abc import Sequence
+from functools import lru_cache
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
@@ -47,20 +48,27 @@ def paths_at(depth: int, code: CodeType, instruction: int) -> list[Path]:
 
     Also those from which, in lines above it, variables were made that it mentions.
     """
+    return [path._replace(depth=depth) for path in _paths_in(code, instruction)]
+
+
+@lru_cache(maxsize=1024)
+def _paths_in(code: CodeType, instruction: int) -> tuple[Path, ...]:
+    """Looked up once: a training loop is a frame of every call that its step makes."""
     body = instructions(code)
     made_of: dict[str, set[Path]] = {}
     mentioned: set[Path] = set()
     caller = number_of(body, instruction)
     for number, one in enumerate(body[:caller]):
-        mentioned |= _sources(depth, body, number, made_of)
-        for name in stored(one):
+        mentioned |= _sources(body, number, made_of)
+        names = stored(one)
+        for name in names:
             made_of[name] = made_of.get(name, set()) | mentioned
-        if stored(one) or one.opname in ("POP_TOP", "FOR_ITER") or "JUMP" in one.opname:
+        if names or one.opname in ("POP_TOP", "FOR_ITER") or "JUMP" in one.opname:
             mentioned = set()
     span = body[caller].positions
     inside = (n for n, each in enumerate(body[:caller]) if _is_in(each.positions, span))
-    found = [_sources(depth, body, n, made_of) for n in inside]
-    return sorted(set().union(*found), key=repr)
+    found = [_sources(body, n, made_of) for n in inside]
+    return tuple(sorted(set().union(*found), key=repr))
 
 
 def to_parameters(paths: Sequence[Path], frames: Sequence[FrameType]) -> tuple[Path, ...]:
@@ -89,14 +97,14 @@ def parameter_at(path: Path, frames: Sequence[FrameType]) -> torch.nn.Parameter 
 
 
 def _sources(
-    depth: int, body: Sequence[dis.Instruction], number: int, made_of: dict[str, set[Path]]
+    body: Sequence[dis.Instruction], number: int, made_of: dict[str, set[Path]]
 ) -> set[Path]:
     """The path that begins at an instruction, and those of which its variable was made."""
-    one, *following = body[number : number + 20]
+    one = body[number]
     if not one.opname.startswith(_VARIABLE) or not isinstance(one.argval, str):
         return set()
-    path = Path(depth, one.argval, tuple(_steps([e for e in following if e.opname != "PRECALL"])))
-    return {path} | made_of.get(path.root, set())
+    following = [each for each in body[number + 1 : number + 20] if each.opname != "PRECALL"]
+    return {Path(0, one.argval, tuple(_steps(following)))} | made_of.get(one.argval, set())
 
 
 def _steps(following: Sequence[dis.Instruction]) -> list[Step]:

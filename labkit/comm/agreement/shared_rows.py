@@ -44,9 +44,9 @@ class SharedRows:
     def read(self, row: int, column: int) -> bytes | None:
         """An entry's 40 bytes; None while it is not there."""
         table, offset = self._at(row, column)
-        content = table[offset : offset + ENTRY_BYTES]
-        (number,) = _NUMBER.unpack_from(content, _CONTENT.size)
-        return content[: _CONTENT.size] if number == row + 1 else None
+        # The number is written last, so it is read first: what stands before it then is whole.
+        (number,) = _NUMBER.unpack_from(table, offset + _CONTENT.size)
+        return table[offset : offset + _CONTENT.size] if number == row + 1 else None
 
     def forget_before(self, row: int) -> None:
         """Close the files that only hold earlier rows."""

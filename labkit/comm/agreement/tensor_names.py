@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from labkit.comm.agreement import items
 from labkit.comm.callers import FOREIGN
 
 OF_A_MODULE, _KEY, _VARIABLE, INDEX = range(4)
@@ -45,9 +46,18 @@ class Name(NamedTuple):
     variable: str
     key: Key | None
     """In a dict, list or tuple that the variable is; None where that is the tensor itself."""
+    also: Name | None = None
+    """A second name that is as good as this one."""
+
+    @property
+    def item(self) -> str:
+        """What a call is for that passes this tensor."""
+        return items.said([self.text] if self.also is None else [self.text, self.also.text])
 
     def holds(self, tensor: torch.Tensor, frames: Sequence[FrameType]) -> bool:
         """Whether these frames still call the tensor so."""
+        if self.also is not None and not self.also.holds(tensor, frames):
+            return False
         if self.sort == OF_A_MODULE:
             return True
         if self.depth >= len(frames):
@@ -84,7 +94,7 @@ def _let_go(frame: FrameType, variables: dict[str, Any]) -> None:
 def name_of(
     tensor: torch.Tensor, frames: Sequence[FrameType], hidden: Mapping[int, Collection[str]]
 ) -> Name | None:
-    """The best name that the frames have for the tensor; None where they have none.
+    """The best name that the frames have for the tensor, or two; None where they have none.
 
     frames: from the call outwards. hidden: by a frame's number, its variables that do not count.
     """
@@ -100,7 +110,11 @@ def name_of(
             for sort, text, key in _names_in(variable, value, tensor)
         ]
         _let_go(frame, variables)
-    return min(found, key=lambda name: name[:4], default=None)
+    if not found:
+        return None
+    best, *others = sorted(set(found), key=lambda name: name[:4])
+    has_another = bool(others) and others[0][:3] == best[:3]
+    return best._replace(also=others[0]) if has_another else best
 
 
 def entry(value: object, key: object) -> object:

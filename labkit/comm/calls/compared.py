@@ -68,17 +68,17 @@ class ComparedCalls(PointToPoint):
         record = self._post("new_group", nothing, _NOTHING_SENT, True, members=tuple(members))
         return functools.partial(self._journal.done, record)
 
-    def enter_send(self, x: torch.Tensor, dst: int) -> None:
-        """Say that we are about to send `x`. Raises Disagreement."""
+    def enter_send(self, x: torch.Tensor, dst: int, passed: torch.Tensor) -> None:
+        """Say that we are about to send `passed`, for which `x` stands. Raises Disagreement."""
         self._num_sent[dst] += 1
-        self._post_message("send", dst, self._num_sent[dst], x, blocking=False)
+        self._post_message("send", dst, self._num_sent[dst], x, False, passed)
 
-    def enter_recv(self, x: torch.Tensor, src: int) -> None:
-        """Say that we are about to receive into `x`. Raises Disagreement."""
+    def enter_recv(self, x: torch.Tensor, src: int, passed: torch.Tensor) -> None:
+        """Say that we are about to receive into `passed`. Raises Disagreement."""
         if self._receives_from_anybody:
             return
         self._num_received[src] += 1
-        self._post_message("recv", src, self._num_received[src], x, blocking=False)
+        self._post_message("recv", src, self._num_received[src], x, False, passed)
 
     def receive_from_anybody(self) -> None:
         """From now on nobody can say which message a receive meets: they are not compared."""
@@ -141,6 +141,16 @@ class CallsOfAProcess:
             self._by_group[name] = known
         return known[1]
 
+    def of_group(self, group: Group) -> ComparedCalls:
+        """The calls of a Group, until it is closed."""
+        if group.name not in self._by_group:
+            group._when_closed.append(functools.partial(self._forget, group.name))
+        return self.of(group.name, group._process_group, group.ranks)
+
+    def _forget(self, name: str) -> None:
+        _, calls = self._by_group.pop(name)
+        calls._agreement.leave()
+
 
 _of_this_process: CallsOfAProcess | None = None
 
@@ -171,5 +181,4 @@ def enter_call(
     """
     calls = of_this_process()
     if calls is not None and isinstance(group, Group):  # a grader's stand-in counts for itself
-        entered = calls.of(group.name, group._process_group, group.ranks)
-        entered.enter(kind, x, root=root, splits=splits)
+        calls.of_group(group).enter(kind, x, root=root, splits=splits)

@@ -42,6 +42,7 @@ COLLECTIVES = {
     "all_to_all": Reading("all_to_all", "input_tensor_list"),
     "all_to_all_single": Reading("all_to_all", "input"),
     "all_reduce_coalesced": Reading("all_reduce", "tensors"),
+    "all_gather_coalesced": Reading("all_gather", "input_tensor_list"),
     "barrier": Reading("barrier"),
 }
 # Of these nccl takes parts of different sizes.

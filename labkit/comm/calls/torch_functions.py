@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
+from labkit.comm import hand_over
 from labkit.comm.calls.compared import CallsOfAProcess, ComparedCalls, of_this_process
 from labkit.comm.calls.readings import COLLECTIVES, flat, reduce_of, splits_of, stand_in, tensors_of
 from labkit.comm.flight_recorder import title
@@ -38,6 +39,7 @@ def install() -> None:
     for name, end in _MESSAGES.items():
         _wrap(name, functools.partial(_enter_message, end))
     _wrap("new_group", _enter_new_group)
+    _wrap("monitored_barrier", _enter_monitored_barrier)
     _wrap_init_process_group()
 
 
@@ -62,7 +64,9 @@ def _wrap(name: str, enter: Callable[[CallsOfAProcess, dict[str, Any]], Leave | 
     original = getattr(c10d, name, None)  # a newer or older torch may not have it
     if original is None or hasattr(original, "_enters_calls"):
         return
-    signature = functools.cache(lambda: inspect.signature(original))  # most are never called
+    signature = _signature_of(original)
+    if name in _MESSAGES:
+        original = _counted(original, signature)
 
     @functools.wraps(original)
     def entered(*args: Any, **kwargs: Any) -> Any:
@@ -91,6 +95,42 @@ def _wrap(name: str, enter: Callable[[CallsOfAProcess, dict[str, Any]], Leave | 
             setattr(module, name, entered)
 
 
+def _signature_of(function: Callable[..., Any]) -> Callable[[], inspect.Signature]:
+    """Read when it is first needed: most functions are never called."""
+    return functools.cache(lambda: inspect.signature(function))
+
+
+def _counted(
+    original: Callable[..., Any], signature: Callable[[], inspect.Signature]
+) -> Callable[..., Any]:
+    """`original`, which hands over a message; also where another function of torch's calls it."""
+
+    @functools.wraps(original)
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        try:
+            group = signature().bind(*args, **kwargs).arguments.get("group")
+        except TypeError:
+            return original(*args, **kwargs)  # it says what is wrong with them
+        handed = hand_over.to(group or dist.group.WORLD)
+        if handed is None or getattr(_inside, "a_message", False):  # send may call isend
+            return original(*args, **kwargs)
+        _inside.a_message = True
+        try:
+            with handed.of_a_message():
+                return original(*args, **kwargs)
+        finally:
+            _inside.a_message = False
+
+    return counted
+
+
+def _enter_monitored_barrier(calls: CallsOfAProcess, arguments: dict[str, Any]) -> None:
+    """Nothing to compare: it consists of messages, which nobody counts."""
+    handed = hand_over.to(arguments.get("group") or dist.group.WORLD)
+    if handed is not None:
+        handed.give_up()
+
+
 def _enter_collective(name: str, calls: CallsOfAProcess, arguments: dict[str, Any]) -> None:
     group, tensors = _calls_of(calls, arguments), tensors_of(name, arguments)
     if group is None or tensors is None:
@@ -116,9 +156,9 @@ def _enter_message(end: str, calls: CallsOfAProcess, arguments: dict[str, Any]) 
         return
     peer = _member(calls, group, arguments, end)
     if peer is not None and end == "dst":
-        group.enter_send(flat(x.numel(), x.dtype), peer)
+        group.enter_send(flat(x.numel(), x.dtype), peer, passed=x)
     elif peer is not None:
-        group.enter_recv(flat(x.numel(), x.dtype), peer)
+        group.enter_recv(flat(x.numel(), x.dtype), peer, passed=x)
     elif end == "src":
         group.receive_from_anybody()
 

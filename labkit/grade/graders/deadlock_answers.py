@@ -24,7 +24,7 @@ def wrong_form(answer: Any, n: int, function: str) -> Finding | None:
             f"{call} returns {answer!r}; the contract is a dict such as {{0: 'recv from 1'}}, or "
             "{} where every rank returns",
             first_seen=call,
-            hint=3,
+            hint=None,
         )
     for rank, text in answer.items():
         if type(rank) is not int or not 0 <= rank < n:
@@ -33,7 +33,7 @@ def wrong_form(answer: Any, n: int, function: str) -> Finding | None:
                 "names a rank that there is not",
                 f"{call} names rank {rank!r}; with {n} ranks they are the numbers 0 to {n - 1}",
                 first_seen=call,
-                hint=3,
+                hint=None,
             )
         message = _MESSAGE.fullmatch(text) if isinstance(text, str) else None
         if message is None and text not in _COLLECTIVES:
@@ -41,9 +41,9 @@ def wrong_form(answer: Any, n: int, function: str) -> Finding | None:
                 Outcome.WRONG,
                 "says it in other words",
                 f"{call} says that rank {rank} waits in {text!r}; say 'send to 2', 'recv from 0' "
-                f"or the name of a collective: {', '.join(_COLLECTIVES)}",
+                "or the name of a collective, such as 'all_reduce' or 'barrier'",
                 first_seen=call,
-                hint=3,
+                hint=None,
             )
     return None
 

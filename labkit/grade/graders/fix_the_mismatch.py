@@ -18,6 +18,7 @@ from labkit.grade.outcome import Finding
 
 _FULL_BATCH = 4
 _MAX_DELAY_S = 0.002
+_THIRDS = 3.0
 
 
 class FixTheMismatch(OnRanks):
@@ -40,7 +41,7 @@ class FixTheMismatch(OnRanks):
     )
 
     def cases(self, world_size: int, rng: random.Random) -> list[Case]:
-        """Batches: all uneven, one short, ranks without any, a late rank, and all equal."""
+        """Batches: all uneven, one short, ranks without any, a late rank, all equal, and large."""
         n = world_size
         full = [_FULL_BATCH] * n
         short = [*full[:-1], rng.randrange(1, _FULL_BATCH)]
@@ -49,6 +50,8 @@ class FixTheMismatch(OnRanks):
         for rank in rng.sample(range(n), rng.randrange(1, n) if n > 1 else 0):
             empty[rank] = 0
         uneven = rng.sample(range(1, 9), n)
+        large = [rng.randrange(100, 400), *rng.sample(range(1, 9), n - 1)]
+        rng.shuffle(large)
         late = rng.randrange(n)
         late_s = tuple(_MAX_DELAY_S * (rank == late) for rank in range(n))
         return [
@@ -58,6 +61,8 @@ class FixTheMismatch(OnRanks):
             _case("ranks without examples", empty, rng),
             dataclasses.replace(_case(f"rank {late} late", uneven, rng), delays_s=late_s),
             _case("equal batches", full, rng),
+            # Whole numbers are exact in float32, too; a third in no format.
+            _case("thirds, and a large batch", large, rng, _THIRDS),
         ]
 
     def judge(self, evidence: CaseEvidence) -> Finding | None:
@@ -77,18 +82,18 @@ class FixTheMismatch(OnRanks):
         return finding
 
 
-def _case(label: str, batches: Sequence[int], rng: random.Random) -> Case:
-    """Whole numbers as float64: sums are exact, whatever their order."""
+def _case(label: str, batches: Sequence[int], rng: random.Random, divisor: float = 1.0) -> Case:
+    """Whole numbers as float64, over `divisor`: undivided, sums are exact in any order."""
     num_features = rng.randrange(2, 7)
 
-    def whole(*shape: int) -> torch.Tensor:
-        """Numbers from -9 to 9."""
+    def drawn(*shape: int) -> torch.Tensor:
+        """Numbers from -9 to 9, over `divisor`."""
         generator = torch.Generator().manual_seed(rng.getrandbits(63))
-        return torch.randint(-9, 10, shape, generator=generator).to(torch.float64)
+        return torch.randint(-9, 10, shape, generator=generator).to(torch.float64) / divisor
 
-    scale, shift = whole(num_features), whole(num_features)
+    scale, shift = drawn(num_features), drawn(num_features)
     arguments = tuple(
-        (whole(batch, num_features), whole(batch, num_features), scale.clone(), shift.clone())
+        (drawn(batch, num_features), drawn(batch, num_features), scale.clone(), shift.clone())
         for batch in batches
     )
     examples = f"{', '.join(map(str, batches))} examples, D = {num_features}"

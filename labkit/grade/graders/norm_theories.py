@@ -1,5 +1,6 @@
 """Mistakes in a global norm, by the norm that each rank then has."""
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -31,7 +32,9 @@ def own_norms(given: Given, counts: Counts | None = None) -> list[float]:
 
 def mistakes(given: Given) -> Iterator[Mistake]:
     """In the order in which they are tried."""
-    yield from _of_counting(given)
+    yield from _of_copies(given)
+    yield from _of_what_is_left_out(given)
+    yield from _of_axis_orders(given)
     yield from _of_groups(given)
     yield from _of_sums(given)
 
@@ -59,17 +62,20 @@ def _reduced(given: Given, squares: Sequence[float], over: Sequence[str]) -> lis
     ]
 
 
-def _of_counting(given: Given) -> Iterator[Mistake]:
-    """One kind of copy is counted every time, or none."""
+def _by_counts(given: Given, name: str, why: str, counts: Counts, hint: int = 2) -> Mistake:
+    """One that sums over all axes what these ranks count."""
+    return Mistake(name, why, _reduced(given, _own(given, counts), AXES), hint)
+
+
+def _of_copies(given: Given) -> Iterator[Mistake]:
+    """A kind of copy is counted every time."""
 
     def but(axis: str) -> Counts:
         return lambda rank, held: given.counts(
             rank, held._replace(copied_over=tuple(a for a in held.copied_over if a != axis))
         )
 
-    def by(name: str, why: str, counts: Counts, hint: int = 2) -> Mistake:
-        return Mistake(name, why, _reduced(given, _own(given, counts), AXES), hint)
-
+    by = functools.partial(_by_counts, given)
     yield by(
         "counts what tp ranks share once for each of them",
         "LayerNorms and biases are not sharded: every tp rank has the same gradient of them, and "
@@ -94,6 +100,11 @@ def _of_counting(given: Given) -> Iterator[Mistake]:
         "with the same gradient one counts it, and of the two stages with the embedding one",
         lambda rank, held: True,
     )
+
+
+def _of_what_is_left_out(given: Given) -> Iterator[Mistake]:
+    """A kind of gradient is counted by no rank."""
+    by = functools.partial(_by_counts, given)
     yield by(
         "leaves out the tied embedding",
         "one of the stages counts it: where pp is 1, the only stage is the last as well as the "
@@ -122,9 +133,14 @@ def _of_counting(given: Given) -> Iterator[Mistake]:
             given.counts(rank, held) and held.gradient is not None and held.gradient.dim() > 1
         ),
     )
+
+
+def _of_axis_orders(given: Given) -> Iterator[Mistake]:
+    """Who counts is worked out of the number of the rank."""
     for order in itertools.permutations(AXES):
         other = replace(given, sizes={axis: given.sizes[axis] for axis in order})
-        yield by(
+        yield _by_counts(
+            given,
             "takes the order of the axes for granted",
             "coordinates were worked out of the number of the rank, as if the axes were always in "
             "one order. Here they are in any: ask the groups, mesh.tp.rank",

@@ -9,6 +9,8 @@ from labkit.grade.graders.straggler_theories import (
     follows_one_wait,
     kind_by_cpu,
     kind_by_state,
+    leads_into_a_circle,
+    misreading_of,
     theory_of_ranks,
 )
 from labkit.grade.outcome import Finding, Outcome
@@ -42,6 +44,9 @@ def wrong_kind(cases: Sequence[Case], answers: Sequence[tuple[str, int]]) -> Fin
         return None
     # A job with a second thing to see in it is the harder one: show a plain one, if there is.
     index = min(wrong, key=lambda each: cases[each].story in ("aside", "input"))
+    misread = misreading_of(cases, answers)
+    if misread is not None:
+        return _finding(misread.name, misread.explanation, 2, cases[index], answers[index])
     diagnosis, explanation, hint = _about_all(cases, kinds) or _about_one(cases[index])
     return _finding(diagnosis, explanation, hint, cases[index], answers[index])
 
@@ -118,6 +123,15 @@ def wrong_rank(cases: Sequence[Case], answers: Sequence[tuple[str, int]]) -> Fin
     theory = theory_of_ranks(cases, ranks)
     if theory is not None:
         return _finding(theory.name, theory.explanation, 1, case, answers[index])
+    if leads_into_a_circle(cases, ranks):
+        return _finding(
+            "names a rank that leads into a circle",
+            f"somebody waits for rank {ranks[index]}, and it is not in the circle: its own wait "
+            "leads there. In a circle are only those to which the waits come back",
+            2,
+            case,
+            answers[index],
+        )
     if follows_one_wait(cases, ranks):
         return _finding(
             "stops at the first wait",

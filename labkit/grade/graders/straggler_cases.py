@@ -60,17 +60,23 @@ def draw(rng: random.Random) -> list[Plan]:
 
 def _plan(story: str, rng: random.Random) -> Plan:
     order = rng.sample(range(_NUM_RANKS), _NUM_RANKS)
-    # Whoever starts at one end of the ranks starts outside of a circle, in one of these.
-    if story in ("sends", "crossed"):
-        outside = 0 if story == "sends" else _NUM_RANKS - 1
-        order.remove(outside)
-        order.append(outside)
     a, b, c, d, e = order
+    # Whoever starts at one end of the ranks starts outside of a circle, in one of these. And the
+    # first, or the last, that is blocked and waited for, only leads into the circle.
+    if story == "sends":
+        e, a, b, c, d = 0, *rng.sample(range(1, _NUM_RANKS - 1), 3), _NUM_RANKS - 1
+    if story == "aside":
+        d, (a, b, c, e) = 0, rng.sample(range(1, _NUM_RANKS), 4)
+    if story == "crossed":
+        e, (a, b, c, d) = _NUM_RANKS - 1, rng.sample(range(_NUM_RANKS - 1), 4)
     if story == "input":
         # The first rank that waits is the last of the chain: it leads to the culprit over others.
         d, c, b = sorted((b, c, d))
-    if story == "ahead":
-        a, b = max(a, b), min(a, b)  # who takes b for missing, comes to it first
+    if story in ("pair", "ahead"):
+        # Who takes b for missing, comes to it before a; and so does who takes c for missing.
+        b, c, a = sorted((a, b, c))
+    if story == "ahead" and d == 0:
+        d, e = e, d  # otherwise two ways to read the waits come to the same rank
     busy = {"crossed": (rng.randrange(_NUM_RANKS),), "left": (rng.choice((b, c, d, e)),)}
     return Plan(
         story,

@@ -7,11 +7,11 @@ are c and d; e is alone. All train together for a while; then the story of the j
     input     a waits for its input; b receives from a, c from b, d from c; e has returned, and may
     pair      a computes; b waits for it in their pair's group, the others in the world's
     ahead     a computes; the others have posted an all_reduce of the world, and all but b wait for
-              it; b is ahead, and waits for a message from d
+              it; b is ahead: it has posted the next one, too, and waits for a message from d
     left      a has returned; the others wait in an all_reduce of the world
     silent    a has returned; b waits for a message from it, the others at a barrier for a and b
-    sends     a sends to b, b to c, c to a; d and e wait for a message from a
-    aside     a sends to b, b to a; d and e wait for a message from a; c computes: nobody needs it
+    sends     a sends to b, b to c, c to a; d waits for a message from a, e for one from d
+    aside     a sends to b, b to a; d and e wait as in sends; c computes: nobody needs it
     crossed   a waits for b in the pair's group, b for a at a barrier; the others at that barrier
 """
 
@@ -106,8 +106,10 @@ def _ahead(world: Group, pair: Group, plan: Plan, role: str) -> None:
         compute()
     pending = world.all_reduce(torch.ones(4), wait=False)
     if role == "b":
+        following = world.all_reduce(torch.ones(4), wait=False)
         source = plan.order[3]
         world.recv(torch.empty(4), source)
+        following.wait()
     pending.wait()
 
 
@@ -125,17 +127,15 @@ def _silent(world: Group, pair: Group, plan: Plan, role: str) -> None:
 
 
 def _sends(world: Group, pair: Group, plan: Plan, role: str) -> None:
-    a, b, c, *_ = plan.order
-    target = {"a": b, "b": c, "c": a}.get(role, a)
-    _send_or_receive(world, role, target)
+    a, b, c, d, _ = plan.order
+    _send_or_receive(world, role, {"a": b, "b": c, "c": a, "d": a, "e": d}[role])
 
 
 def _aside(world: Group, pair: Group, plan: Plan, role: str) -> None:
-    a, b, *_ = plan.order
+    a, b, _, d, _ = plan.order
     if role == "c":
         compute()
-    target = {"a": b, "b": a}.get(role, a)
-    _send_or_receive(world, role, target)
+    _send_or_receive(world, role, {"a": b, "b": a, "d": a, "e": d}[role])
 
 
 def _send_or_receive(world: Group, role: str, peer: int) -> None:

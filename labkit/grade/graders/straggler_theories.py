@@ -1,5 +1,10 @@
-"""Rules of thumb for a stuck job, each wrong in its own way, and known by what they answer."""
+"""Rules for a stuck job, each wrong in its own way, and known by what they answer.
 
+A rule of thumb blames a rank at a glance; a misreading follows the waits, and takes the wrong ranks
+for those that are missing in a collective.
+"""
+
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -74,13 +79,97 @@ def follows_one_wait(cases: Sequence[Case], ranks: Sequence[int]) -> bool:
     )
 
 
-def _waits_for(one: Rank, shown: Shown) -> list[int]:
-    if one["state"] != "blocked":
+def leads_into_a_circle(cases: Sequence[Case], ranks: Sequence[int]) -> bool:
+    """Whether each wrong rank is waited for, and some circle ends the waits behind it."""
+    wrong = [
+        (case, rank) for case, rank in zip(cases, ranks, strict=True) if rank not in case.ranks
+    ]
+    return all(
+        all(_is_blocked(case.shown[each]) for each in case.ranks)
+        and any(rank in _waits_for(one, case.shown) for one in case.shown)
+        for case, rank in wrong
+    )
+
+
+def _waits_for(one: Rank, shown: Shown, missing: "Missing | None" = None) -> list[int]:
+    if not _is_blocked(one):
         return []
     if one["peer"] is not None:
         return [one["peer"]]
-    group, number = one["group"], one["number"]
-    return [member for member in one["members"] if shown[member]["posted"].get(group, 0) < number]
+    return (missing or _missing)(one, shown)
+
+
+Missing = Callable[[Rank, Shown], list[int]]
+"""The ranks that a rank waits for in its collective, as someone reads what is shown."""
+
+
+def _missing(one: Rank, shown: Shown) -> list[int]:
+    return [member for member in one["members"] if _posted(one, shown[member]) < one["number"]]
+
+
+def _missing_of_all(one: Rank, shown: Shown) -> list[int]:
+    return [rank for rank in range(len(shown)) if _posted(one, shown[rank]) < one["number"]]
+
+
+def _behind_the_last(one: Rank, shown: Shown) -> list[int]:
+    last = max(_posted(one, other) for other in shown)
+    return [member for member in one["members"] if _posted(one, shown[member]) < last]
+
+
+def _posted(one: Rank, other: Rank) -> int:
+    """The number of the last collective that `other` has posted in the group of `one`."""
+    return int(other["posted"].get(one["group"], 0))
+
+
+@dataclass(frozen=True, slots=True)
+class Misreading:
+    """Waits that are followed well, and read wrong."""
+
+    name: str
+    explanation: str
+    missing: Missing
+
+    def answers(self, cases: Sequence[Case], start: int, turn: int) -> list[tuple[str, int]]:
+        """What it says, where waits are followed from the first blocked rank (start: 0) or the
+        last (-1), and of several missing ranks to the first (turn: 0) or the last.
+        """
+        return [self._answer(case.shown, start, turn) for case in cases]
+
+    def _answer(self, shown: Shown, start: int, turn: int) -> tuple[str, int]:
+        rank = [one["rank"] for one in shown if _is_blocked(one)][start]
+        path: list[int] = []
+        while rank not in path:
+            path.append(rank)
+            following = _waits_for(shown[rank], shown, self.missing)
+            if not following:
+                return STRAGGLER if shown[rank]["state"] == "running" else DEADLOCK, rank
+            rank = following[turn]
+        return DEADLOCK, rank
+
+
+MISREADINGS = (
+    Misreading(
+        "asks ranks that are no members",
+        "a collective needs the members of its group, and no other rank: one that is not among "
+        "`members` has posted nothing there, and nobody waits for it",
+        _missing_of_all,
+    ),
+    Misreading(
+        "compares with the group's last collective",
+        "a rank may post a collective before an earlier one is complete. Who waits for number 4 "
+        "needs those members that have not posted number 4, whatever number some member has "
+        "come to since: compare with the `number` of the rank that waits",
+        _behind_the_last,
+    ),
+)
+
+
+def misreading_of(cases: Sequence[Case], answers: Sequence[tuple[str, int]]) -> Misreading | None:
+    """The misreading that gives just these answers, in every case."""
+    for each, start, turn in itertools.product(MISREADINGS, (0, -1), (0, -1)):
+        if each.answers(cases, start, turn) == list(answers):
+            return each
+    return None
 
 
 def kind_by_cpu(cases: Sequence[Case], kinds: Sequence[str]) -> bool:

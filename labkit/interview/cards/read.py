@@ -13,6 +13,7 @@ import re
 import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from labkit.interview.cards.card import SECTIONS, Card, CardError, Evidence, Problem
@@ -59,7 +60,14 @@ def load_bank(folder: Any = None) -> dict[str, Card]:
 
 def read_file(name: str, text: str) -> tuple[list[Card], list[Problem]]:
     """The cards of one file, and why the others are none."""
-    cards, problems = [], []
+    cards, problems = _parsed(name, text)
+    return list(cards), list(problems)
+
+
+@lru_cache(maxsize=64)  # a text is parsed once: each drill, mock and page asks for all cards
+def _parsed(name: str, text: str) -> tuple[tuple[Card, ...], tuple[Problem, ...]]:
+    cards: list[Card] = []
+    problems: list[Problem] = []
     try:
         for block in _blocks(name, text):
             try:
@@ -68,7 +76,7 @@ def read_file(name: str, text: str) -> tuple[list[Card], list[Problem]]:
                 problems += error.problems
     except CardError as error:
         problems += error.problems
-    return cards, problems
+    return tuple(cards), tuple(problems)
 
 
 def _blocks(name: str, text: str) -> Iterator[_Block]:

@@ -13,6 +13,10 @@ COUNT_CALLS = (
     "Every member of a group must make the same calls. Look for a loop with fewer steps, or a "
     "return, break or if that depends on the rank."
 )
+NOT_ASKED = (
+    "The cell runs on some of the ranks only (--on), and a collective needs every member of its "
+    "group: run the cell on all of them, or call a group of these ranks, made with world.split."
+)
 COUNT_MESSAGES = "Count the messages of both sides, and look whom each names as its neighbour."
 NOT_RECORDED = (
     "What torch itself issues is known from its Flight Recorder, which has neither roots nor "

@@ -18,7 +18,7 @@ def consult(supervisor: Supervisor, patience_s: float) -> Verdict:
     has_foreign = any(view.recorded.operations for view in supervisor.views)
     if verdict.fault is Fault.UNDER_WAY and has_foreign:
         supervisor.examine(ALL, patience_s)
-        verdict = doctor.diagnose(supervisor.views)
+        verdict = doctor.diagnose_now(supervisor.views)
     return verdict
 
 
@@ -30,11 +30,11 @@ def examined(supervisor: Supervisor, patience_s: float) -> Verdict:
     from the first one's end to the second one's beginning, of all ranks at once.
     """
     supervisor.examine(patience_s=patience_s)
-    first = doctor.diagnose(supervisor.views)
+    first = doctor.diagnose_now(supervisor.views)
     if first.fault not in (Fault.LEFT, Fault.CIRCLE):
         return first
     supervisor.examine(patience_s=patience_s)
-    second = doctor.diagnose(supervisor.views)
+    second = doctor.diagnose_now(supervisor.views)
     if second == first or second.fault not in (Fault.LEFT, Fault.CIRCLE):
         return second
     return Verdict(Fault.UNDER_WAY, "ranks go on: two looks in a row found different waits")

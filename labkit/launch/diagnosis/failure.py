@@ -13,6 +13,7 @@ import time
 from typing import Any
 
 from labkit.comm import Disagreement, Timeline
+from labkit.comm.recorded import Differing
 from labkit.comm.words import named, ranks_named
 from labkit.launch import doctor, sources
 from labkit.launch.diagnosis import position, stacks
@@ -38,8 +39,10 @@ def rank_error(supervisor: Supervisor) -> RunError:
         if rank.stage in (Stage.RAISED, Stage.DIED)
     ]
     culprit = min(failed, key=lambda number: _blame(supervisor, number))
-    verdict = doctor.diagnose(supervisor.views)
-    if _has_found_a_mismatch(supervisor.ranks[culprit]) and verdict.fault is Fault.MISMATCH:
+    has_found_a_mismatch = _has_found_a_mismatch(supervisor.ranks[culprit])
+    diagnose = doctor.diagnose if has_found_a_mismatch else doctor.diagnose_now
+    verdict = diagnose(supervisor.views)
+    if has_found_a_mismatch and verdict.fault is Fault.MISMATCH:
         return cannot_end(supervisor, verdict)
     consequences = {
         number: _consequence(supervisor, number)
@@ -54,7 +57,8 @@ def rank_error(supervisor: Supervisor) -> RunError:
     if verdict.fault is Fault.MISMATCH:
         lines += ["", f"Before that, {verdict}"]
     if consequences:
-        lines += ["", "What followed on the other ranks:"]
+        followed = all(_is_consequence(supervisor.ranks[number]) for number in consequences)
+        lines += ["", "What followed on the other ranks:" if followed else "The other ranks:"]
         lines += [f"  rank {number} {text}" for number, text in consequences.items()]
     error = RankError("\n".join(lines), **_evidence(supervisor))
     error.rank, error.consequences, error.traceback = culprit, consequences, trace
@@ -76,15 +80,18 @@ def cannot_end(supervisor: Supervisor, verdict: Verdict) -> RunError:
     return kind(message, verdict=verdict, **_evidence(supervisor))
 
 
-def silent_mismatch(supervisor: Supervisor) -> Mismatch:
+def silent_mismatch(supervisor: Supervisor, differing: Differing) -> Mismatch:
     """The error of a run that came back, but in which torch mixed up different operations."""
     verdict = doctor.diagnose(supervisor.views)
     lead = (
         "every rank has returned, but the numbers are wrong: torch.distributed was called past the "
         "Groups, and in silence it combined operations that do not match"
     )
-    if verdict.fault is not Fault.MISMATCH:  # a rank did not answer when it was asked again
-        verdict = Verdict(Fault.MISMATCH, "which ones could not be found out", is_proof=True)
+    # A rank did not answer when it was asked for the lines, or torch has overwritten them since.
+    if verdict.fault is not Fault.MISMATCH:
+        ranks = tuple(sorted(differing.ranks))
+        text = f"{differing}; by which lines could not be found out"
+        verdict = Verdict(Fault.MISMATCH, text, "", ranks, is_proof=True)
     return Mismatch(f"{lead}. {verdict}", verdict=verdict, **_evidence(supervisor))
 
 
@@ -97,13 +104,18 @@ def run_timeout(supervisor: Supervisor, verdict: Verdict, timeout_s: float) -> R
 
 def interrupted(supervisor: Supervisor) -> Interrupted:
     """Stop, with what every rank was doing."""
-    verdict = doctor.diagnose(supervisor.views)
+    verdict = doctor.diagnose_now(supervisor.views)
     message = f"stopped: {verdict}\n\n{_where_each_rank_is(supervisor)}"
     return Interrupted(message, _positions(supervisor), _texts_of_stacks(supervisor))
 
 
 def _has_found_a_mismatch(rank: Rank) -> bool:
     return isinstance(rank.report, Raised) and rank.report.type_name == Disagreement.__name__
+
+
+def _is_consequence(rank: Rank) -> bool:
+    """Whether what a rank did can have come of another one's failure."""
+    return not isinstance(rank.report, Raised) or rank.report.came_from_a_communication
 
 
 def _blame(supervisor: Supervisor, number: int) -> tuple[bool, bool, float]:
@@ -114,8 +126,8 @@ def _blame(supervisor: Supervisor, number: int) -> tuple[bool, bool, float]:
     """
     rank = supervisor.ranks[number]
     died = rank.stage is Stage.DIED
-    is_consequence = isinstance(rank.report, Raised) and rank.report.came_from_a_communication
-    return (is_consequence, not died, rank.ended_s)
+    comes_of_another = isinstance(rank.report, Raised) and rank.report.came_from_a_communication
+    return (comes_of_another, not died, rank.ended_s)
 
 
 def _what_happened(number: int, rank: Rank) -> str:

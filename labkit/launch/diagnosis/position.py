@@ -10,6 +10,7 @@ from labkit.comm.agreement.disagreement import WITHOUT_DATA
 from labkit.comm.words import named, ranks_named, verb
 from labkit.launch import sources
 from labkit.launch.diagnosis.waiting import View
+from labkit.launch.machine.halt import cure
 from labkit.launch.ranks.stage import Stage
 
 Row = TypeVar("Row", bound=Hashable)
@@ -17,12 +18,41 @@ Row = TypeVar("Row", bound=Hashable)
 
 def doing(view: View) -> str:
     """What one rank does: `waits in all_reduce #4`, `returned after all_reduce #3`."""
+    if view.is_stopped:
+        return _stopped(view, _stands(view))
     if view.stage is Stage.STARTING:
         return "was still starting"
     if view.stage is Stage.IDLE:
         return "is idle (not in this cell)"
     if waiting := view.waits_in:
         return f"waits in {named(waiting)}"
+    if view.stage is not Stage.RUNNING:
+        return f"{view.stage.value} {_after(view)}"
+    return f"{pace(view)} {_after(view)}"
+
+
+def pace(view: View) -> str:
+    """What a rank does that waits for no other: `computes`, or why it does not."""
+    if view.halt is not None:
+        return view.halt.said
+    return "sleeps or blocks" if view.recorded.is_idle else "computes"
+
+
+def _stopped(view: View, where: str) -> str:
+    """`is stopped (SIGSTOP, or a debugger) in barrier #1; `kill -CONT 71` lets it go on`."""
+    assert view.halt is not None
+    return f"{view.halt.said}{where}{cure([view.halt])}"
+
+
+def _stands(view: View) -> str:
+    """Where a stopped rank is, by its journal alone; empty before its first operation."""
+    if waiting := view.waits_in:
+        return f" in {named(waiting)}"
+    return "" if _last(view) is None else f" {_after(view)}"
+
+
+def _after(view: View) -> str:
+    """`after all_reduce #3`, or `before any operation`."""
     last = _last(view)
     num_foreign = view.recorded.enqueued.get("torch.distributed", 0)
     after = "before any operation"
@@ -31,10 +61,8 @@ def doing(view: View) -> str:
     elif num_foreign:
         after = f"after {num_foreign} collective{'s' * (num_foreign > 1)} of torch.distributed"
     if last is not None and last.failed:
-        after += ", which failed there"
-    if view.stage is not Stage.RUNNING:
-        return f"{view.stage.value} {after}"
-    return f"{'sleeps or blocks' if view.recorded.is_idle else 'computes'} {after}"
+        after += " failed"
+    return after
 
 
 def place_of(view: View) -> str:
@@ -61,6 +89,8 @@ def position(stage: Stage, timeline: Timeline) -> str:
 def position_of(view: View) -> str:
     """Where one rank is: `waits in all_reduce #4 (cell 7, line 12)`."""
     place = place_of(view)
+    if view.is_stopped and place:
+        return _stopped(view, f"{_stands(view)} ({place})")
     return f"{doing(view)} ({place})" if place else doing(view)
 
 
@@ -109,4 +139,4 @@ def plural(where: str, ranks: Sequence[int]) -> str:
     where = where.replace("sleeps or blocks", "sleep or block") if len(ranks) > 1 else where
     first, _, rest = where.partition(" ")
     inflected = ("waits", "computes", "was", "is")
-    return f"{verb(ranks, first)} {rest}" if first in inflected else where
+    return f"{verb(ranks, first)} {rest}".rstrip() if first in inflected else where

@@ -50,7 +50,9 @@ def read(path: Path) -> Stack:
     except FileNotFoundError:
         return Stack()  # the rank is still on its way to its first line
     # (Of a crash it says "Stack", where it does not know the thread.)
-    threads = [part for part in text.split("\n\n") if "hread 0x" in part or "Stack (" in part]
+    parts = [part for part in text.split("\n\n") if "hread 0x" in part or "Stack (" in part]
+    # Where a rank has answered twice, each thread as it stood last.
+    threads = list({_identity(part): part for part in parts}.values())
     # faulthandler stops after 100 frames: then only its mark of the thread is left.
     mains = [thread for thread in threads if _MAIN.search(thread)]
     mains += [thread for thread in threads if "\n  ..." in thread]
@@ -61,6 +63,11 @@ def read(path: Path) -> Stack:
     own = list(takewhile(lambda line: not _LAUNCHER.search(line), lines))
     is_held = all(_is_held(thread.strip().splitlines()[1:]) for thread in (mains[0], *others))
     return Stack(True, _shown(own), _innermost(own), len(others), is_held, _may_wait(own))
+
+
+def _identity(thread: str) -> str:
+    """What faulthandler calls a thread, as in `Current thread 0x7f01 (most recent call first):`."""
+    return found[0] if (found := re.search("0x[0-9a-f]+", thread.strip().split("\n")[0])) else ""
 
 
 def _is_held(lines: list[str]) -> bool:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from labkit.comm import Operation
 from labkit.comm.recorded import Recorded, is_foreign
 from labkit.launch.diagnosis.stacks import Stack
+from labkit.launch.machine.halt import Halt
 from labkit.launch.ranks.stage import Stage
 
 _OTHER_END = {"send": "recv", "recv": "send"}
@@ -38,6 +39,7 @@ class View:
     `operations`: its journal; `recorded`: what torch did without a Group (empty where not asked).
     `stack`: where its function is, and whether it has threads besides that one.
     `calls`: what it called that is no operation of a Group, see comm/calls.
+    `halt`: what keeps its process from running, where something did when it was asked.
     """
 
     stage: Stage
@@ -45,6 +47,12 @@ class View:
     recorded: Recorded = field(default_factory=Recorded)
     stack: Stack = field(default_factory=Stack)
     calls: Sequence[Operation] = ()
+    halt: Halt | None = None
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it executes nothing until somebody lets it go on."""
+        return not self.stage.is_over and self.halt is not None and self.halt.is_stop
 
     @property
     def waits_in(self) -> Operation | None:

@@ -19,21 +19,20 @@ from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 
+from labkit.launch.machine.halt import halt_of
 from labkit.launch.ranks.rank import RankSpec, rank_main
 
 _EXIT_S = 0.5
+# The kernel ends a process at once, but not in the middle of an uninterruptible sleep.
+_KILLED_S = 10.0
 _CONTEXT = multiprocessing.get_context("forkserver")
 # Added to what is to be loaded already: a program may use the fork server for its own ends.
 _loaded = getattr(forkserver._forkserver, "_preload_modules", [])
-# torch imports these when they are first needed, which for ranks is in their first step: SymPy at
-# the first gradient handed to backward(), Dynamo at the first optimizer or checkpointed block. That
-# is a second of computing for each rank, amid whatever is measured; here it is one second, once.
-_NEEDED_BY_STEPS = ("torch.fx.experimental.symbolic_shapes", "torch._dynamo")
 _CONTEXT.set_forkserver_preload(
     [
         *(name for name in _loaded if name != "__main__"),
         "labkit.launch.session.rank",
-        *_NEEDED_BY_STEPS,
+        "labkit.launch.ranks.needed_by_steps",
     ]
 )
 
@@ -70,11 +69,22 @@ class RankProcess:
         self.lifeline.close()
 
     def end(self, wait_s: float) -> None:
-        """The process is gone when this returns: by itself within `wait_s`, or else by SIGKILL."""
+        """The process is gone when this returns: by itself within `wait_s`, or else by SIGKILL.
+
+        One that the kernel does not end is told and left to it: an error must not wait for that.
+        """
         self.process.join(max(wait_s, 0))
         if self.process.is_alive():
             self.kill()
-            self.process.join()
+            self.process.join(_KILLED_S)
+            if self.process.is_alive():
+                halt = halt_of(self.process.pid)
+                why = "does not end" if halt is None else halt.said
+                print(
+                    f"[labkit] process {self.process.pid} of rank {self.rank} {why}: it was sent "
+                    "SIGKILL, and is gone once the kernel lets go of it.",
+                    flush=True,
+                )
         self.kill_descendants()
         for connection in (self.control, self.output):
             connection.close()

@@ -20,11 +20,13 @@ from pathlib import Path
 from labkit.comm import Timeline, recorded
 from labkit.comm.calls.compared import journal_of
 from labkit.comm.follow_journal import JournalFollower
-from labkit.comm.recorded import Recorded
+from labkit.comm.recorded import HandedOver, Recorded
 from labkit.launch.diagnosis import stacks
 from labkit.launch.diagnosis.stacks import Stack
 from labkit.launch.diagnosis.waiting import View
 from labkit.launch.driver.rank_state import Rank
+from labkit.launch.driver.silence import Silence
+from labkit.launch.machine.halt import Halt
 from labkit.launch.ranks.rank import ACTIVE
 from labkit.launch.ranks.report import Raised, Returned
 from labkit.launch.ranks.stage import Stage
@@ -39,6 +41,9 @@ _POLITE_S = 0.3
 class Supervisor:
     """Listens to the ranks of one run."""
 
+    nothing_follows = True
+    """Whether what the ranks leave behind stays so: they do nothing after this."""
+
     def __init__(self, ranks: Sequence[Rank], directory: RunDirectory) -> None:
         """The ranks are already started."""
         self.ranks = ranks
@@ -50,6 +55,7 @@ class Supervisor:
             JournalFollower(directory.of_rank(number, "journal")) for number in range(len(ranks))
         ]
         self.recorded = [Recorded() for _ in ranks]
+        self.halts: list[Halt | None] = [None for _ in ranks]
         self._calls = [
             JournalFollower(journal_of(directory.path, number)) for number in range(len(ranks))
         ]
@@ -68,9 +74,15 @@ class Supervisor:
     def views(self) -> list[View]:
         """What is known of each rank."""
         return [
-            View(rank.stage, timeline.operations, recorded, stack, calls.timeline.operations)
-            for rank, timeline, recorded, stack, calls in zip(
-                self.ranks, self.timeline, self.recorded, self.stacks, self._calls, strict=True
+            View(rank.stage, journal.operations, recorded, stack, calls.timeline.operations, halt)
+            for rank, journal, recorded, stack, calls, halt in zip(
+                self.ranks,
+                self.timeline,
+                self.recorded,
+                self.stacks,
+                self._calls,
+                self.halts,
+                strict=True,
             )
         ]
 
@@ -127,52 +139,72 @@ class Supervisor:
         self.timeline = [journal.timeline for journal in self._journals]
         return any(changed)
 
-    def recorded_mismatch(self) -> bool:
-        """Whether returned ranks differ in what they did past their Groups."""
-        reports = [rank.report for rank in self.ranks]
-        entries = [each.recorded for each in reports if isinstance(each, Returned)]
-        return recorded.differ(entries)
+    @property
+    def handed_over(self) -> dict[int, HandedOver]:
+        """What returned ranks did past their Groups."""
+        return {
+            number: rank.report.recorded
+            for number, rank in enumerate(self.ranks)
+            if isinstance(rank.report, Returned)
+        }
 
     def examine(self, request: bytes = ACTIVE, patience_s: float = _EVIDENCE_S) -> None:
         """Take evidence of ranks that are alive: journals, stacks, and what torch recorded.
 
         request: which of torch's own operations are asked for. A rank that has not answered after
-        `patience_s`, because it holds Python's lock for example, is left out.
+        `patience_s`, because it holds Python's lock for example, is left out; one that cannot
+        answer, because its process is stopped, is not waited for.
         """
-        asked = [number for number, rank in enumerate(self.ranks) if rank.stage is not Stage.DIED]
+        silence = Silence(self.ranks)
+        alive = [number for number, rank in enumerate(self.ranks) if rank.stage is not Stage.DIED]
+        asked = [number for number in alive if silence.of(number) is None]
+        for number in alive:
+            self._forget(number)
         for number in asked:
             self._ask(number, request)
         deadline_s = time.monotonic() + patience_s
-        self._hear(asked, min(patience_s, _POLITE_S))
+        self._hear(asked, min(patience_s, _POLITE_S), silence)
         mute = [number for number in asked if not self._stack_of(number).is_known]
         for number in mute:
             # Such as one that holds Python's lock: its thread for questions gets no turn.
             self.ranks[number].process.signal(signal.SIGUSR1)
-        self._hear(set(asked) - set(mute), deadline_s - time.monotonic(), stacks_of=mute)
+        others = set(asked) - set(mute)
+        self._hear(others, deadline_s - time.monotonic(), silence, stacks_of=mute)
         for number, rank in enumerate(self.ranks):
             rank.output.read()
+            self.halts[number] = silence.of(number) if number in alive else None
             self.stacks[number] = self._stack_of(number)
             self.recorded[number] = recorded.read(self._record_of(number))
             self._calls[number].refresh()
-            if number in asked:  # where it dies later, that was not its last stack
+            if number in alive:  # where it dies later, that was not its last stack
                 with contextlib.suppress(OSError):
                     self.directory.of_rank(number, "stack").write_text("")
         self.read_journals()
 
-    def _ask(self, number: int, request: bytes) -> None:
-        with contextlib.suppress(OSError):  # the rank, or the run's folder, may be gone
+    def _forget(self, number: int) -> None:
+        """What it has answered before."""
+        with contextlib.suppress(OSError):  # the run's folder may be gone
             self.directory.of_rank(number, "stack").write_text("")  # answers are appended
             self._record_of(number).unlink(missing_ok=True)
+
+    def _ask(self, number: int, request: bytes) -> None:
+        with contextlib.suppress(OSError):  # the rank may be gone
             self.ranks[number].process.lifeline.send_bytes(request)
 
     def _hear(
-        self, asked: Collection[int], patience_s: float, stacks_of: Sequence[int] = ()
+        self,
+        asked: Collection[int],
+        patience_s: float,
+        silence: Silence,
+        stacks_of: Sequence[int] = (),
     ) -> None:
         """Wait for these ranks' answers, the record last; of some for a stack only."""
         deadline_s = time.monotonic() + patience_s
         while time.monotonic() < deadline_s:
-            have_stacks = all(self._stack_of(number).is_known for number in stacks_of)
-            if have_stacks and all(self._record_of(number).exists() for number in asked):
+            awaited = [number for number in asked if not self._record_of(number).exists()]
+            awaited += [number for number in stacks_of if not self._stack_of(number).is_known]
+            silent = [number for number in awaited if silence.of(number) is not None]
+            if silent == awaited:
                 return
             time.sleep(0.01)
 

@@ -1,15 +1,21 @@
 """The driver's watch over a run: it ends when all ranks have returned, or with an error.
 
 Four things end a run early: a rank fails, ranks wait in vain, the timeout passes, Stop is pressed.
-What ranks did past their Groups is looked at when all have returned.
+What ranks did past their Groups, and what they left unfinished, is looked at when all have
+returned.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 
+from labkit.comm import recorded
+from labkit.comm.recorded import HandedOver
+from labkit.comm.words import listed
 from labkit.launch.diagnosis import failure
 from labkit.launch.diagnosis.consult import consult
+from labkit.launch.driver import left_over
 from labkit.launch.driver.stall import StallWatch
 from labkit.launch.driver.supervise import Supervisor
 from labkit.launch.driver.uninterrupted import uninterrupted
@@ -32,7 +38,8 @@ def listen_to_the_end(
 
     deadline_s: on the clock of time.monotonic(); timeout_s: what the reader asked for.
     watch: for ranks that wait in vain.
-    echo: whether a line is printed when ranks have waited that long for a slow one.
+    echo: whether a line is printed when ranks have waited that long for a slow one, and for what
+    they have left behind.
     """
     try:
         _listen(supervisor, deadline_s, timeout_s, watch, echo)
@@ -40,13 +47,32 @@ def listen_to_the_end(
             supervisor.wait_for_consequences()
             supervisor.examine()
             raise failure.rank_error(supervisor)
-        if supervisor.recorded_mismatch():
+        handed_over = supervisor.handed_over
+        if differing := recorded.differing(handed_over):
             supervisor.examine(ALL, patience_s=_NO_HURRY_S)
-            raise failure.silent_mismatch(supervisor)
+            raise failure.silent_mismatch(supervisor, differing)
+        _say_what_is_not_compared(handed_over)
     except KeyboardInterrupt:
         with uninterrupted(quietly=True):
             supervisor.examine()
         raise failure.interrupted(supervisor) from None
+    if echo and supervisor.nothing_follows:
+        supervisor.read_journals()
+        left_over.tell(supervisor.timeline)
+
+
+def _say_what_is_not_compared(handed_over: Mapping[int, HandedOver]) -> None:
+    """Whatever `echo` is: numbers may be wrong, and nothing else would say so."""
+    lost = {rank: each.num_lost for rank, each in handed_over.items() if each.num_lost}
+    if lost:
+        said = listed([f"{number} on rank {rank}" for rank, number in lost.items()])
+        print(
+            "[labkit] Some collectives that came to torch.distributed past the Groups were not "
+            "compared, and ranks that did not mean the same would have wrong numbers: torch had "
+            f"overwritten its record of them, {said}. With a larger TORCH_FR_BUFFER_SIZE it "
+            "keeps more.",
+            flush=True,
+        )
 
 
 def _listen(

@@ -181,6 +181,7 @@ class Attendant:
             seconds=time.monotonic() - self._started_s,
             ready_seconds=max(self._supervisor.ready_s - self._started_s, 0.0),
             log=rank.output.log,
+            num_hosts=len({place.host_number for place in spec.call.places}),
         )
         timeline.start_s, timeline.end_s = record.clock_s, time.monotonic()
         if isinstance(report, Returned):

@@ -8,6 +8,11 @@ is ever read from a door, so nothing can be sent through it.
 import contextlib
 import socket
 
+from labkit.comm.hosts.roll_call import Place
+
+NO_PROCESS = "has no such process any more"
+SILENT = "does not answer"
+
 
 class Door:
     """This process's door, open from now until the process ends."""
@@ -30,14 +35,36 @@ class Door:
 
 
 def knock(address: str, port: int, wait_s: float) -> str | None:
-    """None where the door is open; otherwise what its silence means, in words."""
+    """None where the door is open; otherwise NO_PROCESS, or SILENT after `wait_s`."""
     try:
         with socket.create_connection((address, port), wait_s):
             return None
     except ConnectionRefusedError:
-        return "has no such process any more"
+        return NO_PROCESS
     except OSError:
-        return "does not answer"
+        return SILENT
+
+
+class Knocks:
+    """Knocks at many doors: where a host is silent at the first one, it is so at the others."""
+
+    def __init__(self, wait_s: float) -> None:
+        """wait_s: for each answer."""
+        self._wait_s = wait_s
+        self._answering: set[int] = set()
+        self._silent: set[int] = set()
+
+    def at(self, place: Place) -> str | None:
+        """As `knock`; a host that is gone is waited for once, and not for each of its ranks."""
+        host = place.host_number
+        if host in self._silent:
+            return SILENT
+        answer = knock(place.address, place.door, self._wait_s)
+        if answer is not SILENT:
+            self._answering.add(host)
+        elif host not in self._answering:  # else it is this rank alone that is too busy
+            self._silent.add(host)
+        return answer
 
 
 def _listening() -> socket.socket:

@@ -1,7 +1,8 @@
 """Why a run on several hosts failed, from the records that its ranks left.
 
-The first error that a rank raised by itself is the cause. Where there is none, ranks that are gone
-without a word are. "Connection closed by peer" and timeouts of operations are consequences.
+The first error that did not come out of a communication is the cause. Where there is none, ranks
+that are gone without a word are. "Connection closed by peer" and timeouts of operations are
+consequences.
 """
 
 from __future__ import annotations
@@ -40,16 +41,15 @@ def failure(rank: Rank, timeline: Timeline) -> Failure | None:
     """What a rank did instead of returning; None where it did not fail."""
     report = rank.report
     if isinstance(report, Raised):
-        # A Disagreement is found before anything is sent: no other rank's trouble leads to it.
-        is_own = report.type_name == "Disagreement" or not any(
-            operation.failed for operation in timeline.operations
-        )
         return Failure(
             report.type_name,
             report.message,
             sources.with_cells_named(report.traceback).rstrip(),
             report.site,
-            is_consequence=not is_own,
+            # The error itself says so, as on one host (diagnosis/failure.py). The journal does not:
+            # an operation that failed earlier may have been caught, and one past the Groups is not
+            # in it.
+            is_consequence=report.came_from_a_communication,
         )
     if rank.stage is not Stage.DIED:
         return None
@@ -96,9 +96,11 @@ def _of_culprit(record: Record) -> RunVerdict:
     who = f"rank {record.rank}, on host {record.host},"
     what = f"{who} died: {failure.message}"
     if failure.type_name != "ProcessDied":
-        where = "" if failure.site is None else f" at {sources.place(failure.site)}"
-        what = f"{who} raised {failure.type_name}{where}: {failure.message}"
-        what += f"\n\n{failure.traceback}"
+        what = f"{who} raised {failure.type_name}: {failure.message}"
+        if failure.site is not None:
+            at = f"at {sources.place(failure.site)}"
+            what = f"{who} raised {failure.type_name} {at}: {failure.message}"
+            what += f"\n\n{failure.traceback}"
     return RunVerdict(
         what,
         kind="Mismatch" if failure.type_name == "Disagreement" else "RankError",

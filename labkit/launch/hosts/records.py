@@ -12,7 +12,7 @@ from pathlib import Path
 from labkit.comm import Timeline
 from labkit.comm.hosts.board import Board
 from labkit.comm.hosts.roll_call import Place, RollCall
-from labkit.launch.hosts.door import Door, knock
+from labkit.launch.hosts.door import Door, Knocks
 from labkit.launch.saved.rank_record import Record
 from labkit.launch.saved.stored_value import LEFT_BEHIND
 
@@ -52,7 +52,7 @@ def collect(call: RollCall, board: Board, folder: Path) -> dict[int, Record]:
         record = _find(place, board, folder)
         if record is not None:
             found[place.rank] = record
-            if not (folder / f"rank-{place.rank}.json").exists():
+            if not _path(place, folder).exists():
                 record.write(folder)
     return found
 
@@ -60,36 +60,45 @@ def collect(call: RollCall, board: Board, folder: Path) -> dict[int, Record]:
 def wait_for(
     call: RollCall, board: Board, folder: Path, door: Door
 ) -> tuple[dict[int, Record], dict[int, str]]:
-    """After a failure: the records that come within a grace, and who is gone, with the reason.
+    """After a failure: the records that come, and who is gone, with the reason.
 
-    door: our own, answered meanwhile.
+    After 8 s nothing more is asked: what is asked last takes 2 s where a host is silent. door: our
+    own, answered meanwhile.
     """
     found: dict[int, Record] = {}
     gone: dict[int, str] = {}
-    deadline = time.monotonic() + _GRACE_S
-    while True:
-        door.answer()
-        for place in call.places:
-            if place.rank in found or place.rank in gone:
-                continue
+    missing = list(call.places)
+    knocks, deadline = Knocks(_KNOCK_S), time.monotonic() + _GRACE_S
+    while missing and time.monotonic() < deadline:
+        for place in missing:
+            if time.monotonic() >= deadline:  # a board or a host that is gone takes seconds
+                break
+            door.answer()
             record = _find(place, board, folder)
-            if record is None and (silence := knock(place.address, place.door, _KNOCK_S)):
+            if record is None and (silence := knocks.at(place)):
                 record = _find(place, board, folder)  # it may have come and gone in between
                 if record is None:
                     gone[place.rank] = silence
             if record is not None:
                 found[place.rank] = record
-        if len(found) + len(gone) == len(call.places) or time.monotonic() > deadline:
-            return found, gone
-        time.sleep(0.05)
+        missing = [place for place in missing if place.rank not in {*found, *gone}]
+        time.sleep(0.05 if missing else 0)
+    for place in missing:  # of this host: they may have come while another host was waited for
+        if (path := _path(place, folder)).exists():
+            found[place.rank] = Record.read(path)
+    return found, gone
 
 
 def _find(place: Place, board: Board, folder: Path) -> Record | None:
-    path = folder / f"rank-{place.rank}.json"
+    path = _path(place, folder)
     if path.exists():
         return Record.read(path)
     note = board.read(f"record/{place.rank}")
     return None if note is None else unpacked(note)
+
+
+def _path(place: Place, folder: Path) -> Path:
+    return folder / f"rank-{place.rank}.json"
 
 
 def packed(record: Record) -> bytes:

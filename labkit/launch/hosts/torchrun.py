@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+import shutil
 import signal
 import socket
 import subprocess
@@ -24,6 +25,7 @@ from multiprocessing import connection
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from labkit.comm import owned_folder
 from labkit.launch.driver.engine import RankProcess
 from labkit.launch.errors import RunError, RunTimeout
 from labkit.launch.ranks.rank import RankSpec
@@ -32,6 +34,9 @@ from labkit.launch.run_directory import RunDirectory
 _LOOK_S = 0.1
 _AGENT_EXIT_S = 2.0
 _LAST_WORDS_LINES = 20
+# The path of a socket has 103 characters at most (macOS; on Linux 107), and this is before the end
+# of the name: -<process id>-<8 letters>/s.
+_LONGEST_START = 103 - len("-4194304-12345678/s")
 _PACKAGE = Path(__file__).parents[3]
 
 
@@ -44,8 +49,8 @@ class Torchrun:
         self._agent: subprocess.Popen[bytes] | None = None
         self._ranks: dict[int, RankProcess] = {}
         self._have_all_come = False
-        # Not in the run's folder: the path of a socket has 107 characters at most.
-        self._meeting = tempfile.TemporaryDirectory(prefix="labkit-", dir=_short_folder())
+        # Not in the run's folder, whose path may be too long for a socket.
+        self._meeting = owned_folder.make(_short_folder(), "meet")
         self._socket = socket.socket(socket.AF_UNIX)
 
     def start(self, specs: Sequence[RankSpec], deadline_s: float) -> None:
@@ -53,7 +58,7 @@ class Torchrun:
 
         Raises RunError when torchrun ends before that, and RunTimeout at `deadline_s`.
         """
-        address = os.path.join(self._meeting.name, "s")
+        address = str(self._meeting / "s")
         self._socket.bind(address)
         self._socket.listen(len(specs))
         self._socket.settimeout(_LOOK_S)
@@ -97,7 +102,7 @@ class Torchrun:
         for rank in self._ranks.values():
             rank.kill()
             rank.release()
-        self._meeting.cleanup()
+        shutil.rmtree(self._meeting, ignore_errors=True)
 
     @property
     def _log(self) -> Path:
@@ -173,5 +178,8 @@ def _environment() -> dict[str, str]:
     return {"RES_OPTIONS": "timeout:1 attempts:1", **os.environ, "PYTHONPATH": path}
 
 
-def _short_folder() -> str | None:
-    return "/tmp" if len(tempfile.gettempdir()) > 60 and os.access("/tmp", os.W_OK) else None
+def _short_folder() -> Path:
+    """For temporary files; where the path of a socket in it would be too long, /tmp."""
+    folder = tempfile.gettempdir()
+    is_long = len(f"{folder}/labkit-meet-{socket.gethostname()}") > _LONGEST_START
+    return Path("/tmp" if is_long and os.access("/tmp", os.W_OK) else folder)

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from labkit.comm import Site, Timeline
 from labkit.launch.errors import Deadlock, Mismatch, RankError, RunError
+from labkit.launch.saved import typed_json
+from labkit.launch.saved.folders import numbered
 from labkit.launch.saved.rank_record import FORMAT, Record
 
 UNCONFIRMED = "Unconfirmed"
@@ -54,24 +56,23 @@ class RunVerdict:
 
     @classmethod
     def from_bytes(cls, note: bytes) -> RunVerdict:
-        """The verdict again. Raises ValueError and its like for anything else."""
-        data = json.loads(note)
-        if data.pop("format") != FORMAT:
-            raise ValueError(f"this labkit reads format {FORMAT}")
-        site = data.pop("site")
-        consequences = {int(rank): text for rank, text in data.pop("consequences").items()}
-        return cls(**data, site=Site(**site) if site else None, consequences=consequences)
+        """The verdict again. ValueError, with the reason, for anything else."""
+        data = typed_json.parsed(note)
+        if not isinstance(data, dict) or data.pop("format", None) != FORMAT:
+            raise ValueError(f"it has another format than {FORMAT}, which this labkit reads")
+        verdict: RunVerdict = typed_json.fitted(cls, data)
+        return verdict
 
     @classmethod
     def find(cls, folders: Sequence[Path]) -> RunVerdict | None:
         """The verdict of the lowest host that wrote one. ValueError where it is damaged."""
-        paths = [path for folder in folders for path in folder.glob("verdict-of-host-*.json")]
+        paths = [each for folder in folders for each in numbered(folder, "verdict-of-host-*.json")]
         if not paths:
             return None
         path = min(paths, key=lambda path: (len(path.name), path.name))
         try:
-            return cls.from_bytes(path.read_bytes())
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            return cls.from_bytes(typed_json.content(path))
+        except ValueError as error:
             raise ValueError(f"{path} cannot be read: {error}") from error
 
     def error(self, ranks: Sequence[Record | None], timelines: Sequence[Timeline]) -> RunError:

@@ -2,8 +2,12 @@
 
 Inside a container the files under /proc still speak of the whole host; the limits are elsewhere:
 
-    version 2   /sys/fs/cgroup/<group>/{cpu.max, memory.max, memory.current, pids.max}
+    version 2   /sys/fs/cgroup/<group>/{cpu.max, memory.max, memory.current, memory.stat, pids.max}
     version 1   /sys/fs/cgroup/<controller>/<group>/{cpu.cfs_quota_us, memory.limit_in_bytes, ...}
+
+What a group uses counts the files that it has read or written and that the kernel keeps in memory
+while nobody needs it for more: a container that has copied a few GB stands close to its limit for
+good. That part is given back when asked for, and is subtracted here, as it is from MemAvailable.
 
 A limit on a group binds all groups below it, so the smallest on the way up counts. Every function
 returns None where there is no limit, no control group or no Linux. `root` is "/", but in tests.
@@ -14,6 +18,9 @@ from pathlib import Path
 
 _ROOT = Path("/")
 _NO_LIMIT = 2**60  # version 1 writes "no limit" as a number close to 2**63
+# Of a group and those below it; version 1 has "total_" before the names where it means these.
+# Files of tmpfs, /dev/shm among them, are in none of the three: nothing can take their place.
+_RECLAIMABLE = ("inactive_file", "active_file", "slab_reclaimable")
 
 
 def cpu_limit(root: Path = _ROOT) -> float | None:
@@ -39,15 +46,23 @@ def process_limit(root: Path = _ROOT) -> int | None:
 
 
 def _memory(root: Path) -> Iterator[tuple[int, int]]:
-    """(limit, used) of each group that limits memory."""
+    """(limit, used) of each group that limits memory; used: what cannot be given back."""
     for group in _groups("memory", root):
-        for limit_file, used_file in (
-            ("memory.max", "memory.current"),
-            ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+        for limit_file, used_file, prefix in (
+            ("memory.max", "memory.current", ""),
+            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
         ):
             limit = _number(group / limit_file)
             if limit is not None and limit < _NO_LIMIT:
-                yield limit, _number(group / used_file) or 0
+                used = _number(group / used_file) or 0
+                yield limit, max(used - _reclaimable(group / "memory.stat", prefix), 0)
+
+
+def _reclaimable(statistics: Path, prefix: str) -> int:
+    """Bytes that the kernel gives back when they are asked for."""
+    pairs = (line.partition(" ") for line in (_text(statistics) or "").splitlines())
+    bytes_of = {name: number for name, _, number in pairs}
+    return sum(_parsed(bytes_of.get(prefix + each), int) or 0 for each in _RECLAIMABLE)
 
 
 def _quota(group: Path) -> float | None:

@@ -91,7 +91,7 @@ def read_elsewhere(path: Path) -> tuple[Callable[..., Any], Sequence[Any]]:
     try:
         setting: _Setting = pickle.loads(path.read_bytes())
         written_by, call = setting.python, setting.call
-    except (pickle.UnpicklingError, EOFError, AttributeError, ValueError) as error:
+    except Exception as error:  # bytes that are no pickle raise all sorts of things
         raise ValueError(
             f"{path} is no payload: {error!r}. Make one with labkit.save_payload(path, fn, args), "
             "or name a Python file, train.py"

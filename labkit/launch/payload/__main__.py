@@ -9,7 +9,6 @@ restart, and a later start with the same --rdzv-id, count on in it; another job 
 """
 
 import argparse
-import math
 import os
 import signal
 import sys
@@ -34,8 +33,9 @@ from labkit.launch.hosts.attend import Attendant
 from labkit.launch.hosts.door import Door
 from labkit.launch.hosts.hosted_rank import HostedSpec
 from labkit.launch.ranks.parent import end_with_parent
+from labkit.launch.request import LONGEST_TIMEOUT_S, checked_timeout
 from labkit.launch.run_directory import RunDirectory
-from labkit.launch.saved.saved_run import attempts, folder_of
+from labkit.launch.saved.folders import attempts, folder_of
 
 _ROLL_CALL_S = 120.0
 
@@ -95,17 +95,23 @@ def _options() -> argparse.Namespace:
     parser.add_argument("file", metavar="FILE", help="train.py, train.py:function, or a payload")
     parser.add_argument("--out", help="folder of the Run; by default labkit-run-<the --rdzv-id>")
     parser.add_argument(
-        "--timeout", type=_seconds, default=600, help="seconds that one operation may take (600)"
+        "--timeout",
+        type=_seconds,
+        default=600,
+        help="seconds that one operation may take (600); a hang ends then, and not before, also "
+        "where all ranks are on one host",
     )
     parser.add_argument("--device", choices=("cpu", "cuda"), help="cuda where each rank has a GPU")
     return parser.parse_args(words[:cut], argparse.Namespace(arguments=words[cut + 1 :]))
 
 
 def _seconds(text: str) -> float:
-    seconds = float(text)
-    if not 0 < seconds < math.inf:
-        raise argparse.ArgumentTypeError(f"{text}: give a number of seconds above 0")
-    return seconds
+    try:
+        return checked_timeout(float(text))
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text}: give a number of seconds above 0, at most {LONGEST_TIMEOUT_S}"
+        ) from None
 
 
 def _require(out: Path, device: str | None, environment: Environment) -> None:

@@ -30,12 +30,14 @@ import torch
 from labkit.comm import Group, Topology, sockets
 from labkit.comm.calls import torch_functions
 from labkit.comm.connect import connect
-from labkit.comm.group import leave_record
+from labkit.comm.group import keep_record, leave_record
 from labkit.launch import payload
 from labkit.launch.ranks.memory import MemoryMeter
 from labkit.launch.ranks.parent import end_with_parent
 from labkit.launch.ranks.report import Raised, Returned, raised
 from labkit.launch.run_directory import RunDirectory
+
+_RECORD_EVERY_S = 0.05  # torch keeps 8,192 collectives; the fastest take some 20 us
 
 # What the driver may ask for, of the operations that torch itself has issued.
 ACTIVE, ALL = b"active", b"all"
@@ -179,7 +181,12 @@ def _exit_with_driver(lifeline: Connection, stack: TextIO, record: Path) -> None
 
 def _watch_lifeline(lifeline: Connection, stack: TextIO, record: Path) -> None:
     with contextlib.suppress(EOFError, OSError):
-        while request := lifeline.recv_bytes():
+        while True:
+            if not lifeline.poll(_RECORD_EVERY_S):
+                with contextlib.suppress(Exception):  # a world may be made or ended meanwhile
+                    keep_record()
+                continue
+            request = lifeline.recv_bytes()
             # Here, and by SIGUSR1 only where this thread does not come to its turn: a signal's
             # handler walks other threads' frames while they run, and crashes now and then.
             faulthandler.dump_traceback(stack)

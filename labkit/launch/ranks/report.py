@@ -12,13 +12,23 @@ import cloudpickle
 
 from labkit.comm import Pace, Site, pending
 from labkit.comm.callers import LIBRARIES
-from labkit.comm.recorded import Entry
+from labkit.comm.recorded import HandedOver
 from labkit.launch.ranks.memory import Memory
 
 _LAUNCH = Path(os.path.abspath(__file__)).parents[1]
-# Their frames are below the reader's code in every traceback, and say nothing.
+# Their frames are below the reader's code in every traceback, and say nothing; an error that comes
+# from them alone is about what was asked for, and is raised at no line of the reader's.
 _LAUNCHER = {
-    str(_LAUNCH / name) for name in ("ranks/rank.py", "session/rank.py", "session/command.py")
+    str(_LAUNCH / name)
+    for name in (
+        "ranks/rank.py",
+        "session/rank.py",
+        "session/command.py",
+        "hosts/hosted_rank.py",
+        "hosts/program.py",
+        "payload/__init__.py",
+        "request.py",
+    )
 }
 
 
@@ -30,7 +40,7 @@ class Returned:
     end_s: float
     memory: Memory
     socket_bytes: int | None
-    recorded: list[Entry] = field(default_factory=list)
+    recorded: HandedOver = field(default_factory=HandedOver)
     """What torch recorded, where the rank did something past its Groups."""
     pace: Pace = field(default_factory=Pace)
     """Messages received over the links of a topology; none without one."""
@@ -65,7 +75,7 @@ def raised(error: BaseException) -> Raised:
     except Exception as worse:
         message = f"(its __str__ raises {type(worse).__name__})"
         text = "".join(traceback.format_tb(trace)) + f"{type(error).__name__}: {message}"
-    site = _site_of(trace)
+    site = _site_of(trace) or _site_of_syntax(error)
     is_marked = pending.is_marked(error)
     return Raised(type(error).__name__, message, text, site, exception, at_s, is_marked)
 
@@ -75,6 +85,13 @@ def _without_launcher(trace: TracebackType | None) -> TracebackType | None:
     while trace is not None and trace.tb_frame.f_code.co_filename in _LAUNCHER:
         trace = trace.tb_next
     return trace
+
+
+def _site_of_syntax(error: BaseException) -> Site | None:
+    """The line of the file that is no Python: nothing of it has run, so no frame is at it."""
+    if not isinstance(error, SyntaxError) or not error.filename:
+        return None
+    return Site(error.filename, error.lineno or 0, "<module>")
 
 
 def _site_of(trace: TracebackType | None) -> Site | None:

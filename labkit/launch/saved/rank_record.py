@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,10 +16,12 @@ from typing import Any
 
 from labkit.comm import Pace, Site, Timeline, Topology
 from labkit.launch.ranks.stage import Stage
-from labkit.launch.saved import stored_value, timeline_json, topology_json
+from labkit.launch.saved import stored_value, timeline_json, typed_json
+from labkit.launch.saved.stored_value import DAMAGED
+from labkit.launch.saved.typed_json import Misfit
 
 FORMAT = 1
-MOST_RANKS = 1_000_000
+MOST_RANKS = 100_000
 
 
 @dataclass
@@ -64,6 +65,8 @@ class Record:
     log: str = ""
     is_cut: bool = False
     """Timeline and log, too large to travel, stayed on the host of the rank."""
+    num_hosts: int = 0
+    """Of a job of torchrun; 0 elsewhere, and in older records."""
     topology: Topology | None = None
     pace: Pace | None = None
     """With a topology: messages received, and those that came late."""
@@ -82,68 +85,75 @@ class Record:
         data["value"] = len(data.pop("value"))
         data["format"], data["stage"] = FORMAT, self.stage.value
         data["timeline"] = timeline_json.encode(self.timeline)
-        data["failure"] = None if self.failure is None else dataclasses.asdict(self.failure)
-        data.update(topology_json.encode(self.topology, self.pace))
+        for name in ("failure", "topology", "pace"):
+            if data[name] is not None:
+                data[name] = dataclasses.asdict(data[name])
         return data
 
     @classmethod
-    def from_json(cls, data: dict[str, Any], value: bytes, log: bytes) -> Record:
-        """The rank again. ValueError, with the reason, for anything else."""
-        if not isinstance(data, dict) or data.get("format") != FORMAT:
-            its = data.get("format") if isinstance(data, dict) else None
+    def from_json(cls, data: Any, value: bytes, log: bytes) -> Record:
+        """The rank again. ValueError, with the reason, for anything else.
+
+        A value that is not the one whose length the JSON tells is left to `load_value`: all else
+        of the rank may be whole.
+        """
+        its = data.get("format") if isinstance(data, dict) else None
+        if its != FORMAT:
             raise ValueError(
-                f"it has format {its!r}, and this labkit reads format {FORMAT}; open it with the "
-                "labkit that wrote it"
+                f"it has format {typed_json.shown(its)}, and this labkit reads format {FORMAT}; "
+                "open it with the labkit that wrote it"
             )
         data = {name: item for name, item in data.items() if name != "format"}
-        _require_numbers(data)
-        if len(value) != data.pop("value"):
-            raise ValueError("its .value file is cut short or not the one that belongs to it")
-        failure = data.pop("failure")
-        if failure is not None and failure["site"] is not None:
-            failure["site"] = Site(**failure["site"])
-        return cls(
-            **{
-                **data,
-                **topology_json.decode(data),
-                "stage": Stage(data["stage"]),
-                "timeline": timeline_json.decode(data["timeline"]),
-                "memory": tuple(data["memory"]),
-                "failure": None if failure is None else Failure(**failure),
-                "value": value,
-                "log": log.decode(errors="replace"),
-            }
-        )
+        try:
+            timeline = timeline_json.decode(data.get("timeline"))
+        except Misfit as error:
+            raise error.inside("timeline") from None
+        is_its_own = data.get("value") == len(value)
+        data.update(timeline=timeline, value=value, log=log.decode(errors="replace"))
+        record: Record = typed_json.fitted(cls, data)
+        _require_sense(record)
+        return record if is_its_own else dataclasses.replace(record, value_kind=DAMAGED)
 
     @classmethod
     def read(cls, path: Path) -> Record:
         """The rank whose JSON is at `path`. ValueError, naming the file, where it is damaged."""
         try:
-            data = json.loads(path.read_bytes())
-            value = path.with_suffix(".value").read_bytes()
-            log = path.with_suffix(".log").read_bytes()
-            return cls.from_json(data, value, log)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{path} is cut short or damaged: {error}") from error
-        except (ValueError, KeyError, TypeError, IndexError, AttributeError, OSError) as error:
+            data = typed_json.parsed(typed_json.content(path))
+            beside = path.with_suffix(".value")
+            value = typed_json.content(beside) if beside.is_file() else b""
+            record = cls.from_json(data, value, typed_json.content(path.with_suffix(".log")))
+            if path.name != f"rank-{record.rank}.json":
+                raise ValueError(f"it is the record of rank {record.rank}, under another name")
+        except ValueError as error:
             raise ValueError(f"{path} cannot be read: {error}") from error
+        return record
 
     def load_value(self, *, trust: bool) -> Any:
         """What the rank returned; see stored_value.py."""
         return stored_value.decode(self.value_kind, self.value, self.rank, trust=trust)
 
 
-def _require_numbers(data: dict[str, Any]) -> None:
-    """Raise ValueError unless what is counted with later, and put into file names, are numbers."""
-    rank, world_size = data["rank"], data["world_size"]
-    if type(world_size) is not int or not 1 <= world_size <= MOST_RANKS:
-        raise ValueError(f"world_size is {world_size!r}, which is no number of ranks")
-    if type(rank) is not int or not 0 <= rank < world_size:
-        raise ValueError(f"{rank!r} is no rank of {world_size}")
-    for name in ("clock_s", "seconds", "ready_seconds", "memory"):
-        values = data[name] if name == "memory" else [data[name]]
-        if not all(type(value) in (int, float) and math.isfinite(value) for value in values):
-            raise ValueError(f"{name} is {data[name]!r}, where finite numbers belong")
+def _require_sense(record: Record) -> None:
+    """Raise ValueError unless the record is of a rank that there can be: its numbers are counted
+    with, index lists of ranks, and are put into names of files.
+    """
+    rank, world_size = record.rank, record.world_size
+    if not 1 <= world_size <= MOST_RANKS:
+        raise ValueError(
+            f"world_size is {world_size}, which is no number of ranks (1 to {MOST_RANKS})"
+        )
+    if not 0 <= rank < world_size:
+        raise ValueError(f"{rank} is no rank of {world_size}")
+    if record.device not in ("cpu", "cuda"):
+        raise ValueError(f"device is {typed_json.shown(record.device)}, and not 'cpu' or 'cuda'")
+    if record.topology is not None:
+        record.topology.check_world_size(world_size)
+    for number, operation in enumerate(record.timeline.operations):
+        peers = () if operation.peer is None else (operation.peer,)
+        for other in (*operation.group, *(operation.members or ()), *peers):
+            if not 0 <= other < world_size:
+                where = f"timeline.operations[{number}]"
+                raise ValueError(f"{where} names rank {other}, which is no rank of {world_size}")
 
 
 def _replace(path: Path, data: bytes) -> None:

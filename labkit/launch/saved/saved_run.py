@@ -15,72 +15,27 @@ reader says `trust=True` and some value needs it (stored_value.py).
 
 from __future__ import annotations
 
-import re
-import socket
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from labkit.comm import Pace, Timeline
-from labkit.launch import payload
 from labkit.launch.hosts.verdict_record import RunVerdict
 from labkit.launch.ranks.memory import Memory
 from labkit.launch.ranks.stage import Stage
 from labkit.launch.result import Run, Traffic
-from labkit.launch.saved import stored_value
+from labkit.launch.saved.folders import attempts, folder_of, named_folder, numbered
 from labkit.launch.saved.rank_record import Record
-from labkit.launch.saved.stored_value import LEFT_BEHIND, UntrustedValue
+from labkit.launch.saved.stored_value import DAMAGED, LEFT_BEHIND
 
-_ATTEMPT = re.compile(r"attempt-(\d+)")
-
-
-def attempts(path: Path) -> list[int]:
-    """The numbers of the attempts in a folder, in order."""
-    if not path.is_dir():
-        return []
-    found = (_ATTEMPT.fullmatch(each.name) for each in path.iterdir())
-    return sorted(int(match[1]) for match in found if match)
-
-
-def folder_of(path: Path, attempt: int) -> Path:
-    """Where the files of one attempt are."""
-    return path / f"attempt-{attempt}"
-
-
-def save(run: Run, path: str | Path) -> Path:
-    """Write `run` to a new folder. FileExistsError where something is already there."""
-    path = Path(path)
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise FileExistsError(f"{path} exists already; choose a name that is not taken")
-    for rank in range(run.world_size):
-        kind, value = stored_value.encode(payload.dump_value(run.values[rank]))
-        Record(
-            rank=rank,
-            world_size=run.world_size,
-            device=run.device,
-            host=socket.gethostname(),
-            stage=Stage.RETURNED,
-            position="returned",
-            clock_s=0.0,
-            timeline=run.timeline[rank],
-            memory=(run.memory[rank].start_bytes, run.memory[rank].peak_bytes),
-            socket_bytes=run.traffic[rank].socket_bytes,
-            seconds=run.seconds,
-            ready_seconds=run.ready_seconds,
-            value_kind=kind,
-            value=value,
-            log=run.logs[rank],
-            topology=run.topology,
-            pace=run.pace[rank] if run.topology else None,
-        ).write(folder_of(path, 0))
-    return path
+_MOST_NAMED = 8
 
 
 def load(paths: Sequence[str | Path], *, trust: bool = False, partial: bool = False) -> Run:
     """The Run in one or more folders of one run. See `Run.load`."""
     if not paths:
         raise ValueError("Run.load() needs the folder of a run, or several of one run's hosts")
-    folders = _folders([Path(path) for path in paths])
+    folders = _folders([named_folder(path) for path in paths])
     records = _records(folders)
     world_size = next(iter(records.values())).world_size
     _check_complete(records, folders, partial)
@@ -125,10 +80,10 @@ def _records(folders: Sequence[Path]) -> dict[int, Record]:
     """What there is, by rank."""
     found: dict[int, Record] = {}
     for folder in folders:
-        for path in sorted(folder.glob("rank-*.json")):
+        for path in numbered(folder, "rank-*.json"):
             record = Record.read(path)
             known = found.get(record.rank)
-            if known is None or known.is_cut or known.value_kind == LEFT_BEHIND:
+            if known is None or known.is_cut or known.value_kind in (LEFT_BEHIND, DAMAGED):
                 found[record.rank] = record
     if not found:
         raise FileNotFoundError(f"no rank has left a record in {', '.join(map(str, folders))}")
@@ -141,13 +96,23 @@ def _records(folders: Sequence[Path]) -> dict[int, Record]:
 
 
 def _check_complete(records: dict[int, Record], folders: Sequence[Path], partial: bool) -> None:
-    world_size = next(iter(records.values())).world_size
+    first = next(iter(records.values()))
+    world_size = first.world_size
     missing = [rank for rank in range(world_size) if rank not in records]
     if missing and not partial and RunVerdict.find(folders) is None:
+        named = ", ".join(map(str, missing[:_MOST_NAMED]))
+        if len(missing) > _MOST_NAMED:
+            named += f" and {len(missing) - _MOST_NAMED} others"
+        why = "The job was ended before they could write"
+        if first.num_hosts != 1:
+            why = (
+                "Either the job was ended before they could write, or another host has them: "
+                "Run.load(folder, its_folder)"
+            )
         raise ValueError(
-            f"of the {world_size} ranks of this run, these are missing here: "
-            f"{', '.join(map(str, missing))}. Another host has them: Run.load(folder, "
-            "its_folder); to look at the others alone: Run.load(..., partial=True)"
+            f"of the {world_size} ranks of this run, these are missing here: {named}. {why}. "
+            "To look at the others alone: "
+            "Run.load(..., partial=True)"
         )
 
 
@@ -163,11 +128,9 @@ def _laid_over(record: Record, zero_s: float) -> Timeline:
 def _value(record: Record | None, trust: bool, partial: bool) -> Any:
     if record is None or record.stage is not Stage.RETURNED:
         return None
-    if partial and record.value_kind == LEFT_BEHIND:
-        return None
     try:
         return record.load_value(trust=trust)
-    except UntrustedValue:
+    except ValueError:  # not to be trusted, damaged, or on another host
         if partial:
             return None
         raise

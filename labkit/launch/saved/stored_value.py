@@ -7,11 +7,14 @@ where the reader says that the folder is to be trusted.
 
 import io
 import pickle
+import textwrap
 from typing import Any
 
 import torch
 
-SAFE, PICKLE, LEFT_BEHIND = "tensors", "pickle", "left on its host"
+SAFE, PICKLE, LEFT_BEHIND, DAMAGED = "tensors", "pickle", "left on its host", "damaged"
+
+_THE_REST = "To look at the rest: Run.load(..., partial=True)"
 
 
 class UntrustedValue(ValueError):
@@ -37,15 +40,24 @@ def decode(kind: str, data: bytes, rank: int, *, trust: bool) -> Any:
             f"what rank {rank} returned was too large to travel, and stayed in the folder of its "
             "own host; name that folder too: Run.load(folder, its_folder)"
         )
+    if kind == DAMAGED:
+        raise ValueError(
+            f"what rank {rank} returned cannot be read: rank-{rank}.value is missing, cut short, "
+            f"or not the one that belongs to rank-{rank}.json. {_THE_REST}"
+        )
     if kind == PICKLE and not trust:
         raise UntrustedValue(
             f"what rank {rank} returned is stored as a pickle, and reading a pickle can run any "
-            "code. If you know who wrote this folder: Run.load(..., trust=True). To look at the "
-            "rest: Run.load(..., partial=True)"
+            "code. If you know who wrote this folder: Run.load(..., trust=True). "
+            f"{_THE_REST}"
         )
     try:
         if kind == PICKLE:
             return pickle.loads(data)
         return torch.load(io.BytesIO(data), weights_only=True)
     except Exception as error:
-        raise ValueError(f"what rank {rank} returned cannot be read here: {error}") from error
+        reason = textwrap.shorten(f"{type(error).__name__}: {error}", 300)
+        raise ValueError(
+            f"what rank {rank} returned cannot be read here, from rank-{rank}.value: {reason}. "
+            f"{_THE_REST}"
+        ) from error

@@ -6,6 +6,8 @@ import dataclasses
 from typing import Any
 
 from labkit.comm import Operation, Region, Site, Timeline
+from labkit.launch.saved import typed_json
+from labkit.launch.saved.typed_json import Misfit
 
 _SITES = ("site", "origin")
 _CALLERS = "callers"
@@ -36,25 +38,50 @@ def encode(timeline: Timeline) -> dict[str, Any]:
     }
 
 
-def decode(data: dict[str, Any]) -> Timeline:
-    """The timeline again. KeyError, TypeError or ValueError for data of another form."""
-    sites = [Site(*site) for site in data["sites"]]
+@dataclasses.dataclass
+class _Stored:
+    """What `encode` makes."""
 
-    def operation(row: list[Any]) -> Operation:
-        cells = dict(zip(data["fields"], row, strict=True))
-        for name in _SITES:
-            cells[name] = sites[cells[name]]
-        cells[_CALLERS] = [sites[number] for number in cells.get(_CALLERS, ())]
-        return Operation(**{name: _tuples(value) for name, value in cells.items()})
-
-    return Timeline(
-        [operation(row) for row in data["operations"]],
-        [Region(*region) for region in data["regions"]],
-        data["start_s"],
-        data["end_s"],
-    )
+    fields: list[str]
+    operations: list[list[Any]]
+    sites: list[list[Any]]
+    regions: list[list[Any]]
+    start_s: float
+    end_s: float
 
 
-def _tuples(value: Any) -> Any:
-    """JSON knows only lists: shapes, groups and splits are tuples."""
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+def decode(data: Any) -> Timeline:
+    """The timeline again. Misfit, which says where, for data of another form."""
+    stored: _Stored = typed_json.fitted(_Stored, data)
+    sites = _rows(Site, "sites", stored.sites)
+    operations = []
+    for number, row in enumerate(stored.operations):
+        try:
+            cells = typed_json.by_name(stored.fields, row)
+            for name in _SITES:
+                cells[name] = _site(sites, cells.get(name))
+            callers = typed_json.fitted(list[int], cells.get(_CALLERS, []))
+            cells[_CALLERS] = [_site(sites, each) for each in callers]
+            operations.append(typed_json.fitted(Operation, cells))
+        except Misfit as error:
+            raise error.inside(f"operations[{number}]") from None
+    regions = _rows(Region, "regions", stored.regions)
+    return Timeline(operations, regions, stored.start_s, stored.end_s)
+
+
+def _rows(kind: Any, table: str, rows: list[list[Any]]) -> list[Any]:
+    """A table without a line of names: its columns are the fields of `kind`."""
+    names = [field.name for field in dataclasses.fields(kind)]
+    found = []
+    for number, row in enumerate(rows):
+        try:
+            found.append(typed_json.fitted(kind, typed_json.by_name(names, row)))
+        except Misfit as error:
+            raise error.inside(f"{table}[{number}]") from None
+    return found
+
+
+def _site(sites: list[Site], number: Any) -> Site:
+    if type(number) is not int or not 0 <= number < len(sites):
+        raise Misfit(f"refers to site {typed_json.shown(number)}, and there are {len(sites)}")
+    return sites[number]

@@ -7,11 +7,13 @@ that the rank keeps between commands.
 from __future__ import annotations
 
 import ast
+import keyword
 import marshal
 import pickle
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from labkit import arguments
 from labkit.launch import sources
 
 GIVEN = ("world", "rank", "world_size", "torch", "labkit")
@@ -39,17 +41,23 @@ class Cell:
     def of(cls, source: str, number: int, text: str | None = None, above: int = 0) -> Cell:
         """Compile `source`, which is `text` without its first lines, `above` of them.
 
-        Raises SyntaxError, with the line numbers of `text`.
+        Raises SyntaxError, with the line numbers of `text`, and TypeError for what is no text.
         """
+        advice = "give the text of a cell, such as session.execute('rank + 1')"
+        arguments.instance("source", source, str, advice)
         file = sources.name_of_cell(number)
-        tree = ast.parse("\n" * above + source, file)
-        last = tree.body[-1] if tree.body else None
-        value = None
-        if isinstance(last, ast.Expr):
-            del tree.body[-1]
-            expression = ast.Expression(last.value)
-            value = marshal.dumps(compile(expression, file, "eval", dont_inherit=True))
-        body = marshal.dumps(compile(tree, file, "exec", dont_inherit=True))
+        try:
+            body, value = _compiled("\n" * above + source, file)
+        except (RecursionError, MemoryError):
+            raise SyntaxError(
+                f"the cell {_start_of(source)!r} is nested too deeply for Python's compiler, such "
+                "as a sum of thousands of terms; take it apart, or compute it in a loop"
+            ) from None
+        except ValueError as error:  # half a pair of surrogates; before Python 3.12 a null byte
+            raise SyntaxError(
+                f"the cell {_start_of(source)!r} holds a character that Python cannot read "
+                f"({error}); write it as an escape, such as '\\x00'"
+            ) from None
         lines = (source if text is None else text).splitlines(keepends=True)
         return cls(file, lines, body, value)
 
@@ -60,6 +68,22 @@ class Cell:
         return None if self.value is None else eval(marshal.loads(self.value), namespace)
 
 
+def _compiled(source: str, file: str) -> tuple[bytes, bytes | None]:
+    """The code of all but a last expression, and that of the expression."""
+    tree = ast.parse(source, file)
+    last = tree.body[-1] if tree.body else None
+    value = None
+    if isinstance(last, ast.Expr):
+        del tree.body[-1]
+        expression = ast.Expression(last.value)
+        value = marshal.dumps(compile(expression, file, "eval", dont_inherit=True))
+    return marshal.dumps(compile(tree, file, "exec", dont_inherit=True)), value
+
+
+def _start_of(source: str) -> str:
+    return source if len(source) <= 40 else f"{source[:37]}..."
+
+
 @dataclass(frozen=True)
 class Push:
     """A value of the driver's for a variable of the ranks."""
@@ -67,6 +91,10 @@ class Push:
     name: str
     data: bytes
     """The value, pickled by the driver."""
+
+    def __post_init__(self) -> None:
+        """ValueError or TypeError for a name that no variable can have."""
+        _require_variable(self.name)
 
     def run(self, namespace: dict[str, Any]) -> None:
         """Unpickle the value: each rank has a copy of its own."""
@@ -78,6 +106,10 @@ class Take:
     """The value of a variable, for the driver."""
 
     name: str
+
+    def __post_init__(self) -> None:
+        """ValueError or TypeError for a name that no variable can have."""
+        _require_variable(self.name)
 
     def run(self, namespace: dict[str, Any]) -> tuple[bool, Any]:
         """(whether there is such a variable, its value)."""
@@ -91,3 +123,12 @@ class Names:
     def run(self, namespace: dict[str, Any]) -> list[str]:
         """Their names, in alphabetical order."""
         return sorted(name for name in namespace if not name.startswith("_") and name not in GIVEN)
+
+
+def _require_variable(name: str) -> None:
+    """TypeError and ValueError for what a cell can have no variable by."""
+    arguments.instance("name", name, str, "give the variable's name as text, such as 'x'")
+    if not name.isidentifier():
+        raise ValueError(f"{name!r} is not the name of a variable; give one such as 'x'")
+    if keyword.iskeyword(name):
+        raise ValueError(f"{name!r} is a word of Python's own, and no variable; add a _: '{name}_'")

@@ -29,7 +29,7 @@ from labkit.launch.run_directory import RunDirectory
 from labkit.launch.session.command import Command
 from labkit.launch.session.rank import session_main
 from labkit.launch.session.step import out_of_step
-from labkit.launch.session.supervisor import CellSupervisor, since
+from labkit.launch.session.supervisor import CellSupervisor, History, since
 
 _COME_BACK_S = (0.1, 0.25)
 
@@ -53,8 +53,8 @@ class SessionRanks:
         self.processes: list[RankProcess] = []
         self.has_ended = False
         self._echo = echo
-        self._seen = [0] * world_size
         self._directory = RunDirectory()
+        self._history = History(self._directory, world_size)
         # Before multiprocessing's own atexit function, which waits for every child: last in,
         # first out. weakref's alone may have been registered long ago.
         self._finalizer = weakref.finalize(self, _end, self.processes, self._directory, os.getpid())
@@ -110,7 +110,7 @@ class SessionRanks:
         return supervisor
 
     def _supervisor(self, on: Collection[int]) -> CellSupervisor:
-        return CellSupervisor(self.processes, self._directory, on, self._seen, self._echo)
+        return CellSupervisor(self.processes, self._directory, on, self._history, self._echo)
 
     @property
     def dead(self) -> list[int]:

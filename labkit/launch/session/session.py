@@ -14,9 +14,7 @@ variables is the last paragraph of its message:
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Collection, Iterable
-from types import TracebackType
 from typing import Any, Self
 
 import cloudpickle
@@ -35,6 +33,7 @@ from labkit.launch.request import (
 from labkit.launch.session.command import Cell, Command, Names, Push, Take
 from labkit.launch.session.ranks import SessionRanks
 from labkit.launch.session.result import CellRun, Unsent, cell_run
+from labkit.launch.session.turn import Busy, Turn
 
 _START_TIMEOUT_S = 30.0
 _STALL_S = 5.0
@@ -45,6 +44,9 @@ class Session:
 
     Each has a namespace of its own with `world` (its Group), `rank`, `world_size`, `torch` and
     `labkit`. `last`: the CellRun of the last cell that ended well, or None.
+
+    One thread at a time: what another one asks for meanwhile raises RuntimeError, but for `close`,
+    which waits, and `status`, which says so.
     """
 
     def __init__(
@@ -60,16 +62,16 @@ class Session:
         device, topology: as for `labkit.run`. Raises ValueError for ranks that cannot be started.
         """
         self.world_size, self.topology = world_size, topology
-        self._all = range(world_size)
         device = checked_topology(topology, world_size, device)
         self.device = checked_device(world_size, _START_TIMEOUT_S, device)
+        self._all = range(world_size)
         self.last: CellRun | None = None
         self._echo = echo
         self._num_cells = 0
         self._is_closed = False
         if echo and (note := devices.note(self.device, world_size, torch.cuda.device_count())):
             print(note, flush=True)
-        self._is_free = threading.Lock()
+        self._turn = Turn()
         self._ranks = self._started()
 
     def _started(self) -> SessionRanks:
@@ -88,18 +90,18 @@ class Session:
         """Run `source` on `ranks` (None: on all) and return what it left behind there.
 
         `values` are those of a last line that is an expression, by rank. timeout: seconds until a
-        cell that does not end is ended. stall: seconds without progress after which ranks that all
-        wait count as deadlocked; None: only what can be proved.
+        cell that does not end is ended. stall: seconds without any progress after which the doctor
+        looks into it; None: never. What is certain from the journals does not wait for this.
 
-        Raises SyntaxError before anything is sent, ValueError for ranks that are not there, and
-        otherwise what `labkit.run` raises.
+        Raises SyntaxError before anything is sent, TypeError for a source that is no text,
+        ValueError for ranks that are not there, and otherwise what `labkit.run` raises.
         """
-        timeout_s = checked_timeout(timeout)
+        timeout_s, stall_s = checked_timeout(timeout), checked_stall(stall)
         on = checked_ranks(ranks, self.world_size)
-        cell = source if isinstance(source, Cell) else Cell.of(source, self._num_cells + 1)
-        sources.remember({cell.file: cell.lines})  # for the stacks in a verdict
-        result = self._perform(cell, on, timeout_s, checked_stall(stall), is_cell=True)
-        self.last = result
+        with self._turn.taken():
+            cell = source if isinstance(source, Cell) else Cell.of(source, self._num_cells + 1)
+            sources.remember({cell.file: cell.lines})  # for the stacks in a verdict
+            result = self.last = self._perform(cell, on, timeout_s, stall_s)
         if self._echo:
             pace_notes.show(result)
         return result
@@ -108,44 +110,40 @@ class Session:
         self,
         command: Command,
         on: Collection[int],
-        timeout_s: float,
+        timeout_s: float = _START_TIMEOUT_S,
         stall_s: float | None = _STALL_S,
-        is_cell: bool = False,
     ) -> CellRun:
+        """Needs the turn."""
         self._check_open()
         if self._ranks.has_ended:
             self._ranks = self._started()
             if self._echo:
-                print(f"{self._new_ranks()}: the variables of earlier cells are gone.", flush=True)
-        self._num_cells += is_cell
-        if not self._is_free.acquire(blocking=False):
-            raise RuntimeError(
-                "this session is running a cell for another thread; wait for it, or make a session "
-                "for each thread"
-            )
-        try:
-            supervisor = self._ranks.perform(command, on, timeout_s, stall_s)
-            return cell_run(supervisor, self.device, self.topology)
-        finally:
-            self._is_free.release()
+                new = _counted(self.world_size, "new rank")
+                print(f"{new}: the variables of earlier cells are gone.", flush=True)
+        self._num_cells += isinstance(command, Cell)
+        supervisor = self._ranks.perform(command, on, timeout_s, stall_s)
+        return cell_run(supervisor, self.device, self.topology)
 
     def push(self, name: str, value: Any) -> None:
         """Give every rank a copy of `value` as the variable `name`.
 
-        Raises TypeError for a value that cannot be pickled.
+        Raises TypeError for a value that cannot be pickled, and ValueError or TypeError for what is
+        no variable's name.
         """
         try:
             data = cloudpickle.dumps(value)
         except Exception as error:
             raise TypeError(f"{name} cannot travel to the ranks: {error}") from error
-        self._perform(Push(_identifier(name), data), self._all, _START_TIMEOUT_S)
+        with self._turn.taken():
+            self._perform(Push(name, data), self._all)
 
     def pull(self, name: str) -> list[Any]:
         """The variable `name` of every rank, by rank.
 
         Raises NameError where a rank has none, and TypeError where a value cannot travel.
         """
-        found = self._perform(Take(_identifier(name)), self._all, _START_TIMEOUT_S).values
+        with self._turn.taken():
+            found = self._perform(Take(name), self._all).values
         for rank, value in enumerate(found):
             if isinstance(value, Unsent):
                 raise TypeError(f"{name} of rank {rank} cannot travel: {value!r}")
@@ -155,50 +153,59 @@ class Session:
 
     def restart(self) -> None:
         """End the ranks and start new ones: the way to forget all variables."""
-        self._check_open()
-        self._ranks.end()
-        self._ranks = self._started()
+        with self._turn.taken():
+            self._check_open()
+            self._ranks.end()
+            self._ranks = self._started()
 
     def close(self) -> None:
-        """End the ranks for good. A closed session runs nothing more."""
-        self._is_closed = True
-        self._ranks.end()
+        """End the ranks for good, once a cell of another thread has ended. No cell comes after."""
+        with self._turn.taken(waits=True):
+            self._is_closed = True
+            self._ranks.end()
 
     def status(self) -> str:
         """Which processes the ranks are, and which variables cells have made there."""
+        try:
+            with self._turn.taken():
+                return self._status()
+        except Busy:
+            return f"{self._head} At work now: ask again for processes and variables."
+
+    def _status(self) -> str:
         if self._is_closed:
             return "This session is closed; its ranks have ended."
-        next_starts = f"The next cell starts {self._new_ranks()}."
+        next_starts = f"The next cell starts {_counted(self.world_size, 'new rank')}."
         if not self._ranks.has_ended and (dead := self._ranks.dead):
             self._ranks.end()
             return f"The process of {ranks_named(dead)} is gone. {next_starts}"
         if self._ranks.has_ended:
             return f"The ranks have ended, and their variables are gone. {next_starts}"
-        variables = self._perform(Names(), self._all, _START_TIMEOUT_S).values
-        cells = "1 cell" if self._num_cells == 1 else f"{self._num_cells} cells"
-        head = f"{self.world_size} ranks on {self.device}, {cells} so far."
-        return "\n".join([head, *self._ranks.described(variables)])
+        variables = self._perform(Names(), self._all).values
+        return "\n".join([self._head, *self._ranks.described(variables)])
 
     def _check_open(self) -> None:
         if self._is_closed:
             raise RuntimeError(f"this session is closed; make another: Session({self.world_size})")
 
-    def _new_ranks(self) -> str:
-        return "1 new rank" if self.world_size == 1 else f"{self.world_size} new ranks"
+    @property
+    def _head(self) -> str:
+        ranks, cells = _counted(self.world_size, "rank"), _counted(self._num_cells, "cell")
+        return f"{ranks} on {self.device}, {cells} so far."
+
+    def __repr__(self) -> str:
+        """In short, and without asking the ranks: see `status`."""
+        if self._is_closed:
+            return "<a session that is closed>"
+        ranks = "its ranks have ended" if self._ranks.has_ended else self._head.rstrip(".")
+        return f"<a session: {ranks}; see status()>"
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 
-def _identifier(name: str) -> str:
-    if not name.isidentifier():
-        raise ValueError(f"{name!r} is not the name of a variable")
-    return name
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

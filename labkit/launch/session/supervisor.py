@@ -6,6 +6,8 @@ import time
 from collections.abc import Collection, Sequence
 
 from labkit.comm import Timeline
+from labkit.comm.calls.compared import journal_of
+from labkit.comm.follow_journal import JournalFollower
 from labkit.comm.read_journal import read_journal
 from labkit.launch.driver.engine import RankProcess
 from labkit.launch.driver.rank_state import Rank
@@ -15,6 +17,21 @@ from labkit.launch.ranks.stage import Stage
 from labkit.launch.run_directory import RunDirectory
 
 
+class History:
+    """What is known of the journals of a session's ranks, from cell to cell.
+
+    Each is read once, and not again by every cell that lasts.
+    """
+
+    def __init__(self, directory: RunDirectory, world_size: int) -> None:
+        """Of ranks that have done nothing yet."""
+        ranks = range(world_size)
+        self.journals = [JournalFollower(directory.of_rank(rank, "journal")) for rank in ranks]
+        self.calls = [JournalFollower(journal_of(directory.path, rank)) for rank in ranks]
+        self.seen = [0] * world_size
+        """How many records of each journal ended cells have left behind."""
+
+
 class CellSupervisor(Supervisor):
     """Ranks that take part are RUNNING from the beginning, the others IDLE.
 
@@ -22,18 +39,18 @@ class CellSupervisor(Supervisor):
     has posted. `of_this_cell` is the part of them that began with the cell.
     """
 
+    nothing_follows = False
+
     def __init__(
         self,
         processes: Sequence[RankProcess],
         directory: RunDirectory,
         on: Collection[int],
-        seen: list[int],
+        history: History,
         echo: bool,
     ) -> None:
-        """on: the ranks that take part. seen: how many records of each journal earlier cells have
-        left behind; `read_cell` brings it up to date.
-        """
-        self._seen = seen
+        """on: the ranks that take part. history: of the session's journals; kept up to date."""
+        self._seen = history.seen
         ranks = [
             Rank(
                 process,
@@ -43,6 +60,7 @@ class CellSupervisor(Supervisor):
             for process in processes
         ]
         super().__init__(ranks, directory)
+        self._journals, self._calls = history.journals, history.calls
         self.ready_s = time.monotonic()
 
     def listen(self, timeout_s: float) -> bool:
@@ -62,9 +80,10 @@ class CellSupervisor(Supervisor):
         return bool(dead)
 
     def read_cell(self) -> list[Timeline]:
-        """`of_this_cell` without reading again what earlier cells have done; for once, at its end.
+        """`of_this_cell` without reading what earlier cells have done; for once, at its end.
 
-        A session may go on for 100,000 operations, and reading takes 5 us for each.
+        Most cells are over before anybody asks the doctor, who needs the earlier ones too: a
+        session may go on for 100,000 operations, and each costs 5 us to read and 1 KB to keep.
         """
         found = []
         for number, first in enumerate(self._seen):

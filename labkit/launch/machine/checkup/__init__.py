@@ -21,7 +21,8 @@ __all__ = ["Finding", "Level", "check_up"]
 def check_up() -> list[Finding]:
     """Every finding, in the order in which to read them; the last is of a real run of two ranks.
 
-    Takes about 3 s, most of it torch's import in the fork server, and at most 8 s.
+    Takes about 3 s, most of it torch's import in the fork server, and at most 8 s; 30 s
+    where ranks import modules all that time.
     """
     with contextlib.suppress(Exception):
         warm_up()  # it imports torch while the rest is looked at; if it cannot, smoke_run says so

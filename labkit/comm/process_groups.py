@@ -1,0 +1,37 @@
+"""The process groups of torch.distributed that stand behind Groups: made, and destroyed."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+
+from labkit.comm import hand_over
+
+
+def connected(ranks: tuple[int, ...], name: str, timeout: timedelta | None) -> dist.ProcessGroup:
+    """A process group of `ranks`, which alone call this, under a name that no other group has.
+
+    Not dist.new_group: either every rank of the world must call it, or (with
+    use_local_synchronization) it makes up the name from how many groups this process has, and
+    members that have been in different numbers of groups wait for each other for ever.
+    """
+    process_group, _ = c10d._new_process_group_helper(
+        len(ranks),
+        ranks.index(dist.get_rank()),
+        list(ranks),
+        dist.get_backend(),
+        c10d._get_default_store(),
+        f"labkit/{name}",  # type: ignore[arg-type]
+        timeout=timeout or c10d._get_default_timeout(dist.get_backend()),
+        group_desc=name,
+    )
+    c10d._world.pg_group_ranks[process_group] = {rank: i for i, rank in enumerate(ranks)}
+    return process_group
+
+
+def destroy(process_group: dist.ProcessGroup) -> None:
+    """Let torch forget it; its connections are closed with the caller's own last reference."""
+    hand_over.forget(process_group)
+    c10d.destroy_process_group(process_group)

@@ -1,0 +1,135 @@
+"""What ranks leave behind when all of them have returned, in lines for the reader.
+
+    never waited for   an operation was begun, and what it returned got no wait(): what its tensors
+                       hold nobody knows
+    never met          some members called a collective that others did not, or a message has only
+                       one end
+
+Neither ends a run with an error, as its values may be right. A send that was not waited for has
+left nothing where its message was received.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from labkit.comm import Operation, Timeline
+from labkit.comm.words import named, ranks_named
+from labkit.launch import sources
+
+_MOST_SHOWN = 5
+
+Half = tuple[str, str, int, int]
+"""One end of the messages between two ranks: kind, group, the rank itself and its peer."""
+
+
+@dataclass(frozen=True)
+class Left:
+    """An operation of one rank."""
+
+    rank: int
+    operation: Operation
+    is_unwaited: bool
+    unmet: tuple[int, ...]
+    """Ranks that have no part in it."""
+
+    @property
+    def place(self) -> tuple[object, ...]:
+        """The same for those that are told in one line."""
+        operation = self.operation
+        whose = () if operation.is_collective else (self.rank, operation.peer)
+        line = (operation.kind, operation.group_name, operation.origin.file, operation.origin.line)
+        return (*line, self.is_unwaited, self.unmet, *whose)
+
+
+def notes(timelines: Sequence[Timeline]) -> list[str]:
+    """A line for each place in the program that leaves something; by rank, the first at length."""
+    by_place: dict[tuple[object, ...], list[Left]] = {}
+    for each in _left(timelines):
+        by_place.setdefault(each.place, []).append(each)
+    lines = [_said(together) for together in by_place.values()]
+    more = len(lines) - _MOST_SHOWN
+    if more > 0:
+        lines[_MOST_SHOWN:] = [f"So it is in {more} more place{'s' * (more > 1)}"]
+    return lines
+
+
+def tell(timelines: Sequence[Timeline]) -> None:
+    """Print the lines."""
+    for line in notes(timelines):
+        print(f"[labkit] {line}.", flush=True)
+
+
+def _left(timelines: Sequence[Timeline]) -> Iterator[Left]:
+    journals = [timeline.operations for timeline in timelines]
+    num_calls, num_messages = _counts(journals)
+    received = {
+        (*_half(operation, rank), operation.sequence)
+        for rank, journal in enumerate(journals)
+        for operation in journal
+        if operation.kind == "recv" and operation.done_s is not None and not operation.failed
+    }
+    for rank, journal in enumerate(journals):
+        for operation in journal:
+            if operation.failed:
+                continue
+            unmet: tuple[int, ...] = ()
+            is_unwaited = operation.waited_s is None
+            if operation.is_collective:
+                calls = num_calls[operation.group_name, operation.group]
+                unmet = tuple(m for m in operation.group if calls.get(m, 0) < operation.sequence)
+            else:
+                other = _other_half(operation, rank)
+                if num_messages.get(other, 0) < operation.sequence:
+                    unmet = (other[2],)
+                if (*other, operation.sequence) in received:
+                    is_unwaited = False
+            if is_unwaited or unmet:
+                yield Left(rank, operation, is_unwaited, unmet)
+
+
+def _counts(
+    journals: Sequence[Sequence[Operation]],
+) -> tuple[dict[tuple[str, tuple[int, ...]], dict[int, int]], dict[Half, int]]:
+    """How many collectives of each group each member has called, and each end's messages."""
+    calls: dict[tuple[str, tuple[int, ...]], dict[int, int]] = {}
+    messages: dict[Half, int] = {}
+    for rank, journal in enumerate(journals):
+        for operation in journal:
+            if operation.is_collective:
+                of_group = calls.setdefault((operation.group_name, operation.group), {})
+                of_group[rank] = max(of_group.get(rank, 0), operation.sequence)
+            else:
+                half = _half(operation, rank)
+                messages[half] = max(messages.get(half, 0), operation.sequence)
+    return calls, messages
+
+
+def _half(operation: Operation, rank: int) -> Half:
+    assert operation.peer is not None
+    return (operation.kind, operation.group_name, rank, operation.peer)
+
+
+def _other_half(operation: Operation, rank: int) -> Half:
+    assert operation.peer is not None
+    kind = "recv" if operation.kind == "send" else "send"
+    return (kind, operation.group_name, operation.peer, rank)
+
+
+def _said(together: Sequence[Left]) -> str:
+    """`rank 1 never waited for all_reduce #2 (train.py, line 9), and rank 0 never called it`."""
+    first = together[0]
+    operation = first.operation
+    ranks = ranks_named(sorted({each.rank for each in together}))
+    num_more = len({each.operation.sequence for each in together}) - 1
+    more = f" and {num_more} more of this line" if num_more else ""
+    what = f"{named(operation)}{more} ({sources.place(operation.origin)})"
+    it = "them" if num_more else "it"
+    met = {"send": f"received {it}", "recv": f"sent {it}"}.get(operation.kind, f"called {it}")
+    if first.unmet and first.is_unwaited:
+        return f"{ranks} never waited for {what}, and {ranks_named(first.unmet)} never {met}"
+    if first.unmet:
+        return f"{ranks} called {what}, and {ranks_named(first.unmet)} never {met}"
+    unknown = f"whether {it} arrived" if operation.kind == "send" else "what the tensors hold"
+    return f"{ranks} never waited for {what}: until wait() has returned, nobody knows {unknown}"

@@ -1,0 +1,145 @@
+"""What a run leaves unfinished is told when all ranks have returned, and nothing else is."""
+
+import re
+
+import pytest
+import torch
+
+from labkit import Session, run
+from labkit.launch import launch
+from tests.faults.test_no_false_verdicts import STEPS, program
+
+pytestmark = pytest.mark.alone
+
+
+def told(program, capsys, world_size=2, args=()):
+    """The lines that a run prints of its own; `LINE` for a line of this file."""
+    run(program, world_size, args, timeout=60, device="cpu")
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("[labkit]")]
+    return [re.sub(r"\(test_left_over.py, line \d+\)", "(LINE)", line) for line in lines]
+
+
+def forgets_to_wait(world):
+    x = torch.full((3,), float(world.rank))
+    world.all_reduce(x, out=x, wait=False)
+
+
+def test_an_operation_that_nobody_waits_for(capsys):
+    assert told(forgets_to_wait, capsys) == [
+        "[labkit] ranks 0 and 1 never waited for all_reduce #1 (LINE): until wait() has returned, "
+        "nobody knows what the tensors hold."
+    ]
+
+
+def one_call_more(world):
+    world.all_reduce(torch.ones(3))
+    if world.rank == 1:
+        world.all_reduce(torch.ones(3), wait=False)
+
+
+def test_a_collective_that_not_all_have_called(capsys):
+    assert told(one_call_more, capsys, 3) == [
+        "[labkit] rank 1 never waited for all_reduce #2 (LINE), and ranks 0 and 2 never called it."
+    ]
+
+
+def one_more_of_a_split(world):
+    half = world.split(world.rank // 2)
+    if world.rank == 3:
+        half.all_reduce(torch.ones(3), wait=False)
+
+
+def test_a_groups_members_are_those_who_are_missed(capsys):
+    assert told(one_more_of_a_split, capsys, 4) == [
+        "[labkit] rank 3 never waited for all_reduce #1 of group world.1.1 (LINE), and rank 2 "
+        "never called it."
+    ]
+
+
+def sends_in_vain(world):
+    for _ in range(3):
+        if world.rank:
+            world.isend(torch.ones(3), 0)
+
+
+def receives_in_vain(world):
+    if world.rank:
+        world.irecv(torch.ones(3), 0)
+
+
+def test_messages_with_one_end_are_told_once_for_each_line(capsys):
+    assert told(sends_in_vain, capsys) == [
+        "[labkit] rank 1 never waited for send #1 to rank 0 and 2 more of this line (LINE), and "
+        "rank 0 never received them."
+    ]
+    assert told(receives_in_vain, capsys) == [
+        "[labkit] rank 1 never waited for recv #1 from rank 0 (LINE), and rank 0 never sent it."
+    ]
+
+
+def neither_end_waits(world):
+    if world.rank:
+        world.isend(torch.ones(3), 0)
+    else:
+        world.irecv(torch.ones(3), 1)
+
+
+def test_a_message_that_nobody_waits_for_is_told_of_both_ends(capsys):
+    assert told(neither_end_waits, capsys) == [
+        "[labkit] rank 0 never waited for recv #1 from rank 1 (LINE): until wait() has returned, "
+        "nobody knows what the tensors hold.",
+        "[labkit] rank 1 never waited for send #1 to rank 0 (LINE): until wait() has returned, "
+        "nobody knows whether it arrived.",
+    ]
+
+
+def the_last_send_is_received(world):
+    if world.rank:
+        world.isend(torch.ones(3), 0)
+    else:
+        world.recv(torch.empty(3), 1)
+
+
+def test_a_send_that_was_received_has_left_nothing(capsys):
+    assert told(the_last_send_is_received, capsys) == []
+
+
+def on_seven_lines(world):
+    if world.rank:
+        world.isend(torch.ones(1), 0)
+        world.isend(torch.ones(1), 0)
+        world.isend(torch.ones(1), 0)
+        world.isend(torch.ones(1), 0)
+        world.isend(torch.ones(1), 0)
+        world.isend(torch.ones(1), 0)
+        world.isend(torch.ones(1), 0)
+
+
+def test_many_places_are_counted(capsys):
+    lines = told(on_seven_lines, capsys)
+    assert len(lines) == 6 and lines[-1] == "[labkit] So it is in 2 more places."
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("world_size", [1, 3])
+def test_healthy_steps_leave_nothing(step, world_size, capsys):
+    assert told(step, capsys, world_size, (0, 0.01)) == []
+
+
+def test_healthy_programs_leave_nothing(capsys):
+    for seed in range(8):
+        launch(program, 3, [(seed,)], stall=None, timeout=60, device="cpu")
+    assert "[labkit]" not in capsys.readouterr().out
+
+
+def test_a_cell_may_leave_what_a_later_one_waits_for(capsys):
+    with Session(2, device="cpu") as session:
+        session.execute("pending = world.all_reduce(torch.ones(2), wait=False)")
+        session.execute("world.isend(torch.ones(1), 0) if rank else None")
+        session.execute("pending.wait(); None if rank else world.recv(torch.empty(1), 1)")
+    assert "[labkit]" not in capsys.readouterr().out
+
+
+def test_who_asks_for_no_lines_gets_none(capsys):
+    launch(forgets_to_wait, 2, [()], timeout=60, device="cpu", echo=False)
+    assert capsys.readouterr().out == ""

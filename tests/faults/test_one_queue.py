@@ -1,0 +1,151 @@
+"""A Group, torch.distributed's functions and torch's DDP beside each other on one process group."""
+
+import re
+import threading
+import time
+import warnings
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from labkit import Mismatch, run
+
+SIZES = [2, 3, 4]
+
+
+def a_group_beside_torchs_functions(world):
+    loss, gradient = torch.ones(3), torch.full((3,), 10.0)
+    if world.rank == 1:
+        world.all_reduce(gradient)  # <-
+        dist.all_reduce(loss)  # <-
+    else:
+        dist.all_reduce(loss)  # <-
+        world.all_reduce(gradient)  # <-
+
+
+def _model_and_sums():
+    model = DistributedDataParallel(torch.nn.Linear(3, 3, bias=False))
+    return model, model(torch.ones(1, 3)).sum(), torch.full((9,), 100.0)
+
+
+def torchs_functions_beside_its_ddp(world):
+    _model, loss, sums = _model_and_sums()
+    if world.rank != 1:
+        loss.backward()
+    dist.all_reduce(sums)  # <-
+    if world.rank == 1:
+        loss.backward()
+
+
+def a_group_beside_torchs_ddp(world):
+    _model, loss, sums = _model_and_sums()
+    if world.rank != 1:
+        loss.backward()
+    world.all_reduce(sums)  # <-
+    if world.rank == 1:
+        loss.backward()
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        a_group_beside_torchs_functions,
+        torchs_functions_beside_its_ddp,
+        a_group_beside_torchs_ddp,
+    ],
+    ids=lambda program: program.__name__,
+)
+@pytest.mark.parametrize("world_size", SIZES)
+def test_what_comes_in_another_order_is_an_error(program, world_size):
+    with pytest.raises(Mismatch) as caught:
+        run(program, world_size, timeout=60)
+    said = str(caught.value).splitlines()[0]
+    found = re.findall(r"rank[s 0-9,and]* calls? it with (\d+) collectives? of the process", said)
+    assert len(found) == 2 and abs(int(found[0]) - int(found[1])) == 1, said
+    assert "rank 1 calls it" in said
+    with open(__file__) as file:
+        marked = {n for n, line in enumerate(file, start=1) if line.rstrip().endswith("# <-")}
+    named = {int(n) for n in re.findall(r"test_one_queue.py, line (\d+)", said)}
+    assert named and named <= marked, said
+
+
+def all_of_them(world):
+    """Ranks have different numbers of messages, and the same collectives in between."""
+    x, last = torch.ones(3), world.size - 1
+    model = DistributedDataParallel(torch.nn.Linear(3, 3, bias=False))
+    for _ in range(3):
+        model(torch.ones(1, 3)).sum().backward()
+        dist.all_reduce(x)
+        world.all_reduce(x)
+        if world.rank == 0 and last:
+            world.send(x, last)
+            dist.send(x, last)
+            dist.send_object_list(["any"], last)
+            dist.isend(x, last).wait()
+            dist.batch_isend_irecv([dist.P2POp(dist.isend, x, last)])[0].wait()
+        elif world.rank == last and last:
+            world.recv(x.clone(), 0)
+            dist.recv(x.clone())  # from anybody
+            dist.recv_object_list([None], 0)
+            dist.irecv(x.clone(), 0).wait()
+            dist.batch_isend_irecv([dist.P2POp(dist.irecv, x.clone(), 0)])[0].wait()
+        world.split(world.rank % 2).all_reduce(x)
+        pending = world.all_gather(x, wait=False)
+        dist.barrier()
+        pending.wait()
+    return world._handed.num_collectives
+
+
+@pytest.mark.parametrize("world_size", [1, *SIZES])
+def test_what_comes_in_one_order_is_right(world_size):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        numbers = run(all_of_them, world_size, timeout=60).values
+    assert len(set(numbers)) == 1 and numbers[0] > 15
+
+
+def with_a_message_of_another_thread(world):
+    """While it waits nobody knows what is under way, and so nothing is compared."""
+    last = world.size - 1
+    if world.rank == 0:
+        thread = threading.Thread(target=dist.recv, args=(torch.ones(3), last))
+        thread.start()
+        while world._handed.num_collectives is not None:
+            time.sleep(0.001)
+    for _ in range(20):
+        world.all_reduce(torch.ones(3))
+    is_known = world._handed.num_collectives is not None
+    if world.rank == last:
+        dist.send(torch.ones(3), 0)
+    if world.rank == 0:
+        thread.join()
+    world.all_reduce(torch.ones(3))
+    return is_known, world._handed.num_collectives is not None
+
+
+def test_a_message_that_another_thread_waits_for_is_counted_when_it_has_come():
+    values = run(with_a_message_of_another_thread, 2, timeout=60).values
+    assert values == [(False, True), (True, True)]
+
+
+def after_a_call_that_torch_refused(world):
+    """Whether it was counted nobody knows, on this rank, from then on."""
+    if world.rank == 0:
+        with pytest.raises((TypeError, ValueError, RuntimeError)):
+            dist.send("no tensor", 1)
+    return world.all_reduce(torch.ones(3))[0].item()
+
+
+def test_a_refused_message_is_no_mismatch_later():
+    assert run(after_a_call_that_torch_refused, 2, timeout=60).values == [2.0, 2.0]
+
+
+def after_a_monitored_barrier(world):
+    dist.monitored_barrier()
+    return world.all_reduce(torch.ones(3))[0].item()
+
+
+def test_a_barrier_that_consists_of_messages_is_no_mismatch_later():
+    assert run(after_a_monitored_barrier, 3, timeout=60).values == [3.0] * 3

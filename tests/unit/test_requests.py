@@ -1,0 +1,82 @@
+"""What a run or a session is asked for is judged before anything is made of it."""
+
+import re
+import tracemalloc
+
+import pytest
+
+import labkit
+from labkit.launch.request import checked_ranks
+
+ABSURD = 10**8
+MEBIBYTE = 2**20
+
+
+@pytest.mark.parametrize("ranks", [None, [0, ABSURD - 1], range(ABSURD, 2 * ABSURD)])
+def test_ranks_are_looked_up_without_a_list_of_all_that_were_asked_for(ranks):
+    tracemalloc.start()
+    try:
+        on = checked_ranks(ranks, ABSURD)
+    except ValueError as error:
+        assert f"this session has ranks 0 to {ABSURD - 1}" in str(error)
+    else:
+        assert (on[0], on[-1]) == (0, ABSURD - 1)
+    finally:
+        _, peak_bytes = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert peak_bytes < MEBIBYTE
+
+
+@pytest.mark.parametrize("world_size", [2.5, "2", None, [2], True])
+def test_a_session_on_what_is_no_number_of_ranks_is_refused(world_size):
+    with pytest.raises(ValueError, match="world_size=.*give the number of ranks, 1 or more"):
+        labkit.Session(world_size)
+
+
+@pytest.mark.parametrize("engine", [[], None, {}, "slurm"])
+def test_an_engine_that_is_none_is_refused(engine):
+    with pytest.raises(ValueError, match="engine=.* is unknown; choose 'local'"):
+        labkit.run(print, 2, engine=engine)
+
+
+@pytest.fixture(scope="module")
+def session():
+    with labkit.Session(1, echo=False) as session:
+        session.execute("x = 5")
+        yield session
+
+
+@pytest.mark.parametrize("source", [None, b"1", 3])
+def test_a_cell_that_is_no_text_is_refused(session, source):
+    with pytest.raises(TypeError, match=r"source=.*: give the text of a cell"):
+        session.execute(source)
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("x = '\ud800'", "surrogates not allowed"),
+        ("x = '\0'", "null"),
+        ("+".join(["1"] * 50_000), "nested too deeply .* take it apart"),
+    ],
+)
+def test_a_cell_that_python_cannot_take_is_a_syntax_error_in_a_few_words(session, source, reason):
+    with pytest.raises(SyntaxError, match=reason) as caught:
+        session.execute(source)
+    assert len(str(caught.value)) < 300
+    assert session.pull("x") == [5]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "reason"),
+    [
+        (3, TypeError, "name=3: give the variable's name as text"),
+        (None, TypeError, "name=None: give the variable's name as text"),
+        ("a b", ValueError, "'a b' is not the name of a variable"),
+        ("for", ValueError, "'for' is a word of Python's own, and no variable; add a _: 'for_'"),
+    ],
+)
+def test_a_name_that_no_variable_has_is_neither_pushed_nor_pulled(session, name, kind, reason):
+    for carry in (lambda: session.push(name, 1), lambda: session.pull(name)):
+        with pytest.raises(kind, match=re.escape(reason)):
+            carry()
