@@ -55,7 +55,7 @@ class Closing(LibraryCollectives):
             forget()
         process_groups.destroy(self._of_torch)
         self._process_group = self._agreement = Closed(self.name)
-        self._of_torch = None
+        self._of_torch = self._handed = None  # each of them holds its connections
 
     def __enter__(self) -> Self:
         """For the length of a `with`, then closed. RuntimeError for the world, or if closed."""
