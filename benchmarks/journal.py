@@ -1,15 +1,15 @@
 """What the journal and the comparison with the other ranks cost, on a small all_reduce.
 
 The targets: the journal under 5%, with the comparison under 10%. Groups with both, with the journal
-only and with neither alternate in blocks on the same ranks; the figure per call is the median over
-blocks. torch's Flight Recorder cannot be switched within a process: runs with it and without
-alternate. So do blocks of torch's own dist.all_reduce, compared (comm/calls) and as torch has it.
+only and with neither alternate in blocks on the same ranks, and so do blocks of torch's own
+dist.all_reduce, compared (comm/calls) and as torch has it. What one has more than the other is the
+median over rounds of such blocks, with the interval that holds it with 95%. torch's Flight Recorder
+cannot be switched within a process: runs with it and without alternate.
 The calls stand in loops, over numbers and over tensors, which takes a look at their variables, or
 mention a parameter, which is looked for in the text around the call and then in the model.
 Run it with `python benchmarks/journal.py`.
 """
 
-import inspect
 import os
 import statistics
 import time
@@ -17,11 +17,11 @@ from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
-from measure import alternate, machine
+from measure import added, alternate_in_rounds, machine
 
 import labkit
 from labkit.comm.calls.compared import of_this_process
-from labkit.comm.calls.torch_functions import _enter_collective
+from labkit.comm.calls.torch_functions import _enter_collective, binder
 from labkit.comm.flight_recorder import NUM_COLLECTIVES
 from labkit.comm.no_journal import NoJournal
 from labkit.comm.wire_bytes import WireBytes
@@ -33,8 +33,8 @@ TORCHS = "torch's"
 KEPT = str(NUM_COLLECTIVES)
 
 
-def compare(world: labkit.Group) -> tuple[dict[str, float], dict[str, float]]:
-    """Seconds per block of all_reduces, and of a rank's CPU that a call by itself takes."""
+def compare(world: labkit.Group) -> tuple[dict[str, list[float]], dict[str, float]]:
+    """Seconds of each block of all_reduces, and of a rank's CPU that a call by itself takes."""
     group, ranks, device = world._process_group, world.ranks, world.device
     groups = {
         "both": world,
@@ -54,7 +54,7 @@ def compare(world: labkit.Group) -> tuple[dict[str, float], dict[str, float]]:
     blocks = {name: lambda group=group: block(group) for name, group in groups.items()}
     blocks[f"{TORCHS}, compared"] = lambda: torchs_block(dist.all_reduce)
     blocks[TORCHS] = lambda: torchs_block(dist.all_reduce.__wrapped__)
-    medians = alternate(world, blocks, BLOCKS)
+    rounds = alternate_in_rounds(world, blocks, BLOCKS)
     seconds = {
         "in a loop over numbers": seconds_per_call(world, x),
         "in one over tensors": seconds_per_element(world),
@@ -63,7 +63,7 @@ def compare(world: labkit.Group) -> tuple[dict[str, float], dict[str, float]]:
         "of what is made of one": seconds_per_made_of_a_gradient(world),
         "past the groups": seconds_per_torch_call(x),
     }
-    return medians, seconds
+    return rounds, seconds
 
 
 def seconds_per_call(world: labkit.Group, x: torch.Tensor) -> float:
@@ -138,13 +138,11 @@ def seconds_per_made_of_a_gradient(world: labkit.Group) -> float:
 
 def seconds_per_torch_call(x: torch.Tensor) -> float:
     """What stands before torch's own all_reduce: its arguments bound, entered and compared."""
-    signature, calls = inspect.signature(dist.all_reduce), of_this_process()
+    arguments_of, calls = binder(dist.all_reduce.__wrapped__), of_this_process()
     assert calls is not None
     began = time.thread_time()
     for _ in range(10_000):
-        bound = signature.bind(x)
-        bound.apply_defaults()
-        _enter_collective("all_reduce", calls, bound.arguments)
+        _enter_collective("all_reduce", calls, arguments_of((x,), {}))
     return (time.thread_time() - began) / 10_000
 
 
@@ -173,15 +171,17 @@ def main() -> None:
     """Print the shares per world size."""
     print(f"all_reduce of 16 float32 over gloo, medians. {machine()}")
     for world_size in (2, 4):
-        medians, call_s = labkit.run(compare, world_size, timeout=540).values[0]
-        us = {name: seconds / CALLS_PER_BLOCK * 1e6 for name, seconds in medians.items()}
+        rounds, call_s = labkit.run(compare, world_size, timeout=540).values[0]
+        us = {
+            name: statistics.median(times) / CALLS_PER_BLOCK * 1e6 for name, times in rounds.items()
+        }
         print(
             f"  {world_size} ranks: {us['neither']:.0f} us with neither; the journal "
-            f"{us['journal'] / us['neither'] - 1:+.1%}, with the comparison "
-            f"{us['both'] / us['neither'] - 1:+.1%}; "
+            f"{added(rounds['journal'], rounds['neither'])}, with the comparison "
+            f"{added(rounds['both'], rounds['neither'])}; "
             f"Flight Recorder {flight_recorder_share(world_size):+.1%}\n"
             f"           {us[TORCHS]:.0f} us by torch's own dist.all_reduce, "
-            f"compared {us[f'{TORCHS}, compared'] / us[TORCHS] - 1:+.1%}\n"
+            f"compared {added(rounds[f'{TORCHS}, compared'], rounds[TORCHS])}\n"
             "           of a rank's own time, a call takes "
             + ", ".join(
                 f"{seconds * 1e6:.1f} us {name} ({seconds * 1e6 / us['neither']:.1%})"

@@ -7,7 +7,7 @@ alternating measurements does not: what slows one candidate slows its neighbour 
 import os
 import platform
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
@@ -18,13 +18,34 @@ def alternate(
     world: Group, candidates: Mapping[str, Callable[[], object]], repetitions: int
 ) -> dict[str, float]:
     """Median seconds per call of each candidate: that of the slowest rank, each time."""
+    rounds = alternate_in_rounds(world, candidates, repetitions)
+    return {name: statistics.median(times) for name, times in rounds.items()}
+
+
+def alternate_in_rounds(
+    world: Group, candidates: Mapping[str, Callable[[], object]], repetitions: int
+) -> dict[str, list[float]]:
+    """The same before the median: an entry for each round."""
     seconds = measure.alternate(world, candidates, repetitions)
     return {
-        name: statistics.median(
-            world.all_reduce(torch.tensor(times, dtype=torch.float64), "max").tolist()
-        )
+        name: world.all_reduce(torch.tensor(times, dtype=torch.float64), "max").tolist()
         for name, times in seconds.items()
     }
+
+
+def added(times: Sequence[float], base: Sequence[float]) -> str:
+    """What `times` have more than `base`, as a share: `+5.2% (+4.1 to +6.3)`.
+
+    The median of the rounds' differences, and the interval that holds it with 95%: between two
+    order statistics, whatever the distribution. Differences within a round know nothing of how the
+    machine wanders from round to round.
+    """
+    middle = statistics.median(base)
+    shares = sorted((one - other) / middle for one, other in zip(times, base, strict=True))
+    number, half = len(shares), 0.98 * len(shares) ** 0.5
+    low = shares[max(int(number / 2 - half), 0)]
+    high = shares[min(int(number / 2 + half), number - 1)]
+    return f"{statistics.median(shares):+.1%} ({100 * low:+.1f} to {100 * high:+.1f})"
 
 
 def machine() -> str:

@@ -149,3 +149,60 @@ def after_a_monitored_barrier(world):
 
 def test_a_barrier_that_consists_of_messages_is_no_mismatch_later():
     assert run(after_a_monitored_barrier, 3, timeout=60).values == [3.0] * 3
+
+
+def the_last_of_a_run(world):
+    x = torch.ones(3)
+    world.all_reduce(x)
+    if world.rank == 1:
+        dist.all_reduce(x)  # <- last
+    else:
+        world.all_reduce(x)  # <- its
+    return x
+
+
+def the_last_beside_torchs_ddp(world):
+    _model, loss, sums = _model_and_sums()
+    if world.rank != 1:
+        loss.backward()
+    else:
+        world.all_reduce(sums)  # <- ddp
+
+
+@pytest.mark.parametrize("world_size", SIZES)
+def test_what_meets_something_else_as_the_last_of_a_run_is_an_error_in_the_end(world_size):
+    with pytest.raises(Mismatch, match="every rank has returned, but the numbers are") as caught:
+        run(the_last_of_a_run, world_size, timeout=60)
+    line = {mark: number for number, mark in _marks()}
+    others = "rank 0 called all_reduce #2 (test_one_queue.py, line {}) and had it back, and rank 1 "
+    assert others.format(line["its"]) in str(caught.value)
+    past = "all_reduce #1 of torch.distributed on rank 1 (test_one_queue.py, line {})"
+    assert past.format(line["last"]) in str(caught.value)
+    assert caught.value.verdict.ranks == (1,)
+
+
+@pytest.mark.parametrize("world_size", SIZES)
+def test_so_is_what_meets_torchs_own_ddp(world_size):
+    with pytest.raises(Mismatch, match="rank 1 called all_reduce #1 .* and had it back, and rank"):
+        run(the_last_beside_torchs_ddp, world_size, timeout=60)
+
+
+def _marks():
+    with open(__file__) as file:
+        for number, line in enumerate(file, start=1):
+            if found := re.search(r"# <- (\w+)$", line.rstrip()):
+                yield number, found[1]
+
+
+def others_come_without_it(world):
+    """A root has what it needs when the others have not come, and nobody waits for the rest."""
+    x = torch.ones(3)
+    if world.rank == 0:
+        world.broadcast(x, 0, wait=False)
+        world.all_reduce(x, wait=False)
+    return True
+
+
+def test_what_does_not_come_back_is_no_error(capsys):
+    assert run(others_come_without_it, 3, timeout=60).values == [True] * 3
+    assert "and ranks 1 and 2 never called it" in capsys.readouterr().out

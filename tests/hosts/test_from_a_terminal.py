@@ -98,13 +98,55 @@ def warm_up(world):
 """
 
 
-def test_a_rank_that_waits_in_vain_until_its_timeout_is_told_for_whom(tmp_path):
+@pytest.mark.parametrize(
+    "options",
+    ["--stall 1", "--stall never --timeout 3"],
+    ids=["found", "ended by the timeout"],
+)
+def test_a_rank_that_waits_in_vain_is_told_for_whom(tmp_path, options):
     (tmp_path / "train.py").write_text(LEAVES_EARLY)
-    output, code = torchrun("train.py:warm_up", "--out", "hung", "--timeout", "3", cwd=tmp_path)
+    words = ("train.py:warm_up", "--out", "hung", *options.split())
+    output, code = torchrun(*words, cwd=tmp_path)  # an operation's timeout is 600 s, the test's 60
     assert code != 0
     assert output.count("labkit: rank 0 waits in barrier #2 (train.py, line 7); rank 1 ret") == 1
     with pytest.raises(Deadlock, match=r"rank 1 returned after all_reduce #1"):
         Run.load(tmp_path / "hung")
+
+
+IN_A_CIRCLE = """
+import time
+import torch
+import torch.distributed as dist
+
+def with_groups(world):
+    time.sleep(8 * (world.rank == 2))  # it computes: that is told, and waited for
+    world.all_reduce(torch.ones(1))
+    world.recv(torch.empty(1), (world.rank + 1) % world.size)
+
+def past_the_groups(world):
+    dist.barrier()
+    dist.recv(torch.empty(1), (world.rank + 1) % world.size)
+    dist.barrier()
+"""
+
+
+def test_ranks_that_wait_for_each_other_are_found_and_a_slow_one_is_told(tmp_path):
+    (tmp_path / "train.py").write_text(IN_A_CIRCLE)
+    words = ("train.py:with_groups", "--out", "hung", "--stall", "0.5")
+    output, code = torchrun(*words, cwd=tmp_path, ranks=3)
+    assert code != 0
+    told = "[labkit] ranks 0 and 1 wait in all_reduce #1 (train.py, line 8) for rank 2, which"
+    assert output.count(told) == 1, output
+    assert "(train.py, line 7). An operation may take 600 s." in output
+    found = "labkit: ranks 0, 1 and 2 wait in a circle, each for the next: rank 0 in recv #1 from"
+    assert output.count(found) == 1, output
+    with pytest.raises(
+        Deadlock, match=r"rank 2 in recv #1 from rank 0 \(train.py, line 9\)"
+    ) as its:
+        Run.load(tmp_path / "hung")
+    assert "Where each rank was:" in str(its.value)
+    assert [len(timeline.operations) for timeline in its.value.timeline] == [2, 2, 2]
+    assert all("with_groups" in stack for stack in its.value.stacks)
 
 
 @pytest.mark.parametrize(

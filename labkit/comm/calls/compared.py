@@ -15,7 +15,7 @@ Wire: nothing; a table in memory that the ranks of one host share.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import torch
@@ -119,9 +119,10 @@ class CallsOfAProcess:
         return self._number_in_run.get(rank, rank)
 
     def of(
-        self, name: str, process_group: dist.ProcessGroup, ranks: tuple[int, ...]
+        self, name: str, process_group: dist.ProcessGroup, ranks: Callable[[], Iterable[int]]
     ) -> ComparedCalls:
-        """The calls of the group that has this name on every member; `ranks`: as torch has them."""
+        """The calls of the group that has this name on every member; `ranks`: as torch has them,
+        asked for once."""
         known = self._by_group.get(name)
         if known is None or known[0] is not process_group:
             # One that was destroyed and made again has its old name, and begins anew.
@@ -131,7 +132,7 @@ class CallsOfAProcess:
                 process_group,
                 ComparedCalls(
                     process_group,
-                    tuple(map(self.number_in_run, ranks)),
+                    tuple(map(self.number_in_run, ranks())),
                     torch.device("cpu"),
                     self._journal,
                     full_name,
@@ -145,7 +146,7 @@ class CallsOfAProcess:
         """The calls of a Group, until it is closed."""
         if group.name not in self._by_group:
             group._when_closed.append(functools.partial(self._forget, group.name))
-        return self.of(group.name, group._process_group, group.ranks)
+        return self.of(group.name, group._process_group, lambda: group.ranks)
 
     def _forget(self, name: str) -> None:
         _, calls = self._by_group.pop(name)

@@ -9,6 +9,7 @@ Only what the backend needs to be alike: it pairs elements, whatever shape they 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -67,11 +68,12 @@ def tensors_of(name: str, arguments: dict[str, Any]) -> list[torch.Tensor] | Non
 def stand_in(name: str, arguments: dict[str, Any], tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     """Their dtype and number of elements, (elements,), as a tensor that takes no memory."""
     if not tensors:
-        return torch.empty(0, dtype=torch.uint8)
+        return flat(0, torch.uint8)
     is_uneven = name in _UNEVEN_ON_NCCL and dist.get_backend(arguments.get("group")) == "nccl"
     return flat(0 if is_uneven else sum(one.numel() for one in tensors), tensors[0].dtype)
 
 
+@functools.lru_cache(256)  # making one takes longer than the rest of reading a call
 def flat(numel: int, dtype: torch.dtype) -> torch.Tensor:
     """What a backend sees of a tensor."""
     return torch.empty(numel, dtype=dtype, device="meta")

@@ -28,6 +28,7 @@ _MESSAGES = {"send": "dst", "isend": "dst", "recv": "src", "irecv": "src"}
 
 # Called when what was entered is over; mostly nobody needs to know.
 Leave = Callable[[], None]
+ArgumentsOf = Callable[[tuple[Any, ...], dict[str, Any]], dict[str, Any] | None]
 
 _inside = threading.local()
 
@@ -64,9 +65,9 @@ def _wrap(name: str, enter: Callable[[CallsOfAProcess, dict[str, Any]], Leave | 
     original = getattr(c10d, name, None)  # a newer or older torch may not have it
     if original is None or hasattr(original, "_enters_calls"):
         return
-    signature = _signature_of(original)
+    arguments_of = binder(original)
     if name in _MESSAGES:
-        original = _counted(original, signature)
+        original = _counted(original, arguments_of)
 
     @functools.wraps(original)
     def entered(*args: Any, **kwargs: Any) -> Any:
@@ -74,14 +75,12 @@ def _wrap(name: str, enter: Callable[[CallsOfAProcess, dict[str, Any]], Leave | 
         # One function of torch's may call another: what the reader called is what counts.
         if calls is None or getattr(_inside, "a_call", False):
             return original(*args, **kwargs)
-        try:
-            bound = signature().bind(*args, **kwargs)
-        except TypeError:
+        arguments = arguments_of(args, kwargs)
+        if arguments is None:
             return original(*args, **kwargs)  # it says what is wrong with them
-        bound.apply_defaults()
         _inside.a_call = True
         try:
-            leave = enter(calls, bound.arguments)
+            leave = enter(calls, arguments)
             result = original(*args, **kwargs)
             if leave is not None:
                 leave()
@@ -95,23 +94,39 @@ def _wrap(name: str, enter: Callable[[CallsOfAProcess, dict[str, Any]], Leave | 
             setattr(module, name, entered)
 
 
-def _signature_of(function: Callable[..., Any]) -> Callable[[], inspect.Signature]:
-    """Read when it is first needed: most functions are never called."""
-    return functools.cache(lambda: inspect.signature(function))
+def binder(function: Callable[..., Any]) -> ArgumentsOf:
+    """What a call of `function`, which has no *args or **kwargs, passes for each parameter.
+
+    None where it does not fit. It is inspect.Signature.bind in a fifth of the time, which was a
+    fifth of what comparing a call took. The signature is read when it is first needed: most
+    functions are never called.
+    """
+
+    @functools.cache
+    def known() -> tuple[dict[str, None], dict[str, Any]]:
+        parameters = inspect.signature(function).parameters
+        with_default = [each for each in parameters.values() if each.default is not each.empty]
+        return dict.fromkeys(parameters), {each.name: each.default for each in with_default}
+
+    def arguments_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
+        names, defaults = known()
+        passed = dict(zip(names, args, strict=False))
+        bound = {**defaults, **passed, **kwargs}
+        is_each_passed_once = len(passed) == len(args) and passed.keys().isdisjoint(kwargs)
+        return bound if is_each_passed_once and bound.keys() == names.keys() else None
+
+    return arguments_of
 
 
-def _counted(
-    original: Callable[..., Any], signature: Callable[[], inspect.Signature]
-) -> Callable[..., Any]:
+def _counted(original: Callable[..., Any], arguments_of: ArgumentsOf) -> Callable[..., Any]:
     """`original`, which hands over a message; also where another function of torch's calls it."""
 
     @functools.wraps(original)
     def counted(*args: Any, **kwargs: Any) -> Any:
-        try:
-            group = signature().bind(*args, **kwargs).arguments.get("group")
-        except TypeError:
+        arguments = arguments_of(args, kwargs)
+        if arguments is None:
             return original(*args, **kwargs)  # it says what is wrong with them
-        handed = hand_over.to(group or dist.group.WORLD)
+        handed = hand_over.to(arguments["group"] or dist.group.WORLD)
         if handed is None or getattr(_inside, "a_message", False):  # send may call isend
             return original(*args, **kwargs)
         _inside.a_message = True
@@ -187,7 +202,7 @@ def _calls_of(
     if not isinstance(process_group, dist.ProcessGroup) or process_group.rank() < 0:
         return None
     name = title(process_group.group_name) + suffix
-    return calls.of(name, process_group, tuple(c10d.get_process_group_ranks(process_group)))
+    return calls.of(name, process_group, lambda: c10d.get_process_group_ranks(process_group))
 
 
 def _member(

@@ -13,12 +13,14 @@ import time
 from typing import Any
 
 from labkit.comm import Disagreement, Timeline
+from labkit.comm.agreement.difference import ADVICE, Aspect
 from labkit.comm.recorded import Differing
-from labkit.comm.words import named, ranks_named
+from labkit.comm.words import listed, named, ranks_named
 from labkit.launch import doctor, sources
 from labkit.launch.diagnosis import position, stacks
 from labkit.launch.diagnosis.cause_of_death import cause_of_death
 from labkit.launch.doctor import Fault, Verdict
+from labkit.launch.driver.left_over import Left
 from labkit.launch.driver.rank_state import Rank
 from labkit.launch.driver.supervise import Supervisor
 from labkit.launch.errors import Deadlock, Interrupted, Mismatch, RankError, RunError, RunTimeout
@@ -92,6 +94,29 @@ def silent_mismatch(supervisor: Supervisor, differing: Differing) -> Mismatch:
         ranks = tuple(sorted(differing.ranks))
         text = f"{differing}; by which lines could not be found out"
         verdict = Verdict(Fault.MISMATCH, text, "", ranks, is_proof=True)
+    return Mismatch(f"{lead}. {verdict}", verdict=verdict, **_evidence(supervisor))
+
+
+def mixed_up(supervisor: Supervisor, left: Left) -> Mismatch:
+    """The error of a run that came back, in which an operation met one that nobody knows of."""
+    operation, unmet = left.operation, ranks_named(left.unmet)
+    text = (
+        f"rank {left.rank} called {named(operation)} ({sources.place(operation.origin)}) and had "
+        f"it back, and {unmet} never called it"
+    )
+    calls = [(rank, supervisor.views[rank].calls[-1:]) for rank in left.unmet]
+    last = [
+        f"{named(call)} on rank {rank} ({sources.place(call.origin)})"
+        for rank, found in calls
+        for call in found
+    ]
+    if last:
+        text += f"; what was called past the Groups there was last {listed(last)}"
+    verdict = Verdict(Fault.MISMATCH, text, ADVICE[Aspect.QUEUE], left.unmet, is_proof=True)
+    lead = (
+        "every rank has returned, but the numbers are wrong: a Group's operation met something "
+        "else that was handed to the same process group"
+    )
     return Mismatch(f"{lead}. {verdict}", verdict=verdict, **_evidence(supervisor))
 
 

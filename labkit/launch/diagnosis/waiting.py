@@ -76,10 +76,15 @@ class View:
         return [call for call in self.calls if call.kind == "new_group"]
 
     def has_posted(self, wanted: Operation, rank: int) -> bool:
-        """Whether our part of what `rank` waits in is there."""
+        """Whether our part of what `rank` waits in is there.
+
+        A journal of which only an end is known is enough, with the last operation of each kind:
+        they are counted from 1 without a gap.
+        """
         if is_foreign(wanted):
             return self.recorded.enqueued.get(wanted.group_name, 0) >= wanted.sequence
         operations = self._new_groups if wanted.kind == "new_group" else self.operations
+        is_ahead = False
         for operation in reversed(operations):
             is_its_kind = (
                 operation.is_collective
@@ -87,9 +92,11 @@ class View:
                 else operation.kind == _OTHER_END[wanted.kind] and operation.peer == rank
             )
             same_group = operation.group_name == wanted.group_name
-            if same_group and is_its_kind and operation.sequence <= wanted.sequence:
-                return operation.sequence == wanted.sequence and not operation.failed
-        return False
+            if same_group and is_its_kind:
+                if operation.sequence <= wanted.sequence:
+                    return operation.sequence == wanted.sequence and not operation.failed
+                is_ahead = True
+        return is_ahead
 
 
 @dataclass(frozen=True)

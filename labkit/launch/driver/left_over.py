@@ -1,12 +1,14 @@
-"""What ranks leave behind when all of them have returned, in lines for the reader.
+"""What ranks leave behind when all of them have returned: lines for the reader, or an error.
 
     never waited for   an operation was begun, and what it returned got no wait(): what its tensors
                        hold nobody knows
     never met          some members called a collective that others did not, or a message has only
                        one end
+    mixed up           the same, but it came back: so it met something else, which the others handed
+                       to the same process group by another way, and its numbers are wrong
 
-Neither ends a run with an error, as its values may be right. A send that was not waited for has
-left nothing where its message was received.
+Only the last is an error: of the others, the run's values may be right. A send that was not waited
+for has left nothing where its message was received.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ from labkit.comm.words import named, ranks_named
 from labkit.launch import sources
 
 _MOST_SHOWN = 5
+
+_MEETINGS = ("all_reduce", "all_gather", "reduce_scatter")
 
 Half = tuple[str, str, int, int]
 """One end of the messages between two ranks: kind, group, the rank itself and its peer."""
@@ -33,6 +37,20 @@ class Left:
     is_unwaited: bool
     unmet: tuple[int, ...]
     """Ranks that have no part in it."""
+
+    @property
+    def is_mixed_up(self) -> bool:
+        """It came back to this rank, which it does of none of these before all have come.
+
+        On gloo: what comes back from nccl may still be under way.
+        """
+        operation = self.operation
+        is_on_gloo = operation.queued is not None
+        has_to_meet = operation.kind == "barrier" or (
+            operation.kind in _MEETINGS and operation.payload_bytes > 0
+        )
+        is_back = operation.done_s is not None
+        return bool(self.unmet) and has_to_meet and is_back and is_on_gloo
 
     @property
     def place(self) -> tuple[object, ...]:
@@ -53,6 +71,11 @@ def notes(timelines: Sequence[Timeline]) -> list[str]:
     if more > 0:
         lines[_MOST_SHOWN:] = [f"So it is in {more} more place{'s' * (more > 1)}"]
     return lines
+
+
+def mixed_up(timelines: Sequence[Timeline]) -> Left | None:
+    """The first operation that met something else than itself."""
+    return next((each for each in _left(timelines) if each.is_mixed_up), None)
 
 
 def tell(timelines: Sequence[Timeline]) -> None:

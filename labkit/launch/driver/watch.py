@@ -51,13 +51,17 @@ def listen_to_the_end(
         if differing := recorded.differing(handed_over):
             supervisor.examine(ALL, patience_s=_NO_HURRY_S)
             raise failure.silent_mismatch(supervisor, differing)
+        if supervisor.nothing_follows:
+            supervisor.read_journals()
+            if (left := left_over.mixed_up(supervisor.timeline)) is not None:
+                supervisor.examine(patience_s=_NO_HURRY_S)
+                raise failure.mixed_up(supervisor, left)
         _say_what_is_not_compared(handed_over)
     except KeyboardInterrupt:
         with uninterrupted(quietly=True):
             supervisor.examine()
         raise failure.interrupted(supervisor) from None
     if echo and supervisor.nothing_follows:
-        supervisor.read_journals()
         left_over.tell(supervisor.timeline)
 
 

@@ -2,7 +2,8 @@
 
     RUNNING ------> RETURNED, waiting for rank 0's word --> all have returned: exit 0
        |                |       +-- rank 0's host does not answer: finished, unconfirmed, exit 3
-       +----------------+-- it fails, another rank fails, a host is gone --> verdict, exit 1
+       +----------------+-- it fails, another rank fails, a host is gone, ranks wait in vain
+                              --> verdict, exit 1
 
 Everything it knows of its own rank comes from a Supervisor, as in `labkit.run`; of the others it
 knows what they pin to the board, and who answers a knock at the door.
@@ -23,6 +24,7 @@ from labkit.launch.hosts import host_verdict, post_mortem, records
 from labkit.launch.hosts.door import knock
 from labkit.launch.hosts.fork import fork_rank
 from labkit.launch.hosts.hosted_rank import FolderOfOneRank, HostedSpec
+from labkit.launch.hosts.standstill import Standstill
 from labkit.launch.hosts.verdict_record import UNCONFIRMED, RunVerdict
 from labkit.launch.ranks.output import RankOutput
 from labkit.launch.ranks.report import Returned
@@ -45,8 +47,18 @@ UNCONFIRMED_CODE = 3
 class Attendant:
     """Stands by one rank."""
 
-    def __init__(self, spec: HostedSpec, board: Board, folder: Path, started_s: float) -> None:
-        """folder: where the records of this attempt go; started_s: when this process began."""
+    def __init__(
+        self,
+        spec: HostedSpec,
+        board: Board,
+        folder: Path,
+        started_s: float,
+        stall_s: float | None = None,
+    ) -> None:
+        """folder: where the records of this attempt go; started_s: when this process began.
+
+        stall_s: seconds without progress until the doctor is asked; None: never.
+        """
         self.spec, self.board, self.folder = spec, board, folder
         self._started_s = started_s
         process = fork_rank(spec)
@@ -57,6 +69,8 @@ class Attendant:
         self._supervisor = Supervisor([self._rank], directory)
         self._next_knock_s = time.monotonic() + _KNOCK_EVERY_S
         self._num_unanswered = 0
+        self._standstill = Standstill(spec, board, self._supervisor, stall_s)
+        self._has_told = False
         self._outcome = board.look_for("outcome")  # after the fork: it is a thread
 
     def attend(self) -> int:
@@ -76,6 +90,13 @@ class Attendant:
     def _listen(self) -> None:
         self._supervisor.listen(_LOOK_S)
         self.spec.door.answer()
+        verdict = self._standstill.verdict()
+        if verdict is not None and verdict.is_proof:
+            self.board.settle("outcome", RunVerdict.of_proof(verdict).as_bytes().decode())
+        elif verdict is not None and not self._has_told:
+            timeout_s = self.spec.timeout_s
+            print(f"[labkit] {verdict.text}. An operation may take {timeout_s:g} s.", flush=True)
+            self._has_told = True
 
     def _has_failed(self) -> bool:
         """Another rank has said so, or the next host does not answer any more."""
@@ -144,9 +165,9 @@ class Attendant:
         """All of one mind: good, failed, or the verdict of rank 0."""
         if outcome == _GOOD:
             return 0
-        if outcome == _FAILED:
+        verdict = _settled(outcome)
+        if verdict is None or verdict.is_of_a_run_under_way:
             return self._fail()
-        verdict = RunVerdict.from_bytes(outcome.encode())
         host_verdict.repeat(verdict, self.spec, self.folder)
         return UNCONFIRMED_CODE if verdict.kind == UNCONFIRMED else 1
 
@@ -157,7 +178,8 @@ class Attendant:
         self._supervisor.examine()
         record = self._record(order if self._supervisor.has_failed else 0)
         records.hand_over(record, self.spec.call, self.board, self.folder)
-        host_verdict.see_to_it(self.spec, self.board, self.folder)
+        proof = _settled(self._outcome.text.decode()) if self._outcome.text else None
+        host_verdict.see_to_it(self.spec, self.board, self.folder, proof)
         return 1
 
     def _record(self, order: int = 0) -> Record:
@@ -199,3 +221,8 @@ class Attendant:
             if path.exists() and (text := path.read_text()):
                 return float(text)
         return 0.0
+
+
+def _settled(outcome: str) -> RunVerdict | None:
+    """The verdict that is the outcome; None where that is a word."""
+    return None if outcome in (_GOOD, _FAILED) else RunVerdict.from_bytes(outcome.encode())

@@ -21,14 +21,19 @@ from labkit.launch.hosts.verdict_record import UNCONFIRMED, RunVerdict
 _WRITTEN_WITHIN_S = 15.0
 
 
-def see_to_it(spec: HostedSpec, board: Board, folder: Path) -> None:
-    """Return when this host has a verdict; the first rank that is left of it gives one."""
+def see_to_it(
+    spec: HostedSpec, board: Board, folder: Path, proof: RunVerdict | None = None
+) -> None:
+    """Return when this host has a verdict; the first rank that is left of it gives one.
+
+    proof: that ranks waited in vain, where that is what ended the run.
+    """
     if _has_verdict(spec, folder):
         return
     found, gone = records.wait_for(spec.call, board, folder, spec.door)
     if spec.environment.host_number == 0:
         found = {**records.collect(spec.call, board, folder), **found}
-    pronounce(post_mortem.of(spec.call, found, gone), spec, folder)
+    pronounce(post_mortem.of(spec.call, found, gone, proof), spec, folder)
 
 
 def repeat(verdict: RunVerdict, spec: HostedSpec, folder: Path) -> None:

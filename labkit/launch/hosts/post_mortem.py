@@ -70,11 +70,21 @@ def _was_ended_while_it_waited(rank: Rank, timeline: Timeline) -> bool:
     return is_open or _WATCHDOG in rank.output.log
 
 
-def of(call: RollCall, found: Mapping[int, Record], gone: Mapping[int, str]) -> RunVerdict:
-    """The verdict from the records that have come, and from who is gone."""
+def of(
+    call: RollCall,
+    found: Mapping[int, Record],
+    gone: Mapping[int, str],
+    proof: RunVerdict | None = None,
+) -> RunVerdict:
+    """The verdict from the records that have come, and from who is gone.
+
+    proof: what the doctor had found while all ranks were there (standstill.py).
+    """
     own = [each for each in found.values() if each.failure and not each.failure.is_consequence]
     if own:
         verdict = _of_culprit(min(own, key=lambda each: each.order or len(call.places) + 1))
+    elif proof is not None:
+        verdict = proof
     elif gone:
         verdict = _of_gone(call, gone)
     else:

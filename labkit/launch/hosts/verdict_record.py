@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from labkit.comm import Site, Timeline
+from labkit.launch.doctor import Fault, Verdict
 from labkit.launch.errors import Deadlock, Mismatch, RankError, RunError
 from labkit.launch.saved import typed_json
 from labkit.launch.saved.folders import numbered
@@ -39,6 +40,14 @@ class RunVerdict:
     consequences: dict[int, str] = field(default_factory=dict)
     missing: list[int] = field(default_factory=list)
     """Ranks that are gone without a word."""
+    is_of_a_run_under_way: bool = False
+    """Ranks waited in vain, and were ended for it."""
+
+    @classmethod
+    def of_proof(cls, verdict: Verdict) -> RunVerdict:
+        """That a run cannot end any more, as the doctor found."""
+        kind = Mismatch if verdict.fault is Fault.MISMATCH else Deadlock
+        return cls(str(verdict), kind=kind.__name__, is_of_a_run_under_way=True)
 
     def write(self, folder: Path, host_number: int) -> None:
         """Store it among the records of the attempt."""

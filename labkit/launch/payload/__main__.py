@@ -79,7 +79,9 @@ def main() -> int:
             arguments=options.arguments,
             door=door,
         )
-        return Attendant(spec, board, folder_of(out, call.attempt), started_s).attend()
+        return Attendant(
+            spec, board, folder_of(out, call.attempt), started_s, options.stall
+        ).attend()
     finally:
         if scratch is not None:
             scratch.remove()
@@ -98,8 +100,13 @@ def _options() -> argparse.Namespace:
         "--timeout",
         type=_seconds,
         default=600,
-        help="seconds that one operation may take (600); a hang ends then, and not before, also "
-        "where all ranks are on one host",
+        help="seconds that one operation may take (600)",
+    )
+    parser.add_argument(
+        "--stall",
+        type=_seconds_or_never,
+        default=5.0,
+        help="seconds without progress after which the doctor is asked why (5), or never",
     )
     parser.add_argument("--device", choices=("cpu", "cuda"), help="cuda where each rank has a GPU")
     return parser.parse_args(words[:cut], argparse.Namespace(arguments=words[cut + 1 :]))
@@ -112,6 +119,10 @@ def _seconds(text: str) -> float:
         raise argparse.ArgumentTypeError(
             f"{text}: give a number of seconds above 0, at most {LONGEST_TIMEOUT_S}"
         ) from None
+
+
+def _seconds_or_never(text: str) -> float | None:
+    return None if text == "never" else _seconds(text)
 
 
 def _require(out: Path, device: str | None, environment: Environment) -> None:

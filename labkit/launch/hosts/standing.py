@@ -1,0 +1,113 @@
+"""Where a rank of a job under torchrun stands, as a note to the other hosts.
+
+What the doctor asks of a rank (diagnosis/waiting.py), as JSON, since it comes over a network. Of a
+long journal go its last operations, whatever it still waits for, and of what came before, the last
+of each kind: they say how far it has come.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from labkit.comm import Operation, Timeline
+from labkit.comm.recorded import Recorded
+from labkit.launch.diagnosis.stacks import Stack
+from labkit.launch.diagnosis.waiting import View
+from labkit.launch.machine.halt import Halt
+from labkit.launch.ranks.stage import Stage
+from labkit.launch.saved import timeline_json, typed_json
+
+_RECENT = 1000
+_MOST_BYTES = 64 * 2**20
+_TIMELINES = ("operations", "calls", "of_torch")
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A View, and which look at the rank it comes from."""
+
+    look: int
+    """From 1; a later note of the same rank has a larger number."""
+    stage: Stage
+    operations: Timeline
+    calls: Timeline
+    of_torch: Timeline
+    enqueued: list[tuple[str, int]]
+    is_idle: bool
+    has_answered: bool
+    stack: Stack
+    halt: Halt | None = None
+
+    @classmethod
+    def of(cls, look: int, view: View) -> Standing:
+        """What goes into the note."""
+        return cls(
+            look,
+            view.stage,
+            Timeline(telling(view.operations)),
+            Timeline(telling(view.calls)),
+            Timeline(list(view.recorded.operations[-_RECENT:])),
+            list(view.recorded.enqueued.items()),
+            view.recorded.is_idle,
+            view.recorded.is_known,
+            view.stack,
+            view.halt,
+        )
+
+    @property
+    def view(self) -> View:
+        """For the doctor."""
+        recorded = Recorded(
+            self.of_torch.operations, dict(self.enqueued), self.is_idle, self.has_answered
+        )
+        operations, calls = self.operations.operations, self.calls.operations
+        return View(self.stage, operations, recorded, self.stack, calls, self.halt)
+
+    def as_bytes(self) -> bytes:
+        """Packed JSON."""
+        data: dict[str, Any] = {
+            field.name: getattr(self, field.name) for field in dataclasses.fields(self)
+        }
+        data.update({name: timeline_json.encode(data[name]) for name in _TIMELINES})
+        data["stage"], data["stack"] = self.stage.value, dataclasses.asdict(self.stack)
+        data["halt"] = None if self.halt is None else dataclasses.asdict(self.halt)
+        return zlib.compress(json.dumps(data).encode(), 1)
+
+    @classmethod
+    def from_bytes(cls, note: bytes) -> Standing:
+        """The note again. ValueError, with the reason, for anything else."""
+        unpacking = zlib.decompressobj()
+        try:
+            data = typed_json.parsed(unpacking.decompress(note, _MOST_BYTES))
+        except zlib.error as error:
+            raise ValueError(f"it is no note of labkit's: {error}") from None
+        if not isinstance(data, dict):
+            raise ValueError("it is no note of labkit's")
+        data.update({name: timeline_json.decode(data.get(name)) for name in _TIMELINES})
+        standing: Standing = typed_json.fitted(cls, data)
+        return standing
+
+
+def telling(operations: Sequence[Operation]) -> list[Operation]:
+    """Those of a journal that say where its rank is, and what it has posted, in their order."""
+    before, recent = operations[:-_RECENT], operations[-_RECENT:]
+    last_of = {_kind(operation): number for number, operation in enumerate(before)}
+    kept = {*last_of.values()}
+    kept |= {number for number, each in enumerate(before) if _is_waited_for(each)}
+    return [*(before[number] for number in sorted(kept)), *recent]
+
+
+def _kind(operation: Operation) -> tuple[object, ...]:
+    """Operations of which the n-th belongs to the others' n-th: they are counted in one row."""
+    if operation.is_collective:
+        return (operation.group_name, operation.kind == "new_group")
+    return (operation.group_name, operation.kind, operation.peer)
+
+
+def _is_waited_for(operation: Operation) -> bool:
+    return operation.waited_s is not None and operation.done_s is None

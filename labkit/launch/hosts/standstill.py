@@ -1,0 +1,108 @@
+"""Noticing that a job under torchrun will not end, before an operation's timeout says so.
+
+    attendant of rank 2     nothing has moved in its journal for 5 s: pins where its rank stands,
+                            again and again while that is so
+    attendant of rank 0     when its own rank stands still as well: reads all notes, asks the doctor
+
+The notes are of different moments, and the doctor's proofs hold all the same. A rank that has
+returned posts nothing any more. And in a circle, of whose notes the one of rank C is the last: B
+waits for what C had not posted by then, so B is still where its note says; so is A, which waits for
+B; and so on around to C. What is no proof is told when two rounds of notes have said the same.
+"""
+
+from __future__ import annotations
+
+import time
+
+from labkit.comm.hosts.board import Board
+from labkit.launch import doctor
+from labkit.launch.doctor import Fault, Verdict
+from labkit.launch.driver.supervise import Supervisor
+from labkit.launch.hosts.hosted_rank import HostedSpec
+from labkit.launch.hosts.standing import Standing
+from labkit.launch.ranks.stage import Stage
+
+_LOOK_S = 0.5
+_LONGEST_PAUSE_S = 10.0
+# The first question about torch's own operations makes a rank import for a second or more.
+_PATIENCE_S = 6.0
+_UNTOLD = (Fault.BUSY, Fault.UNDER_WAY)
+
+
+class Standstill:
+    """What one attendant does about it."""
+
+    def __init__(
+        self, spec: HostedSpec, board: Board, supervisor: Supervisor, stall_s: float | None
+    ) -> None:
+        """supervisor: of the one rank. stall_s: seconds without progress; None: it does nothing."""
+        self._spec, self._board, self._supervisor = spec, board, supervisor
+        self._stall_s = stall_s
+        self._standing: Standing | None = None
+        self._num_looks = 0
+        self._pause_s = self._next_look_s = self._next_note_s = 0.0
+        self._moved()
+        self._suspicion: Verdict | None = None
+        self._heard: list[int] = []
+
+    def verdict(self) -> Verdict | None:
+        """Look, now and then. What the doctor has just found, on rank 0; None everywhere else.
+
+        A proof, or waits that may still end well.
+        """
+        now_s = time.monotonic()
+        if self._stall_s is None or now_s < self._next_look_s:
+            return None
+        self._next_look_s = now_s + _LOOK_S
+        stage = self._supervisor.ranks[0].stage
+        if self._supervisor.read_journals() or stage is Stage.STARTING:
+            self._moved()
+        elif now_s >= self._next_note_s:
+            self._pin()
+            return self._consult() if self._spec.rank == 0 else None
+        return None
+
+    def _moved(self) -> None:
+        now_s = time.monotonic()
+        self._standing = None
+        self._pause_s = (self._stall_s or 0) / 2
+        self._next_look_s, self._next_note_s = now_s + _LOOK_S, now_s + (self._stall_s or 0)
+
+    def _pin(self) -> None:
+        """Say where our rank stands; nothing where it goes on while it is asked."""
+        was_over = self._standing is not None and self._standing.stage.is_over
+        if not was_over:
+            before = len(self._supervisor.timeline[0].operations)
+            self._supervisor.examine(patience_s=_PATIENCE_S)
+            if len(self._supervisor.timeline[0].operations) != before:
+                return self._moved()
+            self._num_looks += 1
+            self._standing = Standing.of(self._num_looks, self._supervisor.views[0])
+            self._board.post(self._key(self._spec.rank), self._standing.as_bytes())
+        self._next_note_s = time.monotonic() + self._pause_s
+        self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
+        return None
+
+    def _consult(self) -> Verdict | None:
+        """The doctor's verdict on a round of notes, each newer than in the round before."""
+        standings = [self._standing, *map(self._read, range(1, self._spec.world_size))]
+        told = [each for each in standings if each is not None]
+        if len(told) < len(standings) or any(
+            each.look <= heard and not each.stage.is_over
+            for each, heard in zip(told, self._heard, strict=False)
+        ):
+            return None
+        self._heard = [each.look for each in told]
+        before, self._suspicion = (
+            self._suspicion,
+            doctor.diagnose_now([each.view for each in told]),
+        )
+        found = self._suspicion
+        return found if found == before and found.fault not in _UNTOLD else None
+
+    def _read(self, rank: int) -> Standing | None:
+        note = self._board.read(self._key(rank))
+        return None if note is None else Standing.from_bytes(note)
+
+    def _key(self, rank: int) -> str:
+        return f"standing/{rank}"

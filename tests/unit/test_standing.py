@@ -1,0 +1,242 @@
+"""What attendants under torchrun tell each other of their ranks, and what is concluded from it."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from labkit.comm import Operation, Site, Timeline
+from labkit.comm.recorded import Recorded
+from labkit.launch.diagnosis.stacks import Stack
+from labkit.launch.diagnosis.waiting import View, waits_of
+from labkit.launch.doctor import Fault
+from labkit.launch.hosts import standing, standstill
+from labkit.launch.hosts.standing import Standing, telling
+from labkit.launch.hosts.standstill import Standstill
+from labkit.launch.machine.halt import Halt
+from labkit.launch.ranks.stage import Stage
+
+HERE = Site("train.py", 3, "main", "world.barrier()", 8)
+
+
+def operation(kind, sequence, *, peer=None, group="world", done=True, waited=True):
+    return Operation(
+        index=0,
+        kind=kind,
+        blocking=waited,
+        group=(0, 1, 2),
+        group_name=group,
+        sequence=sequence,
+        reduce=None,
+        peer=peer,
+        dtype="float32",
+        shape=(3,),
+        payload_bytes=12,
+        sent_bytes=12,
+        received_bytes=12,
+        site=HERE,
+        origin=HERE,
+        posted_s=float(sequence),
+        waited_s=float(sequence) if waited else None,
+        done_s=sequence + 0.5 if done else None,
+        failed=False,
+        callers=(HERE,),
+    )
+
+
+def test_a_note_comes_back_as_it_was():
+    recorded = Recorded([operation("all_reduce", 2)], {"torch.distributed": 2}, True, True)
+    stack = Stack(True, "in main", HERE, 1, is_held=True, may_wait=False)
+    halt = Halt("is stopped", continued_by=71)
+    journal = [operation("barrier", 1), operation("send", 1, peer=2, done=False)]
+    view = View(Stage.RUNNING, journal, recorded, stack, [operation("new_group", 1)], halt)
+    assert Standing.from_bytes(Standing.of(4, view).as_bytes()) == Standing.of(4, view)
+    assert Standing.of(4, view).view == view
+
+
+@pytest.mark.parametrize("note", [b"", b"text", b"\x80\x04K\x01.", None])
+def test_what_is_no_note_is_refused(note):
+    whole = Standing.of(1, View(Stage.RUNNING)).as_bytes()
+    with pytest.raises(ValueError, match="no note|damaged|is missing"):
+        Standing.from_bytes(whole[:-9] if note is None else note)
+
+
+@st.composite
+def journals(draw):
+    """Operations of several kinds, each kind counted from 1, some of which are not over."""
+    kinds = st.sampled_from(
+        [("barrier", None, "world"), ("all_reduce", None, "pair"), ("send", 1, "world")]
+        + [("send", 2, "world"), ("recv", 1, "world")]
+    )
+    counts, journal = {}, []
+    for kind, peer, group in draw(st.lists(kinds, max_size=25)):
+        number = counts[kind, peer, group] = counts.get((kind, peer, group), 0) + 1
+        done, waited = draw(st.booleans()), draw(st.booleans())
+        journal.append(
+            operation(kind, number, peer=peer, group=group, done=done, waited=waited or done)
+        )
+    return journal
+
+
+@given(journals(), st.integers(1, 30), st.data())
+def test_what_is_left_out_of_a_note_changes_no_answer(journal, sequence, data):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(standing, "_RECENT", 3)
+        told = telling(journal)
+    whole, cut = View(Stage.RUNNING, journal), View(Stage.RUNNING, told)
+    for kind, peer, group in [
+        *(("barrier", None, "world"), ("all_reduce", None, "pair")),
+        *(("send", 0, "world"), ("recv", 0, "world")),
+    ]:
+        for rank in (1, 2):
+            wanted = operation(kind, sequence, peer=peer, group=group)
+            assert cut.has_posted(wanted, rank) == whole.has_posted(wanted, rank)
+    assert cut.waits_in == whole.waits_in
+    views = [cut, View(Stage.RUNNING), View(Stage.RUNNING)]
+    assert waits_of(0, views) == waits_of(0, [whole, *views[1:]])
+    assert len(told) <= 3 + 5 + sum(each.done_s is None for each in journal)
+
+
+class Notes:
+    """The board of a job, in this process."""
+
+    def __init__(self):
+        self.pinned = {}
+
+    def post(self, key, note):
+        self.pinned[key] = note
+        return True
+
+    def read(self, key):
+        return self.pinned.get(key)
+
+
+class Watched:
+    """The supervisor of one rank, which stands where a test says."""
+
+    def __init__(self):
+        self.ranks = [SimpleNamespace(stage=Stage.RUNNING)]
+        self.now = View(Stage.RUNNING)
+        self.has_moved = False
+        self.num_asked = 0
+
+    def stands(self, *operations, stage=Stage.RUNNING, **known):
+        self.now = View(stage, list(operations), **known)
+        self.ranks[0].stage = stage
+        self.has_moved = True
+
+    @property
+    def timeline(self):
+        return [Timeline(list(self.now.operations))]
+
+    @property
+    def views(self):
+        return [self.now]
+
+    def read_journals(self):
+        moved, self.has_moved = self.has_moved, False
+        return moved
+
+    def examine(self, patience_s):
+        self.num_asked += 1
+
+
+class Job:
+    """Attendants of three ranks, and a clock that stands until a test lets it go on."""
+
+    def __init__(self, monkeypatch, stall_s=5.0):
+        self.now_s = 0.0
+        monkeypatch.setattr(standstill, "time", SimpleNamespace(monotonic=lambda: self.now_s))
+        self.ranks, board = [Watched() for _ in range(3)], Notes()
+        self.attendants = [
+            Standstill(SimpleNamespace(rank=rank, world_size=3), board, watched, stall_s)
+            for rank, watched in enumerate(self.ranks)
+        ]
+
+    def goes_on(self, seconds):
+        """What rank 0 finds meanwhile: when, and what."""
+        end_s, found = self.now_s + seconds, []
+        while self.now_s < end_s:
+            self.now_s += 0.1
+            for attendant in reversed(self.attendants):
+                if verdict := attendant.verdict():
+                    found.append((round(self.now_s, 1), verdict))
+        return found
+
+
+@pytest.fixture
+def job(monkeypatch):
+    return Job(monkeypatch)
+
+
+WAITS = operation("all_reduce", 2, done=False)
+PASSED = operation("all_reduce", 1)
+
+
+def test_a_wait_for_a_rank_that_has_returned_is_a_proof(job):
+    job.ranks[0].stands(PASSED, WAITS)
+    job.ranks[1].stands(PASSED, WAITS)
+    job.ranks[2].stands(PASSED, stage=Stage.RETURNED)
+    (when_s, verdict), *_ = job.goes_on(12)
+    assert verdict.is_proof and verdict.fault is Fault.LEFT and verdict.ranks == (2,)
+    assert when_s < 10
+
+
+def test_ranks_that_move_are_not_asked(job):
+    for _ in range(20):
+        for rank in job.ranks:
+            rank.stands(PASSED, WAITS)
+        assert job.goes_on(4) == []
+    assert [rank.num_asked for rank in job.ranks] == [0, 0, 0]
+
+
+def test_as_long_as_one_rank_moves_nothing_is_concluded(job):
+    """Its last note said that it waits, and is not renewed."""
+    for rank in job.ranks:
+        rank.stands(PASSED, operation("recv", 1, peer=0, done=False))
+    job.goes_on(5.5)  # one round of notes
+    found = []
+    for _ in range(10):
+        job.ranks[1].stands(PASSED, operation("recv", 1, peer=0, done=False))
+        found += job.goes_on(3)
+    assert found == []
+
+
+def test_a_rank_that_computes_is_told_of_and_is_no_proof(job):
+    job.ranks[0].stands(WAITS)
+    job.ranks[1].stands(WAITS)
+    job.ranks[2].stands()
+    (_, verdict), *_ = job.goes_on(15)
+    assert verdict.fault is Fault.SLOW and not verdict.is_proof and verdict.ranks == (2,)
+
+
+def test_ranks_that_all_compute_are_no_news_and_are_asked_less_and_less(job):
+    assert job.goes_on(125) == []
+    assert all(10 <= rank.num_asked <= 18 for rank in job.ranks)
+
+
+def test_a_rank_that_goes_on_while_it_is_asked_pins_nothing(job):
+    job.ranks[0].stands(PASSED, WAITS)
+    job.ranks[1].stands(PASSED, WAITS)
+    going = job.ranks[2]
+    going.stands(PASSED)
+    count = iter(range(2, 100))
+
+    def examine(patience_s):
+        going.now = replace(
+            going.now, operations=[*going.now.operations, operation("send", next(count), peer=0)]
+        )
+
+    going.examine = examine
+    assert job.goes_on(20) == []
+
+
+def test_never_is_never(monkeypatch):
+    job = Job(monkeypatch, stall_s=None)
+    job.ranks[0].stands(PASSED, WAITS)
+    for rank in job.ranks[1:]:
+        rank.stands(PASSED, stage=Stage.RETURNED)
+    assert job.goes_on(100) == []
+    assert job.ranks[0].num_asked == 0
