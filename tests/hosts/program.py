@@ -65,3 +65,10 @@ def differ_across_hosts(world):
     op = "max" if socket.gethostname() == "right" else "sum"
     x = torch.ones(4)
     return world.all_reduce(x, op=op)
+
+
+def leave_the_other_host_waiting(world):
+    """The ranks of the left host wait for those of the right one, which have returned."""
+    world.all_reduce(torch.ones(4))
+    if socket.gethostname() == "left":
+        world.barrier()  # in vain

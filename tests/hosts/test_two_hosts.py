@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from namespaces import TwoHosts, why_not
 
-from labkit import Mismatch, RankError, Run, calc
+from labkit import Deadlock, Mismatch, RankError, Run, calc
 from labkit.comm.hosts.interface import address_towards, interface_of
 
 pytestmark = [pytest.mark.alone, pytest.mark.clock]
@@ -115,6 +115,23 @@ def test_ranks_that_differ_across_hosts_are_found_in_the_end(start):
         assert job.output(host).count(words.format(line)) == 1, job.output(host)
     with pytest.raises(Mismatch, match="rank 1 reduces by max"):
         Run.load(job.folder / "shared")
+
+
+def test_ranks_that_wait_for_another_host_in_vain_are_found_before_their_timeout(start):
+    job = start("--nnodes=2 --nproc-per-node=2", "leave_the_other_host_waiting")
+    assert job.end("left") != 0
+    assert job.end("right") != 0
+    line = 1 + [each.strip() for each in PROGRAM.read_text().splitlines()].index(
+        "world.barrier()  # in vain"
+    )
+    words = (
+        f"labkit: ranks 0 and 1 wait in barrier #2 (program.py, line {line}); ranks 2 and 3 "
+        "returned after all_reduce #1"
+    )
+    for host in ("left", "right"):
+        assert job.output(host).count(words) == 1, job.output(host)
+        with pytest.raises(Deadlock, match="without calling it"):
+            Run.load(job.folder / host)
 
 
 def test_a_host_that_loses_its_power_is_named_by_the_one_that_is_left(start, hosts):
