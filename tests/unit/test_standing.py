@@ -193,13 +193,15 @@ def test_ranks_that_move_are_not_asked(job):
 
 
 def test_as_long_as_one_rank_moves_nothing_is_concluded(job):
-    """Its last note said that it waits, and is not renewed."""
-    for rank in job.ranks:
-        rank.stands(PASSED, operation("recv", 1, peer=0, done=False))
-    job.goes_on(5.5)  # one round of notes
+    """Its first note said that it computes, for which others wait, and is not renewed."""
+    job.ranks[0].stands(WAITS)
+    job.ranks[2].stands(WAITS)
+    job.ranks[1].stands()
+    job.goes_on(6)  # one round of notes
+    assert all(rank.num_asked == 1 for rank in job.ranks)
     found = []
     for _ in range(10):
-        job.ranks[1].stands(PASSED, operation("recv", 1, peer=0, done=False))
+        job.ranks[1].stands()
         found += job.goes_on(3)
     assert found == []
 
