@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from labkit.comm.hosts.environment import Environment
-from labkit.launch.payload.__main__ import _options, _require, _seconds
+from labkit.launch.payload.__main__ import _options, _require, _seconds, _seconds_or_never
 
 ONE_HOST = {
     "RANK": "1",
@@ -56,4 +56,16 @@ def test_the_help_says_when_a_hang_ends(monkeypatch, capsys):
     with pytest.raises(SystemExit):
         _options()
     said = " ".join(capsys.readouterr().out.split())
-    assert "(600); a hang ends then, and not before, also where all ranks are on one host" in said
+    assert "--timeout TIMEOUT seconds that one operation may take (600)" in said
+    assert "seconds without progress after which the doctor is asked why (5), or never" in said
+
+
+@pytest.mark.parametrize(("text", "expected"), [("never", None), ("0.5", 0.5), ("30", 30.0)])
+def test_the_doctor_is_asked_after_so_many_seconds_or_never(text, expected):
+    assert _seconds_or_never(text) == expected
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "nan", "Never", ""])
+def test_an_odd_stall_is_refused(text):
+    with pytest.raises(ArgumentTypeError, match="give a number of seconds above 0"):
+        _seconds_or_never(text)
