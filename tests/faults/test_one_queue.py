@@ -187,6 +187,36 @@ def test_so_is_what_meets_torchs_own_ddp(world_size):
         run(the_last_beside_torchs_ddp, world_size, timeout=60)
 
 
+def a_call_beside_torchs_ddp(world, async_op):
+    _model, loss, sums = _model_and_sums()
+    if world.rank != 1:
+        loss.backward()
+    elif work := dist.all_reduce(sums, async_op=async_op):  # <- call
+        work.wait()
+
+
+@pytest.mark.parametrize("async_op", [False, True], ids=["sync", "async"])
+@pytest.mark.parametrize("world_size", SIZES)
+def test_so_is_a_call_of_torchs_functions_that_meets_its_ddp(world_size, async_op):
+    line = dict((mark, number) for number, mark in _marks())["call"]
+    said = rf"rank 1 called all_reduce #1 of torch.distributed \(test_one_queue.py, line {line}\)"
+    with pytest.raises(Mismatch, match=said) as caught:
+        run(a_call_beside_torchs_ddp, world_size, [async_op], timeout=60)
+    others = tuple(rank for rank in range(world_size) if rank != 1)
+    assert caught.value.verdict.ranks == others
+    assert "that came from torch itself" in str(caught.value)
+
+
+def a_call_that_nothing_met(world):
+    if world.rank == 0:
+        dist.all_reduce(torch.ones(3), async_op=True)
+    return True
+
+
+def test_a_call_that_met_nothing_is_no_error():
+    assert run(a_call_that_nothing_met, 3, timeout=60).values == [True] * 3
+
+
 def _marks():
     with open(__file__) as file:
         for number, line in enumerate(file, start=1):

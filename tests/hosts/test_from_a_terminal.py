@@ -124,9 +124,10 @@ def with_groups(world):
     world.recv(torch.empty(1), (world.rank + 1) % world.size)
 
 def past_the_groups(world):
-    dist.barrier()
-    dist.recv(torch.empty(1), (world.rank + 1) % world.size)
-    dist.barrier()
+    if world.rank != 1:
+        dist.barrier()
+    if world.rank == 0:
+        dist.barrier()
 """
 
 
@@ -147,6 +148,16 @@ def test_ranks_that_wait_for_each_other_are_found_and_a_slow_one_is_told(tmp_pat
     assert "Where each rank was:" in str(its.value)
     assert [len(timeline.operations) for timeline in its.value.timeline] == [2, 2, 2]
     assert all("with_groups" in stack for stack in its.value.stacks)
+
+
+def test_what_hangs_past_the_groups_is_numbered_by_what_the_program_called(tmp_path):
+    """Rank 2 waits in its first barrier, for one that has called none; so rank 0 does."""
+    (tmp_path / "train.py").write_text(IN_A_CIRCLE)
+    words = ("train.py:past_the_groups", "--out", "hung", "--stall", "0.5")
+    output, code = torchrun(*words, cwd=tmp_path, ranks=3)
+    assert code != 0
+    found = "ranks 0 and 2 wait in barrier #1 of torch.distributed (train.py, line 13); rank 1"
+    assert f"{found} returned before any operation" in output, output
 
 
 @pytest.mark.parametrize(

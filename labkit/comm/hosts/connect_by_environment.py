@@ -39,19 +39,29 @@ def connect_by_environment(
         torch.cuda.set_device(place)
     flight_recorder.enable()
     timeout = timedelta(seconds=timeout_s)
+    store = dist.PrefixStore(f"labkit/{call.name}/world", open_store(environment, timeout_s))
     dist.init_process_group(
         "nccl" if device == "cuda" else "gloo",
-        store=dist.PrefixStore(f"labkit/{call.name}/world", open_store(environment, timeout_s)),
+        store=store,
         rank=environment.rank,
         world_size=environment.world_size,
         timeout=timeout,
     )
-    # Nobody begins before all have come; and the clocks of hosts are compared by this moment.
-    dist.barrier(device_ids=[environment.local_rank] if device == "cuda" else None)
+    _meet(store, environment.world_size, timeout)
     ranks = frozenset(environment.local_ranks)
     neighbours = Neighbours(ranks, tables=journal.parent, journals=journal.parent)
     compared.begin(neighbours, environment.rank)
     return Group.world(place, Journal(journal), timeout, neighbours)
+
+
+def _meet(store: dist.Store, world_size: int, timeout: timedelta) -> None:
+    """Return when all have come: nobody begins before, and clocks are compared by this moment.
+
+    Not by a barrier of torch.distributed: the program's own collectives are numbered from 1.
+    """
+    if store.add("labkit/num_here", 1) == world_size:
+        store.set("labkit/all_here", "")
+    store.wait(["labkit/all_here"], timeout)
 
 
 def own_address(environment: Environment, call: RollCall) -> str | None:

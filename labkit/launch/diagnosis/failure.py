@@ -14,7 +14,7 @@ from typing import Any
 
 from labkit.comm import Disagreement, Timeline
 from labkit.comm.agreement.difference import ADVICE, Aspect
-from labkit.comm.recorded import Differing
+from labkit.comm.recorded import Differing, is_foreign
 from labkit.comm.words import listed, named, ranks_named
 from labkit.launch import doctor, sources
 from labkit.launch.diagnosis import position, stacks
@@ -100,10 +100,8 @@ def silent_mismatch(supervisor: Supervisor, differing: Differing) -> Mismatch:
 def mixed_up(supervisor: Supervisor, left: Left) -> Mismatch:
     """The error of a run that came back, in which an operation met one that nobody knows of."""
     operation, unmet = left.operation, ranks_named(left.unmet)
-    text = (
-        f"rank {left.rank} called {named(operation)} ({sources.place(operation.origin)}) and had "
-        f"it back, and {unmet} never called it"
-    )
+    called = f"rank {left.rank} called {named(operation)} ({sources.place(operation.origin)})"
+    text = f"{called} and had it back, and {unmet} never called it"
     calls = [(rank, supervisor.views[rank].calls[-1:]) for rank in left.unmet]
     last = [
         f"{named(call)} on rank {rank} ({sources.place(call.origin)})"
@@ -112,10 +110,13 @@ def mixed_up(supervisor: Supervisor, left: Left) -> Mismatch:
     ]
     if last:
         text += f"; what was called past the Groups there was last {listed(last)}"
+    elif is_foreign(operation):
+        text = f"{called} and {unmet} never did, but handed over as many collectives: it met one "
+        text += "that came from torch itself, as those of its DDP do"
     verdict = Verdict(Fault.MISMATCH, text, ADVICE[Aspect.QUEUE], left.unmet, is_proof=True)
     lead = (
-        "every rank has returned, but the numbers are wrong: a Group's operation met something "
-        "else that was handed to the same process group"
+        "every rank has returned, but the numbers are wrong: an operation met something else "
+        "that was handed to the same process group"
     )
     return Mismatch(f"{lead}. {verdict}", verdict=verdict, **_evidence(supervisor))
 

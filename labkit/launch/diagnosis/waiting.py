@@ -93,8 +93,10 @@ class View:
             )
             same_group = operation.group_name == wanted.group_name
             if same_group and is_its_kind:
-                if operation.sequence <= wanted.sequence:
-                    return operation.sequence == wanted.sequence and not operation.failed
+                if operation.sequence == wanted.sequence:
+                    return not operation.failed
+                if operation.sequence < wanted.sequence:
+                    return is_ahead
                 is_ahead = True
         return is_ahead
 

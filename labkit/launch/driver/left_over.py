@@ -13,10 +13,11 @@ for has left nothing where its message was received.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from labkit.comm import Operation, Timeline
+from labkit.comm.recorded import HandedOver
 from labkit.comm.words import named, ranks_named
 from labkit.launch import sources
 
@@ -76,6 +77,28 @@ def notes(timelines: Sequence[Timeline]) -> list[str]:
 def mixed_up(timelines: Sequence[Timeline]) -> Left | None:
     """The first operation that met something else than itself."""
     return next((each for each in _left(timelines) if each.is_mixed_up), None)
+
+
+def mixed_up_call(
+    calls: Sequence[Timeline], handed_over: Mapping[int, HandedOver]
+) -> Left | None:
+    """The first call of torch.distributed's functions that met something which was no call.
+
+    Where all members have handed their process group as much, by whatever way, each of it has met
+    the others'; so a call for which others made none has met what torch, in C++, handed over there.
+    """
+    for each in _left(calls):
+        operation = each.operation
+        numbers = {
+            len(handed_over[rank].by_group.get(operation.group_name, ()))
+            if rank in handed_over
+            else None
+            for rank in operation.group
+        }
+        is_paired = len(numbers) == 1 and not numbers & {None, 0}
+        if operation.is_collective and each.unmet and is_paired:
+            return each
+    return None
 
 
 def tell(timelines: Sequence[Timeline]) -> None:

@@ -50,6 +50,7 @@ class Supervisor:
         self.directory = directory
         self.ready_s = 0.0
         self.timeline: list[Timeline] = [Timeline() for _ in ranks]
+        self.calls: list[Timeline] = [Timeline() for _ in ranks]
         self.stacks = [Stack() for _ in ranks]
         self._journals = [
             JournalFollower(directory.of_rank(number, "journal")) for number in range(len(ranks))
@@ -74,13 +75,13 @@ class Supervisor:
     def views(self) -> list[View]:
         """What is known of each rank."""
         return [
-            View(rank.stage, journal.operations, recorded, stack, calls.timeline.operations, halt)
+            View(rank.stage, journal.operations, recorded, stack, calls.operations, halt)
             for rank, journal, recorded, stack, calls, halt in zip(
                 self.ranks,
                 self.timeline,
                 self.recorded,
                 self.stacks,
-                self._calls,
+                self.calls,
                 self.halts,
                 strict=True,
             )
@@ -134,9 +135,10 @@ class Supervisor:
             rank.process.control.send("go")
 
     def read_journals(self) -> bool:
-        """Bring `timeline` up to date; whether any journal has changed."""
-        changed = [journal.refresh() for journal in self._journals]
+        """Bring `timeline` and `calls` up to date; whether any journal has changed."""
+        changed = [journal.refresh() for journal in (*self._journals, *self._calls)]
         self.timeline = [journal.timeline for journal in self._journals]
+        self.calls = [journal.timeline for journal in self._calls]
         return any(changed)
 
     @property
@@ -148,9 +150,10 @@ class Supervisor:
             if isinstance(rank.report, Returned)
         }
 
-    def examine(self, request: bytes = ACTIVE, patience_s: float = _EVIDENCE_S) -> None:
+    def examine(self, request: bytes = ACTIVE, patience_s: float = _EVIDENCE_S) -> bool:
         """Take evidence of ranks that are alive: journals, stacks, and what torch recorded.
 
+        Returns whether any journal has changed since it was last read.
         request: which of torch's own operations are asked for. A rank that has not answered after
         `patience_s`, because it holds Python's lock for example, is left out; one that cannot
         answer, because its process is stopped, is not waited for.
@@ -175,11 +178,10 @@ class Supervisor:
             self.halts[number] = silence.of(number) if number in alive else None
             self.stacks[number] = self._stack_of(number)
             self.recorded[number] = recorded.read(self._record_of(number))
-            self._calls[number].refresh()
             if number in alive:  # where it dies later, that was not its last stack
                 with contextlib.suppress(OSError):
                     self.directory.of_rank(number, "stack").write_text("")
-        self.read_journals()
+        return self.read_journals()
 
     def _forget(self, number: int) -> None:
         """What it has answered before."""

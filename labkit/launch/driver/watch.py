@@ -53,7 +53,9 @@ def listen_to_the_end(
             raise failure.silent_mismatch(supervisor, differing)
         if supervisor.nothing_follows:
             supervisor.read_journals()
-            if (left := left_over.mixed_up(supervisor.timeline)) is not None:
+            left = left_over.mixed_up(supervisor.timeline)
+            left = left or left_over.mixed_up_call(supervisor.calls, handed_over)
+            if left is not None:
                 supervisor.examine(patience_s=_NO_HURRY_S)
                 raise failure.mixed_up(supervisor, left)
         _say_what_is_not_compared(handed_over)

@@ -72,9 +72,7 @@ class Standstill:
         """Say where our rank stands; nothing where it goes on while it is asked."""
         was_over = self._standing is not None and self._standing.stage.is_over
         if not was_over:
-            before = len(self._supervisor.timeline[0].operations)
-            self._supervisor.examine(patience_s=_PATIENCE_S)
-            if len(self._supervisor.timeline[0].operations) != before:
+            if self._supervisor.examine(patience_s=_PATIENCE_S):
                 return self._moved()
             self._num_looks += 1
             self._standing = Standing.of(self._num_looks, self._supervisor.views[0])
@@ -102,7 +100,11 @@ class Standstill:
 
     def _read(self, rank: int) -> Standing | None:
         note = self._board.read(self._key(rank))
-        return None if note is None else Standing.from_bytes(note)
+        try:
+            return None if note is None else Standing.from_bytes(note)
+        except ValueError:
+            # Read while a longer one took its place: whoever wrote it will pin another.
+            return None
 
     def _key(self, rank: int) -> str:
         return f"standing/{rank}"
