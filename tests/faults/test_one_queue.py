@@ -198,7 +198,7 @@ def a_call_beside_torchs_ddp(world, async_op):
 @pytest.mark.parametrize("async_op", [False, True], ids=["sync", "async"])
 @pytest.mark.parametrize("world_size", SIZES)
 def test_so_is_a_call_of_torchs_functions_that_meets_its_ddp(world_size, async_op):
-    line = dict((mark, number) for number, mark in _marks())["call"]
+    line = {mark: number for number, mark in _marks()}["call"]
     said = rf"rank 1 called all_reduce #1 of torch.distributed \(test_one_queue.py, line {line}\)"
     with pytest.raises(Mismatch, match=said) as caught:
         run(a_call_beside_torchs_ddp, world_size, [async_op], timeout=60)

@@ -79,9 +79,7 @@ def mixed_up(timelines: Sequence[Timeline]) -> Left | None:
     return next((each for each in _left(timelines) if each.is_mixed_up), None)
 
 
-def mixed_up_call(
-    calls: Sequence[Timeline], handed_over: Mapping[int, HandedOver]
-) -> Left | None:
+def mixed_up_call(calls: Sequence[Timeline], handed_over: Mapping[int, HandedOver]) -> Left | None:
     """The first call of torch.distributed's functions that met something which was no call.
 
     Where all members have handed their process group as much, by whatever way, each of it has met
