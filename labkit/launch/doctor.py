@@ -19,8 +19,7 @@ well.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from enum import Enum
+from dataclasses import replace
 
 from labkit.comm import Timeline
 from labkit.comm.agreement import disagreement
@@ -30,42 +29,12 @@ from labkit.comm.words import listed, named, places, ranks_named, verb
 from labkit.launch import sources
 from labkit.launch.diagnosis import advice, stopped
 from labkit.launch.diagnosis.position import pace, plural, position_of
+from labkit.launch.diagnosis.verdict import Fault, Verdict
 from labkit.launch.diagnosis.waiting import View, Wait, circle, waits, waits_of
 from labkit.launch.ranks.stage import Stage
 
 _MOST_SHOWN = 8
 _RECENT = 1000  # operations of a rank; others are not that far behind, or ahead
-
-
-class Fault(Enum):
-    """What keeps a run from ending."""
-
-    MISMATCH = "mismatch"
-    LEFT = "left"
-    CIRCLE = "circle"
-    STOPPED = "stopped"
-    SLOW = "slow"
-    UNDER_WAY = "under way"
-    BUSY = "busy"
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What keeps a run from ending, in plain words."""
-
-    fault: Fault
-    text: str
-    """One sentence that names ranks, operations and lines; no full stop."""
-    advice: str = ""
-    """What to do about it, or where to look."""
-    ranks: tuple[int, ...] = ()
-    """Whose code to look at first."""
-    is_proof: bool = False
-    """Whether the run cannot end any more."""
-
-    def __str__(self) -> str:
-        """The sentence, and the advice on a line of its own."""
-        return f"{self.text}.\n{self.advice}" if self.advice else f"{self.text}."
 
 
 def diagnose(views: Sequence[View]) -> Verdict:

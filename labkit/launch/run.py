@@ -179,12 +179,12 @@ def _checked(
 def _result(
     supervisor: Supervisor, device: str, started_s: float, topology: Topology | None
 ) -> Run:
-    supervisor.read_journals()
+    supervisor.evidence.read_journals()
     reports = [rank.report for rank in supervisor.ranks if isinstance(rank.report, Returned)]
     zero_s = min(report.start_s for report in reports)
     timelines = [
         Timeline(timeline.operations, timeline.regions, report.start_s, report.end_s)
-        for timeline, report in zip(supervisor.timeline, reports, strict=True)
+        for timeline, report in zip(supervisor.evidence.timeline, reports, strict=True)
     ]
     return Run(
         world_size=len(reports),

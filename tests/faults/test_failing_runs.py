@@ -296,7 +296,7 @@ def test_asking_ranks_where_they_are_does_them_no_harm(monkeypatch):
 
     def look(watch):
         if watch._supervisor.ready_s:
-            asked.append(watch._supervisor.examine(patience_s=2))
+            asked.append(watch._supervisor.evidence.examine(patience_s=2))
 
     monkeypatch.setattr(StallWatch, "look", look)
     monkeypatch.setattr(StallWatch, "next_look_s", 0.01)

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from labkit import Deadlock, Mismatch, RankError, RunTimeout, run
-from labkit.launch.doctor import Fault
+from labkit.launch.diagnosis.verdict import Fault
 
 pytestmark = pytest.mark.alone
 

@@ -7,22 +7,9 @@ import torch
 import torch.distributed as dist
 
 from labkit import Mismatch, run
+from tests.shuffled_model import model_with_gradients, order
 
 SIZES = [2, 3, 4]
-
-
-def model_with_gradients():
-    """Two layers whose weights have one shape."""
-    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
-    for p in model.parameters():
-        p.grad = torch.ones_like(p)
-    return model
-
-
-def order(world, model):
-    """Both weights; on rank 1 the second one first."""
-    weights = [p for p in model.parameters() if p.dim() == 2]
-    return weights[::-1] if world.rank == 1 else weights
 
 
 def the_first_ranks_weights(world):

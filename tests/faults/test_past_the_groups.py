@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch.distributed import all_reduce as all_reduce_by_name
 
 from labkit import Mismatch, RankError, run
-from labkit.launch.doctor import Fault
+from labkit.launch.diagnosis.verdict import Fault
 
 
 def another_op(world):

@@ -12,7 +12,7 @@ import torch
 
 from labkit import RunTimeout, Session, run
 from labkit.launch import launch
-from labkit.launch.doctor import Fault
+from labkit.launch.diagnosis.verdict import Fault
 
 pytestmark = [
     pytest.mark.alone,

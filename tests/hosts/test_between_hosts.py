@@ -108,8 +108,8 @@ def test_a_rank_that_has_returned_and_hears_nothing_more_says_so(
     )
     attendant.board = SimpleNamespace(post=lambda *note: False, is_there=lambda: False)
     attendant.folder = tmp_path / "out" / "attempt-0"
-    attendant._outcome, attendant._next_knock_s, attendant._num_unanswered = Notice(), 0.0, 0
-    attendant._record = lambda: rank_record.Record.read(folder / "attempt-0" / "rank-1.json")
+    attendant._outcome, attendant._next_host = Notice(), SimpleNamespace(is_gone=lambda: False)
+    attendant._own_record = lambda: rank_record.Record.read(folder / "attempt-0" / "rank-1.json")
     assert attendant._confirm() == UNCONFIRMED_CODE
     assert (
         "rank 1, on host host-1, has finished, but it is not confirmed" in capsys.readouterr().err

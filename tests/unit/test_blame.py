@@ -5,33 +5,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from labkit.comm import Operation, Site, Timeline
+from labkit.comm import Site
 from labkit.launch.diagnosis.failure import _blame
 from labkit.launch.ranks.report import Raised
 from labkit.launch.ranks.stage import Stage
+from tests.an_operation import an_operation
 
 HERE = Site("cell.py", 1, "f")
-DONE = Operation(
-    index=0,
-    kind="all_reduce",
-    blocking=False,
-    group=(0, 1),
-    group_name="world",
-    sequence=1,
-    reduce="sum",
-    peer=None,
-    dtype="float32",
-    shape=(1,),
-    payload_bytes=4,
-    sent_bytes=4,
-    received_bytes=4,
-    site=HERE,
-    origin=HERE,
-    posted_s=0.0,
-    waited_s=0.1,
-    done_s=0.2,
-    failed=False,
-)
+DONE = an_operation(at=HERE, done_s=2.0)
 BROKEN = replace(DONE, failed=True)
 PENDING = replace(DONE, waited_s=None, done_s=None)
 
@@ -50,7 +31,6 @@ def culprit(*ranks):
             SimpleNamespace(stage=stage, ended_s=ended_s, report=report_of(stage, operations))
             for stage, ended_s, operations in ranks
         ],
-        timeline=[Timeline(list(operations)) for _, _, operations in ranks],
     )
     return min(range(len(ranks)), key=lambda number: _blame(supervisor, number))
 

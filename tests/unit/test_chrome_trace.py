@@ -12,32 +12,22 @@ import torch
 
 from labkit import run, viz
 from labkit.collectives import ring_all_reduce
-from labkit.comm.operation import Operation, Region, Site, Timeline
+from labkit.comm.operation import Region, Site, Timeline
+from tests.an_operation import an_operation
 
 ROOT = Path(__file__).parents[2]
 
 
-def operation(index, kind, posted_s, waited_s, done_s, *, peer=None, sequence=1, failed=False):
-    return Operation(
+def operation(index, kind, posted_s, waited_s, done_s, **fields):
+    return an_operation(
+        kind,
         index=index,
-        kind=kind,
-        blocking=False,
-        group=(0, 1),
-        group_name="world",
-        sequence=sequence,
-        reduce="sum" if kind == "all_reduce" else None,
-        peer=peer,
-        dtype="float32",
-        shape=(2, 3),
-        payload_bytes=24,
-        sent_bytes=24,
-        received_bytes=24,
-        site=Site("labkit/collectives/ring.py", 60, "_all_gather"),
-        origin=Site("train.py", 12, "step"),
         posted_s=posted_s,
         waited_s=waited_s,
         done_s=done_s,
-        failed=failed,
+        blocking=False,
+        site=Site("labkit/collectives/ring.py", 60, "_all_gather"),
+        **fields,
     )
 
 
@@ -179,9 +169,9 @@ def test_an_operation_carries_what_the_journal_says(tmp_path):
         "group": [0, 1],
         "sequence": 1,
         "dtype": "float32",
-        "shape": [2, 3],
-        "payload_bytes": 24,
-        "sent_bytes": 24,
+        "shape": [3],
+        "payload_bytes": 12,
+        "sent_bytes": 12,
         "blocking": False,
         "peer": 1,
     }

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from labkit.comm.recorded import Recorded
 from labkit.launch.diagnosis.consult import examined
+from labkit.launch.diagnosis.verdict import Fault
 from labkit.launch.diagnosis.waiting import View
-from labkit.launch.doctor import Fault
 from labkit.launch.ranks.stage import Stage
 from tests.unit.test_doctor import WAITS
 
@@ -28,7 +28,7 @@ WHOLE = [
 
 
 class Looks:
-    """A supervisor whose examinations find one state after another."""
+    """Evidence that is another one at each examination."""
 
     def __init__(self, *states):
         self.states, self.views = list(states), []

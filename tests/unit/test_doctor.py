@@ -5,42 +5,30 @@ from types import SimpleNamespace
 
 import pytest
 
-from labkit.comm import Operation, Site
+from labkit.comm import Site
 from labkit.comm.agreement import disagreement
 from labkit.comm.recorded import Recorded
 from labkit.launch.diagnosis import consult, failure
 from labkit.launch.diagnosis.position import position_of, table
 from labkit.launch.diagnosis.stacks import Stack
+from labkit.launch.diagnosis.verdict import Fault
 from labkit.launch.diagnosis.waiting import View, needed_by
-from labkit.launch.doctor import Fault, diagnose, diagnose_now
+from labkit.launch.doctor import diagnose, diagnose_now
 from labkit.launch.ranks.stage import Stage
+from tests.an_operation import an_operation
 
 GROUP = (0, 1, 2, 3)
 
 
 def operation(kind="all_reduce", sequence=1, *, line=1, peer=None, group="world", done=False):
-    reduce = "sum" if kind == "all_reduce" else None
-    here = Site("train.py", line, "step", f"call at line {line}")
-    return Operation(
-        index=0,
-        kind=kind,
-        blocking=True,
+    return an_operation(
+        kind,
+        sequence,
+        at=Site("train.py", line, "step", f"call at line {line}"),
         group=GROUP,
         group_name=group,
-        sequence=sequence,
-        reduce=reduce,
         peer=peer,
-        dtype="float32",
-        shape=(3,),
-        payload_bytes=12,
-        sent_bytes=12,
-        received_bytes=12,
-        site=here,
-        origin=here,
-        posted_s=float(sequence),
-        waited_s=float(sequence),
         done_s=sequence + 0.5 if done else None,
-        failed=False,
     )
 
 
@@ -208,11 +196,12 @@ def compared(monkeypatch):
 
 
 class Stopped:
-    """A supervisor of ranks that run, of which all is known already."""
+    """A supervisor of ranks that run, and the evidence, which is all there already."""
 
     def __init__(self, views):
         self.views, self.stacks = views, [view.stack for view in views]
         self.ranks = [SimpleNamespace(report=None, is_active=True, stage=v.stage) for v in views]
+        self.evidence = self
 
     def examine(self, patience_s):
         pass

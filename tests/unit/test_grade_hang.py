@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from labkit.comm.operation import Operation, Site
+from labkit.comm.operation import Site
 from labkit.grade import answers
 from labkit.grade.evidence import Attempt, Case, CaseEvidence
 from labkit.grade.exchange import Record
@@ -12,6 +12,7 @@ from labkit.grade.hang import explain_hang
 from labkit.grade.on_ranks import OnRanks
 from labkit.grade.outcome import Finding, Outcome
 from labkit.launch.errors import RunTimeout
+from tests.an_operation import an_operation
 
 LINE = Site("/home/someone/mine.py", 3, "mine")
 MACHINERY = '  File "labkit/grade/exchange.py", line 23 in <module>\n'
@@ -57,12 +58,7 @@ def test_a_rank_that_is_in_none_of_the_readers_lines_does_not_loop(stack, diagno
 
 
 def waiting_in(sequence, group=(0, 1), kind="all_reduce"):
-    operation = Operation(
-        index=0, kind=kind, blocking=True, group=group, group_name=str(group), sequence=sequence,
-        reduce=None, peer=None, dtype="float32", shape=(1,), payload_bytes=4, sent_bytes=4,
-        received_bytes=4, site=LINE, origin=LINE, posted_s=1.0, waited_s=1.0, done_s=None,
-        failed=False,
-    )  # fmt: skip
+    operation = an_operation(kind, sequence, at=LINE, group=group, group_name=str(group))
     return SimpleNamespace(operations=[operation])
 
 

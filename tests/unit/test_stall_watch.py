@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from labkit.launch.doctor import Fault, Verdict
+from labkit.launch.diagnosis.verdict import Fault, Verdict
 from labkit.launch.driver import stall
 from labkit.launch.driver.stall import StallWatch
 from labkit.launch.ranks.stage import Stage
@@ -25,9 +25,8 @@ class Watched:
         self.num_asked = 0
         self.has_grown = False
         self.supervisor = SimpleNamespace(
-            read_journals=lambda: self.has_grown,
             ranks=[SimpleNamespace(stage=Stage.RUNNING)],
-            views=[],
+            evidence=SimpleNamespace(read_journals=lambda: self.has_grown, views=[]),
         )
         monkeypatch.setattr(stall, "time", SimpleNamespace(monotonic=lambda: self.now_s))
         monkeypatch.setattr(stall.doctor, "diagnose_waits", lambda _: self.journals_show)

@@ -7,41 +7,30 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from labkit.comm import Operation, Site, Timeline
+from labkit.comm import Site
 from labkit.comm.recorded import Recorded
 from labkit.launch.diagnosis.stacks import Stack
+from labkit.launch.diagnosis.verdict import Fault
 from labkit.launch.diagnosis.waiting import View, waits_of
-from labkit.launch.doctor import Fault
 from labkit.launch.hosts import standing, standstill
 from labkit.launch.hosts.standing import Standing, telling
 from labkit.launch.hosts.standstill import Standstill
 from labkit.launch.machine.halt import Halt
 from labkit.launch.ranks.stage import Stage
+from tests.an_operation import an_operation
 
-HERE = Site("train.py", 3, "main", "world.barrier()", 8)
+HERE = Site("train.py", 3, "main", "work()", 8)
 
 
 def operation(kind, sequence, *, peer=None, group="world", done=True, waited=True):
-    return Operation(
-        index=0,
-        kind=kind,
-        blocking=waited,
+    return an_operation(
+        kind,
+        sequence,
         group=(0, 1, 2),
         group_name=group,
-        sequence=sequence,
-        reduce=None,
         peer=peer,
-        dtype="float32",
-        shape=(3,),
-        payload_bytes=12,
-        sent_bytes=12,
-        received_bytes=12,
-        site=HERE,
-        origin=HERE,
-        posted_s=float(sequence),
         waited_s=float(sequence) if waited else None,
         done_s=sequence + 0.5 if done else None,
-        failed=False,
         callers=(HERE,),
     )
 
@@ -118,10 +107,11 @@ class Notes:
 
 
 class Watched:
-    """The supervisor of one rank, which stands where a test says."""
+    """The supervisor of one rank, which stands where a test says; and its evidence."""
 
     def __init__(self):
         self.ranks = [SimpleNamespace(stage=Stage.RUNNING)]
+        self.evidence = self
         self.now = View(Stage.RUNNING)
         self.has_moved = False
         self.num_asked = 0
@@ -130,10 +120,6 @@ class Watched:
         self.now = View(stage, list(operations), **known)
         self.ranks[0].stage = stage
         self.has_moved = True
-
-    @property
-    def timeline(self):
-        return [Timeline(list(self.now.operations))]
 
     @property
     def views(self):

@@ -9,37 +9,18 @@ import torch
 from PIL import Image
 
 from labkit import run, viz
-from labkit.comm.operation import Operation, Region, Site, Timeline
+from labkit.comm.operation import Region, Site, Timeline
 from labkit.viz import style
 from labkit.viz.activity import Span, doing, rows_without_overlap, topmost
 from labkit.viz.tags import contributors
 from labkit.viz.time_shares import shares
+from tests.an_operation import an_operation
 
 HERE = Site("train.py", 12, "step")
 
 
-def operation(kind, posted_s, waited_s, done_s, *, peer=None, sequence=1, failed=False):
-    return Operation(
-        index=0,
-        kind=kind,
-        blocking=False,
-        group=(0, 1),
-        group_name="world",
-        sequence=sequence,
-        reduce=None,
-        peer=peer,
-        dtype="float32",
-        shape=(4,),
-        payload_bytes=16,
-        sent_bytes=16,
-        received_bytes=16,
-        site=HERE,
-        origin=HERE,
-        posted_s=posted_s,
-        waited_s=waited_s,
-        done_s=done_s,
-        failed=failed,
-    )
+def operation(kind, posted_s, waited_s, done_s, **fields):
+    return an_operation(kind, posted_s=posted_s, waited_s=waited_s, done_s=done_s, **fields)
 
 
 def said(picture):

@@ -6,7 +6,7 @@ import time
 
 from labkit.launch import doctor
 from labkit.launch.diagnosis.consult import consult, examined
-from labkit.launch.doctor import Fault, Verdict
+from labkit.launch.diagnosis.verdict import Fault, Verdict
 from labkit.launch.driver.supervise import Supervisor
 from labkit.launch.ranks.stage import Stage
 
@@ -61,7 +61,7 @@ class StallWatch:
         """
         if self.next_look_s > 0:
             return None
-        has_grown = self._supervisor.read_journals()
+        has_grown = self._supervisor.evidence.read_journals()
         is_starting = any(rank.stage is Stage.STARTING for rank in self._supervisor.ranks)
         if has_grown or is_starting:
             self._look_s = min(2 * self._look_s, _LONGEST_LOOK_S)
@@ -77,11 +77,11 @@ class StallWatch:
         """What the journals alone prove, once two looks agree."""
         if not self._ends_deadlocks:
             return None
-        supervisor = self._supervisor
-        before, self._suspicion = self._suspicion, doctor.diagnose_waits(supervisor.views)
+        evidence = self._supervisor.evidence
+        before, self._suspicion = self._suspicion, doctor.diagnose_waits(evidence.views)
         if not self._suspicion.is_proof or self._suspicion != before or before == self._refuted:
             return None
-        verdict = examined(supervisor, _PATIENCE_S)
+        verdict = examined(evidence, _PATIENCE_S)
         if verdict.is_proof:
             return verdict
         self._refuted = before  # by threads, which may still bring what is missing
@@ -89,7 +89,7 @@ class StallWatch:
 
     def _stall(self) -> Verdict | None:
         """What the doctor says when every rank has been asked; None where nobody waits in vain."""
-        verdict = consult(self._supervisor, _PATIENCE_S)
+        verdict = consult(self._supervisor.evidence, _PATIENCE_S)
         self._next_look_at_s = time.monotonic() + max(1.0, (self._stall_s or 0) / 2)
         if verdict.is_proof:
             return verdict

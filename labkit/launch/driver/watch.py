@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from labkit.comm import recorded
 from labkit.comm.recorded import HandedOver
 from labkit.comm.words import listed
-from labkit.launch.diagnosis import failure
+from labkit.launch.diagnosis import failure, wrong_numbers
 from labkit.launch.diagnosis.consult import consult
 from labkit.launch.driver import left_over
 from labkit.launch.driver.stall import StallWatch
@@ -45,26 +45,26 @@ def listen_to_the_end(
         _listen(supervisor, deadline_s, timeout_s, watch, echo)
         if supervisor.has_failed:
             supervisor.wait_for_consequences()
-            supervisor.examine()
+            supervisor.evidence.examine()
             raise failure.rank_error(supervisor)
         handed_over = supervisor.handed_over
         if differing := recorded.differing(handed_over):
-            supervisor.examine(ALL, patience_s=_NO_HURRY_S)
-            raise failure.silent_mismatch(supervisor, differing)
+            supervisor.evidence.examine(ALL, patience_s=_NO_HURRY_S)
+            raise wrong_numbers.silent_mismatch(supervisor, differing)
         if supervisor.nothing_follows:
-            supervisor.read_journals()
-            left = left_over.mixed_up(supervisor.timeline)
-            left = left or left_over.mixed_up_call(supervisor.calls, handed_over)
+            supervisor.evidence.read_journals()
+            left = left_over.mixed_up(supervisor.evidence.timeline)
+            left = left or left_over.mixed_up_call(supervisor.evidence.calls, handed_over)
             if left is not None:
-                supervisor.examine(patience_s=_NO_HURRY_S)
-                raise failure.mixed_up(supervisor, left)
+                supervisor.evidence.examine(patience_s=_NO_HURRY_S)
+                raise wrong_numbers.mixed_up(supervisor, left)
         _say_what_is_not_compared(handed_over)
     except KeyboardInterrupt:
         with uninterrupted(quietly=True):
-            supervisor.examine()
+            supervisor.evidence.examine()
         raise failure.interrupted(supervisor) from None
     if echo and supervisor.nothing_follows:
-        left_over.tell(supervisor.timeline)
+        left_over.tell(supervisor.evidence.timeline)
 
 
 def _say_what_is_not_compared(handed_over: Mapping[int, HandedOver]) -> None:
@@ -89,7 +89,7 @@ def _listen(
     while not supervisor.is_over and not supervisor.has_failed:
         remaining_s = deadline_s - time.monotonic()
         if remaining_s <= 0:
-            why = consult(supervisor, _PATIENCE_S)
+            why = consult(supervisor.evidence, _PATIENCE_S)
             raise failure.run_timeout(supervisor, why, timeout_s)
         if supervisor.listen(min(remaining_s, watch.next_look_s)):
             watch.news()

@@ -16,28 +16,21 @@ import time
 from pathlib import Path
 
 from labkit.comm.hosts.board import Board
-from labkit.comm.read_journal import read_journal
 from labkit.comm.words import ranks_named
 from labkit.launch.driver.rank_state import Rank
 from labkit.launch.driver.supervise import Supervisor
-from labkit.launch.hosts import host_verdict, post_mortem, records
-from labkit.launch.hosts.door import knock
+from labkit.launch.hosts import host_verdict, own_record, post_mortem, records
 from labkit.launch.hosts.fork import fork_rank
 from labkit.launch.hosts.hosted_rank import FolderOfOneRank, HostedSpec
+from labkit.launch.hosts.next_host import NextHost
 from labkit.launch.hosts.standstill import Standstill
 from labkit.launch.hosts.verdict_record import UNCONFIRMED, RunVerdict
 from labkit.launch.ranks.output import RankOutput
-from labkit.launch.ranks.report import Returned
 from labkit.launch.ranks.stage import Stage
-from labkit.launch.saved import stored_value
 from labkit.launch.saved.rank_record import Record
 
 _LOOK_S = 0.1
 _SIGN_EVERY_S = 2.0
-_KNOCK_EVERY_S = 2.0
-_KNOCK_AGAIN_S = 0.5
-_KNOCK_WAIT_S = 1.5
-_KNOCKS = 3
 _GOOD, _FAILED = "good", "failed"
 _NO_ANSWER = "the host of rank 0, which compares what all ranks did, does not answer any more"
 UNCONFIRMED_CODE = 3
@@ -67,8 +60,7 @@ class Attendant:
         )
         directory = FolderOfOneRank(spec.directory.path, spec.rank)
         self._supervisor = Supervisor([self._rank], directory)
-        self._next_knock_s = time.monotonic() + _KNOCK_EVERY_S
-        self._num_unanswered = 0
+        self._next_host = NextHost(spec)
         self._standstill = Standstill(spec, board, self._supervisor, stall_s)
         self._has_told = False
         self._outcome = board.look_for("outcome")  # after the fork: it is a thread
@@ -100,33 +92,18 @@ class Attendant:
 
     def _has_failed(self) -> bool:
         """Another rank has said so, or the next host does not answer any more."""
-        return self._outcome.text is not None or self._next_host_is_gone()
-
-    def _next_host_is_gone(self) -> bool:
-        """The first rank of each host knocks at the next one's: nobody is knocked at by all."""
-        places = self.spec.call.places
-        hosts = sorted({place.host_number for place in places})
-        environment = self.spec.environment
-        if len(hosts) == 1 or environment.local_rank != 0 or time.monotonic() < self._next_knock_s:
-            return False
-        after = hosts[(hosts.index(environment.host_number) + 1) % len(hosts)]
-        place = next(place for place in places if place.host_number == after)
-        is_silent = knock(place.address, place.door, _KNOCK_WAIT_S) is not None
-        self._num_unanswered = self._num_unanswered + 1 if is_silent else 0
-        pause_s = _KNOCK_AGAIN_S if is_silent else _KNOCK_EVERY_S
-        self._next_knock_s = time.monotonic() + pause_s
-        return self._num_unanswered >= _KNOCKS
+        return self._outcome.text is not None or self._next_host.is_gone()
 
     def _confirm(self) -> int:
         """This rank has returned: wait for what rank 0 says when all have, and has compared."""
         spec, board = self.spec, self.board
-        record, is_handed_over = self._record(), False
+        record, is_handed_over = self._own_record(), False
         all_have = None
         if spec.rank == 0:
             all_have = board.look_for_all([f"returned/{each.rank}" for each in spec.call.places])
         next_sign_s = 0.0
         while self._outcome.text is None:
-            if self._next_host_is_gone() and self._outcome.text is None:
+            if self._next_host.is_gone() and self._outcome.text is None:
                 return self._fail()
             if time.monotonic() >= next_sign_s:
                 if not is_handed_over:
@@ -142,6 +119,9 @@ class Attendant:
                 all_have = None
             self._listen()
         return self._end(self._outcome.text.decode())
+
+    def _own_record(self, order: int = 0) -> Record:
+        return own_record.of(self.spec, self._supervisor, self._started_s, order)
 
     def _compared(self) -> str:
         """On rank 0, when all have returned: what they did, compared across hosts."""
@@ -175,52 +155,12 @@ class Attendant:
         """Leave what is known of this rank, and see to it that this host has a verdict."""
         order = self.board.count("failed") or 0
         self.board.settle("outcome", _FAILED)
-        self._supervisor.examine()
-        record = self._record(order if self._supervisor.has_failed else 0)
+        self._supervisor.evidence.examine()
+        record = self._own_record(order if self._supervisor.has_failed else 0)
         records.hand_over(record, self.spec.call, self.board, self.folder)
         proof = _settled(self._outcome.text.decode()) if self._outcome.text else None
         host_verdict.see_to_it(self.spec, self.board, self.folder, proof)
         return 1
-
-    def _record(self, order: int = 0) -> Record:
-        spec, rank = self.spec, self._rank
-        rank.output.read()
-        report = rank.report
-        timeline = read_journal(spec.directory.of_rank(spec.rank, "journal"))
-        record = Record(
-            rank=spec.rank,
-            world_size=spec.world_size,
-            device=spec.device,
-            host=spec.call.places[spec.rank].host,
-            stage=rank.stage,
-            position=post_mortem.position(rank.stage, timeline),
-            clock_s=self._clock_s(),
-            timeline=timeline,
-            attempt=spec.call.attempt,
-            order=order,
-            stack=self._supervisor.stacks[0].text,
-            failure=post_mortem.failure(rank, timeline),
-            seconds=time.monotonic() - self._started_s,
-            ready_seconds=max(self._supervisor.ready_s - self._started_s, 0.0),
-            log=rank.output.log,
-            num_hosts=len({place.host_number for place in spec.call.places}),
-        )
-        timeline.start_s, timeline.end_s = record.clock_s, time.monotonic()
-        if isinstance(report, Returned):
-            timeline.start_s, timeline.end_s = report.start_s, report.end_s
-            record.memory = (report.memory.start_bytes, report.memory.peak_bytes)
-            record.socket_bytes = report.socket_bytes
-            dumped = spec.directory.of_rank(spec.rank, "value").read_bytes()
-            record.value_kind, record.value = stored_value.encode(dumped)
-        return record
-
-    def _clock_s(self) -> float:
-        """The clock of this host when all ranks began; 0 where that never happened."""
-        for rank in self.spec.environment.local_ranks:
-            path = self.spec.directory.of_rank(rank, "clock")
-            if path.exists() and (text := path.read_text()):
-                return float(text)
-        return 0.0
 
 
 def _settled(outcome: str) -> RunVerdict | None:

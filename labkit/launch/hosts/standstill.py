@@ -16,7 +16,7 @@ import time
 
 from labkit.comm.hosts.board import Board
 from labkit.launch import doctor
-from labkit.launch.doctor import Fault, Verdict
+from labkit.launch.diagnosis.verdict import Fault, Verdict
 from labkit.launch.driver.supervise import Supervisor
 from labkit.launch.hosts.hosted_rank import HostedSpec
 from labkit.launch.hosts.standing import Standing
@@ -55,7 +55,7 @@ class Standstill:
             return None
         self._next_look_s = now_s + _LOOK_S
         stage = self._supervisor.ranks[0].stage
-        if self._supervisor.read_journals() or stage is Stage.STARTING:
+        if self._supervisor.evidence.read_journals() or stage is Stage.STARTING:
             self._moved()
         elif now_s >= self._next_note_s:
             self._pin()
@@ -72,10 +72,10 @@ class Standstill:
         """Say where our rank stands; nothing where it goes on while it is asked."""
         was_over = self._standing is not None and self._standing.stage.is_over
         if not was_over:
-            if self._supervisor.examine(patience_s=_PATIENCE_S):
+            if self._supervisor.evidence.examine(patience_s=_PATIENCE_S):
                 return self._moved()
             self._num_looks += 1
-            self._standing = Standing.of(self._num_looks, self._supervisor.views[0])
+            self._standing = Standing.of(self._num_looks, self._supervisor.evidence.views[0])
             self._board.post(self._key(self._spec.rank), self._standing.as_bytes())
         self._next_note_s = time.monotonic() + self._pause_s
         self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)

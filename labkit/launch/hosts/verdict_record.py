@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from labkit.comm import Site, Timeline
-from labkit.launch.doctor import Fault, Verdict
+from labkit.launch.diagnosis.verdict import Fault, Verdict
 from labkit.launch.errors import Deadlock, Mismatch, RankError, RunError
 from labkit.launch.saved import typed_json
 from labkit.launch.saved.folders import numbered

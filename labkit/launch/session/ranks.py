@@ -128,7 +128,7 @@ class SessionRanks:
     def _check_alive(self) -> None:
         supervisor = self._supervisor(())
         if supervisor.look_for_deaths():
-            supervisor.examine()
+            supervisor.evidence.examine()
             supervisor.finish_outputs()
             error = failure.rank_error(supervisor)
             self.end()
@@ -157,8 +157,8 @@ class SessionRanks:
         if not supervisor.is_over:
             left = [number for number, rank in enumerate(supervisor.ranks) if rank.is_active]
             return f"{ranks_named(left)} could not be called back"
-        supervisor.read_journals()
-        reason = out_of_step(supervisor.timeline, supervisor.of_this_cell())
+        supervisor.evidence.read_journals()
+        reason = out_of_step(supervisor.evidence.timeline, supervisor.of_this_cell())
         return reason and f"the ranks are out of step: {reason}"
 
     @property
@@ -194,8 +194,8 @@ def _call_back(supervisor: CellSupervisor) -> None:
         deadline_s = time.monotonic() + patience_s
         while not supervisor.is_over and time.monotonic() < deadline_s:
             supervisor.listen(deadline_s - time.monotonic())
-        supervisor.read_journals()
-        active = [view for view in supervisor.views if not view.stage.is_over]
+        supervisor.evidence.read_journals()
+        active = [view for view in supervisor.evidence.views if not view.stage.is_over]
         if all(view.waits_in for view in active):
             return  # for something that ranks which were interrupted will not send
 

@@ -10,6 +10,7 @@ from labkit.comm.calls.compared import journal_of
 from labkit.comm.follow_journal import JournalFollower
 from labkit.comm.read_journal import read_journal
 from labkit.launch.driver.engine import RankProcess
+from labkit.launch.driver.evidence import Evidence
 from labkit.launch.driver.rank_state import Rank
 from labkit.launch.driver.supervise import Supervisor
 from labkit.launch.ranks.output import RankOutput
@@ -60,7 +61,7 @@ class CellSupervisor(Supervisor):
             for process in processes
         ]
         super().__init__(ranks, directory)
-        self._journals, self._calls = history.journals, history.calls
+        self.evidence = Evidence(ranks, directory, history.journals, history.calls)
         self.ready_s = time.monotonic()
 
     def listen(self, timeout_s: float) -> bool:
@@ -94,7 +95,7 @@ class CellSupervisor(Supervisor):
 
     def of_this_cell(self) -> list[Timeline]:
         """What each rank began since the cell was sent, on the clock of time.monotonic()."""
-        return [since(timeline, self.ready_s) for timeline in self.timeline]
+        return [since(timeline, self.ready_s) for timeline in self.evidence.timeline]
 
     def finish_outputs(self) -> None:
         """Show what was printed last."""

@@ -1,0 +1,57 @@
+"""Errors of runs that came back, in which torch combined what did not belong together.
+
+Found when all ranks have returned, from what each of them handed to torch past its Groups
+(comm/recorded.py), and from operations that came back though not all had called them
+(driver/left_over.py).
+"""
+
+from __future__ import annotations
+
+from labkit.comm.agreement.difference import ADVICE, Aspect
+from labkit.comm.recorded import Differing, is_foreign
+from labkit.comm.words import listed, named, ranks_named
+from labkit.launch import doctor, sources
+from labkit.launch.diagnosis import attached
+from labkit.launch.diagnosis.verdict import Fault, Verdict
+from labkit.launch.driver.left_over import Left
+from labkit.launch.driver.supervise import Supervisor
+from labkit.launch.errors import Mismatch
+
+
+def silent_mismatch(supervisor: Supervisor, differing: Differing) -> Mismatch:
+    """The error of a run that came back, but in which torch mixed up different operations."""
+    verdict = doctor.diagnose(supervisor.evidence.views)
+    lead = (
+        "every rank has returned, but the numbers are wrong: torch.distributed was called past the "
+        "Groups, and in silence it combined operations that do not match"
+    )
+    # A rank did not answer when it was asked for the lines, or torch has overwritten them since.
+    if verdict.fault is not Fault.MISMATCH:
+        ranks = tuple(sorted(differing.ranks))
+        text = f"{differing}; by which lines could not be found out"
+        verdict = Verdict(Fault.MISMATCH, text, "", ranks, is_proof=True)
+    return Mismatch(f"{lead}. {verdict}", verdict=verdict, **attached.to_error(supervisor))
+
+
+def mixed_up(supervisor: Supervisor, left: Left) -> Mismatch:
+    """The error of a run that came back, in which an operation met one that nobody knows of."""
+    operation, unmet = left.operation, ranks_named(left.unmet)
+    called = f"rank {left.rank} called {named(operation)} ({sources.place(operation.origin)})"
+    text = f"{called} and had it back, and {unmet} never called it"
+    calls = [(rank, supervisor.evidence.views[rank].calls[-1:]) for rank in left.unmet]
+    last = [
+        f"{named(call)} on rank {rank} ({sources.place(call.origin)})"
+        for rank, found in calls
+        for call in found
+    ]
+    if last:
+        text += f"; what was called past the Groups there was last {listed(last)}"
+    elif is_foreign(operation):
+        text = f"{called} and {unmet} never did, but handed over as many collectives: it met one "
+        text += "that came from torch itself, as those of its DDP do"
+    verdict = Verdict(Fault.MISMATCH, text, ADVICE[Aspect.QUEUE], left.unmet, is_proof=True)
+    lead = (
+        "every rank has returned, but the numbers are wrong: an operation met something else "
+        "that was handed to the same process group"
+    )
+    return Mismatch(f"{lead}. {verdict}", verdict=verdict, **attached.to_error(supervisor))

@@ -1,0 +1,153 @@
+"""Evidence of what a run's ranks do, besides what they report: journals, stacks, torch's record.
+
+    read_journals    from the files that ranks write anyway; disturbs nobody
+    examine          asks each rank, which answers by a thread of its own, or in a signal handler:
+                     `rank-N.stack` (Python's), then `rank-N.recorder` (torch's)
+
+Both bring up to date what the doctor is shown as `views`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from labkit.comm import Timeline, recorded
+from labkit.comm.calls.compared import journal_of
+from labkit.comm.follow_journal import JournalFollower
+from labkit.comm.recorded import Recorded
+from labkit.launch.diagnosis import stacks
+from labkit.launch.diagnosis.stacks import Stack
+from labkit.launch.diagnosis.waiting import View
+from labkit.launch.driver.rank_state import Rank
+from labkit.launch.driver.silence import Silence
+from labkit.launch.machine.halt import Halt
+from labkit.launch.ranks.rank import ACTIVE
+from labkit.launch.ranks.stage import Stage
+from labkit.launch.run_directory import RunDirectory
+
+_EVIDENCE_S = 0.5
+_POLITE_S = 0.3
+
+
+class Evidence:
+    """Of all ranks of one run; every list has an entry per rank."""
+
+    def __init__(
+        self,
+        ranks: Sequence[Rank],
+        directory: RunDirectory,
+        journals: Sequence[JournalFollower] | None = None,
+        calls: Sequence[JournalFollower] | None = None,
+    ) -> None:
+        """journals, calls: where they have been followed before, as in a session."""
+        numbers = range(len(ranks))
+        self._ranks, self._directory = ranks, directory
+        self._journals = journals or [
+            JournalFollower(directory.of_rank(number, "journal")) for number in numbers
+        ]
+        self._calls = calls or [
+            JournalFollower(journal_of(directory.path, number)) for number in numbers
+        ]
+        self.stacks = [Stack() for _ in ranks]
+        self._recorded = [Recorded() for _ in ranks]
+        self._halts: list[Halt | None] = [None for _ in ranks]
+
+    @property
+    def timeline(self) -> list[Timeline]:
+        """What ranks did in their Groups."""
+        return [journal.timeline for journal in self._journals]
+
+    @property
+    def calls(self) -> list[Timeline]:
+        """What they called that is no operation of a Group, see comm/calls."""
+        return [journal.timeline for journal in self._calls]
+
+    @property
+    def views(self) -> list[View]:
+        """For the doctor."""
+        return [
+            View(rank.stage, journal.operations, recorded, stack, calls.operations, halt)
+            for rank, journal, recorded, stack, calls, halt in zip(
+                self._ranks,
+                self.timeline,
+                self._recorded,
+                self.stacks,
+                self.calls,
+                self._halts,
+                strict=True,
+            )
+        ]
+
+    def read_journals(self) -> bool:
+        """Bring `timeline` and `calls` up to date; whether any journal has changed."""
+        changed = [journal.refresh() for journal in (*self._journals, *self._calls)]
+        return any(changed)
+
+    def examine(self, request: bytes = ACTIVE, patience_s: float = _EVIDENCE_S) -> bool:
+        """Ask all ranks that are alive, and read the journals; whether these have changed.
+
+        request: which of torch's own operations are asked for. A rank that has not answered after
+        `patience_s`, because it holds Python's lock for example, is left out; one that cannot
+        answer, because its process is stopped, is not waited for.
+        """
+        silence = Silence(self._ranks)
+        alive = [n for n, rank in enumerate(self._ranks) if rank.stage is not Stage.DIED]
+        asked = [number for number in alive if silence.of(number) is None]
+        for number in alive:
+            self._forget(number)
+        for number in asked:
+            self._ask(number, request)
+        deadline_s = time.monotonic() + patience_s
+        self._hear(asked, min(patience_s, _POLITE_S), silence)
+        mute = [number for number in asked if not self._stack_of(number).is_known]
+        for number in mute:
+            # Such as one that holds Python's lock: its thread for questions gets no turn.
+            self._ranks[number].process.signal(signal.SIGUSR1)
+        others = set(asked) - set(mute)
+        self._hear(others, deadline_s - time.monotonic(), silence, stacks_of=mute)
+        for number, rank in enumerate(self._ranks):
+            rank.output.read()
+            self._halts[number] = silence.of(number) if number in alive else None
+            self.stacks[number] = self._stack_of(number)
+            self._recorded[number] = recorded.read(self._record_of(number))
+            if number in alive:  # where it dies later, that was not its last stack
+                with contextlib.suppress(OSError):
+                    self._directory.of_rank(number, "stack").write_text("")
+        return self.read_journals()
+
+    def _forget(self, number: int) -> None:
+        """What it has answered before."""
+        with contextlib.suppress(OSError):  # the run's folder may be gone
+            self._directory.of_rank(number, "stack").write_text("")  # answers are appended
+            self._record_of(number).unlink(missing_ok=True)
+
+    def _ask(self, number: int, request: bytes) -> None:
+        with contextlib.suppress(OSError):  # the rank may be gone
+            self._ranks[number].process.lifeline.send_bytes(request)
+
+    def _hear(
+        self,
+        asked: Collection[int],
+        patience_s: float,
+        silence: Silence,
+        stacks_of: Sequence[int] = (),
+    ) -> None:
+        """Wait for these ranks' answers, the record last; of some for a stack only."""
+        deadline_s = time.monotonic() + patience_s
+        while time.monotonic() < deadline_s:
+            awaited = [number for number in asked if not self._record_of(number).exists()]
+            awaited += [number for number in stacks_of if not self._stack_of(number).is_known]
+            silent = [number for number in awaited if silence.of(number) is not None]
+            if silent == awaited:
+                return
+            time.sleep(0.01)
+
+    def _stack_of(self, number: int) -> Stack:
+        return stacks.read(self._directory.of_rank(number, "stack"))
+
+    def _record_of(self, number: int) -> Path:
+        return self._directory.of_rank(number, "recorder")
