@@ -24,6 +24,12 @@ def check_function(fn: object) -> None:
         )
 
 
+def check_args(args: object) -> None:
+    """Raises TypeError for what is no list of arguments."""
+    if not isinstance(args, Sequence) or isinstance(args, (str, bytes)):
+        raise TypeError(f"args={args!r}: give the arguments after `world` as a tuple, ({args!r},)")
+
+
 def checked_device(world_size: object, timeout: object, device: str | None) -> str:
     """The device to use, "cpu" or "cuda". Raises ValueError for ranks that cannot be started."""
     if not isinstance(world_size, int) or isinstance(world_size, bool) or world_size < 1:
@@ -70,7 +76,7 @@ def checked_stall(stall: object) -> float | None:
     if stall is not None and (not is_number or not 0 < stall <= LONGEST_TIMEOUT_S):  # type: ignore[operator]
         raise ValueError(
             f"stall={stall!r}: give a number of seconds above 0 after which the doctor looks into "
-            "a run in which nothing moves, or None for never"
+            f"a run in which nothing moves, at most {LONGEST_TIMEOUT_S}, or None for never"
         )
     return stall  # type: ignore[return-value]
 

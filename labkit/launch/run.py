@@ -26,6 +26,7 @@ from labkit.launch.ranks.output import RankOutput
 from labkit.launch.ranks.rank import RankSpec, Returned
 from labkit.launch.request import (
     LONGEST_TIMEOUT_S,
+    check_args,
     check_function,
     checked_device,
     checked_stall,
@@ -64,8 +65,7 @@ def run(
     call that cannot be made. No process is left behind in any case, but what a rank has put into a
     session of its own (setsid).
     """
-    if not isinstance(args, Sequence) or isinstance(args, (str, bytes)):
-        raise TypeError(f"args={args!r}: give the arguments after `world` as a tuple, ({args!r},)")
+    check_args(args)
     result = launch(
         fn,
         world_size,

@@ -202,3 +202,45 @@ def test_a_deadlock_of_some_ranks_shows_while_others_go_on():
     with pytest.raises(Deadlock, match="ranks 0 and 1 wait for each other"):
         run(two_of_four, 4)
     assert time.monotonic() - began < 15
+
+
+def test_a_rank_loads_data_with_workers_as_a_script_does():
+    def loads(world):
+        class Squares(torch.utils.data.Dataset):  # known to no importable module
+            def __len__(self):
+                return 4
+
+            def __getitem__(self, index):
+                return index**2
+
+        loader = torch.utils.data.DataLoader(Squares(), batch_size=2, num_workers=1)
+        return torch.cat(list(loader)).tolist()
+
+    assert run(loads, 2).values == [[0, 1, 4, 9]] * 2
+
+
+def test_a_function_may_use_torch_ops():
+    def adds(world):
+        return torch.ops.aten.add(torch.ones(1), world.rank).item()
+
+    assert run(adds, 2).values == [1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "said"),
+    [
+        (("a", 5), TypeError, "calls a function on every rank; 5 is not one"),
+        (
+            ("a", print, 5),
+            TypeError,
+            r"args=5: give the arguments after `world` as a tuple, \(5,\)",
+        ),
+        (("a", print, "ab"), TypeError, "args='ab': give the arguments"),
+        (("no/where/a", print), FileNotFoundError, "there is no folder .*where; make it first"),
+    ],
+)
+def test_a_payload_that_could_not_be_run_is_not_saved(tmp_path, call, error, said):
+    name, *rest = call
+    with pytest.raises(error, match=said):
+        labkit.save_payload(tmp_path / name, *rest)
+    assert list(tmp_path.iterdir()) == []

@@ -7,6 +7,8 @@ modules travel by name and are imported by the rank, so an edited file is read a
 __main__.py.
 """
 
+import copyreg
+import importlib
 import io
 import os
 import pickle
@@ -21,6 +23,15 @@ import cloudpickle
 import torch
 
 from labkit.launch import sources
+from labkit.launch.request import check_args, check_function
+
+
+# A function that says torch.ops takes it along as a module, of a type that cannot be pickled.
+def _torch_ops(ops: object) -> Any:
+    return importlib.import_module, ("torch.ops",)
+
+
+copyreg.pickle(type(torch.ops), _torch_ops)
 
 
 @dataclass(frozen=True)
@@ -116,10 +127,16 @@ def save_payload(path: str | Path, fn: Callable[..., Any], args: Sequence[Any] =
         torchrun --nnodes=2 --nproc-per-node=4 ... -m labkit.launch.payload PATH
 
     The file holds the function and its arguments, but no environment variables. It is read by the
-    same version of Python only. Raises TypeError naming what cannot travel.
+    same version of Python only. Raises TypeError naming what cannot travel, or what is no function
+    or no list of arguments, and FileNotFoundError for a folder that is not there.
     """
-    write(Path(path), fn, [args], with_environment=False)
-    return Path(path)
+    check_function(fn)
+    check_args(args)
+    path = Path(path)
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"{path}: there is no folder {path.parent}; make it first")
+    write(path, fn, [args], with_environment=False)
+    return path
 
 
 class _ValuePickler(cloudpickle.Pickler):

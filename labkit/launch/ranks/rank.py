@@ -13,6 +13,7 @@ import contextlib
 import dataclasses
 import faulthandler
 import gc
+import multiprocessing
 import os
 import signal
 import sys
@@ -105,6 +106,9 @@ def settle_in(spec: RankSpec, output: Connection, lifeline: Connection) -> None:
     # What the fork server has imported is shared memory, and lives as long as the rank. A garbage
     # collection that goes through it copies its pages: 0.15 s of computing, for every rank.
     gc.freeze()
+    # The fork server's way of starting processes is not the program's: a DataLoader's workers start
+    # as they do without the lab.
+    multiprocessing.set_start_method(None, force=True)
     tempfile.tempdir = None  # torch asked for it in the fork server: this run may have another one
     torch_functions.install()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
