@@ -1,11 +1,13 @@
 """The parts of a job on several hosts, without the hosts: roll call, board, doors, records."""
 
 import dataclasses
+import json
 import os
 import signal
 import socket
 import threading
 import time
+import uuid
 from types import SimpleNamespace
 
 import pytest
@@ -16,7 +18,7 @@ from labkit.comm.hosts import roll_call
 from labkit.comm.hosts.board import open_store
 from labkit.comm.hosts.environment import Environment
 from labkit.comm.hosts.job_name import name_of_job
-from labkit.launch.attempt import claim, objection
+from labkit.launch.attempt import claim, objection, said
 from labkit.launch.hosts import host_verdict, post_mortem, records
 from labkit.launch.hosts.door import NO_PROCESS, SILENT, Door, knock
 from labkit.launch.hosts.verdict_record import RunVerdict
@@ -173,6 +175,52 @@ def test_a_folder_is_for_one_job(tmp_path, store):
     assert "of job 1234, and this is job 1235: name another folder" in objection(out, "1235")
     (out / "job").unlink()
     assert "of no job of torchrun" in objection(out, "1234")
+
+
+def test_who_cannot_give_an_id_is_told_how_to(tmp_path):
+    """torchrun --standalone makes up an id at each start."""
+    claim(tmp_path, "1234")
+    (tmp_path / "attempt-0").mkdir()
+    assert "--standalone" not in objection(tmp_path, "1235")
+    assert "give --nnodes=1 --rdzv-id=NAME" in objection(tmp_path, str(uuid.uuid4()))
+
+
+def test_an_attempt_after_a_good_one_is_told_with_the_way_to_start_over(folder):
+    assert said(0, folder, "saved", "first") == ""
+    text = said(1, folder, "saved", "first")
+    assert text.startswith("labkit: attempt 1 of job first, in saved\nlabkit: attempt 0 was compl")
+    assert text.endswith("use another --rdzv-id and --out, or delete saved")
+    assert len(said(2, folder, "saved", "first").splitlines()) == 1, "there is no attempt 1 here"
+    RunVerdict("it failed").write(folder / "attempt-0", 0)
+    assert said(1, folder, "saved", "first") == "labkit: attempt 1 of job first, in saved"
+
+
+@pytest.mark.parametrize("change", ["missing", "damaged", "raised"])
+def test_an_attempt_that_was_not_good_is_not_called_so(folder, change):
+    path = folder / "attempt-0" / "rank-1.json"
+    record = rank_record.Record.read(path)
+    if change == "raised":
+        dataclasses.replace(record, stage=Stage.RAISED).write(path.parent)
+    else:
+        path.unlink() if change == "missing" else path.write_text("{")
+    assert len(said(1, folder, "saved", "first").splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("rank", "missing", "is_left"),
+    [(1, [], False), (1, [1], True), (0, [], True), (-1, [], True)],
+    ids=["raised here", "gone", "raised elsewhere", "a hang"],
+)
+def test_the_verdict_is_torchruns_error_where_no_rank_of_this_host_left_its_own(
+    tmp_path, monkeypatch, rank, missing, is_left
+):
+    file = tmp_path / "error.json"
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(file))
+    spec = SimpleNamespace(rank=1, call=a_call(2), environment=environment(1, 2, 0))
+    host_verdict.pronounce(RunVerdict("why\nand where", rank=rank, missing=missing), spec, tmp_path)
+    assert file.exists() == is_left
+    if is_left:
+        assert json.loads(file.read_text())["message"]["extraInfo"]["py_callstack"] == "why"
 
 
 def test_a_job_without_an_id_keeps_its_name_for_as_long_as_its_store(store):
