@@ -1,6 +1,7 @@
 """Train a small GPT on any number of ranks and hosts, and go on after a restart.
 
-    torchrun --standalone --nproc-per-node=2 --max-restarts=3 \
+    torchrun --nnodes=1 --nproc-per-node=2 --max-restarts=3 --rdzv-id=first \
+        --rdzv-backend=c10d --rdzv-endpoint=localhost:29500 \
         -m labkit.launch.payload examples/train.py --out runs/first -- --steps 200
 
 Rank 0 writes a checkpoint. After a restart it reads it, and gives parameters and step to the

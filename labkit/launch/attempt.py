@@ -5,11 +5,16 @@ attempts of several jobs, the first start of a new one would take up an old one'
 """
 
 import os
+import uuid
 from pathlib import Path
 
-from labkit.launch.saved.folders import attempts
+from labkit.launch.ranks.stage import Stage
+from labkit.launch.saved.folders import attempts, folder_of, numbered
+from labkit.launch.saved.rank_record import Record
 
 _VARIABLE = "LABKIT_ATTEMPT"
+ONE_MACHINE = "--nnodes=1 --rdzv-id=NAME --rdzv-backend=c10d --rdzv-endpoint=localhost:29500"
+"""What torchrun is told instead of --standalone, for a job that can go on."""
 
 
 def attempt() -> int:
@@ -35,10 +40,52 @@ def objection(out: Path, job: str) -> str:
     if theirs == job:
         return ""
     whose = f"job {theirs}" if theirs else "no job of torchrun, or of an older labkit"
-    return (
+    text = (
         f"the folder {out} holds a Run of {whose}, and this is job {job}: name another folder "
-        "with --out, or delete that one. (To go on with an interrupted job, give its --rdzv-id)"
+        "with --out, or delete that one. (To go on with an interrupted job, give its --rdzv-id"
     )
+    if _is_made_up(job):
+        text += (
+            ". torchrun --standalone makes up a new id at each start, so that nothing goes on: "
+            f"give {ONE_MACHINE} in its place"
+        )
+    return text + ")"
+
+
+def _is_made_up(job: str) -> bool:
+    """Whether it is an id of torchrun --standalone."""
+    try:
+        return str(uuid.UUID(job)) == job
+    except ValueError:
+        return False
+
+
+def said(number: int, out: Path, shown: str, job: str) -> str:
+    """What rank 0 says of an attempt: that it is not the first, and whether that can be meant.
+
+    shown: the folder `out` as people call it.
+    """
+    if number == 0:
+        return ""
+    text = f"labkit: attempt {number} of job {job}, in {shown}"
+    if _was_good(folder_of(out, number - 1)):
+        text += (
+            f"\nlabkit: attempt {number - 1} was complete and good; to start over, use another "
+            f"--rdzv-id and --out, or delete {shown}"
+        )
+    return text
+
+
+def _was_good(folder: Path) -> bool:
+    """Whether all ranks have returned, and nobody has said anything against it."""
+    if not folder.is_dir() or numbered(folder, "verdict-of-host-*.json"):
+        return False
+    try:
+        records = [Record.read(path) for path in numbered(folder, "rank-*.json")]
+    except ValueError:  # it is damaged, which is not to be told here
+        return False
+    has_all = bool(records) and len(records) == records[0].world_size
+    return has_all and all(record.stage is Stage.RETURNED for record in records)
 
 
 def claim(out: Path, job: str) -> None:

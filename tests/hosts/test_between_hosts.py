@@ -1,11 +1,13 @@
 """The parts of a job on several hosts, without the hosts: roll call, board, doors, records."""
 
 import dataclasses
+import json
 import os
 import signal
 import socket
 import threading
 import time
+import uuid
 from types import SimpleNamespace
 
 import pytest
@@ -13,13 +15,13 @@ import torch.distributed as dist
 
 from labkit import Run, RunError, run
 from labkit.comm.hosts import roll_call
-from labkit.comm.hosts.board import Notice, open_store
+from labkit.comm.hosts.board import open_store
 from labkit.comm.hosts.environment import Environment
 from labkit.comm.hosts.job_name import name_of_job
-from labkit.launch.attempt import claim, objection
-from labkit.launch.hosts import post_mortem, records
-from labkit.launch.hosts.attend import UNCONFIRMED_CODE, Attendant
+from labkit.launch.attempt import claim, objection, said
+from labkit.launch.hosts import host_verdict, post_mortem, records
 from labkit.launch.hosts.door import NO_PROCESS, SILENT, Door, knock
+from labkit.launch.hosts.verdict_record import RunVerdict
 from labkit.launch.ranks.report import Raised
 from labkit.launch.ranks.stage import Stage
 from labkit.launch.saved import folders, rank_record
@@ -93,31 +95,39 @@ def test_a_rank_that_torchrun_did_not_start_is_told_so():
         Environment.read({"RANK": "0", "WORLD_SIZE": "1"})
 
 
-def test_a_rank_that_has_returned_and_hears_nothing_more_says_so(
-    folder, store, tmp_path, monkeypatch, capsys
-):
+def test_a_rank_whose_run_nobody_can_confirm_says_so(folder, tmp_path, monkeypatch, capsys):
     monkeypatch.delenv("TORCHELASTIC_ERROR_FILE", raising=False)
-    door = Door()
-    places = [
-        roll_call.Place(rank, rank, f"host-{rank}", "127.0.0.1", door.port, "", 0, "", 0, "")
-        for rank in range(2)
-    ]
-    attendant = Attendant.__new__(Attendant)
-    attendant.spec = SimpleNamespace(
-        rank=1, call=roll_call.RollCall("name", places), environment=environment(1, 2, store.port)
-    )
-    attendant.board = SimpleNamespace(post=lambda *note: False, is_there=lambda: False)
-    attendant.folder = tmp_path / "out" / "attempt-0"
-    attendant._outcome, attendant._next_host = Notice(), SimpleNamespace(is_gone=lambda: False)
-    attendant._own_record = lambda: rank_record.Record.read(folder / "attempt-0" / "rank-1.json")
-    assert attendant._confirm() == UNCONFIRMED_CODE
+    spec = SimpleNamespace(rank=1, call=a_call(2), environment=environment(1, 2, 0))
+    out = tmp_path / "out"
+    rank_record.Record.read(folder / "attempt-0" / "rank-1.json").write(out / "attempt-0")
+    host_verdict.unconfirmed("nobody answers", spec, out / "attempt-0")
     assert (
         "rank 1, on host host-1, has finished, but it is not confirmed" in capsys.readouterr().err
     )
-    with pytest.raises(RunError, match="host of rank 0"):
-        Run.load(tmp_path / "out")
-    assert Run.load(tmp_path / "out", partial=True).values[1] == {"rank": 1}
-    door.close()
+    with pytest.raises(RunError, match="nobody answers"):
+        Run.load(out)
+    assert Run.load(out, partial=True).values[1] == {"rank": 1}
+
+
+def test_a_host_has_one_verdict_and_the_first_one_stays(tmp_path, monkeypatch, capsys):
+    monkeypatch.delenv("TORCHELASTIC_ERROR_FILE", raising=False)
+    spec = SimpleNamespace(rank=1, call=a_call(2), environment=environment(1, 2, 0))
+    for text in ("the first", "the second"):
+        host_verdict.pronounce(RunVerdict(text), spec, tmp_path)
+    assert RunVerdict.find([tmp_path]).text == "the first"
+    assert "the second" not in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["verdict-of-host-1.json"]
+
+
+def a_call(num_ranks):
+    """A roll call of ranks with a host each."""
+    return roll_call.RollCall(
+        "name",
+        [
+            roll_call.Place(rank, rank, f"host-{rank}", "127.0.0.1", 1, "", 0, "", 0, "")
+            for rank in range(num_ranks)
+        ],
+    )
 
 
 @pytest.mark.parametrize(
@@ -165,6 +175,52 @@ def test_a_folder_is_for_one_job(tmp_path, store):
     assert "of job 1234, and this is job 1235: name another folder" in objection(out, "1235")
     (out / "job").unlink()
     assert "of no job of torchrun" in objection(out, "1234")
+
+
+def test_who_cannot_give_an_id_is_told_how_to(tmp_path):
+    """torchrun --standalone makes up an id at each start."""
+    claim(tmp_path, "1234")
+    (tmp_path / "attempt-0").mkdir()
+    assert "--standalone" not in objection(tmp_path, "1235")
+    assert "give --nnodes=1 --rdzv-id=NAME" in objection(tmp_path, str(uuid.uuid4()))
+
+
+def test_an_attempt_after_a_good_one_is_told_with_the_way_to_start_over(folder):
+    assert said(0, folder, "saved", "first") == ""
+    text = said(1, folder, "saved", "first")
+    assert text.startswith("labkit: attempt 1 of job first, in saved\nlabkit: attempt 0 was compl")
+    assert text.endswith("use another --rdzv-id and --out, or delete saved")
+    assert len(said(2, folder, "saved", "first").splitlines()) == 1, "there is no attempt 1 here"
+    RunVerdict("it failed").write(folder / "attempt-0", 0)
+    assert said(1, folder, "saved", "first") == "labkit: attempt 1 of job first, in saved"
+
+
+@pytest.mark.parametrize("change", ["missing", "damaged", "raised"])
+def test_an_attempt_that_was_not_good_is_not_called_so(folder, change):
+    path = folder / "attempt-0" / "rank-1.json"
+    record = rank_record.Record.read(path)
+    if change == "raised":
+        dataclasses.replace(record, stage=Stage.RAISED).write(path.parent)
+    else:
+        path.unlink() if change == "missing" else path.write_text("{")
+    assert len(said(1, folder, "saved", "first").splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("rank", "missing", "is_left"),
+    [(1, [], False), (1, [1], True), (0, [], True), (-1, [], True)],
+    ids=["raised here", "gone", "raised elsewhere", "a hang"],
+)
+def test_the_verdict_is_torchruns_error_where_no_rank_of_this_host_left_its_own(
+    tmp_path, monkeypatch, rank, missing, is_left
+):
+    file = tmp_path / "error.json"
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(file))
+    spec = SimpleNamespace(rank=1, call=a_call(2), environment=environment(1, 2, 0))
+    host_verdict.pronounce(RunVerdict("why\nand where", rank=rank, missing=missing), spec, tmp_path)
+    assert file.exists() == is_left
+    if is_left:
+        assert json.loads(file.read_text())["message"]["extraInfo"]["py_callstack"] == "why"
 
 
 def test_a_job_without_an_id_keeps_its_name_for_as_long_as_its_store(store):
@@ -218,7 +274,7 @@ def waited_for(tmp_path, monkeypatch):
                 for rank, host in enumerate(places)
             ],
         )
-        board = SimpleNamespace(read=lambda key: None)
+        board = SimpleNamespace(read=lambda key, parse, within_s: None)
         door = SimpleNamespace(answer=lambda: None)
         found, gone = records.wait_for(call, board, tmp_path, door)
         return list(found), gone, clock.s
@@ -269,6 +325,15 @@ def test_a_record_from_the_network_names_no_file_of_its_own(folder, rank):
     record = rank_record.Record.read(folder / "attempt-0" / "rank-1.json")
     with pytest.raises(ValueError, match="is no rank|^rank is .*, where a whole number"):
         records.unpacked(records.packed(dataclasses.replace(record, rank=rank)))
+
+
+@pytest.mark.parametrize("damage", [lambda note: note[:-9], lambda note: note[:5] + note[9:]])
+def test_a_damaged_note_is_no_record(folder, damage):
+    record = rank_record.Record.read(folder / "attempt-0" / "rank-1.json")
+    with pytest.raises(ValueError, match="no note|damaged"):
+        records.unpacked(damage(records.packed(record)))
+    with pytest.raises(ValueError, match="no note"):
+        records.unpacked(b"short")
 
 
 def test_a_record_above_the_bound_leaves_its_value_behind_and_then_its_timeline(folder):

@@ -10,7 +10,7 @@ import pytest
 import torch.distributed as dist
 
 from labkit.comm.hosts import board as board_module
-from labkit.comm.hosts.board import Board
+from labkit.comm.hosts.board import Board, NoAnswer
 
 
 @pytest.fixture(scope="module")
@@ -72,22 +72,22 @@ def board(cable, request):
 
 
 def test_a_board_keeps_notes_of_any_size_and_counts(board):
-    assert board.read("note") is None
+    assert board.read("note", bytes) is None
     for note in (b"", b"\x00\xff", bytes(9 * 2**20)):  # the store itself takes 8 MiB
         assert board.post("note", note)
-        assert board.read("note") == note
+        assert board.read("note", bytes) == note
     assert (board.count("failed"), board.count("failed")) == (1, 2)
 
 
 def test_of_two_outcomes_the_first_one_stays_and_reaches_who_looks_for_it(board):
     notice, both = board.look_for("outcome"), board.look_for_all(["outcome", "more"])
-    assert notice.text is None
-    board.settle("outcome", "good")
-    board.settle("outcome", "failed")
-    assert comes_true(lambda: notice.text == b"good")
-    assert both.text is None
+    assert notice.said is None
+    assert board.settle("outcome", "good")
+    assert board.settle("outcome", "failed")
+    assert comes_true(lambda: notice.said == b"good")
+    assert both.said is None
     board.post("more", b"")
-    assert comes_true(lambda: both.text == b"")
+    assert comes_true(lambda: both.said == b"")
 
 
 def comes_true(condition):
@@ -102,8 +102,8 @@ def test_a_connection_that_breaks_is_made_anew(board, cable):
     assert board.count("failed") == 1
     cable.cut()
     assert comes_true(lambda: (board.count("failed") or 0) > 1)
-    board.settle("outcome", "good")
-    assert comes_true(lambda: notice.text == b"good")
+    assert comes_true(lambda: board.settle("outcome", "good"))
+    assert comes_true(lambda: notice.said == b"good")
     assert board.is_there()
 
 
@@ -113,8 +113,26 @@ def test_an_answer_that_comes_late_does_not_lose_the_board(board, cable):
     assert board.count("failed") is None
     assert board.is_there()
     cable.is_open.set()
-    assert comes_true(lambda: board.read("no note") is None and board.count("failed"))
+    assert comes_true(lambda: board.count("failed"))
     assert board.is_there()
+
+
+def test_what_no_answer_confirms_is_said_not_to_be_known(board, cable):
+    """Whoever believes it to be settled waits for ever; whoever takes no answer for no note too."""
+    assert board.post("note", b"text")
+    cable.is_open.clear()
+    assert not board.settle("outcome", "good")
+    assert not board.settle("outcome", "good"), "it was not even asked"
+    with pytest.raises(NoAnswer):
+        board.read("note", bytes)
+    cable.is_open.set()
+    assert comes_true(lambda: board.settle("outcome", "good"))
+    assert board.read("note", bytes) == b"text"
+
+
+def test_a_damaged_note_is_read_as_none(board):
+    assert board.post("note", b"text")
+    assert board.read("note", int) is None
 
 
 def test_a_board_that_does_not_answer_is_lost_and_stays_lost(board, cable):

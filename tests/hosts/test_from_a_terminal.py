@@ -47,6 +47,7 @@ def test_a_saved_payload_runs_in_a_terminal(tmp_path, monkeypatch):
     output, code = torchrun(payload, "--out", "first", cwd=tmp_path)
     assert code == 0, output
     assert "[rank 1] rank 1 of 2\n" in output
+    assert output.count('labkit: kept in first; Run.load("first") opens it\n') == 1, output
     loaded = Run.load(tmp_path / "first")
     assert torch.equal(loaded.values[0], SCALE**2)
     assert loaded.logs == ["rank 0 of 2\n", "rank 1 of 2\n"]
@@ -79,12 +80,15 @@ def test_a_failure_in_a_terminal_ends_in_one_verdict_which_load_raises_again(tmp
     output, code = torchrun("train.py", "--out", "failed", "--", "--fast", cwd=tmp_path, ranks=3)
     assert code != 0
     assert output.count("labkit: rank 1, on host") == 1, output
+    root = output[output.index("Root Cause (first observed failure)") :]
+    assert "rank      : 1 (local_rank: 1)" in root, "another rank is blamed for it"
+    assert "ValueError: no such thing: --fast" in root
     with pytest.raises(RankError) as caught:
         Run.load(tmp_path / "failed")
     error = caught.value
     assert (error.rank, error.exception_type, error.site.line) == (1, "ValueError", 8)
     assert "raised ValueError at train.py, line 8: no such thing: --fast" in str(error)
-    assert "ranks 0 and 2 wait in barrier #2 (train.py, line 9)" in str(error)
+    assert "ranks 0 and 2  wait in barrier #2          train.py, line 9\n" in str(error)
     assert [len(timeline.operations) for timeline in error.timeline] == [2, 1, 2]
 
 
@@ -109,6 +113,7 @@ def test_a_rank_that_waits_in_vain_is_told_for_whom(tmp_path, options):
     output, code = torchrun(*words, cwd=tmp_path)  # an operation's timeout is 600 s, the test's 60
     assert code != 0
     assert output.count("labkit: rank 0 waits in barrier #2 (train.py, line 7); rank 1 ret") == 1
+    assert "traceback : rank 0 waits in barrier #2 (train.py, line 7); rank 1 ret" in output
     with pytest.raises(Deadlock, match=r"rank 1 returned after all_reduce #1"):
         Run.load(tmp_path / "hung")
 
@@ -158,6 +163,10 @@ def test_what_hangs_past_the_groups_is_numbered_by_what_the_program_called(tmp_p
     assert code != 0
     found = "ranks 0 and 2 wait in barrier #1 of torch.distributed (train.py, line 13); rank 1"
     assert f"{found} returned before any operation" in output, output
+    where = output[output.index("Where each rank was:") :].splitlines()[1:3]
+    barrier = "barrier #1 of torch.distributed"
+    assert where[0] == f"  ranks 0 and 2  wait in {barrier}  train.py, line 13", output
+    assert where[1] == "  rank 1         returned before any operation"
 
 
 @pytest.mark.parametrize(
@@ -202,3 +211,12 @@ def test_a_file_that_is_no_python_is_placed_at_its_own_line(tmp_path):
     assert code != 0
     assert "raised SyntaxError at train.py, line 2: invalid syntax" in output, output
     assert "importlib" not in output and "program.py" not in output
+
+
+def test_options_of_the_program_without_dashes_are_explained_once(tmp_path):
+    (tmp_path / "train.py").write_text("def main(world): ...\n")
+    output, code = torchrun("train.py", "--steps", "200", cwd=tmp_path)
+    assert code != 0
+    said = "--steps 200: no option of labkit's. What belongs to FILE comes after --"
+    assert output.count(said) == 1, output
+    assert output.count("usage:") == 1, output

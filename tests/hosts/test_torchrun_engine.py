@@ -203,3 +203,24 @@ def test_a_torchrun_that_cannot_start_shows_its_last_words(tmp_path, monkeypatch
     monkeypatch.setattr(sys, "executable", str(broken))
     with pytest.raises(RunError, match=r"code 3 before its ranks were there(.|\n)*no torch here"):
         run(print, 2, engine="torchrun")
+
+
+def test_a_worker_that_ends_before_it_hands_over_its_rank_is_no_rank_that_has_come():
+    worker, ours = socket.socketpair()
+    worker.close()
+    with ours:
+        assert torchrun._taken_over(ours) is None
+
+
+def test_where_a_worker_ends_with_its_pipes_torchruns_last_words_are_shown(monkeypatch):
+    """The agent, whose worker has ended, ends too."""
+    fake = "import socket, sys; socket.socket(socket.AF_UNIX).connect(sys.argv[1])"
+    monkeypatch.setattr(
+        Torchrun,
+        "_command",
+        lambda self, num_ranks, address: [
+            *(sys.executable, "-c", f"{fake}; print('a worker failed'); sys.exit(1)", address)
+        ],
+    )
+    with pytest.raises(RunError, match=r"code 1 before its ranks were there(.|\n)*a worker failed"):
+        run(print, 2, engine="torchrun")

@@ -8,6 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from labkit.comm import Site
+from labkit.comm.hosts.board import NoAnswer
 from labkit.comm.recorded import Recorded
 from labkit.launch.diagnosis.stacks import Stack
 from labkit.launch.diagnosis.verdict import Fault
@@ -36,7 +37,8 @@ def operation(kind, sequence, *, peer=None, group="world", done=True, waited=Tru
 
 
 def test_a_note_comes_back_as_it_was():
-    recorded = Recorded([operation("all_reduce", 2)], {"torch.distributed": 2}, True, True, 0)
+    of_torch = [operation("all_reduce", 2, done=False), operation("barrier", 3, done=False)]
+    recorded = Recorded(of_torch, {"torch.distributed": 3}, True, True, 1)
     stack = Stack(True, "in main", HERE, 1, is_held=True)
     halt = Halt("is stopped", continued_by=71)
     journal = [operation("barrier", 1), operation("send", 1, peer=2, done=False)]
@@ -92,6 +94,15 @@ def test_what_is_left_out_of_a_note_changes_no_answer(journal, sequence):
     assert len(told) <= 3 + 5 + sum(each.done_s is None for each in journal)
 
 
+def test_groups_that_were_made_are_counted_apart_from_other_calls():
+    made = operation("new_group", 1)
+    calls = [made, *(operation("barrier", number) for number in range(1, 9))]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(standing, "_RECENT", 3)
+        told = telling([*calls[:4], operation("new_group", 2), *calls[4:]])
+    assert View(Stage.RUNNING, calls=told).has_posted(operation("new_group", 2), 1)
+
+
 class Notes:
     """The board of a job, in this process."""
 
@@ -102,8 +113,11 @@ class Notes:
         self.pinned[key] = note
         return True
 
-    def read(self, key):
-        return self.pinned.get(key)
+    def read(self, key, parse):
+        try:
+            return parse(self.pinned[key]) if key in self.pinned else None
+        except ValueError:
+            return None
 
 
 class Watched:
@@ -235,11 +249,77 @@ def test_a_damaged_note_is_no_note(job):
     job.ranks[1].stands(PASSED, WAITS)
     job.ranks[2].stands(PASSED, stage=Stage.RETURNED)
     read, is_torn = job.board.read, True
-    job.board.read = lambda key: (read(key) or b"")[:-9] if is_torn else read(key)
+    job.board.read = lambda key, parse: read(
+        key, lambda note: parse(note[:-9] if is_torn else note)
+    )
     assert job.goes_on(12) == []
     is_torn = False
     (_, verdict), *_ = job.goes_on(25)
     assert verdict.fault is Fault.LEFT
+
+
+def test_a_board_that_does_not_answer_is_asked_again(job):
+    job.ranks[0].stands(PASSED, WAITS)
+    job.ranks[1].stands(PASSED, WAITS)
+    job.ranks[2].stands(PASSED, stage=Stage.RETURNED)
+    read = job.board.read
+
+    def does_not_answer(key, parse):
+        raise NoAnswer
+
+    job.board.read = does_not_answer
+    assert job.goes_on(12) == []
+    job.board.read = read
+    (_, verdict), *_ = job.goes_on(25)
+    assert verdict.fault is Fault.LEFT
+
+
+def test_what_one_round_of_notes_says_alone_is_not_told(job):
+    """Ranks talk past their Groups, which no journal shows: each round finds another circle."""
+    circles = [job.ranks, job.ranks[:2]] * 9
+
+    def at_each_look(number, rank):
+        looks = iter(circles)
+
+        def examine(patience_s):
+            circle = next(looks)
+            waits = operation("recv", 1, peer=(number + 1) % len(circle), done=False)
+            rank.now = View(Stage.RUNNING, [waits] if rank in circle else [])
+            return False
+
+        return examine
+
+    for number, rank in enumerate(job.ranks):
+        rank.examine = at_each_look(number, rank)
+    assert job.goes_on(60) == []
+
+
+def test_a_rank_that_has_returned_is_asked_once(job):
+    job.ranks[2].stands(PASSED, stage=Stage.RETURNED, stack=Stack(is_known=True))
+    job.goes_on(60)
+    assert job.ranks[2].num_asked == 1
+    assert job.ranks[0].num_asked > 5
+
+
+def test_a_rank_that_has_returned_is_asked_again_while_threads_of_it_live(job):
+    job.ranks[0].stands(PASSED, WAITS)
+    job.ranks[1].stands(PASSED, WAITS)
+    left = Stack(is_known=True, num_other_threads=1)
+    job.ranks[2].stands(PASSED, stage=Stage.RETURNED, stack=left)
+    (_, verdict), *_ = job.goes_on(15)
+    assert not verdict.is_proof
+    assert verdict.text.endswith("unless another thread of rank 2 still brings it")
+    job.ranks[2].now = replace(job.ranks[2].now, stack=Stack(is_known=True))
+    *_, (_, verdict) = job.goes_on(25)
+    assert verdict.is_proof and verdict.fault is Fault.LEFT
+
+
+def test_nothing_is_asked_or_concluded_while_a_rank_is_starting(job):
+    job.ranks[0].stands(PASSED, WAITS)
+    job.ranks[1].stands(PASSED, WAITS)
+    job.ranks[2].stands(stage=Stage.STARTING)
+    assert job.goes_on(60) == []
+    assert job.ranks[2].num_asked == 0
 
 
 def test_never_is_never(monkeypatch):

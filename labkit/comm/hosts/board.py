@@ -48,10 +48,14 @@ def open_store(
     )
 
 
+class NoAnswer(Exception):
+    """The board has not said in time whether there is such a note: it may be there."""
+
+
 class Notice:
     """A note that somebody waits for."""
 
-    text: bytes | None = None
+    said: bytes | None = None
     """What it says; None until it has come."""
 
 
@@ -79,10 +83,11 @@ class Line:
 
 
 class Board:
-    """Notes under the name of one attempt. A lost board answers None, and stays lost.
+    """Notes under the name of one attempt. A lost board answers nothing, and stays lost.
 
-    A question whose answer is late gets None, and so do those after it until that one has come;
-    the board counts as lost when it has not within 10 s (for large notes 30 s).
+    A question whose answer is late gets none, and those after it are not even asked until that one
+    has come: whoever must know asks again. The board counts as lost when the answer has not come
+    within 10 s (for large notes 30 s).
     """
 
     def __init__(self, connect: Callable[[], dist.Store], name: str) -> None:
@@ -106,19 +111,38 @@ class Board:
         patience_s = _PATIENCE_FOR_LARGE_S if len(note) > _PIECE_BYTES else _PATIENCE_S
         return self._ask(pin, patience_s) is True
 
-    def read(self, key: str) -> bytes | None:
-        """The note under `key`, or None where there is none or no answer."""
-        if not self._ask(lambda store: store.check([key]), _PATIENCE_S):
+    def read(
+        self, key: str, parse: Callable[[bytes], T], within_s: float = _PATIENCE_FOR_LARGE_S
+    ) -> T | None:
+        """What the note under `key` says; None where there is none, and for a damaged one.
+
+        parse: raises ValueError for a damaged note, such as one of several pieces that is read
+        while another takes its place: whoever wrote it will pin another. Raises NoAnswer.
+        """
+        deadline_s = time.monotonic() + within_s
+        is_there = self._ask(lambda store: store.check([key]), min(_PATIENCE_S, within_s))
+        if is_there is False:
             return None
-        return self._ask(lambda store: _note(store, key), _PATIENCE_FOR_LARGE_S)
+        left_s = max(deadline_s - time.monotonic(), 0)
+        note = self._ask(lambda store: _note(store, key), left_s) if is_there else None
+        if note is None:
+            raise NoAnswer
+        try:
+            return parse(note)
+        except ValueError:
+            return None
 
     def count(self, key: str) -> int | None:
-        """Add 1 to a number that begins at 0; its value then."""
+        """Add 1 to a number that begins at 0; its value then. None: not known, or not added."""
         return self._ask(lambda store: store.add(key, 1), _PATIENCE_S)
 
-    def settle(self, key: str, word: str) -> None:
-        """Pin some KiB of text, unless there is one under the same key: the first one stays."""
-        self._ask(lambda store: store.compare_set(key, "", word), _PATIENCE_S)
+    def settle(self, key: str, word: str) -> bool:
+        """Pin some KiB of text, unless there is one under the same key: the first one stays.
+
+        False: not known that there is one now.
+        """
+        is_there = self._ask(lambda store: bool(store.compare_set(key, "", word)), _PATIENCE_S)
+        return is_there is True
 
     def is_there(self) -> bool:
         """Ask for a sign of life; False once the board is lost."""
@@ -147,7 +171,7 @@ class Board:
 
         def watch() -> None:
             try:
-                notice.text = line.ask(wait)
+                notice.said = line.ask(wait)
             except RuntimeError:
                 self.is_lost = True
 

@@ -6,19 +6,18 @@ a verdict.
 
 from __future__ import annotations
 
-import json
-import os
 import sys
 import time
 from pathlib import Path
 
 from labkit.comm.hosts.board import Board
-from labkit.launch.hosts import post_mortem, records
+from labkit.launch.hosts import error_file, post_mortem, records
 from labkit.launch.hosts.door import knock
 from labkit.launch.hosts.hosted_rank import HostedSpec
 from labkit.launch.hosts.verdict_record import UNCONFIRMED, RunVerdict
 
 _WRITTEN_WITHIN_S = 15.0
+_LAST_LOOK_S = 1.0  # beside the 8 s of wait_for: the others wait 15 s
 
 
 def see_to_it(
@@ -28,17 +27,17 @@ def see_to_it(
 
     proof: that ranks waited in vain, where that is what ended the run.
     """
-    if _has_verdict(spec, folder):
+    if _comes_from_another(spec, folder):
         return
     found, gone = records.wait_for(spec.call, board, folder, spec.door)
     if spec.environment.host_number == 0:
-        found = {**records.collect(spec.call, board, folder), **found}
+        found = {**records.collect(spec.call, board, folder, _LAST_LOOK_S)[0], **found}
     pronounce(post_mortem.of(spec.call, found, gone, proof), spec, folder)
 
 
 def repeat(verdict: RunVerdict, spec: HostedSpec, folder: Path) -> None:
     """Return when this host has this verdict, or one that was here before it."""
-    if not _has_verdict(spec, folder):
+    if not _comes_from_another(spec, folder):
         pronounce(verdict, spec, folder)
 
 
@@ -53,8 +52,8 @@ def unconfirmed(why: str, spec: HostedSpec, folder: Path) -> None:
     repeat(RunVerdict(text, kind=UNCONFIRMED), spec, folder)
 
 
-def _has_verdict(spec: HostedSpec, folder: Path) -> bool:
-    """Wait for the verdict of another rank of this host; False when it is for us to give."""
+def _comes_from_another(spec: HostedSpec, folder: Path) -> bool:
+    """Wait for a verdict of this host, 15 s at most; False when it is for us to give."""
     deadline = time.monotonic() + _WRITTEN_WITHIN_S
     while spec.rank != _speaker(spec) and time.monotonic() < deadline:
         spec.door.answer()
@@ -77,10 +76,14 @@ def _speaker(spec: HostedSpec) -> int:
 
 
 def pronounce(verdict: RunVerdict, spec: HostedSpec, folder: Path) -> None:
-    """Store the verdict, print it, and leave it where torchrun looks for an error to show."""
-    verdict.write(folder, spec.environment.host_number)
+    """Store the verdict, print it, and leave it where torchrun looks for an error to show.
+
+    Nothing of that where this host has one meanwhile.
+    """
+    if not verdict.write(folder, spec.environment.host_number):
+        return
     print(f"\nlabkit: {verdict.text}\n", file=sys.stderr, flush=True)
-    if path := os.environ.get("TORCHELASTIC_ERROR_FILE"):
-        extra = {"py_callstack": verdict.traceback, "timestamp": str(int(time.time()))}
-        message = {"message": verdict.text.partition("\n")[0], "extraInfo": extra}
-        Path(path).write_text(json.dumps({"message": message}))
+    is_of_this_host = verdict.rank in spec.environment.local_ranks
+    if not is_of_this_host or verdict.rank in verdict.missing:
+        # The rank that is the cause, if there is one, leaves no error of its own here.
+        error_file.leave(verdict.text.partition("\n")[0])

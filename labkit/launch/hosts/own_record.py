@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 
 from labkit.comm.read_journal import read_journal
@@ -23,13 +24,16 @@ def of(spec: HostedSpec, supervisor: Supervisor, started_s: float, order: int = 
     rank.output.read()
     report = rank.report
     timeline = read_journal(spec.directory.of_rank(spec.rank, "journal"))
+    (known,) = supervisor.evidence.views
+    view = dataclasses.replace(known, operations=timeline.operations)
     record = Record(
         rank=spec.rank,
         world_size=spec.world_size,
         device=spec.device,
         host=spec.call.places[spec.rank].host,
         stage=rank.stage,
-        position=post_mortem.position(rank.stage, timeline),
+        position=post_mortem.position(view),
+        place=post_mortem.place(view),
         clock_s=_clock_s(spec),
         timeline=timeline,
         attempt=spec.call.attempt,

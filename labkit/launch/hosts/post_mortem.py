@@ -11,7 +11,7 @@ import dataclasses
 import signal
 from collections.abc import Mapping
 
-from labkit.comm import Timeline
+from labkit.comm import Operation, Timeline
 from labkit.comm.agreement import disagreement
 from labkit.comm.agreement.difference import ADVICE
 from labkit.comm.hosts.roll_call import Place, RollCall
@@ -21,6 +21,7 @@ from labkit.launch.diagnosis import position as positions
 from labkit.launch.diagnosis.cause_of_death import cause_of_death
 from labkit.launch.diagnosis.waiting import View
 from labkit.launch.driver.rank_state import Rank
+from labkit.launch.hosts import where
 from labkit.launch.hosts.verdict_record import RunVerdict
 from labkit.launch.ranks.report import Raised
 from labkit.launch.ranks.stage import Stage
@@ -29,12 +30,23 @@ from labkit.launch.saved.rank_record import Failure, Record
 _WATCHDOG = "Watchdog caught collective operation timeout"
 
 
-def position(stage: Stage, timeline: Timeline) -> str:
+def position(view: View) -> str:
     """Where a rank was at the end; one whose operation failed was in that operation."""
-    failed = [operation for operation in timeline.operations if operation.failed]
-    if stage is Stage.RAISED and failed:
-        return f"was in {failed[-1].name} ({sources.place(failed[-1].origin)})"
-    return positions.position(stage, timeline)
+    if failed := _failed_in(view):
+        return f"was in {failed.name} ({sources.place(failed.origin)})"
+    return positions.position_of(view)
+
+
+def place(view: View) -> str:
+    """The line that its position names; empty where it names none."""
+    if failed := _failed_in(view):
+        return sources.place(failed.origin)
+    return positions.place_of(view)
+
+
+def _failed_in(view: View) -> Operation | None:
+    failed = [operation for operation in view.operations if operation.failed]
+    return failed[-1] if view.stage is Stage.RAISED and failed else None
 
 
 def failure(rank: Rank, timeline: Timeline) -> Failure | None:
@@ -93,10 +105,8 @@ def of(
     verdict.consequences = {
         rank: _consequence(record) for rank, record in found.items() if rank != verdict.rank
     }
-    places = ["is gone" if p.rank in gone else "has sent no word" for p in call.places]
-    for rank, record in found.items():
-        places[rank] = record.position
-    verdict.text += f"\n\nWhere each rank was:\n{positions.summary(places)}"
+    absent = ["is gone" if each.rank in gone else "has sent no word" for each in call.places]
+    verdict.text += f"\n\nWhere each rank was:\n{where.table(found, absent)}"
     return verdict
 
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import struct
 import time
-import zlib
 from pathlib import Path
 
 from labkit.comm import Timeline
-from labkit.comm.hosts.board import Board
+from labkit.comm.hosts.board import Board, NoAnswer
 from labkit.comm.hosts.roll_call import Place, RollCall
+from labkit.launch.hosts import packing
 from labkit.launch.hosts.door import Door, Knocks
+from labkit.launch.saved import typed_json
 from labkit.launch.saved.rank_record import Record
 from labkit.launch.saved.stored_value import LEFT_BEHIND
 
@@ -20,6 +22,7 @@ _SIZES = struct.Struct("<QQQ")
 LARGEST_NOTE_BYTES = 64 * 2**20
 _KNOCK_S = 2.0
 _GRACE_S = 8.0
+_LEAST_PATIENCE_S, _MOST_PATIENCE_S = 0.5, 30.0  # with the board, for one record
 
 
 def hand_over(record: Record, call: RollCall, board: Board, folder: Path) -> bool:
@@ -45,16 +48,26 @@ def bounded(record: Record, most_bytes: int) -> bytes:
     return note
 
 
-def collect(call: RollCall, board: Board, folder: Path) -> dict[int, Record]:
-    """On rank 0's host: every rank's record that there is; those of other hosts are stored here."""
-    found = {}
+def collect(
+    call: RollCall, board: Board, folder: Path, within_s: float = math.inf
+) -> tuple[dict[int, Record], list[int]]:
+    """On rank 0's host: every rank's record that there is; those of other hosts are stored here.
+
+    Beside them the ranks of which the board has not said, within `within_s`, whether there is one.
+    """
+    found, unknown = {}, []
+    deadline_s = time.monotonic() + within_s
     for place in call.places:
-        record = _find(place, board, folder)
+        try:
+            record = _find(place, board, folder, deadline_s)
+        except NoAnswer:
+            unknown.append(place.rank)
+            continue
         if record is not None:
             found[place.rank] = record
             if not _path(place, folder).exists():
                 record.write(folder)
-    return found
+    return found, unknown
 
 
 def wait_for(
@@ -62,8 +75,8 @@ def wait_for(
 ) -> tuple[dict[int, Record], dict[int, str]]:
     """After a failure: the records that come, and who is gone, with the reason.
 
-    After 8 s nothing more is asked: what is asked last takes 2 s where a host is silent. door: our
-    own, answered meanwhile.
+    After 8 s nothing more is asked; a silent host takes 2 s more, and a board whose answers are
+    late a few. door: our own, answered meanwhile.
     """
     found: dict[int, Record] = {}
     gone: dict[int, str] = {}
@@ -74,9 +87,10 @@ def wait_for(
             if time.monotonic() >= deadline:  # a board or a host that is gone takes seconds
                 break
             door.answer()
-            record = _find(place, board, folder)
+            record = _find_in_time(place, board, folder, deadline)
             if record is None and (silence := knocks.at(place)):
-                record = _find(place, board, folder)  # it may have come and gone in between
+                # It may have come and gone in between.
+                record = _find_in_time(place, board, folder, deadline)
                 if record is None:
                     gone[place.rank] = silence
             if record is not None:
@@ -89,12 +103,21 @@ def wait_for(
     return found, gone
 
 
-def _find(place: Place, board: Board, folder: Path) -> Record | None:
+def _find_in_time(place: Place, board: Board, folder: Path, deadline_s: float) -> Record | None:
+    """The record of a rank; None where there is none, and where nobody has said so in time."""
+    try:
+        return _find(place, board, folder, deadline_s)
+    except NoAnswer:
+        return None
+
+
+def _find(place: Place, board: Board, folder: Path, deadline_s: float) -> Record | None:
+    """Raises NoAnswer."""
     path = _path(place, folder)
     if path.exists():
         return Record.read(path)
-    note = board.read(f"record/{place.rank}")
-    return None if note is None else unpacked(note)
+    left_s = max(deadline_s - time.monotonic(), _LEAST_PATIENCE_S)
+    return board.read(f"record/{place.rank}", unpacked, min(left_s, _MOST_PATIENCE_S))
 
 
 def _path(place: Place, folder: Path) -> Path:
@@ -105,13 +128,16 @@ def packed(record: Record) -> bytes:
     """A record as one note: no pickle, since it comes over a network."""
     head = json.dumps(record.as_json()).encode()
     whole = head + record.value + record.log.encode(errors="replace")
-    return _SIZES.pack(len(head), len(record.value), len(whole)) + zlib.compress(whole, 1)
+    return _SIZES.pack(len(head), len(record.value), len(whole)) + packing.packed(whole)
 
 
 def unpacked(note: bytes) -> Record:
-    """The record in a note. ValueError and its like for anything else."""
-    head, value, size = _SIZES.unpack_from(note)
-    whole = zlib.decompressobj().decompress(note[_SIZES.size :], size)  # no more than it says
+    """The record in a note. ValueError, with the reason, for anything else."""
+    try:
+        head, value, size = _SIZES.unpack_from(note)
+    except struct.error as error:
+        raise ValueError(f"it is no note of labkit's: {error}") from None
+    whole = packing.unpacked(note[_SIZES.size :], most_bytes=size)
     return Record.from_json(
-        json.loads(whole[:head]), whole[head : head + value], whole[head + value :]
+        typed_json.parsed(whole[:head]), whole[head : head + value], whole[head + value :]
     )

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +17,7 @@ from labkit.comm import Operation, Timeline
 from labkit.comm.recorded import Recorded
 from labkit.launch.diagnosis.stacks import Stack
 from labkit.launch.diagnosis.waiting import View
+from labkit.launch.hosts import packing
 from labkit.launch.machine.halt import Halt
 from labkit.launch.ranks.stage import Stage
 from labkit.launch.saved import timeline_json, typed_json
@@ -74,6 +74,12 @@ class Standing:
         operations, calls = self.operations.operations, self.calls.operations
         return View(self.stage, operations, recorded, self.stack, calls, self.halt)
 
+    @property
+    def is_final(self) -> bool:
+        """Whether it will stay so: the function is over, and no thread of it is left."""
+        has_told = self.stack.is_known or self.stage is Stage.DIED
+        return self.stage.is_over and has_told and not self.stack.num_other_threads
+
     def as_bytes(self) -> bytes:
         """Packed JSON."""
         data: dict[str, Any] = {
@@ -82,16 +88,12 @@ class Standing:
         data.update({name: timeline_json.encode(data[name]) for name in _TIMELINES})
         data["stage"], data["stack"] = self.stage.value, dataclasses.asdict(self.stack)
         data["halt"] = None if self.halt is None else dataclasses.asdict(self.halt)
-        return zlib.compress(json.dumps(data).encode(), 1)
+        return packing.packed(json.dumps(data).encode())
 
     @classmethod
     def from_bytes(cls, note: bytes) -> Standing:
         """The note again. ValueError, with the reason, for anything else."""
-        unpacking = zlib.decompressobj()
-        try:
-            data = typed_json.parsed(unpacking.decompress(note, _MOST_BYTES))
-        except zlib.error as error:
-            raise ValueError(f"it is no note of labkit's: {error}") from None
+        data = typed_json.parsed(packing.unpacked(note, _MOST_BYTES))
         if not isinstance(data, dict):
             raise ValueError("it is no note of labkit's")
         data.update({name: timeline_json.decode(data.get(name)) for name in _TIMELINES})

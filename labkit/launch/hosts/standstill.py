@@ -4,17 +4,29 @@
                             again and again while that is so
     attendant of rank 0     when its own rank stands still as well: reads all notes, asks the doctor
 
-The notes are of different moments, and the doctor's proofs hold all the same. A rank that has
-returned posts nothing any more. And in a circle, of whose notes the one of rank C is the last: B
-waits for what C had not posted by then, so B is still where its note says; so is A, which waits for
-B; and so on around to C. What is no proof is told when two rounds of notes have said the same.
+The notes are of different moments, and the parts of one too: journal, stack and torch's own record
+are read one after another, and what torch does without a Group has no journal that would show that
+the rank went on in between. So only what two rounds of notes have said is told. Operations are
+numbered, and none is begun twice: a rank that waits in the same one in both its notes did so all
+the time between them, and posted nothing. Of each rank take one moment of that time.
+
+Then nothing can end. Suppose that something did, and take the rank that is the first to go on after
+its moment. What it waits in needs the part of another rank, which had not posted it by its own
+moment. Where that is later, the part was not there to go on with. Where it is earlier, the other
+has gone on before the first one did; or it has returned, and posts nothing any more. With threads
+it is the same where all threads of all ranks are held, and none is in an operation that can end:
+the first one to go on waits for a thread of its rank, or for another rank, that went on before it.
+
+What this takes for granted: parts come from the ranks of this job alone; a wait ends when all its
+parts are posted, or at its timeout; Python knows of all threads, and a thread that is held is woken
+by no clock, file or signal; a rank that returned with threads left is asked anew each time.
 """
 
 from __future__ import annotations
 
 import time
 
-from labkit.comm.hosts.board import Board
+from labkit.comm.hosts.board import Board, NoAnswer
 from labkit.launch import doctor
 from labkit.launch.diagnosis.verdict import Fault, Verdict
 from labkit.launch.driver.supervise import Supervisor
@@ -70,8 +82,7 @@ class Standstill:
 
     def _pin(self) -> None:
         """Say where our rank stands; nothing where it goes on while it is asked."""
-        was_over = self._standing is not None and self._standing.stage.is_over
-        if not was_over:
+        if self._standing is None or not self._standing.is_final:
             if self._supervisor.evidence.examine(patience_s=_PATIENCE_S):
                 return self._moved()
             self._num_looks += 1
@@ -86,7 +97,7 @@ class Standstill:
         standings = [self._standing, *map(self._read, range(1, self._spec.world_size))]
         told = [each for each in standings if each is not None]
         if len(told) < len(standings) or any(
-            each.look <= heard and not each.stage.is_over
+            each.look <= heard and not each.is_final
             for each, heard in zip(told, self._heard, strict=False)
         ):
             return None
@@ -99,11 +110,9 @@ class Standstill:
         return found if found == before and found.fault not in _UNTOLD else None
 
     def _read(self, rank: int) -> Standing | None:
-        note = self._board.read(self._key(rank))
         try:
-            return None if note is None else Standing.from_bytes(note)
-        except ValueError:
-            # Read while a longer one took its place: whoever wrote it will pin another.
+            return self._board.read(self._key(rank), Standing.from_bytes)
+        except NoAnswer:
             return None
 
     def _key(self, rank: int) -> str:

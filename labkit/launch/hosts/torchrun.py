@@ -33,6 +33,7 @@ from labkit.launch.run_directory import RunDirectory
 
 _LOOK_S = 0.1
 _AGENT_EXIT_S = 2.0
+_HANDED_OVER_S = 10.0
 _LAST_WORDS_LINES = 20
 # The path of a socket has 103 characters at most (macOS; on Linux 107), and this is before the end
 # of the name: -<process id>-<8 letters>/s.
@@ -74,14 +75,15 @@ class Torchrun:
                 start_new_session=True,  # Stop is for this process alone: it ends the others
             )
         while len(self._ranks) < len(specs):
-            self._check(deadline_s)
+            self._require_agent(deadline_s)
             try:
                 worker, _ = self._socket.accept()
             except TimeoutError:
                 continue
             with worker:
                 rank = _taken_over(worker)
-            self._ranks[rank.rank] = rank
+            if rank is not None:
+                self._ranks[rank.rank] = rank
         self._have_all_come = True
 
     def rank(self, spec: RankSpec) -> RankProcess:
@@ -116,8 +118,8 @@ class Torchrun:
             *("-m", "labkit.launch.hosts.torchrun_worker", address, str(self._directory.path)),
         ]
 
-    def _check(self, deadline_s: float) -> None:
-        """The agent is there, and time is left."""
+    def _require_agent(self, deadline_s: float) -> None:
+        """Raise RunError where the agent has ended, and RunTimeout where time is up."""
         assert self._agent is not None
         if self._agent.poll() is None and time.monotonic() < deadline_s:
             return
@@ -157,10 +159,15 @@ class WorkerProcess:
             self.exitcode = None  # the worker was ended before it could tell
 
 
-def _taken_over(worker: socket.socket) -> RankProcess:
-    """The rank whose pipes a worker hands over."""
-    worker.settimeout(10)
-    words, descriptors, _, _ = socket.recv_fds(worker, 64, 4)
+def _taken_over(worker: socket.socket) -> RankProcess | None:
+    """The rank whose pipes a worker hands over; None where it ends before, as the agent will."""
+    worker.settimeout(_HANDED_OVER_S)
+    try:
+        words, descriptors, _, _ = socket.recv_fds(worker, 64, 4)
+    except OSError:  # it was ended, or takes too long: then it will find nobody to talk to
+        return None
+    if not words:
+        return None
     rank, pid = map(int, words.split())
     control, output, lifeline, status = (
         Connection(descriptors[0]),

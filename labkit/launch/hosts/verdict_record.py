@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,19 +41,30 @@ class RunVerdict:
     consequences: dict[int, str] = field(default_factory=dict)
     missing: list[int] = field(default_factory=list)
     """Ranks that are gone without a word."""
-    is_of_a_run_under_way: bool = False
-    """Ranks waited in vain, and were ended for it."""
+    is_proof: bool = False
+    """Ranks waited in vain, and the run was ended for it."""
 
     @classmethod
     def of_proof(cls, verdict: Verdict) -> RunVerdict:
         """That a run cannot end any more, as the doctor found."""
         kind = Mismatch if verdict.fault is Fault.MISMATCH else Deadlock
-        return cls(str(verdict), kind=kind.__name__, is_of_a_run_under_way=True)
+        return cls(str(verdict), kind=kind.__name__, is_proof=True)
 
-    def write(self, folder: Path, host_number: int) -> None:
-        """Store it among the records of the attempt."""
+    def write(self, folder: Path, host_number: int) -> bool:
+        """Store it among the records of the attempt; False where this host has one: that stays."""
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / self.file_name(host_number)).write_bytes(self.as_bytes())
+        name = self.file_name(host_number)
+        half = folder / f"{name}.{os.getpid()}.part"
+        half.write_bytes(self.as_bytes())
+        try:
+            os.link(half, folder / name)  # unlike a rename, it replaces nothing
+        except FileExistsError:
+            return False
+        except OSError:  # a file system without links
+            os.replace(half, folder / name)
+        finally:
+            half.unlink(missing_ok=True)
+        return True
 
     @staticmethod
     def file_name(host_number: int) -> str:

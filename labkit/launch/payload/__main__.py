@@ -14,6 +14,7 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import NoReturn
 
 # Before the first name is looked up: a slow resolver stalls each connection for seconds.
 os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
@@ -28,7 +29,9 @@ from labkit.comm.hosts import roll_call
 from labkit.comm.hosts.board import open_store
 from labkit.comm.hosts.environment import Environment
 from labkit.comm.hosts.job_name import name_of_job
-from labkit.launch.attempt import claim, objection, remember_attempt
+from labkit.comm.hosts.roll_call import RollCall
+from labkit.comm.words import ranks_named
+from labkit.launch.attempt import claim, objection, remember_attempt, said
 from labkit.launch.hosts.attend import Attendant
 from labkit.launch.hosts.door import Door
 from labkit.launch.hosts.hosted_rank import HostedSpec
@@ -38,6 +41,7 @@ from labkit.launch.run_directory import RunDirectory
 from labkit.launch.saved.folders import attempts, folder_of
 
 _ROLL_CALL_S = 120.0
+_SAID_WITHIN_S = 10.0
 
 
 def main() -> int:
@@ -65,6 +69,9 @@ def main() -> int:
             num_gpus=torch.cuda.device_count(),
             timeout_s=_ROLL_CALL_S,
         )
+        shown = options.out or _default_out(environment)
+        if environment.rank == 0 and (words := said(call.attempt, out, shown, job)):
+            print(words, flush=True)
         claim(out, job)
         remember_attempt(call.attempt)
         spec = HostedSpec(
@@ -79,9 +86,11 @@ def main() -> int:
             arguments=options.arguments,
             door=door,
         )
-        return Attendant(
-            spec, board, folder_of(out, call.attempt), started_s, options.stall
-        ).attend()
+        folder = folder_of(out, call.attempt)
+        code = Attendant(spec, board, folder, started_s, options.stall).attend()
+        if code == 0 and environment.local_rank == 0:
+            print(f"labkit: {_kept(shown, environment, call)}", flush=True)
+        return code
     finally:
         if scratch is not None:
             scratch.remove()
@@ -90,7 +99,7 @@ def main() -> int:
 def _options() -> argparse.Namespace:
     words = sys.argv[1:]
     cut = words.index("--") if "--" in words else len(words)
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="torchrun ... -m labkit.launch.payload",
         epilog="What follows -- is sys.argv[1:] for the Python file.",
     )
@@ -109,7 +118,24 @@ def _options() -> argparse.Namespace:
         help="seconds without progress after which the doctor is asked why (5), or never",
     )
     parser.add_argument("--device", choices=("cpu", "cuda"), help="cuda where each rank has a GPU")
-    return parser.parse_args(words[:cut], argparse.Namespace(arguments=words[cut + 1 :]))
+    options, unknown = parser.parse_known_args(words[:cut])
+    if unknown:
+        parser.error(
+            f"{' '.join(unknown)}: no option of labkit's. What belongs to FILE comes after --"
+        )
+    options.arguments = words[cut + 1 :]
+    return options
+
+
+class _Parser(argparse.ArgumentParser):
+    """Speaks once per host: all ranks are told the same."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong, with the usage, and exit."""
+        if os.environ.get("LOCAL_RANK", "0") != "0":
+            time.sleep(_SAID_WITHIN_S)  # torchrun ends the others as soon as one rank exits
+            self.exit(2)
+        super().error(message)
 
 
 def _seconds(text: str) -> float:
@@ -139,6 +165,14 @@ def _require(out: Path, device: str | None, environment: Environment) -> None:
             f"--device cuda: this host has {num_ranks} ranks and {num_gpus} GPUs, and each rank "
             "needs one; choose --device cpu, a smaller --nproc-per-node, or leave --device out"
         )
+
+
+def _kept(shown: str, environment: Environment, call: RollCall) -> str:
+    """Where a good run can be opened, or what of it is on this host."""
+    if environment.host_number == call.places[0].host_number:
+        return f'kept in {shown}; Run.load("{shown}") opens it'
+    ranks, host = ranks_named(environment.local_ranks), call.places[0].host
+    return f"{ranks} kept in {shown} too; Run.load opens that of host {host}, which has all ranks"
 
 
 def _default_out(environment: Environment) -> str:

@@ -47,7 +47,7 @@ class Record:
     host: str
     stage: Stage
     position: str
-    """Where it was at the end, in words."""
+    """Where it was at the end, in words, the line included."""
     clock_s: float
     timeline: Timeline = field(default_factory=Timeline)
     attempt: int = 0
@@ -65,6 +65,8 @@ class Record:
     log: str = ""
     is_cut: bool = False
     """Timeline and log, too large to travel, stayed on the host of the rank."""
+    place: str = ""
+    """The line that `position` names, under torchrun; empty where there is none."""
     num_hosts: int = 0
     """Of a job of torchrun; 0 elsewhere, and in older records."""
     topology: Topology | None = None
