@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import torch
@@ -59,14 +60,14 @@ class ComparedCalls(PointToPoint):
         wire = _NOTHING_SENT
         self._post(kind, x, wire, False, reduce=reduce, peer=root, splits=splits, passed=passed)
 
-    def enter_new_group(self, members: Sequence[int]) -> Callable[[], None]:
-        """Say that we are about to make a group of these; call what this returns afterwards.
+    def enter_new_group(self, members: Sequence[int]) -> AbstractContextManager[None]:
+        """Say that we are about to make a group of these, which is then made inside.
 
         Raises Disagreement.
         """
         nothing = torch.empty(0, dtype=torch.uint8)
         record = self._post("new_group", nothing, _NOTHING_SENT, True, members=tuple(members))
-        return functools.partial(self._journal.done, record)
+        return self._under_way(record)
 
     def enter_send(self, x: torch.Tensor, dst: int, passed: torch.Tensor) -> None:
         """Say that we are about to send `passed`, for which `x` stands. Raises Disagreement."""

@@ -13,6 +13,7 @@ import functools
 import inspect
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -26,11 +27,12 @@ from labkit.comm.flight_recorder import title
 
 _MESSAGES = {"send": "dst", "isend": "dst", "recv": "src", "irecv": "src"}
 
-# Called when what was entered is over; mostly nobody needs to know.
-Leave = Callable[[], None]
+# What was entered is carried out inside; mostly nobody needs to know when that is over.
+Inside = AbstractContextManager[None]
 ArgumentsOf = Callable[[tuple[Any, ...], dict[str, Any]], dict[str, Any] | None]
 
 _inside = threading.local()
+_NOTHING: Inside = nullcontext()
 
 
 def install() -> None:
@@ -61,7 +63,7 @@ def _wrap_init_process_group() -> None:
     c10d.init_process_group = dist.init_process_group = made
 
 
-def _wrap(name: str, enter: Callable[[CallsOfAProcess, dict[str, Any]], Leave | None]) -> None:
+def _wrap(name: str, enter: Callable[[CallsOfAProcess, dict[str, Any]], Inside | None]) -> None:
     original = getattr(c10d, name, None)  # a newer or older torch may not have it
     if original is None or hasattr(original, "_enters_calls"):
         return
@@ -80,11 +82,8 @@ def _wrap(name: str, enter: Callable[[CallsOfAProcess, dict[str, Any]], Leave | 
             return original(*args, **kwargs)  # it says what is wrong with them
         _inside.a_call = True
         try:
-            leave = enter(calls, arguments)
-            result = original(*args, **kwargs)
-            if leave is not None:
-                leave()
-            return result
+            with enter(calls, arguments) or _NOTHING:
+                return original(*args, **kwargs)
         finally:
             _inside.a_call = False
 
@@ -178,18 +177,17 @@ def _enter_message(end: str, calls: CallsOfAProcess, arguments: dict[str, Any]) 
         group.receive_from_anybody()
 
 
-def _enter_new_group(calls: CallsOfAProcess, arguments: dict[str, Any]) -> Leave | None:
+def _enter_new_group(calls: CallsOfAProcess, arguments: dict[str, Any]) -> Inside | None:
     # These take their name from their members, and not from how many there are already.
     if arguments["use_local_synchronization"] or not dist.is_initialized():
         return None
-    members = arguments["ranks"]
-    if members is not None and not all(isinstance(rank, int) for rank in members):
+    ranks = list(arguments["ranks"] or range(dist.get_world_size()))
+    if not all(isinstance(rank, int) for rank in ranks):
         return None
-    # In an order of their own: a collective may be under way meanwhile.
-    group = _calls_of(calls, {}, " new groups")
-    ranks = list(members or range(dist.get_world_size()))
     if arguments.get("sort_ranks", True):
         ranks.sort()
+    # In an order of their own: a collective may be under way meanwhile.
+    group = _calls_of(calls, {}, " new groups")
     members = [calls.number_in_run(rank) for rank in ranks]
     return None if group is None else group.enter_new_group(members)
 
