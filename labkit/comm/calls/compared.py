@@ -149,9 +149,19 @@ class CallsOfAProcess:
             group._when_closed.append(functools.partial(self._forget, group.name))
         return self.of(group.name, group._process_group, lambda: group.ranks)
 
+    def forget(self, process_group: dist.ProcessGroup | None) -> None:
+        """It is destroyed; None: the default one is, and all others with it. Raises Disagreement.
+
+        What is left of its calls is compared, for the last time.
+        """
+        for name, (each, _) in list(self._by_group.items()):
+            if process_group is None or each is process_group:
+                self._forget(name)
+
     def _forget(self, name: str) -> None:
-        _, calls = self._by_group.pop(name)
-        calls._agreement.leave()
+        if name in self._by_group:  # not if all were destroyed since
+            _, calls = self._by_group.pop(name)
+            calls._agreement.leave()
 
 
 _of_this_process: CallsOfAProcess | None = None
