@@ -18,8 +18,10 @@ import linecache
 import math
 import os
 import pickle
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -79,6 +81,7 @@ def write(path: Path, num_in_journal: int, *, only_active: bool) -> None:
     is_idle = time.process_time() - cpu_before_s < _BUSY_S
     enqueued = num_enqueued()
     operations: list[list[Any]] = []
+    awaited = None
     names: dict[int, str] = {}
     if sum(enqueued.values()) > num_in_journal:
         entries = pickle.loads(_dump()).get("entries", [])
@@ -87,20 +90,40 @@ def write(path: Path, num_in_journal: int, *, only_active: bool) -> None:
             str(name): c10d.get_process_group_ranks(group)
             for group, name in c10d._world.pg_names.items()
         }
-        operations = [
-            _foreign(entry, names[entry["pg_id"]], members.get(_group(entry), []))
+        told = [
+            entry
             for entry in entries
             if not only_active or not (entry["retired"] or _is_of_a_group(entry))
         ]
+        operations = [
+            _foreign(entry, names[entry["pg_id"]], members.get(_group(entry), [])) for entry in told
+        ]
+        awaited = _awaited(told)
     record = {
         "is_idle": is_idle,
         # torch counts by the number that a group has in this process, which differs by rank.
         "enqueued": {title(name): enqueued.get(str(number), 0) for number, name in names.items()},
         "operations": operations,
+        "awaited": awaited,
     }
     part = path.with_suffix(".part")
     part.write_text(json.dumps(record))
     os.replace(part, path)
+
+
+def _awaited(entries: Sequence[Mapping[str, Any]]) -> int | None:
+    """Which of these the main thread waits for: the oldest of those that it has begun in the very
+    call of C++ that it is in, such as backward() with DDP. None where there is none.
+    """
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    here = [
+        (f.f_code.co_filename, f.f_code.co_name, line) for f, line in traceback.walk_stack(frame)
+    ]
+    for number, entry in enumerate(entries):
+        begun = [(each["filename"], each["name"], each["line"]) for each in entry.get("frames", [])]
+        if begun and not entry["retired"] and begun == here[: len(begun)]:
+            return number
+    return None
 
 
 def _dump(**what: bool) -> bytes:

@@ -57,12 +57,21 @@ class Recorded:
     `enqueued`: how many collectives of each process group were handed over, a Group's too.
     `is_idle`: the process used no CPU time while it was asked, so it waits or sleeps.
     `is_known`: whether the rank has answered; where not, it may have handed over anything.
+    `awaited`: which of the operations it waits for, as the C++ call that it is in has begun it.
     """
 
     operations: Sequence[Operation] = ()
     enqueued: Mapping[str, int] = field(default_factory=dict)
     is_idle: bool = False
     is_known: bool = False
+    awaited: int | None = None
+
+    @property
+    def waits_in(self) -> Operation | None:
+        """The operation that the rank blocks in; None where nobody can say."""
+        if self.awaited is None or not self.is_idle:
+            return None
+        return self.operations[self.awaited]
 
 
 def is_foreign(operation: Operation) -> bool:
@@ -103,7 +112,7 @@ def read(path: Path) -> Recorded:
     except FileNotFoundError:
         return Recorded()
     operations = [_operation(index, *each) for index, each in enumerate(record["operations"])]
-    return Recorded(operations, record["enqueued"], record["is_idle"], is_known=True)
+    return Recorded(operations, record["enqueued"], record["is_idle"], True, record["awaited"])
 
 
 def _operation(

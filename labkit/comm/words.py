@@ -28,13 +28,15 @@ def verb(many: Sequence[object], one: str) -> str:
 
 
 def named(operation: Operation) -> str:
-    """`all_reduce #4`, with its group where that is not the world."""
+    """`all_reduce #4`; outside the world with its group, `send #1 of group pair to rank 2`."""
     if operation.group_name in ("world", ""):
         return operation.name
     if operation.kind == "new_group":
         return operation.name  # all of them are numbered together
     is_torchs = operation.group_name.startswith("torch.distributed")
-    return f"{operation.name} of {'' if is_torchs else 'group '}{operation.group_name}"
+    which = f"{operation.kind} #{operation.sequence}"
+    group = f"{'' if is_torchs else 'group '}{operation.group_name}"
+    return f"{which} of {group}{operation.name.removeprefix(which)}"
 
 
 def places(operations: Iterable[Operation], place: Place) -> str:

@@ -101,7 +101,7 @@ SAID = {
     other_splits: "in all_to_all #1 .*rank 1 sends rank 0 2 rows .*rank 0 expects 1",
     another_function: "rank 1 calls all_reduce #1 of torch.distributed",
     the_same_calls_in_another_order: "make the same calls in another order: .*all_reduce.weight.",
-    a_message_that_is_too_short: r"send #1 to rank 1 .*shape \(2,\).*has shape \(3,\)",
+    a_message_that_is_too_short: r"send #1 of torch.distributed to rank 1 .*shape \(2,\).*has shape \(3,\)",
     another_op_in_a_subgroup: "in all_reduce #1 of torch.distributed/.*rank 1 reduces by max",
 }
 

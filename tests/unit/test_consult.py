@@ -7,12 +7,12 @@ from labkit.launch.diagnosis.consult import examined
 from labkit.launch.diagnosis.verdict import Fault
 from labkit.launch.diagnosis.waiting import View
 from labkit.launch.ranks.stage import Stage
-from tests.unit.test_doctor import WAITS
+from tests.unit.test_doctor import NEW_GROUPS, WAITS
 
 FOREIGN = replace(WAITS, group=(0, 1), group_name="torch.distributed")
-NEW_GROUP = replace(WAITS, group=(0, 1), kind="new_group", group_name="new groups")
+NEW_GROUP = replace(WAITS, group=(0, 1), kind="new_group", group_name=NEW_GROUPS)
 NOTHING_YET = Recorded(is_idle=True, is_known=True)
-IN_IT = Recorded([FOREIGN], {"torch.distributed": 1}, is_idle=True, is_known=True)
+IN_IT = Recorded([FOREIGN], {"torch.distributed": 1}, is_idle=True, is_known=True, awaited=0)
 THROUGH = Recorded([], {"torch.distributed": 1}, is_idle=True, is_known=True)
 
 # Rank 1 tells what torch has recorded, then comes through all_reduce to new_group, then its calls

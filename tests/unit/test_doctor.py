@@ -17,6 +17,7 @@ from labkit.launch.doctor import diagnose, diagnose_now
 from labkit.launch.ranks.stage import Stage
 from tests.an_operation import an_operation
 
+NEW_GROUPS = "torch.distributed new groups"
 GROUP = (0, 1, 2, 3)
 
 
@@ -148,31 +149,55 @@ def test_whom_a_collective_needs(kind, root, rank, needed):
 
 def test_torchs_own_operation_counts_as_waiting_only_while_its_rank_rests():
     foreign = replace(WAITS, group_name="torch.distributed")
-    at_rest = Recorded([foreign], {"torch.distributed": 1}, is_idle=True)
+    at_rest = Recorded([foreign], {"torch.distributed": 1}, is_idle=True, awaited=0)
     computing = replace(at_rest, is_idle=False)
     assert running(recorded=at_rest).waits_in is foreign
     assert running(recorded=computing).waits_in is None
-    sleeps_in_own_line = Stack(True, may_wait=False)
-    assert running(recorded=at_rest, stack=sleeps_in_own_line).waits_in is None
     gone = [View(Stage.RETURNED, recorded=Recorded(is_known=True))] * 3
     assert diagnose([running(recorded=at_rest), *gone]).fault is Fault.LEFT
 
 
+def test_a_collective_that_its_rank_has_only_begun_is_no_wait():
+    """It may wait for a file, or a child: then nobody says that it waits for this."""
+    foreign = replace(WAITS, group_name="torch.distributed")
+    begun = Recorded([foreign], {"torch.distributed": 1}, is_idle=True, is_known=True)
+    assert running(recorded=begun).waits_in is None
+    assert running(calls=[replace(foreign, waited_s=None)]).waits_in is None
+    assert running(calls=[foreign]).waits_in is foreign
+
+
 def test_a_rank_that_has_not_answered_is_not_said_to_have_left():
     foreign = replace(WAITS, group_name="torch.distributed")
-    waits = running(recorded=Recorded([foreign], {"torch.distributed": 1}, True, is_known=True))
+    waits = running(recorded=Recorded([foreign], {"torch.distributed": 1}, True, True, 0))
     mute = View(Stage.RETURNED)
     assert diagnose([waits, mute, mute, mute]).fault is Fault.SLOW
 
 
 def test_a_rank_that_has_not_answered_is_in_no_circle():
     foreign = replace(WAITS, group_name="torch.distributed")
-    waits = running(recorded=Recorded([foreign], {"torch.distributed": 1}, True, is_known=True))
-    makes_a_group = replace(WAITS, kind="new_group", group_name="new groups")
+    waits = running(recorded=Recorded([foreign], {"torch.distributed": 1}, True, True, 0))
+    makes_a_group = replace(WAITS, kind="new_group", group_name=NEW_GROUPS)
     mute = [View(Stage.RUNNING, calls=[makes_a_group])] * 3
     heard = [replace(view, recorded=Recorded(is_known=True)) for view in mute]
     assert diagnose([waits, *heard]).fault is Fault.CIRCLE
     assert diagnose([waits, *mute]).fault is not Fault.CIRCLE
+
+
+def test_ranks_that_make_a_group_wait_for_the_last_of_them():
+    makes_a_group = replace(WAITS, kind="new_group", group_name=NEW_GROUPS)
+    there, late = running(calls=[makes_a_group]), running()
+    verdict = diagnose([there, there, there, late])
+    assert verdict.fault is Fault.SLOW and verdict.ranks == (3,) and not verdict.is_proof
+    gone = diagnose([there, there, there, View(Stage.RETURNED)])
+    assert gone.fault is Fault.LEFT and gone.is_proof
+
+
+def test_a_message_past_the_groups_waits_for_its_other_end():
+    receives = operation("recv", peer=1, group="torch.distributed")
+    sends = operation("send", peer=0, group="torch.distributed")
+    waits = running(calls=[receives])
+    assert diagnose([waits, running(calls=[sends])]).fault is Fault.UNDER_WAY
+    assert diagnose([waits, View(Stage.RETURNED, [sends])]).fault is Fault.LEFT  # of a Group
 
 
 def test_a_mismatch_comes_before_every_other_cause():

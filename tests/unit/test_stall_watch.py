@@ -69,11 +69,13 @@ def test_what_is_no_proof_ends_nothing_however_often_it_is_seen(watched):
     assert watched.looks(watch, *[NO_PROOF] * 5) == [None] * 5
 
 
-def test_a_proof_that_the_ranks_refute_is_not_asked_about_again(watched):
+def test_a_proof_that_the_ranks_refute_is_asked_about_now_and_then(watched):
     watch = StallWatch(watched.supervisor, None)
     watched.ranks_say = NO_PROOF
     assert watched.looks(watch, *[PROOF] * 5) == [None] * 5
     assert watched.num_asked == 1
+    assert watched.looks(watch, *[PROOF] * 40) == [None] * 40  # 10 s
+    assert watched.num_asked == 3
     watched.ranks_say = ANOTHER
     assert watched.looks(watch, ANOTHER, ANOTHER) == [None, ANOTHER]
 

@@ -36,8 +36,8 @@ def operation(kind, sequence, *, peer=None, group="world", done=True, waited=Tru
 
 
 def test_a_note_comes_back_as_it_was():
-    recorded = Recorded([operation("all_reduce", 2)], {"torch.distributed": 2}, True, True)
-    stack = Stack(True, "in main", HERE, 1, is_held=True, may_wait=False)
+    recorded = Recorded([operation("all_reduce", 2)], {"torch.distributed": 2}, True, True, 0)
+    stack = Stack(True, "in main", HERE, 1, is_held=True)
     halt = Halt("is stopped", continued_by=71)
     journal = [operation("barrier", 1), operation("send", 1, peer=2, done=False)]
     view = View(Stage.RUNNING, journal, recorded, stack, [operation("new_group", 1)], halt)

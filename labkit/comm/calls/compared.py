@@ -9,6 +9,9 @@ journal of the run is left as it is, for what is under way is already in it, or 
 
     calls/rank-2.journal   what rank 2 called; calls/*.calls, calls/*.0-1: the tables to compare by
 
+A call of torch's is open until it has returned, or what it returned was waited for: the doctor
+knows by this which of them a rank blocks in (open_call.py).
+
 Wire: nothing; a table in memory that the ranks of one host share.
 """
 
@@ -17,13 +20,15 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from datetime import timedelta
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
 
 from labkit.comm.agreement.neighbours import Neighbours
+from labkit.comm.calls.open_call import OpenCall
 from labkit.comm.group import Group
 from labkit.comm.journal import Journal
 from labkit.comm.point_to_point import PointToPoint
@@ -43,48 +48,86 @@ class ComparedCalls(PointToPoint):
 
     _receives_from_anybody = False
 
+    @functools.cached_property
+    def _ends_by_itself(self) -> bool:
+        """Whether a wait may end by a timeout that the program has chosen, and go on from there."""
+        ours, usual = _timeout(self._of_torch), _timeout(dist.group.WORLD)
+        if ours is None or usual is None:
+            return False
+        return ours < min(usual, c10d.default_pg_timeout)
+
     def enter(
         self,
         kind: str,
         x: torch.Tensor,
         *,
+        blocking: bool = False,
         reduce: str | None = None,
         root: int | None = None,
         splits: Sequence[Sequence[int]] | None = None,
         passed: torch.Tensor | None = None,
-    ) -> None:
+    ) -> OpenCall:
         """Say that we are about to call this. Raises Disagreement.
 
         root: a number in the group. splits: rows to, and from, each member. passed: the tensor
-        itself, where `x` only stands for it.
+        itself, where `x` only stands for it. blocking: whether we stay in it until it is over.
         """
-        wire = _NOTHING_SENT
-        self._post(kind, x, wire, False, reduce=reduce, peer=root, splits=splits, passed=passed)
+        record = self._post(
+            kind,
+            x,
+            _NOTHING_SENT,
+            blocking and not self._ends_by_itself,
+            reduce=reduce,
+            peer=root,
+            splits=splits,
+            passed=passed,
+        )
+        return self._open(record)
 
-    def enter_new_group(self, members: Sequence[int]) -> AbstractContextManager[None]:
-        """Say that we are about to make a group of these, which is then made inside.
-
-        Raises Disagreement.
-        """
+    def enter_new_group(self, members: Sequence[int], *, ends_by_itself: bool) -> OpenCall:
+        """Say that we are about to make a group of these. Raises Disagreement."""
         nothing = torch.empty(0, dtype=torch.uint8)
-        record = self._post("new_group", nothing, _NOTHING_SENT, True, members=tuple(members))
-        return self._under_way(record)
+        record = self._post(
+            "new_group", nothing, _NOTHING_SENT, not ends_by_itself, members=tuple(members)
+        )
+        return self._open(record)
 
-    def enter_send(self, x: torch.Tensor, dst: int, passed: torch.Tensor) -> None:
+    def enter_send(
+        self, x: torch.Tensor, dst: int, passed: torch.Tensor, *, blocking: bool
+    ) -> OpenCall:
         """Say that we are about to send `passed`, for which `x` stands. Raises Disagreement."""
         self._num_sent[dst] += 1
-        self._post_message("send", dst, self._num_sent[dst], x, False, passed)
+        waits = blocking and not self._ends_by_itself
+        return self._open(self._post_message("send", dst, self._num_sent[dst], x, waits, passed))
 
-    def enter_recv(self, x: torch.Tensor, src: int, passed: torch.Tensor) -> None:
+    def enter_recv(
+        self, x: torch.Tensor, src: int, passed: torch.Tensor, *, blocking: bool
+    ) -> OpenCall | None:
         """Say that we are about to receive into `passed`. Raises Disagreement."""
         if self._receives_from_anybody:
-            return
+            return None
         self._num_received[src] += 1
-        self._post_message("recv", src, self._num_received[src], x, False, passed)
+        waits = blocking and not self._ends_by_itself
+        return self._open(
+            self._post_message("recv", src, self._num_received[src], x, waits, passed)
+        )
+
+    def _open(self, record: int) -> OpenCall:
+        return OpenCall(self._journal, record, ends_by_itself=self._ends_by_itself)
 
     def receive_from_anybody(self) -> None:
         """From now on nobody can say which message a receive meets: they are not compared."""
         self._receives_from_anybody = True
+
+
+def _timeout(process_group: dist.ProcessGroup | None) -> timedelta | None:
+    """Of its operations; None where nobody knows."""
+    try:
+        backend = process_group._get_backend(torch.device("cpu"))  # type: ignore[union-attr]
+        timeout: timedelta = backend.options._timeout
+    except (AttributeError, RuntimeError):  # another backend, or another torch
+        return None
+    return timeout
 
 
 class CallsOfAProcess:
@@ -199,4 +242,4 @@ def enter_call(
     """
     calls = of_this_process()
     if calls is not None and isinstance(group, Group):  # a grader's stand-in counts for itself
-        calls.of_group(group).enter(kind, x, root=root, splits=splits)
+        calls.of_group(group).enter(kind, x, root=root, splits=splits)  # its messages say the rest

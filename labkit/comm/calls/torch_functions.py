@@ -13,7 +13,6 @@ import functools
 import inspect
 import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -21,27 +20,27 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from labkit.comm import hand_over
+from labkit.comm.calls import open_call
 from labkit.comm.calls.compared import CallsOfAProcess, ComparedCalls, of_this_process
+from labkit.comm.calls.open_call import OpenCall
 from labkit.comm.calls.readings import COLLECTIVES, flat, reduce_of, splits_of, stand_in, tensors_of
 from labkit.comm.flight_recorder import title
 from labkit.comm.group import forget_worlds
 
 _MESSAGES = {"send": "dst", "isend": "dst", "recv": "src", "irecv": "src"}
 
-# What was entered is carried out inside; mostly nobody needs to know when that is over.
-Inside = AbstractContextManager[None]
 ArgumentsOf = Callable[[tuple[Any, ...], dict[str, Any]], dict[str, Any] | None]
 
 _inside = threading.local()
-_NOTHING: Inside = nullcontext()
 
 
 def install() -> None:
     """Wrap torch.distributed's functions. Before a program is read that takes them by name."""
+    open_call.install()
     for name in COLLECTIVES:
         _wrap(name, functools.partial(_enter_collective, name))
     for name, end in _MESSAGES.items():
-        _wrap(name, functools.partial(_enter_message, end))
+        _wrap(name, functools.partial(_enter_message, end, blocking=name in ("send", "recv")))
     _wrap("new_group", _enter_new_group)
     _wrap("monitored_barrier", _enter_monitored_barrier)
     _wrap_init_process_group()
@@ -87,7 +86,7 @@ def _wrap_destroy_process_group() -> None:
     c10d.destroy_process_group = dist.destroy_process_group = destroyed
 
 
-def _wrap(name: str, enter: Callable[[CallsOfAProcess, dict[str, Any]], Inside | None]) -> None:
+def _wrap(name: str, enter: Callable[[CallsOfAProcess, dict[str, Any]], OpenCall | None]) -> None:
     original = getattr(c10d, name, None)  # a newer or older torch may not have it
     if original is None or hasattr(original, "_enters_calls"):
         return
@@ -106,8 +105,10 @@ def _wrap(name: str, enter: Callable[[CallsOfAProcess, dict[str, Any]], Inside |
             return original(*args, **kwargs)  # it says what is wrong with them
         _inside.a_call = True
         try:
-            with enter(calls, arguments) or _NOTHING:
+            call = enter(calls, arguments)
+            if call is None:
                 return original(*args, **kwargs)
+            return _carried_out(call, original, args, kwargs)
         finally:
             _inside.a_call = False
 
@@ -115,6 +116,18 @@ def _wrap(name: str, enter: Callable[[CallsOfAProcess, dict[str, Any]], Inside |
     for module in (c10d, dist):
         if hasattr(module, name):
             setattr(module, name, entered)
+
+
+def _carried_out(
+    call: OpenCall, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    try:
+        result = original(*args, **kwargs)
+    except BaseException:
+        call.refused()
+        raise
+    call.returned(result)
+    return result
 
 
 def binder(function: Callable[..., Any]) -> ArgumentsOf:
@@ -169,16 +182,19 @@ def _enter_monitored_barrier(calls: CallsOfAProcess, arguments: dict[str, Any]) 
         handed.give_up()
 
 
-def _enter_collective(name: str, calls: CallsOfAProcess, arguments: dict[str, Any]) -> None:
+def _enter_collective(
+    name: str, calls: CallsOfAProcess, arguments: dict[str, Any]
+) -> OpenCall | None:
     group, tensors = _calls_of(calls, arguments), tensors_of(name, arguments)
     if group is None or tensors is None:
-        return
+        return None
     reading = COLLECTIVES[name]
     root = _member(calls, group, arguments, reading.root) if reading.root else None
     splits = splits_of(name, arguments, group.size)
-    group.enter(
+    return group.enter(
         reading.kind,
         stand_in(name, arguments, tensors),
+        blocking=not arguments.get("async_op"),
         reduce=reduce_of(arguments),
         root=root,
         splits=splits,
@@ -186,22 +202,24 @@ def _enter_collective(name: str, calls: CallsOfAProcess, arguments: dict[str, An
     )
 
 
-def _enter_message(end: str, calls: CallsOfAProcess, arguments: dict[str, Any]) -> None:
+def _enter_message(
+    end: str, calls: CallsOfAProcess, arguments: dict[str, Any], *, blocking: bool
+) -> OpenCall | None:
     # Messages of another tag come in an order of their own.
     group = _calls_of(calls, arguments, f" tag {tag}" if (tag := arguments["tag"]) else "")
     x = arguments["tensor"]
     if group is None or not isinstance(x, torch.Tensor):
-        return
+        return None
     peer = _member(calls, group, arguments, end)
-    if peer is not None and end == "dst":
-        group.enter_send(flat(x.numel(), x.dtype), peer, passed=x)
-    elif peer is not None:
-        group.enter_recv(flat(x.numel(), x.dtype), peer, passed=x)
-    elif end == "src":
-        group.receive_from_anybody()
+    if peer is None:
+        if end == "src":
+            group.receive_from_anybody()
+        return None
+    enter = group.enter_send if end == "dst" else group.enter_recv
+    return enter(flat(x.numel(), x.dtype), peer, passed=x, blocking=blocking)
 
 
-def _enter_new_group(calls: CallsOfAProcess, arguments: dict[str, Any]) -> Inside | None:
+def _enter_new_group(calls: CallsOfAProcess, arguments: dict[str, Any]) -> OpenCall | None:
     # These take their name from their members, and not from how many there are already.
     if arguments["use_local_synchronization"] or not dist.is_initialized():
         return None
@@ -213,7 +231,9 @@ def _enter_new_group(calls: CallsOfAProcess, arguments: dict[str, Any]) -> Insid
     # In an order of their own: a collective may be under way meanwhile.
     group = _calls_of(calls, {}, " new groups")
     members = [calls.number_in_run(rank) for rank in ranks]
-    return None if group is None else group.enter_new_group(members)
+    if group is None:
+        return None
+    return group.enter_new_group(members, ends_by_itself=arguments["timeout"] is not None)
 
 
 def _calls_of(

@@ -77,8 +77,8 @@ def place_of(view: View) -> str:
 
 def _last(view: View) -> Operation | None:
     """The last operation that the rank posted, be it torch's own."""
-    own = view.operations[-1:]
-    return max([*own, *view.recorded.operations], key=lambda each: each.posted_s, default=None)
+    known = [*view.operations[-1:], *view.calls[-1:], *view.recorded.operations]
+    return max(known, key=lambda each: each.posted_s, default=None)
 
 
 def position(stage: Stage, timeline: Timeline) -> str:

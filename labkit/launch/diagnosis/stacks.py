@@ -21,6 +21,8 @@ _HOLDING = (
     (f"{os.sep}threading.py", "waiter.acquire()"),
     (os.path.join("concurrent", "futures", "thread.py"), "work_item = work_queue.get(block=True)"),
     (os.path.join("labkit", "comm", "pending.py"), "self._work.wait()"),
+    (os.path.join("labkit", "comm", "calls", "open_call.py"), "result = original(work)"),
+    (os.path.join("labkit", "comm", "calls", "open_call.py"), "return original(work)"),
 )
 _LINE = re.compile(r'File "([^"]+)", line (\d+) in (.+)')
 
@@ -39,8 +41,10 @@ class Stack:
     """Python threads besides the one that runs the function: they may communicate, too."""
     is_held: bool = False
     """Whether all of its threads wait for one of them, or for another rank: none goes on alone."""
-    may_wait: bool = True
-    """Whether it can be in a call of torch's: not where the reader's own line sleeps, say."""
+
+
+MUTE = Stack(num_other_threads=1)
+"""Of a rank that was asked and has not answered: it may have any number of threads."""
 
 
 def read(path: Path) -> Stack:
@@ -62,7 +66,7 @@ def read(path: Path) -> Stack:
     lines = mains[0].strip().splitlines()[1:]  # innermost first, below a heading
     own = list(takewhile(lambda line: not _LAUNCHER.search(line), lines))
     is_held = all(_is_held(thread.strip().splitlines()[1:]) for thread in (mains[0], *others))
-    return Stack(True, _shown(own), _innermost(own), len(others), is_held, _may_wait(own))
+    return Stack(True, _shown(own), _innermost(own), len(others), is_held)
 
 
 def _identity(thread: str) -> str:
@@ -77,14 +81,6 @@ def _is_held(lines: list[str]) -> bool:
     return found is not None and any(
         found[1].endswith(file) and said == line for file, line in _HOLDING
     )
-
-
-def _may_wait(lines: list[str]) -> bool:
-    """Whether the innermost frame is torch's, or calls something that waits."""
-    found = _LINE.search(lines[0]) if lines else None
-    if found is None or found[1].startswith(MACHINERY):
-        return True
-    return "wait" in linecache.getline(found[1], int(found[2]))
 
 
 def _shown(lines: list[str]) -> str:

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from labkit.comm import Operation
+from labkit.comm.operation import P2P_KINDS
 from labkit.comm.recorded import Recorded, is_foreign
 from labkit.launch.diagnosis.stacks import Stack
 from labkit.launch.machine.halt import Halt
@@ -59,21 +60,12 @@ class View:
         """The operation that the rank blocks on; None while it computes, and once it is over."""
         if self.stage is not Stage.RUNNING:
             return None
-        if operation := blocked_in(self.operations) or blocked_in(self._new_groups):
-            return operation
-        if not (self.recorded.is_idle and self.stack.may_wait):
-            return None
-        # It uses no time, and stands in torch: it waits for the oldest thing that it has begun.
-        return blocked_in(self.recorded.operations[::-1])
+        return blocked_in(self.operations) or blocked_in(self.calls) or self.recorded.waits_in
 
     def is_unheard_of(self, wanted: Operation) -> bool:
         """Whether only the rank knows its part, and it has not answered. A dead one never will."""
-        return is_foreign(wanted) and not self.recorded.is_known and self.stage is not Stage.DIED
-
-    @property
-    def _new_groups(self) -> list[Operation]:
-        """Groups of torch.distributed that the rank has made, or waits for others to make."""
-        return [call for call in self.calls if call.kind == "new_group"]
+        may_be_torchs = is_foreign(wanted) and wanted.kind not in (*P2P_KINDS, "new_group")
+        return may_be_torchs and not self.recorded.is_known and self.stage is not Stage.DIED
 
     def has_posted(self, wanted: Operation, rank: int) -> bool:
         """Whether our part of what `rank` waits in is there.
@@ -81,11 +73,12 @@ class View:
         A journal of which only an end is known is enough, with the last operation of each kind:
         they are counted from 1 without a gap.
         """
-        if is_foreign(wanted):
-            return self.recorded.enqueued.get(wanted.group_name, 0) >= wanted.sequence
-        operations = self._new_groups if wanted.kind == "new_group" else self.operations
+        # What torch issues itself, as its DDP does, is among these, and no call.
+        num_enqueued = self.recorded.enqueued.get(wanted.group_name, 0)
+        if wanted.is_collective and num_enqueued >= wanted.sequence:
+            return True
         is_ahead = False
-        for operation in reversed(operations):
+        for operation in reversed(self.calls if is_foreign(wanted) else self.operations):
             is_its_kind = (
                 operation.is_collective
                 if wanted.is_collective
@@ -136,7 +129,7 @@ def waits_of(rank: int, views: Sequence[View]) -> list[Wait]:
     """All operations that a rank's threads block on: each may be in another one."""
     return [
         _wait(rank, operation, views)
-        for operation in views[rank].operations
+        for operation in (*views[rank].operations, *views[rank].calls)
         if operation.waited_s is not None and operation.done_s is None
     ]
 

@@ -20,7 +20,7 @@ from labkit.comm.calls.compared import journal_of
 from labkit.comm.follow_journal import JournalFollower
 from labkit.comm.recorded import Recorded
 from labkit.launch.diagnosis import stacks
-from labkit.launch.diagnosis.stacks import Stack
+from labkit.launch.diagnosis.stacks import MUTE, Stack
 from labkit.launch.diagnosis.waiting import View
 from labkit.launch.driver.rank_state import Rank
 from labkit.launch.driver.silence import Silence
@@ -112,7 +112,8 @@ class Evidence:
         for number, rank in enumerate(self._ranks):
             rank.output.read()
             self._halts[number] = silence.of(number) if number in alive else None
-            self.stacks[number] = self._stack_of(number)
+            stack = self._stack_of(number)
+            self.stacks[number] = stack if stack.is_known or number not in alive else MUTE
             self._recorded[number] = recorded.read(self._record_of(number))
             if number in alive:  # where it dies later, that was not its last stack
                 with contextlib.suppress(OSError):

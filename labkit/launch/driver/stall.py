@@ -12,6 +12,7 @@ from labkit.launch.ranks.stage import Stage
 
 _FIRST_LOOK_S = 0.25
 _LONGEST_LOOK_S = 2.0
+_DOUBT_S = 5.0
 # The first question about torch's own operations makes a rank import for a second or more.
 _PATIENCE_S = 6.0
 
@@ -34,7 +35,8 @@ class StallWatch:
         self._stall_s = stall_s
         self._ends_deadlocks = ends_deadlocks
         self._suspicion: Verdict | None = None
-        self._refuted: Verdict | None = None
+        self._doubted: Verdict | None = None
+        self._ask_again_at_s = 0.0
         self.news()
 
     def news(self) -> None:
@@ -79,12 +81,15 @@ class StallWatch:
             return None
         evidence = self._supervisor.evidence
         before, self._suspicion = self._suspicion, doctor.diagnose_waits(evidence.views)
-        if not self._suspicion.is_proof or self._suspicion != before or before == self._refuted:
+        if not self._suspicion.is_proof or self._suspicion != before:
+            return None
+        if before == self._doubted and time.monotonic() < self._ask_again_at_s:
             return None
         verdict = examined(evidence, _PATIENCE_S)
         if verdict.is_proof:
             return verdict
-        self._refuted = before  # by threads, which may still bring what is missing
+        # By a thread, say, that may still bring what is missing; or it may end.
+        self._doubted, self._ask_again_at_s = before, time.monotonic() + _DOUBT_S
         return None
 
     def _stall(self) -> Verdict | None:

@@ -40,6 +40,7 @@ class Standing:
     enqueued: list[tuple[str, int]]
     is_idle: bool
     has_answered: bool
+    awaited: int | None
     stack: Stack
     halt: Halt | None = None
 
@@ -55,6 +56,7 @@ class Standing:
             list(view.recorded.enqueued.items()),
             view.recorded.is_idle,
             view.recorded.is_known,
+            _from_the_end(view.recorded.awaited, len(view.recorded.operations)),
             view.stack,
             view.halt,
         )
@@ -63,7 +65,11 @@ class Standing:
     def view(self) -> View:
         """For the doctor."""
         recorded = Recorded(
-            self.of_torch.operations, dict(self.enqueued), self.is_idle, self.has_answered
+            self.of_torch.operations,
+            dict(self.enqueued),
+            self.is_idle,
+            self.has_answered,
+            self.awaited,
         )
         operations, calls = self.operations.operations, self.calls.operations
         return View(self.stage, operations, recorded, self.stack, calls, self.halt)
@@ -107,6 +113,13 @@ def _kind(operation: Operation) -> tuple[object, ...]:
     if operation.is_collective:
         return (operation.group_name, operation.kind == "new_group")
     return (operation.group_name, operation.kind, operation.peer)
+
+
+def _from_the_end(number: int | None, length: int) -> int | None:
+    """The place of an operation among the last _RECENT ones; None where it is not among them."""
+    if number is None or number < length - _RECENT:
+        return None
+    return number - max(length - _RECENT, 0)
 
 
 def _is_waited_for(operation: Operation) -> bool:

@@ -1,0 +1,237 @@
+"""What a rank blocks in that no Group knows of, told from what it has only begun.
+
+A rank that has begun a collective of torch's and sleeps, or waits for a child or for another group,
+waits for something else than it looks. None of the programs that are right here may be ended.
+"""
+
+import contextlib
+import os
+import subprocess
+import threading
+import time
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from labkit import Deadlock, run
+
+STALL_S = 0.5
+LATE_S = 3.0  # several times what the doctor needs for a verdict
+
+
+def _computes(seconds):
+    end_s = time.monotonic() + seconds
+    while time.monotonic() < end_s:
+        torch.ones(100).sum()
+
+
+def comes_late_to_a_new_group(world):
+    if world.rank == world.size - 1:
+        _computes(LATE_S)
+    group = dist.new_group()
+    dist.all_reduce(torch.ones(1), group=group)
+
+
+def _begins_and(meanwhile):
+    """Rank 0 begins a collective, does something else, then sends what rank 1 waits for."""
+
+    def program(world):
+        x, message = torch.ones(1), torch.ones(1)
+        if world.rank == 0:
+            work = dist.all_reduce(x, async_op=True)
+            meanwhile(world)
+            world.send(message, 1)
+            work.wait()
+        else:
+            if world.rank == 1:
+                world.recv(message, 0)
+            dist.all_reduce(x)
+        assert x.item() == world.size
+
+    return program
+
+
+def sleeps(world):
+    wait_s = LATE_S
+    time.sleep(wait_s)
+
+
+def waits_for_a_child(world):
+    subprocess.run(["sleep", str(LATE_S)], check=True)
+
+
+def waits_for_an_event(world):
+    event = threading.Event()
+    threading.Timer(LATE_S, event.set).start()
+    event.wait()
+
+
+def waits_with_a_timeout_of_its_own(world):
+    store = dist.PrefixStore("of its own", dist.distributed_c10d._get_default_store())
+    with contextlib.suppress(RuntimeError):
+        store.wait(["nobody sets it"], timedelta(seconds=LATE_S))
+
+
+def waits_for_another_group(world):
+    """Rank 2 is late to a collective with rank 0, which has begun one with rank 1."""
+    with_1, with_2 = dist.new_group([0, 1]), dist.new_group([0, 2])
+    x, message = torch.ones(1), torch.ones(1)
+    if world.rank == 0:
+        work = dist.all_reduce(x, group=with_1, async_op=True)
+        dist.all_reduce(torch.ones(1), group=with_2)
+        world.send(message, 1)
+        work.wait()
+    elif world.rank == 1:
+        world.recv(message, 0)
+        dist.all_reduce(x, group=with_1)
+    else:
+        _computes(LATE_S)
+        dist.all_reduce(torch.ones(1), group=with_2)
+
+
+def tries_a_backend_that_is_not_there(world):
+    if world.rank == 0:
+        with contextlib.suppress(AssertionError, ValueError, RuntimeError):
+            dist.new_group(backend="nonsense")
+        _computes(LATE_S)
+        world.send(torch.ones(1), 1)
+    elif world.rank == 1:
+        world.recv(torch.ones(1), 0)
+
+
+def gives_up_by_a_timeout_of_its_own(world):
+    group = dist.new_group(timeout=timedelta(seconds=LATE_S))
+    message = torch.ones(1)
+    if world.rank == 0:
+        with pytest.raises(RuntimeError):
+            dist.all_reduce(torch.ones(1), group=group)
+        world.send(message, 1)
+    elif world.rank == 1:
+        world.recv(message, 0)
+
+
+def is_stopped_while_a_thread_sleeps(world):
+    """As by a debugger. What threads a stopped rank has, nobody knows."""
+    x = torch.ones(1)
+    if world.rank == 0:
+        threading.Timer(LATE_S, world.send, (x, 1)).start()
+        whole = f"sleep 0.3; kill -STOP {os.getpid()}; sleep 2; kill -CONT {os.getpid()}"
+        subprocess.Popen(["sh", "-c", whole], start_new_session=True)
+        world.recv(x, 1)
+    elif world.rank == 1:
+        world.recv(x, 0)
+        world.send(x, 0)
+
+
+@pytest.mark.parametrize(
+    ("program", "world_size"),
+    [
+        (comes_late_to_a_new_group, 2),
+        (comes_late_to_a_new_group, 3),
+        *((_begins_and(each), 2) for each in (sleeps, waits_for_a_child, waits_for_an_event)),
+        (_begins_and(waits_with_a_timeout_of_its_own), 3),
+        (waits_for_another_group, 3),
+        (tries_a_backend_that_is_not_there, 2),
+        (gives_up_by_a_timeout_of_its_own, 2),
+        (is_stopped_while_a_thread_sleeps, 2),
+    ],
+)
+def test_a_program_that_is_right_comes_to_its_end(program, world_size):
+    run(program, world_size, timeout=60, stall=STALL_S)
+
+
+def receives_from_a_rank_that_has_returned(world):
+    if world.rank != 0:
+        dist.recv(torch.ones(1), 0)  # <-
+
+
+def receives_from_each_other(world):
+    dist.recv(torch.ones(1), (world.rank + 1) % world.size)  # <-
+
+
+def sends_to_each_other(world):
+    work = dist.isend(torch.ones(1), (world.rank + 1) % world.size)  # <-
+    work.wait()
+
+
+def receives_objects_that_nobody_sends(world):
+    if world.rank != 0:
+        dist.recv_object_list([None], 0)  # <-
+
+
+def receives_where_the_others_reduce(world):
+    if world.rank == 0:
+        dist.recv(torch.ones(1), 1)  # <-
+    else:
+        dist.all_reduce(torch.ones(1))  # <-
+
+
+def waits_for_what_it_has_begun(world):
+    if world.rank != 0:
+        dist.all_reduce(torch.ones(1), async_op=True).wait()  # <-
+
+
+def joins_a_thread_that_waits(world):
+    if world.rank != 0:
+        thread = threading.Thread(target=waits_for_what_it_has_begun, args=(world,))
+        thread.start()
+        thread.join()
+
+
+def makes_a_group_alone(world):
+    if world.rank != 0:
+        dist.new_group()  # <-
+
+
+def goes_backward_without_rank_0(world):
+    model = DistributedDataParallel(torch.nn.Linear(3, 3))
+    loss = model(torch.ones(1, 3)).sum()
+    if world.rank != 0:
+        loss.backward()  # <-
+
+
+def wraps_a_model_without_rank_0(world):
+    if world.rank != 0:
+        DistributedDataParallel(torch.nn.Linear(3, 3))  # <-
+
+
+def goes_backward_beside_what_it_has_begun(world):
+    """Rank 1 waits in DDP's all_reduce, not in the one that it has begun before."""
+    model = DistributedDataParallel(torch.nn.Linear(3, 3))
+    group = dist.new_group()
+    loss = model(torch.ones(1, 3)).sum()
+    if world.rank != 0:
+        work = dist.all_reduce(torch.ones(1), group=group, async_op=True)
+        loss.backward()  # <-
+        work.wait()
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        receives_from_a_rank_that_has_returned,
+        receives_from_each_other,
+        sends_to_each_other,
+        receives_objects_that_nobody_sends,
+        receives_where_the_others_reduce,
+        waits_for_what_it_has_begun,
+        joins_a_thread_that_waits,
+        makes_a_group_alone,
+        goes_backward_without_rank_0,
+        wraps_a_model_without_rank_0,
+        goes_backward_beside_what_it_has_begun,
+    ],
+    ids=lambda program: program.__name__,
+)
+@pytest.mark.parametrize("world_size", [2, 3, 4])
+def test_a_hang_past_the_groups_is_found_with_its_line(program, world_size):
+    with pytest.raises(Deadlock) as caught:
+        run(program, world_size, timeout=60, stall=STALL_S)
+    said = str(caught.value).splitlines()[0]
+    with open(__file__) as file:
+        marked = [n for n, line in enumerate(file, start=1) if line.rstrip().endswith("# <-")]
+    lines = [f"test_waits_past_the_groups.py, line {n})" for n in marked]
+    assert any(line in said for line in lines), said
