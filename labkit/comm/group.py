@@ -177,6 +177,11 @@ def chosen(group: Group | None) -> Group:
 _WORLDS: dict[dist.ProcessGroup, Group] = {}
 
 
+def forget_worlds() -> None:
+    """The default process group is destroyed: no Group stands for it any more."""
+    _WORLDS.clear()
+
+
 def leave_record(path: Path, *, only_active: bool) -> None:
     """Write torch's own record of this process to `path`, for the driver. Any thread."""
     flight_recorder.write(path, _journal().num_collectives, only_active=only_active)

@@ -17,13 +17,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
 
 
 class HandOver:
     """What one process group has been handed. Any thread."""
 
     def __init__(self, process_group: dist.ProcessGroup) -> None:
-        """Before the first message of this process, unless somebody else sends them too."""
+        """Before the first message of this process: all of them are to be counted here.
+
+        One that goes another way, such as `process_group.send`, counts as a collective. Of a
+        monitored_barrier, which sends some, `give_up` is told.
+        """
         self._number = process_group._get_sequence_number_for_group  # type: ignore[attr-defined]
         self._lock = threading.Lock()
         self._begun = self._done = 0
@@ -57,6 +62,9 @@ class HandOver:
 
 
 _by_process_group: dict[dist.ProcessGroup, HandOver] = {}
+# Two threads' first uses get one HandOver: with two, each would count the other's messages as
+# collectives.
+_adding = threading.Lock()
 
 
 def to(process_group: object) -> HandOver | None:
@@ -64,11 +72,22 @@ def to(process_group: object) -> HandOver | None:
     if not isinstance(process_group, dist.ProcessGroup):
         return None
     known = _by_process_group.get(process_group)
-    if known is None and dist.get_backend(process_group) == "gloo":
-        known = _by_process_group[process_group] = HandOver(process_group)
+    if known is None and _is_gloos(process_group):
+        with _adding:
+            known = _by_process_group.get(process_group)
+            if known is None:
+                known = _by_process_group[process_group] = HandOver(process_group)
     return known
 
 
-def forget(process_group: dist.ProcessGroup) -> None:
-    """It is destroyed."""
-    _by_process_group.pop(process_group, None)
+def _is_gloos(process_group: dist.ProcessGroup) -> bool:
+    is_destroyed = process_group not in c10d._world.pg_map
+    return not is_destroyed and dist.get_backend(process_group) == "gloo"
+
+
+def forget(process_group: dist.ProcessGroup | None) -> None:
+    """It is destroyed; None: the default one is, and all others with it."""
+    if process_group is None:
+        _by_process_group.clear()
+    else:
+        _by_process_group.pop(process_group, None)

@@ -107,17 +107,11 @@ class Member(NamedSpans):
         root = NO_PEER if peer is None else self.ranks[peer]
         call, label = self._journal.caller(), current_label()
         alike = (kind, medium, root, reduce, label, x.dtype, equal_shape(kind, x.shape), members)
-        meant = hashed(*alike)
         queued = None if self._handed is None else self._handed.num_collectives
-        # Said, written into the journal, and only then compared: whoever comes later finds both.
-        if label is not None or kind in WITHOUT_DATA:
-            # Equal labels say that calls belong together, however they read.
-            item = None
-            self._agreement.declare(sequence, meant, queued=queued)
-        else:
-            given = x if passed is None else passed
-            item = self._journal.item(call, given, is_sum="reduce" in kind)
-            self._agreement.declare(sequence, meant, *_order(call, item), queued=queued)
+        # Said, written into the journal, and only then compared: whoever comes later finds both,
+        # and nobody looks before others can see what it has said (agreement.py).
+        given = x if passed is None else passed
+        item = self._declare(kind, sequence, hashed(*alike), given, call, label, queued)
         if splits is not None:
             self._agreement.declare_rows(sequence, *splits)
         record = self._journal.post(
@@ -140,6 +134,25 @@ class Member(NamedSpans):
         )
         self._compare(record, sequence, has_rows=splits is not None)
         return record
+
+    def _declare(
+        self,
+        kind: str,
+        sequence: int,
+        meant: bytes,
+        x: torch.Tensor,
+        call: Call,
+        label: str | None,
+        queued: int | None,
+    ) -> str | None:
+        """Say what our n-th collective is; returns which element of a loop it is for, if known."""
+        if label is not None or kind in WITHOUT_DATA:
+            # Equal labels say that calls belong together, however they read.
+            self._agreement.declare(sequence, meant, queued=queued)
+            return None
+        item = self._journal.item(call, x, is_sum="reduce" in kind)
+        self._agreement.declare(sequence, meant, *_order(call, item), queued=queued)
+        return item
 
     def _compare(self, record: int, sequence: int, *, has_rows: bool) -> None:
         """Look at what the others mean; raise Disagreement before anything is carried out."""

@@ -102,6 +102,14 @@ class Operation:
         return self.kind not in P2P_KINDS
 
     @property
+    def is_waited_for(self) -> bool:
+        """Its rank blocks on it: it began to wait, and what it waits for has not come.
+
+        An operation that failed has come to its end too.
+        """
+        return self.waited_s is not None and self.done_s is None
+
+    @property
     def name(self) -> str:
         """How people say it: `all_reduce #4`, `send #1 to rank 2`."""
         if self.kind == "send":

@@ -4,6 +4,7 @@ import re
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from labkit import Session, run
 from labkit.launch import launch
@@ -102,6 +103,61 @@ def the_last_send_is_received(world):
 
 def test_a_send_that_was_received_has_left_nothing(capsys):
     assert told(the_last_send_is_received, capsys) == []
+
+
+def torchs_sends_meet_a_groups_receives(world):
+    if world.rank:
+        dist.send(torch.ones(3), 0)
+        world.send(torch.ones(3), 0)
+    else:
+        world.recv(torch.empty(3), 1)
+        world.recv(torch.empty(3), 1)
+
+
+def torchs_receives_meet_a_groups_sends(world):
+    if world.rank:
+        world.isend(torch.ones(3), 0)
+        world.isend(torch.ones(3), 0)
+    else:
+        world.recv(torch.empty(3), 1)
+        dist.recv(torch.empty(3), 1)
+
+
+@pytest.mark.parametrize(
+    "program", [torchs_sends_meet_a_groups_receives, torchs_receives_meet_a_groups_sends]
+)
+def test_a_message_of_torchs_functions_may_meet_a_groups(program, capsys):
+    assert told(program, capsys) == []
+
+
+def sends_in_vain_beside_torchs_messages(world):
+    if world.rank:
+        world.isend(torch.ones(3), 0)
+        dist.recv(torch.empty(3), 0)
+        dist.send(torch.ones(3), 0, tag=7)
+    else:
+        dist.send(torch.ones(3), 1)
+        dist.recv(torch.empty(3), 1, tag=7)
+
+
+def test_torchs_messages_the_other_way_or_with_a_tag_hide_nothing(capsys):
+    assert told(sends_in_vain_beside_torchs_messages, capsys) == [
+        "[labkit] rank 1 never waited for send #1 to rank 0 (LINE), and rank 0 never received it."
+    ]
+
+
+def receives_without_waiting(world):
+    if world.rank:
+        dist.send(torch.ones(3), 0)
+    else:
+        world.irecv(torch.empty(3), 1)
+
+
+def test_a_receive_that_nobody_waits_for_is_told_whoever_sends(capsys):
+    assert told(receives_without_waiting, capsys) == [
+        "[labkit] rank 0 never waited for recv #1 from rank 1 (LINE): until wait() has returned, "
+        "nobody knows what the tensors hold."
+    ]
 
 
 def on_seven_lines(world):

@@ -7,6 +7,12 @@ wrong sum comes about, and nobody crashes in C++ over a message that is too long
 same lines, in a loop over a set, are told apart by the names of what they are for (loop_items.py),
 or by what `Group.label` says of them.
 
+Each writes its own entry and then reads the others' (Dekker's pattern). A processor may do that the
+other way round, and then neither sees the other's: it keeps a store to itself for some nanoseconds.
+So something must come in between, and does: the entry in the journal, which takes microseconds, and
+a lock, which on x86 is a full barrier. An entry that was missed all the same is found by the next
+look, at the latest by that at the end of the run.
+
     world.calls     a row per collective, an entry per member: what it is, the reader's call, the
                     element of a loop, and how many came before it on groups of the same members
     world.0-1       a row per message from 0 to 1, see messages.py
@@ -96,7 +102,7 @@ class Agreement:
         item: bytes = b"",
         queued: int | None = None,
     ) -> None:
-        """Say what our n-th collective is; `compare` follows once it is in the journal.
+        """Say what our n-th collective is; `compare` follows once it is in the journal, see above.
 
         text and lines: of the call, where its order matters. item: the element of a loop. queued:
         how many collectives the process group had been handed before.

@@ -4,6 +4,13 @@ world.calls.0    rows 0 to 4095, each `width` entries of 48 bytes; world.calls.1
 
 Each participant writes only its own entries, so no lock is needed. The files are sparse: rows that
 nobody writes take no room. They lie in the run's folder and go with it.
+
+An entry's number is written last and read first. x86 shows stores in their order, so an entry that
+has its number is whole. ARM may show the number some nanoseconds before the rest: the entry then
+reads as zeros, or as partly so. A barrier would cost each operation as much as the entry itself.
+Instead nobody concludes from an entry alone that ranks differ: agreement.py and messages.py ask the
+journals, and memory_order.py looks again. What pacing/ writes is read under a lock of the kernel's,
+or after a message that was sent later.
 """
 
 import mmap
@@ -42,9 +49,9 @@ class SharedRows:
         _NUMBER.pack_into(table, offset + _CONTENT.size, row + 1)
 
     def read(self, row: int, column: int) -> bytes | None:
-        """An entry's 40 bytes; None while it is not there."""
+        """An entry's 40 bytes; None while it is not there. New ones may not be whole, see above."""
         table, offset = self._at(row, column)
-        # The number is written last, so it is read first: what stands before it then is whole.
+        # The number is written last, so it is read first.
         (number,) = _NUMBER.unpack_from(table, offset + _CONTENT.size)
         return table[offset : offset + _CONTENT.size] if number == row + 1 else None
 

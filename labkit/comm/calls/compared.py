@@ -18,6 +18,7 @@ Wire: nothing; a table in memory that the ranks of one host share.
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -139,6 +140,7 @@ class CallsOfAProcess:
         self._ours = Neighbours(neighbours.ranks, folder, folder, neighbours.agreements)
         self._by_group: dict[str, tuple[dist.ProcessGroup, ComparedCalls]] = {}
         self._num_made: dict[str, int] = {}
+        self._adding = threading.Lock()
         self._number_in_run: dict[int, int] = {}
 
     @functools.cached_property
@@ -169,22 +171,26 @@ class CallsOfAProcess:
         asked for once."""
         known = self._by_group.get(name)
         if known is None or known[0] is not process_group:
-            # One that was destroyed and made again has its old name, and begins anew.
-            self._num_made[name] = number = self._num_made.get(name, 0) + 1
-            full_name = name if number == 1 else f"{name}, made anew ({number})"
-            known = (
-                process_group,
-                ComparedCalls(
-                    process_group,
-                    tuple(map(self.number_in_run, ranks())),
-                    torch.device("cpu"),
-                    self._journal,
-                    full_name,
-                    neighbours=self._ours,
-                ),
-            )
-            self._by_group[name] = known
+            with self._adding:  # two threads' first calls are counted together
+                known = self._by_group.get(name)
+                if known is None or known[0] is not process_group:
+                    known = process_group, self._begun(name, process_group, ranks())
+                    self._by_group[name] = known
         return known[1]
+
+    def _begun(
+        self, name: str, process_group: dist.ProcessGroup, ranks: Iterable[int]
+    ) -> ComparedCalls:
+        # One that was destroyed and made again has its old name, and begins anew.
+        self._num_made[name] = number = self._num_made.get(name, 0) + 1
+        return ComparedCalls(
+            process_group,
+            tuple(map(self.number_in_run, ranks)),
+            torch.device("cpu"),
+            self._journal,
+            name if number == 1 else f"{name}, made anew ({number})",
+            neighbours=self._ours,
+        )
 
     def of_group(self, group: Group) -> ComparedCalls:
         """The calls of a Group, until it is closed."""
@@ -192,9 +198,19 @@ class CallsOfAProcess:
             group._when_closed.append(functools.partial(self._forget, group.name))
         return self.of(group.name, group._process_group, lambda: group.ranks)
 
+    def forget(self, process_group: dist.ProcessGroup | None) -> None:
+        """It is destroyed; None: the default one is, and all others with it. Raises Disagreement.
+
+        What is left of its calls is compared, for the last time.
+        """
+        for name, (each, _) in list(self._by_group.items()):
+            if process_group is None or each is process_group:
+                self._forget(name)
+
     def _forget(self, name: str) -> None:
-        _, calls = self._by_group.pop(name)
-        calls._agreement.leave()
+        if name in self._by_group:  # not if all were destroyed since
+            _, calls = self._by_group.pop(name)
+            calls._agreement.leave()
 
 
 _of_this_process: CallsOfAProcess | None = None

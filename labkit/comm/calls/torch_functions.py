@@ -25,6 +25,7 @@ from labkit.comm.calls.compared import CallsOfAProcess, ComparedCalls, of_this_p
 from labkit.comm.calls.open_call import OpenCall
 from labkit.comm.calls.readings import COLLECTIVES, flat, reduce_of, splits_of, stand_in, tensors_of
 from labkit.comm.flight_recorder import title
+from labkit.comm.group import forget_worlds
 
 _MESSAGES = {"send": "dst", "isend": "dst", "recv": "src", "irecv": "src"}
 
@@ -43,6 +44,7 @@ def install() -> None:
     _wrap("new_group", _enter_new_group)
     _wrap("monitored_barrier", _enter_monitored_barrier)
     _wrap_init_process_group()
+    _wrap_destroy_process_group()
 
 
 def _wrap_init_process_group() -> None:
@@ -60,6 +62,28 @@ def _wrap_init_process_group() -> None:
 
     made._enters_calls = True  # type: ignore[attr-defined]
     c10d.init_process_group = dist.init_process_group = made
+
+
+def _wrap_destroy_process_group() -> None:
+    """Whatever holds a process group holds its threads and open files: we let go of it too."""
+    original = c10d.destroy_process_group
+    if hasattr(original, "_enters_calls"):
+        return
+
+    @functools.wraps(original)
+    def destroyed(group: dist.ProcessGroup | None = None) -> None:
+        with_all_others = group is None or group == dist.group.WORLD
+        original(group)
+        gone = None if with_all_others else group
+        if with_all_others:
+            forget_worlds()
+        hand_over.forget(gone)
+        calls = of_this_process()
+        if calls is not None:
+            calls.forget(gone)
+
+    destroyed._enters_calls = True  # type: ignore[attr-defined]
+    c10d.destroy_process_group = dist.destroy_process_group = destroyed
 
 
 def _wrap(name: str, enter: Callable[[CallsOfAProcess, dict[str, Any]], OpenCall | None]) -> None:
@@ -199,14 +223,13 @@ def _enter_new_group(calls: CallsOfAProcess, arguments: dict[str, Any]) -> OpenC
     # These take their name from their members, and not from how many there are already.
     if arguments["use_local_synchronization"] or not dist.is_initialized():
         return None
-    members = arguments["ranks"]
-    if members is not None and not all(isinstance(rank, int) for rank in members):
+    ranks = list(arguments["ranks"] or range(dist.get_world_size()))
+    if not all(isinstance(rank, int) for rank in ranks):
         return None
-    # In an order of their own: a collective may be under way meanwhile.
-    group = _calls_of(calls, {}, " new groups")
-    ranks = list(members or range(dist.get_world_size()))
     if arguments.get("sort_ranks", True):
         ranks.sort()
+    # In an order of their own: a collective may be under way meanwhile.
+    group = _calls_of(calls, {}, " new groups")
     members = [calls.number_in_run(rank) for rank in ranks]
     if group is None:
         return None
@@ -216,9 +239,12 @@ def _enter_new_group(calls: CallsOfAProcess, arguments: dict[str, Any]) -> OpenC
 def _calls_of(
     calls: CallsOfAProcess, arguments: dict[str, Any], suffix: str = ""
 ) -> ComparedCalls | None:
-    """The calls of the process group that is meant; None for one that we are not in."""
+    """The calls of the process group that is meant; None where we are in none that exists.
+
+    One that was destroyed is torch's to refuse; gloo carries out some operations of it.
+    """
     process_group = arguments.get("group") or dist.group.WORLD
-    if not isinstance(process_group, dist.ProcessGroup) or process_group.rank() < 0:
+    if process_group not in c10d._world.pg_map or process_group.rank() < 0:
         return None
     name = title(process_group.group_name) + suffix
     return calls.of(name, process_group, lambda: c10d.get_process_group_ranks(process_group))

@@ -11,6 +11,9 @@ As in agreement.py, that takes a run around the ranks, whose folder they share.
 
 from __future__ import annotations
 
+import struct
+import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
@@ -23,6 +26,9 @@ if TYPE_CHECKING:
     from labkit.comm.group import Group
 
 _TIDY_EVERY = 1024
+_NUMBER_AND_PLACE = struct.Struct("<QQ")
+_WHOLE_S = 0.001  # after that an entry is whole, which may take nanoseconds (shared_rows.py)
+_lock = threading.Lock()
 _NUM_MADE: WeakKeyDictionary[Group, int] = WeakKeyDictionary()
 
 
@@ -58,12 +64,12 @@ class MemoryOrder:
             return
         sequence = group._num_collectives
         self._rows.write(sequence, self.number.to_bytes(8, "little"), place.to_bytes(8, "little"))
+        with _lock:  # between our entry and our look, see agreement.py
+            pass
         for member in self._others:
-            if (entry := self._rows.read(sequence, member)) is None:
+            if (told := self._told(sequence, member, (self.number, place))) is None:
                 continue
-            number, other = (int.from_bytes(entry[at : at + 8], "little") for at in (0, 8))
-            if (number, other) == (self.number, place):
-                continue
+            number, other = told
             operation = f"{kind} #{sequence}"
             if number != self.number:
                 why = Disagreement(self._other_memory(group, operation, member, number))
@@ -73,6 +79,15 @@ class MemoryOrder:
             raise why
         if sequence % _TIDY_EVERY == 0:
             self._rows.forget_before(sequence)
+
+    def _told(self, sequence: int, member: int, ours: tuple[int, int]) -> tuple[int, int] | None:
+        """Which number and place a member has written down; None: none so far, or the same."""
+        for wait_s in (_WHOLE_S, 0):
+            entry = self._rows.read(sequence, member)
+            if entry is None or (told := _NUMBER_AND_PLACE.unpack_from(entry)) == ours:
+                return None
+            time.sleep(wait_s)
+        return told
 
     def _other_memory(self, group: Group, operation: str, member: int, number: int) -> str:
         journals, mine = group._neighbours.journals, group.ranks[group.rank]

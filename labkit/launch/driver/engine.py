@@ -111,6 +111,7 @@ def warm_up() -> None:
 
 def start_rank(spec: RankSpec, main: Callable[..., None] = rank_main) -> RankProcess:
     """Fork one rank; it begins at `main`, a function of an importable module."""
+    warm_up()  # first: where it fails, no pipe is open yet
     control, its_control = _CONTEXT.Pipe()
     output, its_output = _CONTEXT.Pipe(duplex=False)
     its_lifeline, lifeline = _CONTEXT.Pipe(duplex=False)
@@ -119,10 +120,13 @@ def start_rank(spec: RankSpec, main: Callable[..., None] = rank_main) -> RankPro
         args=(spec, its_control, its_output, its_lifeline),
         name=f"rank {spec.rank}",
     )
-    warm_up()
     try:
         with _caller_not_imported():
             process.start()
+    except BaseException:
+        for connection in (control, output, lifeline):
+            connection.close()
+        raise
     finally:
         for connection in (its_control, its_output, its_lifeline):
             connection.close()

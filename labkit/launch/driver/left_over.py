@@ -8,22 +8,27 @@
                        to the same process group by another way, and its numbers are wrong
 
 Only the last is an error: of the others, the run's values may be right. A send that was not waited
-for has left nothing where its message was received.
+for has left nothing where its message was received. A message of torch's own functions may meet a
+Group's: between two ranks that used both, the journals do not say which met which, and no end is
+missed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from labkit.comm import Operation, Timeline
-from labkit.comm.recorded import HandedOver
+from labkit.comm.operation import P2P_KINDS
+from labkit.comm.recorded import TITLE, HandedOver
 from labkit.comm.words import named, ranks_named
 from labkit.launch import sources
 
 _MOST_SHOWN = 5
 
 _MEETINGS = ("all_reduce", "all_gather", "reduce_scatter")
+
+_WORLD = "world"
 
 Half = tuple[str, str, int, int]
 """One end of the messages between two ranks: kind, group, the rank itself and its peer."""
@@ -62,10 +67,13 @@ class Left:
         return (*line, self.is_unwaited, self.unmet, *whose)
 
 
-def notes(timelines: Sequence[Timeline]) -> list[str]:
-    """A line for each place in the program that leaves something; by rank, the first at length."""
+def notes(timelines: Sequence[Timeline], calls: Sequence[Timeline]) -> list[str]:
+    """A line for each place in the program that leaves something; by rank, the first at length.
+
+    calls: of torch.distributed's functions.
+    """
     by_place: dict[tuple[object, ...], list[Left]] = {}
-    for each in _left(timelines):
+    for each in _left(timelines, _met_by_calls(calls)):
         by_place.setdefault(each.place, []).append(each)
     lines = [_said(together) for together in by_place.values()]
     more = len(lines) - _MOST_SHOWN
@@ -99,13 +107,25 @@ def mixed_up_call(calls: Sequence[Timeline], handed_over: Mapping[int, HandedOve
     return None
 
 
-def tell(timelines: Sequence[Timeline]) -> None:
+def tell(timelines: Sequence[Timeline], calls: Sequence[Timeline]) -> None:
     """Print the lines."""
-    for line in notes(timelines):
+    for line in notes(timelines, calls):
         print(f"[labkit] {line}.", flush=True)
 
 
-def _left(timelines: Sequence[Timeline]) -> Iterator[Left]:
+def _met_by_calls(calls: Sequence[Timeline]) -> set[Half]:
+    """Both ends of the world's messages of which torch's functions sent or received some."""
+    return {
+        (kind, _WORLD, here, there)
+        for rank, timeline in enumerate(calls)
+        for call in timeline.operations
+        if call.kind in P2P_KINDS and call.group_name == TITLE  # one with a tag has another name
+        for kind, _, here, there in (_half(call, rank), _other_half(call, rank))
+    }
+
+
+def _left(timelines: Sequence[Timeline], uncertain: Collection[Half] = ()) -> Iterator[Left]:
+    """uncertain: ends of messages that may have met something else than a Group's."""
     journals = [timeline.operations for timeline in timelines]
     num_calls, num_messages = _counts(journals)
     received = {
@@ -123,6 +143,8 @@ def _left(timelines: Sequence[Timeline]) -> Iterator[Left]:
             if operation.is_collective:
                 calls = num_calls[operation.group_name, operation.group]
                 unmet = tuple(m for m in operation.group if calls.get(m, 0) < operation.sequence)
+            elif _half(operation, rank) in uncertain:
+                is_unwaited = is_unwaited and operation.kind == "recv"
             else:
                 other = _other_half(operation, rank)
                 if num_messages.get(other, 0) < operation.sequence:

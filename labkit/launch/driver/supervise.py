@@ -10,6 +10,7 @@ grace, in which the others' consequences arrive, every rank is asked for its sta
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Sequence
 from multiprocessing import connection
@@ -93,7 +94,8 @@ class Supervisor:
     def _go(self) -> None:
         self.ready_s = time.monotonic()
         for rank in self.ranks:
-            rank.process.control.send("go")
+            with contextlib.suppress(OSError):  # of one that just died: heard as any other death
+                rank.process.control.send("go")
 
     @property
     def handed_over(self) -> dict[int, HandedOver]:

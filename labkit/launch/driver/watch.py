@@ -64,7 +64,7 @@ def listen_to_the_end(
             supervisor.evidence.examine()
         raise failure.interrupted(supervisor) from None
     if echo and supervisor.nothing_follows:
-        left_over.tell(supervisor.evidence.timeline)
+        left_over.tell(supervisor.evidence.timeline, supervisor.evidence.calls)
 
 
 def _say_what_is_not_compared(handed_over: Mapping[int, HandedOver]) -> None:

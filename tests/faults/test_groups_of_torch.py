@@ -1,0 +1,178 @@
+"""Process groups that a program makes with torch's own functions: refused ones, destroyed ones."""
+
+import os
+import tempfile
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from labkit import Deadlock, Mismatch, run
+from labkit.comm import Group
+
+pytestmark = pytest.mark.filterwarnings("ignore:Device capability of")
+
+
+def is_refused(backend):
+    try:
+        dist.new_group(backend=backend)
+    except Exception:
+        return True
+    return False
+
+
+def compute(seconds):
+    end_s = time.monotonic() + seconds
+    while time.monotonic() < end_s:
+        torch.ones(100).sum()
+
+
+def computes_after_a_refusal(world):
+    """While rank 0 computes, rank 1 waits for it: that ends well."""
+    if world.rank == 0:
+        assert is_refused("nonsense")
+        compute(1.5)
+        world.send(torch.ones(1), 1)
+        return 1.0
+    return world.recv(torch.empty(1), 0).item()
+
+
+def all_are_refused(world):
+    assert is_refused("ucc")
+    if world.rank == 0:
+        compute(1.5)
+    x = torch.ones(1)
+    dist.all_reduce(x, group=dist.new_group())
+    return x.item()
+
+
+@pytest.mark.parametrize("program", [computes_after_a_refusal, all_are_refused])
+def test_a_rank_whose_group_torch_refused_is_not_waiting_for_it(program):
+    assert len(set(run(program, 2, timeout=30, stall=0.5).values)) == 1
+
+
+def one_is_refused(world, then):
+    if world.rank == 0:
+        assert is_refused("nonsense")
+        if then == "sends":
+            world.send(torch.ones(1), 1)
+    else:
+        dist.new_group()
+
+
+@pytest.mark.parametrize(
+    ("then", "said"),
+    [
+        ("returns", r"rank 1 waits in new_group #1 .*; rank 0 returned .* without calling it"),
+        ("sends", r"rank 0 in send #1 to rank 1 .* and rank 1 in new_group #1 "),
+    ],
+)
+def test_who_waits_for_a_group_that_another_rank_was_refused_waits_in_vain(then, said):
+    with pytest.raises(Deadlock, match=said):
+        run(one_is_refused, 2, [then], timeout=30, stall=0.5)
+
+
+needs_proc = pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts with /proc")
+
+
+def num_open():
+    """Open files and threads of this process."""
+    return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
+
+
+def made_and_destroyed(world, num_groups):
+    """What is open after two groups, and after all of them."""
+    told, other = [], 1 - world.rank
+    for _ in range(num_groups):
+        group = dist.new_group()
+        dist.all_reduce(torch.ones(1), group=group)
+        sending = dist.isend(torch.ones(1), other, group=group, tag=world.rank)
+        dist.recv(torch.ones(1), other, group=group, tag=other)
+        sending.wait()
+        del sending
+        dist.destroy_process_group(group)
+        told.append(num_open())
+    return told[1], told[-1]
+
+
+def worlds_made_and_destroyed(world, num_worlds, folder):
+    told = []
+    for number in range(num_worlds):
+        dist.destroy_process_group()
+        store = dist.FileStore(f"{folder}/{number}", world.size)
+        dist.init_process_group("gloo", store=store, rank=world.rank, world_size=world.size)
+        dist.all_reduce(torch.ones(1))
+        dist.all_reduce(torch.ones(1), group=dist.new_group())
+        Group.default().all_reduce(torch.ones(1))
+        told.append(num_open())
+    return told[1], told[-1]
+
+
+@needs_proc
+def test_of_destroyed_groups_nothing_stays_open():
+    for early, late in run(made_and_destroyed, 2, [12], timeout=60).values:
+        assert late == early
+
+
+@needs_proc
+def test_of_destroyed_worlds_nothing_stays_open():
+    with tempfile.TemporaryDirectory() as folder:
+        values = run(worlds_made_and_destroyed, 2, [8, folder], timeout=60).values
+    for early, late in values:
+        assert late == early
+
+
+def leaves_the_comparison(world):
+    """How many groups' entries are compared in the end: before, during and after."""
+    agreements = world._neighbours.agreements
+    counts = [len(agreements)]
+    group = dist.new_group()
+    dist.all_reduce(torch.ones(1), group=group)
+    counts.append(len(agreements))
+    dist.destroy_process_group(group)
+    return [*counts, len(agreements)]
+
+
+def test_a_destroyed_group_has_left_the_comparison():
+    # One more stays: that new groups are made in one order is compared to the end.
+    assert run(leaves_the_comparison, 2).values == [[1, 3, 2]] * 2
+
+
+def made_anew_under_its_name(world, folder, shapes):
+    for number, shape in enumerate(shapes[world.rank]):
+        dist.destroy_process_group()
+        store = dist.FileStore(f"{folder}/{number}", world.size)
+        dist.init_process_group("gloo", store=store, rank=world.rank, world_size=world.size)
+        group = dist.new_group()
+        dist.all_reduce(torch.ones(shape), group=group)
+
+
+def test_a_group_made_anew_under_its_old_name_is_compared_from_the_beginning():
+    with tempfile.TemporaryDirectory() as folder:
+        run(made_anew_under_its_name, 2, [folder, [(2, 3, 4), (2, 3, 4)]], timeout=30)
+    said = r"in all_reduce #1 of torch.distributed/1, made anew \(3\), rank 0 passes shape \(4,\)"
+    with tempfile.TemporaryDirectory() as folder, pytest.raises(Mismatch, match=said):
+        run(made_anew_under_its_name, 2, [folder, [(2, 3, 4), (2, 3, 5)]], timeout=30)
+
+
+def used_when_destroyed(world):
+    group, said = dist.new_group(), []
+    dist.all_reduce(torch.ones(1), group=group)
+    dist.destroy_process_group(group)
+    for use in (
+        lambda: dist.isend(torch.ones(1), 1 - world.rank, group=group),
+        lambda: dist.destroy_process_group(group),
+        lambda: dist.all_reduce(torch.ones(1), group=group),  # gloo carries it out
+    ):
+        try:
+            use()
+        except ValueError as error:
+            said.append(str(error))
+    return said
+
+
+def test_what_is_called_on_a_destroyed_group_is_refused_in_torchs_words():
+    for first, second in run(used_when_destroyed, 2, timeout=30).values:
+        assert "is not registered" in first
+        assert second == "Invalid process group specified"

@@ -1,0 +1,58 @@
+"""Which memory of a group the ranks mean: compared by entries that may be seen in parts."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from labkit.comm import Disagreement
+from labkit.comm.agreement.neighbours import Neighbours
+from labkit.comm.shared_memory.memory_order import MemoryOrder
+
+
+def orders(folder: Path, *numbers: int):
+    """Of two ranks, a pair of their group and their memory's number there."""
+    neighbours = Neighbours(frozenset({0, 1}), tables=folder, journals=folder)
+    for rank, number in enumerate(numbers):
+        group = SimpleNamespace(
+            _neighbours=neighbours,
+            ranks=(0, 1),
+            rank=rank,
+            size=2,
+            name="world",
+            _num_collectives=1,
+            _refuse=lambda record, why: None,
+        )
+        order = MemoryOrder(group, number)
+        yield group, order
+
+
+@pytest.fixture
+def not_whole_at_first(monkeypatch):
+    """As ARM may show an entry: its row's number is there, and the rest not yet."""
+
+    def show(order):
+        read, seen = order._rows.read, []
+
+        def in_parts(row, column):
+            seen.append(row)
+            return bytes(40) if len(seen) == 1 else read(row, column)
+
+        monkeypatch.setattr(order._rows, "read", in_parts)
+
+    return show
+
+
+def test_an_entry_that_is_not_whole_yet_is_no_other_memory(tmp_path, not_whole_at_first):
+    (group, ours), (other_group, theirs) = orders(tmp_path, 2, 2)
+    theirs.require_same(other_group, 0, "all_reduce", 64)
+    not_whole_at_first(ours)
+    ours.require_same(group, 0, "all_reduce", 64)
+
+
+def test_another_place_is_told_once_the_entry_is_whole(tmp_path, not_whole_at_first):
+    (group, ours), (other_group, theirs) = orders(tmp_path, 2, 2)
+    theirs.require_same(other_group, 0, "all_reduce", 64)
+    not_whole_at_first(ours)
+    with pytest.raises(Disagreement, match="rank 0's tensor begins at byte 128 .*at byte 64"):
+        ours.require_same(group, 0, "all_reduce", 128)
