@@ -94,15 +94,6 @@ def test_what_is_left_out_of_a_note_changes_no_answer(journal, sequence):
     assert len(told) <= 3 + 5 + sum(each.done_s is None for each in journal)
 
 
-def test_groups_that_were_made_are_counted_apart_from_other_calls():
-    made = operation("new_group", 1)
-    calls = [made, *(operation("barrier", number) for number in range(1, 9))]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(standing, "_RECENT", 3)
-        told = telling([*calls[:4], operation("new_group", 2), *calls[4:]])
-    assert View(Stage.RUNNING, calls=told).has_posted(operation("new_group", 2), 1)
-
-
 class Notes:
     """The board of a job, in this process."""
 

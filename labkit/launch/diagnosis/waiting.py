@@ -28,7 +28,7 @@ _OTHER_END = {"send": "recv", "recv": "send"}
 def blocked_in(operations: Sequence[Operation]) -> Operation | None:
     """The operation of a journal that its rank waits for and does not have yet."""
     for operation in reversed(operations):
-        if operation.waited_s is not None and operation.done_s is None:
+        if operation.is_waited_for:
             return operation
     return None
 
@@ -130,7 +130,7 @@ def waits_of(rank: int, views: Sequence[View]) -> list[Wait]:
     return [
         _wait(rank, operation, views)
         for operation in (*views[rank].operations, *views[rank].calls)
-        if operation.waited_s is not None and operation.done_s is None
+        if operation.is_waited_for
     ]
 
 

@@ -106,14 +106,14 @@ def telling(operations: Sequence[Operation]) -> list[Operation]:
     before, recent = operations[:-_RECENT], operations[-_RECENT:]
     last_of = {_kind(operation): number for number, operation in enumerate(before)}
     kept = {*last_of.values()}
-    kept |= {number for number, each in enumerate(before) if _is_waited_for(each)}
+    kept |= {number for number, each in enumerate(before) if each.is_waited_for}
     return [*(before[number] for number in sorted(kept)), *recent]
 
 
 def _kind(operation: Operation) -> tuple[object, ...]:
     """Operations of which the n-th belongs to the others' n-th: they are counted in one row."""
     if operation.is_collective:
-        return (operation.group_name, operation.kind == "new_group")
+        return (operation.group_name,)
     return (operation.group_name, operation.kind, operation.peer)
 
 
@@ -122,7 +122,3 @@ def _from_the_end(number: int | None, length: int) -> int | None:
     if number is None or number < length - _RECENT:
         return None
     return number - max(length - _RECENT, 0)
-
-
-def _is_waited_for(operation: Operation) -> bool:
-    return operation.waited_s is not None and operation.done_s is None
