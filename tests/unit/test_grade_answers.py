@@ -102,7 +102,7 @@ def test_a_crash_names_the_question_and_the_line(asked):
 
 
 def test_an_endless_loop_names_the_question_and_the_line(asked):
-    finding = asked("def f(x):\n    while x > 1:\n        pass\n    return x\n", 1, 2, timeout_s=2)
+    finding = asked("def f(x):\n    while x > 1:\n        pass\n    return x\n", 1, 2, timeout_s=4)
     assert finding.diagnosis == "does not come to an end" and finding.first_seen == "f(2), number 2"
     assert finding.where.line in (2, 3)
 
