@@ -13,7 +13,8 @@ Contract
     returns     a dict of the ranks that wait for ever: rank -> what it waits in, as text:
                 "send to 2", "recv from 0", or the name of a collective, such as "all_reduce" or
                 "barrier". Ranks that return are not in it; {} if all of them do
-    may use     no process: think, do not run. (To see one hang: run(shift, 3) in a notebook)
+    may use     no process: think, do not run. (To see one hang, in a notebook in notebooks/:
+                %run ../exercises/find_the_deadlock.py, and then labkit.run(shift, 3))
 
 What a call waits for
     send, recv  the other side's recv, or send: nothing is kept on the way

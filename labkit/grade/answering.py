@@ -26,6 +26,7 @@ from labkit.grade.closed_book import (
 )
 from labkit.grade.code import Code
 
+QUESTION = "\x02question"  # regions in the journal, one for each that was asked
 _MOST_CHARACTERS = 100_000
 _MOST_YIELDED = 5_000  # of a generator that has no end
 _PLAIN = (bool, int, str, type(None))
@@ -69,16 +70,11 @@ def answer(world: Group, questions: Questions) -> None:
     refuse_answer_files(broken)
     for index, (name, arguments) in enumerate(questions.calls):
         try:
-            function = questions.code.load(name, len(arguments))
-            if index == 0:
-                refuse_processes(broken)
-            before = copy.deepcopy(arguments) if questions.arguments_stay else arguments
-            value = function(*arguments)
-            if questions.takes_iterators and isinstance(value, Iterator):
-                value = list(itertools.islice(value, _MOST_YIELDED))
-            if arguments != before:
-                broken.append(_changed(name, function))
-            told = Answer(_literal(value), type(value).__name__)
+            with world.region(QUESTION):
+                function = questions.code.load(name, len(arguments))
+                if index == 0:
+                    refuse_processes(broken)
+                told = _asked(questions, name, function, arguments, broken)
         except BaseException:
             if not broken:
                 raise
@@ -87,6 +83,22 @@ def answer(world: Group, questions: Questions) -> None:
         _leave(Path(questions.folder, f"answer-{index}"), told)
         if broken:
             raise broken[0]
+
+
+def _asked(
+    questions: Questions,
+    name: str,
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    broken: list[Refused],
+) -> Answer:
+    before = copy.deepcopy(arguments) if questions.arguments_stay else arguments
+    value = function(*arguments)
+    if questions.takes_iterators and isinstance(value, Iterator):
+        value = list(itertools.islice(value, _MOST_YIELDED))
+    if arguments != before:
+        broken.append(_changed(name, function))
+    return Answer(_literal(value), type(value).__name__)
 
 
 def _changed(name: str, function: Callable[..., Any]) -> ChangedArguments:

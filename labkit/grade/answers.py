@@ -15,17 +15,23 @@ from typing import Any, Generic, TypeVar
 from labkit.comm.operation import Site
 from labkit.comm.words import listed
 from labkit.grade import own_code
-from labkit.grade.answering import Answer, Questions, answer, read_answer
+from labkit.grade.answering import QUESTION, Answer, Questions, answer, read_answer
 from labkit.grade.crash import explain_crash
 from labkit.grade.exchange import new_exchange
-from labkit.grade.hang import NEVER_BEGAN, NOT_BEGUN
+from labkit.grade.hang import NEVER_BEGAN, NOT_BEGUN, OF_A_BUSY_MACHINE, STILL_AT_WORK
+from labkit.grade.moving import was_moving
 from labkit.grade.outcome import Finding, Graded, Outcome
 from labkit.grade.submission import Submission
 from labkit.launch import launch
-from labkit.launch.errors import RankError, RunError
+from labkit.launch.errors import RankError, RunError, RunTimeout
 
 Known = TypeVar("Known")
 _MORE_PATIENCE = 4.0
+_STILL_AT_WORK = (
+    "not all is answered within {timeout_s:g} s, but there was no standstill: this question had "
+    "only been asked a short while ago. The function takes long for each of many questions, or the "
+    "machine is busy with something else. Check again, or give it longer with timeout_s"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +79,7 @@ class Answers(Generic[Known]):
             if question.function not in code.unwritten
         ]
         rules = (self.answers_are_in, self.arguments_stay, self.takes_iterators)
-        answers = ask(code, asked, timeout_s, *rules)
-        if _never_began(answers):  # a machine too busy for it is given longer, once
-            answers = ask(code, asked, _MORE_PATIENCE * timeout_s, *rules)
+        answers = ask_patiently(code, asked, timeout_s, *rules)
         finding = answers if isinstance(answers, Finding) else self.judge(asked, answers)
         if finding is None and code.unwritten:
             finding = Finding(
@@ -86,11 +90,14 @@ class Answers(Generic[Known]):
         return Graded(finding, self.tried(asked))
 
 
-def _never_began(answers: list[Any] | Finding) -> bool:
-    """Whether time was up, and not in the learner's code."""
-    if not isinstance(answers, Finding) or answers.outcome is not Outcome.HUNG:
-        return False
-    return answers.where is None
+def ask_patiently(
+    code: Submission, questions: Sequence[Question[Any]], timeout_s: float, *rules: Any
+) -> list[Any] | Finding:
+    """As `ask`; a machine too busy for it is given longer, once."""
+    answers = ask(code, questions, timeout_s, *rules)
+    if isinstance(answers, Finding) and answers.diagnosis in OF_A_BUSY_MACHINE:
+        answers = ask(code, questions, _MORE_PATIENCE * timeout_s, *rules)
+    return answers
 
 
 def ask(
@@ -122,6 +129,9 @@ def ask(
         except RunError as error:
             failure = error
         told = [read_answer(exchange.folder, index) for index in range(len(calls))]
+    if isinstance(failure, RunTimeout) and None in told:
+        num_over = _num_over(failure)
+        told = told[:num_over] + [None] * (len(told) - num_over)
     values = []
     for question, each in zip(questions, told, strict=True):
         if each is None:
@@ -158,6 +168,12 @@ def _value(told: Answer, call: str) -> Any:
         )
 
 
+def _num_over(failure: RunTimeout) -> int:
+    """How many questions were over when the journal was read; answers may have come since."""
+    regions = [region for timeline in failure.timeline for region in timeline.regions]
+    return sum(each.name == QUESTION and each.end_s is not None for each in regions)
+
+
 def _no_answer(failure: RunError, call: str, timeout_s: float) -> Finding:
     if isinstance(failure, RankError):
         return explain_crash(failure, call, who="it")
@@ -167,6 +183,8 @@ def _no_answer(failure: RunError, call: str, timeout_s: float) -> Finding:
     why = f"no answer within {timeout_s:g} s: the function loops, or waits for something"
     if where is None:
         name, why = NEVER_BEGAN, NOT_BEGUN
+    elif was_moving(failure, timeout_s):
+        name, why, where = STILL_AT_WORK, _STILL_AT_WORK.format(timeout_s=timeout_s), None
     details = own_code.of_stack(stack)
     return Finding(Outcome.HUNG, name, why, first_seen=call, where=where, details=details)
 

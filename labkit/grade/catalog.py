@@ -13,7 +13,7 @@ NUM_HINTS = 3
 
 
 class UnknownExercise(LookupError):
-    """No exercise has that name. The message lists those there are, and the closest."""
+    """No exercise has that name. The message says the closest; without one, all that there are."""
 
     def __str__(self) -> str:
         return str(self.args[0])
@@ -59,15 +59,13 @@ def _exercises(text: str, path: Path) -> dict[str, Exercise]:
 
 
 def get_exercise(name: str, workspace: Workspace | None = None) -> Exercise:
-    """The exercise called `name`. Raises UnknownExercise, with the names that there are."""
+    """The exercise called `name`. Raises UnknownExercise, with the closest name, or with all."""
     catalog = load_catalog(workspace)
     if name in catalog:
         return catalog[name]
     close = difflib.get_close_matches(str(name), catalog, n=1, cutoff=0.4)
-    question = f" Did you mean {close[0]!r}?" if close else ""
-    raise UnknownExercise(
-        f"there is no exercise {name!r}.{question} The exercises are: {', '.join(catalog)}."
-    )
+    advice = f"Did you mean {close[0]!r}?" if close else f"The exercises are: {', '.join(catalog)}."
+    raise UnknownExercise(f"there is no exercise {name!r}. {advice}")
 
 
 def _exercise(name: str, entry: Any, path: Path) -> Exercise:

@@ -7,6 +7,7 @@ from labkit.comm.operation import P2P_KINDS
 from labkit.grade import own_code
 from labkit.grade.harness import MARK
 from labkit.grade.outcome import Finding, Outcome
+from labkit.grade.own_numbers import counted
 from labkit.launch import sources
 from labkit.launch.diagnosis.waiting import blocked_in
 from labkit.launch.errors import RankError
@@ -69,7 +70,7 @@ def _without_marks(text: str) -> str:
 
 
 def _last_operation(failure: RankError) -> str:
-    journal = failure.timeline[failure.rank].operations
+    journal = counted(failure.timeline[failure.rank]).operations
     operations = [op for op in journal if op.kind in P2P_KINDS]
     if not operations:
         return "It had not communicated before."

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from labkit.comm.operation import Operation, Region, Timeline
 from labkit.grade.exchange import Arguments, Exchange, Record
 from labkit.grade.harness import MARK, REGION
-from labkit.launch.errors import RunError
+from labkit.grade.moving import was_moving
+from labkit.grade.own_numbers import counted
+from labkit.launch.errors import RunError, RunTimeout
 from labkit.launch.result import Run
 
 
@@ -28,7 +30,10 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class CaseEvidence:
-    """What came of a case. `records` and `operations` are by rank."""
+    """What came of a case. `records` and `operations` are by rank.
+
+    Operations have the numbers that the learner counts (own_numbers.py).
+    """
 
     case: Case
     records: tuple[Record | None, ...]
@@ -68,20 +73,31 @@ class Attempt:
     cases: tuple[CaseEvidence, ...]
     failure: RunError | None = None
     """How the launch ended, where it did not end well."""
+    was_moving: bool = False
+    """Whether that was because its time was up, and it had not come to a standstill (moving.py)."""
     socket_bytes: tuple[int | None, ...] = ()
     """By rank: what the kernel counted on its sockets, over all cases."""
 
 
 def collect(
-    cases: Sequence[Case], world_size: int, exchange: Exchange, ended: Run | RunError
+    cases: Sequence[Case],
+    world_size: int,
+    exchange: Exchange,
+    ended: Run | RunError,
+    timeout_s: float,
 ) -> Attempt:
-    """The evidence of one launch, whichever way it ended."""
-    timelines = ended.timeline or [Timeline() for _ in range(world_size)]
+    """The evidence of one launch, whichever way it ended; it was given `timeout_s`."""
+    timelines = [counted(each) for each in ended.timeline or [Timeline()] * world_size]
     logs = ended.logs or [""] * world_size
     evidence = tuple(
         CaseEvidence(
             case,
-            tuple(exchange.get_record(index, rank) for rank in range(world_size)),
+            tuple(
+                exchange.get_record(index, rank)
+                if not isinstance(ended, RunTimeout) or _is_over(index, timelines[rank])
+                else None  # what has come since the journals were read, they do not tell of
+                for rank in range(world_size)
+            ),
             tuple(_operations_of(index, timeline) for timeline in timelines),
             tuple(_printed_in(index, log) for log in logs),
             tuple(_regions_of(index, timeline) for timeline in timelines),
@@ -89,7 +105,7 @@ def collect(
         for index, case in enumerate(cases)
     )
     if isinstance(ended, RunError):
-        return Attempt(world_size, evidence, failure=ended)
+        return Attempt(world_size, evidence, ended, was_moving(ended, timeout_s))
     sockets = tuple(traffic.socket_bytes for traffic in ended.traffic)
     return Attempt(world_size, evidence, socket_bytes=sockets)
 
@@ -103,6 +119,12 @@ def _operations_of(case: int, timeline: Timeline) -> tuple[Operation, ...]:
 def _regions_of(case: int, timeline: Timeline) -> tuple[Region, ...]:
     start_s, end_s = _span_of(case, timeline)
     return tuple(each for each in timeline.regions if start_s < each.start_s <= end_s)
+
+
+def _is_over(case: int, timeline: Timeline) -> bool:
+    """Whether the rank has come to the end of the case."""
+    name = f"{REGION}{case}"
+    return any(each.name == name and each.end_s is not None for each in timeline.regions)
 
 
 def _span_of(case: int, timeline: Timeline) -> tuple[float, float]:

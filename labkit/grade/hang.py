@@ -42,7 +42,14 @@ _UNDER_WAY = (
     "machine is busy with something else, or the data is large. Check again, or give it longer "
     "with timeout_s"
 )
-OF_A_BUSY_MACHINE = (NEVER_BEGAN, BETWEEN_CALLS, UNDER_WAY)
+STILL_AT_WORK = "is still at work when the time is up"
+_STILL_AT_WORK = (
+    "the ranks had not come to a standstill: a loop that communicates without end, or a machine "
+    "that is busy with something else. Where each of them was, is below; check again, or give it "
+    "longer with timeout_s"
+)
+OF_A_BUSY_MACHINE = (NEVER_BEGAN, BETWEEN_CALLS, UNDER_WAY, STILL_AT_WORK)
+"""What says little about the code: it is given longer, once, and no grader reads more into it."""
 _ENDING = (
     "the function has returned on every rank, and the processes have not come to their end in "
     "time: a thread of yours that goes on, or a machine that is busy with something else. Wait for "
@@ -57,12 +64,17 @@ def explain_hang(attempt: Attempt, evidence: CaseEvidence | None, failure: RunEr
     """
     if evidence is None:
         return _while_loading(attempt, failure)
-    if evidence.completed:
-        details = "\n".join(own_code.of_stack(stack) for stack in failure.stacks)
+    ranks = range(attempt.world_size)
+    stacks = "\n".join(line for rank in ranks for line in _was_here(rank, failure))
+    if attempt.was_moving:
+        name, why = STILL_AT_WORK, _STILL_AT_WORK
+        return Finding(Outcome.HUNG, name, why, evidence.label, None, details=stacks)
+    stuck = [rank for rank in ranks if not _has_left(rank, evidence, failure)]
+    if not stuck:
         name = "does not end after its last return"
-        return Finding(Outcome.HUNG, name, _ENDING, evidence.label, 1, None, details)
-    stuck = [rank for rank in range(attempt.world_size) if not evidence.has_returned(rank)]
-    waits = {rank: blocked_in(failure.timeline[rank].operations) for rank in stuck}
+        return Finding(Outcome.HUNG, name, _ENDING, evidence.label, 1, details=stacks)
+    # Of the case: between two cases ranks meet, and who waits there is in no call of the learner's.
+    waits = {rank: blocked_in(evidence.operations[rank]) for rank in stuck}
     blocked = {rank: operation for rank, operation in waits.items() if operation is not None}
     busy = [rank for rank in stuck if rank not in blocked]
     details = _positions(blocked, busy, evidence, failure)
@@ -78,15 +90,26 @@ def explain_hang(attempt: Attempt, evidence: CaseEvidence | None, failure: RunEr
         return dataclasses.replace(finding, first_seen=evidence.label, details=details)
     else:
         name, why, where = _waiting(blocked, evidence)
-    return Finding(Outcome.HUNG, name, why, evidence.label, 3, where, details)
+    return Finding(Outcome.HUNG, name, why, evidence.label, 3, where, details=details)
 
 
 def _while_loading(attempt: Attempt, failure: RunError) -> Finding:
     ranks = "1 rank" if attempt.world_size == 1 else f"{attempt.world_size} ranks"
-    where = own_code.site_in_stack(failure.stacks[0])
+    where = None if attempt.was_moving else own_code.site_in_stack(failure.stacks[0])
     name, why = ("does not finish loading", _LOADING) if where else (NEVER_BEGAN, NOT_BEGUN)
     details = own_code.of_stack(failure.stacks[0])
-    return Finding(Outcome.HUNG, name, why, ranks, 1, where, details)
+    return Finding(Outcome.HUNG, name, why, ranks, 1, where, details=details)
+
+
+def _has_left(rank: int, evidence: CaseEvidence, failure: RunError) -> bool:
+    """Whether the function came back on this rank, and nothing of the learner's runs there now."""
+    return evidence.has_returned(rank) and own_code.site_in_stack(failure.stacks[rank]) is None
+
+
+def _was_here(rank: int, failure: RunError) -> list[str]:
+    """The rank's stack, below its number."""
+    stack = own_code.of_stack(failure.stacks[rank]).rstrip()
+    return [f"rank {rank} was here:", stack] if stack else [f"rank {rank} was in no line of yours"]
 
 
 def _busy(rank: int, failure: RunError) -> tuple[str, str, Site | None]:
@@ -154,7 +177,7 @@ def _positions(
             place = sources.place(blocked[rank].origin)
             lines.append(f"rank {rank} waits in {blocked[rank].name} ({place})")
         elif rank in busy:
-            lines += [f"rank {rank} was here:", own_code.of_stack(failure.stacks[rank])]
+            lines += _was_here(rank, failure)
         else:
             lines.append(f"rank {rank} had returned")
     return "\n".join(lines)

@@ -10,7 +10,7 @@ from typing import Protocol
 from labkit.grade import diagnosis, ledger
 from labkit.grade.crash import explain_crash
 from labkit.grade.evidence import Attempt, CaseEvidence
-from labkit.grade.hang import explain_hang
+from labkit.grade.hang import OF_A_BUSY_MACHINE, explain_hang
 from labkit.grade.mismatch import explain_mismatch
 from labkit.grade.outcome import Finding, Outcome
 from labkit.launch.errors import Mismatch, RankError
@@ -41,7 +41,8 @@ def judge(attempt: Attempt, grader: Judge) -> Finding | None:
         elif finding is None:
             finding = _failure(attempt, evidence)
         if finding is not None:
-            finding = grader.refine(finding, evidence, attempt)
+            if finding.diagnosis not in OF_A_BUSY_MACHINE:
+                finding = grader.refine(finding, evidence, attempt)
             return dataclasses.replace(finding, printed=_printed(evidence))
     if attempt.failure is not None:  # after the last case
         return _failure(attempt, attempt.cases[-1])

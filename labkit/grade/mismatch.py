@@ -1,11 +1,15 @@
 """Ranks that did not mean the same operation, as a finding."""
 
+import dataclasses
+from collections.abc import Sequence
+
 from labkit.comm.agreement import disagreement
-from labkit.comm.agreement.difference import ADVICE, Aspect
-from labkit.comm.operation import Operation
+from labkit.comm.agreement.difference import ADVICE, Aspect, Difference
+from labkit.comm.operation import Operation, Timeline
 from labkit.comm.words import named, ranks_named, verb
 from labkit.grade.evidence import CaseEvidence
 from labkit.grade.outcome import Finding, Outcome
+from labkit.grade.own_numbers import counted
 from labkit.launch import sources
 from labkit.launch.errors import Mismatch
 
@@ -29,6 +33,7 @@ def explain_mismatch(evidence: CaseEvidence, failure: Mismatch) -> Finding:
     difference = disagreement.find(failure.timeline)
     if difference is None:
         raise AssertionError(f"a mismatch that no journal shows: {failure}")
+    difference = _counted(difference, failure.timeline)
     # Ranks that are done with the case go on to the next, where the grader lets them meet: their
     # operation is not the learner's.
     calling = [rank for rank in difference.operations if not evidence.has_returned(rank)]
@@ -43,6 +48,15 @@ def explain_mismatch(evidence: CaseEvidence, failure: Mismatch) -> Finding:
         hint=2,
         where=difference.operations[rank][0].origin,
     )
+
+
+def _counted(difference: Difference, timelines: Sequence[Timeline]) -> Difference:
+    """The same, of operations that are numbered as the learner counts them."""
+    operations = {}
+    for rank, its in difference.operations.items():
+        by_index = {each.index: each for each in counted(timelines[rank]).operations}
+        operations[rank] = [by_index[each.index] for each in its]
+    return dataclasses.replace(difference, operations=operations)
 
 
 def not_all_call(evidence: CaseEvidence, waiting: dict[int, Operation]) -> Finding:

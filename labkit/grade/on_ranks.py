@@ -12,6 +12,7 @@ from labkit.grade.outcome import Finding, Graded
 from labkit.grade.submission import Submission
 from labkit.launch import launch
 from labkit.launch.errors import RunError
+from labkit.launch.result import Run
 
 _MORE_PATIENCE = 4.0
 _STALL_S = 2.0  # all ranks wait and no journal grows: a deadlock
@@ -59,7 +60,8 @@ class OnRanks:
             num_cases += len(cases)
             finding = self._tried(code, cases, world_size, timeout_s)
             if finding is not None:
-                finding = self.compare(finding, world_size, tried[:-1])
+                if finding.diagnosis not in OF_A_BUSY_MACHINE:
+                    finding = self.compare(finding, world_size, tried[:-1])
                 break
         sizes = ", ".join(map(str, sorted(tried)))
         ranks = "1 rank" if sizes == "1" else f"{sizes} ranks"
@@ -97,7 +99,7 @@ class OnRanks:
                 self.num_arguments,
             )
             try:
-                ended = launch(
+                ended: Run | RunError = launch(
                     attempt_cases,
                     world_size,
                     [(job,)],
@@ -107,5 +109,5 @@ class OnRanks:
                     echo=False,
                 )
             except RunError as error:
-                return collect(cases, world_size, exchange, error)
-            return collect(cases, world_size, exchange, ended)
+                ended = error
+            return collect(cases, world_size, exchange, ended, patience * timeout_s)

@@ -100,9 +100,13 @@ class Verdict:
         for label, text in self.paragraphs:
             shown = html.escape(text)
             if label in ("Details", "Printed"):
-                shown = f'<pre style="{_FONT}">{shown}</pre>'
-                shown = f"<details><summary>show</summary>{shown}</details>"
-            elif label == "Picture":
+                # The label is part of what is clicked: <details> begins a line of its own.
+                rows.append(
+                    f'<details style="margin-top:.4em"><summary><b>{label}.</b> show</summary>'
+                    f'<pre style="{_FONT}">{shown}</pre></details>'
+                )
+                continue
+            if label == "Picture":
                 shown = f'<pre style="margin:0;overflow-x:auto;{_FONT}">{shown}</pre>'
             elif label in ("Read next", "Repeat", "Stuck"):
                 shown = f"<code>{shown}</code>"

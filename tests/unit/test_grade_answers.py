@@ -6,12 +6,15 @@ from types import SimpleNamespace
 
 import pytest
 
+from labkit.comm.operation import Region, Timeline
 from labkit.grade import answers as answers_module
 from labkit.grade import check
+from labkit.grade.answering import QUESTION, Answer
 from labkit.grade.answers import Question, ask
 from labkit.grade.outcome import Finding, Outcome
 from labkit.grade.submission import Submission
 from labkit.grade.workspace import Workspace
+from labkit.launch.errors import RunTimeout
 
 WORKSPACE = Workspace(Path(__file__).parents[2])
 NAME = "find_the_deadlock"
@@ -99,7 +102,7 @@ def test_a_crash_names_the_question_and_the_line(asked):
 
 
 def test_an_endless_loop_names_the_question_and_the_line(asked):
-    finding = asked("def f(x):\n    while x > 1:\n        pass\n    return x\n", 1, 2, timeout_s=2)
+    finding = asked("def f(x):\n    while x > 1:\n        pass\n    return x\n", 1, 2, timeout_s=4)
     assert finding.diagnosis == "does not come to an end" and finding.first_seen == "f(2), number 2"
     assert finding.where.line in (2, 3)
 
@@ -193,7 +196,7 @@ def test_a_process_that_never_came_to_the_code_is_given_longer_once(monkeypatch)
 
     def never(code, questions, timeout_s, *rules):
         given_s.append(timeout_s)
-        return Finding(Outcome.HUNG, "does not come to an end", "")
+        return Finding(Outcome.HUNG, "never began", "")
 
     monkeypatch.setattr(answers_module, "ask", never)
     code = SimpleNamespace(unwritten=())
@@ -206,6 +209,21 @@ def test_a_process_that_never_came_to_the_code_is_given_longer_once(monkeypatch)
     )
     graded = answers_module.Answers.grade(grader, code, seed=0, timeout_s=2.0)
     assert given_s == [2.0, 8.0] and graded.finding.outcome is Outcome.HUNG
+
+
+def test_the_question_at_which_it_stood_is_named_though_answered_a_moment_later(monkeypatch, asked):
+    def answered_since(folder, index):
+        return Answer(repr(index), "int") if index < 2 else None
+
+    def time_is_up(*_, **__):
+        regions = [Region(QUESTION, 0.0, 0.1), Region(QUESTION, 0.1, None)]
+        stack = '  File "/home/someone/mine.py", line 2 in f\n'
+        raise RunTimeout("", timeline=[Timeline([], regions, 0.0, 10.0)], stacks=[stack])
+
+    monkeypatch.setattr(answers_module, "read_answer", answered_since)
+    monkeypatch.setattr(answers_module, "launch", time_is_up)
+    finding = asked("def f(x): ...\n", 1, 2, 3)
+    assert finding.diagnosis == "does not come to an end" and finding.first_seen == "f(2), number 2"
 
 
 def test_a_generator_answers_with_what_it_yields_where_that_is_allowed(tmp_path):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from labkit.grade.graders import deadlock_programs
-from labkit.grade.graders.deadlock_answers import constant_answer, wrong_answer
+from labkit.grade.graders.deadlock_answers import constant_answer, wrong_answer, wrong_form
 from labkit.grade.graders.deadlock_programs import PROGRAMS
 from labkit.grade.graders.deadlock_runs import Shown, run_all, run_program
 from labkit.grade.workspace import Workspace
@@ -83,6 +83,20 @@ def test_a_wrong_answer_is_told_by_program_world_size_and_rank(shown, answer, di
     start = f"{shown.program} on {shown.world_size} ranks: you say that rank {rank} "
     assert finding.first_seen.startswith(start)
     assert str(shown) in finding.explanation
+
+
+@pytest.mark.parametrize(
+    ("answer", "diagnosis"),
+    [
+        ([], "returns no dict"),
+        ({3: "barrier"}, "names a rank that there is not"),
+        ({0: "recv from -1"}, "not in the form asked for"),
+    ],
+)
+def test_a_wrong_form_names_the_call_once(answer, diagnosis):
+    finding = wrong_form(answer, 3, "waits_in_shift")
+    assert finding.diagnosis == diagnosis and finding.first_seen == ""
+    assert finding.explanation.startswith("waits_in_shift(3) ")
 
 
 def test_the_same_answer_for_every_world_size_is_named_only_where_it_is_right_somewhere():

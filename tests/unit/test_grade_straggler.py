@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from labkit.grade.graders.straggler_answers import wrong_kind, wrong_rank
+from labkit.grade.graders.straggler_answers import wrong_form, wrong_kind, wrong_rank
 from labkit.grade.graders.straggler_cases import Case, draw, run_plan
 from labkit.grade.graders.straggler_jobs import STORIES
 from labkit.grade.graders.straggler_theories import MISREADINGS, THEORIES, kind_by_cpu
@@ -114,7 +114,13 @@ def test_a_wrong_answer_shows_the_job_as_a_table(cases):
     finding = wrong_kind(cases, answers)
     assert finding.diagnosis == "calls everything a deadlock"
     assert finding.details.splitlines()[0].split()[:3] == ["rank", "state", "operation"]
-    assert len(finding.details.splitlines()) == 6
+    assert "{" not in finding.details and "world.1." in finding.details
+
+
+def test_no_row_of_the_table_is_broken_in_a_terminal_of_80_columns(cases):
+    for case in cases:
+        rows = wrong_form(None, case).details.splitlines()
+        assert len(rows) == 2 * (1 + len(case.shown)) + 1 and max(map(len, rows)) <= 76
 
 
 def test_a_rank_that_waits_for_a_circle_is_not_in_it():

@@ -17,3 +17,12 @@ def test_rows_of_characters_are_monospaced(where):
     verdict = Verdict(get_exercise("gpipe_schedule"), finding, "", "a case", 1, call, 0.1)
     tags = re.findall("<pre[^>]*>", verdict._repr_html_())
     assert len(tags) == 1 and "font-family:monospace" in tags[0]
+
+
+@pytest.mark.parametrize("where", ["details", "printed"])
+def test_what_opens_a_long_text_is_on_one_line_with_its_label(where):
+    finding = Finding(Outcome.WRONG, "a deadlock", "it stands still", **{where: "rank 0  F0"})
+    exercise = get_exercise("gpipe_schedule")
+    page = Verdict(exercise, finding, "", "a case", 1, "check()", 0.1)._repr_html_()
+    (summary,) = re.findall("<summary>(.*?)</summary>", page)
+    assert summary == f"<b>{where.title()}.</b> show" and page.count(f"{where.title()}.") == 1

@@ -8,7 +8,7 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from labkit.grade.answers import Answers, Question, ask
+from labkit.grade.answers import Answers, Question, ask_patiently
 from labkit.grade.graders.alpha_beta_fits import does_not_predict, wrong_fit
 from labkit.grade.graders.alpha_beta_forms import wrong_form
 from labkit.grade.graders.alpha_beta_links import Measured
@@ -62,7 +62,7 @@ class AlphaBeta(Answers[Known]):
         question: Question[None] = Question(
             "fit", (measured.shown,), "times measured on paced links", None
         )
-        answers = ask(code, [question], timeout_s, self.answers_are_in)
+        answers = ask_patiently(code, [question], timeout_s, self.answers_are_in)
         finding = answers if isinstance(answers, Finding) else wrong_form(question, answers[0])
         if finding is None and not isinstance(answers, Finding):
             alpha, beta = answers[0]

@@ -13,6 +13,7 @@ from typing import Any
 from labkit.grade.answers import Answers, Question
 from labkit.grade.graders.balance_questions import Layers, Stages, draw, one_of_the_best, slowest
 from labkit.grade.graders.balance_theories import THEORIES, Pair
+from labkit.grade.hang import OF_A_BUSY_MACHINE
 from labkit.grade.outcome import Finding, Graded, Outcome
 from labkit.grade.submission import Submission
 
@@ -85,6 +86,8 @@ def _size_at_the_end(graded: Graded, seed: int) -> str:
     """The size of the pipeline at which the code did not come to its end: "", if it is small."""
     finding = graded.finding
     if finding is None or finding.outcome is not Outcome.HUNG:
+        return ""
+    if finding.diagnosis in OF_A_BUSY_MACHINE:
         return ""
     sizes = {each.label: each.known.size for each in draw(random.Random(seed))}
     return next((size for label, size in sizes.items() if finding.first_seen.endswith(label)), "")

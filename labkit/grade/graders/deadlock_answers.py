@@ -23,7 +23,6 @@ def wrong_form(answer: Any, n: int, function: str) -> Finding | None:
             "returns no dict",
             f"{call} returns {answer!r}; the contract is a dict such as {{0: 'recv from 1'}}, or "
             "{} where every rank returns",
-            first_seen=call,
             hint=None,
         )
     for rank, text in answer.items():
@@ -32,17 +31,15 @@ def wrong_form(answer: Any, n: int, function: str) -> Finding | None:
                 Outcome.WRONG,
                 "names a rank that there is not",
                 f"{call} names rank {rank!r}; with {n} ranks they are the numbers 0 to {n - 1}",
-                first_seen=call,
                 hint=None,
             )
         message = _MESSAGE.fullmatch(text) if isinstance(text, str) else None
         if message is None and text not in _COLLECTIVES:
             return Finding(
                 Outcome.WRONG,
-                "says it in other words",
+                "not in the form asked for",
                 f"{call} says that rank {rank} waits in {text!r}; say 'send to 2', 'recv from 0' "
                 "or the name of a collective, such as 'all_reduce' or 'barrier'",
-                first_seen=call,
                 hint=None,
             )
     return None

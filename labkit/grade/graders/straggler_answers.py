@@ -1,10 +1,10 @@
 """Diagnoses of stuck jobs: their form, and the mistake behind wrong ones."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from labkit.comm.words import ranks_named
-from labkit.grade.graders.straggler_cases import DEADLOCK, STRAGGLER, Case
+from labkit.grade.graders.straggler_cases import DEADLOCK, STRAGGLER, Case, Shown
 from labkit.grade.graders.straggler_theories import (
     follows_one_wait,
     kind_by_cpu,
@@ -16,7 +16,9 @@ from labkit.grade.graders.straggler_theories import (
 from labkit.grade.outcome import Finding, Outcome
 
 _Recognised = tuple[str, str, int]  # diagnosis, explanation, hint
-_COLUMNS = ("rank", "state", "operation", "peer", "group", "number", "posted", "seconds", "cpu")
+# Two tables: all columns side by side would break every row in a terminal of 80 columns.
+_LAST_OPERATION = ("rank", "state", "operation", "peer", "group", "number", "seconds", "cpu")
+_BESIDES = ("rank", "posted", "stack")
 
 
 def wrong_form(answer: Any, case: Case) -> Finding | None:
@@ -31,8 +33,8 @@ def wrong_form(answer: Any, case: Case) -> Finding | None:
         "returns something else",
         f"diagnose returns {answer!r}; the contract is a pair such as ('straggler', 2) or "
         f"('deadlock', 0), with a rank from 0 to {numbers[-1]}",
-        first_seen=_table(case),
         hint=3,
+        details=_table(case),
     )
 
 
@@ -166,12 +168,20 @@ def _finding(
 
 
 def _table(case: Case) -> str:
-    """What was shown of the job, a line for each rank."""
-    rows = [list(_COLUMNS), *([str(one[name]) for name in _COLUMNS] for one in case.shown)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_COLUMNS))]
-    stacks = ["stack", *(one["stack"] for one in case.shown)]
+    """What was shown of the job, a line for each rank: its last operation, then the rest."""
+    shown = [{**one, "posted": _posted(one["posted"])} for one in case.shown]
+    return f"{_lines(shown, _LAST_OPERATION)}\n\n{_lines(shown, _BESIDES)}"
+
+
+def _posted(numbers: Mapping[str, int]) -> str:
+    """`world 2, world.1.1 6`"""
+    return ", ".join(f"{group} {number}" for group, number in numbers.items()) or "nothing"
+
+
+def _lines(shown: Shown, columns: Sequence[str]) -> str:
+    rows = [list(columns), *([str(one[name]) for name in columns] for one in shown)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
-        "  ".join(f"{text:<{width}}" for text, width in zip(row, widths, strict=True))
-        + f"  {stack}"
-        for row, stack in zip(rows, stacks, strict=True)
+        "  ".join(f"{text:<{width}}" for text, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
     )

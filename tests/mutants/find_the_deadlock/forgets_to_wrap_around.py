@@ -1,7 +1,7 @@
 """Mutant: lets rank 0 receive from rank -1.
 
 outcome: "wrong"
-diagnosis: "says it in other words"
+diagnosis: "not in the form asked for"
 """
 
 
