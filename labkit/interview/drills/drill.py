@@ -127,7 +127,7 @@ class Drill:
         base = self.unit.removesuffix("/s")
         meaning = f" ({base} = {_MEANS[base]})" if base in _MEANS else ""
         place = _PLACES.get(self.unit, f" in {self.unit}{meaning}")
-        return f"Answer{place}, to {self.digits} significant digits or more."
+        return f"Answer{place} to {self.digits} significant digits or more."
 
 
 def drill(
