@@ -37,7 +37,9 @@ class PredictBox:
         self._tolerance = tolerance
         self._answer = None if answer is None else in_unit(answer, unit)
         predictions.ask(key, question)
-        example = f"a number in {unit}" if unit else "a number, like 6, 2/3 or 1e9"
+        example = "a number, like 6, 2/3 or 1e9"
+        if unit:
+            example = f"a number {'of' if counted(unit) else 'in'} {unit}"
         self._entry = widgets.Text(
             description="Your prediction",
             placeholder=example,
@@ -168,4 +170,4 @@ def _beside(question: str, text: str, colour: str) -> Shown:
     if not question:
         return Shown(text, box(f"<div>{escape(text)}</div>", colour))
     html = f"<b>{escape(question)}</b><br>{escape(text)}"
-    return Shown(f"{question} {text}", box(f"<div>{html}</div>", colour))
+    return Shown(f"{question}\n{text}", box(f"<div>{html}</div>", colour))

@@ -37,7 +37,7 @@ def home(tmp_path, monkeypatch):
 def test_a_prediction_is_compared_with_what_was_measured():
     predict("bytes", "How many?", unit="B").commit("12 KB")
     assert repr(reveal("bytes", 12_000, unit="B")) == (
-        "How many? You said 12 KB. Measured: 12,000 B. Exactly right."
+        "How many?\nYou said 12 KB. Measured: 12,000 B. Exactly right."
     )
 
 
@@ -45,7 +45,7 @@ def test_the_answer_repeats_the_question_only_where_this_notebook_has_asked():
     assert repr(reveal("steps", 6)) == "Measured: 6. (You made no prediction.)"
     predict("steps", "How <many>?")
     shown = reveal("steps", 6)
-    assert repr(shown) == "How <many>? Measured: 6. (You made no prediction.)"
+    assert repr(shown) == "How <many>?\nMeasured: 6. (You made no prediction.)"
     assert "<b>How &lt;many&gt;?</b><br>Measured: 6." in shown.html
 
 
