@@ -47,8 +47,8 @@ def read(text: str, unit: str) -> Typed:
     if typed.dimension == "":  # "2 x", "3 million": what is counted was said before
         return Typed(typed.number * typed.size, asked.size, asked.dimension, "")
     wanted = (
-        f"the question is in {asked.dimension}"
-        if asked.dimension
+        f"the question is in {asked.dimension or unit}"
+        if asked.dimension or counted(unit)
         else "the question asks for a bare number"
     )
     raise ValueError(f"{text.strip()!r} is in {typed.dimension}; {wanted}")

@@ -52,13 +52,13 @@ _TYPED |= {alias: _TYPED[name.lower()] for alias, name in _ALIASES.items()} | {"
 _COUNTED = {
     "step", "message", "rank", "element", "operation", "send", "time", "token", "segment",
     "microbatch", "gpu", "request", "parameter", "sequence", "failure", "bucket",
-    "dollar", "choice", "sample",
+    "dollar", "choice", "sample", "gpu-hour",
 }  # fmt: skip
 
 # Commas only before groups of three: "1,5 MB" must not be read as 15 MB.
 _NUMBER = r"[+-]?(?:\d{1,3}(?:[, ]\d{3})+(?:\.\d*)?|\d[\d_]*\.?\d*|\.\d+)(?:e[+-]?\d+)?"
 _QUANTITY = re.compile(
-    rf"\s*({_NUMBER})\s*(?:([/*x×])\s*({_NUMBER}))?\s*([a-z%]*)\s*(/\s*s)?\s*", re.I
+    rf"\s*({_NUMBER})\s*(?:([/*x×])\s*({_NUMBER}))?\s*((?:[a-z]+-)?[a-z%]*)\s*(/\s*s)?\s*", re.I
 )
 
 

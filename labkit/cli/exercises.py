@@ -14,7 +14,7 @@ from labkit.grade import catalog, desk
 from labkit.grade.engine import check as run_check
 
 Name = Annotated[str, typer.Argument(help="The exercise, as in `labkit list`.")]
-_WIDTH_OF_ALL_COLUMNS = 100
+_WIDTH_OF_ALL_COLUMNS, _WIDTH_OF_THREE = 100, 60
 
 
 def check(
@@ -91,7 +91,11 @@ def table_of_exercises(width: int, marked: str | None = None) -> Table:
         marks = [">" if exercise.name == marked else "" for exercise in exercises]
         columns = {"": marks, **columns}
     if width < _WIDTH_OF_ALL_COLUMNS:
-        del columns["title"], columns["notebook"]
+        del columns["title"]
+    if width < _WIDTH_OF_THREE:
+        del columns["notebook"]
+    elif width < _WIDTH_OF_ALL_COLUMNS:
+        columns["notebook"] = [exercise.notebook.partition("_")[0] for exercise in exercises]
     table = Table(box=box.SIMPLE)
     for heading in columns:
         # Names are for typing and opening: whole, and on one line where there is room for that.

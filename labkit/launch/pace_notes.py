@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import textwrap
 from functools import reduce
 
 from labkit.comm import Operation, Pace, Topology
 from labkit.comm.operation import SHARED_MEMORY
 from labkit.comm.words import listed, verb
 from labkit.launch.result import Run
+from labkit.launch.told import tell
 
 # Now and then a core is busy with something else, and a message has to wait for it.
 _TOLERATED_SHARE = 0.05
-_COLUMNS = 96  # of a page of JupyterLab, which breaks longer lines in the middle of a word
 # They move no tensors of the reader's.
 _FREE = ("barrier", "split", "close", "share_memory")
 
@@ -20,7 +19,7 @@ _FREE = ("barrier", "split", "close", "share_memory")
 def show(run: Run) -> None:
     """Print a line for each reason; nothing for a run without a topology."""
     for line in notes(run):
-        print(textwrap.fill(f"[labkit] {line}.", _COLUMNS), flush=True)
+        tell(f"{line}.")
 
 
 def notes(run: Run) -> list[str]:

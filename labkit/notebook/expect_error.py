@@ -5,6 +5,8 @@ import textwrap
 from types import TracebackType
 
 _WIDTH = 96
+# In a table the next column is further away.
+_SAID_OF_RANKS = re.compile(r"  ranks? \d+(?:(?:, | and )\d+)*+ \S")
 _CELL = re.compile(r"cell \d+")
 _STAND_IN = "\0" * len("cell 10")
 
@@ -73,13 +75,21 @@ class expect_error:
 
 
 def _wrapped(line: str) -> list[str]:
-    """A sentence in lines of a page's width; tables and code, which are indented, as they are.
+    """A sentence in lines of a page's width, also one that is said of some of the ranks.
 
-    A cell's number does not decide where a line ends: it differs from one execution to the next.
+    Tables and code, which are indented too, stay as they are. A cell's number does not decide where
+    a line ends: it differs from one execution to the next.
     """
     numbers = iter(_CELL.findall(line))
     level = _CELL.sub(_STAND_IN, line)
-    if len(level) <= _WIDTH or line.startswith(" "):
+    is_said = not line.startswith(" ") or _SAID_OF_RANKS.match(line)
+    if len(level) <= _WIDTH or not is_said:
         return [line]
-    lines = textwrap.wrap(level, _WIDTH, break_long_words=False, break_on_hyphens=False)
+    lines = textwrap.wrap(
+        level,
+        _WIDTH,
+        subsequent_indent="    " if line.startswith(" ") else "",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
     return [re.sub(_STAND_IN, lambda _: next(numbers), each) for each in lines]

@@ -1,8 +1,8 @@
 """Commit to a number before the run; see afterwards how far off it was.
 
-predict("ring-bytes", "How many bytes does rank 0 send?", unit="B")       # a box to type into
+predict("ring-bytes", "How many bytes does rank 0 send?", unit="B")   # a box to type into
 ...
-reveal("ring-bytes", result.traffic[0].sent_bytes, unit="B")              # You said ...
+reveal("ring-bytes", result.traffic[0].sent_bytes, unit="B")          # You said ... Measured: ...
 """
 
 from html import escape
@@ -11,14 +11,16 @@ from typing import Any
 import ipywidgets as widgets
 
 from labkit.calc.typed import in_unit, text_of
+from labkit.calc.units import counted, number_text
 from labkit.grade.ink import ink
 from labkit.notebook import predictions
 from labkit.notebook.controls import on_enter
 from labkit.notebook.predictions import Prediction
-from labkit.notebook.shown import FAINT, Shown, box
+from labkit.notebook.shown import FAINT, FRAME, Shown, box
 
 _WRONG = "#d55e00"
 _RIGHT = "#009e73"
+MEASURED = "Measured"
 _LONG = ("min", "h", "days")  # of these a number in seconds tells nobody anything
 
 
@@ -34,7 +36,10 @@ class PredictBox:
         self._unit = unit
         self._tolerance = tolerance
         self._answer = None if answer is None else in_unit(answer, unit)
-        example = f"a number in {unit}" if unit else "a number, like 6, 2/3 or 1e9"
+        predictions.ask(key, question)
+        example = "a number, like 6, 2/3 or 1e9"
+        if unit:
+            example = f"a number {'of' if counted(unit) else 'in'} {unit}"
         self._entry = widgets.Text(
             description="Your prediction",
             placeholder=example,
@@ -63,10 +68,11 @@ class PredictBox:
             quantity = in_unit(text, self._unit)
         except ValueError as error:
             return self._say(f"{error}.", ink(_WRONG))
-        predictions.save(self.key, Prediction(text.strip(), quantity))
+        said = self._with_unit(text.strip())
+        predictions.save(self.key, Prediction(said, quantity))
         read_as = text_of(quantity)
-        committed = f"Committed: {text.strip()}"
-        if read_as != text.strip():
+        committed = f"Committed: {said}"
+        if not _keeps(self._unit) and read_as != said:
             committed += f" (read as {read_as})"
         if self._answer is None:
             return self._say(f"{committed}. Run on, and see.", ink(_RIGHT))
@@ -74,6 +80,12 @@ class PredictBox:
         colour = _RIGHT if predictions.judge(self.key, words) else _WRONG
         answer = text_of(self._answer)
         return self._say(f"{committed}. It is {answer}. {words}", ink(colour))
+
+    def _with_unit(self, text: str) -> str:
+        """What was typed; a bare number with the unit that it was read in."""
+        is_bare = text[-1] in ".0123456789"
+        is_share = self._unit == "%" and "/" in text  # a third, not a third of a percent
+        return f"{text} {self._unit}" if self._unit and is_bare and not is_share else text
 
     def _say(self, message: str, colour: str) -> str:
         self._status.value = f'<span style="color: {colour}">{escape(message)}</span>'
@@ -103,7 +115,7 @@ def predict(
     key: under which the prediction is kept, on disk, from session to session.
     answer: where given, the box answers at once; without it, `reveal` does, after the run.
     tolerance: the relative error that still counts as right, 0.1 for 10 %.
-    unit: of a number typed without one ("" for counts, or B, MB, GB, KiB, ms, s, ...).
+    unit: of a number typed without one ("" for counts, or B, MB, GB, KiB, ms, s, ranks, ...).
 
     Understands 6, 1,000, 2/3, 1e9, 75%, 1.5 MB, 4.9 ms, and says so where it doesn't.
     Raises ValueError for a unit it does not know and for an answer that is no number.
@@ -115,26 +127,47 @@ def predict(
 
 def reveal(
     key: str,
-    measured: float,
+    truth: float,
     *,
     unit: str = "",
     tolerance: float = 0.0,
     varies: bool = False,
+    source: str = MEASURED,
 ) -> Shown:
-    """The prediction of `key` beside what was measured, in words.
+    """The question of `key`, what was predicted, and beside it what is true, in words.
 
-    measured: in `unit`. varies: the measured number is different in every run; marked with ~ it is
-    not compared when the notebook is tested. Without a prediction it says only what was measured.
+    truth: in `unit`. source: where it comes from, as it stands in front of it: "Computed" for what
+    follows by calculation, "torch says" for one of torch's constants. varies: it is different in
+    every run; marked with ~, as measured seconds are, it is not compared when the notebook is
+    tested. Without a prediction it says only what is true.
     """
     predictions.check_tolerance(tolerance)
-    truth = in_unit(measured, unit)
-    mark = "~" if varies or truth.dimension == "seconds" else ""
-    told = f"{measured:.4g} {unit}" if unit in _LONG else text_of(truth)
-    shown = f"Measured: {mark}{told}."
+    quantity = in_unit(truth, unit)
+    mark = "~" if varies or (source == MEASURED and quantity.dimension == "seconds") else ""
+    question = predictions.question_of(key)
+    told = f"{source}: {mark}{_told(truth, unit)}."
     prediction = predictions.load(key)
     if prediction is None:
-        return Shown(f"{shown} (You made no prediction.)")
-    words = predictions.verdict(prediction.quantity, truth, tolerance)
-    text = f"You said {prediction.text}. {shown} {words}"
+        return _beside(question, f"{told} (You made no prediction.)", FRAME)
+    words = predictions.verdict(prediction.quantity, quantity, tolerance)
     is_right = predictions.judge(key, words)
-    return Shown(text, box(f"<div>{escape(text)}</div>", _RIGHT if is_right else _WRONG))
+    text = f"You said {prediction.text}. {told} {words}"
+    return _beside(question, text, _RIGHT if is_right else _WRONG)
+
+
+def _told(truth: float, unit: str) -> str:
+    """A number as a reader sees it: minutes and what is counted in the question's own unit."""
+    return f"{number_text(truth)} {unit}" if _keeps(unit) else text_of(in_unit(truth, unit))
+
+
+def _keeps(unit: str) -> bool:
+    """Whether numbers are told in this very unit, and not in the one of their size."""
+    return unit in _LONG or bool(counted(unit))
+
+
+def _beside(question: str, text: str, colour: str) -> Shown:
+    """Both in a box; only the text where this notebook has not asked."""
+    if not question:
+        return Shown(text, box(f"<div>{escape(text)}</div>", colour))
+    html = f"<b>{escape(question)}</b><br>{escape(text)}"
+    return Shown(f"{question}\n{text}", box(f"<div>{html}</div>", colour))

@@ -11,6 +11,8 @@ from labkit.progress import graded as practised
 _KIND = "prediction"
 # Predictions of this process, for a learner whose disk is full or read-only.
 _unsaved: dict[str, "Prediction"] = {}
+# What this process has asked, for the answer to repeat.
+_questions: dict[str, str] = {}
 
 
 class Prediction(NamedTuple):
@@ -18,6 +20,16 @@ class Prediction(NamedTuple):
 
     text: str
     quantity: Quantity
+
+
+def ask(key: str, question: str) -> None:
+    """Remember the question of a key, for as long as this process."""
+    _questions[key] = question
+
+
+def question_of(key: str) -> str:
+    """The question of a key; empty where this process has not asked it."""
+    return _questions.get(key, "")
 
 
 def save(key: str, prediction: Prediction) -> None:

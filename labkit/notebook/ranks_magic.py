@@ -13,7 +13,7 @@
     %ranks stop                  end the ranks
     %ranks push x                a copy of the notebook's x for every rank
     %ranks pull x                x of every rank, as a list in the notebook's x
-    run = %ranks last            the last cell's Run: run.show(), run.traffic
+    last = %ranks last           the last cell's Run: last.show(), last.traffic
 
 Each rank has `world`, `rank`, `world_size`, `torch` and `labkit`. What the cell's last line is
 worth is shown by rank, unless it ends with a semicolon.

@@ -9,6 +9,7 @@ from typing import Any
 # Notebook themes define these; the fallbacks are for pages that don't (GitHub, nbconvert).
 BORDER = "var(--jp-border-color2, #d0d0d0)"
 FAINT = "var(--jp-ui-font-color2, #666)"
+FRAME = "#0072b2"  # the bar of a box that judges nothing
 
 
 class Shown:
@@ -37,7 +38,7 @@ def scrolled(content_html: str, label: str) -> str:
     )
 
 
-def box(content_html: str, colour: str = "#0072b2") -> str:
+def box(content_html: str, colour: str = FRAME) -> str:
     """A paragraph set off by a coloured bar on its left."""
     return (
         f'<div style="border-left: 4px solid {colour}; padding: 4px 12px; margin: 4px 0; '

@@ -37,6 +37,10 @@ class Scale:
         """Width of a span on the page."""
         return (span.end_s - span.start_s) / (self.end_s - self.start_s) * self.width_points
 
+    def fits(self, text: str, span: Span) -> bool:
+        """Whether there is room for a small text in a span, with a little air."""
+        return self.points(span) >= len(text) * _POINTS_PER_CHARACTER + 4
+
     @property
     def x_per_point(self) -> float:
         """How much of the axis' unit one point is."""
@@ -112,7 +116,7 @@ class LanePainter:
                 if has_arrows:
                     continue
                 text = f"{span.label} {'→' if text == 'send' else '←'} {span.operation.peer}"
-            if self.scale.points(span) < len(text) * _POINTS_PER_CHARACTER + 4:
+            if not self.scale.fits(text, span):
                 continue
             self.axes.text(
                 self.scale.x((span.start_s + span.end_s) / 2),
@@ -124,6 +128,11 @@ class LanePainter:
                 color=style.text_on(self.colour(span.label, span.operation is not None)),
                 clip_on=True,
             )
+
+    def ending(self, word: str, last: Span, lane: float) -> None:
+        """How the rank ended, right of the last thing that it did."""
+        x = self.scale.x(last.end_s) + 4 * self.scale.x_per_point
+        self.axes.text(x, lane + MAIN_MIDDLE, word, **style.SMALL)
 
     def failure(self, span: Span, lane: float) -> None:
         """A cross where an operation ended in an error."""

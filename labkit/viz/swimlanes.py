@@ -25,7 +25,7 @@ from labkit.viz.lanes import (
 )
 from labkit.viz.message_arrows import draw_arrows, messages_to_draw
 from labkit.viz.messages import Message
-from labkit.viz.of_a_run import timelines_of
+from labkit.viz.of_a_run import endings_of, timelines_of
 from labkit.viz.picture import Picture
 from labkit.viz.swimlane_text import draw_header, draw_waiting_shares, legend_rows, style_axes
 
@@ -41,6 +41,8 @@ class Lane(NamedTuple):
 
     main: list[Span]
     flight: list[Span]
+    ending: str
+    """What stands at its end: `returned`; empty where it ends with the picture."""
 
 
 def timeline(
@@ -59,7 +61,8 @@ def timeline(
     The wide bars are regions (`with world.region("forward")`), other work in pale grey, and in
     colour the time in which the rank was blocked; the thin lane below is every operation in flight.
     Arrows go from a send's post to the end of its receive, where there are at most 60 to draw.
-    A torn, hatched end means that the operation never came to an end, a cross that it failed.
+    A torn, hatched end means that the operation never came to an end, a cross that it failed. Of a
+    failed run, a lane that ends before the picture says how: the rank returned, raised or died.
 
     Returns a Picture: the last line of a cell shows it, `savefig` saves it.
     Raises ValueError for ranks that the run doesn't have and for an empty window, TypeError for
@@ -69,17 +72,16 @@ def timeline(
     shown, note = _chosen(ranks, len(timelines))
     start_s, end_s = _window(timelines, between)
     until_s = max((end_of(one) for one in timelines), default=0.0)
-    lanes = [
-        Lane(
-            clipped(doing(timelines[rank], until_s), start_s, end_s),
-            clipped(in_flight(timelines[rank], until_s), start_s, end_s),
-        )
-        for rank in shown
-    ]
+    scale = Scale(style.time_unit(end_s), start_s, end_s, 72 * (_WIDTH - _LEFT - _RIGHT))
+    endings = endings_of(run)
+    lanes = []
+    for rank in shown:
+        main = clipped(doing(timelines[rank], until_s), start_s, end_s)
+        flight = clipped(in_flight(timelines[rank], until_s), start_s, end_s)
+        lanes.append(Lane(main, flight, _ending(endings.get(rank, ""), main, scale)))
     if not any(lane.flight for lane in lanes):
         note = note or "nothing was communicated"
     title = title or f"{len(timelines)} rank{'s' if len(timelines) != 1 else ''}"
-    scale = Scale(style.time_unit(end_s), start_s, end_s, 72 * (_WIDTH - _LEFT - _RIGHT))
     arrows = messages_to_draw(timelines, shown, start_s, end_s)
     return _drawn(shown, lanes, arrows, scale, title, note)
 
@@ -105,9 +107,16 @@ def _drawn(
     if is_dense:
         note = " · ".join(filter(None, [note, "each column is split by the share of its time"]))
     style_axes(axes, scale, ranks)
-    draw_waiting_shares(axes, [lane.main for lane in lanes])
+    draw_waiting_shares(axes, [[] if lane.ending else lane.main for lane in lanes])
     draw_header(picture, rows, title, note, left=_LEFT / _WIDTH)
     return picture
+
+
+def _ending(word: str, main: list[Span], scale: Scale) -> str:
+    """The word, if there is room for it between the lane's end and the picture's."""
+    if not main or not scale.fits(word, Span(main[-1].end_s, scale.end_s, word)):
+        return ""
+    return word
 
 
 def _chosen(ranks: Sequence[int] | None, num_ranks: int) -> tuple[list[int], str]:
@@ -175,3 +184,5 @@ def _draw_lane(
     for span in lane.main:
         if span.unfinished:
             painter.unfinished(span, top, bottom, named=True)
+    if lane.ending:
+        painter.ending(lane.ending, lane.main[-1], number)

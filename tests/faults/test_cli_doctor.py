@@ -1,5 +1,6 @@
 """labkit doctor and labkit list in a terminal: what they print, and their exit status."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -84,3 +85,5 @@ def test_no_name_in_the_list_is_cut(monkeypatch, capsys, columns):
     assert max(map(len, out.splitlines())) <= columns
     if columns >= 100:
         assert "01_ranks_and_collectives" in out
+    elif columns >= 60:
+        assert re.search(r"ring_all_reduce +01 +not attempted", out), "its notebook is missing"

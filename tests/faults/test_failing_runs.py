@@ -1,6 +1,7 @@
 """Every way for a run to fail ends in an error that names the rank, and leaves nothing behind."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -63,6 +64,13 @@ def test_what_follows_on_other_ranks_is_a_consequence():
     consequences = caught.value.consequences
     assert sorted(consequences) == [0, 2]
     assert all("waits in barrier #1" in text for text in consequences.values())
+
+
+def test_consequences_that_are_the_same_are_told_together():
+    with pytest.raises(RankError) as caught:
+        run(raise_on, 3, (1,))
+    told = str(caught.value).partition("What followed on the other ranks:\n")[2]
+    assert re.fullmatch(r"  ranks 0 and 2 wait in barrier #1 \(\S+, line \d+\)", told)
 
 
 WAYS_TO_BE_BUSY = {

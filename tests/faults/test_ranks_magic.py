@@ -78,7 +78,7 @@ def test_variables_stay_and_values_are_shown_by_rank(kernel):
 
 def test_the_last_cells_run_is_at_hand(kernel):
     kernel.run("%%ranks\nworld.all_reduce(torch.ones(3))\nNone")
-    _, value, _ = kernel.run("run = %ranks last\nrun.traffic[1].by_operation['all_reduce'].count")
+    _, value, _ = kernel.run("last = %ranks last\nlast.traffic[1].by_operation['all_reduce'].count")
     assert value == "1"
 
 

@@ -338,6 +338,13 @@ def test_an_exception_names_rank_cell_and_line_and_leaves_the_variables(session)
     assert goes_on(session)
 
 
+def test_the_mark_below_a_cells_last_line_stands_below_what_it_is_about(session):
+    with pytest.raises(RankError) as caught:
+        session.execute("x = 1\nz = abs(unheard_of)")
+    above, mark = caught.value.traceback.splitlines()[-3:-1]
+    assert mark.index("^") == above.index("unheard_of")
+
+
 def test_a_timeout_in_python_leaves_the_variables(session):
     with pytest.raises(RunTimeout, match=GOES_ON) as caught:
         session.execute("while True:\n    pass", timeout=0.5)

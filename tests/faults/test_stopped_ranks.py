@@ -38,6 +38,11 @@ def ended(program, world_size=2, *, timeout, **how):
     return caught.value, time.monotonic() - began_s - timeout
 
 
+def one_line(capsys):
+    """What was printed, without the ends of lines, which go by the width of a page."""
+    return " ".join(capsys.readouterr().out.splitlines())
+
+
 def stops_before_a_barrier(world):
     if world.rank:
         print("process", os.getpid())
@@ -51,7 +56,7 @@ def test_a_stopped_rank_is_told_and_named_with_its_cure(capsys):
     said = error.verdict.text
     assert said.startswith(f"rank 0 waits in barrier #1 (test_stopped_ranks.py, line {line}), and")
     assert error.verdict.fault is Fault.STOPPED and error.verdict.ranks == (1,)
-    told = re.search(rf"\[labkit\] rank 0 waits .*{STOPPED}\. The timeout", capsys.readouterr().out)
+    told = re.search(rf"\[labkit\] rank 0 waits .*{STOPPED}\. The timeout", one_line(capsys))
     row = re.search(rf"\n  {STOPPED.replace('1 is', '1  is')}\n", str(error))
     pids = {re.search(STOPPED, said)[1], told[1], row[1], error.logs[1].split()[1]}
     assert len(pids) == 1
@@ -140,7 +145,7 @@ def stops_for_a_while(world):
 
 def test_a_rank_that_is_let_go_on_ends_the_run_well(capsys):
     assert run(stops_for_a_while, 2, stall=0.5, timeout=60, device="cpu").values == [2, 2]
-    assert re.search(STOPPED, capsys.readouterr().out)
+    assert re.search(STOPPED, one_line(capsys))
 
 
 def test_a_cell_with_a_stopped_rank_ends_near_its_time():

@@ -10,7 +10,7 @@ PATTERNS = get_sanitize_patterns(Path(__file__).with_name("sanitize.cfg").read_t
 
 
 STANDS_STILL = (
-    "[labkit] rank 0 waits in all_to_all #2 (cell 9, line 22) for ranks 1, 2 and 3, which compute "
+    "[labkit] rank 0 waits in all_to_all #2 (cell 9, line 22) for ranks 1, 2 and 3, which compute\n"
     "after barrier #1 (cell 9, line 22). The timeout is 540 s.\n"
 )
 
@@ -54,6 +54,8 @@ def test_what_differs_from_run_to_run_is_equal(one, other):
         ("(cell 1, line 7)", "(cell 1, line 8)"),
         ("0x1f flags", "0x2f flags"),
         ("[labkit] 3 of 24 messages came late\nall equal", "all equal"),
+        (f"[labkit] rank 0 waits in a\nlost\n{STANDS_STILL}", ""),
+        (f"{STANDS_STILL}lost\n{STANDS_STILL}", ""),
         (STANDS_STILL.replace("compute", "sleep or block"), ""),  # a notebook makes it do so
     ],
 )

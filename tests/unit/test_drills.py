@@ -127,6 +127,7 @@ def test_the_unit_and_the_way_to_the_answer_are_said(name):
     drill = DRILLS[name]
     for question in questions(name)[::50]:
         assert question.prompt.endswith(("or more.", "Answer with a whole number."))
+        assert "Answer, " not in question.prompt
         if question.digits is not None and question.unit not in ("", "x"):
             assert f"in {question.unit}" in question.prompt
         if drill.unit in ("GB", "MB", "KB"):

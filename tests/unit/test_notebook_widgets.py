@@ -9,7 +9,16 @@ from nbclient import NotebookClient
 from labkit import calc
 from labkit.calc.typed import in_unit
 from labkit.calc.units import Quantity
-from labkit.notebook import RingCost, Row, calculator, expect_error, predict, reveal, table
+from labkit.notebook import (
+    RingCost,
+    Row,
+    calculator,
+    expect_error,
+    predict,
+    predictions,
+    reveal,
+    table,
+)
 from labkit.notebook.calculator import _CHOICES
 from labkit.notebook.predictions import verdict
 from labkit.notebook.ring_cost import PRESETS
@@ -17,6 +26,7 @@ from labkit.notebook.ring_cost import PRESETS
 
 @pytest.fixture(autouse=True)
 def home(tmp_path, monkeypatch):
+    monkeypatch.setattr(predictions, "_questions", {})
     monkeypatch.setenv("LABKIT_HOME", str(tmp_path / "home"))
     return tmp_path / "home"
 
@@ -27,8 +37,39 @@ def home(tmp_path, monkeypatch):
 def test_a_prediction_is_compared_with_what_was_measured():
     predict("bytes", "How many?", unit="B").commit("12 KB")
     assert repr(reveal("bytes", 12_000, unit="B")) == (
-        "You said 12 KB. Measured: 12,000 B. Exactly right."
+        "How many?\nYou said 12 KB. Measured: 12,000 B. Exactly right."
     )
+
+
+def test_the_answer_repeats_the_question_only_where_this_notebook_has_asked():
+    assert repr(reveal("steps", 6)) == "Measured: 6. (You made no prediction.)"
+    predict("steps", "How <many>?")
+    shown = reveal("steps", 6)
+    assert repr(shown) == "How <many>?\nMeasured: 6. (You made no prediction.)"
+    assert "<b>How &lt;many&gt;?</b><br>Measured: 6." in shown.html
+
+
+def test_a_bare_number_is_repeated_with_the_unit_of_its_question():
+    box = predict("bytes", "How many?", unit="B")
+    assert box.commit("952,832").startswith("Committed: 952,832 B. Run on")
+    assert "You said 952,832 B. Measured: 714,624 B." in repr(reveal("bytes", 714_624, unit="B"))
+    assert predict("share", "?", unit="%").commit("1/3").startswith("Committed: 1/3 (")
+
+
+def test_what_is_not_measured_says_where_it_comes_from_and_does_not_vary():
+    shown = reveal("steps", 32, unit="GPU-hours", source="Computed")
+    assert repr(shown) == "Computed: 32 GPU-hours. (You made no prediction.)"
+    assert repr(reveal("wait", 30, unit="min", source="torch says")).startswith(
+        "torch says: 30 min."
+    )
+    assert repr(reveal("wait", 30, unit="min")).startswith("Measured: ~30 min.")
+
+
+def test_gpu_hours_are_counted():
+    box = predict("cost", "How many?", unit="GPU-hours", answer=32)
+    assert box.commit("32") == "Committed: 32 GPU-hours. It is 32. Exactly right."
+    assert "Exactly" in box.commit("32 GPU-hours")
+    assert "the question is in GPU-hours" in box.commit("30 min")
 
 
 def test_a_prediction_is_kept_from_session_to_session(home):
@@ -70,7 +111,7 @@ def test_nonsense_is_refused_and_not_kept():
     box = predict("steps", "How many?")
     assert "not a number" in box.commit("sixish")
     assert "sixish" in box._status.value
-    assert repr(reveal("steps", 6)) == "Measured: 6. (You made no prediction.)"
+    assert repr(reveal("steps", 6)).endswith("Measured: 6. (You made no prediction.)")
 
 
 def test_a_bare_number_is_in_the_unit_of_the_question():
@@ -355,3 +396,14 @@ def test_a_long_verdict_is_cut_at_the_same_words_whatever_its_cells_number(capsy
     with expect_error(ValueError):
         raise ValueError(sentence.replace(f"cell {number},", "cell 77,"))
     assert capsys.readouterr().out.replace("cell 77,", "cell N,") == shown
+
+
+def test_what_is_said_of_a_rank_is_wrapped_and_a_table_is_not(capsys):
+    said = "  rank 1 raised RuntimeError in all_reduce #2: " + "it read no more " * 8
+    row = "  ranks 0 and 2  wait in all_reduce #3  " + "cell 2, line 5  " * 8
+    with expect_error(ValueError):
+        raise ValueError(f"The others:\n{said}\n{row.rstrip()}")
+    first, second, *rest = capsys.readouterr().out.splitlines()[2:]
+    assert first.startswith("│   rank 1 raised") and len(first) <= 98
+    assert second.startswith("│     ") and len(second) <= 98
+    assert rest[-1] == f"│ {row.rstrip()}"

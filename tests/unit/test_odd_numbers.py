@@ -96,7 +96,7 @@ def test_bytes_and_seconds_are_never_negative():
     for unit in ("B", "ms"):
         with pytest.raises(ValueError, match="-2: .* cannot be negative"):
             reveal("x", -2, unit=unit)
-    assert repr(reveal("x", -2)).startswith("Measured: -2.")
+    assert "Measured: -2." in repr(reveal("x", -2))
 
 
 @pytest.mark.parametrize("typed", ["inf", "nan", "-inf", "1e999"])

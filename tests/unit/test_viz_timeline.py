@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from labkit import run, viz
+from labkit import Deadlock, run, viz
 from labkit.comm.operation import Region, Site, Timeline
 from labkit.viz import style
 from labkit.viz.activity import Span, doing, rows_without_overlap, topmost
@@ -117,6 +117,26 @@ def test_computing_and_waiting_have_their_colours():
 def test_a_lane_says_how_much_of_its_time_was_spent_waiting():
     texts = said(viz.timeline(overlapped()))
     assert "20% waiting" in texts and "0% waiting" in texts
+
+
+def failed(*positions, ends_s=(0.1, 1.0)):
+    """The error of a run whose ranks were at `positions` and kept their journals until `ends_s`."""
+    journals = [Timeline([operation("all_reduce", 0.0, 0.0, 0.1)], [], 0.0, end) for end in ends_s]
+    return Deadlock("stuck", timeline=journals, positions=positions)
+
+
+def test_a_lane_that_ends_before_a_failed_run_says_how_and_not_the_share_of_its_short_life():
+    picture = viz.timeline(failed("returned after all_reduce #1", "waits in all_reduce #2"))
+    assert [text for text in said(picture) if text in ("returned", "waits")] == ["returned"]
+    assert [text for text in said(picture) if "% waiting" in text] == ["10% waiting"]
+    (word,) = (text for text in picture.axes[0].texts if text.get_text() == "returned")
+    assert 100 < word.get_position()[0] < 110  # ms; its lane ends at 100
+
+
+def test_without_room_for_how_a_lane_ended_its_share_stays():
+    picture = viz.timeline(failed("raised after all_reduce #1", "", ends_s=(0.99, 1.0)))
+    assert "raised" not in said(picture)
+    assert sum("% waiting" in text for text in said(picture)) == 2
 
 
 def test_the_legend_names_what_there_is_and_nothing_else():

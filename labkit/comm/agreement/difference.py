@@ -76,10 +76,10 @@ ADVICE = {
     "collectives to one process group, which matches them by order alone. Make them in one order "
     "on every rank.",
     Aspect.ORDER: "Different tensors meet in one call. Make the calls in one order on every rank. "
-    "Where calls are meant to meet although they read differently, write the call once: "
-    "`x = mine if it_is_my_turn else zeros`, and below it the call with x. Where elements of a "
-    "loop are meant to meet although they go by different names, give both calls one label: "
-    "`with world.label('turn'):`.",
+    "If they are in order, and ranks mean to pass different tensors here, choose the tensor first "
+    "and write one call for all: `x = weights if world.rank == 0 else zeros`, then "
+    "`world.all_reduce(x)`. If the tensors are elements of a loop that go by different names, put "
+    "the call under one label on every rank: `with world.label('turn'):`.",
 }
 
 

@@ -25,10 +25,10 @@ from labkit.interview.levels import LEVELS
 _MOST_DRAWS = 1000
 _PLACES = {
     "": "",
-    "x": " as a factor",
-    "thousand": " in thousands",
-    "million": " in millions",
-    "billion": " in billions",
+    "x": " as a factor,",
+    "thousand": " in thousands,",
+    "million": " in millions,",
+    "billion": " in billions,",
 }
 _MEANS = {
     "GB": "10^9 bytes", "MB": "10^6 bytes", "KB": "10^3 bytes", "TB": "10^12 bytes",
@@ -126,8 +126,8 @@ class Drill:
             return "Answer with a whole number."
         base = self.unit.removesuffix("/s")
         meaning = f" ({base} = {_MEANS[base]})" if base in _MEANS else ""
-        place = _PLACES.get(self.unit, f" in {self.unit}{meaning}")
-        return f"Answer{place}, to {self.digits} significant digits or more."
+        place = _PLACES.get(self.unit, f" in {self.unit}{meaning},")
+        return f"Answer{place} to {self.digits} significant digits or more."
 
 
 def drill(

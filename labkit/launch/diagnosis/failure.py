@@ -13,7 +13,7 @@ import re
 from labkit.comm import Disagreement
 from labkit.comm.words import named
 from labkit.launch import doctor, sources
-from labkit.launch.diagnosis import attached
+from labkit.launch.diagnosis import attached, position
 from labkit.launch.diagnosis.cause_of_death import cause_of_death
 from labkit.launch.diagnosis.verdict import Fault, Verdict
 from labkit.launch.driver.rank_state import Rank
@@ -56,7 +56,7 @@ def rank_error(supervisor: Supervisor) -> RunError:
     if consequences:
         followed = all(_is_consequence(supervisor.ranks[number]) for number in consequences)
         lines += ["", "What followed on the other ranks:" if followed else "The other ranks:"]
-        lines += [f"  rank {number} {text}" for number, text in consequences.items()]
+        lines += [position.lines(consequences)]
     error = RankError("\n".join(lines), **attached.to_error(supervisor))
     error.rank, error.consequences, error.traceback = culprit, consequences, trace
     if isinstance(rank.report, Raised):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import TypeVar
 
 from labkit.comm import Operation, Timeline
@@ -96,9 +96,13 @@ def position_of(view: View) -> str:
 
 def summary(positions: Sequence[str]) -> str:
     """All ranks, those in the same place together: one indented line for each place."""
+    return lines(dict(enumerate(positions)))
+
+
+def lines(said: Mapping[int, str]) -> str:
+    """An indented line for each thing that is said of ranks, and who they are."""
     return "\n".join(
-        f"  {ranks_named(ranks)} {plural(where, ranks)}"
-        for where, ranks in _grouped(positions).items()
+        f"  {ranks_named(ranks)} {plural(text, ranks)}" for text, ranks in _grouped(said).items()
     )
 
 
@@ -110,7 +114,7 @@ def table(views: Sequence[View]) -> str:
     ]
     cells = [
         (ranks_named(ranks), plural(row[0], ranks), *row[1:])
-        for row, ranks in _grouped(rows).items()
+        for row, ranks in _grouped(dict(enumerate(rows))).items()
     ]
     widths = [max(len(row[column]) for row in cells) for column in range(4)]
     return "\n".join(
@@ -119,9 +123,9 @@ def table(views: Sequence[View]) -> str:
     )
 
 
-def _grouped(rows: Sequence[Row]) -> dict[Row, list[int]]:
+def _grouped(rows: Mapping[int, Row]) -> dict[Row, list[int]]:
     ranks_at: dict[Row, list[int]] = {}
-    for rank, row in enumerate(rows):
+    for rank, row in rows.items():
         ranks_at.setdefault(row, []).append(rank)
     return ranks_at
 

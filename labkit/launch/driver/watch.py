@@ -20,6 +20,7 @@ from labkit.launch.driver.stall import StallWatch
 from labkit.launch.driver.supervise import Supervisor
 from labkit.launch.driver.uninterrupted import uninterrupted
 from labkit.launch.ranks.rank import ALL
+from labkit.launch.told import tell
 
 # The first question about torch's own operations makes a rank import for a second or more.
 _PATIENCE_S = 6.0
@@ -72,12 +73,10 @@ def _say_what_is_not_compared(handed_over: Mapping[int, HandedOver]) -> None:
     lost = {rank: each.num_lost for rank, each in handed_over.items() if each.num_lost}
     if lost:
         said = listed([f"{number} on rank {rank}" for rank, number in lost.items()])
-        print(
-            "[labkit] Some collectives that came to torch.distributed past the Groups were not "
-            "compared, and ranks that did not mean the same would have wrong numbers: torch had "
-            f"overwritten its record of them, {said}. With a larger TORCH_FR_BUFFER_SIZE it "
-            "keeps more.",
-            flush=True,
+        tell(
+            "Some collectives that came to torch.distributed past the Groups were not compared, "
+            "and ranks that did not mean the same would have wrong numbers: torch had overwritten "
+            f"its record of them, {said}. With a larger TORCH_FR_BUFFER_SIZE it keeps more."
         )
 
 
@@ -97,5 +96,5 @@ def _listen(
             if verdict.is_proof:
                 raise failure.cannot_end(supervisor, verdict)
             if not has_told:
-                print(f"[labkit] {verdict.text}. The timeout is {timeout_s:g} s.", flush=True)
+                tell(f"{verdict.text}. The timeout is {timeout_s:g} s.")
                 has_told = True

@@ -58,7 +58,8 @@ class Cell:
                 f"the cell {_start_of(source)!r} holds a character that Python cannot read "
                 f"({error}); write it as an escape, such as '\\x00'"
             ) from None
-        lines = (source if text is None else text).splitlines(keepends=True)
+        # Each ends with a newline, as a file's lines do: carets are one off under a line without.
+        lines = [f"{line}\n" for line in (source if text is None else text).splitlines()]
         return cls(file, lines, body, value)
 
     def run(self, namespace: dict[str, Any]) -> Any:
