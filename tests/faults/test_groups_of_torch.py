@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from labkit import Deadlock, Mismatch, run
+from labkit import Deadlock, Mismatch, RankError, run
 from labkit.comm import Group
 
 pytestmark = pytest.mark.filterwarnings("ignore:Device capability of")
@@ -151,7 +151,7 @@ def made_anew_under_its_name(world, folder, shapes):
 def test_a_group_made_anew_under_its_old_name_is_compared_from_the_beginning():
     with tempfile.TemporaryDirectory() as folder:
         run(made_anew_under_its_name, 2, [folder, [(2, 3, 4), (2, 3, 4)]], timeout=30)
-    said = r"in all_reduce #1 of torch.distributed/1, made anew \(3\), rank 0 passes shape \(4,\)"
+    said = r"in all_reduce #1 of torch.distributed/1, made anew \(4\), rank 0 passes shape \(4,\)"
     with tempfile.TemporaryDirectory() as folder, pytest.raises(Mismatch, match=said):
         run(made_anew_under_its_name, 2, [folder, [(2, 3, 4), (2, 3, 5)]], timeout=30)
 
@@ -176,3 +176,68 @@ def test_what_is_called_on_a_destroyed_group_is_refused_in_torchs_words():
     for first, second in run(used_when_destroyed, 2, timeout=30).values:
         assert "is not registered" in first
         assert second == "Invalid process group specified"
+
+
+def _a_world_anew(world, folder):
+    dist.destroy_process_group()
+    store = dist.FileStore(f"{folder}/anew", world.size)
+    dist.init_process_group("gloo", store=store, rank=world.rank, world_size=world.size)
+
+
+def in_a_world_anew(world, folder, op):
+    """In the one before, ranks 0 and 1 alone have called torch's functions."""
+    x = torch.ones(1)
+    if world.rank == 0:
+        dist.send(x, 1)
+    elif world.rank == 1:
+        dist.recv(x, 0)
+    world.barrier()
+    _a_world_anew(world, folder)
+    dist.all_reduce(x, op if world.rank == 2 else dist.ReduceOp.SUM)
+    return x.item()
+
+
+def test_a_world_made_anew_has_one_name_whatever_ranks_called_before(tmp_path):
+    values = run(in_a_world_anew, 3, [str(tmp_path), dist.ReduceOp.SUM], timeout=30).values
+    assert values == [3.0] * 3
+
+
+def test_what_differs_in_a_world_made_anew_is_a_mismatch(tmp_path):
+    with pytest.raises(Mismatch, match=r"made anew \(2\), rank 2 reduces by max"):
+        run(in_a_world_anew, 3, [str(tmp_path), dist.ReduceOp.MAX], timeout=30)
+
+
+def tries_again(world, second):
+    """The first all_gather of rank 0 has too few places for what comes."""
+    x, places = torch.ones(2), [torch.empty(2) for _ in range(world.size)]
+    if world.rank == 0:
+        with pytest.raises(RuntimeError):
+            dist.all_gather(places[:1], x)
+    dist.all_gather(places, x)
+    if second and world.rank == 0:
+        dist.all_reduce(x)
+    elif second:
+        dist.all_reduce(x, dist.ReduceOp.MAX)
+    return len(places)
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 4])
+def test_a_call_that_torch_refused_may_be_made_again(world_size):
+    assert run(tries_again, world_size, [False], timeout=30).values == [world_size] * world_size
+
+
+def test_what_follows_a_refused_call_is_compared_with_its_own():
+    with pytest.raises(
+        Mismatch, match="in all_reduce #2 of torch.distributed, rank 0 reduces by s"
+    ):
+        run(tries_again, 2, [True], timeout=30)
+
+
+def keeps_more_than_it_sends_itself(world):
+    dist.all_to_all_single(torch.empty(2), torch.ones(2), [1, 1], [2, 0])
+
+
+def test_what_a_rank_sends_itself_is_torchs_to_refuse():
+    with pytest.raises(Exception, match="rank|row") as caught:
+        run(keeps_more_than_it_sends_itself, 2, timeout=30)
+    assert isinstance(caught.value, Mismatch | RankError)

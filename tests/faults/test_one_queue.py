@@ -171,7 +171,7 @@ def the_last_beside_torchs_ddp(world):
 
 @pytest.mark.parametrize("world_size", SIZES)
 def test_what_meets_something_else_as_the_last_of_a_run_is_an_error_in_the_end(world_size):
-    with pytest.raises(Mismatch, match="every rank has returned, but the numbers are") as caught:
+    with pytest.raises(Mismatch, match="every rank has returned, but the numbers may be") as caught:
         run(the_last_of_a_run, world_size, timeout=60)
     line = {mark: number for number, mark in _marks()}
     others = "rank 0 called all_reduce #2 (test_one_queue.py, line {}) and had it back, and rank 1 "
@@ -236,3 +236,45 @@ def others_come_without_it(world):
 def test_what_does_not_come_back_is_no_error(capsys):
     assert run(others_come_without_it, 3, timeout=60).values == [True] * 3
     assert "and ranks 1 and 2 never called it" in capsys.readouterr().out
+
+
+def _one_of_two_ways(way, others):
+    """Rank 1 goes one way, and the others another, which do the same: gloo does not mind."""
+
+    def program(world):
+        (way if world.rank == 1 else others)(world)
+
+    return program
+
+
+X = torch.ones(4)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        _one_of_two_ways(lambda w: w.broadcast(X.clone(), 0), lambda w: dist.broadcast(X, 0)),
+        _one_of_two_ways(lambda w: dist.gather(X, None, 0), lambda w: w.gather(X.clone(), root=0)),
+        _one_of_two_ways(
+            lambda w: w.all_to_all(torch.ones(w.size, 1)),
+            lambda w: dist.all_to_all_single(torch.empty(w.size), torch.ones(w.size)),
+        ),
+    ],
+    ids=["broadcast", "gather", "all_to_all"],
+)
+@pytest.mark.parametrize("world_size", SIZES)
+def test_what_has_come_from_somewhere_else_is_an_error_in_the_end(program, world_size):
+    with pytest.raises(Mismatch, match="the numbers may be wrong: an operation met something else"):
+        run(program, world_size, timeout=60)
+
+
+def a_barrier_for_a_barrier(world):
+    if world.rank == 1:
+        dist.barrier()
+    else:
+        world.barrier()
+    return True
+
+
+def test_a_barrier_that_met_another_one_has_no_numbers_to_be_wrong():
+    assert run(a_barrier_for_a_barrier, 3, timeout=60).values == [True] * 3

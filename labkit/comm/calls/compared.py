@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import functools
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -82,7 +83,15 @@ class ComparedCalls(PointToPoint):
             splits=splits,
             passed=passed,
         )
-        return self._open(record)
+        take_back = functools.partial(self._take_back, self._num_collectives, self._queued)
+        return self._open(record, take_back)
+
+    def _take_back(self, sequence: int, queued: int | None) -> None:
+        """Our last call was refused: another one may take its place, if nothing was handed over."""
+        is_ours = self._handed is not None and self._handed.num_collectives == queued
+        if is_ours and queued is not None and self._num_collectives == sequence:
+            self._num_collectives -= 1
+            self._agreement.take_back(sequence)
 
     def enter_new_group(self, members: Sequence[int], *, ends_by_itself: bool) -> OpenCall:
         """Say that we are about to make a group of these. Raises Disagreement."""
@@ -112,8 +121,10 @@ class ComparedCalls(PointToPoint):
             self._post_message("recv", src, self._num_received[src], x, waits, passed)
         )
 
-    def _open(self, record: int) -> OpenCall:
-        return OpenCall(self._journal, record, ends_by_itself=self._ends_by_itself)
+    def _open(self, record: int, take_back: Callable[[], None] | None = None) -> OpenCall:
+        return OpenCall(
+            self._journal, record, ends_by_itself=self._ends_by_itself, take_back=take_back
+        )
 
     def receive_from_anybody(self) -> None:
         """From now on nobody can say which message a receive meets: they are not compared."""
@@ -139,7 +150,9 @@ class CallsOfAProcess:
         folder = neighbours.tables / FOLDER
         self._ours = Neighbours(neighbours.ranks, folder, folder, neighbours.agreements)
         self._by_group: dict[str, tuple[dist.ProcessGroup, ComparedCalls]] = {}
-        self._num_made: dict[str, int] = {}
+        self._num_worlds_destroyed = 0
+        self._num_destroyed: Counter[str] = Counter()
+        """Of each name in the world that there is."""
         self._adding = threading.Lock()
         self._number_in_run: dict[int, int] = {}
 
@@ -181,16 +194,24 @@ class CallsOfAProcess:
     def _begun(
         self, name: str, process_group: dist.ProcessGroup, ranks: Iterable[int]
     ) -> ComparedCalls:
-        # One that was destroyed and made again has its old name, and begins anew.
-        self._num_made[name] = number = self._num_made.get(name, 0) + 1
         return ComparedCalls(
             process_group,
             tuple(map(self.number_in_run, ranks)),
             torch.device("cpu"),
             self._journal,
-            name if number == 1 else f"{name}, made anew ({number})",
+            name + self._made_anew(name),
             neighbours=self._ours,
         )
+
+    def _made_anew(self, name: str) -> str:
+        """What tells a group from one that had its name and was destroyed; the same on all ranks.
+
+        So it is not counted by calls, of which a rank may have made none.
+        """
+        world, again = self._num_worlds_destroyed, self._num_destroyed[name.partition(" ")[0]]
+        if not world and not again:
+            return ""
+        return f", made anew ({world + 1}{f'.{again + 1}' * bool(again)})"
 
     def of_group(self, group: Group) -> ComparedCalls:
         """The calls of a Group, until it is closed."""
@@ -198,11 +219,16 @@ class CallsOfAProcess:
             group._when_closed.append(functools.partial(self._forget, group.name))
         return self.of(group.name, group._process_group, lambda: group.ranks)
 
-    def forget(self, process_group: dist.ProcessGroup | None) -> None:
-        """It is destroyed; None: the default one is, and all others with it. Raises Disagreement.
+    def forget(self, process_group: dist.ProcessGroup | None, name: str) -> None:
+        """It is destroyed, which had this name; None: the default one is, and all others with it.
 
-        What is left of its calls is compared, for the last time.
+        What is left of its calls is compared, for the last time. Raises Disagreement.
         """
+        if process_group is None:
+            self._num_worlds_destroyed += 1
+            self._num_destroyed.clear()
+        else:
+            self._num_destroyed[name] += 1
         for name, (each, _) in list(self._by_group.items()):
             if process_group is None or each is process_group:
                 self._forget(name)

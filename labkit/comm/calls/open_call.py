@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch.distributed as dist
@@ -22,10 +23,20 @@ from labkit.comm.journal import Journal
 class OpenCall:
     """A record in the journal of calls that has no end yet."""
 
-    def __init__(self, journal: Journal, record: int, *, ends_by_itself: bool) -> None:
-        """ends_by_itself: by a timeout of the program's own, after which it goes on."""
+    def __init__(
+        self,
+        journal: Journal,
+        record: int,
+        *,
+        ends_by_itself: bool,
+        take_back: Callable[[], None] | None = None,
+    ) -> None:
+        """ends_by_itself: by a timeout of the program's own, after which it goes on.
+
+        take_back: what to do where it is refused, so that it is not counted.
+        """
         self._journal, self._record = journal, record
-        self._ends_by_itself = ends_by_itself
+        self._ends_by_itself, self._take_back = ends_by_itself, take_back
 
     def returned(self, result: object) -> None:
         """The function has returned: it is over, or what it returned will say when it is."""
@@ -36,6 +47,12 @@ class OpenCall:
 
     def refused(self) -> None:
         """The function has raised."""
+        self._journal.failed(self._record)
+        if self._take_back is not None:
+            self._take_back()
+
+    def failed(self) -> None:
+        """It was carried out, and has not come to a good end."""
         self._journal.failed(self._record)
 
     def waiting(self) -> None:
@@ -68,7 +85,7 @@ def install() -> None:
         try:
             result = original(work)
         except BaseException:
-            call.refused()
+            call.failed()
             raise
         call.done()
         return result

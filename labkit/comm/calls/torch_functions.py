@@ -73,6 +73,8 @@ def _wrap_destroy_process_group() -> None:
     @functools.wraps(original)
     def destroyed(group: dist.ProcessGroup | None = None) -> None:
         with_all_others = group is None or group == dist.group.WORLD
+        process_group = group or dist.group.WORLD
+        name = "" if process_group is None else title(process_group.group_name)
         original(group)
         gone = None if with_all_others else group
         if with_all_others:
@@ -80,7 +82,7 @@ def _wrap_destroy_process_group() -> None:
         hand_over.forget(gone)
         calls = of_this_process()
         if calls is not None:
-            calls.forget(gone)
+            calls.forget(gone, name)
 
     destroyed._enters_calls = True  # type: ignore[attr-defined]
     c10d.destroy_process_group = dist.destroy_process_group = destroyed

@@ -51,7 +51,7 @@ def mixed_up(supervisor: Supervisor, left: Left) -> Mismatch:
         text += "that came from torch itself, as those of its DDP do"
     verdict = Verdict(Fault.MISMATCH, text, ADVICE[Aspect.QUEUE], left.unmet, is_proof=True)
     lead = (
-        "every rank has returned, but the numbers are wrong: an operation met something else "
+        "every rank has returned, but the numbers may be wrong: an operation met something else "
         "that was handed to the same process group"
     )
     return Mismatch(f"{lead}. {verdict}", verdict=verdict, **attached.to_error(supervisor))

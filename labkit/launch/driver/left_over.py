@@ -19,6 +19,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from labkit.comm import Operation, Timeline
+from labkit.comm.agreement.disagreement import WITHOUT_DATA
 from labkit.comm.operation import P2P_KINDS
 from labkit.comm.recorded import TITLE, HandedOver
 from labkit.comm.words import named, ranks_named
@@ -26,7 +27,8 @@ from labkit.launch import sources
 
 _MOST_SHOWN = 5
 
-_MEETINGS = ("all_reduce", "all_gather", "reduce_scatter")
+# (A barrier carries no numbers: what it has met is told of where that was something else.)
+_MEETINGS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 
 _WORLD = "world"
 
@@ -52,11 +54,16 @@ class Left:
         """
         operation = self.operation
         is_on_gloo = operation.queued is not None
-        has_to_meet = operation.kind == "barrier" or (
-            operation.kind in _MEETINGS and operation.payload_bytes > 0
-        )
-        is_back = operation.done_s is not None
-        return bool(self.unmet) and has_to_meet and is_back and is_on_gloo
+        is_back = operation.done_s is not None and operation.payload_bytes > 0
+        return bool(self.unmet) and is_back and is_on_gloo and self._has_to_meet
+
+    @property
+    def _has_to_meet(self) -> bool:
+        """A root that sends needs nobody to come back, and who sends to a root, nobody either."""
+        kind, is_root = self.operation.kind, self.operation.peer == self.rank
+        if kind in ("broadcast", "scatter"):
+            return not is_root and self.operation.peer in self.unmet
+        return kind in _MEETINGS or (kind == "gather" and is_root)
 
     @property
     def place(self) -> tuple[object, ...]:
@@ -102,7 +109,8 @@ def mixed_up_call(calls: Sequence[Timeline], handed_over: Mapping[int, HandedOve
             for rank in operation.group
         }
         is_paired = len(numbers) == 1 and not numbers & {None, 0}
-        if operation.is_collective and each.unmet and is_paired:
+        has_data = operation.kind not in WITHOUT_DATA
+        if operation.is_collective and has_data and each.unmet and is_paired:
             return each
     return None
 
