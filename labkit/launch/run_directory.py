@@ -25,6 +25,7 @@ import tempfile
 from pathlib import Path
 
 from labkit.comm import owned_folder
+from labkit.comm.calls import compared
 
 
 class RunDirectory:
@@ -60,6 +61,10 @@ class RunDirectory:
     def of_rank(self, rank: int, kind: str) -> Path:
         """The file of one rank. `kind`: its ending, such as journal, stack or value."""
         return self.path / f"rank-{rank}.{kind}"
+
+    def calls_of(self, rank: int) -> Path:
+        """The journal of what one rank called past its Groups, see comm/calls."""
+        return compared.journal_of(self.path, rank)
 
     def remove(self) -> None:
         """Delete the folder and all that is in it."""

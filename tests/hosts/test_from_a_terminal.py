@@ -169,6 +169,42 @@ def test_what_hangs_past_the_groups_is_numbered_by_what_the_program_called(tmp_p
     assert where[1] == "  rank 1         returned before any operation"
 
 
+ENDS_WRONG = """
+import torch
+import torch.distributed as dist
+
+def receives(world):
+    if world.rank == 1:
+        dist.recv(torch.ones(1), 0)
+
+def mixes(world):
+    if world.rank == 0:
+        world.all_reduce(torch.ones(1))
+    else:
+        dist.all_reduce(torch.ones(1))
+
+def leaves(world):
+    world.all_reduce(torch.ones(1), wait=False)
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        ("receives", "labkit: rank 1 waits in recv #1 of torch.distributed from rank 0 (train.py"),
+        ("mixes", "line 11) and had it back, and rank 1 never called it; what was called past"),
+        ("leaves", "[labkit] ranks 0 and 1 never waited for all_reduce #1 (train.py, line 16): "),
+    ],
+    ids=["in vain", "mixed up", "left over"],
+)
+def test_what_is_past_the_groups_or_left_over_is_told_as_on_one_host(tmp_path, function, said):
+    (tmp_path / "train.py").write_text(ENDS_WRONG)
+    words = (f"train.py:{function}", "--out", "kept", "--stall", "0.5")
+    output, code = torchrun(*words, cwd=tmp_path)
+    assert said in " ".join(output.split()), output
+    assert (code == 0) == (function == "leaves")
+
+
 @pytest.mark.parametrize(
     ("file", "text", "words"),
     [

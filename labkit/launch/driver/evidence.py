@@ -16,7 +16,6 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from labkit.comm import Timeline, recorded
-from labkit.comm.calls.compared import journal_of
 from labkit.comm.follow_journal import JournalFollower
 from labkit.comm.recorded import Recorded
 from labkit.launch.diagnosis import stacks
@@ -49,9 +48,7 @@ class Evidence:
         self._journals = journals or [
             JournalFollower(directory.of_rank(number, "journal")) for number in numbers
         ]
-        self._calls = calls or [
-            JournalFollower(journal_of(directory.path, number)) for number in numbers
-        ]
+        self._calls = calls or [JournalFollower(directory.calls_of(number)) for number in numbers]
         self.stacks = [Stack() for _ in ranks]
         self._recorded = [Recorded() for _ in ranks]
         self._halts: list[Halt | None] = [None for _ in ranks]

@@ -44,7 +44,8 @@ def bounded(record: Record, most_bytes: int) -> bytes:
         note = packed(record)
     if len(note) > most_bytes:
         timeline = Timeline(start_s=record.timeline.start_s, end_s=record.timeline.end_s)
-        note = packed(dataclasses.replace(record, timeline=timeline, log="", is_cut=True))
+        record = dataclasses.replace(record, timeline=timeline, handed_to_torch=None)
+        note = packed(dataclasses.replace(record, log="", is_cut=True))
     return note
 
 

@@ -6,7 +6,6 @@ import time
 from collections.abc import Collection, Sequence
 
 from labkit.comm import Timeline
-from labkit.comm.calls.compared import journal_of
 from labkit.comm.follow_journal import JournalFollower
 from labkit.comm.read_journal import read_journal
 from labkit.launch.driver.engine import RankProcess
@@ -28,7 +27,7 @@ class History:
         """Of ranks that have done nothing yet."""
         ranks = range(world_size)
         self.journals = [JournalFollower(directory.of_rank(rank, "journal")) for rank in ranks]
-        self.calls = [JournalFollower(journal_of(directory.path, rank)) for rank in ranks]
+        self.calls = [JournalFollower(directory.calls_of(rank)) for rank in ranks]
         self.seen = [0] * world_size
         """How many records of each journal ended cells have left behind."""
 
