@@ -1,6 +1,7 @@
 """Deadlocks of ranks that communicate on another thread: proven once all threads wait."""
 
 import re
+import sys
 import threading
 import time
 
@@ -30,7 +31,23 @@ def lane_messages_in_a_circle(world):
         world.send(x, peer)
 
 
-@pytest.mark.parametrize("program", [waits_for_the_lane_first, lane_messages_in_a_circle])
+def joined_threads_in_a_circle(world):
+    """As a lane, by hand: the main thread waits for a thread that receives."""
+    half, x = world.split(0), torch.ones(3)
+    half.all_reduce(x)
+    peer = 1 - world.rank
+    if world.rank < 2:
+        thread = threading.Thread(target=lambda: half.recv(torch.empty(3), peer))  # <-
+        thread.start()
+        thread.join()
+
+
+PROGRAMS = [waits_for_the_lane_first, lane_messages_in_a_circle]
+if sys.version_info < (3, 13):
+    PROGRAMS.append(joined_threads_in_a_circle)
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
 @pytest.mark.parametrize("world_size", [2, 3])
 def test_a_deadlock_of_lanes_ends_as_any_other(program, world_size):
     began_s = time.monotonic()
@@ -40,6 +57,22 @@ def test_a_deadlock_of_lanes_ends_as_any_other(program, world_size):
     said = str(caught.value).splitlines()[0]
     assert re.search("rank 0 in .* of group world.1.0 .*rank 1 in", said), said
     assert "test_lane_deadlocks.py, line" in said
+
+
+def test_a_thread_that_is_waited_for_only_so_long_holds_nobody():
+    """Main threads give up on threads that receive from each other, and then bring it."""
+
+    def program(world):
+        half = world.split(0)
+        peer = 1 - world.rank
+        thread = threading.Thread(target=lambda: half.recv(torch.empty(3), peer))
+        thread.start()
+        thread.join(timeout=4)
+        half.send(torch.ones(3), peer)
+        thread.join()
+        return "brought"
+
+    assert run(program, 2, timeout=60, stall=1.0).values == ["brought"] * 2
 
 
 def test_a_thread_that_may_still_bring_it_is_waited_for():

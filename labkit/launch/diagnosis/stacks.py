@@ -16,14 +16,18 @@ from labkit.launch import sources
 _MAIN = re.compile(r"in (rank|session)_main\b")
 _LAUNCHER = re.compile(r"labkit/launch/(ranks/rank|session/rank|session/command)\.py")
 _LIFELINE = "in _watch_lifeline"
-# A lock or event, the next piece of work for a thread of a pool, another rank.
+_THREADING = f"{os.sep}threading.py"
+# A lock or event, another thread's end (with a timeout it reads otherwise; Python 3.13 has no such
+# line), the next piece of work for a thread of a pool, another rank.
 _HOLDING = (
-    (f"{os.sep}threading.py", "waiter.acquire()"),
+    (_THREADING, "waiter.acquire()"),
+    (_THREADING, "self._wait_for_tstate_lock()"),
     (os.path.join("concurrent", "futures", "thread.py"), "work_item = work_queue.get(block=True)"),
     (os.path.join("labkit", "comm", "pending.py"), "self._work.wait()"),
     (os.path.join("labkit", "comm", "calls", "open_call.py"), "result = original(work)"),
     (os.path.join("labkit", "comm", "calls", "open_call.py"), "return original(work)"),
 )
+_JOINING = " in _wait_for_tstate_lock"  # its caller says whether without a timeout
 _LINE = re.compile(r'File "([^"]+)", line (\d+) in (.+)')
 
 
@@ -76,7 +80,8 @@ def _identity(thread: str) -> str:
 
 def _is_held(lines: list[str]) -> bool:
     """Whether a thread waits, without a timeout, in one of these innermost lines."""
-    found = _LINE.search(lines[0]) if lines else None
+    inner = [line for line in lines if not line.endswith(_JOINING)]
+    found = _LINE.search(inner[0]) if inner else None
     said = "" if found is None else linecache.getline(found[1], int(found[2])).strip()
     return found is not None and any(
         found[1].endswith(file) and said == line for file, line in _HOLDING
