@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from labkit import Deadlock, Mismatch, RankError, run
-from labkit.comm import Group
+from labkit.comm import Disagreement, Group
 
 pytestmark = pytest.mark.filterwarnings("ignore:Device capability of")
 
@@ -231,6 +231,29 @@ def test_what_follows_a_refused_call_is_compared_with_its_own():
         Mismatch, match="in all_reduce #2 of torch.distributed, rank 0 reduces by s"
     ):
         run(tries_again, 2, [True], timeout=30)
+
+
+def tries_something_else(world):
+    """Rank 0 comes when the others wait in what it is refused."""
+    x = torch.ones(2)
+    if world.rank == 0:
+        time.sleep(0.5)
+        with pytest.raises(RuntimeError):
+            dist.all_gather([torch.empty(2)], x)
+        try:
+            dist.all_reduce(x)
+        except Disagreement:
+            print("told in time")
+            raise
+    else:
+        dist.all_gather([torch.empty(2) for _ in range(world.size)], x)
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_what_takes_the_place_of_a_refused_call_is_compared_before_it_is_made(world_size, capsys):
+    with pytest.raises(Mismatch, match="^rank 0 calls all_reduce #1 of torch.distributed"):
+        run(tries_something_else, world_size, timeout=30)
+    assert "told in time" in capsys.readouterr().out
 
 
 def keeps_more_than_it_sends_itself(world):

@@ -268,13 +268,10 @@ def test_what_has_come_from_somewhere_else_is_an_error_in_the_end(program, world
         run(program, world_size, timeout=60)
 
 
-def a_barrier_for_a_barrier(world):
-    if world.rank == 1:
-        dist.barrier()
-    else:
-        world.barrier()
-    return True
-
-
-def test_a_barrier_that_met_another_one_has_no_numbers_to_be_wrong():
-    assert run(a_barrier_for_a_barrier, 3, timeout=60).values == [True] * 3
+@pytest.mark.parametrize(
+    "others",
+    [lambda world: world.barrier(), lambda world: dist.group.WORLD.barrier().wait()],
+    ids=["of a Group", "of a ProcessGroup"],
+)
+def test_a_barrier_that_met_another_one_has_no_numbers_to_be_wrong(others):
+    run(_one_of_two_ways(lambda world: dist.barrier(), others), 3, timeout=60)
