@@ -34,6 +34,8 @@ from labkit.comm.callers import LIBRARIES
 from labkit.comm.recorded import TITLE, Meaning
 
 NUM_COLLECTIVES = 8192  # as many as were handed over, at most: 0.8 KB each
+_FUNCTIONAL = os.path.join("distributed", "_functional_collectives.py")
+_INNERMOST = 4  # of a stack's frames: what they call is not the reader's
 _SAMPLE_S = 0.1
 _BUSY_S = 0.01
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
@@ -112,8 +114,10 @@ def write(path: Path, num_in_journal: int, *, only_active: bool) -> None:
 
 
 def _awaited(entries: Sequence[Mapping[str, Any]]) -> int | None:
-    """Which of these the main thread waits for: the oldest of those that it has begun in the very
-    call of C++ that it is in, such as backward() with DDP. None where there is none.
+    """Which of these the main thread waits for; None where nobody can say.
+
+    The oldest of those that it has begun in the very call of C++ that it is in, such as backward()
+    with DDP. Or it waits for the tensor of a functional collective, and has begun only one.
     """
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     here = [
@@ -123,7 +127,16 @@ def _awaited(entries: Sequence[Mapping[str, Any]]) -> int | None:
         begun = [(each["filename"], each["name"], each["line"]) for each in entry.get("frames", [])]
         if begun and not entry["retired"] and begun == here[: len(begun)]:
             return number
+    if any(function == "wait_tensor" for _, function, _ in here[:_INNERMOST]):
+        functional = [n for n, entry in enumerate(entries) if _is_functional(entry)]
+        return functional[0] if len(functional) == 1 else None
     return None
+
+
+def _is_functional(entry: Mapping[str, Any]) -> bool:
+    """Whether it is under way, and came out of torch.distributed._functional_collectives."""
+    files = [frame["filename"] for frame in entry.get("frames", [])]
+    return not entry["retired"] and any(file.endswith(_FUNCTIONAL) for file in files)
 
 
 def _dump(**what: bool) -> bytes:

@@ -14,6 +14,7 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
 from torch.nn.parallel import DistributedDataParallel
 
 from labkit import Deadlock, run
@@ -75,6 +76,17 @@ def waits_with_a_timeout_of_its_own(world):
         store.wait(["nobody sets it"], timedelta(seconds=LATE_S))
 
 
+def sleeps_with_a_functional_collective_under_way(world):
+    x, message = torch.ones(1), torch.ones(1)
+    if world.rank == 1:
+        world.recv(message, 0)
+    total = functional.all_reduce(x, "sum", dist.group.WORLD)
+    if world.rank == 0:
+        time.sleep(LATE_S)
+        world.send(message, 1)
+    assert (total + 0).item() == world.size
+
+
 def waits_for_another_group(world):
     """Rank 2 is late to a collective with rank 0, which has begun one with rank 1."""
     with_1, with_2 = dist.new_group([0, 1]), dist.new_group([0, 2])
@@ -133,6 +145,7 @@ def is_stopped_while_a_thread_sleeps(world):
         (comes_late_to_a_new_group, 3),
         *((_begins_and(each), 2) for each in (sleeps, waits_for_a_child, waits_for_an_event)),
         (_begins_and(waits_with_a_timeout_of_its_own), 3),
+        (sleeps_with_a_functional_collective_under_way, 2),
         (waits_for_another_group, 3),
         (tries_a_backend_that_is_not_there, 2),
         (gives_up_by_a_timeout_of_its_own, 2),
@@ -209,9 +222,16 @@ def goes_backward_beside_what_it_has_begun(world):
         work.wait()
 
 
+def reduces_functionally(world):
+    if world.rank != 0:
+        total = functional.all_reduce(torch.ones(1), "sum", dist.group.WORLD)  # <-
+        total.add_(1)
+
+
 @pytest.mark.parametrize(
     "program",
     [
+        reduces_functionally,
         receives_from_a_rank_that_has_returned,
         receives_from_each_other,
         sends_to_each_other,
