@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from labkit.launch.driver.rank_state import Rank
 from labkit.launch.driver.supervise import Supervisor
 from labkit.launch.ranks.stage import Stage
+from labkit.launch.run_directory import RunDirectory
 
 
 class NoOutput:
@@ -29,8 +30,7 @@ def a_rank_that_is_ready():
 def test_a_rank_that_dies_before_it_is_told_to_go_is_dead_and_the_others_go(tmp_path):
     (dying, its_control), (other, others_control) = a_rank_that_is_ready(), a_rank_that_is_ready()
     its_control.close()
-    folder = SimpleNamespace(path=tmp_path, of_rank=lambda number, kind: tmp_path / kind)
-    supervisor = Supervisor([dying, other], folder)
+    supervisor = Supervisor([dying, other], RunDirectory.at(tmp_path))
     assert supervisor.listen(10)
     assert others_control.recv() == "go"
     assert supervisor.listen(10)
