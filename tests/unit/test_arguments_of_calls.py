@@ -6,8 +6,8 @@ import pytest
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
+from labkit.comm.calls.arguments import binder
 from labkit.comm.calls.readings import COLLECTIVES
-from labkit.comm.calls.torch_functions import binder
 
 NAMES = [*COLLECTIVES, "send", "isend", "recv", "irecv", "new_group", "monitored_barrier"]
 

@@ -21,124 +21,22 @@ import functools
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from datetime import timedelta
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch.distributed import distributed_c10d as c10d
 
 from labkit.comm.agreement.neighbours import Neighbours
-from labkit.comm.calls.open_call import OpenCall
+from labkit.comm.calls.of_a_group import ComparedCalls
 from labkit.comm.group import Group
 from labkit.comm.journal import Journal
-from labkit.comm.point_to_point import PointToPoint
-from labkit.comm.wire_bytes import WireBytes
 
 FOLDER = "calls"
-_NOTHING_SENT = WireBytes(0, 0)
 
 
 def journal_of(folder: Path, rank: int) -> Path:
     """Where a rank's calls are written down; `folder` is that of the ranks' own journals."""
     return folder / FOLDER / f"rank-{rank}"
-
-
-class ComparedCalls(PointToPoint):
-    """The calls of one group, or of one of torch's process groups, seen from one member."""
-
-    _receives_from_anybody = False
-
-    @functools.cached_property
-    def _ends_by_itself(self) -> bool:
-        """Whether a wait may end by a timeout that the program has chosen, and go on from there."""
-        ours, usual = _timeout(self._of_torch), _timeout(dist.group.WORLD)
-        if ours is None or usual is None:
-            return False
-        return ours < min(usual, c10d.default_pg_timeout)
-
-    def enter(
-        self,
-        kind: str,
-        x: torch.Tensor,
-        *,
-        blocking: bool = False,
-        reduce: str | None = None,
-        root: int | None = None,
-        splits: Sequence[Sequence[int]] | None = None,
-        passed: torch.Tensor | None = None,
-    ) -> OpenCall:
-        """Say that we are about to call this. Raises Disagreement.
-
-        root: a number in the group. splits: rows to, and from, each member. passed: the tensor
-        itself, where `x` only stands for it. blocking: whether we stay in it until it is over.
-        """
-        record = self._post(
-            kind,
-            x,
-            _NOTHING_SENT,
-            blocking and not self._ends_by_itself,
-            reduce=reduce,
-            peer=root,
-            splits=splits,
-            passed=passed,
-        )
-        take_back = functools.partial(self._take_back, self._num_collectives, self._queued)
-        return self._open(record, take_back)
-
-    def _take_back(self, sequence: int, queued: int | None) -> None:
-        """Our last call was refused: another one may take its place, if nothing was handed over."""
-        is_ours = self._handed is not None and self._handed.num_collectives == queued
-        if is_ours and queued is not None and self._num_collectives == sequence:
-            self._num_collectives -= 1
-            self._agreement.take_back(sequence)
-
-    def enter_new_group(self, members: Sequence[int], *, ends_by_itself: bool) -> OpenCall:
-        """Say that we are about to make a group of these. Raises Disagreement."""
-        nothing = torch.empty(0, dtype=torch.uint8)
-        record = self._post(
-            "new_group", nothing, _NOTHING_SENT, not ends_by_itself, members=tuple(members)
-        )
-        return self._open(record)
-
-    def enter_send(
-        self, x: torch.Tensor, dst: int, passed: torch.Tensor, *, blocking: bool
-    ) -> OpenCall:
-        """Say that we are about to send `passed`, for which `x` stands. Raises Disagreement."""
-        self._num_sent[dst] += 1
-        waits = blocking and not self._ends_by_itself
-        return self._open(self._post_message("send", dst, self._num_sent[dst], x, waits, passed))
-
-    def enter_recv(
-        self, x: torch.Tensor, src: int, passed: torch.Tensor, *, blocking: bool
-    ) -> OpenCall | None:
-        """Say that we are about to receive into `passed`. Raises Disagreement."""
-        if self._receives_from_anybody:
-            return None
-        self._num_received[src] += 1
-        waits = blocking and not self._ends_by_itself
-        return self._open(
-            self._post_message("recv", src, self._num_received[src], x, waits, passed)
-        )
-
-    def _open(self, record: int, take_back: Callable[[], None] | None = None) -> OpenCall:
-        return OpenCall(
-            self._journal, record, ends_by_itself=self._ends_by_itself, take_back=take_back
-        )
-
-    def receive_from_anybody(self) -> None:
-        """From now on nobody can say which message a receive meets: they are not compared."""
-        self._receives_from_anybody = True
-
-
-def _timeout(process_group: dist.ProcessGroup | None) -> timedelta | None:
-    """Of its operations; None where nobody knows."""
-    try:
-        backend = process_group._get_backend(torch.device("cpu"))  # type: ignore[union-attr]
-        timeout: timedelta = backend.options._timeout
-    except (AttributeError, RuntimeError):  # another backend, or another torch
-        return None
-    return timeout
 
 
 class CallsOfAProcess:

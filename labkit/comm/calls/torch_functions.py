@@ -10,7 +10,6 @@ the Flight Recorder knows kind, dtype and size (flight_recorder.py).
 from __future__ import annotations
 
 import functools
-import inspect
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -20,17 +19,15 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from labkit.comm import hand_over
-from labkit.comm.calls import open_call
-from labkit.comm.calls.compared import CallsOfAProcess, ComparedCalls, of_this_process
+from labkit.comm.calls import open_call, worlds
+from labkit.comm.calls.arguments import ArgumentsOf, binder
+from labkit.comm.calls.compared import CallsOfAProcess, of_this_process
+from labkit.comm.calls.of_a_group import ComparedCalls
 from labkit.comm.calls.open_call import OpenCall
 from labkit.comm.calls.readings import COLLECTIVES, flat, reduce_of, splits_of, stand_in, tensors_of
 from labkit.comm.flight_recorder import title
-from labkit.comm.group import forget_worlds
 
 _MESSAGES = {"send": "dst", "isend": "dst", "recv": "src", "irecv": "src"}
-
-ArgumentsOf = Callable[[tuple[Any, ...], dict[str, Any]], dict[str, Any] | None]
-
 _inside = threading.local()
 
 
@@ -43,49 +40,7 @@ def install() -> None:
         _wrap(name, functools.partial(_enter_message, end, blocking=name in ("send", "recv")))
     _wrap("new_group", _enter_new_group)
     _wrap("monitored_barrier", _enter_monitored_barrier)
-    _wrap_init_process_group()
-    _wrap_destroy_process_group()
-
-
-def _wrap_init_process_group() -> None:
-    """A world that the program makes may number the ranks in another way."""
-    original = c10d.init_process_group
-    if hasattr(original, "_enters_calls"):
-        return
-
-    @functools.wraps(original)
-    def made(*args: Any, **kwargs: Any) -> None:
-        original(*args, **kwargs)
-        calls = of_this_process()
-        if calls is not None:
-            calls.renumber(c10d._get_default_store(), dist.get_rank(), dist.get_world_size())
-
-    made._enters_calls = True  # type: ignore[attr-defined]
-    c10d.init_process_group = dist.init_process_group = made
-
-
-def _wrap_destroy_process_group() -> None:
-    """Whatever holds a process group holds its threads and open files: we let go of it too."""
-    original = c10d.destroy_process_group
-    if hasattr(original, "_enters_calls"):
-        return
-
-    @functools.wraps(original)
-    def destroyed(group: dist.ProcessGroup | None = None) -> None:
-        with_all_others = group is None or group == dist.group.WORLD
-        process_group = group or dist.group.WORLD
-        name = "" if process_group is None else title(process_group.group_name)
-        original(group)
-        gone = None if with_all_others else group
-        if with_all_others:
-            forget_worlds()
-        hand_over.forget(gone)
-        calls = of_this_process()
-        if calls is not None:
-            calls.forget(gone, name)
-
-    destroyed._enters_calls = True  # type: ignore[attr-defined]
-    c10d.destroy_process_group = dist.destroy_process_group = destroyed
+    worlds.install()
 
 
 def _wrap(name: str, enter: Callable[[CallsOfAProcess, dict[str, Any]], OpenCall | None]) -> None:
@@ -130,30 +85,6 @@ def _carried_out(
         raise
     call.returned(result)
     return result
-
-
-def binder(function: Callable[..., Any]) -> ArgumentsOf:
-    """What a call of `function`, which has no *args or **kwargs, passes for each parameter.
-
-    None where it does not fit. It is inspect.Signature.bind in a fifth of the time, which was a
-    fifth of what comparing a call took. The signature is read when it is first needed: most
-    functions are never called.
-    """
-
-    @functools.cache
-    def known() -> tuple[dict[str, None], dict[str, Any]]:
-        parameters = inspect.signature(function).parameters
-        with_default = [each for each in parameters.values() if each.default is not each.empty]
-        return dict.fromkeys(parameters), {each.name: each.default for each in with_default}
-
-    def arguments_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
-        names, defaults = known()
-        passed = dict(zip(names, args, strict=False))
-        bound = {**defaults, **passed, **kwargs}
-        is_each_passed_once = len(passed) == len(args) and passed.keys().isdisjoint(kwargs)
-        return bound if is_each_passed_once and bound.keys() == names.keys() else None
-
-    return arguments_of
 
 
 def _counted(original: Callable[..., Any], arguments_of: ArgumentsOf) -> Callable[..., Any]:
