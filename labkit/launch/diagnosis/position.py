@@ -112,11 +112,16 @@ def table(views: Sequence[View]) -> str:
         (doing(view), place_of(view), "" if view.waits_in is None else _passed(view.waits_in))
         for view in views
     ]
+    return together(rows)
+
+
+def together(rows: Sequence[tuple[str, ...]]) -> str:
+    """A table of what each rank does, and more about it; those with equal rows share one."""
     cells = [
         (ranks_named(ranks), plural(row[0], ranks), *row[1:])
         for row, ranks in _grouped(dict(enumerate(rows))).items()
     ]
-    widths = [max(len(row[column]) for row in cells) for column in range(4)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return "\n".join(
         "  " + "  ".join(f"{text:<{w}}" for text, w in zip(row, widths, strict=True)).rstrip()
         for row in cells

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from labkit.comm.words import ranks_named
-from labkit.launch.diagnosis.position import plural
+from labkit.launch.diagnosis.position import together
 from labkit.launch.saved.rank_record import Record
 
 
@@ -18,19 +17,10 @@ def table(found: Mapping[int, Record], absent: Sequence[str]) -> str:
 
     absent: by rank, what is said of one that has left no record.
     """
-    ranks_at: dict[tuple[str, str], list[int]] = {}
-    for rank, without in enumerate(absent):
-        row = _row(found[rank]) if rank in found else (without, "")
-        ranks_at.setdefault(row, []).append(rank)
-    cells = [
-        (ranks_named(ranks), plural(what, ranks), place)
-        for (what, place), ranks in ranks_at.items()
+    rows = [
+        _row(found[rank]) if rank in found else (without, "") for rank, without in enumerate(absent)
     ]
-    widths = [max(len(row[column]) for row in cells) for column in range(3)]
-    return "\n".join(
-        "  " + "  ".join(f"{text:<{w}}" for text, w in zip(row, widths, strict=True)).rstrip()
-        for row in cells
-    )
+    return together(rows)
 
 
 def _row(record: Record) -> tuple[str, str]:
