@@ -146,6 +146,12 @@ VERDICTS = {
 }
 
 
+@pytest.fixture(scope="module", autouse=True)
+def ready():
+    """What ranks are forked from has imported torch: one of the faults has 2.5 s in all."""
+    run(lambda world: None, 1, timeout=120)
+
+
 def marked_lines(program):
     """The lines that a verdict on the program must name."""
     lines, first = inspect.getsourcelines(program)
