@@ -35,7 +35,7 @@ from labkit.comm.recorded import TITLE, Meaning
 
 NUM_COLLECTIVES = 8192  # as many as were handed over, at most: 0.8 KB each
 _FUNCTIONAL = os.path.join("distributed", "_functional_collectives.py")
-_INNERMOST = 4  # of a stack's frames: what they call is not the reader's
+_INNERMOST = 8  # of a stack's frames: what they call is not the reader's
 _SAMPLE_S = 0.1
 _BUSY_S = 0.01
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep

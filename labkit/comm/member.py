@@ -65,7 +65,6 @@ class Member(NamedSpans):
         self._neighbours = neighbours
         self._agreement: Any = Agreement(neighbours, name, ranks, self.rank)
         self._num_collectives = 0
-        self._queued: int | None = None  # before the last of them
         self._num_splits = 0
         # Held until waited for: gloo cancels an operation whose handle is dropped.
         self._in_flight: set[Pending[Any]] = set()
@@ -108,7 +107,7 @@ class Member(NamedSpans):
         root = NO_PEER if peer is None else self.ranks[peer]
         call, label = self._journal.caller(), current_label()
         alike = (kind, medium, root, reduce, label, x.dtype, equal_shape(kind, x.shape), members)
-        self._queued = queued = None if self._handed is None else self._handed.num_collectives
+        queued = None if self._handed is None else self._handed.num_collectives
         # Said, written into the journal, and only then compared: whoever comes later finds both,
         # and nobody looks before others can see what it has said (agreement.py).
         given = x if passed is None else passed

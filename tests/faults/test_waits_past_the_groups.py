@@ -15,6 +15,8 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from labkit import Deadlock, run
@@ -125,6 +127,45 @@ def gives_up_by_a_timeout_of_its_own(world):
         world.recv(message, 0)
 
 
+def gives_up_on_a_thread(world):
+    """A thread waits in a group with a timeout; after it, it brings what others wait for."""
+    group, x = dist.new_group(timeout=timedelta(seconds=LATE_S)), torch.zeros(1)
+    if world.rank == 0:
+        dist.recv(x, 1)
+        dist.send(x, 1)
+    elif world.rank == 1:
+
+        def attempt(is_async):
+            with contextlib.suppress(RuntimeError):
+                work = dist.all_reduce(torch.ones(1), group=group, async_op=is_async)
+                work.wait()
+            dist.send(x, 0)
+
+        thread = threading.Thread(target=attempt, args=(world.size == 2,))
+        thread.start()
+        dist.recv(x, 0)
+        thread.join()
+
+
+def gives_up_in_a_world_of_its_own(world, folder):
+    dist.destroy_process_group()
+    store = dist.FileStore(f"{folder}/store", world.size)
+    dist.init_process_group(
+        "gloo",
+        store=store,
+        rank=world.rank,
+        world_size=world.size,
+        timeout=timedelta(seconds=LATE_S),
+    )
+    if world.rank == 0:
+        with pytest.raises(RuntimeError):
+            dist.all_reduce(torch.ones(1))
+
+
+def test_a_world_of_the_programs_own_has_the_timeout_that_it_chose(tmp_path):
+    run(gives_up_in_a_world_of_its_own, 2, [str(tmp_path)], timeout=60, stall=STALL_S)
+
+
 def is_stopped_while_a_thread_sleeps(world):
     """As by a debugger. What threads a stopped rank has, nobody knows."""
     x = torch.ones(1)
@@ -149,6 +190,8 @@ def is_stopped_while_a_thread_sleeps(world):
         (waits_for_another_group, 3),
         (tries_a_backend_that_is_not_there, 2),
         (gives_up_by_a_timeout_of_its_own, 2),
+        (gives_up_on_a_thread, 2),
+        (gives_up_on_a_thread, 3),
         (is_stopped_while_a_thread_sleeps, 2),
     ],
 )
@@ -228,10 +271,27 @@ def reduces_functionally(world):
         total.add_(1)
 
 
+def ends_an_epoch_of_ddp_alone(world):
+    """What DDP has issued before is no call, and no part of this one."""
+    model = DistributedDataParallel(torch.nn.Linear(3, 3))
+    model(torch.ones(1, 3)).sum().backward()
+    if world.rank != 0:
+        dist.all_reduce(torch.ones(1))  # <-
+
+
+def gathers_a_dtensor(world):
+    mesh = init_device_mesh("cpu", (world.size,))
+    whole = distribute_tensor(torch.ones(world.size, 4), mesh, [Shard(0)])
+    if world.rank != 0:
+        whole.full_tensor()  # <-
+
+
 @pytest.mark.parametrize(
     "program",
     [
         reduces_functionally,
+        ends_an_epoch_of_ddp_alone,
+        gathers_a_dtensor,
         receives_from_a_rank_that_has_returned,
         receives_from_each_other,
         sends_to_each_other,

@@ -27,7 +27,7 @@ import torch
 import torch.distributed as dist
 
 from labkit.comm.agreement.neighbours import Neighbours
-from labkit.comm.calls.of_a_group import ComparedCalls
+from labkit.comm.calls.of_a_group import ComparedCalls, timeout_of
 from labkit.comm.group import Group
 from labkit.comm.journal import Journal
 
@@ -53,6 +53,7 @@ class CallsOfAProcess:
         """Of each name in the world that there is."""
         self._adding = threading.Lock()
         self._number_in_run: dict[int, int] = {}
+        self._usual_timeout = timeout_of(dist.group.WORLD)
 
     @functools.cached_property
     def _journal(self) -> Journal:
@@ -92,7 +93,7 @@ class CallsOfAProcess:
     def _begun(
         self, name: str, process_group: dist.ProcessGroup, ranks: Iterable[int]
     ) -> ComparedCalls:
-        return ComparedCalls(
+        calls = ComparedCalls(
             process_group,
             tuple(map(self.number_in_run, ranks)),
             torch.device("cpu"),
@@ -100,6 +101,8 @@ class CallsOfAProcess:
             name + self._made_anew(name),
             neighbours=self._ours,
         )
+        calls.usual_timeout = self._usual_timeout
+        return calls
 
     def _made_anew(self, name: str) -> str:
         """What tells a group from one that had its name and was destroyed; the same on all ranks.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 
 import torch
@@ -22,10 +22,13 @@ class ComparedCalls(PointToPoint):
 
     _receives_from_anybody = False
 
+    usual_timeout: timedelta | None = None
+    """Of the world that the lab has made."""
+
     @functools.cached_property
     def _ends_by_itself(self) -> bool:
         """Whether a wait may end by a timeout that the program has chosen, and go on from there."""
-        ours, usual = _timeout(self._of_torch), _timeout(dist.group.WORLD)
+        ours, usual = timeout_of(self._of_torch), self.usual_timeout
         if ours is None or usual is None:
             return False
         return ours < min(usual, c10d.default_pg_timeout)
@@ -56,15 +59,7 @@ class ComparedCalls(PointToPoint):
             splits=splits,
             passed=passed,
         )
-        take_back = functools.partial(self._take_back, self._num_collectives, self._queued)
-        return self._open(record, take_back)
-
-    def _take_back(self, sequence: int, queued: int | None) -> None:
-        """Our last call was refused: another one may take its place, if nothing was handed over."""
-        is_ours = self._handed is not None and self._handed.num_collectives == queued
-        if is_ours and queued is not None and self._num_collectives == sequence:
-            self._num_collectives -= 1
-            self._agreement.take_back(sequence)
+        return self._open(record)
 
     def enter_new_group(self, members: Sequence[int], *, ends_by_itself: bool) -> OpenCall:
         """Say that we are about to make a group of these. Raises Disagreement."""
@@ -94,17 +89,15 @@ class ComparedCalls(PointToPoint):
             self._post_message("recv", src, self._num_received[src], x, waits, passed)
         )
 
-    def _open(self, record: int, take_back: Callable[[], None] | None = None) -> OpenCall:
-        return OpenCall(
-            self._journal, record, ends_by_itself=self._ends_by_itself, take_back=take_back
-        )
+    def _open(self, record: int) -> OpenCall:
+        return OpenCall(self._journal, record, ends_by_itself=self._ends_by_itself)
 
     def receive_from_anybody(self) -> None:
         """From now on nobody can say which message a receive meets: they are not compared."""
         self._receives_from_anybody = True
 
 
-def _timeout(process_group: dist.ProcessGroup | None) -> timedelta | None:
+def timeout_of(process_group: dist.ProcessGroup | None) -> timedelta | None:
     """Of its operations; None where nobody knows."""
     try:
         backend = process_group._get_backend(torch.device("cpu"))  # type: ignore[union-attr]

@@ -11,8 +11,8 @@ the collective.
 from __future__ import annotations
 
 import functools
+import threading
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 import torch.distributed as dist
@@ -23,20 +23,10 @@ from labkit.comm.journal import Journal
 class OpenCall:
     """A record in the journal of calls that has no end yet."""
 
-    def __init__(
-        self,
-        journal: Journal,
-        record: int,
-        *,
-        ends_by_itself: bool,
-        take_back: Callable[[], None] | None = None,
-    ) -> None:
-        """ends_by_itself: by a timeout of the program's own, after which it goes on.
-
-        take_back: what to do where it is refused, so that it is not counted.
-        """
+    def __init__(self, journal: Journal, record: int, *, ends_by_itself: bool) -> None:
+        """ends_by_itself: by a timeout of the program's own, after which it goes on."""
         self._journal, self._record = journal, record
-        self._ends_by_itself, self._take_back = ends_by_itself, take_back
+        self.ends_by_itself = ends_by_itself
 
     def returned(self, result: object) -> None:
         """The function has returned: it is over, or what it returned will say when it is."""
@@ -48,8 +38,6 @@ class OpenCall:
     def refused(self) -> None:
         """The function has raised."""
         self._journal.failed(self._record)
-        if self._take_back is not None:
-            self._take_back()
 
     def failed(self) -> None:
         """It was carried out, and has not come to a good end."""
@@ -57,14 +45,15 @@ class OpenCall:
 
     def waiting(self) -> None:
         """The rank begins to wait for it."""
-        if not self._ends_by_itself:
-            self._journal.waiting(self._record)
+        self._journal.waiting(self._record)
 
     def done(self) -> None:
         """It is over."""
         self._journal.done(self._record)
 
 
+# The call that a thread is carrying out, whose own wait is inside of torch.
+under_way = threading.local()
 _by_work: weakref.WeakKeyDictionary[dist.Work, OpenCall] = weakref.WeakKeyDictionary()
 
 
@@ -76,9 +65,10 @@ def install() -> None:
 
     @functools.wraps(original)
     def wait(work: dist.Work, *timeout: Any, **named: Any) -> Any:
-        if timeout or named:
-            return original(work, *timeout, **named)  # it may end without it
         call = _by_work.get(work)
+        of_this = call or getattr(under_way, "call", None)
+        if timeout or named or (of_this is not None and of_this.ends_by_itself):
+            return original(work, *timeout, **named)  # it may end without it: this holds nobody
         if call is None:
             return original(work)
         call.waiting()

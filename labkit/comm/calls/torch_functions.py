@@ -78,11 +78,14 @@ def _wrap(name: str, enter: Callable[[CallsOfAProcess, dict[str, Any]], OpenCall
 def _carried_out(
     call: OpenCall, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
+    open_call.under_way.call = call
     try:
         result = original(*args, **kwargs)
     except BaseException:
         call.refused()
         raise
+    finally:
+        open_call.under_way.call = None
     call.returned(result)
     return result
 

@@ -75,7 +75,9 @@ class View:
         """
         # What torch issues itself, as its DDP does, is among these, and no call.
         num_enqueued = self.recorded.enqueued.get(wanted.group_name, 0)
-        if wanted.is_collective and num_enqueued >= wanted.sequence:
+        # A call's own number counts calls only; torch's operations have that of the process group.
+        number = wanted.sequence if wanted.queued is None else wanted.queued + 1
+        if wanted.is_collective and is_foreign(wanted) and num_enqueued >= number:
             return True
         is_ahead = False
         for operation in reversed(self.calls if is_foreign(wanted) else self.operations):

@@ -100,8 +100,11 @@ def mixed_up_call(calls: Sequence[Timeline], handed_over: Mapping[int, HandedOve
     Where all members have handed their process group as much, by whatever way, each of it has met
     the others'; so a call for which others made none has met what torch, in C++, handed over there.
     """
+    refused = {call.group_name for journal in calls for call in journal.operations if call.failed}
     for each in _left(calls):
         operation = each.operation
+        if operation.group_name in refused:
+            continue  # what torch refused was called, and met nothing
         numbers = {
             len(handed_over[rank].by_group.get(operation.group_name, ()))
             if rank in handed_over
