@@ -18,6 +18,7 @@ import linecache
 import math
 import os
 import pickle
+import signal
 import sys
 import threading
 import time
@@ -107,10 +108,17 @@ def write(path: Path, num_in_journal: int, *, only_active: bool) -> None:
         "enqueued": {title(name): enqueued.get(str(number), 0) for number, name in names.items()},
         "operations": operations,
         "awaited": awaited,
+        "has_handlers": _has_handlers(),
     }
     part = path.with_suffix(".part")
     part.write_text(json.dumps(record))
     os.replace(part, path)
+
+
+def _has_handlers() -> bool:
+    """Whether the program handles signals, which it does while its main thread waits for a lock."""
+    own = signal.valid_signals() - {signal.SIGINT, signal.SIGTERM}  # these come from outside
+    return any(callable(signal.getsignal(number)) for number in own)
 
 
 def _awaited(entries: Sequence[Mapping[str, Any]]) -> int | None:

@@ -57,6 +57,7 @@ class Recorded:
     `enqueued`: how many collectives of each process group were handed over, a Group's too.
     `is_idle`: the process used no CPU time while it was asked, so it waits or sleeps.
     `is_known`: whether the rank has answered; where not, it may have handed over anything.
+    `has_handlers`: the program handles signals, and may do anything when one comes.
     `awaited`: which of the operations it waits for, as the C++ call that it is in has begun it.
     """
 
@@ -65,6 +66,7 @@ class Recorded:
     is_idle: bool = False
     is_known: bool = False
     awaited: int | None = None
+    has_handlers: bool = False
 
     @property
     def waits_in(self) -> Operation | None:
@@ -112,7 +114,14 @@ def read(path: Path) -> Recorded:
     except FileNotFoundError:
         return Recorded()
     operations = [_operation(index, *each) for index, each in enumerate(record["operations"])]
-    return Recorded(operations, record["enqueued"], record["is_idle"], True, record["awaited"])
+    return Recorded(
+        operations,
+        record["enqueued"],
+        record["is_idle"],
+        True,
+        record["awaited"],
+        record["has_handlers"],
+    )
 
 
 def _operation(

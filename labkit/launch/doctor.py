@@ -141,9 +141,11 @@ def _cannot_bring(views: Sequence[View], ranks: Sequence[int]) -> bool:
         for rank, view in enumerate(views)
         if view.stage is Stage.RUNNING or view.stack.num_other_threads
     ]
-    return all(views[rank].stack.is_held for rank in active) and not any(
-        wait.can_end for rank in active for wait in waits_of(rank, views)
+    # A signal's handler runs in the main thread, also while that waits for a lock.
+    are_held = all(
+        views[rank].stack.is_held and not views[rank].recorded.has_handlers for rank in active
     )
+    return are_held and not any(wait.can_end for rank in active for wait in waits_of(rank, views))
 
 
 def _stopped(views: Sequence[View], found: Mapping[int, Wait]) -> Verdict | None:

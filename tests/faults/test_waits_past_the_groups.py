@@ -6,6 +6,7 @@ waits for something else than it looks. None of the programs that are right here
 
 import contextlib
 import os
+import signal
 import subprocess
 import threading
 import time
@@ -166,6 +167,22 @@ def test_a_world_of_the_programs_own_has_the_timeout_that_it_chose(tmp_path):
     run(gives_up_in_a_world_of_its_own, 2, [str(tmp_path)], timeout=60, stall=STALL_S)
 
 
+def is_woken_by_a_signal(world):
+    """Its main thread waits for an event, a thread for the other rank: until a signal comes."""
+    woken, x = threading.Event(), torch.zeros(1)
+    if world.rank == 1:
+        thread = threading.Thread(target=dist.recv, args=(torch.zeros(1), 0))
+        thread.start()
+        signal.signal(signal.SIGALRM, lambda number, frame: woken.set())
+        signal.setitimer(signal.ITIMER_REAL, LATE_S)
+        woken.wait()
+        dist.send(x, 0)
+        thread.join()
+    elif world.rank == 0:
+        dist.recv(x, 1)
+        dist.send(x, 1)
+
+
 def is_stopped_while_a_thread_sleeps(world):
     """As by a debugger. What threads a stopped rank has, nobody knows."""
     x = torch.ones(1)
@@ -190,6 +207,7 @@ def is_stopped_while_a_thread_sleeps(world):
         (waits_for_another_group, 3),
         (tries_a_backend_that_is_not_there, 2),
         (gives_up_by_a_timeout_of_its_own, 2),
+        (is_woken_by_a_signal, 2),
         (gives_up_on_a_thread, 2),
         (gives_up_on_a_thread, 3),
         (is_stopped_while_a_thread_sleeps, 2),

@@ -41,6 +41,7 @@ class Standing:
     is_idle: bool
     has_answered: bool
     awaited: int | None
+    has_handlers: bool
     stack: Stack
     halt: Halt | None = None
 
@@ -57,6 +58,7 @@ class Standing:
             view.recorded.is_idle,
             view.recorded.is_known,
             _from_the_end(view.recorded.awaited, len(view.recorded.operations)),
+            view.recorded.has_handlers,
             view.stack,
             view.halt,
         )
@@ -70,6 +72,7 @@ class Standing:
             self.is_idle,
             self.has_answered,
             self.awaited,
+            self.has_handlers,
         )
         operations, calls = self.operations.operations, self.calls.operations
         return View(self.stage, operations, recorded, self.stack, calls, self.halt)
