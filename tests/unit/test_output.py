@@ -1,6 +1,8 @@
 """Ranks' output, taken from the pipe in pieces."""
 
+import io
 import os
+import sys
 import time
 from multiprocessing import Pipe
 
@@ -51,3 +53,27 @@ def test_a_progress_bar_without_an_end_costs_no_more_than_its_bytes(output):
         rank_output.read()
     assert len(rank_output._line) <= 2**16
     assert time.process_time() - began < 1, "reading is quadratic"
+
+
+class Writes(io.RawIOBase):
+    """What reaches a terminal, one item for each write."""
+
+    def __init__(self):
+        self.all = []
+
+    def writable(self):
+        return True
+
+    def write(self, data):
+        self.all.append(bytes(data))
+        return len(data)
+
+
+def test_a_line_is_written_at_once_where_several_processes_share_a_terminal(output, monkeypatch):
+    rank_output, descriptor = output
+    writes = Writes()
+    # As under `python -u`, which is how torchrun starts ranks.
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(writes, write_through=True))
+    os.write(descriptor, b"one\ntwo\n")
+    rank_output.read()
+    assert writes.all == [b"[rank 3] one\n", b"[rank 3] two\n"]

@@ -75,6 +75,6 @@ class RankOutput:
     def _print(self, text: str) -> None:
         line = f"[rank {self.rank}] {text}"
         try:
-            print(line, flush=True)
+            print(f"{line}\n", end="", flush=True)  # at once: another rank may print meanwhile
         except UnicodeEncodeError:  # a terminal that knows only ASCII
-            print(line.encode("ascii", "backslashreplace").decode(), flush=True)
+            print(f"{line.encode('ascii', 'backslashreplace').decode()}\n", end="", flush=True)
