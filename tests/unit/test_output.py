@@ -65,7 +65,8 @@ class Writes(io.RawIOBase):
         return True
 
     def write(self, data):
-        self.all.append(bytes(data))
+        if data:
+            self.all.append(bytes(data))
         return len(data)
 
 
