@@ -1,6 +1,7 @@
 """What could only fail after the job is refused before it."""
 
 import sys
+import time
 from argparse import ArgumentTypeError
 
 import pytest
@@ -10,9 +11,9 @@ from labkit.comm.hosts.environment import Environment
 from labkit.launch.payload.__main__ import _options, _require, _seconds, _seconds_or_never
 
 ONE_HOST = {
-    "RANK": "1",
+    "RANK": "0",
     "WORLD_SIZE": "2",
-    "LOCAL_RANK": "1",
+    "LOCAL_RANK": "0",
     "LOCAL_WORLD_SIZE": "2",
     "GROUP_RANK": "0",
     "MASTER_ADDR": "localhost",
@@ -35,6 +36,17 @@ def test_a_folder_that_cannot_be_made_is_refused(environment, tmp_path):
     with pytest.raises(RuntimeError, match=r"--out .*a_file: no folder can be made there"):
         _require(file, None, environment)
     _require(tmp_path / "new" / "folder", None, environment)
+
+
+def test_what_a_host_cannot_do_is_said_by_its_first_rank(environment, tmp_path, monkeypatch):
+    file, slept_s = tmp_path / "a_file", []
+    file.touch()
+    monkeypatch.setattr(time, "sleep", slept_s.append)
+    for local_rank, expected in ((0, []), (1, [10.0])):  # torchrun ends it meanwhile
+        monkeypatch.setenv("LOCAL_RANK", str(local_rank))
+        with pytest.raises(RuntimeError, match="no folder can be made"):
+            _require(file, None, environment)
+        assert slept_s == expected
 
 
 def test_more_ranks_than_gpus_are_refused_with_the_choices(environment, tmp_path, monkeypatch):

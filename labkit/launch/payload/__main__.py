@@ -132,10 +132,14 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong, with the usage, and exit."""
-        if os.environ.get("LOCAL_RANK", "0") != "0":
-            time.sleep(_SAID_WITHIN_S)  # torchrun ends the others as soon as one rank exits
-            self.exit(2)
+        _let_the_first_speak()
         super().error(message)
+
+
+def _let_the_first_speak() -> None:
+    """Before saying what all ranks of a host would: torchrun ends them as soon as one exits."""
+    if os.environ.get("LOCAL_RANK", "0") != "0":
+        time.sleep(_SAID_WITHIN_S)
 
 
 def _seconds(text: str) -> float:
@@ -156,11 +160,13 @@ def _require(out: Path, device: str | None, environment: Environment) -> None:
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
+        _let_the_first_speak()
         raise RuntimeError(
             f"--out {out}: no folder can be made there ({error}); name another one"
         ) from None
     num_gpus, num_ranks = torch.cuda.device_count(), len(environment.local_ranks)
     if device == "cuda" and num_gpus < num_ranks:
+        _let_the_first_speak()
         raise RuntimeError(
             f"--device cuda: this host has {num_ranks} ranks and {num_gpus} GPUs, and each rank "
             "needs one; choose --device cpu, a smaller --nproc-per-node, or leave --device out"
