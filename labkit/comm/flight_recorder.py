@@ -31,6 +31,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
+from labkit.comm import made_anew
 from labkit.comm.callers import LIBRARIES
 from labkit.comm.recorded import TITLE, Meaning
 
@@ -105,7 +106,7 @@ def write(path: Path, num_in_journal: int, *, only_active: bool) -> None:
     record = {
         "is_idle": is_idle,
         # torch counts by the number that a group has in this process, which differs by rank.
-        "enqueued": {title(name): enqueued.get(str(number), 0) for number, name in names.items()},
+        "enqueued": {name: enqueued.get(str(number), 0) for number, name in names.items()},
         "operations": operations,
         "awaited": awaited,
         "has_handlers": _has_handlers(),
@@ -164,22 +165,26 @@ def dump_without_stacks() -> dict[str, Any]:
 
 
 def names_of(entries: Sequence[Mapping[str, Any]]) -> dict[int, str]:
-    """Of each process group, by its number here: the name that it has on all ranks.
-
-    A group that was destroyed and made again has the same name, and counts from 1: told apart here.
-    """
+    """Of each process group, by its number here: what a report calls it, the same on all ranks."""
     with _naming:
         for entry in entries:
             if entry["pg_id"] not in _names:
-                name = _group(entry)
-                _num_made[name] = number = _num_made.get(name, 0) + 1
-                _names[entry["pg_id"]] = name if number == 1 else f"{name}, made anew ({number})"
+                name = title(_group(entry))
+                moment = _last_moments.get(entry["pg_id"])
+                _names[entry["pg_id"]] = name + made_anew.suffix(name, moment)
         return {entry["pg_id"]: _names[entry["pg_id"]] for entry in entries}
 
 
-# Kept, as the entries of the first group of a name may be gone when those of the second are read.
+def note_moment() -> None:
+    """One of the groups is about to be destroyed, and its name may be used again."""
+    for number in num_enqueued():
+        _last_moments.setdefault(int(number), made_anew.now())
+
+
+# Kept, as torch's record does not say which of two groups of one name an entry is of.
 _names: dict[int, str] = {}
-_num_made: dict[str, int] = {}
+_last_moments: dict[int, int] = {}
+"""At which a group was there that had been used, by its number; of those there since, none yet."""
 _naming = threading.Lock()
 
 
@@ -222,4 +227,4 @@ def _foreign(entry: Mapping[str, Any], name: str, members: Sequence[int]) -> lis
     posted_s = time.monotonic() - age_s
     times = [posted_s, bool(entry["retired"]), _is_of_a_group(entry)]
     sequence = entry["collective_seq_id"]
-    return [title(name), members, sequence, *meaning(entry), site, *times]
+    return [name, members, sequence, *meaning(entry), site, *times]

@@ -74,7 +74,7 @@ class PastTheGroups:
             # (A message bears the number of the collective before it.)
             if not entry.get("is_p2p"):
                 self._enter(
-                    flight_recorder.title(names[entry["pg_id"]]),
+                    names[entry["pg_id"]],
                     entry["collective_seq_id"],
                     flight_recorder.meaning(entry),
                 )

@@ -19,13 +19,13 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
+from labkit.comm import made_anew
 from labkit.comm.agreement.neighbours import Neighbours
 from labkit.comm.calls.of_a_group import ComparedCalls, timeout_of
 from labkit.comm.group import Group
@@ -48,9 +48,6 @@ class CallsOfAProcess:
         folder = neighbours.tables / FOLDER
         self._ours = Neighbours(neighbours.ranks, folder, folder, neighbours.agreements)
         self._by_group: dict[str, tuple[dist.ProcessGroup, ComparedCalls]] = {}
-        self._num_worlds_destroyed = 0
-        self._num_destroyed: Counter[str] = Counter()
-        """Of each name in the world that there is."""
         self._adding = threading.Lock()
         self._number_in_run: dict[int, int] = {}
         self._usual_timeout = timeout_of(dist.group.WORLD)
@@ -98,21 +95,11 @@ class CallsOfAProcess:
             tuple(map(self.number_in_run, ranks)),
             torch.device("cpu"),
             self._journal,
-            name + self._made_anew(name),
+            name + made_anew.suffix(name.partition(" ")[0]),
             neighbours=self._ours,
         )
         calls.usual_timeout = self._usual_timeout
         return calls
-
-    def _made_anew(self, name: str) -> str:
-        """What tells a group from one that had its name and was destroyed; the same on all ranks.
-
-        So it is not counted by calls, of which a rank may have made none.
-        """
-        world, again = self._num_worlds_destroyed, self._num_destroyed[name.partition(" ")[0]]
-        if not world and not again:
-            return ""
-        return f", made anew ({world + 1}{f'.{again + 1}' * bool(again)})"
 
     def of_group(self, group: Group) -> ComparedCalls:
         """The calls of a Group, until it is closed."""
@@ -120,16 +107,11 @@ class CallsOfAProcess:
             group._when_closed.append(functools.partial(self._forget, group.name))
         return self.of(group.name, group._process_group, lambda: group.ranks)
 
-    def forget(self, process_group: dist.ProcessGroup | None, name: str) -> None:
-        """It is destroyed, which had this name; None: the default one is, and all others with it.
+    def forget(self, process_group: dist.ProcessGroup | None) -> None:
+        """It is destroyed; None: the default one is, and all others with it.
 
         What is left of its calls is compared, for the last time. Raises Disagreement.
         """
-        if process_group is None:
-            self._num_worlds_destroyed += 1
-            self._num_destroyed.clear()
-        else:
-            self._num_destroyed[name] += 1
         for name, (each, _) in list(self._by_group.items()):
             if process_group is None or each is process_group:
                 self._forget(name)

@@ -8,9 +8,8 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from labkit.comm import hand_over
+from labkit.comm import flight_recorder, hand_over, made_anew
 from labkit.comm.calls.compared import of_this_process
-from labkit.comm.flight_recorder import title
 from labkit.comm.group import forget_worlds
 
 
@@ -44,18 +43,20 @@ def _wrap_destroy_process_group() -> None:
         return
 
     @functools.wraps(original)
-    def destroyed(group: dist.ProcessGroup | None = None) -> None:
-        with_all_others = group is None or group == dist.group.WORLD
-        process_group = group or dist.group.WORLD
-        name = "" if process_group is None else title(process_group.group_name)
+    def destroyed(group: Any = None) -> None:
+        if group is not None and not isinstance(group, dist.ProcessGroup):
+            return original(group)  # of a group that this rank is not in, or torch's to refuse
+        gone = None if group == dist.group.WORLD else group
+        name = None if gone is None else flight_recorder.title(gone.group_name)
+        flight_recorder.note_moment()
         original(group)
-        gone = None if with_all_others else group
-        if with_all_others:
+        if gone is None:
             forget_worlds()
         hand_over.forget(gone)
+        made_anew.destroyed(name)
         calls = of_this_process()
         if calls is not None:
-            calls.forget(gone, name)
+            calls.forget(gone)
 
     destroyed._enters_calls = True  # type: ignore[attr-defined]
     c10d.destroy_process_group = dist.destroy_process_group = destroyed
