@@ -8,7 +8,9 @@ __main__.py.
 """
 
 import copyreg
+import functools
 import importlib
+import inspect
 import io
 import os
 import pickle
@@ -17,6 +19,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import cloudpickle
@@ -88,8 +91,26 @@ def read(path: Path, rank: int) -> tuple[Callable[..., Any], Sequence[Any]]:
     os.chdir(setting.working_directory)
     sys.path[:] = setting.import_path
     sources.remember(setting.cells)
-    fn, args_by_rank = pickle.loads(setting.call)
+    fn, args_by_rank = _unpickled(setting.call)
     return fn, args_by_rank[rank % len(args_by_rank)]
+
+
+def _unpickled(call: bytes) -> tuple[Callable[..., Any], Sequence[Sequence[Any]]]:
+    """The function and its arguments. Its own cell or script becomes this process's `__main__`.
+
+    There pickle looks for the classes and functions that came along, as the program would have it
+    that sends an object of its own to another rank, or saves a whole model.
+    """
+    fn, args_by_rank = pickle.loads(call)
+    main = sys.modules["__main__"] = ModuleType("__main__")
+    function = inspect.unwrap(fn.func if isinstance(fn, functools.partial) else fn)
+    if getattr(function, "__module__", None) == "__main__":
+        main.__dict__.update(getattr(function, "__globals__", {}))
+    # Those of arguments only, such as Config in `args=[Config()]`, no function may refer to.
+    for each in list(cloudpickle.cloudpickle._DYNAMIC_CLASS_TRACKER_BY_CLASS):
+        if each.__module__ == "__main__":
+            main.__dict__.setdefault(each.__qualname__, each)
+    return fn, args_by_rank
 
 
 def read_elsewhere(path: Path) -> tuple[Callable[..., Any], Sequence[Any]]:
@@ -117,7 +138,7 @@ def read_elsewhere(path: Path) -> tuple[Callable[..., Any], Sequence[Any]]:
         entry for entry in setting.import_path if entry not in sys.path and os.path.exists(entry)
     ]
     sources.remember(setting.cells)
-    fn, args_by_rank = pickle.loads(call)
+    fn, args_by_rank = _unpickled(call)
     return fn, args_by_rank[0]
 
 
