@@ -12,10 +12,13 @@ dump while the process is alive.
 
 import json
 import mmap
+import os
 import threading
 import time
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 import torch
 
@@ -43,7 +46,7 @@ class Journal:
 
     def __init__(self, path: Path, num_records: int = 4096) -> None:
         """Open a new journal at `path` (two files: `.journal` and `.names`)."""
-        self._file = open(path.with_suffix(".journal"), "w+b")
+        self._file: BinaryIO | None = open(path.with_suffix(".journal"), "w+b")
         self._names_file = open(path.with_suffix(".names"), "ab", buffering=0)
         self._map = self._mapped(num_records)
         self._capacity = num_records
@@ -52,10 +55,19 @@ class Journal:
         self._lock = threading.Lock()
         self._names: dict[object, int] = {}
         self._callers = Callers(self._name)
+        _of_this_process.add(self)
 
     def _mapped(self, num_records: int) -> mmap.mmap:
+        if self._file is None:
+            return mmap.mmap(-1, num_records * RECORD.size)
         self._file.truncate(num_records * RECORD.size)  # sparse: unused records take no disk
         return mmap.mmap(self._file.fileno(), num_records * RECORD.size)
+
+    def write_to_nobody(self) -> None:
+        """From now on what is posted goes to memory of this process's own."""
+        self._file, self._lock = None, threading.Lock()  # another thread may have held the old one
+        self._names_file = open(os.devnull, "ab", buffering=0)
+        self._map = self._mapped(self._capacity)
 
     def _name(self, kind: str, value: object) -> int:
         """The number of a name; a new name is on disk before anyone can use the number."""
@@ -171,3 +183,18 @@ class Journal:
     def parameter(self, call: Call, x: torch.Tensor) -> str | None:
         """Which parameter of a model `x` is, or is made of; None where nothing says so."""
         return self._callers.parameter(call, x)
+
+
+_of_this_process: weakref.WeakSet[Journal] = weakref.WeakSet()
+
+
+def _leave_to_the_rank() -> None:
+    """What a rank has forked, such as a DataLoader's worker, is no rank: two would write one file.
+
+    It may mark regions, or make a world of its own.
+    """
+    for journal in _of_this_process:
+        journal.write_to_nobody()
+
+
+os.register_at_fork(after_in_child=_leave_to_the_rank)

@@ -18,6 +18,7 @@ Wire: nothing; a table in memory that the ranks of one host share.
 from __future__ import annotations
 
 import functools
+import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -129,6 +130,15 @@ def begin(neighbours: Neighbours, rank: int) -> None:
     """From now on this process's calls are compared with those of its neighbours."""
     global _of_this_process
     _of_this_process = CallsOfAProcess(neighbours, rank) if len(neighbours.ranks) > 1 else None
+
+
+def _end() -> None:
+    """What a rank has forked is no rank, and its calls meet nobody's."""
+    global _of_this_process
+    _of_this_process = None
+
+
+os.register_at_fork(after_in_child=_end)
 
 
 def of_this_process() -> CallsOfAProcess | None:

@@ -10,7 +10,6 @@ Both bring up to date what the doctor is shown as `views`.
 from __future__ import annotations
 
 import contextlib
-import signal
 import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -24,7 +23,7 @@ from labkit.launch.diagnosis.waiting import View
 from labkit.launch.driver.rank_state import Rank
 from labkit.launch.driver.silence import Silence
 from labkit.launch.machine.halt import Halt
-from labkit.launch.ranks.rank import ACTIVE
+from labkit.launch.ranks.rank import ACTIVE, STACK_SIGNAL
 from labkit.launch.ranks.stage import Stage
 from labkit.launch.run_directory import RunDirectory
 
@@ -103,7 +102,7 @@ class Evidence:
         mute = [number for number in asked if not self._stack_of(number).is_known]
         for number in mute:
             # Such as one that holds Python's lock: its thread for questions gets no turn.
-            self._ranks[number].process.signal(signal.SIGUSR1)
+            self._ranks[number].process.signal(STACK_SIGNAL)
         others = set(asked) - set(mute)
         self._hear(others, deadline_s - time.monotonic(), silence, stacks_of=mute)
         for number, rank in enumerate(self._ranks):

@@ -40,6 +40,10 @@ from labkit.launch.run_directory import RunDirectory
 
 _RECORD_EVERY_S = 0.05  # torch keeps 8,192 collectives; the fastest take some 20 us
 
+# Asks for a rank's stack. SIGUSR1 is the program's own, such as for Slurm's notice of an end; the
+# last of the real-time signals hardly anybody's. (macOS has none.)
+STACK_SIGNAL: int = getattr(signal, "SIGRTMAX", signal.SIGUSR1)
+
 # What the driver may ask for, of the operations that torch itself has issued.
 ACTIVE, ALL = b"active", b"all"
 
@@ -116,7 +120,7 @@ def settle_in(spec: RankSpec, output: Connection, lifeline: Connection) -> None:
     stack = open(spec.directory.of_rank(spec.rank, "stack"), "a")
     _exit_with_driver(lifeline, stack, spec.directory.of_rank(spec.rank, "recorder"))
     _take_over_output(output)
-    faulthandler.register(signal.SIGUSR1, file=stack, all_threads=True)
+    faulthandler.register(STACK_SIGNAL, file=stack, all_threads=True)
     faulthandler.enable(stack, all_threads=False)  # a crash in C++ leaves its Python stack
 
 
@@ -191,7 +195,7 @@ def _watch_lifeline(lifeline: Connection, stack: TextIO, record: Path) -> None:
                     keep_record()
                 continue
             request = lifeline.recv_bytes()
-            # Here, and by SIGUSR1 only where this thread does not come to its turn: a signal's
+            # Here, and by a signal only where this thread does not come to its turn: a signal's
             # handler walks other threads' frames while they run, and crashes now and then.
             faulthandler.dump_traceback(stack)
             with contextlib.suppress(Exception):  # the run's folder may be gone
