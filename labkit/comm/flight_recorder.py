@@ -31,7 +31,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from labkit.comm import made_anew
+from labkit.comm import made_anew, own_timeout
 from labkit.comm.callers import LIBRARIES
 from labkit.comm.recorded import TITLE, Meaning
 
@@ -100,9 +100,12 @@ def write(path: Path, num_in_journal: int, *, only_active: bool) -> None:
             if not only_active or not (entry["retired"] or _is_of_a_group(entry))
         ]
         operations = [
-            _foreign(entry, names[entry["pg_id"]], members.get(_group(entry), [])) for entry in told
+            _foreign(entry, names[entry["pg_id"]], members.get(group_of(entry), []))
+            for entry in told
         ]
         awaited = _awaited(told)
+        if awaited is not None and _ends_by_itself(group_of(told[awaited])):
+            awaited = None
     record = {
         "is_idle": is_idle,
         # torch counts by the number that a group has in this process, which differs by rank.
@@ -120,6 +123,12 @@ def _has_handlers() -> bool:
     """Whether the program handles signals, which it does while its main thread waits for a lock."""
     own = signal.valid_signals() - {signal.SIGINT, signal.SIGTERM}  # these come from outside
     return any(callable(signal.getsignal(number)) for number in own)
+
+
+def _ends_by_itself(name: str) -> bool:
+    """Whether the program has chosen a timeout for the process group that torch calls so."""
+    named = (group for group, each in c10d._world.pg_names.items() if str(each) == name)
+    return any(own_timeout.is_chosen(own_timeout.options_of(group)) for group in named)
 
 
 def _awaited(entries: Sequence[Mapping[str, Any]]) -> int | None:
@@ -169,7 +178,7 @@ def names_of(entries: Sequence[Mapping[str, Any]]) -> dict[int, str]:
     with _naming:
         for entry in entries:
             if entry["pg_id"] not in _names:
-                name = title(_group(entry))
+                name = title(group_of(entry))
                 moment = _last_moments.get(entry["pg_id"])
                 _names[entry["pg_id"]] = name + made_anew.suffix(name, moment)
         return {entry["pg_id"]: _names[entry["pg_id"]] for entry in entries}
@@ -183,12 +192,13 @@ def note_moment() -> None:
 
 # Kept, as torch's record does not say which of two groups of one name an entry is of.
 _names: dict[int, str] = {}
-_last_moments: dict[int, int] = {}
+_last_moments: dict[int, made_anew.Moment] = {}
 """At which a group was there that had been used, by its number; of those there since, none yet."""
 _naming = threading.Lock()
 
 
-def _group(entry: Mapping[str, Any]) -> str:
+def group_of(entry: Mapping[str, Any]) -> str:
+    """What torch calls its process group; empty for one that was made past torch.distributed."""
     return str(entry["process_group"][0])
 
 

@@ -71,8 +71,9 @@ class PastTheGroups:
             return
         names = flight_recorder.names_of(entries)
         for entry in entries:
-            # (A message bears the number of the collective before it.)
-            if not entry.get("is_p2p"):
+            # (A message bears the number of the collective before it.) Of groups that torch gave no
+            # name nobody knows which ranks are in the same one.
+            if not entry.get("is_p2p") and flight_recorder.group_of(entry):
                 self._enter(
                     names[entry["pg_id"]],
                     entry["collective_seq_id"],

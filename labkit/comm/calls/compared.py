@@ -26,11 +26,12 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from labkit.comm import made_anew
+from labkit.comm import made_anew, own_timeout
 from labkit.comm.agreement.neighbours import Neighbours
-from labkit.comm.calls.of_a_group import ComparedCalls, timeout_of
+from labkit.comm.calls.of_a_group import ComparedCalls
 from labkit.comm.group import Group
 from labkit.comm.journal import Journal
+from labkit.comm.words import ranks_named
 
 FOLDER = "calls"
 
@@ -51,7 +52,7 @@ class CallsOfAProcess:
         self._by_group: dict[str, tuple[dist.ProcessGroup, ComparedCalls]] = {}
         self._adding = threading.Lock()
         self._number_in_run: dict[int, int] = {}
-        self._usual_timeout = timeout_of(dist.group.WORLD)
+        self._num_ranks = dist.get_world_size() if dist.is_initialized() else 0
 
     @functools.cached_property
     def _journal(self) -> Journal:
@@ -65,10 +66,13 @@ class CallsOfAProcess:
 
         Journals, and what is said about ranks, keep the numbers that these have in the run.
         """
-        store.set(f"labkit/number in the run/{rank}", str(self._rank))
-        self._number_in_run = {
-            each: int(store.get(f"labkit/number in the run/{each}")) for each in range(world_size)
-        }
+        key = "labkit/number in the run, and of the world/"
+        store.set(f"{key}{rank}", f"{self._rank} {made_anew.next_number()}")
+        told = [store.get(f"{key}{each}").split() for each in range(world_size)]
+        self._number_in_run = {each: int(number) for each, (number, _) in enumerate(told)}
+        members = sorted(self._number_in_run.values())
+        of = "" if world_size == self._num_ranks else ranks_named(members)
+        made_anew.made(max(int(number) for _, number in told), of)
 
     def number_in_run(self, rank: int) -> int:
         """Of a rank by its present number in torch.distributed."""
@@ -77,8 +81,10 @@ class CallsOfAProcess:
     def of(
         self, name: str, process_group: dist.ProcessGroup, ranks: Callable[[], Iterable[int]]
     ) -> ComparedCalls:
-        """The calls of the group that has this name on every member; `ranks`: as torch has them,
-        asked for once."""
+        """The calls of the group that has this name on every member.
+
+        ranks: as torch has them, asked for once.
+        """
         known = self._by_group.get(name)
         if known is None or known[0] is not process_group:
             with self._adding:  # two threads' first calls are counted together
@@ -91,7 +97,7 @@ class CallsOfAProcess:
     def _begun(
         self, name: str, process_group: dist.ProcessGroup, ranks: Iterable[int]
     ) -> ComparedCalls:
-        calls = ComparedCalls(
+        return ComparedCalls(
             process_group,
             tuple(map(self.number_in_run, ranks)),
             torch.device("cpu"),
@@ -99,8 +105,6 @@ class CallsOfAProcess:
             name + made_anew.suffix(name.partition(" ")[0]),
             neighbours=self._ours,
         )
-        calls.usual_timeout = self._usual_timeout
-        return calls
 
     def of_group(self, group: Group) -> ComparedCalls:
         """The calls of a Group, until it is closed."""
@@ -129,6 +133,7 @@ _of_this_process: CallsOfAProcess | None = None
 def begin(neighbours: Neighbours, rank: int) -> None:
     """From now on this process's calls are compared with those of its neighbours."""
     global _of_this_process
+    own_timeout.begin()
     _of_this_process = CallsOfAProcess(neighbours, rank) if len(neighbours.ranks) > 1 else None
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from datetime import timedelta
+from typing import Any
 
 import torch
-import torch.distributed as dist
-from torch.distributed import distributed_c10d as c10d
 
+from labkit.comm import own_timeout
 from labkit.comm.calls.open_call import OpenCall
 from labkit.comm.point_to_point import PointToPoint
 from labkit.comm.wire_bytes import WireBytes
@@ -22,16 +21,14 @@ class ComparedCalls(PointToPoint):
 
     _receives_from_anybody = False
 
-    usual_timeout: timedelta | None = None
-    """Of the world that the lab has made."""
-
     @functools.cached_property
+    def _options(self) -> Any:
+        return own_timeout.options_of(self._of_torch)
+
+    @property
     def _ends_by_itself(self) -> bool:
         """Whether a wait may end by a timeout that the program has chosen, and go on from there."""
-        ours, usual = timeout_of(self._of_torch), self.usual_timeout
-        if ours is None or usual is None:
-            return False
-        return ours < min(usual, c10d.default_pg_timeout)
+        return own_timeout.is_chosen(self._options)
 
     def enter(
         self,
@@ -95,13 +92,3 @@ class ComparedCalls(PointToPoint):
     def receive_from_anybody(self) -> None:
         """From now on nobody can say which message a receive meets: they are not compared."""
         self._receives_from_anybody = True
-
-
-def timeout_of(process_group: dist.ProcessGroup | None) -> timedelta | None:
-    """Of its operations; None where nobody knows."""
-    try:
-        backend = process_group._get_backend(torch.device("cpu"))  # type: ignore[union-attr]
-        timeout: timedelta = backend.options._timeout
-    except (AttributeError, RuntimeError):  # another backend, or another torch
-        return None
-    return timeout

@@ -175,12 +175,13 @@ def _enter_new_group(calls: CallsOfAProcess, arguments: dict[str, Any]) -> OpenC
 def _calls_of(
     calls: CallsOfAProcess, arguments: dict[str, Any], suffix: str = ""
 ) -> ComparedCalls | None:
-    """The calls of the process group that is meant; None where we are in none that exists.
+    """The calls of the process group that is meant; None where we are in none of other ranks.
 
     One that was destroyed is torch's to refuse; gloo carries out some operations of it.
     """
-    process_group = arguments.get("group") or dist.group.WORLD
-    if process_group not in c10d._world.pg_map or process_group.rank() < 0:
+    process_group: Any = arguments.get("group") or dist.group.WORLD
+    backend, _ = c10d._world.pg_map.get(process_group, (None, None))
+    if backend in (None, worlds.FAKE) or process_group.rank() < 0:
         return None
     name = title(process_group.group_name) + suffix
     return calls.of(name, process_group, lambda: c10d.get_process_group_ranks(process_group))

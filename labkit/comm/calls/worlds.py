@@ -12,6 +12,10 @@ from labkit.comm import flight_recorder, hand_over, made_anew
 from labkit.comm.calls.compared import of_this_process
 from labkit.comm.group import forget_worlds
 
+_ending: list[dist.ProcessGroup] = []
+"""Those that were destroyed last."""
+FAKE = "fake"  # torch's, for trying shapes: of its ranks there is only this one
+
 
 def install() -> None:
     """Wrap the functions that make and destroy process groups."""
@@ -29,7 +33,7 @@ def _wrap_init_process_group() -> None:
     def made(*args: Any, **kwargs: Any) -> None:
         original(*args, **kwargs)
         calls = of_this_process()
-        if calls is not None:
+        if calls is not None and dist.get_backend() != FAKE:
             calls.renumber(c10d._get_default_store(), dist.get_rank(), dist.get_world_size())
 
     made._enters_calls = True  # type: ignore[attr-defined]
@@ -49,6 +53,9 @@ def _wrap_destroy_process_group() -> None:
         gone = None if group == dist.group.WORLD else group
         name = None if gone is None else flight_recorder.title(gone.group_name)
         flight_recorder.note_moment()
+        # torch's DDP may be the last that holds one. It would wait for the group's threads to end
+        # with Python's lock in its hands, for which one of these may wait in turn.
+        _ending[:] = list(c10d._world.pg_map) if gone is None else [gone]
         original(group)
         if gone is None:
             forget_worlds()
