@@ -13,13 +13,15 @@ Contract
     returns     a dict of the ranks that wait for ever: rank -> what it waits in, as text:
                 "send to 2", "recv from 0", or the name of a collective, such as "all_reduce" or
                 "barrier". Ranks that return are not in it; {} if all of them do
-    may use     no process: think, do not run. (To see one hang, in a notebook in notebooks/:
-                %run ../exercises/find_the_deadlock.py, and then labkit.run(shift, 3))
+    may use     no process: what the functions return is thought out, and they run nothing
 
 What a call waits for
     send, recv  the other side's recv, or send: nothing is kept on the way
     collective  every member of its group to make the call
     returning   a rank that has returned makes no more calls
+
+Once you have an answer, you can see its program hang, in a notebook in notebooks/:
+%run ../exercises/find_the_deadlock.py, then from labkit import run, and run(shift, 3).
 """
 
 import torch

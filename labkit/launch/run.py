@@ -53,8 +53,9 @@ def run(
     timeout: seconds until a run that does not end is ended, with a report.
     device: "cpu" (gloo), "cuda" (nccl with a GPU per rank; ranks share where there are fewer), or
     None: "cuda" where there is a GPU for each rank, else "cpu". See devices.py.
-    stall: seconds without any progress after which the doctor looks into it; None: never. What is
-    certain from the journals, such as ranks that wait for each other, does not wait for this.
+    stall: seconds without progress after which every rank is asked for its stack and torch's own
+    record; None: never. What the journals of Groups prove, such as ranks that wait for each other,
+    is found in about a second and does not wait for this.
     engine: "local", or "torchrun": torch's elastic agent starts the ranks, which takes seconds.
     topology: hosts and links; messages take the time that these need (comm/pacing says which).
     Then device None is the CPU.

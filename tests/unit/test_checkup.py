@@ -59,7 +59,7 @@ def test_a_healthy_machine_is_well(judge):
             Level.WARNING,
             "1.0 GB (the container's limit)",
         ),
-        (resources.open_files, {"max_open_files": 100}, Level.WARNING, "enough for 4 ranks"),
+        (resources.open_files, {"max_open_files": 100}, Level.WARNING, "enough for 4 ranks in a"),
         (resources.open_files, {"max_open_files": 30}, Level.ERROR, "30 per process"),
         (resources.processes, {"max_processes": 50}, Level.WARNING, "at most 50"),
     ],
@@ -68,6 +68,16 @@ def test_what_is_scarce_is_named_with_its_reason_and_a_remedy(judge, change, lev
     finding = judge(replace(HEALTHY, **change))
     assert (finding.level, is_explained(finding)) == (level, True)
     assert says in finding.text
+
+
+def test_few_open_files_are_counted_for_the_process_that_needs_them():
+    """A terminal has more of them left than a kernel: its two ranks run all the same."""
+    finding = resources.open_files(replace(HEALTHY, max_open_files=40))
+    assert finding.level is Level.WARNING
+    assert finding.text == (
+        "40 per process (ulimit -n): enough for 0 ranks in a notebook, whose kernel has 64 open "
+        "itself, and for 2 ranks in a terminal"
+    )
 
 
 @pytest.mark.parametrize("judge", JUDGES)

@@ -6,7 +6,12 @@ from pathlib import Path
 import pytest
 
 from labkit.grade.graders import deadlock_programs
-from labkit.grade.graders.deadlock_answers import constant_answer, wrong_answer, wrong_form
+from labkit.grade.graders.deadlock_answers import (
+    constant_answer,
+    leavers_named,
+    wrong_answer,
+    wrong_form,
+)
 from labkit.grade.graders.deadlock_programs import PROGRAMS
 from labkit.grade.graders.deadlock_runs import Shown, run_all, run_program
 from labkit.grade.workspace import Workspace
@@ -103,3 +108,11 @@ def test_the_same_answer_for_every_world_size_is_named_only_where_it_is_right_so
     assert constant_answer([({}, EVEN), ({}, THREE)]).diagnosis == "an answer for one world size"
     assert constant_answer([({}, THREE), ({}, THREE)]) is None
     assert constant_answer([({}, EVEN), ({0: "all_reduce"}, THREE)]) is None
+
+
+def test_who_names_those_that_left_is_told_so_also_where_at_a_smaller_size_all_of_them_leave():
+    everyone, of_three = {0: "all_reduce", 1: "all_reduce"}, {1: "all_reduce", 2: "all_reduce"}
+    finding = leavers_named([(everyone, EVEN), (of_three, THREE)])
+    assert finding.diagnosis == "names the ranks that have left"
+    assert finding.first_seen.startswith("epoch on 3 ranks: ")
+    assert leavers_named([(everyone, EVEN), ({0: "all_reduce", 1: "all_reduce"}, THREE)]) is None

@@ -82,6 +82,18 @@ def constant_answer(pairs: Sequence[tuple[dict[int, str], Shown]]) -> Finding | 
     )
 
 
+def leavers_named(pairs: Sequence[tuple[dict[int, str], Shown]]) -> Finding | None:
+    """Answers that name, at some world size, only ranks that have returned there.
+
+    Looked for at every world size before any of them is judged alone: where all ranks return, the
+    same mistake looks like another one.
+    """
+    for answer, shown in pairs:
+        if answer and shown.waits and answer.keys().isdisjoint(shown.waits):
+            return wrong_answer(answer, shown)
+    return None
+
+
 def _differing(answer: dict[int, str], shown: Shown) -> list[int]:
     return [r for r in range(shown.world_size) if answer.get(r) != shown.waits.get(r)]
 

@@ -7,7 +7,12 @@ from contextlib import closing
 from typing import Any
 
 from labkit.grade.answers import Answers, Question
-from labkit.grade.graders.deadlock_answers import constant_answer, wrong_answer, wrong_form
+from labkit.grade.graders.deadlock_answers import (
+    constant_answer,
+    leavers_named,
+    wrong_answer,
+    wrong_form,
+)
 from labkit.grade.graders.deadlock_programs import PROGRAMS
 from labkit.grade.graders.deadlock_runs import run_all
 from labkit.grade.outcome import Finding
@@ -45,7 +50,7 @@ class FindTheDeadlock(Answers[Job]):
             pairs = zip(answers, runs, strict=True)
             for _, group in itertools.groupby(pairs, key=lambda pair: pair[1].program):
                 of_program = list(group)
-                finding = constant_answer(of_program)
+                finding = constant_answer(of_program) or leavers_named(of_program)
                 for answer, shown in of_program:
                     finding = finding or wrong_answer(answer, shown)
                 if finding is not None:

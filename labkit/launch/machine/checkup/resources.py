@@ -83,11 +83,17 @@ def open_files(machine: Machine) -> Finding:
         return Finding("open files", "no limit that this system tells")
     in_use = max(machine.num_open_files, _KERNEL_FILES)
     most = ranks_by_open_files(limit, in_use)
-    can_run = ranks_by_open_files(limit, machine.num_open_files) >= 2
-    enough = f"{max(most, 0)} ranks" if most < 256 else "hundreds of ranks"
-    text = f"{limit} per process (ulimit -n): enough for {enough}"
+    most_here = ranks_by_open_files(limit, machine.num_open_files)
+    can_run = most_here >= 2
+    text = f"{limit} per process (ulimit -n): enough for {_ranks(most)}"
     if most >= _USUAL_RANKS and can_run:
         return Finding("open files", text)
+    if most < most_here:
+        # Else the run of two ranks, which is made in this process, would say the opposite.
+        text += (
+            f" in a notebook, whose kernel has {_KERNEL_FILES} open itself, and for "
+            f"{_ranks(most_here)} in a terminal"
+        )
     return Finding(
         "open files",
         text,
@@ -95,6 +101,12 @@ def open_files(machine: Machine) -> Finding:
         "the driver holds 5 open files for each rank, and a rank one for each of its peers",
         "ulimit -n 4096, in the shell from which you start Jupyter",
     )
+
+
+def _ranks(number: int) -> str:
+    if number >= 256:
+        return "hundreds of ranks"
+    return "1 rank" if number == 1 else f"{max(number, 0)} ranks"
 
 
 def processes(machine: Machine) -> Finding:
