@@ -172,11 +172,11 @@ def program(world, seed, *more_steps):
     steps.shuffle(chosen)
     late = steps.randrange(world.size), steps.randrange(len(chosen))
     napping = steps.randrange(len(chosen))
-    long_s = 4 * STALL_S if seed % 5 == 0 else 0.0
+    long_s = 4 * STALL_S if seed % 8 == 0 else 0.0
     for number, step in enumerate(chosen):
         time.sleep(own.uniform(0, 0.01))
         if (world.rank, number) == late:
-            pause(long_s, computes=seed % 10 == 0)
+            pause(long_s, computes=seed % 16 == 0)
         step(world, number, long_s if number == napping else 0.01)
 
 
