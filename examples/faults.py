@@ -21,6 +21,7 @@ import labkit
 
 FAULTS = {}
 STALL_S = 1.5
+CULPRIT = 1  # a test makes it another rank, where any can be wrong
 
 
 def fault(torch_says, timeout_s=15.0):
@@ -36,8 +37,8 @@ def fault(torch_says, timeout_s=15.0):
 
 @fault("a timeout after 30 minutes that blames an innocent rank", timeout_s=3.0)
 def never_calls(world):
-    """Rank 1 is busy for ever, and never comes to the collective."""
-    while world.rank == 1:
+    """Rank 1 waits for something else for ever, and never comes to the collective."""
+    while world.rank == CULPRIT:
         time.sleep(0.05)  # <-
     world.all_reduce(torch.ones(3))  # <-
 
@@ -45,14 +46,14 @@ def never_calls(world):
 @fault('"Connection closed by peer", on the ranks that did nothing wrong')
 def returns_early(world):
     """Rank 1 has one batch less than the others."""
-    for _batch in range(3 if world.rank == 1 else 4):
+    for _batch in range(3 if world.rank == CULPRIT else 4):
         world.all_reduce(torch.ones(3))  # <-
 
 
 @fault("a timeout")
 def another_collective(world):
     """Rank 1 takes the wrong branch."""
-    if world.rank == 1:
+    if world.rank == CULPRIT:
         world.barrier()  # <-
     else:
         world.all_reduce(torch.ones(3))  # <-
@@ -61,14 +62,14 @@ def another_collective(world):
 @fault("garbage in silence on some ranks, and a timeout on the others")
 def another_shape(world):
     """Rank 1 has a smaller last batch."""
-    x = torch.ones(3 if world.rank == 1 else 4)
+    x = torch.ones(3 if world.rank == CULPRIT else 4)
     world.all_reduce(x)  # <-
 
 
 @fault("the process aborts in C++, with no traceback")
 def another_dtype(world):
     """Rank 1 has float64 numbers."""
-    x = torch.ones(3, dtype=torch.float64 if world.rank == 1 else torch.float32)
+    x = torch.ones(3, dtype=torch.float64 if world.rank == CULPRIT else torch.float32)
     world.all_reduce(x)  # <-
 
 
@@ -76,7 +77,7 @@ def another_dtype(world):
 def swapped_calls(world):
     """Rank 1 reduces the same two tensors in the other order."""
     weight, bias = torch.ones(3), torch.zeros(3)
-    if world.rank == 1:
+    if world.rank == CULPRIT:
         world.all_reduce(bias)  # <-
         world.all_reduce(weight)  # <-
     else:
@@ -88,7 +89,7 @@ def swapped_calls(world):
 def loop_in_another_order(world):
     """Rank 1 goes through the same tensors in the other order, on the same line."""
     tensors = {"weight": torch.ones(3), "bias": torch.zeros(3)}
-    for name in sorted(tensors, reverse=world.rank == 1):
+    for name in sorted(tensors, reverse=world.rank == CULPRIT):
         with world.label(name):  # what the call is for, whatever the tensors are called
             world.all_reduce(tensors[name])  # <-
 
@@ -97,7 +98,7 @@ def loop_in_another_order(world):
 def popped_in_another_order(world):
     """Rank 1 has the same tensors in the other order, in a list that is emptied, with no `for`."""
     weight, bias = torch.ones(3), torch.zeros(3)
-    waiting = [bias, weight] if world.rank == 1 else [weight, bias]
+    waiting = [bias, weight] if world.rank == CULPRIT else [weight, bias]
     while waiting:
         world.all_reduce(waiting.pop())  # <-
 
@@ -113,7 +114,7 @@ def hooks_in_another_order(world):
     for p in model.parameters():
         p.register_post_accumulate_grad_hook(average)
     x = torch.ones(1, 3)
-    for layer in (1, 0) if world.rank == 1 else (0, 1):
+    for layer in (1, 0) if world.rank == CULPRIT else (0, 1):
         x = model[layer](x)
     x.sum().backward()
 
@@ -145,7 +146,7 @@ def weights_in_another_order(world):
 @fault("nothing: wrong numbers in silence, also with TORCH_DISTRIBUTED_DEBUG=DETAIL")
 def another_reduce_op(world):
     """Rank 1 takes the maximum, the others the sum."""
-    world.all_reduce(torch.ones(3), "max" if world.rank == 1 else "sum")  # <-
+    world.all_reduce(torch.ones(3), "max" if world.rank == CULPRIT else "sum")  # <-
 
 
 @fault("a timeout, also with TORCH_DISTRIBUTED_DEBUG=DETAIL")
@@ -207,7 +208,7 @@ def uneven_rows(world):
 def groups_in_another_order(world):
     """Two groups with the same members; rank 1 enters the second one first."""
     first, second = world.split(0), world.split(0)
-    if world.rank == 1:
+    if world.rank == CULPRIT:
         first, second = second, first
     first.all_reduce(torch.ones(3))  # <-
     second.all_reduce(torch.ones(3))
@@ -216,22 +217,22 @@ def groups_in_another_order(world):
 @fault("a warning, and the tensor comes back as it was")
 def not_a_member(world):
     """Rank 1 uses a group that it does not belong to."""
-    others = world.split(None if world.rank == 1 else 0)
+    others = world.split(None if world.rank == CULPRIT else 0)
     others.all_reduce(torch.ones(3))  # <-
 
 
 @fault("nothing: the others only wait")
 def straggles(world):
     """Rank 1 is late, but it comes: no fault, and no error."""
-    if world.rank == 1:
-        time.sleep(2 * STALL_S)
-    world.all_reduce(torch.ones(3))
+    if world.rank == CULPRIT:
+        time.sleep(2 * STALL_S)  # <-
+    world.all_reduce(torch.ones(3))  # <-
 
 
 @fault('"Connection closed by peer", on the others')
 def is_killed(world):
     """Rank 1 is ended from outside, as by the system when memory runs out."""
-    if world.rank == 1:
+    if world.rank == CULPRIT:
         os.kill(os.getpid(), signal.SIGKILL)
     world.all_reduce(torch.ones(3))  # <-
 
@@ -239,7 +240,7 @@ def is_killed(world):
 @fault("rank 1's traceback among those of all the others")
 def raises(world):
     """Rank 1 has an ordinary bug."""
-    if world.rank == 1:
+    if world.rank == CULPRIT:
         raise KeyError("loss")  # <-
     world.all_reduce(torch.ones(3))  # <-
 
@@ -249,21 +250,21 @@ def torchs_own_ddp(world):
     """Rank 1 skips a backward pass of torch's own DistributedDataParallel."""
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 2))
     loss = model(torch.ones(1, 3)).sum()
-    if world.rank != 1:
+    if world.rank != CULPRIT:
         loss.backward()  # <-
 
 
 @fault("garbage in silence on some ranks, and a timeout on the others")
 def torchs_own_all_reduce(world):
     """Past the Group: rank 1 hands torch.distributed another shape."""
-    x = torch.ones(3 if world.rank == 1 else 4)
+    x = torch.ones(3 if world.rank == CULPRIT else 4)
     dist.all_reduce(x)  # <-
 
 
 @fault("wrong numbers in silence")
 def torchs_own_reduce_op(world):
     """Past the Group: rank 1 has torch.distributed reduce another way."""
-    op = dist.ReduceOp.MAX if world.rank == 1 else dist.ReduceOp.SUM
+    op = dist.ReduceOp.MAX if world.rank == CULPRIT else dist.ReduceOp.SUM
     dist.all_reduce(torch.ones(3), op)  # <-
 
 

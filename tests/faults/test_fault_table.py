@@ -4,6 +4,7 @@ import importlib.util
 import inspect
 import re
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -25,27 +26,44 @@ sys.modules["faults"] = faults
 _SPEC.loader.exec_module(faults)
 cloudpickle.register_pickle_by_value(faults)
 
-OTHERS = {2: "rank 0", 3: "ranks 0 and 2", 4: "ranks 0, 2 and 3"}
-# name -> (error, fault, what the verdict says; {others} are all ranks but rank 1)
+SIZES = [2, 3, 4]
+# (world size, the rank that is wrong) -> how a verdict calls the rest
+OTHERS = {
+    (2, 1): "rank 0",
+    (3, 1): "ranks 0 and 2",
+    (4, 1): "ranks 0, 2 and 3",
+    (3, 0): "ranks 1 and 2",
+    (4, 3): "ranks 0, 1 and 2",
+}
+# name -> (error, fault, what the verdict says; {culprit} is the rank that is wrong)
 VERDICTS = {
     "never_calls": (
         RunTimeout,
         Fault.SLOW,
-        "{others} wait.? in all_reduce #1 .* for rank 1, which (computes|sleeps or blocks) before",
+        "{others} wait.? in all_reduce #1 .* for rank {culprit}, which "
+        "sleeps or blocks before any operation",
     ),
     "returns_early": (
         Deadlock,
         Fault.LEFT,
-        "{others} wait.? in all_reduce #4 .*; rank 1 returned after all_reduce #3 .*"
+        "{others} wait.? in all_reduce #4 .*; rank {culprit} returned after all_reduce #3 .*"
         "without calling it",
     ),
     "another_collective": (
         Mismatch,
         Fault.MISMATCH,
-        "(?=.*rank 1 calls barrier #1)(?=.*{others} calls? all_reduce #1)",
+        "(?=.*rank {culprit} calls barrier #1)(?=.*{others} calls? all_reduce #1)",
     ),
-    "another_shape": (Mismatch, Fault.MISMATCH, r"in all_reduce #1, .*rank 1 passes shape \(3,\)"),
-    "another_dtype": (Mismatch, Fault.MISMATCH, "in all_reduce #1, .*rank 1 passes float64"),
+    "another_shape": (
+        Mismatch,
+        Fault.MISMATCH,
+        r"in all_reduce #1, .*rank {culprit} passes shape \(3,\)",
+    ),
+    "another_dtype": (
+        Mismatch,
+        Fault.MISMATCH,
+        "in all_reduce #1, .*rank {culprit} passes float64",
+    ),
     "swapped_calls": (
         Mismatch,
         Fault.MISMATCH,
@@ -55,7 +73,8 @@ VERDICTS = {
     "loop_in_another_order": (
         Mismatch,
         Fault.MISMATCH,
-        "in all_reduce #1, (?=.*rank 1 gives label .weight.)(?=.*{others} gives? label .bias.)",
+        "in all_reduce #1, (?=.*rank {culprit} gives label .weight.)"
+        "(?=.*{others} gives? label .bias.)",
     ),
     "popped_in_another_order": (
         Mismatch,
@@ -81,7 +100,11 @@ VERDICTS = {
         r"rank 0 sends in another order than rank 1 receives: message #1 is model\.0\.weight where "
         r"it is sent .* and model\.1\.weight where it is received .*; message #2 is model\.1",
     ),
-    "another_reduce_op": (Mismatch, Fault.MISMATCH, "in all_reduce #1, .*rank 1 reduces by max"),
+    "another_reduce_op": (
+        Mismatch,
+        Fault.MISMATCH,
+        "in all_reduce #1, .*rank {culprit} reduces by max",
+    ),
     "send_against_send": (
         Deadlock,
         Fault.CIRCLE,
@@ -125,25 +148,56 @@ VERDICTS = {
         "ranks 0 and 1 wait for each other: rank 0 in all_reduce #1 of group world.1.0 .*"
         "rank 1 in all_reduce #1 of group world.2.0",
     ),
-    "not_a_member": (RankError, None, "rank 1 uses all_reduce of a group .*does not belong to"),
-    "is_killed": (RankError, None, "rank 1 died: .*SIGKILL"),
-    "raises": (RankError, None, "rank 1 raised KeyError"),
+    "not_a_member": (
+        RankError,
+        None,
+        "rank {culprit} uses all_reduce of a group .*does not belong to",
+    ),
+    "is_killed": (RankError, None, "rank {culprit} died: .*SIGKILL"),
+    "raises": (RankError, None, "rank {culprit} raised KeyError"),
     "torchs_own_ddp": (
         Deadlock,
         Fault.LEFT,
-        r"{others} waits? in all_reduce #\d+ of torch.distributed .*; rank 1 returned",
+        # Three came before: DDP's constructor compares shapes in two, and broadcasts the weights.
+        "{others} waits? in all_reduce #4 of torch.distributed .*; rank {culprit} returned after 3 "
+        "collectives of torch.distributed, without calling it",
     ),
     "torchs_own_all_reduce": (
         Mismatch,
         Fault.MISMATCH,
-        r"in all_reduce #1 of torch.distributed, .*rank 1 passes shape \(3,\)",
+        r"in all_reduce #1 of torch.distributed, .*rank {culprit} passes shape \(3,\)",
     ),
     "torchs_own_reduce_op": (
         Mismatch,
         Fault.MISMATCH,
-        "in all_reduce #1 of torch.distributed, .*rank 1 reduces by max",
+        "in all_reduce #1 of torch.distributed, .*rank {culprit} reduces by max",
     ),
 }
+# Of a rank that raised or died: where the verdict says that the others were.
+WHERE_OTHERS_WERE = {
+    "not_a_member": "(waits in|returned after) all_reduce #1 of group world.1.0 .faults.py, line ",
+    # The connections of one that died break, which not all of them have noticed yet.
+    "is_killed": "(waits|raised RuntimeError) in all_reduce #1 .faults.py, line ",
+    "raises": "waits in all_reduce #1 .faults.py, line ",
+}
+# Those in which any rank may be wrong, and the verdict names it alone.
+OF_ONE_RANK = [
+    "never_calls",
+    "returns_early",
+    "another_collective",
+    "another_shape",
+    "another_dtype",
+    "loop_in_another_order",
+    "another_reduce_op",
+    "not_a_member",
+    "is_killed",
+    "raises",
+    "torchs_own_ddp",
+    "torchs_own_all_reduce",
+    "torchs_own_reduce_op",
+]
+# Two orders: which is the wrong one nobody knows, and the verdict names one rank of each.
+OF_TWO_ORDERS = ["swapped_calls", "popped_in_another_order", "hooks_in_another_order"]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -165,30 +219,85 @@ def test_no_fault_of_the_table_goes_untested():
 @pytest.mark.parametrize("name", VERDICTS)
 def test_the_verdict_names_rank_operation_and_line(name):
     with ThreadPoolExecutor() as pool:  # side by side: most of the time they wait
-        list(pool.map(partial(require_verdict, name), OTHERS))
+        list(pool.map(partial(require_verdict, name), SIZES))
 
 
-def require_verdict(name, world_size):
-    program = faults.FAULTS[name]
+@pytest.mark.parametrize(("world_size", "culprit"), [(3, 0), (4, 3)], ids=["first", "last"])
+@pytest.mark.parametrize("name", OF_ONE_RANK)
+def test_the_verdict_names_the_rank_that_is_wrong(name, world_size, culprit, monkeypatch):
+    monkeypatch.setattr(faults, "CULPRIT", culprit)
+    error = require_verdict(name, world_size, timeout_s=1.5, stall_s=0.5)
+    assert (error.verdict.ranks if error.verdict else (error.rank,)) == (culprit,)
+
+
+@pytest.mark.parametrize(("world_size", "culprit"), [(3, 0), (4, 3)], ids=["first", "last"])
+@pytest.mark.parametrize("name", OF_TWO_ORDERS)
+def test_the_rank_that_is_wrong_is_one_of_two_in_another_order(
+    name, world_size, culprit, monkeypatch
+):
+    monkeypatch.setattr(faults, "CULPRIT", culprit)
+    with pytest.raises(Mismatch) as caught:
+        run(faults.FAULTS[name], world_size)
+    ranks = caught.value.verdict.ranks
+    assert len(ranks) == 2 and culprit in ranks
+    assert "in another order" in str(caught.value)
+
+
+def require_verdict(name, world_size, timeout_s=2.5, stall_s=1.0):
+    """Cause the fault. The error that came of it, which says all that it must."""
+    program, culprit = faults.FAULTS[name], faults.CULPRIT
     error_class, fault, said = VERDICTS[name]
+    if error_class is not RunTimeout:
+        timeout_s = 20
     with pytest.raises(error_class) as caught:
-        run(program, world_size, timeout=2.5 if error_class is RunTimeout else 20, stall=1.0)
+        run(program, world_size, timeout=timeout_s, stall=stall_s)
     error, text = caught.value, str(caught.value)
     assert type(error) is error_class, world_size
-    assert re.search(said.format(others=OTHERS[world_size]), text.splitlines()[0]), text
+    said = said.format(culprit=culprit, others=OTHERS[world_size, culprit])
+    assert re.search(said, text.splitlines()[0]), text
     assert (error.verdict and error.verdict.fault) == fault, text
     for line in marked_lines(program):
         assert f"faults.py, line {line}" in text or f'faults.py", line {line} in' in text, text
+    if error_class is RankError:
+        require_where_the_others_were(name, error, world_size)
+    return error
 
 
-def test_a_straggler_is_told_and_let_go_on(capsys):
-    run(faults.straggles, 3, stall=1.0)
+def require_where_the_others_were(name, error, world_size):
+    assert sorted([error.rank, *error.consequences]) == list(range(world_size))
+    line = marked_lines(faults.FAULTS[name])[-1]
+    for where in error.consequences.values():
+        assert re.match(f"{WHERE_OTHERS_WERE[name]}{line}\\)", where), error
+
+
+@pytest.mark.parametrize("world_size", SIZES)
+def test_a_straggler_is_told_with_its_line_and_let_go_on(world_size, capsys, monkeypatch):
+    monkeypatch.setattr(faults, "STALL_S", 1.0)  # it comes after 2 s
+    result = run(faults.straggles, world_size, stall=0.5)
     lines = capsys.readouterr().out.splitlines()
-    told = " ".join(lines)
-    assert told.count("[labkit]") == 1
-    assert "ranks 0 and 2 wait in all_reduce #1" in told
-    assert re.search("for rank 1, which (computes|sleeps or blocks) before", told)
+    slept, called = marked_lines(faults.straggles)
+    wait = "wait" if world_size > 2 else "waits"
+    assert " ".join(lines) == (
+        f"[labkit] {OTHERS[world_size, 1]} {wait} in all_reduce #1 (faults.py, line {called}) for "
+        f"rank 1, which sleeps or blocks before any operation (faults.py, line {slept}). "
+        "The timeout is 30 s."
+    )
     assert len(lines) > 1 and max(map(len, lines)) <= 96, "a page would break it within a word"
+    done = [[each.done_s is not None for each in line.operations] for line in result.timeline]
+    assert done == [[True]] * world_size, "all of them have come"
+
+
+def test_a_straggler_that_computes_is_told_to_compute(capsys):
+    def straggles(world):
+        until_s = time.monotonic() + 2
+        while world.rank == 1 and time.monotonic() < until_s:
+            pass
+        world.all_reduce(torch.ones(3))
+
+    run(straggles, 2, stall=0.5)
+    told = " ".join(capsys.readouterr().out.split())
+    assert told.count("[labkit]") == 1
+    assert "for rank 1, which computes before any operation" in told
 
 
 def test_a_mismatch_is_caught_before_any_number_is_wrong():

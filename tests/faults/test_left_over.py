@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 from labkit import Session, run
 from labkit.launch import launch
-from tests.faults.test_no_false_verdicts import STEPS, program
+from tests.faults.test_no_false_verdicts import STEPS, from_a_thread, program
 
 pytestmark = pytest.mark.alone
 
@@ -176,7 +176,7 @@ def test_many_places_are_counted(capsys):
     assert len(lines) == 6 and lines[-1] == "[labkit] So it is in 2 more places."
 
 
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("step", [*STEPS, from_a_thread])
 @pytest.mark.parametrize("world_size", [1, 3])
 def test_healthy_steps_leave_nothing(step, world_size, capsys):
     assert told(step, capsys, world_size, (0, 0.01)) == []
