@@ -1,5 +1,6 @@
 """Every way for a run to fail ends in an error that names the rank, and leaves nothing behind."""
 
+import multiprocessing
 import os
 import re
 import signal
@@ -393,6 +394,16 @@ def test_a_failed_runs_timeline_can_be_drawn():
 def test_exceptions_that_are_not_errors_end_the_run_too(error):
     with pytest.raises(RankError, match=error.partition("(")[0]):
         run(lambda world: exec(f"raise {error}"), 2)
+
+
+def test_nobody_else_reads_how_a_rank_ended():
+    """multiprocessing asks all processes that it knows, in any thread that starts one."""
+    seen = []
+    asks = threading.Timer(0.5, lambda: seen.append(multiprocessing.active_children()))
+    asks.start()
+    run(lambda world: time.sleep(1.5), 2, timeout=30)
+    asks.join()
+    assert seen == [[]]
 
 
 def test_a_rank_that_holds_pythons_lock_is_ended():

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from multiprocessing import forkserver, resource_tracker
+from multiprocessing import process as processes
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 
@@ -123,6 +124,9 @@ def start_rank(spec: RankSpec, main: Callable[..., None] = rank_main) -> RankPro
     try:
         with _caller_not_imported():
             process.start()
+        # Whatever process another thread starts, multiprocessing would look first whether this one
+        # has ended, and might read its exit code away from us.
+        processes._children.discard(process)  # type: ignore[attr-defined]
     except BaseException:
         for connection in (control, output, lifeline):
             connection.close()
