@@ -398,12 +398,18 @@ def test_exceptions_that_are_not_errors_end_the_run_too(error):
 
 def test_nobody_else_reads_how_a_rank_ended():
     """multiprocessing asks all processes that it knows, in any thread that starts one."""
-    seen = []
-    asks = threading.Timer(0.5, lambda: seen.append(multiprocessing.active_children()))
-    asks.start()
-    run(lambda world: time.sleep(1.5), 2, timeout=30)
-    asks.join()
-    assert seen == [[]]
+    seen, is_over = [], threading.Event()
+
+    def asks():
+        while not is_over.wait(0.05):
+            seen.extend(multiprocessing.active_children())
+
+    thread = threading.Thread(target=asks)
+    thread.start()
+    run(lambda world: time.sleep(0.5), 2, timeout=30)
+    is_over.set()
+    thread.join()
+    assert seen == []
 
 
 def test_a_rank_that_holds_pythons_lock_is_ended():
