@@ -31,7 +31,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from labkit.comm import made_anew, own_timeout
+from labkit.comm import callbacks, made_anew, own_timeout
 from labkit.comm.callers import LIBRARIES
 from labkit.comm.recorded import TITLE, Meaning
 
@@ -113,6 +113,7 @@ def write(path: Path, num_in_journal: int, *, only_active: bool) -> None:
         "operations": operations,
         "awaited": awaited,
         "has_handlers": _has_handlers(),
+        "has_callbacks": callbacks.are_ahead(),
     }
     part = path.with_suffix(".part")
     part.write_text(json.dumps(record))
@@ -139,7 +140,9 @@ def _awaited(entries: Sequence[Mapping[str, Any]]) -> int | None:
     """
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     here = [
-        (f.f_code.co_filename, f.f_code.co_name, line) for f, line in traceback.walk_stack(frame)
+        (f.f_code.co_filename, f.f_code.co_name, line)
+        for f, line in traceback.walk_stack(frame)
+        if not f.f_code.co_filename.startswith(_CALLS)  # our wrapper around Work.wait
     ]
     for number, entry in enumerate(entries):
         begun = [(each["filename"], each["name"], each["line"]) for each in entry.get("frames", [])]

@@ -58,6 +58,7 @@ class Recorded:
     `is_idle`: the process used no CPU time while it was asked, so it waits or sleeps.
     `is_known`: whether the rank has answered; where not, it may have handed over anything.
     `has_handlers`: the program handles signals, and may do anything when one comes.
+    `has_callbacks`: threads of torch's may run code of the program's yet, see callbacks.py.
     `awaited`: which of the operations it waits for, as the C++ call that it is in has begun it.
     """
 
@@ -67,6 +68,7 @@ class Recorded:
     is_known: bool = False
     awaited: int | None = None
     has_handlers: bool = False
+    has_callbacks: bool = False
 
     @property
     def waits_in(self) -> Operation | None:
@@ -121,6 +123,7 @@ def read(path: Path) -> Recorded:
         True,
         record["awaited"],
         record["has_handlers"],
+        record["has_callbacks"],
     )
 
 

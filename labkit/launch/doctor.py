@@ -123,7 +123,7 @@ def _unless_threads_bring_it(verdict: Verdict, views: Sequence[View]) -> Verdict
     """A proof; or, where other threads of its ranks may still post something, told with that."""
     if _cannot_bring(views, verdict.ranks):
         return replace(verdict, is_proof=True)
-    busy = [rank for rank in verdict.ranks if views[rank].stack.num_other_threads]
+    busy = [rank for rank in verdict.ranks if views[rank].has_others_at_work]
     clause = f"unless another thread of {ranks_named(busy)} still brings it"
     return replace(verdict, text=f"{verdict.text}, {clause}")
 
@@ -134,16 +134,19 @@ def _cannot_bring(views: Sequence[View], ranks: Sequence[int]) -> bool:
     They may not either where every thread of every rank is held, and nothing is under way. A rank
     that has returned may have left threads behind.
     """
-    if not any(views[rank].stack.num_other_threads for rank in ranks):
+    if not any(views[rank].has_others_at_work for rank in ranks):
         return True
     active = [
         rank
         for rank, view in enumerate(views)
-        if view.stage is Stage.RUNNING or view.stack.num_other_threads
+        if view.stage is Stage.RUNNING or view.has_others_at_work
     ]
     # A signal's handler runs in the main thread, also while that waits for a lock.
     are_held = all(
-        views[rank].stack.is_held and not views[rank].recorded.has_handlers for rank in active
+        views[rank].stack.is_held
+        and not views[rank].recorded.has_handlers
+        and not views[rank].recorded.has_callbacks
+        for rank in active
     )
     return are_held and not any(wait.can_end for rank in active for wait in waits_of(rank, views))
 

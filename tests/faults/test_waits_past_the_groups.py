@@ -5,17 +5,20 @@ waits for something else than it looks. None of the programs that are right here
 """
 
 import contextlib
+import ctypes
 import os
 import signal
 import subprocess
 import threading
 import time
+import warnings
 from datetime import timedelta
 
 import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
+import torch.distributed.rpc as rpc
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
@@ -196,9 +199,62 @@ def is_stopped_while_a_thread_sleeps(world):
         world.send(x, 0)
 
 
+def sends_in_a_callback(world):
+    """Ranks 0 and 1 receive from each other, until a thread of gloo's runs rank 0's callback."""
+    x, message = torch.ones(1), torch.zeros(1)
+    if world.rank == 2:
+        _computes(LATE_S)
+    work = dist.all_reduce(x, async_op=True)
+    if world.rank == 0:
+        sent = work.get_future().then(lambda future: dist.send(x, 1))
+        dist.recv(message, 1)
+        sent.wait()
+    elif world.rank == 1:
+        dist.recv(message, 0)
+        dist.send(message, 0)
+    work.wait()
+
+
+def serves_a_remote_call(world, folder):
+    """Rank 1 stands in a barrier; what rank 0 waits for, a call from rank 2 makes it send."""
+    options = rpc.TensorPipeRpcBackendOptions(init_method=f"file://{folder}/rpc")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of torch's own use of its own functions
+        rpc.init_rpc(
+            f"rank_{world.rank}",
+            rank=world.rank,
+            world_size=world.size,
+            rpc_backend_options=options,
+        )
+        group = dist.new_group()
+        if world.rank == 0:
+            dist.recv(torch.zeros(1), 1)
+        elif world.rank == 2:
+            _computes(LATE_S)
+            rpc.rpc_sync("rank_1", dist.send, (torch.ones(1), 0))
+        dist.barrier(group)
+        rpc.shutdown()
+
+
+def test_a_rank_that_serves_remote_calls_may_send_while_it_waits(tmp_path):
+    run(serves_a_remote_call, 3, [str(tmp_path)], timeout=60, stall=STALL_S)
+
+
+def holds_pythons_lock_and_handles_signals(world):
+    """Slurm says by SIGUSR1 that a job is about to end; the doctor must not."""
+    notices = []
+    signal.signal(signal.SIGUSR1, lambda number, frame: notices.append(number))
+    if world.rank == 0:
+        ctypes.PyDLL(None).usleep(int(LATE_S * 1e6))
+    dist.all_reduce(torch.ones(1))
+    assert not notices
+
+
 @pytest.mark.parametrize(
     ("program", "world_size"),
     [
+        (sends_in_a_callback, 3),
+        (holds_pythons_lock_and_handles_signals, 2),
         (comes_late_to_a_new_group, 2),
         (comes_late_to_a_new_group, 3),
         *((_begins_and(each), 2) for each in (sleeps, waits_for_a_child, waits_for_an_event)),
@@ -283,6 +339,11 @@ def goes_backward_beside_what_it_has_begun(world):
         work.wait()
 
 
+def reduces_by_the_process_group_itself(world):
+    if world.rank != 0:
+        dist.group.WORLD.allreduce([torch.ones(1)]).wait()  # <-
+
+
 def reduces_functionally(world):
     if world.rank != 0:
         total = functional.all_reduce(torch.ones(1), "sum", dist.group.WORLD)  # <-
@@ -307,6 +368,7 @@ def gathers_a_dtensor(world):
 @pytest.mark.parametrize(
     "program",
     [
+        reduces_by_the_process_group_itself,
         reduces_functionally,
         ends_an_epoch_of_ddp_alone,
         gathers_a_dtensor,

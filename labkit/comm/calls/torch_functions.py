@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from labkit.comm import hand_over
+from labkit.comm import callbacks, hand_over
 from labkit.comm.calls import open_call, worlds
 from labkit.comm.calls.arguments import ArgumentsOf, binder
 from labkit.comm.calls.compared import CallsOfAProcess, of_this_process
@@ -34,6 +34,7 @@ _inside = threading.local()
 def install() -> None:
     """Wrap torch.distributed's functions. Before a program is read that takes them by name."""
     open_call.install()
+    callbacks.install()
     for name in COLLECTIVES:
         _wrap(name, functools.partial(_enter_collective, name))
     for name, end in _MESSAGES.items():

@@ -62,6 +62,11 @@ class View:
             return None
         return blocked_in(self.operations) or blocked_in(self.calls) or self.recorded.waits_in
 
+    @property
+    def has_others_at_work(self) -> bool:
+        """Whether other threads than the one that we see may post something for the rank."""
+        return bool(self.stack.num_other_threads) or self.recorded.has_callbacks
+
     def is_unheard_of(self, wanted: Operation) -> bool:
         """Whether only the rank knows its part, and it has not answered. A dead one never will."""
         may_be_torchs = is_foreign(wanted) and wanted.kind not in (*P2P_KINDS, "new_group")

@@ -42,6 +42,7 @@ class Standing:
     has_answered: bool
     awaited: int | None
     has_handlers: bool
+    has_callbacks: bool
     stack: Stack
     halt: Halt | None = None
 
@@ -59,6 +60,7 @@ class Standing:
             view.recorded.is_known,
             _from_the_end(view.recorded.awaited, len(view.recorded.operations)),
             view.recorded.has_handlers,
+            view.recorded.has_callbacks,
             view.stack,
             view.halt,
         )
@@ -73,15 +75,16 @@ class Standing:
             self.has_answered,
             self.awaited,
             self.has_handlers,
+            self.has_callbacks,
         )
         operations, calls = self.operations.operations, self.calls.operations
         return View(self.stage, operations, recorded, self.stack, calls, self.halt)
 
     @property
     def is_final(self) -> bool:
-        """Whether it will stay so: the function is over, and no thread of it is left."""
+        """Whether it will stay so: the function is over, and nothing of it is left at work."""
         has_told = self.stack.is_known or self.stage is Stage.DIED
-        return self.stage.is_over and has_told and not self.stack.num_other_threads
+        return self.stage.is_over and has_told and not self.view.has_others_at_work
 
     def as_bytes(self) -> bytes:
         """Packed JSON."""
