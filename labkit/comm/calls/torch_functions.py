@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from labkit.comm import callbacks, hand_over
-from labkit.comm.calls import open_call, worlds
+from labkit.comm.calls import open_call, worlds, wrapped_models
 from labkit.comm.calls.arguments import ArgumentsOf, binder
 from labkit.comm.calls.compared import CallsOfAProcess, of_this_process
 from labkit.comm.calls.of_a_group import ComparedCalls
@@ -42,6 +42,7 @@ def install() -> None:
     _wrap("new_group", _enter_new_group)
     _wrap("monitored_barrier", _enter_monitored_barrier)
     worlds.install()
+    wrapped_models.install()
 
 
 def _wrap(name: str, enter: Callable[[CallsOfAProcess, dict[str, Any]], OpenCall | None]) -> None:

@@ -39,8 +39,10 @@ def rank_error(supervisor: Supervisor) -> RunError:
     has_found_a_mismatch = _has_found_a_mismatch(supervisor.ranks[culprit])
     diagnose = doctor.diagnose if has_found_a_mismatch else doctor.diagnose_now
     verdict = diagnose(supervisor.evidence.views)
-    if has_found_a_mismatch and verdict.fault is Fault.MISMATCH:
-        return cannot_end(supervisor, verdict)
+    if has_found_a_mismatch:
+        # Not all that ranks compare is in the journals, such as the order of a model's parameters.
+        is_named = verdict.fault is Fault.MISMATCH
+        return cannot_end(supervisor, verdict if is_named else _as_found(supervisor, culprit))
     consequences = {
         number: _consequence(supervisor, number)
         for number, other in enumerate(supervisor.ranks)
@@ -91,6 +93,15 @@ def interrupted(supervisor: Supervisor) -> Interrupted:
     return Interrupted(
         message, attached.positions(supervisor), attached.texts_of_stacks(supervisor)
     )
+
+
+def _as_found(supervisor: Supervisor, culprit: int) -> Verdict:
+    """A mismatch in the words of the rank that found it."""
+    report = supervisor.ranks[culprit].report
+    assert isinstance(report, Raised)
+    where = "" if report.site is None else f" at {sources.place(report.site)}"
+    text = f"rank {culprit} found{where}: {report.message}"
+    return Verdict(Fault.MISMATCH, text, ranks=(culprit,), is_proof=True)
 
 
 def _has_found_a_mismatch(rank: Rank) -> bool:
