@@ -3,7 +3,6 @@
 import os
 import tempfile
 import time
-import time
 
 import pytest
 import torch
@@ -78,7 +77,7 @@ needs_proc = pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="coun
 
 
 def num_open():
-    """Open files and threads of this process: the fewest, as another thread may just have a file."""
+    """Open files and threads; the fewest of several looks: another thread may just have a file."""
     looks = []
     for _ in range(10):
         looks.append((len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))))
