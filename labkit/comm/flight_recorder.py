@@ -142,10 +142,14 @@ def _awaited(entries: Sequence[Mapping[str, Any]]) -> int | None:
     here = [
         (f.f_code.co_filename, f.f_code.co_name, line)
         for f, line in traceback.walk_stack(frame)
-        if not f.f_code.co_filename.startswith(_CALLS)  # our wrapper around Work.wait
+        if not f.f_code.co_filename.startswith(_CALLS)  # our wrappers, of Work.wait and others
     ]
     for number, entry in enumerate(entries):
-        begun = [(each["filename"], each["name"], each["line"]) for each in entry.get("frames", [])]
+        begun = [
+            (each["filename"], each["name"], each["line"])
+            for each in entry.get("frames", [])
+            if not each["filename"].startswith(_CALLS)
+        ]
         if begun and not entry["retired"] and begun == here[: len(begun)]:
             return number
     if any(function == "wait_tensor" for _, function, _ in here[:_INNERMOST]):
