@@ -1,6 +1,7 @@
 """Process groups that are destroyed, and others made under their names."""
 
 import time
+import weakref
 from datetime import timedelta
 
 import pytest
@@ -207,3 +208,17 @@ def a_timeout_that_is_set_later(world):
 )
 def test_a_groups_own_timeout_ends_what_torch_issues_in_it_too(program):
     assert run(survives, 2, [program], timeout=30, stall=0.5).values == ["survived", "came"]
+
+
+def outlive_their_end(world):
+    """torch's DDP must not be the last to hold one: it would end its threads with Python's lock."""
+    group = weakref.ref(dist.new_group())
+    dist.destroy_process_group(group())
+    held = [group() is not None]
+    world_of_torch = weakref.ref(dist.group.WORLD)
+    dist.destroy_process_group()
+    return [*held, world_of_torch() is not None, group() is None]
+
+
+def test_groups_are_held_until_others_are_destroyed():
+    assert run(outlive_their_end, 2, timeout=30).values == [[True] * 3] * 2
