@@ -18,11 +18,7 @@ import linecache
 import math
 import os
 import pickle
-import signal
-import sys
-import threading
 import time
-import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,17 +27,16 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from labkit.comm import callbacks, made_anew, own_timeout
+from labkit.comm import callbacks
+from labkit.comm.awaited import CALLS, awaited, has_handlers
 from labkit.comm.callers import LIBRARIES
-from labkit.comm.recorded import TITLE, Meaning
+from labkit.comm.recorded import Meaning
+from labkit.comm.torchs_groups import group_of, names_of
 
 NUM_COLLECTIVES = 8192  # as many as were handed over, at most: 0.8 KB each
-_FUNCTIONAL = os.path.join("distributed", "_functional_collectives.py")
-_INNERMOST = 8  # of a stack's frames: what they call is not the reader's
 _SAMPLE_S = 0.1
 _BUSY_S = 0.01
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
-_CALLS = os.path.join(_HERE, "calls") + os.sep  # where calls past the Groups come by
 _DTYPES = {
     "Float": "float32",
     "Double": "float64",
@@ -85,7 +80,7 @@ def write(path: Path, num_in_journal: int, *, only_active: bool) -> None:
     is_idle = time.process_time() - cpu_before_s < _BUSY_S
     enqueued = num_enqueued()
     operations: list[list[Any]] = []
-    awaited = None
+    waited_for = None
     names: dict[int, str] = {}
     if sum(enqueued.values()) > num_in_journal:
         entries = pickle.loads(_dump()).get("entries", [])
@@ -103,65 +98,19 @@ def write(path: Path, num_in_journal: int, *, only_active: bool) -> None:
             _foreign(entry, names[entry["pg_id"]], members.get(group_of(entry), []))
             for entry in told
         ]
-        awaited = _awaited(told)
-        if awaited is not None and _ends_by_itself(group_of(told[awaited])):
-            awaited = None
+        waited_for = awaited(told)
     record = {
         "is_idle": is_idle,
         # torch counts by the number that a group has in this process, which differs by rank.
         "enqueued": {name: enqueued.get(str(number), 0) for number, name in names.items()},
         "operations": operations,
-        "awaited": awaited,
-        "has_handlers": _has_handlers(),
+        "awaited": waited_for,
+        "has_handlers": has_handlers(),
         "has_callbacks": callbacks.are_ahead(),
     }
     part = path.with_suffix(".part")
     part.write_text(json.dumps(record))
     os.replace(part, path)
-
-
-def _has_handlers() -> bool:
-    """Whether the program handles signals, which it does while its main thread waits for a lock."""
-    own = signal.valid_signals() - {signal.SIGINT, signal.SIGTERM}  # these come from outside
-    return any(callable(signal.getsignal(number)) for number in own)
-
-
-def _ends_by_itself(name: str) -> bool:
-    """Whether the program has chosen a timeout for the process group that torch calls so."""
-    named = (group for group, each in c10d._world.pg_names.items() if str(each) == name)
-    return any(own_timeout.is_chosen(own_timeout.options_of(group)) for group in named)
-
-
-def _awaited(entries: Sequence[Mapping[str, Any]]) -> int | None:
-    """Which of these the main thread waits for; None where nobody can say.
-
-    The oldest of those that it has begun in the very call of C++ that it is in, such as backward()
-    with DDP. Or it waits for the tensor of a functional collective, and has begun only one.
-    """
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)
-    here = [
-        (f.f_code.co_filename, f.f_code.co_name, line)
-        for f, line in traceback.walk_stack(frame)
-        if not f.f_code.co_filename.startswith(_CALLS)  # our wrappers, of Work.wait and others
-    ]
-    for number, entry in enumerate(entries):
-        begun = [
-            (each["filename"], each["name"], each["line"])
-            for each in entry.get("frames", [])
-            if not each["filename"].startswith(_CALLS)
-        ]
-        if begun and not entry["retired"] and begun == here[: len(begun)]:
-            return number
-    if any(function == "wait_tensor" for _, function, _ in here[:_INNERMOST]):
-        functional = [n for n, entry in enumerate(entries) if _is_functional(entry)]
-        return functional[0] if len(functional) == 1 else None
-    return None
-
-
-def _is_functional(entry: Mapping[str, Any]) -> bool:
-    """Whether it is under way, and came out of torch.distributed._functional_collectives."""
-    files = [frame["filename"] for frame in entry.get("frames", [])]
-    return not entry["retired"] and any(file.endswith(_FUNCTIONAL) for file in files)
 
 
 def _dump(**what: bool) -> bytes:
@@ -180,44 +129,10 @@ def dump_without_stacks() -> dict[str, Any]:
     return pickle.loads(_dump(includeStackTraces=False))
 
 
-def names_of(entries: Sequence[Mapping[str, Any]]) -> dict[int, str]:
-    """Of each process group, by its number here: what a report calls it, the same on all ranks."""
-    with _naming:
-        for entry in entries:
-            if entry["pg_id"] not in _names:
-                name = title(group_of(entry))
-                moment = _last_moments.get(entry["pg_id"])
-                _names[entry["pg_id"]] = name + made_anew.suffix(name, moment)
-        return {entry["pg_id"]: _names[entry["pg_id"]] for entry in entries}
-
-
-def note_moment() -> None:
-    """One of the groups is about to be destroyed, and its name may be used again."""
-    for number in num_enqueued():
-        _last_moments.setdefault(int(number), made_anew.now())
-
-
-# Kept, as torch's record does not say which of two groups of one name an entry is of.
-_names: dict[int, str] = {}
-_last_moments: dict[int, made_anew.Moment] = {}
-"""At which a group was there that had been used, by its number; of those there since, none yet."""
-_naming = threading.Lock()
-
-
-def group_of(entry: Mapping[str, Any]) -> str:
-    """What torch calls its process group; empty for one that was made past torch.distributed."""
-    return str(entry["process_group"][0])
-
-
-def title(process_group: str) -> str:
-    """How a report calls a process group that it knows from torch only."""
-    return TITLE if process_group == "0" else f"{TITLE}/{process_group}"
-
-
 def _is_of_a_group(entry: Mapping[str, Any]) -> bool:
     """Whether a Group issued it: then it is in the journal."""
     files = [frame["filename"] for frame in entry.get("frames", [])]
-    return any(file.startswith(_HERE) and not file.startswith(_CALLS) for file in files)
+    return any(file.startswith(_HERE) and not file.startswith(CALLS) for file in files)
 
 
 def meaning(entry: Mapping[str, Any]) -> Meaning:

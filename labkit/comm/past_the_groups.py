@@ -17,7 +17,7 @@ import threading
 from array import array
 from collections.abc import Callable
 
-from labkit.comm import flight_recorder
+from labkit.comm import flight_recorder, torchs_groups
 from labkit.comm.recorded import HandedOver, Meaning
 
 _FULL = 0.75  # the rest is for what is handed over between two looks
@@ -69,11 +69,11 @@ class PastTheGroups:
         entries = dump.get("entries", [])
         if not entries:
             return
-        names = flight_recorder.names_of(entries)
+        names = torchs_groups.names_of(entries)
         for entry in entries:
             # (A message bears the number of the collective before it.) Of groups that torch gave no
             # name nobody knows which ranks are in the same one.
-            if not entry.get("is_p2p") and flight_recorder.group_of(entry):
+            if not entry.get("is_p2p") and torchs_groups.group_of(entry):
                 self._enter(
                     names[entry["pg_id"]],
                     entry["collective_seq_id"],

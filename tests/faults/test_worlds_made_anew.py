@@ -14,7 +14,7 @@ from torch.distributed.tensor import Shard, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from labkit import Mismatch, run
-from labkit.comm import flight_recorder, made_anew
+from labkit.comm import flight_recorder, made_anew, torchs_groups
 
 
 def destroys_a_group_that_it_is_not_in(world):
@@ -41,7 +41,7 @@ def names_in_torchs_record(world, folder):
     group = dist.new_group()
     functional.all_reduce(torch.ones(1), "sum", group).wait()
     functional.all_reduce(torch.ones(1), "sum", dist.group.WORLD).wait()
-    names = flight_recorder.names_of(flight_recorder.dump_without_stacks()["entries"])
+    names = torchs_groups.names_of(flight_recorder.dump_without_stacks()["entries"])
     return group.group_name, sorted(name for name in names.values() if "anew" in name)
 
 

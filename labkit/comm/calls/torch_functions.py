@@ -25,7 +25,7 @@ from labkit.comm.calls.compared import CallsOfAProcess, of_this_process
 from labkit.comm.calls.of_a_group import ComparedCalls
 from labkit.comm.calls.open_call import OpenCall
 from labkit.comm.calls.readings import COLLECTIVES, flat, reduce_of, splits_of, stand_in, tensors_of
-from labkit.comm.flight_recorder import title
+from labkit.comm.torchs_groups import title
 
 _MESSAGES = {"send": "dst", "isend": "dst", "recv": "src", "irecv": "src"}
 _inside = threading.local()

@@ -8,7 +8,7 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from labkit.comm import flight_recorder, hand_over, made_anew
+from labkit.comm import flight_recorder, hand_over, made_anew, torchs_groups
 from labkit.comm.calls.compared import of_this_process
 from labkit.comm.group import forget_worlds
 
@@ -51,8 +51,8 @@ def _wrap_destroy_process_group() -> None:
         if group is not None and not isinstance(group, dist.ProcessGroup):
             return original(group)  # of a group that this rank is not in, or torch's to refuse
         gone = None if group == dist.group.WORLD else group
-        name = None if gone is None else flight_recorder.title(gone.group_name)
-        flight_recorder.note_moment()
+        name = None if gone is None else torchs_groups.title(gone.group_name)
+        torchs_groups.note_moment(flight_recorder.num_enqueued())
         # torch's DDP may be the last that holds one. It would wait for the group's threads to end
         # with Python's lock in its hands, for which one of these may wait in turn.
         _ending[:] = list(c10d._world.pg_map) if gone is None else [gone]

@@ -107,7 +107,8 @@ def _unpickled(call: bytes) -> tuple[Callable[..., Any], Sequence[Sequence[Any]]
     if getattr(function, "__module__", None) == "__main__":
         main.__dict__.update(getattr(function, "__globals__", {}))
     # Those of arguments only, such as Config in `args=[Config()]`, no function may refer to.
-    for each in list(cloudpickle.cloudpickle._DYNAMIC_CLASS_TRACKER_BY_CLASS):
+    # A cloudpickle that keeps no such list leaves these out.
+    for each in list(getattr(cloudpickle.cloudpickle, "_DYNAMIC_CLASS_TRACKER_BY_CLASS", ())):
         if each.__module__ == "__main__":
             main.__dict__.setdefault(each.__qualname__, each)
     return fn, args_by_rank
