@@ -25,6 +25,7 @@ _STANDARD = (os.path.dirname(os.__file__) + os.sep, "<frozen ", *_HELPERS)
 LIBRARIES = (*MACHINERY, *_STANDARD)
 # Code that others wrote: whatever it calls its variables says nothing about the program.
 FOREIGN = (MACHINERY[1], *_STANDARD)
+_RESUMED = "torch_dynamo_resume_in_"
 _LAUNCH = os.path.join(_LABKIT, "launch") + os.sep
 
 
@@ -69,7 +70,10 @@ def frames_outside(frame: FrameType | None) -> list[FrameType]:
     frames = []
     while frame is not None and not frame.f_code.co_filename.startswith(_LAUNCH):
         frames.append(frame)
-        frame = frame.f_back
+        # torch.compile has cut a function where its graph ends, and one part calls the next.
+        while frame is not None and frame.f_code.co_name.startswith(_RESUMED):
+            frame = frame.f_back
+        frame = None if frame is None else frame.f_back
     return frames or [sys._getframe(1)]
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from labkit.comm import own_timeout
+from labkit.comm.callers import LIBRARIES, frames_outside
+from labkit.comm.calls.by_place import Meant, Places
 from labkit.comm.calls.open_call import OpenCall
 from labkit.comm.point_to_point import PointToPoint
 from labkit.comm.wire_bytes import WireBytes
@@ -20,6 +23,10 @@ class ComparedCalls(PointToPoint):
     """The calls of one group, or of one of torch's process groups, seen from one member."""
 
     _receives_from_anybody = False
+
+    @functools.cached_property
+    def _places(self) -> Places:
+        return Places(self._neighbours.tables, self.name, self.ranks, self.rank)
 
     @functools.cached_property
     def _options(self) -> Any:
@@ -85,6 +92,22 @@ class ComparedCalls(PointToPoint):
         return self._open(
             self._post_message("recv", src, self._num_received[src], x, waits, passed)
         )
+
+    def hand_over(self, meant: Meant, carry_out: Callable[[], Any]) -> Any:
+        """The result of `carry_out`, which gives the process group a collective that is no call.
+
+        Raises Disagreement, once it is handed over.
+        """
+        handed = self._handed
+        before = None if handed is None else handed.num_collectives
+        result = carry_out()
+        # Not where others came in between, nor where nothing came: torch may only be tracing.
+        if handed is not None and before is not None and handed.num_collectives == before + 1:
+            frames = frames_outside(sys._getframe(1))
+            own = (each for each in frames if not each.f_code.co_filename.startswith(LIBRARIES))
+            reader = next(own, frames[0])
+            self._places.enter(before + 1, meant, reader.f_code.co_filename, reader.f_lineno)
+        return result
 
     def _open(self, record: int) -> OpenCall:
         return OpenCall(self._journal, record, ends_by_itself=self._ends_by_itself)

@@ -4,7 +4,8 @@ A program may call them beside its Groups, or import a library that does. gloo t
 with another reduce op on one rank the sum is wrong, with another root data is left where it was.
 `install` puts a wrapper around each function that moves a tensor. What goes to C++ by another way
 does not pass here: torch's own DDP, DTensor and torch.distributed._functional_collectives. Of that
-the Flight Recorder knows kind, dtype and size (flight_recorder.py).
+the Flight Recorder knows kind, dtype and size (flight_recorder.py); for the rest, where it comes
+out of Python, see by_place.py.
 """
 
 from __future__ import annotations
@@ -19,7 +20,14 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from labkit.comm import callbacks, hand_over
-from labkit.comm.calls import open_call, worlds, wrapped_models
+from labkit.comm.calls import (
+    compiled,
+    functional_collectives,
+    open_call,
+    process_group_methods,
+    worlds,
+    wrapped_models,
+)
 from labkit.comm.calls.arguments import ArgumentsOf, binder
 from labkit.comm.calls.compared import CallsOfAProcess, of_this_process
 from labkit.comm.calls.of_a_group import ComparedCalls
@@ -41,8 +49,11 @@ def install() -> None:
         _wrap(name, functools.partial(_enter_message, end, blocking=name in ("send", "recv")))
     _wrap("new_group", _enter_new_group)
     _wrap("monitored_barrier", _enter_monitored_barrier)
+    functional_collectives.install(_calls_in)
+    process_group_methods.install(_calls_in)
     worlds.install()
     wrapped_models.install()
+    compiled.install()
 
 
 def _wrap(name: str, enter: Callable[[CallsOfAProcess, dict[str, Any]], OpenCall | None]) -> None:
@@ -172,6 +183,11 @@ def _enter_new_group(calls: CallsOfAProcess, arguments: dict[str, Any]) -> OpenC
     if group is None:
         return None
     return group.enter_new_group(members, ends_by_itself=arguments["timeout"] is not None)
+
+
+def _calls_in(process_group: Any) -> ComparedCalls | None:
+    calls = of_this_process()
+    return None if calls is None else _calls_of(calls, {"group": process_group})
 
 
 def _calls_of(

@@ -1,0 +1,121 @@
+"""torch.compile under the lab: programs give what they give without it."""
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed import _functional_collectives as functional
+
+from labkit import Mismatch, run
+
+SIZES = (2, 3)
+
+
+def reduces_by_torchs_function(x, world):
+    y = x * 2
+    dist.all_reduce(y, dist.ReduceOp.MAX)
+    return y + 1
+
+
+def reduces_functionally(x, world):
+    return functional.all_reduce(x * 2, "max", dist.group.WORLD) + 1
+
+
+def gathers(x, world):
+    y = x.new_empty(world.size * x.numel())
+    dist.all_gather_into_tensor(y, x * 2)
+    return y.amax(0, keepdim=True).expand(3) + 1
+
+
+def broadcasts(x, world):
+    y = x * 2
+    dist.broadcast(y, world.size - 1)
+    return y + 1
+
+
+def reduces_by_a_group(x, world):
+    return world.all_reduce(x * 2, "max") + 1
+
+
+def sends(x, world):
+    y = x * 2
+    if world.rank == world.size - 1:
+        for other in range(world.rank):
+            dist.send(y, other)
+    else:
+        dist.recv(y, world.size - 1)
+    return y + 1
+
+
+IN_GRAPHS = (reduces_by_torchs_function, reduces_functionally, gathers)
+BETWEEN_GRAPHS = (broadcasts, reduces_by_a_group, sends)
+
+
+def all_compiled(world, steps, fullgraph=False):
+    x = torch.full((3,), float(world.rank + 1))
+    values = []
+    for step in steps:
+        compiled = torch.compile(step, backend="aot_eager", fullgraph=fullgraph)
+        values += [compiled(x, world).tolist() for _ in range(2)]
+        world.barrier()
+    return values
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_steps_that_communicate_can_be_compiled(size):
+    steps = IN_GRAPHS + BETWEEN_GRAPHS
+    for values in run(all_compiled, size, (steps,), timeout=120).values:
+        assert values == [[2 * size + 1.0] * 3] * 2 * len(steps)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_into_one_graph_where_torch_can(size):
+    for values in run(all_compiled, size, (IN_GRAPHS, True), timeout=120).values:
+        assert values == [[2 * size + 1.0] * 3] * 2 * len(IN_GRAPHS)
+
+
+def test_under_torchrun_too_where_dynamo_is_imported_later():
+    steps = (reduces_by_torchs_function, reduces_by_a_group)
+    for values in run(all_compiled, 2, (steps,), timeout=120, engine="torchrun").values:
+        assert values == [[5.0] * 3] * 4
+
+
+def trains(world, compiled):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.GELU(), torch.nn.Linear(8, 1))
+    model = torch.nn.parallel.DistributedDataParallel(model)
+    step = torch.compile(model, backend="aot_eager") if compiled else model
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    torch.manual_seed(world.rank)
+    for _ in range(3):
+        optimizer.zero_grad()
+        step(torch.randn(5, 4)).square().mean().backward()
+        optimizer.step()
+    return [p.detach().clone() for p in model.parameters()]
+
+
+def test_a_compiled_model_in_torchs_ddp_trains_as_one_that_is_not():
+    (compiled, plain) = (run(trains, 2, (each,), timeout=120).values for each in (True, False))
+    for ours, theirs in zip(compiled, plain, strict=True):
+        for a, b in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(a, b)
+
+
+def swapped_between_graphs(world):
+    weight, bias = torch.ones(3), torch.zeros(3)
+
+    def step(x):
+        y = x * 2
+        if world.rank == 1:
+            world.all_reduce(bias)
+            world.all_reduce(weight)
+        else:
+            world.all_reduce(weight)
+            world.all_reduce(bias)
+        return y + 1
+
+    torch.compile(step, backend="aot_eager")(weight)
+
+
+def test_calls_between_graphs_are_compared():
+    with pytest.raises(Mismatch, match="make the same calls in another order: .*weight"):
+        run(swapped_between_graphs, 2, timeout=120)
