@@ -1,12 +1,14 @@
 """Process groups that a program makes with torch's own functions: refused ones, destroyed ones."""
 
 import os
+import re
 import tempfile
 import time
 
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
 
 from labkit import Deadlock, Mismatch, RankError, run
 from labkit.comm import Group
@@ -228,6 +230,65 @@ def test_a_call_that_torch_refused_may_be_made_again(world_size, is_alone):
     who = [0] if is_alone else list(range(world_size))
     values = run(tries_again, world_size, [who], timeout=30).values
     assert values == [[world_size] * 2] * world_size
+
+
+def is_refused_alone_and_goes_on(world, who):
+    """Calls that torch refuses before anything is handed over: nobody else need make them."""
+    x = torch.full((2,), float(world.rank))
+    for _ in range(2):
+        if world.rank == who:
+            with pytest.raises(ValueError):
+                dist.broadcast(x, src=0, group_src=0)
+        dist.broadcast(x, 0)
+        time.sleep(0.1 * world.rank)
+        whole = torch.ones(3, dtype=torch.int64)
+        dist.all_reduce(whole)
+    if world.rank == who:
+        with pytest.raises(ValueError):
+            dist.broadcast(x, src=0, group_src=0)
+    return [*x.tolist(), *whole.tolist()]
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+@pytest.mark.parametrize("who", [0, 1])
+def test_a_call_that_torch_refused_on_one_rank_is_not_counted(world_size, who, capfd):
+    values = run(is_refused_alone_and_goes_on, world_size, [who], timeout=30).values
+    assert values == [[0.0, 0.0, *[world_size] * 3]] * world_size
+    assert "[labkit]" not in capfd.readouterr().out
+
+
+def is_refused_before_others_make_another_call(world):
+    store = c10d._get_default_store()
+    x = torch.ones(2)
+    if world.rank == 1:
+        with pytest.raises(ValueError):
+            dist.broadcast(x, src=0, group_src=0)
+        store.set("refused", "")
+        time.sleep(0.5)
+    store.wait(["refused"])
+    dist.all_reduce(x)
+    return x.tolist()
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_others_take_no_notice_of_a_call_that_was_refused(world_size):
+    values = run(is_refused_before_others_make_another_call, world_size, timeout=30).values
+    assert values == [[world_size] * 2] * world_size
+
+
+def is_refused_alone_then_differs(world):
+    if world.rank == 1:
+        time.sleep(0.5)  # the others' entries are there, and are looked at before it is refused
+        with pytest.raises(ValueError):
+            dist.broadcast(torch.ones(2), src=0, group_src=0)
+    dist.broadcast(torch.ones(2), 1 if world.rank == 1 else 0)
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_what_differs_after_a_refused_call_is_a_mismatch_before_it_begins(world_size):
+    with pytest.raises(Mismatch, match=r"in broadcast #1 .*rank 1 names rank 1 as the root") as e:
+        run(is_refused_alone_then_differs, world_size, timeout=30)
+    assert re.search("rank 1 +raised", str(e.value))  # and the others wait for the first
 
 
 def keeps_more_than_it_sends_itself(world):

@@ -112,6 +112,14 @@ class Agreement:
             turn = next(self._turns) & _TURN | (0 if queued is None else queued + 1) << 32
             self._calls.write(sequence, meant, text, lines, item, turn)
 
+    def take_back(self, sequence: int) -> None:
+        """Our n-th collective has not come about: the next one we declare is the n-th."""
+        self._last = sequence - 1
+        if self._others:
+            self._calls.erase(sequence)
+        for peer, number in self._compared.items():
+            self._compared[peer] = min(number, sequence - 1)
+
     def compare_what_is_left(self) -> None:
         """Look at entries that were not there when we compared. Raises Disagreement."""
         if self._last:

@@ -63,7 +63,21 @@ class ComparedCalls(PointToPoint):
             splits=splits,
             passed=passed,
         )
-        return self._open(record)
+        taken_back = functools.partial(
+            self._take_back, self._num_collectives, self._num_handed_over
+        )
+        return self._open(record, taken_back)
+
+    def _take_back(self, sequence: int, num_before: int | None) -> None:
+        """Our n-th call was refused, and its process group has not seen it: it does not count.
+
+        So it may be made again, or not at all, on this rank alone. Where somebody has come in
+        between it stays, as nobody can say what was handed over.
+        """
+        is_last = sequence == self._num_collectives
+        if is_last and num_before is not None and self._num_handed_over == num_before:
+            self._num_collectives -= 1
+            self._agreement.take_back(sequence)
 
     def enter_new_group(self, members: Sequence[int], *, ends_by_itself: bool) -> OpenCall:
         """Say that we are about to make a group of these. Raises Disagreement."""
@@ -98,19 +112,25 @@ class ComparedCalls(PointToPoint):
 
         Raises Disagreement, once it is handed over.
         """
-        handed = self._handed
-        before = None if handed is None else handed.num_collectives
+        before = self._num_handed_over
         result = carry_out()
         # Not where others came in between, nor where nothing came: torch may only be tracing.
-        if handed is not None and before is not None and handed.num_collectives == before + 1:
+        if before is not None and self._num_handed_over == before + 1:
             frames = frames_outside(sys._getframe(1))
             own = (each for each in frames if not each.f_code.co_filename.startswith(LIBRARIES))
             reader = next(own, frames[0])
             self._places.enter(before + 1, meant, reader.f_code.co_filename, reader.f_lineno)
         return result
 
-    def _open(self, record: int) -> OpenCall:
-        return OpenCall(self._journal, record, ends_by_itself=self._ends_by_itself)
+    @property
+    def _num_handed_over(self) -> int | None:
+        """Collectives of the process group so far; None where nobody knows."""
+        return None if self._handed is None else self._handed.num_collectives
+
+    def _open(self, record: int, taken_back: Callable[[], None] = lambda: None) -> OpenCall:
+        return OpenCall(
+            self._journal, record, taken_back=taken_back, ends_by_itself=self._ends_by_itself
+        )
 
     def receive_from_anybody(self) -> None:
         """From now on nobody can say which message a receive meets: they are not compared."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import threading
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch.distributed as dist
@@ -23,9 +24,20 @@ from labkit.comm.journal import Journal
 class OpenCall:
     """A record in the journal of calls that has no end yet."""
 
-    def __init__(self, journal: Journal, record: int, *, ends_by_itself: bool) -> None:
-        """ends_by_itself: by a timeout of the program's own, after which it goes on."""
+    def __init__(
+        self,
+        journal: Journal,
+        record: int,
+        *,
+        taken_back: Callable[[], None],
+        ends_by_itself: bool,
+    ) -> None:
+        """taken_back: called where it is refused.
+
+        ends_by_itself: by a timeout of the program's own, after which it goes on.
+        """
         self._journal, self._record = journal, record
+        self._taken_back = taken_back
         self.ends_by_itself = ends_by_itself
 
     def returned(self, result: object) -> None:
@@ -38,6 +50,7 @@ class OpenCall:
     def refused(self) -> None:
         """The function has raised."""
         self._journal.failed(self._record)
+        self._taken_back()
 
     def failed(self) -> None:
         """It was carried out, and has not come to a good end."""
