@@ -70,11 +70,39 @@ def frames_outside(frame: FrameType | None) -> list[FrameType]:
     frames = []
     while frame is not None and not frame.f_code.co_filename.startswith(_LAUNCH):
         frames.append(frame)
-        # torch.compile has cut a function where its graph ends, and one part calls the next.
-        while frame is not None and frame.f_code.co_name.startswith(_RESUMED):
-            frame = frame.f_back
-        frame = None if frame is None else frame.f_back
+        frame = _caller(frame)
     return frames or [sys._getframe(1)]
+
+
+def own_frame(frame: FrameType) -> FrameType:
+    """The innermost one that is the reader's own; `frame` where none is."""
+    each: FrameType | None = frame
+    while each is not None and each.f_code.co_filename.startswith(LIBRARIES):
+        each = each.f_back
+    return each or frame
+
+
+def _caller(frame: FrameType) -> FrameType | None:
+    """The frame that has called the function of this one.
+
+    Where a graph of torch.compile's ends it cuts the function, and one part calls the next.
+    """
+    code, caller = frame.f_code, frame.f_back
+    while (
+        code.co_name.startswith(_RESUMED)
+        and caller is not None
+        and _whole(caller.f_code) == _whole(code)
+    ):
+        code, caller = caller.f_code, caller.f_back
+    return caller
+
+
+def _whole(code: CodeType) -> tuple[str, str]:
+    """File and name of the function that `code` is, or is a part of: `..._in_step_at_12`."""
+    name = code.co_name
+    if name.startswith(_RESUMED):
+        name = name.removeprefix(_RESUMED).rpartition("_at_")[0]
+    return code.co_filename, name
 
 
 def place(frame: FrameType) -> Place:

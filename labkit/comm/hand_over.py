@@ -7,15 +7,19 @@ So each collective that is compared says also which one of its process group it 
     world.all_reduce(x)       1 | dist.all_reduce(y)      1
     dist.all_reduce(y)        2 | world.all_reduce(x)     2     x is the first, and the second
 
-gloo counts messages as well, of which ranks have different numbers: those are taken off.
+gloo counts messages as well, of which ranks have different numbers: those are taken off. All of
+them come by a ProcessGroup's own methods (calls/process_group_methods.py), but for what compiled
+code sends in C++, if it was told to (Dynamo's `enable_p2p_compilation`).
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
@@ -23,42 +27,40 @@ from torch.distributed import distributed_c10d as c10d
 class HandOver:
     """What one process group has been handed. Any thread."""
 
-    def __init__(self, process_group: dist.ProcessGroup) -> None:
-        """Before the first message of this process: all of them are to be counted here.
-
-        One that goes another way, such as `process_group.send`, counts as a collective. Of a
-        monitored_barrier, which sends some, `give_up` is told.
-        """
-        self._number = process_group._get_sequence_number_for_group  # type: ignore[attr-defined]
+    def __init__(self, gloo: Any) -> None:
+        """Before the first message of this process: all of them are to be counted here."""
+        self._number: Callable[[], int] = gloo._get_sequence_number_for_group
         self._lock = threading.Lock()
-        self._begun = self._done = 0
+        self._num_messages = self._num_under_way = 0
         self._is_known = True
 
     @contextmanager
-    def of_a_message(self) -> Iterator[None]:
-        """Inside, a message is handed over. One that is refused may have been counted, or not."""
+    def of_messages(self, number: int = 1) -> Iterator[None]:
+        """Inside, so many messages are handed over; where that raises, none of them, mostly.
+
+        Where only some were, nobody knows from then on.
+        """
         with self._lock:
-            self._begun += 1
+            self._num_under_way += 1
+            before = self._number()
         try:
             yield
         except BaseException:
-            self.give_up()
-            raise
-        finally:
             with self._lock:
-                self._done += 1
-
-    def give_up(self) -> None:
-        """Nobody knows from now on, as after messages that are handed over by another way."""
-        self._is_known = False
+                self._num_under_way -= 1
+                self._is_known = self._is_known and self._number() == before
+            raise
+        with self._lock:
+            self._num_under_way -= 1
+            self._num_messages += number
 
     @property
     def num_collectives(self) -> int | None:
         """So far; None where nobody knows, as while another thread is handing over a message."""
         with self._lock:
-            if not self._is_known or self._begun != self._done:
+            if not self._is_known or self._num_under_way:
                 return None
-            return self._number() - self._done
+            return self._number() - self._num_messages
 
 
 _by_process_group: dict[dist.ProcessGroup, HandOver] = {}
@@ -72,17 +74,26 @@ def to(process_group: object) -> HandOver | None:
     if not isinstance(process_group, dist.ProcessGroup):
         return None
     known = _by_process_group.get(process_group)
-    if known is None and _is_gloos(process_group):
+    if known is None and (gloo := _gloo_of(process_group)) is not None:
         with _adding:
             known = _by_process_group.get(process_group)
             if known is None:
-                known = _by_process_group[process_group] = HandOver(process_group)
+                known = _by_process_group[process_group] = HandOver(gloo)
     return known
 
 
-def _is_gloos(process_group: dist.ProcessGroup) -> bool:
-    is_destroyed = process_group not in c10d._world.pg_map
-    return not is_destroyed and dist.get_backend(process_group) == "gloo"
+def _gloo_of(process_group: dist.ProcessGroup) -> Any:
+    """What carries its tensors on the CPU, where that is gloo; None where it is destroyed.
+
+    However the program asked for it: by "gloo", "cpu:gloo", or by nothing.
+    """
+    if process_group not in c10d._world.pg_map:
+        return None
+    try:
+        backend: Any = process_group._get_backend(torch.device("cpu"))
+    except RuntimeError:
+        return None  # there is none
+    return backend if backend.name() == "gloo" else None
 
 
 def forget(process_group: dist.ProcessGroup | None) -> None:

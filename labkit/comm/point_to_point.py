@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -60,7 +59,7 @@ class PointToPoint(Member):
             """Holds on to what is on the wire until it has left."""
 
         return self._started(
-            self._message(lambda: self._process_group.send([source], dst, _TAG)),
+            lambda: self._process_group.send([source], dst, _TAG),
             finish,
             record,
             blocking,
@@ -79,23 +78,11 @@ class PointToPoint(Member):
             return buffer
 
         return self._started(
-            self._message(lambda: self._process_group.recv([target], src, _TAG)),
+            lambda: self._process_group.recv([target], src, _TAG),
             finish,
             record,
             blocking,
         )
-
-    def _message(self, start: Callable[[], Any]) -> Callable[[], Any]:
-        """`start`, counted among the messages of the process group."""
-        handed = self._handed
-        if handed is None:
-            return start
-
-        def counted() -> Any:
-            with handed.of_a_message():
-                return start()
-
-        return counted
 
     def _post_message(
         self,

@@ -1,8 +1,11 @@
 """Reduce ops and roots of what goes to a process group past torch.distributed's functions."""
 
+import contextlib
 import re
 import threading
+import time
 
+import numpy
 import pytest
 import torch
 import torch.distributed as dist
@@ -10,7 +13,7 @@ from torch._subclasses import FakeTensorMode
 from torch.distributed import _functional_collectives as functional
 from torch.distributed import distributed_c10d as c10d
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import DTensor, Partial, Replicate
+from torch.distributed.tensor import DTensor, Partial, Replicate, distribute_tensor
 
 from labkit import Mismatch, run
 
@@ -97,7 +100,81 @@ def after_messages_of_a_process_group(world):
     functional.all_reduce(torch.ones(3), word_of(world), dist.group.WORLD)
 
 
+def list_of_a_reduce_scatter(world):
+    # gloo counts one for each rank.
+    xs = [torch.ones(2) for _ in range(world.size)]
+    dist.group.WORLD.reduce_scatter(torch.empty(2), xs, op_of(world))
+
+
+def several_reduce_scatters(world):
+    # And here one for each tensor.
+    options = c10d.ReduceScatterOptions()
+    options.reduceOp = op_of(world)
+    xs = [torch.ones(2 * world.size)] * 3
+    dist.group.WORLD.reduce_scatter_tensor_coalesced([torch.empty(2)] * 3, xs, options)
+
+
+def several_functional_reduce_scatters(world):
+    xs = [torch.ones(2 * world.size)] * 3
+    group, word = dist.group.WORLD, word_of(world)
+    functional.reduce_scatter_single_coalesced(xs, word, [0, 0, 0], group)
+
+
+def root_of_numpy(world):
+    dist.group.WORLD.broadcast(torch.ones(3), numpy.int64(world.rank == 1))
+
+
+def root_in_a_tensor(world):
+    dist.group.WORLD.reduce(torch.ones(3), root=torch.tensor(int(world.rank == 1)))
+
+
+def after_a_monitored_barrier(world):
+    dist.monitored_barrier()
+    dist.group.WORLD.monitored_barrier()
+    functional.all_reduce(torch.ones(3), word_of(world), dist.group.WORLD)
+
+
+def after_a_refused_message(world):
+    if world.rank == 0:
+        with pytest.raises(ValueError):
+            dist.send(torch.ones(1), 0)
+    functional.all_reduce(torch.ones(3), word_of(world), dist.group.WORLD)
+
+
+def beside_a_thread_that_waits(world):
+    last = world.size - 1
+    if world.rank == 0:
+        thread = threading.Thread(target=dist.recv, args=(torch.ones(3), last))
+        thread.start()
+        while not dist.group.WORLD._get_sequence_number_for_group():
+            time.sleep(0.001)
+    try:
+        functional.all_reduce(torch.ones(3), word_of(world), dist.group.WORLD)
+    finally:
+        if world.rank == last:
+            dist.send(torch.ones(3), 0)
+
+
+def caught(world):
+    with contextlib.suppress(Exception):
+        functional.all_reduce(torch.ones(3), word_of(world), dist.group.WORLD)
+
+
+def in_another_thread(world):
+    threads = [threading.Thread(target=functional_sum, args=(world,))]
+    threads[0].start()
+    threads[0].join()
+
+
 SAID = {
+    list_of_a_reduce_scatter: r"in reduce_scatter, collective #1 .*{by max}",
+    several_reduce_scatters: r"in reduce_scatter, collective #1 .*{by max}",
+    several_functional_reduce_scatters: r"in reduce_scatter, collective #1 .*{by max}",
+    root_of_numpy: r"in broadcast, collective #1 .*{root}",
+    root_in_a_tensor: r"in reduce, collective #1 .*{root}",
+    after_a_monitored_barrier: r"in all_reduce, collective #1 .*{by max}",
+    after_a_refused_message: r"in all_reduce, collective #1 .*{by max}",
+    beside_a_thread_that_waits: r"in all_reduce, collective #1 .*{by max}",
     functional_sum: r"in all_reduce, collective #1 of torch.distributed, .*{by max}",
     functional_sum_over_a_mesh: r"in all_reduce, collective #\d+ of torch.distributed.*{by max}",
     functional_sum_of_a_list: r"in all_reduce, collective #1 .*{by max}",
@@ -181,6 +258,59 @@ def test_what_matches_goes_through(size):
     for rank, value in enumerate(values):
         of_a_pair = [1.0] if rank < 2 else []
         assert value == [total, size, size, *of_a_pair, size, total]
+
+
+def in_a_world_of(world, folder, backend):
+    dist.destroy_process_group()
+    store = dist.FileStore(f"{folder}/anew", world.size)
+    named = {} if backend is None else {"backend": backend}
+    dist.init_process_group(store=store, rank=world.rank, world_size=world.size, **named)
+    functional.all_reduce(torch.ones(3), word_of(world), dist.group.WORLD)
+
+
+@pytest.mark.parametrize("backend", [None, "cpu:gloo", "gloo"])
+def test_gloo_is_known_by_whatever_name_a_program_asks_for_it(backend, tmp_path):
+    with pytest.raises(Mismatch, match="in all_reduce, collective #1 of .*max"):
+        run(in_a_world_of, 2, [str(tmp_path), backend], timeout=30)
+
+
+@pytest.mark.parametrize("program", [caught, in_another_thread])
+def test_what_a_program_catches_is_told_at_the_end(program):
+    with pytest.raises(Mismatch, match="in all_reduce, collective #1 of torch.distributed.*max"):
+        run(program, 3, timeout=30)
+
+
+def distributes_a_tensor(world):
+    mesh = init_device_mesh("cpu", (world.size,))
+    source = 1 if world.rank == 1 else 0
+    distribute_tensor(torch.ones(2 * world.size), mesh, [Replicate()], src_data_rank=source)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_functions_that_torch_took_by_name_are_compared_as_calls(size):
+    with pytest.raises(Mismatch, match=r"in broadcast #1 .*rank 1 names rank 1 as the root"):
+        run(distributes_a_tensor, size, timeout=30)
+
+
+def traces_while_another_thread_communicates(world):
+    """Both reduce by max, and a thread of rank 1 only traces, what would reduce by sum."""
+    is_over = threading.Event()
+
+    def trace():
+        with FakeTensorMode():
+            while not is_over.is_set():
+                functional.all_reduce(torch.ones(3), "sum", dist.group.WORLD)
+
+    thread = threading.Thread(target=trace)
+    if world.rank == 1:
+        thread.start()
+    for _ in range(200):
+        functional.all_reduce(torch.ones(3), "max", dist.group.WORLD).wait()
+    is_over.set()
+
+
+def test_a_thread_that_traces_is_no_other_reduce_op():
+    run(traces_while_another_thread_communicates, 2, timeout=60)
 
 
 def in_threads(world):

@@ -1,11 +1,14 @@
 """torch.compile under the lab: programs give what they give without it."""
 
+import sys
+
 import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed import _functional_collectives as functional
 
 from labkit import Mismatch, run
+from labkit.comm.callers import frames_outside
 
 SIZES = (2, 3)
 
@@ -119,3 +122,22 @@ def swapped_between_graphs(world):
 def test_calls_between_graphs_are_compared():
     with pytest.raises(Mismatch, match="make the same calls in another order: .*weight"):
         run(swapped_between_graphs, 2, timeout=120)
+
+
+def test_only_parts_of_one_function_are_one_function():
+    """What torch.compile makes of outer() and inner(), each of which it has cut."""
+    source = """
+def torch_dynamo_resume_in_inner_at_2(): return names()
+def inner(): return torch_dynamo_resume_in_inner_at_2()
+def torch_dynamo_resume_in_outer_at_7(): return inner()
+def torch_dynamo_resume_in_outer_at_6(): return torch_dynamo_resume_in_outer_at_7()
+def outer(): return torch_dynamo_resume_in_outer_at_6()
+def torch_dynamo_resume_in_last_at_9(): return names()
+def torch_dynamo_resume_in_first_at_8(): return torch_dynamo_resume_in_last_at_9()
+"""
+    told = {"names": lambda: [f.f_code.co_name for f in frames_outside(sys._getframe(1))]}
+    exec(compile(source, "step.py", "exec"), told)
+    inner, outer = "torch_dynamo_resume_in_inner_at_2", "torch_dynamo_resume_in_outer_at_7"
+    assert told["outer"]()[:3] == [inner, outer, "test_only_parts_of_one_function_are_one_function"]
+    last, first = "torch_dynamo_resume_in_last_at_9", "torch_dynamo_resume_in_first_at_8"
+    assert told[first]()[:2] == [last, first]

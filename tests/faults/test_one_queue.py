@@ -107,48 +107,52 @@ def test_what_comes_in_one_order_is_right(world_size):
 
 
 def with_a_message_of_another_thread(world):
-    """While it waits nobody knows what is under way, and so nothing is compared."""
     last = world.size - 1
+    number = dist.group.WORLD._get_sequence_number_for_group
     if world.rank == 0:
+        before = number()
         thread = threading.Thread(target=dist.recv, args=(torch.ones(3), last))
         thread.start()
-        while world._handed.num_collectives is not None:
+        while number() == before:
             time.sleep(0.001)
     for _ in range(20):
         world.all_reduce(torch.ones(3))
-    is_known = world._handed.num_collectives is not None
+    known = [world._handed.num_collectives]
     if world.rank == last:
         dist.send(torch.ones(3), 0)
     if world.rank == 0:
         thread.join()
     world.all_reduce(torch.ones(3))
-    return is_known, world._handed.num_collectives is not None
+    return [*known, world._handed.num_collectives]
 
 
-def test_a_message_that_another_thread_waits_for_is_counted_when_it_has_come():
-    values = run(with_a_message_of_another_thread, 2, timeout=60).values
-    assert values == [(False, True), (True, True)]
+def test_a_message_that_another_thread_waits_for_is_counted_from_its_beginning():
+    assert run(with_a_message_of_another_thread, 2, timeout=60).values == [[20, 21]] * 2
 
 
-def after_a_call_that_torch_refused(world):
-    """Whether it was counted nobody knows, on this rank, from then on."""
+def after_calls_that_torch_refused(world):
     if world.rank == 0:
         with pytest.raises((TypeError, ValueError, RuntimeError)):
             dist.send("no tensor", 1)
-    return world.all_reduce(torch.ones(3))[0].item()
+        with pytest.raises((TypeError, ValueError, RuntimeError)):
+            dist.send(torch.ones(1), 0)  # to itself
+    return [world.all_reduce(torch.ones(3))[0].item(), world._handed.num_collectives]
 
 
-def test_a_refused_message_is_no_mismatch_later():
-    assert run(after_a_call_that_torch_refused, 2, timeout=60).values == [2.0, 2.0]
+def test_a_refused_message_is_not_counted():
+    assert run(after_calls_that_torch_refused, 2, timeout=60).values == [[2.0, 1]] * 2
 
 
-def after_a_monitored_barrier(world):
+def after_monitored_barriers(world):
     dist.monitored_barrier()
-    return world.all_reduce(torch.ones(3))[0].item()
+    dist.group.WORLD.monitored_barrier(wait_all_ranks=True)
+    return [world.all_reduce(torch.ones(3))[0].item(), world._handed.num_collectives]
 
 
-def test_a_barrier_that_consists_of_messages_is_no_mismatch_later():
-    assert run(after_a_monitored_barrier, 3, timeout=60).values == [3.0] * 3
+@pytest.mark.parametrize("world_size", [2, 3, 4])
+def test_a_barrier_that_consists_of_messages_is_no_collective(world_size):
+    values = run(after_monitored_barriers, world_size, timeout=60).values
+    assert values == [[world_size, 1]] * world_size
 
 
 def the_last_of_a_run(world):

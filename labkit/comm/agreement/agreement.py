@@ -73,6 +73,7 @@ class Agreement:
         ]
         self._last = 0
         self._refusal: Disagreement | None = None
+        self._too_late: Disagreement | None = None
         self._of_all_groups = neighbours.agreements
         if self._others:
             self._of_all_groups.append(self)
@@ -92,6 +93,10 @@ class Agreement:
     def refuse(self, why: Disagreement) -> None:
         """Take part in nothing more."""
         self._refusal = why
+
+    def refuse_too_late(self, why: Disagreement) -> None:
+        """The same, of an operation that is carried out: whoever catches it has wrong numbers."""
+        self._refusal = self._too_late = why
 
     def declare(
         self,
@@ -121,7 +126,12 @@ class Agreement:
             self._compared[peer] = min(number, sequence - 1)
 
     def compare_what_is_left(self) -> None:
-        """Look at entries that were not there when we compared. Raises Disagreement."""
+        """Look at entries that were not there when we compared. Raises Disagreement.
+
+        Also one that came too late, and that the program may have caught.
+        """
+        if self._too_late is not None:
+            raise self._too_late
         if self._last:
             self.compare(self._last)
         for peer, role in list(self._messages):

@@ -11,16 +11,19 @@ the collective has got in its process group (hand_over.py), and compared with wh
     world.places    a row per collective, an entry per member: what it is, and the reader's line
 
 The place is known once the collective is handed over. So a rank may have got a wrong sum before
-another one finds that they differ; but one of them does, and ends the run.
+another one finds that they differ. Where places are not known, nothing is said: on nccl, or while
+other threads hand over to the same process group.
 
 Wire: nothing; memory that the ranks of one host share.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import struct
 import time
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -30,9 +33,9 @@ from labkit.comm.agreement.disagreement import Disagreement
 from labkit.comm.agreement.shared_rows import SharedRows
 from labkit.comm.record import KIND_CODE, KINDS, NO_PEER, REDUCE_CODE, REDUCES
 
-# Kind, reduce op and root; then the last part of the file's name, and the line.
-_MEANING = struct.Struct("<BBxxi")
-_ENTRY = struct.Struct(f"<{_MEANING.size}s24sQ")
+_MEANING = struct.Struct("<BBxxi")  # kind, reduce op and root
+_FILE_BYTES = 24  # the end of its name: the whole of it is compared by a hash
+_ENTRY = struct.Struct(f"<{_MEANING.size}s{_FILE_BYTES}sII")
 _LOOK_AGAIN_S = 0.001
 
 
@@ -55,49 +58,63 @@ class Places:
         self._name, self._ranks, self._member = name, tuple(ranks), member
 
     def enter(self, place: int, meant: Meant, file: str, line: int) -> None:
-        """Say what we have handed over as the n-th collective, and where. Raises Disagreement."""
-        root = NO_PEER if meant.root is None else meant.root
-        ours = _MEANING.pack(KIND_CODE[meant.kind], REDUCE_CODE[meant.reduce], root)
-        name = os.path.basename(file).encode()[-24:].ljust(24, b"\0")
-        self._table.write(place, ours, name[:8], name[8:16], name[16:], line)
+        """Say what we have handed over as the n-th collective, and where. Raises Disagreement.
+
+        Of two that do this at the same time the later one sees the other's entry: between writing
+        and looking lie microseconds, and a processor keeps a store to itself for nanoseconds.
+        """
+        ours = _packed(meant)
+        name, path = _named(file)
+        self._table.write(place, ours, name[:8], name[8:16], name[16:], line | path << 32)
         for other in range(len(self._ranks)):
-            if other != self._member and self._meaning(place, other) not in (None, ours):
+            if other != self._member and self._differs(place, other, ours):
                 time.sleep(_LOOK_AGAIN_S)  # the entry may not have been whole, see shared_rows.py
-                if self._meaning(place, other) != ours:
-                    raise Disagreement(self._text(place, other))
+                theirs = self._table.read(place, other)
+                if theirs is not None and theirs[: _MEANING.size] != ours:
+                    raise Disagreement(self._text(place, other, meant, path, theirs))
         self._table.forget_before(place)
 
-    def _meaning(self, place: int, member: int) -> bytes | None:
-        entry = self._table.read(place, member)
-        return None if entry is None else entry[: _MEANING.size]
+    def _differs(self, place: int, other: int, ours: bytes) -> bool:
+        theirs = self._table.read(place, other)
+        return theirs is not None and theirs[: _MEANING.size] != ours
 
-    def _text(self, place: int, other: int) -> str:
-        ours, our_file, _ = self._read(place, self._member)
-        theirs, its_file, line = self._read(place, other)
+    def _text(self, place: int, other: int, ours: Meant, path: int, entry: bytes) -> str:
+        meaning, name, line, its_path = _ENTRY.unpack(entry)
+        theirs = _unpacked(meaning)
         here, there = self._ranks[self._member], self._ranks[other]
-        at = f"line {line}" if its_file == our_file else f"{its_file}, line {line}"
+        at = f"line {line}"
+        if its_path != path:
+            at = f"{name.rstrip(bytes(1)).decode(errors='replace')}, {at}"
         which = f"collective #{place} of {self._name}"
         if ours.kind != theirs.kind:
             said = f"rank {here} calls {ours.kind}, and rank {there} {theirs.kind} ({at})"
             return f"as {which}, {said}. {_advice(Aspect.KIND)}"
         aspect = Aspect.ROOT if ours.reduce == theirs.reduce else Aspect.REDUCE
         if aspect is Aspect.ROOT:
-            root, its_root = (f"rank {self._ranks[root or 0]}" for root in (ours.root, theirs.root))
+            root, its_root = (f"rank {self._ranks[each.root or 0]}" for each in (ours, theirs))
             said = f"rank {here} names {root} as the root, and rank {there} {its_root} ({at})"
         else:
-            said = (
-                f"rank {here} reduces by {ours.reduce}, and rank {there} by {theirs.reduce} ({at})"
-            )
+            our, its = ours.reduce, theirs.reduce
+            said = f"rank {here} reduces by {our}, and rank {there} by {its} ({at})"
         return f"in {ours.kind}, {which}, {said}. {_advice(aspect)}"
 
-    def _read(self, place: int, member: int) -> tuple[Meant, str, int]:
-        """An entry that is there: what it means, the file's name and the line."""
-        entry = self._table.read(place, member)
-        assert entry is not None
-        meaning, file, line = _ENTRY.unpack(entry)
-        kind, reduce, root = _MEANING.unpack(meaning)
-        meant = Meant(KINDS[kind - 1], REDUCES[reduce], None if root == NO_PEER else root)
-        return meant, file.rstrip(b"\0").decode(errors="replace"), line
+
+@functools.lru_cache(1024)
+def _packed(meant: Meant) -> bytes:
+    root = NO_PEER if meant.root is None else meant.root
+    return _MEANING.pack(KIND_CODE[meant.kind], REDUCE_CODE[meant.reduce], root)
+
+
+def _unpacked(meaning: bytes) -> Meant:
+    kind, reduce, root = _MEANING.unpack(meaning)
+    return Meant(KINDS[kind - 1], REDUCES[reduce], None if root == NO_PEER else root)
+
+
+@functools.lru_cache(1024)
+def _named(file: str) -> tuple[bytes, int]:
+    """The last part of a file's name, `cell 7` for <cell 7>, and what tells files apart."""
+    name = os.path.basename(file).strip("<>").encode()[-_FILE_BYTES:]
+    return name.ljust(_FILE_BYTES, bytes(1)), zlib.crc32(file.encode())
 
 
 def _advice(aspect: Aspect) -> str:

@@ -20,6 +20,8 @@ from torch.distributed import distributed_c10d as c10d
 from labkit.comm.calls import functional_collectives
 
 _COMM = "labkit.comm"
+# They end a graph: of messages within one nobody would know how many there were (hand_over.py).
+_MESSAGES = ("isend", "irecv", "batch_isend_irecv")
 
 
 def install() -> None:
@@ -28,7 +30,10 @@ def install() -> None:
     """
     remaps = functional.traceable_collective_remaps
     for original, in_graphs in list(remaps.items()):
-        remaps[getattr(c10d, original.__name__, original)] = in_graphs
+        if original.__name__ in _MESSAGES:
+            del remaps[original]
+        else:
+            remaps[getattr(c10d, original.__name__, original)] = in_graphs
     if "torch._dynamo" in sys.modules:
         _keep_out()
     elif not hasattr(torch.compile, "_keeps_out"):
@@ -50,4 +55,6 @@ def _keep_out() -> None:
     from torch._dynamo import trace_rules
 
     trace_rules.add(_COMM)
-    trace_rules.BUILTIN_INLINE_WHEN_CALLED.add(functional_collectives.__file__)
+    # An older torch, which has no such list, ends graphs at functional collectives.
+    traced: set[str] = getattr(trace_rules, "BUILTIN_INLINE_WHEN_CALLED", set())
+    traced.add(functional_collectives.__file__)

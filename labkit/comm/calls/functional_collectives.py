@@ -20,30 +20,42 @@ from torch.distributed import distributed_c10d as c10d
 
 from labkit.comm.calls.arguments import binder
 from labkit.comm.calls.by_place import Meant
+from labkit.comm.calls.compared import of_this_process
 from labkit.comm.calls.of_a_group import ComparedCalls
 from labkit.comm.calls.readings import reduce_of
 
 CallsIn = Callable[[Any], "ComparedCalls | None"]
-"""The calls of a process group; None where we are in none of other ranks."""
+"""The calls of a process group; None where we are in none of other ranks, or nobody compares."""
 _KINDS = {
     "all_reduce": "all_reduce",
     "all_reduce_coalesced": "all_reduce",
-    "reduce_scatter_tensor": "reduce_scatter",
-    "reduce_scatter_tensor_coalesced": "reduce_scatter",
     "reduce_scatter_single": "reduce_scatter",
     "reduce_scatter_single_coalesced": "reduce_scatter",
     "broadcast": "broadcast",
 }
+# Before torch 2.13. Since then these call the others.
+_OLDER_KINDS = {
+    "reduce_scatter_tensor": "reduce_scatter",
+    "reduce_scatter_tensor_coalesced": "reduce_scatter",
+    "reduce_scatter_tensor_autograd": "reduce_scatter",
+}
 _REDUCES = {name: reduce_of({"op": op}) for op, name in functional.REDUCE_OP_TO_STR.items()}
+# Private, and older ones have another name, or none.
+_resolve: Callable[[Any, str], Any] = (
+    getattr(functional, "_resolve_group", None) or functional._resolve_group_name
+)
+are_tracing: Callable[[], bool] = getattr(functional, "_are_we_tracing", lambda: False)
+"""Whether what this thread hands over goes nowhere: there is a FakeTensorMode, or a compiler."""
 
 
 def install(calls_in: CallsIn) -> None:
     """Wrap those that reduce, or have a root."""
-    for name, kind in _KINDS.items():
-        original = getattr(functional, name, None)  # a newer or older torch may not have it
-        if original is not None and not hasattr(original, "_enters_places"):
+    is_older = not hasattr(functional, "reduce_scatter_single")
+    for name, kind in (_KINDS | _OLDER_KINDS if is_older else _KINDS).items():
+        original = getattr(functional, name, None)
+        if original is not None and not hasattr(original, "_is_seen"):
             wrapped = _wrapped(original, kind, calls_in)
-            wrapped._enters_places = True  # type: ignore[attr-defined]
+            wrapped._is_seen = True  # type: ignore[attr-defined]
             setattr(functional, name, wrapped)
 
 
@@ -51,23 +63,32 @@ def _wrapped(original: Callable[..., Any], kind: str, calls_in: CallsIn) -> Call
     arguments_of = binder(original)
 
     @functools.wraps(original)
-    def handed_over(*args: Any, **kwargs: Any) -> Any:
+    def seen(*args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
             return original(*args, **kwargs)
         arguments = arguments_of(args, kwargs)
-        if arguments is None:
-            return original(*args, **kwargs)  # it says what is wrong with them
+        if arguments is None or of_this_process() is None or are_tracing():
+            return original(*args, **kwargs)  # torch says what is wrong with the arguments
         # Ranks or a mesh are looked up here, and `original` gets what was found.
-        group = functional._resolve_group(arguments["group"], arguments["tag"])
-        carry_out = functools.partial(original, **{**arguments, "group": group})
-        calls = calls_in(c10d._resolve_process_group(group) if isinstance(group, str) else group)
-        return carry_out() if calls is None else calls.hand_over(_read(kind, arguments), carry_out)
+        group = _resolve(arguments["group"], arguments["tag"])
+        arguments["group"] = group
+        carry_out = functools.partial(original, **arguments)
+        if isinstance(group, str):
+            group = c10d._resolve_process_group(group)  # type: ignore[arg-type]
+        calls = calls_in(group)
+        if calls is None:
+            return carry_out()
+        return calls.hand_over(_read(kind, arguments), _num_places(arguments), carry_out)
 
-    return handed_over
+    return seen
 
 
 def _read(kind: str, arguments: dict[str, Any]) -> Meant:
     op = arguments.get("reduceOp")
-    return Meant(
-        kind, _REDUCES.get(op.lower()) if isinstance(op, str) else None, arguments.get("src")
-    )
+    reduce = _REDUCES.get(op.lower()) if isinstance(op, str) else None
+    return Meant(kind, reduce, arguments.get("src"))
+
+
+def _num_places(arguments: dict[str, Any]) -> set[int]:
+    """As how many collectives gloo may count it: one of several tensors as one for each."""
+    return {1, *(len(each) for each in arguments.values() if isinstance(each, list))}

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
 
 from labkit.comm import own_timeout
-from labkit.comm.callers import LIBRARIES, frames_outside
+from labkit.comm.agreement.disagreement import Disagreement
+from labkit.comm.callers import own_frame
 from labkit.comm.calls.by_place import Meant, Places
 from labkit.comm.calls.open_call import OpenCall
 from labkit.comm.point_to_point import PointToPoint
@@ -107,19 +108,25 @@ class ComparedCalls(PointToPoint):
             self._post_message("recv", src, self._num_received[src], x, waits, passed)
         )
 
-    def hand_over(self, meant: Meant, carry_out: Callable[[], Any]) -> Any:
+    def hand_over(
+        self, meant: Meant, num_places: Collection[int], carry_out: Callable[[], Any]
+    ) -> Any:
         """The result of `carry_out`, which gives the process group a collective that is no call.
 
-        Raises Disagreement, once it is handed over.
+        num_places: as how many collectives the process group may count it.
+        Raises Disagreement, once it is handed over; at the end again, where nobody has seen that.
         """
         before = self._num_handed_over
         result = carry_out()
         # Not where others came in between, nor where nothing came: torch may only be tracing.
-        if before is not None and self._num_handed_over == before + 1:
-            frames = frames_outside(sys._getframe(1))
-            own = (each for each in frames if not each.f_code.co_filename.startswith(LIBRARIES))
-            reader = next(own, frames[0])
-            self._places.enter(before + 1, meant, reader.f_code.co_filename, reader.f_lineno)
+        after = self._num_handed_over
+        if before is not None and after is not None and after - before in num_places:
+            reader = own_frame(sys._getframe(1))
+            try:
+                self._places.enter(before + 1, meant, reader.f_code.co_filename, reader.f_lineno)
+            except Disagreement as why:
+                self._agreement.refuse_too_late(why)
+                raise
         return result
 
     @property

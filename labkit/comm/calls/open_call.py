@@ -67,6 +67,13 @@ class OpenCall:
 
 # The call that a thread is carrying out, whose own wait is inside of torch.
 under_way = threading.local()
+
+
+def is_under_way() -> bool:
+    """Whether this thread is carrying out a call."""
+    return getattr(under_way, "call", None) is not None
+
+
 _by_work: weakref.WeakKeyDictionary[dist.Work, OpenCall] = weakref.WeakKeyDictionary()
 
 

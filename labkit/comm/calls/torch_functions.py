@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from labkit.comm import callbacks, hand_over
+from labkit.comm import callbacks
 from labkit.comm.calls import (
     compiled,
     functional_collectives,
@@ -28,11 +28,12 @@ from labkit.comm.calls import (
     worlds,
     wrapped_models,
 )
-from labkit.comm.calls.arguments import ArgumentsOf, binder
+from labkit.comm.calls.arguments import binder
 from labkit.comm.calls.compared import CallsOfAProcess, of_this_process
 from labkit.comm.calls.of_a_group import ComparedCalls
 from labkit.comm.calls.open_call import OpenCall
 from labkit.comm.calls.readings import COLLECTIVES, flat, reduce_of, splits_of, stand_in, tensors_of
+from labkit.comm.calls.replaced import replace
 from labkit.comm.torchs_groups import title
 
 _MESSAGES = {"send": "dst", "isend": "dst", "recv": "src", "irecv": "src"}
@@ -48,7 +49,6 @@ def install() -> None:
     for name, end in _MESSAGES.items():
         _wrap(name, functools.partial(_enter_message, end, blocking=name in ("send", "recv")))
     _wrap("new_group", _enter_new_group)
-    _wrap("monitored_barrier", _enter_monitored_barrier)
     functional_collectives.install(_calls_in)
     process_group_methods.install(_calls_in)
     worlds.install()
@@ -61,8 +61,6 @@ def _wrap(name: str, enter: Callable[[CallsOfAProcess, dict[str, Any]], OpenCall
     if original is None or hasattr(original, "_enters_calls"):
         return
     arguments_of = binder(original)
-    if name in _MESSAGES:
-        original = _counted(original, arguments_of)
 
     @functools.wraps(original)
     def entered(*args: Any, **kwargs: Any) -> Any:
@@ -83,9 +81,7 @@ def _wrap(name: str, enter: Callable[[CallsOfAProcess, dict[str, Any]], OpenCall
             _inside.a_call = False
 
     entered._enters_calls = True  # type: ignore[attr-defined]
-    for module in (c10d, dist):
-        if hasattr(module, name):
-            setattr(module, name, entered)
+    replace(original, entered)
 
 
 def _carried_out(
@@ -101,34 +97,6 @@ def _carried_out(
         open_call.under_way.call = None
     call.returned(result)
     return result
-
-
-def _counted(original: Callable[..., Any], arguments_of: ArgumentsOf) -> Callable[..., Any]:
-    """`original`, which hands over a message; also where another function of torch's calls it."""
-
-    @functools.wraps(original)
-    def counted(*args: Any, **kwargs: Any) -> Any:
-        arguments = arguments_of(args, kwargs)
-        if arguments is None:
-            return original(*args, **kwargs)  # it says what is wrong with them
-        handed = hand_over.to(arguments["group"] or dist.group.WORLD)
-        if handed is None or getattr(_inside, "a_message", False):  # send may call isend
-            return original(*args, **kwargs)
-        _inside.a_message = True
-        try:
-            with handed.of_a_message():
-                return original(*args, **kwargs)
-        finally:
-            _inside.a_message = False
-
-    return counted
-
-
-def _enter_monitored_barrier(calls: CallsOfAProcess, arguments: dict[str, Any]) -> None:
-    """Nothing to compare: it consists of messages, which nobody counts."""
-    handed = hand_over.to(arguments.get("group") or dist.group.WORLD)
-    if handed is not None:
-        handed.give_up()
 
 
 def _enter_collective(

@@ -10,6 +10,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from labkit.comm import flight_recorder, hand_over, made_anew, torchs_groups
 from labkit.comm.calls.compared import of_this_process
+from labkit.comm.calls.replaced import replace
 from labkit.comm.group import forget_worlds
 
 _ending: list[dist.ProcessGroup] = []
@@ -37,7 +38,7 @@ def _wrap_init_process_group() -> None:
             calls.renumber(c10d._get_default_store(), dist.get_rank(), dist.get_world_size())
 
     made._enters_calls = True  # type: ignore[attr-defined]
-    c10d.init_process_group = dist.init_process_group = made
+    replace(original, made)
 
 
 def _wrap_destroy_process_group() -> None:
@@ -66,4 +67,4 @@ def _wrap_destroy_process_group() -> None:
             calls.forget(gone)
 
     destroyed._enters_calls = True  # type: ignore[attr-defined]
-    c10d.destroy_process_group = dist.destroy_process_group = destroyed
+    replace(original, destroyed)
