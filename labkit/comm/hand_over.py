@@ -7,9 +7,9 @@ So each collective that is compared says also which one of its process group it 
     world.all_reduce(x)       1 | dist.all_reduce(y)      1
     dist.all_reduce(y)        2 | world.all_reduce(x)     2     x is the first, and the second
 
-gloo counts messages as well, of which ranks have different numbers: those are taken off. All of
-them come by a ProcessGroup's own methods (calls/process_group_methods.py), but for what compiled
-code sends in C++, if it was told to (Dynamo's `enable_p2p_compilation`).
+gloo counts messages as well, of which ranks have different numbers: those are taken off. They come
+by a ProcessGroup's own methods (calls/process_group_methods.py), unless a program sends them by
+torch.ops.
 """
 
 from __future__ import annotations

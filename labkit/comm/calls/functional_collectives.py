@@ -21,11 +21,9 @@ from torch.distributed import distributed_c10d as c10d
 from labkit.comm.calls.arguments import binder
 from labkit.comm.calls.by_place import Meant
 from labkit.comm.calls.compared import of_this_process
-from labkit.comm.calls.of_a_group import ComparedCalls
+from labkit.comm.calls.of_a_group import CallsIn
 from labkit.comm.calls.readings import reduce_of
 
-CallsIn = Callable[[Any], "ComparedCalls | None"]
-"""The calls of a process group; None where we are in none of other ranks, or nobody compares."""
 _KINDS = {
     "all_reduce": "all_reduce",
     "all_reduce_coalesced": "all_reduce",
@@ -78,7 +76,7 @@ def _wrapped(original: Callable[..., Any], kind: str, calls_in: CallsIn) -> Call
         calls = calls_in(group)
         if calls is None:
             return carry_out()
-        return calls.hand_over(_read(kind, arguments), _num_places(arguments), carry_out)
+        return calls.by_place(_read(kind, arguments), _num_places(arguments), carry_out)
 
     return seen
 

@@ -108,7 +108,7 @@ class ComparedCalls(PointToPoint):
             self._post_message("recv", src, self._num_received[src], x, waits, passed)
         )
 
-    def hand_over(
+    def by_place(
         self, meant: Meant, num_places: Collection[int], carry_out: Callable[[], Any]
     ) -> Any:
         """The result of `carry_out`, which gives the process group a collective that is no call.
@@ -142,3 +142,7 @@ class ComparedCalls(PointToPoint):
     def receive_from_anybody(self) -> None:
         """From now on nobody can say which message a receive meets: they are not compared."""
         self._receives_from_anybody = True
+
+
+CallsIn = Callable[[Any], ComparedCalls | None]
+"""The calls of a process group; None where we are in none of other ranks, or nobody compares."""

@@ -18,7 +18,8 @@ import torch.distributed as dist
 from labkit.comm import hand_over
 from labkit.comm.calls import open_call
 from labkit.comm.calls.by_place import Meant
-from labkit.comm.calls.functional_collectives import CallsIn, are_tracing
+from labkit.comm.calls.functional_collectives import are_tracing
+from labkit.comm.calls.of_a_group import CallsIn
 from labkit.comm.calls.readings import reduce_of
 
 _Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -78,7 +79,7 @@ def _collective(
     calls = None if _is_compared() or are_tracing() else calls_in(group)
     if calls is None:
         return carry_out()
-    return calls.hand_over(_read(method, arguments), _num_places(group, arguments), carry_out)
+    return calls.by_place(_read(method, arguments), _num_places(group, arguments), carry_out)
 
 
 def _is_compared() -> bool:
