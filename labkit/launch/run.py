@@ -60,7 +60,9 @@ def run(
     topology: hosts and links; messages take the time that these need (comm/pacing says which).
     Then device None is the CPU.
 
-    What ranks print appears here, line by line, as it comes. Raises RankError when a rank raises or
+    What ranks print appears here, line by line, as it comes. A rank ends where its function
+    returns, or calls sys.exit(0): no `atexit` handler runs then, and what it has started, or has
+    written to a file and not flushed, is gone. Raises RankError when a rank raises or
     dies, Mismatch when ranks mean different operations, Deadlock when what they wait for cannot
     come, RunTimeout, Interrupted (a KeyboardInterrupt) on Stop, and ValueError or TypeError for a
     call that cannot be made. No process is left behind in any case, but what a rank has put into a

@@ -396,6 +396,11 @@ def test_exceptions_that_are_not_errors_end_the_run_too(error):
         run(lambda world: exec(f"raise {error}"), 2)
 
 
+@pytest.mark.parametrize("code", ["", "0", "None"])
+def test_a_program_that_ends_itself_as_it_should_has_returned(code):
+    assert run(lambda world: exec(f"raise SystemExit({code})"), 2).values == [None, None]
+
+
 def test_nobody_else_reads_how_a_rank_ended():
     """multiprocessing asks all processes that it knows, in any thread that starts one."""
     seen, is_over = [], threading.Event()

@@ -135,7 +135,7 @@ def after_calls_that_torch_refused(world):
         with pytest.raises((TypeError, ValueError, RuntimeError)):
             dist.send("no tensor", 1)
         with pytest.raises((TypeError, ValueError, RuntimeError)):
-            dist.send(torch.ones(1), 0)  # to itself
+            dist.group.WORLD.send([torch.ones(1)] * 2, 1, 0)
     return [world.all_reduce(torch.ones(3))[0].item(), world._handed.num_collectives]
 
 

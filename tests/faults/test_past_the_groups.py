@@ -7,7 +7,9 @@ import time
 import pytest
 import torch
 import torch.distributed as dist
+from torch._subclasses import FakeTensorMode
 from torch.distributed import all_reduce as all_reduce_by_name
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from labkit import Mismatch, RankError, run
 from labkit.launch.diagnosis.verdict import Fault
@@ -209,6 +211,35 @@ def test_a_call_that_torch_refuses_is_refused_in_torchs_words():
         run(lambda world: dist.all_reduce(), 2)
     with pytest.raises(RankError, match="Expected parameter `tensor` of type torch.Tensor"):
         run(lambda world: dist.all_reduce([1.0]), 2)
+
+
+def test_a_reduce_op_that_is_none_is_refused_in_torchs_words():
+    def program(world):
+        dist.all_reduce(torch.ones(1), op="sum")
+
+    with pytest.raises(RankError, match="TypeError.*(ReduceOp|incompatible)"):
+        run(program, 2, timeout=20)
+
+
+def only_traces(world):
+    """On one rank, by one that traces with sizes for which a letter stands."""
+
+    def step(x):
+        y = x + 1
+        dist.all_reduce(y)
+        return y * 2
+
+    if world.rank == 1:
+        make_fx(step, tracing_mode="symbolic")(torch.ones(3))
+        with FakeTensorMode():
+            dist.broadcast(torch.ones(3), 0)
+    x = torch.ones(3)
+    dist.all_reduce(x)
+    return x.tolist()
+
+
+def test_what_is_only_traced_is_no_call():
+    assert run(only_traces, 2, timeout=60).values == [[2.0] * 3] * 2
 
 
 def test_a_function_that_torch_has_deprecated_is_refused_at_the_readers_line():

@@ -1,5 +1,8 @@
 """Process groups that are destroyed, and others made under their names."""
 
+import gc
+import os
+import socket
 import time
 import weakref
 from datetime import timedelta
@@ -212,13 +215,36 @@ def test_a_groups_own_timeout_ends_what_torch_issues_in_it_too(program):
 
 def outlive_their_end(world):
     """torch's DDP must not be the last to hold one: it would end its threads with Python's lock."""
-    group = weakref.ref(dist.new_group())
+    plain, group = weakref.ref(dist.new_group()), weakref.ref(dist.new_group())
+    model = DistributedDataParallel(torch.nn.Linear(2, 2), process_group=group())
+    dist.destroy_process_group(plain())
     dist.destroy_process_group(group())
-    held = [group() is not None]
-    world_of_torch = weakref.ref(dist.group.WORLD)
+    del model
+    gc.collect()
+    held = [plain() is not None, group() is not None]
     dist.destroy_process_group()
-    return [*held, world_of_torch() is not None, group() is None]
+    return [*held, group() is not None]
 
 
-def test_groups_are_held_until_others_are_destroyed():
-    assert run(outlive_their_end, 2, timeout=30).values == [[True] * 3] * 2
+def test_a_group_that_a_ddp_has_is_held_until_another_one_is_destroyed():
+    assert run(outlive_their_end, 2, timeout=30).values == [[False, True, False]] * 2
+
+
+def twice_at_one_port(world, port):
+    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    os.environ.update(where, RANK=str(world.rank), WORLD_SIZE=str(world.size))
+    dist.destroy_process_group()
+    for _ in range(2):
+        dist.init_process_group("gloo")
+        x = torch.ones(1)
+        dist.all_reduce(x)
+        dist.destroy_process_group()
+        time.sleep(world.rank)  # rank 0's old store is gone, and its new one is there
+    return x.item()
+
+
+def test_a_world_may_have_the_port_of_the_one_before():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    assert run(twice_at_one_port, 2, [port], timeout=30).values == [2.0, 2.0]

@@ -1,5 +1,7 @@
 """torch's DDP over models that register the same parameters in another order."""
 
+import copy
+import warnings
 from datetime import timedelta
 
 import pytest
@@ -97,6 +99,31 @@ def another_order_in_each_row_of_a_mesh(world):
 )
 def test_what_is_in_order_or_has_other_names_is_right(program):
     run(program, 4, timeout=30)
+
+
+def warns(world):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        DistributedDataParallel(nn.Linear(1, 1), broadcast_buffers=False)
+    return [each.filename for each in caught if "broadcast_buffers" in str(each.message)]
+
+
+def test_ddps_warnings_name_the_readers_line():
+    for files in run(warns, 2, timeout=30).values:
+        assert files == [__file__]
+
+
+def comes_back_from_a_pickle(world):
+    """On one rank alone, which is no model of its own there."""
+    model = DistributedDataParallel(nn.Linear(1, 1))
+    if world.rank == 1:
+        copy.deepcopy(model)
+    DistributedDataParallel(Named(["a", "b"] if world.rank else ["b", "a"]))
+
+
+def test_a_ddp_out_of_a_pickle_is_not_counted():
+    with pytest.raises(Mismatch, match="wraps a Named whose parameter 0"):
+        run(comes_back_from_a_pickle, 2, timeout=30)
 
 
 def test_what_ddp_refuses_is_refused_in_its_own_words():

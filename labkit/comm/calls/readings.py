@@ -97,9 +97,9 @@ def splits_of(name: str, arguments: dict[str, Any], size: int) -> list[list[int]
 
 
 def reduce_of(arguments: dict[str, Any]) -> str | None:
-    """The journal's word for the reduce op; None for a function that has none."""
+    """The journal's word for the reduce op; None for a function that has none, or a wrong one."""
     op = arguments.get("op")
-    if op is None:
+    name = getattr(getattr(op, "op", op), "name", None)
+    if not isinstance(name, str):
         return None
-    name: str = getattr(op, "op", op).name.lower()
-    return "mean" if name == "avg" else name
+    return "mean" if name == "AVG" else name.lower()

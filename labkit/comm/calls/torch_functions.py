@@ -30,6 +30,7 @@ from labkit.comm.calls import (
 )
 from labkit.comm.calls.arguments import binder
 from labkit.comm.calls.compared import CallsOfAProcess, of_this_process
+from labkit.comm.calls.functional_collectives import are_tracing
 from labkit.comm.calls.of_a_group import ComparedCalls
 from labkit.comm.calls.open_call import OpenCall
 from labkit.comm.calls.readings import COLLECTIVES, flat, reduce_of, splits_of, stand_in, tensors_of
@@ -65,8 +66,9 @@ def _wrap(name: str, enter: Callable[[CallsOfAProcess, dict[str, Any]], OpenCall
     @functools.wraps(original)
     def entered(*args: Any, **kwargs: Any) -> Any:
         calls = of_this_process()
-        # One function of torch's may call another: what the reader called is what counts.
-        if calls is None or getattr(_inside, "a_call", False):
+        # One function of torch's may call another: what the reader called is what counts. What is
+        # only traced meets nobody.
+        if calls is None or getattr(_inside, "a_call", False) or are_tracing():
             return original(*args, **kwargs)
         arguments = arguments_of(args, kwargs)
         if arguments is None:

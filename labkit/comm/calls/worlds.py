@@ -9,12 +9,17 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from labkit.comm import flight_recorder, hand_over, made_anew, torchs_groups
+from labkit.comm.calls import wrapped_models
 from labkit.comm.calls.compared import of_this_process
 from labkit.comm.calls.replaced import replace
 from labkit.comm.group import forget_worlds
 
 _ending: list[dist.ProcessGroup] = []
-"""Those that were destroyed last."""
+"""Destroyed ones that a DDP had yet.
+
+It must not be the last that holds one: it would wait for the group's threads to end with Python's
+lock in its hands, for which one of these may wait in turn.
+"""
 FAKE = "fake"  # torch's, for trying shapes: of its ranks there is only this one
 
 
@@ -22,6 +27,11 @@ def install() -> None:
     """Wrap the functions that make and destroy process groups."""
     _wrap_init_process_group()
     _wrap_destroy_process_group()
+
+
+def _let_go() -> None:
+    """Of those whose DDP is no more."""
+    _ending[:] = filter(wrapped_models.is_used, _ending)
 
 
 def _wrap_init_process_group() -> None:
@@ -32,6 +42,7 @@ def _wrap_init_process_group() -> None:
 
     @functools.wraps(original)
     def made(*args: Any, **kwargs: Any) -> None:
+        _let_go()  # a store may have the port that the new one is to have
         original(*args, **kwargs)
         calls = of_this_process()
         if calls is not None and dist.get_backend() != FAKE:
@@ -54,9 +65,10 @@ def _wrap_destroy_process_group() -> None:
         gone = None if group == dist.group.WORLD else group
         name = None if gone is None else torchs_groups.title(gone.group_name)
         torchs_groups.note_moment(flight_recorder.num_enqueued())
-        # torch's DDP may be the last that holds one. It would wait for the group's threads to end
-        # with Python's lock in its hands, for which one of these may wait in turn.
-        _ending[:] = list(c10d._world.pg_map) if gone is None else [gone]
+        _let_go()
+        _ending.extend(
+            filter(wrapped_models.is_used, c10d._world.pg_map if gone is None else [gone])
+        )
         original(group)
         if gone is None:
             forget_worlds()

@@ -11,8 +11,8 @@ looks at those that are there: of two ranks that differ, the one that comes late
 from __future__ import annotations
 
 import functools
-import inspect
 import json
+import sys
 import weakref
 from typing import Any
 
@@ -25,41 +25,41 @@ from labkit.comm.agreement.disagreement import Disagreement
 from labkit.comm.calls.compared import CallsOfAProcess, of_this_process
 
 _num_wrapped: weakref.WeakKeyDictionary[dist.ProcessGroup, int] = weakref.WeakKeyDictionary()
+_wrapping: weakref.WeakSet[DistributedDataParallel] = weakref.WeakSet()
 
 
 def install() -> None:
     """Let DDP compare the order of parameters before it sends any."""
-    original = DistributedDataParallel.__init__
+    original = DistributedDataParallel._build_params_for_reducer
     if hasattr(original, "_compares_orders"):
         return
-    signature = inspect.signature(original)
 
+    # The last of its __init__ before it sends. (A wrapper of __init__ itself would take the place
+    # of the reader's line in DDP's warnings.)
     @functools.wraps(original)
-    def wrapped(self: DistributedDataParallel, *args: Any, **kwargs: Any) -> None:
+    def built(self: DistributedDataParallel) -> Any:
         calls = of_this_process()
-        if calls is not None:
-            try:
-                given = signature.bind(self, *args, **kwargs).arguments
-            except TypeError:
-                given = {}  # DDP says what is wrong with them
-            _compare(calls, given.get("module"), _group_of(given))
-        original(self, *args, **kwargs)
+        is_new = sys._getframe(1).f_code.co_name == "__init__"  # and not one that was pickled
+        if is_new and calls is not None:
+            _compare(calls, self.module, self.process_group)
+        _wrapping.add(self)
+        return original(self)
 
-    wrapped._compares_orders = True  # type: ignore[attr-defined]
-    DistributedDataParallel.__init__ = wrapped  # type: ignore[method-assign]
+    built._compares_orders = True  # type: ignore[attr-defined]
+    DistributedDataParallel._build_params_for_reducer = built  # type: ignore[method-assign]
 
 
-def _group_of(given: dict[str, Any]) -> dist.ProcessGroup | None:
-    mesh = given.get("device_mesh")
-    if mesh is not None:
-        return mesh.get_group(mesh_dim=0) if mesh.ndim == 1 else None
-    return given.get("process_group") or dist.group.WORLD
+def is_used(group: dist.ProcessGroup) -> bool:
+    """Whether there is a DDP yet that has this group."""
+    return any(model.__dict__.get("process_group") is group for model in list(_wrapping))
 
 
-def _compare(calls: CallsOfAProcess, model: object, group: dist.ProcessGroup | None) -> None:
+def _compare(
+    calls: CallsOfAProcess, model: torch.nn.Module, group: dist.ProcessGroup | None
+) -> None:
     """Raises Disagreement."""
     _, store = c10d._world.pg_map.get(group, (None, None))  # type: ignore[arg-type]
-    if not isinstance(model, torch.nn.Module) or group is None or store is None:
+    if group is None or store is None:
         return
     number = _num_wrapped[group] = _num_wrapped.get(group, 0) + 1
     ours = [name for name, parameter in model.named_parameters() if parameter.requires_grad]

@@ -103,9 +103,12 @@ def _unpickled(call: bytes) -> tuple[Callable[..., Any], Sequence[Sequence[Any]]
     """
     fn, args_by_rank = pickle.loads(call)
     main = sys.modules["__main__"] = ModuleType("__main__")
-    function = inspect.unwrap(fn.func if isinstance(fn, functools.partial) else fn)
-    if getattr(function, "__module__", None) == "__main__":
-        main.__dict__.update(getattr(function, "__globals__", {}))
+    for each in (fn, *(argument for args in args_by_rank for argument in args)):
+        function = inspect.unwrap(each.func) if isinstance(each, functools.partial) else each
+        function = inspect.unwrap(function) if callable(function) else function
+        if getattr(function, "__module__", None) == "__main__":
+            for name, value in getattr(function, "__globals__", {}).items():
+                main.__dict__.setdefault(name, value)
     # Those of arguments only, such as Config in `args=[Config()]`, no function may refer to.
     # A cloudpickle that keeps no such list leaves these out.
     for each in list(getattr(cloudpickle.cloudpickle, "_DYNAMIC_CLASS_TRACKER_BY_CLASS", ())):

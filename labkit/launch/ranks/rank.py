@@ -126,7 +126,7 @@ def settle_in(spec: RankSpec, output: Connection, lifeline: Connection) -> None:
 
 def _call(fn: Any, world: Group, args: Any, spec: RankSpec) -> Returned:
     process_id = os.getpid()
-    value, report = measured(lambda: fn(world, *args), spec.device)
+    value, report = measured(lambda: _value(fn, world, args), spec.device)
     leave_if_forked(process_id)
     world.compare_what_is_left()
     try:
@@ -140,6 +140,16 @@ def _call(fn: Any, world: Group, args: Any, spec: RankSpec) -> Returned:
     return dataclasses.replace(
         report, recorded=world.recorded_past_the_groups(), pace=world.take_pace()
     )
+
+
+def _value(fn: Any, world: Group, args: Any) -> Any:
+    """What the function returns; None where it ends itself as a program does that is done."""
+    try:
+        return fn(world, *args)
+    except SystemExit as end:
+        if end.code not in (None, 0):
+            raise
+        return None
 
 
 def measured(work: Callable[[], Any], device: str) -> tuple[Any, Returned]:
