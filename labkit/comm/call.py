@@ -48,8 +48,12 @@ class Callers:
         frames, handed_over = frames_outside(sys._getframe(1)), handed_over_at()
         # Code is looked up by identity: equal code in two files compares as equal. It is kept, so
         # that no other code can come to have the same identity.
-        key = tuple(part for frame in frames for part in (id(frame.f_code), frame.f_lasti))
-        key += tuple(part for each in handed_over for part in (id(each.code), each.instruction))
+        parts: list[int] = []
+        for frame in frames:
+            parts += (id(frame.f_code), frame.f_lasti)
+        for each in handed_over:
+            parts += (id(each.code), each.instruction)
+        key = tuple(parts)
         known = self._calls.get(key)
         if known is None:
             places = (*map(place, frames), *handed_over)

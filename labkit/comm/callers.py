@@ -70,7 +70,8 @@ def frames_outside(frame: FrameType | None) -> list[FrameType]:
     frames = []
     while frame is not None and not frame.f_code.co_filename.startswith(_LAUNCH):
         frames.append(frame)
-        frame = _caller(frame)
+        resumes = frame.f_code.co_name.startswith(_RESUMED)
+        frame = _caller_of_whole(frame) if resumes else frame.f_back
     return frames or [sys._getframe(1)]
 
 
@@ -82,18 +83,18 @@ def own_frame(frame: FrameType) -> FrameType:
     return each or frame
 
 
-def _caller(frame: FrameType) -> FrameType | None:
-    """The frame that has called the function of this one.
+def _caller_of_whole(frame: FrameType) -> FrameType | None:
+    """The frame that has called the function of which this one's is a part.
 
     Where a graph of torch.compile's ends it cuts the function, and one part calls the next.
     """
-    code, caller = frame.f_code, frame.f_back
+    whole, caller = _whole(frame.f_code), frame.f_back
     while (
-        code.co_name.startswith(_RESUMED)
+        frame.f_code.co_name.startswith(_RESUMED)
         and caller is not None
-        and _whole(caller.f_code) == _whole(code)
+        and _whole(caller.f_code) == whole
     ):
-        code, caller = caller.f_code, caller.f_back
+        frame, caller = caller, caller.f_back
     return caller
 
 

@@ -65,6 +65,8 @@ class Member(NamedSpans):
         self._neighbours = neighbours
         self._agreement: Any = Agreement(neighbours, name, ranks, self.rank)
         self._num_collectives = 0
+        # Its record, and how many collectives the process group had been handed before.
+        self._last_posted: tuple[int, int | None] = -1, None
         self._num_splits = 0
         # Held until waited for: gloo cancels an operation whose handle is dropped.
         self._in_flight: set[Pending[Any]] = set()
@@ -132,6 +134,7 @@ class Member(NamedSpans):
             medium=medium,
             queued=queued,
         )
+        self._last_posted = record, queued
         self._compare(record, sequence, has_rows=splits is not None)
         return record
 

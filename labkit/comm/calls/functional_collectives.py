@@ -42,8 +42,15 @@ _REDUCES = {name: reduce_of({"op": op}) for op, name in functional.REDUCE_OP_TO_
 _resolve: Callable[[Any, str], Any] = (
     getattr(functional, "_resolve_group", None) or functional._resolve_group_name
 )
-are_tracing: Callable[[], bool] = getattr(functional, "_are_we_tracing", lambda: False)
-"""Whether what this thread hands over goes nowhere: there is a FakeTensorMode, or a compiler."""
+_are_tracing: Callable[[], bool] = getattr(functional, "_are_we_tracing", lambda: False)
+
+
+def are_tracing() -> bool:
+    """Whether what this thread hands over goes nowhere: it is under a FakeTensorMode, or the like.
+
+    Most threads are under no mode at all, and are asked for no more than that.
+    """
+    return torch._C._len_torch_dispatch_stack() > 0 and _are_tracing()
 
 
 def install(calls_in: CallsIn) -> None:

@@ -64,21 +64,18 @@ class ComparedCalls(PointToPoint):
             splits=splits,
             passed=passed,
         )
-        taken_back = functools.partial(
-            self._take_back, self._num_collectives, self._num_handed_over
-        )
-        return self._open(record, taken_back)
+        return self._open(record, self._take_back)
 
-    def _take_back(self, sequence: int, num_before: int | None) -> None:
-        """Our n-th call was refused, and its process group has not seen it: it does not count.
+    def _take_back(self, record: int) -> None:
+        """Our last call was refused, and its process group has not seen it: it does not count.
 
         So it may be made again, or not at all, on this rank alone. Where somebody has come in
         between it stays, as nobody can say what was handed over.
         """
-        is_last = sequence == self._num_collectives
-        if is_last and num_before is not None and self._num_handed_over == num_before:
+        last, num_before = self._last_posted
+        if record == last and num_before is not None and self._num_handed_over == num_before:
+            self._agreement.take_back(self._num_collectives)
             self._num_collectives -= 1
-            self._agreement.take_back(sequence)
 
     def enter_new_group(self, members: Sequence[int], *, ends_by_itself: bool) -> OpenCall:
         """Say that we are about to make a group of these. Raises Disagreement."""
@@ -134,7 +131,7 @@ class ComparedCalls(PointToPoint):
         """Collectives of the process group so far; None where nobody knows."""
         return None if self._handed is None else self._handed.num_collectives
 
-    def _open(self, record: int, taken_back: Callable[[], None] = lambda: None) -> OpenCall:
+    def _open(self, record: int, taken_back: Callable[[int], None] | None = None) -> OpenCall:
         return OpenCall(
             self._journal, record, taken_back=taken_back, ends_by_itself=self._ends_by_itself
         )

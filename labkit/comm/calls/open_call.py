@@ -29,10 +29,10 @@ class OpenCall:
         journal: Journal,
         record: int,
         *,
-        taken_back: Callable[[], None],
+        taken_back: Callable[[int], None] | None,
         ends_by_itself: bool,
     ) -> None:
-        """taken_back: called where it is refused.
+        """taken_back: called with the record where it is refused.
 
         ends_by_itself: by a timeout of the program's own, after which it goes on.
         """
@@ -50,7 +50,8 @@ class OpenCall:
     def refused(self) -> None:
         """The function has raised."""
         self._journal.failed(self._record)
-        self._taken_back()
+        if self._taken_back is not None:
+            self._taken_back(self._record)
 
     def failed(self) -> None:
         """It was carried out, and has not come to a good end."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch.distributed as dist
@@ -21,8 +21,6 @@ from labkit.comm.calls.by_place import Meant
 from labkit.comm.calls.functional_collectives import are_tracing
 from labkit.comm.calls.of_a_group import CallsIn
 from labkit.comm.calls.readings import reduce_of
-
-_Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 class _Method(NamedTuple):
@@ -52,80 +50,76 @@ def install(calls_in: CallsIn) -> None:
     for name, method in _METHODS.items():
         _wrap(name, functools.partial(_collective, method, calls_in))
     for name in _MESSAGES:
-        _wrap(name, _message)
-    _wrap("monitored_barrier", _monitored_barrier)
+        _wrap(name, functools.partial(_messages, lambda group: 1))
+    _wrap("monitored_barrier", functools.partial(_messages, _num_in_barrier))
 
 
-def _wrap(name: str, carried_out: Callable[..., Any]) -> None:
+def _wrap(name: str, wrapped: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
     original = getattr(dist.ProcessGroup, name, None)  # a newer or older torch may not have it
-    if original is None or hasattr(original, "_is_seen"):
-        return
-
-    @functools.wraps(original)
-    def seen(group: dist.ProcessGroup, *args: Any, **kwargs: Any) -> Any:
-        return carried_out(functools.partial(original, group, *args, **kwargs), group, args, kwargs)
-
-    seen._is_seen = True  # type: ignore[attr-defined]
-    setattr(dist.ProcessGroup, name, seen)
+    if original is not None and not hasattr(original, "_is_seen"):
+        seen = functools.wraps(original)(wrapped(original))
+        seen._is_seen = True  # type: ignore[attr-defined]
+        setattr(dist.ProcessGroup, name, seen)
 
 
 def _collective(
-    method: _Method,
-    calls_in: CallsIn,
-    carry_out: Callable[[], Any],
-    group: dist.ProcessGroup,
-    *arguments: Any,
-) -> Any:
-    calls = None if _is_compared() or are_tracing() else calls_in(group)
-    if calls is None:
-        return carry_out()
-    return calls.by_place(_read(method, arguments), _num_places(group, arguments), carry_out)
+    method: _Method, calls_in: CallsIn, original: Callable[..., Any]
+) -> Callable[..., Any]:
+    def seen(group: dist.ProcessGroup, *args: Any, **kwargs: Any) -> Any:
+        # Of a Group, or what a call has come to: these pay for nothing more.
+        caller = sys._getframe(1).f_globals.get("__name__", "")
+        if caller.startswith("labkit.comm.") or open_call.is_under_way() or are_tracing():
+            return original(group, *args, **kwargs)
+        calls = calls_in(group)
+        carry_out = functools.partial(original, group, *args, **kwargs)
+        if calls is None:
+            return carry_out()
+        passed = (*args, *kwargs.values())
+        meant = _read(method, args, kwargs.get("root"), passed)
+        return calls.by_place(meant, _num_places(group, passed), carry_out)
+
+    return seen
 
 
-def _is_compared() -> bool:
-    """Whether this is of a Group, or what a call has come to."""
-    caller = sys._getframe(3).f_globals.get("__name__") or ""
-    return caller.startswith("labkit.comm.") or open_call.is_under_way()
+def _messages(
+    number: Callable[[dist.ProcessGroup], int], original: Callable[..., Any]
+) -> Callable[..., Any]:
+    def seen(group: dist.ProcessGroup, *args: Any, **kwargs: Any) -> Any:
+        handed = hand_over.to(group)
+        if handed is None:
+            return original(group, *args, **kwargs)
+        with handed.of_messages(number(group)):
+            return original(group, *args, **kwargs)
+
+    return seen
 
 
-def _read(method: _Method, arguments: _Arguments) -> Meant:
-    """What the arguments of a method mean: an op and a root, or options with both."""
-    args, kwargs = arguments
+def _num_in_barrier(group: dist.ProcessGroup) -> int:
+    """Of a monitored one: rank 0 has a message from each other one, and sends one to each."""
+    return 2 * (group.size() - 1) if group.rank() == 0 else 2
+
+
+def _read(method: _Method, args: Sequence[Any], root: Any, passed: Sequence[Any]) -> Meant:
+    """What the arguments of a method mean: an op and a root, or options with both.
+
+    root: if it was given by name.
+    """
     op: Any = dist.ReduceOp.SUM
-    root: Any = 0
-    if method.root_at is not None:
-        root = kwargs.get("root", args[method.root_at] if len(args) > method.root_at else 0)
-    for each in (*args, *kwargs.values()):
+    if root is None and method.root_at is not None and len(args) > method.root_at:
+        root = args[method.root_at]
+    for each in passed:
         if isinstance(each, dist.ReduceOp | dist.ReduceOp.RedOpType):
             op = each
         op = getattr(each, "reduceOp", op)
         root = getattr(each, "rootRank", root)
     reduce = reduce_of({"op": op}) if "reduce" in method.kind else None
-    return Meant(method.kind, reduce, None if method.root_at is None else int(root))
+    return Meant(method.kind, reduce, None if method.root_at is None else int(root or 0))
 
 
-def _num_places(group: dist.ProcessGroup, arguments: _Arguments) -> set[int]:
+def _num_places(group: dist.ProcessGroup, passed: Sequence[Any]) -> set[int]:
     """As how many collectives gloo may count it.
 
     A reduce_scatter of lists is a reduce to each rank, and one of several is one for each.
     """
-    args, kwargs = arguments
-    lists = {len(each) for each in (*args, *kwargs.values()) if isinstance(each, list)}
+    lists = {len(each) for each in passed if isinstance(each, list)}
     return {1, group.size(), *lists} if lists else {1}
-
-
-def _message(carry_out: Callable[[], Any], group: dist.ProcessGroup, *_: Any) -> Any:
-    handed = hand_over.to(group)
-    if handed is None:
-        return carry_out()
-    with handed.of_messages():
-        return carry_out()
-
-
-def _monitored_barrier(carry_out: Callable[[], Any], group: dist.ProcessGroup, *_: Any) -> Any:
-    """Rank 0 has a message from each other one, and sends one to each."""
-    handed = hand_over.to(group)
-    if handed is None:
-        return carry_out()
-    with handed.of_messages(2 * (group.size() - 1) if group.rank() == 0 else 2):
-        return carry_out()
