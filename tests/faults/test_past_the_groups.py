@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch._subclasses import FakeTensorMode
 from torch.distributed import all_reduce as all_reduce_by_name
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from labkit import Mismatch, RankError, run
 from labkit.launch.diagnosis.verdict import Fault
@@ -219,6 +220,31 @@ def test_a_reduce_op_that_is_none_is_refused_in_torchs_words():
 
     with pytest.raises(RankError, match="TypeError.*(ReduceOp|incompatible)"):
         run(program, 2, timeout=20)
+
+
+class Seen(TorchDispatchMode):
+    """Which operators are called, as CommDebugMode and FlopCounterMode look at them."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.names.append(str(function))
+        return function(*args, **(kwargs or {}))
+
+
+def counts_operators(world):
+    x = torch.ones(7)
+    with Seen() as seen:
+        dist.all_reduce(x)
+        group = dist.new_group([0])
+    return seen.names, group is not None
+
+
+def test_a_program_that_counts_operators_sees_its_own():
+    for names, _ in run(counts_operators, 2, timeout=30).values:
+        assert names == ["c10d.allreduce_.default"]
 
 
 def only_traces(world):

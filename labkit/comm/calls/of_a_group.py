@@ -14,6 +14,7 @@ from labkit.comm.agreement.disagreement import Disagreement
 from labkit.comm.callers import own_frame
 from labkit.comm.calls.by_place import Meant, Places
 from labkit.comm.calls.open_call import OpenCall
+from labkit.comm.calls.readings import flat
 from labkit.comm.point_to_point import PointToPoint
 from labkit.comm.wire_bytes import WireBytes
 
@@ -79,9 +80,12 @@ class ComparedCalls(PointToPoint):
 
     def enter_new_group(self, members: Sequence[int], *, ends_by_itself: bool) -> OpenCall:
         """Say that we are about to make a group of these. Raises Disagreement."""
-        nothing = torch.empty(0, dtype=torch.uint8)
         record = self._post(
-            "new_group", nothing, _NOTHING_SENT, not ends_by_itself, members=tuple(members)
+            "new_group",
+            flat(0, torch.uint8),
+            _NOTHING_SENT,
+            not ends_by_itself,
+            members=tuple(members),
         )
         return self._open(record)
 

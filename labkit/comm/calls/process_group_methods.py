@@ -27,17 +27,19 @@ class _Method(NamedTuple):
     kind: str
     root_at: int | None = None
     """Which argument is the root, of the form that takes no options."""
+    counts_lists: bool = False
+    """Whether gloo may count one with lists as several collectives."""
 
 
 _METHODS = {
     "allreduce": _Method("all_reduce"),
     "allreduce_coalesced": _Method("all_reduce"),
     "reduce": _Method("reduce", 1),
-    "reduce_scatter": _Method("reduce_scatter"),
+    "reduce_scatter": _Method("reduce_scatter", counts_lists=True),
     "_reduce_scatter_base": _Method("reduce_scatter"),
-    "reduce_scatter_tensor_coalesced": _Method("reduce_scatter"),
+    "reduce_scatter_tensor_coalesced": _Method("reduce_scatter", counts_lists=True),
     "reduce_scatter_single": _Method("reduce_scatter"),
-    "reduce_scatter_single_coalesced": _Method("reduce_scatter"),
+    "reduce_scatter_single_coalesced": _Method("reduce_scatter", counts_lists=True),
     "broadcast": _Method("broadcast", 1),
     "gather": _Method("gather", 2),
     "scatter": _Method("scatter", 2),
@@ -76,7 +78,8 @@ def _collective(
             return carry_out()
         passed = (*args, *kwargs.values())
         meant = _read(method, args, kwargs.get("root"), passed)
-        return calls.by_place(meant, _num_places(group, passed), carry_out)
+        num_places = _num_places(group, passed) if method.counts_lists else {1}
+        return calls.by_place(meant, num_places, carry_out)
 
     return seen
 
@@ -117,9 +120,5 @@ def _read(method: _Method, args: Sequence[Any], root: Any, passed: Sequence[Any]
 
 
 def _num_places(group: dist.ProcessGroup, passed: Sequence[Any]) -> set[int]:
-    """As how many collectives gloo may count it.
-
-    A reduce_scatter of lists is a reduce to each rank, and one of several is one for each.
-    """
-    lists = {len(each) for each in passed if isinstance(each, list)}
-    return {1, group.size(), *lists} if lists else {1}
+    """A reduce_scatter of lists is a reduce to each rank, and one of several is one for each."""
+    return {1, group.size(), *(len(each) for each in passed if isinstance(each, list))}
