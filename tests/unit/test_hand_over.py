@@ -11,14 +11,21 @@ from labkit.comm import hand_over
 class SlowlyMade(hand_over.HandOver):
     """Other threads have the time to ask for one meanwhile."""
 
-    def __init__(self, process_group):
+    def __init__(self, gloo):
         time.sleep(0.05)
-        super().__init__(process_group)
+        super().__init__(gloo)
+
+
+class Gloo:
+    """As much of gloo's backend as is asked."""
+
+    def _get_sequence_number_for_group(self):
+        return 0
 
 
 def test_threads_that_are_the_first_to_ask_get_the_same_count(monkeypatch):
     monkeypatch.setattr(hand_over, "HandOver", SlowlyMade)
-    monkeypatch.setattr(hand_over, "_is_gloos", lambda process_group: True)
+    monkeypatch.setattr(hand_over, "_gloo_of", lambda process_group: Gloo())
     process_group, found = dist.ProcessGroup(0, 1), []
     threads = [
         threading.Thread(target=lambda: found.append(hand_over.to(process_group))) for _ in range(4)
