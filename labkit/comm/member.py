@@ -115,7 +115,7 @@ class Member(NamedSpans):
         given = x if passed is None else passed
         item = self._declare(kind, sequence, hashed(*alike), given, call, label, queued)
         if splits is not None:
-            self._agreement.declare_rows(sequence, *splits)
+            self._agreement.pairs.declare_rows(sequence, *splits)
         record = self._journal.post(
             kind,
             self._journal_group,
@@ -162,7 +162,7 @@ class Member(NamedSpans):
         try:
             self._agreement.compare(sequence)
             if has_rows:
-                self._agreement.compare_rows(sequence)
+                self._agreement.pairs.compare_rows(sequence)
         except Disagreement as why:
             self._refuse(record, why)
             raise

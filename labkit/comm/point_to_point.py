@@ -103,7 +103,7 @@ class PointToPoint(Member):
         item = self._journal.parameter(call, given) if label is None else None
         role = SENDER if kind == "send" else RECEIVER
         meant = hashed(label, x.dtype, x.shape)
-        self._agreement.declare_message(peer, role, number, meant, hashed_item(item))
+        self._agreement.pairs.declare_message(peer, role, number, meant, hashed_item(item))
         record = self._journal.post(
             kind,
             self._journal_group,
@@ -118,7 +118,7 @@ class PointToPoint(Member):
             item=item,
         )
         try:
-            self._agreement.compare_messages(peer, role)
+            self._agreement.pairs.compare_messages(peer, role)
         except Disagreement as why:
             self._refuse(record, why)
             raise

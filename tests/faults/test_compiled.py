@@ -103,6 +103,29 @@ def test_a_compiled_model_in_torchs_ddp_trains_as_one_that_is_not():
             torch.testing.assert_close(a, b)
 
 
+def sends_where_torch_would_compile_that(world):
+    """Of messages in a graph nobody would know the number, and rank 2 has none."""
+    from torch._dynamo import config  # no program can take it along
+
+    with config.patch(enable_p2p_compilation=True):
+
+        def step(x):
+            y = x * 2
+            if world.rank == 0:
+                dist.isend(y, 1).wait()
+            elif world.rank == 1:
+                dist.irecv(y, 0).wait()
+            return y + 1
+
+        torch.compile(step, backend="aot_eager")(torch.ones(3))
+    return world.all_reduce(torch.ones(1)).item()
+
+
+def test_messages_end_a_graph_and_are_counted():
+    values = run(sends_where_torch_would_compile_that, 3, timeout=120).values
+    assert values == [3.0] * 3
+
+
 def swapped_between_graphs(world):
     weight, bias = torch.ones(3), torch.zeros(3)
 

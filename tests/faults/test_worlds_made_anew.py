@@ -238,7 +238,10 @@ def twice_at_one_port(world, port):
         dist.init_process_group("gloo")
         x = torch.ones(1)
         dist.all_reduce(x)
+        model = DistributedDataParallel(torch.nn.Linear(1, 1))
         dist.destroy_process_group()
+        del model
+        gc.collect()
         time.sleep(world.rank)  # rank 0's old store is gone, and its new one is there
     return x.item()
 

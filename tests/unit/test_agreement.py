@@ -330,11 +330,11 @@ def test_a_group_without_neighbours_compares_nothing(tmp_path, here):
     neighbours = Neighbours(frozenset(here), tables=tmp_path, journals=tmp_path)
     agreement = Agreement(neighbours, "world", (0, 1), 0)
     agreement.declare(1, hashed("all_to_all"))
-    agreement.declare_rows(1, (1, 2), (1, 2))
+    agreement.pairs.declare_rows(1, (1, 2), (1, 2))
     agreement.compare(1)
-    agreement.compare_rows(1)
-    agreement.declare_message(1, SENDER, 1, hashed("float32"))
-    agreement.compare_messages(1, SENDER)
+    agreement.pairs.compare_rows(1)
+    agreement.pairs.declare_message(1, SENDER, 1, hashed("float32"))
+    agreement.pairs.compare_messages(1, SENDER)
     assert list(tmp_path.iterdir()) == [], "no table is made"
     assert neighbours.agreements == [], "and nothing is compared at the end"
     agreement.leave()

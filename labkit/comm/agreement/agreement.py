@@ -15,8 +15,7 @@ look, at the latest by that at the end of the run.
 
     world.calls     a row per collective, an entry per member: what it is, the reader's call, the
                     element of a loop, and how many came before it on groups of the same members
-    world.0-1       a row per message from 0 to 1, see messages.py
-    world.0-1.rows  a row per all_to_all: how many rows 0 sends to 1, how many 1 expects
+    world.0-1       what goes from 0 to 1, see pairs.py
 
 Only equality is looked at here, of hashes; words come from the journals, which are read when
 something differs. Costs a few microseconds per operation and rank to compare with
@@ -36,8 +35,8 @@ from functools import lru_cache
 from labkit.comm.agreement import items
 from labkit.comm.agreement.call_order import Said, Where
 from labkit.comm.agreement.disagreement import Disagreement
-from labkit.comm.agreement.messages import RECEIVER, SENDER, Messages
 from labkit.comm.agreement.neighbours import Neighbours, Witness
+from labkit.comm.agreement.pairs import Pairs
 from labkit.comm.agreement.shared_rows import SharedRows
 
 # The last field: our turn in the lower half, and in the upper one what is queued, plus 1 if known.
@@ -66,7 +65,7 @@ class Agreement:
         """`ranks`: global numbers of the members; `member`: which of them this is."""
         self._member = member
         # A name may hold a slash: torch.distributed/1 is its process group 1.
-        self._tables = f"{neighbours.tables / name.replace('/', '-')}"
+        tables = f"{neighbours.tables / name.replace('/', '-')}"
         self._witness = Witness(neighbours.journals, name, ranks, member)
         self._others = [
             peer for peer, rank in enumerate(ranks) if peer != member and rank in neighbours.ranks
@@ -77,13 +76,12 @@ class Agreement:
         self._of_all_groups = neighbours.agreements
         if self._others:
             self._of_all_groups.append(self)
-        self._calls = SharedRows(f"{self._tables}.calls", len(ranks), member)
+        self._calls = SharedRows(f"{tables}.calls", len(ranks), member)
         self._compared = dict.fromkeys(self._others, 0)
         self._name = name
         self._orders = {peer: neighbours.orders_with(ranks[peer], ranks) for peer in self._others}
         self._turns = neighbours.turns(ranks)
-        self._messages: dict[tuple[int, int], Messages] = {}
-        self._rows: dict[tuple[int, int], SharedRows] = {}
+        self.pairs = Pairs(tables, self._witness, member, self._others)
 
     def require_in_step(self) -> None:
         """Raise Disagreement if we have refused an operation: since then all numbers are off."""
@@ -134,8 +132,7 @@ class Agreement:
             raise self._too_late
         if self._last:
             self.compare(self._last)
-        for peer, role in list(self._messages):
-            self.compare_messages(peer, role)
+        self.pairs.compare_what_is_left()
 
     def leave(self) -> None:
         """Compare what is left, for the last time. Raises Disagreement."""
@@ -179,54 +176,3 @@ class Agreement:
             circle = circle or orders.of_items.differ((meant, item), (meant, its_item), where)
         if circle:
             self._witness.testify_on_order(peer, circle)
-
-    def declare_message(
-        self, peer: int, role: int, number: int, meant: bytes, item: bytes = b""
-    ) -> None:
-        """Say what the n-th message to `peer` is (role SENDER), or from it (RECEIVER).
-
-        item: the parameter that it is for; `compare_messages` follows.
-        """
-        if peer not in self._compared:
-            return
-        messages = self._messages.get((peer, role))
-        if messages is None:
-            messages = self._messages[peer, role] = Messages(self._path(peer, role), role)
-        messages.declare(number, meant, item)
-
-    def compare_messages(self, peer: int, role: int) -> None:
-        """Look at the other end of our messages. Raises Disagreement."""
-        messages = self._messages.get((peer, role))
-        for number, only_in_order in messages.differing() if messages is not None else ():
-            testify = self._witness.testify_on_message
-            if only_in_order:
-                testify = self._witness.testify_on_order_of_messages
-            testify(number, peer, sends=role == SENDER)
-
-    def declare_rows(self, sequence: int, sent: Sequence[int], received: Sequence[int]) -> None:
-        """Say how many rows go to and come from each member in an all_to_all."""
-        for peer in self._others:
-            for role, rows in ((SENDER, sent[peer]), (RECEIVER, received[peer])):
-                self._rows_with(peer, role).write(sequence, rows.to_bytes(8, "little"))
-
-    def compare_rows(self, sequence: int) -> None:
-        """Look at the others' rows of our n-th collective, an all_to_all. Raises Disagreement."""
-        for peer in self._others:
-            for role in (SENDER, RECEIVER):
-                table = self._rows_with(peer, role)
-                theirs = table.read(sequence, 1 - role)
-                if theirs is not None and theirs != table.read(sequence, role):
-                    self._witness.testify_on_collective(sequence, peer)
-                if sequence % _TIDY_EVERY == 0:
-                    table.forget_before(sequence)
-
-    def _rows_with(self, peer: int, role: int) -> SharedRows:
-        table = self._rows.get((peer, role))
-        if table is None:
-            path = f"{self._path(peer, role)}.rows"
-            table = self._rows[peer, role] = SharedRows(path, 2, role)
-        return table
-
-    def _path(self, peer: int, role: int) -> str:
-        source, target = (self._member, peer) if role == SENDER else (peer, self._member)
-        return f"{self._tables}.{source}-{target}"

@@ -17,8 +17,8 @@ from labkit.comm.group import forget_worlds
 _ending: list[dist.ProcessGroup] = []
 """Destroyed ones that a DDP had yet.
 
-It must not be the last that holds one: it would wait for the group's threads to end with Python's
-lock in its hands, for which one of these may wait in turn.
+A DDP must not be the last that holds one: torch would wait for the group's threads to end with
+Python's lock in its hands, for which one of these may wait in turn.
 """
 FAKE = "fake"  # torch's, for trying shapes: of its ranks there is only this one
 

@@ -29,12 +29,19 @@ from labkit.launch import sources
 from labkit.launch.request import check_args, check_function
 
 
-# A function that says torch.ops takes it along as a module, of a type that cannot be pickled.
-def _torch_ops(ops: object) -> Any:
-    return importlib.import_module, ("torch.ops",)
+def _let_modules_travel() -> None:
+    """By name, like others: torch.ops and torch._dynamo.config are of types that pickle refuses.
+
+    A function that mentions one takes it along.
+    """
+    for name, module in list(sys.modules.items()):
+        kind = type(module)
+        if name.startswith("torch.") and issubclass(kind, ModuleType) and kind is not ModuleType:
+            copyreg.pickle(kind, _by_name)
 
 
-copyreg.pickle(type(torch.ops), _torch_ops)
+def _by_name(module: ModuleType) -> tuple[Any, ...]:
+    return importlib.import_module, (module.__name__,)
 
 
 @dataclass(frozen=True)
@@ -67,6 +74,7 @@ def write(
     with_environment: the driver's variables and working directory too, for ranks on its own host.
     Raises TypeError naming what cannot travel.
     """
+    _let_modules_travel()
     try:
         # One dump for all ranks: what they share is stored once.
         call = cloudpickle.dumps((fn, args_by_rank))
