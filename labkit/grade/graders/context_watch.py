@@ -15,6 +15,7 @@ from torch import Tensor
 from labkit.grade.evidence import CaseEvidence
 from labkit.grade.graders.attention_rules import AttentionStorages, OwnAttention
 from labkit.grade.graders.attention_work import Work, work_of
+from labkit.grade.graders.patience import Patience
 from labkit.grade.harness import is_plain_tensor
 from labkit.grade.watched_group import WatchedGroup, WatchedPending
 
@@ -94,7 +95,7 @@ class ComputedStorages(AttentionStorages):
     def __init__(self, group: ReceivingGroup, known: Sequence[Tensor], most_bytes: int) -> None:
         """most_bytes: where more has been received, circles may hold it."""
         super().__init__(group.gate, known=known)
-        self._group, self._most_bytes = group, most_bytes
+        self._group, self._most_bytes, self._patience = group, most_bytes, Patience()
         self.received_bytes = 0
 
     def __torch_dispatch__(
@@ -114,6 +115,7 @@ class ComputedStorages(AttentionStorages):
     def _look(self) -> None:
         if self._group.received_bytes > self._most_bytes:
             gc.collect()
+            self._patience.wait_while(lambda: self._group.received_bytes > self._most_bytes)
         self.received_bytes = max(self.received_bytes, self._group.received_bytes)
 
 

@@ -6,7 +6,6 @@ finds other tensors in ctx.saved_tensors than without, and a wrong answer may co
 
 import gc
 import math
-import time
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self
@@ -17,8 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from labkit.grade.gate import Gate
-
-_PATIENCE_S, _AT_ONCE_S, _PAUSE_S = 0.5, 0.02, 0.001  # in all, for one peak, between two looks
+from labkit.grade.graders.patience import Patience
 
 
 class LiveStorages(TorchDispatchMode):
@@ -37,7 +35,7 @@ class LiveStorages(TorchDispatchMode):
         for a moment: a backend's thread lets go of a tensor a little after it is done.
         """
         super().__init__()
-        self._gate, self._allowed_bytes, self._patience_s = gate, allowed_bytes, _PATIENCE_S
+        self._gate, self._allowed_bytes, self._patience = gate, allowed_bytes, Patience()
         self._known = {each.untyped_storage()._cdata: each for each in known}
         self._live: dict[int, weakref.ref[torch.UntypedStorage]] = {}
         self.peak_bytes = 0
@@ -69,11 +67,8 @@ class LiveStorages(TorchDispatchMode):
 
     def _settled(self) -> int:
         """What is alive, less what somebody else is about to let go of."""
-        until_s = self._patience_s - _AT_ONCE_S
-        while (count := self._count()) > self._allowed_bytes and self._patience_s > max(until_s, 0):
-            time.sleep(_PAUSE_S)
-            self._patience_s -= _PAUSE_S
-        return count
+        self._patience.wait_while(lambda: self._count() > self._allowed_bytes)
+        return self._count()
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:

@@ -1,6 +1,7 @@
 """Units that write down their use: in which order, and whose weights are in memory meanwhile."""
 
 import ctypes
+import gc
 import struct
 import weakref
 from collections.abc import Callable, Sequence
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from labkit.grade.evidence import CaseEvidence
 from labkit.grade.graders.live_storages import LiveStorages
+from labkit.grade.graders.patience import Patience
 from labkit.grade.graders.zero3_inputs import loss_gradient, unit_backward, unit_forward
 from labkit.grade.harness import is_plain_tensor
 from labkit.grade.watched_group import WatchedGroup
@@ -120,7 +122,7 @@ class Diary:
     """Uses of units, and what of them is still in memory."""
 
     def __init__(self, group: WatchedGroup, live: LiveStorages) -> None:
-        self._group, self._live = group, live
+        self._group, self._live, self._patience = group, live, Patience()
         self._weights: Storages = []
         self._ends: dict[int, list[bytes]] = {}
         """By unit: how its weights begin, and how they end."""
@@ -130,15 +132,20 @@ class Diary:
     def note(self, kind: int, unit: int, weights: Tensor, is_own: bool = True) -> None:
         """One use begins."""
         with self._group.region(USE):
-            live_bytes = self._live.nbytes  # what only circles hold, is gone by now
+            gc.collect()  # what only circles hold, is gone by now
             mine = weights.untyped_storage()
-            others = {storage._cdata for storage in _alive(self._weights)} - {mine._cdata}
+            self._patience.wait_while(lambda: bool(self._others(mine)))
+            others, live_bytes = self._others(mine), self._live.nbytes
             num_gradients = len({storage._cdata for storage in _alive(self.gradients)})
             self._weights.append(weakref.ref(mine))
             self._ends[unit] = [_bytes_of(weights[:_MARK]), _bytes_of(weights[-_MARK:])]
             num_found = self._num_found()
             row = (kind, unit, len(others) + 1, num_found, num_gradients, is_own, live_bytes)
             self.uses.append(row)
+
+    def _others(self, mine: torch.UntypedStorage) -> set[int]:
+        """Earlier uses' weights that are still in memory."""
+        return {storage._cdata for storage in _alive(self._weights)} - {mine._cdata}
 
     def _num_found(self) -> int:
         """Units that have been used, and of which both ends lie in one storage: no shard has."""
