@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from contextvars import Context, ContextVar
 from types import CodeType, FrameType
 from typing import NamedTuple
@@ -22,9 +23,12 @@ MACHINERY = (_LABKIT, os.path.dirname(torch.__file__) + os.sep)
 _TYPING_EXTENSIONS = getattr(sys.modules.get("typing_extensions"), "__file__", None)
 _HELPERS = () if _TYPING_EXTENSIONS is None else (_TYPING_EXTENSIONS,)
 _STANDARD = (os.path.dirname(os.__file__) + os.sep, "<frozen ", *_HELPERS)
-LIBRARIES = (*MACHINERY, *_STANDARD)
+# What torch.compile has written: of torch.fx, and of Inductor.
+_INDUCTOR = os.path.join(tempfile.gettempdir(), "torchinductor_")
+GENERATED = ("<eval_with_key>", os.environ.get("TORCHINDUCTOR_CACHE_DIR", _INDUCTOR))
+LIBRARIES = (*MACHINERY, *_STANDARD, *GENERATED)
 # Code that others wrote: whatever it calls its variables says nothing about the program.
-FOREIGN = (MACHINERY[1], *_STANDARD)
+FOREIGN = (MACHINERY[1], *_STANDARD, *GENERATED)
 _RESUMED = "torch_dynamo_resume_in_"
 _LAUNCH = os.path.join(_LABKIT, "launch") + os.sep
 

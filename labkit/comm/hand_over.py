@@ -8,8 +8,8 @@ So each collective that is compared says also which one of its process group it 
     dist.all_reduce(y)        2 | world.all_reduce(x)     2     x is the first, and the second
 
 gloo counts messages as well, of which ranks have different numbers: those are taken off. They come
-by a ProcessGroup's own methods (calls/process_group_methods.py), unless a program sends them by
-torch.ops.
+by a ProcessGroup's own methods (calls/process_group_methods.py), or by torch's functional ones
+(calls/functional_collectives.py).
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Reduce ops and roots of what goes to a process group past torch.distributed's functions."""
 
 import contextlib
+import copy
 import re
 import threading
 import time
@@ -46,6 +47,42 @@ def functional_reduce_scatter(world):
 
 def functional_broadcast(world):
     functional.broadcast(torch.ones(3), 1 if world.rank == 1 else 0, dist.group.WORLD)
+
+
+def operator_in_place(world):
+    operators, word = torch.ops._c10d_functional, word_of(world)
+    operators.all_reduce_(torch.ones(3), word, dist.group.WORLD.group_name)
+
+
+def overload_of_an_operator(world):
+    reduce, word = torch.ops._c10d_functional.all_reduce.default, word_of(world)
+    dist.group.WORLD.barrier().wait()
+    reduce(torch.ones(3), group_name=dist.group.WORLD.group_name, reduce_op=word)
+
+
+def operator_with_a_backward(world):
+    operators, word = torch.ops._c10d_functional_autograd, word_of(world)
+    x = torch.ones(2 * world.size)
+    operators.reduce_scatter_tensor(x, word, world.size, dist.group.WORLD.group_name)
+
+
+def after_functional_messages(world):
+    functional.all_reduce(torch.ones(1), "sum", dist.group.WORLD).wait()
+    if world.rank == 0:
+        functional.isend_inplace(torch.ones(1), 1)
+    elif world.rank == 1:
+        functional.irecv_inplace(torch.ones(1), 0).wait()
+    functional.all_reduce(torch.ones(3), word_of(world), dist.group.WORLD)
+
+
+def after_a_functional_batch(world):
+    if world.rank < 2:
+        ops = ["isend", "isend"] if world.rank == 0 else ["irecv", "irecv"]
+        peers, tensors = [1 - world.rank] * 2, [torch.ones(1), torch.ones(1)]
+        batch = functional.batch_p2p_ops_inplace(ops, peers, [0, 0], tensors, dist.group.WORLD)
+        for each in batch:
+            functional.wait_tensor(each)
+    functional.all_reduce(torch.ones(3), word_of(world), dist.group.WORLD)
 
 
 def sum_of_a_dtensor(world):
@@ -177,6 +214,11 @@ SAID = {
     functional_sum_over_a_mesh: r"in all_reduce, collective #\d+ of torch.distributed.*{by max}",
     functional_sum_of_a_list: r"in all_reduce, collective #1 .*{by max}",
     functional_reduce_scatter: r"in reduce_scatter, collective #1 .*{by max}",
+    operator_in_place: r"in all_reduce, collective #1 .*{by max}",
+    overload_of_an_operator: r"in all_reduce, collective #2 .*{by max}",
+    operator_with_a_backward: r"in reduce_scatter, collective #1 .*{by max}",
+    after_functional_messages: r"in all_reduce, collective #2 .*{by max}",
+    after_a_functional_batch: r"in all_reduce, collective #1 .*{by max}",
     functional_broadcast: r"in broadcast, collective #1 .*{root}",
     sum_of_a_dtensor: r"in all_reduce, collective #\d+ .*{by max}",
     method_with_options: r"in all_reduce, collective #1 .*{by max}",
@@ -210,7 +252,7 @@ def test_another_reduce_op_or_root_is_an_error_that_names_ranks_and_lines(progra
     assert re.match(r"rank \d found at test_by_place.py, line \d+: ", said), said
     lines = [line.strip() for line in open(__file__)]
     for number in re.findall(r"line (\d+)", said):
-        assert re.match(r"(functional|dist\.group\.WORLD|x)\.\w+\(", lines[int(number) - 1]), said
+        assert re.match(r"((functional|operators|dist\.group\.WORLD|x)\.\w+|reduce)\(", lines[int(number) - 1]), said
 
 
 def another_kind(world):
@@ -362,6 +404,23 @@ def refuses(world):
 
 def test_what_torch_refuses_it_refuses_in_its_own_words():
     run(refuses, 2, timeout=30)
+
+
+def looks_operators_up(world):
+    """As torch does: by what was put into tables before there were ranks."""
+    isend, reduce = torch.ops._c10d_functional.isend, torch.ops._c10d_functional.all_reduce
+    assert {isend, isend.default} <= torch.fx.node._side_effectful_functions
+    assert copy.deepcopy(reduce) is reduce
+
+    def scripted(x: torch.Tensor, name: str):
+        y = torch.ops._c10d_functional.all_reduce(x, "sum", name)
+        return torch.ops._c10d_functional.wait_tensor(y)
+
+    return torch.jit.script(scripted)(torch.ones(3), dist.group.WORLD.group_name).tolist()
+
+
+def test_operators_are_found_in_torchs_tables():
+    assert run(looks_operators_up, 2, timeout=30).values == [[2.0] * 3] * 2
 
 
 def beyond_a_file_of_rows(world):

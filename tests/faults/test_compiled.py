@@ -1,5 +1,6 @@
 """torch.compile under the lab: programs give what they give without it."""
 
+import re
 import sys
 
 import pytest
@@ -103,8 +104,8 @@ def test_a_compiled_model_in_torchs_ddp_trains_as_one_that_is_not():
             torch.testing.assert_close(a, b)
 
 
-def sends_where_torch_would_compile_that(world):
-    """Of messages in a graph nobody would know the number, and rank 2 has none."""
+def sends_in_a_graph(world):
+    """Rank 2 has no message."""
     from torch._dynamo import config  # no program can take it along
 
     with config.patch(enable_p2p_compilation=True):
@@ -121,9 +122,30 @@ def sends_where_torch_would_compile_that(world):
     return world.all_reduce(torch.ones(1)).item()
 
 
-def test_messages_end_a_graph_and_are_counted():
-    values = run(sends_where_torch_would_compile_that, 3, timeout=120).values
+def test_messages_in_a_graph_are_no_collectives():
+    values = run(sends_in_a_graph, 3, timeout=120).values
     assert values == [3.0] * 3
+
+
+def reduces_in_a_graph_by_another_op(world, backend):
+    op = dist.ReduceOp.MAX if world.rank == 1 else dist.ReduceOp.SUM
+
+    def step(x):
+        dist.all_reduce(x, op)
+        return x
+
+    torch.compile(step, backend=backend)(torch.ones(3))
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+def test_another_reduce_op_in_a_graph_is_told_with_the_functions_line(backend):
+    with pytest.raises(Mismatch) as caught:
+        run(reduces_in_a_graph_by_another_op, 2, (backend,), timeout=120)
+    step = reduces_in_a_graph_by_another_op.__code__.co_firstlineno + 3
+    found, _, why = str(caught.value).splitlines()[0].partition(": ")
+    assert re.fullmatch(rf"rank [01] found at test_compiled.py, line {step}", found)
+    assert re.search(rf"in all_reduce, collective #1 .* by (sum|max), .*\(line {step}\)", why)
+    assert "eval_with_key" not in str(caught.value)
 
 
 def swapped_between_graphs(world):

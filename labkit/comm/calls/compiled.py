@@ -4,7 +4,7 @@
     world.all_reduce(x)     ends a graph, and is carried out as it is; dist.broadcast(x) likewise
 
 Dynamo would trace the journals and tables otherwise, and fail in them. What it puts into a graph is
-handed over in C++, and is no call.
+no call, and is compared by place (functional_collectives.py).
 """
 
 from __future__ import annotations
@@ -17,11 +17,7 @@ import torch
 from torch.distributed import _functional_collectives as functional
 from torch.distributed import distributed_c10d as c10d
 
-from labkit.comm.calls import functional_collectives
-
 _COMM = "labkit.comm"
-# They end a graph: of messages within one nobody would know how many there were (hand_over.py).
-_MESSAGES = ("isend", "irecv", "batch_isend_irecv")
 
 
 def install() -> None:
@@ -30,10 +26,7 @@ def install() -> None:
     """
     remaps = functional.traceable_collective_remaps
     for original, in_graphs in list(remaps.items()):
-        if original.__name__ in _MESSAGES:
-            del remaps[original]
-        else:
-            remaps[getattr(c10d, original.__name__, original)] = in_graphs
+        remaps[getattr(c10d, original.__name__, original)] = in_graphs
     if "torch._dynamo" in sys.modules:
         _keep_out()
     elif not hasattr(torch.compile, "_keeps_out"):
@@ -55,6 +48,3 @@ def _keep_out() -> None:
     from torch._dynamo import trace_rules
 
     trace_rules.add(_COMM)
-    # An older torch, which has no such list, ends graphs at functional collectives.
-    traced: set[str] = getattr(trace_rules, "BUILTIN_INLINE_WHEN_CALLED", set())
-    traced.add(functional_collectives.__file__)

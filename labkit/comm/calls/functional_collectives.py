@@ -1,11 +1,16 @@
 """torch's functional collectives: what they mean is compared by place in the process group.
 
-    functional.all_reduce(x, "sum", group)    torch.distributed._functional_collectives; DTensor too
+    functional.all_reduce(x, "sum", group)    torch.distributed._functional_collectives
+    x.redistribute(placements=[Replicate()])  of a DTensor
+    dist.all_reduce(x)                        in code of torch.compile's
+    torch.ops._c10d_functional.all_reduce(x, "sum", group.group_name)
 
-They go to C++ on a way of their own, past torch.distributed's functions. See by_place.py.
+They go past torch.distributed's functions, and all of them end in an operator of C++, which Python
+finds in `_op` of what is in torch.ops. There, an object that looks first takes its place: it has
+the same hash and attributes, as torch has long put the operators into tables of its own. See
+by_place.py; messages among them are counted, as in process_group_methods.py.
 
-Dynamo traces what is in this file, and no other file of labkit.comm (compiled.py): there, a wrapper
-is what it wraps.
+Wire: nothing is added.
 """
 
 from __future__ import annotations
@@ -17,32 +22,33 @@ from typing import Any
 import torch
 from torch.distributed import _functional_collectives as functional
 from torch.distributed import distributed_c10d as c10d
+from torch.jit import _builtins
 
-from labkit.comm.calls.arguments import binder
+from labkit.comm import hand_over
 from labkit.comm.calls.by_place import Meant
 from labkit.comm.calls.compared import of_this_process
 from labkit.comm.calls.of_a_group import CallsIn
 from labkit.comm.calls.readings import reduce_of
 
+_NAMESPACES = ("_c10d_functional", "_c10d_functional_autograd")
+# Those that reduce, or have a root. Not every torch has all of them, in both namespaces.
 _KINDS = {
     "all_reduce": "all_reduce",
+    "all_reduce_": "all_reduce",
     "all_reduce_coalesced": "all_reduce",
-    "reduce_scatter_single": "reduce_scatter",
-    "reduce_scatter_single_coalesced": "reduce_scatter",
-    "broadcast": "broadcast",
-}
-# Before torch 2.13. Since then these call the others.
-_OLDER_KINDS = {
+    "all_reduce_coalesced_": "all_reduce",
     "reduce_scatter_tensor": "reduce_scatter",
+    "reduce_scatter_tensor_out": "reduce_scatter",
     "reduce_scatter_tensor_coalesced": "reduce_scatter",
-    "reduce_scatter_tensor_autograd": "reduce_scatter",
+    "broadcast": "broadcast",
+    "broadcast_": "broadcast",
 }
+_MESSAGES = ("isend", "irecv", "batch_p2p_ops")
 _REDUCES = {name: reduce_of({"op": op}) for op, name in functional.REDUCE_OP_TO_STR.items()}
-# Private, and older ones have another name, or none.
-_resolve: Callable[[Any, str], Any] = (
-    getattr(functional, "_resolve_group", None) or functional._resolve_group_name
-)
+# Private, and older ones have none.
 _are_tracing: Callable[[], bool] = getattr(functional, "_are_we_tracing", lambda: False)
+
+_HandsOver = Callable[[c10d.ProcessGroup, dict[str, Any], Callable[[], Any]], Any]
 
 
 def are_tracing() -> bool:
@@ -54,46 +60,91 @@ def are_tracing() -> bool:
 
 
 def install(calls_in: CallsIn) -> None:
-    """Wrap those that reduce, or have a root."""
-    is_older = not hasattr(functional, "reduce_scatter_single")
-    for name, kind in (_KINDS | _OLDER_KINDS if is_older else _KINDS).items():
-        original = getattr(functional, name, None)
-        if original is not None and not hasattr(original, "_is_seen"):
-            wrapped = _wrapped(original, kind, calls_in)
-            wrapped._is_seen = True  # type: ignore[attr-defined]
-            setattr(functional, name, wrapped)
+    """Put a SeenOperator in the place of each."""
+    seen: dict[str, _HandsOver] = dict.fromkeys(_MESSAGES, _messages)
+    for name, kind in _KINDS.items():
+        seen[name] = functools.partial(_collective, kind, calls_in)
+    for namespace in _NAMESPACES:
+        for name, hands_over in seen.items():
+            packet = getattr(getattr(torch.ops, namespace), name, None)
+            if packet is None or isinstance(packet._op, SeenOperator):
+                continue
+            names = [each.name for each in packet.default._schema.arguments]
+            for found in (packet, packet.default):
+                found._op = SeenOperator(found._op, names, hands_over)
+            # TorchScript, and torch.fx, know an operator by the object.
+            _builtins._register_builtin(packet._op, packet._qualified_op_name)
 
 
-def _wrapped(original: Callable[..., Any], kind: str, calls_in: CallsIn) -> Callable[..., Any]:
-    arguments_of = binder(original)
+class SeenOperator:
+    """An operator of C++, and what is to be done as it hands over."""
 
-    @functools.wraps(original)
-    def seen(*args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling():
-            return original(*args, **kwargs)
-        arguments = arguments_of(args, kwargs)
-        if arguments is None or of_this_process() is None or are_tracing():
-            return original(*args, **kwargs)  # torch says what is wrong with the arguments
-        # Ranks or a mesh are looked up here, and `original` gets what was found.
-        group = _resolve(arguments["group"], arguments["tag"])
-        arguments["group"] = group
-        carry_out = functools.partial(original, **arguments)
-        if isinstance(group, str):
-            group = c10d._resolve_process_group(group)  # type: ignore[arg-type]
-        calls = calls_in(group)
-        if calls is None:
+    def __init__(
+        self, original: Callable[..., Any], names: list[str], hands_over: _HandsOver
+    ) -> None:
+        """`names`: of its arguments."""
+        self._original, self._names, self._hands_over = original, names, hands_over
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._original, name)
+
+    def __hash__(self) -> int:
+        return hash(self._original)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or self._original == other
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """What torch's gives."""
+        carry_out = functools.partial(self._original, *args, **kwargs)
+        if are_tracing():
             return carry_out()
-        return calls.by_place(_read(kind, arguments), _num_places(arguments), carry_out)
+        arguments = dict(zip(self._names, args, strict=False)) | kwargs
+        group = None if _is_nowhere(arguments) else _group_of(arguments.get("group_name"))
+        return carry_out() if group is None else self._hands_over(group, arguments, carry_out)
 
-    return seen
 
-
-def _read(kind: str, arguments: dict[str, Any]) -> Meant:
-    op = arguments.get("reduceOp")
+def _collective(
+    kind: str,
+    calls_in: CallsIn,
+    group: c10d.ProcessGroup,
+    arguments: dict[str, Any],
+    carry_out: Callable[[], Any],
+) -> Any:
+    calls = None if of_this_process() is None else calls_in(group)
+    if calls is None:
+        return carry_out()
+    op = arguments.get("reduce_op")
     reduce = _REDUCES.get(op.lower()) if isinstance(op, str) else None
-    return Meant(kind, reduce, arguments.get("src"))
+    meant = Meant(kind, reduce, arguments.get("src"))
+    # gloo counts one of several tensors as one for each.
+    return calls.by_place(meant, {1, len(arguments.get("inputs", [0]))}, carry_out)
 
 
-def _num_places(arguments: dict[str, Any]) -> set[int]:
-    """As how many collectives gloo may count it: one of several tensors as one for each."""
-    return {1, *(len(each) for each in arguments.values() if isinstance(each, list))}
+def _messages(
+    group: c10d.ProcessGroup, arguments: dict[str, Any], carry_out: Callable[[], Any]
+) -> Any:
+    handed = hand_over.to(group)
+    if handed is None:
+        return carry_out()
+    with handed.of_messages(len(arguments.get("op_list", [0]))):
+        return carry_out()
+
+
+def _is_nowhere(arguments: dict[str, Any]) -> bool:
+    """Whether a FakeTensorMode, which has put itself aside, only asks what would come of it."""
+    for value in arguments.values():
+        for each in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(each, torch.Tensor) and each.is_meta:
+                return True
+    return False
+
+
+def _group_of(named: object) -> c10d.ProcessGroup | None:
+    """None where torch is to say what is wrong with it. Older ones take names only."""
+    if isinstance(named, c10d.ProcessGroup):
+        return named
+    try:
+        return c10d._resolve_process_group(named)  # type: ignore[arg-type]
+    except (RuntimeError, TypeError):
+        return None

@@ -10,7 +10,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from labkit.comm import Site
-from labkit.comm.callers import LIBRARIES, MACHINERY
+from labkit.comm.callers import GENERATED, LIBRARIES, MACHINERY
 from labkit.launch import sources
 
 _MAIN = re.compile(r"in (rank|session)_main\b")
@@ -29,6 +29,7 @@ _HOLDING = (
 )
 _JOINING = " in _wait_for_tstate_lock"  # its caller says whether without a timeout
 _LINE = re.compile(r'File "([^"]+)", line (\d+) in (.+)')
+_HIDDEN = (*MACHINERY, *GENERATED)
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ def _shown(lines: list[str]) -> str:
     shown: list[str] = []
     for line in reversed(lines):
         found = _LINE.search(line)
-        is_own = found is None or not found[1].startswith(MACHINERY)
+        is_own = found is None or not found[1].startswith(_HIDDEN)
         shown.append(line)
         if found is not None and is_own:
             shown.append(f"    {linecache.getline(found[1], int(found[2])).strip()}")
@@ -114,7 +115,7 @@ def own_frames(trace: str) -> str:
     is_own = False
     for line in trace.splitlines():
         if found := re.match(r'  File "([^"]+)"', line):
-            is_own = not found[1].startswith(MACHINERY)
+            is_own = not found[1].startswith(_HIDDEN)
         elif not line.startswith("    "):
             is_own = False
         if is_own:
