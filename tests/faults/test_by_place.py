@@ -252,7 +252,9 @@ def test_another_reduce_op_or_root_is_an_error_that_names_ranks_and_lines(progra
     assert re.match(r"rank \d found at test_by_place.py, line \d+: ", said), said
     lines = [line.strip() for line in open(__file__)]
     for number in re.findall(r"line (\d+)", said):
-        assert re.match(r"((functional|operators|dist\.group\.WORLD|x)\.\w+|reduce)\(", lines[int(number) - 1]), said
+        assert re.match(
+            r"((functional|operators|dist\.group\.WORLD|x)\.\w+|reduce)\(", lines[int(number) - 1]
+        ), said
 
 
 def another_kind(world):

@@ -4,9 +4,10 @@
     group.allreduce([x], options)             a ProcessGroup's own methods
 
 Not all ranks need to come by here on their way to one collective: in compiled code a call becomes a
-functional one, and DDP hands over in C++. So these are not counted as calls are. torch's own record has all of them, and compares
-kind, dtype and size in the end; what it lacks is entered in a table, in the row of the place that
-the collective has got in its process group (hand_over.py), and compared with what is there.
+functional one, and DDP hands over in C++. So these are not counted as calls are. torch's own record
+has all of them, and compares kind, dtype and size in the end; what it lacks is entered in a table,
+in the row of the place that the collective has got in its process group (hand_over.py), and
+compared with what is there.
 
     world.places    a row per collective, an entry per member: what it is, and the reader's line
 
