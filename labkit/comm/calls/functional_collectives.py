@@ -45,7 +45,7 @@ _KINDS = {
 }
 _MESSAGES = ("isend", "irecv", "batch_p2p_ops")
 _REDUCES = {name: reduce_of({"op": op}) for op, name in functional.REDUCE_OP_TO_STR.items()}
-# Private, and older ones have none.
+# Private: another torch may have none.
 _are_tracing: Callable[[], bool] = getattr(functional, "_are_we_tracing", lambda: False)
 
 _HandsOver = Callable[[c10d.ProcessGroup, dict[str, Any], Callable[[], Any]], Any]
@@ -141,7 +141,7 @@ def _is_nowhere(arguments: dict[str, Any]) -> bool:
 
 
 def _group_of(named: object) -> c10d.ProcessGroup | None:
-    """None where torch is to say what is wrong with it. Older ones take names only."""
+    """None where torch is to say what is wrong with it."""
     if isinstance(named, c10d.ProcessGroup):
         return named
     try:

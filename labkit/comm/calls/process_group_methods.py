@@ -59,7 +59,7 @@ def install(calls_in: CallsIn) -> None:
 
 
 def _wrap(name: str, wrapped: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    original = getattr(dist.ProcessGroup, name, None)  # a newer or older torch may not have it
+    original = getattr(dist.ProcessGroup, name, None)  # another torch may not have it
     if original is not None and not hasattr(original, "_is_seen"):
         seen = functools.wraps(original)(wrapped(original))
         seen._is_seen = True  # type: ignore[attr-defined]

@@ -58,7 +58,7 @@ def install() -> None:
 
 
 def _wrap(name: str, enter: Callable[[CallsOfAProcess, dict[str, Any]], OpenCall | None]) -> None:
-    original = getattr(c10d, name, None)  # a newer or older torch may not have it
+    original = getattr(c10d, name, None)  # another torch may not have it
     if original is None or hasattr(original, "_enters_calls"):
         return
     arguments_of = binder(original)
