@@ -18,7 +18,14 @@ from labkit.comm.agreement.loop_items import LoopItems, may_hold_elements
 from labkit.comm.agreement.loops import Loop, loops_around
 from labkit.comm.agreement.parameter_paths import Path, paths_at, to_parameters
 from labkit.comm.agreement.takes import takes_of
-from labkit.comm.callers import FOREIGN, LIBRARIES, Place, frames_outside, handed_over_at, place
+from labkit.comm.callers import (
+    Place,
+    frames_outside,
+    handed_over_at,
+    is_foreign,
+    is_of_a_library,
+    place,
+)
 
 
 class Call(NamedTuple):
@@ -65,10 +72,8 @@ class Callers:
     def _new_call(self, places: Sequence[Place], num_frames: int) -> Call:
         """num_frames: how many of the places are on this thread's own stack."""
         sites = [each.site for each in places]
-        own = [site for site in sites if not site.file.startswith(LIBRARIES)] or sites[-1:]
-        own_frames = [
-            n for n in range(num_frames) if not places[n].code.co_filename.startswith(FOREIGN)
-        ]
+        own = [site for site in sites if not is_of_a_library(site.file)] or sites[-1:]
+        own_frames = [n for n in range(num_frames) if not is_foreign(places[n].code.co_filename)]
         return Call(
             self._number("site", astuple(sites[0])),
             self._number("path", tuple(astuple(site) for site in own)),

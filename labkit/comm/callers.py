@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import re
 import sys
-import tempfile
 from contextvars import Context, ContextVar
 from types import CodeType, FrameType
 from typing import NamedTuple
@@ -23,14 +24,29 @@ MACHINERY = (_LABKIT, os.path.dirname(torch.__file__) + os.sep)
 _TYPING_EXTENSIONS = getattr(sys.modules.get("typing_extensions"), "__file__", None)
 _HELPERS = () if _TYPING_EXTENSIONS is None else (_TYPING_EXTENSIONS,)
 _STANDARD = (os.path.dirname(os.__file__) + os.sep, "<frozen ", *_HELPERS)
-# What torch.compile has written: of torch.fx, and of Inductor.
-_INDUCTOR = os.path.join(tempfile.gettempdir(), "torchinductor_")
-GENERATED = ("<eval_with_key>", os.environ.get("TORCHINDUCTOR_CACHE_DIR", _INDUCTOR))
-LIBRARIES = (*MACHINERY, *_STANDARD, *GENERATED)
-# Code that others wrote: whatever it calls its variables says nothing about the program.
-FOREIGN = (MACHINERY[1], *_STANDARD, *GENERATED)
+# What torch.compile has written: by torch.fx, and by Inductor, in whatever folder it was told to.
+_OF_FX = "<eval_with_key>"
+_OF_INDUCTOR = re.compile(r"/(?P<folder>..)/c(?P=folder)[a-z2-7]{49}\.py$")
 _RESUMED = "torch_dynamo_resume_in_"
 _LAUNCH = os.path.join(_LABKIT, "launch") + os.sep
+
+
+@functools.lru_cache(4096)
+def is_machinery(file: str) -> bool:
+    """Whether it is labkit's or torch's, or was written by torch.compile."""
+    return file.startswith((*MACHINERY, _OF_FX)) or _OF_INDUCTOR.search(file) is not None
+
+
+@functools.lru_cache(4096)
+def is_of_a_library(file: str) -> bool:
+    """The same, or of Python itself."""
+    return is_machinery(file) or file.startswith(_STANDARD)
+
+
+@functools.lru_cache(4096)
+def is_foreign(file: str) -> bool:
+    """Code that others wrote: whatever it calls its variables says nothing about the program."""
+    return is_of_a_library(file) and not file.startswith(_LABKIT)
 
 
 class Place(NamedTuple):
@@ -82,7 +98,7 @@ def frames_outside(frame: FrameType | None) -> list[FrameType]:
 def own_frame(frame: FrameType) -> FrameType:
     """The innermost one that is the reader's own; `frame` where none is."""
     each: FrameType | None = frame
-    while each is not None and each.f_code.co_filename.startswith(LIBRARIES):
+    while each is not None and is_of_a_library(each.f_code.co_filename):
         each = each.f_back
     return each or frame
 

@@ -29,7 +29,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from labkit.comm import callbacks
 from labkit.comm.awaited import CALLS, awaited, has_handlers
-from labkit.comm.callers import LIBRARIES
+from labkit.comm.callers import is_of_a_library
 from labkit.comm.recorded import Meaning
 from labkit.comm.torchs_groups import group_of, names_of
 
@@ -37,6 +37,8 @@ NUM_COLLECTIVES = 8192  # as many as were handed over, at most: 0.8 KB each
 _SAMPLE_S = 0.1
 _BUSY_S = 0.01
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+# Our wrappers around what is not a Group's.
+_PAST_THE_GROUPS = (CALLS, callbacks.__file__)
 _DTYPES = {
     "Float": "float32",
     "Double": "float64",
@@ -59,7 +61,7 @@ def enable() -> None:
 
 
 def num_enqueued() -> dict[str, int]:
-    """Collectives that this process handed to each process group, by the group's name."""
+    """Collectives that this process handed to each process group, by its number here."""
     return counts(pickle.loads(_dump(includeCollectives=False)))
 
 
@@ -132,7 +134,7 @@ def dump_without_stacks() -> dict[str, Any]:
 def _is_of_a_group(entry: Mapping[str, Any]) -> bool:
     """Whether a Group issued it: then it is in the journal."""
     files = [frame["filename"] for frame in entry.get("frames", [])]
-    return any(file.startswith(_HERE) and not file.startswith(CALLS) for file in files)
+    return any(file.startswith(_HERE) and not file.startswith(_PAST_THE_GROUPS) for file in files)
 
 
 def meaning(entry: Mapping[str, Any]) -> Meaning:
@@ -147,9 +149,7 @@ def meaning(entry: Mapping[str, Any]) -> Meaning:
 
 def _foreign(entry: Mapping[str, Any], name: str, members: Sequence[int]) -> list[Any]:
     """What `_operation` needs, as JSON."""
-    own = [
-        frame for frame in entry.get("frames", []) if not frame["filename"].startswith(LIBRARIES)
-    ]
+    own = [frame for frame in entry.get("frames", []) if not is_of_a_library(frame["filename"])]
     site: list[Any] = ["?", 0, "?", ""]
     if own:
         file, line = own[0]["filename"], own[0]["line"]

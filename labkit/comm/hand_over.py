@@ -36,9 +36,10 @@ class HandOver:
 
     @contextmanager
     def of_messages(self, number: int = 1) -> Iterator[None]:
-        """Inside, so many messages are handed over; where that raises, none of them, mostly.
+        """Inside, so many messages are handed over.
 
-        Where only some were, nobody knows from then on.
+        Where that raises, and gloo's number has not moved, none of them was; where it has moved,
+        nobody knows from then on.
         """
         with self._lock:
             self._num_under_way += 1
@@ -53,6 +54,12 @@ class HandOver:
         with self._lock:
             self._num_under_way -= 1
             self._num_messages += number
+
+    @property
+    def so_far(self) -> tuple[int, int] | None:
+        """Collectives and messages; None where nobody knows."""
+        collectives = self.num_collectives
+        return None if collectives is None else (collectives, self._num_messages)
 
     @property
     def num_collectives(self) -> int | None:
@@ -94,6 +101,15 @@ def _gloo_of(process_group: dist.ProcessGroup) -> Any:
     except RuntimeError:
         return None  # there is none
     return backend if backend.name() == "gloo" else None
+
+
+def messages(process_group: object, number: int, carry_out: Callable[[], Any]) -> Any:
+    """The result of `carry_out`, which hands over so many messages."""
+    handed = to(process_group)
+    if handed is None:
+        return carry_out()
+    with handed.of_messages(number):
+        return carry_out()
 
 
 def forget(process_group: dist.ProcessGroup | None) -> None:

@@ -65,8 +65,8 @@ class Member(NamedSpans):
         self._neighbours = neighbours
         self._agreement: Any = Agreement(neighbours, name, ranks, self.rank)
         self._num_collectives = 0
-        # Its record, and how many collectives the process group had been handed before.
-        self._last_posted: tuple[int, int | None] = -1, None
+        # Its record, and what the process group had been handed before: collectives, messages.
+        self._last_posted: tuple[int, tuple[int, int] | None] = -1, None
         self._num_splits = 0
         # Held until waited for: gloo cancels an operation whose handle is dropped.
         self._in_flight: set[Pending[Any]] = set()
@@ -109,7 +109,8 @@ class Member(NamedSpans):
         root = NO_PEER if peer is None else self.ranks[peer]
         call, label = self._journal.caller(), current_label()
         alike = (kind, medium, root, reduce, label, x.dtype, equal_shape(kind, x.shape), members)
-        queued = None if self._handed is None else self._handed.num_collectives
+        handed = None if self._handed is None else self._handed.so_far
+        queued = None if handed is None else handed[0]
         # Said, written into the journal, and only then compared: whoever comes later finds both,
         # and nobody looks before others can see what it has said (agreement.py).
         given = x if passed is None else passed
@@ -134,7 +135,7 @@ class Member(NamedSpans):
             medium=medium,
             queued=queued,
         )
-        self._last_posted = record, queued
+        self._last_posted = record, handed
         self._compare(record, sequence, has_rows=splits is not None)
         return record
 

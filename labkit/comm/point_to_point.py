@@ -104,6 +104,7 @@ class PointToPoint(Member):
         role = SENDER if kind == "send" else RECEIVER
         meant = hashed(label, x.dtype, x.shape)
         self._agreement.pairs.declare_message(peer, role, number, meant, hashed_item(item))
+        handed = None if self._handed is None else self._handed.so_far
         record = self._journal.post(
             kind,
             self._journal_group,
@@ -117,6 +118,7 @@ class PointToPoint(Member):
             label=label,
             item=item,
         )
+        self._last_posted = record, handed
         try:
             self._agreement.pairs.compare_messages(peer, role)
         except Disagreement as why:

@@ -122,6 +122,7 @@ class Agreement:
             self._calls.erase(sequence)
         for peer, number in self._compared.items():
             self._compared[peer] = min(number, sequence - 1)
+        self.pairs.take_back_rows(sequence)
 
     def compare_what_is_left(self) -> None:
         """Look at entries that were not there when we compared. Raises Disagreement.

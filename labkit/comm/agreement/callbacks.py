@@ -16,7 +16,7 @@ from types import CodeType
 
 from labkit.comm.agreement.call_text import call_text
 from labkit.comm.agreement.loops import Loop, handed_to, instructions, number_of
-from labkit.comm.callers import FOREIGN
+from labkit.comm.callers import is_foreign
 
 _CONSUMERS = frozenset("list tuple set frozenset sum any all next deque dict extend".split())
 _CALLED = re.compile(r"(?:[\w.]*\.)?(\w+)\(")
@@ -32,11 +32,11 @@ def callback_in(
     callee: the code that it has come to; None where that is the group's own method. None where the
     frame has called that itself.
     """
+    name = ""
     if callee is not None:
-        is_foreign = callee.co_filename.startswith(FOREIGN)
-        if is_foreign or callee.co_flags & CO_GENERATOR:
+        name, is_generator = callee.co_name, bool(callee.co_flags & CO_GENERATOR)
+        if is_generator or is_foreign(callee.co_filename):
             return None
-    name = "" if callee is None else callee.co_name
     return handed_to(depth, callee) if _goes(code, instruction, name) else None
 
 

@@ -45,6 +45,12 @@ class Messages:
         self._declared = number
         self._rows.write(number, meant, item)
 
+    def take_back(self) -> None:
+        """The last one that we declared has not come about: the next one has its number."""
+        self._rows.erase(self._declared)
+        self._declared -= 1
+        self._compared = min(self._compared, self._declared)
+
     def differing(self) -> Iterator[Differing]:
         """Those that differ among what both ends have declared since we last looked."""
         while self._compared < self._declared:

@@ -14,8 +14,6 @@ from labkit.comm.agreement.messages import RECEIVER, SENDER, Messages
 from labkit.comm.agreement.neighbours import Witness
 from labkit.comm.agreement.shared_rows import SharedRows
 
-_TIDY_EVERY = 1024
-
 
 class Pairs:
     """One member and each of the others, as to messages and the rows of an all_to_all."""
@@ -41,6 +39,12 @@ class Pairs:
             messages = self._messages[peer, role] = Messages(self._path(peer, role), role)
         messages.declare(number, meant, item)
 
+    def take_back_message(self, peer: int, role: int) -> None:
+        """Our last message to `peer`, or from it, has not come about."""
+        messages = self._messages.get((peer, role))
+        if messages is not None:
+            messages.take_back()
+
     def compare_messages(self, peer: int, role: int) -> None:
         """Look at the other end of our messages. Raises Disagreement."""
         messages = self._messages.get((peer, role))
@@ -61,6 +65,11 @@ class Pairs:
             for role, rows in ((SENDER, sent[peer]), (RECEIVER, received[peer])):
                 self._rows_with(peer, role).write(sequence, rows.to_bytes(8, "little"))
 
+    def take_back_rows(self, sequence: int) -> None:
+        """Our n-th collective has not come about."""
+        for table in self._rows.values():
+            table.erase(sequence)
+
     def compare_rows(self, sequence: int) -> None:
         """Look at the others' rows of our n-th collective, an all_to_all. Raises Disagreement."""
         for peer in self._others:
@@ -69,8 +78,7 @@ class Pairs:
                 theirs = table.read(sequence, 1 - role)
                 if theirs is not None and theirs != table.read(sequence, role):
                     self._witness.testify_on_collective(sequence, peer)
-                if sequence % _TIDY_EVERY == 0:
-                    table.forget_before(sequence)
+                table.forget_before(sequence)
 
     def _rows_with(self, peer: int, role: int) -> SharedRows:
         table = self._rows.get((peer, role))

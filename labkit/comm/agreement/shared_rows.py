@@ -8,7 +8,7 @@ nobody writes take no room. They lie in the run's folder and go with it.
 An entry's number is written last and read first. x86 shows stores in their order, so an entry that
 has its number is whole. ARM may show the number some nanoseconds before the rest: the entry then
 reads as zeros, or as partly so. A barrier would cost each operation as much as the entry itself.
-Instead nobody concludes from an entry alone that ranks differ: agreement.py and messages.py ask the
+Instead nobody concludes from an entry alone that ranks differ: agreement.py and pairs.py ask the
 journals, memory_order.py and calls/by_place.py look again. What pacing/ writes is read under a lock
 of the kernel's, or after a message that was sent later.
 """

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import torch
 
 from labkit.comm.agreement import items
-from labkit.comm.callers import FOREIGN
+from labkit.comm.callers import is_foreign
 
 OF_A_MODULE, _KEY, _VARIABLE, INDEX = range(4)
 Key = str | int
@@ -100,7 +100,7 @@ def name_of(
     """
     found = []
     for depth, frame in enumerate(frames):
-        if frame.f_code.co_filename.startswith(FOREIGN):
+        if is_foreign(frame.f_code.co_filename):
             continue
         variables = frame.f_locals
         found += [

@@ -7,7 +7,8 @@ Each goes into a second journal, and is compared with the other ranks' calls as 
 Group is (agreement.py): what kind it is, reduce op, root, dtype, shape, and the order of calls. The
 journal of the run is left as it is, for what is under way is already in it, or in torch's record.
 
-    calls/rank-2.journal   what rank 2 called; calls/*.calls, calls/*.0-1: the tables to compare by
+    calls/rank-2.journal   what rank 2 called
+    calls/*.calls, *.0-1, *.rows, *.places: the tables to compare by
 
 A call of torch's is open until it has returned, or what it returned was waited for: the doctor
 knows by this which of them a rank blocks in (open_call.py).
@@ -27,6 +28,7 @@ import torch
 import torch.distributed as dist
 
 from labkit.comm import made_anew, own_timeout
+from labkit.comm.agreement.disagreement import Disagreement
 from labkit.comm.agreement.neighbours import Neighbours
 from labkit.comm.calls.of_a_group import ComparedCalls
 from labkit.comm.group import Group
@@ -117,9 +119,15 @@ class CallsOfAProcess:
 
         What is left of its calls is compared, for the last time. Raises Disagreement.
         """
+        refusals = []
         for name, (each, _) in list(self._by_group.items()):
             if process_group is None or each is process_group:
-                self._forget(name)
+                try:
+                    self._forget(name)
+                except Disagreement as why:
+                    refusals.append(why)
+        if refusals:
+            raise refusals[0]
 
     def _forget(self, name: str) -> None:
         if name in self._by_group:  # not if all were destroyed since

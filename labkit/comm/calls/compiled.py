@@ -22,7 +22,7 @@ _COMM = "labkit.comm"
 
 def install() -> None:
     """Once torch's functions are wrapped. Where Dynamo is not imported yet, which takes a second,
-    as soon as something is compiled.
+    as soon as torch.compile is called.
     """
     remaps = functional.traceable_collective_remaps
     for original, in_graphs in list(remaps.items()):

@@ -5,10 +5,11 @@
     dist.all_reduce(x)                        in code of torch.compile's
     torch.ops._c10d_functional.all_reduce(x, "sum", group.group_name)
 
-They go past torch.distributed's functions, and all of them end in an operator of C++, which Python
-finds in `_op` of what is in torch.ops. There, an object that looks first takes its place: it has
-the same hash and attributes, as torch has long put the operators into tables of its own. See
-by_place.py; messages among them are counted, as in process_group_methods.py.
+They go past torch.distributed's functions, and where Python hands one over, it calls an operator of
+C++, `_op` of what is in torch.ops. There, an object that looks first takes its place: it has the
+same hash and attributes, as torch has long put the operators into tables of its own. See
+by_place.py; messages among them are counted, as in process_group_methods.py. What C++ calls by
+itself does not come by: the backward of _c10d_functional_autograd, and Inductor's code in C++.
 
 Wire: nothing is added.
 """
@@ -16,6 +17,7 @@ Wire: nothing is added.
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -45,8 +47,7 @@ _KINDS = {
 }
 _MESSAGES = ("isend", "irecv", "batch_p2p_ops")
 _REDUCES = {name: reduce_of({"op": op}) for op, name in functional.REDUCE_OP_TO_STR.items()}
-# Private: another torch may have none.
-_are_tracing: Callable[[], bool] = getattr(functional, "_are_we_tracing", lambda: False)
+_inside = threading.local()
 
 _HandsOver = Callable[[c10d.ProcessGroup, dict[str, Any], Callable[[], Any]], Any]
 
@@ -56,7 +57,7 @@ def are_tracing() -> bool:
 
     Most threads are under no mode at all, and are asked for no more than that.
     """
-    return torch._C._len_torch_dispatch_stack() > 0 and _are_tracing()
+    return torch._C._len_torch_dispatch_stack() > 0 and functional._are_we_tracing()
 
 
 def install(calls_in: CallsIn) -> None:
@@ -86,6 +87,8 @@ class SeenOperator:
         self._original, self._names, self._hands_over = original, names, hands_over
 
     def __getattr__(self, name: str) -> Any:
+        if name == "_original":  # of a copy that has none yet
+            raise AttributeError(name)
         return getattr(self._original, name)
 
     def __hash__(self) -> int:
@@ -96,11 +99,21 @@ class SeenOperator:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """What torch's gives."""
+        if getattr(_inside, "an_operator", False):
+            return self._original(*args, **kwargs)
+        # Under a mode of the program's, or of torch's, C++ asks Python again for the same operator.
+        _inside.an_operator = True
+        try:
+            return self._outermost(args, kwargs)
+        finally:
+            _inside.an_operator = False
+
+    def _outermost(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         carry_out = functools.partial(self._original, *args, **kwargs)
         if are_tracing():
             return carry_out()
         arguments = dict(zip(self._names, args, strict=False)) | kwargs
-        group = None if _is_nowhere(arguments) else _group_of(arguments.get("group_name"))
+        group = _group_of(arguments.get("group_name"))
         return carry_out() if group is None else self._hands_over(group, arguments, carry_out)
 
 
@@ -116,7 +129,8 @@ def _collective(
         return carry_out()
     op = arguments.get("reduce_op")
     reduce = _REDUCES.get(op.lower()) if isinstance(op, str) else None
-    meant = Meant(kind, reduce, arguments.get("src"))
+    root = arguments.get("src")
+    meant = Meant(kind, reduce, root if root is None else int(root))
     # gloo counts one of several tensors as one for each.
     return calls.by_place(meant, {1, len(arguments.get("inputs", [0]))}, carry_out)
 
@@ -124,20 +138,7 @@ def _collective(
 def _messages(
     group: c10d.ProcessGroup, arguments: dict[str, Any], carry_out: Callable[[], Any]
 ) -> Any:
-    handed = hand_over.to(group)
-    if handed is None:
-        return carry_out()
-    with handed.of_messages(len(arguments.get("op_list", [0]))):
-        return carry_out()
-
-
-def _is_nowhere(arguments: dict[str, Any]) -> bool:
-    """Whether a FakeTensorMode, which has put itself aside, only asks what would come of it."""
-    for value in arguments.values():
-        for each in value if isinstance(value, list | tuple) else (value,):
-            if isinstance(each, torch.Tensor) and each.is_meta:
-                return True
-    return False
+    return hand_over.messages(group, len(arguments.get("op_list", [0])), carry_out)
 
 
 def _group_of(named: object) -> c10d.ProcessGroup | None:

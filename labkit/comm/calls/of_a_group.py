@@ -8,9 +8,11 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
+from torch.distributed import distributed_c10d as c10d
 
 from labkit.comm import own_timeout
 from labkit.comm.agreement.disagreement import Disagreement
+from labkit.comm.agreement.messages import RECEIVER, SENDER
 from labkit.comm.callers import own_frame
 from labkit.comm.calls.by_place import Meant, Places
 from labkit.comm.calls.open_call import OpenCall
@@ -19,6 +21,11 @@ from labkit.comm.point_to_point import PointToPoint
 from labkit.comm.wire_bytes import WireBytes
 
 _NOTHING_SENT = WireBytes(0, 0)
+
+
+def _num_made() -> int:
+    """Process groups of this process so far: torch counts one before it makes it."""
+    return c10d._world.group_count
 
 
 class ComparedCalls(PointToPoint):
@@ -73,10 +80,19 @@ class ComparedCalls(PointToPoint):
         So it may be made again, or not at all, on this rank alone. Where somebody has come in
         between it stays, as nobody can say what was handed over.
         """
-        last, num_before = self._last_posted
-        if record == last and num_before is not None and self._num_handed_over == num_before:
+        if self._has_come_to_nothing(record):
             self._agreement.take_back(self._num_collectives)
             self._num_collectives -= 1
+
+    def _take_back_message(self, numbers: list[int], peer: int, role: int, record: int) -> None:
+        if self._has_come_to_nothing(record):
+            self._agreement.pairs.take_back_message(peer, role)
+            numbers[peer] -= 1
+
+    def _has_come_to_nothing(self, record: int) -> bool:
+        last, before = self._last_posted
+        now = None if self._handed is None else self._handed.so_far
+        return record == last and before is not None and now == before
 
     def enter_new_group(self, members: Sequence[int], *, ends_by_itself: bool) -> OpenCall:
         """Say that we are about to make a group of these. Raises Disagreement."""
@@ -87,15 +103,24 @@ class ComparedCalls(PointToPoint):
             not ends_by_itself,
             members=tuple(members),
         )
-        return self._open(record)
+        num_before = _num_made()
+
+        def take_back(record: int) -> None:
+            if _num_made() == num_before:  # it may have been refused after it was made
+                self._take_back(record)
+
+        return self._open(record, take_back)
 
     def enter_send(
         self, x: torch.Tensor, dst: int, passed: torch.Tensor, *, blocking: bool
     ) -> OpenCall:
         """Say that we are about to send `passed`, for which `x` stands. Raises Disagreement."""
         self._num_sent[dst] += 1
-        waits = blocking and not self._ends_by_itself
-        return self._open(self._post_message("send", dst, self._num_sent[dst], x, waits, passed))
+        waits, number = blocking and not self._ends_by_itself, self._num_sent[dst]
+        record = self._post_message("send", dst, number, x, waits, passed)
+        return self._open(
+            record, functools.partial(self._take_back_message, self._num_sent, dst, SENDER)
+        )
 
     def enter_recv(
         self, x: torch.Tensor, src: int, passed: torch.Tensor, *, blocking: bool
@@ -104,9 +129,10 @@ class ComparedCalls(PointToPoint):
         if self._receives_from_anybody:
             return None
         self._num_received[src] += 1
-        waits = blocking and not self._ends_by_itself
+        waits, number = blocking and not self._ends_by_itself, self._num_received[src]
+        record = self._post_message("recv", src, number, x, waits, passed)
         return self._open(
-            self._post_message("recv", src, self._num_received[src], x, waits, passed)
+            record, functools.partial(self._take_back_message, self._num_received, src, RECEIVER)
         )
 
     def by_place(

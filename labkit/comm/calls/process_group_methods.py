@@ -90,11 +90,8 @@ def _messages(
     number: Callable[[dist.ProcessGroup], int], original: Callable[..., Any]
 ) -> Callable[..., Any]:
     def seen(group: dist.ProcessGroup, *args: Any, **kwargs: Any) -> Any:
-        handed = hand_over.to(group)
-        if handed is None:
-            return original(group, *args, **kwargs)
-        with handed.of_messages(number(group)):
-            return original(group, *args, **kwargs)
+        carry_out = functools.partial(original, group, *args, **kwargs)
+        return hand_over.messages(group, number(group), carry_out)
 
     return seen
 
@@ -118,7 +115,14 @@ def _read(method: _Method, args: Sequence[Any], root: Any, passed: Sequence[Any]
         op = getattr(each, "reduceOp", op)
         root = getattr(each, "rootRank", root)
     reduce = reduce_of({"op": op}) if "reduce" in method.kind else None
-    return Meant(method.kind, reduce, None if method.root_at is None else int(root or 0))
+    return Meant(method.kind, reduce, None if method.root_at is None else _number(root))
+
+
+def _number(root: Any) -> int:
+    try:
+        return int(root or 0)
+    except (TypeError, ValueError):
+        return 0  # torch refuses it, in its own words
 
 
 def _num_places(group: dist.ProcessGroup, passed: Sequence[Any]) -> set[int]:

@@ -85,6 +85,8 @@ def splits_of(name: str, arguments: dict[str, Any], size: int) -> list[list[int]
     """Of an all-to-all: elements to, and from, each member. None for others, and wrong calls."""
     if name == "all_to_all":
         lists = arguments["input_tensor_list"], arguments["output_tensor_list"]
+        if not all(_is_list_of_tensors(each, size) for each in lists):
+            return None
         return [[x.numel() for x in each] for each in lists]
     if name != "all_to_all_single":
         return None
@@ -96,6 +98,11 @@ def splits_of(name: str, arguments: dict[str, Any], size: int) -> list[list[int]
         width = x.numel() // x.shape[0] if x.shape[0] else 0
         both.append([n * width for n in rows or [x.shape[0] // size] * size])
     return both if all(len(each) == size for each in both) else None
+
+
+def _is_list_of_tensors(x: Any, size: int) -> bool:
+    is_list = isinstance(x, list | tuple) and len(x) == size
+    return is_list and all(isinstance(each, torch.Tensor) for each in x)
 
 
 def reduce_of(arguments: dict[str, Any]) -> str | None:

@@ -38,6 +38,9 @@ from labkit.comm.calls.replaced import replace
 from labkit.comm.torchs_groups import title
 
 _MESSAGES = {"send": "dst", "isend": "dst", "recv": "src", "irecv": "src"}
+# Each takes tables of its own, of which a process may have some tens of thousands. Both ends must
+# leave out the same ones.
+_NUM_TAGS = 4096
 _inside = threading.local()
 
 
@@ -125,8 +128,9 @@ def _enter_message(
     end: str, calls: CallsOfAProcess, arguments: dict[str, Any], *, blocking: bool
 ) -> OpenCall | None:
     # Messages of another tag come in an order of their own.
-    group = _calls_of(calls, arguments, f" tag {tag}" if (tag := arguments["tag"]) else "")
-    x = arguments["tensor"]
+    group, tag, x = None, arguments["tag"], arguments["tensor"]
+    if isinstance(tag, int) and tag < _NUM_TAGS:
+        group = _calls_of(calls, arguments, f" tag {tag}" if tag else "")
     if group is None or not isinstance(x, torch.Tensor):
         return None
     peer = _member(calls, group, arguments, end)
@@ -142,9 +146,11 @@ def _enter_new_group(calls: CallsOfAProcess, arguments: dict[str, Any]) -> OpenC
     # These take their name from their members, and not from how many there are already.
     if arguments["use_local_synchronization"] or not dist.is_initialized():
         return None
-    ranks = list(arguments["ranks"] or range(dist.get_world_size()))
-    if not all(isinstance(rank, int) for rank in ranks):
-        return None
+    ranks = arguments["ranks"]
+    try:
+        ranks = [int(rank) for rank in (range(dist.get_world_size()) if ranks is None else ranks)]
+    except (TypeError, ValueError):
+        return None  # torch says what is wrong with them
     if arguments.get("sort_ranks", True):
         ranks.sort()
     # In an order of their own: a collective may be under way meanwhile.

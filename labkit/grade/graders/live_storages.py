@@ -67,8 +67,11 @@ class LiveStorages(TorchDispatchMode):
 
     def _settled(self) -> int:
         """What is alive, less what somebody else is about to let go of."""
-        self._patience.wait_while(lambda: self._count() > self._allowed_bytes)
-        return self._count()
+        count = self._count()
+        if count > self._allowed_bytes:
+            self._patience.wait_while(lambda: self._count() > self._allowed_bytes)
+            count = self._count()
+        return count
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:

@@ -3,18 +3,19 @@
 import time
 from collections.abc import Callable
 
-_IN_ALL_S, _AT_ONCE_S, _PAUSE_S = 0.5, 0.1, 0.001
+_PAUSE_S = 0.001
+_AT_ONCE, _IN_ALL = 100, 500
 
 
 class Patience:
-    """Short waits, none longer than a tenth of a second, all of them together half a second."""
+    """Waits of pauses of a millisecond: 100 pauses at most in each, 500 in all of them together."""
 
     def __init__(self) -> None:
-        self._left_s = _IN_ALL_S
+        self._num_left = _IN_ALL
 
     def wait_while(self, is_held: Callable[[], bool]) -> None:
         """Until it no longer holds: what is there after that, somebody keeps."""
-        until_s = max(self._left_s - _AT_ONCE_S, 0)
-        while self._left_s > until_s and is_held():
+        until = max(self._num_left - _AT_ONCE, 0)
+        while self._num_left > until and is_held():
             time.sleep(_PAUSE_S)
-            self._left_s -= _PAUSE_S
+            self._num_left -= 1

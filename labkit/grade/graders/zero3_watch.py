@@ -122,7 +122,9 @@ class Diary:
     """Uses of units, and what of them is still in memory."""
 
     def __init__(self, group: WatchedGroup, live: LiveStorages) -> None:
-        self._group, self._live, self._patience = group, live, Patience()
+        self._group, self._live = group, live
+        # One more than is in use may be meant to stay, and more may not: each has its own.
+        self._with_one, self._with_more = Patience(), Patience()
         self._weights: Storages = []
         self._ends: dict[int, list[bytes]] = {}
         """By unit: how its weights begin, and how they end."""
@@ -134,9 +136,10 @@ class Diary:
         with self._group.region(USE):
             gc.collect()  # what only circles hold, is gone by now
             mine = weights.untyped_storage()
-            self._patience.wait_while(lambda: bool(self._others(mine)))
+            self._with_more.wait_while(lambda: self._most(mine) > 1)
+            self._with_one.wait_while(lambda: self._most(mine) == 1)
             others, live_bytes = self._others(mine), self._live.nbytes
-            num_gradients = len({storage._cdata for storage in _alive(self.gradients)})
+            num_gradients = self._num_gradients()
             self._weights.append(weakref.ref(mine))
             self._ends[unit] = [_bytes_of(weights[:_MARK]), _bytes_of(weights[-_MARK:])]
             num_found = self._num_found()
@@ -146,6 +149,12 @@ class Diary:
     def _others(self, mine: torch.UntypedStorage) -> set[int]:
         """Earlier uses' weights that are still in memory."""
         return {storage._cdata for storage in _alive(self._weights)} - {mine._cdata}
+
+    def _num_gradients(self) -> int:
+        return len({storage._cdata for storage in _alive(self.gradients)})
+
+    def _most(self, mine: torch.UntypedStorage) -> int:
+        return max(len(self._others(mine)), self._num_gradients())
 
     def _num_found(self) -> int:
         """Units that have been used, and of which both ends lie in one storage: no shard has."""

@@ -10,7 +10,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from labkit.comm import Site
-from labkit.comm.callers import GENERATED, LIBRARIES, MACHINERY
+from labkit.comm.callers import is_machinery, is_of_a_library
 from labkit.launch import sources
 
 _MAIN = re.compile(r"in (rank|session)_main\b")
@@ -29,7 +29,6 @@ _HOLDING = (
 )
 _JOINING = " in _wait_for_tstate_lock"  # its caller says whether without a timeout
 _LINE = re.compile(r'File "([^"]+)", line (\d+) in (.+)')
-_HIDDEN = (*MACHINERY, *GENERATED)
 
 
 @dataclass(frozen=True)
@@ -94,7 +93,7 @@ def _shown(lines: list[str]) -> str:
     shown: list[str] = []
     for line in reversed(lines):
         found = _LINE.search(line)
-        is_own = found is None or not found[1].startswith(_HIDDEN)
+        is_own = found is None or not is_machinery(found[1])
         shown.append(line)
         if found is not None and is_own:
             shown.append(f"    {linecache.getline(found[1], int(found[2])).strip()}")
@@ -104,7 +103,7 @@ def _shown(lines: list[str]) -> str:
 
 def _innermost(lines: list[str]) -> Site | None:
     for line in lines:
-        if (found := _LINE.search(line)) and not found[1].startswith(LIBRARIES):
+        if (found := _LINE.search(line)) and not is_of_a_library(found[1]):
             return Site(found[1], int(found[2]), found[3])
     return None
 
@@ -115,7 +114,7 @@ def own_frames(trace: str) -> str:
     is_own = False
     for line in trace.splitlines():
         if found := re.match(r'  File "([^"]+)"', line):
-            is_own = not found[1].startswith(_HIDDEN)
+            is_own = not is_machinery(found[1])
         elif not line.startswith("    "):
             is_own = False
         if is_own:

@@ -11,7 +11,7 @@ from types import TracebackType
 import cloudpickle
 
 from labkit.comm import Pace, Site, pending
-from labkit.comm.callers import LIBRARIES
+from labkit.comm.callers import is_of_a_library
 from labkit.comm.recorded import HandedOver
 from labkit.launch.ranks.memory import Memory
 
@@ -97,7 +97,7 @@ def _site_of_syntax(error: BaseException) -> Site | None:
 def _site_of(trace: TracebackType | None) -> Site | None:
     """The innermost line of the traceback that is the reader's own, and no library's."""
     frames = traceback.extract_tb(trace)
-    own = [frame for frame in frames if not frame.filename.startswith(LIBRARIES)]
+    own = [frame for frame in frames if not is_of_a_library(frame.filename)]
     if not frames:
         return None
     frame = (own or frames)[-1]
