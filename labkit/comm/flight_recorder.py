@@ -88,7 +88,7 @@ def write(path: Path, num_in_journal: int, *, only_active: bool) -> None:
         entries = pickle.loads(_dump()).get("entries", [])
         names = names_of(entries)
         members = {
-            str(name): c10d.get_process_group_ranks(group)
+            str(name): [int(rank) for rank in c10d.get_process_group_ranks(group)]
             for group, name in c10d._world.pg_names.items()
         }
         told = [

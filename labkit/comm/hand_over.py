@@ -9,7 +9,8 @@ So each collective that is compared says also which one of its process group it 
 
 gloo counts messages as well, of which ranks have different numbers: those are taken off. They come
 by a ProcessGroup's own methods (calls/process_group_methods.py), or by torch's functional ones
-(calls/functional_collectives.py).
+(calls/functional_collectives.py). Those that a program hands to torch.ops.c10d, or to the backend
+itself, do not come by, and count as collectives.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from torch.distributed import _functional_collectives as functional
 from torch.distributed import distributed_c10d as c10d
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, distribute_tensor
+from torch.distributed.tensor.debug import CommDebugMode
 
 from labkit import Mismatch, run
 
@@ -83,6 +84,15 @@ def after_a_functional_batch(world):
         for each in batch:
             functional.wait_tensor(each)
     functional.all_reduce(torch.ones(3), word_of(world), dist.group.WORLD)
+
+
+def after_a_message_under_a_mode(world):
+    with CommDebugMode():
+        if world.rank == 0:
+            functional.isend_inplace(torch.ones(1), 1)
+        elif world.rank == 1:
+            functional.irecv_inplace(torch.ones(1), 0).wait()
+        functional.all_reduce(torch.ones(3), word_of(world), dist.group.WORLD)
 
 
 def sum_of_a_dtensor(world):
@@ -219,6 +229,7 @@ SAID = {
     operator_with_a_backward: r"in reduce_scatter, collective #1 .*{by max}",
     after_functional_messages: r"in all_reduce, collective #2 .*{by max}",
     after_a_functional_batch: r"in all_reduce, collective #1 .*{by max}",
+    after_a_message_under_a_mode: r"in all_reduce, collective #1 .*{by max}",
     functional_broadcast: r"in broadcast, collective #1 .*{root}",
     sum_of_a_dtensor: r"in all_reduce, collective #\d+ .*{by max}",
     method_with_options: r"in all_reduce, collective #1 .*{by max}",
@@ -356,7 +367,7 @@ def test_a_thread_that_traces_is_no_other_reduce_op():
 
 
 def in_threads(world):
-    """Places are known only where no other thread came in between; nothing false is said."""
+    """Each thread has a group of its own."""
     groups = [dist.new_group() for _ in range(2)]
 
     def reduce(group, op):

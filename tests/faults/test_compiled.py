@@ -1,5 +1,6 @@
 """torch.compile under the lab: programs give what they give without it."""
 
+import os
 import re
 import sys
 
@@ -118,7 +119,7 @@ def sends_in_a_graph(world):
                 dist.irecv(y, 0).wait()
             return y + 1
 
-        torch.compile(step, backend="aot_eager")(torch.ones(3))
+        torch.compile(step, backend="aot_eager", fullgraph=True)(torch.ones(3))
     return world.all_reduce(torch.ones(1)).item()
 
 
@@ -127,7 +128,8 @@ def test_messages_in_a_graph_are_no_collectives():
     assert values == [3.0] * 3
 
 
-def reduces_in_a_graph_by_another_op(world, backend):
+def reduces_in_a_graph_by_another_op(world, backend, cache):
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache
     op = dist.ReduceOp.MAX if world.rank == 1 else dist.ReduceOp.SUM
 
     def step(x):
@@ -138,10 +140,10 @@ def reduces_in_a_graph_by_another_op(world, backend):
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
-def test_another_reduce_op_in_a_graph_is_told_with_the_functions_line(backend):
+def test_another_reduce_op_in_a_graph_is_told_with_the_functions_line(backend, tmp_path):
     with pytest.raises(Mismatch) as caught:
-        run(reduces_in_a_graph_by_another_op, 2, (backend,), timeout=120)
-    step = reduces_in_a_graph_by_another_op.__code__.co_firstlineno + 3
+        run(reduces_in_a_graph_by_another_op, 2, (backend, str(tmp_path)), timeout=120)
+    step = reduces_in_a_graph_by_another_op.__code__.co_firstlineno + 4
     found, _, why = str(caught.value).splitlines()[0].partition(": ")
     assert re.fullmatch(rf"rank [01] found at test_compiled.py, line {step}", found)
     assert re.search(rf"in all_reduce, collective #1 .* by (sum|max), .*\(line {step}\)", why)

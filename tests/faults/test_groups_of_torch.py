@@ -5,6 +5,7 @@ import re
 import tempfile
 import time
 
+import numpy
 import pytest
 import torch
 import torch.distributed as dist
@@ -299,3 +300,104 @@ def test_what_a_rank_sends_itself_is_torchs_to_refuse():
     with pytest.raises(Exception, match="rank|row") as caught:
         run(keeps_more_than_it_sends_itself, 2, timeout=30)
     assert isinstance(caught.value, Mismatch | RankError)
+
+
+def sends_again(world):
+    """Rank 0's first one is refused, and rank 1 comes before rank 0 sends another."""
+    store, x = c10d._get_default_store(), torch.full((8,), float(world.rank))
+    if world.rank == 0:
+        with pytest.raises(RuntimeError, match="contiguous"):
+            dist.send(x[::2], 1)
+        store.set("refused", "")
+        time.sleep(0.5)
+        dist.send(torch.ones(3), 1)
+        dist.send(torch.ones(5), 1)
+    elif world.rank == 1:
+        store.wait(["refused"])
+        dist.recv(torch.empty(3), 0)
+        dist.recv(torch.empty(5), 0)
+    dist.all_reduce(x)
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_a_message_that_torch_refused_is_not_counted(world_size):
+    run(sends_again, world_size, timeout=30)
+
+
+def makes_groups_again(world):
+    if world.rank == 0:
+        with pytest.raises(ValueError, match="rank"):
+            dist.new_group([0, 5])
+        with pytest.raises(TypeError, match="timeout"):
+            dist.new_group([0], timeout=5)
+        dist.distributed_c10d._get_default_store().set("refused", "")
+    dist.distributed_c10d._get_default_store().wait(["refused"])
+    pair = dist.new_group(numpy.arange(2))
+    x = torch.ones(2)
+    if world.rank < 2:
+        dist.all_reduce(x, group=pair)
+    return x.tolist()
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_a_group_that_torch_refused_is_not_counted(world_size):
+    values = run(makes_groups_again, world_size, timeout=30).values
+    assert values == [[2.0] * 2] * 2 + [[1.0] * 2] * (world_size - 2)
+
+
+def exchanges_again(world, is_refused):
+    """Rank 0's first is refused, and rank 1 makes its own before rank 0 tries again."""
+    store, x = c10d._get_default_store(), torch.ones(4)
+    if world.rank == 0:
+        is_refused(x)
+        store.set("refused", "")
+    store.wait(["refused"])
+    if world.rank == 0:
+        store.wait(["begun"])
+    work = dist.all_to_all_single(x, torch.ones(4), [2, 2], [2, 2], async_op=True)
+    store.set("begun", "")
+    work.wait()
+    dist.all_reduce(x)
+    return x.tolist()
+
+
+def with_a_list_for_another_group(x):
+    with pytest.raises(RuntimeError):
+        dist.all_to_all([x[:2]], [torch.ones(2)])
+
+
+def with_a_list_of_numbers(x):
+    with pytest.raises(TypeError):
+        dist.all_to_all([x[:2], x[2:]], [1, 2])
+
+
+@pytest.mark.parametrize("is_refused", [with_a_list_for_another_group, with_a_list_of_numbers])
+def test_lists_that_torch_refused_are_not_compared(is_refused):
+    assert run(exchanges_again, 2, [is_refused], timeout=30).values == [[2.0] * 4] * 2
+
+
+def names_nobody(world):
+    with pytest.raises(TypeError, match="incompatible function arguments"):
+        dist.group.WORLD.broadcast(torch.ones(2), root="a")
+    dist.all_reduce(torch.ones(2))
+
+
+def test_a_root_that_is_no_number_is_torchs_to_refuse():
+    run(names_nobody, 2, timeout=30)
+
+
+def sends_by_many_tags(world):
+    """More than a process could have tables for: the last ones are not compared."""
+    for tag in (1, 4095, 4096, 10**6):
+        x = torch.ones(1 + world.rank * (tag == 10**6))
+        if world.rank == 0:
+            dist.send(x, 1, tag=tag)
+        else:
+            dist.recv(x, 0, tag=tag)
+    from labkit.comm.calls.compared import of_this_process
+
+    return len(of_this_process()._by_group)
+
+
+def test_messages_have_tables_by_their_tags_up_to_a_bound():
+    assert run(sends_by_many_tags, 2, timeout=30).values == [2, 2]

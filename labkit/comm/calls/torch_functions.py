@@ -151,6 +151,8 @@ def _enter_new_group(calls: CallsOfAProcess, arguments: dict[str, Any]) -> OpenC
         ranks = [int(rank) for rank in (range(dist.get_world_size()) if ranks is None else ranks)]
     except (TypeError, ValueError):
         return None  # torch says what is wrong with them
+    if not all(0 <= rank < dist.get_world_size() for rank in ranks):
+        return None
     if arguments.get("sort_ranks", True):
         ranks.sort()
     # In an order of their own: a collective may be under way meanwhile.
@@ -178,7 +180,9 @@ def _calls_of(
     if backend in (None, worlds.FAKE) or process_group.rank() < 0:
         return None
     name = title(process_group.group_name) + suffix
-    return calls.of(name, process_group, lambda: c10d.get_process_group_ranks(process_group))
+    return calls.of(
+        name, process_group, lambda: map(int, c10d.get_process_group_ranks(process_group))
+    )
 
 
 def _member(

@@ -63,7 +63,7 @@ def _compare(
         return
     number = _num_wrapped[group] = _num_wrapped.get(group, 0) + 1
     ours = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
-    ranks = c10d.get_process_group_ranks(group)
+    ranks = [int(rank) for rank in c10d.get_process_group_ranks(group)]
     me = group.rank()
     store.set(_key(number, me), json.dumps(ours))
     for other, rank in enumerate(ranks):
