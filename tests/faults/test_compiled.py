@@ -123,6 +123,29 @@ def sends_in_a_graph(world):
     return world.all_reduce(torch.ones(1)).item()
 
 
+def sends_around_in_a_graph(world):
+    from torch._dynamo import config  # no program can take it along
+
+    right, left = (world.rank + 1) % world.size, (world.rank - 1) % world.size
+
+    def step(x):
+        y = torch.empty_like(x)
+        ops = [dist.P2POp(dist.isend, x, right), dist.P2POp(dist.irecv, y, left)]
+        for work in dist.batch_isend_irecv(ops):
+            work.wait()
+        return y + 1
+
+    with config.patch(enable_p2p_compilation=True):
+        compiled = torch.compile(step, backend="eager", fullgraph=True)
+        return compiled(torch.full((2,), float(world.rank))).tolist()
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_batch_of_messages_goes_into_a_graph(size):
+    values = run(sends_around_in_a_graph, size, timeout=120).values
+    assert values == [[(rank - 1) % size + 1.0] * 2 for rank in range(size)]
+
+
 def test_messages_in_a_graph_are_no_collectives():
     values = run(sends_in_a_graph, 3, timeout=120).values
     assert values == [3.0] * 3

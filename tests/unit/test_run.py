@@ -226,6 +226,16 @@ def test_a_function_may_use_torch_ops():
     assert run(adds, 2).values == [1.0, 2.0]
 
 
+def test_a_function_may_have_torchs_operators_under_names_of_its_own():
+    aten, add, relu = torch.ops.aten, torch.ops.aten.add, torch.ops.aten.relu.default
+
+    def names(world):
+        is_same = add is torch.ops.aten.add and relu is torch.ops.aten.relu.default
+        return is_same, relu(aten.add(torch.ones(1), world.rank)).item()
+
+    assert run(names, 2).values == [(True, 1.0), (True, 2.0)]
+
+
 @pytest.mark.parametrize(
     ("call", "error", "said"),
     [

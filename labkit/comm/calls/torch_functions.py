@@ -86,6 +86,8 @@ def _wrap(name: str, enter: Callable[[CallsOfAProcess, dict[str, Any]], OpenCall
             _inside.a_call = False
 
     entered._enters_calls = True  # type: ignore[attr-defined]
+    # Dynamo asks a function's code for its name, and knows messages by it.
+    entered.__code__ = entered.__code__.replace(co_name=name)
     replace(original, entered)
 
 

@@ -24,13 +24,15 @@ from typing import Any
 
 import cloudpickle
 import torch
+from torch import _ops
 
 from labkit.launch import sources
 from labkit.launch.request import check_args, check_function
 
 
 def _let_modules_travel() -> None:
-    """By name, like others: torch.ops and torch._dynamo.config are of types that pickle refuses.
+    """By name, like others: torch.ops and torch._dynamo.config are of types that pickle refuses. So
+    are torch's operators.
 
     A function that mentions one takes it along.
     """
@@ -38,6 +40,20 @@ def _let_modules_travel() -> None:
         kind = type(module)
         if name.startswith("torch.") and issubclass(kind, ModuleType) and kind is not ModuleType:
             copyreg.pickle(kind, _by_name)
+    copyreg.pickle(_ops._OpNamespace, lambda space: (_operator, (space.name,)))
+    copyreg.pickle(_ops.OpOverloadPacket, lambda packet: (_operator, _names(packet)))
+    copyreg.pickle(_ops.OpOverload, lambda op: (_operator, (*_names(op), op._overloadname)))
+
+
+def _names(operator: _ops.OpOverloadPacket | _ops.OpOverload) -> tuple[str, ...]:
+    schema = getattr(operator, "_schema", None)
+    name = operator._qualified_op_name if schema is None else schema.name
+    return tuple(name.split("::"))
+
+
+def _operator(*names: str) -> Any:
+    """What torch.ops has by these names: aten, relu, default."""
+    return functools.reduce(getattr, names, torch.ops)
 
 
 def _by_name(module: ModuleType) -> tuple[Any, ...]:
