@@ -87,7 +87,8 @@ def _wrap(name: str, enter: Callable[[CallsOfAProcess, dict[str, Any]], OpenCall
 
     entered._enters_calls = True  # type: ignore[attr-defined]
     # Dynamo asks a function's code for its name, and knows messages by it.
-    entered.__code__ = entered.__code__.replace(co_name=name)
+    named: Any = entered
+    named.__code__ = named.__code__.replace(co_name=name)
     replace(original, entered)
 
 

@@ -41,18 +41,16 @@ def _let_modules_travel() -> None:
         if name.startswith("torch.") and issubclass(kind, ModuleType) and kind is not ModuleType:
             copyreg.pickle(kind, _by_name)
     copyreg.pickle(_ops._OpNamespace, lambda space: (_operator, (space.name,)))
-    copyreg.pickle(_ops.OpOverloadPacket, lambda packet: (_operator, _names(packet)))
-    copyreg.pickle(_ops.OpOverload, lambda op: (_operator, (*_names(op), op._overloadname)))
+    copyreg.pickle(_ops.OpOverloadPacket, _operator_by_name)
+    copyreg.pickle(_ops.OpOverload, lambda op: (getattr, (op.overloadpacket, op._overloadname)))
 
 
-def _names(operator: _ops.OpOverloadPacket | _ops.OpOverload) -> tuple[str, ...]:
-    schema = getattr(operator, "_schema", None)
-    name = operator._qualified_op_name if schema is None else schema.name
-    return tuple(name.split("::"))
+def _operator_by_name(packet: Any) -> tuple[Any, ...]:
+    return _operator, tuple(packet._qualified_op_name.split("::"))
 
 
 def _operator(*names: str) -> Any:
-    """What torch.ops has by these names: aten, relu, default."""
+    """What torch.ops has by these names: aten, relu."""
     return functools.reduce(getattr, names, torch.ops)
 
 
