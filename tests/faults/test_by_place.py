@@ -95,6 +95,15 @@ def after_a_message_under_a_mode(world):
         functional.all_reduce(torch.ones(3), word_of(world), dist.group.WORLD)
 
 
+def an_op_that_gloo_refuses(world):
+    if world.rank == 1:
+        with contextlib.suppress(RuntimeError):
+            functional.all_reduce(torch.ones(3), "band", dist.group.WORLD)
+    else:
+        time.sleep(0.5)
+        functional.all_reduce(torch.ones(3), "sum", dist.group.WORLD)
+
+
 def sum_of_a_dtensor(world):
     mesh = init_device_mesh("cpu", (world.size,))
     x = DTensor.from_local(torch.ones(3), mesh, [Partial(word_of(world))])
@@ -325,6 +334,24 @@ def in_a_world_of(world, folder, backend):
 def test_gloo_is_known_by_whatever_name_a_program_asks_for_it(backend, tmp_path):
     with pytest.raises(Mismatch, match="in all_reduce, collective #1 of .*max"):
         run(in_a_world_of, 2, [str(tmp_path), backend], timeout=30)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_an_op_that_gloo_refuses_is_another_op_all_the_same(size):
+    with pytest.raises(Mismatch, match="in all_reduce, collective #1 .*by sum, and rank 1 by band"):
+        run(an_op_that_gloo_refuses, size, timeout=30)
+
+
+def from_a_file_whose_name_is_no_text(world):
+    step = compile("reduce(torch.ones(3), op, group)", "bad\udcff.py", "exec")
+    reduce, group = functional.all_reduce, dist.group.WORLD
+    names = {"torch": torch, "reduce": reduce, "op": word_of(world), "group": group}
+    exec(step, names)
+
+
+def test_a_files_name_may_be_no_text():
+    with pytest.raises(Mismatch, match="in all_reduce, collective #1 .*"):
+        run(from_a_file_whose_name_is_no_text, 2, timeout=30)
 
 
 @pytest.mark.parametrize("program", [caught, in_another_thread])

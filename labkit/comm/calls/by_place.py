@@ -114,8 +114,8 @@ def _unpacked(meaning: bytes) -> Meant:
 @functools.lru_cache(1024)
 def _named(file: str) -> tuple[bytes, int]:
     """The last part of a file's name, `cell 7` for <cell 7>, and what tells files apart."""
-    name = os.path.basename(file).strip("<>").encode()[-_FILE_BYTES:]
-    return name.ljust(_FILE_BYTES, bytes(1)), zlib.crc32(file.encode())
+    name = os.fsencode(os.path.basename(file).strip("<>"))[-_FILE_BYTES:]
+    return name.ljust(_FILE_BYTES, bytes(1)), zlib.crc32(os.fsencode(file))
 
 
 def _advice(aspect: Aspect) -> str:

@@ -96,8 +96,8 @@ def write(
         name = getattr(fn, "__qualname__", repr(fn))
         raise TypeError(
             f"{name} and its arguments cannot travel to the ranks: {error}. Open files, locks, "
-            "sockets and generators stay behind: make them inside the function, or pass the data "
-            "that they stand for"
+            "sockets, generators and what torch.compile returns stay behind: make them inside the "
+            "function, or pass the data that they stand for"
         ) from error
     environment = dict(os.environ) if with_environment else {}
     setting = _Setting(environment, os.getcwd(), list(sys.path), sources.texts_of_cells(), call)
