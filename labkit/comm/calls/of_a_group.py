@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
 from typing import Any
 
 import torch
@@ -145,28 +144,18 @@ class ComparedCalls(PointToPoint):
         Raises Disagreement, once it is handed over; at the end again, where nobody has seen that.
         """
         before = self._num_handed_over
-        try:
-            result = carry_out()
-        except Exception:
-            # It may have been handed over all the same, as what gloo cannot reduce is.
-            with suppress(Disagreement):  # which is told in the end
-                self._enter_place(before, meant, num_places)
-            raise
-        self._enter_place(before, meant, num_places)
-        return result
-
-    def _enter_place(self, before: int | None, meant: Meant, num_places: Collection[int]) -> None:
+        result = carry_out()
         # Not where others came in between, nor where nothing came: torch may only be tracing.
         after = self._num_handed_over
-        if before is None or after is None or after - before not in num_places:
-            return
-        reader = own_frame(sys._getframe(2))
-        file, line = reader.f_code.co_filename, reader.f_lineno or 0  # some code has no lines
-        try:
-            self._places.enter(before + 1, meant, file, line)
-        except Disagreement as why:
-            self._agreement.refuse_too_late(why)
-            raise
+        if before is not None and after is not None and after - before in num_places:
+            reader = own_frame(sys._getframe(1))
+            file, line = reader.f_code.co_filename, reader.f_lineno or 0  # some code has no lines
+            try:
+                self._places.enter(before + 1, meant, file, line)
+            except Disagreement as why:
+                self._agreement.refuse_too_late(why)
+                raise
+        return result
 
     @property
     def _num_handed_over(self) -> int | None:
