@@ -445,6 +445,7 @@ def looks_operators_up(world):
     isend, reduce = torch.ops._c10d_functional.isend, torch.ops._c10d_functional.all_reduce
     assert {isend, isend.default} <= torch.fx.node._side_effectful_functions
     assert copy.deepcopy(reduce) is reduce
+    assert copy.deepcopy(reduce.op) is reduce.op and copy.copy(reduce.default.op)
 
     def scripted(x: torch.Tensor, name: str):
         y = torch.ops._c10d_functional.all_reduce(x, "sum", name)

@@ -87,9 +87,13 @@ class SeenOperator:
         self._original, self._names, self._hands_over = original, names, hands_over
 
     def __getattr__(self, name: str) -> Any:
-        if name == "_original":  # of a copy that has none yet
-            raise AttributeError(name)
         return getattr(self._original, name)
+
+    def __copy__(self) -> SeenOperator:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> SeenOperator:
+        return self
 
     def __hash__(self) -> int:
         return hash(self._original)
