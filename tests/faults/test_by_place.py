@@ -67,12 +67,16 @@ def operator_with_a_backward(world):
     operators.reduce_scatter_tensor(x, word, world.size, dist.group.WORLD.group_name)
 
 
-def after_functional_messages(world):
-    functional.all_reduce(torch.ones(1), "sum", dist.group.WORLD).wait()
+def send_from_0_to_1(world):
     if world.rank == 0:
         functional.isend_inplace(torch.ones(1), 1)
     elif world.rank == 1:
         functional.irecv_inplace(torch.ones(1), 0).wait()
+
+
+def after_functional_messages(world):
+    functional.all_reduce(torch.ones(1), "sum", dist.group.WORLD).wait()
+    send_from_0_to_1(world)
     functional.all_reduce(torch.ones(3), word_of(world), dist.group.WORLD)
 
 
@@ -88,10 +92,7 @@ def after_a_functional_batch(world):
 
 def after_a_message_under_a_mode(world):
     with CommDebugMode():
-        if world.rank == 0:
-            functional.isend_inplace(torch.ones(1), 1)
-        elif world.rank == 1:
-            functional.irecv_inplace(torch.ones(1), 0).wait()
+        send_from_0_to_1(world)
         functional.all_reduce(torch.ones(3), word_of(world), dist.group.WORLD)
 
 

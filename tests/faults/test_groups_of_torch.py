@@ -345,6 +345,15 @@ def test_a_group_that_torch_refused_is_not_counted(world_size):
     assert values == [[2.0] * 2] * 2 + [[1.0] * 2] * (world_size - 2)
 
 
+def makes_another_group_of_numpys_ranks(world):
+    dist.new_group(numpy.arange(1 if world.rank == 1 else 2))
+
+
+def test_groups_of_numpys_ranks_are_compared():
+    with pytest.raises(Mismatch, match=r"in new_group #1, .*group of ranks \(0, 1\)"):
+        run(makes_another_group_of_numpys_ranks, 2, timeout=30)
+
+
 def exchanges_again(world, is_refused):
     """Rank 0's first is refused, and rank 1 makes its own before rank 0 tries again."""
     store, x = c10d._get_default_store(), torch.ones(4)

@@ -18,10 +18,15 @@ class Witness:
         self.asked.append((number, peer))
 
 
-def test_an_end_that_comes_later_is_looked_at_in_the_end(tmp_path):
+def ends_in(folder):
+    """The sender's pairs, the receiver's, and whom the sender asks."""
     witness = Witness()
-    sender = Pairs(f"{tmp_path}/world", witness, 0, [1])
-    receiver = Pairs(f"{tmp_path}/world", Witness(), 1, [0])
+    sender = Pairs(f"{folder}/world", witness, 0, [1])
+    return sender, Pairs(f"{folder}/world", Witness(), 1, [0]), witness
+
+
+def test_an_end_that_comes_later_is_looked_at_in_the_end(tmp_path):
+    sender, receiver, witness = ends_in(tmp_path)
     sender.declare_message(1, SENDER, 1, b"float32")
     sender.compare_messages(1, SENDER)
     receiver.declare_message(0, RECEIVER, 1, b"int64")
@@ -39,9 +44,7 @@ def test_nobody_on_another_host_is_looked_at(tmp_path):
 
 
 def test_a_message_that_was_taken_back_is_not_looked_at(tmp_path):
-    witness = Witness()
-    sender = Pairs(f"{tmp_path}/world", witness, 0, [1])
-    receiver = Pairs(f"{tmp_path}/world", Witness(), 1, [0])
+    sender, receiver, witness = ends_in(tmp_path)
     sender.declare_message(1, SENDER, 1, b"float32")
     sender.take_back_message(1, SENDER)
     receiver.declare_message(0, RECEIVER, 1, b"int64")

@@ -134,7 +134,7 @@ class Diary:
     def note(self, kind: int, unit: int, weights: Tensor, is_own: bool = True) -> None:
         """One use begins."""
         with self._group.region(USE):
-            gc.collect()  # what only circles hold, is gone by now
+            gc.collect()  # nobody is to wait for what only circles hold
             mine = weights.untyped_storage()
             self._with_more.wait_while(lambda: self._most(mine) > 1)
             self._with_one.wait_while(lambda: self._most(mine) == 1)

@@ -30,11 +30,10 @@ from labkit.launch import sources
 from labkit.launch.request import check_args, check_function
 
 
-def _let_modules_travel() -> None:
-    """By name, like others: torch.ops and torch._dynamo.config are of types that pickle refuses. So
-    are torch's operators.
+def _let_torch_travel() -> None:
+    """torch's modules and operators that a function mentions go along by name, as others do.
 
-    A function that mentions one takes it along.
+    torch.ops, torch._dynamo.config and torch.ops.aten.relu are of types that pickle refuses.
     """
     for name, module in list(sys.modules.items()):
         kind = type(module)
@@ -88,7 +87,7 @@ def write(
     with_environment: the driver's variables and working directory too, for ranks on its own host.
     Raises TypeError naming what cannot travel.
     """
-    _let_modules_travel()
+    _let_torch_travel()
     try:
         # One dump for all ranks: what they share is stored once.
         call = cloudpickle.dumps((fn, args_by_rank))
