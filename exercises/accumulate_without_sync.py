@@ -1,26 +1,26 @@
 """Accumulate gradients over microbatches, and communicate once.
 
-An interviewer asks: "The batch that you want does not fit into memory, so each rank takes its part
-in four microbatches. Write the backward passes of one optimizer step. How often do you communicate,
-and what do you divide by? What if all four losses are added up before one backward?"
+An interviewer asks: "The batch that you want does not fit into memory, so each rank processes its
+share in four microbatches. Write the backward passes of one optimizer step. How often do you
+communicate, and what do you divide by? What if all four losses are added before one backward?"
 
-Write `accumulate_without_sync(module, loss_fn, microbatches, group)`: afterwards every
+Write `accumulate_without_sync(module, loss_fn, microbatches, group)`. Afterwards each
 `parameter.grad` is the gradient of the mean loss over all microbatches of all ranks.
 
 Contract
-    module        an nn.Module, the same on every rank; each parameter is trained and used in every
-                  loss. There are no gradients yet
-    loss_fn       loss_fn(module, microbatch) is the mean loss over the examples of a microbatch, a
-                  number to call backward() on
-    microbatches  this rank's, a list of at least one; all ranks have equally many, and all
-                  microbatches have the same number of examples
-    group         `group.rank`, `group.size`, and `group.all_reduce(tensor)`, which returns the sum;
-                  with `out=tensor` it is left there, with `op="mean"` it is the mean
-    returns       nothing; the values of parameters are left alone
+    module        an nn.Module, the same on every rank. Every parameter is trained, and every loss
+                  uses it. No parameter has a gradient yet
+    loss_fn       loss_fn(module, microbatch) returns the mean loss over the examples of a
+                  microbatch, as a tensor to call backward() on
+    microbatches  this rank's list of at least one. All ranks have the same number of microbatches;
+                  all microbatches have the same number of examples
+    group         `group.rank`, `group.size`, and `group.all_reduce(tensor)`, which returns the sum.
+                  With `out=tensor` the sum is left in `tensor`; with `op="mean"` it is the mean
+    returns       nothing. The values of the parameters do not change
 
 Budget, on every rank
-    collectives   at most one per parameter, however many microbatches there are
-    payload       no more bytes than the gradients have
+    collectives   at most one per parameter, whatever the number of microbatches
+    payload       at most the bytes of the gradients
     memory        the activations of one microbatch at a time
 """
 
@@ -40,6 +40,6 @@ def accumulate_without_sync(
 ) -> None:
     """Leave in each parameter the gradient of the mean over all microbatches of all ranks.
 
-    Wire: 2(n-1)/n of the gradients' bytes per rank, whatever the number of microbatches.
+    Wire: each rank sends 2(n-1)/n of the gradients' bytes, whatever the number of microbatches.
     """
     raise NotImplementedError("not attempted yet: your code replaces this line")

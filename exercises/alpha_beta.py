@@ -5,46 +5,46 @@ are the latency and the bandwidth of a link? What would 64 GPUs take for a gradi
 8 KiB, and would you still run a ring?"
 
 The alpha-beta model: a message of m bytes takes alpha + m * beta seconds. alpha is the latency in
-seconds, beta the time of a byte in seconds, 1 / (bytes per second). All-reduces of a tensor of D
-bytes on each of n ranks, where every rank can send one message and receive one at a time:
+seconds. beta is the time of one byte in seconds, 1 / (bytes per second). The all-reduces are of a
+tensor of D bytes on each of n ranks. Each rank can send one message and receive one at a time:
 
-    "ring"  cuts the tensor into n equal segments. A reduce-scatter, then an all-gather: in each
-            step every rank sends one segment to its neighbour
-    "tree"  a reduction up a binomial tree to one rank, adding, then a broadcast down the same tree.
-            The whole tensor in each step, level by level: who has received all of it passes it on
+    "ring"  cuts the tensor into n segments of D / n bytes. A reduce-scatter, then an all-gather: in
+            each step every rank sends one segment to its neighbour
+    "tree"  a reduction up a binomial tree to one rank, then a broadcast down the same tree. Each
+            message is the whole tensor. A rank sends it on when it has received all of it
 
 Write three functions.
 
     fit(points)                                  (alpha, beta) of the link
-        points  a list of (algorithm, n, nbytes, seconds), in any order: that all-reduce of nbytes
-                (D) on n ranks of the link took so long. All have been measured on one link; they
-                may differ in algorithm and n. Times span several powers of ten, and each may be
-                off by a few percent of itself
+        points  a list of (algorithm, n, nbytes, seconds), in any order: an all-reduce of D = nbytes
+                on n ranks took so many seconds. All points are from one link. They may differ in
+                algorithm and n. Their times span several powers of ten
     predict(alpha, beta, n, nbytes, algorithm)   seconds of an all-reduce
-    choose(alpha, beta, n, nbytes)               "ring" or "tree": which is faster
+    choose(alpha, beta, n, nbytes)               "ring" or "tree": the faster one
 
 Contract
-    all         numbers are Python's own: float(x) makes one of torch's or numpy's plain
-    predict     exactly what the model says
-    fit         exact times: alpha and beta to three digits. Times that are off by up to 4%: within
-                12% of the true time at every size from the smallest point to the largest
-    at last     a link is measured for you, by all-reduces of real ranks whose messages are paced to
-                an alpha and a beta that are drawn for each check. Some of the times go to `fit`;
-                its link must then predict those that were held back: other sizes, and the tree
-    never       labkit.calc and labkit.measure. Work it out; it is a few lines each
+    numbers     Python's own: float(x) makes one of a number of torch or numpy
+    predict     what the model says, within 0.0001%
+    choose      is only asked where one takes 30% longer than the other, or more
+    fit         where the times are exact: alpha and beta, each within 0.1%
+                where each time has an error of up to 4% of itself: at every size from the smallest
+                point to the largest, the time that the model gives for your alpha and beta is
+                within 12% of the time that it gives for the link's own
+                alpha is between 1 microsecond and 10 ms, beta between 10 ps and 1 microsecond
+    never       labkit.calc and labkit.measure. Work it out: it is a few lines each
 """
 
 
 def fit(points: list[tuple[str, int, int, float]]) -> tuple[float, float]:
-    """alpha (seconds per message) and beta (seconds per byte) that explain the points best."""
+    """Return alpha (seconds per message) and beta (seconds per byte), fitted to the points."""
     raise NotImplementedError("not attempted yet: your code replaces this line")
 
 
 def predict(alpha: float, beta: float, n: int, nbytes: float, algorithm: str) -> float:
-    """Seconds of one all-reduce of `nbytes` on `n` ranks, by "ring" or by "tree"."""
+    """Return the seconds of one all-reduce of `nbytes` on `n` ranks, by "ring" or by "tree"."""
     raise NotImplementedError("not attempted yet: your code replaces this line")
 
 
 def choose(alpha: float, beta: float, n: int, nbytes: float) -> str:
-    """The algorithm that takes less time: "ring" or "tree"."""
+    """Return the algorithm that takes less time: "ring" or "tree"."""
     raise NotImplementedError("not attempted yet: your code replaces this line")

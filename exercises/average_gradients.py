@@ -1,28 +1,31 @@
 """Average the gradients of a module over the ranks.
 
-An interviewer asks: "Every rank has the same model and has run backward on its own part of the
-batch. What is missing before optimizer.step()? Write it. Which parameters does it concern, and what
-if the loss of one rank did not use some of them?"
+An interviewer asks: "Every rank has the same model and has run backward on its own share of the
+batch. What is missing before optimizer.step()? Write it. Which parameters does it concern? What if
+the loss of one rank did not use some of them?"
 
-Write `average_gradients(module, group)`: afterwards `parameter.grad` is the mean over the ranks,
-for every parameter that is trained.
+Write `average_gradients(module, group)`. Afterwards the `grad` of every trained parameter is the
+mean of its gradients over the ranks.
 
 Contract
-    module  an nn.Module after backward; parameters of any shape, float32, float64 or bfloat16
-            frozen: requires_grad is False and there is no gradient; that stays so
-            tied: two names of one parameter, with one gradient
-            unused: on some ranks the loss did not use a parameter, so that its grad is None there;
-            that counts as zeros, and on every rank grad is the mean afterwards, this one too
-            The ranks agree on names, shapes, dtypes, and on what is frozen and tied; not on what is
-            unused. At least one rank has a gradient for each parameter that is trained.
-    group   `group.rank`, `group.size`, and `group.all_reduce(tensor)`, which returns the sum; with
-            `out=tensor` it is left there, with `op="mean"` it is the mean
-    returns nothing; the values of parameters are left alone
+    module  an nn.Module after backward. Parameters have any shape; their dtypes are float32,
+            float64 or bfloat16, also mixed
+            trained: requires_grad is True
+            frozen: requires_grad is False and grad is None; both stay so
+            tied: one parameter with two names; it has one gradient
+            unused: the loss of some rank did not use a trained parameter, so its grad is None on
+            that rank. It counts as zeros there. Afterwards grad is the mean on every rank,
+            including that one
+            All ranks have the same names, shapes and dtypes, and the same frozen and tied
+            parameters. Which parameters are unused differs by rank. Each trained parameter has a
+            gradient on at least one rank
+    group   `group.rank`, `group.size`, and `group.all_reduce(tensor)`, which returns the sum. With
+            `out=tensor` the sum is left in `tensor`; with `op="mean"` it is the mean
+    returns nothing. The values of the parameters do not change
 
 Budget, on every rank
-    collectives  at most one per parameter that is trained
-    payload      no more bytes than the gradients have, and no fewer digits; a tied parameter counts
-                 once
+    collectives  at most one all-reduce per trained parameter; a tied parameter counts once
+    payload      at most the bytes of the gradients: each travels once, in its own dtype
 """
 
 import torch
@@ -34,6 +37,6 @@ from labkit.comm import Group
 def average_gradients(module: nn.Module, group: Group) -> None:
     """Replace the gradient of each trained parameter by its mean over the ranks of `group`.
 
-    Wire: 2(n-1)/n of the gradients' bytes per rank, in one all-reduce per parameter.
+    Wire: each rank sends 2(n-1)/n of the gradients' bytes, in one all-reduce per parameter.
     """
     raise NotImplementedError("not attempted yet: your code replaces this line")

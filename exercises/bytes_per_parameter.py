@@ -1,36 +1,36 @@
-"""How many bytes training holds for each parameter.
+"""Count the bytes that training keeps for each parameter, and which of them ZeRO shards.
 
 An interviewer asks: "We train with Adam in mixed precision. How many bytes of GPU memory does each
-parameter take, before any activation? I have heard 12, 16, 18 and 20. Which is it, and how much of
-it do ZeRO's levels shard?"
+parameter take, without activations? I have heard 12, 16, 18 and 20. Which is it, and how much of it
+does each level of ZeRO shard?"
 
-All of them are right, of different recipes. A recipe is a dict; its dtypes have torch's names
-("float32", "bfloat16", "float16", "float8_e4m3fn", "int8"):
+Each of these numbers is right for one recipe. A recipe is a dict. Its dtypes have torch's names:
+"float32", "bfloat16", "float16", "float8_e4m3fn" and "int8".
 
     parameters  dtype of the parameters that forward and backward compute with
-    gradients   dtype in which a gradient is kept until the optimizer's step: often that of the
-                parameters (ZeRO's paper), or float32, to add up microbatches (Megatron-LM)
-    master      dtype of the copy that the optimizer updates, and from which the parameters are
-                rounded after each step; None where it updates the parameters themselves
-    moments     a list, the dtype of each value that the optimizer keeps for a parameter: two for
-                Adam, one for momentum, none for plain SGD
-    casts       dtype of copies that autocast makes of parameters within a step, and frees in it;
-                None where there are none
+    gradients   dtype in which a gradient is stored until the optimizer's step. The ZeRO paper uses
+                the parameters' dtype. Megatron-LM uses float32, to add up microbatches
+    master      dtype of the copy of the parameters that the optimizer updates. None where the
+                optimizer updates the parameters themselves
+    moments     a list with the dtype of each value that the optimizer stores per parameter: two for
+                Adam, one for SGD with momentum, none for plain SGD
+    casts       dtype of the copies of parameters that autocast makes and frees within one step.
+                None where there are no such copies
 
 Write two functions.
 
-    bytes_per_parameter(recipe)  bytes of all that lives from one step to the next, on one GPU that
-                                 shares nothing. A gradient counts, though it may be freed between
-                                 steps: it is whole when the step is made
-    sharded_from(recipe)         a dict {1: ..., 2: ..., 3: ...}: of these, the bytes that ZeRO
-                                 shards from level 1 on, from level 2 on and from level 3 on. Level
-                                 1 shards what only the optimizer's step needs, 2 gradients as well,
-                                 3 everything. Each byte is in one of the three
+    bytes_per_parameter(recipe)  the bytes that are kept from one step to the next, on a GPU that
+                                 shards nothing. Gradients count too: all of them exist when the
+                                 optimizer's step starts
+    sharded_from(recipe)         a dict {1: ..., 2: ..., 3: ...}. The entry of a level has the bytes
+                                 that ZeRO shards from this level on. Level 1 adds what only the
+                                 optimizer's step needs, level 2 adds gradients, level 3 adds the
+                                 rest. Each byte is in exactly one of the three entries
 
 Contract
-    recipe   stays as it is: both functions are asked about the same one
-    returns  numbers of bytes
-    never    labkit.calc. It is a few lines
+    recipe   stays as it is
+    returns  whole numbers of bytes
+    never    labkit.calc. The answer takes a few lines
 """
 
 from collections.abc import Mapping
@@ -38,10 +38,10 @@ from typing import Any
 
 
 def bytes_per_parameter(recipe: Mapping[str, Any]) -> int:
-    """Bytes that live from step to step, for each parameter."""
+    """Count the bytes per parameter that are kept from step to step."""
     raise NotImplementedError("not attempted yet: your code replaces this line")
 
 
 def sharded_from(recipe: Mapping[str, Any]) -> dict[int, int]:
-    """Bytes of a parameter by the ZeRO level that begins to shard them."""
+    """Split the bytes of one parameter by the ZeRO level that first shards them."""
     raise NotImplementedError("not attempted yet: your code replaces this line")

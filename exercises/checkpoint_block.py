@@ -1,28 +1,33 @@
 """Checkpoint a block.
 
 An interviewer asks: "The activations of one block are ten times its input, and there are eighty
-blocks. Keep the inputs only, and compute a block again when backward gets to it. What does that
-cost? What goes wrong with dropout? And with the first block, whose input needs no gradient?"
+blocks. Keep only the inputs, and recompute a block when backward gets to it. What does that cost?
+What goes wrong with dropout? And with the first block, whose input needs no gradient?"
 
-Write `checkpointed(block, x)`: what `block(x)` returns, of which backward finds x and no more.
+Write `checkpointed(block, x)`. It returns what `block(x)` returns, and keeps x for backward instead
+of the block's activations.
 
 Contract
-    block    an nn.Module that takes one tensor and returns one. It may draw random numbers, for
-             dropout; some of its parameters may be frozen (requires_grad=False)
-    x        any tensor of floating-point numbers; it may need a gradient or not
-    returns  the output of the block: values as of block(x), and the same gradients, of x and of the
-             block's parameters, where these need one. Both passes draw the same random numbers;
-             backward leaves the generator as it found it
-    Not allowed: torch.utils.checkpoint, and labkit's recompute
+    block    an nn.Module that takes one tensor and returns one tensor. It may draw random numbers,
+             for example for dropout. Some of its parameters may be frozen (requires_grad=False),
+             never all of them
+    x        a floating-point tensor of any shape. It may or may not need a gradient
+    returns  the output. Its values are those of block(x)
+    backward gives x and the block's parameters the gradients that block(x) would give, where they
+             need one. The second pass draws the same random numbers as the first. Afterwards the
+             generator's state is what it was before backward, and requires_grad of x and of all
+             parameters is what it was before the call
+    Not allowed: torch.utils.checkpoint and labkit.recompute
 
 Budget, for each call
     passes   the block runs twice: once forward, and once more in backward
-    bytes    between the two, x itself (no copy of it) and the state of the generator are kept, and
-             besides the output nothing; after backward nothing that was computed again
+    memory   from forward to backward, beside the output: references to x and to parameters (no
+             copies), and the generator's state. After backward: nothing that was recomputed
 
-Of use: torch.autograd.Function, whose forward is not recorded; torch.enable_grad();
-torch.autograd.grad(outputs, inputs, grad_outputs); torch.get_rng_state() and set_rng_state(state),
-and torch.random.fork_rng(devices=[]), a block after which the generator is as it was before.
+Useful: torch.autograd.Function, whose forward is not recorded; torch.enable_grad();
+torch.autograd.grad(outputs, inputs, grad_outputs); torch.get_rng_state() and
+torch.set_rng_state(state). `with torch.random.fork_rng(devices=[]):` restores the generator's state
+at its end.
 """
 
 from typing import Any
@@ -32,5 +37,5 @@ from torch import nn
 
 
 def checkpointed(block: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """`block(x)`, which keeps x in the place of its activations."""
+    """Return `block(x)`, and keep x instead of the block's activations."""
     raise NotImplementedError("not attempted yet: your code replaces this line")

@@ -1,4 +1,4 @@
-"""Model FLOPs utilisation from a configuration and a line of a training log.
+"""Compute model FLOPs utilisation from a model and a line of a training log.
 
 An interviewer asks: "8 H100 train Llama 3 8B with sequences of 8,192 tokens: 6,400 tokens a second
 on each of them, with full recomputation. The data sheet says 1,979 TFLOP/s. What is your MFU? What
@@ -6,42 +6,48 @@ is the HFU? What do you count, and what not?"
 
 Write three functions.
 
-    model  a dict. A decoder-only transformer without biases:
+    model  a dict, a decoder-only transformer without biases:
                layers, hidden, vocab
-               heads      of queries, each with head_dim features; heads * head_dim may differ from
+               heads      query heads, each with head_dim features. heads * head_dim need not be
                           hidden
-               kv_heads   of keys, and of values, each with head_dim features
+               head_dim   features per head, of queries, keys and values
+               kv_heads   key heads, and as many value heads
                ffn        features inside the MLP
-               gated      True: three matrices in it, as in SwiGLU; False: two
-               tied       True: the head is the table of the token embedding; False: a matrix of
-                          its own. Either way it multiplies
-               context    the longest sequence that the model is made for
+               gated      True: the MLP has three matrices, as in SwiGLU. False: two
+               tied       True: the head uses the matrix of the token embedding. False: the head has
+                          its own matrix. The head multiplies in both cases
+               context    the longest sequence that the model supports
     run    a dict, from the log of a training run:
-               sequence       tokens of its sequences
+               sequence       tokens per sequence in this run
                tokens_per_s   as logged
-               logged_by      "device": tokens of one device in a second; "job": of all together
+               logged_by      "device": tokens_per_s is the rate of one device. "job": the rate of
+                              all devices together
                num_devices
-               peak           FLOP/s of one device, from its data sheet, in the run's precision
-               sparsity       True: that is the number "with sparsity", twice what dense matrices
-                              can reach; False: it is the dense one
-               recompute      in backward: "none"; "full", all layers and the head forward again;
-                              "selective", attention's scores and their product with the values
+               peak           FLOP/s of one device in the run's precision, from its data sheet
+               sparsity       True: peak is the number "with sparsity", twice the dense peak. False:
+                              peak is the dense peak
+               recompute      what backward computes again: "none"; "full": the whole forward, all
+                              layers and the head; "selective": the scores of attention and their
+                              product with the values
 
     flops_per_token(model, sequence)
-        returns  operations of the model for one token, forward and backward; a multiplication and
-                 an addition are two
+        returns  the model's operations for one token, forward and backward. A multiplication and an
+                 addition count as two operations
     mfu(model, run)
-        returns  the model's own operations as a share of the dense peak of all devices: 0.4, not 40
+        returns  the model's operations per second, divided by the dense peak of all devices: 0.4,
+                 not 40
     hfu(model, run)
-        returns  the same for all operations, those that recomputation repeats as well
+        returns  the same for all operations that the devices do. They include recomputed ones
 
-Counted are, as in appendix B of PaLM: the matrices of attention, of MLPs and of the head, but not
-the table in which tokens are looked up; and attention's scores and their product with the values,
-for every pair of tokens of a sequence, also for those that a causal mask hides.
+Count as in appendix B of PaLM. The matrices of attention, MLP and head count. The lookup in the
+embedding table does not. The scores of attention and their product with the values count for every
+pair of tokens in a sequence, including pairs that a causal mask hides.
 
 Contract
-    returns  numbers. Within a thousandth: whether norms are counted makes no difference
-    never    labkit.calc. It is a few lines
+    model, run  stay as they are
+    returns     numbers, correct to a relative error of 0.001. Norms are below that, so you may
+                count them or not
+    never       labkit.calc. The answer takes a few lines
 
 Papers: Chowdhery et al., PaLM, arXiv:2204.02311, appendix B; Korthikanti et al., arXiv:2205.05198,
 section 5, for selective recomputation.
@@ -52,15 +58,15 @@ from typing import Any
 
 
 def flops_per_token(model: Mapping[str, Any], sequence: int) -> float:
-    """Of the model, forward and backward."""
+    """Count the model's operations for one token, forward and backward."""
     raise NotImplementedError("not attempted yet: your code replaces this line")
 
 
 def mfu(model: Mapping[str, Any], run: Mapping[str, Any]) -> float:
-    """The model's own operations as a share of the dense peak."""
+    """Divide the model's operations per second by the dense peak."""
     raise NotImplementedError("not attempted yet: your code replaces this line")
 
 
 def hfu(model: Mapping[str, Any], run: Mapping[str, Any]) -> float:
-    """All operations as a share of the dense peak."""
+    """Divide all operations per second by the dense peak."""
     raise NotImplementedError("not attempted yet: your code replaces this line")

@@ -1,26 +1,27 @@
-"""Say which ranks wait for ever, and in what.
+"""Say which ranks wait forever, and in which call.
 
 An interviewer asks: "Here are five small programs. For each: does it end, on n ranks? If it does
 not, which ranks are stuck, and in which call?"
 
-Write the five functions `waits_in_...(world_size)`, one for each program. A rank may be stuck for
-some world sizes and not for others. Each check runs the programs for real, on 2 to 6 processes, and
-compares your answers with what the ranks' journals show. (Changing the programs here changes
-nothing: the check has its own copy.)
+Write the five functions `waits_in_...(world_size)`, one for each program below. A rank may be stuck
+for some world sizes and return for others.
 
 Contract
     world_size  the number of ranks, 2 or more
-    returns     a dict of the ranks that wait for ever: rank -> what it waits in, as text:
-                "send to 2", "recv from 0", or the name of a collective, such as "all_reduce" or
-                "barrier". Ranks that return are not in it; {} if all of them do
-    may use     no process: what the functions return is thought out, and they run nothing
+    returns     a dict {rank: call} of the ranks that wait forever. The call is the one in which the
+                rank waits, as text: "send to 2", "recv from 0", or the name of a collective, such
+                as "all_reduce" or "barrier". Ranks that return are not in the dict. It is {} if all
+                ranks return
+    uses        plain Python only. Start no processes, and run none of the programs. A simulation of
+                your own is fine
 
-What a call waits for
-    send, recv  the other side's recv, or send: nothing is kept on the way
-    collective  every member of its group to make the call
-    returning   a rank that has returned makes no more calls
+When a call completes
+    send, recv  when the other rank is in the matching recv or send. Nothing is buffered
+    collective  when every member of its group is in the same call
+    A rank that has returned makes no more calls.
 
-Once you have an answer, you can see its program hang, in a notebook in notebooks/:
+The check has its own copy of the programs, so changing them here changes nothing. Once you have an
+answer, you can watch its program hang in a notebook in notebooks/:
 %run ../exercises/find_the_deadlock.py, then from labkit import run, and run(shift, 3).
 """
 
@@ -30,7 +31,7 @@ from labkit.comm import Group
 
 
 def shift(world: Group) -> None:
-    """Every rank takes its left neighbour's numbers and gives its own to the right one."""
+    """Receive from the left neighbour, then send to the right one, on every rank."""
     left, right = (world.rank - 1) % world.size, (world.rank + 1) % world.size
     world.recv(torch.empty(4), left)
     world.send(torch.ones(4), right)
@@ -41,7 +42,7 @@ def waits_in_shift(world_size: int) -> dict[int, str]:
 
 
 def pass_it_on(world: Group) -> None:
-    """As `shift`, with the send first; but for rank 0."""
+    """Send to the right neighbour first, on every rank but rank 0."""
     left, right = (world.rank - 1) % world.size, (world.rank + 1) % world.size
     if world.rank == 0:
         world.recv(torch.empty(4), left)
@@ -56,7 +57,7 @@ def waits_in_pass_it_on(world_size: int) -> dict[int, str]:
 
 
 def log_the_loss(world: Group) -> None:
-    """A training step; rank 0 prints the loss."""
+    """Average gradients in a training step, and print the mean loss on rank 0."""
     grad, loss = torch.ones(4), torch.ones(1)
     world.all_reduce(grad)
     if world.rank == 0:
@@ -68,7 +69,7 @@ def waits_in_log_the_loss(world_size: int) -> dict[int, str]:
 
 
 def epoch(world: Group) -> None:
-    """Ten batches, dealt to the ranks like cards."""
+    """Deal ten batches to the ranks in turn, with one all_reduce per batch."""
     for _batch in range(world.rank, 10, world.size):
         world.all_reduce(torch.ones(4))
 
@@ -78,7 +79,7 @@ def waits_in_epoch(world_size: int) -> dict[int, str]:
 
 
 def two_groups(world: Group) -> None:
-    """Pairs of ranks (0 and 1, 2 and 3, ...) share a gradient, and everyone meets at a barrier."""
+    """Add up a gradient in pairs of ranks (0 and 1, 2 and 3, ...), and meet at a barrier."""
     pair = world.split(world.rank // 2)
     if world.rank % 2 == 0:
         pair.all_reduce(torch.ones(4))

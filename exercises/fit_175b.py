@@ -1,61 +1,92 @@
-"""A layout for 512 GPUs.
+"""Choose a layout for 512 GPUs.
 
 An interviewer asks: "You have 512 GPUs of 80 GB, and are to train a model of 175 billion
 parameters. Which parallelism do you use, and how much of each? Show that it fits. A colleague
-suggests data 64, tensor 4, pipeline 2. What do you say?" The next one has another model, and 64.
+suggests data 64, tensor 4, pipeline 2. What do you say?" The next interviewer has another model and
+64 GPUs.
 
-Write two functions, of tasks and layouts that are dicts.
+Write two functions. Tasks and layouts are dicts.
 
-    task    num_params of the model; layer_params of one layer; table_params, embedding and learned
-            positions
-            layers, hidden, heads, kv_heads, ffn, vocab, sequence; gated: three matrices in an MLP
-            parameter_bytes, gradient_bytes, optimizer_bytes (a master copy in it), per parameter
-            num_gpus, gpus_per_node, memory_bytes (of one GPU, what training may fill)
-            global_batch   sequences in a step
-            flops_per_s    of one GPU, while it multiplies matrices
-            fast_bytes_per_s, slow_bytes_per_s   of one GPU, to others in its node, in other nodes
-    layout  tp, pp; virtual (stages on each rank of the pipeline: more than 1 is interleaved);
-            zero, 0 to 3, over dp = num_gpus / (tp pp); microbatch, in sequences;
-            recompute, "none" or "full"
+    task    num_params of the model, layer_params of one layer, table_params of the token embedding
+            together with learned positions
+            layers, hidden, heads, kv_heads, ffn, vocab, sequence
+            gated           True: an MLP has three matrices. False: two
+            parameter_bytes, gradient_bytes, optimizer_bytes   per parameter. optimizer_bytes
+                            include the master copy
+            num_gpus, gpus_per_node
+            memory_bytes    of one GPU that training may fill
+            global_batch    sequences per step
+            flops_per_s     of one GPU while it multiplies matrices
+            fast_bytes_per_s, slow_bytes_per_s   of one GPU, to GPUs in its node and in other nodes
+    layout  tp              ranks of tensor parallelism, with sequence parallelism
+            pp              ranks of the pipeline
+            virtual         stages per rank of the pipeline. More than 1 is interleaved
+            zero            ZeRO level, 0 to 3, over the dp = num_gpus / (tp * pp) ranks
+            microbatch      sequences per microbatch
+            recompute       "none" or "full"
 
     layout(task)
-        returns  a layout that uses all GPUs, fits, and needs no more than 1.2 times the seconds of
-                 the planner's fastest
+        returns  a layout that keeps the rules, fits into memory, and takes at most 1.2 times the
+                 seconds of the fastest one that labkit's planner finds
     why_not(task, given)
-        returns  (name, bytes) for a layout, of the first rank of the pipeline: the largest of its
-                 "parameters", "gradients", "optimizer" and "activations", and the bytes of
-                 parameters and gradients together
+        returns  (name, bytes) for the GPUs of the first pipeline rank. name is the largest of its
+                 "parameters", "gradients", "optimizer" and "activations", as defined below. bytes
+                 are those of parameters and gradients together, to a relative error of 0.0001
 
-Rules     tp divides gpus_per_node, so that no tensor-parallel group crosses nodes; it also divides
-          heads, kv_heads and ffn. pp * virtual divides layers. dp * microbatch divides global_batch
-          into m microbatches. Where virtual > 1, pp is more than 1 and divides m
-States    N parameters on each GPU of the first rank of the pipeline: (layer_params layers / pp +
-          table_params) / tp. On the last are about as many, with the head. pp 1: num_params / tp
-          Over dp zero 1 shards the optimizer's bytes, zero 2 gradients as well, zero 3 parameters
-          as well; zero 0 nothing
-Kept      bytes of a layer's activations for each token of a microbatch, 2-byte numbers, flash
-          attention, sequence parallelism; g = kv_heads / heads:
-              (12 + 4 g) hidden + 4 heads + 4 ffn (6 ffn if gated), all / tp; "full": 2 hidden / tp
-          of layers / pp layers, times the microbatches in flight, at most m:
-              first rank  pp, interleaved pp + (pp - 1) / virtual
-              last rank   pp - (pp - 1) / virtual, and 14 bytes / tp for each word and token
-          "full" holds one layer more, as "none" keeps it, while it computes it again
-Whole     for a moment, if dp > 1, / tp. zero 2: gradients of a layer, or of vocab * hidden if that
-          is more; interleaved: of a stage. zero 3: parameters and gradients of two layers and of
-          vocab * hidden, twice that where pp is 1
-Seconds   of a microbatch on the last rank: 6 FLOPs for each token and parameter of its layers and
-          of vocab * hidden, / tp; for each layer 8 times 2 hidden (tp - 1) / tp bytes a token over
-          fast links. "full": layers 4/3 of the FLOPs, and 12 times. In all
-              m * that + (pp - 1) / virtual of what its layers take of it
-          + what dp exchanges, over slow links, of which each of the n ranks of dp in a node takes
-            1 / n, and four fifths hide: N times gradient_bytes (zero 0 twice, zero 1 once, zero 2
-            and 3 in each microbatch, that is w = m + (pp - 1) / virtual times; zero 2 interleaved
-            w / pp times), parameter_bytes (zero 1 and 2 once, zero 3 2 w times)
+layout is graded by the planner, which counts in more detail than the model below. Choose the
+fastest layout by this model, and leave a twentieth of memory_bytes free. Then it is fast enough and
+fits.
 
-That is less than the planner counts, and enough: leave a margin of a twentieth of the memory.
+Rules
+    tp divides gpus_per_node, so that all ranks of a tensor-parallel group are in one node. tp also
+    divides heads, kv_heads and ffn. tp * pp divides num_gpus. pp * virtual divides layers.
+    dp * microbatch divides global_batch. The quotient is m, the microbatches per step of one rank.
+    If virtual > 1, then pp > 1 and pp divides m.
+
+Parameters, gradients and optimizer
+    N parameters on one GPU: (layer_params * layers / pp + table_params) / tp. This is exact for the
+    first pipeline rank and about right for the last rank, which has the head. If pp is 1, N is
+    num_params / tp.
+    Bytes of each: N * optimizer_bytes, N * gradient_bytes and N * parameter_bytes. ZeRO divides by
+    dp: the optimizer's bytes from level 1 on, gradients from level 2 on, parameters at level 3.
+
+Activations, for numbers of 2 bytes and with flash attention
+    One token in one layer keeps A bytes:
+        "none"  ((12 + 4 * kv_heads / heads) * hidden + 4 * heads + 4 * ffn) / tp
+                with 6 * ffn if gated
+        "full"  2 * hidden / tp
+    "activations" = A * (microbatch * sequence tokens) * (layers / pp) * (microbatches in flight).
+    This holds for every pp. In flight are at most m microbatches, and otherwise
+        on the first rank  pp;  if virtual > 1: pp + (pp - 1) / virtual
+        on the last rank   pp - (pp - 1) / virtual
+
+More memory, which does not count as "activations"
+    The last rank keeps the logits of one microbatch: 14 * vocab / tp bytes per token. If pp is 1,
+    the only rank is first and last.
+    "full" also keeps A of "none" for one layer and one microbatch, while it computes it again.
+    If dp > 1, ZeRO has some tensors whole for a moment. With table = vocab * hidden parameters:
+        level 2  gradients of layer_params or of table, whichever is more. If virtual > 1, take all
+                 layers of one stage instead of one layer. All / tp
+        level 3  parameters and gradients of 2 * layer_params + table, or of
+                 2 * layer_params + 2 * table if pp is 1. All / tp
+
+Seconds of a step: m * (blocks + head) + (pp - 1) / virtual * blocks + exchange
+    blocks    one microbatch through the layers / pp layers of a rank. Each layer takes
+                  6 * tokens * layer_params / tp FLOPs; 4/3 of that for "full"
+                  8 * 2 * hidden * tokens * (tp - 1) / tp bytes over fast links; 12 instead of 8
+                  for "full"
+    head      6 * tokens * vocab * hidden / tp FLOPs
+    exchange  N * (r * gradient_bytes + g * parameter_bytes) * (dp - 1) / dp bytes over slow links.
+              All ranks of a dp group in one node, min(dp, gpus_per_node / tp) of them, share these
+              bytes. Four fifths of the time are hidden behind computing. So divide the seconds by
+              the number of these ranks and by 5. With w = m + (pp - 1) / virtual:
+                  zero   0    1    2                          3
+                  r      2    1    w; w / pp if virtual > 1   w
+                  g      0    1    1                          2 * w
 
 Contract
-    never    labkit.calc. A few thousand layouts can all be tried
+    task, given  stay as they are
+    never        labkit.calc. You can try all of the few thousand layouts
 
 Papers: Narayanan et al., arXiv:2104.04473, section 3; Korthikanti et al., arXiv:2205.05198;
 Rajbhandari et al., arXiv:1910.02054.
@@ -67,10 +98,10 @@ from typing import Any
 
 
 def layout(task: Mapping[str, Any]) -> dict[str, Any]:
-    """The fastest that fits, by the model above."""
+    """Choose the fastest layout that fits, by the model above."""
     raise NotImplementedError("not attempted yet: your code replaces this line")
 
 
 def why_not(task: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[str, float]:
-    """The largest part of the first rank, and its bytes of parameters and gradients."""
+    """Find the largest part of the first rank, and its bytes of parameters and gradients."""
     raise NotImplementedError("not attempted yet: your code replaces this line")

@@ -1,39 +1,42 @@
 """Clipping by the global norm on a mesh.
 
-An interviewer asks: "You train on dp x pp x tp, and clip gradients by their global norm. Every rank
-has other gradients, and some are there several times. How does each rank learn the norm? What is
-sent? What happens if LayerNorm is counted on every tp rank, or the tied embedding on both stages?"
+An interviewer asks: "You train on dp x pp x tp and clip gradients by their global norm. Every rank
+has other gradients, and some of them exist several times. How does each rank learn the norm? What
+is sent? What happens if LayerNorm is counted on every tp rank, or the tied embedding on both
+stages?"
 
-Write `global_grad_norm(parameters, max_norm, mesh)`: work out the norm of the whole model's
-gradient, scale this rank's gradients where it is larger than max_norm, and return it.
+Write `global_grad_norm(parameters, max_norm, mesh)`. It computes the norm of the whole model's
+gradient, scales this rank's gradients if the norm is larger than max_norm, and returns the norm.
 
 Contract
-    parameters  this rank's, a list; a pipeline stage may have none. Each has
-                    grad         a tensor of any shape, of one number or of none as well; or None
-                                 where backward did not reach it: it counts nothing, and stays None
-                    copied_over  a tuple of names of axes: along these all ranks of the group have
-                                 the same gradient, number for number. () where it is sharded over
-                                 tp, and over dp (ZeRO-1): ranks have different numbers of it.
-                                 ("tp",) for a LayerNorm's weight, ("dp",) where data parallelism
-                                 has averaged the gradients, ("dp", "tp") for both
-                    is_tied      whether it is the token embedding, which is the head as well: the
-                                 first and the last stage of pp have it both, with the same
-                                 gradient, summed over the two already. With pp = 1 there is one
+    parameters  a list, this rank's parameters. A pipeline stage may have none. Each has
+                    grad         a tensor of any shape, also of one number or of no numbers; or None
+                                 if backward did not reach the parameter. None counts nothing and
+                                 stays None
+                    copied_over  a tuple of names of axes. Along these axes all ranks of the group
+                                 have the same gradient, number for number. Along the other axes
+                                 ranks have different numbers. For a shard over tp it is () if the
+                                 gradient is sharded over dp (ZeRO-1), and ("dp",) if it was
+                                 averaged over dp; for a LayerNorm's weight ("tp",) or ("dp", "tp")
+                    is_tied      whether it is the token embedding that is the output head too. The
+                                 first and the last stage of pp both have it, with the same
+                                 gradient, already summed over the two. With pp = 1 one stage has
+                                 it once
     max_norm    a number above 0
     mesh        mesh.dp, mesh.pp, mesh.tp and mesh.world: groups with rank, size and
-                `all_reduce(x, op="sum")`, which returns the sum over the group's ranks; op="max"
-                gives the largest. mesh.world has all ranks. An axis may have size 1, and the axes
-                are in any order: a rank's number in mesh.world does not say where it is
-    returns     the norm before clipping, a float: the root of the sum of the squares of all numbers
-                of the model's gradient, each counted once; the same on every rank, bit for bit
-    gradients   multiplied by max_norm / norm where the norm is larger, otherwise left as they are;
-                in place, in the tensor that .grad is, and nothing added to the norm
-    digits      gradients of float32 may be 1e25 or 1e-30, and their squares are no float32: add up
-                in float64, or scale first
+                `all_reduce(x, op="sum")`, which returns the sum over the group's ranks. op="max"
+                returns the largest. mesh.world has all ranks. An axis may have size 1. The axes may
+                be in any order, so a rank's number in mesh.world does not tell its coordinates
+    returns     the norm before clipping, a float: the square root of the sum of squares of all
+                numbers of the model's gradient, each counted once. The same on every rank
+    gradients   multiplied by max_norm / norm if the norm is larger than max_norm, otherwise
+                unchanged. In place, in the tensor that .grad is. Add no epsilon to the norm
+    digits      float32 gradients may be 1e25 or 1e-30, and their squares do not fit into float32:
+                add up in float64, or scale first
 
 Budget, on every rank
-    all_reduce  of one number of 8 bytes at most, and no more than 6 of them, however many
-                parameters there are. No gradient is sent
+    all_reduce  at most 6 calls, of one number each, at most 8 bytes, however many parameters there
+                are. No gradient is sent
 
 Paper: Pascanu et al., arXiv:1211.5063, section 3.2; Megatron-LM, arXiv:1909.08053.
 """
@@ -61,8 +64,8 @@ class Mesh(Protocol):
 
 
 def global_grad_norm(parameters: Sequence[Parameter], max_norm: float, mesh: Mesh) -> float:
-    """The norm of the whole gradient; this rank's part of it is clipped.
+    """Return the norm of the whole gradient, and clip this rank's part of it.
 
-    Wire: an all-reduce of 8 bytes.
+    Sent: an all-reduce of 8 bytes.
     """
     raise NotImplementedError("not attempted yet: your code replaces this line")

@@ -1,10 +1,10 @@
 """A dynamic loss scale for float16.
 
-An interviewer asks: "In float16 everything below 6e-8 is zero, and so are many gradients. So the
-loss is multiplied by a scale before backward. How large should it be, who finds that out, and what
-happens when it was too large? What if only one of your ranks sees that? Write the step."
+An interviewer asks: "In float16, numbers below 6e-8 are zero, and many gradients are smaller. So
+the loss is multiplied by a scale before backward. How large should the scale be? How do you find
+it, and what do you do when it was too large? What if only one rank notices that? Write the step."
 
-A training loop on every rank, each with a part of the gradients of its own (ZeRO):
+Each rank runs this training loop, and has some of the gradients (as with ZeRO):
 
     scaler = {"scale": 65536.0, "num_good_steps": 0, "growth_interval": 2000}
     for batch in batches:
@@ -13,28 +13,29 @@ A training loop on every rank, each with a part of the gradients of its own (ZeR
 
 Write `scaled_step(scaler, gradients, update, group)`.
 
-    scaler     a dict as above, equal on all ranks. You write the next step's "scale" and
+    scaler     a dict as above, equal on all ranks. Write the next step's "scale" and
                "num_good_steps" into it
-    gradients  a list of float16 tensors, scaled: this rank's own, and on some ranks there may be
-               none. They may be overwritten
-    update     update(gradients) makes the optimizer's step with a list of float32 tensors, in the
-               same order and shapes: what the gradients would be without a scale. Call it once, on
-               every rank, or on no rank
-    group      `group.rank`, `group.size`, and `group.all_reduce(tensor, op)`, op "sum", "max" or
-               "min", which returns the result
-    returns    True where the step was made, False where it was skipped
+    gradients  this rank's own gradients: a list of float16 tensors, computed with
+               scaler["scale"]. On some ranks the list may be empty. You may overwrite them
+    update     update(gradients) makes the optimizer's step. It takes a list of float32 tensors, the
+               gradients without the scale, in the same order and shapes. Call it once on every
+               rank, also with an empty list, or on no rank
+    group      `group.rank`, `group.size`, and `group.all_reduce(tensor, op)`, which returns the
+               result. op is "sum", "max" or "min"
+    returns    True if the step was made, False if it was skipped
 
 The rules
-    overflow   a gradient on any rank has an inf or a nan: all ranks skip the step, the scale is
-               halved, and the count of good steps begins at 0 again
-    otherwise  the step is made, and counts. After growth_interval good steps in a row the scale
-               doubles, and the count begins at 0 again
-    division   by the scale that backward was made with, in float32: a quotient in float16 would
-               lose what the scale has saved
+    overflow   If a gradient on any rank has an inf or a nan, all ranks skip the step. The scale is
+               halved, without a lower limit, and num_good_steps becomes 0
+    otherwise  The step is made, and num_good_steps grows by 1. When it reaches growth_interval, the
+               scale doubles and num_good_steps becomes 0
+    division   by the scale that backward was made with, in float32: in float16 the quotient of a
+               small gradient would be 0 again
 
 Budget of a step, on every rank
     collectives  one all-reduce, of at most 8 bytes
 
+Not allowed: labkit.precision
 Paper: Micikevicius et al., "Mixed precision training", arXiv:1710.03740, section 3.2.
 """
 
@@ -52,5 +53,5 @@ def scaled_step(
     update: Callable[[list[torch.Tensor]], object],
     group: Group,
 ) -> bool:
-    """Make the step with unscaled gradients, or skip it on all ranks; then the next scale."""
+    """Make the step with unscaled gradients, or skip it on all ranks, and set the next scale."""
     raise NotImplementedError("not attempted yet: your code replaces this line")

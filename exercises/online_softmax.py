@@ -1,30 +1,30 @@
-"""Softmax over blocks that come one at a time.
+"""Softmax over blocks that arrive one at a time.
 
-An interviewer asks: "A sequence of a million tokens: the scores of one query do not fit. Keys and
-values come to you in blocks, each once. Compute exact attention. What do you keep from block to
-block? What do you do to it when a larger score comes? And what if a block is wholly masked?"
+An interviewer asks: "A sequence has a million tokens, so the scores of one query do not fit in
+memory. Keys and values arrive in blocks, each block once. Compute exact attention. What do you keep
+from block to block? What do you do with it when a larger score arrives? What if a whole block is
+masked?"
 
-Write `online_softmax(q_TK, blocks, scale)`: attention of all queries over the keys of all blocks,
-and the log-sum-exp of each query's scores.
+Write `online_softmax(q_TK, blocks, scale)`. It returns the attention of all queries over the keys
+of all blocks, and the log-sum-exp of each query's scores.
 
 Contract
-    q_TK     T queries of K features, float32 or float64. Left as it is
-    blocks   an iterator; it gives each block once, as (k_SK, v_SK, mask_TS): S keys and values, of
-             q's dtype, and booleans, True where a query may see a key. S is 1 or more and differs
-             from block to block. There is at least one block. Blocks are left as they are
+    q_TK     T queries of K features, float32 or float64
+    blocks   an iterator that gives each block once, as (k_SK, v_SK, mask_TS): S keys and S values
+             of q's dtype, and booleans, True where a query may see a key. S is 1 or more and
+             differs from block to block. There is at least one block
     scale    the score of a query and a key is scale * (q . k)
-    returns  (o_TK, lse_T) of q's dtype, over the keys that each query may see, in all blocks:
+    returns  (o_TK, lse_T), both of q's dtype. Over the keys that a query may see, in all blocks:
              o = sum of exp(score) v / sum of exp(score), and lse = log(sum of exp(score)), the
-             natural logarithm. A query that may see no key at all has zeros, and -inf
-    range    scores of 10,000 and -10,000 must not overflow or vanish, in float32 either
-    Not allowed: torch's attention (scaled_dot_product_attention and its like), labkit's, and
-                arrays outside of torch, such as numpy's, where what is in memory cannot be seen
+             natural logarithm. For a query that may see no key at all, o is 0 and lse is -inf
+    range    scores reach 10,000 and -10,000. They must not overflow or vanish, also in float32
+    q_TK and the blocks must not change. Do not use torch's own attention.
 
 Budget
-    blocks   at most two in memory at any time: the one in hand, and the one before it, which the
-             names of a loop hold until the next is there
-    bytes    beside those, at any time 8 (T, S) tensors of numbers (S of the largest block, which
-             has more keys than features): nothing grows with the number of blocks
+    blocks   at most two are in memory at any time: the current one, and the one before it, which
+             the variables of a loop hold until the next one arrives
+    bytes    besides these blocks, at any time no more than 8 tensors of (T, S) numbers take, S of
+             the largest block. The test has S > K. So nothing may grow with the number of blocks
 """
 
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ Block = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 def online_softmax(
     q_TK: torch.Tensor, blocks: Iterator[Block], scale: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention over all blocks, and the log-sum-exp of each query's scores.
+    """Compute attention over all blocks, and the log-sum-exp of each query's scores.
 
     Papers: Milakov and Gimelshein, arXiv:1805.02867; FlashAttention, arXiv:2205.14135.
     """

@@ -1,35 +1,38 @@
 """Attention on a ring.
 
-An interviewer asks: "A million tokens are cut over eight GPUs, and every token attends to all
-before it. No GPU has room for all keys. Which data moves, how often, and what is computed while it
-does? Which GPU has the most to do?"
+An interviewer asks: "A sequence of a million tokens is split over eight GPUs, and every token
+attends to all tokens before it. No GPU has room for all keys. Which data moves, how often, and what
+does a GPU compute meanwhile? Which GPU computes most?"
 
-Write `ring_attention(q_HtK, k_HtK, v_HtK, num_tokens, group)`: causal attention of this rank's
-queries over the keys and values of the whole sequence. Forward only.
+Write `ring_attention(q_HtK, k_HtK, v_HtK, num_tokens, group)`. It returns the causal attention of
+this rank's queries over the keys and values of the whole sequence. Forward only.
 
 Contract
-    q, k, v     (H, t, K): the heads' queries, keys and values of this rank's share of the sequence.
-                Rank r has the r-th, as torch.tensor_split cuts num_tokens into n: the first
-                num_tokens % n ranks have one token more. Left as they are
-    num_tokens  of the whole sequence; n or more
-    returns     o_HtK, a new tensor of q's dtype: for the query at position i of the sequence the
-                softmax of q . k / sqrt(K) over positions 0 to i, times their values
-    group       `group.rank`, `group.size`; `group.isend(tensor, rank)` and `group.irecv(buffer,
-                rank)`, each returning a Pending whose `wait()` completes it; `group.send` and
-                `group.recv`, which block. Nothing else
-    Not allowed: torch's attention (scaled_dot_product_attention and its like), labkit's, and
-                arrays outside of torch, such as numpy's, where the order cannot be seen
+    q, k, v     (H, t, K): queries, keys and values of this rank's shard of the sequence. Rank r has
+                the r-th shard that torch.tensor_split cuts from num_tokens: the first
+                num_tokens % n ranks have one token more. The three must not change
+    num_tokens  T, of the whole sequence; n or more
+    group       has `group.rank`, `group.size`, `group.isend(tensor, rank)` and `group.irecv(buffer,
+                rank)`, whose Pending's `wait()` completes them, and `group.send` and `group.recv`,
+                which block
+    returns     o_HtK, a new tensor of q's dtype. For the query at position i of the sequence it is
+                softmax(q . k / sqrt(K)) over the positions 0 to i, times their values
+    Write the attention with torch's operators. Do not use torch's own attention.
 
 Budget, on n ranks
-    messages  all to the right neighbour, rank + 1: first this rank's own keys and values, then what
-              has come from the left, n - 1 blocks in all. A block is one message, or two, one with
-              its keys and one with its values; never padded, and never sent back home
-    order     while this rank computes with a block, the same block is on its way to the right and
-              the next one on its way here: both are posted before, and waited for afterwards
-    computed  nothing for a block that lies wholly after this rank's share
-    bytes     beside q, k and v, at any time 3 blocks of keys and values, of which at most two have
-              been received or are under way, and 8 (H, t, t) tensors of numbers: nothing is (T, T),
-              nor (t, T). (t is the longest share, at least twice K)
+    messages  all go to the right neighbour, rank + 1: first this rank's own keys and values, then
+              the blocks that arrived from the left, n - 1 blocks in all. A block is one message, or
+              two: one with its keys and one with its values. Blocks are not padded, and no block is
+              sent back to the rank that it came from
+    order     while a rank computes with a block, the same block is on its way to the right and the
+              next block is on its way here. Post both before the computation, and wait for both
+              after it
+    compute   nothing for a block that lies wholly after this rank's shard
+    blocks    while a rank computes, at most 3 blocks are in memory besides q, k, v: a copy of its
+              own, the one in hand, and the one that arrives. So the block before is dropped
+    bytes     besides these, at any time no more than 8 tensors of (H, t, t) numbers take. Here t is
+              the longest shard, at least 2 K. With two or more ranks no tensor of any dtype is
+              (T, T) or (t, T)
 """
 
 import torch
@@ -44,9 +47,9 @@ def ring_attention(
     num_tokens: int,
     group: Group,
 ) -> torch.Tensor:
-    """Causal attention of this rank's queries over the whole sequence.
+    """Compute causal attention of this rank's queries over the whole sequence.
 
-    Wire: n - 1 blocks of keys and values to the right, 2 H t K numbers each.
+    Traffic: n - 1 blocks of keys and values to the right, 2 H t K numbers each.
     Paper: Liu et al., "Ring Attention", arXiv:2310.01889.
     """
     raise NotImplementedError("not attempted yet: your code replaces this line")

@@ -1,39 +1,37 @@
 """Top-k routing with a capacity.
 
-An interviewer asks: "A router has given every token a logit for every expert. Each token goes to
-its two best, and each expert has a buffer of fixed length. How long is it? Who gets the last
-slot? What are the weights of a token that lost one of its two places? And along which way does a
-gradient get to the router, when topk has none?"
+An interviewer asks: "A router has a logit for every token and expert. Each token goes to its two
+best experts, and each expert has a buffer of fixed length. How long is the buffer? Which token gets
+the last slot? What are the weights of a token that lost one of its two slots? topk has no gradient:
+how does a gradient reach the router?"
 
-Write `top_k_capacity(logits_TE, bias_E, k, capacity_factor, renormalise)`: which experts each
-token goes to, into which of their slots, and how much each counts in its output.
+Write `top_k_capacity(logits_TE, bias_E, k, capacity_factor, renormalise)`: the experts of each
+token, its slots at these experts, and the weights of their outputs.
 
 Contract
-    logits_TE        T tokens, E experts, one of each at least, of floating-point numbers; they need
-                     a gradient
-    bias_E           what balancing has added to each expert, in units of probabilities; it needs
-                     no gradient. Both are left as they are
-    k                choices of each token, 1 to E
-    capacity_factor  a number above 0: each expert has C = ceil(capacity_factor k T / E) slots,
-                     however many tokens there are. It is such that floats hold it exactly, as 0.75
-                     or 1.25: 1.1 * 50 is a little above 55 in them, and its ceil 56, which is why
-                     labkit rounds to 9 digits first. Do so or not
-    renormalise      whether the weights of a token's k choices are divided by their sum
-    returns          four tensors, K = k:
-        expert_TK    int64: a token's k experts, first choice first. p = softmax over all experts,
-                     and a token's choices are the k largest of p + bias, in falling order. No two
+    logits_TE        T tokens, E experts, at least one of each; floating point. They need a gradient
+    bias_E           added to the probabilities for the choice only, to balance the experts. It
+                     needs no gradient. logits_TE and bias_E stay unchanged
+    k                choices per token, 1 to E
+    capacity_factor  above 0. Each expert has C = ceil(capacity_factor * k * T / E) slots; C may be
+                     larger than T. Factors are exact in floats, such as 0.75 or 1.25
+    renormalise      whether the weights of a token are divided by the sum of p over its k choices.
+                     This sum is above 0
+    returns          four tensors, where K = k:
+        expert_TK    int64: the k experts of each token, best first. With p = softmax over all
+                     experts, they are those with the k largest p + bias, in falling order. No two
                      sums of a token are equal
-        slot_TK      int64: the choice's slot at its expert, 0 to C - 1; -1 where it is dropped.
-                     Slots are given in order: the first choices of all tokens, then all second
-                     choices, and so on; within each, earlier tokens first. Whoever finds all C
-                     slots of the expert taken is dropped, and takes part in no other
-        weight_TK    of logits_TE's dtype: p of the expert, without the bias, and with
-                     `renormalise` divided by the sum of p over the token's k choices, dropped ones
-                     included; then 0 where the choice is dropped. Backward goes through p alone:
-                     indices have no gradient
-        token_EC     int64: the token in each slot of each expert; -1 where a slot is empty
-    range            logits of 1,000 and -1,000 must not overflow, both in one token's row either
-    Not allowed: labkit's own router. Loops over tokens are fine
+        slot_TK      int64: the slot of each choice at its expert, 0 to C - 1. Slots are given in
+                     this order: the first choices of all tokens, then all second choices, and so
+                     on; earlier tokens first. A choice that finds all C slots of its expert taken
+                     is dropped: its slot is -1. The token's other choices are not affected
+        weight_TK    logits_TE's dtype: p of the expert, without the bias. With `renormalise` it is
+                     divided by the sum of p over all k choices of the token, dropped ones included.
+                     After that, the weight of a dropped choice is 0. The gradient of logits_TE
+                     comes from these weights
+        token_EC     int64: the token in each slot of each expert; -1 in an empty slot
+    range            logits of 1,000 and -1,000 do not overflow, not even both for one token
+    Not allowed: labkit.moe. Loops over tokens are fine
 """
 
 import math
@@ -49,7 +47,7 @@ def top_k_capacity(
     capacity_factor: float,
     renormalise: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """expert_TK, slot_TK, weight_TK and token_EC.
+    """Return expert_TK, slot_TK, weight_TK and token_EC.
 
     Papers: GShard, arXiv:2006.16668; Switch Transformer, arXiv:2101.03961; the bias: Wang et al.,
     arXiv:2408.15664.

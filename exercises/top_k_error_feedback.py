@@ -1,11 +1,11 @@
 """Top-k compression with error feedback.
 
 An interviewer asks: "Your gradients do not fit through the network. Send the largest 1% of the
-entries and nothing else. Write the compressor, and what takes the place of the all-reduce. What
+entries and nothing else. Write the compressor, and the function that replaces the all-reduce. What
 happens to the other 99%? When does this send more than the all-reduce would?"
 
-What is not sent in a step is owed: it is kept, and added to the gradient of the next step. So a
-training loop calls your two functions like this, on every rank:
+An entry that is not sent in a step is owed. Each rank keeps what it owes, and adds it to the
+gradient of the next step. A training loop calls your two functions like this, on every rank:
 
     owed = torch.zeros(numel)
     for gradient in gradients:
@@ -14,23 +14,25 @@ training loop calls your two functions like this, on every rank:
 
 Write both.
 
-    compress(gradient, owed, k)              (indices, values, owed)
-        gradient  (numel,) float32 or float64, this rank's; left alone
-        owed      (numel,), of the same dtype: what this rank has not sent yet; may be overwritten
-        k         how many entries may be sent, 1 to numel
-        returns   indices (k,) int64: the k places at which gradient and debt together have the
-                  largest magnitudes, in any order; values (k,): what there is at these places, of
-                  the gradient's dtype; owed (numel,): what is left out now, and so owed afterwards
-    exchange(indices, values, numel, group)  the mean over the ranks of what they send
-        returns   (numel,), of the dtype of values, the same on every rank: for each place the sum
-                  of what all ranks have sent for it, divided by the number of ranks. A rank that
-                  has sent nothing for a place counts as 0 there. indices and values are left alone
-        group     `group.rank`, `group.size`, and one collective, `group.all_gather(tensor)`: every
-                  rank's tensor, joined along dim 0 in rank order
+    compress(gradient, owed, k) returns (indices, values, owed)
+        gradient  (numel,) float32 or float64, this rank's. It does not change
+        owed      (numel,), the same dtype: what this rank has not sent yet. You may overwrite it
+        k         how many entries are sent, 1 to numel
+        indices   (k,) int64, in any order: the places where gradient + owed has the k largest
+                  magnitudes. No two of these magnitudes are equal
+        values    (k,), the gradient's dtype: (gradient + owed)[indices]
+        owed      (numel,), the gradient's dtype: gradient + owed, with zeros at indices
+    exchange(indices, values, numel, group) returns the mean of what the ranks send
+        indices   (k,) int64, and values (k,), as from compress. They do not change
+        returns   (numel,), the dtype of values, the same on every rank. At each place it has the
+                  sum of all values that ranks sent for this place, divided by the number of all
+                  ranks. A rank that sent nothing for a place counts as 0 there
+        group     `group.rank`, `group.size`, and one collective, `group.all_gather(tensor)`. It
+                  returns every rank's tensor, joined along dim 0 in rank order
 
-Budget of a step, on every rank
+Budget of exchange, on every rank
     collectives  two all_gathers
-    payload      k * (8 + itemsize) bytes in all: k places of 8 bytes and k values
+    payload      k * (8 + itemsize) bytes in all: k places of 8 bytes, and k values
 """
 
 import torch
@@ -41,16 +43,16 @@ from labkit.comm import Group
 def compress(
     gradient: torch.Tensor, owed: torch.Tensor, k: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """What is sent, (k,) places and values, and what is owed from now on, (numel,).
+    """Return what is sent, (k,) places and values, and what is owed from now on, (numel,).
 
-    The values, written into zeros at their places, plus the new debt are gradient + owed.
+    The values, at their places in a tensor of zeros, plus the new debt are gradient + owed.
     """
     raise NotImplementedError("not attempted yet: your code replaces this line")
 
 
 def exchange(indices: torch.Tensor, values: torch.Tensor, numel: int, group: Group) -> torch.Tensor:
-    """The mean over all ranks of what they send, (numel,), the same on every rank.
+    """Return the mean over all ranks of what they send, (numel,), the same on every rank.
 
-    Wire, on a ring: n - 1 times k * (8 + itemsize) bytes per rank.
+    Wire, on a ring: each rank sends n - 1 times k * (8 + itemsize) bytes.
     """
     raise NotImplementedError("not attempted yet: your code replaces this line")

@@ -7,23 +7,24 @@ it? Write the broadcast. And with six GPUs? And if it is GPU 3 that has read it?
 Write `tree_broadcast(x, root, group)`: return the root's `x`, on every rank.
 
 Contract
-    x       any shape (a single number and an empty tensor too), any dtype, any memory layout. Shape
-            and dtype are the same on every rank; the values count on the root only, and elsewhere
-            may be anything, NaN too
+    x       a tensor of any shape (a single number and an empty tensor too), any dtype, and any
+            memory layout. Shape and dtype are the same on every rank. The values count on the root
+            only: on other ranks they may be anything, NaN too
     root    a rank of the group, the same number on every rank
-    returns a new tensor of x's shape and dtype, equal to the root's x bit for bit; `x` itself is
-            left alone, on every rank
-    group   `group.rank`, `group.size`; `group.send(tensor, rank)` and `group.recv(buffer, rank)`,
-            which block until the message is through. That is enough; `isend` and `irecv`, each
-            returning a Pending whose `wait()` completes it, may be used too. No broadcast of
-            anybody's
+    returns a new tensor with x's shape and dtype, equal to the root's x bit for bit. `x` itself
+            must not change, on any rank
+    group   `group.rank` and `group.size`
+            `group.send(tensor, rank)` and `group.recv(buffer, rank)` block until the message has
+            been received. They are enough
+            `group.isend` and `group.irecv` do the same and return a Pending; its `wait()` completes
+            the operation. No other operation is allowed
 
 Budget, on n ranks, for any n from 1 to 8
-    messages  n - 1 in all, each the whole of x: one to every rank but the root. (An empty x need
-              not be sent.)
-    steps     ceil(log2 n) until the last rank has x. In a step a rank sends at most one message. So
-              a rank's sends follow each other, in the order in which you call them, whether they
-              block or not; and what a rank has received it can pass on in the next step
+    messages  one to every rank but the root: the whole of x. So there are n - 1 messages in all. An
+              empty x need not be sent
+    steps     at most ceil(log2 n) until the last rank has x. A rank sends one message per step, in
+              the order of its calls, whether they block or not. A rank that receives x in one step
+              can send it in the next
 """
 
 import torch
@@ -32,7 +33,7 @@ from labkit.comm import Group
 
 
 def tree_broadcast(x: torch.Tensor, root: int, group: Group) -> torch.Tensor:
-    """The root's `x`, as a new tensor on every rank of `group`.
+    """Return the root's `x`, as a new tensor on every rank of `group`.
 
     Wire: the root sends x ceil(log2 n) times; half of the ranks send nothing.
     """

@@ -1,30 +1,37 @@
 """One step of ZeRO-1.
 
-An interviewer asks: "Eight ranks of data parallelism hold the same Adam states eight times. Keep
-each number once. Write the step. What does each rank send, compared with the all-reduce of before?
-What if eight does not divide the number of parameters?"
+An interviewer asks: "Eight data-parallel ranks hold the same Adam states eight times. Store each
+number once. Write the step. What does each rank send, compared with the all-reduce of plain data
+parallelism? What if eight does not divide the number of parameters?"
 
-Write `zero1_step(parameters, gradients, optimizer, group)`: average the gradients over the ranks,
-let this rank's optimizer step on this rank's segment, and give everybody all parameters.
+Write `zero1_step(parameters, gradients, optimizer, group)`. It averages the gradients over the
+ranks, updates this rank's shard of the parameters with this rank's optimizer, and gives every rank
+all updated parameters.
 
 Contract
-    parameters  (numel,), all parameters of the model side by side, the same on every rank. They are
-                updated in this tensor
-    gradients   (numel,), those of this rank's share of the batch; shares are equal, so the gradient
-                of the batch is the mean over the ranks. They may be overwritten
-    optimizer   `optimizer.step(weights, gradients)` makes one step of Adam: it updates `weights`,
-                (k,), in place. In the first step it makes its states, two numbers for each of
-                the k, and keeps them: the same k numbers have to come in each step
-    group       `group.rank`, `group.size`, and three collectives: `all_reduce(x)`;
-                `reduce_scatter(x)`, which gives rank r the r-th of n equal blocks of the sum, and
-                n must divide the size; `all_gather(x)`, which joins the ranks' tensors, of one
-                size, in rank order. Those that add take op="mean"
+    parameters  shape (numel,), numel >= 1: all parameters of the model in one flat tensor, the same
+                on every rank. Update them in place: the model's layers are views of this tensor
+    gradients   shape (numel,): the gradients of this rank's share of the batch. All shares have the
+                same size, so the gradient of the batch is the mean over the ranks. You may
+                overwrite them
+    optimizer   `optimizer.step(weights, gradients)` makes one step of Adam on flat tensors of the
+                same size k and updates `weights` in place. Its first call creates the states, two
+                numbers for each of the k weights. Later steps must pass the same k weights
+    group       `group.rank`, `group.size`, and three collectives:
+                - `all_reduce(x)` returns the sum over the ranks
+                - `reduce_scatter(x)` cuts the sum into n equal blocks and returns block `rank`;
+                  n must divide the size of x
+                - `all_gather(x)` concatenates the ranks' tensors in rank order; all have one size
+                The first two take op="mean" for the mean instead of the sum
     returns     nothing
+
+All tensors have the same dtype, and numbers travel in this dtype. n is group.size, and it need not
+divide numel.
 
 Budget, on every rank, with k = ceil(numel / n)
     states      2 k numbers
-    sent        2 (n-1) k numbers in a step, as collectives on a ring send: an all_reduce of D bytes
-                2(n-1)/n D, a reduce_scatter (n-1)/n D, an all_gather (n-1) times what a rank passes
+    sent        2 (n-1) k numbers per step. Collectives count as on a ring, where x has D bytes:
+                all_reduce sends 2(n-1)/n D, reduce_scatter (n-1)/n D, all_gather (n-1) D
 """
 
 from typing import Protocol
@@ -44,6 +51,6 @@ def zero1_step(
 ) -> None:
     """Update `parameters` by one step of Adam with the mean of the ranks' gradients.
 
-    Wire, on a ring: (n-1)/n of the parameters' bytes for gradients, and as much for weights.
+    Sent, on a ring: (n-1)/n of the gradients' bytes, then (n-1)/n of the parameters' bytes.
     """
     raise NotImplementedError("not attempted yet: your code replaces this line")

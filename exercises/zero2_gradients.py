@@ -1,34 +1,45 @@
-"""Gradients of ZeRO-2: reduced and freed while backward goes on.
+"""Gradients of ZeRO-2: reduced and freed during backward.
 
-An interviewer asks: "In ZeRO-1 every rank still holds all gradients for a moment. How do you get
-rid of them? Write the backward passes of a step with four microbatches. What do you add up, and
-where? And why does this send more than ZeRO-1, as soon as there is more than one microbatch?"
+An interviewer asks: "In ZeRO-1 every rank holds all gradients at the end of backward. How do you
+avoid that? Write the backward passes of a step with four microbatches. What do you add up, and
+where? And why does this send more than ZeRO-1 as soon as there are two microbatches?"
 
-Write `zero2_gradients(buckets, loss_fn, microbatches, group)`: run the backward passes of one step;
-no rank keeps more of the mean gradient than its segments.
+Write `zero2_gradients(buckets, loss_fn, microbatches, group)`. It runs the backward passes of one
+step and returns this rank's shards of the mean gradient.
 
 Contract
-    buckets       a list of lists of parameters, each parameter in one bucket; backward finishes the
-                  buckets in this order, on all ranks. No parameter has a gradient yet
-    loss_fn       loss_fn(microbatch) is the mean loss over the examples of a microbatch, a number
-                  to call backward() on; each parameter is used in it, once
-    microbatches  this rank's, at least one; all ranks have equally many, of equal size
-    group         `group.rank`, `group.size`, and two collectives: `all_reduce(x)`, and
-                  `reduce_scatter(x)`, which gives rank r the r-th of n equal blocks of the sum; n
-                  must divide the size of x. Both take op="mean"
-    returns       a list with one tensor (k,) for each bucket, k = ceil(numel / n): rank r's is the
-                  r-th of n segments of the bucket's gradients, flat, side by side in the order of
-                  the bucket, with zeros at the end; of the mean over all microbatches of all ranks.
-                  Afterwards no parameter has a gradient, and none a hook that it had not before
+    buckets       a list of lists of parameters. Each parameter is in one bucket. On all ranks
+                  backward completes the buckets in the order of the list; within a bucket,
+                  gradients arrive in any order. At the start no parameter has a gradient
+    loss_fn       loss_fn(microbatch) returns the mean loss over the examples of a microbatch, a
+                  scalar on which you call backward(). It uses each parameter once
+    microbatches  a list with this rank's microbatches, one or more. All ranks have the same number,
+                  and all microbatches have the same size
+    group         `group.rank`, `group.size`, and two collectives:
+                  - `all_reduce(x)` returns the sum over the ranks
+                  - `reduce_scatter(x)` cuts the sum into n equal blocks and returns block `rank`;
+                    n must divide the size of x
+                  Both take op="mean" for the mean instead of the sum
+    returns       a list with one tensor (k,) per bucket, k = ceil(numel of the bucket / n). It is
+                  computed like this: flatten and concatenate the bucket's gradients in the order of
+                  the bucket, add zeros at the end up to n k numbers, cut the result into n shards
+                  and take shard `rank`. The gradient is that of the mean loss over all microbatches
+                  of all ranks
+    afterwards    no parameter has a gradient, your hooks are removed, and parameters and
+                  microbatches are as they were
 
-Budget, on every rank of two or more
-    memory  beside the segments, at any time two buckets: the gradients of one, and the tensor in
-            which they travel. (Only the bytes of activations come on top)
-    sent    (n-1) k numbers for each bucket and microbatch, as a reduce_scatter on a ring sends; an
+n is group.size, and it need not divide the size of a bucket.
+
+Budget, on every rank, for n >= 2
+    memory  at any time at most the shards once, two buckets and two more shards. The two buckets
+            are the gradients of one bucket and the flat tensor into which you copy them. Divide
+            and add up shards in place or one by one. Activations are not counted
+    sent    (n-1) k numbers per bucket and microbatch, which is one reduce_scatter on a ring. An
             all_reduce sends twice as much
 
-Of use: parameter.register_post_accumulate_grad_hook(hook) calls hook(parameter) in backward, as
-soon as parameter.grad is complete, and returns a handle with remove(). A hook must return None.
+Useful: parameter.register_post_accumulate_grad_hook(hook) calls hook(parameter) during backward, as
+soon as parameter.grad is complete. The hook must return None. remove() on the handle that the
+registration returns removes the hook.
 """
 
 from collections.abc import Callable, Sequence
@@ -47,8 +58,8 @@ def zero2_gradients(
     microbatches: Sequence[Any],
     group: Group,
 ) -> list[torch.Tensor]:
-    """This rank's segment of each bucket's mean gradient.
+    """Return this rank's shard of each bucket's mean gradient.
 
-    Wire, on a ring: (n-1)/n of the gradients' bytes, for every microbatch.
+    Sent, on a ring: (n-1)/n of the gradients' bytes per microbatch.
     """
     raise NotImplementedError("not attempted yet: your code replaces this line")

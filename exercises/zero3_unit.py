@@ -1,38 +1,47 @@
 """Forward and backward with parameters that are gathered unit by unit, as in ZeRO-3 and FSDP.
 
-An interviewer asks: "The parameters do not fit on one GPU, so each of n ranks keeps an nth of them.
-How can a layer be computed then? Write one forward and one backward pass. What is in memory at the
+An interviewer asks: "The parameters do not fit on one GPU, so each of n ranks keeps one nth of
+them. How can a layer be computed? Write one forward and one backward pass. What is in memory at the
 peak? And why does a step send three times the parameters, where data parallelism sends twice?"
 
-Write `zero3_unit(units, x, loss_gradient, group)`: forward through the units and back, with the
-parameters of two units in memory at most.
+Write `zero3_unit(units, x, loss_gradient, group)`. It runs forward through the units and backward
+again, with the parameters of at most two units in memory, and returns the gradients of the shards.
 
 Contract
-    units   a list, in the order of forward. Of each unit:
-            unit.shard   (k,), this rank's part of its parameters: the r-th of n segments of
-                         k = ceil(unit.numel / n); zeros are added at the end of the last
-            unit.numel   how many parameters it has
-            unit.forward(weights, x)                  its output, from all its weights (numel,)
-            unit.backward(weights, x, y_gradient)     the gradients of x and of its weights,
-                         (numel,), from the weights, its input x, and the gradient of its output. It
-                         computes what it needs again, and keeps nothing
-    x       the input of the first unit: this rank's share of the batch
-    loss_gradient(y)     the gradient of this rank's loss, from the output of the last unit
-    group   `group.rank`, `group.size`, `group.all_gather(x)`, which joins the ranks' tensors in
-            rank order, `group.reduce_scatter(x)`, which gives rank r the r-th of n equal blocks of
-            the sum, and `group.all_reduce(x)`. Those that add take op="mean", all take wait=False
-    returns a list with the gradient of each unit's shard, (k,), in the order of units: of the mean
-            over the ranks. Shards stay as they are
+    units   a list, in forward order. A unit is a layer or a block with:
+            unit.shard   (k,), this rank's shard of the parameters: append zeros to the (numel,)
+                         parameters up to n k numbers, cut them into n shards, take shard `rank`
+            unit.numel   the number of parameters; k = ceil(unit.numel / n)
+            unit.forward(weights, x)               returns the output, from all weights (numel,)
+            unit.backward(weights, x, y_gradient)  returns two gradients: of x, and of the weights,
+                         (numel,). It needs the weights, the unit's input x, and the gradient of
+                         the unit's output. It recomputes everything else, and keeps nothing
+    x       the input of the first unit: this rank's share of the batch. All shares have the same
+            size
+    loss_gradient(y)     returns the gradient of this rank's loss with respect to y, the output of
+                         the last unit
+    group   `group.rank`, `group.size`, and three collectives:
+            - `all_gather(x)` concatenates the ranks' tensors in rank order
+            - `reduce_scatter(x)` cuts the sum over the ranks into n equal blocks and returns block
+              `rank`; n must divide the size of x
+            - `all_reduce(x)` returns the sum over the ranks
+            The last two take op="mean" for the mean. All take wait=False, and then return a Pending
+    returns a list with the gradient of each unit's shard, (k,), in the order of `units`. It is the
+            mean over the ranks, and zero where the shard has padding. Shards stay as they are
 
-Budget, on every rank of two or more
-    order   each unit is gathered before its use, and released after it: forward from the first to
-            the last, backward from the last to the first, each unit once in either
-    memory  the weights of two units at a time, whether in use, gathered in advance or not yet
-            released; and the whole gradient of one unit, or of two
-    sent    3 (n-1) k numbers for each unit: an all_gather on a ring sends (n-1) k, a reduce_scatter
-            as much, an all_reduce of n k numbers twice as much
+n is group.size. It need not divide numel.
 
-A tensor is released when nobody has it any more: neither a name, nor a list, nor a view of it.
+Budget, on every rank, for n >= 2
+    order   all units forward from the first to the last, then all backward from the last to the
+            first. Each unit, the last too, is gathered once before its forward and again before its
+            backward, and released after both
+    memory  whenever a unit is used: the weights of at most two units, that is of this one and of
+            the one before or after it; copies count. And at most two whole gradients; a padded copy
+            counts as one. Shards, their gradients and activations are not counted
+    sent    3 (n-1) k numbers per unit. On a ring an all_gather sends (n-1) k, a reduce_scatter of
+            n k numbers as much, and an all_reduce of n k numbers twice as much
+
+A tensor is released when nothing refers to it any more: no name, no list, and no view of it.
 """
 
 from collections.abc import Callable, Sequence
@@ -61,8 +70,8 @@ def zero3_unit(
     loss_gradient: Callable[[torch.Tensor], torch.Tensor],
     group: Group,
 ) -> list[torch.Tensor]:
-    """The gradient of each unit's shard, of the mean over the ranks.
+    """Return the gradient of each unit's shard, averaged over the ranks.
 
-    Wire, on a ring: 3(n-1)/n of the parameters' bytes.
+    Sent, on a ring: 3(n-1)/n of the parameters' bytes.
     """
     raise NotImplementedError("not attempted yet: your code replaces this line")

@@ -1,4 +1,4 @@
-"""Activations of one transformer layer, kept from forward to backward.
+"""Count the activations that one transformer layer keeps from forward to backward.
 
 An interviewer asks: "Model states I can count. How many bytes of activations does a layer keep, per
 microbatch? What do tensor parallelism, sequence parallelism, selective and full recomputation and
@@ -6,35 +6,40 @@ flash attention each take away, and what is left?"
 
 Write `activation_bytes(s, b, h, a, t, sequence_parallel, recompute, flash)`.
 
-    s, b, h, a         tokens of a sequence, sequences of a microbatch, hidden features, heads
+    s, b, h, a         tokens per sequence, sequences per microbatch, hidden features, heads
     t                  ranks of tensor parallelism; divides s, h and a
-    sequence_parallel  True: what the t ranks would all keep whole is cut along s, and each keeps
-                       1/t of it
-    recompute          "none"
-                       "selective": none of the (s, s) matrices is kept
-                       "full": only the layer's input is kept
-    flash              True: attention never writes an (s, s) matrix, and keeps one float32 for
-                       each token and head instead; selective recomputation then takes away no more
+    sequence_parallel  True: the tensors with a star are split along s, so that each of the t ranks
+                       keeps 1/t of them. False: each rank keeps them whole
+    recompute          "none": everything in the list below is kept
+                       "selective": the same without the (s, s) tensors
+                       "full": only the layer's input is kept, with flash attention too
+    flash              True: flash attention. The (s, s) tensors never exist. Instead of them one
+                       float32 is kept per token and head, with recompute="selective" too
     returns            bytes that one rank keeps of one layer for one microbatch
 
-What is kept for backward, in 2-byte numbers; a dropout mask has 1 byte per number. h' = 4h is the
-width inside the MLP:
+The list of what backward needs. Tensors have the shape (s, b, h) unless it says otherwise. A number
+takes 2 bytes, and 1 byte in a dropout mask. The MLP's inner width is 4h.
 
-    attention  input of the norm *                       MLP  input of the norm *
-               input of the query-key-value projection *      input of the first linear layer *
-               query, key and value                           its output, (s, b, h'): GELU's input
-               per head (s, s): softmax, its mask,            GELU's output: the second's input
-                 and softmax after that dropout               mask of the dropout at the end *
+    attention  input of the norm *
+               input of the query-key-value projection *
+               query, key and value: three tensors
+               (s, s) per head and sequence: the softmax's output, its dropout mask, and what
+               the dropout returns
                input of the output projection
-               mask of the dropout after that *
+               mask of the dropout at the end *
+    MLP        input of the norm *
+               input of the first linear layer *
+               input of GELU, (s, b, 4h)
+               input of the second linear layer, (s, b, 4h)
+               mask of the dropout at the end *
 
-Tensor parallelism splits what has no star over its ranks, by heads or by features of h'. What has
-one is whole on each of them, without sequence parallelism. The layer's input is that of its first
-norm, and has one.
+Tensor parallelism splits the tensors without a star over its t ranks, by heads or by the MLP's
+inner features. It splits the float32 numbers of flash attention by heads too. The layer's input is
+the input of its first norm, so it has a star.
 
 Contract
     returns  a number of bytes
-    never    labkit.calc. It is a few lines
+    never    labkit.calc. The answer takes a few lines
 
 Paper: Korthikanti et al., "Reducing activation recomputation in large transformer models",
 arXiv:2205.05198, section 4.
@@ -51,17 +56,17 @@ def activation_bytes(
     recompute: str,
     flash: bool,
 ) -> float:
-    """Bytes that one rank keeps of one layer, for one microbatch."""
+    """Count the bytes that one rank keeps of one layer, for one microbatch."""
     ### BEGIN SOLUTION
-    whole = t if sequence_parallel else 1  # ranks over which the starred tensors are cut
+    split = t if sequence_parallel else 1  # ranks over which the starred tensors are split
     if recompute == "full":
-        return 2 * s * b * h / whole
-    outside = 2 * (2 + 2 + 1) * s * b * h  # attention and MLP: norm, linear layer, mask of each
+        return 2 * s * b * h / split
+    starred = 2 * (2 + 2 + 1) * s * b * h  # attention and MLP: norm, linear layer, mask of each
     inside = (3 * 2 + 2) * s * b * h + (2 + 2) * s * b * 4 * h  # attention, then the MLP
     scores = (2 + 1 + 2) * a * s * s * b
     if flash:
         scores = 4 * a * s * b
     elif recompute == "selective":
         scores = 0
-    return outside / whole + (inside + scores) / t
+    return starred / split + (inside + scores) / t
     ### END SOLUTION

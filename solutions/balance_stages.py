@@ -1,39 +1,40 @@
 """Which layers go to which stage of a pipeline.
 
-An interviewer asks: "32 blocks on four stages are 8 and 8 and 8 and 8. Now there is an embedding in
+An interviewer asks: "32 blocks on four stages are 8, 8, 8 and 8. Now there is an embedding in
 front, which costs nothing, and a head over 128,000 words, which costs as much as five blocks. How
 do you cut? Find the best cut for any costs. And for 200 layers on 16 stages?"
 
-Write `balance(costs, num_stages)`. A pipeline goes at the pace of its slowest stage: of all cuts,
-yours makes the slowest stage, the one whose layers cost most together, as cheap as can be.
+Write `balance(costs, num_stages)`. A pipeline runs at the speed of its slowest stage. The slowest
+stage is the one whose layers have the largest sum of costs. The best cut makes this sum as small as
+possible.
 
     costs       1 4 4 4 4 9                             slowest
     by number   [1 4] [4 4] [4 9]                       13
     the best    [1 4 4] [4 4] [9]  (or another)          9
 
 Contract
-    costs       a list of whole numbers, 0 or more: what each layer costs, in order, with embedding
-                and head, for example in FLOPs (so they may be large). It is left as it is
+    costs       a list of whole numbers, 0 or more: the cost of each layer in order, with embedding
+                and head, for example in FLOPs. They may be larger than 2**53. Leave it unchanged
     num_stages  1 to len(costs)
-    returns     a list of num_stages lists: by stage, the numbers of its layers, counted from 0, in
-                order; such as [[0, 1, 2], [3, 4], [5]]. (A range does for a list.) Each stage has
-                at least one layer, its layers are neighbours, and each layer is in one stage.
-                Where several cuts are best, any of them
-    exact       no cut is better, not by 1
+    returns     a list of num_stages lists: for each stage the numbers of its layers, counted from
+                0, in order, such as [[0, 1, 2], [3, 4], [5]]. A range instead of a list is fine.
+                Each stage has at least one layer, its layers are neighbours, and each layer is in
+                exactly one stage. If several cuts are best, return any of them
+    exact       no cut has a smaller slowest stage, not even by 1
     never       labkit.pipeline
 
 Budget
-    200 layers on 16 stages, in a second or two. There are 10**22 cuts: who tries them all does not
-    come to an end
+    200 layers on 16 stages within a second or two. There are 10**22 cuts, so trying all of them
+    does not end
 """
 
 
 def balance(costs: list[int], num_stages: int) -> list[list[int]]:
-    """By stage, its layers; the slowest stage is as cheap as can be."""
+    """Return the layers of each stage, with the cheapest possible slowest stage."""
 
     ### BEGIN SOLUTION
     def cut(limit: int) -> list[list[int]]:
-        """As few stages as keep to the limit, each as full as can be."""
+        """Fill stage after stage up to the limit: no cut within the limit has fewer stages."""
         stages: list[list[int]] = []
         room = -1
         for layer, cost in enumerate(costs):
@@ -44,7 +45,7 @@ def balance(costs: list[int], num_stages: int) -> list[list[int]]:
             room -= cost
         return stages
 
-    # The lowest limit with which num_stages are enough: found by halving, in whole numbers.
+    # Search the lowest limit for which num_stages are enough, by bisection in whole numbers.
     low, high = max(costs), sum(costs)
     while low < high:
         middle = (low + high) // 2
@@ -53,7 +54,7 @@ def balance(costs: list[int], num_stages: int) -> list[list[int]]:
         else:
             low = middle + 1
     stages = cut(low)
-    # Fewer may be enough. A stage that is cut in two does not become slower.
+    # Fewer stages may be enough. Cutting a stage in two makes no stage slower.
     while len(stages) < num_stages:
         longest = max(stages, key=len)
         stages.insert(stages.index(longest) + 1, [longest.pop()])

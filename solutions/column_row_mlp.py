@@ -1,32 +1,33 @@
-"""A tensor-parallel MLP: columns, then rows.
+"""A tensor-parallel MLP: the first weight split by output features, the second by input features.
 
-An interviewer asks: "Split a transformer's MLP over the ranks of a node. Which of the two weights
-do you split along which dim, and why that way round? Where does it communicate, forward and
-backward? And what do you do with the second bias?"
+An interviewer asks: "Split a transformer's MLP over the ranks of a node. Along which dimension do
+you split each of the two weights, and why? Where does it communicate, forward and backward? What
+do you do with the second bias?"
 
-Write `column_row_mlp(x_BTD, up_fD, up_f, down_Df, down_D, group)`: y = down(gelu(up(x))), of which
-this rank computes with its share of the F features, and no other.
+Write `column_row_mlp(x_BTD, up_fD, up_f, down_Df, down_D, group)`. It returns
+y = down(gelu(up(x))). Each rank computes with its own shard of the F hidden features only.
 
 Contract
-    x_BTD    the same on every rank, and it needs a gradient. The caller has other uses for it, as
-             in x + mlp(x), and these have gradients of their own
-    up_fD    this rank's share of the rows of up, whose weight is (F, D); up_f its share of the
-             bias. Ranks have the features in rank order: the first F % n of them one more than
-             the others, so that a rank may have none
-    down_Df  its share of the columns of down, whose weight is (D, F), of the same features
-    down_D   the bias of down, all of it: the same on every rank
-    group    `group.rank`, `group.size`, and two collectives: `all_reduce(x)`, and `all_gather(x)`,
-             which joins the ranks' tensors, of one shape, along dim 0. No gradient flows through
-             them: autograd takes what they return for a constant
-    returns  y_BTD, the same on every rank. Every rank computes the same loss from it, and calls
-             backward: then the gradients of x, of all shares and of down_D are those of one
-             process with the whole MLP. gelu is torch.nn.functional.gelu
+    x_BTD    the input, the same on every rank. It needs a gradient. The caller also uses x
+             elsewhere, as in x + mlp(x), and x gets a gradient from there as well
+    up_fD    this rank's rows of up's weight, which is (F, D)
+    up_f     the same rows of up's bias
+    down_Df  this rank's columns of down's weight, which is (D, F): the same features as in up_fD
+    down_D   the whole bias of down, the same on every rank
+    shards   the features are split in rank order, and the first F % n ranks have one more than the
+             others. With F < n some ranks have no features: their shards are empty tensors
+    group    has `group.rank`, `group.size` and two collectives. `all_reduce(x)` returns the sum
+             over the ranks. `all_gather(x)` joins the ranks' tensors, all of one shape, along
+             dim 0. Autograd does not record either: it treats what they return as a constant
+    returns  y_BTD, the same on every rank. gelu is torch.nn.functional.gelu with its defaults
+    backward every rank computes the same loss from y and calls backward(). Then the gradients of
+             x, of the shards and of down_D must be those of one process with the whole MLP
 
 Budget, on every rank
     forward   one all_reduce of B T D numbers
     backward  one all_reduce of B T D numbers
 
-Of use: torch.autograd.Function, whose forward is not recorded, and whose backward you write.
+A torch.autograd.Function helps: autograd does not record its forward, and you write its backward.
 
 Paper: Shoeybi et al., "Megatron-LM", arXiv:1909.08053, section 3.
 """
@@ -47,18 +48,21 @@ def column_row_mlp(
     down_D: torch.Tensor,
     group: Group,
 ) -> torch.Tensor:
-    """y_BTD of the whole MLP, on every rank.
+    """Compute y_BTD of the whole MLP on every rank.
 
-    Wire, on a ring: 2(n-1)/n of x's bytes forward, and as much backward.
+    On a ring each rank sends 2(n-1)/n of x's bytes forward, and as many backward.
     """
     ### BEGIN SOLUTION
     hidden_BTf = gelu(linear(_Copied.apply(x_BTD, group), up_fD, up_f))
-    # The bias once, after the sum: as a part of each partial result it would come n times.
+    # The bias is added once, after the sum. In each partial result it would be added n times.
     return _Summed.apply(linear(hidden_BTf, down_Df), group) + down_D
 
 
 class _Copied(torch.autograd.Function):
-    """Megatron's f. Each rank uses x for features of its own, so their gradients add up."""
+    """Megatron's f: identity forward, all-reduce backward.
+
+    Every rank uses x for features of its own, so the gradients add up.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, group: Group) -> torch.Tensor:
@@ -71,7 +75,10 @@ class _Copied(torch.autograd.Function):
 
 
 class _Summed(torch.autograd.Function):
-    """Megatron's g. The loss is one, which all ranks hold a copy of, and so is its gradient."""
+    """Megatron's g: all-reduce forward, identity backward.
+
+    All ranks compute the same loss, so each has the whole gradient of y already.
+    """
 
     @staticmethod
     def forward(ctx: Any, partial: torch.Tensor, group: Group) -> torch.Tensor:

@@ -7,23 +7,26 @@ over all eight takes 70 ms. Why? Write one that takes 15, and tell me how many b
 Write `hierarchical_all_reduce(x, ranks_per_host, group)`: return the sum of `x` over all ranks.
 
 Contract
-    x               any shape (a single number and an empty tensor too), any dtype that can be
-                    added, any memory layout; the same shape and dtype on every rank
+    x               a tensor of any shape (a single number and an empty tensor too), any dtype that
+                    can be added, and any memory layout. Shape and dtype are the same on every rank
     ranks_per_host  divides `group.size`. Ranks 0 to ranks_per_host - 1 are on the first host, the
-                    next ones on the second, and so on. There may be one host, or one rank on each
-    returns         a new tensor of x's shape and dtype; `x` itself is left alone
-    group           `group.rank`, `group.size`; `group.isend(tensor, rank)` and
-                    `group.irecv(buffer, rank)`, each returning a Pending whose `wait()` completes
-                    it; `group.send` and `group.recv`, which block. No all_reduce of anybody's
+                    next ranks_per_host ranks on the second, and so on. There may be one host, and
+                    there may be one rank on each host
+    returns         a new tensor with x's shape and dtype. `x` itself must not change
+    group           `group.rank` and `group.size`
+                    `group.isend(tensor, rank)` and `group.irecv(buffer, rank)` return a Pending;
+                    its `wait()` completes the operation
+                    `group.send` and `group.recv` do the same and block. No other operation is
+                    allowed
 
-Budget, for L ranks on each of H hosts and an x of D bytes
-    between hosts   2(H-1) D in all, and not a byte more. Out of each rank and into it: 2(H-1)/H of
-                    its own share of x, which is one Lth, in at most 2(H-1) messages
-    within a host   2(L-1) D in all; out of each rank and into it 2(L-1)/L of x, in at most 2(L-1)
-                    messages
-    Where D does not come out even, parts differ by one element, as torch.tensor_split cuts them.
+Budget, for L ranks on each of H hosts (n = L H) and an x of numel elements
+    within a host   each rank sends at most 2(L-1) messages, of at most ceil(numel / L) elements
+    between hosts   each rank sends at most 2(H-1) messages, of at most ceil(numel / n) elements.
+                    All ranks together send 2(H-1) numel elements between hosts: no padding
+    A rank also receives no more than that.
+    torch.tensor_split cuts x into parts of these sizes. Empty parts may be sent or skipped.
 
-The two functions below go around a ring of any ranks that you name: use them, or your own.
+The two functions below run on a ring of the ranks that you pass to them. Use them, or your own.
 """
 
 from collections.abc import Sequence
@@ -34,9 +37,10 @@ from labkit.comm import Group
 
 
 def reduce_scatter(parts: Sequence[torch.Tensor], ranks: Sequence[int], group: Group) -> None:
-    """In place: parts[i] on ranks[i] becomes the sum of parts[i] over `ranks`.
+    """Make parts[i] on ranks[i] the sum of parts[i] over `ranks`, in place.
 
-    One part for each of `ranks`. The other parts are spoiled: they hold sums of some ranks only.
+    `parts` has one part for each of `ranks`. All other parts are invalid afterwards: they hold the
+    sums of some ranks only.
     """
     n, me = len(ranks), ranks.index(group.rank)
     for step in range(n - 1):
@@ -47,7 +51,7 @@ def reduce_scatter(parts: Sequence[torch.Tensor], ranks: Sequence[int], group: G
 
 
 def all_gather(parts: Sequence[torch.Tensor], ranks: Sequence[int], group: Group) -> None:
-    """In place: parts[i] on every one of `ranks` becomes what it is on ranks[i]."""
+    """Copy parts[i] of ranks[i] to all of `ranks`, in place."""
     n, me = len(ranks), ranks.index(group.rank)
     for step in range(n - 1):
         outgoing = group.isend(parts[(me - step) % n], ranks[(me + 1) % n])
@@ -56,7 +60,7 @@ def all_gather(parts: Sequence[torch.Tensor], ranks: Sequence[int], group: Group
 
 
 def hierarchical_all_reduce(x: torch.Tensor, ranks_per_host: int, group: Group) -> torch.Tensor:
-    """The sum of `x` over all ranks of `group`, as a new tensor of x's shape and dtype.
+    """Return the sum of `x` over all ranks of `group`, as a new tensor of x's shape and dtype.
 
     Wire, for L ranks on each of H hosts: 2(L-1)/L of x on fast links, 2(H-1)/(H L) on slow ones.
     """
@@ -67,10 +71,10 @@ def hierarchical_all_reduce(x: torch.Tensor, ranks_per_host: int, group: Group) 
     slow = [h * ranks_per_host + place for h in range(num_hosts)]  # this place on every host
 
     total = x.flatten().clone()
-    segments = total.tensor_split(ranks_per_host)  # views: a segment for each place
-    pieces = segments[place].tensor_split(num_hosts)  # and of ours, a piece for each host
+    segments = total.tensor_split(ranks_per_host)  # views of total, one for each place
+    pieces = segments[place].tensor_split(num_hosts)  # views of our segment, one for each host
 
-    # Down: what is to be sent gets smaller before it comes to the slow links. And up again.
+    # The fast reduce-scatter comes first: only one Lth of x is left to send over the slow links.
     reduce_scatter(segments, fast, group)
     reduce_scatter(pieces, slow, group)
     all_gather(pieces, slow, group)

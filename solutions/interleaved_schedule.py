@@ -1,33 +1,36 @@
 """Interleaved 1F1B: several small stages on each rank, and a fraction of the bubble.
 
-An interviewer asks: "8 stages and 16 microbatches: a bubble of 44%. More microbatches do not fit
-into the batch. Megatron gives each GPU two or four pieces of the model and not one. Why does that
-make the bubble smaller, what does it cost, and in which order does a GPU work on its pieces?"
+An interviewer asks: "8 stages and 16 microbatches: a bubble of 44%. The batch has no room for more
+microbatches. Megatron gives each GPU two or four parts of the model instead of one. Why does that
+make the bubble smaller, what does it cost, and in which order does a GPU work on its parts?"
 
-Write `interleaved_schedule(rank, num_ranks, num_microbatches, virtual)`: what one rank does, in
-order.
+Write `interleaved_schedule(rank, num_ranks, num_microbatches, virtual)`: the row of one rank. A row
+is the list of the rank's operations in one step, in order.
 
     rank              0 to num_ranks - 1
-    virtual           stages per rank, v, 2 or more. The model has p v stages, and stage s is on
+    num_ranks         p, 1 or more
+    num_microbatches  m, a multiple of p
+    virtual           v, the stages per rank, 2 or more. The model has p v stages, and stage s is on
                       rank s mod p: with p = 2 and v = 2 rank 0 holds the stages 0 and 2
-    num_microbatches  m, a multiple of num_ranks
-    returns           a list of cells, or a generator of them. "F3@2" is the forward of microbatch 3
-                      through stage 2, "B3@2" its backward; all are counted from 0
+    returns           a list of cells, or a generator of them. A cell is text: "F3@2" is the forward
+                      of microbatch 3 through stage 2, "B3@2" its backward. Microbatches and stages
+                      are counted from 0
 
-A rank performs its row in order, and waits where something has not come: F3@2 needs F3@1, B3@2
-needs the rank's own F3@2, and B3@3.
+A row has no times and no cells for waiting. A rank performs its row in order. It waits when the
+input of its next operation has not arrived: F3@2 needs F3@1, B3@2 needs the rank's own F3@2, and
+B3@3.
 
 Contract
-    validity  each microbatch goes once forward and once back through every stage, and no rank waits
-              for ever
-    time      with f and b for a forward and a backward of one of the small stages the step takes
-              (v m + p - 1)(f + b): a bubble of (p - 1)/(v m) of the ideal time
-    messages  where each message between ranks takes s, at most as long as f and as b, there comes
-              nothing to that but one microbatch's way through the model and back: 2 (p v - 1) s,
-              for p > 1
-    memory    rank r holds at most min((v - 1) p + 2 (p - r - 1) + 1, v m) activations, each of one
-              microbatch in one small stage, from its forward to its backward
-    never     labkit.pipeline. It is a few lines
+    validity  every rank has F and B of each microbatch exactly once for each of its stages, and
+              no ranks wait for each other forever
+    time      with f and b for a forward and a backward of one small stage the step takes
+              (v m + p - 1)(f + b). The bubble is (p - 1)/(v m) of a rank's working time v m (f + b)
+    messages  with a time s for each message between two ranks, s <= f and s <= b, the step takes at
+              most (v m + p - 1)(f + b) + 2 (p v - 1) s. The second term is the messages of one
+              microbatch through the model and back. With p = 1 there are no messages
+    memory    rank r holds at most min((v - 1) p + 2 (p - r - 1) + 1, v m) activations. An
+              activation is of one microbatch in one small stage, from its forward to its backward
+    never     labkit.pipeline. The answer is a few lines
 
 Paper: Narayanan et al., "Efficient large-scale language model training on GPU clusters",
 arXiv:2104.04473, section 2.2.
@@ -39,17 +42,18 @@ from collections.abc import Iterable
 def interleaved_schedule(
     rank: int, num_ranks: int, num_microbatches: int, virtual: int
 ) -> Iterable[str]:
-    """The cells of one rank, in the order in which it performs them."""
+    """Return the cells of one rank, in the order in which it performs them."""
     ### BEGIN SOLUTION
-    # Round by round: p microbatches through the first stage, the same p through the second, ...
+    # In groups of p microbatches: p through the rank's first stage, the same p through its second.
     forwards, backwards = [], []
     for first in range(0, num_microbatches, num_ranks):
         for turn in range(virtual):
             for microbatch in range(first, first + num_ranks):
                 forwards.append(f"F{microbatch}@{turn * num_ranks + rank}")
-                # Backward comes from the end of the model: the last stage is the first.
+                # Backward comes from the end of the model, so a rank's last stage goes first.
                 backwards.append(f"B{microbatch}@{(virtual - 1 - turn) * num_ranks + rank}")
-    # All turns but the last, and each rank behind twice: with once, messages would not be hidden.
+    # All turns but the last, and two forwards for each rank behind: with one, messages that take
+    # time would delay the step.
     warmup = min((virtual - 1) * num_ranks + 2 * (num_ranks - rank - 1), len(forwards))
     yield from forwards[:warmup]
     for forward, backward in zip(forwards[warmup:], backwards):

@@ -1,53 +1,55 @@
-"""Where a rank is in a mesh, whom it talks to along each axis, and whether that leaves the node.
+"""Coordinates of a rank in a mesh, its group along given axes, and the nodes of that group.
 
 An interviewer asks: "64 GPUs, pp 2 x dp 8 x tp 4, tp varies fastest. Which coordinates has rank 45?
-Which ranks are in its tensor-parallel group, in its data-parallel group, and in the one over dp and
-pp together? Which of these groups stay on one node of 8 GPUs?"
+Which ranks are in its tensor-parallel group, which in its data-parallel group, and which in its
+group over dp and pp together? Which of these groups stay on one node of 8 GPUs?"
 
 Write three functions.
 
-    sizes          a dict: the number of ranks along each axis, by its name, the slowest axis first:
+    sizes          a dict: the number of ranks along each axis, by name, the slowest axis first:
                    {"pp": 2, "dp": 8, "tp": 4}. An axis may have size 1. The mesh has as many ranks
-                   as the product of all sizes, numbered from 0: the last axis varies fastest
-    rank           of the mesh
+                   as the product of all sizes. They are numbered from 0, and the coordinate along
+                   the last axis varies fastest
+    rank           the number of a rank
     axes           a list of names of axes, at least one, each once, in any order
-    gpus_per_node  node 0 has the ranks 0 to gpus_per_node - 1, node 1 as many after them, and so
-                   on; the last node may be partly full
+    gpus_per_node  node 0 has ranks 0 to gpus_per_node - 1, node 1 the next gpus_per_node ranks, and
+                   so on. The last node may be partly full
 
     coordinates(sizes, rank)
-        returns  a dict: this rank's coordinate along each axis, by name, counted from 0
+        returns  a dict: the rank's coordinate along each axis, by name, counted from 0
     group(sizes, rank, axes)
-        returns  a list of ranks: those that differ from `rank` in these axes only, it among them,
-                 in the order of their numbers
+        returns  a list of ranks in increasing order: `rank` itself, and all ranks that differ from
+                 it only in coordinates along `axes`
     crosses_nodes(sizes, rank, axes, gpus_per_node)
-        returns  True where that group has ranks on more than one node, else False
+        returns  True if that group has ranks on more than one node, otherwise False
 
 Contract
-    axes     of size 1 count as all others: a coordinate of 0, and a group of one
-    never    labkit.mesh, labkit.calc. It is a few lines of whole numbers
+    size 1   An axis of size 1 is an axis like the others: its coordinate is 0, and a group along it
+             has one rank
+    never    labkit.mesh, labkit.calc. A few lines with whole numbers are enough
 
-Paper: Narayanan et al., arXiv:2104.04473, section 2; Megatron-LM's rank generator numbers so.
+Paper: Narayanan et al., arXiv:2104.04473, section 2. Megatron-LM numbers ranks in this way.
 """
 
 from collections.abc import Mapping, Sequence
 
 
 def coordinates(sizes: Mapping[str, int], rank: int) -> dict[str, int]:
-    """Of a rank, along each axis."""
+    """Return the rank's coordinate along each axis."""
     ### BEGIN SOLUTION
     found = {}
-    for axis in reversed(sizes):  # the fastest first: what is left over counts whole rows of it
+    for axis in reversed(sizes):  # fastest first: the quotient is the rank in a mesh without it
         rank, found[axis] = divmod(rank, sizes[axis])
     return found
     ### END SOLUTION
 
 
 def group(sizes: Mapping[str, int], rank: int, axes: Sequence[str]) -> list[int]:
-    """The ranks that differ from this one in `axes` only, in the order of their numbers."""
+    """Return the ranks that differ from this one along `axes` only, in increasing order."""
     ### BEGIN SOLUTION
     mine = coordinates(sizes, rank)
     numbers = [0]
-    for axis, size in sizes.items():  # slowest first, so that numbers stay in order
+    for axis, size in sizes.items():  # slowest first, so that the numbers increase
         places = range(size) if axis in axes else [mine[axis]]
         numbers = [number * size + place for number in numbers for place in places]
     return numbers
@@ -57,9 +59,9 @@ def group(sizes: Mapping[str, int], rank: int, axes: Sequence[str]) -> list[int]
 def crosses_nodes(
     sizes: Mapping[str, int], rank: int, axes: Sequence[str], gpus_per_node: int
 ) -> bool:
-    """Whether the group over `axes` has ranks on more than one node."""
+    """Return whether the group along `axes` has ranks on more than one node."""
     ### BEGIN SOLUTION
     ranks = group(sizes, rank, axes)
-    # The numbers go up, and so do their nodes: the first and the last decide.
+    # The numbers increase, so the first and the last rank are the furthest apart.
     return ranks[0] // gpus_per_node != ranks[-1] // gpus_per_node
     ### END SOLUTION

@@ -1,27 +1,30 @@
-"""1F1B: GPipe's bubble, with the memory of p microbatches in the place of m.
+"""1F1B: the bubble of GPipe, with the memory of p microbatches instead of m.
 
-An interviewer asks: "Your pipeline has 8 stages, and to keep the bubble small you run 64
-microbatches. With GPipe stage 0 holds the activations of all 64. Change the order, so that it holds
-8, and nobody stands still for longer. How many does the last stage hold?"
+An interviewer asks: "Your pipeline has 8 stages. To keep the bubble small you run 64 microbatches.
+With GPipe stage 0 holds the activations of all 64. Change the order so that stage 0 holds 8 and no
+rank is idle for longer than before. How many does the last stage hold?"
 
-Write `one_f_one_b_schedule(rank, num_ranks, num_microbatches)`: what one rank does, in order.
+Write `one_f_one_b_schedule(rank, num_ranks, num_microbatches)`: the row of one rank. A row is the
+list of the rank's operations in one step, in order.
 
     rank              0 to num_ranks - 1; rank r holds stage r
-    num_microbatches  1 or more; there may be fewer than ranks
-    returns           a list of cells, or a generator of them: "F3" is the forward of microbatch 3,
-                      "B3" its backward, both counted from 0
+    num_ranks         p, 1 or more
+    num_microbatches  m, 1 or more; m may be smaller than p
+    returns           a list of cells, or a generator of them. A cell is text: "F3" is the forward
+                      of microbatch 3, "B3" its backward. Microbatches are counted from 0
 
-A row has no times. A rank performs it in order, and waits where something has not come: F3 needs F3
-of the rank before, B3 needs the rank's own F3 and B3 of the rank after.
+A row has no times and no cells for waiting. A rank performs its row in order. It waits when the
+input of its next operation has not arrived: F3 needs F3 of the rank before, B3 needs the rank's own
+F3 and B3 of the rank after.
 
 Contract
-    validity  each microbatch goes once forward and once back through every stage, and no rank waits
-              for ever
+    validity  every rank has F and B of each microbatch exactly once, and no ranks wait for each
+              other forever
     time      with f for a forward and b for a backward the step takes (m + p - 1)(f + b), for any
-              f and b: a bubble of (p - 1)/m of the ideal time m (f + b)
-    memory    rank r holds the activations of p - r microbatches at most: those of which it has done
-              the forward, and not yet the backward
-    never     labkit.pipeline. It is a few lines
+              f and b. This is GPipe's time
+    memory    rank r holds the activations of at most p - r microbatches. A rank holds those whose
+              forward it has done and whose backward it has not done
+    never     labkit.pipeline. The answer is a few lines
 
 Papers: Narayanan et al., "Memory-efficient pipeline-parallel DNN training" (PipeDream-Flush),
 arXiv:2006.09503. Fan et al., DAPPLE, arXiv:2007.01045.
@@ -31,14 +34,14 @@ from collections.abc import Iterable
 
 
 def one_f_one_b_schedule(rank: int, num_ranks: int, num_microbatches: int) -> Iterable[str]:
-    """The cells of one rank, in the order in which it performs them."""
+    """Return the cells of one rank, in the order in which it performs them."""
     ### BEGIN SOLUTION
-    warmup = min(num_ranks - rank - 1, num_microbatches)  # one for each rank that comes after
+    warmup = min(num_ranks - rank - 1, num_microbatches)  # one for each rank after this one
     for microbatch in range(warmup):
         yield f"F{microbatch}"
     for microbatch in range(warmup, num_microbatches):
         yield f"F{microbatch}"
-        yield f"B{microbatch - warmup}"  # the one that has been under way for longest
+        yield f"B{microbatch - warmup}"  # the oldest microbatch that is still held
     for microbatch in range(num_microbatches - warmup, num_microbatches):
         yield f"B{microbatch}"
     ### END SOLUTION

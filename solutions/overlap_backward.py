@@ -1,35 +1,38 @@
-"""Average gradients while backward goes on.
+"""Average gradients while backward runs.
 
-An interviewer asks: "Backward takes 100 ms and the all-reduces 80. Your step takes 180. Make it
-110. When may an all-reduce begin, who begins it, and when do you wait? And two ranks finish their
-gradients in different orders: what then?"
+An interviewer asks: "Backward takes 100 ms and the all-reduces take 80 ms. Your step takes 180 ms.
+Make it 110 ms. When may an all-reduce start, what starts it, and when do you wait for it? What if
+two ranks finish their gradients in different orders?"
 
-Write `overlap_backward(module, loss, group)`: run the backward pass of `loss`, and average
-gradients over the ranks meanwhile.
+Write `overlap_backward(module, loss, group)`. It runs the backward pass of `loss` and meanwhile
+averages the gradients over the ranks.
 
 Contract
-    module  an nn.Module after forward; there are no gradients yet. Frozen parameters have
-            requires_grad=False, and none afterwards. Each trained one is used in the loss of every
-            rank, once; backward finishes them in an order that may differ between ranks
-    loss    this rank's, a number to call backward() on; the ranks have equally many examples
-    group   `group.rank`, `group.size`, and `group.all_reduce(tensor, wait=False)`, which begins an
-            all-reduce and returns a Pending. Its wait() returns the sum. With `out=tensor` the sum
-            is left in the tensor itself, which nobody may touch until then; with `op="mean"` it is
-            the mean
-    returns nothing. Afterwards each trained parameter's grad is the mean over the ranks, no
-            operation is under way, and module and parameters have no hooks that they had not before
+    module  an nn.Module after forward. No parameter has a gradient yet
+            trained: requires_grad is True. There are two or more such parameters. The loss of every
+            rank uses each of them once. Backward finishes their gradients in an order that may
+            differ between ranks
+            frozen: requires_grad is False. There is no gradient, before or afterwards
+    loss    this rank's loss: a tensor with one element, for backward(). It is a mean over equally
+            many examples on all ranks
+    group   `group.rank`, `group.size`, and `group.all_reduce(tensor, wait=False)`, which starts an
+            all-reduce and returns a Pending. `wait()` of the Pending returns the sum. With
+            `out=tensor` the sum is left in the tensor itself; nobody may use the tensor before
+            wait(). With `op="mean"` the result is the mean
+    returns nothing. Afterwards each trained parameter's grad is the mean over the ranks. No
+            all-reduce is under way. The hooks that you added are removed
 
-Order, on every rank
-    The first all-reduce begins before the last gradient is there, and each that begins in backward
-    is waited for when the last gradient is there, or later. (One that blocks is waited for as it
-    begins, in a thread of your own as well.)
+Order, on every rank, for two or more ranks
+    The first all-reduce starts before the last gradient is complete.
+    An all-reduce that starts during backward is waited for after the last gradient is complete, not
+    earlier. A blocking all_reduce counts as waited for when it starts, even in your own thread.
 
 Budget, on every rank
     collectives  at most one all-reduce per trained parameter
-    payload      no more bytes than the gradients have
+    payload      at most the bytes of the gradients
 
-Of use: parameter.register_post_accumulate_grad_hook(hook) calls hook(parameter) in backward, as
-soon as parameter.grad is complete, and returns a handle with remove(). A hook must return None.
+Useful: parameter.register_post_accumulate_grad_hook(hook) calls hook(parameter) during backward as
+soon as parameter.grad is complete. It returns a handle with remove(). A hook must return None.
 """
 
 import torch
@@ -41,8 +44,8 @@ from labkit.comm import Group
 def overlap_backward(module: nn.Module, loss: torch.Tensor, group: Group) -> None:
     """Leave in each trained parameter the mean of its gradients over the ranks.
 
-    Wire: 2(n-1)/n of the gradients' bytes per rank, in one all-reduce per parameter, in the reverse
-    order of module.parameters().
+    Wire: each rank sends 2(n-1)/n of the gradients' bytes, in one all-reduce per parameter. The
+    all-reduces start in the reverse order of module.parameters().
     """
     ### BEGIN SOLUTION
     order = [each for each in reversed(list(module.parameters())) if each.requires_grad]
@@ -51,17 +54,15 @@ def overlap_backward(module: nn.Module, loss: torch.Tensor, group: Group) -> Non
 
     def on_gradient(parameter: torch.Tensor) -> None:
         ready.add(parameter)
-        # In one order on all ranks: a gradient that is there before its turn, waits for it.
+        # All ranks use one order, so a gradient that is complete before its turn must wait.
         while len(in_flight) < len(order) and order[len(in_flight)] in ready:
             gradient = order[len(in_flight)].grad
             in_flight.append(group.all_reduce(gradient, op="mean", out=gradient, wait=False))
 
     hooks = [each.register_post_accumulate_grad_hook(on_gradient) for each in order]
-    try:
-        loss.backward()
-    finally:
-        for hook in hooks:
-            hook.remove()
+    loss.backward()
+    for hook in hooks:
+        hook.remove()
     for pending in in_flight:
         pending.wait()
     ### END SOLUTION

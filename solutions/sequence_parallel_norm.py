@@ -1,39 +1,44 @@
 """The norm between two tensor-parallel layers, under sequence parallelism.
 
-An interviewer asks: "Tensor parallelism all-reduces the output of every row layer, and then all
-ranks add the same residual and compute the same norm. What is redundant, and what does it cost in
-memory? Split that region over the sequence. Why does it send no more bytes? And which gradient is
+An interviewer asks: "Tensor parallelism all-reduces the output of every row-parallel layer. Then
+all ranks add the same residual and compute the same norm. What is redundant, and what does it cost
+in memory? Shard that region over the sequence. Why does it send no more bytes? Which gradient is
 wrong if you only think of the activations?"
 
-Write `sequence_parallel_norm(z_ND, r_nD, weight_D, group)`: from the partial sums of a row layer to
-the input of the next column layer. Rank r has the r-th of n blocks of k = ceil(N / n) rows, the
-last ranks fewer, or none: rows r k to (r+1) k, as far as there are any.
+Write `sequence_parallel_norm(z_ND, r_nD, weight_D, group)`. It computes what lies between a
+row-parallel layer and the next column-parallel layer: sum, residual, LayerNorm.
 
 Contract
-    z_ND      (N, D): this rank's part of the row layer's output, of all N = B T rows; the output is
-              the sum over the ranks
-    r_nD      (n_rows, D): the residual of this rank's rows
-    weight_D  (D,): of the norm, the same on all ranks
-    group     `group.rank`, `group.size`, and three collectives, which no gradient flows through:
-              `reduce_scatter(x)`, which gives rank r the r-th of n equal blocks of the sum, and n
-              must divide the rows; `all_gather(x)`, which joins the ranks' tensors, of one size, in
-              the order of the ranks; `all_reduce(x)`. Those that add take op="sum" or "mean"
-    returns   (residual_nD, x_ND): this rank's rows of the row layer's output plus the residual; and
-              all N rows of LayerNorm(that), on every rank: over D, without bias, eps 1e-5
-    Gradients of z_ND, r_nD and weight_D, by backward(): what is differentiated is the sum of all
-              ranks' losses. The next layer's ranks have different columns, so the gradient of x_ND
-              that comes in on one rank is a part, too. weight_D is used on every rank, for other
-              rows: its gradient is the sum, the same on all ranks
-    Nothing that is passed may change, or keep a hook
+    rows      the N = B T rows are split in rank order into blocks of k = ceil(N / n) rows: rank r
+              has the rows r k to (r + 1) k, as far as there are any. The last ranks may have fewer
+              rows, or none
+    z_ND      (N, D): this rank's partial output of the row-parallel layer, for all rows. The
+              layer's output is the sum of z_ND over the ranks
+    r_nD      (n_rows, D): the residual, this rank's rows
+    weight_D  (D,): the weight of the norm, the same on every rank
+    group     has `group.rank`, `group.size` and three collectives. `reduce_scatter(x)` returns the
+              rank's block of the sum of x; n must divide the rows of x. `all_gather(x)` joins the
+              ranks' tensors, all of one shape, along dim 0. `all_reduce(x)` returns the sum.
+              Those that sum take op="sum" or "mean". Autograd does not record any of them
+    returns   (residual_nD, x_ND). residual_nD is the layer's output plus the residual, this rank's
+              rows. x_ND is LayerNorm of that, all N rows, the same on every rank: over D, with
+              weight_D, without bias, eps 1e-5
+    backward  backward() gives the gradients of z_ND, r_nD and weight_D. What is differentiated is
+              the sum of the losses of all ranks. The next layer has other columns on each rank, so
+              the gradient of x_ND that comes in on a rank is only a part of the whole. weight_D is
+              used on every rank for other rows: its gradient is the sum over the ranks
+    The arguments must not change, and no hook may stay on them.
 
-Budget, on every rank of two or more
-    sent    forward 2 (n-1) k D numbers, backward as many and 2 (n-1)/n D more, as collectives on a
-            ring send: an all_reduce of X bytes 2(n-1)/n X, a reduce_scatter (n-1)/n X, an
-            all_gather (n-1) times what a rank passes
-    memory  between forward and backward nothing of N rows is kept, besides z_ND and x_ND; at any
-            moment there are two more tensors of N rows at most: what travels, and what arrives
+Budget, on every rank
+    traffic  forward 2 (n-1) k D numbers. Backward as many, and 2 (n-1)/n D more. Collectives count
+             as on a ring: an all_reduce of X bytes sends 2(n-1)/n X, a reduce_scatter (n-1)/n X, an
+             all_gather n-1 times what the rank hands in
+    memory   with two or more ranks. Between forward and backward no tensor of N rows is kept,
+             besides z_ND and x_ND. In forward at most two tensors of N rows are alive at once,
+             z_ND not counted; x_ND is one of them. In backward at most two, where z_ND, x_ND and
+             the gradient of x_ND that autograd passes in do not count; the gradient of z_ND does
 
-Of use: torch.autograd.Function; torch.nn.functional.layer_norm and pad.
+torch.autograd.Function, torch.nn.functional.layer_norm and torch.nn.functional.pad help.
 """
 
 from typing import Any
@@ -47,10 +52,10 @@ from labkit.comm import Group
 def sequence_parallel_norm(
     z_ND: torch.Tensor, r_nD: torch.Tensor, weight_D: torch.Tensor, group: Group
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """This rank's rows of the residual, and all rows of its norm.
+    """Return this rank's rows of the new residual, and all rows of its norm.
 
-    Wire, on a ring: what one all-reduce of z_ND sends, forward and backward each; backward one of
-    weight_D's gradient besides.
+    On a ring, forward and backward each send what one all-reduce of z_ND sends. Backward also
+    all-reduces weight_D's gradient.
     """
     ### BEGIN SOLUTION
     residual_nD = r_nD + _ReduceScatter.apply(z_ND, len(r_nD), group)
@@ -60,19 +65,22 @@ def sequence_parallel_norm(
 
 
 def _reduced(x_ND: torch.Tensor, num_rows: int, group: Group) -> torch.Tensor:
-    """The sum of this rank's rows, of which there are num_rows."""
-    padding = (0, 0, 0, -len(x_ND) % group.size)  # rows at the end: there the last ranks lack some
+    """Sum x_ND over the ranks, and return this rank's num_rows rows."""
+    padding = (0, 0, 0, -len(x_ND) % group.size)  # rows at the end, for the last ranks
     return group.reduce_scatter(pad(x_ND, padding))[:num_rows]
 
 
 def _gathered(x_nD: torch.Tensor, num_rows: int, group: Group) -> torch.Tensor:
-    """The rows of all ranks, of which there are num_rows."""
+    """Join the rows of all ranks, num_rows together."""
     rows_per_rank = -(-num_rows // group.size)
     return group.all_gather(pad(x_nD, (0, 0, 0, rows_per_rank - len(x_nD))))[:num_rows]
 
 
 class _ReduceScatter(torch.autograd.Function):
-    """Every z is in the sum: backward hands each rank the gradients of all rows."""
+    """Reduce-scatter forward, all-gather backward.
+
+    z_ND of each rank is in the sums of all rows, so it gets the gradients of all rows.
+    """
 
     @staticmethod
     def forward(ctx: Any, z_ND: torch.Tensor, num_rows: int, group: Group) -> torch.Tensor:
@@ -85,7 +93,10 @@ class _ReduceScatter(torch.autograd.Function):
 
 
 class _AllGather(torch.autograd.Function):
-    """Every rank has used this rank's rows: backward adds up what they all have to say of them."""
+    """All-gather forward, reduce-scatter backward.
+
+    All ranks use a rank's rows, so their gradients are summed.
+    """
 
     @staticmethod
     def forward(ctx: Any, x_nD: torch.Tensor, num_rows: int, group: Group) -> torch.Tensor:
@@ -98,7 +109,7 @@ class _AllGather(torch.autograd.Function):
 
 
 class _OfAllRanks(torch.autograd.Function):
-    """A parameter that each rank uses for rows of its own."""
+    """Identity forward, all-reduce backward: each rank uses the parameter for rows of its own."""
 
     @staticmethod
     def forward(ctx: Any, weight_D: torch.Tensor, group: Group) -> torch.Tensor:

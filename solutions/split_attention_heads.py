@@ -1,34 +1,39 @@
 """Attention, split by heads.
 
 An interviewer asks: "Split an attention layer over the ranks of a node. What does each rank hold of
-the four projections? The model has 32 query heads and 8 key-value heads: on how many ranks can you
-run it? And on 16, who has which key-value head, and what has to be done with its gradient?"
+the four projections? The model has 32 query heads and 8 key-value heads. On how many ranks can you
+run it? On 16 ranks, which rank has which key-value head, and what happens to its gradient?"
 
-Write two functions, for n ranks, H query heads and G key-value heads of K features each. G divides
-H, and query heads of the same key-value head lie side by side: head h reads key-value head
-h // (H/G). With G = H that is plain multi-head attention.
+There are n ranks, H query heads and G key-value heads. Each head has K features. G divides H. The
+H/G query heads of one group read the same key-value head and lie side by side: query head h reads
+key-value head h // (H/G). With G = H this is plain multi-head attention. Write two functions.
 
-`split_attention_heads(query, key, value, out, num_ranks, rank, num_heads, num_kv_heads)`: the
-rank's share of each of the four weights.
+1. `split_attention_heads(query, key, value, out, num_ranks, rank, num_heads, num_kv_heads)`
+returns the rank's shards of the four weights.
 
 Contract
-    query     (H K, D): y = x query^T, and head h has the rows h K to (h+1) K
-    key       (G K, D), as value: head by head in the same way
-    out       (D, H K): its columns are the heads' features, in the order of query's rows
-    returns   (query, key, value, out), shares of (H/n K, D), (g K, D), (g K, D) and (D, H/n K), as
-              views or copies. The rank's query heads are the r-th of n blocks of H/n; its g
-              key-value heads are those that they read, in order, each once
-    raises    ValueError, where n does not divide H, or neither of n and G divides the other: a rank
-              would have a part of a head, or query heads of two groups and none of them whole. Its
-              message ends with all numbers of ranks that would do, ascending, as in "...; try 1,
-              2, 4 or 8"
+    query     (H K, D). Query head h has the rows h K to (h + 1) K
+    key       (G K, D). Key-value head j has the rows j K to (j + 1) K. The same for value
+    out       (D, H K). Its columns are the features of the heads, in the order of query's rows
+    rank r    has the r-th of n blocks of H/n query heads, and the g key-value heads that these
+              query heads read, in ascending order, each once
+    returns   (query, key, value, out): shards of shapes (H/n K, D), (g K, D), (g K, D) and
+              (D, H/n K). Views or copies
+    raises    ValueError where n does not divide H: a rank would have a part of a query head. Also
+              where neither of n and G divides the other: some rank would have query heads of two
+              groups, and not all heads of both. The message ends with all numbers of ranks that are
+              possible for this H and G, ascending: "...; try 1, 2, 4 or 8"
 
-Attention of the rank's heads, times its columns of out, is then a partial result of the layer: one
-sum over the ranks makes it whole.
+Attention over the rank's heads, times its columns of out, gives a partial result of the layer. The
+sum over the ranks is the whole result.
 
-`kv_copies(num_ranks, rank, num_kv_heads)`: the ranks whose key and value shares are the same as
-this rank's, and whose gradients of them have to be added up. A list, ascending, with the rank
-itself in it; that rank alone, where no other has a copy. n divides G, or G divides n.
+2. `kv_copies(num_ranks, rank, num_kv_heads)` returns the ranks that have the same shards of key and
+value as `rank`. Their gradients of key and value must be summed.
+
+Contract
+    given     n divides G, or G divides n
+    returns   a list of ranks, ascending, `rank` included. It is [rank] where no other rank has a
+              copy
 
 Papers: Shoeybi et al., "Megatron-LM", arXiv:1909.08053, section 3. Ainslie et al., "GQA",
 arXiv:2305.13245.
@@ -47,13 +52,13 @@ def split_attention_heads(
     num_heads: int,
     num_kv_heads: int,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The rank's shares of query, key, value and out."""
+    """Return the rank's shards of query, key, value and out."""
     ### BEGIN SOLUTION
-    choices = [n for n in range(1, num_heads + 1) if _is_even(n, num_heads, num_kv_heads)]
+    choices = [n for n in range(1, num_heads + 1) if _can_split(n, num_heads, num_kv_heads)]
     if num_ranks not in choices:
         raise ValueError(
-            f"num_ranks={num_ranks} cuts through {num_heads} heads or through the heads of one of "
-            f"{num_kv_heads} key-value heads; try {', '.join(map(str, choices))}"
+            f"{num_heads} query heads and {num_kv_heads} key-value heads cannot be split over "
+            f"{num_ranks} ranks; try {', '.join(map(str, choices))}"
         )
     head_dim = query.shape[0] // num_heads
     own = _rows(head_dim, num_heads, num_ranks, rank)
@@ -61,14 +66,14 @@ def split_attention_heads(
     return query[own], key[read], value[read], out[:, own]
 
 
-def _is_even(num_ranks: int, num_heads: int, num_kv_heads: int) -> bool:
+def _can_split(num_ranks: int, num_heads: int, num_kv_heads: int) -> bool:
     is_split = num_kv_heads % num_ranks == 0
     is_copied = num_ranks % num_kv_heads == 0
     return num_heads % num_ranks == 0 and (is_split or is_copied)
 
 
 def _rows(head_dim: int, num_heads: int, num_ranks: int, rank: int) -> slice:
-    """Of this rank's block of heads; a head that several ranks have to share is whole on each."""
+    """Return the rows of the rank's block of heads, at least of one whole head."""
     first = rank * num_heads // num_ranks
     num_own = max(1, num_heads // num_ranks)
     return slice(first * head_dim, (first + num_own) * head_dim)
@@ -76,9 +81,9 @@ def _rows(head_dim: int, num_heads: int, num_ranks: int, rank: int) -> slice:
 
 
 def kv_copies(num_ranks: int, rank: int, num_kv_heads: int) -> list[int]:
-    """The ranks with the same key-value heads as `rank`, itself included, ascending."""
+    """Return the ranks with the same key-value heads as `rank`, ascending, `rank` included."""
     ### BEGIN SOLUTION
     num_copies = max(1, num_ranks // num_kv_heads)
-    first = rank - rank % num_copies  # the copies of a head lie side by side, as its queries do
+    first = rank - rank % num_copies  # ranks that read the same head lie side by side
     return list(range(first, first + num_copies))
     ### END SOLUTION

@@ -5,27 +5,29 @@ token goes to which; on each GPU the tokens are sorted by where they have to go.
 popular and get many, some get none. Write the exchange with sends and receives. How does a GPU
 know how much memory to reserve?"
 
-Write `uneven_all_to_all(x, counts, group)`: deal out the rows of `x`, and return those that the
-others have for this rank.
+Write `uneven_all_to_all(x, counts, group)`: send the rows of `x` to the ranks that they are for,
+and return the rows that are for this rank.
 
 Contract
-    x       (rows, ...): any number of rows, 0 too, of any shape; any dtype, any memory layout.
-            The first counts[0] rows are for rank 0, the next counts[1] for rank 1, and so on.
-            The shape of a row, and the dtype, are the same on every rank
-    counts  (n,) int64: how many of this rank's rows are for each rank, itself included. They add up
-            to x's rows, may be 0, and differ from rank to rank. Nobody knows the others' counts
-    returns a new tensor: the rows for this rank, those from rank 0 first, then those from rank 1,
-            and so on, each rank's in their order; its own in their place. x and counts are left
-            alone
-    group   `group.rank`, `group.size`; `group.isend(tensor, rank)` and `group.irecv(buffer, rank)`,
-            each returning a Pending whose `wait()` completes it; `group.send` and `group.recv`,
-            which block. A buffer has the shape and dtype of the message that comes into it. No
-            all_to_all of anybody's
+    x       (rows, ...): any number of rows (0 too), rows of any shape, any dtype, any layout.
+            The first counts[0] rows are for rank 0, the next counts[1] rows for rank 1, and so on.
+            The shape of a row and the dtype are the same on every rank
+    counts  (n,) int64: counts[s] of this rank's rows are for rank s, also for this rank itself. The
+            counts may be 0, add up to the rows of x, and differ from rank to rank. A rank does not
+            know the counts of other ranks
+    returns a new tensor: the rows for this rank. Those from rank 0 come first, then those from rank
+            1, and so on; this rank's own rows are among them, in their place. Rows from the same
+            rank keep their order. x and counts must not change
+    group   `group.rank` and `group.size`
+            `group.isend(tensor, rank)` and `group.irecv(buffer, rank)` return a Pending; its
+            `wait()` completes the operation. The buffer has the shape and dtype of the message
+            `group.send` and `group.recv` do the same and block. No other operation is allowed
 
 Budget, from each rank to each other rank
-    bytes    the rows that it has for it, once, and at most 8 bytes besides
-    messages two. (An empty block need not be sent.)
-    never    padding, a row for somebody else, a detour over a third rank
+    messages at most two
+    bytes    the rows that the one has for the other, and at most 8 bytes besides
+    So there is no padding, and each row goes straight to its rank. An empty block need not be sent,
+    if both sides know that it is empty.
 """
 
 import torch
@@ -34,25 +36,25 @@ from labkit.comm import Group
 
 
 def uneven_all_to_all(x: torch.Tensor, counts: torch.Tensor, group: Group) -> torch.Tensor:
-    """The rows that all ranks have for this one, in rank order, as a new tensor.
+    """Return the rows that all ranks have for this one, in rank order, as a new tensor.
 
-    Wire: x but for the rows that stay, and 8 bytes to each other rank.
+    Wire: the rows of x for other ranks, and 8 bytes to each other rank.
     """
     ### BEGIN SOLUTION
     n, rank = group.size, group.rank
 
     def exchange(outgoing: tuple[torch.Tensor, ...], incoming: tuple[torch.Tensor, ...]) -> None:
-        """outgoing[s] goes to rank s, and what comes from rank s into incoming[s]."""
+        """Send outgoing[s] to rank s, and receive from rank s into incoming[s]."""
         incoming[rank].copy_(outgoing[rank])
         for step in range(1, n):
             destination, source = (rank + step) % n, (rank - step) % n
-            # Posted before anything is waited for: everybody sends at once.
+            # Start both before waiting for either: with a blocking send every rank would wait.
             sending = group.isend(outgoing[destination], destination)
             group.irecv(incoming[source], source).wait()
             sending.wait()
 
-    # A receive needs a buffer, and only the sender knows how long. That is an all-to-all as well,
-    # with one number for each rank, and so of a size that everybody knows.
+    # Only the sender knows the size of a block, and the receiver needs a buffer of this size. So
+    # the counts travel first: one number from each rank to each other.
     receive_counts = torch.empty_like(counts)
     exchange(counts.split(1), receive_counts.split(1))
 

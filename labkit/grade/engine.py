@@ -1,17 +1,38 @@
-"""check: one exercise, one verdict. Notebook, terminal and pytest all come here."""
+"""check: one exercise, one verdict. Notebook, terminal and pytest all come here.
 
+read the code (submission.py)  ->  launch it on its cases, world size by world size
+(harness.py, on each rank)     ->  Observed, case by case (observed.py)
+what is wrong? (findings.py)   ->  a Verdict (verdict.py)
+"""
+
+from __future__ import annotations
+
+import pickle
+import random
 import secrets
+import tempfile
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from labkit.grade.catalog import get_exercise
+from labkit.comm.words import listed
+from labkit.grade import findings
+from labkit.grade.catalog import get_exercise, load_catalog
+from labkit.grade.grader import Draw, InParts, OnRanks, Questions
 from labkit.grade.graders import load_grader
-from labkit.grade.outcome import Graded, Outcome
+from labkit.grade.harness import MARK, Job, attempt_cases
+from labkit.grade.observed import Case, Observed, RankSeen
+from labkit.grade.outcome import Finding, Outcome
 from labkit.grade.submission import Submission, SubmissionLike
 from labkit.grade.verdict import Verdict
 from labkit.grade.workspace import Workspace, find_workspace
+from labkit.launch import launch
+from labkit.launch.errors import RunError
 from labkit.progress import graded as practised
 
 _LONGEST_S = 86_400.0
+_MORE_PATIENCE = 4.0
+_STALL_S = 2.0
 
 
 def check(
@@ -37,24 +58,155 @@ def check(
     _require_plain(seed, timeout_s)
     workspace = workspace or find_workspace()
     exercise = get_exercise(name, workspace)
+    names = list(load_catalog(workspace))
     grader = load_grader(name)
-    code = Submission.read(submission, name, grader.functions, workspace)
+    code = Submission.read(submission, name, grader.names, workspace)
     seed = secrets.randbelow(2**31) if seed is None else seed
-    graded = Graded(code.finding_before_running())
-    if graded.finding is None:
-        graded = grader.grade(code, seed, timeout_s)
+    finding, tried, shown = code.finding_before_running(), "", ""
+    if finding is None:
+        finding, tried, shown = _graded(grader, code, seed, timeout_s)
     verdict = Verdict(
         exercise,
-        graded.finding,
-        shown=grader.shown_by_a_pass,
-        tried=graded.tried,
+        finding,
+        shown=shown,
+        tried=tried,
         seed=seed,
         call=_call(name, code, seed),
         seconds=time.perf_counter() - started_s,
+        next_name=(names[names.index(name) + 1 :] or [""])[0],
     )
     if code.is_own:
         _remember(verdict)
     return verdict
+
+
+def _graded(
+    grader: OnRanks | Questions | InParts, code: Submission, seed: int, timeout_s: float
+) -> tuple[Finding | None, str, str]:
+    """The first mistake, what was run in words, and what a pass has shown. Part by part."""
+    tried, shown = [], []
+    for part in grader.parts if isinstance(grader, InParts) else (grader,):
+        if isinstance(part, OnRanks) and set(part.names) & set(code.unwritten):
+            continue
+        num_cases = 0
+        sizes = part.world_sizes if isinstance(part, OnRanks) else (1,)
+        for number, n in enumerate(sizes):
+            observation = observe(part, code, n, seed, timeout_s)
+            num_cases += len(observation.cases)
+            finding = findings.first(part, observation)
+            if finding is not None:
+                return finding, _tried(part, num_cases, sizes[: number + 1]), ""
+        tried.append(_tried(part, num_cases, sizes))
+        shown.append(part.shown)
+    finding = None
+    if code.unwritten:
+        finding = Finding(
+            Outcome.NOT_ATTEMPTED,
+            "a part is still to be written",
+            f"what is written is right; write {listed(code.unwritten)} and check again",
+        )
+    return finding, "; ".join(tried), "; ".join(shown)
+
+
+def _tried(part: OnRanks | Questions, num_cases: int, sizes: Sequence[int]) -> str:
+    if isinstance(part, Questions):
+        return f"{num_cases} questions"
+    ranks = ", ".join(map(str, sorted(sizes)))
+    return f"{num_cases} cases on {ranks} rank{'' if ranks == '1' else 's'}"
+
+
+@dataclass(frozen=True)
+class Observation:
+    """All cases of one launch, and how the launch ended."""
+
+    cases: list[Observed]
+    failure: RunError | None
+
+
+def observe(
+    grader: OnRanks | Questions, code: Submission, n: int, seed: int, timeout_s: float
+) -> Observation:
+    """Launch the code on `n` ranks, on all cases of that world size.
+
+    A machine too busy to come to the code in time is given longer, once.
+    """
+    draw = Draw(n, random.Random(f"{seed}/{n}"))
+    if isinstance(grader, OnRanks):
+        cases = list(grader.cases(n, draw))
+        if n > 1:
+            last = cases[-1]
+            cases.append(
+                Case(
+                    f"{last.label}, one rank late",
+                    *last.args,
+                    function=last.function,
+                    known=last.known,
+                    late=draw.rng.randrange(n),
+                )
+            )
+    else:
+        cases = [
+            case
+            for case in grader.cases(draw)
+            if (case.function or grader.names[0]) not in code.unwritten
+        ]
+    observation = _launched(grader, code, cases, n, timeout_s)
+    if observation.failure is not None and findings.is_busy_machine(observation.failure):
+        observation = _launched(grader, code, cases, n, _MORE_PATIENCE * timeout_s)
+    return observation
+
+
+def _launched(
+    grader: OnRanks | Questions,
+    code: Submission,
+    cases: Sequence[Case],
+    n: int,
+    timeout_s: float,
+) -> Observation:
+    with tempfile.TemporaryDirectory(prefix="labkit-grade-") as folder:
+        job = Job(
+            folder,
+            code.code,
+            tuple(case.function or grader.names[0] for case in cases),
+            tuple(case.late for case in cases),
+            grader.call,
+            grader.allowed if isinstance(grader, OnRanks) else None,
+            grader.closed,
+            grader.num_arguments,
+            grader.watch_memory,
+        )
+        by_rank = [(job, [case.of_rank(rank) for case in cases]) for rank in range(n)]
+        failure = None
+        try:
+            logs = launch(
+                attempt_cases,
+                n,
+                by_rank,
+                timeout=timeout_s,
+                stall=_STALL_S,
+                device="cpu",
+                echo=False,
+            ).logs
+        except RunError as error:
+            failure, logs = error, error.logs
+        seen = [
+            Observed(case, [_record(job, i, rank) for rank in range(n)], grader.right, grader.same)
+            for i, case in enumerate(cases)
+        ]
+    for rank, log in enumerate(logs):
+        for i, observed in enumerate(seen):
+            _, _, after = log.partition(f"{MARK}{i}\n")
+            observed.ranks[rank].printed = after.partition(MARK)[0]
+    return Observation(seen, failure)
+
+
+def _record(job: Job, case: int, rank: int) -> RankSeen:
+    """What a rank left of a case; nothing where it did not come to the end of it."""
+    try:
+        seen: RankSeen = pickle.loads(job.record(case, rank).read_bytes())
+    except FileNotFoundError:
+        return RankSeen()
+    return seen
 
 
 def _require_plain(seed: int | None, timeout_s: float) -> None:

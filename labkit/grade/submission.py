@@ -1,9 +1,16 @@
-"""The code that is to be graded: a file's text, or functions."""
+"""The code that is to be graded: how it is read, how it travels, and how a process loads it."""
+
+from __future__ import annotations
 
 import ast
 import inspect
+import linecache
+import os
+import pickle
 import re
+import sys
 import textwrap
+import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +20,67 @@ import cloudpickle
 
 from labkit.comm.operation import Site
 from labkit.comm.words import listed
-from labkit.grade.code import Code
 from labkit.grade.outcome import Finding, Outcome
 from labkit.grade.stubs import is_unattempted, stub_of
 from labkit.grade.workspace import Workspace
 
 SubmissionLike = str | Path | Callable[..., Any] | Sequence[Callable[..., Any]] | None
+
+
+class SubmissionError(Exception):
+    """The code under test does not have a function that it should have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """A file's text, or functions from a notebook's cells."""
+
+    functions: tuple[str, ...]
+    """The names of the functions that are graded."""
+    source: str | None
+    """The file's text, or what is known of the objects'."""
+    filename: str
+    objects: bytes = b""
+    """The functions themselves, pickled, in the order of `functions`; empty for a file."""
+
+    def load(self, name: str, num_arguments: int) -> Callable[..., Any]:
+        """The function `name`. Executes the code the first time: never in the driver.
+
+        Raises SubmissionError where there is none, or it does not take `num_arguments`.
+        """
+        if self.objects:
+            function: Any = pickle.loads(self.objects)[self.functions.index(name)]
+        else:
+            function = getattr(self._module(), name, None)
+        if not callable(function):
+            raise SubmissionError(
+                f"{self.filename} defines no function {name}; keep the name of the stub"
+            )
+        try:
+            inspect.signature(function).bind(*range(num_arguments))
+        except TypeError as error:
+            arguments = "1 argument" if num_arguments == 1 else f"{num_arguments} arguments"
+            raise SubmissionError(
+                f"{name}{inspect.signature(function)} cannot be called with {arguments}: {error}; "
+                "keep the signature of the stub"
+            ) from None
+        except ValueError:  # written in C, with a signature that nobody knows
+            pass
+        return function
+
+    def _module(self) -> types.ModuleType:
+        """The learner's file as it was when `check` read it."""
+        if "submission" in sys.modules:
+            return sys.modules["submission"]
+        source = self.source or ""
+        lines = source.splitlines(keepends=True)
+        linecache.cache[self.filename] = (len(source), None, lines, self.filename)
+        module = types.ModuleType("submission")
+        module.__file__ = self.filename
+        sys.modules["submission"] = module  # dataclasses look their module up
+        sys.path.insert(0, os.path.dirname(self.filename))
+        exec(compile(source, self.filename, "exec"), module.__dict__)
+        return module
 
 
 class NothingToGrade(FileNotFoundError):
@@ -36,11 +98,13 @@ class Submission:
     """Whether it counts as progress: another file, such as the solution, does not."""
     unwritten: tuple[str, ...] = ()
     """Functions that are still stubs."""
+    cannot_travel: str = ""
+    """Why the functions cannot be pickled; empty where they can."""
 
     @classmethod
     def read(
         cls, given: SubmissionLike, name: str, functions: Sequence[str], workspace: Workspace
-    ) -> "Submission":
+    ) -> Submission:
         """`given`: None (the learner's own file), a path, or functions, from a cell for example.
 
         functions: the names that the exercise `name` is graded on; a single one may be called
@@ -50,18 +114,17 @@ class Submission:
         if callable(given):
             given = [given]
         if isinstance(given, Sequence) and not isinstance(given, str):
-            code, argument = _code_of(list(given), name, tuple(functions))
-            is_own = True
-        elif given is None or isinstance(given, str | Path):
-            path = workspace.exercise(name) if given is None else Path(given).expanduser().resolve()
-            is_own = path == workspace.exercise(name)
-            argument = "" if is_own else f'"{workspace.shown(path)}"'
-            code = Code(tuple(functions), _text(path, name, given is None, workspace), str(path))
-        else:
+            code, argument, trouble = _code_of(list(given), name, tuple(functions))
+            return cls(code, argument, True, _unwritten(code, name, workspace), trouble)
+        if given is not None and not isinstance(given, str | Path):
             raise TypeError(
                 f"check({name!r}, ...) takes {_wanted(functions)} or the path of a file; "
                 f"got a {type(given).__name__}"
             )
+        path = workspace.exercise(name) if given is None else Path(given).expanduser().resolve()
+        is_own = path == workspace.exercise(name)
+        argument = "" if is_own else f'"{workspace.shown(path)}"'
+        code = Code(tuple(functions), _text(path, name, given is None, workspace), str(path))
         return cls(code, argument, is_own, _unwritten(code, name, workspace))
 
     def finding_before_running(self) -> Finding | None:
@@ -70,8 +133,16 @@ class Submission:
         if len(self.unwritten) == len(code.functions):
             what = listed(code.functions)
             return Finding(Outcome.NOT_ATTEMPTED, "still the stub", f"write {what} and check again")
+        if self.cannot_travel:
+            return Finding(
+                Outcome.CRASHED,
+                "cannot be sent to the ranks",
+                f"the function refers to something that belongs to this process: "
+                f"{self.cannot_travel}. Make locks, open files, threads and generators inside the "
+                "function",
+            )
         if code.objects:
-            return _cannot_travel(code.objects)
+            return None
         assert code.source is not None
         try:
             ast.parse(code.source, code.filename)
@@ -94,19 +165,24 @@ def _text(path: Path, name: str, is_default: bool, workspace: Workspace) -> str:
 
 def _code_of(
     given: list[Callable[..., Any]], name: str, functions: tuple[str, ...]
-) -> tuple[Code, str]:
-    """The functions as code, and how a call of `check` names them."""
+) -> tuple[Code, str, str]:
+    """The functions as code; how a call of `check` names them; why they cannot be pickled."""
     names = [getattr(function, "__name__", name) for function in given]
     if len(functions) == len(given) == 1:
         shown = names[0] if names[0].isidentifier() else "..."  # a lambda has no name
-        source = _source_of(given[0], functions[0])
-        return Code(functions, source, names[0], (given[0],)), shown
-    if sorted(names) != sorted(functions):
+        texts, filename = [_source_of(given[0], functions[0])], names[0]
+    elif sorted(names) == sorted(functions):
+        given = sorted(given, key=lambda function: functions.index(function.__name__))
+        shown = f"[{', '.join(functions)}]"
+        texts, filename = [_source_of(each, each.__name__) for each in given], name
+    else:
         raise TypeError(f"check({name!r}, ...) takes {_wanted(functions)}; got {listed(names)}")
-    ordered = sorted(given, key=lambda function: functions.index(function.__name__))
-    sources = [_source_of(each, each.__name__) for each in ordered]
-    text = None if None in sources else "\n".join(each or "" for each in sources)
-    return Code(functions, text, name, tuple(ordered)), f"[{', '.join(functions)}]"
+    text = None if None in texts else "\n".join(each or "" for each in texts)
+    try:
+        objects, trouble = cloudpickle.dumps(tuple(given)), ""
+    except Exception as error:
+        objects, trouble = b"", str(error)
+    return Code(functions, text, filename, objects), shown, trouble
 
 
 def _wanted(functions: Sequence[str]) -> str:
@@ -120,19 +196,6 @@ def _unwritten(code: Code, name: str, workspace: Workspace) -> tuple[str, ...]:
         return ()
     source = code.source
     return tuple(each for each in code.functions if is_unattempted(source, each, stub))
-
-
-def _cannot_travel(functions: Sequence[Callable[..., Any]]) -> Finding | None:
-    try:
-        cloudpickle.dumps(functions)
-    except Exception as error:
-        return Finding(
-            Outcome.CRASHED,
-            "cannot be sent to the ranks",
-            f"the function refers to something that belongs to this process: {error}. Make locks, "
-            "open files, threads and generators inside the function",
-        )
-    return None
 
 
 def _source_of(function: Callable[..., Any], name: str) -> str | None:

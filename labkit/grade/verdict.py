@@ -38,6 +38,8 @@ class Verdict:
     call: str
     """The call that repeats this check, same inputs included."""
     seconds: float
+    next_name: str = ""
+    """The exercise after this one in the catalog; empty after the last."""
 
     @property
     def outcome(self) -> Outcome:
@@ -67,6 +69,7 @@ class Verdict:
                 ("Shown", f"{self.tried}: {self.shown}."),
                 ("Say it", self.exercise.say),
                 ("They may ask next", "\n".join(f"- {q}" for q in self.exercise.follow_ups)),
+                *([("Next exercise", self.next_name)] if self.next_name else []),
             ]
         if finding.outcome is Outcome.NOT_ATTEMPTED:
             found = [("Next", f"{finding.explanation}.")]

@@ -31,7 +31,7 @@ def workspace_with(tmp_path, text):
 def test_every_exercise_is_complete(name):
     exercise = get_exercise(name, WORKSPACE)
     assert WORKSPACE.exercise(name).exists() and WORKSPACE.solution(name).exists()
-    assert load_grader(name).shown_by_a_pass
+    assert load_grader(name).mistakes
     assert 1 <= exercise.difficulty <= 5 and exercise.say and exercise.follow_ups
     assert len(set(exercise.hints)) == 3
 

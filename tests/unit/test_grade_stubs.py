@@ -91,7 +91,7 @@ def test_anything_else_is_an_attempt(source):
 def test_every_stub_is_valid_python_and_not_attempted(name):
     stub = stub_of(name, WORKSPACE)
     assert ast.get_docstring(ast.parse(stub)), "a stub begins with the question and the contract"
-    for function in load_grader(name).functions:
+    for function in load_grader(name).names:
         assert is_unattempted(stub, function, stub)
         assert not is_unattempted(WORKSPACE.solution(name).read_text(), function, stub)
 

@@ -1,211 +1,273 @@
-"""balance_stages is graded on layers drawn for each check: any cut passes that none is better than.
+"""Grade balance_stages: any cut of the layers whose slowest stage is as cheap as possible."""
 
-The budget hardly needs a clock. Of 60 layers and 8 stages there are 3 * 10**8 cuts: who tries them
-all needs many minutes, on any machine, and everybody else milliseconds. For 200 layers on 16 stages
-a slow machine gets more time.
-"""
-
-import dataclasses
-import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import Any
 
-from labkit.grade.answers import Answers, Question
-from labkit.grade.graders.balance_questions import Layers, Stages, draw, one_of_the_best, slowest
-from labkit.grade.graders.balance_theories import THEORIES, Pair
-from labkit.grade.hang import OF_A_BUSY_MACHINE
-from labkit.grade.outcome import Finding, Graded, Outcome
-from labkit.grade.submission import Submission
+from labkit.grade.grader import Case, Draw, Mistake, Observed, Outcome, Questions, patch, program
+from labkit.grade.outcome import Finding
 
-_CONTRACT = "a list with the list of its layers for each stage, such as [[0, 1, 2], [3, 4], [5]]"
-_MORE_PATIENCE = 4.0
-_TOO_SLOW = {
-    "middling": (
-        "tries every cut",
-        "small pipelines are done, and one of 60 layers on 8 stages is not: there are C(59, 7) = "
-        "3 * 10**8 cuts, and 10**22 of 200 layers on 16. The best cut of the first n layers into k "
-        "stages is made of a best cut of fewer layers into k - 1: work each of these out once",
-    ),
-    "large": (
-        "too slow for 200 layers",
-        "60 layers on 8 stages are done, and 200 on 16 are not. There are 200 * 16 best cuts of "
-        "the first n layers into k stages, each the best of at most 200 choices: some 300,000 "
-        "steps. Keep what is worked out, and take sums from running totals",
-    ),
-}
+Formula = Callable[[Sequence[int], int], int]
+NOT_USED = ("leaves a stage without layers", "returns too few stages")
 
 
-class BalanceStages(Answers[Layers]):
-    """The grader of balance_stages."""
-
-    functions: Sequence[str] = ("balance",)
-    answers_are_in: Sequence[str] = ("pipeline", "grade/graders")
-    arguments_stay = True
-    shown_by_a_pass = (
-        "no cut is better than yours: not with a head that costs several blocks, not with costs "
-        "that differ by a thousandth, and not for 200 layers on 16 stages"
-    )
-
-    def questions(self, rng: random.Random) -> list[Question[Layers]]:
-        """Fresh layers."""
-        return draw(rng)
-
-    def judge(
-        self, questions: Sequence[Question[Layers]], answers: Sequence[Any]
-    ) -> Finding | None:
-        """Are they cuts? And if so, are they the best?"""
-        for question, answer in zip(questions, answers, strict=True):
-            wrong = _wrong_form(question.known, answer) or _no_cut(question.known, answer)
-            if wrong is not None:
-                name, explanation, hint = wrong
-                return Finding(Outcome.WRONG, name, explanation, question.label, hint)
-        pairs = [(each.known, _lists(answer)) for each, answer in zip(questions, answers)]
-        wrong_cuts = [pair for pair in pairs if slowest(pair[0].costs, pair[1]) > pair[0].best]
-        return _finding(pairs, wrong_cuts) if wrong_cuts else None
-
-    def grade(self, code: Submission, seed: int, timeout_s: float) -> Graded:
-        """As all answers are; who does not end where there are many cuts tries them all."""
-        graded = super().grade(code, seed, timeout_s)
-        if _size_at_the_end(graded, seed) == "large":
-            graded = super().grade(code, seed, _MORE_PATIENCE * timeout_s)
-        where = _size_at_the_end(graded, seed)
-        if not where or graded.finding is None:
-            return graded
-        name, explanation = _TOO_SLOW[where]
-        finding = dataclasses.replace(
-            graded.finding, diagnosis=name, explanation=explanation, hint=2
-        )
-        return dataclasses.replace(graded, finding=finding)
-
-    def tried(self, questions: Sequence[Question[Layers]]) -> str:
-        """`29 pipelines`"""
-        return f"{len(questions)} pipelines"
+def cases(draw: Draw) -> list[Case]:
+    """A head, random costs, one expensive layer, edge cases, nearly equal and huge costs, many."""
+    rng = draw.rng
+    asked = [([1, 4, 4, 4, 4, 9], 3)]
+    for num_stages in (3, 4, 5):
+        block = rng.randrange(10, 40)
+        asked.append(([2, *[block] * rng.randrange(9, 16), int(2.5 * block)], num_stages))
+    for num_layers in range(8, 15):
+        asked.append(([rng.randrange(1, 60) for _ in range(num_layers)], rng.randrange(3, 6)))
+    asked += [(sorted(asked[-1][0]), 4), (sorted(asked[-2][0], reverse=True), 3)]
+    for at in (0, 4, 8):
+        asked.append(([200 if i == at else rng.randrange(1, 10) for i in range(9)], 5))
+    asked += [([3, 1, 4], 1), ([3, 1, 4], 3), ([7], 1), ([0] * 5, 3), ([0, 0, 6, 0, 8, 0, 3], 4)]
+    for size, spread in ((10**12, 10**9), (10**12, 10**5), (2**60, 100)):
+        asked += [
+            ([size + rng.randrange(spread) for _ in range(n)], 4) for n in range(10, 19) if n % 4
+        ]
+    asked += [([rng.randrange(100, 1000) for _ in range(n)], p) for n, p in ((60, 8), (200, 16))]
+    return [
+        Case(f"{' '.join(map(str, costs)):.60}, {len(costs)} layers, {p} stages", costs, p)
+        for costs, p in asked
+    ]
 
 
-def _size_at_the_end(graded: Graded, seed: int) -> str:
-    """The size of the pipeline at which the code did not come to its end: "", if it is small."""
-    finding = graded.finding
-    if finding is None or finding.outcome is not Outcome.HUNG:
-        return ""
-    if finding.diagnosis in OF_A_BUSY_MACHINE:
-        return ""
-    sizes = {each.label: each.known.size for each in draw(random.Random(seed))}
-    return next((size for label, size in sizes.items() if finding.first_seen.endswith(label)), "")
+def right(costs: Sequence[int], num_stages: int) -> int:
+    """The cost of the slowest stage at best, by dynamic programming."""
+    upto = [0, *accumulate(costs)]
+    best = upto  # of the first n layers in one stage, then in k
+    for k in range(2, num_stages + 1):
+        best = best[:k] + [
+            min(max(best[i], upto[n] - upto[i]) for i in range(k - 1, n))
+            for n in range(k, len(upto))
+        ]
+    return best[-1]
 
 
-_Wrong = tuple[str, str, int]
+def slowest(costs: Sequence[int], stages: Sequence[Sequence[int]]) -> int:
+    """What the most expensive stage costs."""
+    return max(sum(costs[layer] for layer in stage) for stage in stages)
 
 
-def _wrong_form(layers: Layers, answer: Any) -> _Wrong | None:
-    is_list = isinstance(answer, list | tuple)
-    is_list = is_list and all(isinstance(stage, list | tuple) for stage in answer)
-    if is_list and all(type(layer) is int for stage in answer for layer in stage):
-        return None
+def problem(costs: Sequence[int], num_stages: int, stages: Any) -> str:
+    """The name of what is wrong with stages that are no cut of these layers; empty for a cut."""
+    try:
+        layers = [layer for stage in stages for layer in stage]
+    except TypeError:
+        return "returns something else than lists of layers"
+    if layers != [*range(len(costs))]:
+        return "does not give each layer to one stage, in order"
+    if not all(stages):
+        return NOT_USED[0]
     return (
-        "returns something else",
-        f"it returns {str(answer)[:80]}; the contract is {_CONTRACT}",
-        3,
+        "returns too many stages"
+        if len(stages) > num_stages
+        else (NOT_USED[1] if len(stages) < num_stages else "")
     )
 
 
-def _no_cut(layers: Layers, answer: Sequence[Sequence[int]]) -> _Wrong | None:
-    """What is wrong with stages that are no cut of these layers."""
-    return _no_stages(layers, answer) or _not_each_layer(layers, answer) or _no_neighbours(answer)
+def describe(s: Observed) -> str:
+    """The stages that are no cut, or how slow the cut is."""
+    if problem(*s.args, s.y):
+        return f"got {s.y!r:.90}"
+    return f"the slowest stage costs {slowest(s.xs, s.y):,}; {s.right[0]:,} is possible"
 
 
-def _no_stages(layers: Layers, answer: Sequence[Sequence[int]]) -> _Wrong | None:
-    """Where ranks would have nothing to do, or there are more or fewer stages than ranks."""
-    empty = [number for number, stage in enumerate(answer) if not stage]
-    if empty:
-        return (
-            "leaves a stage without layers",
-            f"stage {empty[0]} of {len(answer)} has none. A rank that has nothing to do makes no "
-            "step faster: where fewer stages are enough, cut one of them in two",
-            3,
-        )
-    if len(answer) != layers.num_stages:
-        return (
-            "another number of stages",
-            f"there are {len(answer)} stages, and {layers.num_stages} ranks to give them to. Where "
-            "fewer are enough to keep to a limit, cut some in two: that makes no stage slower",
-            2,
-        )
-    return None
-
-
-def _not_each_layer(layers: Layers, answer: Sequence[Sequence[int]]) -> _Wrong | None:
-    """Where a layer is missing, or there twice, or none of these."""
-    last = len(layers.costs) - 1
-    found = [layer for stage in answer for layer in stage]
-    strange = [layer for layer in found if not 0 <= layer <= last]
-    if strange:
-        return (
-            "names a layer that there is not",
-            f"layer {strange[0]}: {last + 1} layers are numbered 0 to {last}. Give numbers of "
-            "layers, not their costs",
-            3,
-        )
-    missing = sorted(set(range(last + 1)) - set(found))
-    if missing:
-        return (
-            "loses a layer",
-            f"layer {missing[0]} of 0 to {last} is in no stage: the model would do without it",
-            3,
-        )
-    if len(found) > last + 1:
-        twice = next(layer for layer in found if found.count(layer) > 1)
-        return ("gives a layer to two stages", f"layer {twice} is there more than once", 3)
-    return None
-
-
-def _no_neighbours(answer: Sequence[Sequence[int]]) -> _Wrong | None:
-    """Where each layer is there once, but not in the order in which a microbatch passes them."""
-    found = [layer for stage in answer for layer in stage]
-    if found == sorted(found):
+def fault(s: Observed) -> Finding | None:
+    """A cut that is not one, or not the best one."""
+    if not s.wrong_ranks or s.y is None:
         return None
-    if any(sorted(stage) != list(range(min(stage), max(stage) + 1)) for stage in answer):
-        return (
-            "gives a stage layers that are no neighbours",
-            "a microbatch passes the layers in their order. A stage with layers from here and "
-            "there would have to send it away and get it back for each of them",
-            1,
-        )
-    return ("stages in another order", "stage 0 has the first layers, in their order", 3)
+    name = problem(*s.args, s.y) or "returns a cut that is not the best one"
+    why = "Each layer is in one stage, in order, and no other cut has a cheaper slowest stage."
+    return Finding(Outcome.WRONG, name, why, f"{s.label}: {describe(s)}", 2)
 
 
-def _lists(answer: Sequence[Sequence[int]]) -> Stages:
-    return [list(stage) for stage in answer]
-
-
-def _finding(pairs: Sequence[Pair], wrong: Sequence[Pair]) -> Finding:
-    """By the theory that explains all cuts, the right ones as well."""
-    theory = next((each for each in THEORIES if each.explains(pairs)), None)
-    layers, stages = wrong[0]
-    best = one_of_the_best(layers.costs, layers.num_stages)
-    seen = (
-        f"{layers}: your slowest stage costs {slowest(layers.costs, stages):,}, and "
-        f"{layers.best:,} can be reached"
-    )
-    return Finding(
-        Outcome.WRONG,
-        "a slower cut than the best" if theory is None else theory.name,
-        f"{len(wrong)} of {len(pairs)} cuts have a slowest stage that could be faster. Work one of "
-        "them out on paper: first layers by number, then stages by number"
-        if theory is None
-        else theory.explanation,
-        seen,
-        2 if theory is None else theory.hint,
-        details=f"yours     {_shown(layers, stages)}\npossible  {_shown(layers, best)}",
+def leaves_out(s: Observed, *layers: int) -> bool:
+    """Whether the cut would be best if these cost nothing, and the last stage is the slowest."""
+    costs = [0 if i in layers else cost for i, cost in enumerate(s.xs)]
+    return (
+        not problem(*s.args, s.y)
+        and slowest(costs, s.y) == right(costs, s.args[1])
+        and slowest(s.xs, s.y[-1:]) == slowest(s.xs, s.y)
     )
 
 
-def _shown(layers: Layers, stages: Stages) -> str:
-    """`[1 4 4] [4 4] [9]`, costs; for many layers, how many a stage has."""
-    if layers.size:
-        return "layers by stage: " + " ".join(str(len(stage)) for stage in stages)
-    return " ".join(
-        "[" + " ".join(str(layers.costs[layer]) for layer in stage) + "]" for stage in stages
+def between(cuts: Sequence[int]) -> list[range]:
+    """The stages between neighbouring cuts."""
+    return [range(a, b) for a, b in zip(cuts, cuts[1:])]
+
+
+def is_local_optimum(s: Observed) -> bool:
+    """Whether no cut moved by one layer makes the slowest stage cheaper."""
+    cuts = [0, *accumulate(map(len, s.y))]
+    near = [[*cuts[:k], cuts[k] + d, *cuts[k + 1 :]] for k in range(1, s.args[1]) for d in (-1, 1)]
+    return not problem(*s.args, s.y) and all(
+        slowest(s.xs, between(moved)) >= slowest(s.xs, s.y)
+        for moved in near
+        if moved == sorted({*moved})
     )
 
 
-GRADER = BalanceStages()
+def is_close(s: Observed) -> bool:
+    """Whether the slowest stage is within 2% of the best."""
+    return not problem(*s.args, s.y) and 50 * slowest(s.xs, s.y) <= 51 * s.right[0]
+
+
+def is_huge(s: Observed) -> bool:
+    """Whether floats round the costs."""
+    return max(s.xs) > 2**53
+
+
+def by_number(cut: Callable[[int, int, int], int]) -> Formula:
+    """The slowest stage if layers are counted only; cut(n, p, k): the first layer of stage k."""
+    return lambda costs, p: slowest(
+        costs, between([*(cut(len(costs), p, k) for k in range(p)), len(costs)])
+    )
+
+
+def by_filling(is_full: Any, aim: Any) -> Formula:
+    """The slowest stage if stage after stage is filled; a layer is left for each later one."""
+
+    def formula(costs: Sequence[int], p: int) -> int:
+        cuts = [0]
+        for k in range(1, p):
+            start, stop = cuts[-1], cuts[-1] + 1
+            its = aim(sum(costs[:start]), sum(costs) / p, k, p)
+            last = len(costs) - (p - k)
+            while stop < last and not is_full(sum(costs[start:stop]), costs[stop], its):
+                stop += 1
+            cuts.append(stop)
+        return slowest(costs, between([*cuts, len(costs)]))
+
+    return formula
+
+
+BY_NUMBER = [
+    by_number(lambda n, p, k: n * k // p),
+    by_number(lambda n, p, k: -(-n * k // p)),
+    by_number(lambda n, p, k: n // p * k + min(k, n % p)),
+    by_number(lambda n, p, k: n // p * k),
+]
+FULL = [
+    lambda cost, following, aim: cost >= aim,
+    lambda cost, following, aim: cost + following > aim,
+    lambda cost, following, aim: abs(cost - aim) <= abs(cost + following - aim),
+]
+AIMS = [
+    lambda before, average, k, p: average,
+    lambda before, average, k, p: (average * p - before) / (p - k + 1),  # of what is left
+    lambda before, average, k, p: average * k - before,  # cuts at k/p of the sum
+]
+
+STAGES = "stages = cut(low)"
+EQUAL = "[[i for i in range(n) if i * num_stages // n == k] for k in range(num_stages)]"
+
+MISTAKES = [
+    Mistake(
+        "cuts by the number of layers",
+        "Each stage has the same number of layers, but layers differ in cost. The head costs "
+        "several blocks, so its stage needs fewer layers.",
+        formula=BY_NUMBER,
+        made_by=patch(STAGES, f"n = len(costs)\n    stages = {EQUAL}"),
+    ),
+    Mistake(
+        "leaves out the embedding or the head",
+        "The cut is the best one for the layers between. Embedding and head are layers like the "
+        "others: their cost counts.",
+        seen=lambda s: leaves_out(s, len(s.xs) - 1) or leaves_out(s, 0, len(s.xs) - 1),
+        made_by=patch("def cut(limit", "costs = [*costs[:-1], 0]\n\n    def cut(limit"),
+    ),
+    Mistake(
+        "fills each stage to the average",
+        "Whether a stage is full depends on the layers that come later. With stages filled one by "
+        "one, or cuts at equal parts of the sum, the excess adds up in one stage.",
+        formula=[by_filling(is_full, aim) for is_full in FULL for aim in AIMS],
+        made_by=program(
+            "def balance(costs, p):\n"
+            "    stages = [[]]\n"
+            "    for i in range(len(costs)):\n"
+            "        is_full = sum(costs[j] for j in stages[-1]) >= sum(costs) / p\n"
+            "        is_full = is_full or len(costs) - i == p - len(stages)\n"
+            "        if stages[-1] and len(stages) < p and is_full:\n"
+            "            stages.append([])\n"
+            "        stages[-1].append(i)\n"
+            "    return stages\n"
+        ),
+    ),
+    Mistake(
+        "stops the search before the best limit",
+        "Each cut is within 2% of the best one. The search must end at the exact limit: search in "
+        "whole numbers, until low == high.",
+        hint=3,
+        seen=lambda s: is_close(s) and not is_huge(s),
+        made_by=patch("low < high:", "high - low > high // 1000:", STAGES, "stages = cut(high)"),
+    ),
+    Mistake(
+        "adds costs in floats",
+        "Above 2**53 floats cannot represent every whole number, so sums are rounded. Keep costs "
+        "and limits whole: // instead of /, no float() and no numpy floats.",
+        hint=3,
+        seen=lambda s: is_close(s) and is_huge(s),
+        made_by=patch("room = limit", "room = float(limit)"),
+    ),
+    Mistake(
+        "ends at a local optimum",
+        "No move of one layer to the next stage improves this cut, and yet a better one exists: "
+        "sometimes two borders must move together. Search for the limit of a stage instead, or use "
+        "dynamic programming.",
+        seen=lambda s: is_local_optimum(s) and not is_huge(s),
+        made_by=program(
+            "def balance(costs, p):\n"
+            "    parts = lambda c: [[*range(a, b)] for a, b in zip(c, c[1:])]\n"
+            "    cost = lambda c: max(sum(costs[i] for i in part) for part in parts(c))\n"
+            "    cuts, best = [len(costs) * k // p for k in range(p + 1)], None\n"
+            "    while best != cuts:\n"
+            "        best, moves = cuts, [(k, d) for k in range(1, p) for d in (-1, 1)]\n"
+            "        near = [[*best[:k], best[k] + d, *best[k + 1 :]] for k, d in moves]\n"
+            "        cuts = min([best, *(c for c in near if c == sorted({*c}))], key=cost)\n"
+            "    return parts(cuts)\n"
+        ),
+    ),
+    Mistake(
+        "does not use all stages where fewer are enough",
+        "Every rank needs a stage with at least one layer. Cut a stage in two: no stage becomes "
+        "slower.",
+        hint=3,
+        seen=lambda s: problem(*s.args, s.y) in NOT_USED,
+        made_by=patch("while len(stages) < num_stages:", "while False:"),
+    ),
+    Mistake(
+        "tries every cut",
+        "60 layers on 8 stages have 3 * 10**8 cuts, 200 layers on 16 stages 10**22. Compute the "
+        "best cut of the first n layers into k stages once, and keep it; or search for the limit.",
+        hint=2,
+        outcome=Outcome.HUNG,
+        seen=lambda s: len(s.xs) == 60,
+        made_by=program(
+            "from itertools import combinations\n"
+            "def balance(costs, p):\n"
+            "    every = ((0, *c, len(costs)) for c in combinations(range(1, len(costs)), p - 1))\n"
+            "    cuts = min(every, key=lambda c: max(sum(costs[a:b]) for a, b in zip(c, c[1:])))\n"
+            "    return [[*range(a, b)] for a, b in zip(cuts, cuts[1:])]\n"
+        ),
+    ),
+]
+
+GRADER = Questions(
+    name="balance_stages",
+    functions=("balance",),
+    cases=cases,
+    right=right,
+    same=lambda got, right, case: (
+        not problem(*case.args, got) and slowest(case.args[0], got) == right
+    ),
+    mistakes=MISTAKES,
+    closed=("labkit.pipeline",),
+    describe=describe,
+    fault=fault,
+    shown="no cut is better than yours: not with a head that costs several blocks, not with huge "
+    "costs that differ by 1, and not for 200 layers on 16 stages",
+)

@@ -1,134 +1,243 @@
-"""expert_all_to_all is graded on outputs, on bytes sent, and on calls of the experts.
+"""Grade expert_all_to_all: outputs, bytes, collectives, and the calls of each expert."""
 
-What is left to the learner: how rows are sorted and put together by expert, and which of the two
-collectives brings the counts.
-"""
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
 
-import dataclasses
-import random
-import re
-from collections.abc import Sequence
+import torch
 
-from labkit.grade import diagnosis
-from labkit.grade.evidence import Attempt, Case, CaseEvidence
-from labkit.grade.graders.expert_budget import more_calls, over_budget
-from labkit.grade.graders.expert_inputs import Given, given_in, random_cases
-from labkit.grade.graders.expert_theories import is_telling
-from labkit.grade.graders.expert_values import not_from_collectives, wrong_form, wrong_outputs
-from labkit.grade.graders.expert_watch import LIVES_ELSEWHERE, seen_on, watched
-from labkit.grade.mismatch import NOT_ALL_CALL
-from labkit.grade.on_ranks import OnRanks
-from labkit.grade.outcome import Finding, Outcome
+from labkit.grade.grader import (
+    Budget,
+    ByRank,
+    Case,
+    Draw,
+    Mistake,
+    Observed,
+    OnRanks,
+    Outcome,
+    patch,
+)
 
-# What all_to_all says of one number for each of something, which n does not divide.
-_COUNTS_CUT = re.compile(r"shape \(\d+,\) into equal blocks")
+Tensor = torch.Tensor
 
 
-class ExpertAllToAll(OnRanks):
-    """The grader of expert_all_to_all."""
+def cases(n: int, draw: Draw) -> list[Case]:
+    """Uneven numbers, experts and ranks without tokens, one favourite expert, another dtype."""
+    uneven, num = draw.rng.sample(range(5, 13), n), 2 * n
+    with_empty = [*uneven[:-1], 0]
+    return [
+        case("uneven numbers of tokens", draw, uneven, range(num), num),
+        case("expert 0 has no tokens", draw, uneven, range(1, num), num),
+        case("the last expert has no tokens", draw, uneven, range(num - 1), num),
+        case("a rank without tokens", draw, with_empty, range(num), num),
+        case("one expert per rank", draw, uneven, range(n), n),
+        case("all tokens for one expert", draw, uneven, [n], num),
+        case("no tokens at all", draw, [0] * n, range(num), num),
+        case("float64, one feature", draw, uneven, range(num), num, 1, torch.float64),
+        case("many tokens", draw, draw.rng.sample(range(150, 200), n), range(3 * n), 3 * n),
+    ]
 
-    functions: Sequence[str] = ("expert_all_to_all",)
-    allowed: Sequence[str] = ("all_to_all", "all_gather")
-    call = staticmethod(watched)
-    num_arguments = 5
-    shown_by_a_pass = (
-        "every token gets its own expert's output, in its own place, also where ranks have no "
-        "tokens and experts none; each row travelled once there and once back, unpadded, and each "
-        "expert was called once at most"
+
+def case(
+    label: str,
+    draw: Draw,
+    numbers: Sequence[int],
+    chosen: Sequence[int],
+    num_experts: int,
+    width: int = 6,
+    dtype: torch.dtype = torch.float32,
+) -> Case:
+    """Ranks with these numbers of tokens for the `chosen` experts; all have the last of these."""
+    experts = [[chosen[-1], *draw.rng.choices(chosen, k=number)] for number in numbers]
+    tokens = [draw(number, width, dtype=dtype, low=1, high=5000)[0] for number in numbers]
+    factors = torch.tensor(draw.rng.sample(range(2, 2 + num_experts), num_experts))[:, None]
+    weights = torch.cat([factors, draw(num_experts, width, low=1, high=5000)[0]], 1).to(dtype)
+    return Case(
+        f"{label}: {numbers} tokens, {num_experts} experts",
+        ByRank(tokens),
+        ByRank(torch.tensor(e[:k], dtype=torch.int64) for e, k in zip(experts, numbers)),
+        num_experts,
+        ByRank(weights.chunk(draw.n)),
     )
 
-    def cases(self, world_size: int, rng: random.Random) -> list[Case]:
-        """Uneven numbers, empty experts, a rank without tokens, a favourite, late ranks."""
-        return random_cases(world_size, rng, is_telling)
 
-    def judge(self, evidence: CaseEvidence) -> Finding | None:
-        """The first thing wrong: form, outputs, arguments, bytes, calls."""
-        given = given_in(evidence.case)
-        found = diagnosis.unlisted_operation(evidence, self.allowed) or wrong_form(evidence, given)
-        if found is not None:
-            return found
-        seen = seen_on(evidence)
-        if evidence.case.altered is not None:
-            return not_from_collectives(evidence, given, seen)
-        return (
-            wrong_outputs(evidence, given, seen)
-            or diagnosis.input_changed(evidence)
-            or diagnosis.result_shares_memory(evidence)
-            or over_budget(evidence, given)
-            or more_calls(evidence, given, seen)
-        )
-
-    def refine(self, finding: Finding, evidence: CaseEvidence, attempt: Attempt) -> Finding:
-        """What stands behind splits that do not fit, and ranks that do not come."""
-        given = given_in(evidence.case)
-        name, why = (
-            _of_calls(finding, evidence, given)
-            or _of_splits(finding, evidence, given)
-            or (finding.diagnosis, "")
-        )
-        explanation = f"{why}. What happened: {finding.explanation}" if why else finding.explanation
-        return dataclasses.replace(finding, diagnosis=name, explanation=explanation)
+def computed(rows: Tensor, weights: Tensor) -> Tensor:
+    """What experts return: the weights are a factor and a shift, for each row or for all."""
+    return rows * weights[..., :1] + weights[..., 1:]
 
 
-def _of_calls(finding: Finding, evidence: CaseEvidence, given: Given) -> tuple[str, str] | None:
-    if finding.diagnosis == "calls a library collective":
-        return "calls another operation than the two", "all_to_all and all_gather are enough"
-    if finding.outcome is Outcome.CRASHED and LIVES_ELSEWHERE in finding.explanation:
-        return (
-            "calls an expert that lives elsewhere",
-            "apply takes the number of an expert among all E, and of this rank's alone: its first "
-            "is rank * E / n",
-        )
-    if finding.diagnosis == NOT_ALL_CALL:
-        gone = [rank for rank in range(evidence.world_size) if evidence.has_returned(rank)]
-        if gone and not any(len(given.tokens[rank]) for rank in gone):
-            return (
-                "leaves where it has no tokens",
-                "a rank without tokens has experts, which the others' tokens are for, and every "
-                "collective takes all ranks: it sends nothing, and takes part",
-            )
-        return (
-            "leaves out a collective where there is nothing to send",
-            "whether there is anything to send depends on the rank, and a collective takes all: "
-            "with nothing to send its splits are zeros",
-        )
-    return None
+def right(xs: ByRank, experts: ByRank, num_experts: int, weights: ByRank) -> ByRank:
+    """Each token with the weights of its expert."""
+    return ByRank(computed(x, torch.cat(weights)[e]) for x, e in zip(xs, experts))
 
 
-def _of_splits(finding: Finding, evidence: CaseEvidence, given: Given) -> tuple[str, str] | None:
-    text = finding.explanation
-    if finding.outcome is Outcome.CRASHED and _COUNTS_CUT.search(text):
-        return (
-            "forgets experts that nobody chose",
-            "what is cut here is one number for each expert, and n divides E: bincount leaves out "
-            "the last experts where nobody has chosen them, unless minlength=E says how many "
-            "there are",
-        )
-    if finding.outcome is Outcome.CRASHED and "into equal blocks" in text:
-        return (
-            "assumes equal splits",
-            "without splits all_to_all cuts n equal blocks; how many rows are for each rank, "
-            "expert_T says, and how many come from each, the others' counts",
-        )
-    if finding.outcome is Outcome.CRASHED and "add up to" in text and "splits=" in text:
-        return (
-            "sends back with the splits of the way there",
-            "what a rank sends back to rank s is what came from there: on the way back the two "
-            "splits change places",
-        )
-    if finding.diagnosis != "ranks expect different numbers of rows":
-        return None
-    posted = [
-        each.splits for operations in evidence.operations for each in operations if each.splits
-    ]
-    uneven = [each for each in posted if len({*each[0], *each[1]}) > 1]
-    if uneven and all(sends == receives for sends, receives in uneven):
-        return (
-            "takes what it sends for what it receives",
-            "recv_splits are this rank's own counts. How many rows come from rank s, only rank s "
-            "knows: exchange the counts first",
-        )
-    return None
+def call(watch: Any, args: tuple[Any, ...]) -> Any:
+    """Call with an `apply` that notes each call: the expert and its rows."""
+    x, experts, num_experts, weights = args
+    first = watch.group.rank * len(weights)
+
+    def apply(expert: int, rows: Tensor) -> Tensor:
+        if not first <= expert < first + len(weights):
+            here = f"experts {first} to {first + len(weights) - 1}"
+            raise ValueError(f"expert {expert} is not on this rank, which has {here}")
+        if rows.dim() != 2 or rows.shape[1] != x.shape[1]:
+            raise ValueError(f"apply takes rows (N, {x.shape[1]}), and got {tuple(rows.shape)}")
+        watch.note("apply", (int(expert), rows))
+        return computed(rows, weights[int(expert) - first])
+
+    return watch.function(x, experts, num_experts, apply, watch.group)
 
 
-GRADER = ExpertAllToAll()
+def budget(s: Observed) -> Budget:
+    """Tokens there and results back, and 8 E bytes of counts for each rank."""
+    row_bytes = s.xs[0].shape[1] * s.xs[0].element_size()
+    results_on = Counter((torch.cat(s.args[1]) // (s.args[2] // s.n)).tolist())
+    rows = [len(s.xs[rank]) + results_on[rank] for rank in range(s.n)]
+    most = [each * row_bytes + 8 * s.args[2] * s.n for each in rows]
+    return Budget(collectives=3, payload_bytes=most) if s.n > 1 else Budget()
+
+
+def applied(s: Observed) -> list[tuple[int, int, Tensor]]:
+    """The calls of `apply`: rank, expert, rows."""
+    return [(rank, *note.value) for rank in range(s.n) for note in s.ranks[rank].notes]
+
+
+def fed(s: Observed) -> list[tuple[int, int, int, int]]:
+    """For each row that `apply` got: rank, expert called, the row's own rank, the row's expert."""
+    own = {
+        tuple(row.tolist()): (rank, expert)
+        for rank in range(s.n)
+        for row, expert in zip(s.xs[rank], s.args[1][rank].tolist())
+    }
+    return [(r, e, *own[tuple(row.tolist())]) for r, e, rows in applied(s) for row in rows]
+
+
+def is_reordered(s: Observed, index: Callable[[Tensor], Tensor]) -> bool:
+    """Whether each result is right but for its order: `index` of the order sorted by expert."""
+    orders = [experts.argsort(stable=True) for experts in s.args[1]]
+    return s.is_answer([r[index(order)] for r, order in zip(s.right, orders)])
+
+
+def sends_padding(s: Observed, rank: int) -> bool:
+    """Whether the first rows of x's width that a rank sends are more than it has."""
+    rows = [e for e in s.operations(rank) if e.dtype is not None and e.dtype.is_floating_point]
+    return rows[0].shape[-1] == s.xs[rank].shape[1] and rows[0].numel > s.xs[rank].numel()
+
+
+BACK = "y_TD[order_T] = group.all_to_all(torch.cat(parts), receive, send)"
+SEND = "rows = group.all_to_all(x_TD[order_T], send, receive)"
+SORT = "order_T = expert_T.argsort(stable=True)"
+
+MISTAKES = [
+    Mistake(
+        "leaves the rows sorted by expert",
+        "The results are right, but in the order in which the rows were sent. Undo the sorting: "
+        "y[order] = results.",
+        hint=3,
+        seen=lambda s: is_reordered(s, lambda order: order),
+        made_by=patch(BACK, BACK.replace("[order_T]", "")),
+    ),
+    Mistake(
+        "sorts the results again instead of undoing it",
+        "results[order] permutes a second time. The inverse is y[order] = results.",
+        hint=3,
+        seen=lambda s: is_reordered(s, lambda order: order[order]),
+        made_by=patch(BACK, BACK.replace("[order_T]", "") + "[order_T]"),
+    ),
+    Mistake(
+        "sends rows that are not sorted",
+        "all_to_all sends the first send_splits[0] rows to rank 0, whatever their experts are. "
+        "Sort the rows by expert before you send them.",
+        seen=lambda s: any(due // (s.args[2] // s.n) != rank for rank, _, _, due in fed(s)),
+        made_by=patch(SORT, "order_T = torch.arange(len(expert_T))"),
+    ),
+    Mistake(
+        "mixes up the experts of a rank",
+        "Each row reaches the right rank, but the wrong expert there. Send rows sorted by expert, "
+        "not only by rank. They arrive rank by rank, so join the rows of an expert from all ranks.",
+        hint=2,
+        seen=lambda s: (
+            any(expert != due for _, expert, _, due in fed(s))
+            and all(due // (s.args[2] // s.n) == rank for rank, _, _, due in fed(s))
+        ),
+        made_by=patch(
+            "parts = list(rows.split(counts_ne.flatten().tolist()))",
+            "parts = list(rows.split(counts_ne.T.flatten().tolist()))",
+        ),
+    ),
+    Mistake(
+        "forgets experts that nobody chose",
+        "bincount ends at the largest expert in expert_T. With minlength=E it counts all experts.",
+        hint=3,
+        outcome=Outcome.CRASHED,
+        seen=lambda s: bool(s.error) and s.case.label.startswith("the last expert"),
+        made_by=patch("bincount(expert_T, minlength=num_experts)", "bincount(expert_T)"),
+    ),
+    Mistake(
+        "sends back with the splits of the way there",
+        "Each rank returns what it received, so send_splits and recv_splits change places.",
+        hint=2,
+        outcome=Outcome.CRASHED,
+        seen=lambda s: "splits" in s.error and bool(applied(s)),
+        made_by=patch(BACK, BACK.replace("receive, send", "send, receive")),
+    ),
+    Mistake(
+        "a rank without tokens returns early",
+        "Its experts may have tokens of other ranks, and a collective needs all ranks. A rank "
+        "without tokens calls the same collectives, with splits of 0.",
+        outcome=Outcome.HUNG,
+        seen=lambda s: (
+            any(r.returned for r in s.ranks)
+            and not any(len(x) for x, r in zip(s.xs, s.ranks) if r.returned)
+        ),
+        made_by=patch(SORT, f"if not len(x_TD):\n        return x_TD.clone()\n    {SORT}"),
+    ),
+    Mistake(
+        "gathers all tokens on all ranks",
+        "Each rank gets every row, and needs only those for its experts, one nth on average. "
+        "all_to_all sends each row to one rank.",
+        outcome=Outcome.OVER_BUDGET,
+        seen=lambda s: any(
+            e.dtype == s.xs[0].dtype and e.nbytes > 8 * s.args[2]
+            for e in s.operations(0, "all_gather")
+        ),
+        made_by=patch(SEND, f"group.all_gather(x_TD.new_ones(99, 6))\n    {SEND}"),
+    ),
+    Mistake(
+        "pads rows",
+        "Padding costs as much as tokens, on the wire and in an expert. all_to_all takes a number "
+        "of rows for each rank, and `apply` takes any number.",
+        outcome=Outcome.OVER_BUDGET,
+        seen=lambda s: (
+            sum(len(rows) for _, _, rows in applied(s)) > sum(map(len, s.xs))
+            or any(sends_padding(s, rank) for rank in range(s.n))
+        ),
+        made_by=patch(SEND, f"group.all_to_all(x_TD.new_ones(99 * group.size, 6))\n    {SEND}"),
+    ),
+    Mistake(
+        "calls an expert more than once",
+        "An expert is a few matrix products, and those of few rows are slow. Put the rows from all "
+        "ranks together, and call it once.",
+        outcome=Outcome.OVER_BUDGET,
+        seen=lambda s: s.n > 1 and max(Counter(each[:2] for each in applied(s)).values()) > 1,
+        made_by=patch(
+            "apply(group.rank * num_here + i, torch.cat(its_parts))",
+            "torch.cat([apply(group.rank * num_here + i, part) for part in its_parts])",
+        ),
+    ),
+]
+
+GRADER = OnRanks(
+    name="expert_all_to_all",
+    cases=cases,
+    right=right,
+    call=call,
+    num_arguments=5,
+    budget=budget,
+    mistakes=MISTAKES,
+    allowed=("all_to_all", "all_gather"),
+    closed=("labkit.moe",),
+    world_sizes=(3, 2, 1),
+    shown="every token has its expert's output, each row was sent once and its result once, "
+    "without padding, and no expert was called twice",
+)

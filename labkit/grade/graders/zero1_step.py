@@ -1,196 +1,269 @@
-"""zero1_step is graded on parameters, on the bytes of states, and on bytes sent.
-
-What is left to the learner: how segments are cut, and in how many calls they travel.
-"""
-
-import dataclasses
-import random
-from collections.abc import Sequence
+"""Grade zero1_step: parameters as of one process, 2k numbers of states, an all-reduce's bytes."""
 
 import torch
+from torch import Tensor
+from torch.nn.functional import pad
 
-from labkit.grade import diagnosis
-from labkit.grade.evidence import Attempt, Case, CaseEvidence
-from labkit.grade.graders.gradient_values import is_close, is_nearly, shown
-from labkit.grade.graders.shard_wire import ROUNDED, Why, over_budget, shard_numel
-from labkit.grade.graders.zero1_inputs import Given, given_in, random_cases, several_steps
-from labkit.grade.graders.zero1_theories import mistakes
-from labkit.grade.on_ranks import OnRanks
-from labkit.grade.outcome import Finding, Outcome
+from labkit.grade.grader import (
+    Budget,
+    ByRank,
+    Case,
+    Draw,
+    Mistake,
+    Observed,
+    OnRanks,
+    Outcome,
+    close,
+    patch,
+    within,
+)
+
+STEPS = 3
+STEP_1 = "parameters after step 1"
+EPS = 0.1  # Adam divides by the gradient's size, which hides a factor; a large eps shows it
+TOLERANCE = 2.0**16
 
 
-class Zero1Step(OnRanks):
-    """The grader of zero1_step."""
+class Adam:
+    """Adam on a flat tensor. The first step creates the states."""
 
-    functions: Sequence[str] = ("zero1_step",)
-    allowed: Sequence[str] = ("all_reduce", "reduce_scatter", "all_gather")
-    call = staticmethod(several_steps)
-    num_arguments = 4
-    shown_by_a_pass = (
-        "the parameters are those of one process with the whole batch, for any size; each rank "
-        "keeps an nth of the states, and sends no more than an all-reduce does"
-    )
+    def __init__(self) -> None:
+        self.states: list[Tensor] = []
+        self.num_steps = 0
 
-    def cases(self, world_size: int, rng: random.Random) -> list[Case]:
-        """Sizes that divide and others, fewer numbers than ranks, a late rank."""
-        return random_cases(world_size, rng)
+    @torch.no_grad()
+    def step(self, weights: Tensor, gradients: Tensor) -> None:
+        """Update `weights` in place. ValueError for tensors that do not go together."""
+        self.states = self.states or [torch.zeros_like(weights), torch.zeros_like(weights)]
+        mean, square = self.states
+        if not weights.shape == gradients.shape == mean.shape:
+            raise ValueError(
+                f"optimizer.step got weights of shape {tuple(weights.shape)} and gradients of "
+                f"shape {tuple(gradients.shape)}, and has states of shape {tuple(mean.shape)}: "
+                "pass the same shard of both, in every step"
+            )
+        self.num_steps += 1
+        mean.lerp_(gradients, 1 - 0.9)
+        square.lerp_(gradients**2, 1 - 0.99)
+        root = (square / (1 - 0.99**self.num_steps)).sqrt()
+        weights -= 0.1 * mean / (1 - 0.9**self.num_steps) / (root + EPS)
 
-    def judge(self, evidence: CaseEvidence) -> Finding | None:
-        """The first thing wrong: values, states, traffic."""
-        found = diagnosis.unlisted_operation(evidence, self.allowed)
-        if found is not None:
-            return found
-        given = given_in(evidence.case)
-        left = [record.outputs[1:] for record in evidence.completed]
-        if evidence.case.altered is not None:
-            return _not_from_collectives(evidence, given, left)
-        return (
-            _other_memory(evidence)
-            or _wrong_parameters(evidence, given, left)
-            or _fewer_states(evidence, given)
-            or _more_states(evidence, given)
-            or _more_traffic(evidence, given)
+
+def cases(n: int, draw: Draw) -> list[Case]:
+    """A size that n divides, one less, fewer parameters than ranks, one more."""
+    k = draw.rng.randrange(4, 9)
+    return [
+        Case(
+            f"{numel} parameter{'s' * (numel > 1)}, {STEPS} steps",
+            draw.same(numel, dtype=torch.float64),
+            draw.normal(STEPS, numel, dtype=torch.float64),
         )
-
-    def refine(self, finding: Finding, evidence: CaseEvidence, attempt: Attempt) -> Finding:
-        """What only a size that n does not divide brings about."""
-        if finding.diagnosis == "calls a library collective":
-            return dataclasses.replace(finding, diagnosis="calls another operation than the three")
-        before = attempt.cases[: attempt.cases.index(evidence)]
-        is_first = _is_uneven(evidence) and not any(_is_uneven(each) for each in before)
-        if finding.outcome is Outcome.CRASHED and before and is_first:
-            return dataclasses.replace(
-                finding,
-                diagnosis="crashes where n does not divide the size",
-                explanation="segments are to be equally long: pad until n divides the size. "
-                f"{finding.explanation}",
-                hint=2,
-            )
-        return finding
+        for numel in (n * k, n * k - 1, max(1, n - 1), n * k + 1)
+    ]
 
 
-def _is_uneven(evidence: CaseEvidence) -> bool:
-    return bool(given_in(evidence.case).parameters.numel() % evidence.world_size)
+def call(watch, args) -> dict[str, Tensor]:
+    """The steps of one rank: the parameters after each of them, as the model's layers see them."""
+    weights, adam, after = args[0].clone(), Adam(), {}
+    view_of_layers = weights.view(-1)
+    for number, gradients in enumerate(args[1], start=1):
+        watch.function(weights, gradients.clone(), adam, watch.group)
+        after[f"parameters after step {number}"] = view_of_layers.clone()
+    watch.note("numbers of states", sum(state.numel() for state in adam.states))
+    return after
 
 
-def _other_memory(evidence: CaseEvidence) -> Finding | None:
-    for rank, record in enumerate(evidence.completed):
-        if record.outputs[0][1]:
-            return Finding(
-                Outcome.WRONG,
-                "gives the parameters other memory",
-                "the tensor has its numbers in another place now, and what was a view of it is a "
-                "view of the old ones: a model's layers compute with such views, and their weights "
-                "stay as they were. Copy into the tensor, with copy_ for example; an assignment to "
-                ".data exchanges what lies behind it",
-                first_seen=f"{evidence.label}: rank {rank}",
-                hint=3,
-            )
-    return None
+def right(parameters: Tensor, gradients: ByRank) -> dict[str, Tensor]:
+    """One process with the whole batch."""
+    weights, adam, after = parameters.clone(), Adam(), {}
+    for number in range(STEPS):
+        adam.step(weights, sum(each[number] for each in gradients) / len(gradients))
+        after[f"parameters after step {number + 1}"] = weights.clone()
+    return after
 
 
-def _wrong_parameters(
-    evidence: CaseEvidence, given: Given, left: Sequence[Sequence[torch.Tensor]]
-) -> Finding | None:
-    for step, right in enumerate(given.right()):
-        wrong = [rank for rank, after in enumerate(left) if not is_close(after[step], right)]
-        if not wrong:
-            continue
-        got = left[wrong[0]][step]
-        name, explanation = (
-            "other parameters than one process",
-            "one process would step with the mean of all gradients on all parameters, and have "
-            "states for all of them",
-        )
-        before = given.parameters
-        if all(is_nearly(after[step] - before, right - before) for after in left):
-            name, explanation = ROUNDED
-        if step == 0:
-            for each in mistakes(given):
-                if all(is_close(after[0], each.parameters(r)) for r, after in enumerate(left)):
-                    name, explanation = each.name, each.explanation
-                    break
-        index = int((~torch.isclose(got, right, rtol=1e-9, atol=1e-9)).nonzero()[0])
-        values = f"got {shown(got[index])}, expected {shown(right[index])}"
-        seen = f"{evidence.label}: rank {wrong[0]}, parameter {index} after step {step + 1}"
-        return Finding(Outcome.WRONG, name, explanation, f"{seen}: {values}", hint=2)
-    return None
+def budget(s: Observed) -> Budget:
+    """One nth of the parameters to each other rank, twice per step."""
+    return Budget(sent_bytes=STEPS * 2 * (s.n - 1) * shard_numel(s) * 8)
 
 
-def _not_from_collectives(
-    evidence: CaseEvidence, given: Given, left: Sequence[Sequence[torch.Tensor]]
-) -> Finding | None:
-    assert evidence.case.altered is not None
-    altered, _ = evidence.case.altered
-    right = given.right()[-1]
-    for rank, after in enumerate(left):
-        if is_close(after[-1], right):
-            return Finding(
-                Outcome.WRONG,
-                "the parameters do not come from the collectives",
-                f"in this case one number was changed in what rank {altered} handed to its first "
-                f"collective, and rank {rank} has the parameters of the unchanged ones all the "
-                "same: it does not use what it receives",
-                first_seen=evidence.label,
-            )
-    return None
+def shard_numel(s: Observed) -> int:
+    """k = ceil(numel / n)."""
+    return -(-s.xs.numel() // s.n)
 
 
-def _fewer_states(evidence: CaseEvidence, given: Given) -> Finding | None:
-    state_bytes = [int(record.outputs[0][0]) for record in evidence.completed]
-    needed_bytes = 2 * given.parameters.nbytes
-    if sum(state_bytes) >= needed_bytes:
-        return None
-    return Finding(
-        Outcome.WRONG,
-        "does not step with the optimizer that it is given",
-        f"the parameters are right, and the ranks' optimizers have {sum(state_bytes):,} bytes of "
-        f"states together, where Adam has {needed_bytes:,}: whatever made the step, keeps states "
-        "where nobody shards, saves or counts them. Pass each number to optimizer.step on one rank",
-        first_seen=evidence.label,
-        hint=1,
+def stepped(weights: Tensor, gradients: Tensor) -> Tensor:
+    """The weights after a first step of Adam."""
+    after = weights.clone()
+    Adam().step(after, gradients)
+    return after
+
+
+def mean(s: Observed) -> Tensor:
+    """The gradients of the first step."""
+    return sum(each[0] for each in s.args[1]) / s.n
+
+
+def alone(s: Observed) -> Tensor:
+    """The parameters after a step with one rank's gradients, for each rank."""
+    return torch.stack([stepped(s.xs, each[0]) for each in s.args[1]])
+
+
+def index(s: Observed) -> Tensor:
+    """The positions of the parameters; divided by k, the ranks that own them."""
+    return torch.arange(s.xs.numel())
+
+
+def is_after(s: Observed, *parameters: Tensor) -> bool:
+    """Whether the ranks have these parameters after the first step: one for all, or by rank."""
+    by_rank = parameters if len(parameters) == s.n else parameters * s.n
+    return all(
+        close(y[STEP_1], each, steps=TOLERANCE) for y, each in zip(s.ys, by_rank, strict=True)
     )
 
 
-def _more_states(evidence: CaseEvidence, given: Given) -> Finding | None:
-    numel, n = given.parameters.numel(), evidence.world_size
-    most_bytes = 2 * shard_numel(numel, n) * given.parameters.element_size()
-    for rank, record in enumerate(evidence.completed):
-        state_bytes = int(record.outputs[0][0])
-        if state_bytes > most_bytes:
-            is_all = state_bytes >= 2 * given.parameters.nbytes
-            return Finding(
-                Outcome.OVER_BUDGET,
-                "keeps the states of all parameters" if is_all else "segments are too long",
-                f"the parameters are right, and the optimizer of rank {rank} keeps "
-                f"{state_bytes:,} bytes of states; an nth of them are {most_bytes:,}. What is "
-                "passed to optimizer.step gets states: this rank's segment, and no more",
-                first_seen=evidence.label,
-                hint=1,
-            )
-    return None
+def only(s: Observed, is_updated: Tensor) -> Tensor:
+    """The parameters after the first step, if only some of them were updated."""
+    return torch.where(is_updated, s.right[0][STEP_1], s.xs)
 
 
-def _more_traffic(evidence: CaseEvidence, given: Given) -> Finding | None:
-    n, parameters = evidence.world_size, given.parameters
-    segment_bytes = shard_numel(parameters.numel(), n) * parameters.element_size()
-    return over_budget(
-        evidence,
-        2 * (n - 1) * segment_bytes * given.num_steps,
-        f"{{bytes}} in {given.num_steps} steps, and 2 (n-1) k numbers in each of them are "
-        "{budget} bytes",
-        Why(
-            "sends more than an all-reduce",
-            "an all-reduce of the gradients is what plain data parallelism sends, and ZeRO-1 "
-            "sends no more: a reduce_scatter of them, and an all_gather of segments",
+def mixed(s: Observed, weights_shift: int, gradients_shift: int) -> Tensor:
+    """After the first step, where weights and gradients were taken from other shards."""
+    padding, k = (0, -s.xs.numel() % s.n), shard_numel(s)
+    weights = pad(s.xs, padding).roll(weights_shift * k)
+    return stepped(weights, pad(mean(s), padding).roll(gradients_shift * k))[: s.xs.numel()]
+
+
+MISTAKES = [
+    Mistake(
+        "sums instead of averaging",
+        "The step used the sum over the ranks, n times the mean. Adam divides by the gradient's "
+        "size and hides most of the factor. Clipping, eps and other optimizers do not.",
+        hint=3,
+        seen=lambda s: is_after(s, stepped(s.xs, mean(s) * s.n)),
+        made_by=patch(', op="mean"', ""),
+    ),
+    Mistake(
+        "divides by the number of ranks twice",
+        'The step used the mean divided by n once more. op="mean" divides already.',
+        hint=3,
+        seen=lambda s: is_after(s, stepped(s.xs, mean(s) / s.n)),
+        made_by=patch("(shard, gradient)", "(shard, gradient / group.size)"),
+    ),
+    Mistake(
+        "steps with one rank's gradients only",
+        "Each rank used its own gradients, and nothing was averaged. The block that reduce_scatter "
+        "returns is the gradient to step with.",
+        seen=lambda s: (
+            is_after(s, *alone(s)) or is_after(s, alone(s)[index(s) // shard_numel(s), index(s)])
         ),
-        Why(
-            "all-reduces the gradients",
-            "an all_reduce gives every rank all means, and it uses an nth of them: its second "
-            "half is paid for nothing, and then comes the all_gather. A reduce_scatter gives "
-            "each rank what it needs",
+        made_by=patch(
+            'group.reduce_scatter(pad(gradients, padding), op="mean")',
+            "pad(gradients, padding).tensor_split(group.size)[group.rank]",
         ),
-    )
+    ),
+    Mistake(
+        "averages parameters instead of gradients",
+        "Each rank stepped with its own gradients, and then the parameters were averaged. A step "
+        "of Adam is not linear in the gradient, so the result is another one.",
+        seen=lambda s: is_after(s, alone(s).mean(0)),
+        made_by=patch(
+            "optimizer.step(shard, gradient)",
+            "optimizer.step(parameters, gradients)",
+            "group.all_gather(shard)[: parameters.numel()]",
+            'group.all_reduce(parameters, op="mean")',
+        ),
+    ),
+    Mistake(
+        "the parameters stay as they were",
+        "The caller's parameters did not change. Copy the result into `parameters`, for example "
+        "with copy_. Assigning to the name or to .data does not change what layers use.",
+        hint=3,
+        seen=lambda s: is_after(s, s.xs),
+        made_by=patch("parameters.copy_(group", "parameters = (group"),
+    ),
+    Mistake(
+        "the updated shards are not gathered",
+        "Each rank has its own shard updated and the other shards as they were. From now on every "
+        "rank has another model.",
+        seen=lambda s: is_after(s, *(only(s, index(s) // shard_numel(s) == r) for r in range(s.n))),
+        made_by=patch(
+            "parameters.copy_(group.all_gather(shard)[: parameters.numel()])",
+            "mine = parameters[group.rank * len(shard) : (group.rank + 1) * len(shard)]\n"
+            "    mine.copy_(shard[: len(mine)])",
+        ),
+    ),
+    Mistake(
+        "forgets the remainder",
+        "The last numel % n parameters are in no shard and are never updated. Pad with zeros until "
+        "n divides the size.",
+        hint=2,
+        seen=lambda s: is_after(s, only(s, index(s) < s.xs.numel() // s.n * s.n)),
+        made_by=patch(
+            "-parameters.numel() % group.size)",
+            "-(parameters.numel() % group.size))",
+            "parameters.copy_(group.all_gather(shard)[: parameters.numel()])",
+            "whole = group.all_gather(shard)\n    parameters[: whole.numel()] = whole",
+        ),
+    ),
+    Mistake(
+        "mixes up the shards",
+        "reduce_scatter leaves block r of the gradients on rank r, and all_gather concatenates in "
+        "rank order. So rank r must step shard r of the parameters.",
+        hint=2,
+        seen=lambda s: any(is_after(s, mixed(s, a, b)) for a in range(s.n) for b in range(s.n)),
+        made_by=patch("[group.rank]", "[(group.rank + 1) % group.size]"),
+    ),
+    Mistake(
+        "loses digits",
+        "Every number is nearly right, and float64 holds more digits. Something was converted to "
+        "a smaller dtype before it was added up or sent.",
+        hint=2,
+        seen=lambda s: all(close(y, r, steps=2.0**34) for y, r in zip(s.ys, s.right, strict=True)),
+        made_by=patch("pad(gradients, padding),", "pad(gradients, padding).float().double(),"),
+    ),
+    Mistake(
+        "keeps the states of all parameters",
+        "The optimizer creates states for every weight that it gets, also where the gradient is "
+        "zero. Pass only this rank's shard: k numbers.",
+        outcome=Outcome.OVER_BUDGET,
+        seen=lambda s: any(rank.notes[0].value > 2 * shard_numel(s) for rank in s.ranks),
+        made_by=patch(
+            "optimizer.step(shard, gradient)",
+            'optimizer.step(parameters, group.all_reduce(gradients, op="mean"))',
+            "parameters.copy_(group.all_gather(shard)[: parameters.numel()])",
+            "",
+        ),
+    ),
+    Mistake(
+        "all-reduces the gradients",
+        "An all_reduce gives every rank all mean gradients, and each rank uses one nth of them. A "
+        "reduce_scatter gives each rank just this nth, for half of the bytes.",
+        outcome=Outcome.OVER_BUDGET,
+        seen=lambda s: (
+            s.sent_bytes(0) > budget(s).sent_bytes
+            and bool(s.operations(0, "all_reduce"))
+            and not s.operations(0, "reduce_scatter")
+        ),
+        made_by=patch(
+            'group.reduce_scatter(pad(gradients, padding), op="mean")',
+            'group.all_reduce(pad(gradients, padding), op="mean")\n'
+            "    gradient = gradient.tensor_split(group.size)[group.rank]",
+        ),
+    ),
+]
 
-
-GRADER = Zero1Step()
+GRADER = OnRanks(
+    name="zero1_step",
+    cases=cases,
+    right=right,
+    call=call,
+    budget=budget,
+    same=within(TOLERANCE),
+    mistakes=MISTAKES,
+    allowed=("all_reduce", "reduce_scatter", "all_gather"),
+    closed=("labkit.zero",),
+    num_arguments=4,
+    shown="the parameters are those of one process with the whole batch, for any size; each rank "
+    "keeps an nth of the states and sends no more than an all-reduce does",
+)

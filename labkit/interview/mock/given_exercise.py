@@ -59,7 +59,7 @@ def _code_of(name: str) -> str | None:
     """The learner's code without comments and spacing; None for a stub, or where there is none."""
     workspace = find_workspace()
     try:
-        found = Submission.read(None, name, load_grader(name).functions, workspace)
+        found = Submission.read(None, name, load_grader(name).names, workspace)
     except NothingToGrade:
         return None
     finding = found.finding_before_running()

@@ -1,0 +1,38 @@
+"""Average gradients when ranks use different parameters.
+
+An interviewer asks: "Your model has a branch, and in this step some ranks do not take it. With DDP
+the step hangs. What does find_unused_parameters=True do, and what does it cost? And what happens to
+a parameter that no rank used?"
+
+Write `find_unused_parameters(module, group)`: average the gradients that at least one rank has.
+
+Contract
+    module  an nn.Module after backward. parameter.grad is None where this rank's loss did not use
+            the parameter. Frozen parameters have requires_grad=False and no gradient
+    used    by at least one rank: afterwards grad is the mean over all ranks, on every rank. A rank
+            that did not use the parameter counts as zeros
+    unused  by every rank: afterwards grad is still None, on every rank. Zeros are not the same: the
+            optimizer would apply weight decay and momentum to the parameter
+    group   `group.rank`, `group.size`, and `group.all_reduce(tensor)`, which returns the sum; it
+            takes op="max", "min" or "mean", and `out=tensor`
+    returns nothing. The values of parameters stay as they are
+
+Budget, on every rank
+    collectives  one all-reduce to agree, and one for each parameter that some rank used
+    payload      the gradients of these parameters, and 8 bytes for each trained parameter
+
+torch's own: DistributedDataParallel(find_unused_parameters=True).
+"""
+
+import torch
+from torch import nn
+
+from labkit.comm import Group
+
+
+def find_unused_parameters(module: nn.Module, group: Group) -> None:
+    """Average the gradients of parameters that any rank used.
+
+    Wire: 2(n-1)/n of these gradients' bytes per rank, and of one byte per trained parameter.
+    """
+    raise NotImplementedError("not attempted yet: your code replaces this line")

@@ -1,0 +1,229 @@
+"""What an exercise's grader says: cases, the right answer, the budget, and the usual mistakes.
+
+A grader is data and small functions; engine.py does the grading. There are two kinds:
+
+    OnRanks     a function that is called on every rank, with a group as its last argument
+    Questions   functions that calculate: they are called in one process, without a group
+
+A mistake is a name, an explanation, the number of the hint that helps, a predicate that recognises
+it in what was observed, and a patch of the solution that makes it, by which the predicate is
+tested (tests/grade/test_exercises.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from labkit.grade.observed import ByRank, Case, Draw, Observed
+from labkit.grade.outcome import Finding, Outcome
+
+__all__ = ["Budget", "ByRank", "Case", "Draw", "Mistake", "Observed", "OnRanks", "Outcome"]
+__all__ += ["Patch", "Questions", "close", "patch", "program", "within"]
+
+
+@dataclass(frozen=True)
+class Patch:
+    """How a mistake is made: in the text of the solution, or as a program of its own."""
+
+    replacements: tuple[tuple[str, str], ...] = ()
+    text: str = ""
+
+    def applied_to(self, solution: str) -> str:
+        """The wrong program. Raises ValueError unless each text to replace stands there once."""
+        if self.text:
+            return self.text
+        for old, new in self.replacements:
+            if (count := solution.count(old)) != 1:
+                raise ValueError(f"the solution has {old!r} {count} times; a patch needs it once")
+            solution = solution.replace(old, new)
+        return solution
+
+
+def patch(*texts: str) -> Patch:
+    """patch(old, new, old, new, ...): each `old` stands exactly once in the solution."""
+    return Patch(tuple(zip(texts[::2], texts[1::2], strict=True)))
+
+
+def program(text: str) -> Patch:
+    """A whole short program, where the mistake needs another one than a patched solution."""
+    return Patch(text=text)
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A mistake that learners make.
+
+    Give `seen`, a predicate, or `formula`. A predicate of an outcome WRONG is asked for cases with
+    something wrong in them, one of OVER_BUDGET for cases with right results, and one of CRASHED or
+    HUNG for the case that did not end. It may raise, on odd results: that counts as no. The engine
+    names the mistake that holds in most of the cases that went wrong, the first one of several.
+    """
+
+    name: str
+    why: str
+    """What goes wrong and how to think about it: one to three sentences."""
+    seen: Callable[[Observed], bool] | None = None
+    made_by: Patch | None = None
+    hint: int = 1
+    """1: the concept, 2: the invariant, 3: the lines where it goes wrong."""
+    outcome: Outcome = Outcome.WRONG
+    formula: Callable[..., Any] | Sequence[Callable[..., Any]] | None = None
+    """The wrong answer as a function of the arguments, or several: the mistake is named where one
+    of them explains all answers of a function, right ones too."""
+    function: str = ""
+    """The function that `formula` is about, where the exercise has several."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The most that one rank may use in one case; None: as much as it likes.
+
+    The numbers are the same for all ranks, or a list by rank.
+    """
+
+    sends: int | Sequence[int] | None = None
+    """Messages."""
+    bytes_per_send: float | Sequence[float] | None = None
+    collectives: int | Sequence[int] | None = None
+    payload_bytes: float | Sequence[float] | None = None
+    """Bytes handed to messages and collectives."""
+    sent_bytes: float | Sequence[float] | None = None
+    """Bytes on the wire, collectives as on a ring (Observed.sent_bytes)."""
+    steps: int | None = None
+    """The longest chain of messages that wait for each other (Observed.num_steps)."""
+    peak_bytes: float | Sequence[float] | None = None
+    """Bytes of tensors made during the call and alive together; needs watch_memory."""
+    largest: int | Sequence[int] | None = None
+    """Elements of the largest tensor made during the call; needs watch_memory."""
+
+
+def directly(watch: Any, args: tuple[Any, ...]) -> Any:
+    """The usual way to call the code under test: the arguments, then the group if there is one."""
+    return watch.function(*args, *watch.groups)
+
+
+def close(got: Any, right: Any, case: Case | None = None, steps: float = 8) -> bool:
+    """Whether a result is the right one: types and shapes, and values but for rounding.
+
+    Tensors: same shape and dtype; floating-point numbers within `steps` times the dtype's epsilon,
+    per unit of the largest number. Python's floats: within 1e-9 of the right one. A list for a
+    tuple will do.
+    """
+    if isinstance(right, torch.Tensor):
+        if (
+            not isinstance(got, torch.Tensor)
+            or got.shape != right.shape
+            or got.dtype != right.dtype
+        ):
+            return False
+        if not right.dtype.is_floating_point or not right.numel():
+            return torch.equal(got, right)
+        largest = right.abs().nan_to_num(0.0, 0.0, 0.0).max().item()
+        atol = steps * torch.finfo(right.dtype).eps * max(largest, 1e-30)
+        return torch.allclose(got, right, rtol=0, atol=atol, equal_nan=True)
+    if isinstance(right, dict):
+        return (
+            isinstance(got, dict)
+            and got.keys() == right.keys()
+            and all(close(got[key], right[key], case, steps) for key in right)
+        )
+    if isinstance(right, list | tuple):
+        return (
+            isinstance(got, list | tuple)
+            and len(got) == len(right)
+            and all(close(a, b, case, steps) for a, b in zip(got, right, strict=True))
+        )
+    if type(right) in (int, float) and type(got) in (int, float):
+        tolerance = 1e-9 * abs(right) if float in (type(got), type(right)) else 0
+        return bool(got == right or abs(got - right) <= tolerance)
+    return type(got) is type(right) and bool(got == right)
+
+
+def within(steps: float) -> Callable[[Any, Any, Case], bool]:
+    """`close` with another tolerance, for results of long computations."""
+    return lambda got, right, case: close(got, right, case, steps)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Grader:
+    name: str
+    """Of the exercise."""
+    functions: tuple[str, ...] = ()
+    """What the learner writes; by default one function called as the exercise."""
+    right: Callable[..., Any]
+    """The right result, from the arguments: a ByRank of results, or one that is right on all ranks.
+    It runs in the driver only. A case with `known` passes that too, as a keyword."""
+    mistakes: Sequence[Mistake]
+    shown: str
+    """What a pass has shown: `sums are exact, and no rank sent more than 2(n-1)/n of x`."""
+    same: Callable[[Any, Any, Case], bool] = close
+    """Whether a result is the right one: (got, right, case)."""
+    call: Callable[[Any, tuple[Any, ...]], Any] = directly
+    """How the code under test is called on a rank, with a harness.Watch and the arguments; what it
+    returns is the result. Needed where modules are made on the rank, or several functions work
+    together. It lives in the grader's module."""
+    budget: Callable[[Observed], Budget] = lambda observed: Budget()
+    closed: tuple[str, ...] = ()
+    """Modules of labkit that have the answer: importing from them or calling them is refused."""
+    keeps_arguments: bool = True
+    """Whether the arguments must be after a call what they were before."""
+    new_result: bool = True
+    """Whether the result must have memory of its own."""
+    watch_memory: bool = False
+    """Whether tensors made during the call are followed; costs some microseconds for each."""
+    describe: Callable[[Observed], str] | None = None
+    """The wrong result in words, instead of `got 3, expected 5`."""
+    fault: Callable[[Observed], Finding | None] | None = None
+    """What is wrong with a case that no mistake explains, where the exercise can say it better than
+    got and expected. With right results: what it costs too much, beside the budget."""
+    picture: Callable[[Observed], str] | None = None
+    """Lines that show the wrong result, such as a schedule's grid."""
+    num_arguments: int | None = None
+    """Of the function under test; by default a case's arguments and the group."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The functions that the learner writes."""
+        return self.functions or (self.name,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnRanks(_Grader):
+    """A grader of a function that runs on ranks, once per case and world size."""
+
+    cases: Callable[[int, Draw], Iterable[Case]]
+    """Cases of a world size, simple ones first."""
+    allowed: tuple[str, ...]
+    """Operations of the group that the code may use."""
+    # 3 first: with 2 ranks the left and the right neighbour are the same, and mistakes cancel.
+    world_sizes: tuple[int, ...] = (3, 2, 4, 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Questions(_Grader):
+    """A grader of functions that calculate."""
+
+    cases: Callable[[Draw], Iterable[Case]]
+    """Questions, simple ones first. With several functions each names its own."""
+
+
+@dataclass(frozen=True)
+class InParts:
+    """Graders of one exercise that asks for several functions, in order."""
+
+    name: str
+    parts: tuple[OnRanks | Questions, ...] = field(default=())
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The functions that the learner writes."""
+        return tuple(name for part in self.parts for name in part.names)
+
+    @property
+    def mistakes(self) -> list[Mistake]:
+        """Of all parts."""
+        return [mistake for part in self.parts for mistake in part.mistakes]

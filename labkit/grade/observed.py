@@ -1,0 +1,336 @@
+"""What a grader looks at: the inputs of a case, and what every rank did with them.
+
+    Case        one call of the code under test on all ranks together, as the driver made it up
+    RankSeen    what one rank did: its result, its arguments afterwards, and its events in order
+    Observed    a case and the RankSeen of all ranks; predicates of mistakes are asked with it
+
+Nothing in this file judges. RankSeen travels from the ranks to the driver as a pickle.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from labkit.comm.operation import Site
+
+Tensor = torch.Tensor
+MESSAGES = ("isend", "send")
+RECEIVES = ("irecv", "recv")
+
+
+class ByRank(tuple[Any, ...]):
+    """An argument of which each rank gets its own: entry r is for rank r."""
+
+
+@dataclass(frozen=True, eq=False, init=False)
+class Case:
+    """One call of a function under test, on all ranks together.
+
+    `args`: the arguments before the group. An argument that is a ByRank differs by rank, any other
+    is the same for all. `known`: what only the driver needs to know, such as the truth behind noisy
+    points; it is not sent to the ranks.
+    """
+
+    label: str
+    args: tuple[Any, ...]
+    function: str
+    known: Any
+    late: int | None
+
+    def __init__(
+        self, label: str, *args: Any, function: str = "", known: Any = None, late: int | None = None
+    ) -> None:
+        """label: the input in words, `12 float32 elements`. function: needed where an exercise has
+        several. late: the rank that hesitates before each operation; the engine sets it."""
+        for name, value in zip(
+            ("label", "args", "function", "known", "late"),
+            (label, args, function, known, late),
+            strict=True,
+        ):
+            object.__setattr__(self, name, value)
+
+    def of_rank(self, rank: int) -> tuple[Any, ...]:
+        """The arguments that `rank` gets."""
+        return tuple(a[rank] if isinstance(a, ByRank) else a for a in self.args)
+
+
+class Draw:
+    """Makes up inputs for `n` ranks. Everything random comes from one seeded generator, `rng`.
+
+    draw(3, 5)                          ByRank of (3, 5) float32 tensors of whole numbers
+    draw(3, 5, permute=(1, 0))          the same numbers, transposed: not contiguous
+    draw.normal(8, dtype=torch.float64) ByRank of random normal tensors
+    draw.same(4)                        one tensor, the same on every rank
+    """
+
+    def __init__(self, n: int, rng: random.Random) -> None:
+        self.n, self.rng = n, rng
+        self._torch = torch.Generator().manual_seed(rng.randrange(2**31))
+
+    def __call__(
+        self,
+        *shape: int,
+        dtype: torch.dtype = torch.float32,
+        permute: Sequence[int] | None = None,
+        low: int = -8,
+        high: int = 9,
+    ) -> ByRank:
+        """Whole numbers from low to high - 1, so that sums are exact in any order."""
+
+        def one() -> Tensor:
+            x = torch.randint(low, high, shape, generator=self._torch).to(dtype)
+            return x if permute is None else x.permute(*permute)
+
+        return ByRank(one() for _ in range(self.n))
+
+    def normal(self, *shape: int, dtype: torch.dtype = torch.float32) -> ByRank:
+        """Standard normal numbers."""
+        return ByRank(
+            torch.randn(shape, generator=self._torch, dtype=torch.float64).to(dtype)
+            for _ in range(self.n)
+        )
+
+    def same(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        """One standard normal tensor for all ranks."""
+        return torch.randn(shape, generator=self._torch, dtype=torch.float64).to(dtype)
+
+
+@dataclass(slots=True)
+class Event:
+    """One thing that a rank did in a case: an operation that it began, the end of one, or a note.
+
+    A blocking operation has its end right behind it. Notes are a grader's own, from
+    `watch.note(what, value)`: "gradient of w2", "unit 3 forward".
+    """
+
+    what: str
+    """An operation's name (isend, irecv, send, recv, all_reduce, ...), "wait", or the note."""
+    peer: int | None = None
+    """Of a message: the other rank, numbered in `axis`. Of broadcast and the like: the root."""
+    shape: tuple[int, ...] = ()
+    dtype: torch.dtype | None = None
+    nbytes: int = 0
+    """Of the tensor that the rank handed in."""
+    reduce: str = ""
+    """Of a reduction: sum, mean, max or min."""
+    began: int | None = None
+    """Of a "wait": the position of the operation that it ended."""
+    is_pending: bool = False
+    """Whether the operation came back as a Pending."""
+    is_note: bool = False
+    value: Any = None
+    """Of a note."""
+    axis: str = "world"
+    """The axis of the mesh whose group was called."""
+    live_bytes: int = 0
+    """Of tensors made since the call began, at this moment; with Grader.watch_memory only."""
+    site: Site | None = None
+    """The learner's line."""
+
+    @property
+    def numel(self) -> int:
+        """Elements of the tensor that the rank handed in."""
+        return torch.Size(self.shape).numel()
+
+
+@dataclass(slots=True)
+class RankSeen:
+    """What one rank did with one case."""
+
+    output: Any = None
+    """What the function returned, tensors as plain copies; None where it did not return."""
+    args: tuple[Any, ...] = ()
+    """The arguments as they were afterwards."""
+    returned: bool = False
+    events: list[Event] = field(default_factory=list)
+    is_input: bool = False
+    """Whether the result lies in the memory of an argument."""
+    is_earlier: bool = False
+    """Whether the result lies in the memory of an earlier case's result."""
+    broke: str = ""
+    """The rule that the code broke (see harness.BrokenRule); empty where it broke none."""
+    broke_how: str = ""
+    site: Site | None = None
+    """The line of that."""
+    error: str = ""
+    """`ValueError: message`, where the function raised."""
+    printed: str = ""
+    """What the rank printed during the case."""
+    peak_bytes: int = 0
+    """The most bytes of tensors made during the call and alive together; with watch_memory only."""
+    largest: int = 0
+    """Elements of the largest tensor made during the call; with watch_memory only."""
+
+    @property
+    def operations(self) -> list[Event]:
+        """What the rank began on its groups, in order."""
+        return [e for e in self.events if not e.is_note and e.what != "wait"]
+
+    @property
+    def notes(self) -> list[Event]:
+        """The grader's own notes, in order."""
+        return [e for e in self.events if e.is_note]
+
+
+@dataclass(eq=False)
+class Observed:
+    """One case, as all ranks went through it."""
+
+    case: Case
+    ranks: list[RankSeen]
+    right_of: Callable[..., Any]
+    """The grader's `right`."""
+    same: Callable[[Any, Any, Case], bool]
+    """The grader's comparison of a result with the right one."""
+
+    @property
+    def n(self) -> int:
+        """How many ranks took part."""
+        return len(self.ranks)
+
+    @property
+    def args(self) -> tuple[Any, ...]:
+        """The arguments of the call; a ByRank is indexed by rank."""
+        return self.case.args
+
+    @property
+    def xs(self) -> Any:
+        """The first argument."""
+        return self.case.args[0]
+
+    @property
+    def ys(self) -> list[Any]:
+        """Results by rank; None where a rank did not return."""
+        return [rank.output for rank in self.ranks]
+
+    @property
+    def y(self) -> Any:
+        """The result of rank 0."""
+        return self.ranks[0].output
+
+    @cached_property
+    def right(self) -> list[Any]:
+        """The right results by rank."""
+        right = (
+            self.right_of(*self.case.args)
+            if self.case.known is None
+            else self.right_of(*self.case.args, known=self.case.known)
+        )
+        return list(right) if isinstance(right, ByRank) else [right] * self.n
+
+    @cached_property
+    def wrong_ranks(self) -> list[int]:
+        """Ranks that returned something else than the right result."""
+        return [
+            rank
+            for rank, seen in enumerate(self.ranks)
+            if seen.returned and not self.same(seen.output, self.right[rank], self.case)
+        ]
+
+    @property
+    def returned(self) -> bool:
+        """Whether the function came back on every rank."""
+        return all(rank.returned for rank in self.ranks)
+
+    @property
+    def error(self) -> str:
+        """`ValueError: message` of the first rank that raised; empty where none did."""
+        return next((rank.error for rank in self.ranks if rank.error), "")
+
+    @property
+    def label(self) -> str:
+        """`3 ranks, 12 float32 elements`"""
+        ranks = "" if self.n == 1 else f"{self.n} ranks, "
+        return f"{ranks}{self.case.label}"
+
+    def is_answer(self, expected: Sequence[Any]) -> bool:
+        """Whether the results are `expected`, by rank, and these are not the right ones."""
+        return bool(self.wrong_ranks) and all(
+            self.same(seen.output, each, self.case)
+            for seen, each in zip(self.ranks, expected, strict=True)
+        )
+
+    def operations(self, rank: int, *kinds: str) -> list[Event]:
+        """What a rank began on its groups, in order; of these kinds only, if any are named."""
+        return [e for e in self.ranks[rank].operations if not kinds or e.what in kinds]
+
+    def messages(self, rank: int) -> list[Event]:
+        """The messages that a rank sent, in order."""
+        return self.operations(rank, *MESSAGES)
+
+    @property
+    def num_sends(self) -> int:
+        """The most messages that one rank sent."""
+        return max(len(self.messages(rank)) for rank in range(self.n))
+
+    def num_collectives(self, rank: int) -> int:
+        """Collective operations that a rank took part in."""
+        return sum(e.what not in MESSAGES + RECEIVES for e in self.operations(rank))
+
+    def payload_bytes(self, rank: int) -> int:
+        """Bytes that a rank handed to its operations, receives left out."""
+        return sum(e.nbytes for e in self.operations(rank) if e.what not in RECEIVES)
+
+    def sent_bytes(self, rank: int) -> float:
+        """Bytes that a rank puts on the wire, where collectives go around a ring.
+
+        n ranks, X bytes handed in: all_reduce 2(n-1)/n X, reduce_scatter and all_to_all (n-1)/n X,
+        all_gather (n-1) X, broadcast X, a message X.
+        """
+        n = self.n
+        share = {
+            "all_reduce": 2 * (n - 1) / n,
+            "reduce_scatter": (n - 1) / n,
+            "all_to_all": (n - 1) / n,
+            "all_gather": n - 1,
+        }
+        return sum(
+            share.get(e.what, 1) * e.nbytes for e in self.operations(rank) if e.what not in RECEIVES
+        )
+
+    @cached_property
+    def num_steps(self) -> int:
+        """The longest chain of messages of which each could only leave when the one before was
+        there: steps of a lockstep network. Messages of no bytes count too."""
+        clocks = [0] * self.n
+        sent: dict[tuple[int, int], list[int]] = {}
+        taken: dict[tuple[int, int], int] = {}
+        places = [iter(_steps_of(rank)) for rank in self.ranks]
+        waiting = [next(each, None) for each in places]
+        while any(each is not None for each in waiting):
+            has_moved = False
+            for rank, step in enumerate(waiting):
+                if step is None:
+                    continue
+                kind, peer = step
+                if kind == "send":
+                    sent.setdefault((rank, peer), []).append(clocks[rank] + 1)
+                else:
+                    number = taken.get((peer, rank), 0)
+                    arrivals = sent.get((peer, rank), [])
+                    if number >= len(arrivals):
+                        continue
+                    taken[peer, rank] = number + 1
+                    clocks[rank] = max(clocks[rank], arrivals[number])
+                waiting[rank] = next(places[rank], None)
+                has_moved = True
+            if not has_moved:
+                break  # a message that nobody sent: the case did not end
+        return max([0, *(each for arrivals in sent.values() for each in arrivals)])
+
+
+def _steps_of(rank: RankSeen) -> Iterator[tuple[str, int]]:
+    """A rank's sends as it began them, and its receives as they ended."""
+    for event in rank.events:
+        if event.what in MESSAGES and event.peer is not None:
+            yield "send", event.peer
+        elif event.what == "wait" and event.began is not None:
+            began = rank.events[event.began]
+            if began.what in RECEIVES and began.peer is not None:
+                yield "recv", began.peer

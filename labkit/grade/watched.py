@@ -1,0 +1,233 @@
+"""The group that code under test is given. It allows less than a Group, and watches more.
+
+Mistakes that timing usually hides show every time:
+- a tensor that is sent is compared, at wait(), with what it was when the send began;
+- a receive, or a collective with wait=False, fills the learner's buffer at wait() and no earlier:
+  until then the buffer holds NaN, or an odd number, so that code that reads early gets it wrong;
+- what travels is a copy, so that no thread of the backend keeps the learner's tensor alive.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from labkit.comm import Group
+from labkit.comm.operation import Site
+from labkit.grade.observed import Event
+
+if TYPE_CHECKING:
+    from labkit.grade.harness import Watch
+
+Tensor = torch.Tensor
+_LABKIT = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_NOT_THE_LEARNERS = (
+    _LABKIT,
+    os.path.dirname(torch.__file__) + os.sep,
+    os.path.dirname(os.__file__),
+)
+_ODD_NUMBER = 113
+
+
+class BrokenRule(RuntimeError):
+    """The code under test did what its exercise does not allow. `name` is the mistake's name."""
+
+    def __init__(self, name: str, message: str, site: Site | None) -> None:
+        super().__init__(message)
+        self.name, self.site = name, site
+
+
+def learner_site() -> Site:
+    """The innermost line on the stack that is neither labkit's nor a library's."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_NOT_THE_LEARNERS):
+        frame = frame.f_back
+    return Site(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+
+
+def same_bytes(one: Tensor, other: Tensor) -> bool:
+    """Whether shape, dtype and every bit are the same: NaN equals itself, -0.0 differs from 0.0."""
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    return torch.equal(_bytes_of(one), _bytes_of(other))
+
+
+def _bytes_of(x: Tensor) -> Tensor:
+    if not x.numel():
+        return torch.empty(0, dtype=torch.uint8)
+    return x.detach().contiguous().reshape(-1).view(torch.uint8)
+
+
+class WatchedGroup:
+    """A Group for code under test: rank, size, ranks, device, and the operations allowed."""
+
+    def __init__(self, watch: Watch, group: Group, axis: str) -> None:
+        self.rank, self.size = group.rank, group.size
+        self.ranks, self.device = group.ranks, group.device
+        self._watch, self._group, self._axis = watch, group, axis
+
+    def region(self, name: str) -> AbstractContextManager[None]:
+        """As Group.region."""
+        return self._group.region(name)
+
+    def label(self, name: str) -> AbstractContextManager[None]:
+        """As Group.label."""
+        return self._group.label(name)
+
+    def isend(self, x: Tensor, dst: int) -> WatchedPending:
+        """As Group.isend."""
+        index = self._begin("isend", x, peer=dst)
+        with self._watch.opened():
+            pending = self._group.isend(_copy(x), dst)
+        return WatchedPending(self._watch, index, pending, x, fills=None)
+
+    def irecv(self, buffer: Tensor, src: int) -> WatchedPending:
+        """As Group.irecv; `buffer` holds nonsense until wait() fills it."""
+        index = self._begin("irecv", buffer, peer=src)
+        with self._watch.opened():
+            staging = torch.empty_like(buffer) if isinstance(buffer, Tensor) else buffer
+            pending = self._group.irecv(staging, src)
+            _spoil(buffer)
+        return WatchedPending(self._watch, index, pending, buffer, fills=buffer)
+
+    def send(self, x: Tensor, dst: int) -> None:
+        """As Group.send."""
+        index = self._begin("send", x, peer=dst)
+        with self._watch.opened():
+            self._group.send(_copy(x), dst)
+        self._end(index)
+
+    def recv(self, buffer: Tensor, src: int) -> Tensor:
+        """As Group.recv."""
+        index = self._begin("recv", buffer, peer=src)
+        with self._watch.opened():
+            received = self._group.recv(buffer, src)
+        self._end(index)
+        return received
+
+    def __getattr__(self, name: str) -> Any:
+        """A collective, as Group's own, where the exercise allows it; anything else is refused."""
+        if name.startswith("_") or not hasattr(Group, name):
+            raise AttributeError(
+                f"a group has no {name!r}; here there are rank, size, device, ranks, region, label "
+                f"and {', '.join(self._watch.job.allowed or ())}"
+            )
+
+        def collective(*args: Any, **options: Any) -> Any:
+            x = args[0] if args else options.get("x")
+            reduce = options.get("op", args[1] if len(args) > 1 else "sum")
+            root = options.get("root", args[1] if len(args) > 1 else 0)
+            index = self._begin(
+                name,
+                x,
+                reduce=reduce if "reduce" in name else "",
+                peer=root if name in ("broadcast", "gather", "scatter") else None,
+            )
+            out = options.pop("out", None) if "reduce" in name or name == "all_gather" else None
+            with self._watch.opened():
+                copies = [_copy(each) if each is x else each for each in args]
+                options.update({"x": _copy(x)} if "x" in options else {})
+                result = getattr(self._group, name)(*copies, **options)
+            if options.get("wait", True):
+                self._end(index)
+                return _fill(out, result, self._watch)
+            with self._watch.opened():
+                _spoil(out)
+            return WatchedPending(self._watch, index, result, x if out is None else out, fills=out)
+
+        return collective
+
+    def _begin(self, what: str, x: Any, *, peer: Any = None, reduce: str = "") -> int:
+        """Refuse an operation that is not allowed; be late if so wanted; the event's position."""
+        watch = self._watch
+        if what not in (watch.job.allowed or ()):
+            raise watch.refuse(watch.forbidden(f"group.{what}"))
+        watch.pause()
+        event = Event(what, peer=peer, reduce=reduce, axis=self._axis, site=learner_site())
+        if isinstance(x, Tensor):
+            event.shape, event.dtype, event.nbytes = tuple(x.shape), x.dtype, x.nbytes
+        event.live_bytes = watch.live_bytes
+        watch.events.append(event)
+        return len(watch.events) - 1
+
+    def _end(self, index: int) -> None:
+        self._watch.events.append(Event("wait", began=index, axis=self._axis))
+
+
+class WatchedPending:
+    """A Pending of a watched group."""
+
+    def __init__(
+        self, watch: Watch, index: int, pending: Any, x: Any, fills: Tensor | None
+    ) -> None:
+        """x: the learner's tensor, which must not change before wait(). fills: the learner's buffer
+        that wait() fills, if there is one."""
+        self._watch, self._index, self._pending = watch, index, pending
+        self._x, self._fills = x, fills
+        with watch.opened():
+            self._before = x.detach().clone() if isinstance(x, Tensor) else None
+        self._is_done, self._result = False, None
+        watch.pending[index] = self
+        watch.events[index].is_pending = True
+
+    def wait(self) -> Any:
+        """Block until the operation is complete; its result, or None for a send."""
+        if self._is_done:
+            return self._result
+        watch = self._watch
+        with watch.opened():
+            result = self._pending.wait()
+            has_changed = self._before is not None and not same_bytes(self._x, self._before)
+        self._is_done = True
+        watch.pending.pop(self._index, None)
+        began = watch.events[self._index]
+        watch.events.append(Event("wait", began=self._index, axis=began.axis, site=learner_site()))
+        if has_changed:
+            raise watch.refuse(self._changed(began))
+        self._result = _fill(self._fills, result, watch)
+        self._x = self._before = self._pending = self._fills = None
+        return self._result
+
+    def _changed(self, began: Event) -> BrokenRule:
+        if self._fills is None:
+            return BrokenRule(
+                "the tensor changed before the operation completed",
+                f"a tensor of shape {began.shape} was handed to {began.what}, and something wrote "
+                "to it before wait(): wait first, or hand over a copy",
+                began.site,
+            )
+        return BrokenRule(
+            "the buffer changed before its operation completed",
+            f"a buffer of shape {began.shape} was handed to {began.what}, and something wrote to "
+            "it before wait(), perhaps another receive into the same memory. Give each operation "
+            "a buffer of its own, and compute with the result after wait()",
+            began.site,
+        )
+
+
+def _copy(x: Any) -> Any:
+    return x.detach().clone() if isinstance(x, Tensor) else x
+
+
+def _fill(out: Tensor | None, result: Any, watch: Watch) -> Any:
+    """The result, in the learner's buffer if there is one."""
+    if out is not None:
+        with watch.opened():
+            out.detach().copy_(result)
+        return out
+    if isinstance(result, Tensor):
+        watch.follow(result)
+    return result
+
+
+def _spoil(buffer: Any) -> None:
+    """Fill a buffer with what no right answer uses."""
+    if isinstance(buffer, Tensor):
+        is_float = buffer.dtype.is_floating_point or buffer.dtype.is_complex
+        buffer.detach().fill_(
+            float("nan") if is_float else buffer.dtype != torch.bool and _ODD_NUMBER
+        )

@@ -1,0 +1,64 @@
+"""Every exercise: its stub, its solution, and each mistake of its grader, made by a patch."""
+
+from pathlib import Path
+
+import pytest
+
+from labkit.grade import Outcome, check, findings
+from labkit.grade.catalog import load_catalog
+from labkit.grade.engine import observe
+from labkit.grade.grader import InParts, OnRanks
+from labkit.grade.graders import load_grader
+from labkit.grade.stubs import stub_of
+from labkit.grade.submission import Submission
+from labkit.grade.workspace import Workspace
+
+WORKSPACE = Workspace(Path(__file__).parents[2])
+EXERCISES = list(load_catalog(WORKSPACE))
+MISTAKES = [
+    pytest.param(name, mistake, id=f"{name}/{mistake.name}")
+    for name in EXERCISES
+    for mistake in load_grader(name).mistakes
+]
+SEED = 20261124
+# What loops or hangs is ended by this.
+TIMEOUT_S = 4.0
+
+
+@pytest.mark.parametrize("name", EXERCISES)
+def test_a_stub_is_not_attempted(name, tmp_path):
+    stub = tmp_path / f"{name}.py"
+    stub.write_text(stub_of(name, WORKSPACE))
+    assert check(name, stub, workspace=WORKSPACE).outcome is Outcome.NOT_ATTEMPTED
+
+
+@pytest.mark.parametrize("name", EXERCISES)
+def test_the_solution_passes(name):
+    verdict = check(name, WORKSPACE.solution(name), workspace=WORKSPACE)
+    assert verdict, verdict
+
+
+@pytest.mark.parametrize("name", EXERCISES)
+def test_there_are_six_mistakes_with_names_of_their_own(name):
+    names = [mistake.name for mistake in load_grader(name).mistakes]
+    assert len(set(names)) == len(names) >= 6
+
+
+@pytest.mark.parametrize(("name", "mistake"), MISTAKES)
+def test_a_mistake_gets_its_own_name_and_no_other(name, mistake, tmp_path):
+    wrong = tmp_path / f"{name}.py"
+    wrong.write_text(mistake.made_by.applied_to(WORKSPACE.solution(name).read_text()))
+    grader = load_grader(name)
+    code = Submission.read(wrong, name, grader.names, WORKSPACE)
+    for part in grader.parts if isinstance(grader, InParts) else [grader]:
+        for n in part.world_sizes if isinstance(part, OnRanks) else [1]:
+            observation = observe(part, code, n, SEED, TIMEOUT_S)
+            finding = findings.first(part, observation)
+            if finding is not None:
+                found = (finding.diagnosis, finding.outcome)
+                assert found == (mistake.name, mistake.outcome), finding
+                counts = findings.tally(part, mistake.outcome, observation)
+                assert max(counts, key=counts.get) == mistake.name
+                assert list(counts.values()).count(counts[mistake.name]) == 1, counts
+                return
+    pytest.fail(f"{mistake.name} passes")

@@ -1,0 +1,271 @@
+"""What the engine finds by itself, in programs for one made-up exercise: sums of all ranks."""
+
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+
+from labkit.grade import Outcome, check, findings
+from labkit.grade.engine import observe
+from labkit.grade.grader import Budget, Case, Mistake, OnRanks, Questions, close
+from labkit.grade.observed import Event, Observed, RankSeen
+from labkit.grade.submission import Submission
+from labkit.grade.workspace import Workspace
+
+WORKSPACE = Workspace(Path(__file__).parents[2])
+SUMS = OnRanks(
+    name="ring_all_reduce",
+    cases=lambda n, draw: [Case("5 elements", draw(5)), Case("no elements", draw(0))],
+    right=lambda xs: torch.stack(tuple(xs)).sum(0),
+    budget=lambda s: Budget(collectives=1, sends=0, peak_bytes=24),
+    mistakes=[
+        Mistake("adds twice", "why", seen=lambda s: s.is_answer([2 * each for each in s.right])),
+        Mistake("all calls fail", "why", seen=lambda s: 1 / 0),
+    ],
+    allowed=("all_reduce", "isend", "irecv", "send", "recv"),
+    closed=("labkit.collectives",),
+    watch_memory=True,
+    shown="sums",
+)
+HEAD = "import torch\n\n\ndef ring_all_reduce(x, group):\n"
+
+
+def grade(program, tmp_path, grader=SUMS, n=2, timeout_s=3.0):
+    """The finding of one launch."""
+    file = tmp_path / "answer.py"
+    file.write_text(program if "def " in program else HEAD + program)
+    code = Submission.read(file, grader.name, grader.names, WORKSPACE)
+    return findings.first(grader, observe(grader, code, n, 1, timeout_s))
+
+
+WRONG = [
+    ("    return 2 * group.all_reduce(x)", Outcome.WRONG, "adds twice"),
+    ("    return 3 * group.all_reduce(x)", Outcome.WRONG, "wrong values"),
+    ("    group.all_reduce(x)", Outcome.WRONG, "returns nothing"),
+    ("    return group.all_reduce(x).tolist()", Outcome.WRONG, "returns another type"),
+    ("    return group.all_reduce(x)[None]", Outcome.WRONG, "returns another shape"),
+    ("    return group.all_reduce(x).double()", Outcome.WRONG, "returns another dtype"),
+    ("    group.all_reduce(x, out=x)\n    return x.clone()", Outcome.WRONG, "changes its input"),
+    ("    group.all_reduce(x, out=x)\n    return x", Outcome.WRONG, "changes its input"),
+    ("    return group.broadcast(x, 0)", Outcome.WRONG, "calls an operation that is not allowed"),
+    (
+        "    torch.distributed.all_reduce(x)\n    return x",
+        Outcome.WRONG,
+        "calls an operation that is not allowed",
+    ),
+    (
+        "    from labkit.collectives import ring_all_reduce\n    return ring_all_reduce(x, group)",
+        Outcome.WRONG,
+        "calls the answer itself",
+    ),
+    (
+        "    group.all_reduce(x, wait=False)\n    return x",
+        Outcome.WRONG,
+        "never waits for an operation",
+    ),
+    (
+        "    y = x.clone()\n    p = group.all_reduce(y, wait=False)\n"
+        "    y += 1\n    return p.wait()",
+        Outcome.WRONG,
+        "the tensor changed before the operation completed",
+    ),
+    (
+        "    y = x.clone()\n    p = group.all_reduce(y, out=y, wait=False)\n    y.zero_()\n"
+        "    p.wait()\n    return y",
+        Outcome.WRONG,
+        "the buffer changed before its operation completed",
+    ),
+    (
+        "    y = torch.empty_like(x)\n    p = group.all_reduce(x, out=y, wait=False)\n"
+        "    z = y.clone()\n    p.wait()\n    return z",
+        Outcome.WRONG,
+        "reads a buffer before its operation completed",
+    ),
+    (
+        "    group.all_reduce(x)\n    return group.all_reduce(x)",
+        Outcome.OVER_BUDGET,
+        "too many collectives",
+    ),
+    (
+        "    z = x.repeat(3)\n    return group.all_reduce(x)",
+        Outcome.OVER_BUDGET,
+        "too many bytes of tensors alive together",
+    ),
+    ("    return 1 / 0", Outcome.CRASHED, "raises ZeroDivisionError"),
+    ("    import os\n    os._exit(3)", Outcome.CRASHED, "its process ended"),
+    ("def ring_all_reduce(x):\n    return x", Outcome.CRASHED, "cannot be called"),
+    ("def another(x, group):\n    return x", Outcome.CRASHED, "cannot be called"),
+    (
+        "    raise NotImplementedError('later')",
+        Outcome.NOT_ATTEMPTED,
+        "a part is still to be written",
+    ),
+    (
+        "    group.send(x, 1 - group.rank)\n    return x",
+        Outcome.HUNG,
+        "every rank is in send: nobody receives",
+    ),
+    (
+        "    if group.rank:\n        group.all_reduce(x)\n    return x.clone()",
+        Outcome.HUNG,
+        "a collective that not every rank calls",
+    ),
+    (
+        "    if group.rank:\n        group.recv(x, 0)\n    return x.clone()",
+        Outcome.HUNG,
+        "waits for a message that nobody sends",
+    ),
+    (
+        "    return group.all_reduce(x, op='sum' if group.rank else 'max')",
+        Outcome.WRONG,
+        "ranks mean different operations",
+    ),
+    ("    while True:\n        pass", Outcome.HUNG, "loops without communicating"),
+]
+
+
+@pytest.mark.parametrize(("program", "outcome", "name"), WRONG, ids=[each[2] for each in WRONG])
+def test_what_any_exercise_can_get_wrong_has_a_name(program, outcome, name, tmp_path):
+    finding = grade(program, tmp_path)
+    assert (finding.outcome, finding.diagnosis) == (outcome, name), finding
+
+
+def test_a_right_answer_has_no_finding(tmp_path):
+    assert grade("    return group.all_reduce(x)", tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("program", "line"),
+    [
+        ("    y = x.clone()\n    return y / y['a']", 6),
+        ("    return group.barrier()", 5),
+        ("    if group.rank:\n        group.recv(x, 0)\n    return x.clone()", 6),
+    ],
+)
+def test_a_finding_has_the_learners_line(program, line, tmp_path):
+    assert grade(program, tmp_path).where.line == line
+
+
+def test_what_was_printed_in_the_case_is_shown(tmp_path):
+    finding = grade("    print('mine', group.rank)\n    return x", tmp_path)
+    assert finding.printed.splitlines() == ["[rank 0] mine 0", "[rank 1] mine 1"]
+
+
+def test_a_result_in_the_memory_of_an_earlier_one_is_found(tmp_path):
+    cases = lambda n, draw: [Case("a", draw(4)), Case("b", draw(4))]  # noqa: E731
+    program = (
+        "import torch\n\nkept = torch.empty(4)\n\n\ndef ring_all_reduce(x, group):\n"
+        "    return kept.copy_(group.all_reduce(x))"
+    )
+    grader = OnRanks(**{**vars(SUMS), "cases": cases})
+    assert grade(program, tmp_path, grader).diagnosis == "returns the same memory again"
+
+
+HALVES = Questions(
+    name="half",
+    cases=lambda draw: [Case("two", 2), Case("three", 3)],
+    right=lambda x: x / 2,
+    mistakes=[
+        Mistake("rounds down", "why", formula=[lambda x: x // 0, lambda x: x // 2]),
+        Mistake("rounds up", "why", formula=lambda x: -(-x // 2)),
+    ],
+    shown="halves",
+)
+
+
+@pytest.mark.parametrize(
+    ("answer", "name"),
+    [
+        ("x / 2", None),
+        ("x // 2", "rounds down"),
+        ("(x + 1) // 2", "rounds up"),
+        ("x", "wrong values"),
+        ("f'{x / 2}'", "returns another type"),
+        ("__import__('fractions').Fraction(x, 2)", "returns another type"),
+    ],
+)
+def test_a_formula_is_named_where_it_explains_all_answers(answer, name, tmp_path):
+    finding = grade(f"def half(x):\n    return {answer}", tmp_path, HALVES, n=1)
+    assert (None if finding is None else finding.diagnosis) == name
+
+
+def test_steps_are_the_longest_chain_of_messages():
+    def message(what, peer):
+        return Event(what, peer=peer, dtype=torch.float32)
+
+    chain = [
+        RankSeen(events=[message("isend", 1), Event("wait", began=0)]),
+        RankSeen(events=[message("recv", 0), Event("wait", began=0), message("isend", 2)]),
+        RankSeen(events=[message("recv", 1), Event("wait", began=0)]),
+    ]
+    star = [
+        RankSeen(events=[message("isend", 1), message("isend", 2)]),
+        RankSeen(events=[message("recv", 0), Event("wait", began=0)]),
+        RankSeen(events=[message("recv", 0), Event("wait", began=0)]),
+    ]
+    steps = [Observed(Case("", 0), ranks, None, None).num_steps for ranks in (chain, star)]
+    assert steps == [2, 1]
+
+
+@pytest.mark.parametrize(
+    ("got", "right", "is_close"),
+    [
+        (torch.ones(3), torch.ones(3) + 1e-7, True),
+        (torch.ones(3), torch.ones(3) + 1e-5, False),
+        (torch.ones(3), torch.ones(3, dtype=torch.float64), False),
+        (torch.tensor([2**53 + 1]), torch.tensor([2**53]), False),
+        (torch.tensor(float("nan")), torch.tensor(float("nan")), True),
+        (2, 2.0, True),
+        (True, 1, False),
+        ([1, 2], (1, 2), True),
+        ({"a": 1}, {"a": 1, "b": 2}, False),
+        ("a", "a", True),
+        (None, 0, False),
+    ],
+)
+def test_close_compares_types_shapes_and_values_but_for_rounding(got, right, is_close):
+    assert close(got, right) is is_close
+
+
+def test_a_function_from_a_cell_is_graded_and_closed_rooms_stay_closed():
+    def half(x, group):
+        from labkit import collectives
+
+        return collectives.ring_all_reduce(x, group)
+
+    verdict = check("ring_all_reduce", half, workspace=WORKSPACE)
+    assert verdict.diagnosis == "calls the answer itself"
+
+
+def test_a_function_that_cannot_travel_says_why():
+    lock = threading.Lock()
+
+    def with_lock(x, group):
+        with lock:
+            return x
+
+    verdict = check("ring_all_reduce", with_lock, workspace=WORKSPACE)
+    assert verdict.diagnosis == "cannot be sent to the ranks"
+
+
+def test_the_seed_in_the_verdict_repeats_the_inputs(tmp_path):
+    file = tmp_path / "ring_all_reduce.py"
+    file.write_text(HEAD + "    return x * 0.5")
+    one = check("ring_all_reduce", file, workspace=WORKSPACE)
+    assert check("ring_all_reduce", file, seed=one.seed, workspace=WORKSPACE).finding == one.finding
+    assert f"seed={one.seed}" in one.call
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"seed": 1.5}, TypeError),
+        ({"seed": True}, TypeError),
+        ({"timeout_s": "10"}, TypeError),
+        ({"timeout_s": 0}, ValueError),
+    ],
+)
+def test_another_seed_or_timeout_is_refused(options, error):
+    with pytest.raises(error):
+        check("ring_all_reduce", **options, workspace=WORKSPACE)

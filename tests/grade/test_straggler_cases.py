@@ -1,0 +1,114 @@
+"""The evidence of straggler_or_deadlock against real jobs that get stuck, on 3 ranks."""
+
+import random
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+
+from labkit.grade.graders.straggler_or_deadlock import (
+    STORIES,
+    evidence,
+    job,
+    job_programs,
+    right,
+)
+from labkit.launch import launch
+from labkit.launch.diagnosis.waiting import blocked_in
+from labkit.launch.errors import RunError
+
+ORDER = [2, 0, 1]
+CULPRITS = {  # by role; of 3 ranks there are a, b and c
+    "compute": ("straggler", "a"),
+    "input": ("straggler", "a"),
+    "pair": ("straggler", "a"),
+    "ahead": ("straggler", "a"),
+    "left": ("deadlock", "a"),
+    "silent": ("deadlock", "a"),
+    "sends": ("deadlock", "abc"),
+    "aside": ("deadlock", "ab"),
+    "crossed": ("deadlock", "ab"),
+}
+NUM_RUNS = 4
+
+
+class EndOfRunError(Exception):
+    """Raised by a straggler, when the others have been waiting for a while."""
+
+
+def perform(world, programs, order):
+    """Do what the programs say, with real operations."""
+    pair = world.split(order.index(world.rank) // 2)
+    pending = []
+    for what, target in programs[world.rank]:
+        group = world if target == "world" else pair
+        if what in ("compute", "input"):
+            time.sleep(0.7)
+            raise EndOfRunError  # a deadlock ends the run by itself
+        elif what == "barrier":
+            group.barrier()
+        elif "all_reduce" in what:
+            pending.append(group.all_reduce(torch.ones(4), wait="start" not in what))
+        elif what != "split":
+            operation = getattr(world, what)
+            pending.append(operation(torch.ones(4), target))
+    with world.region("returned"):
+        pass
+
+
+def run_for_real(story):
+    """The evidence of a real job of 3 ranks, from its journals."""
+    groups, programs = job_programs(story, ORDER, 1, 2)
+    expected = evidence(groups, programs)
+    for _ in range(NUM_RUNS):  # a run may end before its last rank is where it gets stuck
+        with pytest.raises(RunError) as ended:
+            launch(perform, len(ORDER), [(programs, ORDER)], device="cpu", echo=False)
+        found = [seen(rank, timeline) for rank, timeline in enumerate(ended.value.timeline)]
+        if found == expected:
+            break
+    return found, expected
+
+
+def seen(rank, timeline):
+    """One rank's entry in the evidence."""
+    if not timeline.operations:  # not there yet
+        return {}
+    last = timeline.operations[-1]
+    has_returned = any(region.name == "returned" for region in timeline.regions)
+    is_blocked = blocked_in(timeline.operations) is not None
+    return {
+        "rank": rank,
+        "posted": {o.group_name: o.sequence for o in timeline.operations if o.is_collective},
+        "operation": last.kind,
+        "peer": last.peer,
+        "group": last.group_name,
+        "members": list(last.group),
+        "number": last.sequence,
+        "state": "returned" if has_returned else "blocked" if is_blocked else "running",
+    }
+
+
+def test_real_jobs_get_stuck_as_the_evidence_says():
+    with ThreadPoolExecutor(3) as pool:
+        for story, (found, expected) in zip(STORIES, pool.map(run_for_real, STORIES), strict=True):
+            assert found == expected, story
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_the_right_answer_names_the_culprit(story):
+    for seed in range(20):
+        order = random.Random(seed).sample(range(6), 6)
+        fault, roles = CULPRITS[story]
+        culprits = sorted(order["abc".index(role)] for role in roles)
+        ranks = evidence(*job_programs(story, order, 2, 5))
+        assert right(ranks) == (fault, culprits)
+
+
+def test_evidence_has_all_that_the_contract_names():
+    for story in STORIES:
+        for rank in job(story, random.Random(story)):
+            assert set(rank) == {
+                *("rank", "state", "operation", "peer", "group", "members", "number", "posted"),
+                *("seconds", "cpu", "stack"),
+            }
