@@ -14,30 +14,23 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-from labkit.comm import Group, Link, Topology
-from labkit.launch import (
-    Deadlock,
-    Mismatch,
-    RankError,
-    Run,
-    RunError,
-    RunTimeout,
-    Session,
-    attempt,
-    run,
-    save_payload,
-    warm_up,
-)
-
 if TYPE_CHECKING:
     from labkit import measure
+    from labkit.comm import Group, Link, Topology
     from labkit.grade import check, hint, reset, solution
-
-if "ipykernel" in sys.modules:
-    # In a notebook a run will follow: while the reader reads on, the server gets ready for it.
-    warm_up()
-
-_GRADING = ("check", "hint", "reset", "solution")
+    from labkit.launch import (
+        Deadlock,
+        Mismatch,
+        RankError,
+        Run,
+        RunError,
+        RunTimeout,
+        Session,
+        attempt,
+        run,
+        save_payload,
+        warm_up,
+    )
 
 __all__ = [
     "Deadlock",
@@ -58,15 +51,31 @@ __all__ = [
     "run",
     "save_payload",
     "solution",
+    "warm_up",
 ]
+
+_HOMES = {
+    **dict.fromkeys(("Group", "Link", "Topology"), "labkit.comm"),
+    **dict.fromkeys(("check", "hint", "reset", "solution"), "labkit.grade"),
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name in _GRADING:
-        return getattr(importlib.import_module("labkit.grade"), name)
-    if name == "measure":
-        return importlib.import_module("labkit.measure")
+    # Nothing is imported before it is needed: torch takes two seconds, and in a terminal the fork
+    # server imports it meanwhile (cli/__init__.py).
+    if name in ("comm", "launch", "measure"):
+        return importlib.import_module(f"labkit.{name}")
+    if name in __all__:
+        return getattr(importlib.import_module(_HOMES.get(name, "labkit.launch")), name)
     raise AttributeError(f"module 'labkit' has no attribute {name!r}")
+
+
+_ipython = sys.modules.get("IPython")
+if "ipykernel" in sys.modules and _ipython is not None and _ipython.get_ipython() is not None:
+    # In a notebook a run will follow: while the reader reads on, the server gets ready for it.
+    from labkit.launch import warm_up
+
+    warm_up()
 
 
 def load_ipython_extension(shell: Any) -> None:
@@ -84,4 +93,4 @@ def unload_ipython_extension(shell: Any) -> None:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_GRADING, "measure"})
+    return sorted({*globals(), *__all__})

@@ -1,5 +1,5 @@
 """`python -m labkit.cli`, where the command `labkit` is not on the path."""
 
-from labkit.cli.commands import main
+from labkit.cli import main
 
 main()

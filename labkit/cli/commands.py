@@ -8,6 +8,7 @@ from rich.text import Text
 
 from labkit.cli import bank, cards, doctor, drills, exercises, mock, planner, progress, puzzles
 from labkit.cli import watch as watching
+from labkit.cli.new import CannotBegin, new
 from labkit.cli.terminal import console
 from labkit.grade import catalog
 from labkit.grade.puzzles import UnknownPuzzle
@@ -28,6 +29,7 @@ _USER_ERRORS = (
     WorkspaceNotFound,
     ExchangeError,
     watching.CannotWatch,
+    CannotBegin,
 )
 
 app = typer.Typer(
@@ -55,6 +57,7 @@ for _command in (
     app.command()(_command)
 app.command(name="list")(exercises.list_exercises)
 app.command(name="import")(progress.import_progress)
+app.add_typer(new, name="new")
 
 
 def main() -> None:

@@ -1,0 +1,125 @@
+"""labkit new exercise NAME: its files, to fill in. docs/adding_an_exercise.md says how."""
+
+from typing import Annotated
+
+import typer
+
+from labkit.cli.terminal import console
+from labkit.grade.catalog import load_catalog
+from labkit.grade.stubs import write_stubs
+from labkit.grade.workspace import find_workspace
+
+new = typer.Typer(help="Start something new: see docs/.", no_args_is_help=True)
+
+_SOLUTION = '''"""TITLE: a few words.
+
+An interviewer asks: "..."
+
+Write `NAME(x, group)`: return ...
+
+Contract
+    x       shape and dtype; the same shape on every rank
+    returns a new tensor of ...; `x` is left alone
+    group   `group.rank`, `group.size`, and `group.all_reduce(tensor)`, which returns the sum
+
+Budget, on every rank
+    collectives  one all_reduce
+"""
+
+import torch
+
+from labkit.comm import Group
+
+
+def NAME(x: torch.Tensor, group: Group) -> torch.Tensor:
+    """Return ...
+
+    Wire: 2(n-1)/n of x's bytes per rank.
+    """
+    ### BEGIN SOLUTION
+    return group.all_reduce(x)
+    ### END SOLUTION
+'''
+
+_GRADER = '''"""Grade NAME: what is compared, and what is counted."""
+
+import torch
+
+from labkit.grade.grader import Budget, ByRank, Case, Draw, Mistake, Observed, OnRanks, patch
+
+
+def cases(n: int, draw: Draw) -> list[Case]:
+    """Inputs by rank, simple ones first."""
+    return [Case("7 elements", draw(7)), Case("no elements", draw(0))]
+
+
+def right(xs: ByRank) -> torch.Tensor:
+    """The result on every rank, written another way than the solution."""
+    return torch.stack(tuple(xs)).sum(0)
+
+
+def budget(s: Observed) -> Budget:
+    """What an answer may use."""
+    return Budget(collectives=1)
+
+
+MISTAKES = [
+    Mistake(
+        "forgets the other ranks",
+        "Each rank returns its own x. One sentence that helps a learner who did this.",
+        hint=1,
+        seen=lambda s: s.is_answer(s.xs),
+        made_by=patch("return group.all_reduce(x)", "return x.clone()"),
+    ),
+]  # six to ten of them
+
+GRADER = OnRanks(
+    name="NAME",
+    cases=cases,
+    right=right,
+    budget=budget,
+    mistakes=MISTAKES,
+    allowed=("all_reduce",),
+    shown="every rank has the sum, with one all-reduce",
+)
+'''
+
+_ENTRY = """
+[NAME]
+title = "A few words"
+topic = "collectives"
+notebook = "01_ranks_and_collectives"
+difficulty = 2
+hints = [
+  "The concept: ...",
+  "The invariant: ...",
+  "Look at these lines first. (1) ...",
+]
+say = "What to say about it in an interview."
+follow_ups = ["What might be asked next?"]
+"""
+
+
+class CannotBegin(ValueError):
+    """There is such an exercise already, or the name cannot be one."""
+
+
+@new.command()
+def exercise(name: Annotated[str, typer.Argument(help="A name for a Python function.")]) -> None:
+    """Write a solution, a stub, a grader and a catalog entry to fill in."""
+    workspace = find_workspace()
+    if not name.isidentifier() or name != name.lower():
+        raise CannotBegin(f"{name!r} is no name for a function; try one such as my_exercise")
+    if name in load_catalog(workspace):
+        raise CannotBegin(f"there is an exercise {name} already; choose another name")
+    grader = workspace.root / "labkit" / "grade" / "graders" / f"{name}.py"
+    if not grader.parent.is_dir():
+        raise CannotBegin(f"{workspace.root} is no clone of the lab: graders live in labkit/grade")
+    workspace.solution(name).write_text(_SOLUTION.replace("NAME", name), encoding="utf-8")
+    grader.write_text(_GRADER.replace("NAME", name), encoding="utf-8")
+    with workspace.catalog.open("a", encoding="utf-8") as catalog:
+        catalog.write(_ENTRY.replace("NAME", name))
+    write_stubs(workspace, [name])
+    for path in (workspace.solution(name), grader, workspace.catalog, workspace.exercise(name)):
+        console().print(workspace.shown(path), highlight=False)
+    console().print(f"Fill them in, then: pytest tests/grade -k {name}", highlight=False)
