@@ -38,16 +38,16 @@ unexport JUPYTER_PATH
 # Ranks import the lab's modules: they are compiled once, not in each of them.
 unexport PYTHONDONTWRITEBYTECODE
 
-# Most tests wait more than they compute. Those that watch a clock are marked, and run alone.
+# Most tests wait more than they compute. Those that compare times run alone, at the end.
 # A cell that takes 15 s takes 50 on a machine with three times the work: its limit is for hangs.
-TEST_WORKERS ?= 3
-PYTEST = $(BIN)/python -m pytest --target solutions
+TEST_WORKERS ?= 5
+PYTEST = IPYTHONDIR="$(CURDIR)/$(VENV)/ipython" $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help lab test lint format notebooks pins clean
+.PHONY: help lab test test-fast lint format notebooks pins clean
 
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
 
 lab: $(STAMP)  ## open the lab in a browser (LAB_ARGS="--no-browser --port 8899" reach Jupyter)
 	@set -- $(LAB_ARGS); \
@@ -61,12 +61,14 @@ lab: $(STAMP)  ## open the lab in a browser (LAB_ARGS="--no-browser --port 8899"
 	  --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb "$$@"
 
 test: $(STAMP)  ## run every test, notebooks included (TEST_ARGS="-k ring" reach pytest)
-	@IPYTHONDIR="$(CURDIR)/$(VENV)/ipython"; export IPYTHONDIR; \
-	$(PYTEST) -m "not alone" tests notebooks \
-	  -n $(TEST_WORKERS) --nbval --nbval-current-env --nbval-cell-timeout 180 \
+	@$(PYTEST) -n $(TEST_WORKERS) -m "not alone" tests notebooks \
+	  --nbval --nbval-current-env --nbval-cell-timeout 180 \
 	  --nbval-sanitize-with tests/notebooks/sanitize.cfg $(TEST_ARGS); together=$$?; \
-	$(PYTEST) -m alone tests $(TEST_ARGS); alone=$$?; \
+	$(PYTEST) -m alone tests/faults tests/traffic tests/unit $(TEST_ARGS); alone=$$?; \
 	case "$$together $$alone" in "0 0" | "0 5" | "5 0") ;; *) exit 1 ;; esac  # 5: none is selected
+
+test-fast: $(STAMP)  ## run what takes seconds and at most two ranks: the inner loop
+	@$(PYTEST) -n $(TEST_WORKERS) --fast tests/unit $(TEST_ARGS)
 
 lint: $(STAMP)  ## look for mistakes without running anything: ruff and mypy
 	@$(BIN)/python -m ruff check .

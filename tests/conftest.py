@@ -1,6 +1,7 @@
-"""What all tests share: whose code `tests/exercises` grades, a home of their own, and speed."""
+"""What all tests share: a home of their own, the same inputs of graders each time, and speed."""
 
 import functools
+import importlib
 import itertools
 import multiprocessing
 import os
@@ -25,7 +26,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 # Before labkit is imported, which adds to it what ranks are forked from. A rank of a test imports
 # these before the code under test begins, in 20 ms (graders) or 60 (pytest); there are thousands.
 # Strategies are not among them: whoever imports one may be what a grader looks at.
-PRELOADED = ["labkit.grade.graders", "labkit.grade.harness", "labkit.grade.answering", "pytest"]
+PRELOADED = ["labkit.grade.graders", "labkit.grade.harness", "pytest"]
 multiprocessing.get_context("forkserver").set_forkserver_preload(PRELOADED)
 
 # The same examples each time, as with graders below; and how long one takes says nothing here.
@@ -35,10 +36,9 @@ hypothesis.settings.load_profile("tests")
 
 def pytest_addoption(parser):
     parser.addoption(
-        "--target",
-        choices=("mine", "solutions"),
-        default="mine",
-        help="what tests/exercises grades: your own files in exercises/, or the solutions",
+        "--fast",
+        action="store_true",
+        help="skip what launches more than two ranks, or is marked slow",
     )
 
 
@@ -56,14 +56,19 @@ def pytest_unconfigure(config):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """A file's tests share launches, so they stay together; mutants, which are many, do not."""
+    """A file's tests share launches, so they stay together; those of exercises are too many."""
     from xdist.scheduler import LoadScopeScheduling
 
     class ByFileOrExercise(LoadScopeScheduling):
         def _split_scope(self, nodeid):
-            file, _, test = nodeid.partition("::")
-            mutant = re.search(r"\[(\w+)/\w+\]$", test)
-            return f"{file} of {mutant[1]}" if mutant else file
+            # One lab and one browser for all pages; namespaces of hosts have names.
+            if room := re.match(r"tests/(browser|hosts)/", nodeid):
+                return room[1]
+            if re.search("/test_(bank|runs_of_the|evidence_of|card_runs|claims_court)", nodeid):
+                return "runs of the bank"  # each is launched once per process
+            file = nodeid.partition("::")[0]
+            mistake = re.search(r"test_exercises.py::.*\[(\w+)", nodeid)
+            return f"{file} of {mistake[1]}" if mistake else file
 
     return ByFileOrExercise(config, log)
 
@@ -109,6 +114,25 @@ def _inputs_of_graders_are_those_of_the_last_run(request):
     # module's own fixtures, and so undo what a test changed only after they have looked.
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(secrets, "randbelow", drawn)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _at_most_two_ranks(request):
+    """With --fast, what launches more ranks is skipped when it comes to that."""
+    if not request.config.getoption("--fast"):
+        yield
+        return
+    run = importlib.import_module("labkit.launch.run")
+    specs = run._specs
+
+    def of_few(world_size, *others):
+        if world_size > 2:
+            pytest.skip(f"launches {world_size} ranks, and this is --fast")
+        return specs(world_size, *others)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run, "_specs", of_few)
         yield
 
 

@@ -3,8 +3,6 @@
 import accessibility
 import pytest
 
-pytestmark = pytest.mark.alone
-
 OUTPUT = '<div data-cell="made-up"><div class="jp-Cell-outputArea">{}</div></div>'
 
 

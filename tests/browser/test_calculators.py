@@ -3,7 +3,7 @@
 import pytest
 from lab_page import becomes, slider
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.clock
 
 # notebook, the cells that it takes, the last being the calculator; a knob of it, and a key.
 CALCULATORS = {

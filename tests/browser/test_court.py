@@ -3,7 +3,7 @@
 import pytest
 from lab_page import shows
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.clock
 
 NOTEBOOK, IMPORTS, VOTES, JUDGE, DOCKET = "16_claims_court.ipynb", "c01", "c03", "c07", "c69"
 

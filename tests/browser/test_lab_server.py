@@ -9,7 +9,7 @@ import lab_server
 import pytest
 from lab_server import ROOT, LabServer
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.clock
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="it looks into /proc")

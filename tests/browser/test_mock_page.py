@@ -7,7 +7,7 @@ from lab_page import becomes, shows
 
 from labkit.interview.mock import plan_interview
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.clock
 
 NOTEBOOK = "mock.ipynb"
 CELLS = {

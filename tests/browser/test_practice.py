@@ -6,7 +6,7 @@ from lab_page import shows
 from labkit.interview.drills import drills_of
 from labkit.interview.drills.session import Round
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.clock
 
 NOTEBOOK = "practice.ipynb"
 DRILL, SEED = "bubble_of_total", 3

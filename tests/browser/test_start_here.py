@@ -3,7 +3,7 @@
 import pytest
 from lab_page import becomes, shows, slider
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.clock
 
 NOTEBOOK = "00_start_here.ipynb"
 PREDICT, CALCULATOR, CHECK = "start-09", "start-23", "start-25"

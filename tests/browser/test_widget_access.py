@@ -4,7 +4,7 @@ import accessibility
 import pytest
 from lab_page import shows
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.clock
 
 NOTEBOOK = "widgets.ipynb"
 # Each as a notebook shows it, with what it says once something was done with it.

@@ -11,7 +11,7 @@ from labkit import cli
 from labkit.cli import doctor
 from labkit.launch.machine.checkup import Finding, Level
 
-pytestmark = [pytest.mark.alone, pytest.mark.clock]
+pytestmark = pytest.mark.clock
 
 FINE = Finding("cores", "4")
 WARNED = Finding("memory", "1.0 GB", Level.WARNING, "too little for a notebook", "buy some")

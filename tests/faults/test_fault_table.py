@@ -16,8 +16,6 @@ import torch
 from labkit import Deadlock, Mismatch, RankError, RunTimeout, run
 from labkit.launch.diagnosis.verdict import Fault
 
-pytestmark = pytest.mark.alone
-
 _SPEC = importlib.util.spec_from_file_location(
     "faults", Path(__file__).parents[2] / "examples" / "faults.py"
 )

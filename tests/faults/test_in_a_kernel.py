@@ -7,7 +7,7 @@ import pytest
 from jupyter_client import KernelManager
 from nbval.kernel import CURRENT_ENV_KERNEL_NAME, NbvalKernelspecManager
 
-pytestmark = [pytest.mark.alone, pytest.mark.clock]
+pytestmark = pytest.mark.clock
 
 HUNG = """
 import os, time, torch

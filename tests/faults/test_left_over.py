@@ -10,8 +10,6 @@ from labkit import Session, run
 from labkit.launch import launch
 from tests.faults.test_no_false_verdicts import STEPS, from_a_thread, program
 
-pytestmark = pytest.mark.alone
-
 
 def told(program, capsys, world_size=2, args=()):
     """The lines that a run prints of its own; `LINE` for a line of this file."""

@@ -1,19 +1,20 @@
 """What stands in the same script or cell as the function can be pickled on ranks, as without us."""
 
-import subprocess
-import sys
-from pathlib import Path
-
-SCRIPT = '''
 import functools
+import sys
+from types import ModuleType
+
+import pytest
+import torch
+
+import labkit
+
+SCRIPT = """
 import pickle
 from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
-
-import labkit
-import library
 
 
 @dataclass
@@ -36,53 +37,53 @@ def double(x):
     return 2 * x
 
 
-def gathers(world):
-    """Objects of a class of the script's."""
+def gathers(world, path):
     found = [None] * world.size
     dist.all_gather_object(found, Stats(world.rank))
+    if world.rank == 0:
+        torch.save(Net(), path)  # torch stores the name of its class only
     return found
 
 
-def saves(world, path):
-    """A model with its class, of which torch stores the name only."""
-    if world.rank == 0:
-        torch.save(Net(), path)
-
-
 def sends_its_argument(config, world):
-    """Only the argument is of this class: no function names it."""
     return pickle.loads(pickle.dumps(config)) == config, pickle.loads(pickle.dumps(double))(2)
 
 
 def pickles_itself(path):
     again = pickle.loads(pickle.dumps(pickles_itself))
     return again("") if path else double(2)
+"""
 
 
-if __name__ == "__main__":
-    assert labkit.run(gathers, 2).values == [[Stats(0), Stats(1)]] * 2
-    labkit.run(saves, 2, ["net.pt"])
-    assert type(torch.load("net.pt", weights_only=False)) is Net
-    bound = functools.partial(sends_its_argument, Config(3))
-    assert labkit.run(bound, 2).values == [(True, 4)] * 2
-    # `call` is a library's, and only its arguments are of this script.
-    assert labkit.run(library.call, 2, [pickles_itself, "again"]).values == [4, 4]
-    assert labkit.run(library.call, 2, [functools.partial(pickles_itself, "")]).values == [4, 4]
-    print("as without us")
-'''
-
-
-def test_a_scripts_own_classes_and_functions_can_be_pickled_on_ranks(tmp_path):
+@pytest.fixture
+def script(tmp_path, monkeypatch):
+    """The script as this process's `__main__`, which it is where a reader runs it."""
+    main = ModuleType("__main__")
+    main.__file__ = str(tmp_path / "script.py")
     (tmp_path / "script.py").write_text(SCRIPT)
-    library = "def call(world, function, *args):\n    return function(*args)\n"
-    (tmp_path / "library.py").write_text(library)
-    root = Path(__file__).parents[2]
-    done = subprocess.run(
-        [sys.executable, "script.py"],
-        cwd=tmp_path,
-        env={"PYTHONPATH": str(root), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.stdout.endswith("as without us\n"), done.stdout + done.stderr
+    exec(compile(SCRIPT, main.__file__, "exec"), main.__dict__)
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    return main
+
+
+def call(world, function, *args):
+    """Of a library: only its arguments are of the script."""
+    return function(*args)
+
+
+def test_a_class_of_the_script_travels_between_ranks_and_into_a_file(script, tmp_path):
+    path = tmp_path / "net.pt"
+    values = labkit.run(script.gathers, 2, [path]).values
+    assert values == [[script.Stats(0), script.Stats(1)]] * 2
+    assert type(torch.load(path, weights_only=False)) is script.Net
+
+
+def test_a_class_that_only_an_argument_is_of_travels(script):
+    bound = functools.partial(script.sends_its_argument, script.Config(3))
+    assert labkit.run(bound, 2).values == [(True, 4)] * 2
+
+
+def test_a_function_that_a_library_calls_can_pickle_itself(script):
+    assert labkit.run(call, 2, [script.pickles_itself, "again"]).values == [4, 4]
+    bound = functools.partial(script.pickles_itself, "")
+    assert labkit.run(call, 2, [bound]).values == [4, 4]

@@ -13,7 +13,7 @@ from labkit.launch import launch
 from labkit.launch.diagnosis.verdict import Fault
 from labkit.launch.driver import stall
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.clock
 
 NUM_STEPS = 4
 STALL_S = 0.2  # asks the doctor far more often than the default of 5 s

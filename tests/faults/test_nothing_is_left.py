@@ -14,7 +14,7 @@ import pytest
 
 from labkit import Deadlock, RankError, RunTimeout, run
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.clock
 
 
 def raises(world):

@@ -15,7 +15,7 @@ from labkit.launch import launch
 from labkit.launch.diagnosis.verdict import Fault
 
 pytestmark = [
-    pytest.mark.alone,
+    pytest.mark.clock,
     pytest.mark.skipif(sys.platform != "linux", reason="/proc says who is stopped"),
 ]
 

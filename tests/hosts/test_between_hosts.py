@@ -29,7 +29,7 @@ from labkit.launch.ranks.stage import Stage
 from labkit.launch.saved import folders, rank_record
 from labkit.launch.saved.handed_to_torch import HandedToTorch
 
-pytestmark = [pytest.mark.alone, pytest.mark.clock]
+pytestmark = pytest.mark.clock
 
 
 def environment(rank, world_size, port):

@@ -1,66 +1,62 @@
-"""torchrun -m labkit.launch.payload FILE, on one host."""
+"""torchrun -m labkit.launch.payload FILE, on one host.
+
+One test runs the command. The others start torch's elastic agent in this process, which forks its
+workers where torchrun starts an interpreter for each.
+"""
 
 import os
+import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.launcher.api import elastic_launch
+from torch.distributed.run import config_from_args, parse_args
 
 import labkit
-from labkit import Deadlock, RankError, Run
+from labkit import Deadlock, Mismatch, RankError, Run
 from labkit.launch.hosts.program import read_program
+from labkit.launch.payload import __main__ as command
+
+pytestmark = pytest.mark.clock
 
 ROOT = Path(__file__).parents[2]
 
 
-def torchrun(*words, cwd, ranks=2):
-    """The terminal form; its output and its exit code."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--local-addr=127.0.0.1", f"--nproc-per-node={ranks}"]
-    done = subprocess.run(
-        [*command, "-m", "labkit.launch.payload", *map(str, words)],
-        cwd=cwd,
-        env={**os.environ, "RES_OPTIONS": "timeout:1 attempts:1", "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    return done.stdout + done.stderr, done.returncode
+def worker(folder, words):
+    """What torchrun starts for each rank; forked here, with the same environment variables."""
+    os.chdir(folder)
+    sys.argv = ["payload", *words]
+    sys.exit(command.main())
 
 
-SCALE = torch.tensor([2.0, 3.0])
+def torchrun(*words, cwd):
+    """Do what `torchrun WORDS` does: what the workers printed, and whether all is well."""
+    config, _, words = config_from_args(parse_args(list(map(str, words))))
+    words = words[words.index("labkit.launch.payload") + 1 :]
+    logs = cwd / "logs" / str(len(list(cwd.glob("logs/*"))))
+    logs.mkdir(parents=True)
+    config.start_method = "forkserver"
+    config.logs_specs = DefaultLogsSpecs(log_dir=str(logs), redirects=Std.ALL)
+    agent, is_good = elastic_launch(config, worker), True
+    try:
+        with ThreadPoolExecutor(1) as pool:  # on a thread the agent leaves signal handlers alone
+            pool.submit(agent, str(cwd), words).result()
+    except ChildFailedError:
+        is_good = False
+    texts = [path.read_text() for path in sorted(logs.rglob("*.log"))]
+    return " ".join("".join(texts).split()), is_good
 
 
-def scaled_sum(world, power):
-    print(f"rank {world.rank} of {world.size}")
-    assert int(os.environ["TORCH_FR_BUFFER_SIZE"]) > 0, "torch keeps no record of its own"
-    return world.all_reduce(SCALE**power * world.rank)
-
-
-def test_a_saved_payload_runs_in_a_terminal(tmp_path, monkeypatch):
-    secret = "not for other hosts"
-    monkeypatch.setenv("LABKIT_TEST_SECRET", secret)
-    payload = labkit.save_payload(tmp_path / "sums.payload", scaled_sum, (2,))
-    assert secret.encode() not in payload.read_bytes()
-    output, code = torchrun(payload, "--out", "first", cwd=tmp_path)
-    assert code == 0, output
-    assert "[rank 1] rank 1 of 2\n" in output
-    assert output.count('labkit: kept in first; Run.load("first") opens it\n') == 1, output
-    loaded = Run.load(tmp_path / "first")
-    assert torch.equal(loaded.values[0], SCALE**2)
-    assert loaded.logs == ["rank 0 of 2\n", "rank 1 of 2\n"]
-    assert loaded.traffic[0].sent_bytes == SCALE.nbytes
-    assert loaded.memory[0].peak_bytes > 2**20
-    (tmp_path / "first" / "attempt-0" / "rank-0.json").unlink()  # as if it had been ended before
-    with pytest.raises(ValueError, match=r"missing here: 0\. The job was ended"):
-        Run.load(tmp_path / "first")
-
-    output, code = torchrun(payload, "--out", "first", cwd=tmp_path, ranks=1)
-    assert code != 0, "another job went on in this folder"
-    assert "first holds a Run of job" in output and "name another folder with --out" in output
-    assert not (tmp_path / "first" / "attempt-1").exists()
+def payload(*words, cwd, ranks=2):
+    options = ["--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", "--local-addr=127.0.0.1"]
+    options += [f"--nproc-per-node={ranks}", "-m", "labkit.launch.payload"]
+    return torchrun(*options, *words, cwd=cwd)
 
 
 PROGRAM = """
@@ -75,103 +71,116 @@ def main(world):
 """
 
 
-def test_a_failure_in_a_terminal_ends_in_one_verdict_which_load_raises_again(tmp_path):
+def test_torchrun_names_the_rank_that_failed_and_load_raises_its_error(tmp_path):
     (tmp_path / "train.py").write_text(PROGRAM)
-    output, code = torchrun("train.py", "--out", "failed", "--", "--fast", cwd=tmp_path, ranks=3)
-    assert code != 0
-    assert output.count("labkit: rank 1, on host") == 1, output
-    root = output[output.index("Root Cause (first observed failure)") :]
-    assert "rank      : 1 (local_rank: 1)" in root, "another rank is blamed for it"
-    assert "ValueError: no such thing: --fast" in root
-    with pytest.raises(RankError) as caught:
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
+            *("--local-addr=127.0.0.1", "--nproc-per-node=2", "-m", "labkit.launch.payload"),
+            *("train.py", "--out", "failed", "--", "--fast"),
+        ],
+        cwd=tmp_path,
+        env={**os.environ, "RES_OPTIONS": "timeout:1 attempts:1", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode != 0
+    assert done.stderr.count("labkit: rank 1, on host") == 1, done.stderr
+    root = done.stderr.partition("Root Cause")[2]
+    assert "1 (local_rank: 1)" in root and "ValueError" in root and "--fast" in root, root
+    with pytest.raises(RankError, match="--fast") as caught:
         Run.load(tmp_path / "failed")
     error = caught.value
     assert (error.rank, error.exception_type, error.site.line) == (1, "ValueError", 8)
-    assert "raised ValueError at train.py, line 8: no such thing: --fast" in str(error)
-    assert "ranks 0 and 2  wait in barrier #2          train.py, line 9\n" in str(error)
-    assert [len(timeline.operations) for timeline in error.timeline] == [2, 1, 2]
+    assert re.search(r"rank 0 .*barrier #2 .*train.py, line 9\n", str(error))
+    assert [len(timeline.operations) for timeline in error.timeline] == [2, 1]
 
 
-LEAVES_EARLY = """
+SCALE = torch.tensor([2.0, 3.0])
+
+
+def scaled_sum(world, power):
+    print(f"rank {world.rank} of {world.size}")
+    assert int(os.environ["TORCH_FR_BUFFER_SIZE"]) > 0, "torch keeps no record of its own"
+    return world.all_reduce(SCALE**power * world.rank)
+
+
+def test_a_saved_payload_runs_and_its_folder_is_refused_to_another_job(tmp_path, monkeypatch):
+    monkeypatch.setenv("LABKIT_TEST_SECRET", secret := "not for other hosts")
+    saved = labkit.save_payload(tmp_path / "sums.payload", scaled_sum, (2,))
+    assert secret.encode() not in saved.read_bytes()
+    output, is_good = payload(saved, "--out", "first", cwd=tmp_path)
+    assert is_good, output
+    assert "[rank 1] rank 1 of 2" in output
+    assert output.count('Run.load("first")') == 1, output
+    loaded = Run.load(tmp_path / "first")
+    assert torch.equal(loaded.values[0], SCALE**2)
+    assert loaded.logs == ["rank 0 of 2\n", "rank 1 of 2\n"]
+    assert loaded.traffic[0].sent_bytes == SCALE.nbytes
+    assert loaded.memory[0].peak_bytes > 2**20
+
+    _, is_good = payload(saved, "--out", "first", cwd=tmp_path, ranks=1)
+    assert not is_good
+    assert [each.name for each in (tmp_path / "first").glob("attempt-*")] == ["attempt-0"]
+
+
+# What Slurm has on a host, for a job of one host; and a torchrun that only says how it was called.
+OF_SLURM = {
+    "scontrol": '[ "$1 $2 $3" = "show hostnames here" ] && echo localhost',
+    "srun": 'while [ "${1#--}" != "$1" ]; do echo "$1" >> srun; shift; done; exec "$@"',
+    "torchrun": 'for word in "$@"; do echo "$word" >> torchrun; done',
+}
+
+
+def test_the_slurm_script_trains_and_leaves_a_run(tmp_path):
+    (tmp_path / "bin").mkdir()
+    for name, text in OF_SLURM.items():
+        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    variables = {
+        "PATH": f"{tmp_path}/bin:{os.environ['PATH']}",
+        "SLURM_JOB_ID": (job := str(os.getpid())),
+        "SLURM_JOB_NODELIST": "here",
+        "SLURM_NNODES": "1",
+        "SLURM_CPUS_PER_TASK": "3",
+        "RANKS_PER_HOST": "2",
+        "STEPS": "12",
+    }
+    command = ["bash", "examples/slurm.sbatch"]
+    subprocess.run(command, cwd=tmp_path, env={**os.environ, **variables}, check=True)
+    options = (tmp_path / "srun").read_text().split()
+    assert options == ["--cpus-per-task=3", "--kill-on-bad-exit=0"]
+    output, is_good = torchrun(*(tmp_path / "torchrun").read_text().splitlines(), cwd=tmp_path)
+    assert is_good, output
+    run = Run.load(tmp_path / "runs" / job)
+    losses = run.values[0]["losses"]
+    assert len(losses) == 12 and losses[-1] < losses[0]
+    assert run.values[1] == run.values[0]
+    assert (tmp_path / "runs" / f"{job}.pt").exists()
+    assert "step 10: loss" in run.logs[0]
+
+
+HANGS = """
+import time
+from pathlib import Path
 import torch
+import torch.distributed as dist
 
-def warm_up(world):
+def leaves_early(world):
     world.all_reduce(torch.ones(1))
     if world.rank == 0:
         world.barrier()
-"""
 
+def printed():
+    return "".join(path.read_text() for path in Path("logs").rglob("*.log"))
 
-@pytest.mark.parametrize(
-    "options",
-    ["--stall 1", "--stall never --timeout 3"],
-    ids=["found", "ended by the timeout"],
-)
-def test_a_rank_that_waits_in_vain_is_told_for_whom(tmp_path, options):
-    (tmp_path / "train.py").write_text(LEAVES_EARLY)
-    words = ("train.py:warm_up", "--out", "hung", *options.split())
-    output, code = torchrun(*words, cwd=tmp_path)  # an operation's timeout is 600 s, the test's 60
-    assert code != 0
-    assert output.count("labkit: rank 0 waits in barrier #2 (train.py, line 7); rank 1 ret") == 1
-    assert "traceback : rank 0 waits in barrier #2 (train.py, line 7); rank 1 ret" in output
-    with pytest.raises(Deadlock, match=r"rank 1 returned after all_reduce #1"):
-        Run.load(tmp_path / "hung")
-
-
-IN_A_CIRCLE = """
-import time
-import torch
-import torch.distributed as dist
-
-def with_groups(world):
-    time.sleep(8 * (world.rank == 2))  # it computes: that is told, and waited for
+def in_a_cycle(world):
+    while world.rank == 1 and "[labkit]" not in printed():
+        time.sleep(0.2)
     world.all_reduce(torch.ones(1))
-    world.recv(torch.empty(1), (world.rank + 1) % world.size)
-
-def past_the_groups(world):
-    if world.rank != 1:
-        dist.barrier()
-    if world.rank == 0:
-        dist.barrier()
-"""
-
-
-def test_ranks_that_wait_for_each_other_are_found_and_a_slow_one_is_told(tmp_path):
-    (tmp_path / "train.py").write_text(IN_A_CIRCLE)
-    words = ("train.py:with_groups", "--out", "hung", "--stall", "0.5")
-    output, code = torchrun(*words, cwd=tmp_path, ranks=3)
-    assert code != 0
-    told = "[labkit] ranks 0 and 1 wait in all_reduce #1 (train.py, line 8) for rank 2, which"
-    assert output.count(told) == 1, output
-    assert "(train.py, line 7). An operation may take 600 s." in output
-    found = "labkit: ranks 0, 1 and 2 wait in a circle, each for the next: rank 0 in recv #1 from"
-    assert output.count(found) == 1, output
-    with pytest.raises(
-        Deadlock, match=r"rank 2 in recv #1 from rank 0 \(train.py, line 9\)"
-    ) as its:
-        Run.load(tmp_path / "hung")
-    assert "Where each rank was:" in str(its.value)
-    assert [len(timeline.operations) for timeline in its.value.timeline] == [2, 2, 2]
-    assert all("with_groups" in stack for stack in its.value.stacks)
-
-
-def test_what_hangs_past_the_groups_is_numbered_by_what_the_program_called(tmp_path):
-    """Rank 2 waits in its first barrier, for one that has called none; so rank 0 does."""
-    (tmp_path / "train.py").write_text(IN_A_CIRCLE)
-    words = ("train.py:past_the_groups", "--out", "hung", "--stall", "0.5")
-    output, code = torchrun(*words, cwd=tmp_path, ranks=3)
-    assert code != 0
-    found = "ranks 0 and 2 wait in barrier #1 of torch.distributed (train.py, line 13); rank 1"
-    assert f"{found} returned before any operation" in output, output
-    where = output[output.index("Where each rank was:") :].splitlines()[1:3]
-    barrier = "barrier #1 of torch.distributed"
-    assert where[0] == f"  ranks 0 and 2  wait in {barrier}  train.py, line 13", output
-    assert where[1] == "  rank 1         returned before any operation"
-
-
-ENDS_WRONG = """
-import torch
-import torch.distributed as dist
+    world.recv(torch.empty(1), 1 - world.rank)
 
 def receives(world):
     if world.rank == 1:
@@ -188,71 +197,98 @@ def leaves(world):
 """
 
 
-@pytest.mark.parametrize(
-    ("function", "said"),
-    [
-        ("receives", "labkit: rank 1 waits in recv #1 of torch.distributed from rank 0 (train.py"),
-        ("mixes", "line 11) and had it back, and rank 1 never called it; what was called past"),
-        ("leaves", "[labkit] ranks 0 and 1 never waited for all_reduce #1 (train.py, line 16): "),
-    ],
-    ids=["in vain", "mixed up", "left over"],
-)
-def test_what_is_past_the_groups_or_left_over_is_told_as_on_one_host(tmp_path, function, said):
-    (tmp_path / "train.py").write_text(ENDS_WRONG)
-    words = (f"train.py:{function}", "--out", "kept", "--stall", "0.5")
-    output, code = torchrun(*words, cwd=tmp_path)
-    assert said in " ".join(output.split()), output
-    assert (code == 0) == (function == "leaves")
+def ends_wrong(function, *options, cwd):
+    """What a function of HANGS prints, and whether its job succeeded."""
+    (cwd / "train.py").write_text(HANGS)
+    words = (f"train.py:{function}", "--out", "kept", "--stall", "0.5", *options)
+    return payload(*words, cwd=cwd)
 
 
 @pytest.mark.parametrize(
-    ("file", "text", "words"),
+    ("function", "options", "error", "where"),
     [
-        ("gone.py", None, "there is no gone.py on this host"),
-        ("empty.py", "", "has no function main"),
-        ("odd.payload", "text", "is no payload"),
-        ("key.payload", "K\x01.", "is no payload"),  # a pickle whose error is none of pickle's own
-        ("train.py:", "", "no function is called ''; write train.py for its main"),
-        ("train.py:a b", "", "no function is called 'a b'"),
-        ("null.py", "x = '\0'", "null.py is no file that Python can read"),
-        ("later.py", "async def main(world): ...", "would only be begun"),
-        ("bits.py", "def main(world): yield 1", "would only be begun"),
+        (
+            "leaves_early",  # found when the operation has run into its timeout
+            ("--stall", "never", "--timeout", "3"),
+            Deadlock,
+            r"rank 0 .*barrier #2 \(train.py, line 10\); rank 1 .*all_reduce #1",
+        ),
+        ("receives", (), Deadlock, r"rank 1 .*recv #1 of torch.distributed from rank 0 .*line 23"),
+        ("mixes", (), Mismatch, r"all_reduce #1 .*line 27\).*rank 1"),
+    ],
+    ids=["leaves early", "waits outside the Groups", "mixes"],
+)
+def test_a_job_whose_ranks_do_not_meet_has_one_verdict(tmp_path, function, options, error, where):
+    output, is_good = ends_wrong(function, *options, cwd=tmp_path)
+    assert not is_good
+    assert len(re.findall(f"labkit: (?=.*{where})", output)) == 1, output
+    with pytest.raises(error, match=where):
+        Run.load(tmp_path / "kept")
+
+
+def test_a_slow_rank_is_reported_and_a_cycle_of_waits_ends_the_job(tmp_path):
+    output, is_good = ends_wrong("in_a_cycle", cwd=tmp_path)
+    assert not is_good
+    slow = r"\[labkit\] rank 0 .*?all_reduce #1 \(train.py, line 18\) for rank 1.*?line 17\)"
+    assert len(re.findall(slow, output)) == 1, output
+    with pytest.raises(
+        Deadlock, match=r"rank 1 in recv #1 from rank 0 \(train.py, line 19\)"
+    ) as its:
+        Run.load(tmp_path / "kept")
+    assert [len(timeline.operations) for timeline in its.value.timeline] == [2, 2]
+    assert all("in_a_cycle" in stack for stack in its.value.stacks)
+
+
+def test_an_operation_that_was_never_waited_for_is_reported_and_the_job_is_good(tmp_path):
+    output, is_good = ends_wrong("leaves", cwd=tmp_path)
+    assert is_good
+    assert re.search(r"\[labkit\] ranks 0 and 1 .*all_reduce #1 \(train.py, line 32\)", output)
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "line"),
+    [("def train(world): ...\n", "ValueError", None), ("x = 1\ny = = 2\n", "SyntaxError", 2)],
+    ids=["no main", "no Python"],
+)
+def test_an_error_in_reading_the_program_has_no_line_of_the_launcher(tmp_path, text, error, line):
+    (tmp_path / "train.py").write_text(text)
+    output, is_good = payload("train.py", "--out", "failed", cwd=tmp_path, ranks=1)
+    assert not is_good
+    assert "importlib" not in output and "program.py" not in output
+    with pytest.raises(RankError) as caught:
+        Run.load(tmp_path / "failed")
+    assert caught.value.exception_type == error
+    assert (caught.value.site and caught.value.site.line) == line
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "error"),
+    [
+        ("gone.py", None, FileNotFoundError),
+        ("empty.py", "", ValueError),
+        ("odd.payload", "text", ValueError),
+        ("key.payload", "K\x01.", ValueError),  # a pickle whose error is none of pickle's own
+        ("train.py:", "", ValueError),
+        ("train.py:a b", "", ValueError),
+        ("null.py", "x = '\0'", ValueError),
+        ("later.py", "async def main(world): ...", TypeError),
+        ("bits.py", "def main(world): yield 1", TypeError),
+        (".", None, ValueError),
     ],
 )
-def test_a_file_that_is_no_program_is_explained(tmp_path, monkeypatch, file, text, words):
+def test_a_file_that_is_no_program_is_refused_by_name(tmp_path, monkeypatch, file, text, error):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
+    name = file.partition(":")[0]
     if text is not None:
-        Path(file.partition(":")[0]).write_text(text)
-    with pytest.raises((FileNotFoundError, ValueError, TypeError), match=words):
+        Path(name).write_text(text)
+    with pytest.raises(error, match=re.escape(name) if error is not TypeError else "main"):
         read_program(file)
 
 
-def test_a_folder_is_no_program(tmp_path):
-    with pytest.raises(ValueError, match="is a folder: name a file in it"):
-        read_program(str(tmp_path))
-
-
-def test_what_is_asked_for_wrongly_is_no_error_at_a_line_of_the_launchers(tmp_path):
-    (tmp_path / "train.py").write_text("def train(world): ...\n")
-    output, code = torchrun("train.py", "--out", "failed", cwd=tmp_path, ranks=1)
-    assert code != 0
-    assert "raised ValueError: train.py has no function main: define" in output, output
-    assert "program.py" not in output
-
-
-def test_a_file_that_is_no_python_is_placed_at_its_own_line(tmp_path):
-    (tmp_path / "train.py").write_text("def main(world):\n    x = = 1\n")
-    output, code = torchrun("train.py", "--out", "failed", cwd=tmp_path, ranks=1)
-    assert code != 0
-    assert "raised SyntaxError at train.py, line 2: invalid syntax" in output, output
-    assert "importlib" not in output and "program.py" not in output
-
-
-def test_options_of_the_program_without_dashes_are_explained_once(tmp_path):
-    (tmp_path / "train.py").write_text("def main(world): ...\n")
-    output, code = torchrun("train.py", "--steps", "200", cwd=tmp_path)
-    assert code != 0
-    said = "--steps 200: no option of labkit's. What belongs to FILE comes after --"
-    assert output.count(said) == 1, output
-    assert output.count("usage:") == 1, output
+def test_options_of_the_program_without_dashes_are_refused(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["payload", "train.py", "--steps", "200"])
+    with pytest.raises(SystemExit) as ended:
+        command.main()
+    assert ended.value.code == 2
+    assert "--steps 200" in capsys.readouterr().err

@@ -6,8 +6,6 @@ import sys
 import pytest
 
 pytestmark = [
-    pytest.mark.alone,
-    pytest.mark.clock,
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux's own"),
 ]
 

@@ -13,7 +13,7 @@ from namespaces import TwoHosts, why_not
 from labkit import Deadlock, Mismatch, RankError, Run, calc
 from labkit.comm.hosts.interface import address_towards, interface_of
 
-pytestmark = [pytest.mark.alone, pytest.mark.clock]
+pytestmark = pytest.mark.clock
 
 PROGRAM = Path(__file__).parent / "program.py"
 REQUIRE = "LABKIT_REQUIRE_TWO_HOSTS"  # set by .ci/run: there a skip is a failure

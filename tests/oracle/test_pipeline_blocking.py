@@ -20,6 +20,7 @@ from labkit.pipeline.op import Op
 from labkit.pipeline.rendezvous import require_end
 
 STALL_S = 0.3
+EMPTY = torch.empty(1).double()
 
 
 def shuffled(schedule, rng):
@@ -51,9 +52,15 @@ def number(op, x):
     return torch.tensor([code + (0 if x is None else 7 * float(x[0]))], dtype=torch.float64)
 
 
-def on_ranks(world, rows):
-    done = perform_row(world, rows[world.rank], len(rows), number, torch.empty(1).double())
-    return [float(x[0]) for x in done.values()]
+def on_ranks(world, schedules):
+    """What each schedule's operations yield on this rank, one schedule after the other."""
+    return [
+        [
+            float(x[0])
+            for x in perform_row(world, rows[world.rank], len(rows), number, EMPTY).values()
+        ]
+        for rows in schedules
+    ]
 
 
 def by_hand(schedule):
@@ -79,23 +86,18 @@ def verdict_of_the_model(rows):
     return True
 
 
-@pytest.mark.parametrize("num_ranks", [2, 3, 4])
+@pytest.mark.parametrize("num_ranks", [2, 4])
 def test_the_model_and_gloo_agree(num_ranks):
     rng = random.Random(num_ranks)
-    verdicts = []
-    for _ in range(100):
+    by_verdict = {True: [], False: []}
+    while min(map(len, by_verdict.values())) < 2:
         row = rng.choice((one_f_one_b, one_f_one_b, gpipe, naive))
         schedule = plan(row, num_ranks, rng.randrange(1, 6))
         rows = shuffled(schedule, rng)
-        ends = verdict_of_the_model(rows)
-        if verdicts.count(ends) == 3:
-            continue
-        verdicts.append(ends)
-        try:
-            run = launch(on_ranks, num_ranks, [(rows,)], device="cpu", stall=STALL_S, echo=False)
-        except Deadlock:
-            assert not ends, rows
-        else:
-            assert ends, rows
-            assert list(run.values) == by_hand(schedule)
-    assert verdicts.count(True) == verdicts.count(False) == 3
+        by_verdict[verdict_of_the_model(rows)].append((schedule, rows))
+    schedules, rows = zip(*by_verdict[True], strict=True)
+    values = launch(on_ranks, num_ranks, [(rows,)], device="cpu", echo=False).values
+    assert list(zip(*values, strict=True)) == [tuple(by_hand(each)) for each in schedules]
+    for _, rows in by_verdict[False][:2]:
+        with pytest.raises(Deadlock):
+            launch(on_ranks, num_ranks, [([rows],)], device="cpu", stall=STALL_S, echo=False)

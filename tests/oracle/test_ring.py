@@ -1,14 +1,15 @@
-"""The ring against the sum in float64, at world sizes 1 to 5 and sizes that do not divide."""
+"""The ring against the sum in float64, at world sizes 1 to 4 and sizes that do not divide."""
+
+import random
+import re
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from labkit import run
 from labkit.collectives import ring, ring_all_gather, ring_all_reduce, ring_reduce_scatter
 
-WORLD_SIZES = [1, 2, 3, 4, 5]
+WORLD_SIZES = [1, 2, 3, 4]
 DTYPES = [torch.uint8, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32]
 DTYPES += [torch.float64, torch.complex64]
 
@@ -60,8 +61,18 @@ def assert_works_in_place(x, segment, gathered, world):
     assert torch.equal(whole, gathered)
 
 
-def check_cases(world_size, cases):
-    by_rank = run(reduce_cases, world_size, (cases,), timeout=60).values
+def cases_of(world_size):
+    """Every small size, and every dtype in odd shapes."""
+    chance = random.Random(world_size)
+    cases = [((numel,), torch.float32) for numel in range(12)]
+    for dtype in DTYPES:
+        cases += [((), dtype), (tuple(chance.randrange(12) for _ in range(3)), dtype)]
+    return [(*case, 10 * number) for number, case in enumerate(cases)]
+
+
+@pytest.mark.parametrize("world_size", WORLD_SIZES)
+def test_equals_the_sum_for_any_size_and_dtype(world_size):
+    by_rank = run(reduce_cases, world_size, (cases_of(world_size),), timeout=60).values
     for case in zip(*by_rank, strict=True):
         inputs = [before for before, *_ in case]
         for rank, (x, total, segment, gathered, in_place) in enumerate(case):
@@ -74,26 +85,20 @@ def check_cases(world_size, cases):
             assert torch.equal(total, case[0][1]), "ranks disagree"
 
 
-@pytest.mark.parametrize("world_size", WORLD_SIZES)
-def test_equals_the_sum_at_every_small_size(world_size):
-    check_cases(world_size, [((numel,), torch.float32, numel) for numel in range(12)])
+def in_blocks(world):
+    """Segments of one block and an element more."""
+    x = torch.arange(ring.BLOCK_BYTES // 4 * world.size + 1, dtype=torch.int32)
+    mine, whole = x * (world.rank + 1), x * 3
+    segment = ring_reduce_scatter(mine, world)
+    return [
+        torch.equal(ring_all_reduce(mine, world), whole),
+        torch.equal(ring_all_gather(segment, x.numel(), world), whole),
+        torch.equal(ring_reduce_scatter(mine, world, in_place=True), segment),
+    ]
 
 
-@pytest.mark.parametrize("world_size", [2, 3])
-def test_equals_the_sum_where_segments_travel_in_blocks(world_size):
-    numel = ring.BLOCK_BYTES // 4 * world_size * 2 + 1
-    check_cases(world_size, [((numel,), torch.float32, 0)])
-
-
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(data=st.data(), world_size=st.sampled_from(WORLD_SIZES))
-def test_equals_the_sum_for_any_shape_and_dtype(data, world_size):
-    case = st.tuples(
-        st.lists(st.integers(0, 40), max_size=3).map(tuple),
-        st.sampled_from(DTYPES),
-        st.integers(0, 10**6),
-    )
-    check_cases(world_size, data.draw(st.lists(case, min_size=1, max_size=12)))
+def test_equals_the_sum_where_segments_travel_in_blocks():
+    assert run(in_blocks, 2).values == [[True] * 3] * 2
 
 
 def misused(world):
@@ -115,9 +120,9 @@ def misused(world):
 
 def test_wrong_calls_are_refused():
     boolean, out, no_sum, segment, short, strided = run(misused, 2).values[0]
-    assert "booleans have no sum" in boolean
-    assert "out must be contiguous and like x, (3,)" in out
-    assert "torch cannot add torch.float8_e4m3fn" in no_sum
-    assert "rank 0 of 2 holds 2 of 3 elements, but its segment has 9" in segment
-    assert "out has shape (5,)" in short
-    assert "out has the stride 2; pass a contiguous tensor" in strided
+    assert "boolean" in boolean
+    assert "out" in out and "(3,)" in out
+    assert "float8_e4m3fn" in no_sum
+    assert [int(number) for number in re.findall(r"\d+", segment)] == [0, 2, 2, 3, 9, 2]
+    assert "out" in short and "(5,)" in short
+    assert "out" in strided and "stride 2" in strided

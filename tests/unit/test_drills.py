@@ -1,4 +1,4 @@
-"""Drills, every one over a thousand seeds: what is asked, what is right, what each trap says."""
+"""Drills, every one over many seeds: what is asked, what is right, what each trap says."""
 
 import math
 import re
@@ -12,7 +12,7 @@ from labkit.interview.drills import DRILLS, Outcome, drills_of, get_drill, judge
 from labkit.interview.drills.catalog import UnknownDrill
 from labkit.interview.drills.digits import rounded_text
 
-SEEDS = range(1000)
+SEEDS = range(150)
 EVERY_DRILL = pytest.mark.parametrize("name", DRILLS)
 
 
@@ -115,7 +115,7 @@ def test_one_of_a_thing_is_not_said_in_the_plural(name):
 @EVERY_DRILL
 def test_the_same_seed_asks_the_same_and_others_mostly_differ(name):
     drill, asked = DRILLS[name], questions(name)
-    for seed in (0, 1, 999):
+    for seed in (0, 1, SEEDS[-1]):
         assert drill.question(seed) == asked[seed]
     differ = sum(one.prompt != other.prompt for one, other in zip(asked, asked[1:]))
     assert differ >= 0.9 * (len(asked) - 1)

@@ -1,11 +1,10 @@
 """pyproject.toml, constraints.txt and environment.yml describe one environment."""
 
-import ast
+import re
 import tomllib
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
-import pytest
 import yaml
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
@@ -74,50 +73,26 @@ def test_the_oldest_python_is_the_same_everywhere():
     assert PYPROJECT["tool"]["ruff"]["target-version"] == f"py{oldest.replace('.', '')}"
 
 
-def imported(folder):
-    """Top-level names that the Python files below `folder` import, with the file of each."""
-    for path in sorted((ROOT / folder).rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Import):
-                yield from ((alias.name.split(".")[0], path) for alias in node.names)
-            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                yield node.module.split(".")[0], path
-
-
-@pytest.mark.parametrize("folder", ["labkit", "scripts", "benchmarks", "tests", "solutions"])
-def test_whatever_is_imported_is_declared(folder):
+def test_whatever_is_imported_is_declared():
     of_module = packages_distributions()
     declared = {canonicalize_name(requirement.name) for requirement in pins.declared()} | {"labkit"}
     undeclared = {
         f"{path.relative_to(ROOT)} imports {name}"
-        for name, path in imported(folder)
+        for folder in ("labkit", "scripts", "benchmarks", "tests", "solutions")
+        for path in (ROOT / folder).rglob("*.py")
+        for name in re.findall(r"^ *(?:from|import) (\w+)", path.read_text("utf-8"), re.MULTILINE)
         if name in of_module and not declared & {canonicalize_name(d) for d in of_module[name]}
     }
     assert undeclared == set()
 
 
-# --- environment.yml ------------------------------------------------------------------------------
-
-
-def conda_and_pip_lines():
+def test_conda_installs_python_and_torch_for_cpus_and_pip_takes_the_same_pins_for_the_rest():
     lines = ENVIRONMENT["dependencies"]
+    conda = [line for line in lines if isinstance(line, str)]
     (pip,) = [line["pip"] for line in lines if isinstance(line, dict)]
-    return [line for line in lines if isinstance(line, str)], pip
-
-
-def test_conda_installs_python_and_a_cpu_build_of_torch():
-    conda, _ = conda_and_pip_lines()
+    assert sorted(pip) == ["--constraint constraints.txt", "--editable .[lab]"]
     (python,) = [line.removeprefix("python=") for line in conda if line.startswith("python=")]
     assert set(conda) == {f"python={python}", "pip", f"pytorch-cpu={PINS['torch']}"}
     assert python in pins.PYTHONS
     assert SpecifierSet(PYPROJECT["project"]["requires-python"]).contains(f"{python}.0")
     assert ENVIRONMENT["channels"] == ["conda-forge", "nodefaults"]
-
-
-def test_pip_in_conda_takes_the_same_pins_for_the_rest():
-    _, pip = conda_and_pip_lines()
-    options = dict(line.split(" ", 1) for line in pip if line.startswith("-"))
-    assert options.pop("--constraint") == "constraints.txt"
-    assert options.pop("--editable") == ".[lab]"
-    assert options == {}
-    assert [line for line in pip if not line.startswith("-")] == []

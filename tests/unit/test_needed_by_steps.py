@@ -1,33 +1,23 @@
 """What the fork server imports for ranks, and leaves as it was."""
 
+import importlib
 import os
-import subprocess
 import sys
+from pathlib import Path
 
-SHOW = """
-import os, sys
-import labkit.launch.ranks.needed_by_steps
-assert "torch._dynamo" in sys.modules
-print(os.environ.get("TORCHINDUCTOR_CACHE_DIR"))
-"""
+from labkit import run
+
+INDUCTOR = "TORCHINDUCTOR_CACHE_DIR"
 
 
-def imported(**variables):
-    ours = {name: value for name, value in os.environ.items() if "INDUCTOR" not in name}
-    done = subprocess.run(
-        [sys.executable, "-c", SHOW],
-        env={**ours, **variables},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return done.stdout.strip()
+def imports_again(world, folder):
+    assert "torch._dynamo" in sys.modules
+    assert INDUCTOR not in os.environ
+    os.environ[INDUCTOR] = folder
+    importlib.reload(sys.modules["labkit.launch.ranks.needed_by_steps"])
+    return os.environ[INDUCTOR], Path(folder).is_dir()
 
 
-def test_no_folder_is_left_by_an_import(tmp_path):
-    assert imported(TMPDIR=str(tmp_path)) == "None"
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_readers_own_cache_of_compiled_code_stays(tmp_path):
-    assert imported(TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "mine")) == f"{tmp_path}/mine"
+def test_dynamo_is_loaded_and_a_readers_own_cache_of_compiled_code_stays(tmp_path, monkeypatch):
+    monkeypatch.delenv(INDUCTOR, raising=False)
+    assert run(imports_again, 1, [str(tmp_path)]).values == [(str(tmp_path), True)]

@@ -30,13 +30,19 @@ def passes_on(world, num):
     return buffer[:, 0].tolist()
 
 
-def assert_first_message_takes_10_ms(result):
+def passes_on_through_the_host(world, num):
+    """As ranks that share a GPU do: see test_staging.py."""
+    paced = world._process_group
+    paced._process_group = ThroughHost(paced._process_group, is_elsewhere=lambda x: True)
+    return passes_on(world, num)
+
+
+@pytest.mark.parametrize("function", [passes_on, passes_on_through_the_host])
+def test_messages_arrive_whole_in_order_and_after_the_time_of_their_link(function):
+    result = run(function, 2, (4,), topology=SLOW)
+    assert result.values == [[3, 0, 0, 0], [0, 1, 2, 3]]
     send, recv = (timeline.operations[0] for timeline in result.timeline)
     assert recv.done_s - send.posted_s > 0.01
-
-
-def test_messages_arrive_whole_and_in_order():
-    assert run(passes_on, 2, (4,), topology=SLOW).values == [[3, 0, 0, 0], [0, 1, 2, 3]]
 
 
 def test_results_and_bytes_are_those_of_an_unpaced_run():
@@ -45,44 +51,34 @@ def test_results_and_bytes_are_those_of_an_unpaced_run():
 
     topology = Topology(hosts=2, ranks_per_host=2, fast=Link(1e9), slow=Link(1e9, 1e-3))
     paced, unpaced = run(sums, 4, topology=topology), run(sums, 4)
+    assert (unpaced.topology, unpaced.pace) == (None, [])
     for a, b in zip(paced.values, unpaced.values, strict=True):
         assert torch.equal(a, b)
     for a, b in zip(paced.traffic, unpaced.traffic, strict=True):
         assert a.by_operation == b.by_operation
 
 
-def test_the_journal_has_the_times_of_the_links():
-    assert_first_message_takes_10_ms(run(passes_on, 2, (1,), topology=SLOW))
-
-
 def test_a_pace_that_the_machine_keeps_needs_no_word(capsys):
-    result = run(passes_on, 2, (4,), topology=Topology(hosts=2, ranks_per_host=1, slow=Link(40)))
-    assert [pace.num_messages for pace in result.pace] == [1, 4]
+    result = run(passes_on, 2, (1,), topology=Topology(hosts=2, ranks_per_host=1, slow=Link(40)))
+    assert [pace.num_messages for pace in result.pace] == [1, 1]
     assert result.topology.slow == Link(40)
     assert sum(pace.num_late for pace in result.pace) == 0
     assert capsys.readouterr().out == ""
 
 
-def test_a_pace_that_the_machine_cannot_keep_is_told_with_a_count(capsys):
+def test_a_pace_that_the_machine_cannot_keep_is_reported_with_a_count(capsys):
     result = run(passes_on, 2, (4,), topology=TOO_FAST)
     assert [pace.num_messages for pace in result.pace] == [1, 4]
     num_late = sum(pace.num_late for pace in result.pace)
     assert num_late >= 2
     assert sum(pace.late_s for pace in result.pace) > 0
-    line = " ".join(capsys.readouterr().out.splitlines())
-    assert line.startswith(f"[labkit] {num_late} of 5 messages came later than the links")
-    assert line.endswith("With slower links or larger messages it keeps the pace.")
+    assert capsys.readouterr().out.startswith(f"[labkit] {num_late} of 5 messages")
 
 
 def test_a_run_that_shows_nothing_counts_all_the_same(capsys):
     result = launch(passes_on, 2, [(1,)], topology=TOO_FAST, echo=False)
     assert sum(pace.num_messages for pace in result.pace) == 2
     assert capsys.readouterr().out == ""
-
-
-def test_without_a_topology_nothing_is_counted():
-    result = run(passes_on, 2, (1,))
-    assert (result.topology, result.pace) == (None, [])
 
 
 def test_collectives_of_the_backend_go_past_the_links_and_this_is_said(capsys):
@@ -93,14 +89,9 @@ def test_collectives_of_the_backend_go_past_the_links_and_this_is_said(capsys):
         return world.all_reduce(torch.ones(3)).tolist()
 
     assert run(calls, 2, topology=SLOW).values == [[2, 2, 2], [2, 2, 2]]
-    line = " ".join(capsys.readouterr().out.splitlines())
-    assert line.startswith("[labkit] broadcast and all_reduce were not paced to the links")
-    assert line.endswith("Only send and recv are paced, and with them labkit.collectives.")
-
-
-def test_barrier_and_split_are_free_of_links_and_of_words(capsys):
-    run(lambda world: (world.split(world.rank), world.barrier())[1], 2, topology=SLOW)
-    assert capsys.readouterr().out == ""
+    line = capsys.readouterr().out
+    assert line.startswith("[labkit] broadcast and all_reduce ")
+    assert "barrier" not in line and "split" not in line
 
 
 def sums_on_each_host(world):
@@ -112,8 +103,7 @@ def sums_on_each_host(world):
 def test_shared_memory_is_not_paced_either(capsys):
     topology = Topology(hosts=2, ranks_per_host=2, fast=Link(40), slow=Link(1e9))
     assert run(sums_on_each_host, 4, topology=topology).values == 4 * [[4, 4, 4]]
-    line = " ".join(capsys.readouterr().out.splitlines())
-    assert line.startswith("[labkit] all_reduce through shared memory was not paced")
+    assert capsys.readouterr().out.startswith("[labkit] all_reduce through shared memory ")
 
 
 def test_without_a_fast_link_hosts_are_as_fast_as_the_machine(capsys):
@@ -122,25 +112,6 @@ def test_without_a_fast_link_hosts_are_as_fast_as_the_machine(capsys):
     assert result.values == 4 * [[4, 4, 4]]
     assert [pace.num_messages for pace in result.pace] == 4 * [0]
     assert capsys.readouterr().out == ""
-
-
-def passes_on_from_another_place(world):
-    """As ranks that share a GPU do: see test_staging.py."""
-    paced = world._process_group
-    paced._process_group = ThroughHost(paced._process_group, is_elsewhere=lambda x: True)
-    return passes_on(world, 2)
-
-
-def test_messages_that_go_through_the_host_are_paced_too():
-    result = run(passes_on_from_another_place, 2, topology=SLOW)
-    assert result.values == [[1, 0], [0, 1]]
-    assert_first_message_takes_10_ms(result)
-
-
-def test_torchrun_starts_paced_ranks_too():
-    result = run(passes_on, 2, (1,), topology=SLOW, engine="torchrun", timeout=60)
-    assert_first_message_takes_10_ms(result)
-    assert [pace.num_messages for pace in result.pace] == [1, 1]
 
 
 SENDS = "world.send(torch.ones(3), 1) if rank == 0 else world.recv(torch.empty(3), 0)"
@@ -159,5 +130,5 @@ def test_a_session_counts_the_messages_of_each_cell(capsys):
 
 
 def test_a_session_refuses_a_topology_of_other_ranks():
-    with pytest.raises(ValueError, match="world_size=3, but this topology has 2 x 1 = 2 ranks"):
+    with pytest.raises(ValueError, match="world_size=3.* 2 ranks"):
         Session(3, topology=SLOW)
