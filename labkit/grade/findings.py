@@ -84,6 +84,9 @@ def _fault(grader: Grader, observed: Observed) -> bool:
 def _wrong(grader: Grader, observation: Observation) -> Finding:
     """At least one case has a wrong result, or changes what it must not change."""
     wrong, asked = _wrong_cases(grader, observation)
+    mistake, example = named(grader.mistakes, Outcome.WRONG, wrong, asked)
+    if mistake is not None:
+        return _finding(mistake, grader, example)
     if early := [observed for observed in wrong if _reads_early(observed)]:
         return Finding(
             Outcome.WRONG,
@@ -93,9 +96,6 @@ def _wrong(grader: Grader, observation: Observation) -> Finding:
             _got_and_expected(grader, early[0]),
             3,
         )
-    mistake, example = named(grader.mistakes, Outcome.WRONG, wrong, asked)
-    if mistake is not None:
-        return _finding(mistake, grader, example)
     observed = wrong[0]
     if not observed.wrong_ranks:
         effect = _side_effect(grader, observed)
