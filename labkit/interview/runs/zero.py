@@ -20,7 +20,7 @@ from labkit.optimizer import SGD, AdamW
 from labkit.zero import FullyShardedModule, ShardedGradients, ShardedOptimizer
 from labkit.zero.offload import on_disk
 
-_CONFIG = GPTConfig(num_layers=4, hidden=32)  # multiples of four: nothing is padded
+_CONFIG = GPTConfig(num_layers=4, hidden=96)  # multiples of four: nothing is padded
 _HELD_BYTES = {"parameters": 4, "gradients": 4, "optimizer states": 8}  # per parameter, float32
 _N = 4
 
