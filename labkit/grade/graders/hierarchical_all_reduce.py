@@ -154,7 +154,7 @@ ACROSS = "reduce_scatter(pieces, slow, group)\n    all_gather(pieces, slow, grou
 MISTAKES = [
     Mistake(
         "returns the average",
-        "The contract is the sum. A caller who wants the average divides by n.",
+        "The contract is the sum. Dividing by n is up to the caller.",
         seen=lambda s: s.is_answer([(r / s.n).to(r.dtype) for r in s.right]),
         made_by=patch("total.view(x.shape)", "(total / group.size).to(x.dtype).view(x.shape)"),
     ),

@@ -76,7 +76,7 @@ FLAT = "group.reduce_scatter(torch.cat([x.flatten(), padding]))"
 MISTAKES = [
     Mistake(
         "returns the average",
-        "The contract is the sum. A caller who wants the average divides by n.",
+        "The contract is the sum. Dividing by n is up to the caller.",
         seen=lambda s: s.is_answer([(r / s.n).to(r.dtype) for r in s.right]),
         made_by=patch("view(x.shape)", "div(group.size).to(x.dtype).view(x.shape)"),
     ),

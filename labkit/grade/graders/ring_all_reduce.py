@@ -106,7 +106,7 @@ MISTAKES = [
     ),
     Mistake(
         "returns the average",
-        "The contract is the sum. A caller who wants the average divides by n.",
+        "The contract is the sum. Dividing by n is up to the caller.",
         seen=lambda s: s.is_answer([(r / s.n).to(r.dtype) for r in s.right]),
         made_by=patch("total.view(x.shape)", "(total / n).to(x.dtype).view(x.shape)"),
     ),
@@ -158,7 +158,7 @@ MISTAKES = [
     ),
     Mistake(
         "takes a segment for another one",
-        "Segments of different numbers were added, or one is in the place of another. The segment "
+        "Segments of different numbers were added, or one stands where another belongs. The segment "
         "that this rank receives in a step is the one that its left neighbour sends in it.",
         hint=2,
         seen=lambda s: counts(s).sum() != counts(s).diagonal(dim1=1, dim2=3).sum(),
