@@ -33,7 +33,15 @@ def test_every_number_that_a_formula_proves_holds():
     assert failing(by_formula) == {}
 
 
-@pytest.mark.parametrize("card", [card for card, items in RUNS.items() if items])
+def marks(card):
+    """A proof that compares times runs alone."""
+    compares = any("faster_on" in item.proof for item in RUNS[card])
+    return [pytest.mark.alone, pytest.mark.clock] if compares else []
+
+
+@pytest.mark.parametrize(
+    "card", [pytest.param(card, marks=marks(card)) for card, items in RUNS.items() if items]
+)
 def test_every_number_that_a_run_proves_holds(card):
     assert failing(RUNS[card]) == {}
 
