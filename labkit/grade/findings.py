@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from labkit.comm.callers import is_of_a_library
 from labkit.comm.operation import Operation, Site
 from labkit.comm.words import ranks_named, verb
 from labkit.grade.grader import Budget, Mistake, OnRanks, Questions, close
@@ -514,7 +514,7 @@ def _unnumbered(text: str) -> str:
 def _crash(failure: RankError, observed: Observed) -> Finding:
     error, trace = failure.exception_type, own_frames(failure.traceback)
     site = failure.site
-    if site is not None and site.file.startswith(_MACHINERY):
+    if site is not None and _is_library(site.file):
         site = own_site(failure.traceback)
     message = failure.traceback.rstrip().rpartition(f"{error}: ")[2]
     message = "" if message == failure.traceback.rstrip() else message
@@ -553,18 +553,14 @@ def _stack(failure: RunError, rank: int) -> str:
     return failure.stacks[rank] if rank < len(failure.stacks) else ""
 
 
-_HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-_MACHINERY = (
-    _HERE + os.sep,
-    os.path.dirname(torch.__file__) + os.sep,
-    os.path.dirname(os.__file__) + os.sep,
-    "<string>",
-    "<frozen",
-    "labkit/",
-    "torch/",
-)
+# As launch/sources.py shows the files of these packages.
+_SHORTENED = ("labkit/", "torch/", "<string>")
 # A frame of a notebook's cell has the cell's number for a file (launch/sources.py).
 _FRAME = re.compile(r'  (?:File "([^"]+)"|(Cell \d+)), line (\d+),? in (\S+)')
+
+
+def _is_library(file: str) -> bool:
+    return file.startswith(_SHORTENED) or is_of_a_library(file)
 
 
 def own_frames(trace: str) -> str:
@@ -573,7 +569,7 @@ def own_frames(trace: str) -> str:
     for line in trace.splitlines():
         frame = _FRAME.match(line)
         if frame is not None:
-            is_own = not (frame[1] or frame[2]).startswith(_MACHINERY)
+            is_own = not _is_library(frame[1] or frame[2])
             has_own = has_own or is_own
         elif not line.startswith("    "):
             is_own = True
@@ -586,6 +582,6 @@ def own_site(stack: str) -> Site | None:
     """The innermost line of a stack that is the learner's."""
     frames = [frame for line in stack.splitlines() if (frame := _FRAME.match(line))]
     for frame in reversed(frames):
-        if not (frame[1] or frame[2]).startswith(_MACHINERY):
+        if not _is_library(frame[1] or frame[2]):
             return Site(frame[1] or frame[2], int(frame[3]), frame[4])
     return None

@@ -9,7 +9,6 @@ Mistakes that timing usually hides show every time:
 
 from __future__ import annotations
 
-import os
 import sys
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from labkit.comm import Group
+from labkit.comm.callers import is_of_a_library
 from labkit.comm.operation import Site
 from labkit.grade.observed import Event
 
@@ -24,12 +24,6 @@ if TYPE_CHECKING:
     from labkit.grade.harness import Watch
 
 Tensor = torch.Tensor
-_LABKIT = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-_NOT_THE_LEARNERS = (
-    _LABKIT,
-    os.path.dirname(torch.__file__) + os.sep,
-    os.path.dirname(os.__file__),
-)
 _ODD_NUMBER = 113
 
 
@@ -44,7 +38,7 @@ class BrokenRule(RuntimeError):
 def learner_site() -> Site:
     """The innermost line on the stack that is neither labkit's nor a library's."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_NOT_THE_LEARNERS):
+    while frame.f_back is not None and is_of_a_library(frame.f_code.co_filename):
         frame = frame.f_back
     return Site(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
 

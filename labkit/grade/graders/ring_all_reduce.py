@@ -158,7 +158,7 @@ MISTAKES = [
     ),
     Mistake(
         "takes a segment for another one",
-        "Segments of different numbers were added, or one stands where another belongs. The segment "
+        "Segments of different numbers were added, or one is where another belongs. The segment "
         "that this rank receives in a step is the one that its left neighbour sends in it.",
         hint=2,
         seen=lambda s: counts(s).sum() != counts(s).diagonal(dim1=1, dim2=3).sum(),
