@@ -15,13 +15,16 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
+
+from labkit.comm.operation import P2P_KINDS, Timeline
 from labkit.comm.words import listed
 from labkit.grade import findings
 from labkit.grade.catalog import get_exercise, load_catalog
 from labkit.grade.grader import Draw, InParts, OnRanks, Questions
 from labkit.grade.graders import load_grader
-from labkit.grade.harness import MARK, Job, attempt_cases
-from labkit.grade.observed import Case, Observed, RankSeen
+from labkit.grade.harness import MARK, MEETING, REGION, Job, attempt_cases
+from labkit.grade.observed import Case, Event, Observed, RankSeen
 from labkit.grade.outcome import Finding, Outcome
 from labkit.grade.submission import Submission, SubmissionLike
 from labkit.grade.verdict import Verdict
@@ -193,11 +196,34 @@ def _launched(
             Observed(case, [_record(job, i, rank) for rank in range(n)], grader.right, grader.same)
             for i, case in enumerate(cases)
         ]
+    if failure is not None:
+        for rank, timeline in enumerate(failure.timeline):
+            for i, observed in enumerate(seen):
+                if observed.ranks[rank] == RankSeen():
+                    observed.ranks[rank].events = _from_journal(timeline, f"{REGION}{i}")
     for rank, log in enumerate(logs):
         for i, observed in enumerate(seen):
             _, _, after = log.partition(f"{MARK}{i}\n")
             observed.ranks[rank].printed = after.partition(MARK)[0]
     return Observation(seen, failure)
+
+
+def _from_journal(timeline: Timeline, region: str) -> list[Event]:
+    """The operations of a case that a rank did not come back from."""
+    began_s = [each.start_s for each in timeline.regions if each.name == region]
+    return [
+        Event(
+            f"{'' if o.blocking else 'i'}{o.kind}" if o.kind in P2P_KINDS else o.kind,
+            peer=o.peer,
+            shape=o.shape,
+            dtype=getattr(torch, o.dtype, None),
+            nbytes=o.payload_bytes,
+            reduce=o.reduce or "",
+            site=o.origin,
+        )
+        for o in timeline.operations
+        if began_s and o.posted_s >= began_s[0] and o.label != MEETING
+    ]
 
 
 def _record(job: Job, case: int, rank: int) -> RankSeen:

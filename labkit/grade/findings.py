@@ -157,7 +157,7 @@ def tally(grader: Grader, outcome: Outcome, observation: Observation) -> dict[st
     else:
         cases = asked = [o for o in observation.cases if not o.returned][:1]
     return {
-        mistake.name: sum(is_seen(mistake, observed, asked) for observed in cases)
+        mistake.name: len(held(mistake, cases, asked))
         for mistake in grader.mistakes
         if mistake.outcome is outcome
     }
@@ -179,22 +179,28 @@ def named(
     for mistake in mistakes:
         if mistake.outcome is not outcome:
             continue
-        holds = [observed for observed in cases if is_seen(mistake, observed, asked)]
+        holds = held(mistake, cases, asked)
         if len(holds) > most:
             best, most, example = mistake, len(holds), holds[0]
     return best, example
 
 
-def is_seen(mistake: Mistake, observed: Observed, asked: Sequence[Observed] = ()) -> bool:
-    """Whether a mistake's predicate holds in a case, or its formula explains all answers."""
+def held(
+    mistake: Mistake, cases: Sequence[Observed], asked: Sequence[Observed]
+) -> Sequence[Observed]:
+    """The cases in which a mistake holds: all or none where it is a formula."""
+    if mistake.formula is None:
+        return [observed for observed in cases if _is_seen(mistake, observed)]
+    if mistake.function not in ("", cases[0].case.function):
+        return []
+    formulas = mistake.formula if isinstance(mistake.formula, Sequence) else [mistake.formula]
+    return cases if any(_explains(formula, asked) for formula in formulas) else []
+
+
+def _is_seen(mistake: Mistake, observed: Observed) -> bool:
+    assert mistake.seen is not None, f"{mistake.name}: give `seen` or `formula`"
     try:
-        if mistake.formula is None:
-            assert mistake.seen is not None, f"{mistake.name}: give `seen` or `formula`"
-            return bool(mistake.seen(observed))
-        if mistake.function not in ("", observed.case.function):
-            return False
-        formulas = mistake.formula if isinstance(mistake.formula, Sequence) else [mistake.formula]
-        return any(_explains(formula, asked) for formula in formulas)
+        return bool(mistake.seen(observed))
     except Exception:  # results of any form reach a predicate
         return False
 

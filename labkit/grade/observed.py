@@ -149,6 +149,7 @@ class RankSeen:
     """The arguments as they were afterwards."""
     returned: bool = False
     events: list[Event] = field(default_factory=list)
+    """In order. Of a rank that did not come back: its operations, from the journal."""
     is_input: bool = False
     """Whether the result lies in the memory of an argument."""
     is_earlier: bool = False
