@@ -27,9 +27,10 @@ def give_up(reason):
     (pytest.fail if os.environ.get(REQUIRE) == "1" else pytest.skip)(reason)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium():
-    """playwright's Browser. Started once, and only where a test needs it."""
+    """playwright's Browser. While it is open its thread has a running event loop, which tests of
+    other files that run after it in this process must not find."""
     with sync_playwright() as playwright:
         path = browser_path(playwright)
         if path is None:

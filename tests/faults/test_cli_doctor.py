@@ -73,7 +73,8 @@ def test_the_command_itself_judges_this_machine():
 
 
 @pytest.mark.parametrize("columns", [120, 100, 80, 60, 40])
-def test_no_name_in_the_list_is_cut(monkeypatch, capsys, columns):
+def test_no_name_in_the_list_is_cut(monkeypatch, capsys, tmp_path, columns):
+    monkeypatch.setenv("LABKIT_HOME", str(tmp_path))
     monkeypatch.chdir(Path(__file__).parents[2])
     monkeypatch.setattr(sys, "argv", ["labkit", "list"])
     monkeypatch.setenv("COLUMNS", str(columns))

@@ -172,11 +172,17 @@ def test_stop_is_quick_and_leaves_nothing(tmp_path):
 
 
 STOPPED_AT_ONCE = """
-import os, signal, threading, labkit
+import os, signal, subprocess, threading, time, labkit
 signal.signal(signal.SIGINT, signal.default_int_handler)
-threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
+
+class Started(subprocess.Popen):
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+
+subprocess.Popen = Started
 try:
-    labkit.run(print, 2, engine="torchrun")
+    labkit.run(lambda: time.sleep(60), 2, engine="torchrun")
 except KeyboardInterrupt:
     print("stopped")
 """
