@@ -28,7 +28,6 @@ from typing import Any
 import torch
 
 from labkit.comm import Group, Pending, checks
-from labkit.comm.calls.compared import enter_call
 from labkit.comm.group import chosen
 
 
@@ -59,7 +58,6 @@ def pairwise_all_to_all(
             f"rank {group.rank} keeps {send_rows[group.rank]} rows by send_splits and "
             f"{recv_rows[group.rank]} by recv_splits; make them equal"
         )
-    enter_call("pairwise_all_to_all", x, group, splits=(send_rows, recv_rows))
     result = x.new_empty(sum(recv_rows), *x.shape[1:])
     outgoing, incoming = x.contiguous().split(send_rows), result.split(recv_rows)
     incoming[group.rank].copy_(outgoing[group.rank])

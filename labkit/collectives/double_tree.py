@@ -33,8 +33,8 @@ from labkit.collectives.results import result_like
 from labkit.collectives.stream import BLOCK_BYTES, blocks, stream
 from labkit.collectives.tree import Place, broadcasting, reducing
 from labkit.comm import Group
-from labkit.comm.calls.compared import enter_call
 from labkit.comm.group import chosen
+from labkit.comm.named_spans import messages_of
 
 
 def double_tree_all_reduce(
@@ -54,7 +54,6 @@ def double_tree_all_reduce(
     """
     group = chosen(group)
     total = result_like(x, out, group)
-    enter_call("double_tree_all_reduce", x, group)
     if group.size == 1:
         return total.copy_(x.detach())
     halves = [
@@ -68,8 +67,9 @@ def double_tree_all_reduce(
     ]
     # As a leaf first: nothing there waits for others, who wait for it.
     halves.sort(key=lambda half: len(half[2].children))
-    stream([move for half in halves for move in reducing(*half)], group)
-    stream([move for _, half, place in halves for move in broadcasting(half, place)], group)
+    with messages_of("double_tree_all_reduce", x):
+        stream([move for half in halves for move in reducing(*half)], group)
+        stream([move for _, half, place in halves for move in broadcasting(half, place)], group)
     return total
 
 

@@ -30,8 +30,8 @@ import torch
 from labkit.collectives.results import result_like
 from labkit.collectives.stream import BLOCK_BYTES, Move, blocks, stream
 from labkit.comm import Group
-from labkit.comm.calls.compared import enter_call
 from labkit.comm.group import chosen
+from labkit.comm.named_spans import messages_of
 
 
 def halving_doubling_all_reduce(
@@ -52,22 +52,22 @@ def halving_doubling_all_reduce(
     """
     group = chosen(group)
     total = result_like(x, out, group)
-    enter_call("halving_doubling_all_reduce", x, group)
     if group.size == 1:
         return total.copy_(x.detach())
     part, whole = x.detach().contiguous().view(-1), total.view(-1)
     workers = _workers(group.size)
-    if group.rank not in workers:
-        stream(_sent(part, group.rank + 1, block_bytes), group)
-        group.recv(whole, group.rank + 1)
-        return total
-    works_for_two = group.rank > 0 and group.rank - 1 not in workers
-    if works_for_two:
-        stream(_added(part, whole, group.rank - 1, block_bytes), group)
-        part = whole
-    _halve_and_double(part, whole, 1, workers, group, block_bytes)
-    if works_for_two:
-        group.send(whole, group.rank - 1)
+    with messages_of("halving_doubling_all_reduce", x):
+        if group.rank not in workers:
+            stream(_sent(part, group.rank + 1, block_bytes), group)
+            group.recv(whole, group.rank + 1)
+            return total
+        works_for_two = group.rank > 0 and group.rank - 1 not in workers
+        if works_for_two:
+            stream(_added(part, whole, group.rank - 1, block_bytes), group)
+            part = whole
+        _halve_and_double(part, whole, 1, workers, group, block_bytes)
+        if works_for_two:
+            group.send(whole, group.rank - 1)
     return total
 
 

@@ -32,8 +32,8 @@ from labkit import arguments
 from labkit.collectives.results import result_like
 from labkit.collectives.ring import ring_all_gather, ring_all_reduce, ring_reduce_scatter
 from labkit.comm import Group, checks
-from labkit.comm.calls.compared import enter_call
 from labkit.comm.group import chosen
+from labkit.comm.named_spans import messages_of
 
 ReduceScatter = Callable[[torch.Tensor, Group], torch.Tensor]
 """(x, group) -> rank r's segment of the sum, (segment numel,), cut as torch.tensor_split does."""
@@ -71,10 +71,9 @@ def hierarchical_all_reduce(
     _check_parts(reduce_scatter=reduce_scatter, all_reduce=all_reduce, all_gather=all_gather)
     checks.summable(checks.tensor(x, fast))
     target = None if out is None else result_like(x, out, fast)
-    for group in (fast, slow):
-        enter_call("hierarchical_all_reduce", x, group)
-    segment = all_reduce(reduce_scatter(x, fast), slow)
-    total = all_gather(segment, x.numel(), fast).view(x.shape)
+    with messages_of("hierarchical_all_reduce", x):
+        segment = all_reduce(reduce_scatter(x, fast), slow)
+        total = all_gather(segment, x.numel(), fast).view(x.shape)
     return total if target is None else target.copy_(total)
 
 

@@ -30,8 +30,8 @@ from labkit import arguments
 from labkit.collectives.results import result_like
 from labkit.collectives.stream import Blocks, Move, blocks, stream
 from labkit.comm import Group, buffers, checks
-from labkit.comm.calls.compared import enter_call
 from labkit.comm.group import chosen
+from labkit.comm.named_spans import messages_of
 
 # A message wakes two threads whatever its size: blocks of 1 MiB took 1.3 times as long as these,
 # and whole segments, of which no part travels while another is added, up to 1.5 times.
@@ -52,15 +52,12 @@ def ring_all_reduce(
     """
     group = chosen(group)
     total = result_like(x, out, group)
-    enter_call("ring_all_reduce", x, group)
     parts, totals = _segments(x.contiguous(), group), _segments(total, group)
     if group.size == 1:
         total.copy_(x.detach())
-    _around(
-        parts[group.rank - 1],
-        [*_reducing(parts, totals, group, then_gather=True), *_gathering(totals, group)],
-        group,
-    )
+    moves = [*_reducing(parts, totals, group, then_gather=True), *_gathering(totals, group)]
+    with messages_of("ring_all_reduce", x):
+        _around(parts[group.rank - 1], moves, group)
     return total
 
 
@@ -76,13 +73,13 @@ def ring_reduce_scatter(
     """
     group = chosen(group)
     total = result_like(x, x if in_place else None, group)
-    enter_call("ring_reduce_scatter", x, group)
     if group.size == 1:
         return (total if in_place else total.copy_(x.detach())).view(-1)
     parts, totals = _segments(x.contiguous(), group), _segments(total, group)
     block_bytes = IN_PLACE_BLOCK_BYTES if in_place else BLOCK_BYTES
     moves = _reducing(parts, totals, group, then_gather=False, block_bytes=block_bytes)
-    _around(parts[group.rank - 1], moves, group, block_bytes)
+    with messages_of("ring_reduce_scatter", x):
+        _around(parts[group.rank - 1], moves, group, block_bytes)
     own = totals[group.rank]
     return own if in_place else own.clone()  # not a view: the other segments may be freed
 
@@ -112,10 +109,10 @@ def ring_all_gather(
             f"rank {group.rank} of {group.size} holds {own.numel()} of {numel} elements, but its "
             f"segment has {segment.numel()}; cut with torch.tensor_split(x, {group.size})"
         )
-    enter_call("ring_all_gather", whole, group)
     if own.data_ptr() != segment.data_ptr():
         own.copy_(segment.flatten())
-    _around(own, _gathering(segments, group), group)
+    with messages_of("ring_all_gather", whole):
+        _around(own, _gathering(segments, group), group)
     return whole
 
 

@@ -27,8 +27,8 @@ from labkit.collectives.results import copy_like
 from labkit.collectives.stream import BLOCK_BYTES, blocks, stream
 from labkit.collectives.tree import Place, broadcasting
 from labkit.comm import Group, checks
-from labkit.comm.calls.compared import enter_call
 from labkit.comm.group import chosen
+from labkit.comm.named_spans import messages_of
 
 
 def ring_broadcast(
@@ -49,11 +49,11 @@ def ring_broadcast(
     group = chosen(group)
     checks.member(root, group, "root")
     result = copy_like(x, out, group)
-    enter_call("ring_broadcast", x, group, root=root)
     if group.rank == root:
         result.copy_(x.detach())
     left, right = (group.rank - 1) % group.size, (group.rank + 1) % group.size
     # A chain is a tree in which every rank has one child.
     place = Place(None if group.rank == root else left, () if right == root else (right,))
-    stream(broadcasting(blocks(result.view(-1), block_bytes), place), group)
+    with messages_of("ring_broadcast", x, root):
+        stream(broadcasting(blocks(result.view(-1), block_bytes), place), group)
     return result

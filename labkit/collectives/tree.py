@@ -30,8 +30,8 @@ import torch
 from labkit.collectives.results import copy_like, result_like
 from labkit.collectives.stream import BLOCK_BYTES, Blocks, Move, blocks, stream
 from labkit.comm import Group, checks
-from labkit.comm.calls.compared import enter_call
 from labkit.comm.group import chosen
+from labkit.comm.named_spans import messages_of
 
 
 class Place(NamedTuple):
@@ -61,8 +61,8 @@ def tree_reduce(
     group = chosen(group)
     checks.member(root, group, "root")
     total = result_like(x, out if group.rank == root else None, group)
-    enter_call("tree_reduce", x, group, root=root)
-    _reduce(x, total, root, group, block_bytes)
+    with messages_of("tree_reduce", x, root):
+        _reduce(x, total, root, group, block_bytes)
     return total if group.rank == root else None
 
 
@@ -84,11 +84,11 @@ def tree_broadcast(
     group = chosen(group)
     checks.member(root, group, "root")
     result = copy_like(x, out, group)
-    enter_call("tree_broadcast", x, group, root=root)
     if group.rank == root:
         result.copy_(x.detach())
     place = binary_tree(group.rank, group.size, root)
-    stream(broadcasting(blocks(result.view(-1), block_bytes), place), group)
+    with messages_of("tree_broadcast", x, root):
+        stream(broadcasting(blocks(result.view(-1), block_bytes), place), group)
     return result
 
 
@@ -106,9 +106,9 @@ def tree_all_reduce(
     """
     group = chosen(group)
     total = result_like(x, out, group)
-    enter_call("tree_all_reduce", x, group)
-    _reduce(x, total, 0, group, block_bytes)
-    return tree_broadcast(total, 0, group, out=total, block_bytes=block_bytes)
+    with messages_of("tree_all_reduce", x):
+        _reduce(x, total, 0, group, block_bytes)
+        return tree_broadcast(total, 0, group, out=total, block_bytes=block_bytes)
 
 
 def binary_tree(rank: int, size: int, root: int) -> Place:

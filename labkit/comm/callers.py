@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import functools
+import linecache
 import os
 import re
 import sys
 from contextvars import Context, ContextVar
+from itertools import islice
 from types import CodeType, FrameType
 from typing import NamedTuple
 
 import torch
 
-from labkit.comm.agreement.call_text import call_text
 from labkit.comm.operation import Site
 
 _COMM = os.path.dirname(os.path.abspath(__file__)) + os.sep
@@ -43,12 +44,6 @@ def is_of_a_library(file: str) -> bool:
     return is_machinery(file) or file.startswith(_STANDARD)
 
 
-@functools.lru_cache(4096)
-def is_foreign(file: str) -> bool:
-    """Code that others wrote: whatever it calls its variables says nothing about the program."""
-    return is_of_a_library(file) and not file.startswith(_LABKIT)
-
-
 class Place(NamedTuple):
     """Where a frame was when somebody looked: it goes on meanwhile."""
 
@@ -61,7 +56,24 @@ class Place(NamedTuple):
         """The line, and what it says there."""
         code, instruction, line = self
         text = call_text(code, instruction)
-        return Site(code.co_filename, line, code.co_name, text, instruction)
+        return Site(code.co_filename, line, code.co_name, text)
+
+
+def call_text(code: CodeType, instruction: int) -> str:
+    """What the code says at `instruction` (a frame's f_lasti), on one line, without indentation.
+
+    Empty where it is not known: sources that are gone, Python started with -X no_debug_ranges.
+    """
+    span = next(islice(code.co_positions(), instruction // 2, None), None)
+    if span is None or None in span:
+        return ""
+    first, last, start, end = span
+    assert first is not None and last is not None and start is not None and end is not None
+    # Columns count bytes of UTF-8.
+    lines = [linecache.getline(code.co_filename, n).encode() for n in range(first, last + 1)]
+    lines[-1] = lines[-1][:end]
+    lines[0] = lines[0][start:]
+    return " ".join(b" ".join(lines).decode(errors="replace").split())
 
 
 # Who handed over the work that runs in this context, on another thread.
@@ -93,14 +105,6 @@ def frames_outside(frame: FrameType | None) -> list[FrameType]:
         resumes = frame.f_code.co_name.startswith(_RESUMED)
         frame = _caller_of_whole(frame) if resumes else frame.f_back
     return frames or [sys._getframe(1)]
-
-
-def own_frame(frame: FrameType) -> FrameType:
-    """The innermost one that is the reader's own; `frame` where none is."""
-    each: FrameType | None = frame
-    while each is not None and is_of_a_library(each.f_code.co_filename):
-        each = each.f_back
-    return each or frame
 
 
 def _caller_of_whole(frame: FrameType) -> FrameType | None:

@@ -51,11 +51,9 @@ class Closing(LibraryCollectives):
         self._meet("close")
         # Everybody has entered the last operation, so this sees all of them.
         self._agreement.leave()
-        for forget in self._when_closed:
-            forget()
         process_groups.destroy(self._of_torch)
         self._process_group = self._agreement = Closed(self.name)
-        self._of_torch = self._handed = None  # each of them holds its connections
+        self._of_torch = None  # it holds its connections
 
     def __enter__(self) -> Self:
         """For the length of a `with`, then closed. RuntimeError for the world, or if closed."""

@@ -10,7 +10,6 @@ import torch.distributed as dist
 
 from labkit.comm import flight_recorder
 from labkit.comm.agreement.neighbours import Neighbours
-from labkit.comm.calls import compared
 from labkit.comm.group import Group
 from labkit.comm.journal import Journal
 from labkit.comm.pacing.paced_messages import Pacing
@@ -51,6 +50,5 @@ def connect(
     )
     folder = journal.parent
     neighbours = Neighbours(frozenset(range(world_size)), tables=folder, journals=folder)
-    compared.begin(neighbours, rank)
     pacing = None if topology is None else Pacing(topology, folder)
     return Group.world(place, Journal(journal), timeout, neighbours, pacing)

@@ -18,8 +18,13 @@ import linecache
 import math
 import os
 import pickle
+import signal
+import sys
+import threading
 import time
+import traceback
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -27,18 +32,15 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from labkit.comm import callbacks
-from labkit.comm.awaited import CALLS, awaited, has_handlers
 from labkit.comm.callers import is_of_a_library
-from labkit.comm.recorded import Meaning
-from labkit.comm.torchs_groups import group_of, names_of
+from labkit.comm.recorded import TITLE, Meaning
 
 NUM_COLLECTIVES = 8192  # as many as were handed over, at most: 0.8 KB each
 _SAMPLE_S = 0.1
 _BUSY_S = 0.01
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
-# Our wrappers around what is not a Group's.
-_PAST_THE_GROUPS = (CALLS, callbacks.__file__)
+_FUNCTIONAL = os.path.join("distributed", "_functional_collectives.py")
+_INNERMOST = 8  # of a stack's frames: what they call is not the reader's
 _DTYPES = {
     "Float": "float32",
     "Double": "float64",
@@ -60,17 +62,6 @@ def enable() -> None:
     os.environ.setdefault("TORCH_FR_BUFFER_SIZE", str(NUM_COLLECTIVES))
 
 
-def num_enqueued() -> dict[str, int]:
-    """Collectives that this process handed to each process group, by its number here."""
-    return counts(pickle.loads(_dump(includeCollectives=False)))
-
-
-def counts(dump: Mapping[str, Any]) -> dict[str, int]:
-    """The same, from what `dump_without_stacks` returned."""
-    status = dump.get("pg_status", {})
-    return {name: each["last_enqueued_collective"] for name, each in status.items()}
-
-
 def write(path: Path, num_in_journal: int, *, only_active: bool) -> None:
     """Leave for the driver what is recorded, and whether this process is at rest. Any thread.
 
@@ -80,35 +71,23 @@ def write(path: Path, num_in_journal: int, *, only_active: bool) -> None:
     cpu_before_s = time.process_time()
     time.sleep(_SAMPLE_S)
     is_idle = time.process_time() - cpu_before_s < _BUSY_S
-    enqueued = num_enqueued()
-    operations: list[list[Any]] = []
-    waited_for = None
-    names: dict[int, str] = {}
+    status = pickle.loads(_dump(includeCollectives=False)).get("pg_status", {})
+    enqueued = {name: each["last_enqueued_collective"] for name, each in status.items()}
+    entries: list[Mapping[str, Any]] = []
     if sum(enqueued.values()) > num_in_journal:
-        entries = pickle.loads(_dump()).get("entries", [])
-        names = names_of(entries)
-        members = {
-            str(name): [int(rank) for rank in c10d.get_process_group_ranks(group)]
-            for group, name in c10d._world.pg_names.items()
-        }
-        told = [
-            entry
-            for entry in entries
-            if not only_active or not (entry["retired"] or _is_of_a_group(entry))
-        ]
-        operations = [
-            _foreign(entry, names[entry["pg_id"]], members.get(group_of(entry), []))
-            for entry in told
-        ]
-        waited_for = awaited(told)
+        entries = _latest(pickle.loads(_dump()).get("entries", []))
+    members = {
+        str(name): [int(rank) for rank in c10d.get_process_group_ranks(group)]
+        for group, name in c10d._world.pg_names.items()
+    }
+    told = [each for each in entries if not (only_active and (each["retired"] or _is_ours(each)))]
     record = {
         "is_idle": is_idle,
         # torch counts by the number that a group has in this process, which differs by rank.
-        "enqueued": {name: enqueued.get(str(number), 0) for number, name in names.items()},
-        "operations": operations,
-        "awaited": waited_for,
-        "has_handlers": has_handlers(),
-        "has_callbacks": callbacks.are_ahead(),
+        "enqueued": {_title(each): enqueued.get(str(each["pg_id"]), 0) for each in entries},
+        "operations": [_foreign(entry, members.get(_group_of(entry), [])) for entry in told],
+        "awaited": _awaited(told),
+        "has_handlers": _has_handlers(),
     }
     part = path.with_suffix(".part")
     part.write_text(json.dumps(record))
@@ -126,18 +105,63 @@ def _dump(**what: bool) -> bytes:
     return pickle.dumps({})
 
 
-def dump_without_stacks() -> dict[str, Any]:
-    """What is known now. To read the stacks too takes ten times as long."""
-    return pickle.loads(_dump(includeStackTraces=False))
+def _latest(entries: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Those of the groups that there are: of two with one name, the older one is destroyed."""
+    last = {_group_of(each): each["pg_id"] for each in sorted(entries, key=itemgetter("pg_id"))}
+    return [each for each in entries if last[_group_of(each)] == each["pg_id"]]
 
 
-def _is_of_a_group(entry: Mapping[str, Any]) -> bool:
+def _group_of(entry: Mapping[str, Any]) -> str:
+    """What torch calls its process group, the same on all members."""
+    return str(entry["process_group"][0])
+
+
+def _title(entry: Mapping[str, Any]) -> str:
+    """`torch.distributed` is the default process group, `torch.distributed/1` the first other."""
+    name = _group_of(entry)
+    return TITLE if name == "0" else f"{TITLE}/{name}"
+
+
+def _is_ours(entry: Mapping[str, Any]) -> bool:
     """Whether a Group issued it: then it is in the journal."""
+    return any(frame["filename"].startswith(_HERE) for frame in entry.get("frames", []))
+
+
+def _has_handlers() -> bool:
+    """Whether the program handles signals, which it does while its main thread waits for a lock."""
+    own = signal.valid_signals() - {signal.SIGINT, signal.SIGTERM}  # these come from outside
+    return any(callable(signal.getsignal(number)) for number in own)
+
+
+def _awaited(entries: Sequence[Mapping[str, Any]]) -> int | None:
+    """Which of these the main thread waits for until it is over; None where nobody can say.
+
+    To have begun a collective is not to wait for it. A frame of C++ does not say what it does, but
+    the record has the Python stack with which each operation was begun: where the thread still
+    stands in that very call, such as dist.all_reduce() or backward() with DDP, it waits for the
+    oldest one begun there. (In torch's own function it is some lines further, in work.wait().)
+    Or it waits for the tensor of a functional collective, and has begun only one.
+    """
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    here = [(f.f_code.co_filename, f.f_code.co_name, n) for f, n in traceback.walk_stack(frame)]
+    for number, entry in enumerate(entries):
+        begun = [(each["filename"], each["name"], each["line"]) for each in entry.get("frames", [])]
+        is_here = begun[1:] == here[1 : len(begun)] and begun[:1] and begun[0][:2] == here[0][:2]
+        if is_here and not entry["retired"]:
+            return number
+    if any(function == "wait_tensor" for _, function, _ in here[:_INNERMOST]):
+        functional = [n for n, entry in enumerate(entries) if _is_functional(entry)]
+        return functional[0] if len(functional) == 1 else None
+    return None
+
+
+def _is_functional(entry: Mapping[str, Any]) -> bool:
+    """Whether it is under way, and came out of torch.distributed._functional_collectives."""
     files = [frame["filename"] for frame in entry.get("frames", [])]
-    return any(file.startswith(_HERE) and not file.startswith(_PAST_THE_GROUPS) for file in files)
+    return not entry["retired"] and any(file.endswith(_FUNCTIONAL) for file in files)
 
 
-def meaning(entry: Mapping[str, Any]) -> Meaning:
+def _meaning(entry: Mapping[str, Any]) -> Meaning:
     """What must be equal on all ranks; empty where ranks may differ."""
     kind = entry["profiling_name"].rpartition(":")[2]
     sizes, dtypes = entry["input_sizes"], entry["input_dtypes"]
@@ -147,7 +171,7 @@ def meaning(entry: Mapping[str, Any]) -> Meaning:
     return kind, _DTYPES.get(dtypes[0], dtypes[0].lower()), (math.prod(sizes[0]),)
 
 
-def _foreign(entry: Mapping[str, Any], name: str, members: Sequence[int]) -> list[Any]:
+def _foreign(entry: Mapping[str, Any], members: Sequence[int]) -> list[Any]:
     """What `_operation` needs, as JSON."""
     own = [frame for frame in entry.get("frames", []) if not is_of_a_library(frame["filename"])]
     site: list[Any] = ["?", 0, "?", ""]
@@ -157,6 +181,6 @@ def _foreign(entry: Mapping[str, Any], name: str, members: Sequence[int]) -> lis
     # The recorder's clock counts from 1970.
     age_s = time.time() - entry["time_created_ns"] / 1e9
     posted_s = time.monotonic() - age_s
-    times = [posted_s, bool(entry["retired"]), _is_of_a_group(entry)]
+    times = [posted_s, bool(entry["retired"]), _is_ours(entry)]
     sequence = entry["collective_seq_id"]
-    return [name, members, sequence, *meaning(entry), site, *times]
+    return [_title(entry), members, sequence, *_meaning(entry), site, *times]

@@ -35,9 +35,7 @@ from labkit.comm.no_journal import NoJournal
 from labkit.comm.not_a_member import NotAMember
 from labkit.comm.pacing.pace import Pace
 from labkit.comm.pacing.paced_messages import Pacing
-from labkit.comm.past_the_groups import PastTheGroups
 from labkit.comm.point_to_point import PointToPoint
-from labkit.comm.recorded import HandedOver
 from labkit.comm.rooted_collectives import RootedCollectives
 from labkit.comm.wire_bytes import ring_all_gather
 
@@ -78,10 +76,6 @@ class Group(PointToPoint, Closing, LibraryCollectives, RootedCollectives):
         """At the end of a run: compare the last operations of all groups. Raises Disagreement."""
         for agreement in self._neighbours.agreements:
             agreement.compare_what_is_left()
-
-    def recorded_past_the_groups(self) -> HandedOver:
-        """Collectives of this process, if it handed over some without a Group: torch's record."""
-        return _past_the_groups.take(self._journal.num_collectives)
 
     def take_pace(self) -> Pace:
         """How this rank's messages kept the pace of a topology, since this was last asked."""
@@ -177,28 +171,9 @@ def chosen(group: Group | None) -> Group:
 _WORLDS: dict[dist.ProcessGroup, Group] = {}
 
 
-def forget_worlds() -> None:
-    """The default process group is destroyed: no Group stands for it any more."""
-    _WORLDS.clear()
-
-
 def leave_record(path: Path, *, only_active: bool) -> None:
     """Write torch's own record of this process to `path`, for the driver. Any thread."""
-    flight_recorder.write(path, _journal().num_collectives, only_active=only_active)
-
-
-def keep_record() -> None:
-    """Several times a second: see to it that torch's record is read before it is overwritten."""
-    journal = _journal()
-    if not isinstance(journal, NoJournal):
-        _past_the_groups.keep_up(lambda: journal.num_collectives)
-
-
-_past_the_groups = PastTheGroups()
-
-
-def _journal() -> Journal:
-    """That of the default process group, as it is now."""
     process_group = dist.group.WORLD if dist.is_initialized() else None
     world = None if process_group is None else _WORLDS.get(process_group)
-    return NoJournal() if world is None else world._journal
+    num_in_journal = 0 if world is None else world._journal.num_collectives
+    flight_recorder.write(path, num_in_journal, only_active=only_active)

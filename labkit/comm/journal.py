@@ -32,7 +32,6 @@ from labkit.comm.record import (
     KIND_CODE,
     NO_NAME,
     NO_PEER,
-    NOT_KNOWN,
     RECORD,
     REDUCE_CODE,
     SHARED,
@@ -101,17 +100,14 @@ class Journal:
         splits: Sequence[Sequence[int]] | None = None,
         call: Call | None = None,
         label: str | None = None,
-        item: str | None = None,
-        members: Sequence[int] | None = None,
         medium: str = NETWORK,
-        queued: int | None = None,
     ) -> int:
         """Write down an operation that is about to begin; returns its record's number.
 
         call: who calls, from `caller`; asked here where not given.
         """
         site, origin, *_ = call or self.caller()
-        # Those that torch knows too: flight_recorder.py compares the numbers.
+        # Those that torch has recorded too: flight_recorder.py compares the numbers.
         self.num_collectives += kind not in P2P_KINDS and medium == NETWORK
         now = time.monotonic()
         return self._append(
@@ -127,12 +123,9 @@ class Journal:
             site,
             origin,
             NO_NAME if label is None else self._name("label", label),
-            NO_NAME if item is None else self._name("item", item),
-            NO_NAME if members is None else self._name("members", tuple(members)),
             x.nbytes,
             sent_bytes,
             received_bytes,
-            NOT_KNOWN if queued is None else queued,
             now,
             now if blocking else 0.0,
             0.0,
@@ -142,9 +135,7 @@ class Journal:
         """Write down that a named span of work begins; `done` ends it."""
         code, now = KIND_CODE["region"], time.monotonic()
         numbers = (0, 0, 0, 0, 0, NO_PEER, self._name("region", name), 0, 0, 0)
-        return self._append(
-            code, *numbers, NO_NAME, NO_NAME, NO_NAME, 0, 0, 0, NOT_KNOWN, now, 0.0, 0.0
-        )
+        return self._append(code, *numbers, NO_NAME, 0, 0, 0, now, 0.0, 0.0)
 
     def _append(self, kind: int, *fields: float) -> int:
         with self._lock:  # a rank may post from several threads
@@ -175,14 +166,6 @@ class Journal:
     def caller(self) -> Call:
         """The line that called the group, and the reader's own lines that led there."""
         return self._callers.find()
-
-    def item(self, call: Call, x: torch.Tensor, *, is_sum: bool) -> str | None:
-        """Which element of the loops around our caller `x` is; None where nothing says so."""
-        return self._callers.item(call, x, is_sum=is_sum)
-
-    def parameter(self, call: Call, x: torch.Tensor) -> str | None:
-        """Which parameter of a model `x` is, or is made of; None where nothing says so."""
-        return self._callers.parameter(call, x)
 
 
 _of_this_process: weakref.WeakSet[Journal] = weakref.WeakSet()

@@ -30,7 +30,7 @@ class LibraryCollectives(Member):
 
         x: any shape, the same on every rank. Wire: 2(n-1)/n of x's bytes.
         """
-        passed, x = x, checks.tensor(x, self)
+        x = checks.tensor(x, self)
         options = c10d.AllreduceOptions()
         options.reduceOp = checks.reduce_op(op, x)
         options.asyncOp = not wait
@@ -40,7 +40,7 @@ class LibraryCollectives(Member):
         return self._started(
             lambda: self._process_group.allreduce([buffers.real(buffer)], options),
             lambda: buffers.reduced(buffer, result, op, self),
-            self._post("all_reduce", x, wire, wait, reduce=op, passed=passed),
+            self._post("all_reduce", x, wire, wait, reduce=op),
             wait,
         )
 
@@ -52,7 +52,7 @@ class LibraryCollectives(Member):
         x: (n*k, ...), returns (k, ...). The adjoint of all_gather. ValueError where n does not
         divide dim 0. Wire: gloo performs a whole all_reduce, 2(n-1)/n of x's bytes.
         """
-        passed, x = x, checks.tensor(x, self)
+        x = checks.tensor(x, self)
         options = c10d.ReduceScatterOptions()
         options.reduceOp = checks.reduce_op(op, x)
         options.asyncOp = not wait
@@ -65,7 +65,7 @@ class LibraryCollectives(Member):
                 buffers.real(buffer), buffers.real(source), options
             ),
             lambda: buffers.reduced(buffer, result, op, self, keep=source),
-            self._post("reduce_scatter", x, wire, wait, reduce=op, passed=passed),
+            self._post("reduce_scatter", x, wire, wait, reduce=op),
             wait,
         )
 
@@ -87,7 +87,7 @@ class LibraryCollectives(Member):
                 buffers.movable(buffer), buffers.movable(source), options
             ),
             lambda: buffers.delivered(buffer, result, keep=source),
-            self._post("all_gather", source, wire, wait, passed=x),
+            self._post("all_gather", source, wire, wait),
             wait,
         )
 
@@ -105,7 +105,7 @@ class LibraryCollectives(Member):
         without them, n equal blocks. Returns (sum of recv_splits, ...), in rank order.
         Wire: all of x but the block that stays.
         """
-        passed, x = x, checks.tensor(x, self)
+        x = checks.tensor(x, self)
         send_rows = checks.splits(send_splits, x, self, "send_splits")
         recv_rows = checks.splits(recv_splits, x, self, "recv_splits")
         if send_rows[self.rank] != recv_rows[self.rank]:
@@ -127,7 +127,7 @@ class LibraryCollectives(Member):
                 buffers.movable(result), buffers.movable(source), recv_rows, send_rows, options
             ),
             lambda: buffers.delivered(result, result, keep=source),
-            self._post("all_to_all", x, wire, wait, splits=(send_rows, recv_rows), passed=passed),
+            self._post("all_to_all", x, wire, wait, splits=(send_rows, recv_rows)),
             wait,
         )
 

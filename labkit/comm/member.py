@@ -10,13 +10,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from labkit.comm import hand_over, staging
+from labkit.comm import staging
 from labkit.comm.agreement.agreement import Agreement, hashed
 from labkit.comm.agreement.difference import equal_shape
 from labkit.comm.agreement.disagreement import WITHOUT_DATA, Disagreement
-from labkit.comm.agreement.items import hashed_item
 from labkit.comm.agreement.neighbours import NOBODY, Neighbours
-from labkit.comm.call import Call
 from labkit.comm.journal import Journal
 from labkit.comm.named_spans import NamedSpans, current_label
 from labkit.comm.operation import NETWORK
@@ -24,11 +22,6 @@ from labkit.comm.pacing.paced_messages import Pacing
 from labkit.comm.pending import Pending, mark
 from labkit.comm.record import NO_PEER
 from labkit.comm.wire_bytes import WireBytes
-
-
-def _order(call: Call, item: str | None) -> tuple[bytes, bytes, bytes]:
-    """What tells calls apart that mean the same: how they read, where they stand, what for."""
-    return hashed(call.text), hashed(call.lines), hashed_item(item)
 
 
 class Member(NamedSpans):
@@ -50,7 +43,6 @@ class Member(NamedSpans):
         # and logging per call, which is a tenth of a small all_reduce.
         self._process_group: Any = staging.through_host(process_group, device)
         self._of_torch: dist.ProcessGroup | None = process_group  # what all operations end in
-        self._handed = hand_over.to(process_group)
         self.rank = process_group.rank()
         self._pacing = pacing
         if pacing is not None:
@@ -65,14 +57,11 @@ class Member(NamedSpans):
         self._neighbours = neighbours
         self._agreement: Any = Agreement(neighbours, name, ranks, self.rank)
         self._num_collectives = 0
-        # Its record, and what the process group had been handed before: collectives, messages.
-        self._last_posted: tuple[int, tuple[int, int] | None] = -1, None
         self._num_splits = 0
         # Held until waited for: gloo cancels an operation whose handle is dropped.
         self._in_flight: set[Pending[Any]] = set()
         self._num_sent = [0] * self.size
         self._num_received = [0] * self.size
-        self._when_closed: list[Callable[[], None]] = []
 
     def __repr__(self) -> str:
         """Which rank of which group this is."""
@@ -95,26 +84,23 @@ class Member(NamedSpans):
         peer: int | None = None,
         splits: Sequence[Sequence[int]] | None = None,
         medium: str = NETWORK,
-        passed: torch.Tensor | None = None,
-        members: Sequence[int] | None = None,
     ) -> int:
         """Enter a collective in the journal, if the others mean the same; `peer`: in the group.
 
-        passed: the tensor itself, where `x` only stands for it.
-        members: of a new_group. Raises Disagreement.
+        Raises Disagreement.
         """
         self._agreement.require_in_step()
         self._num_collectives += 1
         sequence = self._num_collectives
         root = NO_PEER if peer is None else self.ranks[peer]
         call, label = self._journal.caller(), current_label()
-        alike = (kind, medium, root, reduce, label, x.dtype, equal_shape(kind, x.shape), members)
-        handed = None if self._handed is None else self._handed.so_far
-        queued = None if handed is None else handed[0]
+        meant = hashed(kind, medium, root, reduce, label, x.dtype, equal_shape(kind, x.shape))
         # Said, written into the journal, and only then compared: whoever comes later finds both,
         # and nobody looks before others can see what it has said (agreement.py).
-        given = x if passed is None else passed
-        item = self._declare(kind, sequence, hashed(*alike), given, call, label, queued)
+        if label is None and kind not in WITHOUT_DATA:
+            self._agreement.declare(sequence, meant, hashed(call.text))
+        else:
+            self._agreement.declare(sequence, meant)
         if splits is not None:
             self._agreement.pairs.declare_rows(sequence, *splits)
         record = self._journal.post(
@@ -130,33 +116,10 @@ class Member(NamedSpans):
             splits=splits,
             call=call,
             label=label,
-            item=item,
-            members=members,
             medium=medium,
-            queued=queued,
         )
-        self._last_posted = record, handed
         self._compare(record, sequence, has_rows=splits is not None)
         return record
-
-    def _declare(
-        self,
-        kind: str,
-        sequence: int,
-        meant: bytes,
-        x: torch.Tensor,
-        call: Call,
-        label: str | None,
-        queued: int | None,
-    ) -> str | None:
-        """Say what our n-th collective is; returns which element of a loop it is for, if known."""
-        if label is not None or kind in WITHOUT_DATA:
-            # Equal labels say that calls belong together, however they read.
-            self._agreement.declare(sequence, meant, queued=queued)
-            return None
-        item = self._journal.item(call, x, is_sum="reduce" in kind)
-        self._agreement.declare(sequence, meant, *_order(call, item), queued=queued)
-        return item
 
     def _compare(self, record: int, sequence: int, *, has_rows: bool) -> None:
         """Look at what the others mean; raise Disagreement before anything is carried out."""

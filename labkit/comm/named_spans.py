@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+import torch
+
 from labkit.comm.journal import Journal
 
 # Of each thread: hooks of a backward pass may run beside the main one.
@@ -15,6 +17,21 @@ _label: ContextVar[str | None] = ContextVar("label", default=None)
 def current_label() -> str | None:
     """What the operations of this thread are for, if it says so."""
     return _label.get()
+
+
+@contextmanager
+def messages_of(kind: str, x: torch.Tensor, root: int | None = None) -> Iterator[None]:
+    """Label the messages of a collective by what all ranks must mean alike, if they have no label.
+
+    Their flat pieces fit into each other whatever x's shape, as do those of another algorithm.
+    """
+    said = f"{kind} of {x.dtype} {tuple(x.shape)}".replace("torch.", "")
+    said += "" if root is None else f" from rank {root}"
+    token = _label.set(_label.get() or said)
+    try:
+        yield
+    finally:
+        _label.reset(token)
 
 
 class NamedSpans:
@@ -37,10 +54,9 @@ class NamedSpans:
     def label(self, name: str) -> Iterator[None]:
         """Say what the operations inside are for: `with world.label(parameter_name):`.
 
-        Operations are matched by their order alone, and two turns of a loop look the same where
-        the program has no names for its tensors (agreement/loop_items.py). Labels are compared
-        like shapes: ranks that give different ones to operations that meet get a Disagreement. Of
-        nested labels the inner one counts.
+        Operations are matched by their order alone, and two turns of a loop look the same. Labels
+        are compared like shapes: ranks that give different ones to operations that meet get a
+        Disagreement. Of nested labels the inner one counts.
         TypeError: a name that is no text.
         """
         if not isinstance(name, str):

@@ -1,7 +1,5 @@
 """A journal for groups outside of `labkit.run`."""
 
-import torch
-
 from labkit.comm.call import Call
 from labkit.comm.journal import Journal
 
@@ -20,13 +18,7 @@ class NoJournal(Journal):
 
     def caller(self) -> Call:
         """Nobody is looked up."""
-        return Call(0, 0, "", "")
-
-    def item(self, call: Call, x: torch.Tensor, *, is_sum: bool) -> str | None:
-        """Nothing is compared."""
-
-    def parameter(self, call: Call, x: torch.Tensor) -> str | None:
-        """Nothing is compared."""
+        return Call(0, 0, "")
 
     def post(self, *args: object, **fields: object) -> int:
         """Nothing is written."""

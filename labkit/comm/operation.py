@@ -20,16 +20,9 @@ class Site:
     function: str
     text: str = ""
     """The call itself, `world.all_reduce(x)`; empty where it is not known."""
-    instruction: int = 0
-    """Its offset in the function's bytecode: tells apart two calls on one line."""
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}"
-
-    @property
-    def spot(self) -> str:
-        """The line, and the place in it."""
-        return f"{self}:{self.instruction}"
 
     @property
     def said(self) -> str:
@@ -48,10 +41,8 @@ class Operation:
     index: int
     """Position in this rank's journal, from 0."""
     kind: str
-    """Of a Group: send, recv, all_reduce, reduce_scatter, all_gather, all_to_all, broadcast,
-    gather, scatter, barrier, split, close or share_memory. Of torch's own functions also reduce
-    and new_group; of collectives that the lab writes out, their functions' names, such as
-    ring_all_reduce. All are in record.KINDS; what torch itself recorded has its names."""
+    """Of a Group: one of record.KINDS, such as send, all_reduce, broadcast, barrier or split. What
+    torch itself recorded has torch's names."""
     blocking: bool
     group: tuple[int, ...]
     """The group's members as global ranks."""
@@ -60,7 +51,7 @@ class Operation:
     """From 1: the n-th collective of this group; for send and recv, the n-th message from this
     source to this destination within the group."""
     reduce: str | None
-    """Of a reduction: sum, mean, max or min; of torch's own functions another of record.REDUCES."""
+    """Of a reduction: sum, mean, max or min."""
     peer: int | None
     """Global rank of a send's destination, a recv's source, or a collective's root."""
     dtype: str
@@ -86,15 +77,13 @@ class Operation:
     """The reader's lines that led to `origin`, out to the function that runs on the rank."""
     label: str | None = None
     """What the program called it, with `Group.label`; None where it did not."""
-    item: str | None = None
-    """Which element of a loop it is for, as the program calls that tensor; None: nobody knows."""
-    members: tuple[int, ...] | None = None
-    """Of a new_group: whom it is made of."""
-    queued: int | None = None
-    """How many collectives its process group had been handed before it, by anybody; None: nobody
-    knows (hand_over.py)."""
     medium: str = NETWORK
     """How the data travels: over `the network`, or through `shared memory` with no byte sent."""
+
+    @property
+    def called(self) -> tuple[str, ...]:
+        """The reader's calls that led here, as they read, the innermost first."""
+        return (self.origin.said, *(site.said for site in self.callers))
 
     @property
     def is_collective(self) -> bool:

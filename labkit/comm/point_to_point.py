@@ -9,8 +9,7 @@ import torch
 from labkit.comm import checks
 from labkit.comm.agreement.agreement import hashed
 from labkit.comm.agreement.disagreement import Disagreement
-from labkit.comm.agreement.items import hashed_item
-from labkit.comm.agreement.messages import RECEIVER, SENDER
+from labkit.comm.agreement.pairs import RECEIVER, SENDER
 from labkit.comm.member import Member
 from labkit.comm.named_spans import current_label
 from labkit.comm.pending import Pending
@@ -23,8 +22,8 @@ class PointToPoint(Member):
 
     The buffer must have the message's shape and dtype, or the later of the two calls raises
     Disagreement. (gloo itself ends the receiving process for a message that is too long, and fills
-    part of the buffer, without a word, for one that is too short.) So it does where both ends go
-    through a model's parameters, in another order; what other messages are for, `label` says.
+    part of the buffer, without a word, for one that is too short.) What messages of one shape are
+    for, `label` says.
 
     Rendezvous: a send completes only when the other side receives. Two ranks that both send first
     and receive afterwards wait for each other for ever; post one of the two with isend or irecv.
@@ -85,26 +84,13 @@ class PointToPoint(Member):
         )
 
     def _post_message(
-        self,
-        kind: str,
-        peer: int,
-        number: int,
-        x: torch.Tensor,
-        blocking: bool,
-        passed: torch.Tensor | None = None,
+        self, kind: str, peer: int, number: int, x: torch.Tensor, blocking: bool
     ) -> int:
-        """Enter one end of a message in the journal, if the other end fits it.
-
-        passed: the tensor itself, where `x` only stands for it.
-        """
+        """Enter one end of a message in the journal, if the other end fits it."""
         self._agreement.require_in_step()
-        call, label = self._journal.caller(), current_label()
-        given = x if passed is None else passed
-        item = self._journal.parameter(call, given) if label is None else None
+        label = current_label()
         role = SENDER if kind == "send" else RECEIVER
-        meant = hashed(label, x.dtype, x.shape)
-        self._agreement.pairs.declare_message(peer, role, number, meant, hashed_item(item))
-        handed = None if self._handed is None else self._handed.so_far
+        self._agreement.pairs.declare_message(peer, role, number, hashed(label, x.dtype, x.shape))
         record = self._journal.post(
             kind,
             self._journal_group,
@@ -114,11 +100,8 @@ class PointToPoint(Member):
             received_bytes=x.nbytes if role == RECEIVER else 0,
             blocking=blocking,
             peer=self.ranks[peer],
-            call=call,
             label=label,
-            item=item,
         )
-        self._last_posted = record, handed
         try:
             self._agreement.pairs.compare_messages(peer, role)
         except Disagreement as why:

@@ -7,8 +7,6 @@ from datetime import timedelta
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from labkit.comm import hand_over
-
 
 def connected(ranks: tuple[int, ...], name: str, timeout: timedelta | None) -> dist.ProcessGroup:
     """A process group of `ranks`, which alone call this, under a name that no other group has.
@@ -33,5 +31,4 @@ def connected(ranks: tuple[int, ...], name: str, timeout: timedelta | None) -> d
 
 def destroy(process_group: dist.ProcessGroup) -> None:
     """Let torch forget it; its connections are closed with the caller's own last reference."""
-    hand_over.forget(process_group)
     c10d.destroy_process_group(process_group)

@@ -12,7 +12,6 @@ from labkit.comm.record import (
     KINDS,
     NO_NAME,
     NO_PEER,
-    NOT_KNOWN,
     RECORD,
     REDUCES,
     SHARED,
@@ -83,7 +82,6 @@ def _path(lines: list[list[Any]]) -> tuple[Site, tuple[Site, ...]]:
 _DECODE: dict[str, Callable[[Any], Any]] = {
     "dtype": lambda name: name.removeprefix("torch."),
     "group": _group,
-    "members": tuple,
     "path": _path,
     "shape": tuple,
     "site": lambda line: Site(*line),
@@ -94,14 +92,14 @@ _DECODE: dict[str, Callable[[Any], Any]] = {
 def parse(index: int, fields: tuple, names: Sequence[Any]) -> Operation | Region:
     """One record; `names`: those in the file of names, decoded, by number."""
     if KINDS[fields[0] - 1] == "region":
-        return Region(names[fields[7]], fields[18], fields[20] or None)
+        return Region(names[fields[7]], fields[15], fields[17] or None)
     return _operation(index, fields, names)
 
 
 def _operation(index: int, fields: tuple, names: Sequence[Any]) -> Operation:
     kind, flags, reduce, group, dtype, sequence, peer, shape, splits, site, origin = fields[:11]
-    label, item, members, payload_bytes, sent_bytes, received_bytes, queued = fields[11:18]
-    posted_s, waited_s, done_s = fields[18:]
+    label, payload_bytes, sent_bytes, received_bytes = fields[11:15]
+    posted_s, waited_s, done_s = fields[15:]
     group_name, ranks = names[group]
     line, callers = names[origin]
     return Operation(
@@ -127,8 +125,5 @@ def _operation(index: int, fields: tuple, names: Sequence[Any]) -> Operation:
         splits=None if splits == NO_NAME else names[splits],
         callers=callers,
         label=None if label == NO_NAME else names[label],
-        item=None if item == NO_NAME else names[item],
-        members=None if members == NO_NAME else names[members],
         medium=SHARED_MEMORY if flags & SHARED else NETWORK,
-        queued=None if queued == NOT_KNOWN else queued,
     )

@@ -1,6 +1,6 @@
 """The journal's format on disk: one fixed-size record per operation.
 
-rank-2.journal   104 bytes per operation: numbers, times
+rank-2.journal   88 bytes per operation: numbers, times
 rank-2.names     one JSON line per name: its number is its line; `origin` names a list of sites,
                  the reader's lines from the call outwards
 """
@@ -8,8 +8,8 @@ rank-2.names     one JSON line per name: its number is its line; `origin` names 
 import struct
 
 # kind, flags, reduce, group, dtype, sequence, peer, shape, splits, site, origin,
-# label, item, members, payload, sent and received bytes, queued, times posted, waited, done
-RECORD = struct.Struct("<BBBxIIIiIIIIIIIQQQqddd")
+# label, payload, sent and received bytes, times posted, waited, done
+RECORD = struct.Struct("<BBBxIIIiIIIIIQQQddd")
 TIME = struct.Struct("<d")
 FLAGS_AT = 1
 WAITED_AT = RECORD.size - 2 * TIME.size
@@ -17,19 +17,12 @@ DONE_AT = RECORD.size - TIME.size
 
 BLOCKING, FAILED, SHARED = 1, 2, 4
 NO_PEER = -1
-NOT_KNOWN = -1
 NO_NAME = 2**32 - 1
 
 KINDS = (
     "send recv all_reduce reduce_scatter all_gather all_to_all broadcast gather scatter barrier "
-    "split region share_memory reduce new_group "
-    # Calls that consist of many messages, see calls/compared.py.
-    "ring_all_reduce ring_reduce_scatter ring_all_gather ring_broadcast tree_reduce tree_broadcast "
-    "tree_all_reduce double_tree_all_reduce halving_doubling_all_reduce hierarchical_all_reduce "
-    "pairwise_all_to_all ring_attention "
-    "close"
+    "split region share_memory close"
 ).split()
 KIND_CODE = {kind: code for code, kind in enumerate(KINDS, start=1)}  # 0 marks an unused record
-# The last ones are not the lab's: torch.distributed has them.
-REDUCES = [None, "sum", "mean", "max", "min", "product", "band", "bor", "bxor", "premul_sum"]
+REDUCES = [None, "sum", "mean", "max", "min"]
 REDUCE_CODE = {reduce: code for code, reduce in enumerate(REDUCES)}

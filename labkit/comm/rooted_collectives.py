@@ -24,7 +24,7 @@ class RootedCollectives(Member):
 
         Wire: a binomial tree. The root sends x ceil(log2(n)) times, the leaves nothing.
         """
-        passed, x = x, checks.tensor(x, self)
+        x = checks.tensor(x, self)
         checks.member(root, self, "root")
         options = c10d.BroadcastOptions()
         options.rootRank = root
@@ -35,7 +35,7 @@ class RootedCollectives(Member):
         return self._started(
             lambda: self._process_group.broadcast([buffers.movable(buffer)], options),
             lambda: buffers.delivered(buffer, result),
-            self._post("broadcast", x, wire, wait, peer=root, passed=passed),
+            self._post("broadcast", x, wire, wait, peer=root),
             wait,
         )
 
@@ -59,7 +59,7 @@ class RootedCollectives(Member):
                 options,
             ),
             lambda: torch.cat(parts) if parts else None,
-            self._post("gather", source, wire, wait, peer=root, passed=x),
+            self._post("gather", source, wire, wait, peer=root),
             wait,
         )
 

@@ -7,6 +7,8 @@ from labkit.comm.operation import Operation, Site
 Place = Callable[[Site], str]
 """How a line is shown: `cell 7, line 12` in a notebook, `train.py:12` elsewhere."""
 
+_LONGEST = 60
+
 
 def listed(words: Sequence[str]) -> str:
     """`a`, `a and b`, `a, b and c`."""
@@ -27,12 +29,15 @@ def verb(many: Sequence[object], one: str) -> str:
     return one if len(many) == 1 else _PLURALS.get(one, one.removesuffix("s"))
 
 
+def shortened(text: str) -> str:
+    """A text for a line of a report; the end of a long one is left out."""
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 4]} ..."
+
+
 def named(operation: Operation) -> str:
     """`all_reduce #4`; outside the world with its group, `send #1 of group pair to rank 2`."""
     if operation.group_name in ("world", ""):
         return operation.name
-    if operation.kind == "new_group":
-        return operation.name  # all of them are numbered together
     is_torchs = operation.group_name.startswith("torch.distributed")
     which = f"{operation.kind} #{operation.sequence}"
     group = f"{'' if is_torchs else 'group '}{operation.group_name}"

@@ -33,7 +33,6 @@ from torch import Tensor
 
 from labkit.collectives.first_order import first_order_only
 from labkit.comm import Group, Pending
-from labkit.comm.calls.compared import enter_call
 from labkit.comm.group import chosen
 from labkit.context_parallel.blocks import blocks
 from labkit.context_parallel.online_softmax import attend, attend_backward, merge
@@ -61,8 +60,6 @@ def ring_attention(
     """
     group = chosen(group)
     cut = checked_cut(q_BHtK, k_BGtK, v_BGtK, group, causal, placement, num_tokens)
-    B, G, _, K = k_BGtK.shape
-    enter_call("ring_attention", k_BGtK.new_empty(1).expand(B, G, cut.num_tokens, K), group)
     return _RingAttention.apply(q_BHtK, k_BGtK, v_BGtK, _Ring(group, cut, causal))
 
 

@@ -42,9 +42,8 @@ def diagnose(views: Sequence[View]) -> Verdict:
 
     It goes through every operation of the run, at 15 us for each: for a run that is over.
     """
-    calls = [Timeline(list(view.calls)) for view in views]
     operations = [Timeline([*view.operations, *view.recorded.operations]) for view in views]
-    difference = disagreement.find(calls) or disagreement.find(operations)
+    difference = disagreement.find(operations)
     return diagnose_waits(views) if difference is None else _mismatch(difference)
 
 
@@ -54,14 +53,9 @@ def diagnose_now(views: Sequence[View]) -> Verdict:
     What is in them has been compared by the ranks, each operation before it was begun; the ends are
     for a program that caught what its rank said and went on. torch's record was compared by nobody.
     """
-    calls = [Timeline(list(view.calls[-_RECENT:])) for view in views]
     operations = [Timeline(list(view.operations[-_RECENT:])) for view in views]
     recorded = [Timeline(list(view.recorded.operations)) for view in views]
-    difference = (
-        disagreement.find(calls, order=False)
-        or disagreement.find(operations, order=False)
-        or disagreement.find(recorded)
-    )
+    difference = disagreement.find(operations) or disagreement.find(recorded)
     return diagnose_waits(views) if difference is None else _mismatch(difference)
 
 
@@ -143,10 +137,7 @@ def _cannot_bring(views: Sequence[View], ranks: Sequence[int]) -> bool:
     ]
     # A signal's handler runs in the main thread, also while that waits for a lock.
     are_held = all(
-        views[rank].stack.is_held
-        and not views[rank].recorded.has_handlers
-        and not views[rank].recorded.has_callbacks
-        for rank in active
+        views[rank].stack.is_held and not views[rank].recorded.has_handlers for rank in active
     )
     return are_held and not any(wait.can_end for rank in active for wait in waits_of(rank, views))
 

@@ -8,8 +8,6 @@ rank-2.recorder    what torch itself had recorded of rank 2 when it was asked (f
 rank-2.value       what rank 2 returned (cloudpickle)
 world.calls.0      what each rank means, to be compared by the others, and world.0-1.0, of
                    messages: a few of each for every group (comm/agreement)
-calls/             journals and such tables of calls that are not one operation of a Group
-                   (comm/calls)
 links              of a topology: when each is free; links.* go with it (comm/pacing)
 labkit-fifos-*     while ranks meet in shared memory (comm/shared_memory)
 
@@ -25,7 +23,6 @@ import tempfile
 from pathlib import Path
 
 from labkit.comm import owned_folder
-from labkit.comm.calls import compared
 
 
 class RunDirectory:
@@ -61,10 +58,6 @@ class RunDirectory:
     def of_rank(self, rank: int, kind: str) -> Path:
         """The file of one rank. `kind`: its ending, such as journal, stack or value."""
         return self.path / f"rank-{rank}.{kind}"
-
-    def calls_of(self, rank: int) -> Path:
-        """The journal of what one rank called past its Groups, see comm/calls."""
-        return compared.journal_of(self.path, rank)
 
     def remove(self) -> None:
         """Delete the folder and all that is in it."""

@@ -1,7 +1,9 @@
 """The calculators where the notebooks have them: a key moves a knob, and what is shown follows."""
 
+import nbformat
 import pytest
 from lab_page import becomes, slider
+from lab_server import ROOT
 
 pytestmark = pytest.mark.clock
 
@@ -27,17 +29,34 @@ def said_at_first(output):
     return becomes(shown_by(output), differs_from="")
 
 
+@pytest.fixture(scope="module")
+def page(tab, server):
+    """The cells of all of them in one notebook: its kernel imports once."""
+    sources = {}
+    for notebook, cells, *_ in CALCULATORS.values():
+        found = nbformat.read(ROOT / "notebooks" / f"{notebook}.ipynb", as_version=4).cells
+        sources |= {f"{notebook}-{each.id}": each.source for each in found if each.id in cells}
+    server.write_notebook("calculators.ipynb", sources)
+    tab.open("calculators.ipynb")
+    return tab
+
+
+def shown(page, name):
+    """The output of a calculator whose cells have been run."""
+    notebook, cells, *_ = CALCULATORS[name]
+    page.run(*(f"{notebook}-{cell}" for cell in cells))
+    return page.output(f"{notebook}-{cells[-1]}")
+
+
 @pytest.mark.parametrize("name", CALCULATORS)
-def test_a_key_moves_a_knob_and_the_answer_follows(lab, name):
-    notebook, cells, label, key = CALCULATORS[name]
-    lab.open(f"{notebook}.ipynb")
-    lab.run(*cells)
-    output = lab.output(cells[-1])
+def test_a_key_moves_a_knob_and_the_answer_follows(page, name):
+    *_, label, key = CALCULATORS[name]
+    output = shown(page, name)
     handle, picture = slider(output, label), output.locator("img")
     stood = handle.get_attribute("aria-valuenow")
     drawn = name in PICTURES and picture.get_attribute("src")
     said = name != "ring" and said_at_first(output)
-    lab.press(handle, key)
+    page.press(handle, key)
     becomes(lambda: handle.get_attribute("aria-valuenow"), differs_from=stood)
     if name in PICTURES:
         becomes(lambda: picture.get_attribute("src"), differs_from=drawn)
@@ -45,11 +64,8 @@ def test_a_key_moves_a_knob_and_the_answer_follows(lab, name):
         becomes(shown_by(output), differs_from=said)
 
 
-def test_the_button_of_the_memory_calculator_makes_the_change_that_it_names(lab):
-    notebook, cells, *_ = CALCULATORS["memory"]
-    lab.open(f"{notebook}.ipynb")
-    lab.run(*cells)
-    output = lab.output(cells[-1])
+def test_the_button_of_the_memory_calculator_makes_the_change_that_it_names(page):
+    output = shown(page, "memory")
     said = said_at_first(output)
-    lab.press(output.get_by_role("button", name="Make this change"), "Enter")
+    page.press(output.get_by_role("button", name="Make this change"), "Enter")
     becomes(shown_by(output), differs_from=said)

@@ -15,7 +15,7 @@ def vote(lab, verdict):
     shows(lab.output(VOTES), f"You say: {verdict}")
 
 
-def test_the_court_tells_a_wrong_vote_from_a_right_one(lab):
+def test_the_court_tells_a_wrong_vote_from_a_right_one_and_keeps_it(lab):
     lab.open(NOTEBOOK)
     lab.run(IMPORTS, VOTES)
     vote(lab, "half right")
@@ -24,12 +24,6 @@ def test_the_court_tells_a_wrong_vote_from_a_right_one(lab):
     vote(lab, "wrong")
     lab.run(JUDGE)
     shows(lab.output(JUDGE), "You voted 'wrong', and so does the court.")
-
-
-def test_a_vote_outlives_the_page_and_the_kernel(lab):
-    lab.open(NOTEBOOK)
-    lab.run(IMPORTS, VOTES)
-    vote(lab, "wrong")
     lab.come_back()
     lab.run(IMPORTS, VOTES, DOCKET)
     shows(lab.output(VOTES), "You say: wrong")

@@ -20,31 +20,45 @@ def test_every_cell_runs_and_the_calculator_answers_the_keyboard(lab):
     becomes(results.inner_text, differs_from=said)
 
 
-def test_a_stub_a_wrong_answer_and_a_right_one_get_their_verdicts(lab):
-    exercise = lab.server.folder / "exercises" / "ring_all_reduce.py"
-    solution = (lab.server.folder / "solutions" / "ring_all_reduce.py").read_text()
+@pytest.fixture(scope="module")
+def page(tab):
+    tab.open(NOTEBOOK)
+    return tab
+
+
+def test_a_stub_a_wrong_answer_and_a_right_one_get_their_verdicts(page):
+    exercise = page.server.folder / "exercises" / "ring_all_reduce.py"
+    solution = (page.server.folder / "solutions" / "ring_all_reduce.py").read_text()
     mine = exercise.read_text()
-    lab.open(NOTEBOOK)
     try:
-        lab.run(CHECK)
-        shows(lab.output(CHECK), "not attempted")
+        page.run(CHECK)
+        shows(page.output(CHECK), "not attempted")
         exercise.write_text(mine.replace("raise NotImplementedError", "return x  #"))
-        lab.run(CHECK)
-        shows(lab.output(CHECK), "wrong")
+        page.run(CHECK)
+        shows(page.output(CHECK), "wrong")
         exercise.write_text(solution)
-        lab.run(CHECK)
-        shows(lab.output(CHECK), "passed")
+        page.run(CHECK)
+        shows(page.output(CHECK), "passed")
     finally:
         exercise.write_text(mine)
 
 
-def test_a_prediction_outlives_the_page_and_the_kernel(lab):
-    lab.open(NOTEBOOK)
-    lab.run(PREDICT)
-    box = lab.output(PREDICT)
+def test_a_prediction_outlives_the_page_and_the_kernel(page):
+    page.run(PREDICT)
+    box = page.output(PREDICT)
     box.get_by_role("textbox").fill("12 KB")
-    lab.press(box.get_by_role("button", name="Commit"), "Enter")
+    page.press(box.get_by_role("button", name="Commit"), "Enter")
     shows(box, "Committed: 12 KB")
-    lab.come_back()
-    lab.run(PREDICT)
-    shows(lab.output(PREDICT), "Earlier you committed to 12 KB")
+    page.come_back()
+    page.run(PREDICT)
+    shows(page.output(PREDICT), "Earlier you committed to 12 KB")
+
+
+def test_every_cell_runs_and_the_calculator_answers_the_keyboard(page):
+    page.run_all()
+    output = page.output(CALCULATOR)
+    figure, results = output.locator("img"), output.locator("table")
+    before, said = figure.get_attribute("src"), results.inner_text()
+    page.press(slider(output, "ranks"), "ArrowRight")
+    becomes(lambda: figure.get_attribute("src"), differs_from=before)
+    becomes(results.inner_text, differs_from=said)

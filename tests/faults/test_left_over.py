@@ -4,11 +4,18 @@ import re
 
 import pytest
 import torch
-import torch.distributed as dist
 
 from labkit import Session, run
 from labkit.launch import launch
-from tests.faults.test_no_false_verdicts import STEPS, from_a_thread, program
+from tests.faults.test_no_false_verdicts import (
+    STEPS,
+    branches_for_a_broadcast,
+    contributes_or_not,
+    from_a_thread,
+    program,
+)
+
+QUIET = [each for each in STEPS if each not in (branches_for_a_broadcast, contributes_or_not)]
 
 
 def told(program, capsys, world_size=2, args=()):
@@ -103,61 +110,6 @@ def test_a_send_that_was_received_has_left_nothing(capsys):
     assert told(the_last_send_is_received, capsys) == []
 
 
-def torchs_sends_meet_a_groups_receives(world):
-    if world.rank:
-        dist.send(torch.ones(3), 0)
-        world.send(torch.ones(3), 0)
-    else:
-        world.recv(torch.empty(3), 1)
-        world.recv(torch.empty(3), 1)
-
-
-def torchs_receives_meet_a_groups_sends(world):
-    if world.rank:
-        world.isend(torch.ones(3), 0)
-        world.isend(torch.ones(3), 0)
-    else:
-        world.recv(torch.empty(3), 1)
-        dist.recv(torch.empty(3), 1)
-
-
-@pytest.mark.parametrize(
-    "program", [torchs_sends_meet_a_groups_receives, torchs_receives_meet_a_groups_sends]
-)
-def test_a_message_of_torchs_functions_may_meet_a_groups(program, capsys):
-    assert told(program, capsys) == []
-
-
-def sends_in_vain_beside_torchs_messages(world):
-    if world.rank:
-        world.isend(torch.ones(3), 0)
-        dist.recv(torch.empty(3), 0)
-        dist.send(torch.ones(3), 0, tag=7)
-    else:
-        dist.send(torch.ones(3), 1)
-        dist.recv(torch.empty(3), 1, tag=7)
-
-
-def test_torchs_messages_the_other_way_or_with_a_tag_hide_nothing(capsys):
-    assert told(sends_in_vain_beside_torchs_messages, capsys) == [
-        "[labkit] rank 1 never waited for send #1 to rank 0 (LINE), and rank 0 never received it."
-    ]
-
-
-def receives_without_waiting(world):
-    if world.rank:
-        dist.send(torch.ones(3), 0)
-    else:
-        world.irecv(torch.empty(3), 1)
-
-
-def test_a_receive_that_nobody_waits_for_is_told_whoever_sends(capsys):
-    assert told(receives_without_waiting, capsys) == [
-        "[labkit] rank 0 never waited for recv #1 from rank 1 (LINE): until wait() has returned, "
-        "nobody knows what the tensors hold."
-    ]
-
-
 def on_seven_lines(world):
     if world.rank:
         world.isend(torch.ones(1), 0)
@@ -174,7 +126,7 @@ def test_many_places_are_counted(capsys):
     assert len(lines) == 6 and lines[-1] == "[labkit] So it is in 2 more places."
 
 
-@pytest.mark.parametrize("step", [*STEPS, from_a_thread])
+@pytest.mark.parametrize("step", [*QUIET, from_a_thread])
 @pytest.mark.parametrize("world_size", [1, 3])
 def test_healthy_steps_leave_nothing(step, world_size, capsys):
     assert told(step, capsys, world_size, (0, 0.01)) == []
@@ -183,7 +135,24 @@ def test_healthy_steps_leave_nothing(step, world_size, capsys):
 def test_healthy_programs_leave_nothing(capsys):
     for seed in range(8):
         launch(program, 3, [(seed,)], stall=None, timeout=60, device="cpu")
-    assert "[labkit]" not in capsys.readouterr().out
+    lines = capsys.readouterr().out.splitlines()
+    assert all("met from different lines" in line for line in lines if "[labkit]" in line)
+
+
+def gives_and_passes(world):
+    for _ in range(3):
+        if world.rank == 0:
+            world.all_reduce(torch.ones(3))
+        else:
+            world.all_reduce(torch.zeros(3))
+
+
+def test_calls_that_met_from_different_lines_are_told_once(capsys):
+    assert told(gives_and_passes, capsys, 3) == [
+        "[labkit] all_reduce #1 and 2 more met from different lines, "
+        "world.all_reduce(torch.ones(3)) (LINE) on rank 0 and "
+        "world.all_reduce(torch.zeros(3)) (LINE) on ranks 1 and 2."
+    ]
 
 
 def test_a_cell_may_leave_what_a_later_one_waits_for(capsys):

@@ -74,10 +74,11 @@ def gathers(world, step, nap_s):
 
 def in_turns(world, step, nap_s):
     for turn in range(2 * world.size):
-        if turn % world.size == world.rank:
-            world.all_reduce(torch.ones(2))
-        else:
-            world.all_reduce(torch.zeros(2))
+        with world.label("turn"):
+            if turn % world.size == world.rank:
+                world.all_reduce(torch.ones(2))
+            else:
+                world.all_reduce(torch.zeros(2))
 
 
 def past_the_group(world, step, nap_s):

@@ -14,12 +14,10 @@ import pytest
 import torch.distributed as dist
 
 from labkit import Run, RunError, run
-from labkit.comm import Timeline
 from labkit.comm.hosts import roll_call
 from labkit.comm.hosts.board import open_store
 from labkit.comm.hosts.environment import Environment
 from labkit.comm.hosts.job_name import name_of_job
-from labkit.comm.recorded import HandedOver
 from labkit.launch.attempt import claim, objection, said
 from labkit.launch.hosts import host_verdict, post_mortem, records
 from labkit.launch.hosts.door import NO_PROCESS, SILENT, Door, knock
@@ -27,7 +25,6 @@ from labkit.launch.hosts.verdict_record import RunVerdict
 from labkit.launch.ranks.report import Raised
 from labkit.launch.ranks.stage import Stage
 from labkit.launch.saved import folders, rank_record
-from labkit.launch.saved.handed_to_torch import HandedToTorch
 
 pytestmark = pytest.mark.clock
 
@@ -321,22 +318,6 @@ def test_a_record_travels_as_one_note(folder):
     record = rank_record.Record.read(folder / "attempt-0" / "rank-1.json")
     record.log = "two\nlines ü\n"
     assert records.unpacked(records.packed(record)) == record
-
-
-def test_what_a_rank_handed_to_torch_travels_too(folder):
-    record = rank_record.Record.read(folder / "attempt-0" / "rank-1.json")
-    handed_over = HandedOver([("all_reduce", "float32", (3,))], {"torch.distributed": [1, 0, 1]}, 2)
-    record.handed_to_torch = HandedToTorch.of(record.timeline, handed_over)
-    back = records.unpacked(records.packed(record))
-    assert back == record
-    assert back.handed_to_torch.handed_over == handed_over
-    record.handed_to_torch.by_group = [("torch.distributed", ["1"])]
-    with pytest.raises(ValueError, match="handed_to_torch.by_group.* is '1', where a whole number"):
-        records.unpacked(records.packed(record))
-
-
-def test_who_used_groups_only_has_handed_nothing_to_torch_itself():
-    assert HandedToTorch.of(Timeline(), HandedOver()) is None
 
 
 @pytest.mark.parametrize("rank", ["../../1", -1, 1.0])

@@ -248,7 +248,7 @@ def test_clocks_of_hosts_are_laid_over_each_other(original, folder):
             lambda data: data[:-10],
             "rank 0 .* rank-0.value is missing, cut",
         ),
-        ("rank-0.json", lambda data: data.replace(b'"format": 1', b'"format": 2'), "format 2"),
+        ("rank-0.json", lambda data: data.replace(b'"format": 2', b'"format": 1'), "format 1"),
         ("rank-0.json", lambda data: b"[1, 2]", "cannot be read"),
         ("rank-0.json", lambda data: data.replace(b'"fields"', b'"felds"'), "cannot be read"),
         (

@@ -5,7 +5,6 @@ import torch
 from labkit import Run, run
 from labkit.collectives import hierarchical_all_reduce, two_tiers
 from labkit.comm import (
-    SharedMemory,
     shared_memory_all_gather,
     shared_memory_all_reduce,
     shared_memory_reduce_scatter,
@@ -70,15 +69,3 @@ def test_they_are_the_fast_tier_of_a_hierarchical_all_reduce():
         segment_bytes = 4 * len(torch.arange(101).tensor_split(2)[rank % 2])
         sends = result.traffic[rank].by_operation["send"]
         assert sends.sent_bytes == segment_bytes  # a ring of two hosts: 2(2-1)/2 of the segment
-
-
-def hand_over_to_torch(world):
-    memory = SharedMemory(world)
-    for _ in range(5):
-        memory.all_reduce(torch.ones(3))
-    torch.distributed.all_reduce(torch.ones(3))
-    return len(world.recorded_past_the_groups().meanings)
-
-
-def test_they_do_not_hide_what_torch_is_handed_past_the_groups():
-    assert all(number > 0 for number in run(hand_over_to_torch, 2).values)

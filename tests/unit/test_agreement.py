@@ -12,15 +12,15 @@ import torch
 
 from labkit import Mismatch, run
 from labkit.comm import Disagreement, Group, Pending
-from labkit.comm.agreement import call_order, shared_rows
+from labkit.comm.agreement import shared_rows
 from labkit.comm.agreement.agreement import Agreement, hashed
-from labkit.comm.agreement.call_order import Said, Where
-from labkit.comm.agreement.call_text import call_text, shortened
-from labkit.comm.agreement.messages import SENDER
 from labkit.comm.agreement.neighbours import Neighbours
+from labkit.comm.agreement.pairs import SENDER
 from labkit.comm.agreement.shared_rows import ROWS_PER_FILE, SharedRows
+from labkit.comm.callers import call_text
 from labkit.comm.no_journal import NoJournal
 from labkit.comm.pending import is_marked
+from labkit.comm.words import shortened
 
 
 def here():
@@ -117,154 +117,6 @@ def test_files_of_rows_that_all_have_compared_are_closed(tmp_path):
     rows.forget_before(4 * ROWS_PER_FILE)
     assert list(rows._maps) == [4]
     assert rows.read(0, 0) is not None, "and opened again where one is asked for"
-
-
-def meet(pairs):
-    """What is found when calls meet one after the other; a text stands on a line of its own."""
-    order = call_order.OrderOfCalls()
-    return [
-        order.differ(
-            Said(ours, f"{ours} of ours"),
-            Said(theirs, f"{theirs} of theirs"),
-            Where("world", sequence),
-        )
-        for sequence, (ours, theirs) in enumerate(pairs, start=1)
-    ]
-
-
-@pytest.mark.parametrize(
-    ("pairs", "circle"),
-    [
-        ([("a", "b"), ("b", "a")], [1, 2]),
-        ([("a", "c"), ("b", "a"), ("c", "b")], [1, 2, 3]),
-        ([("a", "b"), ("x", "y"), ("b", "a")], [1, 3]),
-        ([("root", "other")] * 5, []),  # if rank == 0: ... else: ..., in every step
-        ([("a0", "b0"), ("b1", "a1"), ("a2", "b2")], []),  # another root in every step
-    ],
-    ids=["two swapped", "three turned", "one in between", "branches", "changing roots"],
-)
-def test_calls_in_another_order_close_a_circle(pairs, circle):
-    found = meet(pairs)
-    assert [where.sequence for where in found[-1]] == circle
-    assert not any(found[:-1])
-
-
-def test_ranks_that_take_turns_on_the_same_lines_are_right():
-    order = call_order.OrderOfCalls()
-    gives, passes = Said("all_reduce(mine)", "line 3"), Said("all_reduce(zeros)", "line 5")
-    turns = [(gives, passes), (passes, gives)] * 3
-    assert not any(order.differ(*turn, Where("world", n)) for n, turn in enumerate(turns, start=1))
-
-
-def test_many_differences_are_searched_quickly():
-    texts = [str(n) for n in range(60)]
-    pairs = [(a, b) for a in texts for b in texts if a < b]
-    began = time.monotonic()
-    assert not any(meet(pairs))
-    assert time.monotonic() - began < 5, "every path is gone through"
-
-
-class Name:
-    """A name that counts how often it is looked up."""
-
-    num_looks = 0
-
-    def __init__(self, text):
-        self.text = text
-
-    def __eq__(self, other):
-        return self.text == other.text
-
-    def __hash__(self):
-        Name.num_looks += 1
-        return hash(self.text)
-
-
-@pytest.mark.parametrize("shift", [1, -1])
-def test_elements_under_shifted_names_take_time_in_proportion_to_their_number(shift):
-    def num_looks(num_elements):
-        order, Name.num_looks = call_order.OrderOfItems(), 0
-        for n in range(num_elements):
-            names = Name(f"xs[{n}]"), Name(f"xs[{n + shift}]")
-            assert not order.differ(*names, Where("world", n))
-        return Name.num_looks
-
-    assert num_looks(800) < 2.5 * num_looks(400)
-
-
-def test_however_many_differ_a_search_has_its_bound():
-    order, longest = call_order.OrderOfCalls(), 0
-    last = 2 * call_order.MOST_MEETINGS
-    links = [(f"a{n}", f"b{n}") for n in range(last)]
-    links += [(f"b{n}", f"a{n - 1}") for n in range(1, last)]  # a chain, longer each time
-    for n, (ours, theirs) in enumerate(links):
-        Name.num_looks = 0
-        order.differ(Said(Name(ours), "1"), Said(Name(theirs), "2"), Where("world", n))
-        longest = max(longest, Name.num_looks)
-    assert longest < 6 * call_order.MOST_MEETINGS
-
-
-def kept_by(order):
-    """How many meetings are still known, and how many names."""
-    meetings = order._meetings
-    num = sum(map(len, meetings._met.values()))
-    return num, len(meetings._theirs) + sum(map(len, getattr(order, "_seen", ())))
-
-
-def test_what_is_kept_of_calls_and_elements_has_a_bound():
-    most = call_order.MOST_MEETINGS
-    calls, items = call_order.OrderOfCalls(), call_order.OrderOfItems()
-    for n in range(3 * most):
-        calls.differ(Said("ours", "1"), Said(f"theirs {n}", "2"), Where("world", n))
-        items.differ(f"ours {n}", f"theirs {n}", Where("world", n))
-    for order in (calls, items):
-        num_meetings, num_names = kept_by(order)
-        assert num_meetings <= most
-        assert num_names <= 3 * most
-
-
-def test_another_order_is_told_among_as_many_as_are_kept_and_in_the_next_round_again():
-    most = call_order.MOST_MEETINGS
-    order = call_order.OrderOfItems()
-
-    def found(pairs):
-        return [bool(order.differ(*pair, Where("world", n))) for n, pair in enumerate(pairs)]
-
-    others = [(f"our xs[{n}]", f"their xs[{n}]") for n in range(most - 2)]
-    swapped = [*others, ("a", "b"), ("b", "a")]
-    assert found(swapped) == [False] * (most - 1) + [True]
-    late = [*others, ("c", "d"), ("e", "f"), ("a", "b"), ("b", "a")]
-    assert not any(found(late)), "past the first that differ in this round"
-    assert found(swapped)[-1], "a round of its own"
-
-
-def turns(world):
-    """Who contributes changes from step to step: two lines, each run by both ranks."""
-    for step in range(6):
-        if step % world.size == world.rank:
-            world.all_reduce(torch.ones(3))
-        else:
-            world.all_reduce(torch.zeros(3))
-
-
-def helper(world, tensor):
-    world.all_reduce(tensor)
-
-
-def swapped_through_a_helper(world):
-    weight, bias = torch.ones(3), torch.zeros(3)
-    if world.rank == 1:
-        helper(world, bias)
-        helper(world, weight)
-    else:
-        helper(world, weight)
-        helper(world, bias)
-
-
-def test_taking_turns_is_right_and_a_swap_behind_a_function_is_not():
-    run(turns, 3)
-    with pytest.raises(Mismatch, match="same calls in another order"):
-        run(swapped_through_a_helper, 2)
 
 
 def test_after_a_refusal_a_group_takes_part_in_nothing_more():

@@ -64,7 +64,7 @@ def keeps_what_compares(world):
 
 
 def test_a_closed_group_has_left_the_comparison():
-    assert run(keeps_what_compares, 2).values == [[1, 3, 1]] * 2
+    assert run(keeps_what_compares, 2).values == [[1, 2, 1]] * 2
 
 
 def used_when_closed(world):

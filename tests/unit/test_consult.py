@@ -7,23 +7,23 @@ from labkit.launch.diagnosis.consult import examined
 from labkit.launch.diagnosis.verdict import Fault
 from labkit.launch.diagnosis.waiting import View
 from labkit.launch.ranks.stage import Stage
-from tests.unit.test_doctor import NEW_GROUPS, WAITS
+from tests.unit.test_doctor import WAITS
 
 FOREIGN = replace(WAITS, group=(0, 1), group_name="torch.distributed")
-NEW_GROUP = replace(WAITS, group=(0, 1), kind="new_group", group_name=NEW_GROUPS)
+RECEIVES = replace(WAITS, group=(0, 1), kind="recv", peer=0)
 NOTHING_YET = Recorded(is_idle=True, is_known=True)
 IN_IT = Recorded([FOREIGN], {"torch.distributed": 1}, is_idle=True, is_known=True, awaited=0)
 THROUGH = Recorded([], {"torch.distributed": 1}, is_idle=True, is_known=True)
 
-# Rank 1 tells what torch has recorded, then comes through all_reduce to new_group, then its calls
-# are read. Rank 0 was asked while it was in all_reduce, and is late to new_group.
+# Rank 1 tells what torch has recorded, then comes through torch's all_reduce to a Group's recv,
+# then its journal is read. Rank 0 was asked while it was in all_reduce, and is late to its send.
 TORN = [
     View(Stage.RUNNING, recorded=IN_IT),
-    View(Stage.RUNNING, recorded=NOTHING_YET, calls=[NEW_GROUP]),
+    View(Stage.RUNNING, [RECEIVES], recorded=NOTHING_YET),
 ]
 WHOLE = [
     View(Stage.RUNNING, recorded=replace(THROUGH, is_idle=False)),
-    View(Stage.RUNNING, recorded=THROUGH, calls=[NEW_GROUP]),
+    View(Stage.RUNNING, [RECEIVES], recorded=THROUGH),
 ]
 
 

@@ -17,7 +17,6 @@ from labkit.launch.doctor import diagnose, diagnose_now
 from labkit.launch.ranks.stage import Stage
 from tests.an_operation import an_operation
 
-NEW_GROUPS = "torch.distributed new groups"
 GROUP = (0, 1, 2, 3)
 
 
@@ -162,8 +161,6 @@ def test_a_collective_that_its_rank_has_only_begun_is_no_wait():
     foreign = replace(WAITS, group_name="torch.distributed")
     begun = Recorded([foreign], {"torch.distributed": 1}, is_idle=True, is_known=True)
     assert running(recorded=begun).waits_in is None
-    assert running(calls=[replace(foreign, waited_s=None)]).waits_in is None
-    assert running(calls=[foreign]).waits_in is foreign
 
 
 def test_a_rank_that_has_not_answered_is_not_said_to_have_left():
@@ -171,33 +168,6 @@ def test_a_rank_that_has_not_answered_is_not_said_to_have_left():
     waits = running(recorded=Recorded([foreign], {"torch.distributed": 1}, True, True, 0))
     mute = View(Stage.RETURNED)
     assert diagnose([waits, mute, mute, mute]).fault is Fault.SLOW
-
-
-def test_a_rank_that_has_not_answered_is_in_no_circle():
-    foreign = replace(WAITS, group_name="torch.distributed")
-    waits = running(recorded=Recorded([foreign], {"torch.distributed": 1}, True, True, 0))
-    makes_a_group = replace(WAITS, kind="new_group", group_name=NEW_GROUPS)
-    mute = [View(Stage.RUNNING, calls=[makes_a_group])] * 3
-    heard = [replace(view, recorded=Recorded(is_known=True)) for view in mute]
-    assert diagnose([waits, *heard]).fault is Fault.CIRCLE
-    assert diagnose([waits, *mute]).fault is not Fault.CIRCLE
-
-
-def test_ranks_that_make_a_group_wait_for_the_last_of_them():
-    makes_a_group = replace(WAITS, kind="new_group", group_name=NEW_GROUPS)
-    there, late = running(calls=[makes_a_group]), running()
-    verdict = diagnose([there, there, there, late])
-    assert verdict.fault is Fault.SLOW and verdict.ranks == (3,) and not verdict.is_proof
-    gone = diagnose([there, there, there, View(Stage.RETURNED)])
-    assert gone.fault is Fault.LEFT and gone.is_proof
-
-
-def test_a_message_past_the_groups_waits_for_its_other_end():
-    receives = operation("recv", peer=1, group="torch.distributed")
-    sends = operation("send", peer=0, group="torch.distributed")
-    waits = running(calls=[receives])
-    assert diagnose([waits, running(calls=[sends])]).fault is Fault.UNDER_WAY
-    assert diagnose([waits, View(Stage.RETURNED, [sends])]).fault is Fault.LEFT  # of a Group
 
 
 def test_a_mismatch_comes_before_every_other_cause():
@@ -248,30 +218,14 @@ def many(num, **last):
     ids=["stop", "stall"],
 )
 def test_stop_and_looks_at_a_run_take_as_long_after_many_operations_as_after_few(compared, look):
-    look([running(*many(20_000), calls=many(20_000)) for _ in range(2)])
-    assert 0 < compared.num <= 4000
+    look([running(*many(20_000)) for _ in range(2)])
+    assert 0 < compared.num <= 2000
 
 
 def test_while_a_run_is_under_way_a_mismatch_that_its_program_caught_is_seen():
     views = [running(*many(2000)), running(*many(2000, shape=(4,)))]
     assert diagnose_now(views) == diagnose(views)
     assert diagnose_now(views).fault is Fault.MISMATCH
-
-
-def test_no_order_is_told_from_a_part_of_the_journals():
-    def journal(*items):
-        return [
-            replace(DONE, group=(0, 1), sequence=n, index=n, item=item)
-            for n, item in enumerate(items, start=1)
-        ]
-
-    # Names change from round to round. The second begins where `p` comes again, and what is left
-    # when the first look at `p` is cut off reads as a swap within one round.
-    healthy = [running(*journal("p", "q", "p")), running(*journal("r", "p", "q"))]
-    assert diagnose(healthy).fault is not Fault.MISMATCH
-    cut = [replace(view, operations=view.operations[-2:]) for view in healthy]
-    assert diagnose(cut).fault is Fault.MISMATCH
-    assert diagnose_now(cut).fault is not Fault.MISMATCH
 
 
 def test_the_table_has_a_row_for_each_place():

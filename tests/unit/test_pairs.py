@@ -1,7 +1,6 @@
 """Two ends of a message, of which one looked before the other was there."""
 
-from labkit.comm.agreement.messages import RECEIVER, SENDER
-from labkit.comm.agreement.pairs import Pairs
+from labkit.comm.agreement.pairs import RECEIVER, SENDER, Pairs
 from labkit.comm.agreement.shared_rows import ROWS_PER_FILE
 
 
@@ -41,30 +40,6 @@ def test_nobody_on_another_host_is_looked_at(tmp_path):
     pairs.declare_message(1, SENDER, 1, b"float32")
     pairs.compare_messages(1, SENDER)
     assert witness.asked == [] and not list(tmp_path.iterdir())
-
-
-def test_a_message_that_was_taken_back_is_not_looked_at(tmp_path):
-    sender, receiver, witness = ends_in(tmp_path)
-    sender.declare_message(1, SENDER, 1, b"float32")
-    sender.take_back_message(1, SENDER)
-    receiver.declare_message(0, RECEIVER, 1, b"int64")
-    sender.compare_what_is_left()
-    sender.declare_message(1, SENDER, 1, b"int64")
-    sender.compare_messages(1, SENDER)
-    assert witness.asked == []
-
-
-def test_rows_that_were_taken_back_are_not_looked_at(tmp_path):
-    ours, theirs = Witness(), Witness()
-    here = Pairs(f"{tmp_path}/world", ours, 0, [1])
-    there = Pairs(f"{tmp_path}/world", theirs, 1, [0])
-    here.declare_rows(1, [0, 3], [0, 2])
-    here.take_back_rows(1)
-    there.declare_rows(1, [2, 0], [2, 0])
-    there.compare_rows(1)
-    here.declare_rows(1, [0, 2], [0, 2])
-    here.compare_rows(1)
-    assert ours.asked == theirs.asked == []
 
 
 def test_tables_of_rows_that_are_over_are_closed(tmp_path):

@@ -20,7 +20,7 @@ from labkit.launch.machine.halt import Halt
 from labkit.launch.ranks.stage import Stage
 from tests.an_operation import an_operation
 
-HERE = Site("train.py", 3, "main", "work()", 8)
+HERE = Site("train.py", 3, "main", "work()")
 
 
 def operation(kind, sequence, *, peer=None, group="world", done=True, waited=True):
@@ -42,7 +42,7 @@ def test_a_note_comes_back_as_it_was():
     stack = Stack(True, "in main", HERE, 1, is_held=True)
     halt = Halt("is stopped", continued_by=71)
     journal = [operation("barrier", 1), operation("send", 1, peer=2, done=False)]
-    view = View(Stage.RUNNING, journal, recorded, stack, [operation("new_group", 1)], halt)
+    view = View(Stage.RUNNING, journal, recorded, stack, halt)
     assert Standing.from_bytes(Standing.of(4, view).as_bytes()) == Standing.of(4, view)
     assert Standing.of(4, view).view == view
 

@@ -5,7 +5,6 @@ import torch
 
 from labkit.comm import Disagreement
 from labkit.comm.agreement import neighbours
-from labkit.comm.agreement.call_order import Where
 from labkit.comm.agreement.neighbours import Witness
 from labkit.comm.journal import Journal
 
@@ -58,16 +57,8 @@ def on_collective(pair):
     pair.witness.testify_on_collective(1, 1)
 
 
-def on_order(pair):
-    pair.witness.testify_on_order(1, [Where("world", 1)])
-
-
 def on_message(pair):
     pair.witness.testify_on_message(1, 1, sends=True)
-
-
-def on_order_of_messages(pair):
-    pair.witness.testify_on_order_of_messages(1, 1, sends=True)
 
 
 COLLECTIVE = (("all_reduce", {}), ("all_reduce", {}))
@@ -76,9 +67,7 @@ ALL = pytest.mark.parametrize(
     ("testify", "calls"),
     [
         (on_collective, COLLECTIVE),
-        (on_order, COLLECTIVE),
         (on_message, MESSAGE),
-        (on_order_of_messages, MESSAGE),
     ],
 )
 
@@ -131,5 +120,5 @@ def test_an_order_is_looked_at_when_all_of_its_calls_are_there(pair, clock):
         pair.post(rank, "all_reduce")
     pair.post(0, "all_reduce", sequence=2)
     clock.meanwhile = lambda: pair.post(1, "all_reduce", sequence=2)
-    pair.witness.testify_on_order(1, [Where("world", 1), Where("world", 2)])
+    pair.witness.testify_on_order(2, 1)
     assert clock.num_sleeps == 1

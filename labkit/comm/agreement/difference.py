@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from operator import attrgetter
 from typing import Any
 
-from labkit.comm.agreement.call_text import shortened
-from labkit.comm.agreement.items import texts_differ
 from labkit.comm.operation import P2P_KINDS, Operation
-from labkit.comm.words import Place, named, places, ranks_named, verb
+from labkit.comm.words import Place, named, places, ranks_named, shortened, verb
 
 
 class Aspect(Enum):
@@ -22,12 +19,9 @@ class Aspect(Enum):
     ROOT = "root"
     REDUCE = "reduce op"
     LABEL = "label"
-    MEMBERS = "members"
     DTYPE = "dtype"
     SHAPE = "shape"
     SPLITS = "rows"
-    GROUPS = "groups"
-    QUEUE = "place in the process group"
     ORDER = "order of calls"
 
 
@@ -38,19 +32,14 @@ EQUAL: dict[Aspect, Callable[[Operation], Any]] = {
     Aspect.ROOT: lambda operation: operation.peer,
     Aspect.REDUCE: lambda operation: operation.reduce,
     Aspect.LABEL: lambda operation: operation.label,
-    Aspect.MEMBERS: lambda operation: operation.members,
     Aspect.DTYPE: lambda operation: operation.dtype,
     Aspect.SHAPE: lambda operation: equal_shape(operation.kind, operation.shape),
 }
-# What must be equal where it is known.
-QUEUED: Callable[[Operation], Any] = attrgetter("queued")
 _SAID = {
-    Aspect.QUEUE: "calls it with {} collectives of the process group before it",
     Aspect.MEDIUM: "uses {}",
     Aspect.ROOT: "names rank {} as the root",
     Aspect.REDUCE: "reduces by {}",
     Aspect.LABEL: "gives label {!r}",
-    Aspect.MEMBERS: "makes a group of ranks {}",
     Aspect.DTYPE: "passes {}",
     Aspect.SHAPE: "passes shape {}",
 }
@@ -63,23 +52,14 @@ ADVICE = {
     Aspect.REDUCE: "All members must reduce the same way.",
     Aspect.LABEL: "A label says what an operation is for: both sides must give the same. Make the "
     "calls in one order on every rank, such as that of sorted names.",
-    Aspect.MEMBERS: "torch.distributed tells groups apart by the order in which they are made. "
-    "Make the same ones in the same order on every rank, also those that a rank is not in.",
-    Aspect.GROUPS: "Groups of the same ranks are told apart by the order in which they are made, "
-    "and not by the variable that holds them. Make and call them in one order on every rank.",
     Aspect.DTYPE: "Both sides must pass the same dtype: convert before the call.",
     Aspect.SHAPE: "Both sides must pass the same shape: pad to the longest, or exchange the sizes "
     "first and use an operation that takes uneven parts (all_to_all with splits).",
     Aspect.SPLITS: "What one rank sends another must be what that one expects: exchange the "
     "numbers of rows first, with an all_to_all of the send_splits.",
-    Aspect.QUEUE: "A Group, the functions of torch.distributed and torch's own DDP hand their "
-    "collectives to one process group, which matches them by order alone. Make them in one order "
-    "on every rank.",
-    Aspect.ORDER: "Different tensors meet in one call. Make the calls in one order on every rank. "
-    "If they are in order, and ranks mean to pass different tensors here, choose the tensor first "
-    "and write one call for all: `x = weights if world.rank == 0 else zeros`, then "
-    "`world.all_reduce(x)`. If the tensors are elements of a loop that go by different names, put "
-    "the call under one label on every rank: `with world.label('turn'):`.",
+    Aspect.ORDER: "Different tensors meet in one call. Make the calls in one order on every rank, "
+    "such as that of sorted names. If they are meant to meet, put both under one label on every "
+    "rank: `with world.label('turn'):`.",
 }
 
 
@@ -101,8 +81,7 @@ class Difference:
 
     def _sides(self) -> dict[Any, list[int]]:
         """Ranks by what they mean."""
-        values = {**EQUAL, Aspect.QUEUE: QUEUED}
-        meaning = values.get(self.aspect, lambda operation: operation.origin.said)
+        meaning = EQUAL.get(self.aspect, lambda operation: operation.origin.said)
         sides: dict[Any, list[int]] = {}
         for rank, (operation, *_) in sorted(self.operations.items()):
             sides.setdefault(meaning(operation), []).append(rank)
@@ -111,7 +90,7 @@ class Difference:
     def text(self, place: Place) -> str:
         """One sentence that names ranks, operations and lines."""
         first = next(iter(self.operations.values()))[0]
-        if self.aspect in (Aspect.ORDER, Aspect.GROUPS):
+        if self.aspect is Aspect.ORDER:
             return self._order_text(place)
         if first.kind in P2P_KINDS:
             return self._message_text(place)
@@ -152,27 +131,12 @@ class Difference:
 
     def _order_text(self, place: Place) -> str:
         (a, theirs), (b, others) = self.operations.items()
-        if theirs[0].kind in P2P_KINDS:
-            pairs = [
-                f"message #{x.sequence} is {x.item} where it is sent ({place(x.origin)}) and "
-                f"{y.item} where it is received ({place(y.origin)})"
-                for x, y in zip(theirs, others, strict=True)
-            ]
-            how = f"rank {a} sends in another order than rank {b} receives"
-            return f"{how}: " + "; ".join(pairs)
         pairs = [
-            f"as {named(x)} rank {a} calls {_called(x, y)} ({place(x.origin)}) and "
-            f"rank {b} {_called(y, x)} ({place(y.origin)})"
+            f"as {named(x)} rank {a} calls {shortened(x.origin.said)} ({place(x.origin)}) and "
+            f"rank {b} {shortened(y.origin.said)} ({place(y.origin)})"
             for x, y in zip(theirs, others, strict=True)
         ]
-        how = "on each other's groups" if self.aspect is Aspect.GROUPS else "in another order"
-        return f"ranks {a} and {b} make the same calls {how}: " + "; ".join(pairs)
-
-
-def _called(one: Operation, other: Operation) -> str:
-    """`world.all_reduce(t) for weight`: the element of a loop where that is what differs."""
-    text = shortened(one.origin.said)
-    return f"{text} for {one.item}" if texts_differ(one.item, other.item) else text
+        return f"ranks {a} and {b} make the same calls in another order: " + "; ".join(pairs)
 
 
 def equal_shape(kind: str, shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -12,11 +12,10 @@ journals afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from labkit.comm.agreement import items
-from labkit.comm.agreement.call_order import OrderOfCalls, OrderOfItems, Said, Where
-from labkit.comm.agreement.difference import EQUAL, QUEUED, Aspect, Difference
+from labkit.comm.agreement.difference import EQUAL, Aspect, Difference
 from labkit.comm.operation import P2P_KINDS, Operation, Timeline
 
 
@@ -25,7 +24,8 @@ class Disagreement(RuntimeError):
 
 
 # No tensors of the reader's meet in these: any barrier may stand for another.
-WITHOUT_DATA = ("barrier", "split", "share_memory", "new_group", "close")
+WITHOUT_DATA = ("barrier", "split", "share_memory", "close")
+ByRank = dict[int, Operation]
 
 
 def among(operations: Mapping[int, Operation]) -> Difference | None:
@@ -33,19 +33,13 @@ def among(operations: Mapping[int, Operation]) -> Difference | None:
     for aspect, value in EQUAL.items():
         if len({value(operation) for operation in operations.values()}) > 1:
             return Difference(aspect, {rank: [each] for rank, each in operations.items()})
-    known = {rank: [each] for rank, each in operations.items() if each.queued is not None}
-    if len({QUEUED(each) for (each,) in known.values()}) > 1:
-        return Difference(Aspect.QUEUE, known)
-    for rank, operation in operations.items():
-        for other, its in operations.items():
-            # What a rank keeps for itself, it gets from itself: the backend checks that.
-            if rank == other or operation.splits is None or its.splits is None:
-                continue
-            if (
-                operation.splits[0][its.group.index(other)]
-                != its.splits[1][operation.group.index(rank)]
-            ):
-                return Difference(Aspect.SPLITS, {rank: [operation], other: [its]})
+    for (rank, operation), (other, its) in itertools.permutations(operations.items(), 2):
+        # What a rank keeps for itself, it gets from itself: the backend checks that.
+        if operation.splits is None or its.splits is None:
+            continue
+        sent = operation.splits[0][its.group.index(other)]
+        if sent != its.splits[1][operation.group.index(rank)]:
+            return Difference(Aspect.SPLITS, {rank: [operation], other: [its]})
     return None
 
 
@@ -57,97 +51,70 @@ def between(sender: int, send: Operation, receiver: int, recv: Operation) -> Dif
     return None
 
 
-def find(timelines: Sequence[Timeline], *, order: bool = True) -> Difference | None:
-    """The first disagreement that the journals show; None where what has met also matches.
+def swap(by_rank: Mapping[int, Sequence[Operation]]) -> Difference | None:
+    """Two ranks that make two calls, one after the other, in another order; else None.
 
-    order: whether the order of calls counts. It cannot be told from a part of the journals, which
-    may begin in the middle of a round.
+    by_rank: of two ranks, the same two collectives of a group.
     """
-    collectives: dict[tuple[str, int], dict[int, Operation]] = {}
-    messages: dict[tuple[str, int, int, int], dict[str, Operation]] = {}
-    for rank, timeline in enumerate(timelines):
-        for operation in timeline.operations:
-            if operation.kind in P2P_KINDS:
-                assert operation.peer is not None
-                ends = (rank, operation.peer)
-                source, target = ends if operation.kind == "send" else ends[::-1]
-                key = (operation.group_name, source, target, operation.sequence)
-                messages.setdefault(key, {})[operation.kind] = operation
-            else:
-                collectives.setdefault((operation.group_name, operation.sequence), {})[rank] = (
-                    operation
-                )
-    unequal = _first(among(operations) for operations in collectives.values()) or _first(
-        between(source, both["send"], target, both["recv"])
-        for (_, source, target, _), both in messages.items()
-        if len(both) == 2
+    (one, two), (its_one, its_two) = (list(map(_call, calls)) for calls in by_rank.values())
+    is_swap = one != two and (one, two) == (its_two, its_one) and None not in (one, two)
+    return Difference(Aspect.ORDER, by_rank) if is_swap else None
+
+
+def _call(operation: Operation) -> tuple[object, ...] | None:
+    """What must not change places; None where the order does not count."""
+    if not has_order(operation):
+        return None
+    return (*(value(operation) for value in EQUAL.values()), operation.called)
+
+
+def has_order(operation: Operation) -> bool:
+    """Whether it counts which line calls: a label says what an operation is for."""
+    return operation.label is None and operation.kind not in WITHOUT_DATA
+
+
+def find(timelines: Sequence[Timeline]) -> Difference | None:
+    """The first disagreement that the journals show; None where what has met also matches."""
+    met = collectives(timelines)
+    return (
+        _first(map(among, met.values()))
+        or _first(between(*ends) for ends in _messages(timelines))
+        or _first(map(swap, _in_a_row(met)))
     )
-    if unequal or not order:
-        return unequal
-    return _other_order(collectives) or _other_order_of_messages(messages)
+
+
+def collectives(timelines: Sequence[Timeline]) -> dict[tuple[str, int], ByRank]:
+    """What has met, by the group's name and its count of collectives."""
+    met: dict[tuple[str, int], ByRank] = {}
+    for rank, timeline in enumerate(timelines):
+        for each in timeline.operations:
+            if each.is_collective:
+                met.setdefault((each.group_name, each.sequence), {})[rank] = each
+    return met
+
+
+def _in_a_row(met: Mapping[tuple[str, int], ByRank]) -> Iterator[dict[int, list[Operation]]]:
+    """Of any two ranks, every two collectives of a group that follow each other."""
+    for (group, sequence), by_rank in met.items():
+        before = met.get((group, sequence - 1), {})
+        for ranks in itertools.combinations(sorted(by_rank.keys() & before.keys()), 2):
+            if by_rank[ranks[0]].called != by_rank[ranks[1]].called:
+                yield {rank: [before[rank], by_rank[rank]] for rank in ranks}
+
+
+def _messages(timelines: Sequence[Timeline]) -> Iterator[tuple[int, Operation, int, Operation]]:
+    """Sender, its end, receiver and its end, of each message of which both are there."""
+    ends: dict[tuple[str, int, int, int], dict[str, Operation]] = {}
+    for rank, timeline in enumerate(timelines):
+        for each in timeline.operations:
+            if each.kind in P2P_KINDS:
+                assert each.peer is not None
+                pair = (rank, each.peer) if each.kind == "send" else (each.peer, rank)
+                ends.setdefault((each.group_name, *pair, each.sequence), {})[each.kind] = each
+    for (_, source, target, _), both in ends.items():
+        if len(both) == 2:
+            yield source, both["send"], target, both["recv"]
 
 
 def _first(differences: Iterable[Difference | None]) -> Difference | None:
     return next((each for each in differences if each is not None), None)
-
-
-def _other_order(
-    collectives: Mapping[tuple[str, int], Mapping[int, Operation]],
-) -> Difference | None:
-    """Two ranks that made the same calls in another order, in any group."""
-    orders: dict[tuple[tuple[int, ...], int, int], tuple[OrderOfCalls, OrderOfItems]] = {}
-    in_time = sorted(collectives.items(), key=lambda item: item[1][min(item[1])].index)
-    for (group, sequence), by_rank in in_time:
-        first, *others = sorted(by_rank)
-        one, where = by_rank[first], Where(group, sequence)
-        if one.label is not None or one.kind in WITHOUT_DATA:
-            continue
-        for other in others:
-            two = by_rank[other]
-            # Groups with the same members, though not those of torch with those of the lab.
-            key = (one.group, first, other)
-            of_calls, of_items = orders.setdefault(key, (OrderOfCalls(), OrderOfItems()))
-            ours, theirs = said(one), said(two)
-            circle: list[Where] = []
-            if ours.text != theirs.text:
-                circle = of_calls.differ(ours, theirs, where)
-            if not circle and items.texts_differ(one.item, two.item):
-                meant = meaning(one)
-                circle = of_items.differ((meant, one.item), (meant, two.item), where)
-            if circle:
-                pairs = {r: [collectives[each][r] for each in circle] for r in (first, other)}
-                num_groups = len({each.group for each in circle})
-                return Difference(Aspect.GROUPS if num_groups > 1 else Aspect.ORDER, pairs)
-    return None
-
-
-def _other_order_of_messages(
-    messages: Mapping[tuple[str, int, int, int], Mapping[str, Operation]],
-) -> Difference | None:
-    """A model's parameters that one rank sends in another order than the other receives them."""
-    orders: dict[tuple[str, int, int], OrderOfItems] = {}
-    for (group, source, target, number), both in sorted(messages.items()):
-        sent, received = (both[kind].item if kind in both else None for kind in P2P_KINDS)
-        if not items.texts_differ(sent, received):
-            continue
-        order = orders.setdefault((group, source, target), OrderOfItems())
-        circle = order.differ(sent, received, Where(group, number))
-        if circle:
-            pairs = [messages[group, source, target, each.sequence] for each in circle]
-            ends = {source: "send", target: "recv"}
-            return Difference(
-                Aspect.ORDER, {rank: [pair[kind] for pair in pairs] for rank, kind in ends.items()}
-            )
-    return None
-
-
-def meaning(operation: Operation) -> tuple[object, ...]:
-    """What must be equal on all ranks."""
-    return tuple(value(operation) for value in EQUAL.values())
-
-
-def said(operation: Operation) -> Said:
-    """What must not change places: the operation and the texts of the reader's calls."""
-    sites = (operation.origin, *operation.callers)
-    texts = (*meaning(operation), *(site.said for site in sites))
-    return Said(texts, tuple(site.spot for site in sites), operation.index)

@@ -1,6 +1,7 @@
 """What goes from one member of a group to another: both ends say how they mean it.
 
-    world.0-1       a row per message from 0 to 1, see messages.py
+    world.0-1       a row per message from 0 to 1: the sender's entry, the receiver's, each a hash
+                    of label, dtype and shape
     world.0-1.rows  a row per all_to_all: how many rows 0 sends to 1, how many 1 expects
 
 Wire: nothing; tables in memory that the ranks of one host share (shared_rows.py).
@@ -9,10 +10,22 @@ Wire: nothing; tables in memory that the ranks of one host share (shared_rows.py
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from labkit.comm.agreement.messages import RECEIVER, SENDER, Messages
 from labkit.comm.agreement.neighbours import Witness
 from labkit.comm.agreement.shared_rows import SharedRows
+
+SENDER, RECEIVER = 0, 1
+_TIDY_EVERY = 1024
+
+
+@dataclass
+class _Messages:
+    """Those from one member to another, seen from one end."""
+
+    rows: SharedRows
+    declared: int = 0
+    compared: int = 0
 
 
 class Pairs:
@@ -22,37 +35,33 @@ class Pairs:
         """`tables`: how the group's files begin; `others`: the members on our host, but us."""
         self._tables, self._witness = tables, witness
         self._member, self._others = member, others
-        self._messages: dict[tuple[int, int], Messages] = {}
+        self._messages: dict[tuple[int, int], _Messages] = {}
         self._rows: dict[tuple[int, int], SharedRows] = {}
 
-    def declare_message(
-        self, peer: int, role: int, number: int, meant: bytes, item: bytes = b""
-    ) -> None:
-        """Say what the n-th message to `peer` is (role SENDER), or from it (RECEIVER).
-
-        item: the parameter that it is for; `compare_messages` follows.
-        """
+    def declare_message(self, peer: int, role: int, number: int, meant: bytes) -> None:
+        """Say what the n-th message to `peer` is (role SENDER), or from it (RECEIVER)."""
         if peer not in self._others:
             return
         messages = self._messages.get((peer, role))
         if messages is None:
-            messages = self._messages[peer, role] = Messages(self._path(peer, role), role)
-        messages.declare(number, meant, item)
-
-    def take_back_message(self, peer: int, role: int) -> None:
-        """Our last message to `peer`, or from it, has not come about."""
-        messages = self._messages.get((peer, role))
-        if messages is not None:
-            messages.take_back()
+            rows = SharedRows(self._path(peer, role), 2, role)
+            messages = self._messages[peer, role] = _Messages(rows)
+        messages.declared = number
+        messages.rows.write(number, meant)
 
     def compare_messages(self, peer: int, role: int) -> None:
-        """Look at the other end of our messages. Raises Disagreement."""
+        """Look at the other end of our messages so far. Raises Disagreement."""
         messages = self._messages.get((peer, role))
-        for number, only_in_order in messages.differing() if messages is not None else ():
-            testify = self._witness.testify_on_message
-            if only_in_order:
-                testify = self._witness.testify_on_order_of_messages
-            testify(number, peer, sends=role == SENDER)
+        while messages is not None and messages.compared < messages.declared:
+            number = messages.compared + 1
+            theirs = messages.rows.read(number, 1 - role)
+            if theirs is None:
+                return
+            messages.compared = number
+            if theirs != messages.rows.read(number, role):
+                self._witness.testify_on_message(number, peer, sends=role == SENDER)
+            if number % _TIDY_EVERY == 0:
+                messages.rows.forget_before(number)
 
     def compare_what_is_left(self) -> None:
         """Look at ends of messages that were not there when we compared. Raises Disagreement."""
@@ -64,11 +73,6 @@ class Pairs:
         for peer in self._others:
             for role, rows in ((SENDER, sent[peer]), (RECEIVER, received[peer])):
                 self._rows_with(peer, role).write(sequence, rows.to_bytes(8, "little"))
-
-    def take_back_rows(self, sequence: int) -> None:
-        """Our n-th collective has not come about."""
-        for table in self._rows.values():
-            table.erase(sequence)
 
     def compare_rows(self, sequence: int) -> None:
         """Look at the others' rows of our n-th collective, an all_to_all. Raises Disagreement."""

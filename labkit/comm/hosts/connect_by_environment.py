@@ -15,7 +15,6 @@ import torch.distributed as dist
 
 from labkit.comm import flight_recorder
 from labkit.comm.agreement.neighbours import Neighbours
-from labkit.comm.calls import compared
 from labkit.comm.group import Group
 from labkit.comm.hosts import interface
 from labkit.comm.hosts.board import open_store
@@ -50,7 +49,6 @@ def connect_by_environment(
     _meet(store, environment.world_size, timeout)
     ranks = frozenset(environment.local_ranks)
     neighbours = Neighbours(ranks, tables=journal.parent, journals=journal.parent)
-    compared.begin(neighbours, environment.rank)
     return Group.world(place, Journal(journal), timeout, neighbours)
 
 

@@ -25,7 +25,7 @@ def consult(evidence: Evidence, patience_s: float) -> Verdict:
 def examined(evidence: Evidence, patience_s: float) -> Verdict:
     """The verdict on fresh evidence. That a wait is in vain, two examinations must say.
 
-    A rank's journal, its calls and torch's record are read one after another, and it may go on in
+    A rank's journal and torch's record are read one after another, and it may go on in
     between: what they say together need never have been true. What two examinations say was true
     from the first one's end to the second one's beginning, of all ranks at once.
     """

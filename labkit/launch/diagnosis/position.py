@@ -77,7 +77,7 @@ def place_of(view: View) -> str:
 
 def _last(view: View) -> Operation | None:
     """The last operation that the rank posted, be it torch's own."""
-    known = [*view.operations[-1:], *view.calls[-1:], *view.recorded.operations]
+    known = [*view.operations[-1:], *view.recorded.operations]
     return max(known, key=lambda each: each.posted_s, default=None)
 
 

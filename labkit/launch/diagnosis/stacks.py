@@ -24,8 +24,6 @@ _HOLDING = (
     (_THREADING, "self._wait_for_tstate_lock()"),
     (os.path.join("concurrent", "futures", "thread.py"), "work_item = work_queue.get(block=True)"),
     (os.path.join("labkit", "comm", "pending.py"), "self._work.wait()"),
-    (os.path.join("labkit", "comm", "calls", "open_call.py"), "result = original(work)"),
-    (os.path.join("labkit", "comm", "calls", "open_call.py"), "return original(work)"),
 )
 _JOINING = " in _wait_for_tstate_lock"  # its caller says whether without a timeout
 _LINE = re.compile(r'File "([^"]+)", line (\d+) in (.+)')

@@ -16,7 +16,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from labkit.comm import Operation
-from labkit.comm.operation import P2P_KINDS
 from labkit.comm.recorded import Recorded, is_foreign
 from labkit.launch.diagnosis.stacks import Stack
 from labkit.launch.machine.halt import Halt
@@ -39,7 +38,6 @@ class View:
 
     `operations`: its journal; `recorded`: what torch did without a Group (empty where not asked).
     `stack`: where its function is, and whether it has threads besides that one.
-    `calls`: what it called that is no operation of a Group, see comm/calls.
     `halt`: what keeps its process from running, where something did when it was asked.
     """
 
@@ -47,7 +45,6 @@ class View:
     operations: Sequence[Operation] = ()
     recorded: Recorded = field(default_factory=Recorded)
     stack: Stack = field(default_factory=Stack)
-    calls: Sequence[Operation] = ()
     halt: Halt | None = None
 
     @property
@@ -60,17 +57,17 @@ class View:
         """The operation that the rank blocks on; None while it computes, and once it is over."""
         if self.stage is not Stage.RUNNING:
             return None
-        return blocked_in(self.operations) or blocked_in(self.calls) or self.recorded.waits_in
+        return blocked_in(self.operations) or self.recorded.waits_in
 
     @property
     def has_others_at_work(self) -> bool:
         """Whether other threads than the one that we see may post something for the rank."""
-        return bool(self.stack.num_other_threads) or self.recorded.has_callbacks
+        return self.stack.num_other_threads > 0
 
     def is_unheard_of(self, wanted: Operation) -> bool:
         """Whether only the rank knows its part, and it has not answered. A dead one never will."""
-        may_be_torchs = is_foreign(wanted) and wanted.kind not in (*P2P_KINDS, "new_group")
-        return may_be_torchs and not self.recorded.is_known and self.stage is not Stage.DIED
+        has_answered = self.recorded.is_known or self.stage is Stage.DIED
+        return is_foreign(wanted) and not has_answered
 
     def has_posted(self, wanted: Operation, rank: int) -> bool:
         """Whether our part of what `rank` waits in is there.
@@ -78,14 +75,10 @@ class View:
         A journal of which only an end is known is enough, with the last operation of each kind:
         they are counted from 1 without a gap.
         """
-        # What torch issues itself, as its DDP does, is among these, and no call.
-        num_enqueued = self.recorded.enqueued.get(wanted.group_name, 0)
-        # A call's own number counts calls only; torch's operations have that of the process group.
-        number = wanted.sequence if wanted.queued is None else wanted.queued + 1
-        if wanted.is_collective and is_foreign(wanted) and num_enqueued >= number:
-            return True
+        if is_foreign(wanted):
+            return self.recorded.enqueued.get(wanted.group_name, 0) >= wanted.sequence
         is_ahead = False
-        for operation in reversed(self.calls if is_foreign(wanted) else self.operations):
+        for operation in reversed(self.operations):
             is_its_kind = (
                 operation.is_collective
                 if wanted.is_collective
@@ -136,7 +129,7 @@ def waits_of(rank: int, views: Sequence[View]) -> list[Wait]:
     """All operations that a rank's threads block on: each may be in another one."""
     return [
         _wait(rank, operation, views)
-        for operation in (*views[rank].operations, *views[rank].calls)
+        for operation in views[rank].operations
         if operation.is_waited_for
     ]
 
@@ -160,8 +153,6 @@ def needed_by(operation: Operation, rank: int) -> Sequence[int]:
     if not operation.is_collective:
         assert operation.peer is not None
         return [operation.peer]
-    if operation.members is not None:
-        return operation.members
     root = operation.peer
     if root is None or (operation.kind != "broadcast" and rank == root):
         return operation.group

@@ -39,15 +39,13 @@ class Evidence:
         ranks: Sequence[Rank],
         directory: RunDirectory,
         journals: Sequence[JournalFollower] | None = None,
-        calls: Sequence[JournalFollower] | None = None,
     ) -> None:
-        """journals, calls: where they have been followed before, as in a session."""
+        """journals: where they have been followed before, as in a session."""
         numbers = range(len(ranks))
         self._ranks, self._directory = ranks, directory
         self._journals = journals or [
             JournalFollower(directory.of_rank(number, "journal")) for number in numbers
         ]
-        self._calls = calls or [JournalFollower(directory.calls_of(number)) for number in numbers]
         self.stacks = [Stack() for _ in ranks]
         self._recorded = [Recorded() for _ in ranks]
         self._halts: list[Halt | None] = [None for _ in ranks]
@@ -58,29 +56,18 @@ class Evidence:
         return [journal.timeline for journal in self._journals]
 
     @property
-    def calls(self) -> list[Timeline]:
-        """What they called that is no operation of a Group, see comm/calls."""
-        return [journal.timeline for journal in self._calls]
-
-    @property
     def views(self) -> list[View]:
         """For the doctor."""
         return [
-            View(rank.stage, journal.operations, recorded, stack, calls.operations, halt)
-            for rank, journal, recorded, stack, calls, halt in zip(
-                self._ranks,
-                self.timeline,
-                self._recorded,
-                self.stacks,
-                self.calls,
-                self._halts,
-                strict=True,
+            View(rank.stage, journal.operations, recorded, stack, halt)
+            for rank, journal, recorded, stack, halt in zip(
+                self._ranks, self.timeline, self._recorded, self.stacks, self._halts, strict=True
             )
         ]
 
     def read_journals(self) -> bool:
-        """Bring `timeline` and `calls` up to date; whether any journal has changed."""
-        changed = [journal.refresh() for journal in (*self._journals, *self._calls)]
+        """Bring `timeline` up to date; whether any journal has changed."""
+        changed = [journal.refresh() for journal in self._journals]
         return any(changed)
 
     def examine(self, request: bytes = ACTIVE, patience_s: float = _EVIDENCE_S) -> bool:

@@ -1,36 +1,26 @@
-"""What ranks leave behind when all of them have returned: lines for the reader, or an error.
+"""What ranks have left behind when all of them have returned: lines for the reader.
 
     never waited for   an operation was begun, and what it returned got no wait(): what its tensors
                        hold nobody knows
     never met          some members called a collective that others did not, or a message has only
                        one end
-    mixed up           the same, but it came back: so it met something else, which the others handed
-                       to the same process group by another way, and its numbers are wrong
+    other lines        ranks met in a collective from different lines, which no label says is meant
 
-Only the last is an error: of the others, the run's values may be right. A send that was not waited
-for has left nothing where its message was received. A message of torch's own functions may meet a
-Group's: between two ranks that used both, the journals do not say which met which, and no end is
-missed.
+None is an error: the run's values may be right. A send that was not waited for has left nothing
+where its message was received.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from labkit.comm import Operation, Timeline
-from labkit.comm.agreement.disagreement import WITHOUT_DATA
-from labkit.comm.operation import P2P_KINDS
-from labkit.comm.recorded import TITLE, HandedOver
-from labkit.comm.words import named, ranks_named
+from labkit.comm.agreement.disagreement import collectives, has_order
+from labkit.comm.words import listed, named, ranks_named, shortened
 from labkit.launch import sources
 
 _MOST_SHOWN = 5
-
-# (A barrier carries no numbers: what it has met is told of where that was something else.)
-_MEETINGS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
-
-_WORLD = "world"
 
 Half = tuple[str, str, int, int]
 """One end of the messages between two ranks: kind, group, the rank itself and its peer."""
@@ -47,25 +37,6 @@ class Left:
     """Ranks that have no part in it."""
 
     @property
-    def is_mixed_up(self) -> bool:
-        """It came back to this rank, which it does of none of these before all have come.
-
-        On gloo: what comes back from nccl may still be under way.
-        """
-        operation = self.operation
-        is_on_gloo = operation.queued is not None
-        is_back = operation.done_s is not None and operation.payload_bytes > 0
-        return bool(self.unmet) and is_back and is_on_gloo and self._has_to_meet
-
-    @property
-    def _has_to_meet(self) -> bool:
-        """A root that sends needs nobody to come back, and who sends to a root, nobody either."""
-        kind, is_root = self.operation.kind, self.operation.peer == self.rank
-        if kind in ("broadcast", "scatter"):
-            return not is_root and self.operation.peer in self.unmet
-        return kind in _MEETINGS or (kind == "gather" and is_root)
-
-    @property
     def place(self) -> tuple[object, ...]:
         """The same for those that are told in one line."""
         operation = self.operation
@@ -74,69 +45,47 @@ class Left:
         return (*line, self.is_unwaited, self.unmet, *whose)
 
 
-def notes(timelines: Sequence[Timeline], calls: Sequence[Timeline]) -> list[str]:
-    """A line for each place in the program that leaves something; by rank, the first at length.
-
-    calls: of torch.distributed's functions.
-    """
+def notes(timelines: Sequence[Timeline]) -> list[str]:
+    """A line for each place in the program that leaves something; by rank, the first at length."""
     by_place: dict[tuple[object, ...], list[Left]] = {}
-    for each in _left(timelines, _met_by_calls(calls)):
+    for each in _left(timelines):
         by_place.setdefault(each.place, []).append(each)
-    lines = [_said(together) for together in by_place.values()]
+    lines = [*map(_said, by_place.values()), *_other_lines(timelines)]
     more = len(lines) - _MOST_SHOWN
     if more > 0:
         lines[_MOST_SHOWN:] = [f"So it is in {more} more place{'s' * (more > 1)}"]
     return lines
 
 
-def mixed_up(timelines: Sequence[Timeline]) -> Left | None:
-    """The first operation that met something else than itself."""
-    return next((each for each in _left(timelines) if each.is_mixed_up), None)
-
-
-def mixed_up_call(calls: Sequence[Timeline], handed_over: Mapping[int, HandedOver]) -> Left | None:
-    """The first call of torch.distributed's functions that met something which was no call.
-
-    Where all members have handed their process group as much, by whatever way, each of it has met
-    the others'; so a call for which others made none has met what torch, in C++, handed over there.
-    """
-    refused = {call.group_name for journal in calls for call in journal.operations if call.failed}
-    for each in _left(calls):
-        operation = each.operation
-        if operation.group_name in refused:
-            continue  # what torch refused was called, and met nothing
-        numbers = {
-            len(handed_over[rank].by_group.get(operation.group_name, ()))
-            if rank in handed_over
-            else None
-            for rank in operation.group
-        }
-        is_paired = len(numbers) == 1 and not numbers & {None, 0}
-        has_data = operation.kind not in WITHOUT_DATA
-        if operation.is_collective and has_data and each.unmet and is_paired:
-            return each
-    return None
-
-
-def tell(timelines: Sequence[Timeline], calls: Sequence[Timeline]) -> None:
+def tell(timelines: Sequence[Timeline]) -> None:
     """Print the lines."""
-    for line in notes(timelines, calls):
+    for line in notes(timelines):
         print(f"[labkit] {line}.", flush=True)
 
 
-def _met_by_calls(calls: Sequence[Timeline]) -> set[Half]:
-    """Both ends of the world's messages of which torch's functions sent or received some."""
-    return {
-        (kind, _WORLD, here, there)
-        for rank, timeline in enumerate(calls)
-        for call in timeline.operations
-        if call.kind in P2P_KINDS and call.group_name == TITLE  # one with a tag has another name
-        for kind, _, here, there in (_half(call, rank), _other_half(call, rank))
-    }
+def _other_lines(timelines: Sequence[Timeline]) -> list[str]:
+    """`all_reduce #3 was called by rank 0 as ... and by rank 1 as ...`, once for each such pair."""
+    by_calls: dict[tuple[object, ...], list[dict[int, Operation]]] = {}
+    for by_rank in collectives(timelines).values():
+        calls = tuple((rank, each.called) for rank, each in sorted(by_rank.items()))
+        if len({call for _, call in calls}) > 1 and all(map(has_order, by_rank.values())):
+            by_calls.setdefault(calls, []).append(by_rank)
+    return [_met(together) for together in by_calls.values()]
 
 
-def _left(timelines: Sequence[Timeline], uncertain: Collection[Half] = ()) -> Iterator[Left]:
-    """uncertain: ends of messages that may have met something else than a Group's."""
+def _met(together: Sequence[dict[int, Operation]]) -> str:
+    by_rank = together[0]
+    ranks_at: dict[str, list[int]] = {}
+    for rank, each in sorted(by_rank.items()):
+        at = f"{shortened(each.origin.said)} ({sources.place(each.origin)})"
+        ranks_at.setdefault(at, []).append(rank)
+    first = next(iter(by_rank.values()))
+    more = f" and {len(together) - 1} more" if len(together) > 1 else ""
+    said = [f"{at} on {ranks_named(ranks)}" for at, ranks in ranks_at.items()]
+    return f"{named(first)}{more} met from different lines, {listed(said)}"
+
+
+def _left(timelines: Sequence[Timeline]) -> Iterator[Left]:
     journals = [timeline.operations for timeline in timelines]
     num_calls, num_messages = _counts(journals)
     received = {
@@ -154,8 +103,6 @@ def _left(timelines: Sequence[Timeline], uncertain: Collection[Half] = ()) -> It
             if operation.is_collective:
                 calls = num_calls[operation.group_name, operation.group]
                 unmet = tuple(m for m in operation.group if calls.get(m, 0) < operation.sequence)
-            elif _half(operation, rank) in uncertain:
-                is_unwaited = is_unwaited and operation.kind == "recv"
             else:
                 other = _other_half(operation, rank)
                 if num_messages.get(other, 0) < operation.sequence:

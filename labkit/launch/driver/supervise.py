@@ -15,10 +15,9 @@ import time
 from collections.abc import Sequence
 from multiprocessing import connection
 
-from labkit.comm.recorded import HandedOver
 from labkit.launch.driver.evidence import Evidence
 from labkit.launch.driver.rank_state import Rank
-from labkit.launch.ranks.report import Raised, Returned
+from labkit.launch.ranks.report import Raised
 from labkit.launch.ranks.stage import Stage
 from labkit.launch.run_directory import RunDirectory
 
@@ -96,15 +95,6 @@ class Supervisor:
         for rank in self.ranks:
             with contextlib.suppress(OSError):  # of one that just died: heard as any other death
                 rank.process.control.send("go")
-
-    @property
-    def handed_over(self) -> dict[int, HandedOver]:
-        """What returned ranks did past their Groups."""
-        return {
-            number: rank.report.recorded
-            for number, rank in enumerate(self.ranks)
-            if isinstance(rank.report, Returned)
-        }
 
     def wait_for_consequences(self) -> None:
         """After a failure, hear for a moment what it does to the others.

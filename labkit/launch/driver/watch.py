@@ -1,30 +1,23 @@
 """The driver's watch over a run: it ends when all ranks have returned, or with an error.
 
 Four things end a run early: a rank fails, ranks wait in vain, the timeout passes, Stop is pressed.
-What ranks did past their Groups, and what they left unfinished, is looked at when all have
-returned.
+What they left unfinished is told when all have returned.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 
-from labkit.comm import recorded
-from labkit.comm.recorded import HandedOver
-from labkit.comm.words import listed
-from labkit.launch.diagnosis import failure, wrong_numbers
+from labkit.launch.diagnosis import failure
 from labkit.launch.diagnosis.consult import consult
 from labkit.launch.driver import left_over
 from labkit.launch.driver.stall import StallWatch
 from labkit.launch.driver.supervise import Supervisor
 from labkit.launch.driver.uninterrupted import uninterrupted
-from labkit.launch.ranks.rank import ALL
 from labkit.launch.told import tell
 
 # The first question about torch's own operations makes a rank import for a second or more.
 _PATIENCE_S = 6.0
-_NO_HURRY_S = 30.0  # all have returned: without every answer nothing can be named
 
 
 def listen_to_the_end(
@@ -48,36 +41,13 @@ def listen_to_the_end(
             supervisor.wait_for_consequences()
             supervisor.evidence.examine()
             raise failure.rank_error(supervisor)
-        handed_over = supervisor.handed_over
-        if differing := recorded.differing(handed_over):
-            supervisor.evidence.examine(ALL, patience_s=_NO_HURRY_S)
-            raise wrong_numbers.silent_mismatch(supervisor, differing)
-        if supervisor.nothing_follows:
-            supervisor.evidence.read_journals()
-            left = left_over.mixed_up(supervisor.evidence.timeline)
-            left = left or left_over.mixed_up_call(supervisor.evidence.calls, handed_over)
-            if left is not None:
-                supervisor.evidence.examine(patience_s=_NO_HURRY_S)
-                raise wrong_numbers.mixed_up(supervisor, left)
-        _say_what_is_not_compared(handed_over)
     except KeyboardInterrupt:
         with uninterrupted(quietly=True):
             supervisor.evidence.examine()
         raise failure.interrupted(supervisor) from None
     if echo and supervisor.nothing_follows:
-        left_over.tell(supervisor.evidence.timeline, supervisor.evidence.calls)
-
-
-def _say_what_is_not_compared(handed_over: Mapping[int, HandedOver]) -> None:
-    """Whatever `echo` is: numbers may be wrong, and nothing else would say so."""
-    lost = {rank: each.num_lost for rank, each in handed_over.items() if each.num_lost}
-    if lost:
-        said = listed([f"{number} on rank {rank}" for rank, number in lost.items()])
-        tell(
-            "Some collectives that came to torch.distributed past the Groups were not compared, "
-            "and ranks that did not mean the same would have wrong numbers: torch had overwritten "
-            f"its record of them, {said}. With a larger TORCH_FR_BUFFER_SIZE it keeps more."
-        )
+        supervisor.evidence.read_journals()
+        left_over.tell(supervisor.evidence.timeline)
 
 
 def _listen(

@@ -83,7 +83,6 @@ def _compared(call: RollCall, found: Mapping[int, Record]) -> str:
             f"{ranks_named(absent)} have not come, or are too large to travel"
         )
         verdict = RunVerdict(text, kind=UNCONFIRMED)
-    verdict = verdict or post_mortem.left_wrong(found)
     if verdict is None:
         post_mortem.tell_what_is_left(found)
     return GOOD if verdict is None else verdict.as_bytes().decode()

@@ -64,7 +64,3 @@ class FolderOfOneRank(RunDirectory):
     def of_rank(self, rank: int, kind: str) -> Path:
         """The file of the one rank."""
         return super().of_rank(self._rank + rank, kind)
-
-    def calls_of(self, rank: int) -> Path:
-        """The calls of the one rank."""
-        return super().calls_of(self._rank + rank)

@@ -11,7 +11,6 @@ from labkit.launch.hosts import post_mortem
 from labkit.launch.hosts.hosted_rank import HostedSpec
 from labkit.launch.ranks.report import Returned
 from labkit.launch.saved import stored_value
-from labkit.launch.saved.handed_to_torch import HandedToTorch
 from labkit.launch.saved.rank_record import Record
 
 
@@ -50,8 +49,6 @@ def of(spec: HostedSpec, supervisor: Supervisor, started_s: float, order: int = 
     timeline.start_s, timeline.end_s = record.clock_s, time.monotonic()
     if isinstance(report, Returned):
         timeline.start_s, timeline.end_s = report.start_s, report.end_s
-        (calls,) = supervisor.evidence.calls
-        record.handed_to_torch = HandedToTorch.of(calls, report.recorded)
         record.memory = (report.memory.start_bytes, report.memory.peak_bytes)
         record.socket_bytes = report.socket_bytes
         dumped = spec.directory.of_rank(spec.rank, "value").read_bytes()

@@ -11,14 +11,13 @@ import dataclasses
 import signal
 from collections.abc import Mapping
 
-from labkit.comm import Operation, Timeline, recorded
+from labkit.comm import Operation, Timeline
 from labkit.comm.agreement import disagreement
 from labkit.comm.agreement.difference import ADVICE
 from labkit.comm.hosts.roll_call import Place, RollCall
 from labkit.comm.words import listed, ranks_named
 from labkit.launch import doctor, sources
 from labkit.launch.diagnosis import position as positions
-from labkit.launch.diagnosis import wrong_numbers
 from labkit.launch.diagnosis.cause_of_death import cause_of_death
 from labkit.launch.diagnosis.waiting import View
 from labkit.launch.driver import left_over
@@ -27,7 +26,6 @@ from labkit.launch.hosts import where
 from labkit.launch.hosts.verdict_record import RunVerdict
 from labkit.launch.ranks.report import Raised
 from labkit.launch.ranks.stage import Stage
-from labkit.launch.saved.handed_to_torch import HandedToTorch
 from labkit.launch.saved.rank_record import Failure, Record
 
 _WATCHDOG = "Watchdog caught collective operation timeout"
@@ -155,41 +153,16 @@ def mismatch(found: Mapping[int, Record]) -> RunVerdict | None:
         return None
     size = max(found) + 1
     timelines = [found[rank].timeline if rank in found else Timeline() for rank in range(size)]
-    difference = disagreement.find(_calls(found, size)) or disagreement.find(timelines)
+    difference = disagreement.find(timelines)
     if difference is None:
         return None
     text = f"{difference.text(sources.place)}. {ADVICE[difference.aspect]}"
     return RunVerdict(text, kind="Mismatch")
 
 
-def left_wrong(found: Mapping[int, Record]) -> RunVerdict | None:
-    """What torch has combined that does not belong together, in a run whose ranks have returned."""
-    size = len(found)
-    timelines, calls = [found[rank].timeline for rank in range(size)], _calls(found, size)
-    handed_over = {rank: _handed_to_torch(found, rank).handed_over for rank in range(size)}
-    if differing := recorded.differing(handed_over):
-        text = f"{wrong_numbers.NOT_ALIKE}. {wrong_numbers.not_alike(differing)}"
-        return RunVerdict(text, kind="Mismatch")
-    left = left_over.mixed_up(timelines) or left_over.mixed_up_call(calls, handed_over)
-    if left is None:
-        return None
-    text = f"{wrong_numbers.MIXED_UP}. {wrong_numbers.met_something_else(left, calls)}"
-    return RunVerdict(text, kind="Mismatch")
-
-
 def tell_what_is_left(found: Mapping[int, Record]) -> None:
     """Print what the ranks of a good run have left behind."""
-    timelines = [found[rank].timeline for rank in range(len(found))]
-    left_over.tell(timelines, _calls(found, len(found)))
-
-
-def _calls(found: Mapping[int, Record], size: int) -> list[Timeline]:
-    return [_handed_to_torch(found, rank).calls for rank in range(size)]
-
-
-def _handed_to_torch(found: Mapping[int, Record], rank: int) -> HandedToTorch:
-    record = found.get(rank)
-    return HandedToTorch() if record is None else record.handed_to_torch or HandedToTorch()
+    left_over.tell([found[rank].timeline for rank in range(len(found))])
 
 
 def _of_waiting(found: Mapping[int, Record], world_size: int) -> RunVerdict:

@@ -44,7 +44,7 @@ def bounded(record: Record, most_bytes: int) -> bytes:
         note = packed(record)
     if len(note) > most_bytes:
         timeline = Timeline(start_s=record.timeline.start_s, end_s=record.timeline.end_s)
-        record = dataclasses.replace(record, timeline=timeline, handed_to_torch=None)
+        record = dataclasses.replace(record, timeline=timeline)
         note = packed(dataclasses.replace(record, log="", is_cut=True))
     return note
 

@@ -24,7 +24,7 @@ from labkit.launch.saved import timeline_json, typed_json
 
 _RECENT = 1000
 _MOST_BYTES = 64 * 2**20
-_TIMELINES = ("operations", "calls", "of_torch")
+_TIMELINES = ("operations", "of_torch")
 
 
 @dataclass(frozen=True)
@@ -35,14 +35,12 @@ class Standing:
     """From 1; a later note of the same rank has a larger number."""
     stage: Stage
     operations: Timeline
-    calls: Timeline
     of_torch: Timeline
     enqueued: list[tuple[str, int]]
     is_idle: bool
     has_answered: bool
     awaited: int | None
     has_handlers: bool
-    has_callbacks: bool
     stack: Stack
     halt: Halt | None = None
 
@@ -53,14 +51,12 @@ class Standing:
             look,
             view.stage,
             Timeline(telling(view.operations)),
-            Timeline(telling(view.calls)),
             Timeline(list(view.recorded.operations[-_RECENT:])),
             list(view.recorded.enqueued.items()),
             view.recorded.is_idle,
             view.recorded.is_known,
             _from_the_end(view.recorded.awaited, len(view.recorded.operations)),
             view.recorded.has_handlers,
-            view.recorded.has_callbacks,
             view.stack,
             view.halt,
         )
@@ -75,10 +71,8 @@ class Standing:
             self.has_answered,
             self.awaited,
             self.has_handlers,
-            self.has_callbacks,
         )
-        operations, calls = self.operations.operations, self.calls.operations
-        return View(self.stage, operations, recorded, self.stack, calls, self.halt)
+        return View(self.stage, self.operations.operations, recorded, self.stack, self.halt)
 
     @property
     def is_final(self) -> bool:

@@ -29,16 +29,13 @@ from typing import Any, TextIO
 import torch
 
 from labkit.comm import Group, Topology, sockets
-from labkit.comm.calls import torch_functions
 from labkit.comm.connect import connect
-from labkit.comm.group import keep_record, leave_record
+from labkit.comm.group import leave_record
 from labkit.launch import payload
 from labkit.launch.ranks.memory import MemoryMeter
 from labkit.launch.ranks.parent import end_with_parent
 from labkit.launch.ranks.report import Raised, Returned, raised
 from labkit.launch.run_directory import RunDirectory
-
-_RECORD_EVERY_S = 0.05  # torch keeps 8,192 collectives; the fastest take some 20 us
 
 # Asks for a rank's stack. SIGUSR1 is the program's own, such as for Slurm's notice of an end; the
 # last of the real-time signals hardly anybody's. (macOS has none.)
@@ -114,7 +111,6 @@ def settle_in(spec: RankSpec, output: Connection, lifeline: Connection) -> None:
     # as they do without the lab.
     multiprocessing.set_start_method(None, force=True)
     tempfile.tempdir = None  # torch asked for it in the fork server: this run may have another one
-    torch_functions.install()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     os.setsid()  # Jupyter's Stop signals the kernel's process group: ranks are not in it
     stack = open(spec.directory.of_rank(spec.rank, "stack"), "a")
@@ -137,9 +133,7 @@ def _call(fn: Any, world: Group, args: Any, spec: RankSpec) -> Returned:
             f"{error}. Return plain data or tensors"
         ) from error
     spec.directory.of_rank(spec.rank, "value").write_bytes(dumped)
-    return dataclasses.replace(
-        report, recorded=world.recorded_past_the_groups(), pace=world.take_pace()
-    )
+    return dataclasses.replace(report, pace=world.take_pace())
 
 
 def _value(fn: Any, world: Group, args: Any) -> Any:
@@ -200,10 +194,6 @@ def _exit_with_driver(lifeline: Connection, stack: TextIO, record: Path) -> None
 def _watch_lifeline(lifeline: Connection, stack: TextIO, record: Path) -> None:
     with contextlib.suppress(EOFError, OSError):
         while True:
-            if not lifeline.poll(_RECORD_EVERY_S):
-                with contextlib.suppress(Exception):  # a world may be made or ended meanwhile
-                    keep_record()
-                continue
             request = lifeline.recv_bytes()
             # Here, and by a signal only where this thread does not come to its turn: a signal's
             # handler walks other threads' frames while they run, and crashes now and then.

@@ -12,7 +12,6 @@ import cloudpickle
 
 from labkit.comm import Pace, Site, pending
 from labkit.comm.callers import is_of_a_library
-from labkit.comm.recorded import HandedOver
 from labkit.launch.ranks.memory import Memory
 
 _LAUNCH = Path(os.path.abspath(__file__)).parents[1]
@@ -40,8 +39,6 @@ class Returned:
     end_s: float
     memory: Memory
     socket_bytes: int | None
-    recorded: HandedOver = field(default_factory=HandedOver)
-    """What torch recorded, where the rank did something past its Groups."""
     pace: Pace = field(default_factory=Pace)
     """Messages received over the links of a topology; none without one."""
 

@@ -17,11 +17,10 @@ from typing import Any
 from labkit.comm import Pace, Site, Timeline, Topology
 from labkit.launch.ranks.stage import Stage
 from labkit.launch.saved import stored_value, timeline_json, typed_json
-from labkit.launch.saved.handed_to_torch import HandedToTorch
 from labkit.launch.saved.stored_value import DAMAGED
 from labkit.launch.saved.typed_json import Misfit
 
-FORMAT = 1
+FORMAT = 2
 MOST_RANKS = 100_000
 
 
@@ -70,8 +69,6 @@ class Record:
     """The line that `position` names, under torchrun; empty where there is none."""
     num_hosts: int = 0
     """Of a job of torchrun; 0 elsewhere, and in older records."""
-    handed_to_torch: HandedToTorch | None = None
-    """Under torchrun, of a rank that has returned; None where it used Groups only."""
     topology: Topology | None = None
     pace: Pace | None = None
     """With a topology: messages received, and those that came late."""
@@ -90,8 +87,6 @@ class Record:
         data["value"] = len(data.pop("value"))
         data["format"], data["stage"] = FORMAT, self.stage.value
         data["timeline"] = timeline_json.encode(self.timeline)
-        if self.handed_to_torch is not None:
-            data["handed_to_torch"] = self.handed_to_torch.as_json()
         for name in ("failure", "topology", "pace"):
             if data[name] is not None:
                 data[name] = dataclasses.asdict(data[name])
@@ -115,8 +110,6 @@ class Record:
             timeline = timeline_json.decode(data.get("timeline"))
         except Misfit as error:
             raise error.inside("timeline") from None
-        if "handed_to_torch" in data:
-            data["handed_to_torch"] = HandedToTorch.prepared(data["handed_to_torch"])
         is_its_own = data.get("value") == len(value)
         data.update(timeline=timeline, value=value, log=log.decode(errors="replace"))
         record: Record = typed_json.fitted(cls, data)
@@ -159,7 +152,7 @@ def _require_sense(record: Record) -> None:
         record.topology.check_world_size(world_size)
     for number, operation in enumerate(record.timeline.operations):
         peers = () if operation.peer is None else (operation.peer,)
-        for other in (*operation.group, *(operation.members or ()), *peers):
+        for other in (*operation.group, *peers):
             if not 0 <= other < world_size:
                 where = f"timeline.operations[{number}]"
                 raise ValueError(f"{where} names rank {other}, which is no rank of {world_size}")

@@ -27,7 +27,6 @@ class History:
         """Of ranks that have done nothing yet."""
         ranks = range(world_size)
         self.journals = [JournalFollower(directory.of_rank(rank, "journal")) for rank in ranks]
-        self.calls = [JournalFollower(directory.calls_of(rank)) for rank in ranks]
         self.seen = [0] * world_size
         """How many records of each journal ended cells have left behind."""
 
@@ -60,7 +59,7 @@ class CellSupervisor(Supervisor):
             for process in processes
         ]
         super().__init__(ranks, directory)
-        self.evidence = Evidence(ranks, directory, history.journals, history.calls)
+        self.evidence = Evidence(ranks, directory, history.journals)
         self.ready_s = time.monotonic()
 
     def listen(self, timeout_s: float) -> bool:
