@@ -9,17 +9,6 @@ NOTEBOOK = "00_start_here.ipynb"
 PREDICT, CALCULATOR, CHECK = "start-09", "start-23", "start-25"
 
 
-def test_every_cell_runs_and_the_calculator_answers_the_keyboard(lab):
-    lab.open(NOTEBOOK)
-    lab.run_all()
-    output = lab.output(CALCULATOR)
-    figure, results = output.locator("img"), output.locator("table")
-    before, said = figure.get_attribute("src"), results.inner_text()
-    lab.press(slider(output, "ranks"), "ArrowRight")
-    becomes(lambda: figure.get_attribute("src"), differs_from=before)
-    becomes(results.inner_text, differs_from=said)
-
-
 @pytest.fixture(scope="module")
 def page(tab):
     tab.open(NOTEBOOK)
