@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 from labkit import progress
 from labkit.comm.operation import Site
+from labkit.doctor import sources
 from labkit.grade.catalog import NUM_HINTS, Exercise, get_exercise, load_catalog
 from labkit.grade.outcome import Outcome
 from labkit.grade.stubs import stub_of
 from labkit.grade.workspace import Workspace, find_workspace
-from labkit.launch import sources
 
 HINT_TITLES = ("the concept", "the invariant", "the first line that goes wrong")
 

@@ -18,14 +18,14 @@ import torch
 from labkit.comm.callers import is_of_a_library
 from labkit.comm.operation import Operation, Site
 from labkit.comm.words import ranks_named, verb
+from labkit.doctor import sources
+from labkit.doctor.verdict import Fault
+from labkit.doctor.waiting import blocked_in
 from labkit.grade.grader import Budget, Mistake, OnRanks, Questions, close
 from labkit.grade.harness import MEETING
 from labkit.grade.observed import Observed
 from labkit.grade.outcome import Finding, Outcome
 from labkit.grade.watched import same_bytes
-from labkit.launch import sources
-from labkit.launch.diagnosis.verdict import Fault
-from labkit.launch.diagnosis.waiting import blocked_in
 from labkit.launch.errors import Mismatch, RankError, RunError, RunTimeout
 
 if TYPE_CHECKING:
@@ -559,9 +559,9 @@ def _stack(failure: RunError, rank: int) -> str:
     return failure.stacks[rank] if rank < len(failure.stacks) else ""
 
 
-# As launch/sources.py shows the files of these packages.
+# As doctor/sources.py shows the files of these packages.
 _SHORTENED = ("labkit/", "torch/", "<string>")
-# A frame of a notebook's cell has the cell's number for a file (launch/sources.py).
+# A frame of a notebook's cell has the cell's number for a file (doctor/sources.py).
 _FRAME = re.compile(r'  (?:File "([^"]+)"|(Cell \d+)), line (\d+),? in (\S+)')
 
 

@@ -7,10 +7,10 @@ that shows it can be compared with what it showed before.
 import html
 from dataclasses import dataclass
 
+from labkit.doctor import sources
 from labkit.grade.catalog import Exercise
 from labkit.grade.ink import ink
 from labkit.grade.outcome import Finding, Outcome
-from labkit.launch import sources
 
 _COLOURS = {
     Outcome.PASSED: "#2e7d32",

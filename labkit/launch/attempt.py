@@ -8,7 +8,7 @@ import os
 import uuid
 from pathlib import Path
 
-from labkit.launch.ranks.stage import Stage
+from labkit.doctor.stage import Stage
 from labkit.launch.saved.folders import attempts, folder_of, numbered
 from labkit.launch.saved.rank_record import Record
 

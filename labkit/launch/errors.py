@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from labkit.comm import Site, Timeline
-from labkit.launch.diagnosis.verdict import Verdict
+from labkit.doctor.verdict import Verdict
 
 
 class RunError(RuntimeError):

@@ -27,7 +27,8 @@ from typing import Any
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, line_cell_magic, magics_class, output_can_be_silenced
 
-from labkit.launch import Session, sources
+from labkit.doctor import sources
+from labkit.launch import Session
 from labkit.launch.request import checked_ranks, checked_timeout
 from labkit.launch.session.command import Cell
 from labkit.launch.session.result import CellRun

@@ -3,7 +3,7 @@
 from typing import Any
 
 from labkit.comm.operation import Timeline
-from labkit.launch.ranks.stage import Stage
+from labkit.doctor.stage import Stage
 
 _OF_ITSELF = {Stage.RETURNED.value, Stage.RAISED.value, Stage.DIED.value}
 

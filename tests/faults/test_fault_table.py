@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from labkit import Deadlock, Mismatch, RankError, RunTimeout, run
-from labkit.launch.diagnosis.verdict import Fault
+from labkit.doctor.verdict import Fault
 
 _SPEC = importlib.util.spec_from_file_location(
     "faults", Path(__file__).parents[2] / "examples" / "faults.py"

@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
+from labkit.doctor.verdict import Fault
 from labkit.launch import launch
-from labkit.launch.diagnosis.verdict import Fault
 from labkit.launch.driver import stall
 
 pytestmark = pytest.mark.clock

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from labkit import RunTimeout, Session, run
+from labkit.doctor.verdict import Fault
 from labkit.launch import launch
-from labkit.launch.diagnosis.verdict import Fault
 
 pytestmark = [
     pytest.mark.clock,

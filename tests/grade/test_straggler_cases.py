@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
+from labkit.doctor.waiting import blocked_in
 from labkit.grade.graders.straggler_or_deadlock import (
     STORIES,
     evidence,
@@ -15,7 +16,6 @@ from labkit.grade.graders.straggler_or_deadlock import (
     right,
 )
 from labkit.launch import launch
-from labkit.launch.diagnosis.waiting import blocked_in
 from labkit.launch.errors import RunError
 
 ORDER = [2, 0, 1]

@@ -18,12 +18,12 @@ from labkit.comm.hosts import roll_call
 from labkit.comm.hosts.board import open_store
 from labkit.comm.hosts.environment import Environment
 from labkit.comm.hosts.job_name import name_of_job
+from labkit.doctor.stage import Stage
 from labkit.launch.attempt import claim, objection, said
 from labkit.launch.hosts import host_verdict, post_mortem, records
 from labkit.launch.hosts.door import NO_PROCESS, SILENT, Door, knock
 from labkit.launch.hosts.verdict_record import RunVerdict
 from labkit.launch.ranks.report import Raised
-from labkit.launch.ranks.stage import Stage
 from labkit.launch.saved import folders, rank_record
 
 pytestmark = pytest.mark.clock

@@ -235,7 +235,7 @@ def test_a_slow_rank_is_reported_and_a_cycle_of_waits_ends_the_job(tmp_path):
 def test_an_operation_that_was_never_waited_for_is_reported_and_the_job_is_good(tmp_path):
     output, is_good = ends_wrong("leaves", cwd=tmp_path)
     assert is_good
-    assert re.search(r"\[labkit\] ranks 0 and 1 .*all_reduce #1 \(train.py, line 32\)", output)
+    assert re.search(r"\[labkit\] ranks 0 and 1 .*all_reduce #1 \(train.py, line 26\)", output)
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 from labkit.comm.recorded import Recorded
+from labkit.doctor.stage import Stage
+from labkit.doctor.verdict import Fault
+from labkit.doctor.waiting import View
 from labkit.launch.diagnosis.consult import examined
-from labkit.launch.diagnosis.verdict import Fault
-from labkit.launch.diagnosis.waiting import View
-from labkit.launch.ranks.stage import Stage
 from tests.unit.test_doctor import WAITS
 
 FOREIGN = replace(WAITS, group=(0, 1), group_name="torch.distributed")

@@ -8,13 +8,13 @@ import pytest
 from labkit.comm import Site
 from labkit.comm.agreement import disagreement
 from labkit.comm.recorded import Recorded
+from labkit.doctor.diagnose import diagnose, diagnose_now
+from labkit.doctor.position import position_of, table
+from labkit.doctor.stacks import Stack
+from labkit.doctor.stage import Stage
+from labkit.doctor.verdict import Fault
+from labkit.doctor.waiting import View, needed_by
 from labkit.launch.diagnosis import consult, failure
-from labkit.launch.diagnosis.position import position_of, table
-from labkit.launch.diagnosis.stacks import Stack
-from labkit.launch.diagnosis.verdict import Fault
-from labkit.launch.diagnosis.waiting import View, needed_by
-from labkit.launch.doctor import diagnose, diagnose_now
-from labkit.launch.ranks.stage import Stage
 from tests.an_operation import an_operation
 
 GROUP = (0, 1, 2, 3)

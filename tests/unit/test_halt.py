@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from labkit.launch.machine.halt import Halt, cure, halt_of
+from labkit.doctor.halt import Halt, cure, halt_of
 
 
 def says(folder, stat, status=""):

@@ -13,9 +13,9 @@ import pytest
 ROOT = Path(__file__).parents[2]
 # Bottom to top. `from labkit import run` counts as launch, which is where it comes from.
 ROOMS = """
-    arguments comm copies launch collectives mesh gpt_config model data optimizer large_batch train
-    memory data_parallel zero precision recompute tensor_parallel context_parallel pipeline moe
-    combined calc viz measure progress grade interview notebook cli
+    arguments comm doctor copies launch collectives mesh gpt_config model data optimizer large_batch
+    train memory data_parallel zero precision recompute tensor_parallel context_parallel pipeline
+    moe combined calc viz measure progress grade interview notebook cli
 """.split()
 OF_THE_PACKAGE = "launch"
 # Formulas that judge the strategies must not come from them.

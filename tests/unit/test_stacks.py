@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from labkit.launch.diagnosis import stacks
+from labkit.doctor import stacks
 
 
 def rank_main(look, num_threads):

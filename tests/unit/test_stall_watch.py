@@ -4,10 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from labkit.launch.diagnosis.verdict import Fault, Verdict
+from labkit.doctor.stage import Stage
+from labkit.doctor.verdict import Fault, Verdict
 from labkit.launch.driver import stall
 from labkit.launch.driver.stall import StallWatch
-from labkit.launch.ranks.stage import Stage
 
 PROOF = Verdict(Fault.CIRCLE, "ranks 0 and 1 wait for each other", is_proof=True)
 ANOTHER = Verdict(Fault.LEFT, "rank 1 returned without sending", is_proof=True)

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from labkit.comm import Site
 from labkit.comm.hosts.board import NoAnswer
 from labkit.comm.recorded import Recorded
-from labkit.launch.diagnosis.stacks import Stack
-from labkit.launch.diagnosis.verdict import Fault
-from labkit.launch.diagnosis.waiting import View, waits_of
+from labkit.doctor.halt import Halt
+from labkit.doctor.stacks import Stack
+from labkit.doctor.stage import Stage
+from labkit.doctor.verdict import Fault
+from labkit.doctor.waiting import View, waits_of
 from labkit.launch.hosts import standing, standstill
 from labkit.launch.hosts.standing import Standing, telling
 from labkit.launch.hosts.standstill import Standstill
-from labkit.launch.machine.halt import Halt
-from labkit.launch.ranks.stage import Stage
 from tests.an_operation import an_operation
 
 HERE = Site("train.py", 3, "main", "work()")

@@ -3,9 +3,9 @@
 import multiprocessing
 from types import SimpleNamespace
 
+from labkit.doctor.stage import Stage
 from labkit.launch.driver.rank_state import Rank
 from labkit.launch.driver.supervise import Supervisor
-from labkit.launch.ranks.stage import Stage
 from labkit.launch.run_directory import RunDirectory
 
 

@@ -1,1 +1,1 @@
-"""What the doctor knows: who waits for whom, where ranks stand, and which error that is."""
+"""Which error a run ends with, once the doctor has spoken."""

@@ -7,12 +7,11 @@ from typing import Any
 
 from labkit.comm import Timeline
 from labkit.comm.words import ranks_named
-from labkit.launch import sources
-from labkit.launch.diagnosis import position, stacks
+from labkit.doctor import position, sources, stacks
+from labkit.doctor.stage import Stage
 from labkit.launch.driver.rank_state import Rank
 from labkit.launch.driver.supervise import Supervisor
 from labkit.launch.ranks.report import Raised
-from labkit.launch.ranks.stage import Stage
 
 
 def where_each_rank_is(supervisor: Supervisor) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from labkit.launch import doctor
-from labkit.launch.diagnosis.verdict import Fault, Verdict
+from labkit import doctor
+from labkit.doctor.verdict import Fault, Verdict
 from labkit.launch.driver.evidence import Evidence
 from labkit.launch.ranks.rank import ALL
 

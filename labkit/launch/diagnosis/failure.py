@@ -10,17 +10,18 @@ import contextlib
 import pickle
 import re
 
+from labkit import doctor
 from labkit.comm import Disagreement
 from labkit.comm.words import named
-from labkit.launch import doctor, sources
-from labkit.launch.diagnosis import attached, position
+from labkit.doctor import position, sources
+from labkit.doctor.stage import Stage
+from labkit.doctor.verdict import Fault, Verdict
+from labkit.launch.diagnosis import attached
 from labkit.launch.diagnosis.cause_of_death import cause_of_death
-from labkit.launch.diagnosis.verdict import Fault, Verdict
 from labkit.launch.driver.rank_state import Rank
 from labkit.launch.driver.supervise import Supervisor
 from labkit.launch.errors import Deadlock, Interrupted, Mismatch, RankError, RunError, RunTimeout
 from labkit.launch.ranks.report import Raised
-from labkit.launch.ranks.stage import Stage
 
 _LAST_WORDS_LINES = 12
 # Around gloo's messages: a line of its own source, and a guess with a greeting.

@@ -20,7 +20,7 @@ from multiprocessing import process as processes
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 
-from labkit.launch.machine.halt import halt_of
+from labkit.doctor.halt import halt_of
 from labkit.launch.ranks.rank import RankSpec, rank_main
 
 _EXIT_S = 0.5

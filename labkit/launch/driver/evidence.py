@@ -17,14 +17,14 @@ from pathlib import Path
 from labkit.comm import Timeline, recorded
 from labkit.comm.follow_journal import JournalFollower
 from labkit.comm.recorded import Recorded
-from labkit.launch.diagnosis import stacks
-from labkit.launch.diagnosis.stacks import MUTE, Stack
-from labkit.launch.diagnosis.waiting import View
+from labkit.doctor import stacks
+from labkit.doctor.halt import Halt
+from labkit.doctor.stacks import MUTE, Stack
+from labkit.doctor.stage import Stage
+from labkit.doctor.waiting import View
 from labkit.launch.driver.rank_state import Rank
 from labkit.launch.driver.silence import Silence
-from labkit.launch.machine.halt import Halt
 from labkit.launch.ranks.rank import ACTIVE, STACK_SIGNAL
-from labkit.launch.ranks.stage import Stage
 from labkit.launch.run_directory import RunDirectory
 
 _EVIDENCE_S = 0.5

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from labkit.comm import Operation, Timeline
 from labkit.comm.agreement.disagreement import collectives, has_order
 from labkit.comm.words import listed, named, ranks_named, shortened
-from labkit.launch import sources
+from labkit.doctor import sources
 
 _MOST_SHOWN = 5
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from labkit.doctor.stage import Stage
 from labkit.launch.driver.engine import RankProcess
 from labkit.launch.ranks.output import RankOutput
 from labkit.launch.ranks.report import Raised, Returned
-from labkit.launch.ranks.stage import Stage
 
 
 @dataclass

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from labkit.doctor.halt import Halt, halt_of
 from labkit.launch.driver.rank_state import Rank
-from labkit.launch.machine.halt import Halt, halt_of
 
 # A process that reads from a disk is in uninterruptible sleep for moments, and answers then.
 _SLEEPS_ON_S = 0.25

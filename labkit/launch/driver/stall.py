@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 
-from labkit.launch import doctor
+from labkit import doctor
+from labkit.doctor.stage import Stage
+from labkit.doctor.verdict import Fault, Verdict
 from labkit.launch.diagnosis.consult import consult, examined
-from labkit.launch.diagnosis.verdict import Fault, Verdict
 from labkit.launch.driver.supervise import Supervisor
-from labkit.launch.ranks.stage import Stage
 
 _FIRST_LOOK_S = 0.25
 _LONGEST_LOOK_S = 2.0

@@ -15,10 +15,10 @@ import time
 from collections.abc import Sequence
 from multiprocessing import connection
 
+from labkit.doctor.stage import Stage
 from labkit.launch.driver.evidence import Evidence
 from labkit.launch.driver.rank_state import Rank
 from labkit.launch.ranks.report import Raised
-from labkit.launch.ranks.stage import Stage
 from labkit.launch.run_directory import RunDirectory
 
 _GRACE_S = 0.1

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from labkit.comm.hosts.board import Board
+from labkit.doctor.stage import Stage
 from labkit.launch.driver.rank_state import Rank
 from labkit.launch.driver.supervise import Supervisor
 from labkit.launch.hosts import error_file, host_verdict, own_record, records
@@ -28,7 +29,6 @@ from labkit.launch.hosts.next_host import NextHost
 from labkit.launch.hosts.standstill import Standstill
 from labkit.launch.hosts.verdict_record import UNCONFIRMED, RunVerdict
 from labkit.launch.ranks.output import RankOutput
-from labkit.launch.ranks.stage import Stage
 from labkit.launch.saved.rank_record import Record
 
 T = TypeVar("T")

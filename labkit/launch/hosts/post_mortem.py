@@ -11,21 +11,22 @@ import dataclasses
 import signal
 from collections.abc import Mapping
 
+from labkit import doctor
 from labkit.comm import Operation, Timeline
 from labkit.comm.agreement import disagreement
 from labkit.comm.agreement.difference import ADVICE
 from labkit.comm.hosts.roll_call import Place, RollCall
 from labkit.comm.words import listed, ranks_named
-from labkit.launch import doctor, sources
-from labkit.launch.diagnosis import position as positions
+from labkit.doctor import position as positions
+from labkit.doctor import sources
+from labkit.doctor.stage import Stage
+from labkit.doctor.waiting import View
 from labkit.launch.diagnosis.cause_of_death import cause_of_death
-from labkit.launch.diagnosis.waiting import View
 from labkit.launch.driver import left_over
 from labkit.launch.driver.rank_state import Rank
 from labkit.launch.hosts import where
 from labkit.launch.hosts.verdict_record import RunVerdict
 from labkit.launch.ranks.report import Raised
-from labkit.launch.ranks.stage import Stage
 from labkit.launch.saved.rank_record import Failure, Record
 
 _WATCHDOG = "Watchdog caught collective operation timeout"

@@ -1,6 +1,6 @@
 """Where a rank of a job under torchrun stands, as a note to the other hosts.
 
-What the doctor asks of a rank (diagnosis/waiting.py), as JSON, since it comes over a network. Of a
+What the doctor asks of a rank (doctor/waiting.py), as JSON, since it comes over a network. Of a
 long journal go its last operations, whatever it still waits for, and of what came before, the last
 of each kind: they say how far it has come.
 """
@@ -15,11 +15,11 @@ from typing import Any
 
 from labkit.comm import Operation, Timeline
 from labkit.comm.recorded import Recorded
-from labkit.launch.diagnosis.stacks import Stack
-from labkit.launch.diagnosis.waiting import View
+from labkit.doctor.halt import Halt
+from labkit.doctor.stacks import Stack
+from labkit.doctor.stage import Stage
+from labkit.doctor.waiting import View
 from labkit.launch.hosts import packing
-from labkit.launch.machine.halt import Halt
-from labkit.launch.ranks.stage import Stage
 from labkit.launch.saved import timeline_json, typed_json
 
 _RECENT = 1000

@@ -26,13 +26,13 @@ from __future__ import annotations
 
 import time
 
+from labkit import doctor
 from labkit.comm.hosts.board import Board, NoAnswer
-from labkit.launch import doctor
-from labkit.launch.diagnosis.verdict import Fault, Verdict
+from labkit.doctor.stage import Stage
+from labkit.doctor.verdict import Fault, Verdict
 from labkit.launch.driver.supervise import Supervisor
 from labkit.launch.hosts.hosted_rank import HostedSpec
 from labkit.launch.hosts.standing import Standing
-from labkit.launch.ranks.stage import Stage
 
 _LOOK_S = 0.5
 _LONGEST_PAUSE_S = 10.0

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from labkit.comm import Site, Timeline
-from labkit.launch.diagnosis.verdict import Fault, Verdict
+from labkit.doctor.verdict import Fault, Verdict
 from labkit.launch.errors import Deadlock, Mismatch, RankError, RunError
 from labkit.launch.saved import typed_json
 from labkit.launch.saved.folders import numbered

@@ -1,6 +1,6 @@
 """Where each rank was, from the records of a run: the table below its verdict.
 
-The same as below one of `labkit.run` (diagnosis/position.py), but for what a record does not keep:
+The same as below one of `labkit.run` (doctor/position.py), but for what a record does not keep:
 with what a rank waits.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from labkit.launch.diagnosis.position import together
+from labkit.doctor.position import together
 from labkit.launch.saved.rank_record import Record
 
 

@@ -26,7 +26,7 @@ import cloudpickle
 import torch
 from torch import _ops
 
-from labkit.launch import sources
+from labkit.doctor import sources
 from labkit.launch.request import check_args, check_function
 
 

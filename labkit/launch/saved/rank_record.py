@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.comm import Pace, Site, Timeline, Topology
-from labkit.launch.ranks.stage import Stage
+from labkit.doctor.stage import Stage
 from labkit.launch.saved import stored_value, timeline_json, typed_json
 from labkit.launch.saved.stored_value import DAMAGED
 from labkit.launch.saved.typed_json import Misfit

@@ -9,8 +9,8 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 
+from labkit.doctor.stage import Stage
 from labkit.launch import payload
-from labkit.launch.ranks.stage import Stage
 from labkit.launch.result import Run
 from labkit.launch.saved import stored_value
 from labkit.launch.saved.folders import folder_of, named_folder

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from labkit.comm import Pace, Timeline
+from labkit.doctor.stage import Stage
 from labkit.launch.hosts.verdict_record import RunVerdict
 from labkit.launch.ranks.memory import Memory
-from labkit.launch.ranks.stage import Stage
 from labkit.launch.result import Run, Traffic
 from labkit.launch.saved.folders import attempts, folder_of, named_folder, numbered
 from labkit.launch.saved.rank_record import Record

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from labkit import arguments
-from labkit.launch import sources
+from labkit.doctor import sources
 
 GIVEN = ("world", "rank", "world_size", "torch", "labkit")
 """The names that every rank starts with."""

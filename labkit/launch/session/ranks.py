@@ -12,6 +12,7 @@ from collections.abc import Collection, Sequence
 
 from labkit.comm import Topology
 from labkit.comm.words import ranks_named
+from labkit.doctor.stage import Stage
 from labkit.launch import payload
 from labkit.launch.diagnosis import failure
 from labkit.launch.driver.engine import RankProcess, end_ranks, start_rank
@@ -23,7 +24,6 @@ from labkit.launch.driver.watch import listen_to_the_end
 from labkit.launch.errors import Mismatch, RunError
 from labkit.launch.ranks.output import RankOutput
 from labkit.launch.ranks.rank import RankSpec
-from labkit.launch.ranks.stage import Stage
 from labkit.launch.request import LONGEST_TIMEOUT_S
 from labkit.launch.run_directory import RunDirectory
 from labkit.launch.session.command import Command

@@ -22,7 +22,8 @@ import torch
 
 from labkit.comm import Topology
 from labkit.comm.words import ranks_named
-from labkit.launch import devices, pace_notes, sources
+from labkit.doctor import sources
+from labkit.launch import devices, pace_notes
 from labkit.launch.request import (
     checked_device,
     checked_ranks,

@@ -8,12 +8,12 @@ from collections.abc import Collection, Sequence
 from labkit.comm import Timeline
 from labkit.comm.follow_journal import JournalFollower
 from labkit.comm.read_journal import read_journal
+from labkit.doctor.stage import Stage
 from labkit.launch.driver.engine import RankProcess
 from labkit.launch.driver.evidence import Evidence
 from labkit.launch.driver.rank_state import Rank
 from labkit.launch.driver.supervise import Supervisor
 from labkit.launch.ranks.output import RankOutput
-from labkit.launch.ranks.stage import Stage
 from labkit.launch.run_directory import RunDirectory
 
 

@@ -8,10 +8,10 @@ from typing import TypeVar
 from labkit.comm import Operation, Timeline
 from labkit.comm.agreement.disagreement import WITHOUT_DATA
 from labkit.comm.words import named, ranks_named, verb
-from labkit.launch import sources
-from labkit.launch.diagnosis.waiting import View
-from labkit.launch.machine.halt import cure
-from labkit.launch.ranks.stage import Stage
+from labkit.doctor import sources
+from labkit.doctor.halt import cure
+from labkit.doctor.stage import Stage
+from labkit.doctor.waiting import View
 
 Row = TypeVar("Row", bound=Hashable)
 

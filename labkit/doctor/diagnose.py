@@ -26,12 +26,11 @@ from labkit.comm.agreement import disagreement
 from labkit.comm.agreement.difference import ADVICE, Difference
 from labkit.comm.recorded import is_foreign
 from labkit.comm.words import listed, named, places, ranks_named, verb
-from labkit.launch import sources
-from labkit.launch.diagnosis import advice, stopped
-from labkit.launch.diagnosis.position import pace, plural, position_of
-from labkit.launch.diagnosis.verdict import Fault, Verdict
-from labkit.launch.diagnosis.waiting import View, Wait, circle, waits, waits_of
-from labkit.launch.ranks.stage import Stage
+from labkit.doctor import advice, sources, stopped
+from labkit.doctor.position import pace, plural, position_of
+from labkit.doctor.stage import Stage
+from labkit.doctor.verdict import Fault, Verdict
+from labkit.doctor.waiting import View, Wait, circle, waits, waits_of
 
 _MOST_SHOWN = 8
 _RECENT = 1000  # operations of a rank; others are not that far behind, or ahead

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 
 from labkit.comm import Operation
 from labkit.comm.recorded import Recorded, is_foreign
-from labkit.launch.diagnosis.stacks import Stack
-from labkit.launch.machine.halt import Halt
-from labkit.launch.ranks.stage import Stage
+from labkit.doctor.halt import Halt
+from labkit.doctor.stacks import Stack
+from labkit.doctor.stage import Stage
 
 _OTHER_END = {"send": "recv", "recv": "send"}
 

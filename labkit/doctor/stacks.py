@@ -11,7 +11,7 @@ from pathlib import Path
 
 from labkit.comm import Site
 from labkit.comm.callers import is_machinery, is_of_a_library
-from labkit.launch import sources
+from labkit.doctor import sources
 
 _MAIN = re.compile(r"in (rank|session)_main\b")
 _LAUNCHER = re.compile(r"labkit/launch/(ranks/rank|session/rank|session/command)\.py")

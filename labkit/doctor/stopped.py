@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from labkit.comm.words import listed, ranks_named
-from labkit.launch.diagnosis.position import plural
-from labkit.launch.diagnosis.waiting import View
-from labkit.launch.machine.halt import cure
+from labkit.doctor.halt import cure
+from labkit.doctor.position import plural
+from labkit.doctor.waiting import View
 
 ADVICE = (
     "A stopped process executes nothing, not even what would tell its stack, and ranks that need "
