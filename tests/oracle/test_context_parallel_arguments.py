@@ -161,7 +161,7 @@ def another_on_rank_1(world, what):
 @pytest.mark.parametrize(
     ("what", "words"),
     [
-        ("batch", r"has shape \(2, 1, 2, 4, 8\), but the buffer"),
+        ("batch", "has shape .*, but the buffer"),
         ("dtype", "has dtype float64, but the buffer"),
         ("placement", "keys and values, causal, zigzag"),
         ("mask", "keys and values, no mask, contiguous"),
