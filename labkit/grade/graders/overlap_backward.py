@@ -219,16 +219,6 @@ MISTAKES = [
         made_by=program(BUCKETS_AS_THEY_COME),
     ),
     Mistake(
-        "starts its all-reduces in another order than another rank",
-        "All-reduces are matched by their order alone, and these ranks finish gradients in "
-        "different orders. Fix one order for all ranks: a gradient that is complete before its "
-        "turn waits for it.",
-        hint=2,
-        outcome=Outcome.HUNG,
-        seen=lambda s: differs(s) and not any(rank.returned for rank in s.ranks),
-        made_by=patch(LOOP, "if True:", GRADIENT, "gradient = parameter.grad"),
-    ),
-    Mistake(
         "starts fewer all-reduces than another rank",
         "One complete gradient may let several all-reduces start, since others waited for their "
         "turn: start as many as possible in a row (`while`, not `if`). In the end every rank has "
