@@ -20,8 +20,14 @@ ROOT = Path(__file__).parents[2]
 START_S, END_S = 120, 30
 # What a learner works with. The working tree itself is never written to.
 COPIED = ("notebooks", "exercises", "solutions")
-# Without it JupyterLab asks, over the text, whether it may fetch news from the network.
-QUIET = '{"fetchNews": "false", "checkForUpdates": false, "doNotDisturbMode": true}'
+SETTINGS = {
+    # Without it JupyterLab asks, over the text, whether it may fetch news from the network.
+    "apputils-extension/notification": (
+        '{"fetchNews": "false", "checkForUpdates": false, "doNotDisturbMode": true}'
+    ),
+    # All cells are in the page, also those that are not on the screen.
+    "notebook-extension/tracker": '{"windowingMode": "none"}',
+}
 
 
 class LabServer:
@@ -34,9 +40,10 @@ class LabServer:
         self._log = folder / "server.log"
         for name in COPIED:
             shutil.copytree(ROOT / name, self.folder / name)
-        settings = self.home / "config/lab/user-settings/@jupyterlab/apputils-extension"
-        settings.mkdir(parents=True)
-        (settings / "notification.jupyterlab-settings").write_text(QUIET)
+        for name, text in SETTINGS.items():
+            path = self.home / f"config/lab/user-settings/@jupyterlab/{name}.jupyterlab-settings"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
 
     def __enter__(self):
         options = {
