@@ -19,7 +19,8 @@ Contract
 
 Budget, on every rank
     collectives  one all-reduce to agree, and one for each parameter that some rank used
-    payload      the gradients of these parameters, and 8 bytes for each trained parameter
+    payload      what a rank passes to its collectives: at most the gradients of these parameters,
+                 and 8 bytes for each trained parameter (one with requires_grad=True)
 
 torch's own: DistributedDataParallel(find_unused_parameters=True).
 """
@@ -33,7 +34,7 @@ from labkit.comm import Group
 def find_unused_parameters(module: nn.Module, group: Group) -> None:
     """Average the gradients of parameters that any rank used.
 
-    Wire: 2(n-1)/n of these gradients' bytes per rank, and of one byte per trained parameter.
+    Wire: 2(n-1)/n of the payload per rank.
     """
     ### BEGIN SOLUTION
     trained = [each for each in module.parameters() if each.requires_grad]

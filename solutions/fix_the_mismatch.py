@@ -31,7 +31,7 @@ import torch
 
 from labkit.comm import Group
 
-FULL_BATCH = 4  # examples per rank, while there are enough
+FULL_BATCH = 4  # examples in a normal batch; any other number can occur
 LEARNING_RATE = 0.01
 
 
