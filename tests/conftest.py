@@ -43,15 +43,19 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    if hasattr(config, "workerinput"):
-        # One of several processes at once. Their folders get long names, and the paths of sockets,
-        # which may not be longer than 100 letters, have no room left.
-        config.option.basetemp = tempfile.mkdtemp(prefix="t")
+    """One folder for all that is temporary: a kernel that is killed leaves the one of its sockets.
+
+    Its name is short, since the path of a socket may not be longer than 100 letters.
+    """
+    if worker := getattr(config, "workerinput", None):
+        config.option.basetemp = os.path.join(tempfile.gettempdir(), worker["workerid"])
+    else:
+        tempfile.tempdir = os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="t")
 
 
 def pytest_unconfigure(config):
-    if hasattr(config, "workerinput"):
-        shutil.rmtree(config.option.basetemp, ignore_errors=True)
+    if not hasattr(config, "workerinput"):
+        shutil.rmtree(tempfile.gettempdir(), ignore_errors=True)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -15,8 +15,8 @@ ranks there are. Wire: every block but the one that stays; nothing can be added 
 this is also the least. With n equal blocks that is (n-1)/n of x per rank.
 
 An empty block is not sent: both sides know its size, and a message without content costs as much
-latency as any other. Ranks of one host that disagree about a block get a Disagreement first; of
-hosts apart, one that has no block and one that waits for it would wait for ever.
+latency as any other. Ranks that disagree about a block's rows get a Disagreement; where one of them
+has no block at all, the other waits in vain.
 Paper: Bruck et al., "Efficient algorithms for all-to-all communications in multiport
 message-passing systems", IEEE TPDS 8(11), 1997, whose "index" operation has this at one end, least
 bytes, and log2 n steps with more bytes at the other, for small blocks.

@@ -73,14 +73,18 @@ def write(path: Path, num_in_journal: int, *, only_active: bool) -> None:
     is_idle = time.process_time() - cpu_before_s < _BUSY_S
     status = pickle.loads(_dump(includeCollectives=False)).get("pg_status", {})
     enqueued = {name: each["last_enqueued_collective"] for name, each in status.items()}
-    entries: list[Mapping[str, Any]] = []
-    if sum(enqueued.values()) > num_in_journal:
-        entries = _latest(pickle.loads(_dump()).get("entries", []))
+    # With the stacks it takes ten times as long. Without foreign operations nobody needs them.
+    has_foreign = sum(enqueued.values()) > num_in_journal
+    entries = _latest(pickle.loads(_dump(includeStackTraces=has_foreign)).get("entries", []))
     members = {
         str(name): [int(rank) for rank in c10d.get_process_group_ranks(group)]
         for group, name in c10d._world.pg_names.items()
     }
-    told = [each for each in entries if not (only_active and (each["retired"] or _is_ours(each)))]
+    told = [
+        each
+        for each in entries
+        if has_foreign and not (only_active and (each["retired"] or _is_ours(each)))
+    ]
     record = {
         "is_idle": is_idle,
         # torch counts by the number that a group has in this process, which differs by rank.
@@ -172,7 +176,7 @@ def _meaning(entry: Mapping[str, Any]) -> Meaning:
 
 
 def _foreign(entry: Mapping[str, Any], members: Sequence[int]) -> list[Any]:
-    """What `_operation` needs, as JSON."""
+    """What recorded.py's `_operation` needs, as JSON."""
     own = [frame for frame in entry.get("frames", []) if not is_of_a_library(frame["filename"])]
     site: list[Any] = ["?", 0, "?", ""]
     if own:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from typing import TypeVar
 
-from labkit.comm import Operation, Timeline
+from labkit.comm import Operation
 from labkit.comm.agreement.disagreement import WITHOUT_DATA
 from labkit.comm.words import named, ranks_named, verb
 from labkit.doctor import sources
@@ -77,13 +77,9 @@ def place_of(view: View) -> str:
 
 def _last(view: View) -> Operation | None:
     """The last operation that the rank posted, be it torch's own."""
-    known = [*view.operations[-1:], *view.recorded.operations]
+    foreign = [each for each in view.recorded.operations if each.waited_s is not None]  # no Group's
+    known = [*view.operations[-1:], *foreign]
     return max(known, key=lambda each: each.posted_s, default=None)
-
-
-def position(stage: Stage, timeline: Timeline) -> str:
-    """Where one rank is, from its journal alone: `waits in all_reduce #4 (cell 7, line 12)`."""
-    return position_of(View(stage, timeline.operations))
 
 
 def position_of(view: View) -> str:
@@ -92,11 +88,6 @@ def position_of(view: View) -> str:
     if view.is_stopped and place:
         return _stopped(view, f"{_stands(view)} ({place})")
     return f"{doing(view)} ({place})" if place else doing(view)
-
-
-def summary(positions: Sequence[str]) -> str:
-    """All ranks, those in the same place together: one indented line for each place."""
-    return lines(dict(enumerate(positions)))
 
 
 def lines(said: Mapping[int, str]) -> str:

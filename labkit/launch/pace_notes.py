@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import reduce
 
 from labkit.comm import Operation, Pace, Topology
+from labkit.comm.agreement.disagreement import WITHOUT_DATA
 from labkit.comm.operation import SHARED_MEMORY
 from labkit.comm.words import listed, verb
 from labkit.launch.result import Run
@@ -12,8 +13,6 @@ from labkit.launch.told import tell
 
 # Now and then a core is busy with something else, and a message has to wait for it.
 _TOLERATED_SHARE = 0.05
-# They move no tensors of the reader's.
-_FREE = ("barrier", "split", "close", "share_memory")
 
 
 def show(run: Run) -> None:
@@ -48,7 +47,7 @@ def _unpaced(run: Run, topology: Topology) -> str:
     unpaced = dict.fromkeys(
         f"{each.kind} through shared memory" if each.medium == SHARED_MEMORY else each.kind
         for each in operations
-        if each.is_collective and each.kind not in _FREE and _has_links(each, topology)
+        if each.is_collective and each.kind not in WITHOUT_DATA and _has_links(each, topology)
     )
     if not unpaced:
         return ""

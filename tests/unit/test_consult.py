@@ -2,11 +2,13 @@
 
 from dataclasses import replace
 
+from labkit.comm import Site
 from labkit.comm.recorded import Recorded
+from labkit.doctor import diagnose_now
 from labkit.doctor.stage import Stage
 from labkit.doctor.verdict import Fault
 from labkit.doctor.waiting import View
-from labkit.launch.diagnosis.consult import examined
+from labkit.launch.diagnosis.consult import consult, examined
 from tests.unit.test_doctor import WAITS
 
 FOREIGN = replace(WAITS, group=(0, 1), group_name="torch.distributed")
@@ -33,7 +35,7 @@ class Looks:
     def __init__(self, *states):
         self.states, self.views = list(states), []
 
-    def examine(self, patience_s):
+    def examine(self, request=None, patience_s=None):
         self.views = self.states.pop(0)
 
 
@@ -59,3 +61,23 @@ def test_waits_that_differ_from_look_to_look_are_progress():
 
 def test_what_is_no_accusation_takes_one_look():
     assert examined(Looks(WHOLE), 1).fault is Fault.SLOW
+
+
+def test_what_torch_has_of_all_ranks_is_asked_for_mismatches_only():
+    both = [replace(TORN[0], recorded=replace(IN_IT, operations=[FOREIGN])) for _ in range(2)]
+    assert examined(Looks(both), 1).fault is Fault.UNDER_WAY
+    assert consult(Looks(both, TORN), 1).fault is Fault.UNDER_WAY
+
+
+def test_torchs_record_has_no_order_of_calls():
+    lines = Site("a.py", 1, "f", "dist.broadcast(x)"), Site("a.py", 2, "f", "dist.broadcast(y)")
+    views = [
+        View(
+            Stage.RUNNING,
+            recorded=Recorded(
+                [replace(FOREIGN, sequence=n, origin=lines[(n + r) % 2]) for n in (1, 2)]
+            ),
+        )
+        for r in (0, 1)
+    ]
+    assert diagnose_now(views).fault is not Fault.MISMATCH

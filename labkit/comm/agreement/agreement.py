@@ -6,18 +6,20 @@ later sees the other's entry. So of two that disagree one raises and never start
 wrong sum comes about, and nobody crashes in C++ over a message that is too long.
 
     world.calls     a row per collective, an entry per member: a hash of what must be equal (kind,
-                    dtype, shape, reduce op, root, label), and one of the line that called
+                    dtype, shape, reduce op, root, label, medium), and one of how the call reads,
+                    with those that led there
     world.0-1       what goes from 0 to 1, see pairs.py
 
 Lines may differ, since ranks may call from different ones. But line A and then line B on one rank,
 B and then A on another, with nothing between, are two calls in another order: an error, unless
-they have a label (`Group.label`) which says that they belong together.
+they have a label (`Group.label`) which says that they belong together. It is noticed at the second
+call: the first has mixed the two by then, and the run returns none of it.
 
 Each writes its own entry and then reads the others' (Dekker's pattern). A processor may do that the
 other way round, and then neither sees the other's: it keeps a store to itself for some nanoseconds.
 So something must come in between, and does: the entry in the journal, which takes microseconds, and
 a lock, which on x86 is a full barrier. An entry that was missed all the same is found by the next
-look, at the latest by that at the end of the run.
+look, at the latest by that at the end of the run (but for the rows of an all_to_all).
 
 Only equality is looked at here, of hashes; words come from the journals, which are read when
 something differs. Costs a few microseconds per operation and rank to compare with

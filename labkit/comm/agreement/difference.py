@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from labkit.comm.operation import P2P_KINDS, Operation
+from labkit.comm.operation import P2P_KINDS, Operation, Site
 from labkit.comm.words import Place, named, places, ranks_named, shortened, verb
 
 
@@ -51,7 +51,8 @@ ADVICE = {
     Aspect.ROOT: "All members must name the same root, as a number in the group.",
     Aspect.REDUCE: "All members must reduce the same way.",
     Aspect.LABEL: "A label says what an operation is for: both sides must give the same. Make the "
-    "calls in one order on every rank, such as that of sorted names.",
+    "calls in one order on every rank, such as that of sorted names. Where you gave none, it is a "
+    "collective's of labkit.collectives: its name, dtype, shape and root.",
     Aspect.DTYPE: "Both sides must pass the same dtype: convert before the call.",
     Aspect.SHAPE: "Both sides must pass the same shape: pad to the longest, or exchange the sizes "
     "first and use an operation that takes uneven parts (all_to_all with splits).",
@@ -132,13 +133,21 @@ class Difference:
     def _order_text(self, place: Place) -> str:
         (a, theirs), (b, others) = self.operations.items()
         pairs = [
-            f"as {named(x)} rank {a} calls {shortened(x.origin.said)} ({place(x.origin)}) and "
-            f"rank {b} {shortened(y.origin.said)} ({place(y.origin)})"
+            f"as {named(x)} rank {a} calls {shortened(here.said)} ({place(here)}) and "
+            f"rank {b} {shortened(there.said)} ({place(there)})"
             for x, y in zip(theirs, others, strict=True)
+            for here, there in [apart([x, y])]
         ]
         return f"ranks {a} and {b} make the same calls in another order: " + "; ".join(pairs)
 
 
+def apart(operations: Sequence[Operation]) -> list[Site]:
+    """Their lines, the innermost that differ: of `sync(a)` and `sync(b)`, not the one in `sync`."""
+    levels = list(zip(*((each.origin, *each.callers) for each in operations), strict=False))
+    differing = [sites for sites in levels if len({site.said for site in sites}) > 1]
+    return list((differing or levels)[0])
+
+
 def equal_shape(kind: str, shape: tuple[int, ...]) -> tuple[int, ...]:
     """The part of a shape that all ranks must share: of all_to_all's rows only what a row is."""
-    return shape[1:] if kind.endswith("all_to_all") else shape
+    return shape[1:] if kind == "all_to_all" else shape

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from labkit.comm.agreement.difference import EQUAL, Aspect, Difference
 from labkit.comm.operation import P2P_KINDS, Operation, Timeline
+from labkit.comm.recorded import is_foreign
 
 
 class Disagreement(RuntimeError):
@@ -63,7 +64,7 @@ def swap(by_rank: Mapping[int, Sequence[Operation]]) -> Difference | None:
 
 def _call(operation: Operation) -> tuple[object, ...] | None:
     """What must not change places; None where the order does not count."""
-    if not has_order(operation):
+    if is_foreign(operation) or not has_order(operation):  # torch's record has no labels or roots
         return None
     return (*(value(operation) for value in EQUAL.values()), operation.called)
 
@@ -94,12 +95,15 @@ def collectives(timelines: Sequence[Timeline]) -> dict[tuple[str, int], ByRank]:
 
 
 def _in_a_row(met: Mapping[tuple[str, int], ByRank]) -> Iterator[dict[int, list[Operation]]]:
-    """Of any two ranks, every two collectives of a group that follow each other."""
+    """Of two ranks that differ, every two collectives of a group that follow each other."""
     for (group, sequence), by_rank in met.items():
         before = met.get((group, sequence - 1), {})
-        for ranks in itertools.combinations(sorted(by_rank.keys() & before.keys()), 2):
-            if by_rank[ranks[0]].called != by_rank[ranks[1]].called:
-                yield {rank: [before[rank], by_rank[rank]] for rank in ranks}
+        if len({each.called for each in by_rank.values()}) == 1:
+            continue
+        shared = sorted(by_rank.keys() & before.keys(), reverse=True)
+        firsts = {(before[rank].called, by_rank[rank].called): rank for rank in shared}
+        for ranks in itertools.combinations(sorted(firsts.values()), 2):
+            yield {rank: [before[rank], by_rank[rank]] for rank in ranks}
 
 
 def _messages(timelines: Sequence[Timeline]) -> Iterator[tuple[int, Operation, int, Operation]]:

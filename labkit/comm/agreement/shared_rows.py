@@ -48,11 +48,6 @@ class SharedRows:
         _CONTENT.pack_into(table, offset, first, second, third, fourth, number)
         _NUMBER.pack_into(table, offset + _CONTENT.size, row + 1)
 
-    def erase(self, row: int) -> None:
-        """Take our entry of a row away."""
-        table, offset = self._at(row, self._column)
-        _NUMBER.pack_into(table, offset + _CONTENT.size, 0)
-
     def read(self, row: int, column: int) -> bytes | None:
         """An entry's 40 bytes; None while it is not there. New ones may not be whole, see above."""
         table, offset = self._at(row, column)

@@ -18,7 +18,8 @@ def consult(evidence: Evidence, patience_s: float) -> Verdict:
     has_foreign = any(view.recorded.operations for view in evidence.views)
     if verdict.fault is Fault.UNDER_WAY and has_foreign:
         evidence.examine(ALL, patience_s)
-        verdict = doctor.diagnose_now(evidence.views)
+        found = doctor.diagnose_now(evidence.views)
+        return found if found.fault is Fault.MISMATCH else verdict
     return verdict
 
 

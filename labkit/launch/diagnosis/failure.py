@@ -41,7 +41,7 @@ def rank_error(supervisor: Supervisor) -> RunError:
     diagnose = doctor.diagnose if has_found_a_mismatch else doctor.diagnose_now
     verdict = diagnose(supervisor.evidence.views)
     if has_found_a_mismatch:
-        # Not all that ranks compare is in the journals, such as the order of a model's parameters.
+        # Not all that ranks compare is in the journals, such as which shared memory.
         is_named = verdict.fault is Fault.MISMATCH
         return cannot_end(supervisor, verdict if is_named else _as_found(supervisor, culprit))
     consequences = {

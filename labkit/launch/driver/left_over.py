@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from labkit.comm import Operation, Timeline
+from labkit.comm.agreement.difference import apart
 from labkit.comm.agreement.disagreement import collectives, has_order
 from labkit.comm.words import listed, named, ranks_named, shortened
 from labkit.doctor import sources
@@ -64,11 +65,13 @@ def tell(timelines: Sequence[Timeline]) -> None:
 
 
 def _other_lines(timelines: Sequence[Timeline]) -> list[str]:
-    """`all_reduce #3 was called by rank 0 as ... and by rank 1 as ...`, once for each such pair."""
+    """`all_reduce #3 met from different lines, ... on rank 0 and ... on rank 1`, once for all."""
     by_calls: dict[tuple[object, ...], list[dict[int, Operation]]] = {}
     for by_rank in collectives(timelines).values():
+        if len({each.called for each in by_rank.values()}) == 1:
+            continue
         calls = tuple((rank, each.called) for rank, each in sorted(by_rank.items()))
-        if len({call for _, call in calls}) > 1 and all(map(has_order, by_rank.values())):
+        if all(map(has_order, by_rank.values())):
             by_calls.setdefault(calls, []).append(by_rank)
     return [_met(together) for together in by_calls.values()]
 
@@ -76,8 +79,10 @@ def _other_lines(timelines: Sequence[Timeline]) -> list[str]:
 def _met(together: Sequence[dict[int, Operation]]) -> str:
     by_rank = together[0]
     ranks_at: dict[str, list[int]] = {}
-    for rank, each in sorted(by_rank.items()):
-        at = f"{shortened(each.origin.said)} ({sources.place(each.origin)})"
+    for rank, site in zip(
+        sorted(by_rank), apart([by_rank[r] for r in sorted(by_rank)]), strict=True
+    ):
+        at = f"{shortened(site.said)} ({sources.place(site)})"
         ranks_at.setdefault(at, []).append(rank)
     first = next(iter(by_rank.values()))
     more = f" and {len(together) - 1} more" if len(together) > 1 else ""

@@ -68,7 +68,7 @@ class Record:
     place: str = ""
     """The line that `position` names, under torchrun; empty where there is none."""
     num_hosts: int = 0
-    """Of a job of torchrun; 0 elsewhere, and in older records."""
+    """Of a job of torchrun; 0 elsewhere."""
     topology: Topology | None = None
     pace: Pace | None = None
     """With a topology: messages received, and those that came late."""
