@@ -1,4 +1,7 @@
-"""Who called a group: the frames from the call outwards, and whose code they are."""
+"""Who called a group: the frames from the call outwards, and whose code they are.
+
+Looked up once for each way to a call: what a call costs is then the walk along its frames.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,9 @@ import linecache
 import os
 import re
 import sys
+from collections.abc import Callable
 from contextvars import Context, ContextVar
+from dataclasses import astuple
 from itertools import islice
 from types import CodeType, FrameType
 from typing import NamedTuple
@@ -133,3 +138,43 @@ def _whole(code: CodeType) -> tuple[str, str]:
 def place(frame: FrameType) -> Place:
     """Where a frame is now."""
     return Place(frame.f_code, frame.f_lasti, frame.f_lineno)
+
+
+class Call(NamedTuple):
+    """Who calls a group: the numbers of its site and of the reader's lines, and what those say."""
+
+    site: int
+    origin: int
+    text: str
+
+
+class Callers:
+    """Finds who calls. number: what a journal refers to (kind, value) by."""
+
+    def __init__(self, number: Callable[[str, object], int]) -> None:
+        self._number = number
+        self._calls: dict[tuple[int, ...], tuple[Call, list[CodeType]]] = {}
+
+    def find(self) -> Call:
+        """The line that called the group, and the reader's own lines that led there."""
+        frames, handed_over = frames_outside(sys._getframe(1)), handed_over_at()
+        # Code is looked up by identity: equal code in two files compares as equal. It is kept, so
+        # that no other code can come to have the same identity.
+        parts: list[int] = []
+        for frame in frames:
+            parts += (id(frame.f_code), frame.f_lasti)
+        for each in handed_over:
+            parts += (id(each.code), each.instruction)
+        key = tuple(parts)
+        known = self._calls.get(key)
+        if known is None:
+            places = (*map(place, frames), *handed_over)
+            sites = [each.site for each in places]
+            own = [site for site in sites if not is_of_a_library(site.file)] or sites[-1:]
+            call = Call(
+                self._number("site", astuple(sites[0])),
+                self._number("path", tuple(astuple(site) for site in own)),
+                "\n".join(site.said for site in own),
+            )
+            known = self._calls[key] = (call, [each.code for each in places])
+        return known[0]

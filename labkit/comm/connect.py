@@ -49,6 +49,6 @@ def connect(
         timeout=timeout,
     )
     folder = journal.parent
-    neighbours = Neighbours(frozenset(range(world_size)), tables=folder, journals=folder)
+    neighbours = Neighbours(frozenset(range(world_size)), folder)
     pacing = None if topology is None else Pacing(topology, folder)
     return Group.world(place, Journal(journal), timeout, neighbours, pacing)

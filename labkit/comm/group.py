@@ -3,24 +3,17 @@
 A rank's number, the group's size and the device come from here and from nowhere else: no globals,
 no environment variables. Every operation is in the journal before it starts.
 
-Operations return new tensors and leave their arguments alone; `out=x` works in place. With
-`wait=False` (and for isend and irecv) the operation comes back as a Pending. No gradient flows
-through them. What each puts on the wire is stated in wire_bytes.py.
-
-    before, ranks 0..2               after
-    all_reduce      a | b | c        s | s | s                  s = a + b + c
-    reduce_scatter  a | b | c        s0 | s1 | s2               s cut along dim 0
-    all_gather      a | b | c        abc | abc | abc            joined along dim 0
-    all_to_all      a | b | c        a0b0c0 | a1b1c1 | a2b2c2   each cut along dim 0
-    broadcast       a | . | .        a | a | a
-    scatter         a | . | .        a0 | a1 | a2
-    gather          a | b | c        abc | . | .
+What it can do is in primitives.py, and what every operation needs in member.py; here is how groups
+are made, and closed by all members together. (torch.distributed's own destroy_process_group asks
+nobody. Whoever calls it early ends the others' operations with a message about a connection that
+was reset, and they seem to have failed.)
 """
 
 from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
+from typing import NoReturn, Self
 
 import torch
 import torch.distributed as dist
@@ -28,19 +21,32 @@ from torch.distributed import distributed_c10d as c10d
 
 from labkit.comm import flight_recorder, process_groups
 from labkit.comm.agreement.neighbours import NOBODY, Neighbours
-from labkit.comm.closing import Closing
 from labkit.comm.journal import Journal
-from labkit.comm.library_collectives import LibraryCollectives
 from labkit.comm.no_journal import NoJournal
 from labkit.comm.not_a_member import NotAMember
 from labkit.comm.pacing.pace import Pace
 from labkit.comm.pacing.paced_messages import Pacing
-from labkit.comm.point_to_point import PointToPoint
-from labkit.comm.rooted_collectives import RootedCollectives
+from labkit.comm.primitives import Primitives
 from labkit.comm.wire_bytes import ring_all_gather
 
 
-class Group(PointToPoint, Closing, LibraryCollectives, RootedCollectives):
+class Closed:
+    """Stands for what a closed group has let go of. Whatever is called on it is a RuntimeError."""
+
+    def __init__(self, name: str) -> None:
+        """`name`: the group's."""
+        self._name = name
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise RuntimeError(
+            f"the group {self._name} is closed, and so are its connections: use it before its "
+            "close() or inside of its `with`, or make another one with split"
+        )
+
+
+class Group(Primitives):
     """An ordered set of ranks, seen from one of them.
 
     `rank`: this rank's number in the group; `size`: how many there are; `ranks`: their global
@@ -152,6 +158,49 @@ class Group(PointToPoint, Closing, LibraryCollectives, RootedCollectives):
             self._neighbours,
             self._pacing,
         )
+
+    def close(self) -> None:
+        """Give back what split took: connections, open files and tables to compare by.
+
+        Every member calls it, and waits for the others, as with MPI_Comm_free: none of them is in
+        an operation of the group any more. Who calls another operation meanwhile gets a
+        Disagreement. After that each call on the group is a RuntimeError; a second close does
+        nothing. What was split from it lives on; a SharedMemory of it keeps its memory, and refuses
+        operations.
+        RuntimeError for the world, which ends with the run, and while an operation is in flight
+        here, which is to be waited for first; then the group stays as it was.
+        Wire: a barrier.
+        """
+        if self._of_torch is None:
+            return
+        self._require_can_close()
+        self._meet("close")
+        # Everybody has entered the last operation, so this sees all of them.
+        self._agreement.leave()
+        process_groups.destroy(self._of_torch)
+        self._process_group = self._agreement = Closed(self.name)
+        self._of_torch = None  # it holds its connections
+
+    def __enter__(self) -> Self:
+        """For the length of a `with`, then closed. RuntimeError for the world, or if closed."""
+        self._agreement.require_in_step()
+        self._require_can_close()
+        return self
+
+    def __exit__(self, error_type: type[BaseException] | None, *error: object) -> None:
+        """Close it; not where an error leads out, since the others may never come to their end."""
+        if error_type is None:
+            self.close()
+
+    def _require_can_close(self) -> None:
+        if self._of_torch == dist.group.WORLD:
+            raise RuntimeError(f"{self.name} ends with the run: only what split gave is closed")
+        if num := len(self._in_flight):
+            raise RuntimeError(
+                f"the group {self.name} has operations in flight on rank {self.ranks[self.rank]} "
+                f"({num}): keep what wait=False, isend and irecv return, and call wait() on each "
+                "before close()"
+            )
 
 
 def chosen(group: Group | None) -> Group:

@@ -22,7 +22,7 @@ from typing import BinaryIO
 
 import torch
 
-from labkit.comm.call import Call, Callers
+from labkit.comm.callers import Call, Callers
 from labkit.comm.operation import NETWORK, P2P_KINDS, SHARED_MEMORY
 from labkit.comm.record import (
     BLOCKING,

@@ -1,6 +1,6 @@
 """A journal for groups outside of `labkit.run`."""
 
-from labkit.comm.call import Call
+from labkit.comm.callers import Call
 from labkit.comm.journal import Journal
 
 

@@ -68,7 +68,7 @@ def test_what_one_process_writes_another_reads(tmp_path):
     for row in (0, 1, ROWS_PER_FILE - 1, ROWS_PER_FILE, 3 * ROWS_PER_FILE + 5):
         assert theirs.read(row, 0) is None, "there is nothing yet"
         ours.write(row, b"12345678", row.to_bytes(8, "little"))
-        assert theirs.read(row, 0) == b"12345678" + row.to_bytes(8, "little") + bytes(24)
+        assert theirs.read(row, 0) == b"12345678" + row.to_bytes(8, "little") + bytes(8)
         assert theirs.read(row, 1) is None, "the other column"
     assert ours.read(2, 0) is None, "a row in between"
 
@@ -88,7 +88,7 @@ def test_an_entry_is_read_whole_or_not_at_all_while_it_is_written(tmp_path):
     ours.read(7, 1)
     with open(tmp_path / "rows.0", "r+b") as file:
         ours._maps[0] = WrittenMeanwhile(file.fileno(), 0)
-    whole = b"text\0\0\0\0lines\0\0\0" + bytes(24)
+    whole = b"text\0\0\0\0lines\0\0\0" + bytes(8)
     assert ours.read(7, 1) in (None, whole)
 
 
@@ -107,7 +107,7 @@ def test_the_number_of_an_entry_is_written_last(tmp_path, monkeypatch):
     for name in ("_CONTENT", "_NUMBER"):
         monkeypatch.setattr(shared_rows, name, Watched(getattr(shared_rows, name).format))
     ours.write(7, b"12345678")
-    assert seen == [None, b"12345678" + bytes(32)]
+    assert seen == [None, b"12345678" + bytes(16)]
 
 
 def test_files_of_rows_that_all_have_compared_are_closed(tmp_path):
@@ -171,7 +171,7 @@ def test_a_rank_that_catches_the_disagreement_does_not_hide_it():
 def test_a_group_alone_compares_nothing():
     def alone(world):
         world.all_reduce(torch.ones(3))
-        folder = Path(world._neighbours.tables)
+        folder = Path(world._neighbours.folder)
         return [path.name for path in folder.iterdir() if ".calls" in path.name]
 
     assert run(alone, 1).values == [[]]
@@ -179,7 +179,7 @@ def test_a_group_alone_compares_nothing():
 
 @pytest.mark.parametrize("here", [{0}, {0, 7}, set()], ids=["alone", "others", "torchrun"])
 def test_a_group_without_neighbours_compares_nothing(tmp_path, here):
-    neighbours = Neighbours(frozenset(here), tables=tmp_path, journals=tmp_path)
+    neighbours = Neighbours(frozenset(here), tmp_path)
     agreement = Agreement(neighbours, "world", (0, 1), 0)
     agreement.declare(1, hashed("all_to_all"))
     agreement.pairs.declare_rows(1, (1, 2), (1, 2))
@@ -193,7 +193,7 @@ def test_a_group_without_neighbours_compares_nothing(tmp_path, here):
 
 
 def test_at_the_end_of_a_run_what_was_not_there_before_is_compared(tmp_path):
-    neighbours = Neighbours(frozenset({0, 1}), tables=tmp_path, journals=tmp_path)
+    neighbours = Neighbours(frozenset({0, 1}), tmp_path)
     ours, theirs = (Agreement(neighbours, "world", (0, 1), member) for member in (0, 1))
     asked = []
     ours._witness = SimpleNamespace(testify_on_collective=lambda *what: asked.append(what))

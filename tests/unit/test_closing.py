@@ -148,7 +148,7 @@ def test_an_operation_where_others_close_is_an_error_before_it_begins():
 
 
 def test_who_leaves_compares_what_was_not_there_before(tmp_path):
-    neighbours = Neighbours(frozenset({0, 1}), tables=tmp_path, journals=tmp_path)
+    neighbours = Neighbours(frozenset({0, 1}), tmp_path)
     ours, theirs = (Agreement(neighbours, "world.1.0", (0, 1), member) for member in (0, 1))
     asked = []
     ours._witness = SimpleNamespace(testify_on_collective=lambda *what: asked.append(what))

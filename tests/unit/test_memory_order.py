@@ -12,7 +12,7 @@ from labkit.comm.shared_memory.memory_order import MemoryOrder
 
 def orders(folder: Path, *numbers: int):
     """Of two ranks, a pair of their group and their memory's number there."""
-    neighbours = Neighbours(frozenset({0, 1}), tables=folder, journals=folder)
+    neighbours = Neighbours(frozenset({0, 1}), folder)
     for rank, number in enumerate(numbers):
         group = SimpleNamespace(
             _neighbours=neighbours,

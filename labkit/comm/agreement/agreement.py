@@ -57,8 +57,8 @@ class Agreement:
     ) -> None:
         """`ranks`: global numbers of the members; `member`: which of them this is."""
         self._member = member
-        tables = f"{neighbours.tables / name}"
-        self._witness = Witness(neighbours.journals, name, ranks, member)
+        tables = f"{neighbours.folder / name}"
+        self._witness = Witness(neighbours.folder, name, ranks, member)
         self._others = [
             peer for peer, rank in enumerate(ranks) if peer != member and rank in neighbours.ranks
         ]

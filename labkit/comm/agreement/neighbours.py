@@ -23,16 +23,15 @@ _PATIENCE_S = 10.0  # the other's process may be stopped between its two notes
 
 @dataclass(frozen=True)
 class Neighbours:
-    """Ranks of one host, by global number, and the folders that they share."""
+    """Ranks of one host, by global number, and the folder of their journals and tables."""
 
     ranks: frozenset[int]
-    tables: Path
-    journals: Path
+    folder: Path
     agreements: list[Agreement] = field(default_factory=list, compare=False)
     """Of the groups that compare what they mean; each enters itself."""
 
 
-NOBODY = Neighbours(frozenset(), Path(), Path())
+NOBODY = Neighbours(frozenset(), Path())
 
 
 class _NotYet(Exception):

@@ -1,6 +1,6 @@
 """A table in memory that processes of one host share: a row per event, an entry per participant.
 
-world.calls.0    rows 0 to 4095, each `width` entries of 48 bytes; world.calls.1: the next 4096
+world.calls.0    rows 0 to 4095, each `width` entries of 32 bytes; world.calls.1: the next 4096
 
 Each participant writes only its own entries, so no lock is needed. The files are sparse: rows that
 nobody writes take no room. They lie in the run's folder and go with it.
@@ -19,7 +19,7 @@ from pathlib import Path
 
 ROWS_PER_FILE = 4096
 # The row's number plus one comes last: while it is zero, or another one, there is no entry.
-_CONTENT = struct.Struct("<8s8s8s8sQ")
+_CONTENT = struct.Struct("<8s8s8s")
 _NUMBER = struct.Struct("<Q")
 ENTRY_BYTES = _CONTENT.size + _NUMBER.size
 
@@ -34,22 +34,14 @@ class SharedRows:
         self._column = column
         self._maps: dict[int, mmap.mmap] = {}
 
-    def write(
-        self,
-        row: int,
-        first: bytes,
-        second: bytes = b"",
-        third: bytes = b"",
-        fourth: bytes = b"",
-        number: int = 0,
-    ) -> None:
-        """Write our entry of a row: up to four times 8 bytes, and a whole number."""
+    def write(self, row: int, first: bytes, second: bytes = b"", third: bytes = b"") -> None:
+        """Write our entry of a row: up to three times 8 bytes."""
         table, offset = self._at(row, self._column)
-        _CONTENT.pack_into(table, offset, first, second, third, fourth, number)
+        _CONTENT.pack_into(table, offset, first, second, third)
         _NUMBER.pack_into(table, offset + _CONTENT.size, row + 1)
 
     def read(self, row: int, column: int) -> bytes | None:
-        """An entry's 40 bytes; None while it is not there. New ones may not be whole, see above."""
+        """An entry's 24 bytes; None while it is not there. New ones may not be whole, see above."""
         table, offset = self._at(row, column)
         # The number is written last, so it is read first.
         (number,) = _NUMBER.unpack_from(table, offset + _CONTENT.size)

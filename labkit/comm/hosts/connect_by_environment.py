@@ -48,7 +48,7 @@ def connect_by_environment(
     )
     _meet(store, environment.world_size, timeout)
     ranks = frozenset(environment.local_ranks)
-    neighbours = Neighbours(ranks, tables=journal.parent, journals=journal.parent)
+    neighbours = Neighbours(ranks, journal.parent)
     return Group.world(place, Journal(journal), timeout, neighbours)
 
 

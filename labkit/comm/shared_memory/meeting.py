@@ -74,7 +74,7 @@ def meet(
     record = group._post("share_memory", note, ring_all_gather(NOTE_BYTES, group.size), True)
     with group._under_way(record):
         # A run's folder goes with the run.
-        parent = group._neighbours.tables if group._neighbours.ranks else tempfile.gettempdir()
+        parent = group._neighbours.folder if group._neighbours.ranks else tempfile.gettempdir()
         folder = owned_folder.make(Path(parent), "fifos")
         try:
             barrier = Barrier(folder, group.ranks, group.rank)

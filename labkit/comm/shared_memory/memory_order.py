@@ -45,7 +45,7 @@ class MemoryOrder:
             if member != group.rank and rank in neighbours.ranks
         ]
         self._rows = SharedRows(
-            neighbours.tables / f"{group.name}.memories", group.size, group.rank
+            neighbours.folder / f"{group.name}.memories", group.size, group.rank
         )
 
     @classmethod
@@ -90,7 +90,7 @@ class MemoryOrder:
         return told
 
     def _other_memory(self, group: Group, operation: str, member: int, number: int) -> str:
-        journals, mine = group._neighbours.journals, group.ranks[group.rank]
+        journals, mine = group._neighbours.folder, group.ranks[group.rank]
         theirs = group.ranks[member]
         ours = _made_at(journals / f"rank-{mine}", group.name, self.number)
         other = _made_at(journals / f"rank-{theirs}", group.name, number)

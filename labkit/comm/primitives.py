@@ -1,0 +1,327 @@
+"""The primitives of a group: the backend's collectives, and messages.
+
+Each is written the same way: check, enter in the journal, hand over, deliver (member.py). These are
+the yardstick; labkit.collectives writes the algorithms out with send and recv. Operations return
+new tensors and leave their arguments alone; `out=x` works in place. With `wait=False` (and for
+isend and irecv) the operation comes back as a Pending. No gradient flows through them. What each
+puts on the wire is stated in wire_bytes.py.
+
+    before, ranks 0..2               after
+    all_reduce      a | b | c        s | s | s                  s = a + b + c
+    reduce_scatter  a | b | c        s0 | s1 | s2               s cut along dim 0
+    all_gather      a | b | c        abc | abc | abc            joined along dim 0
+    all_to_all      a | b | c        a0b0c0 | a1b1c1 | a2b2c2   each cut along dim 0
+    broadcast       a | . | .        a | a | a
+    scatter         a | . | .        a0 | a1 | a2
+    gather          a | b | c        abc | . | .
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.distributed import distributed_c10d as c10d
+
+from labkit.comm import buffers, checks, wire_bytes
+from labkit.comm.agreement.agreement import hashed
+from labkit.comm.agreement.disagreement import Disagreement
+from labkit.comm.agreement.pairs import RECEIVER, SENDER
+from labkit.comm.member import Member
+from labkit.comm.named_spans import current_label
+from labkit.comm.pending import Pending
+from labkit.comm.wire_bytes import WireBytes
+
+Tensor = torch.Tensor
+Reply = Any  # a Tensor; with wait=False, a Pending of it
+_TAG = 0  # messages between two ranks arrive in the order in which they were sent
+
+
+class Primitives(Member):
+    """What a Group can do. Collectives are called by all members together.
+
+    Messages go from one rank to another, in order. The buffer must have the message's shape and
+    dtype, or the later of the two calls raises Disagreement. (gloo itself ends the receiving
+    process for a message that is too long, and fills part of the buffer, without a word, for one
+    that is too short.) What messages of one shape are for, `label` says.
+
+    Rendezvous: a send completes only when the other side receives. Two ranks that both send first
+    and receive afterwards wait for each other for ever; post one of the two with isend or irecv.
+
+    In a run with a topology messages take the time of its links: see pacing/.
+    """
+
+    def all_reduce(
+        self, x: Tensor, op: str = "sum", *, out: Tensor | None = None, wait: bool = True
+    ) -> Reply:
+        """Reduce `x` over the ranks, by "sum", "mean", "max" or "min"; every rank gets all of it.
+
+        x: any shape, the same on every rank. Wire: 2(n-1)/n of x's bytes.
+        """
+        x = checks.tensor(x, self)
+        options = c10d.AllreduceOptions()
+        options.reduceOp = checks.reduce_op(op, x)
+        options.asyncOp = not wait
+        result = buffers.filled(out, x, self)
+        buffer = result.contiguous()
+        wire = wire_bytes.ring_all_reduce(x.nbytes, self.size)
+        return self._started(
+            lambda: self._process_group.allreduce([buffers.real(buffer)], options),
+            lambda: buffers.reduced(buffer, result, op, self),
+            self._post("all_reduce", x, wire, wait, reduce=op),
+            wait,
+        )
+
+    def reduce_scatter(
+        self, x: Tensor, op: str = "sum", *, out: Tensor | None = None, wait: bool = True
+    ) -> Reply:
+        """Reduce `x` over the ranks; rank r gets the r-th of n equal blocks of dim 0.
+
+        x: (n*k, ...), returns (k, ...). The adjoint of all_gather. ValueError where n does not
+        divide dim 0. Wire: gloo performs a whole all_reduce, 2(n-1)/n of x's bytes.
+        """
+        x = checks.tensor(x, self)
+        options = c10d.ReduceScatterOptions()
+        options.reduceOp = checks.reduce_op(op, x)
+        options.asyncOp = not wait
+        rows = checks.rows_per_rank(x, self, "reduce_scatter")
+        result = buffers.empty(out, torch.Size([rows, *x.shape[1:]]), x, self)
+        buffer, source = result.contiguous(), x.contiguous()
+        wire = wire_bytes.ring_all_reduce(x.nbytes, self.size)
+        return self._started(
+            lambda: self._process_group._reduce_scatter_base(
+                buffers.real(buffer), buffers.real(source), options
+            ),
+            lambda: buffers.reduced(buffer, result, op, self, keep=source),
+            self._post("reduce_scatter", x, wire, wait, reduce=op),
+            wait,
+        )
+
+    def all_gather(self, x: Tensor, *, out: Tensor | None = None, wait: bool = True) -> Reply:
+        """Join every rank's `x` along dim 0, in rank order; every rank gets all of it.
+
+        x: (k, ...), the same shape on every rank; a single number counts as (1,).
+        Returns (n*k, ...). The adjoint of reduce_scatter. Wire: n - 1 times x's bytes.
+        """
+        source = buffers.with_rows(checks.tensor(x, self)).contiguous()
+        options = c10d.AllgatherOptions()
+        options.asyncOp = not wait
+        shape = torch.Size([source.shape[0] * self.size, *source.shape[1:]])
+        result = buffers.empty(out, shape, source, self)
+        buffer = result.contiguous()
+        wire = wire_bytes.ring_all_gather(x.nbytes, self.size)
+        return self._started(
+            lambda: self._process_group._allgather_base(
+                buffers.movable(buffer), buffers.movable(source), options
+            ),
+            lambda: buffers.delivered(buffer, result, keep=source),
+            self._post("all_gather", source, wire, wait),
+            wait,
+        )
+
+    def all_to_all(
+        self,
+        x: Tensor,
+        send_splits: Sequence[int] | None = None,
+        recv_splits: Sequence[int] | None = None,
+        *,
+        wait: bool = True,
+    ) -> Reply:
+        """Rank r sends the s-th block of its rows to rank s, and receives one from each.
+
+        x: (rows, ...). `send_splits[s]`: rows for rank s; `recv_splits[s]`: rows from rank s;
+        without them, n equal blocks. Returns (sum of recv_splits, ...), in rank order.
+        Wire: all of x but the block that stays.
+        """
+        x = checks.tensor(x, self)
+        send_rows = checks.splits(send_splits, x, self, "send_splits")
+        recv_rows = checks.splits(recv_splits, x, self, "recv_splits")
+        if send_rows[self.rank] != recv_rows[self.rank]:
+            raise ValueError(
+                f"rank {self.rank} keeps for itself {send_rows[self.rank]} rows by send_splits "
+                f"and {recv_rows[self.rank]} by recv_splits; make them equal"
+            )
+        options = c10d.AllToAllOptions()
+        options.asyncOp = not wait
+        source = x.contiguous()
+        result = x.new_empty(sum(recv_rows), *x.shape[1:])
+        row_bytes = x.element_size() * x.shape[1:].numel()
+        wire = WireBytes(
+            (sum(send_rows) - send_rows[self.rank]) * row_bytes,
+            (sum(recv_rows) - recv_rows[self.rank]) * row_bytes,
+        )
+        return self._started(
+            lambda: self._process_group.alltoall_base(
+                buffers.movable(result), buffers.movable(source), recv_rows, send_rows, options
+            ),
+            lambda: buffers.delivered(result, result, keep=source),
+            self._post("all_to_all", x, wire, wait, splits=(send_rows, recv_rows)),
+            wait,
+        )
+
+    def barrier(self) -> None:
+        """Return once every member has called this."""
+        self._meet("barrier")
+
+    def _meet(self, kind: str) -> None:
+        """A barrier; `kind`: what it is called in the journal."""
+        nothing = torch.empty(0, dtype=torch.uint8)
+        options = c10d.BarrierOptions()
+        if self.device.type == "cuda":
+            options.device = self.device  # or nccl guesses
+        self._started(
+            lambda: self._process_group.barrier(options),
+            lambda: None,
+            self._post(kind, nothing, WireBytes(0, 0), True),
+            True,
+        )
+
+    # With a root: one rank has or gets what the others share.
+    def broadcast(
+        self, x: Tensor, root: int = 0, *, out: Tensor | None = None, wait: bool = True
+    ) -> Reply:
+        """Every rank gets the root's `x`; elsewhere `x` only says shape and dtype.
+
+        Wire: a binomial tree. The root sends x ceil(log2(n)) times, the leaves nothing.
+        """
+        x = checks.tensor(x, self)
+        checks.member(root, self, "root")
+        options = c10d.BroadcastOptions()
+        options.rootRank = root
+        options.asyncOp = not wait
+        result = buffers.filled(out, x, self)
+        buffer = result.contiguous()
+        wire = wire_bytes.tree_broadcast(x.nbytes, self.size, self.rank, root)
+        return self._started(
+            lambda: self._process_group.broadcast([buffers.movable(buffer)], options),
+            lambda: buffers.delivered(buffer, result),
+            self._post("broadcast", x, wire, wait, peer=root),
+            wait,
+        )
+
+    def gather(self, x: Tensor, root: int = 0, *, wait: bool = True) -> Reply:
+        """The root gets every rank's `x`, joined along dim 0 in rank order; the others get None.
+
+        x: (k, ...), the same shape on every rank; a single number counts as (1,).
+        Wire: every rank but the root sends x.
+        """
+        source = buffers.with_rows(checks.tensor(x, self)).contiguous()
+        checks.member(root, self, "root")
+        options = c10d.GatherOptions()
+        options.rootRank = root
+        options.asyncOp = not wait
+        parts = [torch.empty_like(source) for _ in range(self.size)] if self.rank == root else []
+        wire = wire_bytes.to_root(x.nbytes, self.size, self.rank, root)
+        return self._started(
+            lambda: self._process_group.gather(
+                [[buffers.movable(part) for part in parts]] if parts else [],
+                [buffers.movable(source)],
+                options,
+            ),
+            lambda: torch.cat(parts) if parts else None,
+            self._post("gather", source, wire, wait, peer=root),
+            wait,
+        )
+
+    def scatter(self, x: Tensor | None, out: Tensor, root: int = 0, *, wait: bool = True) -> Reply:
+        """The root's `x` is cut into n equal blocks of dim 0; rank r gets the r-th, in `out`.
+
+        x: (n*k, ...) on the root, None elsewhere. out: (k, ...) on every rank.
+        Wire: the root sends every block but its own.
+        """
+        out = checks.target(out, self)
+        checks.member(root, self, "root")
+        blocks = checks.blocks_to_scatter(x, out, root, self)
+        options = c10d.ScatterOptions()
+        options.rootRank = root
+        options.asyncOp = not wait
+        buffer = out.contiguous()
+        wire = wire_bytes.from_root(out.nbytes, self.size, self.rank, root)
+        return self._started(
+            lambda: self._process_group.scatter(
+                [buffers.movable(buffer)],
+                [[buffers.movable(block) for block in blocks]] if blocks else [],
+                options,
+            ),
+            lambda: buffers.delivered(buffer, out),
+            self._post("scatter", out, wire, wait, peer=root),
+            wait,
+        )
+
+    # Messages.
+    def send(self, x: Tensor, dst: int) -> None:
+        """Send `x` to rank `dst`; returns when `dst` has received it. Wire: x's bytes."""
+        self._send(x, dst, blocking=True)
+
+    def isend(self, x: Tensor, dst: int) -> Pending[None]:
+        """Begin to send `x` to rank `dst`. `x` must not change before `wait()` returns."""
+        return self._send(x, dst, blocking=False)
+
+    def recv(self, buffer: Tensor, src: int) -> Tensor:
+        """Receive from rank `src` into `buffer`, which has the message's shape; returns it."""
+        return self._recv(buffer, src, blocking=True)
+
+    def irecv(self, buffer: Tensor, src: int) -> Pending[Tensor]:
+        """Begin to receive from rank `src` into `buffer`; `wait()` returns the filled buffer."""
+        return self._recv(buffer, src, blocking=False)
+
+    def _send(self, x: Tensor, dst: int, *, blocking: bool) -> Any:
+        x = checks.tensor(x, self)
+        checks.peer(dst, self, "dst")
+        self._num_sent[dst] += 1
+        record = self._post_message("send", dst, self._num_sent[dst], x, blocking)
+        source = x.contiguous()
+
+        def finish(kept: Tensor = source) -> None:
+            """Holds on to what is on the wire until it has left."""
+
+        return self._started(
+            lambda: self._process_group.send([source], dst, _TAG),
+            finish,
+            record,
+            blocking,
+        )
+
+    def _recv(self, buffer: Tensor, src: int, *, blocking: bool) -> Any:
+        x = checks.target(buffer, self)
+        checks.peer(src, self, "src")
+        self._num_received[src] += 1
+        record = self._post_message("recv", src, self._num_received[src], x, blocking)
+        target = x.contiguous()
+
+        def finish() -> Tensor:
+            if target is not x:
+                x.copy_(target)
+            return buffer
+
+        return self._started(
+            lambda: self._process_group.recv([target], src, _TAG),
+            finish,
+            record,
+            blocking,
+        )
+
+    def _post_message(self, kind: str, peer: int, number: int, x: Tensor, blocking: bool) -> int:
+        """Enter one end of a message in the journal, if the other end fits it."""
+        self._agreement.require_in_step()
+        label = current_label()
+        role = SENDER if kind == "send" else RECEIVER
+        self._agreement.pairs.declare_message(peer, role, number, hashed(label, x.dtype, x.shape))
+        record = self._journal.post(
+            kind,
+            self._journal_group,
+            number,
+            x,
+            sent_bytes=x.nbytes if role == SENDER else 0,
+            received_bytes=x.nbytes if role == RECEIVER else 0,
+            blocking=blocking,
+            peer=self.ranks[peer],
+            label=label,
+        )
+        try:
+            self._agreement.pairs.compare_messages(peer, role)
+        except Disagreement as why:
+            self._refuse(record, why)
+            raise
+        return record
