@@ -51,6 +51,7 @@ def pytest_configure(config):
         config.option.basetemp = os.path.join(tempfile.gettempdir(), worker["workerid"])
     else:
         tempfile.tempdir = os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="t")
+        os.chmod(tempfile.tempdir, 0o1777)  # as /tmp: a test asks as another user
 
 
 def pytest_unconfigure(config):

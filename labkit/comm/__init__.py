@@ -1,8 +1,8 @@
 """Groups of ranks that exchange tensors, and the journal of everything they did.
 
-The only room that calls torch.distributed. Read in this order: group.py, primitives.py (what a group
-can do), member.py (what each operation goes through), journal.py, agreement/agreement.py (how ranks
-compare what they mean). shared_memory/, pacing/ and hosts/ are for those who need them.
+The only room that calls torch.distributed. Read in this order: group.py, primitives.py (what a
+group can do), member.py (what each operation goes through), journal.py, agreement/agreement.py (how
+ranks compare what they mean). shared_memory/, pacing/ and hosts/ are for those who need them.
 """
 
 from labkit.comm.agreement.disagreement import Disagreement
