@@ -51,13 +51,7 @@ def pairwise_all_to_all(
     """
     group = chosen(group)
     x = checks.tensor(x, group)
-    send_rows = checks.splits(send_splits, x, group, "send_splits")
-    recv_rows = checks.splits(recv_splits, x, group, "recv_splits")
-    if send_rows[group.rank] != recv_rows[group.rank]:
-        raise ValueError(
-            f"rank {group.rank} keeps {send_rows[group.rank]} rows by send_splits and "
-            f"{recv_rows[group.rank]} by recv_splits; make them equal"
-        )
+    send_rows, recv_rows = checks.both_splits(send_splits, recv_splits, x, group)
     result = x.new_empty(sum(recv_rows), *x.shape[1:])
     outgoing, incoming = x.contiguous().split(send_rows), result.split(recv_rows)
     incoming[group.rank].copy_(outgoing[group.rank])

@@ -111,7 +111,20 @@ def rows_per_rank(x: torch.Tensor, group: Member, kind: str) -> int:
     return x.shape[0] // group.size
 
 
-def splits(given: Sequence[int] | None, x: torch.Tensor, group: Member, role: str) -> list[int]:
+def both_splits(
+    send: Sequence[int] | None, recv: Sequence[int] | None, x: torch.Tensor, group: Member
+) -> tuple[list[int], list[int]]:
+    """Rows to and from each peer; what this rank keeps is the same in both."""
+    to, source = _splits(send, x, group, "send_splits"), _splits(recv, x, group, "recv_splits")
+    if to[group.rank] != source[group.rank]:
+        raise ValueError(
+            f"rank {group.rank} keeps for itself {to[group.rank]} rows by send_splits and "
+            f"{source[group.rank]} by recv_splits; make them equal"
+        )
+    return to, source
+
+
+def _splits(given: Sequence[int] | None, x: torch.Tensor, group: Member, role: str) -> list[int]:
     """Rows per peer, equal blocks of x where not given."""
     if x.dim() == 0:
         raise ValueError("all_to_all cuts rows, and a single number has none; pass x[None]")

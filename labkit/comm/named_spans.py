@@ -27,7 +27,13 @@ def messages_of(kind: str, x: torch.Tensor, root: int | None = None) -> Iterator
     """
     said = f"{kind} of {x.dtype} {tuple(x.shape)}".replace("torch.", "")
     said += "" if root is None else f" from rank {root}"
-    token = _label.set(_label.get() or said)
+    with _labelled(said if current_label() is None else current_label()):
+        yield
+
+
+@contextmanager
+def _labelled(name: str | None) -> Iterator[None]:
+    token = _label.set(name)
     try:
         yield
     finally:
@@ -61,8 +67,5 @@ class NamedSpans:
         """
         if not isinstance(name, str):
             raise TypeError(f"a label says what an operation is for: {name!r} is no text")
-        token = _label.set(name)
-        try:
+        with _labelled(name):
             yield
-        finally:
-            _label.reset(token)

@@ -135,13 +135,7 @@ class Primitives(Member):
         Wire: all of x but the block that stays.
         """
         x = checks.tensor(x, self)
-        send_rows = checks.splits(send_splits, x, self, "send_splits")
-        recv_rows = checks.splits(recv_splits, x, self, "recv_splits")
-        if send_rows[self.rank] != recv_rows[self.rank]:
-            raise ValueError(
-                f"rank {self.rank} keeps for itself {send_rows[self.rank]} rows by send_splits "
-                f"and {recv_rows[self.rank]} by recv_splits; make them equal"
-            )
+        send_rows, recv_rows = checks.both_splits(send_splits, recv_splits, x, self)
         options = c10d.AllToAllOptions()
         options.asyncOp = not wait
         source = x.contiguous()

@@ -77,6 +77,17 @@ def is_woken_by_a_signal(world):
         dist.send(x, 1)
 
 
+def meets_a_group_in_one_process_group(world):
+    """Rank 1's Group has no operation of torch's, and its part counts all the same."""
+    if world.rank == 1:
+        time.sleep(LATE_S)
+    (dist if world.rank == 0 else world).all_reduce(torch.ones(1))
+
+
+def test_a_groups_collective_is_its_part_of_torchs():
+    run(meets_a_group_in_one_process_group, 3, timeout=60, stall=STALL_S)
+
+
 @pytest.mark.parametrize(
     "program",
     [
