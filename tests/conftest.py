@@ -10,6 +10,7 @@ import secrets
 import shutil
 import tempfile
 import zlib
+from multiprocessing.util import Finalize
 from pathlib import Path
 
 import cloudpickle
@@ -52,11 +53,8 @@ def pytest_configure(config):
     else:
         tempfile.tempdir = os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="t")
         os.chmod(tempfile.tempdir, 0o1777)  # as /tmp: a test asks as another user
-
-
-def pytest_unconfigure(config):
-    if not hasattr(config, "workerinput"):
-        shutil.rmtree(tempfile.gettempdir(), ignore_errors=True)
+        # Last of all: multiprocessing removes its own folder, which is in it, with priority -100.
+        Finalize(None, shutil.rmtree, (tempfile.tempdir, True), exitpriority=-200)
 
 
 @pytest.hookimpl(optionalhook=True)
