@@ -3,10 +3,9 @@
 A rank's number, the group's size and the device come from here and from nowhere else: no globals,
 no environment variables. Every operation is in the journal before it starts.
 
-What it can do is in primitives.py, and what every operation needs in member.py; here is how groups
-are made, and closed by all members together. (torch.distributed's own destroy_process_group asks
-nobody. Whoever calls it early ends the others' operations with a message about a connection that
-was reset, and they seem to have failed.)
+primitives.py has what it can do, member.py what every operation needs. Here groups are made, and
+closed by all members together. (torch's own destroy_process_group does not wait for the others: a
+rank that calls it early makes their operations fail with "connection reset".)
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     journals, stacks, torch's record  ->  View (waiting.py)  ->  wait-for graph  ->  Verdict
 
-Read in this order: verdict.py, waiting.py (who waits for whom), diagnose.py (which rule fits
-first), position.py (the table below a verdict). stacks.py reads what faulthandler wrote, halt.py
-what keeps a process from running, sources.py names lines as a reader sees them, `cell 7, line 12`.
+Read in this order: verdict.py; waiting.py, the wait-for graph; diagnose.py, the rules in their
+order; position.py, the table below a verdict. stacks.py reads faulthandler's output, halt.py finds
+stopped processes, and sources.py names lines as a reader sees them, `cell 7, line 12`.
 """
 
 from labkit.doctor.diagnose import diagnose, diagnose_now, diagnose_waits

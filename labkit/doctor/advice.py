@@ -26,3 +26,7 @@ MIXED = (
     "Each waits for what the other would do after its own wait. Make all of them come to these "
     "calls in the same order."
 )
+STOPPED = (
+    "A stopped process executes nothing, not even what would tell its stack, and ranks that need "
+    "it wait. That is no deadlock by itself."
+)

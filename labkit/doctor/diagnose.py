@@ -26,7 +26,8 @@ from labkit.comm.agreement import disagreement
 from labkit.comm.agreement.difference import ADVICE, Difference
 from labkit.comm.recorded import is_foreign
 from labkit.comm.words import listed, named, places, ranks_named, verb
-from labkit.doctor import advice, sources, stopped
+from labkit.doctor import advice, sources
+from labkit.doctor.halt import cure
 from labkit.doctor.position import pace, plural, position_of
 from labkit.doctor.stage import Stage
 from labkit.doctor.verdict import Fault, Verdict
@@ -142,14 +143,15 @@ def _cannot_bring(views: Sequence[View], ranks: Sequence[int]) -> bool:
 
 
 def _stopped(views: Sequence[View], found: Mapping[int, Wait]) -> Verdict | None:
-    ranks = stopped.stopped(views)
-    if not ranks:
+    halts = {rank: view.halt for rank, view in enumerate(views) if view.is_stopped and view.halt}
+    if not halts:
         return None
-    text = stopped.said(ranks, views)
+    ranks, why = list(halts), list(halts.values())
+    text = listed(_together_said(ranks, [halt.said for halt in why])) + cure(why)
     waiting = [wait for wait in _by_age(found) if wait.rank not in ranks]
     if waiting:
         text = f"{_waiting(_together(waiting[0], found))}, and {text}"
-    return Verdict(Fault.STOPPED, text, stopped.ADVICE, tuple(ranks))
+    return Verdict(Fault.STOPPED, text, advice.STOPPED, tuple(ranks))
 
 
 def _slow(views: Sequence[View], found: Mapping[int, Wait]) -> Verdict | None:

@@ -67,8 +67,8 @@ class Deadlock(RunError):
 class Mismatch(RunError):
     """Ranks meant different operations where they should have meant the same.
 
-    Raised as it happens, before the operation is carried out; between hosts, when the job has ended
-    or stands still; for operations of torch's own, which no Group sees, where a run stands still.
+    Within a host it is raised before the operation is carried out. Between hosts it is raised when
+    the job has ended or hangs. For torch's own operations it is raised only if the run hangs.
     """
 
 

@@ -111,7 +111,7 @@ def test_wrong_calls_are_refused():
     assert "pass x[None]" in number
     assert "torch.tensor(3)" in no_tensor
     assert "add up to 2 rows, but the tensor has 3" in total
-    assert "rank 0 keeps 1 rows by send_splits and 0 by recv_splits" in kept
+    assert "rank 0 keeps for itself 1 rows by send_splits and 0 by recv_splits" in kept
     assert "recv_splits=[1] needs one number of rows" in length
 
 

@@ -1,9 +1,9 @@
 """Every rank checks that the others mean the same operation as itself, before it is carried out.
 
 Before an operation starts, a rank writes down what it means, in memory shared with the other ranks
-of its host (shared_rows.py), and then looks at what they wrote. Of two ranks, the one that comes
-later sees the other's entry. So of two that disagree one raises and never starts the operation: no
-wrong sum comes about, and nobody crashes in C++ over a message that is too long.
+of its host (shared_rows.py), and then reads what they wrote. Of two ranks, the later one sees the
+other's entry. If they disagree, it raises an error and never starts the operation. So ranks get no
+wrong sum, and no process aborts in C++ because a message is too long.
 
     world.calls     a row per collective, an entry per member: a hash of what must be equal (kind,
                     dtype, shape, reduce op, root, label, medium), and one of how the call reads,
