@@ -28,7 +28,7 @@ from typing import Any, TextIO
 
 import torch
 
-from labkit.comm import Group, Topology, sockets
+from labkit.comm import Group, Topology, flight_recorder, sockets
 from labkit.comm.connect import connect
 from labkit.comm.group import leave_record
 from labkit.launch import payload
@@ -198,6 +198,9 @@ def _watch_lifeline(lifeline: Connection, stack: TextIO, record: Path) -> None:
             # Here, and by a signal only where this thread does not come to its turn: a signal's
             # handler walks other threads' frames while they run, and crashes now and then.
             faulthandler.dump_traceback(stack)
+            if prefix := os.environ.get("TORCH_FR_DUMP_TEMP_FILE"):
+                with contextlib.suppress(Exception):  # the rank may not have joined the world yet
+                    flight_recorder.dump(prefix)
             with contextlib.suppress(Exception):  # the run's folder may be gone
                 leave_record(record, only_active=request == ACTIVE)
     os.killpg(0, signal.SIGKILL)  # this process, and what it has started
