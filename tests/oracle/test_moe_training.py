@@ -1,7 +1,8 @@
 """A small GPT with experts over dp x ep ranks, against the serial run of the same routing.
 
-In float64 both round alike, so 1e-12 after some steps is far above rounding. A gradient of the wrong
-scale, a row in the wrong place or a loss of the wrong batch are far above that: see the mistakes.
+In float64 both round alike, so 1e-12 after some steps is far above rounding. A gradient of the
+wrong scale, a row in the wrong place or a loss of the wrong batch are far above that: see the
+mistakes.
 """
 
 import functools

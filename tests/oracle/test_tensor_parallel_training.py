@@ -38,7 +38,9 @@ from labkit.train import train_step as serial_step
 # 12 heads for 1 to 4 ranks; 3 * 31 tokens, 77 features and 251 tokens of vocabulary for none.
 CONFIG = GPTConfig(vocab=256, context=31, num_layers=2, hidden=48, num_heads=12, ffn=77)
 SHARED_KV = replace(CONFIG, num_kv_heads=2, vocab=257)
-SGD = TrainConfig(num_sequences=3, num_steps=4, optimizer="sgd", learning_rate=0.1, dtype=torch.float64)
+SGD = TrainConfig(
+    num_sequences=3, num_steps=4, optimizer="sgd", learning_rate=0.1, dtype=torch.float64
+)
 ADAMW = TrainConfig(num_sequences=3, num_steps=6)
 GUARD = 8
 SMALL = GPTConfig(context=8, num_layers=1, hidden=16, num_heads=4)
@@ -76,9 +78,7 @@ def side_by_side(world, config, sequence_parallel, wire):
 
 @pytest.mark.parametrize("sequence_parallel", [False, True], ids=["replicated", "sequence"])
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
-def test_losses_and_all_gradients_follow_the_serial_ones(
-    world_size, sequence_parallel
-):
+def test_losses_and_all_gradients_follow_the_serial_ones(world_size, sequence_parallel):
     for found in run(side_by_side, world_size, (CONFIG, sequence_parallel, None)).values:
         assert max(found) < 1e-12
 
