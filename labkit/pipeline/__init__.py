@@ -1,8 +1,8 @@
 """Pipeline parallelism: the model cut by layers, the batch by sequences, the order as data.
 
 op             Op(kind, stage, microbatch), Schedule, plan
-schedules      naive, gpipe, one_f_one_b, interleaved; zero_bubble: zero_bubble_h1;
-               zero_bubble_v: two stages per rank, in a V
+schedules      naive, gpipe, one_f_one_b, interleaved; zero_bubble: zero_bubble_h1
+               and zero_bubble_h2; zero_bubble_v: two stages per rank, in a V
 validate       is it a step, and can it be performed? An error marks the cell
 simulate       when does everything run; timing: makespan, idle time, the bubble
 occupancy      microbatches in flight, and their memory
@@ -42,7 +42,7 @@ from labkit.pipeline.text import parse, text
 from labkit.pipeline.timing import Span, Timing, measured
 from labkit.pipeline.training import token_loss, train, train_step
 from labkit.pipeline.validate import ScheduleError, validate
-from labkit.pipeline.zero_bubble import zero_bubble_h1
+from labkit.pipeline.zero_bubble import zero_bubble_h1, zero_bubble_h2
 from labkit.pipeline.zero_bubble_v import zero_bubble_v
 
 __all__ = [
@@ -89,5 +89,6 @@ __all__ = [
     "validate",
     "weight_versions",
     "zero_bubble_h1",
+    "zero_bubble_h2",
     "zero_bubble_v",
 ]

@@ -20,6 +20,7 @@ _WRITTEN = {
     "one_f_one_b": "1F1B",
     "interleaved": "interleaved 1F1B",
     "zero_bubble_h1": "ZB-H1",
+    "zero_bubble_h2": "ZB-H2",
     "zero_bubble_v": "ZB-V",
 }
 

@@ -20,6 +20,7 @@ from labkit.pipeline import (
     simulate,
     token_loss,
     zero_bubble_h1,
+    zero_bubble_h2,
     zero_bubble_v,
 )
 
@@ -30,6 +31,7 @@ SCHEDULES = {
     "1f1b": (one_f_one_b, 5, 1, "round"),
     "interleaved": (partial(interleaved, virtual=2), 6, 2, "round"),
     "zb_h1": (zero_bubble_h1, 5, 1, "round"),
+    "zb_h2": (zero_bubble_h2, 5, 1, "round"),
     "zb_v": (zero_bubble_v, 5, 2, "v"),
 }
 

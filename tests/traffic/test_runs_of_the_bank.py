@@ -8,7 +8,8 @@ import pytest
 from labkit import calc
 from labkit.interview.runs import experts, pipelines, simulated, splitting
 
-SCHEDULES = [("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("interleaved", 4), ("zb_h1", 1)]
+SCHEDULES = [("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("interleaved", 4)]
+SCHEDULES += [("zb_h1", 1), ("zb_h2", 1)]
 
 
 @pytest.mark.parametrize("phase", ["forward", "backward"])

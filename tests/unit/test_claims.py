@@ -35,8 +35,13 @@ MUST_BE_TRIED = {
     "one-or-hundred": "hundred",
     "size-not-number": "number of tensors",
     "nccl-fuses": "NCCL",
+    "grows-with-nodes": "number of nodes",
+    "compression-10-100": "10 to 100 times",
     "sync-is-large-batch": "large batch",
+    "scale-or-mean": "do not scale",
     "one-failure-a-day": "0.1% a day",
+    "three-failures-a-day": "1 to 3",
+    "elastic-no-restart": "without restarting",
     "nvlink-900-50": "900 GB/s",
     "vllm-24x": "24x",
 }
@@ -82,7 +87,9 @@ def test_topics_and_notebooks_exist(request):
         assert not claim.notebook or claim.notebook in notebooks, claim.key
 
 
-@pytest.mark.parametrize("key", ["zero3-1.5x", "one-failure-a-day", "nvlink-900-50", "175b-512"])
+@pytest.mark.parametrize(
+    "key", ["zero3-1.5x", "one-failure-a-day", "three-failures-a-day", "nvlink-900-50", "175b-512"]
+)
 def test_what_needs_no_run_holds_without_one(key):
     assert faults(CLAIMS[key], measure=False) == []
 

@@ -133,8 +133,8 @@ def test_the_docket_counts_votes_and_agreement():
     vote("ring-8").choose("right")
     vote("70b-280").choose("right")
     text = repr(docket())
-    assert text.startswith("18 claims; you voted on 2, and on 1 of them as the court did.")
-    assert len(text.splitlines()) == 19
+    assert text.startswith("23 claims; you voted on 2, and on 1 of them as the court did.")
+    assert len(text.splitlines()) == 24
 
 
 def test_what_does_not_exist_is_refused_with_what_does():

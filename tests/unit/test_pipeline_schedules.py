@@ -18,6 +18,7 @@ from labkit.pipeline import (
     text,
     validate,
     zero_bubble_h1,
+    zero_bubble_h2,
     zero_bubble_v,
 )
 
@@ -29,6 +30,7 @@ CASES = [
     (interleaved, "interleaved", {"virtual": 2}),
     (interleaved, "interleaved", {"virtual": 3}),
     (zero_bubble_h1, "zb_h1", {}),
+    (zero_bubble_h2, "zb_h2", {}),
     (zero_bubble_v, "zb_v", {}),
 ]
 BY_NAME = pytest.mark.parametrize(
@@ -41,8 +43,9 @@ def sizes(name: str) -> list[tuple[int, int]]:
     every = [(p, m) for p in range(1, 9) for m in range(1, 33)]
     if name == "interleaved":
         return [(p, m) for p, m in every if m % p == 0]
-    fewest = {"zb_h1": lambda p: p, "zb_v": lambda p: 2 * p - 1}.get(name, lambda p: 1)
-    return [(p, m) for p, m in every if m >= fewest(p)]
+    fewest = {"zb_h1": (1, 0), "zb_h2": (2, -1), "zb_v": (2, -1)}
+    slope, offset = fewest.get(name, (0, 1))
+    return [(p, m) for p, m in every if m >= slope * p + offset]
 
 
 @BY_NAME
@@ -61,7 +64,7 @@ def test_the_microbatches_in_flight_are_those_of_the_closed_form(row, name, choi
         assert held == calc.in_flight_microbatches(p, m, name, **choices), (p, m)
 
 
-@pytest.mark.parametrize("row", [zero_bubble_h1, zero_bubble_v])
+@pytest.mark.parametrize("row", [zero_bubble_h1, zero_bubble_h2, zero_bubble_v])
 @pytest.mark.parametrize("m", [1, 2, 3, 5, 6])
 def test_zero_bubble_is_a_step_with_fewer_microbatches_than_its_formula_needs_too(row, m):
     validate(plan(row, 4, m))
@@ -140,3 +143,15 @@ def test_the_bubble_of_zb_h1_for_other_costs(costs):
         plan(zero_bubble_h1, 4, 12), Costs(forward=f, input_gradient=i, weight_gradient=w)
     )
     assert timing.makespan - 12 * (f + i + w) == pytest.approx(3 * (f + i - w))
+
+
+@pytest.mark.parametrize("costs", [(1, 1, 1), (2, 2, 2), (2, 1, 1), (1, 1, 0.5), (1, 2, 1)])
+def test_a_rank_of_zb_h2_waits_by_the_papers_formula_and_starts_late(costs):
+    """Table 2 of arXiv:2401.10241: (p - 1)(F + I - 2 W), from a rank's own first operation."""
+    f, i, w = costs
+    timing = simulate(
+        plan(zero_bubble_h2, 4, 12), Costs(forward=f, input_gradient=i, weight_gradient=w)
+    )
+    own = [row[-1].end - row[0].start for row in timing.rows]
+    assert max(own) - 12 * (f + i + w) == pytest.approx(3 * (f + i - 2 * w))
+    assert [row[0].start for row in timing.rows] == [rank * f for rank in range(4)]

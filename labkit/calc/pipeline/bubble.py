@@ -4,11 +4,15 @@
     gpipe, 1f1b    fill and drain, p - 1 microbatches long                    (p-1)/m of ideal
     interleaved    v virtual stages per rank: a v-th of that                  (p-1)/(v m) of ideal
     zb_h1          weight gradients fill most of it: F = I = W, m >= p        (p-1)/(3 m) of ideal
+    zb_h2          no waiting inside a rank, staggered ranks: m >= 2p - 1     (p-1)/(3 m) of ideal
     zb_v           the same, two stages per rank, in a V: m >= 2p - 1         (p-1)/(6 m) of ideal
 
 p stages, m microbatches. Two conventions are in use, and confused: relative to the IDEAL time, in
 which nobody ever waits, and relative to the TOTAL time: x of ideal is x/(1+x) of total. With 8
 stages and 16 microbatches 7/16 = 43.8% of ideal and 7/23 = 30.4% of total are the same bubble.
+
+A step is counted here from the first rank's start to the last rank's end. The zero-bubble papers
+count a rank from its own first operation to its own last: then zb_h2 and zb_v have no bubble.
 
 Papers: Huang et al., GPipe, arXiv:1811.06965; Narayanan et al., arXiv:2104.04473, section 2.2; Qi
 et al., "Zero bubble pipeline parallelism", arXiv:2401.10241, table 2.
@@ -19,7 +23,7 @@ from __future__ import annotations
 from labkit.calc.result import Result
 from labkit.calc.traffic.checks import check_ranks, shown
 
-SCHEDULES = ("naive", "gpipe", "1f1b", "interleaved", "zb_h1", "zb_v")
+SCHEDULES = ("naive", "gpipe", "1f1b", "interleaved", "zb_h1", "zb_h2", "zb_v")
 CONVENTIONS = ("total", "ideal")
 _FORMULAS = {
     "naive": "p - 1",
@@ -27,6 +31,7 @@ _FORMULAS = {
     "1f1b": "(p - 1)/m",
     "interleaved": "(p - 1)/(v m)",
     "zb_h1": "(p - 1)/(3 m), for F = I = W",
+    "zb_h2": "(p - 1)/(3 m), for F = I = W",
     "zb_v": "(p - 1)/(6 m), for F = I = W",
 }
 
@@ -42,20 +47,22 @@ def bubble_fraction(
 
     virtual: stages per rank, for "interleaved". ValueError for another schedule or convention, and
     for an interleaved schedule whose microbatches the stages do not divide, which does not exist,
-    and for zb_h1 with fewer microbatches than stages, zb_v with fewer than twice as many less 1.
+    for zb_h1 with fewer microbatches than stages, zb_h2 and zb_v with fewer than twice as many less
+    1.
     bubble_fraction(8, 16) == 7 / 23
     """
     p, m, v = _check(stages, microbatches, schedule, virtual)
     if relative_to not in CONVENTIONS:
         raise ValueError(f"relative_to={shown(relative_to)}: say 'total' or 'ideal'")
-    fewest = {"zb_h1": p, "zb_v": 2 * p - 1}.get(schedule, 1)
+    fewest = {"zb_h1": p, "zb_h2": 2 * p - 1, "zb_v": 2 * p - 1}.get(schedule, 1)
     if m < fewest:
         raise ValueError(
             f"microbatches={m} are fewer than the {fewest} that stages={p} need: there are not "
             f"enough weight gradients to fill the bubble of {schedule}, and its formula says too "
             f"little; give {fewest} or more"
         )
-    divisor = {"naive": 1, "interleaved": v * m, "zb_h1": 3 * m, "zb_v": 6 * m}.get(schedule, m)
+    zero_bubble = {"zb_h1": 3 * m, "zb_h2": 3 * m, "zb_v": 6 * m}
+    divisor = ({"naive": 1, "interleaved": v * m} | zero_bubble).get(schedule, m)
     of_ideal = (p - 1) / divisor
     is_total = relative_to == "total"
     numbers = f"p = {p}, m = {m}" + (f", v = {v}" if schedule == "interleaved" else "")
@@ -78,12 +85,14 @@ def in_flight_microbatches(
     gpipe: all of them. 1f1b: as many as stages come after, and its own. naive: one.
     interleaved: in units of one of a rank's `virtual` stages, each a v-th of its layers.
     in_flight_microbatches(4, 8, "1f1b") == [4, 3, 2, 1]
-    zb_h1: p on every stage, or what its I has left of them for their W. zb_v: by rank, in units of
-    one of its two stages: 2 p on every one.
+    zb_h1: p on every stage, or what its I has left of them for their W; zb_h2: 2 p - 1. zb_v: by
+    rank, in units of one of its two stages: 2 p on every one.
     """
     p, m, v = _check(stages, microbatches, schedule, virtual)
     if schedule == "zb_h1":
         return [min(p, m)] * p
+    if schedule == "zb_h2":
+        return [min(2 * p - 1, m)] * p
     if schedule == "zb_v":
         return [min(m + rank + 1, 2 * m, 2 * p) for rank in range(p)]
     if schedule == "naive":

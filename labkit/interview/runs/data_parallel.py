@@ -14,6 +14,7 @@ from torch import nn
 from labkit.comm import Group
 from labkit.data_parallel import DDP, BucketedDDP, NaiveDDP, library_all_reduce
 from labkit.data_parallel.training import train
+from labkit.interview.runs import equal_batches
 from labkit.interview.runs.real_run import real_run, run
 from labkit.model import GPT, GPTConfig
 from labkit.optimizer import SGD
@@ -160,25 +161,6 @@ class _Summed(NaiveDDP):
             gradient *= self.group.size
 
 
-@real_run
 def error_of_batch_norm(per_rank: int, has_batch_norm: bool = True) -> float:
     """How far 4 ranks' averaged gradient is from one process's, relative to that one's length."""
-    norm = nn.BatchNorm1d if has_batch_norm else nn.LayerNorm
-    return run(_far_off, 4, args=(norm, per_rank)).values[0]
-
-
-def _far_off(world: Group, norm: type[nn.Module], per_rank: int) -> float:
-    def mlp() -> nn.Sequential:
-        torch.manual_seed(0)
-        layers = nn.Linear(8, 16, bias=False), norm(16), nn.ReLU(), nn.Linear(16, 1)
-        return nn.Sequential(*layers).double()
-
-    serial, module = mlp(), mlp()
-    model = DDP(module, world)
-    x = torch.randn(4 * per_rank, 8).double()  # after the seed: the same on every rank
-    y = x[:, :1] * x[:, 1:2]
-    ((serial(x) - y) ** 2).mean().backward()
-    mine = slice(world.rank * per_rank, (world.rank + 1) * per_rank)
-    ((model(x[mine]) - y[mine]) ** 2).mean().backward()
-    expected, found = gradients_of(serial)[0], gradients_of(module)[0]  # of the first matrix
-    return ((found - expected).norm() / expected.norm()).item()
+    return equal_batches.distance("batch" if has_batch_norm else "layer", (per_rank,) * 4)

@@ -12,6 +12,7 @@ from labkit.pipeline import (
     balance,
     even,
     gpipe,
+    in_flight,
     interleaved,
     layer_costs,
     naive,
@@ -21,6 +22,7 @@ from labkit.pipeline import (
     stage_costs,
     stale_weights,
     zero_bubble_h1,
+    zero_bubble_h2,
     zero_bubble_v,
 )
 
@@ -30,6 +32,7 @@ _ORDERS = {
     "1f1b": one_f_one_b,
     "interleaved": interleaved,
     "zb_h1": zero_bubble_h1,
+    "zb_h2": zero_bubble_h2,
     "zb_v": zero_bubble_v,
 }
 _STAGES = 4
@@ -46,6 +49,21 @@ def bubble(
     options = {"virtual": virtual} if schedule == "interleaved" else {}
     timing = simulate(plan(_ORDERS[schedule], stages, microbatches, **options))
     return timing.bubble(relative_to)
+
+
+def bubble_of_a_rank(stages: int, microbatches: int, schedule: str) -> float:
+    """The idle share of the rank that waits most, from its own first operation to its own last.
+
+    The zero-bubble papers count so: a rank's later start is no bubble.
+    """
+    timing = simulate(plan(_ORDERS[schedule], stages, microbatches))
+    own = [row[-1].end - row[0].start for row in timing.rows]
+    return max(1 - busy / time for busy, time in zip(timing.busy, own))
+
+
+def microbatches_held(stages: int, microbatches: int, schedule: str) -> list[int]:
+    """By rank, how many microbatches' activations it holds at once, at most."""
+    return in_flight(plan(_ORDERS[schedule], stages, microbatches))
 
 
 def time_of_1f1b_over_gpipe(send: float) -> float:
