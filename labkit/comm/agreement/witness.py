@@ -1,13 +1,11 @@
-"""What ranks of one host leave for each other in folders, and what the journals there prove."""
+"""What the journals of ranks on one host prove, once their entries in shared tables differ."""
 
 from __future__ import annotations
 
 import contextlib
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from labkit.comm.agreement import disagreement
 from labkit.comm.agreement.difference import ADVICE, Difference
@@ -15,23 +13,7 @@ from labkit.comm.agreement.disagreement import Disagreement
 from labkit.comm.operation import Operation
 from labkit.comm.read_journal import read_journal
 
-if TYPE_CHECKING:
-    from labkit.comm.agreement.agreement import Agreement
-
 _PATIENCE_S = 10.0  # the other's process may be stopped between its two notes
-
-
-@dataclass(frozen=True)
-class Neighbours:
-    """Ranks of one host, by global number, and the folder of their journals and tables."""
-
-    ranks: frozenset[int]
-    folder: Path
-    agreements: list[Agreement] = field(default_factory=list, compare=False)
-    """Of the groups that compare what they mean; each enters itself."""
-
-
-NOBODY = Neighbours(frozenset(), Path())
 
 
 class _NotYet(Exception):
