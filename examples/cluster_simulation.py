@@ -27,7 +27,7 @@ from labkit.pipeline import Costs, PacedPipeline, Row, gpipe, interleaved, one_f
 ROWS: dict[str, Row] = {"gpipe": gpipe, "1f1b": one_f_one_b, "interleaved": interleaved}
 FORWARD_S, BACKWARD_S = 0.06, 0.12
 NUM_MICROBATCHES = 4
-NUM_STEPS = 3
+NUM_STEPS = 2
 HIDDEN = 8
 ROWS_NUMEL = 9_000  # rows of a microbatch
 MESSAGE_BYTES = 4 * ROWS_NUMEL * HIDDEN

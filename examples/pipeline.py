@@ -4,7 +4,7 @@
     python examples/pipeline.py -n 3       3 ranks in the place of 2 and 4
 
 - simulated against the closed form: every schedule, p to 8 and m to 32: the largest difference
-- bubble and microbatches in flight of real steps on n ranks, whose operations take 60 ms each by
+- bubble and microbatches in flight of real steps on n ranks, whose operations take 40 ms each by
   sleeping: a rank that sleeps needs no core, so that 4 ranks run at once on 2 cores
 - activations of a small GPT, 1F1B beside GPipe: the peak of each rank by labkit.memory.Meter, in
   units of what one microbatch keeps there
@@ -49,7 +49,7 @@ SCHEDULES: dict[str, Row] = {
     "zb_h1": zero_bubble_h1,
     "zb_v": zero_bubble_v,
 }
-OPERATION_S = 0.06
+OPERATION_S = 0.04
 NUM_MICROBATCHES = 8
 CONFIG = GPTConfig(context=64, num_layers=6, hidden=64, vocab=64)
 
@@ -81,11 +81,11 @@ def costs_of(name: str) -> Costs:
 
 
 def quickest(schedule: Schedule, costs: Costs) -> tuple[Timing, list[int]]:
-    """The shortest of three measured steps, and what the ranks held in it.
+    """The shorter of two measured steps, and what the ranks held in it.
 
     Others' work on this machine can only make a step longer.
     """
-    of_ranks = labkit.run(paced_step, schedule.num_ranks, (schedule, costs, 3)).values
+    of_ranks = labkit.run(paced_step, schedule.num_ranks, (schedule, costs, 2)).values
     steps = list(zip(*of_ranks, strict=True))
     timings = [measured(schedule, [step.spans for step in each]) for each in steps]
     best = min(range(len(steps)), key=lambda number: timings[number].makespan)

@@ -49,12 +49,14 @@ def pytest_configure(config):
     Its name is short, since the path of a socket may not be longer than 100 letters.
     """
     if worker := getattr(config, "workerinput", None):
-        config.option.basetemp = os.path.join(tempfile.gettempdir(), worker["workerid"])
+        own = worker["workerid"]
     else:
+        own = "t"
         tempfile.tempdir = os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="t")
         os.chmod(tempfile.tempdir, 0o1777)  # as /tmp: a test asks as another user
         # Last of all: multiprocessing removes its own folder, which is in it, with priority -100.
         Finalize(None, shutil.rmtree, (tempfile.tempdir, True), exitpriority=-200)
+    config.option.basetemp = os.path.join(tempfile.gettempdir(), own)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -5,11 +5,13 @@ record of its own, in C++: the last collectives of every process group, with dty
 Python stack (for gloo no messages, and no reduce op). It can be asked from another thread while the
 rank is blocked. It is gone when the process dies.
 
-    TORCH_FR_BUFFER_SIZE   how many collectives it keeps, the last ones; 0 turns it off
-    _dump_fr_trace         all that it knows, as a pickle of plain data
+    TORCH_FR_BUFFER_SIZE      how many collectives it keeps, the last ones; 0 turns it off
+    TORCH_FR_DUMP_TEMP_FILE   where the record goes as a file per rank: this prefix and the number
+    _dump_fr_trace            all that it knows, as a pickle of plain data
 
-On a cluster the same record comes as a file per rank when a collective times out
-(TORCH_NCCL_DUMP_ON_TIMEOUT=1, TORCH_FR_DUMP_TEMP_FILE), read by `torchfrtrace`.
+With nccl torch writes these files when a collective times out (TORCH_NCCL_DUMP_ON_TIMEOUT=1). With
+gloo it never does. Here each rank writes its file whenever the lab asks for the record, if the
+variable is set. torch's own analyzer reads them: `torchfrtrace <folder>`.
 https://docs.pytorch.org/tutorials/unstable/flight_recorder_tutorial.html
 """
 
@@ -96,6 +98,24 @@ def write(path: Path, num_in_journal: int, *, only_active: bool) -> None:
     part = path.with_suffix(".part")
     part.write_text(json.dumps(record))
     os.replace(part, path)
+
+
+def dump(prefix: str) -> None:
+    """Write the record of this rank to `prefix` and its number, for `torchfrtrace`. Any thread.
+
+    A process group of gloo enters its members into the record before it has been told its name
+    (torch 2.13), and torchfrtrace fails with a KeyError. So names and members are entered here. Of
+    a group that is destroyed nobody knows the members, and its collectives are left out.
+    """
+    record = pickle.loads(_dump())
+    for group, name in c10d._world.pg_names.items():
+        ranks = str(c10d.get_process_group_ranks(group))
+        record["pg_config"][name] = {"name": name, "desc": group.group_desc, "ranks": ranks}
+    known = _latest(record["entries"])
+    entries = [each for each in known if _group_of(each) in record["pg_config"]]
+    path = Path(f"{prefix}{dist.get_rank()}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(pickle.dumps({**record, "entries": entries}))
 
 
 def _dump(**what: bool) -> bytes:

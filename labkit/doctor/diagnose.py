@@ -4,7 +4,7 @@ In this order, and the first that fits is the verdict:
 
     mismatch    ranks mean different operations where they should mean the same
     left        ranks wait for one that has returned (or takes no part, or is dead)
-    circle      ranks wait for each other
+    cycle       ranks wait for each other
     stopped     a rank's process is stopped, by a signal or a debugger: it executes nothing
     slow        ranks wait for one that computes: no deadlock, and its stack says what it does
     under way   all that is needed has been posted: data is moving, or the network is not
@@ -31,7 +31,7 @@ from labkit.doctor.halt import cure
 from labkit.doctor.position import pace, plural, position_of
 from labkit.doctor.stage import Stage
 from labkit.doctor.verdict import Fault, Verdict
-from labkit.doctor.waiting import View, Wait, circle, waits, waits_of
+from labkit.doctor.waiting import View, Wait, cycle, waits, waits_of
 
 _MOST_SHOWN = 8
 _RECENT = 1000  # operations of a rank; others are not that far behind, or ahead
@@ -69,7 +69,7 @@ def diagnose_waits(views: Sequence[View]) -> Verdict:
     found = waits(views)
     return (
         _left(views, found)
-        or _circle(views, found)
+        or _cycle(views, found)
         or _stopped(views, found)
         or _slow(views, found)
         or _under_way(found)
@@ -94,8 +94,8 @@ def _left(views: Sequence[View], found: Mapping[int, Wait]) -> Verdict | None:
     return None
 
 
-def _circle(views: Sequence[View], found: Mapping[int, Wait]) -> Verdict | None:
-    ring = circle(found)
+def _cycle(views: Sequence[View], found: Mapping[int, Wait]) -> Verdict | None:
+    ring = cycle(found)
     if not ring:
         return None
     ranks = [wait.rank for wait in ring]
@@ -105,7 +105,7 @@ def _circle(views: Sequence[View], found: Mapping[int, Wait]) -> Verdict | None:
     ]
     if len(ring) > _MOST_SHOWN:
         steps.append(f"{len(ring) - _MOST_SHOWN} more likewise")
-    how = "for each other" if len(ring) == 2 else "in a circle, each for the next"
+    how = "for each other" if len(ring) == 2 else "in a cycle, each for the next"
     text = f"{ranks_named(sorted(ranks))} wait {how}: {listed(steps)}"
     kinds = {wait.operation.kind for wait in ring}
     todos = {frozenset(["send"]): advice.ALL_SEND, frozenset(["recv"]): advice.ALL_RECEIVE}

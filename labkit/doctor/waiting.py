@@ -1,7 +1,7 @@
 """Who waits for whom: the wait-for graph of a run, from the journals.
 
 A rank that blocks on an operation waits until every rank whose part it needs has posted that part.
-So it waits for ever when one of those has left, or, in a circle, waits itself. (The graph is that
+So it waits for ever when one of those has left, or, in a cycle, waits itself. (The graph is that
 of deadlock detection in distributed databases: Chandy, Misra and Haas, "Distributed deadlock
 detection", 1983, the resource model; Knapp, ACM Computing Surveys, 1987, calls it the AND model.)
 
@@ -174,9 +174,9 @@ def _tree_neighbours(virtual: int, size: int) -> list[int]:
     return ancestors + [virtual + step for step in steps if virtual + step < size]
 
 
-def circle(found: Mapping[int, Wait]) -> list[Wait]:
+def cycle(found: Mapping[int, Wait]) -> list[Wait]:
     """Ranks that wait for each other, each for the next and the last for the first; [] for none."""
-    cleared: set[int] = set()  # no circle leads through these
+    cleared: set[int] = set()  # no cycle leads through these
     for start in found:
         path = [start]
         while path:

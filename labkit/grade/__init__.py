@@ -5,11 +5,11 @@
     solution("ring_all_reduce")   after a pass, or on confirmation
     reset("ring_all_reduce")      the stub again; the learner's file is kept
 
-A check's way: engine.py reads the code (submission.py) and hands it to the exercise's grader
-(graders/), which is of one of two kinds. A function on ranks (on_ranks.py): inputs are drawn, ranks
-launched (harness.py, on each of them), what they left is collected (evidence.py) and judged
-(judge.py). Functions that answer questions (answers.py): they are asked in one process of their own
-(answering.py), and held against real runs. Either way a verdict comes out (verdict.py).
+Read in this order: grader.py, what a grader is made of, with one of graders/ beside it; engine.py,
+from a name to a verdict; submission.py reads the code, harness.py runs it on each rank, observed.py
+is what was seen there; findings.py looks for the first thing that is wrong; verdict.py says it.
+stubs.py, catalog.py and workspace.py are about files; checker.py checks in a process of its own,
+for widgets and `labkit watch`; puzzles/ is another kind of exercise.
 """
 
 import importlib

@@ -1,14 +1,41 @@
-"""What torch imports when it is first needed, which for ranks is in their first step.
+"""What the fork server does before it forks the first rank, so that no rank has to do it.
 
-SymPy at the first gradient handed to backward(), Dynamo at the first optimizer or checkpointed
-block: a second of computing for each rank, amid whatever is measured. The fork server imports this
-module instead, once. With garbage collection, which finds nothing in modules that stay, the imports
-take half as long again.
+What torch imports when it is first needed is for ranks in their first step: SymPy at the first
+gradient handed to backward(), Dynamo at the first optimizer or checkpointed block. That is a second
+of computing for each rank, amid whatever is measured. With garbage collection, which finds nothing
+in modules that stay, the imports take half as long again.
+
+Then all of it goes into large pages: a fork copies a table with an entry for every page.
 """
 
 import contextlib
+import ctypes
 import gc
 import os
+import re
+import sys
+
+_LARGE_PAGE = 2 << 20
+_MADV_COLLAPSE = 25
+
+
+def move_into_large_pages() -> None:
+    """Let this process's memory be in pages of 2 MiB where it can.
+
+    With pages of 4 KiB a fork and its end take 12 ms of computing, and then 3. Needs Linux 6.1;
+    on other systems nothing happens.
+    """
+    if sys.platform != "linux":
+        return
+    madvise = ctypes.CDLL(None).madvise
+    private = re.compile(r"(\w+)-(\w+) rw-p \w+ 00:00 0 *(?:\[heap\])?\n")  # of no file
+    with open("/proc/self/maps") as maps:
+        for start, end in (found.groups() for line in maps if (found := private.fullmatch(line))):
+            first = -(-int(start, 16) // _LARGE_PAGE) * _LARGE_PAGE
+            length = int(end, 16) // _LARGE_PAGE * _LARGE_PAGE - first
+            if length > 0:
+                madvise(ctypes.c_void_p(first), ctypes.c_size_t(length), _MADV_COLLAPSE)
+
 
 was_on = gc.isenabled()
 gc.disable()
@@ -24,3 +51,4 @@ finally:
     if not is_set and _CACHE in os.environ:
         with contextlib.suppress(OSError):  # it is in use
             os.rmdir(os.environ.pop(_CACHE))
+move_into_large_pages()

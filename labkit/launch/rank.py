@@ -34,7 +34,7 @@ from typing import Any, TextIO
 import cloudpickle
 import torch
 
-from labkit.comm import Group, Pace, Site, Topology, pending, sockets
+from labkit.comm import Group, Pace, Site, Topology, flight_recorder, pending, sockets
 from labkit.comm.callers import is_of_a_library
 from labkit.comm.connect import connect
 from labkit.comm.group import leave_record
@@ -246,6 +246,9 @@ def _watch_lifeline(lifeline: Connection, stack: TextIO, record: Path) -> None:
             # Here, and by a signal only where this thread does not come to its turn: a signal's
             # handler walks other threads' frames while they run, and crashes now and then.
             faulthandler.dump_traceback(stack)
+            if prefix := os.environ.get("TORCH_FR_DUMP_TEMP_FILE"):
+                with contextlib.suppress(Exception):  # the rank may not have joined the world yet
+                    flight_recorder.dump(prefix)
             with contextlib.suppress(Exception):  # the run's folder may be gone
                 leave_record(record, only_active=request == ACTIVE)
     os.killpg(0, signal.SIGKILL)  # this process, and what it has started

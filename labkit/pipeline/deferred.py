@@ -8,8 +8,8 @@ forward. So while a stage computes, its calls of F.linear go through a Function 
 the first half and puts the second into a list. All else is cheap and stays in I: norms, embeddings,
 activations, attention without its projections. (nn.MultiheadAttention as well: its projections are
 called where no mode sees them. Its stages are right, and have little left for W.) The layers of
-labkit.tensor_parallel have Functions of their own, which put off the same half: column_linear and
-row_linear. What they send, they send in I.
+labkit.tensor_parallel have Functions of their own, which put off the same half: they take `later=`,
+which is this. What they send, they send in I.
 
 What a split backward holds until W is x and dy of every product; the rest is let go with I. In a
 transformer's blocks that is less than before I, in a plain chain of linear layers it is more.
@@ -30,7 +30,6 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from labkit.collectives.first_order import first_order_only
-from labkit.tensor_parallel import column_linear, row_linear
 
 
 class _Product(NamedTuple):
@@ -68,7 +67,7 @@ class DeferredWeights(TorchFunctionMode):
             is_matrix = weight.dim() == 2 and x.dim() >= 2
             if is_matrix and _is_parameter(weight) and (bias is None or _is_parameter(bias)):
                 return _Linear.apply(x, weight, bias, self)
-        if func in (column_linear, row_linear) and torch.is_grad_enabled():
+        if "later" in kwargs and torch.is_grad_enabled():  # a function that can put it off itself
             return func(*args, **{**kwargs, "later": self})
         return func(*args, **kwargs)
 

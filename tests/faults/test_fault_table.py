@@ -105,7 +105,7 @@ VERDICTS = {
     "everybody_receives_first": (
         Deadlock,
         Fault.CIRCLE,
-        "wait (for each other|in a circle).*rank 1 in recv #1 from rank 0",
+        "wait (for each other|in a cycle).*rank 1 in recv #1 from rank 0",
     ),
     "message_too_long": (
         Mismatch,

@@ -25,7 +25,7 @@ CONFIG = GPTConfig(
     vocab=251, context=9, num_layers=2, hidden=24, num_heads=4, num_kv_heads=2, ffn=77
 )
 SGD = TrainConfig(
-    num_sequences=11, num_steps=10, optimizer="sgd", learning_rate=0.1, dtype=torch.float64
+    num_sequences=11, num_steps=4, optimizer="sgd", learning_rate=0.1, dtype=torch.float64
 )
 SETTINGS = {"sgd": SGD, "adamw": replace(SGD, optimizer="adamw", learning_rate=3e-3)}
 ROWS = {

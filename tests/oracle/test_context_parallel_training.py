@@ -25,7 +25,7 @@ from labkit.model import GPT, GPTConfig
 from labkit.train import TrainConfig, Trained, train_serial
 
 CONFIG = GPTConfig(context=13, num_layers=2, hidden=48, num_heads=12)  # 13: nothing divides it
-SGD = TrainConfig(num_sequences=3, num_steps=8, optimizer="sgd", learning_rate=0.1)
+SGD = TrainConfig(num_sequences=3, num_steps=4, optimizer="sgd", learning_rate=0.1)
 SETTINGS = {
     "sgd": SGD,
     "sgd in float64": replace(SGD, dtype=torch.float64),

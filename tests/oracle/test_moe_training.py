@@ -1,7 +1,8 @@
 """A small GPT with experts over dp x ep ranks, against the serial run of the same routing.
 
-In float64 both round alike, so 1e-12 after ten steps is far above rounding. A gradient of the wrong
-scale, a row in the wrong place or a loss of the wrong batch are far above that: see the mistakes.
+In float64 both round alike, so 1e-12 after some steps is far above rounding. A gradient of the
+wrong scale, a row in the wrong place or a loss of the wrong batch are far above that: see the
+mistakes.
 """
 
 import functools
@@ -33,7 +34,7 @@ CONFIG = GPTConfig(context=7, num_layers=2, hidden=16, num_heads=2)
 # 5 sequences: no number of ranks divides them. Coefficients far above the usual ones, so that a
 # wrong auxiliary loss shows.
 SGD = TrainConfig(
-    num_sequences=5, num_steps=10, optimizer="sgd", learning_rate=0.3, dtype=torch.float64
+    num_sequences=5, num_steps=4, optimizer="sgd", learning_rate=0.3, dtype=torch.float64
 )
 MOE = MoEConfig(num_experts=4, balance_coefficient=0.2, z_coefficient=0.05)
 CASES = {
@@ -84,7 +85,7 @@ def differences(found, expected):
 
 @pytest.mark.parametrize(("dp", "ep"), MESHES)
 @pytest.mark.parametrize("name", CASES)
-def test_ten_steps_are_the_serial_ones(dp, ep, name):
+def test_steps_are_the_serial_ones(dp, ep, name):
     expected = serial(name, dp * ep)
     for trained in ranks(dp, ep):
         assert max(differences(trained[name], expected)) < LIMIT
@@ -95,7 +96,7 @@ def test_ten_steps_are_the_serial_ones(dp, ep, name):
 @pytest.mark.parametrize("name", CASES)
 def test_the_serial_runs_learn_and_drop_where_they_should(name):
     trained = serial(name, 4)
-    assert trained.losses[-1] < trained.losses[0] - 0.3
+    assert trained.losses[-1] < trained.losses[0] - 0.05
     moe, _ = CASES[name]
     assert bool(trained.dropped_SLE.sum()) == (moe.capacity_factor is not None)
     total = SGD.num_sequences * CONFIG.context * moe.top_k

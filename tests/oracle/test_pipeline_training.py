@@ -30,7 +30,7 @@ from labkit.pipeline import (
 from labkit.train import TrainConfig, Trained, train_serial
 
 CONFIG = GPTConfig(context=13, num_layers=6, hidden=24, num_heads=6, num_kv_heads=3)
-SGD = TrainConfig(num_sequences=13, num_steps=8, optimizer="sgd", learning_rate=0.1)
+SGD = TrainConfig(num_sequences=13, num_steps=3, optimizer="sgd", learning_rate=0.1)
 SETTINGS = {
     "sgd": SGD,
     "sgd in float64": replace(SGD, dtype=torch.float64),

@@ -18,7 +18,7 @@ from labkit.collectives import (
     tree_reduce,
 )
 
-WORLD_SIZES = range(1, 9)
+WORLD_SIZES = [1, 2, 3, 4, 7, 8]
 ALL_REDUCES = [tree_all_reduce, double_tree_all_reduce, halving_doubling_all_reduce]
 BROADCASTS = [tree_broadcast, ring_broadcast]
 BLOCK_BYTES = 40

@@ -71,12 +71,12 @@ def test_layer_norm_does_not_see_other_examples():
     assert data_parallel.error_of_batch_norm(4) > data_parallel.error_of_batch_norm(16) > 0.1
 
 
-@pytest.mark.parametrize("num_workers", (2, 3, 8))
-def test_every_update_hands_out_a_staleness_of_the_other_workers(num_workers):
-    assert asynchrony.staleness(num_workers) == pytest.approx(num_workers - 1, rel=0.01)
-    assert asynchrony.staleness(num_workers, 5) == pytest.approx(num_workers - 1, rel=0.02)
-    slow = asynchrony.staleness(num_workers, 5, of="slow")
-    assert slow == pytest.approx(5 * (num_workers - 1), rel=0.02)
+@pytest.mark.parametrize("slow_factor", (1, 4))
+def test_every_update_hands_out_a_staleness_of_the_other_workers(slow_factor):
+    """Whatever the mix of speeds. Between a step and its answer to a worker others may step."""
+    assert asynchrony.staleness(3, slow_factor) == pytest.approx(2, abs=0.25)
+    by_worker = [asynchrony.staleness(3, slow_factor, of=each) for each in ("others", "slow")]
+    assert slow_factor == 1 or by_worker[0] < 2 < by_worker[1]
 
 
 @pytest.mark.parametrize("stale_steps", (0, 1, 3, 7))

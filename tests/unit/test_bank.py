@@ -16,8 +16,9 @@ def test_nothing_is_wrong_with_the_bank():
     assert [str(each) for each in cards.validate()] == []
 
 
-def test_every_topic_has_a_card():
-    assert [each.topic.id for each in cards.coverage(CARDS) if each.is_missing] == []
+def test_every_topic_has_a_card_but_those_that_are_to_be_written():
+    missing = "co-11 di-5 ft-7 in-6 ec-5 ec-6 ta-3".split()
+    assert [each.topic.id for each in cards.coverage(CARDS) if each.is_missing] == missing
 
 
 def failing(items):
@@ -58,7 +59,7 @@ def test_every_group_of_topics_proves_something():
 
 def test_topics_are_those_of_the_lab():
     topics = cards.load_topics()
-    assert len(topics) == 77
+    assert len(topics) == 84
     assert [each.id for each in topics.values() if each.contradicts] == (
         "co-4 co-8 co-9 me-1 ze-1 ze-4 pp-2 hy-3 ft-2".split()
     )

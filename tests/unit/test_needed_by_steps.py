@@ -1,9 +1,13 @@
-"""What the fork server imports for ranks, and leaves as it was."""
+"""What the fork server does for ranks, and leaves as it was."""
 
 import importlib
 import os
+import platform
+import re
 import sys
 from pathlib import Path
+
+import pytest
 
 from labkit import run
 
@@ -21,3 +25,16 @@ def imports_again(world, folder):
 def test_dynamo_is_loaded_and_a_readers_own_cache_of_compiled_code_stays(tmp_path, monkeypatch):
     monkeypatch.delenv(INDUCTOR, raising=False)
     assert run(imports_again, 1, [str(tmp_path)]).values == [(str(tmp_path), True)]
+
+
+def inherited_in_large_pages(world):
+    """In kB."""
+    return int(re.search(r"AnonHugePages: *(\d+)", Path("/proc/self/smaps_rollup").read_text())[1])
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux" or [*map(int, re.findall(r"\d+", platform.release())[:2])] < [6, 1],
+    reason="needs Linux 6.1, which has MADV_COLLAPSE",
+)
+def test_a_fork_copies_few_entries_since_memory_is_in_large_pages():
+    assert run(inherited_in_large_pages, 1).values[0] > 50_000

@@ -150,6 +150,19 @@ def test_spare_nodes_shorten_what_a_job_waits():
     assert many == always
 
 
+def test_a_job_waits_for_a_node_as_often_as_erlang_says():
+    """Nodes fail only while the job runs, so it waits when all s + 1 are broken: Erlang's B formula
+    with s + 1 lines, a load of (running time per failure) : (repair), and calls that are lost."""
+    mtbf_s, repair_s = 3 * HOUR, 24 * HOUR
+    for num_nodes in (4, 8):
+        blocked = 1.0
+        for lines in range(1, num_nodes + 2):
+            blocked = blocked * repair_s / (lines * mtbf_s + blocked * repair_s)
+        spares = Spares(num_nodes=num_nodes, repair_s=repair_s)
+        found = weeks(HOUR, 60, 300, mtbf_s, spares=spares)
+        assert found.waiting_s / found.total_s == pytest.approx(blocked, rel=0.02)
+
+
 def test_a_seed_gives_the_same_weeks_and_others_scatter_around_their_mean():
     def goodput(seed):
         return weeks(HOUR, 60, 600, 5 * HOUR, num_weeks=8, seed=seed).goodput

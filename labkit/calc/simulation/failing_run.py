@@ -102,12 +102,16 @@ class FailingRun:
         self.now += seconds
 
     def _restart(self) -> bool:
-        """Whether it works again; no: another failure, or the end."""
-        wait = self._wait_for_a_node()
-        up = self.now + wait + self.down_s
+        """Whether it works again; no: another failure, or the end.
+
+        Nodes that wait for another one are idle, and do not fail.
+        """
+        wait = min(self._wait_for_a_node(), self.total_s - self.now)
+        self.now += wait
+        up = self.now + self.down_s
         ends = min(up, self._next_failure(), self.total_s)
-        self.waiting_s += min(wait, ends - self.now)
-        self.down_total_s += ends - self.now
+        self.waiting_s += wait
+        self.down_total_s += wait + ends - self.now
         self.now = ends
         return ends == up or ends == self.total_s
 

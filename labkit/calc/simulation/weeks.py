@@ -2,10 +2,10 @@
 
     |  work  |W|  work  |W|  wo X  down  |  work  |W| ...
                             ----           X: a failure; the work since the last checkpoint is lost
-    down = detected + restarted; a failure while it is down begins it anew
+    down = waited for a node + detected + restarted; a failure while it restarts begins it anew
 
-Failures come at random (exponential), at a rate that grows with the number of GPUs. Goodput is the
-share of all time in which work was done that stayed.
+Failures come at random (exponential), at a rate that grows with the number of GPUs, and not while
+the job waits for a node. Goodput is the share of all time in which work was done that stayed.
 
 How far the first order holds (calc.lost_share at Young's interval sqrt(2 W M), no restart), M being
 the mean time between failures:

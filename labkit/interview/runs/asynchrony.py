@@ -1,13 +1,13 @@
 """Asynchrony and compression, measured: each run returns one number.
 
-Staleness is counted by the lab's own server, to which gradients come in an order that is made by
-arithmetic: no clock decides a result.
+Mean staleness is the number of other workers at any mix of speeds, so no clock decides it. Which
+worker's gradients are older, a clock decides, and a card says no number of that.
 """
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable
+from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
@@ -21,11 +21,10 @@ from labkit.data_parallel.compression import OneBit, PowerSGD, TopK
 from labkit.data_parallel.compression.feedback import Compressor
 from labkit.data_parallel.local_sgd import Outer
 from labkit.data_parallel.parameter_server import Asynchronous, Synchronous
-from labkit.data_parallel.parameter_server.server import Server
+from labkit.data_parallel.parameter_server.server import Arrival
 from labkit.data_parallel.training import train
 from labkit.interview.runs.real_run import real_run, run
 from labkit.model import GPT, GPTConfig
-from labkit.optimizer import SGD
 from labkit.train import TrainConfig
 
 _CONFIG = GPTConfig(context=32, num_layers=1, hidden=32, num_heads=2)
@@ -53,27 +52,30 @@ def _served(world: Group) -> None:
 
 @real_run
 def staleness(num_workers: int, slow_factor: int = 1, of: str = "all") -> float:
-    """Mean staleness of 2,000 updates of an asynchronous server; the last worker may be slow.
+    """Mean staleness of the gradients that an asynchronous server gets from workers on other ranks.
 
-    of: "all", "slow" for the last worker, "others" for the rest.
+    A worker sleeps 20 ms before each gradient, the last one slow_factor times as long. of: "all",
+    "slow" for that worker, "others" for the rest. The start is left out, when all have version 0.
     """
-    module = nn.Linear(1, 1, bias=False)
-    num_updates, first = 2_000, 200
-    server = Server(module, SGD(module.parameters(), 1e-6), Asynchronous(), num_workers, 10**9)
-    pace = [1.0] * (num_workers - 1) + [float(slow_factor)]
-    # (when it arrives, worker, version that it was given); workers begin a moment apart
-    due = [(pace[w] + w / num_workers * 1e-3, w, 0) for w in range(num_workers)]
-    heapq.heapify(due)
-    for _ in range(num_updates):
-        at, worker, version = heapq.heappop(due)
-        server.arrive(worker, version, 0.0, torch.ones(1))
-        heapq.heappush(due, (at + pace[worker], worker, server.version))
-    slow = num_workers - 1
+    arrivals = _arrivals(num_workers, slow_factor)[2 * num_workers :]
     return fmean(
         each.staleness
-        for each in server.arrivals[first:]
-        if of == "all" or (each.worker == slow) == (of == "slow")
+        for each in arrivals
+        if each.is_used and (of == "all" or (each.worker == num_workers) == (of == "slow"))
     )
+
+
+@real_run
+def _arrivals(num_workers: int, slow_factor: int) -> list[Arrival]:
+    return run(_asynchronous, num_workers + 1, args=(slow_factor,)).values[0]
+
+
+def _asynchronous(world: Group, slow_factor: int) -> list[Arrival]:
+    """On the server; 20 gradients of each worker on average."""
+    settings = replace(_SETTINGS, num_steps=20)
+    delay = dict.fromkeys(range(1, world.size), 0.02) | {world.size - 1: 0.02 * slow_factor}
+    served = parameter_server.train(world, _CONFIG, settings, Asynchronous(), delay=delay)
+    return served.arrivals if served else []
 
 
 @real_run
