@@ -15,7 +15,7 @@ from measure import machine
 from labkit import Link, Topology, measure
 from labkit.calc import KiB, MiB, seconds_text, size_text
 from labkit.measure.algorithms import NAMES
-from labkit.measure.report import aligned
+from labkit.measure.measured import aligned
 
 SIZES = [KiB, 16 * KiB, 256 * KiB, MiB, 4 * MiB, 16 * MiB, 64 * MiB]
 REPETITIONS = 25

@@ -12,7 +12,7 @@ import sys
 from multiprocessing import forkserver, resource_tracker
 
 _WHAT_RANKS_NEED = [
-    "labkit.launch.session.rank",
+    "labkit.launch.session.session_main",
     "labkit.grade.harness",
     "torch.fx.experimental.symbolic_shapes",  # torch imports it at a rank's first backward()
 ]

@@ -15,7 +15,7 @@ from labkit.interview.anki import export_anki
 from labkit.interview.cards import load_bank
 from labkit.interview.standing import Standing, Tally, notebooks_of, standing
 from labkit.progress import exchange
-from labkit.progress.log import Event
+from labkit.progress.event import Event
 from labkit.progress.statistics import ExerciseRow
 
 _BAR_WIDTH = 10

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from labkit.comm import flight_recorder
-from labkit.comm.agreement.neighbours import Neighbours
+from labkit.comm.agreement.agreement import Neighbours
 from labkit.comm.group import Group
 from labkit.comm.journal import Journal
 from labkit.comm.pacing.paced_messages import Pacing

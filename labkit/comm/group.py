@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from labkit.comm import flight_recorder, process_groups
-from labkit.comm.agreement.neighbours import NOBODY, Neighbours
+from labkit.comm.agreement.agreement import NOBODY, Neighbours
 from labkit.comm.journal import Journal
 from labkit.comm.no_journal import NoJournal
 from labkit.comm.not_a_member import NotAMember

@@ -11,10 +11,9 @@ import torch
 import torch.distributed as dist
 
 from labkit.comm import staging
-from labkit.comm.agreement.agreement import Agreement, hashed
+from labkit.comm.agreement.agreement import NOBODY, Agreement, Neighbours, hashed
 from labkit.comm.agreement.difference import equal_shape
 from labkit.comm.agreement.disagreement import WITHOUT_DATA, Disagreement
-from labkit.comm.agreement.neighbours import NOBODY, Neighbours
 from labkit.comm.journal import Journal
 from labkit.comm.named_spans import NamedSpans, current_label
 from labkit.comm.operation import NETWORK

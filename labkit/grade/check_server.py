@@ -18,8 +18,8 @@ from labkit.grade.engine import check
 from labkit.grade.submission import NothingToGrade
 from labkit.grade.verdict import Verdict
 from labkit.grade.workspace import Workspace, WorkspaceNotFound
-from labkit.launch.driver.engine import warm_up
-from labkit.launch.ranks.parent import end_with_parent
+from labkit.launch.rank import end_with_parent
+from labkit.launch.rank_process import warm_up
 from labkit.progress import ProgressWarning
 
 _SAID_WHOLE = (CatalogError, NothingToGrade, UnknownExercise, WorkspaceNotFound)

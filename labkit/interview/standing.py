@@ -17,7 +17,7 @@ from labkit.interview.court import load_claims
 from labkit.interview.drills import DRILLS
 from labkit.interview.subjects import subjects_by_group
 from labkit.progress import clock, details, practice, scheduling, states, statistics
-from labkit.progress.log import Event
+from labkit.progress.event import Event
 from labkit.progress.scheduling import State
 from labkit.progress.statistics import ExerciseRow, Mastery
 

@@ -1,9 +1,28 @@
-"""A function on N ranks: `run`, what it returns, and how it fails; cells on ranks: `Session`."""
+"""A function on N ranks: `run`, what it returns, and how it fails; cells on ranks: `Session`.
 
-from labkit.launch.attempt import attempt
-from labkit.launch.driver.engine import warm_up
+To follow one run that goes well, read in this order; nothing else is needed:
+
+    run.py                what happens between the call and the Run
+    request.py            what may be asked for, and the device that is chosen
+    payload/__init__.py   the run's folder, and how the function gets to the ranks
+    rank_process.py       a rank seen from the driver: its process and its output
+    rank.py               a rank seen from inside: from birth to its report
+    supervise.py          the driver takes in what ranks report
+    listen.py             until all have returned, or the run cannot end
+    result.py             the Run
+
+A run that fails: examine.py (evidence), failure.py (the error that explains it), errors.py.
+Lines that the lab prints: notes.py. Besides that:
+
+    session/    ranks that keep their variables from cell to cell; begin with session.py
+    cluster/    several hosts, torchrun, saved runs; begin with job.py
+    machine/    what this machine can do for the lab (`labkit doctor`); begin with checkup.py
+"""
+
+from labkit.launch.cluster.attempts import attempt
 from labkit.launch.errors import Deadlock, Interrupted, Mismatch, RankError, RunError, RunTimeout
 from labkit.launch.payload import save_payload
+from labkit.launch.rank_process import warm_up
 from labkit.launch.result import Run
 from labkit.launch.run import launch, run
 from labkit.launch.session.session import Session

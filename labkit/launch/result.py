@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from labkit.comm import Operation, Pace, Timeline, Topology
-from labkit.launch.ranks.memory import Memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +59,19 @@ class Traffic:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes that a rank held: resident memory on the CPU, allocated tensors on a GPU."""
+
+    start_bytes: int
+    peak_bytes: int
+
+    @property
+    def growth_bytes(self) -> int:
+        """By how much the function raised the peak above what was there when it began."""
+        return self.peak_bytes - self.start_bytes
+
+
 @dataclass(slots=True)
 class Run:
     """What `labkit.run` returns. Each list has one entry per rank.
@@ -100,11 +112,11 @@ class Run:
 
         All of it is there afterwards, or nothing. Raises FileExistsError where something is already
         there, OSError where nothing can be written, and TypeError, naming the rank, for a value
-        that cannot be pickled. The format: saved_run.py.
+        that cannot be pickled. The format: cluster/saved_run.py.
         """
-        from labkit.launch.saved import save_run
+        from labkit.launch.cluster import saved_run
 
-        return save_run.save(self, path)
+        return saved_run.save(self, path)
 
     @classmethod
     def load(cls, *paths: str | Path, trust: bool = False, partial: bool = False) -> Run:
@@ -119,9 +131,26 @@ class Run:
         there is no run, UntrustedValue, ValueError that names missing ranks or a damaged file, and
         TypeError for what is no name of a folder.
         """
-        from labkit.launch.saved import saved_run
+        from labkit.launch.cluster import saved_run
 
-        return saved_run.load(paths, trust=trust, partial=partial)
+        kept = saved_run.load(paths, trust=trust, partial=partial)
+        first = kept.first
+        return cls(
+            world_size=len(kept.ranks),
+            device=first.device,
+            values=kept.values,
+            logs=[rank.log if rank else "" for rank in kept.ranks],
+            timeline=kept.timelines,
+            traffic=[
+                Traffic.of(timeline.operations, rank.socket_bytes if rank else None)
+                for rank, timeline in zip(kept.ranks, kept.timelines, strict=True)
+            ],
+            memory=[Memory(*rank.memory) if rank else Memory(0, 0) for rank in kept.ranks],
+            seconds=first.seconds,
+            ready_seconds=first.ready_seconds,
+            topology=first.topology,
+            pace=[(rank and rank.pace) or Pace() for rank in kept.ranks] if first.topology else [],
+        )
 
     def to_chrome_trace(self, path: str | Path) -> Path:
         """Write the run as a trace that ui.perfetto.dev and chrome://tracing open."""

@@ -1,7 +1,12 @@
 """run: call a function on N ranks, each a fresh process with a real process group.
 
-Paper trail of a call: payload.py stores the function, engine.py forks the ranks, rank.py calls the
-function, supervise.py listens, and this file turns what came back into a Run, or an error.
+request        check what was asked for
+payload        store the function in the run's folder
+rank_process   fork the ranks
+rank           in each: meet the others, call the function, report
+supervise      take in what ranks report and print
+listen         until all have returned, or the run cannot end
+result         what came back, as a Run
 """
 
 from __future__ import annotations
@@ -14,26 +19,30 @@ from typing import Any
 import torch
 
 from labkit.comm import Timeline, Topology
-from labkit.launch import devices, pace_notes, payload
-from labkit.launch.driver.engine import end_ranks
-from labkit.launch.driver.rank_state import Rank
-from labkit.launch.driver.stall import StallWatch
-from labkit.launch.driver.supervise import Supervisor
-from labkit.launch.driver.uninterrupted import uninterrupted
-from labkit.launch.driver.watch import listen_to_the_end
-from labkit.launch.engines import ENGINES, check_engine
-from labkit.launch.ranks.output import RankOutput
-from labkit.launch.ranks.rank import RankSpec, Returned
+from labkit.launch import notes, payload
+from labkit.launch.listen import StallWatch, listen_to_the_end
+from labkit.launch.payload import RunDirectory
+from labkit.launch.rank import RankSpec, Returned
+from labkit.launch.rank_process import (
+    Rank,
+    RankOutput,
+    RankProcess,
+    end_ranks,
+    start_rank,
+    uninterrupted,
+)
 from labkit.launch.request import (
     LONGEST_TIMEOUT_S,
     check_args,
+    check_engine,
     check_function,
     checked_device,
     checked_stall,
     checked_topology,
+    note_on_gpus,
 )
 from labkit.launch.result import Run, Traffic
-from labkit.launch.run_directory import RunDirectory
+from labkit.launch.supervise import Supervisor
 
 
 def run(
@@ -52,7 +61,7 @@ def run(
     fn: any function, also one defined in a notebook cell. `world` is the rank's Group.
     timeout: seconds until a run that does not end is ended, with a report.
     device: "cpu" (gloo), "cuda" (nccl with a GPU per rank; ranks share where there are fewer), or
-    None: "cuda" where there is a GPU for each rank, else "cpu". See devices.py.
+    None: "cuda" where there is a GPU for each rank, else "cpu". See request.py.
     stall: seconds without progress after which every rank is asked for its stack and torch's own
     record; None: never. What the journals of Groups prove, such as ranks that wait for each other,
     is found in about a second and does not wait for this.
@@ -79,7 +88,7 @@ def run(
         engine=engine,
         topology=topology,
     )
-    pace_notes.show(result)
+    notes.tell_late_messages(result)
     return result
 
 
@@ -106,17 +115,18 @@ def launch(
     device = _checked(fn, world_size, args_by_rank, timeout, device, topology)
     stall = checked_stall(stall)
     check_engine(engine)
-    if echo and (note := devices.note(device, world_size, torch.cuda.device_count())):
+    if echo and (note := note_on_gpus(device, world_size, torch.cuda.device_count())):
         print(note, flush=True)
     directory = RunDirectory()
-    starter = ENGINES[engine](directory)
+    torchrun = _torchrun(directory) if engine == "torchrun" else None
     ranks: list[Rank] = []
     has_returned = False
     try:
         payload.write(directory.payload, fn, args_by_rank)
         specs = _specs(world_size, device, directory, topology)
-        starter.start(specs, started_s + timeout)
-        _add_ranks(ranks, specs, starter, echo=echo)
+        if torchrun is not None:
+            torchrun.start(specs, started_s + timeout)
+        _add_ranks(ranks, specs, torchrun.rank if torchrun else start_rank, echo=echo)
         supervisor = Supervisor(ranks, directory)
         watch = StallWatch(supervisor, stall, ends_deadlocks=ends_deadlocks)
         listen_to_the_end(supervisor, started_s + timeout, timeout, watch, echo=echo)
@@ -127,19 +137,31 @@ def launch(
         return result
     finally:
         with uninterrupted():
-            _clear_away(ranks, starter, directory, at_once=not has_returned)
+            _clear_away(ranks, torchrun, directory, at_once=not has_returned)
 
 
-def _add_ranks(ranks: list[Rank], specs: Sequence[RankSpec], starter: Any, *, echo: bool) -> None:
+def _torchrun(directory: RunDirectory) -> Any:
+    from labkit.launch.cluster.torchrun import Torchrun
+
+    return Torchrun(directory)
+
+
+def _add_ranks(
+    ranks: list[Rank],
+    specs: Sequence[RankSpec],
+    start: Callable[[RankSpec], RankProcess],
+    *,
+    echo: bool,
+) -> None:
     """One by one into `ranks`: where this is interrupted, those that run are in it."""
     for spec in specs:
         with uninterrupted():
-            process = starter.rank(spec)
+            process = start(spec)
             ranks.append(Rank(process, RankOutput(spec.rank, process.output, echo)))
 
 
 def _clear_away(
-    ranks: Sequence[Rank], starter: Any, directory: RunDirectory, *, at_once: bool
+    ranks: Sequence[Rank], torchrun: Any, directory: RunDirectory, *, at_once: bool
 ) -> None:
     """No process, no folder. at_once: do not wait for ranks to end by themselves."""
     try:
@@ -147,7 +169,8 @@ def _clear_away(
             rank.output.finish()
     finally:
         end_ranks((rank.process for rank in ranks), at_once=at_once)
-        starter.end()
+        if torchrun is not None:
+            torchrun.end()
         directory.remove()
 
 

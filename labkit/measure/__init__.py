@@ -9,9 +9,9 @@ Pictures load matplotlib when they are drawn, and not before.
 """
 
 from labkit.measure.algorithms import Algorithm
+from labkit.measure.alpha_beta_fit import Fit, fit_alpha_beta, link_speed_text
 from labkit.measure.alternate import alternate, slowest
-from labkit.measure.crossing import Crossover
-from labkit.measure.fit import Fit, fit_alpha_beta, link_speed_text
+from labkit.measure.crossover import Crossover
 from labkit.measure.measured import Measured
 from labkit.measure.sweep import collectives
 

@@ -19,7 +19,7 @@ import torch
 from labkit import calc, collectives
 from labkit.collectives.stream import BLOCK_BYTES
 from labkit.comm import Group, shared_memory_all_reduce
-from labkit.measure.fit import Formula
+from labkit.measure.alpha_beta_fit import Formula
 
 _FORMULA = "labkit.calc.all_reduce_seconds"
 

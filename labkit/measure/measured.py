@@ -1,24 +1,31 @@
 """What a sweep over sizes showed, and what the alpha-beta model makes of it."""
 
+from __future__ import annotations
+
+import math
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import combinations
+from itertools import combinations, pairwise
 from typing import TYPE_CHECKING
 
 from labkit import calc
 from labkit.calc.crossing import predicted_crossing
+from labkit.calc.units import bytes_text, seconds_text, size_text
 from labkit.comm import Topology
 from labkit.measure.algorithms import Algorithm
-from labkit.measure.crossing import Crossover, crossover, measured_crossing
-from labkit.measure.fit import Fit, equation, fit_alpha_beta, solve
+from labkit.measure.alpha_beta_fit import Fit, equation, fit_alpha_beta, link_speed_text, solve
+from labkit.measure.crossover import Crossover, crossover, measured_crossing
 
 if TYPE_CHECKING:
     from labkit.viz.picture import Picture
 
 ByName = dict[str, dict[int, float]]
 """By algorithm, then by bytes of the tensor."""
+# Measured for comparison: what one may choose among is the others.
+_YARDSTICKS = ("gloo", "shared_memory")
+_MAX_CROSSOVERS = 3  # more of them hide the curves
 
 
 @dataclass(frozen=True)
@@ -119,14 +126,10 @@ class Measured:
 
     def table(self) -> str:
         """Times, bandwidths, fits and crossovers as aligned plain text."""
-        from labkit.measure.report import report
-
         return report(self)
 
-    def draw(self, title: str | None = None) -> "Picture":
+    def draw(self, title: str | None = None) -> Picture:
         """Time and bus bandwidth over size: points measured, lines by the model."""
-        from labkit.measure.drawn import drawn
-
         return drawn(self, title)
 
     def show(self) -> None:
@@ -145,3 +148,151 @@ class Measured:
             one.name: {nbytes: of(one.name, nbytes) for nbytes in self.sizes}
             for one in self.algorithms
         }
+
+
+def report(measured: Measured) -> str:
+    """Aligned plain text. Where one size was measured there is no fit, and so no model."""
+    has_model = len(measured.sizes) > 1
+    parts = [_heading(measured), _times(measured, has_model=has_model)]
+    if has_model:
+        parts += [_fits(measured), _crossovers(measured)]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _heading(measured: Measured) -> str:
+    calls = {len(times) for by_size in measured.samples.values() for times in by_size.values()}
+    where = f", on {measured.topology}" if measured.topology is not None else ""
+    return (
+        f"all-reduce of float32 on {measured.world_size} ranks, medians of "
+        f"{'/'.join(map(str, sorted(calls)))} calls that took turns{where}"
+    )
+
+
+def _times(measured: Measured, *, has_model: bool) -> str:
+    rows = [["size", "algorithm", "time", "algbw", "busbw", "model", "residual"]]
+    for nbytes in measured.sizes:
+        for number, one in enumerate(measured.algorithms):
+            seconds = measured.seconds[one.name][nbytes]
+            row = [
+                "" if number else size_text(nbytes),
+                one.name,
+                seconds_text(seconds),
+                f"{bytes_text(measured.algbw[one.name][nbytes])}/s",
+                f"{bytes_text(measured.busbw[one.name][nbytes])}/s",
+            ]
+            if has_model:
+                predicted = measured.predicted[one.name][nbytes]
+                row += [seconds_text(predicted), f"{(seconds - predicted) / seconds:+.0%}"]
+            rows.append(row)
+    return aligned([row[: 7 if has_model else 5] for row in rows])
+
+
+def _fits(measured: Measured) -> str:
+    rows = [["", "alpha", "1 / beta", "R2", "worst residual"]]
+    for name, fit in measured.fits.items():
+        rows.append(
+            [
+                name,
+                seconds_text(fit.alpha),
+                link_speed_text(fit.beta),
+                f"{fit.r2:.3f}",
+                f"{fit.worst_residual:+.0%}",
+            ]
+        )
+    return aligned(rows, left=1)
+
+
+def _crossovers(measured: Measured) -> str:
+    rows = [["faster below", "above", "measured", "by the model"]]
+    for each in measured.crossovers:
+        sizes = [
+            "–" if at is None else bytes_text(at)
+            for at in (each.measured_bytes, each.predicted_bytes)
+        ]
+        rows.append([each.small, each.large, *sizes])
+    return aligned(rows) if len(rows) > 1 else ""
+
+
+def aligned(rows: list[list[str]], left: int = 2) -> str:
+    """Columns of equal width; the first `left` of them flush left, numbers flush right."""
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if number < left else cell.rjust(width)
+            for number, (cell, width) in enumerate(zip(row, widths))
+        ).rstrip()
+        for row in rows
+    )
+
+
+def drawn(measured: Measured, title: str | None = None) -> Picture:
+    """Its curves with their models, and where the fastest of them change places.
+
+    Where one size was measured, points alone.
+    """
+    from labkit.viz.curve import Curve, Mark  # viz loads matplotlib, which only pictures need
+    from labkit.viz.size_curves import latency_bandwidth
+
+    has_model = len(measured.sizes) > 1
+    curves = [
+        Curve(
+            one.name,
+            measured.sizes,
+            [measured.seconds[one.name][nbytes] for nbytes in measured.sizes],
+            [_quartiles(measured.samples[one.name][nbytes]) for nbytes in measured.sizes],
+            measured.model(one.name) if has_model else None,
+        )
+        for one in measured.algorithms
+    ]
+    marks = [Mark(*mark) for each in _shown(measured) for mark in _marks(measured, each)]
+    where = "" if measured.topology is None else ", paced links"
+    title = title or f"all-reduce on {measured.world_size} ranks{where}"
+    return latency_bandwidth(curves, measured.world_size, marks=marks, title=title)
+
+
+def _quartiles(seconds: list[float]) -> tuple[float, float]:
+    if len(seconds) < 2:
+        return seconds[0], seconds[0]
+    low, _, high = statistics.quantiles(seconds, n=4, method="inclusive")
+    return low, high
+
+
+def _shown(measured: Measured) -> list[Crossover]:
+    """All crossovers among the choices; of many, those at which the fastest changes."""
+    if len(measured.sizes) < 2:
+        return []
+    names = [one.name for one in measured.algorithms]
+    choices = [name for name in names if name not in _YARDSTICKS]
+    choices = choices if len(choices) > 1 else names
+    among = [each for each in measured.crossovers if {each.small, each.large} <= set(choices)]
+    if len(among) <= _MAX_CROSSOVERS:
+        return among
+    return [each for each in among if _is_of_the_fastest(measured, each, choices)]
+
+
+def _is_of_the_fastest(measured: Measured, each: Crossover, choices: list[str]) -> bool:
+    if each.predicted_bytes is None:
+        return False
+    own = measured.model(each.small)(each.predicted_bytes)
+    return own <= 1.001 * min(measured.model(name)(each.predicted_bytes) for name in choices)
+
+
+def _marks(measured: Measured, each: Crossover) -> list[tuple[float, float, str, bool]]:
+    """Where the lines meet, and where the curves through the points do; within what is drawn."""
+    low, high = measured.sizes[0], measured.sizes[-1]
+    marks = []
+    if (at := each.predicted_bytes) is not None and low <= at <= high:
+        marks.append((at, measured.model(each.small)(at), bytes_text(at), False))
+    if (at := each.measured_bytes) is not None:
+        name = "" if marks else bytes_text(at)
+        marks.append((at, _between(measured, each.small, at), name, True))
+    return marks
+
+
+def _between(measured: Measured, name: str, at: float) -> float:
+    """Seconds at a size between two measured ones: on a straight line of the logarithms."""
+    for (low, low_s), (high, high_s) in pairwise(measured.seconds[name].items()):
+        if low <= at <= high:
+            share = math.log(at / low) / math.log(high / low)
+            return low_s * (high_s / low_s) ** share
+    raise AssertionError(f"a measured crossover lies between measured sizes, {at} does not")

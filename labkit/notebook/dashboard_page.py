@@ -11,7 +11,7 @@ from labkit.interview.standing import Standing, Tally, notebooks_of
 from labkit.notebook.card_pages import link
 from labkit.notebook.shown import BORDER, FAINT
 from labkit.progress import clock
-from labkit.progress.log import Event
+from labkit.progress.event import Event
 from labkit.progress.statistics import ExerciseRow, Mastery
 
 _LATEST = 5  # mock interviews that are shown

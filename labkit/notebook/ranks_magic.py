@@ -30,8 +30,8 @@ from IPython.core.magic import Magics, line_cell_magic, magics_class, output_can
 from labkit.doctor import sources
 from labkit.launch import Session
 from labkit.launch.request import checked_ranks, checked_timeout
+from labkit.launch.session.cell_run import CellRun
 from labkit.launch.session.command import Cell
-from labkit.launch.session.result import CellRun
 from labkit.notebook.ranks_line import RanksLine, parse
 
 _GONE = "the variables of earlier cells are gone."

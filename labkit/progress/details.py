@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from labkit.progress import practice, states
-from labkit.progress.log import Event
+from labkit.progress.event import Event
 from labkit.progress.trouble import warn
 
 # kind -> fields with their types; those of _OPTIONAL may be missing, or null.

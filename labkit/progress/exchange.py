@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from labkit.progress import clock, log, old_checks, states, store
+from labkit.progress import clock, old_checks, states, store
+from labkit.progress.event import Event, insert, select
 from labkit.progress.exchange_file import FORMAT, VERSION, ExchangeError, read_events
 from labkit.progress.home import store_name
-from labkit.progress.log import Event
 from labkit.progress.trouble import TROUBLE
 from labkit.progress.whole_file import write_whole
 
@@ -42,7 +42,7 @@ def export_json(path: Path) -> int:
 
     Raises ExchangeError where the store cannot be read or the file not be written.
     """
-    events = _with_the_store(lambda: store.reading(log.select), "could not be read")
+    events = _with_the_store(lambda: store.reading(select), "could not be read")
     document = {
         "format": FORMAT,
         "version": VERSION,
@@ -74,7 +74,7 @@ def import_json(path: Path) -> Imported:
     incoming = read_events(path)
 
     def merge(opened: sqlite3.Connection) -> Imported:
-        known = {event.uid: event for event in log.select(opened)}
+        known = {event.uid: event for event in select(opened)}
         added = [event for event in incoming if event.uid not in known]
         for event in incoming:
             if event.uid in known and not _is_same(event, known[event.uid]):
@@ -83,7 +83,7 @@ def import_json(path: Path) -> Imported:
                     "is here, so one of them was edited; nothing was imported"
                 )
         for event in added:
-            log.insert(opened, event)
+            insert(opened, event)
         try:
             for name in sorted({each.subject for each in added if each.kind == "check"}):
                 subject = f"exercise/{name}"

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.progress import clock, details, scheduling, states
-from labkit.progress.log import Event
+from labkit.progress.event import Event
 
 FORMAT, VERSION = "labkit-progress", 1
 _FIELDS = {"uid": str, "at_s": float, "kind": str, "subject": str, "detail": dict}

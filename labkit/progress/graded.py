@@ -1,14 +1,6 @@
 """Checks of exercises, judged predictions and votes as answers: what counts, and how well.
 
-An exercise is practised in attempts. One begins with the stub (the first time, and after each
-`reset`) and ends with a pass. Within it
-
-    the first check that goes wrong         again   not known by heart today; more of them are the
-                                                    same gap, looked at while it is being closed
-    a pass, and nothing was wrong before    good    "easy" is for the learner to say, not for us
-    a pass after a wrong check or a hint    hard    known, with effort
-    a pass after the solution was shown     again   that shows that it can be copied
-    not attempted, and all after the pass   -       the file is still there; no memory was asked
+What a check says: `rating_of_check` in old_checks.py.
 
 A prediction is right within its tolerance (good) or not (again). Being close counts as not: a
 factor of two is the usual confusion, not half of the knowledge. It is judged once, and once on a
@@ -20,7 +12,8 @@ import sqlite3
 from typing import Any
 
 from labkit.progress import clock, log, states, store
-from labkit.progress.log import Event
+from labkit.progress.event import Event, insert, select
+from labkit.progress.old_checks import rating_of_check
 from labkit.progress.trouble import or_warn
 
 
@@ -30,29 +23,13 @@ def record_check(name: str, *, attempted: bool, passed: bool, **detail: Any) -> 
 
     def both(opened: sqlite3.Connection) -> None:
         """The check and the answer in one transaction."""
-        rating = rating_of_check(log.select(opened, name), passed) if attempted else None
-        log.insert(opened, check)
+        rating = rating_of_check(select(opened, name), passed) if attempted else None
+        insert(opened, check)
         if rating is not None:
             answer = {"rating": rating, "outcome": detail.get("outcome")}
             states.add_answer(opened, Event(check.at_s, states.ANSWER, f"exercise/{name}", answer))
 
     or_warn(lambda: store.writing(both), log.NOT_WRITTEN, None)
-
-
-def rating_of_check(earlier: list[Event], passed: bool) -> str | None:
-    """What a check says, after the exercise's earlier events; None if it says nothing new."""
-    resets = [number for number, event in enumerate(earlier) if event.kind == "reset"]
-    attempt = earlier[resets[-1] + 1 :] if resets else earlier
-    kinds = {event.kind for event in attempt}
-    outcomes = {event.detail.get("outcome") for event in attempt if event.kind == "check"}
-    went_wrong = bool(outcomes - {"passed", "not attempted"})
-    if "passed" in outcomes:
-        return None
-    if not passed:
-        return None if went_wrong else "again"
-    if "solution" in kinds:
-        return "again"
-    return "hard" if went_wrong or "hint" in kinds else "good"
 
 
 def record_judged(key: str, *, right: bool) -> None:
@@ -69,8 +46,8 @@ def _record_latest(kind: str, key: str, subject: str, right: bool) -> None:
     now_s = clock.now_s()
 
     def judge(opened: sqlite3.Connection) -> None:
-        committed = log.select(opened, key, kind)
-        judged = log.select(opened, subject, states.ANSWER)
+        committed = select(opened, key, kind)
+        judged = select(opened, subject, states.ANSWER)
         if not committed or _was_judged(committed[-1], judged, now_s):
             return
         answer = {"rating": "good" if right else "again", kind: committed[-1].uid}

@@ -12,7 +12,7 @@ so.
 """
 
 from labkit.progress import clock, log, scheduling, states, store
-from labkit.progress.log import Event
+from labkit.progress.event import Event
 from labkit.progress.scheduling import PRACTISED, RATINGS, State
 from labkit.progress.trouble import or_warn, warn
 

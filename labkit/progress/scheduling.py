@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from labkit.progress.log import Event
+from labkit.progress.event import Event
 
 if TYPE_CHECKING:
     import fsrs

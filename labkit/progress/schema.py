@@ -14,6 +14,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import Callable
 
+from labkit.progress.old_checks import answer_all_old_checks
 from labkit.progress.trouble import NewerStore
 
 # The default of `uid` is for processes of the first labkit that write to a store of today's.
@@ -91,13 +92,6 @@ def _name_events(store: sqlite3.Connection) -> None:
         store.execute("DROP TABLE old_events")
 
 
-def _answer_checks(store: sqlite3.Connection) -> None:
-    """1 to 2."""
-    from labkit.progress.old_checks import answer_all_old_checks  # above this module, as log is
-
-    answer_all_old_checks(store)
-
-
 # STEPS[n] leads from version n to n + 1.
-STEPS: tuple[Callable[[sqlite3.Connection], None], ...] = (_name_events, _answer_checks)
+STEPS: tuple[Callable[[sqlite3.Connection], None], ...] = (_name_events, answer_all_old_checks)
 VERSION = len(STEPS)

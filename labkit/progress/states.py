@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import astuple, replace
 from typing import TYPE_CHECKING
 
-from labkit.progress import log, scheduling
-from labkit.progress.log import Event
+from labkit.progress import scheduling
+from labkit.progress.event import Event, insert, select
 from labkit.progress.scheduling import State
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def add_answer(opened: sqlite3.Connection, answer: Event) -> State | None:
     """
     name = _settings_in_force(opened, answer) if scheduling.is_installed() else None
     answer = replace(answer, kind=ANSWER, detail={**answer.detail, "scheduler": name})
-    answer = replace(answer, uid=log.insert(opened, answer))
+    answer = replace(answer, uid=insert(opened, answer))
     earlier = load(opened, answer.subject)
     if earlier is None or name is None or not _follows(opened, answer, earlier):
         return refresh(opened, answer.subject)
@@ -44,7 +44,7 @@ def refresh(opened: sqlite3.Connection, subject: str) -> State | None:
     """Make a subject's state anew from its answers, and store it, within a transaction."""
     if not scheduling.is_installed():
         return None  # the old state stays, and is seen to be old by its number of answers
-    state = replay(log.select(opened, subject, ANSWER), _stored_schedulers(opened))
+    state = replay(select(opened, subject, ANSWER), _stored_schedulers(opened))
     if state is not None:
         _save(opened, state)
     return state
@@ -100,9 +100,9 @@ def _settings_in_force(opened: sqlite3.Connection, answer: Event) -> str:
     """The name of today's settings, which are an event themselves, stored once."""
     settings = scheduling.settings_for(answer.subject)
     name = scheduling.name_of(settings)
-    if not log.select(opened, name, SCHEDULER):
+    if not select(opened, name, SCHEDULER):
         # Of no time: every machine stores the same event, and a merge finds it known.
-        log.insert(opened, Event(0.0, SCHEDULER, name, settings, uid_of_settings(name)))
+        insert(opened, Event(0.0, SCHEDULER, name, settings, uid_of_settings(name)))
     return name
 
 
@@ -113,7 +113,7 @@ def uid_of_settings(name: str) -> str:
 
 def _stored_schedulers(opened: sqlite3.Connection) -> SchedulerNamed:
     def named(name: str | None, subject: str) -> "fsrs.Scheduler":
-        stored = [] if name is None else log.select(opened, name, SCHEDULER)
+        stored = [] if name is None else select(opened, name, SCHEDULER)
         settings = stored[0].detail if stored else scheduling.settings_for(subject)
         return scheduling.scheduler_from(settings)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 
 from labkit.progress import clock, log, practice, scheduling
-from labkit.progress.log import Event
+from labkit.progress.event import Event
 from labkit.progress.scheduling import State
 
 # Doing something, and not just reading a hint or taking a stub back.

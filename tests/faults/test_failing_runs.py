@@ -15,7 +15,7 @@ import torch
 from labkit import Deadlock, RankError, RunTimeout, run
 from labkit.collectives import ring_all_reduce
 from labkit.launch import launch
-from labkit.launch.driver.stall import StallWatch
+from labkit.launch.listen import StallWatch
 
 pytestmark = pytest.mark.clock
 

@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from labkit.doctor.verdict import Fault
-from labkit.launch import launch
-from labkit.launch.driver import stall
+from labkit.launch import launch, listen
 
 pytestmark = pytest.mark.clock
 
@@ -192,17 +191,17 @@ def pause(seconds, computes):
 @pytest.fixture
 def verdicts(monkeypatch):
     """All that a doctor in a hurry comes to, while only the first verdict of a run is told."""
-    monkeypatch.setattr(stall, "_FIRST_LOOK_S", LOOK_S)
-    monkeypatch.setattr(stall, "_LONGEST_LOOK_S", 2 * LOOK_S)
+    monkeypatch.setattr(listen, "_FIRST_LOOK_S", LOOK_S)
+    monkeypatch.setattr(listen, "_LONGEST_LOOK_S", 2 * LOOK_S)
     heard = []
-    look = stall.StallWatch.look
+    look = listen.StallWatch.look
 
     def look_and_note(watch):
         if verdict := look(watch):
             heard.append(verdict)
         return verdict
 
-    monkeypatch.setattr(stall.StallWatch, "look", look_and_note)
+    monkeypatch.setattr(listen.StallWatch, "look", look_and_note)
     return heard
 
 

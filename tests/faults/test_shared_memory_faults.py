@@ -19,7 +19,7 @@ from labkit.comm import SharedMemory, owned_folder, shared_memory_all_reduce
 from labkit.comm.no_journal import NoJournal
 from labkit.comm.shared_memory import mapped_file, meeting, stages
 from labkit.comm.shared_memory.barrier import Barrier
-from labkit.launch.driver import supervise
+from labkit.launch import supervise
 
 CLONE_NEWNS, CLONE_NEWUSER = 0x20000, 0x10000000
 

@@ -19,12 +19,11 @@ from labkit.comm.hosts.board import open_store
 from labkit.comm.hosts.environment import Environment
 from labkit.comm.hosts.job_name import name_of_job
 from labkit.doctor.stage import Stage
-from labkit.launch.attempt import claim, objection, said
-from labkit.launch.hosts import host_verdict, post_mortem, records
-from labkit.launch.hosts.door import NO_PROCESS, SILENT, Door, knock
-from labkit.launch.hosts.verdict_record import RunVerdict
-from labkit.launch.ranks.report import Raised
-from labkit.launch.saved import folders, rank_record
+from labkit.launch.cluster import attempts, outcome, post_mortem, rank_record, records
+from labkit.launch.cluster.attempts import claim, objection, said
+from labkit.launch.cluster.door import NO_PROCESS, SILENT, Door, knock
+from labkit.launch.cluster.verdict_record import RunVerdict
+from labkit.launch.rank import Raised
 
 pytestmark = pytest.mark.clock
 
@@ -100,7 +99,7 @@ def test_a_rank_whose_run_nobody_can_confirm_says_so(folder, tmp_path, monkeypat
     spec = SimpleNamespace(rank=1, call=a_call(2), environment=environment(1, 2, 0))
     out = tmp_path / "out"
     rank_record.Record.read(folder / "attempt-0" / "rank-1.json").write(out / "attempt-0")
-    host_verdict.unconfirmed("nobody answers", spec, out / "attempt-0")
+    outcome.unconfirmed("nobody answers", spec, out / "attempt-0")
     assert (
         "rank 1, on host host-1, has finished, but it is not confirmed" in capsys.readouterr().err
     )
@@ -113,7 +112,7 @@ def test_a_host_has_one_verdict_and_the_first_one_stays(tmp_path, monkeypatch, c
     monkeypatch.delenv("TORCHELASTIC_ERROR_FILE", raising=False)
     spec = SimpleNamespace(rank=1, call=a_call(2), environment=environment(1, 2, 0))
     for text in ("the first", "the second"):
-        host_verdict.pronounce(RunVerdict(text), spec, tmp_path)
+        outcome.pronounce(RunVerdict(text), spec, tmp_path)
     assert RunVerdict.find([tmp_path]).text == "the first"
     assert "the second" not in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["verdict-of-host-1.json"]
@@ -217,7 +216,7 @@ def test_the_verdict_is_torchruns_error_where_no_rank_of_this_host_left_its_own(
     file = tmp_path / "error.json"
     monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(file))
     spec = SimpleNamespace(rank=1, call=a_call(2), environment=environment(1, 2, 0))
-    host_verdict.pronounce(RunVerdict("why\nand where", rank=rank, missing=missing), spec, tmp_path)
+    outcome.pronounce(RunVerdict("why\nand where", rank=rank, missing=missing), spec, tmp_path)
     assert file.exists() == is_left
     if is_left:
         assert json.loads(file.read_text())["message"]["extraInfo"]["py_callstack"] == "why"
@@ -266,7 +265,7 @@ def waited_for(tmp_path, monkeypatch):
 
         fake = SimpleNamespace(monotonic=lambda: clock.s, sleep=sleep)
         monkeypatch.setattr(records, "time", fake)
-        monkeypatch.setattr("labkit.launch.hosts.door.knock", knock)
+        monkeypatch.setattr("labkit.launch.cluster.door.knock", knock)
         call = roll_call.RollCall(
             "name",
             [
@@ -352,7 +351,7 @@ def test_a_value_that_was_too_large_to_travel_is_found_in_its_hosts_folder(folde
     left = dataclasses.replace(
         rank_record.Record.read(path), value=b"", value_kind=records.LEFT_BEHIND
     )
-    left.write(folders.folder_of(tmp_path / "first", 0))
+    left.write(attempts.folder_of(tmp_path / "first", 0))
     (path.parent / "rank-0.json").rename(tmp_path / "first" / "attempt-0" / "rank-0.json")
     for kind in ("value", "log"):
         (path.parent / f"rank-0.{kind}").rename(tmp_path / f"first/attempt-0/rank-0.{kind}")

@@ -20,8 +20,8 @@ from torch.distributed.run import config_from_args, parse_args
 
 import labkit
 from labkit import Deadlock, RankError, Run
-from labkit.launch.hosts.program import read_program
-from labkit.launch.payload import __main__ as command
+from labkit.launch.cluster import job as command
+from labkit.launch.cluster.hosted_rank import read_program
 
 pytestmark = pytest.mark.clock
 

@@ -11,7 +11,7 @@ pytestmark = [
 
 ORPHAN = """
 import os, sys, time
-from labkit.launch.ranks.parent import end_with_parent
+from labkit.launch.rank import end_with_parent
 own = os.getpid()
 if os.fork() == 0:
     while os.getppid() == own:  # its parent is gone before it asks

@@ -11,8 +11,7 @@ import torch
 
 from labkit import Link, Run, Topology, run
 from labkit.collectives import ring_all_reduce
-from labkit.launch.saved.rank_record import Record
-from labkit.launch.saved.stored_value import UntrustedValue
+from labkit.launch.cluster.rank_record import Record, UntrustedValue
 
 
 class Point:

@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from labkit import RankError, RunError, RunTimeout, run
-from labkit.launch.hosts import torchrun
-from labkit.launch.hosts.torchrun import Torchrun
-from labkit.launch.run_directory import RunDirectory
+from labkit.launch.cluster import torchrun
+from labkit.launch.cluster.torchrun import Torchrun
+from labkit.launch.payload import RunDirectory
 
 pytestmark = pytest.mark.clock
 

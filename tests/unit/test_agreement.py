@@ -13,8 +13,7 @@ import torch
 from labkit import Mismatch, run
 from labkit.comm import Disagreement, Group, Pending
 from labkit.comm.agreement import shared_rows
-from labkit.comm.agreement.agreement import Agreement, hashed
-from labkit.comm.agreement.neighbours import Neighbours
+from labkit.comm.agreement.agreement import Agreement, Neighbours, hashed
 from labkit.comm.agreement.pairs import SENDER
 from labkit.comm.agreement.shared_rows import ROWS_PER_FILE, SharedRows
 from labkit.comm.callers import call_text

@@ -7,8 +7,8 @@ import pytest
 
 from labkit.comm import Site
 from labkit.doctor.stage import Stage
-from labkit.launch.diagnosis.failure import _blame
-from labkit.launch.ranks.report import Raised
+from labkit.launch.failure import _blame
+from labkit.launch.rank import Raised
 from tests.an_operation import an_operation
 
 HERE = Site("cell.py", 1, "f")

@@ -135,7 +135,7 @@ def know_all(cards):
 
     def all_at_once(opened):
         from labkit.progress import states
-        from labkit.progress.log import Event
+        from labkit.progress.event import Event
 
         for each in cards:
             event = Event(clock.now_s(), states.ANSWER, f"card/{each.id}", {"rating": "easy"})

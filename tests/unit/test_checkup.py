@@ -15,13 +15,10 @@ import pytest
 import torch
 
 from labkit.launch.errors import RunTimeout
-from labkit.launch.machine.checkup import check_up, gpu_list, resources, temp_folder
-from labkit.launch.machine.checkup.finding import Level
-from labkit.launch.machine.checkup.gpu_list import gpus
-from labkit.launch.machine.checkup.installed import packages, versions
-from labkit.launch.machine.checkup.temp_folder import temporary_files
-from labkit.launch.machine.checkup.two_ranks import smoke_run
+from labkit.launch.machine import resources
+from labkit.launch.machine.checkup import check_up, packages, smoke_run, versions
 from labkit.launch.machine.machine import Machine
+from labkit.launch.machine.resources import Level, gpus, temporary_files
 
 HEALTHY = Machine(
     num_cores=4,
@@ -138,21 +135,21 @@ def test_a_file_system_without_mappings_prevents_runs(monkeypatch, tmp_path):
     def refuses(*_):
         raise OSError(errno.ENODEV, "No such device")
 
-    monkeypatch.setattr(temp_folder.mmap, "mmap", refuses)
+    monkeypatch.setattr(resources.mmap, "mmap", refuses)
     finding = temporary_files(tmp_path)
     assert finding.level is Level.ERROR and "cannot be mapped into memory" in finding.text
 
 
 def test_a_mapping_that_does_not_show_in_the_file_prevents_runs(monkeypatch, tmp_path):
-    real = temp_folder.mmap.mmap
-    monkeypatch.setattr(temp_folder.mmap, "mmap", lambda _, size: real(-1, size))
+    real = resources.mmap.mmap
+    monkeypatch.setattr(resources.mmap, "mmap", lambda _, size: real(-1, size))
     finding = temporary_files(tmp_path)
     assert finding.level is Level.ERROR and "does not show in the file" in finding.text
 
 
 @pytest.mark.parametrize(("free", "level"), [(10**6, Level.ERROR), (10**8, Level.WARNING)])
 def test_a_full_disk_is_named(monkeypatch, tmp_path, free, level):
-    monkeypatch.setattr(temp_folder, "folder_sizes", lambda folder: (10**9, free))
+    monkeypatch.setattr(resources, "folder_sizes", lambda folder: (10**9, free))
     finding = temporary_files(tmp_path)
     assert finding.level is level and f"{free // 10**6} MB free" in finding.text
 
@@ -208,7 +205,7 @@ def test_gpus_are_named(monkeypatch):
 
 def test_a_driver_that_torch_cannot_use_is_a_warning(monkeypatch, tmp_path):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    monkeypatch.setattr(gpu_list, "_NVIDIA", (tmp_path,))
+    monkeypatch.setattr(resources, "_NVIDIA", (tmp_path,))
     finding = gpus()
     assert finding.level is Level.WARNING and is_explained(finding)
     assert "torch sees no GPU" in finding.text
@@ -225,7 +222,7 @@ def test_a_driver_that_fails_is_a_warning(monkeypatch):
 
 def test_no_gpu_is_no_problem(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    monkeypatch.setattr(gpu_list, "_NVIDIA", ())
+    monkeypatch.setattr(resources, "_NVIDIA", ())
     assert gpus().level is Level.OK
 
 

@@ -8,7 +8,7 @@ from labkit.doctor import diagnose_now
 from labkit.doctor.stage import Stage
 from labkit.doctor.verdict import Fault
 from labkit.doctor.waiting import View
-from labkit.launch.diagnosis.consult import consult, examined
+from labkit.launch.listen import consult, examined
 from tests.unit.test_doctor import WAITS
 
 FOREIGN = replace(WAITS, group=(0, 1), group_name="torch.distributed")

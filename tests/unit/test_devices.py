@@ -8,7 +8,7 @@ import torch
 
 from labkit import run
 from labkit.comm.placement import placement
-from labkit.launch import devices
+from labkit.launch import request
 from labkit.launch.machine.machine import Machine
 
 LAPTOP = Machine(
@@ -33,7 +33,7 @@ LAPTOP = Machine(
     ],
 )
 def test_gpus_are_shared_only_when_asked_for(device, world_size, num_gpus, expected):
-    assert devices.chosen(device, world_size, num_gpus) == expected
+    assert request.chosen_device(device, world_size, num_gpus) == expected
 
 
 @pytest.mark.parametrize(("world_size", "num_gpus"), [(4, 1), (5, 2), (3, 2)])
@@ -54,12 +54,12 @@ def test_a_rank_that_sees_no_gpu_says_so():
 
 
 def test_sharing_is_said_in_one_line_and_only_then():
-    assert devices.note("cuda", 4, 1) == (
+    assert request.note_on_gpus("cuda", 4, 1) == (
         "4 ranks share 1 GPU: tensors live on the GPU, messages go through the host (gloo), "
         "since nccl allows one rank per GPU"
     )
-    assert devices.note("cuda", 4, 3).startswith("4 ranks share 3 GPUs:")
-    assert devices.note("cuda", 4, 4) == devices.note("cpu", 4, 1) == ""
+    assert request.note_on_gpus("cuda", 4, 3).startswith("4 ranks share 3 GPUs:")
+    assert request.note_on_gpus("cuda", 4, 4) == request.note_on_gpus("cpu", 4, 1) == ""
 
 
 def test_the_line_is_printed_by_a_run_that_shares(monkeypatch, capsys):
@@ -82,13 +82,13 @@ def test_cuda_where_there_is_none_says_why_and_names_the_choices(monkeypatch, se
         monkeypatch.setattr(torch.version, name, value)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     with pytest.raises(ValueError, match=f"{reason}; choose device='cpu', or leave it out"):
-        devices.chosen("cuda", 2, 0)
+        request.chosen_device("cuda", 2, 0)
 
 
 @pytest.mark.parametrize("device", ["mps", "tpu", 0])
 def test_an_unknown_device_is_refused_with_the_choices(device):
     with pytest.raises(ValueError, match=re.escape(repr(device)) + ".*choose 'cpu' or 'cuda'"):
-        devices.chosen(device, 2, 1)
+        request.chosen_device(device, 2, 1)
 
 
 @pytest.mark.parametrize(
@@ -102,24 +102,24 @@ def test_an_unknown_device_is_refused_with_the_choices(device):
 )
 def test_more_ranks_than_make_sense_are_refused_with_the_numbers(change, most, reason):
     machine = replace(LAPTOP, **change)
-    devices.check_number(most, 30, machine)
+    request.check_number(most, 30, machine)
     with pytest.raises(ValueError, match=re.escape(reason)) as refused:
-        devices.check_number(most + 1, 30, machine)
+        request.check_number(most + 1, 30, machine)
     assert f"world_size={most + 1} " in str(refused.value)
     assert f"Use at most {most}" in str(refused.value)
 
 
 def test_who_waits_longer_may_have_more_ranks():
     machine = replace(LAPTOP, max_open_files=None, available_bytes=None)
-    assert devices.most_ranks(120, machine)[0] == pytest.approx(
-        2 * devices.most_ranks(30, machine)[0], abs=1
+    assert request.most_ranks(120, machine)[0] == pytest.approx(
+        2 * request.most_ranks(30, machine)[0], abs=1
     )
-    assert devices.most_ranks(0.1, machine) == devices.most_ranks(30, machine)
+    assert request.most_ranks(0.1, machine) == request.most_ranks(30, machine)
 
 
 def test_one_rank_is_never_too_many():
     poor = replace(LAPTOP, available_bytes=0, max_open_files=8)
-    devices.check_number(1, 30, poor)
+    request.check_number(1, 30, poor)
 
 
 def test_a_run_of_a_million_ranks_starts_none():

@@ -14,7 +14,7 @@ from labkit.doctor.stacks import Stack
 from labkit.doctor.stage import Stage
 from labkit.doctor.verdict import Fault
 from labkit.doctor.waiting import View, needed_by
-from labkit.launch.diagnosis import consult, failure
+from labkit.launch import failure, listen
 from tests.an_operation import an_operation
 
 GROUP = (0, 1, 2, 3)
@@ -213,7 +213,7 @@ def many(num, **last):
     "look",
     [
         lambda views: failure.interrupted(Stopped(views)),
-        lambda views: consult.consult(Stopped(views), 0),
+        lambda views: listen.consult(Stopped(views), 0),
     ],
     ids=["stop", "stall"],
 )

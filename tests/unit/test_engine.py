@@ -4,20 +4,20 @@ from types import SimpleNamespace
 
 import pytest
 
-from labkit.launch.driver import engine
+from labkit.launch import rank_process
 
 
 @pytest.fixture
 def pipe_ends(monkeypatch):
     """Every end of a pipe that is made."""
-    made, pipe = [], engine._CONTEXT.Pipe
+    made, pipe = [], rank_process._CONTEXT.Pipe
 
     def recorded(*args, **kwargs):
         ends = pipe(*args, **kwargs)
         made.extend(ends)
         return ends
 
-    monkeypatch.setattr(engine._CONTEXT, "Pipe", recorded)
+    monkeypatch.setattr(rank_process._CONTEXT, "Pipe", recorded)
     return made
 
 
@@ -26,15 +26,15 @@ def fails():
 
 
 def test_no_pipe_stays_open_where_the_fork_server_cannot_be_started(pipe_ends, monkeypatch):
-    monkeypatch.setattr(engine, "warm_up", fails)
+    monkeypatch.setattr(rank_process, "warm_up", fails)
     with pytest.raises(OSError, match="no process can be made"):
-        engine.start_rank(SimpleNamespace(rank=0))
+        rank_process.start_rank(SimpleNamespace(rank=0))
     assert all(end.closed for end in pipe_ends)
 
 
 def test_no_pipe_stays_open_where_a_process_cannot_be_started(pipe_ends, monkeypatch):
     process = SimpleNamespace(start=fails)
-    monkeypatch.setattr(engine._CONTEXT, "Process", lambda **how: process)
+    monkeypatch.setattr(rank_process._CONTEXT, "Process", lambda **how: process)
     with pytest.raises(OSError, match="no process can be made"):
-        engine.start_rank(SimpleNamespace(rank=0))
+        rank_process.start_rank(SimpleNamespace(rank=0))
     assert len(pipe_ends) == 6 and all(end.closed for end in pipe_ends)

@@ -9,7 +9,7 @@ import labkit
 from labkit import Link, Topology, calc, measure, viz
 from labkit.calc.crossing import predicted_crossing
 from labkit.measure.algorithms import NAMES, Algorithm, chosen
-from labkit.measure.crossing import crossover, measured_crossing
+from labkit.measure.crossover import crossover, measured_crossing
 from labkit.measure.measured import Measured
 from labkit.measure.sweep import checked_sizes
 

@@ -18,7 +18,7 @@ def imports_again(world, folder):
     assert "torch._dynamo" in sys.modules
     assert INDUCTOR not in os.environ
     os.environ[INDUCTOR] = folder
-    importlib.reload(sys.modules["labkit.launch.ranks.needed_by_steps"])
+    importlib.reload(sys.modules["labkit.launch.needed_by_steps"])
     return os.environ[INDUCTOR], Path(folder).is_dir()
 
 

@@ -8,7 +8,7 @@ from multiprocessing import Pipe
 
 import pytest
 
-from labkit.launch.ranks.output import RankOutput
+from labkit.launch.rank_process import RankOutput
 
 
 @pytest.fixture

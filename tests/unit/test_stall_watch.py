@@ -6,8 +6,8 @@ import pytest
 
 from labkit.doctor.stage import Stage
 from labkit.doctor.verdict import Fault, Verdict
-from labkit.launch.driver import stall
-from labkit.launch.driver.stall import StallWatch
+from labkit.launch import listen
+from labkit.launch.listen import StallWatch
 
 PROOF = Verdict(Fault.CIRCLE, "ranks 0 and 1 wait for each other", is_proof=True)
 ANOTHER = Verdict(Fault.LEFT, "rank 1 returned without sending", is_proof=True)
@@ -28,10 +28,10 @@ class Watched:
             ranks=[SimpleNamespace(stage=Stage.RUNNING)],
             evidence=SimpleNamespace(read_journals=lambda: self.has_grown, views=[]),
         )
-        monkeypatch.setattr(stall, "time", SimpleNamespace(monotonic=lambda: self.now_s))
-        monkeypatch.setattr(stall.doctor, "diagnose_waits", lambda _: self.journals_show)
-        monkeypatch.setattr(stall, "examined", self._asked)
-        monkeypatch.setattr(stall, "consult", self._asked)
+        monkeypatch.setattr(listen, "time", SimpleNamespace(monotonic=lambda: self.now_s))
+        monkeypatch.setattr(listen.doctor, "diagnose_waits", lambda _: self.journals_show)
+        monkeypatch.setattr(listen, "examined", self._asked)
+        monkeypatch.setattr(listen, "consult", self._asked)
 
     def _asked(self, *_):
         self.num_asked += 1

@@ -15,9 +15,8 @@ from labkit.doctor.stacks import Stack
 from labkit.doctor.stage import Stage
 from labkit.doctor.verdict import Fault
 from labkit.doctor.waiting import View, waits_of
-from labkit.launch.hosts import standing, standstill
-from labkit.launch.hosts.standing import Standing, telling
-from labkit.launch.hosts.standstill import Standstill
+from labkit.launch.cluster import standstill
+from labkit.launch.cluster.standstill import Standing, Standstill, telling
 from tests.an_operation import an_operation
 
 HERE = Site("train.py", 3, "main", "work()")
@@ -78,7 +77,7 @@ def journals(draw):
 @example([operation("barrier", number) for number in range(1, 10)], 2)
 def test_what_is_left_out_of_a_note_changes_no_answer(journal, sequence):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(standing, "_RECENT", 3)
+        patch.setattr(standstill, "_RECENT", 3)
         told = telling(journal)
     whole, cut = View(Stage.RUNNING, journal), View(Stage.RUNNING, told)
     for kind, peer, group in [

@@ -4,9 +4,9 @@ import multiprocessing
 from types import SimpleNamespace
 
 from labkit.doctor.stage import Stage
-from labkit.launch.driver.rank_state import Rank
-from labkit.launch.driver.supervise import Supervisor
-from labkit.launch.run_directory import RunDirectory
+from labkit.launch.payload import RunDirectory
+from labkit.launch.rank_process import Rank
+from labkit.launch.supervise import Supervisor
 
 
 class NoOutput:

@@ -1,6 +1,6 @@
 """What the lab says in its own voice fits on a page."""
 
-from labkit.launch.told import tell
+from labkit.launch.notes import tell
 
 
 def test_a_line_ends_with_a_page_and_a_command_stays_whole(capsys):

@@ -2,8 +2,8 @@
 
 from multiprocessing import Pipe
 
-from labkit.launch.driver import engine
-from labkit.launch.driver.engine import RankProcess
+from labkit.launch import rank_process
+from labkit.launch.rank_process import RankProcess
 
 
 class Sleeper:
@@ -26,6 +26,6 @@ def test_an_unending_process_is_told_and_left(capsys):
     control, output, lifeline = (Pipe()[0] for _ in range(3))
     sleeper = Sleeper()
     RankProcess(1, sleeper, control, output, lifeline).end(0.5)
-    assert sleeper.waits_s == [0.5, engine._KILLED_S]
+    assert sleeper.waits_s == [0.5, rank_process._KILLED_S]
     assert "of rank 1 does not end: it was sent SIGKILL" in capsys.readouterr().out
     assert control.closed and output.closed

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
 from labkit.calc.layout import Layout
 from labkit.calc.pieces import Pieces
 from labkit.calc.simulation.behaviour import Behaviours
-from labkit.calc.simulation.disturbance import Disturbance
+from labkit.calc.simulation.disturbance import Disturbance, Jitter, SlowLink, SlowNode, Straggler
 from labkit.calc.simulation.gradients import Tail
 from labkit.calc.simulation.graph import Graph
 from labkit.calc.simulation.longest_path import Segment, longest_path
@@ -18,6 +18,7 @@ from labkit.calc.simulation.replica import Floors, Times
 from labkit.calc.units import seconds_text
 
 COMMUNICATION = ("tp, cp, ep", "pp", "dp")
+_MOST_TRIED = 16
 
 
 class StepSpan(NamedTuple):
@@ -73,6 +74,8 @@ class SimulatedStep:
     num_events: int
     """Operations that were simulated: of one replica of each class."""
     simulated: Simulated
+    simulate: Callable[..., SimulatedStep] = field(repr=False, compare=False)
+    """`simulate_step`, which made this one: with other disturbances it says what each costs."""
 
     @cached_property
     def seconds(self) -> float:
@@ -145,8 +148,6 @@ class SimulatedStep:
     @property
     def words(self) -> tuple[str, str, str]:
         """How long it takes, what the longest path consists of, and whom all wait for."""
-        from labkit.calc.simulation.culprit import waits_for  # which simulates more steps
-
         shares = {name: seconds / self.seconds for name, seconds in self.on_the_path.items()}
         told = ", ".join(f"{name} {share:.1%}" for name, share in shares.items() if share > 5e-4)
         return (
@@ -175,3 +176,69 @@ def _spans(made: Simulated, times: Times, cell: int) -> Iterator[StepSpan]:
     for kind, start, end in zip(("reduce", "optimizer", "gather"), edges, edges[1:]):
         if end > start:
             yield StepSpan(kind, -1, -1, start, end)
+
+
+class Cost(NamedTuple):
+    """A disturbance and the share of the step that would be gone without it."""
+
+    disturbance: Disturbance
+    share: float
+
+
+def costs(step: SimulatedStep) -> tuple[Cost, ...]:
+    """Of each disturbance, the dearest first; of more than 16, those with the largest factors."""
+    tried = sorted(step.disturbances, key=_size, reverse=True)[:_MOST_TRIED]
+    found = []
+    for each in tried:
+        others = list(step.disturbances)
+        others.remove(each)
+        found.append(Cost(each, 1 - _seconds(step, others) / step.seconds))
+    return tuple(sorted(found, key=lambda cost: cost.share, reverse=True))
+
+
+def waits_for(step: SimulatedStep) -> str:
+    """Whom everyone waits for, in one sentence: what a step would gain without one disturbance.
+
+        Rank 5 (pp 1, dp 0, cp 0, tp 1), slower by 1.5, costs 12% of the step.
+
+    A second simulation answers it, without the disturbance: what lies on the longest path says who
+    was waited for, and not how much sooner the next slowest would have been done.
+    """
+    if not step.disturbances:
+        return "No rank is slower than others of its stage."
+    dearest, *others = costs(step)
+    text = f"{_told(step, dearest.disturbance)} costs {dearest.share:.0%} of the step."
+    if others:
+        together = 1 - _seconds(step, []) / step.seconds
+        text = f"{text[:-1]}, all {len(step.disturbances)} disturbances together {together:.0%}."
+    return text
+
+
+def _seconds(step: SimulatedStep, disturbances: list[Disturbance]) -> float:
+    return step.simulate(
+        step.pieces, step.layout, disturbances, schedule=step.schedule, seed=step.seed
+    ).seconds
+
+
+def _size(disturbance: Disturbance) -> float:
+    return disturbance.share if isinstance(disturbance, Jitter) else disturbance.factor
+
+
+def _told(step: SimulatedStep, disturbance: Disturbance) -> str:
+    if isinstance(disturbance, Jitter):
+        return f"Jitter of {disturbance.share:.1%}"
+    if isinstance(disturbance, Straggler):
+        at = step.layout.coordinates(disturbance.rank)
+        where = ", ".join(f"{axis} {place}" for axis, place in at.items() if _has(step, axis))
+        return f"Rank {disturbance.rank} ({where or 'alone'}), slower by {disturbance.factor:g},"
+    if isinstance(disturbance, SlowLink):
+        a, b = disturbance.ranks
+        return f"The link between ranks {a} and {b}, slower by {disturbance.factor:g},"
+    assert isinstance(disturbance, SlowNode)
+    first, last = min(disturbance.ranks), max(disturbance.ranks)
+    ranks = f"ranks {first} to {last}" if last > first else f"rank {first}"
+    return f"The node of {ranks}, its links slower by {disturbance.factor:g},"
+
+
+def _has(step: SimulatedStep, axis: str) -> bool:
+    return step.layout.sizes[axis] > 1

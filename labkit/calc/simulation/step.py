@@ -83,6 +83,7 @@ def simulate_step(
         simulated=Simulated(
             work, slowed, allowed, tuple(slowest.kept), tuple(after), found, slowest.busy_s
         ),
+        simulate=simulate_step,
     )
 
 

@@ -31,22 +31,36 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
+from pathlib import Path
 
 from labkit.comm.agreement.disagreement import Disagreement
-from labkit.comm.agreement.neighbours import Neighbours, Witness
 from labkit.comm.agreement.pairs import Pairs
 from labkit.comm.agreement.shared_rows import SharedRows
+from labkit.comm.agreement.witness import Witness
 
 _MEANT, _LINE = slice(0, 8), slice(8, 16)
 _NO_LINE = bytes(8)
-_TIDY_EVERY = 1024
 
 
 @lru_cache(maxsize=4096)
 def hashed(*parts: object) -> bytes:
     """8 bytes that are equal in two processes when the parts are."""
     return hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """Ranks of one host, by global number, and the folder of their journals and tables."""
+
+    ranks: frozenset[int]
+    folder: Path
+    agreements: list[Agreement] = field(default_factory=list, compare=False)
+    """Of the groups that compare what they mean; each enters itself."""
+
+
+NOBODY = Neighbours(frozenset(), Path())
 
 
 class Agreement:
@@ -116,8 +130,7 @@ class Agreement:
                     assert ours is not None
                     self._differ(number, peer, ours, theirs)
             self._compared[peer] = number
-        if sequence % _TIDY_EVERY == 0:
-            self._calls.forget_before(min(self._compared.values(), default=0) - 1)
+        self._calls.tidy(sequence, before=min(self._compared.values(), default=0) - 1)
 
     def _differ(self, sequence: int, peer: int, ours: bytes, theirs: bytes) -> None:
         if ours[_MEANT] != theirs[_MEANT]:

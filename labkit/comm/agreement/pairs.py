@@ -12,11 +12,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from labkit.comm.agreement.neighbours import Witness
 from labkit.comm.agreement.shared_rows import SharedRows
+from labkit.comm.agreement.witness import Witness
 
 SENDER, RECEIVER = 0, 1
-_TIDY_EVERY = 1024
 
 
 @dataclass
@@ -60,8 +59,7 @@ class Pairs:
             messages.compared = number
             if theirs != messages.rows.read(number, role):
                 self._witness.testify_on_message(number, peer, sends=role == SENDER)
-            if number % _TIDY_EVERY == 0:
-                messages.rows.forget_before(number)
+            messages.rows.tidy(number)
 
     def compare_what_is_left(self) -> None:
         """Look at ends of messages that were not there when we compared. Raises Disagreement."""

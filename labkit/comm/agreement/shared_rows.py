@@ -18,6 +18,7 @@ import struct
 from pathlib import Path
 
 ROWS_PER_FILE = 4096
+_TIDY_EVERY = 1024
 # The row's number plus one comes last: while it is zero, or another one, there is no entry.
 _CONTENT = struct.Struct("<8s8s8s")
 _NUMBER = struct.Struct("<Q")
@@ -46,6 +47,11 @@ class SharedRows:
         # The number is written last, so it is read first.
         (number,) = _NUMBER.unpack_from(table, offset + _CONTENT.size)
         return table[offset : offset + _CONTENT.size] if number == row + 1 else None
+
+    def tidy(self, row: int, before: int | None = None) -> None:
+        """Every 1024th row: forget what is before it, or before another one."""
+        if row % _TIDY_EVERY == 0:
+            self.forget_before(row if before is None else before)
 
     def forget_before(self, row: int) -> None:
         """Close the files that only hold earlier rows."""

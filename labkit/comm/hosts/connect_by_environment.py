@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from labkit.comm import flight_recorder
-from labkit.comm.agreement.neighbours import Neighbours
+from labkit.comm.agreement.agreement import Neighbours
 from labkit.comm.group import Group
 from labkit.comm.hosts import interface
 from labkit.comm.hosts.board import open_store

@@ -37,7 +37,7 @@ class Place:
     address: str
     """Where the other hosts reach it."""
     door: int
-    """The port that answers for as long as the rank is there (see launch/hosts/door.py)."""
+    """The port that answers for as long as the rank is there (see launch/cluster/door.py)."""
     folder: str
     """Where the ranks of this host leave notes for each other."""
     next_attempt: int

@@ -20,7 +20,6 @@ from labkit.comm.pacing.timetable import Timetable
 from labkit.comm.topology import Topology
 
 _NUMBER = struct.Struct("<Q")
-_TIDY_EVERY = 1024
 
 
 class Pacing:
@@ -77,7 +76,7 @@ class PacedMessages:
         # Before the message is on its way: whoever has received it finds the number.
         pair = self._pair(self._member, dst)
         pair.write(self._num_sent[dst], _NUMBER.pack(departure.number))
-        _tidy(pair, self._num_sent[dst])
+        pair.tidy(self._num_sent[dst])
         return SentWork(self._process_group.send(tensors, dst, tag), departure.left_s)
 
     def recv(self, tensors: list[torch.Tensor], src: int, tag: int) -> Any:
@@ -129,7 +128,7 @@ class ReceivedWork:
         self._work.wait()
         entry = self._pair.read(self._number, 0)
         assert entry is not None  # written before the message was sent
-        _tidy(self._pair, self._number)
+        self._pair.tidy(self._number)
         (number,) = _NUMBER.unpack_from(entry)
         timetable = self._pacing.timetable
         _sleep_until(timetable.first_byte_at(number))
@@ -142,8 +141,3 @@ class ReceivedWork:
 def _sleep_until(moment_s: float) -> None:
     while (remaining_s := moment_s - time.monotonic()) > 0:
         time.sleep(remaining_s)
-
-
-def _tidy(pair: SharedRows, number: int) -> None:
-    if number % _TIDY_EVERY == 0:
-        pair.forget_before(number)

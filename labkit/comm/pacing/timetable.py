@@ -27,7 +27,6 @@ from labkit.comm.topology import Topology
 _TIME = struct.Struct("<d")
 _NUMBER = struct.Struct("<Q")
 _POSTED, _ARRIVED = 0, 1  # columns of a row
-_TIDY_EVERY = 1024
 
 
 class Departure(NamedTuple):
@@ -107,9 +106,8 @@ class Timetable:
         with self._locked():
             self._work_out_arrivals(time.monotonic())
             (arrived_s,) = _TIME.unpack_from(self._known(self._arrived.read(number, _ARRIVED)))
-            if number % _TIDY_EVERY == 0:
-                self._posted.forget_before(number)
-                self._arrived.forget_before(number)
+            self._posted.tidy(number)
+            self._arrived.tidy(number)
         return arrived_s
 
     def _work_out_arrivals(self, now_s: float) -> None:

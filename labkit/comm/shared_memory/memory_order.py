@@ -25,7 +25,6 @@ from labkit.comm.read_journal import read_journal
 if TYPE_CHECKING:
     from labkit.comm.group import Group
 
-_TIDY_EVERY = 1024
 _NUMBER_AND_PLACE = struct.Struct("<QQ")
 _WHOLE_S = 0.001  # after that an entry is whole, which may take nanoseconds (shared_rows.py)
 _lock = threading.Lock()
@@ -77,8 +76,7 @@ class MemoryOrder:
                 why = Disagreement(_other_place(group, operation, member, (place, other)))
             group._refuse(record, why)
             raise why
-        if sequence % _TIDY_EVERY == 0:
-            self._rows.forget_before(sequence)
+        self._rows.tidy(sequence)
 
     def _told(self, sequence: int, member: int, ours: tuple[int, int]) -> tuple[int, int] | None:
         """Which number and place a member has written down; None: none so far, or the same."""

@@ -1,4 +1,4 @@
-"""What this machine gives a run: cores, memory, files. Facts only; checkup judges them.
+"""What this machine gives a run: cores, memory, files. Facts only; resources.py judges them.
 
 Nothing here raises: what a system does not tell is None. `root` is "/", but in tests.
 """

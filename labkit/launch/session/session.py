@@ -14,7 +14,9 @@ variables is the last paragraph of its message:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+import contextlib
+import threading
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any, Self
 
 import cloudpickle
@@ -23,21 +25,54 @@ import torch
 from labkit.comm import Topology
 from labkit.comm.words import ranks_named
 from labkit.doctor import sources
-from labkit.launch import devices, pace_notes
+from labkit.launch import notes
 from labkit.launch.request import (
     checked_device,
     checked_ranks,
     checked_stall,
     checked_timeout,
     checked_topology,
+    note_on_gpus,
 )
+from labkit.launch.session.cell_run import CellRun, Unsent, cell_run
 from labkit.launch.session.command import Cell, Command, Names, Push, Take
-from labkit.launch.session.ranks import SessionRanks
-from labkit.launch.session.result import CellRun, Unsent, cell_run
-from labkit.launch.session.turn import Busy, Turn
+from labkit.launch.session.session_ranks import SessionRanks
 
 _START_TIMEOUT_S = 30.0
 _STALL_S = 5.0
+
+
+class Busy(RuntimeError):
+    """The ranks are at work for somebody else."""
+
+
+class Turn:
+    """What somebody must have who starts ranks, ends them, or sends them a command."""
+
+    def __init__(self) -> None:
+        """Nobody has it."""
+        self._lock = threading.Lock()
+        self._holder: int | None = None
+
+    @contextlib.contextmanager
+    def taken(self, *, waits: bool = False) -> Iterator[None]:
+        """Have it for a block. Raises Busy where another has it; `waits`: until that one is done.
+
+        Who has it already never waits: a handler of signals, say, runs in the midst of a cell.
+        """
+        if self._holder == threading.get_ident():
+            raise Busy("this session is in the midst of a cell; ask again when that has ended")
+        if not self._lock.acquire(blocking=waits):
+            raise Busy(
+                "this session is at work for another thread; wait until that has ended, or make a "
+                "session for each thread"
+            )
+        try:
+            self._holder = threading.get_ident()
+            yield
+        finally:
+            self._holder = None
+            self._lock.release()
 
 
 class Session:
@@ -70,7 +105,7 @@ class Session:
         self._echo = echo
         self._num_cells = 0
         self._is_closed = False
-        if echo and (note := devices.note(self.device, world_size, torch.cuda.device_count())):
+        if echo and (note := note_on_gpus(self.device, world_size, torch.cuda.device_count())):
             print(note, flush=True)
         self._turn = Turn()
         self._ranks = self._started()
@@ -104,7 +139,7 @@ class Session:
             sources.remember({cell.file: cell.lines})  # for the stacks in a verdict
             result = self.last = self._perform(cell, on, timeout_s, stall_s)
         if self._echo:
-            pace_notes.show(result)
+            notes.tell_late_messages(result)
         return result
 
     def _perform(

@@ -1,1 +1,0 @@
-"""Which error a run ends with, once the doctor has spoken."""

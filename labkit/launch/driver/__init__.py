@@ -1,1 +1,0 @@
-"""The driver's side of a run: starting ranks, listening to them, ending them."""

@@ -1,1 +1,0 @@
-"""Ranks under torchrun, on this host and others."""

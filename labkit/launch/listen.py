@@ -1,0 +1,194 @@
+"""The driver's watch over a run: it ends when all ranks have returned, or with an error.
+
+    listen_to_the_end    until all ranks have returned; four things end a run early: a rank fails,
+                         ranks wait in vain, the timeout passes, Stop is pressed
+    StallWatch           notices that a run will not end, without waiting for its timeout
+    consult              asks the doctor, and takes more evidence where the verdict is open
+
+What ranks left unfinished is printed when all have returned.
+"""
+
+from __future__ import annotations
+
+import time
+
+from labkit import doctor
+from labkit.doctor.stage import Stage
+from labkit.doctor.verdict import Fault, Verdict
+from labkit.launch import failure, notes
+from labkit.launch.examine import PATIENCE_S, Evidence
+from labkit.launch.rank import ALL
+from labkit.launch.rank_process import uninterrupted
+from labkit.launch.supervise import Supervisor
+
+
+def listen_to_the_end(
+    supervisor: Supervisor,
+    deadline_s: float,
+    timeout_s: float,
+    watch: StallWatch,
+    *,
+    echo: bool = True,
+) -> None:
+    """Return when every rank has returned; raise what explains any other end.
+
+    deadline_s: on the clock of time.monotonic(); timeout_s: what the reader asked for.
+    watch: for ranks that wait in vain.
+    echo: whether a line is printed when ranks have waited that long for a slow one, and for what
+    they have left behind.
+    """
+    try:
+        _listen(supervisor, deadline_s, timeout_s, watch, echo)
+        if supervisor.has_failed:
+            supervisor.wait_for_consequences()
+            supervisor.evidence.examine()
+            raise failure.rank_error(supervisor)
+    except KeyboardInterrupt:
+        with uninterrupted(quietly=True):
+            supervisor.evidence.examine()
+        raise failure.interrupted(supervisor) from None
+    if echo and supervisor.nothing_follows:
+        supervisor.evidence.read_journals()
+        notes.tell_what_is_left(supervisor.evidence.timeline)
+
+
+def _listen(
+    supervisor: Supervisor, deadline_s: float, timeout_s: float, watch: StallWatch, echo: bool
+) -> None:
+    """Return when every rank has returned, or one has failed."""
+    has_told = not echo
+    while not supervisor.is_over and not supervisor.has_failed:
+        remaining_s = deadline_s - time.monotonic()
+        if remaining_s <= 0:
+            why = consult(supervisor.evidence, PATIENCE_S)
+            raise failure.run_timeout(supervisor, why, timeout_s)
+        if supervisor.listen(min(remaining_s, watch.next_look_s)):
+            watch.news()
+        elif verdict := watch.look():
+            if verdict.is_proof:
+                raise failure.cannot_end(supervisor, verdict)
+            if not has_told:
+                notes.tell(f"{verdict.text}. The timeout is {timeout_s:g} s.")
+                has_told = True
+
+
+_FIRST_LOOK_S = 0.25
+_LONGEST_LOOK_S = 2.0
+_DOUBT_S = 5.0
+
+
+class StallWatch:
+    """Looks at the journals when no rank reports; less often as long as they grow.
+
+    A proof that holds at two looks in a row ends the run: what blocked ranks wait for cannot come.
+    What the journals do not prove, such as waits in operations of torch's own, takes a question to
+    every rank, and is asked once nothing has moved for `stall_s`.
+    """
+
+    def __init__(
+        self, supervisor: Supervisor, stall_s: float | None, *, ends_deadlocks: bool = True
+    ) -> None:
+        """stall_s: seconds without progress after which every rank is asked; None: never, and only
+        proofs count. ends_deadlocks: whether these do.
+        """
+        self._supervisor = supervisor
+        self._stall_s = stall_s
+        self._ends_deadlocks = ends_deadlocks
+        self._suspicion: Verdict | None = None
+        self._doubted: Verdict | None = None
+        self._ask_again_at_s = 0.0
+        self.news()
+
+    def news(self) -> None:
+        """A rank reported something."""
+        self._look_s = _FIRST_LOOK_S
+        self._progress_at_s = time.monotonic()
+        self._next_look_at_s = self._progress_at_s + self._look_s
+
+    @property
+    def next_look_s(self) -> float:
+        """Seconds until the next look is due."""
+        return max(self._next_look_at_s - time.monotonic(), 0)
+
+    @property
+    def _is_stalled(self) -> bool:
+        silent_s = time.monotonic() - self._progress_at_s
+        return self._stall_s is not None and silent_s >= self._stall_s
+
+    def look(self) -> Verdict | None:
+        """The doctor's verdict, once it is due and worth telling; None otherwise.
+
+        With a proof the run cannot end any more, whatever other ranks do meanwhile. Without one
+        some ranks have waited for `stall_s`, for another that computes, or has threads besides.
+        """
+        if self.next_look_s > 0:
+            return None
+        has_grown = self._supervisor.evidence.read_journals()
+        is_starting = any(rank.stage is Stage.STARTING for rank in self._supervisor.ranks)
+        if has_grown or is_starting:
+            self._look_s = min(2 * self._look_s, _LONGEST_LOOK_S)
+            self._progress_at_s = time.monotonic()
+        else:
+            self._look_s = _FIRST_LOOK_S
+        self._next_look_at_s = time.monotonic() + self._look_s
+        if is_starting:
+            return None
+        return self._proof() or (self._stall() if self._is_stalled else None)
+
+    def _proof(self) -> Verdict | None:
+        """What the journals alone prove, once two looks agree."""
+        if not self._ends_deadlocks:
+            return None
+        evidence = self._supervisor.evidence
+        before, self._suspicion = self._suspicion, doctor.diagnose_waits(evidence.views)
+        if not self._suspicion.is_proof or self._suspicion != before:
+            return None
+        if before == self._doubted and time.monotonic() < self._ask_again_at_s:
+            return None
+        verdict = examined(evidence, PATIENCE_S)
+        if verdict.is_proof:
+            return verdict
+        # By a thread, say, that may still bring what is missing; or it may end.
+        self._doubted, self._ask_again_at_s = before, time.monotonic() + _DOUBT_S
+        return None
+
+    def _stall(self) -> Verdict | None:
+        """What the doctor says when every rank has been asked; None where nobody waits in vain."""
+        verdict = consult(self._supervisor.evidence, PATIENCE_S)
+        self._next_look_at_s = time.monotonic() + max(1.0, (self._stall_s or 0) / 2)
+        if verdict.is_proof:
+            return verdict
+        return verdict if verdict.fault not in (Fault.BUSY, Fault.UNDER_WAY) else None
+
+
+def consult(evidence: Evidence, patience_s: float) -> Verdict:
+    """Examine the ranks, and say what keeps the run from ending.
+
+    Where everything seems posted and yet nothing moves, and ranks have used torch.distributed past
+    their Groups, all of its record is read: two different operations may have met there.
+    """
+    verdict = examined(evidence, patience_s)
+    has_foreign = any(view.recorded.operations for view in evidence.views)
+    if verdict.fault is Fault.UNDER_WAY and has_foreign:
+        evidence.examine(ALL, patience_s)
+        found = doctor.diagnose_now(evidence.views)
+        return found if found.fault is Fault.MISMATCH else verdict
+    return verdict
+
+
+def examined(evidence: Evidence, patience_s: float) -> Verdict:
+    """The verdict on fresh evidence. That a wait is in vain, two examinations must say.
+
+    A rank's journal and torch's record are read one after another, and it may go on in
+    between: what they say together need never have been true. What two examinations say was true
+    from the first one's end to the second one's beginning, of all ranks at once.
+    """
+    evidence.examine(patience_s=patience_s)
+    first = doctor.diagnose_now(evidence.views)
+    if first.fault not in (Fault.LEFT, Fault.CIRCLE):
+        return first
+    evidence.examine(patience_s=patience_s)
+    second = doctor.diagnose_now(evidence.views)
+    if second == first or second.fault not in (Fault.LEFT, Fault.CIRCLE):
+        return second
+    return Verdict(Fault.UNDER_WAY, "ranks go on: two looks in a row found different waits")

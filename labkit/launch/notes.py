@@ -1,0 +1,237 @@
+"""Lines that the lab prints beside what the ranks print. Each begins with [labkit].
+
+    tell                 any such line
+    tell_late_messages   a run with a topology whose times are not those of the links
+    tell_what_is_left    what ranks have left behind when all of them have returned:
+
+    never waited for   an operation was begun, and what it returned got no wait(): what its tensors
+                       hold nobody knows
+    never met          some members called a collective that others did not, or a message has only
+                       one end
+    other lines        ranks met in a collective from different lines, which no label says is meant
+
+None is an error: the run's values may be right. A send that was not waited for has left nothing
+where its message was received.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+from labkit.comm import Operation, Pace, Timeline, Topology
+from labkit.comm.agreement.difference import apart
+from labkit.comm.agreement.disagreement import WITHOUT_DATA, collectives, has_order
+from labkit.comm.operation import SHARED_MEMORY
+from labkit.comm.words import listed, named, ranks_named, shortened, verb
+from labkit.doctor import sources
+from labkit.launch.result import Run
+
+_COLUMNS = 96  # of a page of JupyterLab, which breaks longer lines in the middle of a word
+_COMMAND = re.compile("`[^`]*`")
+
+
+def tell(text: str) -> None:
+    """Print it, in lines that fit on a page. What is to be copied, in backticks, stays whole."""
+    whole = _COMMAND.sub(lambda command: command[0].replace(" ", "\0"), f"[labkit] {text}")
+    lines = textwrap.wrap(whole, _COLUMNS, break_long_words=False, break_on_hyphens=False)
+    print("\n".join(lines).replace("\0", " "), flush=True)
+
+
+# Now and then a core is busy with something else, and a message has to wait for it.
+_TOLERATED_SHARE = 0.05
+
+
+def tell_late_messages(run: Run) -> None:
+    """Print a line for each reason; nothing for a run without a topology."""
+    for line in _notes_on_pace(run):
+        tell(f"{line}.")
+
+
+def _notes_on_pace(run: Run) -> list[str]:
+    """The lines: messages that came late, and collectives that were not paced."""
+    if run.topology is None:
+        return []
+    lines = (_late(reduce(Pace.plus, run.pace, Pace())), _unpaced(run, run.topology))
+    return [line for line in lines if line]
+
+
+def _late(pace: Pace) -> str:
+    """More messages than by chance came later than the links allow."""
+    if pace.num_late <= _TOLERATED_SHARE * pace.num_messages:
+        return ""
+    mean_ms = pace.late_s / pace.num_late * 1e3
+    return (
+        f"{pace.num_late} of {pace.num_messages} messages came later than the links of the "
+        f"topology allow, by {mean_ms:.2g} ms on average: these times are this machine's, and not "
+        "the links'. With slower links or larger messages it keeps the pace"
+    )
+
+
+def _unpaced(run: Run, topology: Topology) -> str:
+    """Collectives moved data between ranks that have links, and no link has slowed them down."""
+    operations = (operation for timeline in run.timeline for operation in timeline.operations)
+    unpaced = dict.fromkeys(
+        f"{each.kind} through shared memory" if each.medium == SHARED_MEMORY else each.kind
+        for each in operations
+        if each.is_collective and each.kind not in WITHOUT_DATA and _has_links(each, topology)
+    )
+    if not unpaced:
+        return ""
+    return (
+        f"{listed(list(unpaced))} {verb(list(unpaced), 'was')} not paced to the links of the "
+        "topology, and took the time that this machine takes. Only send and recv are paced, and "
+        "with them labkit.collectives"
+    )
+
+
+def _has_links(operation: Operation, topology: Topology) -> bool:
+    """Whether messages between the ranks of its group are paced, or some of them."""
+    hosts = {topology.host_of(rank) for rank in operation.group}
+    return len(hosts) > 1 or (topology.fast is not None and len(operation.group) > 1)
+
+
+_MOST_SHOWN = 5
+
+Half = tuple[str, str, int, int]
+"""One end of the messages between two ranks: kind, group, the rank itself and its peer."""
+
+
+@dataclass(frozen=True)
+class Left:
+    """An operation of one rank."""
+
+    rank: int
+    operation: Operation
+    is_unwaited: bool
+    unmet: tuple[int, ...]
+    """Ranks that have no part in it."""
+
+    @property
+    def place(self) -> tuple[object, ...]:
+        """The same for those that are told in one line."""
+        operation = self.operation
+        whose = () if operation.is_collective else (self.rank, operation.peer)
+        line = (operation.kind, operation.group_name, operation.origin.file, operation.origin.line)
+        return (*line, self.is_unwaited, self.unmet, *whose)
+
+
+def _notes_on_what_is_left(timelines: Sequence[Timeline]) -> list[str]:
+    """A line for each place in the program that leaves something; by rank, the first at length."""
+    by_place: dict[tuple[object, ...], list[Left]] = {}
+    for each in _left(timelines):
+        by_place.setdefault(each.place, []).append(each)
+    lines = [*map(_said, by_place.values()), *_other_lines(timelines)]
+    more = len(lines) - _MOST_SHOWN
+    if more > 0:
+        lines[_MOST_SHOWN:] = [f"So it is in {more} more place{'s' * (more > 1)}"]
+    return lines
+
+
+def tell_what_is_left(timelines: Sequence[Timeline]) -> None:
+    """Print the lines."""
+    for line in _notes_on_what_is_left(timelines):
+        print(f"[labkit] {line}.", flush=True)
+
+
+def _other_lines(timelines: Sequence[Timeline]) -> list[str]:
+    """`all_reduce #3 met from different lines, ... on rank 0 and ... on rank 1`, once for all."""
+    by_calls: dict[tuple[object, ...], list[dict[int, Operation]]] = {}
+    for by_rank in collectives(timelines).values():
+        if len({each.called for each in by_rank.values()}) == 1:
+            continue
+        calls = tuple((rank, each.called) for rank, each in sorted(by_rank.items()))
+        if all(map(has_order, by_rank.values())):
+            by_calls.setdefault(calls, []).append(by_rank)
+    return [_met(together) for together in by_calls.values()]
+
+
+def _met(together: Sequence[dict[int, Operation]]) -> str:
+    by_rank = together[0]
+    ranks_at: dict[str, list[int]] = {}
+    for rank, site in zip(
+        sorted(by_rank), apart([by_rank[r] for r in sorted(by_rank)]), strict=True
+    ):
+        at = f"{shortened(site.said)} ({sources.place(site)})"
+        ranks_at.setdefault(at, []).append(rank)
+    first = next(iter(by_rank.values()))
+    more = f" and {len(together) - 1} more" if len(together) > 1 else ""
+    said = [f"{at} on {ranks_named(ranks)}" for at, ranks in ranks_at.items()]
+    return f"{named(first)}{more} met from different lines, {listed(said)}"
+
+
+def _left(timelines: Sequence[Timeline]) -> Iterator[Left]:
+    journals = [timeline.operations for timeline in timelines]
+    num_calls, num_messages = _counts(journals)
+    received = {
+        (*_half(operation, rank), operation.sequence)
+        for rank, journal in enumerate(journals)
+        for operation in journal
+        if operation.kind == "recv" and operation.done_s is not None and not operation.failed
+    }
+    for rank, journal in enumerate(journals):
+        for operation in journal:
+            if operation.failed:
+                continue
+            unmet: tuple[int, ...] = ()
+            is_unwaited = operation.waited_s is None
+            if operation.is_collective:
+                calls = num_calls[operation.group_name, operation.group]
+                unmet = tuple(m for m in operation.group if calls.get(m, 0) < operation.sequence)
+            else:
+                other = _other_half(operation, rank)
+                if num_messages.get(other, 0) < operation.sequence:
+                    unmet = (other[2],)
+                if (*other, operation.sequence) in received:
+                    is_unwaited = False
+            if is_unwaited or unmet:
+                yield Left(rank, operation, is_unwaited, unmet)
+
+
+def _counts(
+    journals: Sequence[Sequence[Operation]],
+) -> tuple[dict[tuple[str, tuple[int, ...]], dict[int, int]], dict[Half, int]]:
+    """How many collectives of each group each member has called, and each end's messages."""
+    calls: dict[tuple[str, tuple[int, ...]], dict[int, int]] = {}
+    messages: dict[Half, int] = {}
+    for rank, journal in enumerate(journals):
+        for operation in journal:
+            if operation.is_collective:
+                of_group = calls.setdefault((operation.group_name, operation.group), {})
+                of_group[rank] = max(of_group.get(rank, 0), operation.sequence)
+            else:
+                half = _half(operation, rank)
+                messages[half] = max(messages.get(half, 0), operation.sequence)
+    return calls, messages
+
+
+def _half(operation: Operation, rank: int) -> Half:
+    assert operation.peer is not None
+    return (operation.kind, operation.group_name, rank, operation.peer)
+
+
+def _other_half(operation: Operation, rank: int) -> Half:
+    assert operation.peer is not None
+    kind = "recv" if operation.kind == "send" else "send"
+    return (kind, operation.group_name, operation.peer, rank)
+
+
+def _said(together: Sequence[Left]) -> str:
+    """`rank 1 never waited for all_reduce #2 (train.py, line 9), and rank 0 never called it`."""
+    first = together[0]
+    operation = first.operation
+    ranks = ranks_named(sorted({each.rank for each in together}))
+    num_more = len({each.operation.sequence for each in together}) - 1
+    more = f" and {num_more} more of this line" if num_more else ""
+    what = f"{named(operation)}{more} ({sources.place(operation.origin)})"
+    it = "them" if num_more else "it"
+    met = {"send": f"received {it}", "recv": f"sent {it}"}.get(operation.kind, f"called {it}")
+    if first.unmet and first.is_unwaited:
+        return f"{ranks} never waited for {what}, and {ranks_named(first.unmet)} never {met}"
+    if first.unmet:
+        return f"{ranks} called {what}, and {ranks_named(first.unmet)} never {met}"
+    unknown = f"whether {it} arrived" if operation.kind == "send" else "what the tensors hold"
+    return f"{ranks} never waited for {what}: until wait() has returned, nobody knows {unknown}"

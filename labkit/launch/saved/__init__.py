@@ -1,1 +1,0 @@
-"""A Run as a folder."""

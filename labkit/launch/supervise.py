@@ -1,0 +1,112 @@
+"""The driver's side of a run: listen to every rank until all have come back, or one has not.
+
+    STARTING --ready--> RUNNING --returned--> RETURNED
+        |                  |
+        +---- raised / the process ends ----> RAISED / DIED
+
+All ranks wait for "go" until the last one is ready. The first failure ends the run: after a short
+grace, in which the others' consequences arrive, every rank is asked for its stack and ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Sequence
+from multiprocessing import connection
+
+from labkit.doctor.stage import Stage
+from labkit.launch.examine import Evidence
+from labkit.launch.payload import RunDirectory
+from labkit.launch.rank import Raised
+from labkit.launch.rank_process import Rank
+
+_GRACE_S = 0.1
+_GRACE_FOR_THE_CAUSE_S = 2.0
+
+
+class Supervisor:
+    """Listens to the ranks of one run."""
+
+    nothing_follows = True
+    """Whether what the ranks leave behind stays so: they do nothing after this."""
+
+    def __init__(self, ranks: Sequence[Rank], directory: RunDirectory) -> None:
+        """The ranks are already started."""
+        self.ranks = ranks
+        self.directory = directory
+        self.ready_s = 0.0
+        self.evidence = Evidence(ranks, directory)
+
+    @property
+    def has_failed(self) -> bool:
+        """Some rank raised or died."""
+        return any(rank.stage in (Stage.RAISED, Stage.DIED) for rank in self.ranks)
+
+    @property
+    def is_over(self) -> bool:
+        """No rank has anything more to say."""
+        return not any(rank.is_active for rank in self.ranks)
+
+    def listen(self, timeout_s: float) -> bool:
+        """Wait for the next word of any rank and take it in; whether one reported something.
+
+        What ranks print is taken in too, but is no report: a deadlock may be talkative.
+        """
+        handles: dict[object, Rank] = {}
+        for rank in self.ranks:
+            if not rank.output.ended:
+                handles[rank.output.pipe] = rank
+            if rank.is_active:
+                handles[rank.process.control] = rank
+                handles[rank.process.process.sentinel] = rank
+        has_reported = False
+        heard = connection.wait(list(handles), max(timeout_s, 0))  # type: ignore[arg-type]
+        for handle in heard:
+            rank = handles[handle]
+            rank.output.read()
+            if handle is not rank.output.pipe and rank.is_active:
+                self._take_report(rank)
+                has_reported = True
+        return has_reported
+
+    def _take_report(self, rank: Rank) -> None:
+        control = rank.process.control
+        try:
+            # Asked again although `wait` named a handle: the process may have reported and died.
+            report = control.recv() if control.poll() else None
+        except (EOFError, OSError):
+            report = None
+        if report is None:
+            rank.process.process.join(1)  # its exit code may be a moment behind
+            rank.stage, rank.ended_s = Stage.DIED, time.monotonic()
+        elif report == "ready":
+            rank.stage = Stage.RUNNING
+            if all(other.stage is Stage.RUNNING for other in self.ranks):
+                self._go()
+        else:
+            failed = isinstance(report, Raised)
+            rank.report = report
+            rank.stage = Stage.RAISED if failed else Stage.RETURNED
+            rank.ended_s = report.at_s if isinstance(report, Raised) else report.end_s
+
+    def _go(self) -> None:
+        self.ready_s = time.monotonic()
+        for rank in self.ranks:
+            with contextlib.suppress(OSError):  # of one that just died: heard as any other death
+                rank.process.control.send("go")
+
+    def wait_for_consequences(self) -> None:
+        """After a failure, hear for a moment what it does to the others.
+
+        Longer while all that is known are failed communications: on a busy machine the rank that
+        is the cause may be the last to say so.
+        """
+        began_s = time.monotonic()
+        while not self.is_over:
+            has_cause = any(rank.may_be_the_cause for rank in self.ranks)
+            grace_s = _GRACE_S if has_cause else _GRACE_FOR_THE_CAUSE_S
+            remaining_s = began_s + grace_s - time.monotonic()
+            if remaining_s <= 0:
+                return
+            self.listen(remaining_s)
