@@ -1,10 +1,11 @@
 """Every exercise: its stub, its solution, and each mistake of its grader, made by a patch."""
 
+import collections
 from pathlib import Path
 
 import pytest
 
-from labkit.grade import Outcome, check, findings
+from labkit.grade import Outcome, check, engine, findings
 from labkit.grade.catalog import load_catalog
 from labkit.grade.engine import observe
 from labkit.grade.grader import InParts, OnRanks
@@ -12,6 +13,7 @@ from labkit.grade.graders import load_grader
 from labkit.grade.stubs import stub_of
 from labkit.grade.submission import Submission
 from labkit.grade.workspace import Workspace
+from tests.warm_ranks import WarmRanks
 
 WORKSPACE = Workspace(Path(__file__).parents[2])
 EXERCISES = list(load_catalog(WORKSPACE))
@@ -23,6 +25,23 @@ MISTAKES = [
 SEED = 20261124
 # What loops or hangs is ended by this.
 TIMEOUT_S = 4.0
+
+
+@pytest.fixture(autouse=True, scope="module")
+def warm_ranks():
+    """By exercise: those of another one may have closed other modules."""
+    by_name = collections.defaultdict(WarmRanks)
+    yield by_name
+    for ranks in by_name.values():
+        ranks.end()
+
+
+@pytest.fixture(autouse=True)
+def _ranks_stay_for_the_next_attempt(request, warm_ranks, monkeypatch):
+    name = request.node.callspec.params["name"]
+    for other in warm_ranks.keys() - {name}:
+        warm_ranks.pop(other).end()
+    monkeypatch.setattr(engine, "launch", warm_ranks[name].launch)
 
 
 @pytest.mark.parametrize("name", EXERCISES)

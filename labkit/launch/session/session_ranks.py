@@ -65,11 +65,11 @@ class SessionRanks:
         self.processes: list[RankProcess] = []
         self.has_ended = False
         self._echo = echo
-        self._directory = RunDirectory()
-        self._history = History(self._directory, world_size)
+        self.directory = RunDirectory()
+        self._history = History(self.directory, world_size)
         # Before multiprocessing's own atexit function, which waits for every child: last in,
         # first out. weakref's alone may have been registered long ago.
-        self._finalizer = weakref.finalize(self, _end, self.processes, self._directory, os.getpid())
+        self._finalizer = weakref.finalize(self, _end, self.processes, self.directory, os.getpid())
         atexit.register(self._finalizer)
         try:
             self._start(world_size, timeout_s, topology)
@@ -79,11 +79,11 @@ class SessionRanks:
 
     def _start(self, world_size: int, timeout_s: float, topology: Topology | None) -> None:
         deadline_s = time.monotonic() + timeout_s
-        payload.write(self._directory.payload, session_main, [()])
+        payload.write(self.directory.payload, session_main, [()])
         for number in range(world_size):
             # The driver keeps the time of each cell: the backend must not end a wait before it.
             spec = RankSpec(
-                number, world_size, self.device, self._directory, LONGEST_TIMEOUT_S, topology
+                number, world_size, self.device, self.directory, LONGEST_TIMEOUT_S, topology
             )
             with uninterrupted():
                 self.processes.append(start_rank(spec, session_main))
@@ -91,7 +91,7 @@ class SessionRanks:
             Rank(process, RankOutput(process.rank, process.output, self._echo))
             for process in self.processes
         ]
-        supervisor = Supervisor(ranks, self._directory)
+        supervisor = Supervisor(ranks, self.directory)
         listen_to_the_end(supervisor, deadline_s, timeout_s, StallWatch(supervisor, None))
 
     def perform(
@@ -122,7 +122,7 @@ class SessionRanks:
         return supervisor
 
     def _supervisor(self, on: Collection[int]) -> CellSupervisor:
-        return CellSupervisor(self.processes, self._directory, on, self._history, self._echo)
+        return CellSupervisor(self.processes, self.directory, on, self._history, self._echo)
 
     @property
     def dead(self) -> list[int]:

@@ -1,0 +1,102 @@
+"""Ranks that stay for the next run: a rank needs 50 ms of computing to start, and tests thousands.
+
+A run whose ranks are all in step at its end leaves them to the next run of its size in the same
+file. Any other run ends them, and so do open groups by the dozen.
+"""
+
+import dataclasses
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.distributed import distributed_c10d as c10d
+
+from labkit.launch import payload
+from labkit.launch.session.cell_run import Unsent, cell_run
+from labkit.launch.session.session_ranks import SessionRanks, out_of_step
+
+_MOST_GROUPS = 12
+_runs = importlib.import_module("labkit.launch.run")
+_launch = _runs.launch
+
+
+@dataclasses.dataclass(repr=False)
+class Value:
+    """What a rank's function returned, and how many groups this process has open."""
+
+    value: Any
+    num_groups: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """A command to ranks of a session: call the function of a payload, as a rank of `run` does."""
+
+    path: Path
+
+    def run(self, namespace: dict[str, Any]) -> Value:
+        """On the rank, which draws the numbers that a new one would."""
+        world = namespace["world"]
+        fn, args = payload.read(self.path, world.rank)
+        sys.modules.pop("submission", None)  # of the last check
+        dtype = torch.get_default_dtype()
+        with torch.random.fork_rng(devices=[]):
+            try:
+                return Value(fn(world, *args), len(c10d._world.pg_map))
+            finally:
+                torch.set_default_dtype(dtype)
+
+
+class WarmRanks:
+    """By world size. `launch` takes the place of `labkit.launch.launch`."""
+
+    def __init__(self) -> None:
+        self._by_size: dict[int, SessionRanks] = {}
+
+    def launch(self, fn, world_size, args_by_rank, *, timeout=30, stall=None, echo=True, **others):
+        """A run on ranks that may have run others; with `others` on ranks of its own."""
+        if any(value not in (None, "local", "cpu") for value in others.values()):
+            return _launch(
+                fn, world_size, args_by_rank, timeout=timeout, stall=stall, echo=echo, **others
+            )
+        device = _runs._checked(fn, world_size, args_by_rank, timeout, None, None)
+        ranks = self._by_size.pop(world_size, None)
+        if ranks is None or ranks.dead:
+            ranks = SessionRanks(world_size, device, 30, False, None)
+        try:
+            path = ranks.directory.payload
+            payload.write(path, fn, args_by_rank)
+            result = cell_run(
+                ranks.perform(Call(path), range(world_size), timeout, stall), device, None
+            )
+        except BaseException:
+            ranks.end()
+            raise
+        if any(isinstance(value, Unsent) for value in result.values):
+            ranks.end()
+            return _launch(fn, world_size, args_by_rank, timeout=timeout, stall=stall, echo=echo)
+        num_groups = max(value.num_groups for value in result.values)
+        if num_groups > _MOST_GROUPS or out_of_step(result.timeline, result.timeline):
+            ranks.end()
+        else:
+            self._by_size[world_size] = ranks
+        result.values = [value.value for value in result.values]
+        return result
+
+    def end(self) -> None:
+        """No rank is left."""
+        while self._by_size:
+            self._by_size.popitem()[1].end()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def runs_on_warm_ranks():
+    """For all tests of a file, where its folder's conftest imports this."""
+    ranks = WarmRanks()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_runs, "launch", ranks.launch)
+        yield
+    ranks.end()
