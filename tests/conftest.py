@@ -34,12 +34,19 @@ multiprocessing.get_context("forkserver").set_forkserver_preload(PRELOADED)
 hypothesis.settings.register_profile("tests", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("tests")
 
+# Files of tests/unit that take longer than 4 s.
+SLOW = (
+    "bank bare_machine checker checkup closing footprint measure memory_calculator mesh "
+    "notebook_widgets pipeline_calculator planner_plan progress_exchange progress_practice "
+    "progress_store run saves simulation_weeks viz_schedule"
+).split()
+
 
 def pytest_addoption(parser):
     parser.addoption(
         "--fast",
         action="store_true",
-        help="skip what launches more than two ranks, or is marked slow",
+        help="skip what launches more than two ranks, and files that take longer than 4 s",
     )
 
 
@@ -81,6 +88,8 @@ def pytest_xdist_make_scheduler(config, log):
 def pytest_ignore_collect(collection_path, config):
     """For `-m alone` only files that say so are imported: 26 of 300, and nothing runs meanwhile."""
     is_file = re.fullmatch(r"test_\w+\.py", collection_path.name)
+    if is_file and config.option.fast and collection_path.stem[5:] in SLOW:
+        return True
     if is_file and config.option.markexpr == "alone" and not _says_alone(collection_path):
         return True
     return None
