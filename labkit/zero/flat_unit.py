@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from labkit.comm import Group
-from labkit.data_parallel.buckets import require_plain_numbers
-from labkit.data_parallel.replica import mark_sharded
+from labkit.data_parallel.bucketed import require_plain_numbers
+from labkit.data_parallel.wrapping import mark_sharded
 from labkit.memory import announce
 from labkit.zero.flat import Flat, by_elements, flattened
 from labkit.zero.wire import Wire, is_divided_before, own_segment

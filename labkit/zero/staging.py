@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from labkit.comm import Group
-from labkit.data_parallel.buckets import require_plain_numbers
+from labkit.data_parallel.bucketed import require_plain_numbers
 from labkit.data_parallel.lane import Lane
 from labkit.memory import announce
 from labkit.zero.shard import Shard

@@ -27,10 +27,10 @@ import torch
 from torch import Tensor
 
 from labkit.comm import Group
-from labkit.data_parallel.buckets import BUCKET_BYTES, cut
+from labkit.data_parallel.bucketed import BUCKET_BYTES, cut
+from labkit.data_parallel.hooks import on_gradient, remove_with
 from labkit.data_parallel.lane import Lane
 from labkit.zero.groups import Member
-from labkit.zero.hooks import on_gradient, remove_with
 from labkit.zero.inner import takes_fragments
 from labkit.zero.left_out import missing_everywhere, require_none_missing
 from labkit.zero.staging import Staging

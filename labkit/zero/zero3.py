@@ -32,11 +32,11 @@ from torch.utils.hooks import RemovableHandle
 
 from labkit.comm import Group
 from labkit.comm.group import chosen
+from labkit.data_parallel.hooks import on_gradient, remove_with, weakly
 from labkit.data_parallel.lane import Lane
-from labkit.data_parallel.replica import require_plain
+from labkit.data_parallel.wrapping import require_plain
 from labkit.zero.clipping import checked_norm, clip
 from labkit.zero.flat_unit import FlatUnit
-from labkit.zero.hooks import on_gradient, remove_with, weakly
 from labkit.zero.hybrid import across, require_replicas
 from labkit.zero.passes import Passes
 from labkit.zero.units import ROOT, kept_names, make_equal, make_units, named_modules
