@@ -11,7 +11,8 @@ Beside them:
     ddp.py          DDP              OverlappedDDP with accumulation, parameters that are left out,
                                      and buckets in the order of arrival (rebuilt_buckets.py)
     reduction.py    `all_reduce=`    start(x, group) -> handle: a function, compression/,
-                                     background.py (a thread: lane.py), symmetric_buckets.py
+                                     background.py on a communication_thread.py,
+                                     symmetric_buckets.py
     wrapping.py, hooks.py            what is checked about a module; hooks that end with their owner
     local_sgd.py, parameter_server/  strategies that do without an all-reduce in each step
     training.py                      the serial training loop on many ranks

@@ -30,9 +30,10 @@ import torch
 from torch import Tensor, nn
 
 from labkit import arguments
+from labkit.collectives.wire import Handle
 from labkit.comm import Group
 from labkit.data_parallel.naive import Replica, gradients_of
-from labkit.data_parallel.reduction import AllReduce, Handle, library_all_reduce, reduction_of
+from labkit.data_parallel.reduction import AllReduce, library_all_reduce, reduction_of
 from labkit.data_parallel.wrapping import require_as_wrapped, trained_of
 
 MIB = 2**20

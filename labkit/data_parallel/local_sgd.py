@@ -19,7 +19,7 @@ from torch import nn
 from labkit import arguments
 from labkit.comm import Group
 from labkit.data import Corpus
-from labkit.data_parallel.flat import flattened, put
+from labkit.data_parallel.flattening import flattened, put
 from labkit.data_parallel.naive import Replica
 from labkit.model import GPT, GPTConfig
 from labkit.optimizer import checked_rate, checked_share

@@ -23,9 +23,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from labkit.collectives.wire import Handle
 from labkit.data_parallel.bucketed import Bucket, BucketedDDP
 from labkit.data_parallel.hooks import average_in_backward
-from labkit.data_parallel.reduction import Handle
 from labkit.data_parallel.wrapping import require_as_wrapped
 
 _NO_PASS = -1

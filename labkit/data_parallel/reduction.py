@@ -14,28 +14,12 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from labkit.collectives.wire import LIBRARY, Handle
 from labkit.comm import Group
-
-
-class Handle(Protocol):
-    """A sum that is under way: a Pending, for example."""
-
-    def wait(self) -> Any:
-        """Block until it is complete, and return it."""
-
-
-class Done(NamedTuple):
-    """The handle of a reduction that has blocked."""
-
-    total: Tensor
-
-    def wait(self) -> Tensor:
-        """The sum."""
-        return self.total
 
 
 class Reduction(ABC):
@@ -71,8 +55,7 @@ x may be overwritten. A function that takes `out=` is called with out=x, which s
 
 def library_all_reduce(x: Tensor, group: Group) -> Handle:
     """Start the backend's own all-reduce, in place."""
-    handle: Handle = group.all_reduce(x, out=x, wait=False)
-    return handle
+    return LIBRARY.all_reduce(x, group)
 
 
 def reduction_of(all_reduce: AllReduce) -> Reduction:

@@ -11,12 +11,13 @@ Wire, steps: see labkit/comm/shared_memory/symmetric.py.
 
 from torch import Tensor
 
+from labkit.collectives.wire import Done, Handle
 from labkit.comm import Group, SymmetricMemory
 from labkit.comm.group import chosen
 from labkit.comm.shared_memory.meeting import require_on_host
 from labkit.comm.shared_memory.supersteps import ALIGNMENT
 from labkit.data_parallel.bucketed import Bucket, bucket_in
-from labkit.data_parallel.reduction import Done, Handle, Reduction
+from labkit.data_parallel.reduction import Reduction
 
 
 class SymmetricBuckets(Reduction):

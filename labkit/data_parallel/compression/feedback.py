@@ -19,9 +19,10 @@ from abc import abstractmethod
 import torch
 from torch import Tensor
 
+from labkit.collectives.wire import Done, Handle
 from labkit.comm import Group
 from labkit.data_parallel.bucketed import Bucket
-from labkit.data_parallel.reduction import Done, Handle, Reduction
+from labkit.data_parallel.reduction import Reduction
 
 
 class Compressor(Reduction):
