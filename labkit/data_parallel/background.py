@@ -1,27 +1,19 @@
-"""An all-reduce that blocks, on the group's lane, so that backward goes on meanwhile."""
+"""An all-reduce that blocks, on the group's communication thread: backward goes on meanwhile."""
 
-from concurrent.futures import Future
 from functools import partial
 
 from torch import Tensor
 
+from labkit.collectives.wire import Handle
 from labkit.comm import Group
 from labkit.comm.group import chosen
-from labkit.data_parallel.buckets import Bucket
-from labkit.data_parallel.lane import Lane
-from labkit.data_parallel.reduction import (
-    AllReduce,
-    InFlight,
-    PerBucket,
-    all_reduces_of,
-    begin,
-    needs_buckets,
-    require_all_reduce,
-)
+from labkit.data_parallel.bucketed import Bucket
+from labkit.data_parallel.communication_thread import CommunicationThread
+from labkit.data_parallel.reduction import AllReduce, Reduction, reduction_of
 
 
-class InBackground:
-    """A blocking all-reduce on a thread, the group's Lane: one after the other, in order of calls.
+class InBackground(Reduction):
+    """A blocking all-reduce on the group's communication thread, in the order of calls.
 
         model = DDP(module, world, all_reduce=InBackground(ring_all_reduce, world))
         model = DDP(module, world, all_reduce=InBackground(TopK(0.01), world))
@@ -29,48 +21,25 @@ class InBackground:
     Wire: what `all_reduce` sends.
     """
 
-    def __init__(self, all_reduce: AllReduce | PerBucket, group: Group | None = None) -> None:
-        """Every rank of `group` calls this: the first time, the lane's group is split off.
+    def __init__(self, all_reduce: AllReduce, group: Group | None = None) -> None:
+        """Every rank of `group` calls this: the first time, the thread's group is split off.
 
         group: None for torch.distributed's default one. TypeError for what is no all-reduce.
         """
-        require_all_reduce(all_reduce)
-        self._all_reduce = all_reduce
-        self._lane = Lane.of(chosen(group))
+        self._within = reduction_of(all_reduce)
+        self.remembers_buckets = self._within.remembers_buckets
+        self._group = chosen(group)
+        self._thread = CommunicationThread.of(self._group)
 
-    @property
-    def needs_buckets(self) -> bool:
-        """Whether it is a compressor that is in the background."""
-        return needs_buckets(self._all_reduce)
+    def of(self, bucket: Bucket) -> Reduction:
+        """The reduction of one bucket, in the background."""
+        return InBackground(self._within.of(bucket), self._group)
 
-    def of(self, bucket: Bucket) -> AllReduce:
-        """The all-reduce of one bucket; of a compressor, with a memory of its own."""
-        (all_reduce,) = all_reduces_of(self._all_reduce, [bucket])
-        return partial(self._begun, all_reduce)
-
-    def __call__(self, x: Tensor, group: Group) -> InFlight:
+    def start(self, x: Tensor, group: Group) -> Handle:
         """Hand over `x`. ValueError for a group of other ranks than that of the construction."""
-        assert not isinstance(self._all_reduce, PerBucket), "of(bucket) makes it one of a bucket"
-        return self._begun(self._all_reduce, x, group)
-
-    def _begun(self, all_reduce: AllReduce, x: Tensor, group: Group) -> InFlight:
-        ranks = self._lane.group.ranks
-        if group.ranks != ranks:
+        if group.ranks != self._group.ranks:
             raise ValueError(
-                f"this all-reduce is between ranks {list(ranks)}, not "
+                f"this all-reduce is between ranks {list(self._group.ranks)}, not "
                 f"{list(group.ranks)}; make one InBackground per group"
             )
-        return _OfLane(self._lane.begin(partial(_sum, all_reduce, x)))
-
-
-def _sum(all_reduce: AllReduce, x: Tensor, group: Group) -> Tensor:
-    total: Tensor = begin(all_reduce, x, group).wait()
-    return total
-
-
-class _OfLane:
-    def __init__(self, future: Future[Tensor]) -> None:
-        self._future = future
-
-    def wait(self) -> Tensor:
-        return self._future.result()
+        return self._thread.start(partial(self._within, x))

@@ -1,29 +1,83 @@
-"""BucketedDDP: as NaiveDDP, with a few large messages in the place of many small. The second rung.
+"""BucketedDDP: as NaiveDDP, with a few large messages instead of many small ones. The second rung.
 
     backward ......................... | all-reduce bucket 0 | bucket 1 | bucket 2 | step
 
 A small message costs its latency, whatever is in it: 100 parameters cost 100 latencies, four
 buckets cost four. Still nothing computes while they travel: see overlapped.py.
 
+A bucket holds the gradients of many parameters in one flat tensor:
+
+    parameters, in order of use     w0 w1 w2 w3 w4
+    backward finishes them          w4 w3 w2 w1 w0
+    buckets                         [w4 w3] [w2 w1 w0]       the first is full first
+
+A gradient is a view into its bucket: what is summed there is summed in `parameter.grad`, without a
+copy. It has the strides of its parameter, channels_last for example, as autograd's own gradients
+have: an optimizer goes through both in one order.
+
+The order of use is not known before a step. Mostly it is that of `module.parameters()`, the order
+in which modules are made. The first bucket is small, so that the network has work early.
+
 Layout: as NaiveDDP, and gradients are views into the buckets.
 Wire: 2(n-1)/n of the gradients' bytes per rank, in one all-reduce per bucket.
 Paper: Li et al., "PyTorch Distributed", arXiv:2006.15704, section 3.2.2.
 """
 
-from torch import nn
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
+import torch
+from torch import Tensor, nn
+
+from labkit import arguments
+from labkit.collectives.wire import Handle
 from labkit.comm import Group
-from labkit.data_parallel.buckets import BUCKET_BYTES, make_buckets
-from labkit.data_parallel.naive import gradients_of
-from labkit.data_parallel.reduction import (
-    AllReduce,
-    PerBucket,
-    all_reduces_of,
-    begin,
-    held_by,
-    library_all_reduce,
-)
-from labkit.data_parallel.replica import Replica, trained_of
+from labkit.data_parallel.naive import Replica, gradients_of
+from labkit.data_parallel.reduction import AllReduce, library_all_reduce, reduction_of
+from labkit.data_parallel.wrapping import require_as_wrapped, trained_of
+
+MIB = 2**20
+BUCKET_BYTES = 25 * MIB
+FIRST_BUCKET_BYTES = 1 * MIB
+_SIZES = "bytes from 1; 25 * 2**20 is usual, and 1 gives every parameter a bucket of its own"
+
+
+@dataclass(frozen=True, eq=False)
+class Bucket:
+    """Gradients of some parameters of one dtype, one after the other in `flat`.
+
+    Each as it lies in memory: its elements in the order of its parameter's.
+    """
+
+    number: int
+    names: tuple[str, ...]
+    parameters: tuple[nn.Parameter, ...]
+    flat: Tensor
+    """(sum of numels,)"""
+    views: tuple[Tensor, ...]
+    """views[i]: the part of `flat` that is the gradient of parameters[i], in its layout."""
+
+    @property
+    def label(self) -> str:
+        """What it is for, in words."""
+        ends = dict.fromkeys((self.names[0], self.names[-1]))  # one name, where it has one
+        return f"bucket {self.number}: {' to '.join(ends)}"
+
+    def take(self, index: int, scale: float) -> None:
+        """Move the gradient of one parameter into the bucket, times `scale`; none counts as 0.
+
+        TypeError for a sparse gradient, and for one that has a graph of its own.
+        """
+        parameter, view = self.parameters[index], self.views[index]
+        gradient = parameter.grad
+        require_plain_numbers(gradient, self.names[index])
+        if gradient is None:
+            view.zero_()
+        elif gradient.data_ptr() == view.data_ptr():
+            view.mul_(scale)  # it was left there, and backward has added to it
+        else:
+            torch.mul(gradient, scale, out=view)
+        parameter.grad = view
 
 
 class BucketedDDP(Replica):
@@ -36,32 +90,101 @@ class BucketedDDP(Replica):
         self,
         module: nn.Module,
         group: Group | None = None,
-        all_reduce: AllReduce | PerBucket = library_all_reduce,
+        all_reduce: AllReduce = library_all_reduce,
         *,
         bucket_bytes: int = BUCKET_BYTES,
         broadcast_buffers: bool = True,
     ) -> None:
         """bucket_bytes: see `make_buckets`. See `Replica` for the other arguments."""
         # First, so that what is refused is refused before anything is sent.
+        reduction = reduction_of(all_reduce)
         buckets = make_buckets(trained_of(module), bucket_bytes)
-        all_reduces = all_reduces_of(all_reduce, buckets)
+        reductions = [reduction.of(bucket) for bucket in buckets]
         super().__init__(module, group, broadcast_buffers=broadcast_buffers)
-        self.buckets, self._all_reduces = held_by(all_reduce, buckets), all_reduces
+        self._reduction, self._reductions = reduction, reductions
+        self.buckets = reduction.hold(buckets)
 
     def reduce_gradients(self) -> None:
         """Replace each gradient by its mean over the ranks. Call it after backward, on every rank.
 
-        Wire: one all-reduce per bucket; the next begins while one is under way.
+        Wire: one all-reduce per bucket; the next starts while one is under way.
         Raises RuntimeError when a trained parameter has no gradient, and when parameters were
         added, frozen or unfrozen since the module was wrapped; before anything is sent.
         """
-        self.require_as_wrapped()
+        require_as_wrapped(self.module, self._as_wrapped)
         gradients_of(self)
         in_flight = []
         for bucket in self.buckets:
             for index in range(len(bucket.parameters)):
                 bucket.take(index, 1 / self.group.size)
-            with self.group.label(self.label_of(bucket.label)):
-                in_flight.append(begin(self._all_reduces[bucket.number], bucket.flat, self.group))
-        for each in in_flight:
-            each.wait()
+            in_flight.append(self._start(bucket))
+        for handle in in_flight:
+            handle.wait()
+
+    def _start(self, bucket: Bucket) -> Handle:
+        """Start to sum a bucket over the ranks."""
+        with self.group.label(self.label_of(bucket.label)):
+            return self._reductions[bucket.number].start(bucket.flat, self.group)
+
+
+def make_buckets(
+    parameters: Mapping[str, nn.Parameter], bucket_bytes: int = BUCKET_BYTES
+) -> list[Bucket]:
+    """Cut the parameters, last first, into buckets of one dtype and device each.
+
+    A bucket is closed by the parameter with which it reaches its size, as torch's are. Memory: all
+    gradients once. TypeError and ValueError for a size that is no whole number from 1.
+    """
+    cuts = cut(parameters, bucket_bytes)
+    return [bucket_in(_zeros_for(members), number, members) for number, members in enumerate(cuts)]
+
+
+def cut(
+    parameters: Mapping[str, nn.Parameter], bucket_bytes: int = BUCKET_BYTES
+) -> list[dict[str, nn.Parameter]]:
+    """What goes into each bucket, before there is memory for it. See `make_buckets`."""
+    bucket_bytes = arguments.whole("bucket_bytes", bucket_bytes, _SIZES)
+    closed: list[dict[str, nn.Parameter]] = []
+    filling: dict[tuple[torch.dtype, torch.device], dict[str, nn.Parameter]] = {}
+    for name in reversed(list(parameters)):
+        parameter = parameters[name]
+        kind = (parameter.dtype, parameter.device)
+        members = filling.setdefault(kind, {})
+        members[name] = parameter
+        limit = bucket_bytes if closed else min(FIRST_BUCKET_BYTES, bucket_bytes)
+        if sum(p.nbytes for p in members.values()) >= limit:
+            closed.append(filling.pop(kind))
+    return [*closed, *filling.values()]
+
+
+def bucket_in(flat: Tensor, number: int, members: Mapping[str, nn.Parameter]) -> Bucket:
+    """The bucket of these parameters in the memory `flat`, (sum of numels,)."""
+    parameters = tuple(members.values())
+    return Bucket(number, tuple(members), parameters, flat, shaped(flat, parameters))
+
+
+def shaped(flat: Tensor, parameters: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Views of `flat`, (sum of numels,), in the shapes and strides of the parameters."""
+    parts = flat.split([parameter.numel() for parameter in parameters])
+    return tuple(map(shaped_like, parts, parameters))
+
+
+def shaped_like(part: Tensor, parameter: Tensor) -> Tensor:
+    """`part`, (numel,), in the layout of a parameter; without the gaps, where that has some."""
+    layout = torch.empty_like(parameter, device="meta")
+    return part.as_strided(layout.shape, layout.stride())
+
+
+def require_plain_numbers(gradient: Tensor | None, name: str) -> None:
+    """TypeError for a sparse gradient, and for one that has a graph of its own."""
+    if gradient is not None and (gradient.is_sparse or gradient.requires_grad):
+        raise TypeError(
+            f"the gradient of {name} is sparse or has a graph of its own, and buckets hold plain "
+            "numbers: pass sparse=False to the embedding, or leave out create_graph=True"
+        )
+
+
+def _zeros_for(members: Mapping[str, nn.Parameter]) -> Tensor:
+    parameters = list(members.values())
+    dtype, device = parameters[0].dtype, parameters[0].device
+    return torch.zeros(sum(p.numel() for p in parameters), dtype=dtype, device=device)

@@ -1,63 +1,65 @@
-"""Being called when a gradient is there, as long as the wrapped module lives, or is wrapped anew.
+"""Hooks on parameters and modules that end with their owner.
 
-    wrapped module --holds--> hooks --hold--> wrapper
-    parameter's hook ----weakly----> a method of the wrapper
+    parameter, module ----weakly----> a method of the owner         the owner may go first
+    wrapped module --holds--> hooks --holds--> its wrapper          the wrapper stays as long
 
-A module that is wrapped again belongs to the newest wrapper: `unhook` ends the work of the one
-before, or both would reduce. Wire: nothing; that is what the method does.
+The garbage collector cannot look into a parameter's hooks. By a strong reference they would keep
+the owner, the module and its buckets for ever.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-from typing import TYPE_CHECKING, Any
-from weakref import WeakMethod, WeakValueDictionary
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-if TYPE_CHECKING:
-    from labkit.data_parallel.replica import Replica
-
 _HOOKS = "_hooks_of_labkit"
-# By id of a parameter: who averages its gradient in backward, and lives as long as its module.
-_AVERAGED_BY: WeakValueDictionary[int, Replica] = WeakValueDictionary()
+# By id of a parameter: the wrapper that averages its gradient in backward.
+_AVERAGED_BY: weakref.WeakValueDictionary[int, nn.Module] = weakref.WeakValueDictionary()
 
 
-class _Hooks(list[RemovableHandle]):
-    """Of a module's wrapper, which lives as long as the module. A copy of the module has none."""
+def weakly(method: Callable[..., Any], *args: Any) -> Callable[..., Any]:
+    """`method` with these arguments before others, for as long as its owner lives; then nothing."""
+    weak = weakref.WeakMethod(method)
 
-    def __init__(self, wrapper: Replica) -> None:
-        super().__init__()
-        self._wrapper = wrapper
+    def call(*others: Any, **named: Any) -> Any:
+        alive = weak()
+        return None if alive is None else alive(*args, *others, **named)
 
-    def __reduce__(self) -> tuple[type, tuple[()]]:
-        return list, ()
+    return call
 
 
-def hook(wrapper: Replica, method: Callable[[str, Tensor], None]) -> None:
-    """Call `method(name, parameter)` when a gradient of the wrapped module is there.
+def on_gradient(parameter: Tensor, method: Callable[..., None], *args: Any) -> RemovableHandle:
+    """Call `method(*args, parameter)` when backward has finished a gradient."""
+    return parameter.register_post_accumulate_grad_hook(weakly(method, *args))
 
-    The garbage collector cannot look into a parameter's hooks: by a strong reference they would
-    keep the wrapper, the module and its buckets for ever.
+
+def remove_with(owner: object, handles: Iterable[RemovableHandle]) -> None:
+    """Remove hooks when their owner is gone."""
+    weakref.finalize(owner, _remove, handles).atexit = False
+
+
+def average_in_backward(
+    wrapper: nn.Module, module: nn.Module, on_each: Callable[[Tensor], None]
+) -> None:
+    """Call `on_each(parameter)`, a method of `wrapper`, with every gradient of `module`.
+
+    The module keeps its wrapper alive. See `unhook` for a module that is wrapped again.
     """
-    weak, hooks = WeakMethod(method), _Hooks(wrapper)
-    for name, parameter in wrapper.trained.items():
-        _AVERAGED_BY[id(parameter)] = wrapper
-        hooks.append(parameter.register_post_accumulate_grad_hook(partial(_call, weak, name)))
-    wrapper.module.__dict__[_HOOKS] = hooks
-
-
-def _call(method: WeakMethod[Any], name: str, parameter: Tensor) -> None:
-    if (alive := method()) is not None:
-        alive(name, parameter)
+    hooks = _Hooks(wrapper)
+    for parameter in module.parameters():
+        if parameter.requires_grad:
+            _AVERAGED_BY[id(parameter)] = wrapper
+            hooks.append(on_gradient(parameter, on_each))
+    module.__dict__[_HOOKS] = hooks
 
 
 def unhook(module: nn.Module) -> None:
-    """End the work of an earlier wrapper of the same module."""
-    for each in module.__dict__.pop(_HOOKS, []):
-        each.remove()
+    """End the work of an earlier wrapper of the same module, or both would reduce."""
+    _remove(module.__dict__.pop(_HOOKS, []))
     for parameter in module.parameters():
         _AVERAGED_BY.pop(id(parameter), None)
 
@@ -65,3 +67,19 @@ def unhook(module: nn.Module) -> None:
 def is_averaged_in_backward(parameter: Tensor) -> bool:
     """Whether a wrapper has a hook on it that does so."""
     return id(parameter) in _AVERAGED_BY
+
+
+class _Hooks(list[RemovableHandle]):
+    """Hooks and their wrapper, as an attribute of the module. A copy of the module has none."""
+
+    def __init__(self, wrapper: nn.Module) -> None:
+        super().__init__()
+        self._wrapper = wrapper
+
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        return list, ()
+
+
+def _remove(handles: Iterable[RemovableHandle]) -> None:
+    for handle in handles:
+        handle.remove()

@@ -19,8 +19,8 @@ from torch import nn
 from labkit import arguments
 from labkit.comm import Group
 from labkit.data import Corpus
-from labkit.data_parallel.flat import flattened, put
-from labkit.data_parallel.replica import Replica
+from labkit.data_parallel.flattening import flattened, put
+from labkit.data_parallel.naive import Replica
 from labkit.model import GPT, GPTConfig
 from labkit.optimizer import checked_rate, checked_share
 from labkit.train import TrainConfig, Trained, copy_parameters, loss

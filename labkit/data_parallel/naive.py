@@ -5,24 +5,112 @@
     rank 2   w -> forward, backward on sequences 4 5 -> g2 -+
 
 Layout: parameters, gradients and optimizer state replicated; the batch Shard(0).
-Wire: a step sends 2(n-1)/n of the gradients' bytes per rank, in one all-reduce per parameter, all
-of them after backward: many small messages, and nothing computes meanwhile. The next rungs cure
-the first (bucketed.py), then the second (overlapped.py).
-Paper: Li et al., "PyTorch Distributed", arXiv:2006.15704, section 3.2.1.
+Wire: construction broadcasts every parameter and buffer from rank 0. A step sends 2(n-1)/n of the
+gradients' bytes per rank, in one all-reduce per parameter. All of them come after backward: many
+small messages, and nothing computes meanwhile. The next rungs cure the first (bucketed.py), then
+the second (overlapped.py).
+Paper: Li et al., "PyTorch Distributed", arXiv:2006.15704, sections 3.2.1 and 4.1.
 """
+
+from collections import defaultdict
+from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
 from labkit.comm import Group
-from labkit.data_parallel.reduction import (
-    AllReduce,
-    begin,
-    library_all_reduce,
-    needs_buckets,
-    require_all_reduce,
+from labkit.comm.group import chosen
+from labkit.data_parallel.hooks import unhook
+from labkit.data_parallel.reduction import AllReduce, library_all_reduce, reduction_of
+from labkit.data_parallel.wrapping import (
+    kinds_of,
+    require_as_wrapped,
+    require_equal_layouts,
+    require_plain,
+    trained_of,
 )
-from labkit.data_parallel.replica import Replica
+
+# Every rank wraps its modules in one order, or what they broadcast would not meet.
+_NUM_WRAPPED: WeakKeyDictionary[Group, int] = WeakKeyDictionary()
+
+
+class Replica(nn.Module):
+    """One rank's copy of a module, equal to all others from the start. Every strategy is one.
+
+    `module` keeps its names: save `model.module.state_dict()`. Wrapped again, by any strategy, it
+    belongs to the newest wrapper. Freeze parameters before you wrap.
+    Every rank makes as many training passes as the others, which would wait for it for ever. Where
+    one rank has fewer batches, all ranks stop when its batches are used up. (torch has a Join.)
+    TypeError for what is no module, or is wrapped already, before anything is sent; ValueError on a
+    rank whose module differs from rank 0's in more than its values.
+    """
+
+    is_wrapper = True
+
+    def __init__(
+        self, module: nn.Module, group: Group | None = None, *, broadcast_buffers: bool = True
+    ) -> None:
+        """`group`: None for torch.distributed's default one.
+
+        broadcast_buffers: whether a forward pass in training begins with rank 0's buffers. An
+        evaluation does not, so it may run on one rank alone, under torch.no_grad() (with torch's
+        own, it hangs).
+        """
+        super().__init__()
+        require_plain(module)
+        unhook(module)  # or an earlier wrapper would reduce beside this one
+        self.module = module
+        self.group = chosen(group)
+        self.broadcast_buffers = broadcast_buffers
+        self._as_wrapped = kinds_of(module)
+        _NUM_WRAPPED[self.group] = self.number = _NUM_WRAPPED.get(self.group, 0) + 1
+        require_equal_layouts(module, self.group)
+        for tensor in (*module.parameters(), *module.buffers()):
+            self.group.broadcast(tensor.data, root=0, out=tensor.data)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What the module returns."""
+        if self.training and self.broadcast_buffers:
+            self._broadcast_buffers()
+        return self.module(*args, **kwargs)
+
+    def reduce_gradients(self) -> None:
+        """Replace each gradient by its mean over the ranks. Call it after backward, on every rank.
+
+        The mean counts every rank alike. Where shares of the batch differ in size, scale the loss
+        of each rank by `len(share) / len(batch) * group.size` before its backward pass.
+        """
+        raise NotImplementedError
+
+    @property
+    def trained(self) -> dict[str, nn.Parameter]:
+        """The parameters that are not frozen, by name; a tied one once."""
+        return trained_of(self.module)
+
+    def label_of(self, what: str) -> str:
+        """What a message is for; it tells apart modules that are wrapped side by side."""
+        return what if self.number == 1 else f"module {self.number}, {what}"
+
+    def _broadcast_buffers(self) -> None:
+        """Take rank 0's, in one message per dtype: training changes running means, for example."""
+        by_dtype = defaultdict(list)
+        for buffer in self.module.buffers():
+            by_dtype[buffer.dtype].append(buffer)
+        for buffers in by_dtype.values():
+            flat = torch.cat([buffer.flatten() for buffer in buffers])
+            self.group.broadcast(flat, root=0, out=flat)
+            for buffer, part in zip(buffers, flat.split([b.numel() for b in buffers]), strict=True):
+                # .data: the graph of an earlier forward pass, whose backward is to come, may hold
+                # this buffer, and autograd would take the copy for a mistake.
+                buffer.data.copy_(part.view_as(buffer))
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError(
+            "a wrapper is bound to this process and its group, and cannot be copied or pickled, "
+            "since nothing would average the copy's gradients; copy or save its `module`, and wrap "
+            "the copy"
+        )
 
 
 class NaiveDDP(Replica):
@@ -44,32 +132,27 @@ class NaiveDDP(Replica):
         *,
         broadcast_buffers: bool = True,
     ) -> None:
-        """See `Replica` for the other arguments. TypeError for a compressor, and no all-reduce."""
-        require_all_reduce(all_reduce)
-        if needs_buckets(all_reduce):
-            raise TypeError(
-                f"{type(all_reduce).__name__} works on buckets, and there are none here; wrap the "
-                "module in BucketedDDP or DDP"
-            )
+        """See `Replica` for the other arguments. TypeError for what is no all-reduce."""
+        reduction = reduction_of(all_reduce)  # refused before anything is sent
         super().__init__(module, group, broadcast_buffers=broadcast_buffers)
-        self.all_reduce = all_reduce
+        self._reduction = reduction
 
     def reduce_gradients(self) -> None:
         """Replace each gradient by its mean over the ranks. Call it after backward, on every rank.
 
         Wire: one all-reduce per trained parameter, of its size.
         Raises RuntimeError when a trained parameter has no gradient, and when one was added or
-        thawed since the module was wrapped, and TypeError when it has a sparse one, before anything
-        is sent.
+        unfrozen since the module was wrapped, and TypeError when it has a sparse one, before
+        anything is sent. TypeError for a compressor, which needs buckets.
         """
-        self.require_as_wrapped(may_be_frozen=True, may_be_converted=True)
+        require_as_wrapped(self.module, self._as_wrapped, may_be_frozen=True, may_be_converted=True)
         for name, gradient in gradients_of(self).items():
             # Before the sum, which in float16 may overflow where the mean fits.
             gradient.div_(self.group.size)
             # As it lies in memory a gradient may be channels_last: here ranks might differ.
             flat = gradient.contiguous()
             with self.group.label(self.label_of(name)):
-                begin(self.all_reduce, flat, self.group).wait()
+                self._reduction.start(flat, self.group).wait()
             if flat.data_ptr() != gradient.data_ptr():
                 gradient.copy_(flat)
 

@@ -2,8 +2,8 @@
 
     gradient --times 1/n--> bucket, in the rank's row of a SymmetricMemory <--sum-- the other ranks
 
-A gradient has to be moved into its bucket anyway. When that is where the others read it, nothing is
-copied into the exchange, and nothing out of it: the sum is written where `parameter.grad` looks.
+A gradient is moved into its bucket anyway. When the others read it there, nothing is copied into
+the exchange, and nothing out of it: the sum is written where `parameter.grad` looks.
 
 Memory: the buckets of all ranks lie in /dev/shm, n times the gradients' bytes.
 Wire, steps: see labkit/comm/shared_memory/symmetric.py.
@@ -11,14 +11,16 @@ Wire, steps: see labkit/comm/shared_memory/symmetric.py.
 
 from torch import Tensor
 
+from labkit.collectives.wire import Done, Handle
 from labkit.comm import Group, SymmetricMemory
 from labkit.comm.group import chosen
 from labkit.comm.shared_memory.meeting import require_on_host
 from labkit.comm.shared_memory.supersteps import ALIGNMENT
-from labkit.data_parallel.buckets import Bucket, moved
+from labkit.data_parallel.bucketed import Bucket, bucket_in
+from labkit.data_parallel.reduction import Reduction
 
 
-class SymmetricBuckets:
+class SymmetricBuckets(Reduction):
     """The all-reduce of a wrapper whose buckets it holds, among ranks of one host.
 
         model = DDP(module, world, all_reduce=SymmetricBuckets(world))
@@ -54,9 +56,9 @@ class SymmetricBuckets:
             )
         self._held = members
         flats = self._memory.carve([(b.flat.numel(), b.flat.dtype) for b in buckets])
-        return [moved(bucket, flat) for bucket, flat in zip(buckets, flats, strict=True)]
+        return [_moved(bucket, flat) for bucket, flat in zip(buckets, flats, strict=True)]
 
-    def __call__(self, x: Tensor, group: Group) -> Tensor:
+    def start(self, x: Tensor, group: Group) -> Handle:
         """Replace `x`, the `flat` of a bucket that is held, by its sum over the ranks.
 
         ValueError for a group of other ranks, and for a tensor that lies elsewhere.
@@ -71,4 +73,14 @@ class SymmetricBuckets:
                 "this SymmetricBuckets holds no buckets: it goes under DDP or BucketedDDP. For any "
                 "other tensor there is shared_memory_all_reduce"
             )
-        return self._memory.all_reduce(x)
+        return Done(self._memory.all_reduce(x))
+
+
+def _moved(bucket: Bucket, flat: Tensor) -> Bucket:
+    """The same bucket in other memory, `flat`, with the gradients that lie in it."""
+    members = dict(zip(bucket.names, bucket.parameters, strict=True))
+    new = bucket_in(flat.copy_(bucket.flat), bucket.number, members)
+    for parameter, old, view in zip(bucket.parameters, bucket.views, new.views, strict=True):
+        if parameter.grad is not None and parameter.grad.data_ptr() == old.data_ptr():
+            parameter.grad = view
+    return new

@@ -6,9 +6,8 @@ import torch
 
 from labkit.comm import Group
 from labkit.data import Batch, Corpus
-from labkit.data_parallel.naive import NaiveDDP
+from labkit.data_parallel.naive import NaiveDDP, Replica
 from labkit.data_parallel.reduction import AllReduce, library_all_reduce
-from labkit.data_parallel.replica import Replica
 from labkit.model import GPT, GPTConfig
 from labkit.optimizer import Optimizer
 from labkit.train import TrainConfig, Trained, copy_parameters, loss

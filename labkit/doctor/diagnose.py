@@ -12,8 +12,8 @@ In this order, and the first that fits is the verdict:
 
 The first three are proofs: what these ranks wait for cannot come. Unless the rank that should
 bring it has other threads, which may still do so: then it is told, and the run goes on, but for
-threads that all wait themselves, as that of a lane does (data_parallel/lane.py). The others may end
-well.
+threads that all wait themselves, as a communication thread does (in data_parallel). The others may
+end well.
 """
 
 from __future__ import annotations

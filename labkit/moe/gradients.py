@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from labkit import arguments
 from labkit.comm import Group
-from labkit.data_parallel.flat import parts_of
+from labkit.data_parallel.flattening import flattened, parts_of
 from labkit.mesh import Mesh
 from labkit.moe.experts import Experts
 from labkit.moe.layer import ExpertParallelMoE, MoE
@@ -91,7 +91,7 @@ def _reduce(parameters: Iterable[Tensor], group: Group, divisor: int, label: str
     gradients = [p.grad for p in parameters if p.grad is not None]
     if not gradients:  # of experts, on a rank that has none; its dp neighbours have none either
         return
-    flat = torch.cat([gradient.flatten() for gradient in gradients])
+    flat = flattened(gradients)
     flat /= divisor  # before the sum, which in float16 may overflow where the mean fits
     with group.label(label):
         group.all_reduce(flat, out=flat)

@@ -12,9 +12,10 @@ gpt.py          parallelize: the lab's GPT in this form
 full_state.py   and back
 clipping.py     the norm of the whole gradient
 training.py     the serial step on many ranks
-cut.py wire.py  how a tensor is cut; who performs the collectives
+cut.py          how a tensor is cut; collectives/wire.py: who performs the collectives
 """
 
+from labkit.collectives.wire import LIBRARY, RING, SHARED_MEMORY, Wire
 from labkit.tensor_parallel.attention import ParallelAttention, ParallelMLP
 from labkit.tensor_parallel.between import Between, Replicated, TokenShards, enter, leave
 from labkit.tensor_parallel.clipping import clip_gradients
@@ -33,7 +34,6 @@ from labkit.tensor_parallel.heads import HeadShares, head_choices
 from labkit.tensor_parallel.linear import ColumnLinear, RowLinear
 from labkit.tensor_parallel.training import train
 from labkit.tensor_parallel.vocab import vocab_cross_entropy, vocab_embedding
-from labkit.tensor_parallel.wire import LIBRARY, RING, SHARED_MEMORY, Wire
 
 __all__ = [
     "Between",

@@ -18,6 +18,7 @@ Papers: Megatron-LM, arXiv:1909.08053, section 3; Korthikanti et al., arXiv:2205
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
@@ -26,10 +27,12 @@ from torch.nn import functional as F
 
 from labkit import arguments
 from labkit.collectives.first_order import first_order_only
+from labkit.collectives.wire import Wire, chosen_wire
 from labkit.comm import Group
 from labkit.comm.group import chosen
-from labkit.tensor_parallel.wire import Finish, Wire
-from labkit.tensor_parallel.wire import chosen as chosen_wire
+
+Finish = Callable[[], Tensor]
+"""Waits for what was started, and returns its result."""
 
 
 class Between(Protocol):
@@ -72,7 +75,7 @@ class Replicated:
 
     def summed(self, partial: Tensor) -> Finish:
         """An all-reduce."""
-        return self._wire.all_reduce(partial.contiguous(), self.group)
+        return self._wire.all_reduce(partial.contiguous(), self.group).wait
 
 
 class TokenShards:
@@ -121,7 +124,7 @@ class TokenShards:
         gathered = self._wire.all_gather(x.contiguous(), self.group)
         total = self.num_sequences * self.num_tokens
         shape = (self.num_sequences, self.num_tokens)
-        return lambda: gathered()[:total].unflatten(0, shape)
+        return lambda: gathered.wait()[:total].unflatten(0, shape)
 
     def summed(self, partial: Tensor) -> Finish:
         """Partial sums x_BTD -> this rank's rows x_nD of their sum, by a reduce-scatter.
@@ -136,7 +139,7 @@ class TokenShards:
         rows = partial.flatten(0, 1)
         num_missing = self.num_rows * self.group.size - len(rows)
         filled = F.pad(rows, (0, 0, 0, num_missing)) if num_missing else rows.contiguous()
-        return self._wire.reduce_scatter(filled, self.group)
+        return self._wire.reduce_scatter(filled, self.group).wait
 
 
 def enter(x: Tensor, between: Between) -> Tensor:

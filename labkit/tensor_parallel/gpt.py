@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from labkit import arguments
+from labkit.collectives.wire import Wire, chosen_wire
 from labkit.comm import Group
 from labkit.comm.group import chosen
 from labkit.data import Batch
@@ -37,8 +38,6 @@ from labkit.tensor_parallel.cut import REPLICATED, ShardedWeight, even_cut
 from labkit.tensor_parallel.fused import column_linear
 from labkit.tensor_parallel.gradients import summed_over
 from labkit.tensor_parallel.vocab import vocab_cross_entropy, vocab_embedding
-from labkit.tensor_parallel.wire import Wire
-from labkit.tensor_parallel.wire import chosen as chosen_wire
 
 
 def parallelize(
@@ -51,8 +50,8 @@ def parallelize(
     """This rank's part of `model`, as a module of its own: `model` may be dropped afterwards.
 
     model: the whole GPT, with the same weights on every rank (of each, a sum is compared); dtype,
-    device and what is frozen stay. wire: LIBRARY, RING or SHARED_MEMORY; None: see wire.py. Make
-    the optimizer afterwards, of the result's parameters.
+    device and what is frozen stay. wire: LIBRARY, RING or SHARED_MEMORY; None: see chosen_wire.
+    Make the optimizer afterwards, of the result's parameters.
     ValueError where the ranks cannot share the heads evenly (it names the numbers that can), or the
     weights differ; TypeError for another module.
     """

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from labkit import arguments
+from labkit.collectives.wire import Wire
 from labkit.comm import Group
 from labkit.data import Batch, Corpus
 from labkit.model import GPT, GPTConfig
 from labkit.optimizer import Optimizer
 from labkit.tensor_parallel.full_state import gather_full_state
 from labkit.tensor_parallel.gpt import TensorParallelGPT, parallelize
-from labkit.tensor_parallel.wire import Wire
 from labkit.train import TrainConfig, Trained
 
 

@@ -13,8 +13,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from labkit.data_parallel.buckets import require_plain_numbers
-from labkit.zero.hooks import on_gradient, remove_with
+from labkit.data_parallel.bucketed import require_plain_numbers
+from labkit.data_parallel.hooks import on_gradient, remove_with
 from labkit.zero.shard import Shard
 
 

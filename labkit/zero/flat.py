@@ -21,7 +21,23 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from labkit.data_parallel.buckets import shaped_like
+from labkit.data_parallel.bucketed import shaped_like
+
+
+def is_divided_before(dtype: torch.dtype) -> bool:
+    """Whether gradients are divided by the number of ranks before they are added up.
+
+    Float16 ends at 65,504: the sum may overflow where the mean does not. For other dtypes it is
+    the segment that is divided, an n-th of the work.
+    """
+    return dtype == torch.float16
+
+
+def require_floating(name: str, dtype: object) -> None:
+    """TypeError for what is no dtype of floating-point numbers, and not None."""
+    is_floating = isinstance(dtype, torch.dtype) and dtype.is_floating_point
+    if dtype is not None and not is_floating:
+        raise TypeError(f"{name}={dtype!r:.60}: give a dtype such as torch.float32, or None")
 
 
 class Layout(NamedTuple):

@@ -17,12 +17,12 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from labkit.collectives.wire import Wire, own_part
 from labkit.comm import Group
-from labkit.data_parallel.buckets import require_plain_numbers
-from labkit.data_parallel.replica import mark_sharded
+from labkit.data_parallel.bucketed import require_plain_numbers
+from labkit.data_parallel.wrapping import mark_sharded
 from labkit.memory import announce
-from labkit.zero.flat import Flat, by_elements, flattened
-from labkit.zero.wire import Wire, is_divided_before, own_segment
+from labkit.zero.flat import Flat, by_elements, flattened, is_divided_before
 
 
 class FlatUnit:
@@ -46,7 +46,7 @@ class FlatUnit:
         layout = by_elements([p.numel() for p in self.parameters], group.size)
         self.flat: Flat = flattened(self.parameters, layout, group.size)
         weights = self.flat.weights
-        self.shard = nn.Parameter(own_segment(weights, group).clone(), first.requires_grad)
+        self.shard = nn.Parameter(own_part(weights, group).clone(), first.requires_grad)
         is_cast = compute_dtype is not None and weights.is_floating_point()
         self._full = weights.to(compute_dtype) if is_cast else weights
         self._views = self.flat.views(self._full)
@@ -68,8 +68,8 @@ class FlatUnit:
     def gather(self, group: Group, wire: Wire) -> None:
         """Fill `full` from every rank's shard."""
         self._full.untyped_storage().resize_(self._full.numel() * self._full.element_size())
-        own_segment(self._full, group).copy_(self.shard.detach())
-        wire.all_gather(self._full, group)
+        own = own_part(self._full, group).copy_(self.shard.detach())
+        wire.all_gather(own, group, out=self._full).wait()
 
     def show(self) -> None:
         """The parameters are there."""
@@ -131,8 +131,8 @@ class FlatUnit:
     def whole(self, group: Group, wire: Wire) -> dict[str, Tensor]:
         """All parameters by name, in the dtype of the shards; copies."""
         flat = self.shard.detach().new_empty(self.numel)
-        own_segment(flat, group).copy_(self.shard.detach())
-        wire.all_gather(flat, group)
+        own = own_part(flat, group).copy_(self.shard.detach())
+        wire.all_gather(own, group, out=flat).wait()
         return {n: v.clone() for n, v in zip(self.names, self.flat.views(flat), strict=True)}
 
     def require_shapes(self, whole: Mapping[str, Tensor]) -> None:
@@ -150,4 +150,4 @@ class FlatUnit:
         flat = self.shard.detach().new_zeros(self.numel)
         for name, view in zip(self.names, self.flat.views(flat), strict=True):
             view.copy_(whole[name])
-        self.shard.copy_(own_segment(flat, self._group))
+        self.shard.copy_(own_part(flat, self._group))

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from labkit.data_parallel.hooks import is_averaged_in_backward
-from labkit.data_parallel.replica import is_sharded
+from labkit.data_parallel.wrapping import is_sharded
 
 
 class Member(NamedTuple):

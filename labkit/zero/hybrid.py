@@ -15,8 +15,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from labkit.collectives.wire import Done, Wire
 from labkit.comm import Group
-from labkit.zero.wire import Wire
 
 
 def require_replicas(replicas: Group, group: Group) -> None:
@@ -41,10 +41,10 @@ def across(replicas: Group, wire: Wire) -> Wire:
     Wire, besides: 2(m-1)/m of a segment's bytes, with m replicas.
     """
 
-    def reduce_scatter(flat: Tensor, group: Group) -> Tensor:
-        segment = wire.reduce_scatter(flat, group)
+    def reduce_scatter(flat: Tensor, group: Group, *, in_place: bool = False) -> Done:
+        segment = wire.reduce_scatter(flat, group, in_place=in_place).wait()
         with replicas.label("gradients of replicas"):
             replicas.all_reduce(segment, out=segment)
-        return segment
+        return Done(segment)
 
-    return Wire(reduce_scatter, wire.all_gather)
+    return wire._replace(reduce_scatter=reduce_scatter)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
-
 from labkit.comm import Group
+from labkit.data_parallel.ddp import with_gradient_anywhere
 from labkit.zero.shard import Shard
 
 
@@ -36,7 +35,5 @@ def missing_everywhere(
     """
     sizes = [len(shard.names) for shard in shards]
     has = [i not in each for each, n in zip(missing, sizes, strict=True) for i in range(n)]
-    mask = torch.tensor(has, dtype=torch.uint8, device=group.device)
-    with group.label("which parameters have a gradient"):
-        anywhere = group.all_reduce(mask, "max").split(sizes)
-    return [set((part == 0).nonzero().flatten().tolist()) for part in anywhere]
+    anywhere = iter(with_gradient_anywhere(has, group))
+    return [{i for i in range(n) if not next(anywhere)} for n in sizes]

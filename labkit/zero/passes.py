@@ -21,10 +21,10 @@ from torch import Tensor, nn
 from torch.autograd.graph import register_multi_grad_hook
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
-from labkit.data_parallel.lane import Lane
+from labkit.collectives.wire import Wire
+from labkit.data_parallel.communication_thread import CommunicationThread
 from labkit.zero.flat_unit import FlatUnit
 from labkit.zero.unit import Unit
-from labkit.zero.wire import Wire
 
 _ANOTHER_PASS = (
     "a gradient came by another way than through the outputs: in a backward pass within this one, "
@@ -37,11 +37,16 @@ class Passes:
     """The units of one module, through its passes."""
 
     def __init__(
-        self, units: Sequence[Unit], kept: Collection[Unit], lane: Lane, wire: Wire, num_ranks: int
+        self,
+        units: Sequence[Unit],
+        kept: Collection[Unit],
+        thread: CommunicationThread,
+        wire: Wire,
+        num_ranks: int,
     ) -> None:
         """units: the first is the rest. num_ranks: over which gradients are averaged."""
         self._units, self._kept = units, kept
-        self._lane, self._wire, self._num_ranks = lane, wire, num_ranks
+        self._thread, self._wire, self._num_ranks = thread, wire, num_ranks
         self._order: list[Unit] = []
         self._seen: list[Unit] = []
         self._pass = -1
@@ -69,13 +74,13 @@ class Passes:
     def before(self, unit: Unit, inputs: Any) -> Any:
         """Gather `unit`. Returns the inputs, marked so that their gradients say it is through."""
         if _is_within_backward():
-            unit.gather(self._lane, self._wire)
+            unit.gather(self._thread, self._wire)
             return inputs
         self._seen.append(unit)
-        unit.gather(self._lane, self._wire)
+        unit.gather(self._thread, self._wire)
         place = len(self._seen)
         if self._order[:place] == self._seen and place < len(self._order):
-            self._order[place].begin_gather(self._lane, self._wire)
+            self._order[place].begin_gather(self._thread, self._wire)
         if not torch.is_grad_enabled():
             return inputs
         return _marked(partial(self._after_backward, unit), inputs)
@@ -113,10 +118,10 @@ class Passes:
             self._pass = current
             torch.autograd.Variable._execution_engine.queue_callback(self._end_backward)
         unit.in_backward = True
-        unit.gather(self._lane, self._wire)
+        unit.gather(self._thread, self._wire)
         place = _last(self._seen, unit)
         if place > 0:
-            self._seen[place - 1].begin_gather(self._lane, self._wire)
+            self._seen[place - 1].begin_gather(self._thread, self._wire)
 
     def _after_backward(self, unit: Unit) -> None:
         if unit is not self._units[0]:  # the rest is used to the end
@@ -127,7 +132,7 @@ class Passes:
         unit.release()
         if self._reduced is not None:
             self._reduced.finish_reduce(self._num_ranks)  # or gradients would pile up
-        unit.begin_reduce(self._lane, self._wire, self._num_ranks)
+        unit.begin_reduce(self._thread, self._wire, self._num_ranks)
         self._reduced = unit
 
     def _end_backward(self) -> None:

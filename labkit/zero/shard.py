@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from labkit.collectives.wire import own_part
 from labkit.comm import Group
 from labkit.zero.flat import Flat, Fragment
-from labkit.zero.wire import own_segment
 
 
 class Masters(NamedTuple):
@@ -49,7 +49,7 @@ class Shard:
         """names, numbers: of the parameters, for errors and for state dicts."""
         self.flat, self.names, self.numbers, self.group = flat, tuple(names), tuple(numbers), group
         self.pieces: list[Fragment] = flat.fragments(group.rank)
-        self._segment = own_segment(flat.weights, group)
+        self._segment = own_part(flat.weights, group)
         self._has_masters = masters.are_copies_of(flat.weights)
         views = [flat.shaped(self._segment[piece.place], piece) for piece in self.pieces]
         self.targets: list[Tensor] = [

@@ -6,17 +6,16 @@ freed       freed when it is reduced                kept until the step
 
 from __future__ import annotations
 
-from concurrent.futures import Future
-
 import torch
 from torch import Tensor
 
+from labkit.collectives.wire import Wire
 from labkit.comm import Group
-from labkit.data_parallel.buckets import require_plain_numbers
-from labkit.data_parallel.lane import Lane
+from labkit.data_parallel.bucketed import require_plain_numbers
+from labkit.data_parallel.communication_thread import CommunicationThread, OnThread
 from labkit.memory import announce
+from labkit.zero.flat import is_divided_before
 from labkit.zero.shard import Shard
-from labkit.zero.wire import Wire, is_divided_before
 
 
 class Staging:
@@ -31,7 +30,7 @@ class Staging:
         self._ready: set[int] = set()
         self._flat: Tensor | None = None
         self._views: tuple[Tensor, ...] = ()
-        self._reducing: Future[Tensor] | None = None
+        self._reducing: OnThread[Tensor] | None = None
 
     def take(self, index: int, parameter: Tensor) -> None:
         """Move a gradient in, and free it."""
@@ -53,7 +52,7 @@ class Staging:
         """Those that are not, by number."""
         return set(range(len(self.shard.names))) - self._ready
 
-    def begin(self, lane: Lane, wire: Wire) -> None:
+    def begin(self, thread: CommunicationThread, wire: Wire) -> None:
         """Begin to reduce it, with zeros for what is missing."""
         if self._flat is None:
             self._allocate()
@@ -66,15 +65,16 @@ class Staging:
 
         def reduce(group: Group) -> Tensor:
             with group.label(f"gradients of {self.shard.label}"):
-                return wire.reduce_scatter(flat, group)
+                segment: Tensor = wire.reduce_scatter(flat, group, in_place=True).wait()
+                return segment
 
-        self._reducing = lane.begin(reduce)
+        self._reducing = thread.start(reduce)
 
     def finish(self) -> None:
         """Wait for it, keep this rank's segment of the sum, and free the rest."""
         if self._reducing is None:
             return
-        reduced = self._reducing.result()
+        reduced = self._reducing.wait()
         if self.segment is None:
             self.segment = reduced.clone()
             announce(self.segment, "gradients")

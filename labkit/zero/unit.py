@@ -1,16 +1,14 @@
 """A unit of ZeRO-3: parameters that are gathered, used and released together."""
 
-from __future__ import annotations
-
-from concurrent.futures import Future
 from functools import partial
 
 from torch import Tensor
 
+from labkit.collectives.wire import Wire
 from labkit.comm import Group
-from labkit.data_parallel.lane import Lane
+from labkit.data_parallel.communication_thread import CommunicationThread, OnThread
+from labkit.zero.flat import is_divided_before
 from labkit.zero.flat_unit import FlatUnit
-from labkit.zero.wire import Wire, is_divided_before
 
 
 class Unit:
@@ -21,15 +19,15 @@ class Unit:
         self.is_gathered = False
         self.in_backward = False
         """From the first gradient of its outputs to the last of its inputs."""
-        self._gathering: Future[None] | None = None
-        self._reducing: list[tuple[FlatUnit, Future[Tensor]]] = []
+        self._gathering: OnThread[None] | None = None
+        self._reducing: list[tuple[FlatUnit, OnThread[Tensor]]] = []
 
     @property
     def is_trained(self) -> bool:
         """Whether something in it has gradients."""
         return any(flat.shard.requires_grad for flat in self.flats)
 
-    def begin_gather(self, lane: Lane, wire: Wire) -> None:
+    def begin_gather(self, thread: CommunicationThread, wire: Wire) -> None:
         """Begin, unless it is there or on its way."""
         if self.is_gathered or self._gathering is not None or not self.flats:
             return
@@ -39,13 +37,13 @@ class Unit:
                 with group.label(f"weights of {self.name}"):
                     flat.gather(group, wire)
 
-        self._gathering = lane.begin(gather)
+        self._gathering = thread.start(gather)
 
-    def gather(self, lane: Lane, wire: Wire) -> None:
+    def gather(self, thread: CommunicationThread, wire: Wire) -> None:
         """The parameters are there when this returns."""
-        self.begin_gather(lane, wire)
+        self.begin_gather(thread, wire)
         if self._gathering is not None:
-            self._gathering.result()
+            self._gathering.wait()
             self._gathering = None
             for flat in self.flats:
                 flat.show()
@@ -54,7 +52,7 @@ class Unit:
     def release(self) -> None:
         """Free the gathered parameters; also those that came in vain."""
         if self._gathering is not None:
-            self._gathering.result()
+            self._gathering.wait()
             self._gathering = None
         elif not self.is_gathered:
             return
@@ -75,7 +73,7 @@ class Unit:
         for flat in self.flats:
             flat.handed_over()
 
-    def begin_reduce(self, lane: Lane, wire: Wire, num_ranks: int) -> None:
+    def begin_reduce(self, thread: CommunicationThread, wire: Wire, num_ranks: int) -> None:
         """Begin to reduce the gradients that have arrived, with zeros for others."""
         for flat in self.flats:
             gradients = flat.handed_over()
@@ -83,16 +81,17 @@ class Unit:
                 if is_divided_before(gradients.dtype):
                     gradients.div_(num_ranks)
                 reduce = partial(_reduce, gradients, self.name, wire)
-                self._reducing.append((flat, lane.begin(reduce)))
+                self._reducing.append((flat, thread.start(reduce)))
 
     def finish_reduce(self, num_ranks: int) -> None:
         """Wait for them, and add the segments to the shards' gradients."""
         while self._reducing:
-            flat, future = self._reducing.pop(0)
-            flat.keep(future.result(), num_ranks)
+            flat, handle = self._reducing.pop(0)
+            flat.keep(handle.wait(), num_ranks)
 
 
 def _reduce(gradients: Tensor, name: str, wire: Wire, group: Group) -> Tensor:
-    # A copy of the segment: the rest is freed here and now, before the lane gathers the next unit.
+    # A copy of the segment: the rest is freed here, before the thread gathers the next unit.
     with group.label(f"gradients of {name}"):
-        return wire.reduce_scatter(gradients, group).clone()
+        segment: Tensor = wire.reduce_scatter(gradients, group, in_place=True).wait()
+        return segment.clone()

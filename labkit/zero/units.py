@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from labkit.comm import Group
-from labkit.data_parallel.replica import require_equal_layouts
+from labkit.data_parallel.wrapping import require_equal_layouts
 from labkit.zero.flat_unit import FlatUnit
 from labkit.zero.unit import Unit
 

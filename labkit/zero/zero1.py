@@ -25,13 +25,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from labkit.collectives.wire import Wire, chosen_wire, own_part, require_wire
 from labkit.comm import Group
 from labkit.zero.arrival import Arrival
 from labkit.zero.clipping import checked_norm, clip
+from labkit.zero.flat import is_divided_before, require_floating
 from labkit.zero.left_out import missing_everywhere, require_none_missing
 from labkit.zero.shard import Masters
 from labkit.zero.sharded_states import ShardedStates
-from labkit.zero.wire import Wire, is_divided_before, require_floating, require_wire, usual
 
 
 class ShardedOptimizer(ShardedStates):
@@ -78,7 +79,7 @@ class ShardedOptimizer(ShardedStates):
         require_floating("master_dtype", master_dtype)
         masters = Masters(master_dtype, None if masters_on is None else torch.device(masters_on))
         super().__init__(params, optimizer_class, group, masters, defaults)
-        self.wire = usual(self.group) if wire is None else wire
+        self.wire = chosen_wire(wire, self.group)
         self.find_unused_parameters = find_unused_parameters
         self._reduced: list[Tensor] | None = None
         self._receive_gradients()
@@ -143,7 +144,9 @@ class ShardedOptimizer(ShardedStates):
         for shard in self.shards:
             shard.round_masters()
             with self.group.label(f"weights of {shard.label}"):
-                self.wire.all_gather(shard.flat.weights, self.group)
+                weights = shard.flat.weights
+                own = own_part(weights, self.group)
+                self.wire.all_gather(own, self.group, out=weights).wait()
         self.zero_grad()
         return loss
 
@@ -169,7 +172,8 @@ class ShardedOptimizer(ShardedStates):
             if is_divided_before(arrival.flat.dtype):
                 arrival.flat.div_(self.group.size)
             with self.group.label(f"gradients of {shard.label}"):
-                segments.append(self.wire.reduce_scatter(arrival.flat, self.group))
+                handle = self.wire.reduce_scatter(arrival.flat, self.group, in_place=True)
+                segments.append(handle.wait())
         return segments
 
     def _unused(self) -> list[set[int]]:

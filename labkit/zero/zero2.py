@@ -1,7 +1,7 @@
 """ZeRO-2: as zero1, and no rank keeps gradients of another's share either.
 
     backward   w4 w3 |  w2 w1  | w0
-    lane             | reduce-scatter bucket 0 | bucket 1 | ...
+    network          | reduce-scatter bucket 0 | bucket 1 | ...
     kept               G of my segment of bucket 0, 1, ...
 
 A gradient moves into its bucket as soon as it is there; a full bucket is reduced while backward
@@ -26,15 +26,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from labkit.collectives.wire import Wire
 from labkit.comm import Group
-from labkit.data_parallel.buckets import BUCKET_BYTES, cut
-from labkit.data_parallel.lane import Lane
+from labkit.data_parallel.bucketed import BUCKET_BYTES, cut
+from labkit.data_parallel.communication_thread import CommunicationThread
+from labkit.data_parallel.hooks import on_gradient, remove_with
 from labkit.zero.groups import Member
-from labkit.zero.hooks import on_gradient, remove_with
 from labkit.zero.inner import takes_fragments
 from labkit.zero.left_out import missing_everywhere, require_none_missing
 from labkit.zero.staging import Staging
-from labkit.zero.wire import Wire
 from labkit.zero.zero1 import ShardedOptimizer
 
 
@@ -91,7 +91,7 @@ class ShardedGradients(ShardedOptimizer):
         return [[of[number] for number in bucket] for bucket in buckets]
 
     def _receive_gradients(self) -> None:
-        self._lane = Lane.of(self.group)
+        self._thread = CommunicationThread.of(self.group)
         self._stagings = [Staging(shard) for shard in self.shards]
         self._pass, self._num_begun = -1, 0
         handles = [
@@ -129,7 +129,7 @@ class ShardedGradients(ShardedOptimizer):
     def _begin_next(self) -> None:
         if self._num_begun:
             self._stagings[self._num_begun - 1].finish()  # or buckets would pile up
-        self._stagings[self._num_begun].begin(self._lane, self.wire)
+        self._stagings[self._num_begun].begin(self._thread, self.wire)
         self._num_begun += 1
 
     def _end_pass(self) -> None:

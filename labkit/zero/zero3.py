@@ -30,17 +30,18 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 from torch.utils.hooks import RemovableHandle
 
+from labkit.collectives.wire import Wire, chosen_wire, require_wire
 from labkit.comm import Group
 from labkit.comm.group import chosen
-from labkit.data_parallel.lane import Lane
-from labkit.data_parallel.replica import require_plain
+from labkit.data_parallel.communication_thread import CommunicationThread
+from labkit.data_parallel.hooks import on_gradient, remove_with, weakly
+from labkit.data_parallel.wrapping import require_plain
 from labkit.zero.clipping import checked_norm, clip
+from labkit.zero.flat import require_floating
 from labkit.zero.flat_unit import FlatUnit
-from labkit.zero.hooks import on_gradient, remove_with, weakly
 from labkit.zero.hybrid import across, require_replicas
 from labkit.zero.passes import Passes
 from labkit.zero.units import ROOT, kept_names, make_equal, make_units, named_modules
-from labkit.zero.wire import Wire, require_floating, require_wire, usual
 
 
 class FullyShardedModule(nn.Module):
@@ -93,12 +94,12 @@ class FullyShardedModule(nn.Module):
         modules = named_modules(module, units)
         stay = kept_names(kept, {ROOT: module, **modules})
         self.group, self.compute_dtype = chosen(group), compute_dtype
-        lane, self._wire, num_ranks = _start(module, self.group, replicas, wire)
+        thread, self._wire, num_ranks = _start(module, self.group, replicas, wire)
         self.__dict__["module"] = module  # not as a submodule: `parameters()` are the shards
         self._units = make_units(module, modules, self.group, compute_dtype, poison=debug)
         self.shards = nn.ParameterList(flat.shard for flat in self._flats)
         kept_units = [unit for unit in self._units if unit.name in stay]
-        self._passes = Passes(self._units, kept_units, lane, self._wire, num_ranks)
+        self._passes = Passes(self._units, kept_units, thread, self._wire, num_ranks)
         self._hook(modules.values())
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -202,15 +203,16 @@ class FullyShardedModule(nn.Module):
 
 def _start(
     module: nn.Module, group: Group, replicas: Group | None, wire: Wire | None
-) -> tuple[Lane, Wire, int]:
+) -> tuple[CommunicationThread, Wire, int]:
     """Make it equal on all ranks; who communicates, how, and how many ranks a mean counts."""
     if replicas is not None:
         require_replicas(replicas, group)
     make_equal(module, group, replicas)
-    lane, wire = Lane.of(group), usual(group) if wire is None else wire
+    thread = CommunicationThread.of(group)
+    wire = chosen_wire(wire, group)
     if replicas is None:
-        return lane, wire, group.size
-    return lane, across(lane.own(replicas), wire), group.size * replicas.size
+        return thread, wire, group.size
+    return thread, across(thread.own(replicas), wire), group.size * replicas.size
 
 
 _NO_STATE_DICT = (

@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from labkit import Group, RankError, run
 from labkit.data_parallel import DDP, NaiveDDP
-from labkit.data_parallel.buckets import make_buckets
+from labkit.data_parallel.bucketed import make_buckets
 from labkit.data_parallel.compression import OneBit, PowerSGD, TopK
 from labkit.data_parallel.compression.one_bit import packed, unpacked
 
@@ -47,7 +47,7 @@ def applied_owed_and_true(world: Group, name: str, feedback: bool = True) -> lis
         for number in range(len(model.buckets)):
             applied[number] += model.buckets[number].flat
             true[number] += plain.buckets[number].flat
-    owed = [world.all_reduce(exchange.owed) for exchange in model._all_reduces]
+    owed = [world.all_reduce(exchange.owed) for exchange in model._reductions]
     return list(zip(applied, owed, true, strict=True))
 
 

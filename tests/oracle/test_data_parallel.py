@@ -17,7 +17,14 @@ from torch.utils.checkpoint import checkpoint
 from labkit import Group, RankError, run
 from labkit.collectives import ring_all_reduce
 from labkit.comm import shared_memory_all_reduce
-from labkit.data_parallel import DDP, BucketedDDP, InBackground, NaiveDDP, SymmetricBuckets
+from labkit.data_parallel import (
+    DDP,
+    BucketedDDP,
+    InBackground,
+    NaiveDDP,
+    OverlappedDDP,
+    SymmetricBuckets,
+)
 
 WIDTH = 5
 NUM_SEQUENCES = 7  # divides by none of 2, 3 and 4
@@ -41,6 +48,7 @@ LADDER: dict[str, Callable[..., nn.Module]] = {
     "naive": NaiveDDP,
     "bucketed": partial(BucketedDDP, bucket_bytes=200),
     "one bucket": BucketedDDP,
+    "overlapped, alone": partial(OverlappedDDP, bucket_bytes=200),
     "overlapped": partial(DDP, bucket_bytes=200),
     "a bucket for each": partial(DDP, bucket_bytes=1),
     "symmetric buckets": lambda module, group, **options: DDP(

@@ -121,7 +121,7 @@ def test_complex_gradients_arrive_late_and_do_arrive(make):
                 model.module.zero_grad()
                 (model(x).abs() ** 2).mean().backward()
             distance += plain.buckets[0].flat - compressed.buckets[0].flat
-        owed = world.all_reduce(compressed._all_reduces[0].owed)
+        owed = world.all_reduce(compressed._reductions[0].owed)
         return distance.abs().max().item(), (distance - owed).abs().max().item()
 
     for left_out, forgotten in run(distance_after_some_steps, 2).values:

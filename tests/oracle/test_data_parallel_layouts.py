@@ -10,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 from labkit import run
 from labkit.collectives import ring_all_reduce
 from labkit.data_parallel import DDP, BucketedDDP, NaiveDDP
-from labkit.data_parallel.buckets import make_buckets
+from labkit.data_parallel.bucketed import make_buckets
 from labkit.data_parallel.compression import PowerSGD, TopK
 
 

@@ -333,7 +333,7 @@ def outside(world):
         (2, no_name, r"'norm.bias' of shape \(16,\) is no parameter's"),
         (2, another_module, "model is a Linear, and parallelize cuts labkit.model.GPT; build"),
         (2, no_flag, "sequence_parallel='yes': give True or False"),
-        (2, no_wire, "wire='ring': give labkit.tensor_parallel.LIBRARY, RING or SHARED_MEMORY"),
+        (2, no_wire, "wire='ring': give LIBRARY, RING or SHARED_MEMORY"),
         (2, another_state, r"weight has shape \(100, 16\) in the state.*\(256, 16\)"),
         (2, a_name_less, "'norm.weight' is not in the state"),
         (3, too_many, "3 ranks cannot share 4 heads evenly; these numbers of ranks can: 1, 2, 4"),

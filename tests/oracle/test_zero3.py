@@ -240,16 +240,16 @@ def test_a_layer_may_talk_on_the_groups_that_shard_while_the_next_one_is_gathere
     def talks(world):
         host, across = world.split(world.rank // 2), world.split(world.rank % 2)
 
-        def late(flat, group):
+        def late(own, group, out):
             time.sleep(0.2 * host.rank)  # when the others have begun to talk
-            LIBRARY.all_gather(flat, group)
+            return LIBRARY.all_gather(own, group, out)
 
-        def late_sum(flat, group):
+        def late_sum(flat, group, in_place):
             time.sleep(0.2 * across.rank)
-            return RING.reduce_scatter(flat, group)
+            return RING.reduce_scatter(flat, group, in_place)
 
         layers = nn.Sequential(*(nn.Linear(3, 3, bias=False) for _ in range(3)))
-        wire = Wire(late_sum, late)
+        wire = Wire(RING.all_reduce, late_sum, late)
         model = FullyShardedModule(layers, host, replicas=across, wire=wire)
         for layer in layers:
             layer.register_forward_hook(lambda _, inputs, y: sleeps_and_sums(y, host))
@@ -630,7 +630,7 @@ def test_shards_go_with_their_model_also_when_the_module_within_is_kept():
         ("sharded optimizer", "is a shard of FullyShardedModule"),
         ("replicas", "only this rank is in both"),
         ("crossed replicas", "they have the same number in groups of the same size"),
-        ("wire", "give labkit.zero.RING, SHARED_MEMORY or LIBRARY"),
+        ("wire", "wire='ring': give LIBRARY, RING or SHARED_MEMORY"),
         ("dtype", "compute_dtype='bf16': give a dtype such as torch.float32"),
         ("state_dict", "a sharded module has no state_dict"),
         ("copied", "cannot be copied or pickled; save full_parameters"),

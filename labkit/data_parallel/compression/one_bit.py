@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from labkit.comm import Group
-from labkit.data_parallel.buckets import Bucket
+from labkit.data_parallel.bucketed import Bucket
 from labkit.data_parallel.compression.feedback import Compressor, Exchange
 
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from labkit import arguments
 from labkit.comm import Group
-from labkit.data_parallel.buckets import Bucket
+from labkit.data_parallel.bucketed import Bucket, shaped
 from labkit.data_parallel.compression.feedback import Compressor
 
 
@@ -40,7 +40,7 @@ class PowerSGD(Compressor):
 
     def exchange(self, x: Tensor, bucket: Bucket, group: Group) -> tuple[Tensor, Tensor]:
         """See `Compressor.exchange`."""
-        parts = bucket.shaped(x)
+        parts = shaped(x, bucket.parameters)
         matrices = [part.reshape(len(part), -1) for part in parts if self._is_large(part)]
         if bucket not in self._right:
             self._right[bucket] = [self._first_guess(matrix) for matrix in matrices]
@@ -53,8 +53,9 @@ class PowerSGD(Compressor):
         rights = _summed(rights, group)
         self._right[bucket] = list(map(_next_guess, rights, guesses))
         total, own = torch.empty_like(x), x.clone()
+        views = [shaped(each, bucket.parameters) for each in (total, own)]
         products = iter(left @ right.mH for left, right in zip(lefts, rights, strict=True))
-        for summed, share in zip(bucket.shaped(total), bucket.shaped(own), strict=True):
+        for summed, share in zip(*views, strict=True):
             if self._is_large(summed):
                 summed.copy_(next(products).view(summed.shape))
                 share.copy_(summed / group.size)  # an nth each; of what is whole, a rank's own

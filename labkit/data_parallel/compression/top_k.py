@@ -19,7 +19,7 @@ from torch import Tensor
 
 from labkit import arguments
 from labkit.comm import Group
-from labkit.data_parallel.buckets import Bucket
+from labkit.data_parallel.bucketed import Bucket
 from labkit.data_parallel.compression.feedback import Compressor
 
 

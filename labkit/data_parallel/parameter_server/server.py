@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from labkit.comm import Group
-from labkit.data_parallel.flat import flattened, parts_of
+from labkit.data_parallel.flattening import flattened, parts_of
 from labkit.data_parallel.parameter_server.modes import Asynchronous, Mode
 from labkit.optimizer import Optimizer
 

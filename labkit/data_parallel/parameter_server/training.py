@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from labkit import arguments
 from labkit.comm import Group
 from labkit.data import Corpus
-from labkit.data_parallel.flat import flattened, put
+from labkit.data_parallel.flattening import flattened, put
 from labkit.data_parallel.parameter_server.modes import (
     SYNCHRONOUS,
     Asynchronous,

@@ -16,7 +16,7 @@ from torch import nn
 
 from labkit.comm import Group
 from labkit.data_parallel import DDP, library_all_reduce, local_sgd, parameter_server
-from labkit.data_parallel.buckets import make_buckets
+from labkit.data_parallel.bucketed import make_buckets
 from labkit.data_parallel.compression import OneBit, PowerSGD, TopK
 from labkit.data_parallel.compression.feedback import Compressor
 from labkit.data_parallel.local_sgd import Outer

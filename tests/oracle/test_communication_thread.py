@@ -1,4 +1,4 @@
-"""The lane: what travels in the background, for as many wrappers as one likes."""
+"""The communication thread: what travels in the background, for as many wrappers as one likes."""
 
 import os
 import threading
@@ -39,7 +39,7 @@ def test_wrapping_one_model_after_the_other_opens_nothing_more():
 
 
 def two_at_a_time(world):
-    """Two sharded models whose backward passes run into each other share the lane."""
+    """Two sharded models share the thread; their backward passes run into each other."""
     torch.manual_seed(0)
     models = [FullyShardedModule(nn.Linear(3, 3), world) for _ in range(2)]
     loss = sum(model(torch.ones(2, 3)).square().sum() for model in models)
@@ -47,7 +47,7 @@ def two_at_a_time(world):
     return [sum(s.grad.abs().sum().item() for s in model.shards) for model in models]
 
 
-def test_models_that_share_the_lane_get_their_own_gradients():
+def test_models_that_share_the_thread_get_their_own_gradients():
     torch.manual_seed(0)
     modules = [nn.Linear(3, 3) for _ in range(2)]
     sum(module(torch.ones(2, 3)).square().sum() for module in modules).backward()
@@ -62,7 +62,7 @@ def step(world):
     loss.backward()  # backward
 
 
-def test_what_travels_on_the_lane_belongs_to_the_readers_line():
+def test_what_travels_on_the_thread_belongs_to_the_readers_line():
     lines = Path(__file__).read_text().splitlines()
     line_of = {line.split("  # ")[-1]: number for number, line in enumerate(lines, 1)}
     for timeline in run(step, 2).timeline:

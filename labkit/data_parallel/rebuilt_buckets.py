@@ -1,13 +1,13 @@
-"""The order in which gradients arrive, and buckets by it.
+"""Buckets cut again, in the order in which gradients have arrived.
 
-Buckets are cut before anybody knows in which order backward will finish the gradients. Where
-modules are made in another order than they are used, the first bucket waits for a late gradient,
-and the others, which begin in order, wait for the first. After one pass the order is known:
+At first buckets are cut by the order in which modules are made. Where modules are used in another
+order, the first bucket waits for a late gradient, and the others, which start in order, wait for
+the first. After one pass the order of arrival is known:
 
-    made, and so cut     w0 w1 w2 w3      [w3 w2] [w1 w0]      none begins before the end
-    gradients arrive     w0 w3 w1 w2      [w0 w3] [w1 w2]      the first begins after two
+    made, and so cut     w0 w1 w2 w3      [w3 w2] [w1 w0]      none starts before the end
+    gradients arrive     w0 w3 w1 w2      [w0 w3] [w1 w2]      the first starts after two
 
-Ranks may have seen different orders, and all must cut alike: rank 0's counts.
+Ranks may have seen different orders, and all must cut alike: they take rank 0's.
 Wire: a broadcast of 8 bytes per trained parameter, once. Memory: where buckets change, all
 gradients twice while they move.
 Paper: Li et al., "PyTorch Distributed", arXiv:2006.15704, section 6.2.1, which proposes it; torch's
@@ -19,7 +19,7 @@ from collections.abc import Sequence
 import torch
 
 from labkit.comm import Group
-from labkit.data_parallel.buckets import Bucket, cut, make_buckets
+from labkit.data_parallel.bucketed import Bucket, cut, make_buckets
 
 
 def agreed_order(arrived: Sequence[str], buckets: Sequence[Bucket], group: Group) -> list[str]:

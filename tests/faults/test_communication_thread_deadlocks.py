@@ -9,30 +9,30 @@ import pytest
 import torch
 
 from labkit import Deadlock, run
-from labkit.data_parallel.lane import Lane
+from labkit.data_parallel.communication_thread import CommunicationThread
 
 
-def waits_for_the_lane_first(world):
-    lane, x = Lane.of(world), torch.ones(3)
+def waits_for_the_communication_thread_first(world):
+    background, x = CommunicationThread.of(world), torch.ones(3)
     if world.rank == 0:
-        lane.begin(lambda group: group.all_reduce(x)).result()  # <-
+        background.start(lambda group: group.all_reduce(x)).wait()  # <-
         world.all_reduce(x)
     else:
         world.all_reduce(x)  # <-
-        lane.begin(lambda group: group.all_reduce(x)).result()
+        background.start(lambda group: group.all_reduce(x)).wait()
 
 
-def lane_messages_in_a_circle(world):
-    lane, x = Lane.of(world), torch.ones(3)
-    lane.begin(lambda group: group.all_reduce(x)).result()  # every rank has its thread
+def messages_of_communication_threads_in_a_circle(world):
+    background, x = CommunicationThread.of(world), torch.ones(3)
+    background.start(lambda group: group.all_reduce(x)).wait()  # every rank has its thread
     peer = 1 - world.rank
     if world.rank < 2:
-        lane.begin(lambda group: group.recv(torch.empty(3), peer)).result()  # <-
+        background.start(lambda group: group.recv(torch.empty(3), peer)).wait()  # <-
         world.send(x, peer)
 
 
 def joined_threads_in_a_circle(world):
-    """As a lane, by hand: the main thread waits for a thread that receives."""
+    """As a communication thread, by hand: the main thread waits for a thread that receives."""
     half, x = world.split(0), torch.ones(3)
     half.all_reduce(x)
     peer = 1 - world.rank
@@ -42,21 +42,21 @@ def joined_threads_in_a_circle(world):
         thread.join()
 
 
-PROGRAMS = [waits_for_the_lane_first, lane_messages_in_a_circle]
+PROGRAMS = [waits_for_the_communication_thread_first, messages_of_communication_threads_in_a_circle]
 if sys.version_info < (3, 13):
     PROGRAMS.append(joined_threads_in_a_circle)
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
 @pytest.mark.parametrize("world_size", [2, 3])
-def test_a_deadlock_of_lanes_ends_as_any_other(program, world_size):
+def test_a_deadlock_of_communication_threads_ends_as_any_other(program, world_size):
     began_s = time.monotonic()
     with pytest.raises(Deadlock) as caught:
         run(program, world_size, timeout=90, stall=2.0)
     assert time.monotonic() - began_s < 60, "that was the timeout"
     said = str(caught.value).splitlines()[0]
     assert re.search("rank 0 in .* of group world.1.0 .*rank 1 in", said), said
-    assert "test_lane_deadlocks.py, line" in said
+    assert "test_communication_thread_deadlocks.py, line" in said
 
 
 def test_a_thread_that_is_waited_for_only_so_long_holds_nobody():
@@ -76,16 +76,16 @@ def test_a_thread_that_is_waited_for_only_so_long_holds_nobody():
 
 
 def test_a_thread_that_may_still_bring_it_is_waited_for():
-    """Both main threads wait, as do their lanes, until a third thread lets rank 0's go on."""
+    """All these threads wait, until a third thread lets rank 0's main thread go on."""
 
     def program(world):
-        lane, x, may_go_on = Lane.of(world), torch.ones(3), threading.Event()
+        background, x, may_go_on = CommunicationThread.of(world), torch.ones(3), threading.Event()
         if world.rank == 0:
             waker = threading.Thread(target=lambda: (time.sleep(4), may_go_on.set()))
             waker.start()
             may_go_on.wait()
             waker.join()
         total = world.all_reduce(x)
-        return lane.begin(lambda group: group.all_reduce(total)).result().sum().item()
+        return background.start(lambda group: group.all_reduce(total)).wait().sum().item()
 
     assert run(program, 2, timeout=60, stall=1.0).values == [12.0, 12.0]

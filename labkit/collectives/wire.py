@@ -1,0 +1,116 @@
+"""The collectives of the strategies, and who performs them: the backend, a ring, shared memory.
+
+                     before, ranks 0..1                    after
+    all_reduce       partial sums (N, D) on each           the sum (N, D) on each
+    reduce_scatter   partial sums (N, D) on each           rank r: its rows of the sum (N/n, D)
+    all_gather       rank r: its rows (N/n, D)             all rows (N, D) on each
+
+Wire, per rank, for x of N*D numbers: 2(n-1)/n of x, (n-1)/n of x, (n-1)/n of x. So the last two
+together send what the first does: ZeRO-1 and sequence parallelism cost no bytes. The backend's own
+reduce-scatter sends as much with nccl; gloo has none, and performs a whole all-reduce in its place.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+from torch import Tensor
+
+from labkit.collectives.ring import ring_all_gather, ring_all_reduce, ring_reduce_scatter
+from labkit.comm import (
+    Group,
+    shared_memory_all_gather,
+    shared_memory_all_reduce,
+    shared_memory_reduce_scatter,
+)
+
+
+class Handle(Protocol):
+    """A collective that was started: a Pending, for example."""
+
+    def wait(self) -> Any:
+        """Block until it is complete, and return its result."""
+
+
+class Done(NamedTuple):
+    """The handle of a collective that has blocked."""
+
+    result: Tensor
+
+    def wait(self) -> Tensor:
+        """The result."""
+        return self.result
+
+
+class Wire(NamedTuple):
+    """Each starts a collective on a contiguous tensor, whose memory it may use. It returns at once,
+    or when it is done: `wait()` of the handle returns the result."""
+
+    all_reduce: Callable[[Tensor, Group], Handle]
+    """(n*k, ...) -> (n*k, ...), in place"""
+    reduce_scatter: Callable[..., Handle]
+    """(n*k, ...) -> (k, ...); with in_place=True that is a view of x, and no memory is taken"""
+    all_gather: Callable[..., Handle]
+    """(k, ...) -> (n*k, ...), or `out` of as many numbers, of which x may be this rank's part"""
+
+
+def own_part(x: Tensor, group: Group) -> Tensor:
+    """This rank's rows (k, ...) of x (n*k, ...)."""
+    return x.tensor_split(group.size)[group.rank]
+
+
+def _rows(x: Tensor, flat: Tensor) -> Done:
+    """A flat tensor as rows like those of x."""
+    return Done(flat.view(-1, *x.shape[1:]))
+
+
+def _library_reduce_scatter(x: Tensor, group: Group, *, in_place: bool = False) -> Handle:
+    out = own_part(x, group) if in_place else None
+    handle: Handle = group.reduce_scatter(x, out=out, wait=False)
+    return handle
+
+
+LIBRARY = Wire(
+    lambda x, group: group.all_reduce(x, out=x, wait=False),
+    _library_reduce_scatter,
+    lambda x, group, out=None: group.all_gather(x, out=out, wait=False),
+)
+"""The backend's, in the background: what is computed before the result is needed hides them."""
+
+RING = Wire(
+    lambda x, group: Done(ring_all_reduce(x, group, out=x)),
+    lambda x, group, in_place=False: _rows(x, ring_reduce_scatter(x, group, in_place=in_place)),
+    lambda x, group, out=None: _rows(x, ring_all_gather(x, x.numel() * group.size, group, out=out)),
+)
+"""The lab's own ring: on a CPU its reduce-scatter sends half of what gloo's does. Not for nccl: two
+ranks that post their messages one by one may stand still there (see labkit.collectives)."""
+
+SHARED_MEMORY = Wire(
+    lambda x, group: Done(shared_memory_all_reduce(x, group, out=x)),
+    lambda x, group, in_place=False: _rows(
+        x, shared_memory_reduce_scatter(x, group, in_place=in_place)
+    ),
+    lambda x, group, out=None: _rows(
+        x, shared_memory_all_gather(x, x.numel() * group.size, group, out=out)
+    ),
+)
+"""Among ranks of one host: nothing is sent at all."""
+
+
+_ON_A_CPU = Wire(LIBRARY.all_reduce, RING.reduce_scatter, RING.all_gather)
+
+
+def require_wire(wire: object) -> None:
+    """TypeError for what is no Wire, and not None."""
+    if wire is not None and not isinstance(wire, Wire):
+        raise TypeError(f"wire={wire!r:.60}: give LIBRARY, RING or SHARED_MEMORY")
+
+
+def chosen_wire(wire: Wire | None, group: Group) -> Wire:
+    """`wire`; for None the backend's collectives, but for the two that gloo has no good ones of.
+
+    TypeError for what is no Wire.
+    """
+    require_wire(wire)
+    if wire is None:
+        return _ON_A_CPU if group.device.type == "cpu" else LIBRARY
+    return wire

@@ -1,0 +1,87 @@
+"""A communication thread: collectives in the background, one after the other.
+
+    main thread             layer 2 | layer 1 | layer 0
+    communication thread            | bucket 0 | bucket 1 |
+
+It has a group of its own: messages of the thread and of the program would mix otherwise, in an
+order that differs by rank. Every rank starts the same calls in the same order.
+
+A group has one communication thread, which all wrappers share. Threads and sockets are never given
+back (a process group cannot be taken down while another rank may be in it), so they must not become
+more with every model that is wrapped.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import weakref
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Generic, TypeVar
+from weakref import WeakKeyDictionary
+
+import torch
+
+from labkit.comm import Group
+from labkit.comm.callers import as_handed_over_here
+
+T = TypeVar("T")
+
+
+class CommunicationThread:
+    """Runs collectives in the background, in the order of calls. `of` makes it."""
+
+    def __init__(self, group: Group) -> None:
+        self._own: WeakKeyDictionary[Group, Group] = WeakKeyDictionary()
+        self.group = self.own(group)
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="communication")
+        weakref.finalize(self, self._executor.shutdown, wait=False).atexit = False
+
+    @classmethod
+    def of(cls, group: Group) -> CommunicationThread:
+        """The one of a group, whose ranks all call this: the first call splits off a group."""
+        if group not in _THREADS:
+            _THREADS[group] = cls(group)
+        return _THREADS[group]
+
+    def own(self, group: Group) -> Group:
+        """The same ranks, for messages of this thread. All of them call it, as with `of`."""
+        if group not in self._own:
+            own = group.split(0)
+            assert isinstance(own, Group)
+            self._own[group] = own
+        return self._own[group]
+
+    def start(self, collective: Callable[[Group], T]) -> OnThread[T]:
+        """Call `collective(group of the thread)` when those before are done."""
+        # So that the operations keep their label, and the line that they are started at.
+        context = as_handed_over_here(contextvars.copy_context())
+        call = _on_the_same_stream(collective, self.group)
+        return OnThread(self._executor.submit(context.run, call))
+
+
+class OnThread(Generic[T]):
+    """A collective that a communication thread carries out."""
+
+    def __init__(self, future: Future[T]) -> None:
+        self._future = future
+
+    def wait(self) -> T:
+        """Block until it is done; return its result, or raise its error."""
+        return self._future.result()
+
+
+_THREADS: WeakKeyDictionary[Group, CommunicationThread] = WeakKeyDictionary()
+
+
+def _on_the_same_stream(collective: Callable[[Group], T], group: Group) -> Callable[[], T]:
+    """On a GPU in the order of the caller's stream: a thread has another one, the default."""
+    if group.device.type != "cuda":
+        return lambda: collective(group)
+    stream = torch.cuda.current_stream(group.device)
+
+    def ordered() -> T:
+        with torch.cuda.stream(stream):
+            return collective(group)
+
+    return ordered

@@ -1,0 +1,142 @@
+"""DDP: as OverlappedDDP, for models as they are. The last rung, which does what torch's own does.
+
+    accumulation   with model.no_sync(): gradients stay on their rank and add up. The first pass
+                   outside averages the sum: one all-reduce per bucket for k microbatches.
+    left out       find_unused_parameters: a loss may leave parameters out, other ones on other
+                   ranks. They count as zeros, and what no rank uses has no gradient.
+    rebuilt        after the first pass buckets are cut in the order in which gradients arrived:
+                   rebuilt_buckets.py.
+
+Wire: as OverlappedDDP, and once a broadcast of 8 bytes per trained parameter.
+Paper: Li et al., "PyTorch Distributed", arXiv:2006.15704, sections 3.2.3, 3.2.4 and 6.2.1.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from labkit.comm import Group
+from labkit.data_parallel.bucketed import BUCKET_BYTES
+from labkit.data_parallel.overlapped import OverlappedDDP, places_of
+from labkit.data_parallel.rebuilt_buckets import agreed_order, cut_by
+from labkit.data_parallel.reduction import AllReduce, library_all_reduce
+
+
+class DDP(OverlappedDDP):
+    """A module whose `backward()` leaves the mean of each gradient over the ranks.
+
+        model = DDP(module, world)
+        loss(model, share).backward()
+        optimizer.step()
+
+    Gradients are views into buckets, which the next pass overwrites: `.clone()` what is to be kept.
+    See OverlappedDDP for gradients that are left in place, and for exceptions.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        group: Group | None = None,
+        all_reduce: AllReduce = library_all_reduce,
+        *,
+        bucket_bytes: int = BUCKET_BYTES,
+        find_unused_parameters: bool = False,
+        broadcast_buffers: bool = True,
+    ) -> None:
+        """See `Replica` and `make_buckets` for the other arguments.
+
+        find_unused_parameters: whether a backward pass may leave parameters out. Costs one more
+        small all-reduce per pass. From the first bucket with a parameter that is left out, buckets
+        wait for the end of the pass; nor are they rebuilt.
+        """
+        super().__init__(
+            module,
+            group,
+            all_reduce,
+            bucket_bytes=bucket_bytes,
+            broadcast_buffers=broadcast_buffers,
+        )
+        self.find_unused_parameters = find_unused_parameters
+        self._bucket_bytes = bucket_bytes
+        # A compressor remembers by bucket what it owes.
+        self._will_rebuild = not (find_unused_parameters or self._reduction.remembers_buckets)
+        self._will_sync = True
+        self.is_syncing = True
+        """Whether the next backward pass reduces."""
+        self.has_synced = True
+        """Whether a backward pass has reduced since the last forward pass that asked for it."""
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Forward passes in here have a backward pass without communication.
+
+        Gradients add up on each rank, and the first pass outside averages the sum. The forward pass
+        decides for the backward pass through it, as with torch's own.
+        """
+        before, self._will_sync = self._will_sync, False
+        try:
+            yield
+        finally:
+            self._will_sync = before
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What the module returns. Wire: buffers, in training and outside of `no_sync`."""
+        if torch.is_grad_enabled():
+            # A forward pass without communication does not take back the promise of an earlier
+            # one, whose backward pass is still to come.
+            self.is_syncing = self._will_sync or (self.is_syncing and not self.has_synced)
+            self.has_synced = self.has_synced and not self._will_sync
+        return super().forward(*args, **kwargs)
+
+    def _broadcast_buffers(self) -> None:
+        if self._will_sync:
+            super()._broadcast_buffers()
+
+    def _on_gradient(self, parameter: Tensor) -> None:
+        if self.is_syncing:
+            super()._on_gradient(parameter)
+
+    def _finish(self) -> None:
+        unused = self._take_left_out() if self.find_unused_parameters else []
+        super()._finish()
+        for parameter in unused:
+            parameter.grad = None  # an optimizer leaves it alone, weight decay and all
+        if self._will_rebuild:
+            self._rebuild()
+        self.has_synced = True
+
+    def _take_left_out(self) -> list[Tensor]:
+        """Take zeros for parameters that were left out; those that no rank has used."""
+        parameters = list(self._place_of)
+        has_gradient = [parameter.grad is not None for parameter in parameters]
+        arrived = set(self._arrived)
+        for bucket, index in self._place_of.values():
+            if bucket.names[index] not in arrived:
+                self._take(bucket, index)
+        self._start_full_buckets()
+        # After the buckets: ranks that use everything have started those long ago.
+        is_used = with_gradient_anywhere(has_gradient, self.group)
+        return [p for p, used in zip(parameters, is_used, strict=True) if not used]
+
+    def _rebuild(self) -> None:
+        """Once, at the end of the first pass on all ranks."""
+        self._will_rebuild = False
+        order = agreed_order(self._arrived, self.buckets, self.group)
+        buckets = cut_by(order, self.buckets, self._bucket_bytes)
+        if buckets is not self.buckets:
+            self.buckets = self._reduction.hold(buckets)
+            self._reductions = [self._reduction.of(bucket) for bucket in self.buckets]
+            self._place_of = places_of(self.buckets)
+
+
+def with_gradient_anywhere(has_gradient: Sequence[bool], group: Group) -> list[bool]:
+    """By parameter: whether it has a gradient on some rank.
+
+    Wire: one byte per parameter in an all-reduce.
+    """
+    mask = torch.tensor(has_gradient, dtype=torch.uint8, device=group.device)
+    with group.label("which parameters have a gradient"):
+        return list(map(bool, group.all_reduce(mask, "max").tolist()))
