@@ -371,7 +371,8 @@ def difference(got: Any, right: Any, path: str = "") -> str:
         wrong = [i for i, (a, b) in enumerate(zip(flat_got, flat_right, strict=True)) if a != b]
         # The first element that is wrong by more than rounding.
         place = next((i for i in wrong if not close(flat_got[i], flat_right[i])), (wrong or [0])[0])
-        where = [int(each) for each in torch.unravel_index(torch.tensor(place), right.shape)]
+        # torch.unravel_index imports sympy, which takes a second.
+        where = [place // right[(0,) * k].numel() % n for k, n in enumerate(right.shape, start=1)]
         return (
             f"got {shown(flat_got[place])}, expected {shown(flat_right[place])} at {path}{where} "
             f"({len(wrong)} of {right.numel()} elements differ)"

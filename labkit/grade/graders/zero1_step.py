@@ -251,7 +251,7 @@ MISTAKES = [
             s.sent_bytes(0) > budget(s).sent_bytes
             and bool(s.operations(0, "all_reduce"))
             and bool(s.operations(0, "reduce_scatter"))
-            and not s.operations(0, "all_gather")
+            and all(rank.notes[0].value <= 2 * shard_numel(s) for rank in s.ranks)
         ),
         made_by=patch(
             "parameters.copy_(group.all_gather(shard)[: parameters.numel()])",

@@ -165,7 +165,8 @@ def excess(s: Observed) -> str:
     seen, bucket = s.ranks[rank], sizes(s)[0]
     needed_bytes = num_microbatches(s) * NUM_LAYERS * bucket
     notes = [e.what for e in seen.events if e.is_note or e.what in GRADER.allowed]
-    if s.n > 1 and "gradient" not in notes[notes.index("reduce_scatter") :]:
+    # The first collective comes after one backward, or after several, and not inside of one.
+    if s.n > 1 and notes.index("reduce_scatter") % (NUM_LAYERS * len(LEAVES)) == 0:
         return "backward"
     if s.n > 1 and s.payload_bytes(rank) < 0.75 * needed_bytes:
         return "microbatches"
