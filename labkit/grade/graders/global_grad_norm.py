@@ -368,11 +368,12 @@ MISTAKES = [
         hint=1,
     ),
     of_norm(
-        "averages over the ranks",
-        'Each rank has another part of the sum: op="sum". A mean is for what all ranks have.',
-        lambda s: [total(s) / math.sqrt(s.n)],
-        REDUCED,
-        f"{REDUCED} / mesh.world.size",
+        "returns the norm after clipping",
+        "The norm before clipping is returned: a spike in it shows that training is unstable.",
+        lambda s: [min(total(s), s.args[2])],
+        "return norm",
+        "return min(norm, max_norm)",
+        hint=1,
     ),
     Mistake(
         "squares in a small dtype",
