@@ -7,10 +7,10 @@ must be the same on all ranks, and what may differ?"
 The model has one scale and one shift per feature: prediction = x * scale + shift. One process with
 all examples of all ranks in x and y, N of them, would compute:
 
-    error = x * scale + shift - y
-    loss  = (error**2).sum() / N
-    new scale = scale - LEARNING_RATE * (2 * error * x).sum(0) / N
-    new shift = shift - LEARNING_RATE * (2 * error).sum(0) / N
+    e         = x * scale + shift - y
+    loss      = (e * e).sum() / N
+    new scale = scale - LEARNING_RATE * (2 * e * x).sum(0) / N
+    new shift = shift - LEARNING_RATE * (2 * e).sum(0) / N
 
 The ranks have different numbers of examples, because data rarely divides evenly. A rank may have
 none.
