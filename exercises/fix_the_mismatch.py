@@ -4,27 +4,35 @@ An interviewer asks: "Here is a data-parallel training step. It passes its test 
 it hangs, or dies, or trains a worse model, depending on the day. Find what is wrong with it. What
 must be the same on all ranks, and what may differ?"
 
-The model has one scale and one shift per feature: prediction = x * scale + shift. The loss of one
-example is the sum of its squared errors over the features. The loss of a step is the mean over all
-examples of all ranks. The ranks have different numbers of examples, because data rarely divides
-evenly. A rank may have no examples.
+The model has one scale and one shift per feature: prediction = x * scale + shift. One process with
+all examples of all ranks in x and y, N of them, would compute:
 
-Repair `train_step(x, y, scale, shift, group)`. The code below has six mistakes. One rank alone does
-not show them.
+    e         = x * scale + shift - y
+    loss      = (e * e).sum() / N
+    new scale = scale - LEARNING_RATE * (2 * e * x).sum(0) / N
+    new shift = shift - LEARNING_RATE * (2 * e).sum(0) / N
+
+The ranks have different numbers of examples, because data rarely divides evenly. A rank may have
+none.
+
+Repair `train_step(x, y, scale, shift, group)`: every rank returns what that one process computes.
+The code below has six mistakes. One rank alone does not show them. You may also write it anew.
 
 Contract
     x, y         (B, D) float64: this rank's inputs and targets. B differs between ranks and may be
-                 0. At least one rank has examples
+                 0. A rank knows only its own B. At least one rank has examples
     scale, shift (D,) float64: the parameters, the same on every rank. Do not change x, y, scale or
                  shift: return new tensors
-    group        `group.rank`, `group.size`, and its collectives, such as `group.all_reduce(tensor)`
-    returns      (scale, shift, loss) on every rank: the parameters after one step of gradient
-                 descent, and the loss before it. They are float64, of shapes (D,), (D,) and (), and
-                 what one process with all the examples computes. Only rounding may differ
+    group        `group.rank`, `group.size`, and its collectives. `group.all_reduce(tensor)` returns
+                 the sum over the ranks, with op="mean" the mean
+    returns      (scale, shift, loss), the same on every rank: the new parameters, and the loss
+                 before the step. They are float64, of shapes (D,), (D,) and (). Only rounding may
+                 differ from one process
 
 Budget, on every rank
     collectives  at most 4. Every rank makes the same collectives in the same order
-    payload      at most 2 D + 2 numbers of 8 bytes in all. Gradients may travel, examples may not
+    payload      at most 2 D + 2 numbers of 8 bytes in all: two gradients, the loss and the number
+                 of examples. The examples themselves do not travel
 """
 
 import torch

@@ -7,20 +7,24 @@ a parameter that no rank used?"
 Write `find_unused_parameters(module, group)`: average the gradients that at least one rank has.
 
 Contract
-    module  an nn.Module after backward. parameter.grad is None where this rank's loss did not use
-            the parameter. Frozen parameters have requires_grad=False and no gradient
-    used    by at least one rank: afterwards grad is the mean over all ranks, on every rank. A rank
-            that did not use the parameter counts as zeros
-    unused  by every rank: afterwards grad is still None, on every rank. Zeros are not the same: the
-            optimizer would apply weight decay and momentum to the parameter
+    module  an nn.Module after backward, the same on every rank. A trained parameter
+            (requires_grad=True) that this rank's loss used has its gradient in parameter.grad.
+            One that this rank's loss did not use has grad None. Which ones these are differs by
+            rank: a rank knows only its own. Frozen parameters (requires_grad=False) have grad None
     group   `group.rank`, `group.size`, and `group.all_reduce(tensor)`, which returns the sum; it
             takes op="max", "min" or "mean", and `out=tensor`
-    returns nothing. The values of parameters stay as they are
+    returns nothing. Afterwards, for each trained parameter, on every rank:
+            if at least one rank had a gradient, grad is the sum of the ranks' gradients divided by
+            group.size. A rank with grad None counts as zeros, and gets this mean too
+            if no rank had a gradient, grad is None. Zeros are not the same: the optimizer would
+            apply weight decay and momentum to the parameter
+            Frozen parameters and the values of all parameters stay as they are
 
 Budget, on every rank
-    collectives  one all-reduce to agree, and one for each parameter that some rank used
-    payload      what a rank passes to its collectives: at most the gradients of these parameters,
-                 and 8 bytes for each trained parameter (one with requires_grad=True)
+    collectives  one all-reduce by which the ranks agree which parameters any of them used, and one
+                 for each of these parameters
+    payload      the bytes of all tensors that a rank passes to all_reduce: at most the gradients of
+                 these parameters, and 8 bytes for each trained parameter
 
 torch's own: DistributedDataParallel(find_unused_parameters=True).
 """

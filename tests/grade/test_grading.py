@@ -42,6 +42,7 @@ def grade(program, tmp_path, grader=SUMS, n=2, timeout_s=3.0):
 WRONG = [
     ("    return 2 * group.all_reduce(x)", Outcome.WRONG, "adds twice"),
     ("    return 3 * group.all_reduce(x)", Outcome.WRONG, "wrong values"),
+    ("    return 1.001 * group.all_reduce(x)", Outcome.WRONG, "loses digits"),
     ("    group.all_reduce(x)", Outcome.WRONG, "returns nothing"),
     ("    return group.all_reduce(x).tolist()", Outcome.WRONG, "returns another type"),
     ("    return group.all_reduce(x)[None]", Outcome.WRONG, "returns another shape"),

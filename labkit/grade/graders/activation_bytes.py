@@ -43,7 +43,7 @@ RIGHT = {
     "score": 5,
     "layer_input": 2,
     # Scores, and float32 bytes of flash attention, per token and sequence.
-    "row": lambda a, s: a * s,
+    "row": lambda a, s, b: a * s,
     "stats": lambda a, t: 4 * a,
     # Ranks that share a tensor.
     "starred_by": "sequence",
@@ -63,7 +63,7 @@ def kept(**others: Any) -> Callable[..., float]:
         ranks = {"sequence": along, "tensor": t, "none": 1, "both": along * t}
         if recompute == "full":
             return its.layer_input * s * b * h / ranks[its.input_by]
-        scores = its.score * its.row(a, s) * (recompute == "none")
+        scores = its.score * its.row(a, s, b) * (recompute == "none")
         if flash:
             scores = its.stats(a, t)
         per_number = (its.starred - its.gathered) / ranks[its.starred_by] + its.gathered
@@ -78,7 +78,16 @@ def where(recompute: str, formula: Any, flash: Sequence[bool] = (False, True)) -
     return lambda *of: formula(*of) if of[6] == recompute and of[7] in flash else right(*of)
 
 
-MASKS = (2, 1), (2, 0), (0, 1), (-2, -1), (-2, 0), (0, -1)  # bytes more than is right
+MASKS = (
+    (2, 1),
+    (2, 0),
+    (0, 1),
+    (-2, -1),
+    (-2, 0),
+    (0, -1),
+    (1, 0),
+    (-1, 0),
+)  # bytes more than is right
 SELECTIVE = 'elif recompute == "selective":\n        scores = 0'
 SCORES, FLASH = "scores = (2 + 1 + 2) * a * s * s * b", "scores = 4 * a * s * b"
 STARRED = "starred = 2 * (2 + 2 + 1)"
@@ -97,8 +106,16 @@ MISTAKES = [
         "Every head of every sequence has its own (s, s) matrix: each token attends to each token. "
         "A causal mask sets half of the scores to zero, and the matrix stores these zeros too.",
         formula=[
-            kept(row=lambda a, s: s, stats=lambda a, t: 4),
-            *(kept(row=row) for row in (lambda a, s: s, lambda a, s: a, lambda a, s: a * s / 2)),
+            kept(row=lambda a, s, b: s, stats=lambda a, t: 4),
+            *(
+                kept(row=row)
+                for row in (
+                    lambda a, s, b: s,
+                    lambda a, s, b: a,
+                    lambda a, s, b: a * s / 2,
+                    lambda a, s, b: a * s / b,
+                )
+            ),
         ],
         made_by=patch(SCORES, SCORES.replace("a * ", "")),
     ),
@@ -161,13 +178,14 @@ MISTAKES = [
     Mistake(
         "leaves out a tensor or counts one twice",
         "Write one line per tensor: 10 bytes per number with a star, and 8 in attention and 16 in "
-        "the MLP without one. That is 34 s b h together.",
+        "the MLP without one. That is 34 s b h together, and 5 for each score.",
         hint=2,
         formula=[
             kept(starred=10 + starred, inside=24 + inside)
             for starred in (-2, 0, 2)
-            for inside in (-16, -8, -6, -4, -2, 0, 2, 4, 8)
-        ],
+            for inside in (-16, -12, -8, -6, -4, -2, 0, 2, 4, 8)
+        ]
+        + [kept(score=score) for score in (1, 2, 3)],
         made_by=patch("(3 * 2 + 2)", "(2 * 2 + 2)"),
     ),
     Mistake(
@@ -201,9 +219,11 @@ MISTAKES = [
         "two projections stay too.",
         formula=[
             where(
-                "selective", kept(starred=starred, inside=16, stats=lambda a, t, k=k: k * a), flash
+                "selective",
+                kept(starred=starred, inside=inside, stats=lambda a, t, k=k: k * a),
+                flash,
             )
-            for starred in (5, 7, 10)
+            for starred, inside in ((5, 16), (7, 16), (10, 16), (10, 18))
             for k, flash in ((0, (False, True)), (4, (False, True)), (4, (False,)))
         ],
         made_by=patch(SELECTIVE, SELECTIVE + "\n        inside -= 8 * s * b * h"),

@@ -289,6 +289,37 @@ MISTAKES = [
         made_by=patch(LEVELS, "n - 1"),
     ),
     Mistake(
+        "counts n steps instead of n - 1",
+        "In the reduce-scatter a rank's segment passes the n - 1 other ranks, and as many in the "
+        "all-gather: 2 (n - 1) steps.",
+        hint=2,
+        formula=wrong(lambda n: (2 * n, 2)),
+        made_by=patch(RING, RING.replace("(n - 1)", "n")),
+    ),
+    Mistake(
+        "chooses the slower one",
+        "The answer is the algorithm that takes less time.",
+        function="choose",
+        formula=lambda *asked: {"ring": "tree", "tree": "ring"}[right(*asked)],
+        made_by=patch("ring <= tree", "ring > tree"),
+    ),
+    Mistake(
+        "takes two points for all",
+        "The smallest point gives alpha only where its bytes cost nothing, and the largest gives "
+        "beta only where its latencies cost nothing. Fit both to all points.",
+        function="fit",
+        formula=lambda points: (
+            (small := min(points, key=lambda p: p[2]))[3] / model()(1, 0, *small[1:3], small[0]),
+            (large := max(points, key=lambda p: p[2]))[3] / model()(0, 1, *large[1:3], large[0]),
+        ),
+        made_by=patch(
+            "    xx = xy",
+            "    small, *_, large = sorted(points, key=lambda point: point[2])\n"
+            "    alpha = small[3] / predict(1.0, 0.0, *small[1:3], small[0])\n"
+            "    return alpha, large[3] / predict(0.0, 1.0, *large[1:3], large[0])\n    xx = xy",
+        ),
+    ),
+    Mistake(
         "always chooses the same",
         "A tree has fewer steps and is faster where the latency decides. A ring sends fewer bytes "
         "per rank and is faster where the bandwidth decides.",

@@ -1,7 +1,7 @@
 """Grade balance_stages: any cut of the layers whose slowest stage is as cheap as possible."""
 
 from collections.abc import Callable, Sequence
-from itertools import accumulate
+from itertools import accumulate, product
 from typing import Any
 
 from labkit.grade.grader import Case, Draw, Mistake, Observed, Outcome, Questions, patch, program
@@ -128,15 +128,15 @@ def by_number(cut: Callable[[int, int, int], int]) -> Formula:
     )
 
 
-def by_filling(is_full: Any, aim: Any) -> Formula:
-    """The slowest stage if stage after stage is filled; a layer is left for each later one."""
+def by_filling(is_full: Any, aim: Any, keeps: bool) -> Formula:
+    """The slowest stage if stage after stage is filled. keeps: a layer for each later stage."""
 
     def formula(costs: Sequence[int], p: int) -> int:
         cuts = [0]
         for k in range(1, p):
             start, stop = cuts[-1], cuts[-1] + 1
             its = aim(sum(costs[:start]), sum(costs) / p, k, p)
-            last = len(costs) - (p - k)
+            last = len(costs) - (p - k) * keeps
             while stop < last and not is_full(sum(costs[start:stop]), costs[stop], its):
                 stop += 1
             cuts.append(stop)
@@ -162,6 +162,8 @@ AIMS = [
     lambda before, average, k, p: average * k - before,  # cuts at k/p of the sum
 ]
 
+FILLING = [by_filling(*each) for each in product(FULL, AIMS, (True, False))]
+
 STAGES = "stages = cut(low)"
 EQUAL = "[[i for i in range(n) if i * num_stages // n == k] for k in range(num_stages)]"
 
@@ -184,7 +186,7 @@ MISTAKES = [
         "fills each stage to the average",
         "Whether a stage is full depends on the layers that come later. With stages filled one by "
         "one, or cuts at equal parts of the sum, the excess adds up in one stage.",
-        formula=[by_filling(is_full, aim) for is_full in FULL for aim in AIMS],
+        formula=FILLING,
         made_by=program(
             "def balance(costs, p):\n"
             "    stages = [[]]\n"

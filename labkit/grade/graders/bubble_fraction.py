@@ -138,6 +138,14 @@ MISTAKES = [
         made_by=patch(RETURN, "return idle / m"),
     ),
     Mistake(
+        "gives percent",
+        "The contract is a fraction: 0.25, not 25.",
+        hint=3,
+        function=BUBBLE,
+        formula=lambda *args: 100 * RIGHT[BUBBLE](*args),
+        made_by=patch(RETURN, RETURN.replace("return", "return 100 *")),
+    ),
+    Mistake(
         "takes the bubble of 1F1B for smaller than GPipe's",
         "1F1B runs the same operations in an order that frees activations early. It saves memory; "
         "fill and drain take as long.",

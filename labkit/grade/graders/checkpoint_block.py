@@ -219,6 +219,17 @@ MISTAKES = [
         ),
     ),
     Mistake(
+        "the output has no graph",
+        "A pass in torch.no_grad() ends the graph, so backward never comes to the block. A "
+        "torch.autograd.Function connects the output to x and the parameters.",
+        hint=2,
+        seen=lambda s: s.xs["x needs a gradient"] and {"x", *last_block(s)} <= lost(s),
+        made_by=patch(
+            "return _Checkpoint.apply(block, x, *block.parameters())",
+            "with torch.no_grad():\n        return block(x)",
+        ),
+    ),
+    Mistake(
         "no gradients where x needs none",
         "The output has no graph, though parameters need gradients. A Function whose only tensor "
         "is x is not recorded where x needs no gradient. Pass the parameters to apply.",
@@ -288,8 +299,8 @@ MISTAKES = [
     ),
     Mistake(
         "asks for a gradient that is not needed",
-        "A frozen parameter, or an x that needs no gradient, was passed to torch.autograd.grad. "
-        "ctx.needs_input_grad says which gradients are needed.",
+        "A tensor that requires no gradient was passed to torch.autograd.grad: a frozen parameter, "
+        "an x that needs none, or a copy. ctx.needs_input_grad says which gradients are needed.",
         hint=3,
         outcome=Outcome.CRASHED,
         seen=lambda s: "One of the differentiated Tensors does not require grad" in s.error,

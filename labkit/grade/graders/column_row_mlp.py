@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.nn.functional import gelu, linear
+from torch.nn.functional import gelu, linear, silu
 
 from labkit.grade.grader import (
     Budget,
@@ -114,11 +114,12 @@ def gradients_are(
 
 
 def others(s: Observed) -> list[Tensor]:
-    """y of other MLPs: GELU approximate, forgotten or after down, up without bias, a residual."""
+    """y of other MLPs: another activation or none, GELU after down, up without bias, a residual."""
     hidden_as_is = whole(s.args, lambda hidden: hidden)[1]
-    approximate = whole(s.args, lambda hidden: gelu(hidden, approximate="tanh"))[1]
+    acts = torch.relu, silu, lambda hidden: gelu(hidden, approximate="tanh")
+    other_acts = [whole(s.args, act)[1] for act in acts]
     without_bias = whole(s.args, lambda hidden: gelu(hidden - torch.cat(s.args[2])))[1]
-    return [approximate, hidden_as_is, gelu(hidden_as_is), without_bias, s.xs + s.right[0]["y"]]
+    return [*other_acts, hidden_as_is, gelu(hidden_as_is), without_bias, s.xs + s.right[0]["y"]]
 
 
 def only_bias_is_wrong(s: Observed) -> bool:
@@ -259,6 +260,7 @@ GRADER = OnRanks(
     budget=budget,
     mistakes=MISTAKES,
     allowed=("all_reduce", "all_gather"),
+    world_sizes=(3, 2, 1),
     closed=("labkit.tensor_parallel", "labkit.collectives"),
     shown="output and gradients are those of one process with the whole MLP, also with a residual "
     "and for any number of features; there is one all-reduce forward and one backward",

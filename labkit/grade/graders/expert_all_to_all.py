@@ -174,6 +174,34 @@ MISTAKES = [
         made_by=patch("bincount(expert_T, minlength=num_experts)", "bincount(expert_T)"),
     ),
     Mistake(
+        "sends results back in the order of the experts",
+        "A rank's results are in the order of its experts, and the other ranks expect them in the "
+        "order in which they sent the rows. Split each expert's results by the rank they are for, "
+        "and put every part back where its rows were.",
+        hint=2,
+        seen=lambda s: (
+            all(expert == due for _, expert, _, due in fed(s))
+            and torch.equal(*(torch.cat(ys).flatten().sort()[0] for ys in (s.ys, s.right)))
+            and not is_reordered(s, lambda order: order)
+            and not is_reordered(s, lambda order: order[order])
+        ),
+        made_by=patch(
+            BACK,
+            BACK.replace(
+                "cat(parts)", "cat(sum((parts[i::num_here] for i in range(num_here)), []))"
+            ),
+        ),
+    ),
+    Mistake(
+        "numbers experts from 0 on each rank",
+        "apply takes the number of the expert among all E. The first expert of a rank is "
+        "rank * E / n.",
+        hint=3,
+        outcome=Outcome.CRASHED,
+        seen=lambda s: "is not on this rank" in s.error,
+        made_by=patch("apply(group.rank * num_here + i", "apply(i"),
+    ),
+    Mistake(
         "sends back with the splits of the way there",
         "Each rank returns what it received, so send_splits and recv_splits change places.",
         hint=2,

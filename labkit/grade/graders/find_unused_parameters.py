@@ -77,6 +77,34 @@ MISTAKES = [
         made_by=g.patch(SKIP, "pass"),
     ),
     g.Mistake(
+        "does not give every rank the mean",
+        "A rank that did not use the parameter stores the mean too. Otherwise its optimizer does "
+        "not update this parameter, and the ranks' models differ.",
+        hint=2,
+        seen=lambda s: all(
+            s.ys[r][x] is None if x not in its else s.same(s.ys[r][x], s.right[r][x], s.case)
+            for r, its in enumerate(s.xs)
+            for x in ALL
+        ),
+        made_by=g.patch(
+            "parameter.grad = torch.zeros_like(parameter)",
+            'group.all_reduce(torch.zeros_like(parameter), op="mean")\n            continue',
+        ),
+    ),
+    g.Mistake(
+        "the gradients stay as they were",
+        "all_reduce returns the result and leaves its argument alone. Pass out=, or assign what it "
+        "returns to parameter.grad.",
+        hint=3,
+        seen=lambda s: all(
+            s.same(s.ys[r][x], its.get(x, 0 * s.ys[r][x]), s.case)
+            for r, its in enumerate(s.xs)
+            for x in ALL
+            if s.right[r][x] is not None
+        ),
+        made_by=g.patch(", out=parameter.grad)", ")"),
+    ),
+    g.Mistake(
         "divides by the ranks that used it",
         "The loss of the step is the mean over all n ranks, and so is each gradient.",
         hint=2,
@@ -100,19 +128,40 @@ MISTAKES = [
         "A parameter counts as used if any rank used it, not only if all ranks did.",
         hint=2,
         seen=lambda s: all(
-            s.ys[r][x] is its.get(x) is None or s.same(s.ys[r][x], its[x], s.case)
+            s.same(
+                s.ys[r][x],
+                s.right[r][x] if all(x in other for other in s.xs) else its.get(x),
+                s.case,
+            )
             for r, its in enumerate(s.xs)
             for x in ALL
-            if not all(x in other for other in s.xs)
         ),
         made_by=g.patch(AGREE, 'used = group.all_reduce(used_here, op="min")'),
+    ),
+    g.Mistake(
+        "sends gradients that no rank has",
+        "All ranks send zeros for a parameter that none of them used. Agree first, with one small "
+        "all-reduce, and send what some rank has.",
+        hint=2,
+        outcome=g.Outcome.OVER_BUDGET,
+        seen=lambda s: (
+            None in right(s.xs).values() and s.payload_bytes(0) > budget(s).payload_bytes
+        ),
+        made_by=g.patch(
+            SKIP,
+            "if not is_used:\n            group.all_reduce(torch.zeros_like(parameter))\n"
+            "            continue",
+        ),
     ),
     g.Mistake(
         "asks for each parameter by itself",
         "One all-reduce of a tensor with an element per parameter tells the ranks all they need.",
         hint=3,
         outcome=g.Outcome.OVER_BUDGET,
-        seen=lambda s: s.num_collectives(0) > budget(s).collectives,
+        seen=lambda s: (
+            s.num_collectives(0) > budget(s).collectives
+            and s.payload_bytes(0) <= budget(s).payload_bytes
+        ),
         made_by=g.patch(
             AGREE,
             'used = torch.cat([group.all_reduce(each, op="max") for each in used_here.split(1)])',

@@ -238,6 +238,14 @@ MISTAKES = [
         made_by=patch("(grad_scale) / count", "(grad_scale.float()).double() / count"),
     ),
     Mistake(
+        "takes the mean of an empty batch",
+        "The mean over no examples is NaN, and NaN times 0 is NaN too. Take the sum: that of an "
+        "empty batch is 0.",
+        hint=2,
+        seen=lambda s: 0 in counts(s) and any(part.isnan().any() for y in s.ys for part in y),
+        made_by=patch("(error**2).sum()", "(error**2).sum(1).mean() * len(x)"),
+    ),
+    Mistake(
         "updates scale or shift in place",
         "`scale -= ...` writes into the caller's tensor. `scale - ...` makes a new one.",
         hint=3,

@@ -70,6 +70,18 @@ def past_large(numels: Sequence[int], itemsize: int, most: int) -> Buckets:
     return [bucket for _, bucket in sorted([*zip(closed_at, buckets), *large], reverse=True)]
 
 
+def first_fit(numels: Sequence[int], itemsize: int, most: int) -> Buckets:
+    """Each gradient goes into the first bucket that has room for it."""
+    buckets: Buckets = []
+    for i in range(len(numels))[::-1]:
+        room = (b for b in buckets if sum(numels[j] for j in [*b, i]) * itemsize <= most)
+        bucket = next(room, None)
+        if bucket is None:
+            buckets.append(bucket := [])
+        bucket.append(i)
+    return buckets
+
+
 BOUNDS = [
     Mistake(
         "loses the last bucket",
@@ -101,6 +113,14 @@ BOUNDS = [
         made_by=patch("append(index)", "append(len(numels) - 1 - index)"),
     ),
     Mistake(
+        "sorts the indices of a bucket",
+        "The bounds are right. Indices are in the order in which the gradients were put in, the "
+        "last gradient first.",
+        hint=3,
+        formula=lambda *args: [sorted(bucket) for bucket in right(*args)],
+        made_by=patch("return buckets", "return [sorted(bucket) for bucket in buckets]"),
+    ),
+    Mistake(
         "closes a bucket that would be exactly full",
         "A gradient that fills the bucket to its last byte fits.",
         hint=3,
@@ -112,9 +132,14 @@ BOUNDS = [
         "If the first gradient is larger than a bucket, the open bucket is still empty. Do not "
         "close it: an all-reduce of nothing costs its latency.",
         hint=3,
-        formula=lambda numels, itemsize, most: (
-            [[]] * (sum(numels[-1:]) * itemsize > most) + right(numels, itemsize, most)
-        ),
+        formula=[
+            lambda numels, itemsize, most: (
+                [[]] * (sum(numels[-1:]) * itemsize > most) + right(numels, itemsize, most)
+            ),
+            lambda numels, itemsize, most: (
+                [[]] * (sum(numels[-1:]) * itemsize > most) + right(numels, itemsize, most) or [[]]
+            ),
+        ],
         made_by=patch(
             "buckets: list[list[int]] = []", "buckets: list[list[int]] = [[]] if numels else []"
         ),
@@ -137,11 +162,11 @@ BOUNDS = [
         made_by=patch("numels[index] * itemsize", "numels[index]"),
     ),
     Mistake(
-        "keeps a bucket open past a larger gradient",
-        "A gradient that does not fit closes the open bucket, also if it is larger than a bucket. "
-        "Otherwise the earlier gradients wait for later ones.",
+        "puts a gradient into a closed bucket",
+        "A gradient that does not fit closes the open bucket, also if it is larger than a bucket, "
+        "and nothing goes into a closed one. Otherwise earlier gradients wait for later ones.",
         hint=2,
-        formula=past_large,
+        formula=[past_large, first_fit],
         made_by=patch(
             "buckets: list[list[int]] = []",
             "buckets = [[]]",
@@ -247,6 +272,15 @@ REDUCTION = [
             "gradients[index].copy_(part.view_as(gradients[index]))",
             "gradients[index].reshape(-1).copy_(part)",
         ),
+    ),
+    Mistake(
+        "crashes where a gradient is not contiguous",
+        "view(-1) needs elements that lie in memory in their order. flatten() and reshape(-1) work "
+        "for a transposed gradient too.",
+        hint=3,
+        outcome=Outcome.CRASHED,
+        seen=lambda s: "view" in s.error and not all(x.is_contiguous() for x in s.xs[0]),
+        made_by=patch("gradients[index].flatten()", "gradients[index].view(-1)"),
     ),
     Mistake(
         "puts the means into wrong places",

@@ -83,8 +83,9 @@ def fault(s: Observed) -> Finding | None:
                 )
                 return Finding(Outcome.OVER_BUDGET, f"too much {where} hosts", why, s.label)
     if s.xs[0].numel() and crossing(s)[1] > 2 * (num_hosts - 1):
-        why = "all ranks together send more than 2(H-1) times x between hosts: is there padding?"
-        return Finding(Outcome.OVER_BUDGET, "too much between hosts", why, s.label)
+        why = "all ranks together send more than 2(H-1) times x between hosts: x was padded. "
+        why += "torch.tensor_split makes parts of any size"
+        return Finding(Outcome.OVER_BUDGET, "padding on the wire", why, s.label)
     return None
 
 
@@ -208,6 +209,14 @@ MISTAKES = [
         hint=2,
         seen=lambda s: counts(s).sum() != counts(s).diagonal(dim1=1, dim2=3).sum(),
         made_by=patch("+ place for h", "+ (place + h - host) % ranks_per_host for h"),
+    ),
+    Mistake(
+        "crashes where the ranks do not divide the size",
+        "view() needs parts of equal sizes. torch.tensor_split cuts a tensor of any size.",
+        hint=3,
+        seen=lambda s: s.xs[0].numel() % s.n > 0 and "invalid for input of size" in s.error,
+        outcome=Outcome.CRASHED,
+        made_by=patch("total.tensor_split(ranks_per_host)", "total.view(ranks_per_host, -1)"),
     ),
     Mistake(
         "a flat ring over both tiers",

@@ -5,7 +5,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from labkit.grade.grader import Case, Draw, Mistake, Questions, close, patch
+from labkit.grade.grader import Case, Draw, Mistake, Outcome, Questions, close, patch
 from labkit.large_batch import scaled_learning_rate, warmed_up
 
 Setup = Mapping[str, Any]
@@ -175,15 +175,30 @@ MISTAKES = [
         made_by=patch('global_batch(setup) / setup["base_batch"]', 'setup["num_ranks"]'),
     ),
     Mistake(
-        "scales with the square root",
-        "k times the batch has k times fewer steps, so each step goes k times as far. The square "
-        "root is a rule for Adam, not linear scaling.",
+        "scales with another function of k",
+        "k times the batch has k times fewer steps, so each step goes k times as far: the rate is "
+        "base_rate * k, for any k, also below 1. The square root is a rule for Adam.",
         function=RATE,
-        formula=scaled(lambda its: math.sqrt(right_k(its))),
+        formula=[
+            scaled(lambda its: math.sqrt(right_k(its))),
+            scaled(lambda its: max(1, right_k(its))),
+            scaled(lambda its: global_batch(its) // its["base_batch"]),
+            scaled(lambda its: 1 / right_k(its)),
+            scaled(lambda its: 1),
+        ],
         made_by=patch(
             'global_batch(setup) / setup["base_batch"]',
             '(global_batch(setup) / setup["base_batch"]) ** 0.5',
         ),
+    ),
+    Mistake(
+        "divides by zero where there is no warmup",
+        "warmup_steps may be 0: then the full rate counts from step 0 on. Compare step with it "
+        "before you divide.",
+        hint=3,
+        outcome=Outcome.CRASHED,
+        seen=lambda s: "ZeroDivisionError" in s.error,
+        made_by=patch('step >= setup["warmup_steps"]', 'step > setup["warmup_steps"]'),
     ),
     Mistake(
         "warms up from zero",
@@ -225,7 +240,7 @@ MISTAKES = [
     Mistake(
         "off by one step in the warmup",
         "The rate is start at step 0 and the full rate at step warmup_steps, not earlier and not "
-        "later: the share of the way is step / warmup_steps.",
+        "later: the share of the way is step / warmup_steps, in a straight line.",
         hint=3,
         function=RATE,
         formula=[
@@ -235,14 +250,19 @@ MISTAKES = [
             shared(lambda i, n: i / (n + 1) if i < n else 1),
             shared(lambda i, n: (i + 1) / (n + 1) if i < n else 1),
             shared(lambda i, n: i / (n - 1) if i < n - 1 else 1),
+            warming(lambda start, full, share: start * (full / start) ** share),
         ],
         made_by=patch(" * step / setup", " * (step + 1) / setup"),
     ),
     Mistake(
         "drops the last samples",
-        "Rounded down, the samples that are left over are never seen. They need one more step.",
+        "Rounded down, or to the nearest number, the samples that are left over are never seen. "
+        "They need one more step.",
         hint=3,
-        formula=rounded(lambda samples, batch: samples // batch),
+        formula=[
+            *rounded(lambda samples, batch: samples // batch),
+            *rounded(lambda samples, batch: round(samples / batch)),
+        ],
         made_by=patch(
             "-(-num_samples // global_batch(setup))", "num_samples // global_batch(setup)"
         ),
@@ -257,10 +277,14 @@ MISTAKES = [
         ),
     ),
     Mistake(
-        "as many steps as before",
+        "does not make the steps fewer",
         "Each step sees k times as many samples, so the same data needs k times fewer steps.",
         function=TOTAL,
-        formula=lambda base_steps, its: base_steps,
+        formula=[
+            lambda base_steps, its: base_steps,
+            lambda base_steps, its: base_steps * global_batch(its) // its["base_batch"],
+            lambda base_steps, its: -(-base_steps * global_batch(its) // its["base_batch"]),
+        ],
         made_by=patch('steps_per_epoch(base_steps * setup["base_batch"], setup)', "base_steps"),
     ),
     Mistake(

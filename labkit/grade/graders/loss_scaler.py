@@ -245,6 +245,17 @@ MISTAKES = [
         made_by=patch(COUNTS, COUNTS.replace(f"{UPDATE}\n    ", "") + f"    {UPDATE}\n"),
     ),
     Mistake(
+        "does not halve the scale",
+        "After an overflow the scale is half of what it was, without a lower limit.",
+        hint=3,
+        seen=lambda s: (
+            overflows(s)
+            and is_right(s, "returned", "num_good_steps", "calls of update")
+            and parts(s, "scale") == parts(s, "scale")[:1] * s.n
+        ),
+        made_by=patch('["scale"] /= 2', '["scale"] = max(1.0, scaler["scale"] / 2)'),
+    ),
+    Mistake(
         "an overflow does not reset the count",
         "growth_interval good steps in a row are needed. A skipped step is not a good one, and the "
         "count starts at 0 again.",

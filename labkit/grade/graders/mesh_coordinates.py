@@ -155,6 +155,14 @@ MISTAKES = [
         made_by=patch("if axis in axes", "if axis not in axes"),
     ),
     Mistake(
+        "leaves the rank itself out",
+        "A rank is a member of its own groups. Over axes of size 1 the group is the rank alone.",
+        hint=2,
+        function="group",
+        formula=lambda *given: [each for each in right(*given) if each != given[1]],
+        made_by=patch("return numbers", "return [each for each in numbers if each != rank]"),
+    ),
+    Mistake(
         "joins groups instead of axes",
         "Over two axes both coordinates vary: the group has all combinations, size times size "
         "ranks, and not only the ranks of the two groups.",

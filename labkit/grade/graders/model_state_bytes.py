@@ -106,8 +106,8 @@ MISTAKES = [
     Mistake(
         "shards gradients at level 1",
         "At level 1 every rank still has all gradients when backward ends. Freeing those of other "
-        "shards is level 2.",
-        formula=count(gradients=1),
+        "shards is level 2. Level 1 shards what the optimizer keeps.",
+        formula=[count(gradients=1), count(gradients=1, master=2, moments=2)],
         made_by=patch("if zero >= 2", "if zero >= 1"),
     ),
     Mistake(
@@ -130,19 +130,28 @@ MISTAKES = [
         made_by=patch("shard = -(-num_params // dp)", "shard = num_params"),
     ),
     Mistake(
-        "level 2 does not shard the optimizer",
-        "Each level keeps what the one before it shards: level 2 shards optimizer states too.",
-        formula=lambda num, its, zero, dp: (
-            right(num, its, zero, dp)
-            + (zero == 2) * (num - up(num, dp)) * (its["master_bytes"] + sum(its["moment_bytes"]))
-        ),
+        "a level does not shard what the one before it shards",
+        "Each level keeps what the one before it shards: level 2 shards optimizer states too, and "
+        "level 3 shards all.",
+        formula=[
+            lambda num, its, zero, dp: (
+                right(num, its, zero, dp)
+                + (zero == 2)
+                * (num - up(num, dp))
+                * (its["master_bytes"] + sum(its["moment_bytes"]))
+            ),
+            lambda num, its, zero, dp: sum(
+                size * (up(num, dp) if zero == LEVELS[copy] else num)
+                for copy, size in by_copy(its).items()
+            ),
+        ],
         made_by=patch("if zero >= 1", "if zero in (1, 3)"),
     ),
     Mistake(
-        "leaves the master copy whole",
+        "shards the master copy at another level",
         "The optimizer updates the master copy, each rank its own shard of it. It is sharded with "
         "the moments, from level 1 on.",
-        formula=count(master=NEVER),
+        formula=[count(master=level) for level in (2, 3, NEVER)],
         made_by=patch(
             "num_states * optimizer_bytes",
             'num_states * sum(recipe["moment_bytes"]) + num_params * recipe["master_bytes"]',

@@ -153,6 +153,15 @@ MISTAKES = [
         made_by=patch(FLAT, "group.reduce_scatter(x.flatten())"),
     ),
     Mistake(
+        "does not cut the padding off",
+        "The gathered tensor has the zeros at its end too, so it has not the shape of x. Cut it to "
+        "numel first.",
+        hint=2,
+        seen=lambda s: s.xs[0].numel() % s.n > 0 and handed(s, "all_gather") > 0,
+        outcome=Outcome.CRASHED,
+        made_by=patch("total[: x.numel()].view", "total.view"),
+    ),
+    Mistake(
         "crashes where x is not contiguous",
         "view(-1) needs elements that lie in memory in their order. flatten() and reshape(-1) work "
         "for a transposed x too.",

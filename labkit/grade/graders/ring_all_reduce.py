@@ -181,6 +181,18 @@ MISTAKES = [
         ),
     ),
     Mistake(
+        "takes n steps instead of n - 1",
+        "After n - 1 steps a segment has been on every rank. One more step sends it to where it "
+        "has been.",
+        hint=2,
+        seen=lambda s: 2 * s.n - 1 <= s.num_sends <= 2 * s.n and set(sent(s)) <= sizes(s),
+        outcome=Outcome.OVER_BUDGET,
+        made_by=patch(
+            "range(n - 1):\n        outgoing = group.isend(segments[(rank - step)",
+            "range(n):\n        outgoing = group.isend(segments[(rank - step)",
+        ),
+    ),
+    Mistake(
         "padding on the wire",
         "All ranks together send more than 2(n-1) times x: x was padded to a size that n divides. "
         "torch.tensor_split makes n segments of any size, without padding.",

@@ -391,6 +391,7 @@ GRADER = OnRanks(
     allowed=("reduce_scatter", "all_gather", "all_reduce"),
     closed=("labkit.tensor_parallel", "labkit.collectives"),
     watch_memory=True,
+    world_sizes=(3, 2, 1),
     shown="rows and all gradients are those of one process, for any number of rows; forward and "
     "backward each send what one all-reduce does, and no tensor of all rows is kept in between",
 )

@@ -47,7 +47,7 @@ def job(story: str, rng: random.Random) -> list[Rank]:
     """The evidence of one job of 5 to 8 ranks."""
     n = rng.randrange(5, 9)
     order = rng.sample(range(n), n)
-    groups, programs = job_programs(story, order, rng.randrange(1, 4), rng.randrange(5, 9))
+    groups, programs = job_programs(story, order, rng.randrange(1, 4), rng.choice((0, 5, 6, 7, 8)))
     ranks = evidence(groups, programs)
     busy = rng.choice(order[1:]) if story in ("left", "crossed") else None  # a data loader's core
     waited_s, late_s = rng.uniform(60, 600), [rng.uniform(0, 5) for _ in order]
@@ -476,6 +476,14 @@ MISTAKES = [
         hint=2,
         formula=misread(has_posted, has_posted_too, is_level),
         made_by=patch(CONDITION, CONDITION.replace("<", "<=")),
+    ),
+    Mistake(
+        "expects every group in `posted`",
+        "A rank that has posted nothing in a group has no entry for it: posted.get(group, 0).",
+        hint=3,
+        outcome=Outcome.CRASHED,
+        seen=lambda s: "KeyError" in s.error,
+        made_by=patch('["posted"].get(one["group"], 0) <', '["posted"][one["group"]] <'),
     ),
     Mistake(
         "follows a cycle for ever",

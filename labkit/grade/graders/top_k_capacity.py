@@ -181,6 +181,12 @@ MISTAKES = [
         made_by=patch(WEIGHT, "weight_TK = logits_TE.gather(1, expert_TK).softmax(1)"),
     ),
     Mistake(
+        "softmax over the tokens",
+        "p is the softmax over the experts of one token, dim 1: the p of a token add up to 1.",
+        seen=has("expert_TK", score=lambda logits, bias: logits.softmax(0) + bias),
+        made_by=patch("softmax(logits_TE, dim=1)", "softmax(logits_TE, dim=0)"),
+    ),
+    Mistake(
         "gives slots token by token",
         "The first choices of all tokens come before all second choices: the outer loop is over "
         "choices, the inner loop over tokens.",

@@ -129,10 +129,10 @@ def has_rows_of_others(s: Observed) -> bool:
 def is_cut_as(s: Observed, kinds: tuple[str, ...], theory: Matrix, instead_of: Matrix) -> bool:
     """Whether all blocks have the sizes of a theory, and some not those that are due."""
     blocks = [
-        (e.nbytes, theory[rank][e.peer] * row_bytes(s), instead_of[rank][e.peer] * row_bytes(s))
+        (e.shape[:1], (theory[rank][e.peer],), (instead_of[rank][e.peer],))
         for rank in range(s.n)
         for e in s.operations(rank, *kinds)
-        if e.nbytes > COUNT_BYTES
+        if e.dtype == s.xs[0].dtype and e.shape[1:] == s.xs[0].shape[1:]
     ]
     return all(got == wrong for got, wrong, _ in blocks) and any(w != r for _, w, r in blocks)
 

@@ -97,8 +97,8 @@ def budget(s: Observed) -> Budget:
 
 
 def most(s: Observed) -> int:
-    """Elements that a tensor may have."""
-    return len(s.args[2]) * max(s.xs[0].shape[1], 3 * s.n)
+    """Elements that a tensor may have; a column more, for a maximum beside the logits, will do."""
+    return len(s.args[2]) * (max(s.xs[0].shape[1], 3 * s.n) + 1)
 
 
 class Whole:

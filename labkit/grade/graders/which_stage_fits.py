@@ -44,7 +44,8 @@ def setup_of(
         **dict(zip(("parameter_bytes", "gradient_bytes", "optimizer_bytes"), sizes)),
         "dp": rng.choice((4, 8, 16, 64, 512)),
         "activation_bytes": int(memory_gib * 2**30 * rng.uniform(0.03, 0.6)),
-        "reserve_gb": rng.randrange(1, memory_gib // 4) / 2,
+        # In some setups the reserve is the largest term.
+        "reserve_gb": rng.randrange(1, memory_gib // 4) / 2 * rng.choice((1, 1, 6)),
         "memory_gib": memory_gib,
     }
     if remainder is not None:
@@ -187,6 +188,12 @@ MISTAKES = [
         "Each rank must fit into its own GPU.",
         formula=answer(memory=lambda its: memory_of(its) * its["dp"]),
         made_by=patch(MEMORY, MEMORY + ' * setup["dp"]'),
+    ),
+    Mistake(
+        "does not begin with level 0",
+        "Level 0, which shards nothing, is a level too: it is the answer where all fits.",
+        formula=answer(order=(1, 2, 3)),
+        made_by=patch("range(4)", "range(1, 4)"),
     ),
     Mistake(
         "takes the highest level that fits",

@@ -1,5 +1,8 @@
 """Grade zero1_step: parameters as of one process, 2k numbers of states, an all-reduce's bytes."""
 
+import itertools
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
@@ -127,11 +130,14 @@ def only(s: Observed, is_updated: Tensor) -> Tensor:
     return torch.where(is_updated, s.right[0][STEP_1], s.xs)
 
 
-def mixed(s: Observed, weights_shift: int, gradients_shift: int) -> Tensor:
-    """After the first step, where weights and gradients were taken from other shards."""
-    padding, k = (0, -s.xs.numel() % s.n), shard_numel(s)
-    weights = pad(s.xs, padding).roll(weights_shift * k)
-    return stepped(weights, pad(mean(s), padding).roll(gradients_shift * k))[: s.xs.numel()]
+def mixed(s: Observed) -> Iterator[Tensor]:
+    """After the first step, where weights and gradients are of other shards: shifted, or one."""
+    padding, shape = (0, -s.xs.numel() % s.n), (s.n, shard_numel(s))
+    weights, gradients = (pad(x, padding).view(shape) for x in (s.xs, mean(s)))
+    places = [torch.arange(s.n).roll(i) for i in range(s.n)]
+    places += [torch.full((s.n,), i) for i in range(s.n)]
+    for one, other in itertools.product(places, places):
+        yield stepped(weights[one], gradients[other]).flatten()[: s.xs.numel()]
 
 
 MISTAKES = [
@@ -211,16 +217,17 @@ MISTAKES = [
         "reduce_scatter leaves block r of the gradients on rank r, and all_gather concatenates in "
         "rank order. So rank r must step shard r of the parameters.",
         hint=2,
-        seen=lambda s: any(is_after(s, mixed(s, a, b)) for a in range(s.n) for b in range(s.n)),
+        seen=lambda s: any(is_after(s, each) for each in mixed(s)),
         made_by=patch("[group.rank]", "[(group.rank + 1) % group.size]"),
     ),
     Mistake(
-        "loses digits",
-        "Every number is nearly right, and float64 holds more digits. Something was converted to "
-        "a smaller dtype before it was added up or sent.",
+        "crashes where n does not divide the size",
+        "reduce_scatter cuts its argument into n equal blocks. Append zeros to gradients and "
+        "parameters until n divides their size.",
         hint=2,
-        seen=lambda s: all(close(y, r, steps=2.0**34) for y, r in zip(s.ys, s.right, strict=True)),
-        made_by=patch("pad(gradients, padding),", "pad(gradients, padding).float().double(),"),
+        outcome=Outcome.CRASHED,
+        seen=lambda s: s.xs.numel() % s.n > 0,
+        made_by=patch("-parameters.numel() % group.size", "0"),
     ),
     Mistake(
         "keeps the states of all parameters",
@@ -233,6 +240,24 @@ MISTAKES = [
             'optimizer.step(parameters, group.all_reduce(gradients, op="mean"))',
             "parameters.copy_(group.all_gather(shard)[: parameters.numel()])",
             "",
+        ),
+    ),
+    Mistake(
+        "all-reduces the parameters",
+        "An all_reduce of shards in a tensor of zeros sends twice what an all_gather of the shards "
+        "sends.",
+        outcome=Outcome.OVER_BUDGET,
+        seen=lambda s: (
+            s.sent_bytes(0) > budget(s).sent_bytes
+            and bool(s.operations(0, "all_reduce"))
+            and bool(s.operations(0, "reduce_scatter"))
+            and all(rank.notes[0].value <= 2 * shard_numel(s) for rank in s.ranks)
+        ),
+        made_by=patch(
+            "parameters.copy_(group.all_gather(shard)[: parameters.numel()])",
+            "whole = torch.zeros(group.size, len(shard), dtype=shard.dtype)\n"
+            "    whole[group.rank] = shard\n"
+            "    parameters.copy_(group.all_reduce(whole).flatten()[: parameters.numel()])",
         ),
     ),
     Mistake(
