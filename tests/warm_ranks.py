@@ -41,7 +41,10 @@ class Call:
         """On the rank, which draws the numbers that a new one would."""
         world = namespace["world"]
         fn, args = payload.read(self.path, world.rank)
-        sys.modules.pop("submission", None)  # of the last check
+        # What the last run has left: a learner's file, and the count of modules in labels.
+        sys.modules.pop("submission", None)
+        if naive := sys.modules.get("labkit.data_parallel.naive"):
+            naive._NUM_WRAPPED.clear()
         dtype = torch.get_default_dtype()
         with torch.random.fork_rng(devices=[]):
             try:

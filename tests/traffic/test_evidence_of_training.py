@@ -85,11 +85,6 @@ def test_a_rate_settles_up_to_the_published_limit(stale_steps):
     assert asynchrony.largest_rate(stale_steps) == pytest.approx(limit, rel=5e-3)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def runs_on_warm_ranks():
-    """Not here: labels number the modules that are wrapped on a world."""
-
-
 def test_a_compressor_sends_what_its_format_takes():
     """Of 21,600 parameters: 216 entries of 4 + 8 bytes, gathered from 3 others."""
     dense = calc.ring_all_reduce_bytes(4 * 21_600, 4)
