@@ -2,7 +2,7 @@
 
 read the code (submission.py)  ->  launch it on its cases, world size by world size
 (harness.py, on each rank)     ->  Observed, case by case (observed.py)
-what is wrong? (findings.py)   ->  a Verdict (verdict.py)
+what is wrong? (findings.py)   ->  a Verdict (check_verdict.py)
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from labkit.comm.operation import P2P_KINDS, Timeline
 from labkit.comm.words import listed
 from labkit.grade import findings
 from labkit.grade.catalog import get_exercise, load_catalog
+from labkit.grade.check_verdict import Verdict
 from labkit.grade.grader import Draw, InParts, OnRanks, Questions
 from labkit.grade.graders import load_grader
 from labkit.grade.harness import MARK, MEETING, REGION, Job, attempt_cases
 from labkit.grade.observed import Case, Event, Observed, RankSeen
 from labkit.grade.outcome import Finding, Outcome
 from labkit.grade.submission import Submission, SubmissionLike
-from labkit.grade.verdict import Verdict
 from labkit.grade.workspace import Workspace, find_workspace
 from labkit.launch import launch
 from labkit.launch.errors import RunError
