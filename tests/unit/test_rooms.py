@@ -211,11 +211,7 @@ def test_an_exception_is_made_for_nothing_that_is_gone(module, function):
 
 
 # (importer, imported): loops that are still to be cut.
-TO_CUT = {
-    ("labkit.data_parallel.hooks", "labkit.data_parallel.replica"),
-    ("labkit.grade.findings", "labkit.grade.engine"),
-    ("labkit.grade.watched", "labkit.grade.harness"),
-}
+TO_CUT = {("labkit.data_parallel.hooks", "labkit.data_parallel.replica")}
 # Every package has these, and a grader is called as its exercise.
 NAMED_ALIKE = ("__init__.py", "__main__.py")
 # Still to be renamed: in data_parallel, zero, tensor_parallel, context_parallel, pipeline, moe and
