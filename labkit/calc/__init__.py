@@ -18,11 +18,11 @@ from labkit.calc.alpha_beta import (
     reduce_scatter_seconds,
     scatter_seconds,
 )
-from labkit.calc.capacity import dropped_choices, expert_capacity
 from labkit.calc.checkpoints import checkpoint_interval, lost_share, mean_time_between_interruptions
 from labkit.calc.choice import Choice, choose_algorithm, crossover_bytes
 from labkit.calc.compute.flops import flops_per_token, training_flops
 from labkit.calc.compute.training_time import mfu, training_days
+from labkit.calc.expert_capacity import dropped_choices, expert_capacity
 from labkit.calc.hardware.cluster import CLUSTERS, Cluster, Tier, cluster
 from labkit.calc.hardware.gpu import GPU, GPUS
 from labkit.calc.layout import Layout
@@ -67,12 +67,12 @@ from labkit.calc.simulation.disturbance import (
     Straggler,
 )
 from labkit.calc.simulation.failing_run import Spares
-from labkit.calc.simulation.simulated import RankClass, SimulatedStep, StepSpan
-from labkit.calc.simulation.step import simulate_step
+from labkit.calc.simulation.simulate_step import simulate_step
+from labkit.calc.simulation.simulated_step import RankClass, SimulatedStep, StepSpan
 from labkit.calc.simulation.weeks import simulate_weeks
 from labkit.calc.simulation.weeks_result import SimulatedWeeks
 from labkit.calc.slowest import asynchronous_samples_per_s, synchronous_samples_per_s
-from labkit.calc.traffic.all_to_all import (
+from labkit.calc.traffic.all_to_all_traffic import (
     pairwise_all_to_all_messages,
     pairwise_all_to_all_seconds,
     pairwise_all_to_all_sent_bytes,
@@ -88,25 +88,25 @@ from labkit.calc.traffic.context import (
     context_traffic_bytes,
     ring_attention_messages,
 )
-from labkit.calc.traffic.double_tree import (
+from labkit.calc.traffic.double_tree_traffic import (
     double_tree_all_reduce_messages,
     double_tree_all_reduce_seconds,
     double_tree_all_reduce_sent_bytes,
     double_tree_all_reduce_steps,
 )
-from labkit.calc.traffic.experts import (
+from labkit.calc.traffic.expert_traffic import (
     balanced_expert_traffic_bytes,
     expert_parallel_traffic_bytes,
     expert_rows,
     padded_expert_traffic_bytes,
 )
-from labkit.calc.traffic.halving_doubling import (
+from labkit.calc.traffic.halving_doubling_traffic import (
     halving_doubling_all_reduce_messages,
     halving_doubling_all_reduce_seconds,
     halving_doubling_all_reduce_sent_bytes,
     halving_doubling_all_reduce_steps,
 )
-from labkit.calc.traffic.hierarchical import (
+from labkit.calc.traffic.hierarchical_traffic import (
     flat_ring_seconds,
     flat_ring_sent_bytes,
     hierarchical_all_reduce_messages,
@@ -122,7 +122,14 @@ from labkit.calc.traffic.library import (
     scatter_sent_bytes,
 )
 from labkit.calc.traffic.pipeline import pipeline_traffic_bytes
-from labkit.calc.traffic.ring import (
+from labkit.calc.traffic.ring_broadcast_traffic import (
+    ring_broadcast_best_block_bytes,
+    ring_broadcast_messages,
+    ring_broadcast_seconds,
+    ring_broadcast_sent_bytes,
+    ring_broadcast_steps,
+)
+from labkit.calc.traffic.ring_traffic import (
     ring_all_gather_sent_bytes,
     ring_all_reduce_bytes,
     ring_all_reduce_messages,
@@ -130,22 +137,15 @@ from labkit.calc.traffic.ring import (
     ring_all_reduce_steps,
     ring_reduce_scatter_sent_bytes,
 )
-from labkit.calc.traffic.ring_broadcast import (
-    ring_broadcast_best_block_bytes,
-    ring_broadcast_messages,
-    ring_broadcast_seconds,
-    ring_broadcast_sent_bytes,
-    ring_broadcast_steps,
-)
 from labkit.calc.traffic.segments import segment_numels
-from labkit.calc.traffic.step import step_traffic_bytes, step_traffic_volume
+from labkit.calc.traffic.step_traffic import step_traffic_bytes, step_traffic_volume
 from labkit.calc.traffic.tensor import (
     tensor_parallel_collectives,
     tensor_parallel_traffic_bytes,
     two_layers_traffic_bytes,
 )
 from labkit.calc.traffic.tiers import Tiers
-from labkit.calc.traffic.tree import (
+from labkit.calc.traffic.tree_traffic import (
     tree_all_reduce_messages,
     tree_all_reduce_seconds,
     tree_all_reduce_sent_bytes,

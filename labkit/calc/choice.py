@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from labkit.calc.alpha_beta import all_reduce_seconds
 from labkit.calc.crossing import predicted_crossing
 from labkit.calc.traffic.checks import check_ranks
-from labkit.calc.traffic.double_tree import double_tree_all_reduce_seconds
-from labkit.calc.traffic.halving_doubling import halving_doubling_all_reduce_seconds
-from labkit.calc.traffic.tree import tree_all_reduce_seconds
+from labkit.calc.traffic.double_tree_traffic import double_tree_all_reduce_seconds
+from labkit.calc.traffic.halving_doubling_traffic import halving_doubling_all_reduce_seconds
+from labkit.calc.traffic.tree_traffic import tree_all_reduce_seconds
 from labkit.calc.units import seconds_text, size_text
 
 _SECONDS = {

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from labkit.cli.terminal import console
 from labkit.interview.drills import DRILLS, Drill, Outcome, Ruling, drills_of
-from labkit.interview.drills.session import SAME_AGAIN, Asked, Round
+from labkit.interview.drills.drill_session import SAME_AGAIN, Asked, Round
 
 _STYLES = {
     Outcome.RIGHT: "bold green",

@@ -8,7 +8,7 @@ import typer
 from rich import box
 from rich.table import Table
 
-from labkit.cli.shown import show_note, show_verdict
+from labkit.cli.shown_in_terminal import show_note, show_verdict
 from labkit.cli.terminal import console
 from labkit.grade import catalog, desk
 from labkit.grade.engine import check as run_check

@@ -11,8 +11,8 @@ import typer
 from labkit.cli.terminal import console
 from labkit.cli.watching.keyboard import Keyboard
 from labkit.cli.watching.screen import Screen
-from labkit.cli.watching.session import Session
 from labkit.cli.watching.signals import Signals
+from labkit.cli.watching.watch_session import Session
 from labkit.grade import catalog, course
 from labkit.grade.checker import Checker
 from labkit.grade.saves import Saves

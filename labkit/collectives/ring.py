@@ -29,7 +29,7 @@ import torch
 from labkit import arguments
 from labkit.collectives.results import result_like
 from labkit.collectives.stream import Blocks, Move, blocks, stream
-from labkit.comm import Group, buffers, checks
+from labkit.comm import Group, buffers, tensor_checks
 from labkit.comm.group import chosen
 from labkit.comm.named_spans import messages_of
 
@@ -99,7 +99,7 @@ def ring_all_gather(
     tensor and no number, ValueError for a segment or an `out` of another size.
     """
     group = chosen(group)
-    segment = checks.tensor(segment, group)
+    segment = tensor_checks.tensor(segment, group)
     numel = arguments.whole("numel", numel, "elements of all segments together, from 0", least=0)
     whole = buffers.row(out, numel, segment, group)
     segments = _segments(whole, group)

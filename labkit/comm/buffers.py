@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from labkit.comm import checks
+from labkit.comm import tensor_checks
 from labkit.comm.member import Member
 
 Tensor = torch.Tensor
@@ -19,14 +19,14 @@ def filled(out: Tensor | None, x: Tensor, group: Member) -> Tensor:
     """A result that holds x already, for operations that start from it."""
     if out is None:
         return x.clone(memory_format=torch.contiguous_format)
-    result = checks.output(out, x.shape, x, group)
+    result = tensor_checks.output(out, x.shape, x, group)
     is_x = result.data_ptr() == x.data_ptr() and result.stride() == x.stride()
     return result if is_x else result.copy_(x.clone())  # x may overlap with out: out=x.t()
 
 
 def empty(out: Tensor | None, shape: torch.Size, x: Tensor, group: Member) -> Tensor:
     """A result of `shape` that holds nothing yet."""
-    return x.new_empty(shape) if out is None else checks.output(out, shape, x, group)
+    return x.new_empty(shape) if out is None else tensor_checks.output(out, shape, x, group)
 
 
 def row(out: Tensor | None, numel: int, x: Tensor, group: Member) -> Tensor:

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch.distributed import distributed_c10d as c10d
 
-from labkit.comm import buffers, checks, wire_bytes
+from labkit.comm import buffers, tensor_checks, wire_bytes
 from labkit.comm.agreement.agreement import hashed
 from labkit.comm.agreement.disagreement import Disagreement
 from labkit.comm.agreement.pairs import RECEIVER, SENDER
@@ -59,9 +59,9 @@ class Primitives(Member):
 
         x: any shape, the same on every rank. Wire: 2(n-1)/n of x's bytes.
         """
-        x = checks.tensor(x, self)
+        x = tensor_checks.tensor(x, self)
         options = c10d.AllreduceOptions()
-        options.reduceOp = checks.reduce_op(op, x)
+        options.reduceOp = tensor_checks.reduce_op(op, x)
         options.asyncOp = not wait
         result = buffers.filled(out, x, self)
         buffer = result.contiguous()
@@ -81,11 +81,11 @@ class Primitives(Member):
         x: (n*k, ...), returns (k, ...). The adjoint of all_gather. ValueError where n does not
         divide dim 0. Wire: gloo performs a whole all_reduce, 2(n-1)/n of x's bytes.
         """
-        x = checks.tensor(x, self)
+        x = tensor_checks.tensor(x, self)
         options = c10d.ReduceScatterOptions()
-        options.reduceOp = checks.reduce_op(op, x)
+        options.reduceOp = tensor_checks.reduce_op(op, x)
         options.asyncOp = not wait
-        rows = checks.rows_per_rank(x, self, "reduce_scatter")
+        rows = tensor_checks.rows_per_rank(x, self, "reduce_scatter")
         result = buffers.empty(out, torch.Size([rows, *x.shape[1:]]), x, self)
         buffer, source = result.contiguous(), x.contiguous()
         wire = wire_bytes.ring_all_reduce(x.nbytes, self.size)
@@ -104,7 +104,7 @@ class Primitives(Member):
         x: (k, ...), the same shape on every rank; a single number counts as (1,).
         Returns (n*k, ...). The adjoint of reduce_scatter. Wire: n - 1 times x's bytes.
         """
-        source = buffers.with_rows(checks.tensor(x, self)).contiguous()
+        source = buffers.with_rows(tensor_checks.tensor(x, self)).contiguous()
         options = c10d.AllgatherOptions()
         options.asyncOp = not wait
         shape = torch.Size([source.shape[0] * self.size, *source.shape[1:]])
@@ -134,8 +134,8 @@ class Primitives(Member):
         without them, n equal blocks. Returns (sum of recv_splits, ...), in rank order.
         Wire: all of x but the block that stays.
         """
-        x = checks.tensor(x, self)
-        send_rows, recv_rows = checks.both_splits(send_splits, recv_splits, x, self)
+        x = tensor_checks.tensor(x, self)
+        send_rows, recv_rows = tensor_checks.both_splits(send_splits, recv_splits, x, self)
         options = c10d.AllToAllOptions()
         options.asyncOp = not wait
         source = x.contiguous()
@@ -179,8 +179,8 @@ class Primitives(Member):
 
         Wire: a binomial tree. The root sends x ceil(log2(n)) times, the leaves nothing.
         """
-        x = checks.tensor(x, self)
-        checks.member(root, self, "root")
+        x = tensor_checks.tensor(x, self)
+        tensor_checks.member(root, self, "root")
         options = c10d.BroadcastOptions()
         options.rootRank = root
         options.asyncOp = not wait
@@ -200,8 +200,8 @@ class Primitives(Member):
         x: (k, ...), the same shape on every rank; a single number counts as (1,).
         Wire: every rank but the root sends x.
         """
-        source = buffers.with_rows(checks.tensor(x, self)).contiguous()
-        checks.member(root, self, "root")
+        source = buffers.with_rows(tensor_checks.tensor(x, self)).contiguous()
+        tensor_checks.member(root, self, "root")
         options = c10d.GatherOptions()
         options.rootRank = root
         options.asyncOp = not wait
@@ -224,9 +224,9 @@ class Primitives(Member):
         x: (n*k, ...) on the root, None elsewhere. out: (k, ...) on every rank.
         Wire: the root sends every block but its own.
         """
-        out = checks.target(out, self)
-        checks.member(root, self, "root")
-        blocks = checks.blocks_to_scatter(x, out, root, self)
+        out = tensor_checks.target(out, self)
+        tensor_checks.member(root, self, "root")
+        blocks = tensor_checks.blocks_to_scatter(x, out, root, self)
         options = c10d.ScatterOptions()
         options.rootRank = root
         options.asyncOp = not wait
@@ -261,8 +261,8 @@ class Primitives(Member):
         return self._recv(buffer, src, blocking=False)
 
     def _send(self, x: Tensor, dst: int, *, blocking: bool) -> Any:
-        x = checks.tensor(x, self)
-        checks.peer(dst, self, "dst")
+        x = tensor_checks.tensor(x, self)
+        tensor_checks.peer(dst, self, "dst")
         self._num_sent[dst] += 1
         record = self._post_message("send", dst, self._num_sent[dst], x, blocking)
         source = x.contiguous()
@@ -278,8 +278,8 @@ class Primitives(Member):
         )
 
     def _recv(self, buffer: Tensor, src: int, *, blocking: bool) -> Any:
-        x = checks.target(buffer, self)
-        checks.peer(src, self, "src")
+        x = tensor_checks.target(buffer, self)
+        tensor_checks.peer(src, self, "src")
         self._num_received[src] += 1
         record = self._post_message("recv", src, self._num_received[src], x, blocking)
         target = x.contiguous()

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from labkit import arguments
-from labkit.comm import Group, checks
+from labkit.comm import Group, tensor_checks
 from labkit.context_parallel.placement import Cut, Placement, cut_of
 
 
@@ -25,7 +25,7 @@ def checked_cut(
     """
     tensors = {"q": q_BHtK, "k": k_BGtK, "v": v_BGtK}
     for name, x in tensors.items():
-        checks.tensor(x, group)
+        tensor_checks.tensor(x, group)
         if x.dim() != 4:
             raise ValueError(
                 f"{name} has {x.dim()} dims, not 4: (batch, heads, time, head features); "

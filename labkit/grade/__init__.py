@@ -7,19 +7,19 @@
 
 Read in this order: grader.py, what a grader is made of, with one of graders/ beside it; engine.py,
 from a name to a verdict; submission.py reads the code, harness.py runs it on each rank, observed.py
-is what was seen there; findings.py looks for the first thing that is wrong; verdict.py says it.
-stubs.py, catalog.py and workspace.py are about files; checker.py checks in a process of its own,
-for widgets and `labkit watch`; puzzles/ is another kind of exercise.
+is what was seen there; findings.py looks for the first thing that is wrong; check_verdict.py says
+it. stubs.py, catalog.py and workspace.py are about files; checker.py checks in a process of its
+own, for widgets and `labkit watch`; puzzles/ is another kind of exercise.
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from labkit.grade.check_verdict import Verdict
     from labkit.grade.desk import Note, hint, reset, solution
     from labkit.grade.engine import check
     from labkit.grade.outcome import Outcome
-    from labkit.grade.verdict import Verdict
 
 __all__ = ["Note", "Outcome", "Verdict", "check", "hint", "reset", "solution"]
 

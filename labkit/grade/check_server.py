@@ -14,9 +14,9 @@ from multiprocessing.connection import Connection
 from typing import NoReturn
 
 from labkit.grade.catalog import CatalogError, UnknownExercise
+from labkit.grade.check_verdict import Verdict
 from labkit.grade.engine import check
 from labkit.grade.submission import NothingToGrade
-from labkit.grade.verdict import Verdict
 from labkit.grade.workspace import Workspace, WorkspaceNotFound
 from labkit.launch.rank import end_with_parent
 from labkit.launch.rank_process import warm_up

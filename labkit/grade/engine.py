@@ -2,7 +2,7 @@
 
 read the code (submission.py)  ->  launch it on its cases, world size by world size
 (harness.py, on each rank)     ->  Observed, case by case (observed.py)
-what is wrong? (findings.py)   ->  a Verdict (verdict.py)
+what is wrong? (findings.py)   ->  a Verdict (check_verdict.py)
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import secrets
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 
@@ -21,13 +20,13 @@ from labkit.comm.operation import P2P_KINDS, Timeline
 from labkit.comm.words import listed
 from labkit.grade import findings
 from labkit.grade.catalog import get_exercise, load_catalog
+from labkit.grade.check_verdict import Verdict
 from labkit.grade.grader import Draw, InParts, OnRanks, Questions
 from labkit.grade.graders import load_grader
 from labkit.grade.harness import MARK, MEETING, REGION, Job, attempt_cases
-from labkit.grade.observed import Case, Event, Observed, RankSeen
+from labkit.grade.observed import Case, Event, Observation, Observed, RankSeen
 from labkit.grade.outcome import Finding, Outcome
 from labkit.grade.submission import Submission, SubmissionLike
-from labkit.grade.verdict import Verdict
 from labkit.grade.workspace import Workspace, find_workspace
 from labkit.launch import launch
 from labkit.launch.errors import RunError
@@ -116,14 +115,6 @@ def _tried(part: OnRanks | Questions, num_cases: int, sizes: Sequence[int]) -> s
         return f"{num_cases} questions"
     ranks = ", ".join(map(str, sorted(sizes)))
     return f"{num_cases} cases on {ranks} rank{'' if ranks == '1' else 's'}"
-
-
-@dataclass(frozen=True)
-class Observation:
-    """All cases of one launch, and how the launch ended."""
-
-    cases: list[Observed]
-    failure: RunError | None
 
 
 def observe(

@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -23,13 +23,10 @@ from labkit.doctor.verdict import Fault
 from labkit.doctor.waiting import blocked_in
 from labkit.grade.grader import Budget, Mistake, OnRanks, Questions, close
 from labkit.grade.harness import MEETING
-from labkit.grade.observed import Observed
+from labkit.grade.observed import Observation, Observed
 from labkit.grade.outcome import Finding, Outcome
 from labkit.grade.watched import same_bytes
 from labkit.launch.errors import Mismatch, RankError, RunError, RunTimeout
-
-if TYPE_CHECKING:
-    from labkit.grade.engine import Observation
 
 Grader = OnRanks | Questions
 _PRINTED_LINES = 10

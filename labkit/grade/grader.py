@@ -163,7 +163,7 @@ class _Grader:
     same: Callable[[Any, Any, Case], bool] = close
     """Whether a result is the right one: (got, right, case)."""
     call: Callable[[Any, tuple[Any, ...]], Any] = directly
-    """How the code under test is called on a rank, with a harness.Watch and the arguments; what it
+    """How the code under test is called on a rank, with a watched.Watch and the arguments; what it
     returns is the result. Needed where modules are made on the rank, or several functions work
     together. It lives in the grader's module."""
     budget: Callable[[Observed], Budget] = lambda observed: Budget()

@@ -9,6 +9,7 @@ Nothing in this file judges. RankSeen travels from the ranks to the driver as a 
 
 from __future__ import annotations
 
+import collections
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from typing import Any
 import torch
 
 from labkit.comm.operation import Site
+from labkit.launch.errors import RunError
 
 Tensor = torch.Tensor
 MESSAGES = ("isend", "send")
@@ -335,3 +337,37 @@ def _steps_of(rank: RankSeen) -> Iterator[tuple[str, int]]:
             began = rank.events[event.began]
             if began.what in RECEIVES and began.peer is not None:
                 yield "recv", began.peer
+
+
+@dataclass(frozen=True)
+class Observation:
+    """All cases of one launch, and how the launch ended."""
+
+    cases: list[Observed]
+    failure: RunError | None
+
+
+def plain(value: Any) -> Any:
+    """The value as it is now, of plain types: tensors as detached copies, numpy's numbers as
+    Python's, ranges and arrays as lists, named tuples and such as tuples."""
+    if isinstance(value, torch.Tensor):
+        value = value.detach()
+        return value.clone() if value.layout is torch.strided else value.to_dense()
+    if isinstance(value, collections.abc.Mapping):
+        return {plain(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | range | collections.deque):
+        return (tuple if isinstance(value, tuple) else list)(plain(item) for item in value)
+    if hasattr(value, "tolist"):  # numpy's
+        return value.tolist()
+    return value
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """All tensors in lists, tuples and dicts."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict):
+        yield from tensors_in(list(value.values()))
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from tensors_in(each)

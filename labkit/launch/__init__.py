@@ -9,13 +9,13 @@ To follow one run that goes well, read in this order; nothing else is needed:
     rank.py               a rank seen from inside: from birth to its report
     supervise.py          the driver takes in what ranks report
     listen.py             until all have returned, or the run cannot end
-    result.py             the Run
+    run_result.py         the Run
 
 A run that fails: examine.py (evidence), failure.py (the error that explains it), errors.py.
 Lines that the lab prints: notes.py. Besides that:
 
     session/    ranks that keep their variables from cell to cell; begin with session.py
-    cluster/    several hosts, torchrun, saved runs; begin with job.py
+    cluster/    several hosts, torchrun, saved runs; begin with hosted_job.py
     machine/    what this machine can do for the lab (`labkit doctor`); begin with checkup.py
 """
 
@@ -23,8 +23,8 @@ from labkit.launch.cluster.attempts import attempt
 from labkit.launch.errors import Deadlock, Interrupted, Mismatch, RankError, RunError, RunTimeout
 from labkit.launch.payload import save_payload
 from labkit.launch.rank_process import warm_up
-from labkit.launch.result import Run
 from labkit.launch.run import launch, run
+from labkit.launch.run_result import Run
 from labkit.launch.session.session import Session
 
 __all__ = [

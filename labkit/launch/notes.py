@@ -28,7 +28,7 @@ from labkit.comm.agreement.disagreement import WITHOUT_DATA, collectives, has_or
 from labkit.comm.operation import SHARED_MEMORY
 from labkit.comm.words import listed, named, ranks_named, shortened, verb
 from labkit.doctor import sources
-from labkit.launch.result import Run
+from labkit.launch.run_result import Run
 
 _COLUMNS = 96  # of a page of JupyterLab, which breaks longer lines in the middle of a word
 _COMMAND = re.compile("`[^`]*`")

@@ -40,7 +40,7 @@ from labkit.comm.connect import connect
 from labkit.comm.group import leave_record
 from labkit.launch import payload
 from labkit.launch.payload import RunDirectory
-from labkit.launch.result import Memory
+from labkit.launch.run_result import Memory
 
 # Asks for a rank's stack. SIGUSR1 is the program's own, such as for Slurm's notice of an end; the
 # last of the real-time signals hardly anybody's. (macOS has none.)

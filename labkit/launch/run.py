@@ -41,7 +41,7 @@ from labkit.launch.request import (
     checked_topology,
     note_on_gpus,
 )
-from labkit.launch.result import Run, Traffic
+from labkit.launch.run_result import Run, Traffic
 from labkit.launch.supervise import Supervisor
 
 

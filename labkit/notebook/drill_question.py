@@ -16,7 +16,7 @@ import ipywidgets as widgets
 
 from labkit.interview.cards import load_topics
 from labkit.interview.drills import Outcome, Question, Ruling
-from labkit.interview.drills.session import SAME_AGAIN, Asked
+from labkit.interview.drills.drill_session import SAME_AGAIN, Asked
 from labkit.notebook.card_pages import link
 from labkit.notebook.controls import button, note, on_enter, row, say, show
 from labkit.notebook.heard import listen

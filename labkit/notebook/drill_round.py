@@ -11,7 +11,7 @@ from typing import Any
 import ipywidgets as widgets
 
 from labkit.interview.drills import Drill, UnknownDrill, drills_of
-from labkit.interview.drills.session import Round
+from labkit.interview.drills.drill_session import Round
 from labkit.notebook.card_pages import topics_of
 from labkit.notebook.controls import button, note, page, row, say, show
 from labkit.notebook.drill_question import DrillQuestion

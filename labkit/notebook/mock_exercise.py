@@ -8,8 +8,8 @@ from html import escape
 import ipywidgets as widgets
 
 from labkit.grade.catalog import get_exercise
+from labkit.grade.check_verdict import Verdict
 from labkit.grade.engine import check
-from labkit.grade.verdict import Verdict
 from labkit.grade.workspace import find_workspace
 from labkit.interview.mock import Item, asking
 from labkit.interview.mock.asking import Scored

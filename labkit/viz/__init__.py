@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from labkit.viz.expert_load import load_of_experts
     from labkit.viz.in_flight_curve import in_flight
     from labkit.viz.link_curves import over_links
-    from labkit.viz.memory import memory_bar, memory_timeline
-    from labkit.viz.mesh import mesh_map
+    from labkit.viz.memory_pictures import memory_bar, memory_timeline
+    from labkit.viz.mesh_picture import mesh_map
     from labkit.viz.movement import moves
     from labkit.viz.picture import Picture
     from labkit.viz.ring_picture import ring_steps
@@ -52,9 +52,9 @@ _HOME = {
     "in_flight": "labkit.viz.in_flight_curve",
     "latency_bandwidth": "labkit.viz.size_curves",
     "load_of_experts": "labkit.viz.expert_load",
-    "memory_bar": "labkit.viz.memory",
-    "memory_timeline": "labkit.viz.memory",
-    "mesh_map": "labkit.viz.mesh",
+    "memory_bar": "labkit.viz.memory_pictures",
+    "memory_timeline": "labkit.viz.memory_pictures",
+    "mesh_map": "labkit.viz.mesh_picture",
     "moves": "labkit.viz.movement",
     "over_links": "labkit.viz.link_curves",
     "ring_step": "labkit.viz.ring_step_picture",

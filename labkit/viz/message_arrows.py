@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from labkit.comm.operation import Timeline
 from labkit.viz import style
 from labkit.viz.lanes import MAIN_MIDDLE, Scale
-from labkit.viz.messages import Message, matched_messages
+from labkit.viz.messages_in_flight import Message, matched_messages
 
 MAX_ARROWS = 60  # more is a thicket
 

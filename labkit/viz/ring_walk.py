@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from labkit.calc.traffic.ring import ring_all_reduce_steps
-from labkit.viz.messages import Message, matched_messages
+from labkit.calc.traffic.ring_traffic import ring_all_reduce_steps
+from labkit.viz.messages_in_flight import Message, matched_messages
 from labkit.viz.of_a_run import timelines_of
 
 Holding = tuple[frozenset[int], ...]

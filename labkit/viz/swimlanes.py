@@ -24,7 +24,7 @@ from labkit.viz.lanes import (
     Scale,
 )
 from labkit.viz.message_arrows import draw_arrows, messages_to_draw
-from labkit.viz.messages import Message
+from labkit.viz.messages_in_flight import Message
 from labkit.viz.of_a_run import endings_of, timelines_of
 from labkit.viz.picture import Picture
 from labkit.viz.swimlane_text import draw_header, draw_waiting_shares, legend_rows, style_axes

@@ -4,7 +4,7 @@ import pytest
 from lab_page import becomes, shows
 
 from labkit.interview.drills import drills_of
-from labkit.interview.drills.session import Round
+from labkit.interview.drills.drill_session import Round
 from labkit.interview.mock import plan_interview
 
 pytestmark = pytest.mark.clock

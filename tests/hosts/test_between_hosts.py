@@ -19,7 +19,7 @@ from labkit.comm.hosts.board import open_store
 from labkit.comm.hosts.environment import Environment
 from labkit.comm.hosts.job_name import name_of_job
 from labkit.doctor.stage import Stage
-from labkit.launch.cluster import attempts, outcome, post_mortem, rank_record, records
+from labkit.launch.cluster import attempts, ending, post_mortem, rank_record, records
 from labkit.launch.cluster.attempts import claim, objection, said
 from labkit.launch.cluster.door import NO_PROCESS, SILENT, Door, knock
 from labkit.launch.cluster.verdict_record import RunVerdict
@@ -99,7 +99,7 @@ def test_a_rank_whose_run_nobody_can_confirm_says_so(folder, tmp_path, monkeypat
     spec = SimpleNamespace(rank=1, call=a_call(2), environment=environment(1, 2, 0))
     out = tmp_path / "out"
     rank_record.Record.read(folder / "attempt-0" / "rank-1.json").write(out / "attempt-0")
-    outcome.unconfirmed("nobody answers", spec, out / "attempt-0")
+    ending.unconfirmed("nobody answers", spec, out / "attempt-0")
     assert (
         "rank 1, on host host-1, has finished, but it is not confirmed" in capsys.readouterr().err
     )
@@ -112,7 +112,7 @@ def test_a_host_has_one_verdict_and_the_first_one_stays(tmp_path, monkeypatch, c
     monkeypatch.delenv("TORCHELASTIC_ERROR_FILE", raising=False)
     spec = SimpleNamespace(rank=1, call=a_call(2), environment=environment(1, 2, 0))
     for text in ("the first", "the second"):
-        outcome.pronounce(RunVerdict(text), spec, tmp_path)
+        ending.pronounce(RunVerdict(text), spec, tmp_path)
     assert RunVerdict.find([tmp_path]).text == "the first"
     assert "the second" not in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["verdict-of-host-1.json"]
@@ -216,7 +216,7 @@ def test_the_verdict_is_torchruns_error_where_no_rank_of_this_host_left_its_own(
     file = tmp_path / "error.json"
     monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(file))
     spec = SimpleNamespace(rank=1, call=a_call(2), environment=environment(1, 2, 0))
-    outcome.pronounce(RunVerdict("why\nand where", rank=rank, missing=missing), spec, tmp_path)
+    ending.pronounce(RunVerdict("why\nand where", rank=rank, missing=missing), spec, tmp_path)
     assert file.exists() == is_left
     if is_left:
         assert json.loads(file.read_text())["message"]["extraInfo"]["py_callstack"] == "why"

@@ -20,7 +20,7 @@ from torch.distributed.run import config_from_args, parse_args
 
 import labkit
 from labkit import Deadlock, RankError, Run
-from labkit.launch.cluster import job as command
+from labkit.launch.cluster import hosted_job as command
 from labkit.launch.cluster.hosted_rank import read_program
 
 pytestmark = pytest.mark.clock

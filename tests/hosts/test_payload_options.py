@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from labkit.comm.hosts.environment import Environment
-from labkit.launch.cluster.job import _options, _require, _seconds, _seconds_or_never
+from labkit.launch.cluster.hosted_job import _options, _require, _seconds, _seconds_or_never
 
 ONE_HOST = {
     "RANK": "0",

@@ -6,7 +6,7 @@ import pytest
 
 from labkit.grade.workspace import find_workspace
 from labkit.interview import cards
-from labkit.interview.cards import likeness
+from labkit.interview.cards import card_likeness
 
 MINUTE = " ".join(["Fourteen steps, since each of two phases takes seven of them."] * 10)
 DEEPER = " ".join(["Every rank sends one segment to its right neighbour in a step."] * 12)
@@ -156,10 +156,10 @@ def test_a_card_may_not_repeat_what_an_exercise_says(tmp_path):
 
 
 def test_likeness_is_jaccards_index_of_runs_of_three_words():
-    one, other = likeness.shingles("a b c d"), likeness.shingles("A b, c. E")
-    assert likeness.likeness(one, other) == 1 / 3  # abc of abc, bcd, bce
-    assert likeness.likeness(one, likeness.shingles("too short")) == 0
-    assert likeness.likeness(frozenset(), frozenset()) == 0
+    one, other = card_likeness.shingles("a b c d"), card_likeness.shingles("A b, c. E")
+    assert card_likeness.likeness(one, other) == 1 / 3  # abc of abc, bcd, bce
+    assert card_likeness.likeness(one, card_likeness.shingles("too short")) == 0
+    assert card_likeness.likeness(frozenset(), frozenset()) == 0
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ import pytest
 from labkit import calc
 from labkit.calc import Assumptions, Job, Layout, TrainingSetup
 from labkit.calc.planner.gpu_memory import fullest, rank_parts
-from labkit.calc.planner.parameters import held_by_ranks
+from labkit.calc.planner.layers_by_stage import layer_counts, layers_of_rank
+from labkit.calc.planner.parameters_by_rank import held_by_ranks
 from labkit.calc.planner.rules import refusal
-from labkit.calc.planner.stages import layer_counts, layers_of_rank
 
 WORLD = 64
 MIXTRAL = calc.MODELS["mixtral-8x7b"]

@@ -6,8 +6,8 @@ import pytest
 
 from labkit import calc
 from labkit.calc import Job, Layout
+from labkit.calc.planner.planned_step import step_parts
 from labkit.calc.planner.rules import refusal, warnings_of
-from labkit.calc.planner.step import step_parts
 
 A100 = calc.cluster("a100", 512)
 GPT3 = Job("gpt3-175b", "zero_paper", A100, 1536)

@@ -10,7 +10,7 @@ from labkit.calc import Assumptions, Cluster, Job, Layout, Tier
 from labkit.calc.planner import links
 from labkit.calc.planner.layer import layer_seconds
 from labkit.calc.planner.links import Span
-from labkit.calc.planner.step import step_parts, times
+from labkit.calc.planner.planned_step import step_parts, times
 from labkit.pipeline import Costs, interleaved, one_f_one_b, plan, simulate
 
 A100 = calc.cluster("a100", 64)

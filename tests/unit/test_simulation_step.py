@@ -16,7 +16,7 @@ from labkit.calc import (
     simulate_step,
 )
 from labkit.calc.pieces import Pieces
-from labkit.calc.simulation.simulated import costs
+from labkit.calc.simulation.simulated_step import costs
 from labkit.pipeline import Costs, plan, simulate
 
 LAYOUTS = {

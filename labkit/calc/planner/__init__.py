@@ -1,17 +1,17 @@
 """The planner: of all layouts of a job on a cluster, those that fit, ranked, and why others do not.
 
-job.py          what is asked, and what is assumed
-stages.py       which layers each stage has
-gpu_memory.py   bytes of a GPU by part, on the fullest rank of the pipeline
-rules.py        which combinations do not work, and what some of them cost
-judging.py      whether a layout fits, which term broke it          change.py   what would help
-enumeration.py  all layouts worth a look
-links.py        seconds of collectives over two tiers of links
-layer.py        seconds of one layer                                exchanges.py its collectives
-sharing.py      reduces and gathers over dp, and the optimizer
-likeness.py     experts and latent attention as dense layers
-step.py         the pieces of a step, and their sum in closed form
-estimation.py   seconds, MFU, days and dollars of one layout        ranking.py  all of them, ranked
+job.py               what is asked, and what is assumed
+layers_by_stage.py   which layers each stage has
+gpu_memory.py        bytes of a GPU by part, on the fullest rank of the pipeline
+rules.py             which combinations do not work, and what some of them cost
+judging.py           whether a layout fits, which term broke it     change.py   what would help
+enumeration.py       all layouts worth a look
+links.py             seconds of collectives over two tiers of links
+layer.py             seconds of one layer                           exchanges.py its collectives
+sharing.py           reduces and gathers over dp, and the optimizer
+likeness.py          experts and latent attention as dense layers
+planned_step.py      the pieces of a step, and their sum in closed form
+estimation.py        seconds, MFU, days and dollars of one layout   ranking.py  all of them, ranked
 """
 
 from labkit.calc.planner.change import LayoutChange, smallest_layout_change
@@ -20,9 +20,9 @@ from labkit.calc.planner.estimation import Estimate, estimate
 from labkit.calc.planner.gpu_memory import layout_memory
 from labkit.calc.planner.job import Assumptions, Job
 from labkit.calc.planner.judging import Verdict, verdict
+from labkit.calc.planner.planned_step import pieces
 from labkit.calc.planner.ranking import Losers, Plan, plan
 from labkit.calc.planner.rules import refusal, warnings_of
-from labkit.calc.planner.step import pieces
 
 __all__ = [
     "Assumptions",

@@ -7,7 +7,7 @@ What is tried, and nothing else is left out:
     cp          powers of 2 that leave each rank 2,048 tokens of a sequence or more
     pp          up to 128, and no more than layers
     ep          powers of 2 that divide the experts, and dp
-    virtual     numbers of stages on a rank that cut the layers equally (stages.py); 1 always
+    virtual     numbers of stages on a rank that cut layers equally (layers_by_stage.py); 1 always
     microbatch  powers of 2 up to 16 sequences
     zero        0 to 3
     recompute   none, full; selective where scores are kept, without flash
@@ -24,8 +24,8 @@ from itertools import product
 
 from labkit.calc.layout import Layout
 from labkit.calc.planner.job import Job
+from labkit.calc.planner.layers_by_stage import layer_counts
 from labkit.calc.planner.likeness import like_dense
-from labkit.calc.planner.stages import layer_counts
 
 MOST_STAGES = 128
 MOST_SEQUENCES = 16

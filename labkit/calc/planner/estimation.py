@@ -1,6 +1,6 @@
 """What a layout gives: seconds of a step, MFU, tokens per second, days and dollars.
 
-    step       compute + exposed tp, cp, ep, pp, dp + bubble + optimizer              step.py
+    step       compute + exposed tp, cp, ep, pp, dp + bubble + optimizer      planned_step.py
     MFU        tokens/s * model FLOPs of a token / (GPUs * peak); HFU with recomputation
     goodput    1 - what checkpoints and interruptions take (calc.lost_share, Daly's interval)
     days       tokens / (tokens/s * goodput); dollars: GPU-hours of these days, at their price
@@ -46,13 +46,13 @@ from labkit.calc.compute.training_time import mfu
 from labkit.calc.layout import Layout
 from labkit.calc.planner.gpu_memory import layout_memory
 from labkit.calc.planner.job import Job
+from labkit.calc.planner.planned_step import PARTS, step_parts
 from labkit.calc.planner.rules import require_works, warnings_of
-from labkit.calc.planner.step import PARTS, step_parts
 from labkit.calc.result import Result, total
 from labkit.calc.units import number_text
 
 _SECONDS_PER_HOUR = 3600
-_SOURCE = "labkit.calc.planner: layer.py and step.py give each formula and its paper"
+_SOURCE = "labkit.calc.planner: layer.py and planned_step.py give each formula and its paper"
 _HOW = {
     "compute": "FLOPs / (efficiency * peak) + bytes / memory bandwidth, slowest rank",
     "tp": "halves of B T D, exposed",

@@ -3,7 +3,8 @@
 As calc.footprint counts, part by part, and beyond it: experts, latent attention, stages without
 equally many layers.
 
-    states        of the rank's parameters: over d c ranks, experts over d c / e   parameters.py
+    states        of the rank's parameters (parameters_by_rank.py): over d c ranks, experts over
+                  d c / e
     activations   what is kept of a microbatch by each layer of the rank, times those in flight
     dispatched    with experts: inputs and outputs of a token's k experts, 2 k D more
     whole units   as whole_units.py; zero 2 with virtual stages: a whole stage, whose gradients are
@@ -32,9 +33,9 @@ from labkit.calc.memory.whole_units import whole_unit_bytes
 from labkit.calc.models.parameters import layer_parameters
 from labkit.calc.pipeline.bubble import in_flight_microbatches
 from labkit.calc.planner.job import Job, check_asked
+from labkit.calc.planner.layers_by_stage import StageLayers, layers_of_rank
 from labkit.calc.planner.likeness import like_dense
-from labkit.calc.planner.parameters import Held, held_by_ranks
-from labkit.calc.planner.stages import StageLayers, layers_of_rank
+from labkit.calc.planner.parameters_by_rank import Held, held_by_ranks
 from labkit.calc.result import Result, total
 from labkit.calc.traffic.checks import check_rank
 from labkit.calc.units import number_text

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from labkit.calc.layout import Layout
 from labkit.calc.planner.gpu_memory import fullest, layout_memory
 from labkit.calc.planner.job import Job
-from labkit.calc.planner.parameters import held_by_ranks
+from labkit.calc.planner.parameters_by_rank import held_by_ranks
 from labkit.calc.planner.rules import Refusal, refusal, warnings_of
 from labkit.calc.result import Result
 from labkit.calc.units import bytes_text, count_text

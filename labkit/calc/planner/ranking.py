@@ -22,8 +22,8 @@ from labkit.calc.planner.estimation import Estimate, estimate
 from labkit.calc.planner.gpu_memory import fullest
 from labkit.calc.planner.job import Job
 from labkit.calc.planner.judging import Verdict, verdict
+from labkit.calc.planner.planned_step import step_parts
 from labkit.calc.planner.rules import refusal
-from labkit.calc.planner.step import step_parts
 from labkit.calc.traffic.checks import check_ranks
 from labkit.calc.units import bytes_text, seconds_text
 

@@ -1,7 +1,7 @@
 """Which combinations do not work, and why; and which do, at a cost that is easily overlooked.
 
     refused    heads, key-value heads, features and tokens that ranks cut unevenly
-               layers that stages cut unevenly (but see stages.py), more stages than layers
+               layers that stages cut unevenly (but see layers_by_stage.py), more stages than layers
                interleaving with microbatches that are no multiple of pp: it goes in rounds of pp
                a global batch that ranks and microbatches cannot share
                ep without experts, or not dividing them
@@ -20,11 +20,11 @@ from labkit.calc.layout import Layout
 from labkit.calc.models.config import ModelConfig
 from labkit.calc.planner.job import Job, check_asked
 from labkit.calc.planner.layer import layer_seconds
+from labkit.calc.planner.layers_by_stage import layer_counts, layers_of_rank
 from labkit.calc.planner.likeness import like_dense
 from labkit.calc.planner.links import span_of
-from labkit.calc.planner.parameters import held_by_ranks
+from labkit.calc.planner.parameters_by_rank import held_by_ranks
 from labkit.calc.planner.sharing import reduces_of_zero2
-from labkit.calc.planner.stages import layer_counts, layers_of_rank
 from labkit.calc.traffic.checks import divisors_text
 from labkit.calc.units import bytes_text, seconds_text
 

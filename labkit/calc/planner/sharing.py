@@ -21,7 +21,7 @@ from __future__ import annotations
 from labkit.calc.layout import Layout
 from labkit.calc.planner.job import Job
 from labkit.calc.planner.links import half_seconds, span_of
-from labkit.calc.planner.parameters import Held, held_by_ranks, held_by_stage
+from labkit.calc.planner.parameters_by_rank import Held, held_by_ranks, held_by_stage
 
 Pair = tuple[float, float]
 

@@ -3,6 +3,6 @@
 orders -> graph          who does what in which order, and what each waits for
 disturbance -> behaviour   who is unlike the others: the rest is simulated once
 replica, gradients       seconds: through the pipeline, and after it
-step -> simulated        simulate_step, and what it shows: the longest path, what costs most
+simulate_step            a step; simulated_step: what it shows, such as what costs most
 weeks                    simulate_weeks: failures, checkpoints, restarts
 """

@@ -11,8 +11,8 @@ of a smaller thing.
 So tp divides what dp sends, pp divides what tp and dp send, and dp divides what tp and pp send; but
 tp does not divide what pp sends: its ranks hold the same x_BTD.
 
-Composed of tensor.py, pipeline.py and ring.py. Exact for the lab's GPT: whatever the sizes over dp
-and pp, and over tp where it divides the bytes of every sum; else a byte is rounded in each.
+Composed of tensor.py, pipeline.py and ring_traffic.py. Exact for the lab's GPT: whatever the sizes
+over dp and pp, and over tp where it divides the bytes of every sum; else a byte is rounded in each.
 Paper: Narayanan et al., arXiv:2104.04473, section 3.
 """
 
@@ -27,7 +27,7 @@ from labkit.calc.models.presets import model
 from labkit.calc.result import Result, total
 from labkit.calc.traffic.checks import check_flag, check_itemsize, check_rank, check_ranks
 from labkit.calc.traffic.pipeline import pipeline_traffic_bytes
-from labkit.calc.traffic.ring import (
+from labkit.calc.traffic.ring_traffic import (
     ring_all_gather_sent_bytes,
     ring_all_reduce_bytes,
     ring_reduce_scatter_sent_bytes,

@@ -11,8 +11,8 @@ in each row. Its all-reduce, between two barriers:
 Between the barriers only rank r touches segment r, in whichever row, so nothing is overwritten that
 somebody has yet to read.
 
-Wire: nothing. Of D bytes a rank reads D and writes D. (collectives.py, whose tensors lie elsewhere,
-copies D in and D out besides.)
+Wire: nothing. Of D bytes a rank reads D and writes D. (shared_collectives.py, whose tensors lie
+elsewhere, copies D in and D out besides.)
 Elsewhere: torch's "symmetric memory" is this on GPUs, with rows mapped over NVLink, and its
 two_shot_all_reduce_ is this all-reduce. NCCL's registered user buffers save the same copies.
 """
@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from labkit import arguments
-from labkit.comm import checks
+from labkit.comm import tensor_checks
 from labkit.comm.group import Group, chosen
 from labkit.comm.operation import SHARED_MEMORY
 from labkit.comm.shared_memory.meeting import meet, require_on_host, timeout_s
@@ -105,7 +105,7 @@ class SymmetricMemory:
         x: contiguous and in this rank's row, at the same place on every rank, of any shape and any
         dtype that torch adds. Returns x. ValueError for a tensor that lies elsewhere.
         """
-        checks.summable(checks.tensor(x, self.group))
+        tensor_checks.summable(tensor_checks.tensor(x, self.group))
         at = self._place_of(x)
         group, wait_s = self.group, timeout_s(self.group)
         with self._lock:

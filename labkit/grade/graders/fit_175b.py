@@ -9,7 +9,7 @@ from typing import Any
 
 from labkit import calc
 from labkit.calc.models.parameters import end_parameters, layer_parameters
-from labkit.calc.planner.step import step_parts
+from labkit.calc.planner.planned_step import step_parts
 from labkit.grade.grader import Case, Draw, Mistake, Observed, Outcome, Questions, patch
 from labkit.grade.outcome import Finding
 

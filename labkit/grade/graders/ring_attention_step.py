@@ -92,7 +92,7 @@ class Computing(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # as in harness.Watch
+        return False  # as in watched.Watch
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Note products of matrices and exponentials before they are computed."""

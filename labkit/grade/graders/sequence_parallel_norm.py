@@ -67,7 +67,7 @@ class LongTensors(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # as in harness.Watch
+        return False  # as in watched.Watch
 
     def count(self, most: int, *known: Tensor) -> int:
         """How many there are. Threads of the backend may hold one for a moment: where there are

@@ -34,7 +34,7 @@ class Unit:
     """A unit that notes its uses. Memory that it needs meanwhile is not counted."""
 
     def __init__(self, watch, index: int, shard: Tensor, numel: int) -> None:
-        """watch: the rank's harness.Watch."""
+        """watch: the rank's watched.Watch."""
         self.shard, self.numel, self._watch, self._index = shard, numel, watch, index
 
     def forward(self, weights: Tensor, x: Tensor) -> Tensor:

@@ -5,13 +5,14 @@
     print(ruling)                   # what came of it, in words, and the order in time
 
 puzzle.py says what one is, book.py lists them. An answer is read (reading.py), must be a training
-step on the puzzle's stages (rules.py), is simulated and held against the budgets (ruling.py), and
-what stands in the way is said (explain.py) and drawn as text (labkit.pipeline.in_time).
+step on the puzzle's stages (puzzle_rules.py), is simulated and held against the budgets
+(ruling.py), and what stands in the way is said (explain.py) and drawn as text
+(labkit.pipeline.in_time).
 """
 
 from labkit.grade.puzzles.book import PUZZLES, UnknownPuzzle, get_puzzle
-from labkit.grade.puzzles.engine import has_passed, solve, standing
 from labkit.grade.puzzles.puzzle import Puzzle
+from labkit.grade.puzzles.puzzle_engine import has_passed, solve, standing
 from labkit.grade.puzzles.ruling import Ruling, judge
 
 __all__ = [

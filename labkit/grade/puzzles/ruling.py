@@ -12,8 +12,8 @@ from typing import Any
 from labkit.grade.outcome import Outcome
 from labkit.grade.puzzles import explain
 from labkit.grade.puzzles.puzzle import Puzzle
+from labkit.grade.puzzles.puzzle_rules import require_step
 from labkit.grade.puzzles.reading import Unreadable, is_blank, read
-from labkit.grade.puzzles.rules import require_step
 from labkit.pipeline import Schedule, ScheduleError, Timing, in_time, simulate
 
 

@@ -9,9 +9,9 @@ cards.coverage(load_bank().values())  each topic with its cards and its kinds of
 
 from labkit.interview.cards.card import SECTIONS, Card, CardError, Evidence, Problem
 from labkit.interview.cards.coverage import Covered, coverage, kind
-from labkit.interview.cards.read import load_bank, read_bank, read_file
+from labkit.interview.cards.read_cards import load_bank, read_bank, read_file
 from labkit.interview.cards.topics import Topic, bank_folder, load_topics
-from labkit.interview.cards.validate import validate
+from labkit.interview.cards.validate_cards import validate
 
 __all__ = [
     "Card",

@@ -21,7 +21,7 @@ from fractions import Fraction
 
 from labkit import arguments
 from labkit.interview.cards.card import Card
-from labkit.interview.cards.read import load_bank
+from labkit.interview.cards.read_cards import load_bank
 from labkit.interview.cards.topics import load_topics
 from labkit.progress import clock, practice
 

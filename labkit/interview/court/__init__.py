@@ -6,17 +6,17 @@ case.claim, case.verdict             "GPipe with 10 stages and ...: 53%", "wrong
 findings(case)                       its exhibits, calculated and measured
 faults(case)                         what is wrong with the case itself: [] in a tested court
 
-    claims.toml   the claims: verdict, truth, what was confused with what, evidence, exhibits
-    claim.py      Claim, Exhibit, VERDICTS
-    read.py       from the file to claims; ClaimsError names claim, reason and fix
-    findings.py   exhibits, calculated and measured
-    faults.py     does the evidence hold, and does the verdict follow from the exhibits?
+    claims.toml         the claims: verdict, truth, what was confused with what, evidence, exhibits
+    claim.py            Claim, Exhibit, VERDICTS
+    read_claims.py      from the file to claims; ClaimsError names claim, reason and fix
+    court_findings.py   exhibits, calculated and measured
+    faults.py           does the evidence hold, and does the verdict follow from the exhibits?
 """
 
 from labkit.interview.court.claim import VERDICTS, Claim, Evidence, Exhibit
+from labkit.interview.court.court_findings import Finding, findings
 from labkit.interview.court.faults import faults
-from labkit.interview.court.findings import Finding, findings
-from labkit.interview.court.read import ClaimsError, load_claims, read_claims
+from labkit.interview.court.read_claims import ClaimsError, load_claims, read_claims
 
 __all__ = [
     "VERDICTS",

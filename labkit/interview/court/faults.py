@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from labkit.interview import proof as proofs
 from labkit.interview.court.claim import VERDICTS, Claim
-from labkit.interview.court.findings import findings, has_bounds
+from labkit.interview.court.court_findings import findings, has_bounds
 from labkit.interview.evidence import prove
 from labkit.interview.said import Number, numbers
 

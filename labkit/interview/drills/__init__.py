@@ -5,8 +5,8 @@ question.prompt, question.answer_text
 judge(question, "43.8%").text        "A known trap: relative to ideal time. ..."
 """
 
-from labkit.interview.drills.catalog import DRILLS, UnknownDrill, drills_of, get_drill
 from labkit.interview.drills.drill import Drill
+from labkit.interview.drills.drill_catalog import DRILLS, UnknownDrill, drills_of, get_drill
 from labkit.interview.drills.judge import Outcome, Ruling, judge
 from labkit.interview.drills.question import Question, Trap
 

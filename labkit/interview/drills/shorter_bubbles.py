@@ -1,6 +1,6 @@
 """Drills on schedules that make the bubble shorter: interleaved, zero-bubble."""
 
-from labkit.interview.drills.bubble import share_of_bubble
+from labkit.interview.drills.bubble_drills import share_of_bubble
 from labkit.interview.drills.drill import drill
 from labkit.interview.drills.question import Solution, Trap
 

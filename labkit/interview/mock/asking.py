@@ -13,7 +13,7 @@ from labkit.grade.submission import NothingToGrade
 from labkit.grade.workspace import WorkspaceNotFound
 from labkit.interview.cards import Card
 from labkit.interview.drills import get_drill
-from labkit.interview.drills.session import Asked, Round
+from labkit.interview.drills.drill_session import Asked, Round
 from labkit.interview.mock.interview import Interview
 from labkit.interview.mock.plan import EXERCISE, Item, Plan
 

@@ -9,7 +9,7 @@ import torch
 
 from labkit import Group
 from labkit.interview.runs.real_run import real_run, run
-from labkit.launch.result import Run
+from labkit.launch.run_result import Run
 from labkit.mesh import Mesh
 from labkit.model import GPTConfig
 from labkit.moe import (

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from labkit import Group, Link, Run, Topology
 from labkit.collectives import ring_all_reduce
 from labkit.data_parallel import DDP, BucketedDDP, InBackground
-from labkit.interview.runs.journal import operations_in, region_of
+from labkit.interview.runs.journals_of_runs import operations_in, region_of
 from labkit.interview.runs.real_run import real_run, run
 
 LAYERS, WIDTH, BACKWARD_S = 5, 128, 0.03

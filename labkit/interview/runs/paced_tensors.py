@@ -6,7 +6,7 @@ import torch
 
 from labkit import Group, Link, Topology
 from labkit.collectives import ring_all_reduce
-from labkit.interview.runs.journal import region_of, sent_bytes_in
+from labkit.interview.runs.journals_of_runs import region_of, sent_bytes_in
 from labkit.interview.runs.real_run import real_run, run
 
 LINK = Link(bandwidth_bytes_per_s=20e6, latency_s=3e-3)

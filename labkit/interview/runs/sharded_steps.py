@@ -12,7 +12,7 @@ from torch import nn
 
 from labkit import Group
 from labkit.data_parallel import DDP
-from labkit.interview.runs.journal import sent_bytes_in
+from labkit.interview.runs.journals_of_runs import sent_bytes_in
 from labkit.interview.runs.real_run import real_run, run
 from labkit.memory import Meter
 from labkit.model import GPT, GPTConfig

@@ -23,7 +23,7 @@ from labkit.context_parallel import (
     zigzag,
 )
 from labkit.interview.runs.real_run import real_run, run
-from labkit.launch.result import Run
+from labkit.launch.run_result import Run
 from labkit.memory import Meter
 from labkit.model import GPT, MLP, Block, GPTConfig
 from labkit.tensor_parallel import (

@@ -2,12 +2,12 @@
 
 A job on several hosts, from its start to its verdict:
 
-    job.py              one process that torchrun started: who it is, where the Run goes
+    hosted_job.py       one process that torchrun started: who it is, where the Run goes
     hosted_rank.py      it forks a rank, which calls the function in FILE
     attend.py           and stands by it until the run is over
     door.py             whether processes on other hosts still live
     standstill.py       whether the job can still end
-    outcome.py          all have returned: is the run good? one has failed: a verdict for each host
+    ending.py           all have returned: is the run good? one has failed: a verdict for each host
     post_mortem.py      why the run failed, from the records of its ranks
 
 What is kept, and how it travels:

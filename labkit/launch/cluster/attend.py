@@ -21,8 +21,7 @@ from labkit.comm.hosts.board import Board
 from labkit.doctor.stage import Stage
 from labkit.launch.cluster import post_mortem, records
 from labkit.launch.cluster.door import NextHost
-from labkit.launch.cluster.hosted_rank import FolderOfOneRank, HostedSpec, fork_rank
-from labkit.launch.cluster.outcome import (
+from labkit.launch.cluster.ending import (
     GOOD,
     Confirmation,
     leave_error_file,
@@ -30,6 +29,7 @@ from labkit.launch.cluster.outcome import (
     see_to_it,
     unconfirmed,
 )
+from labkit.launch.cluster.hosted_rank import FolderOfOneRank, HostedSpec, fork_rank
 from labkit.launch.cluster.rank_record import Record
 from labkit.launch.cluster.standstill import Standstill
 from labkit.launch.cluster.verdict_record import UNCONFIRMED, RunVerdict

@@ -19,7 +19,7 @@ cloudpickle takes functions and closures defined in a notebook cell by value; th
 modules travel by name and are imported by the rank, so an edited file is read anew on every run.
 
 `python -m labkit.launch.payload FILE`, under torchrun, is how a rank on another host begins: see
-cluster/job.py.
+cluster/hosted_job.py.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from typing import Any
 from labkit.comm import Pace, Timeline, Topology
 from labkit.comm.words import ranks_named
 from labkit.launch.payload import RunDirectory
-from labkit.launch.result import Memory, Run, Traffic
+from labkit.launch.run_result import Memory, Run, Traffic
 from labkit.launch.session.session_main import Answered
 from labkit.launch.session.session_ranks import CellSupervisor
 

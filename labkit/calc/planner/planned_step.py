@@ -25,6 +25,7 @@ from labkit.calc.layout import Layout
 from labkit.calc.pieces import Pieces
 from labkit.calc.planner.job import Job
 from labkit.calc.planner.layer import LayerSeconds, compute_seconds, layer_seconds
+from labkit.calc.planner.layers_by_stage import StageLayers, stage_layers
 from labkit.calc.planner.links import Span, half_seconds, message_seconds, span_of
 from labkit.calc.planner.rules import require_works
 from labkit.calc.planner.sharing import (
@@ -33,7 +34,6 @@ from labkit.calc.planner.sharing import (
     once_a_step,
     optimizer_seconds,
 )
-from labkit.calc.planner.stages import StageLayers, stage_layers
 
 Pair = tuple[float, float]
 """(forward, backward) seconds."""

@@ -25,7 +25,7 @@ from collections.abc import Sequence
 
 from labkit.calc.alpha_beta import all_reduce_seconds
 from labkit.calc.traffic.checks import check_itemsize, check_links, check_not_negative
-from labkit.calc.traffic.ring import ring_all_reduce_sent_bytes
+from labkit.calc.traffic.ring_traffic import ring_all_reduce_sent_bytes
 from labkit.calc.traffic.segments import segment_numels
 from labkit.calc.traffic.tiers import Tiers, num_hosts, place_of
 

@@ -21,7 +21,7 @@ from weakref import WeakKeyDictionary
 import torch
 
 from labkit import arguments
-from labkit.comm import buffers, checks
+from labkit.comm import buffers, tensor_checks
 from labkit.comm.group import Group, chosen
 from labkit.comm.operation import SHARED_MEMORY
 from labkit.comm.shared_memory import stages
@@ -82,7 +82,7 @@ class SharedMemory:
         left alone, and the result is a new contiguous tensor, unless out=x asks for the sum in
         place. TypeError for a dtype without a sum, ValueError for an `out` unlike x.
         """
-        x = checks.summable(checks.tensor(x, self.group))
+        x = tensor_checks.summable(tensor_checks.tensor(x, self.group))
         result = buffers.empty(out, x.shape, x, self.group)
         buffer = result.contiguous()
         parts, totals = self._segments(_apart_from(buffer, x)), self._segments(buffer)
@@ -98,7 +98,7 @@ class SharedMemory:
         in_place: the result is a view of segment r of a contiguous x.
         Adjoint of all_gather.
         """
-        x = checks.summable(checks.tensor(x, self.group))
+        x = tensor_checks.summable(tensor_checks.tensor(x, self.group))
         parts, rank = self._segments(x.contiguous()), self.group.rank
         total = parts[rank] if in_place else x.new_empty(parts[rank].shape)
         steps = [stages.put(parts, rank), stages.reduce(parts, rank, into=total)]
@@ -113,7 +113,7 @@ class SharedMemory:
         shape, since segments differ by an element.
         Adjoint of reduce_scatter. ValueError for a segment or an `out` of another size.
         """
-        segment = checks.tensor(segment, self.group)
+        segment = tensor_checks.tensor(segment, self.group)
         numel = arguments.whole("numel", numel, "elements of all segments together", least=0)
         whole = buffers.row(out, numel, segment, self.group)
         totals, rank = self._segments(whole), self.group.rank

@@ -17,16 +17,16 @@ from rich.console import Console
 from rich.text import Text
 
 from labkit.cli.exercises import table_of_exercises
-from labkit.cli.shown import show_note, show_verdict
+from labkit.cli.shown_in_terminal import show_note, show_verdict
 from labkit.cli.watching.keyboard import END, Keyboard
 from labkit.cli.watching.screen import Screen, keys_lines
 from labkit.cli.watching.signals import ENDING, SUSPENDING, Signals
 from labkit.grade import course, desk
 from labkit.grade.catalog import CatalogError, UnknownExercise
 from labkit.grade.check_server import Answer
+from labkit.grade.check_verdict import Verdict
 from labkit.grade.checker import Checker
 from labkit.grade.saves import Saves
-from labkit.grade.verdict import Verdict
 from labkit.grade.workspace import Workspace
 from labkit.progress import ProgressWarning
 

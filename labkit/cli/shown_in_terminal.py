@@ -7,9 +7,9 @@ from rich.padding import Padding
 from rich.syntax import Syntax
 from rich.text import Text
 
+from labkit.grade.check_verdict import Verdict
 from labkit.grade.desk import Note
 from labkit.grade.outcome import Outcome
-from labkit.grade.verdict import Verdict
 
 _STYLES = {
     Outcome.PASSED: "bold green",

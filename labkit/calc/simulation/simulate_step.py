@@ -34,7 +34,7 @@ from labkit.calc.simulation.gradients import floors, tails
 from labkit.calc.simulation.graph import Graph, graph
 from labkit.calc.simulation.orders import check_schedule
 from labkit.calc.simulation.replica import Floors, Times, replica_times
-from labkit.calc.simulation.simulated import Simulated, SimulatedStep
+from labkit.calc.simulation.simulated_step import Simulated, SimulatedStep
 from labkit.calc.traffic.checks import check_ranks, shown
 
 MOST_EVENTS = 500_000

@@ -7,9 +7,9 @@ from typing import Any
 from labkit.grade.catalog import load_catalog
 from labkit.grade.workspace import Workspace, WorkspaceNotFound, find_workspace
 from labkit.interview import proof
-from labkit.interview.cards import figures, likeness, shape
+from labkit.interview.cards import card_likeness, figures, shape
 from labkit.interview.cards.card import SECTIONS, Card, Problem
-from labkit.interview.cards.read import read_bank
+from labkit.interview.cards.read_cards import read_bank
 from labkit.interview.cards.topics import load_topics
 
 
@@ -75,9 +75,10 @@ def _alike(cards: list[Card], workspace: Workspace | None) -> Iterator[Problem]:
     ]
     exercises = load_catalog(workspace).items() if workspace is not None else ()
     others = [(f"the exercise {name}", exercise.say) for name, exercise in exercises]
-    for name, other, share in likeness.alike(texts, others):
+    for name, other, share in card_likeness.alike(texts, others):
         card_id, _, heading = name.partition(": ")
-        reason = f"{heading!r} is {share:.0%} like {other} (allowed: under {likeness.ALIKE:.0%})"
+        allowed = f"allowed: under {card_likeness.ALIKE:.0%}"
+        reason = f"{heading!r} is {share:.0%} like {other} ({allowed})"
         yield _problem(by_id[card_id], reason, "say it in other words, or leave one of them out")
 
 

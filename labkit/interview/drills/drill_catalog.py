@@ -6,27 +6,27 @@ from types import MappingProxyType
 
 from labkit import arguments
 from labkit.interview.drills import (
-    activations,
+    activations_drills,
     batches,
-    bubble,
-    capacity,
-    collectives,
-    context,
+    bubble_drills,
+    capacity_drills,
+    collectives_drills,
+    context_drills,
     days_and_cost,
     decoding,
     expert_exchange,
     failures,
     finetuning,
-    kv_cache,
-    links,
+    kv_cache_drills,
+    links_drills,
     model_sizes,
-    pipeline,
-    recovery,
+    pipeline_drills,
+    recovery_drills,
     shorter_bubbles,
     slow_ranks,
-    states,
-    tensor,
-    traffic,
+    states_drills,
+    tensor_drills,
+    traffic_drills,
     trees_and_tiers,
     utilisation,
     zero_states_by_level,
@@ -34,9 +34,11 @@ from labkit.interview.drills import (
 from labkit.interview.drills.drill import Drill
 
 _MODULES = (
-    collectives, trees_and_tiers, links, batches, slow_ranks, traffic, states, zero_states_by_level,
-    model_sizes, activations, tensor, context, bubble, shorter_bubbles, pipeline, capacity,
-    expert_exchange, utilisation, days_and_cost, failures, recovery, kv_cache, decoding, finetuning,
+    collectives_drills, trees_and_tiers, links_drills, batches, slow_ranks, traffic_drills,
+    states_drills, zero_states_by_level, model_sizes, activations_drills, tensor_drills,
+    context_drills, bubble_drills, shorter_bubbles, pipeline_drills, capacity_drills,
+    expert_exchange, utilisation, days_and_cost, failures, recovery_drills, kv_cache_drills,
+    decoding, finetuning,
 )  # fmt: skip
 
 
