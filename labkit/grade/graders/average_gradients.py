@@ -278,6 +278,7 @@ GRADER = OnRanks(
     budget=budget,
     mistakes=MISTAKES,
     allowed=("all_reduce",),
+    world_sizes=(3, 2, 1),
     closed=("labkit.data_parallel",),
     shown="every trained parameter has the mean of its gradients on every rank, also where it is "
     "tied or a rank did not use it; frozen ones have none, and each gradient travels once",

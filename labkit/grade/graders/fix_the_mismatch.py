@@ -310,6 +310,7 @@ GRADER = OnRanks(
     mistakes=MISTAKES,
     allowed=("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
     + ("broadcast", "gather", "scatter", "barrier"),
+    world_sizes=(3, 2, 1),
     shown="every rank gets what one process with all examples computes, also where ranks have no "
     "examples; all ranks make the same collectives, at most 4, and no example travels",
 )

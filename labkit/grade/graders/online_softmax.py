@@ -20,6 +20,7 @@ def cases(draw: Draw) -> list[Case]:
     sizes = draw.rng.sample(range(2, 9), 4)
     return [
         case(draw, "1 block", sizes[:1]),
+        case(draw, "2 blocks, one of a single key", [1, sizes[0]]),
         case(draw, "4 blocks, every key is seen", sizes, masks="none"),
         case(draw, "4 blocks, each query sees keys of every block", sizes),
         case(draw, "4 blocks, some hidden from a query", sizes, masks="blocks"),

@@ -349,6 +349,7 @@ GRADER = OnRanks(
     allowed=("all_reduce", "all_gather"),
     closed=("labkit.tensor_parallel",),
     watch_memory=True,
+    world_sizes=(3, 2, 1),
     shown="loss and gradient are those of one process with all logits, for large ones, in three "
     "dtypes and with empty shards; 3 numbers per position travel, and no tensor exceeds a shard",
 )
