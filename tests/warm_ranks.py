@@ -15,7 +15,7 @@ import torch
 from torch.distributed import distributed_c10d as c10d
 
 from labkit.launch import payload
-from labkit.launch.session.cell_run import Unsent, cell_run
+from labkit.launch.session.cell_run import cell_run
 from labkit.launch.session.session_ranks import SessionRanks, out_of_step
 
 _MOST_GROUPS = 12
@@ -78,9 +78,6 @@ class WarmRanks:
         except BaseException:
             ranks.end()
             raise
-        if any(isinstance(value, Unsent) for value in result.values):
-            ranks.end()
-            return _launch(fn, world_size, args_by_rank, timeout=timeout, stall=stall, echo=echo)
         num_groups = max(value.num_groups for value in result.values)
         if num_groups > _MOST_GROUPS or out_of_step(result.timeline, result.timeline):
             ranks.end()

@@ -82,7 +82,7 @@ RING = Wire(
     lambda x, group, out=None: _rows(x, ring_all_gather(x, x.numel() * group.size, group, out=out)),
 )
 """The lab's own ring: on a CPU its reduce-scatter sends half of what gloo's does. Not for nccl: two
-ranks that post their messages one by one may stand still there (see labkit.collectives)."""
+ranks that post their messages one by one can deadlock there (see labkit.collectives)."""
 
 SHARED_MEMORY = Wire(
     lambda x, group: Done(shared_memory_all_reduce(x, group, out=x)),

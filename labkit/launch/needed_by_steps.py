@@ -39,7 +39,7 @@ def move_into_large_pages() -> None:
 
 was_on = gc.isenabled()
 gc.disable()
-# Dynamo makes the folder of Inductor's cache, for whoever compiles. It is made again when needed.
+# Dynamo makes a folder for Inductor's cache. Remove it: a program that compiles makes it again.
 _CACHE = "TORCHINDUCTOR_CACHE_DIR"
 is_set = _CACHE in os.environ
 try:

@@ -21,7 +21,7 @@ from labkit.pipeline.amounts import plain
 
 
 def balance(costs: Sequence[float], num_stages: int) -> list[range]:
-    """By stage, its layers: neighbours, at least one, and the dearest stage as cheap as possible.
+    """By stage, its layers: neighbours, at least one, and the slowest stage as fast as possible.
 
     costs: of each layer, with embedding and head, in any unit. Of cuts that are as good it is the
     one whose stages are most alike: the least sum of squares. Time: 2 num_stages * layers**2.

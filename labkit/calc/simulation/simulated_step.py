@@ -186,7 +186,7 @@ class Cost(NamedTuple):
 
 
 def costs(step: SimulatedStep) -> tuple[Cost, ...]:
-    """Of each disturbance, the dearest first; of more than 16, those with the largest factors."""
+    """What each disturbance costs, the highest first. Of more than 16, the 16 largest factors."""
     tried = sorted(step.disturbances, key=_size, reverse=True)[:_MOST_TRIED]
     found = []
     for each in tried:
@@ -206,8 +206,8 @@ def waits_for(step: SimulatedStep) -> str:
     """
     if not step.disturbances:
         return "No rank is slower than others of its stage."
-    dearest, *others = costs(step)
-    text = f"{_told(step, dearest.disturbance)} costs {dearest.share:.0%} of the step."
+    worst, *others = costs(step)
+    text = f"{_told(step, worst.disturbance)} costs {worst.share:.0%} of the step."
     if others:
         together = 1 - _seconds(step, []) / step.seconds
         text = f"{text[:-1]}, all {len(step.disturbances)} disturbances together {together:.0%}."

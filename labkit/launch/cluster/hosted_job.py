@@ -134,7 +134,7 @@ def _options() -> argparse.Namespace:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Speaks once per host: all ranks are told the same."""
+    """Its errors are printed once per host, since all ranks of a host would print the same."""
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong, with the usage, and exit."""
