@@ -1,0 +1,37 @@
+"""Ranks that stay for the next run: the same processes, and nothing of the last run in them."""
+
+import os
+
+import torch
+
+from labkit import run
+
+
+def process_and_numbers(world):
+    found = os.getpid(), torch.get_default_dtype(), torch.rand(3).tolist()
+    torch.set_default_dtype(torch.float64)
+    return found
+
+
+def test_a_run_finds_the_processes_of_the_last_one_and_draws_as_in_new_ones():
+    assert run(process_and_numbers, 2).values == run(process_and_numbers, 2).values
+
+
+def leaves_a_message(world):
+    if world.rank == 0:
+        world.isend(torch.ones(3), 1)
+    return os.getpid()
+
+
+def sends_zeros(world):
+    if world.rank == 0:
+        world.send(torch.zeros(3), 1)
+        return os.getpid(), None
+    return os.getpid(), world.recv(torch.empty(3), 0).tolist()
+
+
+def test_a_message_that_a_run_has_left_reaches_no_other_run():
+    before = run(leaves_a_message, 2).values
+    (first, _), (second, received) = run(sends_zeros, 2).values
+    assert received == [0, 0, 0]
+    assert not {first, second} & set(before)
