@@ -171,6 +171,8 @@ def initialize(module: nn.Module, seed: int, num_layers: int) -> None:
     Every parameter has a generator of its own, so that a part is filled as within the whole.
     """
     for name, parameter in module.named_parameters():
+        if parameter.is_meta:
+            continue  # a shape without numbers
         if parameter.dim() == 1:
             parameter.fill_(1.0)  # the scale of a norm
         else:

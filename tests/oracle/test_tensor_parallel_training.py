@@ -39,9 +39,9 @@ from labkit.train import train_step as serial_step
 CONFIG = GPTConfig(vocab=256, context=31, num_layers=2, hidden=48, num_heads=12, ffn=77)
 SHARED_KV = replace(CONFIG, num_kv_heads=2, vocab=257)
 SGD = TrainConfig(
-    num_sequences=3, num_steps=4, optimizer="sgd", learning_rate=0.1, dtype=torch.float64
+    num_sequences=3, num_steps=3, optimizer="sgd", learning_rate=0.1, dtype=torch.float64
 )
-ADAMW = TrainConfig(num_sequences=3, num_steps=6)
+ADAMW = TrainConfig(num_sequences=3, num_steps=4)
 GUARD = 8
 SMALL = GPTConfig(context=8, num_layers=1, hidden=16, num_heads=4)
 
