@@ -1,4 +1,4 @@
-"""Parameters side by side in one flat tensor, which is cut into a segment for each rank.
+"""Parameters side by side in one flat tensor, which is cut into a shard for each rank.
 
     3 ranks, parameters a (5), b (4), c (2)
 
@@ -6,10 +6,10 @@
     by parameters   a a a a a | b b b b . | c c . . .
 
 By elements every rank owns as much as the others, and a parameter may lie on two or more of them:
-each has a fragment of it, a flat row. That suits an optimizer that treats every number by itself,
-as SGD and Adam do. One that looks at a whole parameter, at its norm (LARS, LAMB) or at its rows and
-columns (Adafactor, Muon), must have it whole: by parameters, the largest first, each to the rank
-with the least so far, and all segments as long as the longest.
+each has a fragment of it, a flat row. That suits an element-wise optimizer, such as SGD or
+Adam. One that looks at a whole parameter, at its norm (LARS, LAMB) or at its rows and columns
+(Adafactor, Muon), must have it whole: by parameters, the largest first, each to the rank with the
+least so far, and all shards as long as the longest.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from labkit import arguments
+from labkit.comm import Group
 from labkit.data_parallel.bucketed import shaped_like
 
 
@@ -28,7 +30,7 @@ def is_divided_before(dtype: torch.dtype) -> bool:
     """Whether gradients are divided by the number of ranks before they are added up.
 
     Float16 ends at 65,504: the sum may overflow where the mean does not. For other dtypes it is
-    the segment that is divided, an n-th of the work.
+    the shard that is divided, an n-th of the work.
     """
     return dtype == torch.float16
 
@@ -41,12 +43,12 @@ def require_floating(name: str, dtype: object) -> None:
 
 
 class Layout(NamedTuple):
-    """Where parameters begin in a flat tensor, and how long it is: n segments of equal length."""
+    """Where parameters begin in a flat tensor, and how long it is: n shards of equal length."""
 
     offsets: tuple[int, ...]
     numel: int
     keeps_whole: bool
-    """Whether every parameter lies in one segment."""
+    """Whether every parameter lies in one shard."""
 
 
 def by_elements(numels: Sequence[int], num_ranks: int) -> Layout:
@@ -59,7 +61,7 @@ def by_elements(numels: Sequence[int], num_ranks: int) -> Layout:
 
 
 def by_parameters(numels: Sequence[int], num_ranks: int) -> Layout:
-    """Each within one segment."""
+    """Each within one shard."""
     filled = [0] * num_ranks
     place: dict[int, tuple[int, int]] = {}
     for index in sorted(range(len(numels)), key=lambda index: -numels[index]):
@@ -73,14 +75,14 @@ def by_parameters(numels: Sequence[int], num_ranks: int) -> Layout:
 
 
 class Fragment(NamedTuple):
-    """The part of one parameter that lies in one segment."""
+    """The part of one parameter that lies in one shard."""
 
     number: int
     """Of the parameter, in its flat tensor."""
     within: slice
     """Which of the parameter's elements, in the order of memory."""
     place: slice
-    """Where they are in the segment."""
+    """Where they are in the shard."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +105,7 @@ class Flat:
         )
 
     def fragments(self, rank: int) -> list[Fragment]:
-        """What lies in a rank's segment, in its order."""
+        """What lies in a rank's shard, in its order."""
         share = self.layout.numel // self.num_ranks
         begin, end = rank * share, (rank + 1) * share
         found = []
@@ -115,18 +117,18 @@ class Flat:
                 found.append(Fragment(index, within, slice(start - begin, stop - begin)))
         return sorted(found, key=lambda fragment: fragment.place.start)
 
-    def shaped(self, row: Tensor, piece: Fragment) -> Tensor:
+    def shaped(self, row: Tensor, fragment: Fragment) -> Tensor:
         """A fragment's elements as its optimizer sees them: a row, or the whole parameter."""
         if self.layout.keeps_whole:
-            return shaped_like(row, self.forms[piece.number])
+            return shaped_like(row, self.forms[fragment.number])
         return row
 
-    def row(self, x: Tensor, piece: Fragment) -> Tensor:
+    def row(self, x: Tensor, fragment: Fragment) -> Tensor:
         """`shaped` run backwards: the elements of x in the order of the parameter's memory."""
         if not self.layout.keeps_whole:
             return x
         row = x.new_empty(x.numel())
-        self.shaped(row, piece).copy_(x)
+        self.shaped(row, fragment).copy_(x)
         return row
 
     def require_in_place(self) -> None:
@@ -156,3 +158,27 @@ def flattened(parameters: Sequence[Tensor], layout: Layout, num_ranks: int) -> F
         view.copy_(parameter.data)
         parameter.data = view
     return flat
+
+
+def checked_norm(max_norm: object) -> float:
+    """A norm above 0. TypeError, ValueError."""
+    return arguments.number("max_norm", max_norm, "a norm above 0, such as 1.0", above=0)
+
+
+@torch.no_grad()
+def clip(gradients: Sequence[Tensor], max_norm: float, group: Group) -> Tensor:
+    """Scale gradients down, of which each rank has a part, to a norm of `max_norm` over all parts.
+
+    Returns the norm before, (), in float64. Wire: one number in an all-reduce.
+    """
+    square = torch.zeros((), dtype=torch.float64, device=group.device)
+    for gradient in gradients:
+        numbers = torch.view_as_real(gradient) if gradient.is_complex() else gradient
+        # Added up in float64, without a copy in it: that would be twice the gradients' memory.
+        size = torch.linalg.vector_norm(numbers, dtype=torch.float64)
+        square += size.square().to(square.device)
+    with group.label("norm of the gradients"):
+        norm: Tensor = group.all_reduce(square).sqrt()
+    for gradient in gradients:
+        gradient.mul_((max_norm / (norm + 1e-6)).clamp(max=1).to(gradient.device, torch.float32))
+    return norm

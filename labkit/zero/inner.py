@@ -1,7 +1,7 @@
 """The optimizer within: any of torch's or of the lab's, which steps on this rank's fragments.
 
-Whether it may have fragments depends on what it looks at. One that treats each number by itself
-may; of others it is known, or must be assumed, that they look at a whole parameter.
+Whether it may have fragments depends on what it looks at. An element-wise optimizer may;
+of others it is known, or must be assumed, that they look at a whole parameter.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _REFUSED = {
 
 
 def takes_fragments(optimizer_class: Any) -> bool:
-    """Whether it treats every number by itself. Exactly these classes: what inherits may differ.
+    """Whether it is element-wise. Exactly these classes are: what inherits from them may differ.
 
     TypeError for what cannot be called, and for an optimizer that cannot be sharded at all.
     """

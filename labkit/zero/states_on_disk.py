@@ -52,7 +52,7 @@ class OnDisk:
 
 
 class MappedFile:
-    """Some tensors in one file. They are memory only while somebody holds what `read` returns."""
+    """Some tensors in one file. They are in memory only as long as what `read` returns."""
 
     def __init__(self, path: Path, tensors: Mapping[str, Tensor]) -> None:
         """Write them. OSError where the disk has no room."""
