@@ -6,10 +6,12 @@
     by parameters   a a a a a | b b b b . | c c . . .
 
 By elements every rank owns as much as the others, and a parameter may lie on two or more of them:
-each has a fragment of it, a flat row. That suits an element-wise optimizer, such as SGD or
-Adam. One that looks at a whole parameter, at its norm (LARS, LAMB) or at its rows and columns
+each has a fragment of it, a flat row. That suits an element-wise optimizer, such as SGD or Adam,
+and is what ZeRO-3 uses.
+
+An optimizer that looks at a whole parameter, at its norm (LARS, LAMB) or at its rows and columns
 (Adafactor, Muon), must have it whole: by parameters, the largest first, each to the rank with the
-least so far, and all shards as long as the longest.
+least so far, and all shards as long as the longest. ZeRO-1 does so where it must.
 """
 
 from __future__ import annotations
@@ -24,22 +26,6 @@ from torch import Tensor
 from labkit import arguments
 from labkit.comm import Group
 from labkit.data_parallel.bucketed import shaped_like
-
-
-def is_divided_before(dtype: torch.dtype) -> bool:
-    """Whether gradients are divided by the number of ranks before they are added up.
-
-    Float16 ends at 65,504: the sum may overflow where the mean does not. For other dtypes it is
-    the shard that is divided, an n-th of the work.
-    """
-    return dtype == torch.float16
-
-
-def require_floating(name: str, dtype: object) -> None:
-    """TypeError for what is no dtype of floating-point numbers, and not None."""
-    is_floating = isinstance(dtype, torch.dtype) and dtype.is_floating_point
-    if dtype is not None and not is_floating:
-        raise TypeError(f"{name}={dtype!r:.60}: give a dtype such as torch.float32, or None")
 
 
 class Layout(NamedTuple):
@@ -158,6 +144,22 @@ def flattened(parameters: Sequence[Tensor], layout: Layout, num_ranks: int) -> F
         view.copy_(parameter.data)
         parameter.data = view
     return flat
+
+
+def is_divided_before(dtype: torch.dtype) -> bool:
+    """Whether gradients are divided by the number of ranks before they are added up.
+
+    Float16 ends at 65,504: the sum may overflow where the mean does not. For other dtypes only
+    the shard is divided, an n-th of the work.
+    """
+    return dtype == torch.float16
+
+
+def require_floating(name: str, dtype: object) -> None:
+    """TypeError for what is no dtype of floating-point numbers, and not None."""
+    is_floating = isinstance(dtype, torch.dtype) and dtype.is_floating_point
+    if dtype is not None and not is_floating:
+        raise TypeError(f"{name}={dtype!r:.60}: give a dtype such as torch.float32, or None")
 
 
 def checked_norm(max_norm: object) -> float:
