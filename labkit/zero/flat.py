@@ -38,7 +38,7 @@ class Layout(NamedTuple):
 
 
 def by_elements(numels: Sequence[int], num_ranks: int) -> Layout:
-    """One after the other."""
+    """Lay parameters out one after the other."""
     offsets, end = [], 0
     for numel in numels:
         offsets.append(end)
@@ -47,7 +47,7 @@ def by_elements(numels: Sequence[int], num_ranks: int) -> Layout:
 
 
 def by_parameters(numels: Sequence[int], num_ranks: int) -> Layout:
-    """Each within one shard."""
+    """Lay parameters out so that each lies within one shard."""
     filled = [0] * num_ranks
     place: dict[int, tuple[int, int]] = {}
     for index in sorted(range(len(numels)), key=lambda index: -numels[index]):
@@ -64,11 +64,11 @@ class Fragment(NamedTuple):
     """The part of one parameter that lies in one shard."""
 
     number: int
-    """Of the parameter, in its flat tensor."""
+    """The number of the parameter in its flat tensor."""
     within: slice
-    """Which of the parameter's elements, in the order of memory."""
+    """The parameter's elements that lie here, in the order of memory."""
     place: slice
-    """Where they are in the shard."""
+    """Where these elements are in the shard."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,14 +84,14 @@ class Flat:
     num_ranks: int
 
     def views(self, flat: Tensor) -> tuple[Tensor, ...]:
-        """The parts of a tensor like `weights`, in the shapes and strides of the parameters."""
+        """Views of a tensor like `weights`, in the shapes and strides of the parameters."""
         return tuple(
             shaped_like(flat[offset : offset + form.numel()], form)
             for offset, form in zip(self.layout.offsets, self.forms, strict=True)
         )
 
     def fragments(self, rank: int) -> list[Fragment]:
-        """What lies in a rank's shard, in its order."""
+        """The fragments in a rank's shard, in order."""
         share = self.layout.numel // self.num_ranks
         begin, end = rank * share, (rank + 1) * share
         found = []
@@ -118,7 +118,7 @@ class Flat:
         return row
 
     def require_in_place(self) -> None:
-        """RuntimeError where a parameter has moved out, as by `.to()`, `.half()`, `.data = `."""
+        """RuntimeError where a parameter is no longer a view, as after `.to()` or `.data = `."""
         size = self.weights.element_size()
         for index, (offset, parameter) in enumerate(
             zip(self.layout.offsets, self.parameters, strict=True)
@@ -156,20 +156,20 @@ def is_divided_before(dtype: torch.dtype) -> bool:
 
 
 def require_floating(name: str, dtype: object) -> None:
-    """TypeError for what is no dtype of floating-point numbers, and not None."""
+    """Raise TypeError unless `dtype` is None or a dtype of floating-point numbers."""
     is_floating = isinstance(dtype, torch.dtype) and dtype.is_floating_point
     if dtype is not None and not is_floating:
         raise TypeError(f"{name}={dtype!r:.60}: give a dtype such as torch.float32, or None")
 
 
 def checked_norm(max_norm: object) -> float:
-    """A norm above 0. TypeError, ValueError."""
+    """Return a norm above 0, or raise TypeError or ValueError."""
     return arguments.number("max_norm", max_norm, "a norm above 0, such as 1.0", above=0)
 
 
 @torch.no_grad()
 def clip(gradients: Sequence[Tensor], max_norm: float, group: Group) -> Tensor:
-    """Scale gradients down, of which each rank has a part, to a norm of `max_norm` over all parts.
+    """Scale sharded gradients down to a norm of at most `max_norm` over all ranks.
 
     Returns the norm before, (), in float64. Wire: one number in an all-reduce.
     """

@@ -95,7 +95,7 @@ class Inner:
 
     @property
     def settings(self) -> list[dict[str, Any]]:
-        """Of each group of torch's, with what the class takes where nothing was said."""
+        """The settings of each group of torch's optimizer, defaults included."""
         if not hasattr(self._optimizer, "param_groups"):
             return [{}]
         return [
@@ -105,7 +105,7 @@ class Inner:
 
     @property
     def states(self) -> list[dict[str, Any]]:
-        """What is kept beside each fragment, in their order."""
+        """The optimizer's states by fragment, in their order."""
         return [] if self._optimizer is None else states_of(self._optimizer)
 
     @states.setter
@@ -116,5 +116,5 @@ class Inner:
 
     @property
     def state_tensors(self) -> list[Tensor]:
-        """Those of them that are in memory."""
+        """The states that are in memory."""
         return [] if self._optimizer is None else state_tensors(self._optimizer)

@@ -27,11 +27,11 @@ class Masters(NamedTuple):
     device: torch.device | str | None = None
 
     def are_copies_of(self, weights: Tensor) -> bool:
-        """Whether there are any. On a device that is named there are, also if it is the same."""
+        """Whether masters are copies. They are on a device that is named, even on the same one."""
         return self.device is not None or self.dtype not in (None, weights.dtype)
 
     def copied(self, view: Tensor) -> Tensor:
-        """Such a copy."""
+        """A master copy of `view`."""
         return view.to(self.device or view.device, self.dtype or view.dtype, copy=True)
 
 
@@ -62,13 +62,13 @@ class Shard:
 
     @property
     def label(self) -> str:
-        """What a message is about, in words."""
+        """The label of messages about this shard."""
         ends = dict.fromkeys((self.names[0], self.names[-1]))
         return " to ".join(ends)
 
     @property
     def masters(self) -> list[Tensor]:
-        """The copies that are optimizer states; none where the weights are updated themselves."""
+        """The master copies; none where the weights themselves are updated."""
         return [target.detach() for target in self.targets] if self._has_masters else []
 
     def set_gradients(self, total: Tensor | None, unused: Collection[int]) -> list[Tensor]:

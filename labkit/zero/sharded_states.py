@@ -1,4 +1,4 @@
-"""An optimizer whose states are sharded, without the traffic: its shards, and its state dicts."""
+"""The base of ZeRO-1 and ZeRO-2: an optimizer's shards and state dicts, without a step."""
 
 from __future__ import annotations
 
@@ -109,13 +109,13 @@ class ShardedStates(Groups):
             group.update({key: loaded[key] for key in loaded if key not in _NOT_SETTINGS})
 
     def _agree(self, *, fits: bool) -> bool:
-        """Whether it fits on every rank: loaded on some, ranks would part."""
+        """Whether it fits on every rank. Loaded on some only, ranks would diverge."""
         flag = torch.tensor([float(fits)], device=self.group.device)
         with self.group.label("whether a state fits"):
             return bool(self.group.all_reduce(flag, "min").item())
 
     def _fitting(self, state_dict: Mapping[str, Any]) -> list[State]:
-        """What each of this rank's fragments takes of it. ValueError where something is amiss."""
+        """The state of each of this rank's fragments. ValueError for a state of another model."""
         if is_sharded(state_dict):
             self._require_my_part(state_dict)
         groups = state_dict["param_groups"]
@@ -140,12 +140,12 @@ class ShardedStates(Groups):
         return states
 
     def state_tensors(self) -> list[Tensor]:
-        """What this rank keeps as optimizer states: of its shards only, masters included."""
+        """The optimizer states that this rank keeps, masters included."""
         masters = [master for shard in self.shards for master in shard.masters]
         return [*masters, *self._inner.state_tensors]
 
     def _cuts(self, members: list[Member]) -> list[list[Member]]:
-        """What goes into one flat tensor each."""
+        """The parameters of each flat tensor."""
         return by_kind(members)
 
     def _shard(self, members: list[Member], keeps_whole: bool, masters: Masters) -> Shard:
@@ -199,7 +199,10 @@ class ShardedStates(Groups):
             )
 
     def _require_equal_layouts(self) -> None:
-        """Broadcasting into other shapes would fill them with garbage, without an error."""
+        """Raise ValueError on a rank whose parameters differ from rank 0's in more than values.
+
+        Broadcasting into other shapes would fill them with garbage, without an error.
+        """
         layout = [
             [(m.number, tuple(m.parameter.shape), m.parameter.stride(), str(m.parameter.dtype))]
             for members in self.trained

@@ -1,4 +1,4 @@
-"""What an optimizer has learned, in shards of the ranks that hold them, or whole.
+"""The state of a sharded optimizer: in shards by rank, or whole.
 
     sharded    rank 0: elements 0..k-1 of each state, rank 1: k..2k-1, ...      written in parallel
     whole      as one process with torch's optimizer would have it              by parameter number
@@ -34,7 +34,7 @@ def is_sharded(state: Mapping[str, Any]) -> bool:
 
 
 def merged(shards: Sequence[Mapping[str, Any]]) -> State:
-    """The whole state, from those of all ranks, in any order.
+    """Merge the states of all ranks, in any order, into the whole state.
 
     ValueError where a rank's part is not there, or where parts are of different runs.
     """
@@ -75,7 +75,7 @@ def _joined(fragments: Sequence[Mapping[str, Any]]) -> State:
 
 
 def part_of(whole: Mapping[str, Any], number: int, fragment: Mapping[str, Any]) -> State:
-    """What a fragment keeps of the whole state of parameter `number`; {} where there is none.
+    """Cut a fragment's state out of the whole state of parameter `number`; {} where there is none.
 
     fragment: as in a sharded state, without values. ValueError for a state of another shape.
     """
@@ -104,7 +104,7 @@ def part_of(whole: Mapping[str, Any], number: int, fragment: Mapping[str, Any]) 
 
 
 def gathered(state: State, group: Group, root: int) -> list[State] | None:
-    """The states of all ranks, on rank `root`; None elsewhere.
+    """Gather the states of all ranks on rank `root`; None elsewhere.
 
     Wire: the serialized states, each as long as the longest, to the root.
     """
@@ -132,7 +132,7 @@ def _is_by_element(value: Any, fragment: Mapping[str, Any]) -> bool:
 
 
 def _in_common(fragment: Mapping[str, Any]) -> State:
-    """What the fragments of a parameter all have, such as the number of steps."""
+    """The values that all fragments of a parameter share, such as the number of steps."""
     values = fragment["values"].items()
     return {name: None if _is_by_element(value, fragment) else value for name, value in values}
 

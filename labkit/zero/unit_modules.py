@@ -9,7 +9,7 @@ from torch import nn
 from labkit.comm import Group
 from labkit.data_parallel.wrapping import require_equal_layouts
 
-ROOT = "the rest"
+ROOT = "the rest"  # the root unit, in labels of messages and in errors
 _LISTS = nn.ModuleList | nn.ModuleDict
 
 

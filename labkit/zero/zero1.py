@@ -86,9 +86,9 @@ class ShardedOptimizer(ShardedStates):
         self._receive_gradients()
 
     def reduce_gradients(self) -> list[Tensor]:
-        """The means of this rank's fragments, which `step` will use; on every rank.
+        """Average the gradients of this rank's fragments, for `step` to use.
 
-        `step` calls it, unless you do before: to clip them, or to look for inf.
+        Every rank calls it before `step` to clip gradients, or to look for inf; else `step` does.
         RuntimeError that names parameters without gradient, before anything is sent, unless they
         may be missing.
         """
@@ -103,7 +103,7 @@ class ShardedOptimizer(ShardedStates):
         return self._reduced
 
     def named_gradients(self) -> list[tuple[str, Tensor]]:
-        """`reduce_gradients`, each mean with the name of the parameter of which it is a fragment.
+        """The means of `reduce_gradients`, each with the name of the parameter it is a fragment of.
 
         A parameter that lies in several shards has a fragment on several ranks.
         """
@@ -162,7 +162,7 @@ class ShardedOptimizer(ShardedStates):
         self._gradients = [FlatGradients(shard, self._before_arrival) for shard in self.shards]
 
     def _sums(self) -> list[Tensor]:
-        """This rank's shards of the gradients' sums over the ranks, (k,), by shard."""
+        """This rank's part (k,) of the gradients' sums over the ranks, by shard."""
         missing = [gradients.missing() for gradients in self._gradients]
         if not self.find_unused_parameters:
             self._require_none_missing(self.shards, missing)
@@ -178,7 +178,7 @@ class ShardedOptimizer(ShardedStates):
         return sums
 
     def _unused(self) -> list[set[int]]:
-        """By shard: the parameters that no rank has used, by number."""
+        """By shard: the numbers of the parameters that no rank has used."""
         missing = [gradients.missing() for gradients in self._gradients]
         return self._missing_everywhere(missing) if self.find_unused_parameters else missing
 
@@ -208,7 +208,7 @@ class ShardedOptimizer(ShardedStates):
             )
 
     def _missing_everywhere(self, missing: Sequence[set[int]]) -> list[set[int]]:
-        """By shard: the parameters that have a gradient on no rank, by number.
+        """By shard: the numbers of the parameters that have a gradient on no rank.
 
         missing: those without one on this rank. Wire: one byte per parameter in an all-reduce.
         """
@@ -258,7 +258,7 @@ class FlatGradients:
             self._move(index, parameter)
 
     def fill(self, missing: set[int]) -> None:
-        """Zeros for these: the gradients of other ranks are added to them."""
+        """Write zeros for these: the gradients of other ranks are added to them."""
         for index in missing:
             self._views[index].zero_()
 

@@ -1,4 +1,4 @@
-"""ZeRO-2: as zero1, and no rank keeps gradients of another's share either.
+"""ZeRO-2: as zero1, and no rank keeps gradients of another rank's shard either.
 
     backward   w4 w3 |  w2 w1  | w0
     network          | reduce-scatter bucket 0 | bucket 1 | ...
@@ -116,14 +116,14 @@ class ShardedGradients(ShardedOptimizer):
         self._start_full()
 
     def _begin_pass(self, number: int) -> None:
-        """The first gradient of a backward pass, by the autograd engine's number for it."""
+        """Begin a backward pass, by the autograd engine's number, at its first gradient."""
         for bucket in self._buckets:
             bucket.drop()  # of a pass that has failed
         self._pass, self._num_started = number, 0
         torch.autograd.Variable._execution_engine.queue_callback(self._end_pass)
 
     def _start_full(self) -> None:
-        """In order: collectives are matched by it, and ranks finish gradients in their own."""
+        """Start to reduce full buckets in their order, which is the same on all ranks."""
         while self._num_started < len(self._buckets) and self._buckets[self._num_started].is_full:
             self._start_next()
 
@@ -145,7 +145,7 @@ class ShardedGradients(ShardedOptimizer):
         self._buckets[-1].finish()
 
     def _sums(self) -> list[Tensor]:
-        """They are there: each backward pass has added to them."""
+        """The sums in the buckets: each backward pass has added to them."""
         by_hand = [
             name
             for shard in self.shards
@@ -209,7 +209,7 @@ class GradientBucket:
         return len(self._ready) == len(self.shard.names)
 
     def missing(self) -> set[int]:
-        """Those that are not, by number."""
+        """The numbers of the parameters whose gradients are not there."""
         return set(range(len(self.shard.names))) - self._ready
 
     def start(self, thread: CommunicationThread, wire: Wire) -> None:
