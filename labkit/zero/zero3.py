@@ -59,9 +59,10 @@ class FullyShardedModule(nn.Module):
 
     `named_parameters()` are this rank's parts of the parameters, by the names that these have in
     `module` (a tied parameter has its first one), as torch's FSDP(use_orig_params=True) shows them.
-    Part by name into groups of an optimizer, freeze by name, and log gradients by name. A parameter
-    of which this rank has no number is empty, and gets no gradient. Make the optimizer after this.
-    It must be element-wise: Adam is, LAMB and Muon are not.
+    An optimizer's groups, freezing and the logging of gradients can go by them. A parameter of
+    which this rank has no number is empty, and gets no gradient. What is frozen here is frozen in
+    `module` from the next forward pass on. Make the optimizer after this. It must be element-wise:
+    Adam is, LAMB and Muon are not.
 
     Every rank makes the same passes through the same units. Released parameters are empty, and a
     sum over them is 0 without an error; `debug=True` fills them with nan. A unit must not change
