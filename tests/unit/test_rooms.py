@@ -217,7 +217,7 @@ NAMED_ALIKE = ("__init__.py", "__main__.py")
 TO_RENAME = set(
     """
     blocks.py checks.py clipping.py config.py data.py experts.py full_state.py gpt.py gradients.py
-    large_batch.py layer.py offload.py placement.py schedules.py staging.py training.py units.py
+    large_batch.py layer.py placement.py schedules.py training.py
     """.split()
 )
 
