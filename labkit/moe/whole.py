@@ -8,9 +8,9 @@ from torch import Tensor
 from labkit import arguments
 from labkit.comm import Group
 from labkit.copies import require_equal_copies
-from labkit.moe.experts import Experts
-from labkit.moe.gpt import ExpertParallelGPT
-from labkit.moe.layer import ExpertParallelMoE
+from labkit.moe.expert_mlps import Experts
+from labkit.moe.gpt_moe import ExpertParallelGPT
+from labkit.moe.moe_layer import ExpertParallelMoE
 
 _ASKED = (
     "were shared gradients reduced over all ranks, those of experts over dp, and clipped by one "

@@ -16,16 +16,15 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from labkit import arguments
 from labkit.comm import Group
 from labkit.comm.group import chosen
-from labkit.context_parallel.placement import (
+from labkit.context_parallel.ring_attention import ring_attention
+from labkit.context_parallel.token_placement import (
     Placement,
     contiguous,
     require_placement,
     shard_sequence,
 )
-from labkit.context_parallel.ring_attention import ring_attention
 from labkit.model import GPT, Attention, Embedding, GPTConfig, require_tokens, split_heads
 
 Attend = Callable[..., Tensor]
@@ -55,7 +54,6 @@ class ContextParallelGPT(GPT):
                 "or gathered_attention"
             )
         require_placement(placement)
-        arguments.instance("config", config, GPTConfig, "give a GPTConfig, and no model")
         super().__init__(config, seed, dtype)
         self.group, self.placement = chosen(group), placement
 

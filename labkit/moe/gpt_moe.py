@@ -11,18 +11,18 @@ begin as they do in the whole.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from labkit import arguments
 from labkit.comm import Group
 from labkit.comm.group import chosen
-from labkit.model import Attention, Embedding, GPTConfig, initialize, require_tokens
+from labkit.model import GPT, Block, GPTConfig
 from labkit.moe.balance_bias import BiasBalancedRouter
-from labkit.moe.config import MoEConfig
-from labkit.moe.layer import ExpertParallelMoE, MoE
+from labkit.moe.moe_config import MoEConfig
+from labkit.moe.moe_layer import ExpertParallelMoE, MoE
 from labkit.moe.routing import Routing
 
 
@@ -44,24 +44,19 @@ class MoEOutput(NamedTuple):
         return torch.stack([routing.dropped_E for routing in self.routings])
 
 
-class MoEBlock(nn.Module):
+class MoEBlock(Block):
     """x_BTD -> x_BTD and its routing: `labkit.model.Block` with experts."""
 
-    def __init__(self, config: GPTConfig, mlp: nn.Module) -> None:
-        super().__init__()
-        self.attention_norm = nn.LayerNorm(config.hidden, bias=False)
-        self.attention = Attention(config)
-        self.mlp_norm = nn.LayerNorm(config.hidden, bias=False)
-        self.mlp = mlp
-
-    def forward(self, x_BTD: Tensor, *group_tokens: Sequence[int]) -> tuple[Tensor, Routing]:
+    def forward(  # type: ignore[override]
+        self, x_BTD: Tensor, *group_tokens: Sequence[int]
+    ) -> tuple[Tensor, Routing]:
         """The next layer's features. group_tokens: as the layer of experts takes it."""
         x_BTD = x_BTD + self.attention(self.attention_norm(x_BTD))
         y_BTD, routing = self.mlp(self.mlp_norm(x_BTD), *group_tokens)
         return x_BTD + y_BTD, routing
 
 
-class MoEGPT(nn.Module):
+class MoEGPT(GPT):
     """tokens_BT -> logits_BTV and the routing of each layer, in one process."""
 
     def __init__(
@@ -74,29 +69,23 @@ class MoEGPT(nn.Module):
         make_layer: Callable[[GPTConfig, MoEConfig], nn.Module] = MoE,
     ) -> None:
         """make_layer: what makes the experts of one layer."""
-        super().__init__()
-        arguments.instance("config", config, GPTConfig, "give a GPTConfig, the sizes of the model")
-        self.config, self.moe = config, moe
-        with torch.random.fork_rng(devices=[]):  # torch's layers draw values as they are made
-            self.embedding = Embedding(config)
-            self.blocks = nn.ModuleList(
-                MoEBlock(config, make_layer(config, moe)) for _ in range(config.num_layers)
-            )
-            self.norm = nn.LayerNorm(config.hidden, bias=False)
-            self.head = nn.Linear(config.hidden, config.vocab, bias=False)
-        self.head.weight = self.embedding.token.weight
-        self.to(dtype)
-        initialize(self, seed, config.num_layers)
 
-    def forward(self, tokens_BT: Tensor, group_sequences: Sequence[int] | None = None) -> MoEOutput:
+        def make_block(config: GPTConfig) -> MoEBlock:
+            return MoEBlock(config, make_layer(config, moe))
+
+        super().__init__(config, seed, dtype, make_block)
+        self.moe = moe
+
+    def forward(  # type: ignore[override]
+        self, tokens_BT: Tensor, group_sequences: Sequence[int] | None = None
+    ) -> MoEOutput:
         """group_sequences: how many sequences are routed together, in order; None: all are.
 
         As many groups as there would be ranks give their capacities, and what they drop.
         """
-        require_tokens(tokens_BT, self.config.vocab, self.config.context)
+        x_BTD, routings = self.embedding(tokens_BT), []
         time = tokens_BT.shape[1]
         groups = [] if group_sequences is None else [[b * time for b in group_sequences]]
-        x_BTD, routings = self.embedding(tokens_BT), []
         for block in self.blocks:
             x_BTD, routing = block(x_BTD, *groups)
             routings.append(routing)
@@ -117,7 +106,10 @@ class MoEGPT(nn.Module):
 
 
 class ExpertParallelGPT(MoEGPT):
-    """A MoEGPT whose experts are sharded over `group`, mesh.ep: each rank has tokens of its own."""
+    """A MoEGPT whose experts are sharded over `group`, mesh.ep: each rank has tokens of its own.
+
+    They are routed together: `group_sequences` is for a MoEGPT in one process.
+    """
 
     def __init__(
         self,
@@ -127,15 +119,7 @@ class ExpertParallelGPT(MoEGPT):
         seed: int = 0,
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        self.group = group = chosen(group)
-
-        def make_layer(config: GPTConfig, moe: MoEConfig) -> ExpertParallelMoE:
-            return ExpertParallelMoE(config, moe, group)
-
+        group = chosen(group)
+        make_layer = partial(ExpertParallelMoE, group=group)
         super().__init__(config, moe, seed, dtype, make_layer=make_layer)
-
-    def forward(self, tokens_BT: Tensor, group_sequences: Sequence[int] | None = None) -> MoEOutput:
-        """This rank's sequences; they are one group. ValueError where others are asked for."""
-        if group_sequences is not None:
-            raise ValueError("a rank's tokens are routed together; leave group_sequences out")
-        return super().forward(tokens_BT)
+        self.group = group

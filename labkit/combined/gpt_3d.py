@@ -8,7 +8,7 @@
 First every layer is cut (labkit.tensor_parallel), then the layers are dealt out (labkit.pipeline):
 a stage talks along tp within its layers, and along pp at its ends, and neither knows of the other.
 
-Layout: parameters as in labkit.tensor_parallel.gpt, each on one stage, and the tied one on two.
+Layout: parameters as in labkit.tensor_parallel.gpt_tp, each on one stage, and the tied one on two.
 Between stages x_BTD is replicated over tp: tp ranks send the same bytes, each to its own neighbour.
 That is t times what is needed; Megatron-LM sends a t-th each and gathers it where links are fast
 (scatter-gather, section 4.1 of the paper), and where tokens are cut between the layers
@@ -25,15 +25,19 @@ import torch
 from torch import Tensor
 
 from labkit.comm import Group
+from labkit.copies import require_none_differ, same_bits
 from labkit.mesh import Mesh
 from labkit.model import GPT, GPTConfig, require_tokens
 from labkit.pipeline import GPTStage, PipelineGPT, Schedule
+from labkit.pipeline.gpt_pp import TIED
 from labkit.tensor_parallel import Cut, Replicated, TensorParallelGPT, column_linear, parallelize
 from labkit.tensor_parallel.full_state import parameters_with_cuts
-from labkit.tensor_parallel.gpt import ParallelBlock, normed
+from labkit.tensor_parallel.gpt_tp import ParallelBlock, normed
 
-TIED = "embedding.token.weight"
-"""The name in GPT of the weight that embedding and head share."""
+_ASKED = (
+    "were gradients reduced over dp, those of the tied weight over pp, and clipped by one norm on "
+    "all ranks?"
+)
 
 
 class ParallelStage(GPTStage):
@@ -104,6 +108,36 @@ class CombinedGPT(PipelineGPT):
         if TIED in found and first != last:
             found[TIED] *= 2
         return found
+
+
+@torch.no_grad()
+def gather_full_state(model: CombinedGPT) -> dict[str, Tensor]:
+    """The whole parameters, on every rank, by GPT's names. Every rank of the mesh calls it.
+
+    over tp    the stage's ranks gather the shares of a parameter
+    over pp    the holder's ranks hand it on, each along its own pipeline
+    then       every rank of the world has the whole, and all must have the same
+
+    Copies (replicas over dp, norms over tp, the tied weight over pp) start equal, and stay so while
+    all ranks take the same steps. If they do not, nothing fails, and the model trains badly. Here
+    it fails: RuntimeError, on every rank, that names the parameters whose copies differ.
+    Wire: for each parameter an all-gather over tp, a broadcast over pp, and one over all ranks to
+    compare.
+    """
+    mesh, own, cuts = model.mesh, model.gpt_parameters(), model.cuts()
+    state, differ = {}, set()
+    for name, parameter in model.whole_parameters():
+        root = model.holder_of(name)
+        mine = torch.empty_like(parameter, device=mesh.world.device)
+        if name in own:
+            mine = cuts[name].gather(own[name], mesh.tp)
+        state[name] = mesh.pp.broadcast(mine, root)
+        if name == TIED and name in own and not same_bits(mine, state[name]):
+            differ.add(name)
+        if not same_bits(state[name], mesh.world.broadcast(state[name], 0)):
+            differ.add(name)
+    require_none_differ(list(state), differ, mesh.world, _ASKED)
+    return state
 
 
 def _shared_by(tp: Group) -> Callable[[GPT, range], GPTStage]:
