@@ -10,7 +10,7 @@ expert_choice.py experts choose tokens
 expert_mlps.py   the MLPs, over segments of rows
 dispatch.py      rows to the ranks of their experts, and back
 moe_layer.py     MoE -> ExpertParallelMoE
-gpt_moe.py       MoEGPT -> ExpertParallelGPT
+gpt_moe.py       MoEGPT -> ExpertParallelGPT, and the whole parameters again
 gradients_moe.py what is summed over which axes of the mesh; the norm of all
 train_moe.py     serial, and over dp x ep
 load.py          who had how much to do
@@ -21,7 +21,7 @@ from labkit.moe.capacity import expert_capacity, within_capacity
 from labkit.moe.dispatch import Plan, combine, dispatch, make_plan
 from labkit.moe.expert_choice import ExpertChoiceRouter
 from labkit.moe.expert_mlps import Experts, held_by_ranks
-from labkit.moe.gpt_moe import ExpertParallelGPT, MoEGPT, MoEOutput
+from labkit.moe.gpt_moe import ExpertParallelGPT, MoEGPT, MoEOutput, gather_parameters
 from labkit.moe.gradients_moe import clip_gradients, reduce_gradients, shared_and_experts
 from labkit.moe.load import ExpertLoad, expert_load
 from labkit.moe.losses import load_balancing_loss, z_loss
@@ -30,7 +30,6 @@ from labkit.moe.moe_layer import ExpertParallelMoE, MoE
 from labkit.moe.router import TopKRouter
 from labkit.moe.routing import Routing
 from labkit.moe.train_moe import MoETrained, train, train_serial, train_step
-from labkit.moe.whole import gather_parameters
 
 __all__ = [
     "BiasBalancedRouter",

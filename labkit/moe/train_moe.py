@@ -29,11 +29,10 @@ from labkit.data import Batch, Corpus
 from labkit.global_norm import check_max_norm
 from labkit.mesh import Mesh
 from labkit.model import GPTConfig
-from labkit.moe.gpt_moe import ExpertParallelGPT, MoEGPT, MoEOutput
+from labkit.moe.gpt_moe import ExpertParallelGPT, MoEGPT, MoEOutput, gather_parameters
 from labkit.moe.gradients_moe import clip_gradients, reduce_gradients
 from labkit.moe.losses import load_balancing_loss, z_loss
 from labkit.moe.moe_config import MoEConfig
-from labkit.moe.whole import gather_parameters
 from labkit.optimizer import Optimizer
 from labkit.train import (
     TrainConfig,
