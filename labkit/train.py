@@ -70,9 +70,14 @@ class TrainConfig:
 
     def make_optimizer(self, parameters: Iterable[Tensor]) -> Optimizer:
         """A fresh optimizer over `parameters`."""
+        optimizer_class, options = self.optimizer_class()
+        return optimizer_class(parameters, **options)
+
+    def optimizer_class(self) -> tuple[Callable[..., Optimizer], dict[str, Any]]:
+        """What makes the optimizer, and its settings by name."""
         if self.optimizer == "sgd":
-            return SGD(parameters, self.learning_rate, self.momentum)
-        return AdamW(parameters, self.learning_rate)
+            return SGD, {"learning_rate": self.learning_rate, "momentum": self.momentum}
+        return AdamW, {"learning_rate": self.learning_rate}
 
 
 @dataclass(frozen=True, eq=False)

@@ -28,7 +28,6 @@ from labkit.comm import Group
 from labkit.data import Batch, Corpus
 from labkit.mesh import Mesh
 from labkit.model import GPTConfig
-from labkit.optimizer import SGD, AdamW
 from labkit.pipeline import Pipeline, Row, one_f_one_b, plan
 from labkit.pipeline.train_pp import losses_everywhere
 from labkit.tensor_parallel import vocab_cross_entropy
@@ -77,7 +76,9 @@ class CombinedTraining:
         self.pipeline = Pipeline(
             schedule, self.model.stages, self._loss, mesh.pp, tied=self.model.tied
         )
-        self.optimizer = _sharded_optimizer(settings, self.model)
+        optimizer_class, options = settings.optimizer_class()
+        named = self.model.gpt_parameters().items()
+        self.optimizer = ShardedOptimizer(named, optimizer_class, mesh.dp, **options)
         self._weight = 1.0
 
     def step(self, batch: Batch) -> tuple[float | None, float | None]:
@@ -195,12 +196,3 @@ def _require_enough_rows(num_rows: int, num_shares: int, num_microbatches: int) 
             f"be cut into {num_microbatches} microbatches; give num_sequences="
             f"{num_shares * num_microbatches} or more, or num_microbatches={max(1, least)} or fewer"
         )
-
-
-def _sharded_optimizer(settings: TrainConfig, model: CombinedGPT) -> ShardedOptimizer:
-    """ZeRO-1 over dp, of the optimizer that `settings.make_optimizer` makes."""
-    named, dp = model.gpt_parameters().items(), model.mesh.dp
-    rate = settings.learning_rate
-    if settings.optimizer == "sgd":
-        return ShardedOptimizer(named, SGD, dp, learning_rate=rate, momentum=settings.momentum)
-    return ShardedOptimizer(named, AdamW, dp, learning_rate=rate)

@@ -12,7 +12,8 @@ own tokens and the loss that is meant is the mean over all ranks'. The classic m
 the size of the group that was summed over: an expert's gradient then is ep times too large, which
 AdamW hides (it divides by the gradient's size) until the norm is clipped.
 
-Clipping by the norm of the whole gradient counts what is shared once, and each ep rank's experts.
+Clipping is by the norm of the whole gradient: shared numbers count once, not once per rank, and the
+experts of all ep ranks count. See labkit.global_norm.
 
 Wire, per rank: two all-reduces in a ring, of all shared numbers over dp x ep and of the rank's
 experts over dp. Clipping: one number in an all-reduce over ep.

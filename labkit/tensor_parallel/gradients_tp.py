@@ -1,8 +1,6 @@
-"""Gradients of parameters that several ranks hold, and the norm of the whole gradient.
+"""Gradients of parameters that several ranks hold and use for something else; the norm of all.
 
-Some parameters are on several ranks, and each rank uses them for something else.
-
-Two kinds: norms (and positions) under sequence parallelism, which see only this rank's tokens, and
+Two kinds of parameters: norms (and positions) under sequence parallelism, which see only this rank's tokens, and
 copies of key-value heads, which serve only this rank's query heads. A rank's own gradient is then
 a part of the truth, and the copies drift apart unless the parts are added up.
 
