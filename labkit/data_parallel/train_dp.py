@@ -9,15 +9,7 @@ from labkit.data_parallel.naive import NaiveDDP, Replica
 from labkit.data_parallel.reduction import AllReduce, library_all_reduce
 from labkit.model import GPT, GPTConfig
 from labkit.optimizer import Optimizer
-from labkit.train import (
-    TrainConfig,
-    Trained,
-    copy_parameters,
-    fit,
-    loss,
-    require_configs,
-    summed_losses,
-)
+from labkit.train import TrainConfig, Trained, copy_parameters, fit, loss, summed_losses
 
 
 def train(
@@ -34,7 +26,6 @@ def train(
     ones up to rounding. None: Python's standard library is the corpus. TypeError for a strategy
     that is none.
     """
-    require_configs(config, settings)
     if not callable(strategy):
         raise TypeError(f"strategy={strategy!r:.80}: give NaiveDDP, BucketedDDP or DDP")
     module = GPT(config, settings.seed, settings.dtype).to(world.device)

@@ -17,7 +17,7 @@ from labkit.pipeline.execute import Pipeline
 from labkit.pipeline.gpt_pp import PipelineGPT, gather_full_state
 from labkit.pipeline.op import Row, Schedule, plan
 from labkit.pipeline.schedules import one_f_one_b
-from labkit.train import TrainConfig, Trained, fit, require_configs
+from labkit.train import TrainConfig, Trained, fit
 
 
 def train(
@@ -35,7 +35,6 @@ def train(
     PipelineGPT. Every rank returns the losses and the whole parameters; both equal the serial ones
     up to rounding. None: Python's standard library is the corpus.
     """
-    require_configs(config, settings)
     schedule = plan(row, group.size, num_microbatches)
     model = PipelineGPT(config, schedule, group.rank, settings.seed, settings.dtype, layers)
     model.to(group.device)

@@ -1,8 +1,8 @@
 """Gradients of parameters that several ranks hold and use for something else; the norm of all.
 
-Two kinds of parameters: norms (and positions) under sequence parallelism, which see only this rank's tokens, and
-copies of key-value heads, which serve only this rank's query heads. A rank's own gradient is then
-a part of the truth, and the copies drift apart unless the parts are added up.
+Two kinds of parameters: norms (and positions) under sequence parallelism, which see only this
+rank's tokens, and copies of key-value heads, which serve only this rank's query heads. A rank's own
+gradient is then a part of the truth, and the copies drift apart unless the parts are added up.
 
 Without sequence parallelism a norm sees all tokens on every rank, and has the whole gradient
 everywhere: adding those up would make it n times too large.
