@@ -79,11 +79,13 @@ class Attention(nn.Module):
         self.key = nn.Linear(D, config.kv_heads * self.head_dim, bias=False)
         self.value = nn.Linear(D, config.kv_heads * self.head_dim, bias=False)
         self.out = nn.Linear(D, D, bias=False)
+        # Another function where a rank has only some of the tokens.
+        self.attend: Callable[[Tensor, Tensor, Tensor, int], Tensor] = attend
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         """The mixed features, x_BTD."""
         q_BTD, k_BTD, v_BTD = self.query(x_BTD), self.key(x_BTD), self.value(x_BTD)
-        return self.out(attend(q_BTD, k_BTD, v_BTD, self.head_dim))
+        return self.out(self.attend(q_BTD, k_BTD, v_BTD, self.head_dim))
 
 
 def attend(q_BTD: Tensor, k_BTD: Tensor, v_BTD: Tensor, head_dim: int) -> Tensor:

@@ -18,16 +18,15 @@ Paper: Narayanan et al., arXiv:2104.04473.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from labkit.comm import Group
 from labkit.copies import require_none_differ, same_bits
 from labkit.mesh import Mesh
-from labkit.model import GPT, GPTConfig, require_tokens
+from labkit.model import GPTConfig, require_tokens
 from labkit.pipeline import GPTStage, PipelineGPT, Schedule
 from labkit.pipeline.gpt_pp import TIED
 from labkit.tensor_parallel import Cut, Replicated, TensorParallelGPT, column_linear, parallelize
@@ -82,8 +81,8 @@ class CombinedGPT(PipelineGPT):
         dtype: torch.dtype = torch.float32,
         layers: Sequence[range] | None = None,
     ) -> None:
-        make_stage = _shared_by(mesh.tp)
-        super().__init__(config, schedule, mesh.pp.rank, seed, dtype, layers, make_stage)
+        cut, rank = partial(parallelize, group=mesh.tp), mesh.pp.rank
+        super().__init__(config, schedule, rank, seed, dtype, layers, cut, ParallelStage)
         self.mesh = mesh
         self.to(mesh.world.device)
 
@@ -138,9 +137,3 @@ def gather_full_state(model: CombinedGPT) -> dict[str, Tensor]:
             differ.add(name)
     require_none_differ(list(state), differ, mesh.world, _ASKED)
     return state
-
-
-def _shared_by(tp: Group) -> Callable[[GPT, range], GPTStage]:
-    """What makes stages of a whole model, which is cut over tp once for all of them."""
-    cut = cache(lambda whole: parallelize(whole, tp))
-    return lambda whole, layers: ParallelStage(cut(whole), layers)

@@ -78,8 +78,8 @@ class PipelineGPT(nn.Module):
 
     stages: stage -> GPTStage. tied: the weight that embedding and head share, where this rank has
     one of them. layers: by stage, its layers, neighbours and each once; None: `balance` by FLOPs.
-    make_stage: (whole model, layers) -> the stage; a GPTStage of another form, see
-    labkit.combined.gpt_3d. Its stages share what the whole model shares.
+    cut: makes of the whole model another form of it, of which stage_class takes the layers; see
+    labkit.combined.gpt_3d.
     ValueError: more stages than layers; layers that are not all of the model's, in order.
     """
 
@@ -91,7 +91,8 @@ class PipelineGPT(nn.Module):
         seed: int = 0,
         dtype: torch.dtype = torch.float32,
         layers: Sequence[range] | None = None,
-        make_stage: Callable[[GPT, range], GPTStage] = GPTStage,
+        cut: Callable[[GPT], Layered] = lambda whole: whole,
+        stage_class: Callable[[Any, range], GPTStage] = GPTStage,
     ) -> None:
         super().__init__()
         arguments.whole(
@@ -102,9 +103,9 @@ class PipelineGPT(nn.Module):
             layers = balance(layer_costs(config), schedule.num_stages)
         _require_layers(layers, config, schedule)
         self.layers = list(layers)
-        whole = GPT(config, seed, dtype)  # all of it, for a moment: the lab's models are small
+        whole = cut(GPT(config, seed, dtype))  # for a moment: the lab's models are small
         self._modules_of = nn.ModuleDict(
-            {str(each): make_stage(whole, self.layers[each]) for each in schedule.stages_of(rank)}
+            {str(each): stage_class(whole, self.layers[each]) for each in schedule.stages_of(rank)}
         )
         tied = (stage.tied for stage in self.stages.values())
         self.tied: Tensor | None = next((weight for weight in tied if weight is not None), None)
