@@ -23,8 +23,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from labkit import arguments
-from labkit.comm import Group
 from labkit.data_parallel.bucketed import shaped_like
 
 
@@ -160,27 +158,3 @@ def require_floating(name: str, dtype: object) -> None:
     is_floating = isinstance(dtype, torch.dtype) and dtype.is_floating_point
     if dtype is not None and not is_floating:
         raise TypeError(f"{name}={dtype!r:.60}: give a dtype such as torch.float32, or None")
-
-
-def checked_norm(max_norm: object) -> float:
-    """Return a norm above 0, or raise TypeError or ValueError."""
-    return arguments.number("max_norm", max_norm, "a norm above 0, such as 1.0", above=0)
-
-
-@torch.no_grad()
-def clip(gradients: Sequence[Tensor], max_norm: float, group: Group) -> Tensor:
-    """Scale sharded gradients down to a norm of at most `max_norm` over all ranks.
-
-    Returns the norm before, (), in float64. Wire: one number in an all-reduce.
-    """
-    square = torch.zeros((), dtype=torch.float64, device=group.device)
-    for gradient in gradients:
-        numbers = torch.view_as_real(gradient) if gradient.is_complex() else gradient
-        # Added up in float64, without a copy in it: that would be twice the gradients' memory.
-        size = torch.linalg.vector_norm(numbers, dtype=torch.float64)
-        square += size.square().to(square.device)
-    with group.label("norm of the gradients"):
-        norm: Tensor = group.all_reduce(square).sqrt()
-    for gradient in gradients:
-        gradient.mul_((max_norm / (norm + 1e-6)).clamp(max=1).to(gradient.device, torch.float32))
-    return norm

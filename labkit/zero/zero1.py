@@ -31,7 +31,8 @@ from labkit.comm import Group
 from labkit.data_parallel.bucketed import require_plain_numbers
 from labkit.data_parallel.ddp import with_gradient_anywhere
 from labkit.data_parallel.hooks import on_gradient, remove_with
-from labkit.zero.flat import checked_norm, clip, is_divided_before, require_floating
+from labkit.global_norm import check_max_norm, clip
+from labkit.zero.flat import is_divided_before, require_floating
 from labkit.zero.shard import Masters, Shard
 from labkit.zero.sharded_states import ShardedStates
 
@@ -122,9 +123,8 @@ class ShardedOptimizer(ShardedStates):
         Returns the norm before, (): the same on every rank. Wire: one number in an all-reduce.
         TypeError, ValueError for a norm that is no number above 0; errors of `reduce_gradients`.
         """
-        max_norm = checked_norm(max_norm)
-        gradients = self.reduce_gradients()
-        return clip(gradients, max_norm, self.group)
+        max_norm = check_max_norm(max_norm)
+        return clip([(each, 1) for each in self.reduce_gradients()], max_norm, self.group)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:

@@ -36,7 +36,8 @@ from labkit.comm.group import chosen
 from labkit.data_parallel.communication_thread import CommunicationThread
 from labkit.data_parallel.hooks import on_gradient, remove_with, weakly
 from labkit.data_parallel.wrapping import require_plain
-from labkit.zero.flat import checked_norm, clip, require_floating
+from labkit.global_norm import clip
+from labkit.zero.flat import require_floating
 from labkit.zero.hybrid import across, require_replicas
 from labkit.zero.passes import Passes
 from labkit.zero.unit import FlatParameter, Sharding, Unit
@@ -163,8 +164,7 @@ class FullyShardedModule(nn.Module):
         by another factor. Returns the norm before, (). Wire: one number in an all-reduce.
         TypeError, ValueError for a norm that is no number above 0.
         """
-        max_norm = checked_norm(max_norm)
-        gradients = [p.grad for p in self.parameters() if p.grad is not None]
+        gradients = [(p.grad, 1) for p in self.parameters() if p.grad is not None]
         return clip(gradients, max_norm, self.group)
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:

@@ -21,12 +21,12 @@ from labkit.moe import (
     MoEConfig,
     MoEGPT,
     gather_parameters,
-    gradients,
+    gradients_moe,
     reduce_gradients,
     shared_and_experts,
     train,
+    train_moe,
     train_serial,
-    training,
 )
 from labkit.moe.losses import load_balancing_loss
 from labkit.train import TrainConfig
@@ -117,19 +117,19 @@ def divided_by_dp(module, mesh):
     """The classic mistake: each gradient is divided by the ranks that it was summed over."""
     everyone = mesh.joined("dp", "ep")
     shared, experts = shared_and_experts(module)
-    gradients._reduce(shared.values(), everyone, everyone.size, "shared")
-    gradients._reduce(experts.values(), mesh.dp, mesh.dp.size, "experts")
+    gradients_moe._reduce(shared.values(), everyone, everyone.size, "shared")
+    gradients_moe._reduce(experts.values(), mesh.dp, mesh.dp.size, "experts")
 
 
 def summed_over_all(module, mesh):
     """Different experts are added up as if they were one."""
     everyone = mesh.joined("dp", "ep")
-    gradients._reduce(module.parameters(), everyone, everyone.size, "all")
+    gradients_moe._reduce(module.parameters(), everyone, everyone.size, "all")
 
 
 def over_dp_only(module, mesh):
     """Shared parameters are taken for sharded ones."""
-    gradients._reduce(module.parameters(), mesh.dp, mesh.joined("dp", "ep").size, "all")
+    gradients_moe._reduce(module.parameters(), mesh.dp, mesh.joined("dp", "ep").size, "all")
 
 
 def own_balance(routing, chosen_E=None, num_tokens=None):
@@ -146,7 +146,7 @@ MISTAKES = {
 
 
 def train_with(world, where, mistake, settings):
-    setattr(training, where, mistake)
+    setattr(train_moe, where, mistake)
     try:
         return train(world, CONFIG, MOE, settings, dp=2, ep=2)
     finally:
@@ -154,7 +154,7 @@ def train_with(world, where, mistake, settings):
             "reduce_gradients": reduce_gradients,
             "load_balancing_loss": load_balancing_loss,
         }
-        setattr(training, where, original[where])
+        setattr(train_moe, where, original[where])
 
 
 @pytest.mark.parametrize("name", MISTAKES)
@@ -356,10 +356,10 @@ def what_outlives_backward(world):
 
     mesh = Mesh(world, dp=1, ep=world.size)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "reduce_gradients", reduced)
+        patch.setattr(train_moe, "reduce_gradients", reduced)
         model = Watched(CONFIG, MOE, mesh.ep, dtype=torch.float64)
         optimizer = SGD.make_optimizer(model.parameters())
-        terms, _ = training.train_step(model, optimizer, BATCH, mesh)
+        terms, _ = train_moe.train_step(model, optimizer, BATCH, mesh)
     return seen, [each.requires_grad for each in terms.values()]
 
 

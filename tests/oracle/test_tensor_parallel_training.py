@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from labkit import RankError, run
+from labkit.context_parallel import ContextParallelGPT
 from labkit.data import Batch
 from labkit.data_parallel import NaiveDDP
 from labkit.mesh import Mesh
@@ -30,7 +31,7 @@ from labkit.tensor_parallel import (
     parallelize,
     train,
 )
-from labkit.tensor_parallel.training import train_step
+from labkit.tensor_parallel.train_tp import train_step
 from labkit.train import TrainConfig, train_serial
 from labkit.train import loss as loss_of
 from labkit.train import train_step as serial_step
@@ -297,6 +298,10 @@ def another_module(world):
     parallelize(torch.nn.Linear(2, 2), world)
 
 
+def another_form(world):
+    parallelize(ContextParallelGPT(SMALL, world), world)
+
+
 def no_flag(world):
     parallelize(GPT(SMALL), world, sequence_parallel="yes")
 
@@ -332,6 +337,7 @@ def outside(world):
         (2, other_rows, "blocks.0.mlp.up.weight is not the same on every rank"),
         (2, no_name, r"'norm.bias' of shape \(16,\) is no parameter's"),
         (2, another_module, "model is a Linear, and parallelize cuts labkit.model.GPT; build"),
+        (2, another_form, "model is a ContextParallelGPT, and parallelize cuts labkit.model.GPT"),
         (2, no_flag, "sequence_parallel='yes': give True or False"),
         (2, no_wire, "wire='ring': give LIBRARY, RING or SHARED_MEMORY"),
         (2, another_state, r"weight has shape \(100, 16\) in the state.*\(256, 16\)"),
