@@ -91,8 +91,11 @@ class RunDirectory:
         shutil.rmtree(self.path, ignore_errors=True)
 
 
-def _let_torch_travel() -> None:
+@functools.lru_cache(maxsize=1)
+def _let_torch_travel(num_modules: int) -> None:
     """torch's modules and operators that a function mentions go along by name, as others do.
+
+    num_modules: that are imported; when there are more, some may be torch's.
 
     torch.ops, torch._dynamo.config and torch.ops.aten.relu are of types that pickle refuses.
     """
@@ -148,7 +151,7 @@ def write(
     with_environment: the driver's variables and working directory too, for ranks on its own host.
     Raises TypeError naming what cannot travel.
     """
-    _let_torch_travel()
+    _let_torch_travel(len(sys.modules))
     try:
         # One dump for all ranks: what they share is stored once.
         call = dumps((fn, args_by_rank))
