@@ -1,23 +1,13 @@
 """Formulas that predict what a run will measure, imported by no strategy and importing none.
 
 from labkit import calc
-calc.ring_all_reduce_sent_bytes(numel=10, itemsize=4, world_size=4, rank=0)   # 56, exactly
-calc.all_reduce_seconds(1e9, n=8, alpha=5e-6, beta=1 / 360e9)                  # 4.93 ms, a ring
+calc.collective("all_reduce", "ring", 4, 40, rank=0).sent_bytes                # 56, exactly
+calc.collective("all_reduce", "ring", 8, 1e9).seconds(5e-6, 1 / 360e9)         # 4.93 ms
 calc.model_state_bytes(7.5e9, "zero_paper", zero=1, dp=64)                     # 31.4 GB
 calc.num_parameters("llama3-8b").explain()                                     # tensor by tensor
 """
 
-from labkit.calc.alpha_beta import (
-    algbw,
-    all_gather_seconds,
-    all_reduce_seconds,
-    all_to_all_seconds,
-    broadcast_seconds,
-    busbw,
-    gather_seconds,
-    reduce_scatter_seconds,
-    scatter_seconds,
-)
+from labkit.calc.bandwidth import algbw, busbw
 from labkit.calc.checkpoints import checkpoint_interval, lost_share, mean_time_between_interruptions
 from labkit.calc.choice import Choice, choose_algorithm, crossover_bytes
 from labkit.calc.compute.flops import flops_per_token, training_flops
@@ -72,15 +62,8 @@ from labkit.calc.simulation.simulated_step import RankClass, SimulatedStep, Step
 from labkit.calc.simulation.weeks import simulate_weeks
 from labkit.calc.simulation.weeks_result import SimulatedWeeks
 from labkit.calc.slowest import asynchronous_samples_per_s, synchronous_samples_per_s
-from labkit.calc.traffic.all_to_all_traffic import (
-    pairwise_all_to_all_messages,
-    pairwise_all_to_all_seconds,
-    pairwise_all_to_all_sent_bytes,
-    pairwise_all_to_all_steps,
-    pairwise_all_to_all_tier_bytes,
-    two_tier_all_to_all_seconds,
-)
-from labkit.calc.traffic.blocks import num_blocks
+from labkit.calc.traffic.collective import collective
+from labkit.calc.traffic.collective_cost import Collective
 from labkit.calc.traffic.combined import combined_traffic_bytes
 from labkit.calc.traffic.context import (
     context_score_elements,
@@ -88,74 +71,19 @@ from labkit.calc.traffic.context import (
     context_traffic_bytes,
     ring_attention_messages,
 )
-from labkit.calc.traffic.double_tree_traffic import (
-    double_tree_all_reduce_messages,
-    double_tree_all_reduce_seconds,
-    double_tree_all_reduce_sent_bytes,
-    double_tree_all_reduce_steps,
-)
 from labkit.calc.traffic.expert_traffic import (
     balanced_expert_traffic_bytes,
     expert_parallel_traffic_bytes,
     expert_rows,
     padded_expert_traffic_bytes,
 )
-from labkit.calc.traffic.halving_doubling_traffic import (
-    halving_doubling_all_reduce_messages,
-    halving_doubling_all_reduce_seconds,
-    halving_doubling_all_reduce_sent_bytes,
-    halving_doubling_all_reduce_steps,
-)
-from labkit.calc.traffic.hierarchical_traffic import (
-    flat_ring_seconds,
-    flat_ring_sent_bytes,
-    hierarchical_all_reduce_messages,
-    hierarchical_all_reduce_seconds,
-    hierarchical_all_reduce_sent_bytes,
-    hierarchical_all_reduce_steps,
-    hierarchical_speedup,
-)
-from labkit.calc.traffic.library import (
-    all_to_all_sent_bytes,
-    broadcast_sent_bytes,
-    gather_sent_bytes,
-    scatter_sent_bytes,
-)
 from labkit.calc.traffic.pipeline import pipeline_traffic_bytes
-from labkit.calc.traffic.ring_broadcast_traffic import (
-    ring_broadcast_best_block_bytes,
-    ring_broadcast_messages,
-    ring_broadcast_seconds,
-    ring_broadcast_sent_bytes,
-    ring_broadcast_steps,
-)
-from labkit.calc.traffic.ring_traffic import (
-    ring_all_gather_sent_bytes,
-    ring_all_reduce_bytes,
-    ring_all_reduce_messages,
-    ring_all_reduce_sent_bytes,
-    ring_all_reduce_steps,
-    ring_reduce_scatter_sent_bytes,
-)
 from labkit.calc.traffic.segments import segment_numels
 from labkit.calc.traffic.step_traffic import step_traffic_bytes, step_traffic_volume
 from labkit.calc.traffic.tensor import (
     tensor_parallel_collectives,
     tensor_parallel_traffic_bytes,
     two_layers_traffic_bytes,
-)
-from labkit.calc.traffic.tiers import Tiers
-from labkit.calc.traffic.tree_traffic import (
-    tree_all_reduce_messages,
-    tree_all_reduce_seconds,
-    tree_all_reduce_sent_bytes,
-    tree_all_reduce_steps,
-    tree_broadcast_messages,
-    tree_broadcast_seconds,
-    tree_broadcast_sent_bytes,
-    tree_broadcast_steps,
-    tree_reduce_messages,
-    tree_reduce_sent_bytes,
 )
 from labkit.calc.units import (
     GB,
@@ -178,6 +106,10 @@ from labkit.calc.units import (
 )
 
 __all__ = [
+    "algbw",
+    "busbw",
+    "collective",
+    "Collective",
     "Assumptions",
     "CLUSTERS",
     "Change",
@@ -224,22 +156,13 @@ __all__ = [
     "TB",
     "Tier",
     "TiB",
-    "Tiers",
     "TrainingSetup",
     "activation_bytes",
     "active_parameters",
-    "algbw",
-    "all_gather_seconds",
-    "all_reduce_seconds",
-    "all_to_all_seconds",
-    "all_to_all_sent_bytes",
     "amount",
     "asynchronous_samples_per_s",
     "balanced_expert_traffic_bytes",
-    "broadcast_seconds",
-    "broadcast_sent_bytes",
     "bubble_fraction",
-    "busbw",
     "bytes_text",
     "changes_that_fit",
     "checkpoint_interval",
@@ -251,32 +174,15 @@ __all__ = [
     "context_traffic_bytes",
     "count_text",
     "crossover_bytes",
-    "double_tree_all_reduce_messages",
-    "double_tree_all_reduce_seconds",
-    "double_tree_all_reduce_sent_bytes",
-    "double_tree_all_reduce_steps",
     "dropped_choices",
     "exact_bytes_text",
     "expert_capacity",
     "expert_parallel_traffic_bytes",
     "expert_rows",
-    "flat_ring_seconds",
-    "flat_ring_sent_bytes",
     "flops_per_token",
     "footprint",
     "footprints",
-    "gather_seconds",
-    "gather_sent_bytes",
-    "halving_doubling_all_reduce_messages",
-    "halving_doubling_all_reduce_seconds",
-    "halving_doubling_all_reduce_sent_bytes",
-    "halving_doubling_all_reduce_steps",
     "head_input_bytes",
-    "hierarchical_all_reduce_messages",
-    "hierarchical_all_reduce_seconds",
-    "hierarchical_all_reduce_sent_bytes",
-    "hierarchical_all_reduce_steps",
-    "hierarchical_speedup",
     "in_flight_microbatches",
     "kv_cache_bytes_per_token",
     "logits_bytes",
@@ -287,35 +193,15 @@ __all__ = [
     "mean_time_between_interruptions",
     "mfu",
     "model_state_bytes",
-    "num_blocks",
     "num_parameters",
     "offload_bandwidth",
     "offload_traffic_bytes",
     "number_text",
     "padded_expert_traffic_bytes",
-    "pairwise_all_to_all_messages",
-    "pairwise_all_to_all_seconds",
-    "pairwise_all_to_all_sent_bytes",
-    "pairwise_all_to_all_steps",
-    "pairwise_all_to_all_tier_bytes",
     "parse_quantity",
     "pipeline_traffic_bytes",
     "quantity_text",
-    "reduce_scatter_seconds",
-    "ring_all_gather_sent_bytes",
-    "ring_all_reduce_bytes",
-    "ring_all_reduce_messages",
-    "ring_all_reduce_sent_bytes",
-    "ring_all_reduce_steps",
     "ring_attention_messages",
-    "ring_broadcast_best_block_bytes",
-    "ring_broadcast_messages",
-    "ring_broadcast_seconds",
-    "ring_broadcast_sent_bytes",
-    "ring_broadcast_steps",
-    "ring_reduce_scatter_sent_bytes",
-    "scatter_seconds",
-    "scatter_sent_bytes",
     "seconds_text",
     "segment_numels",
     "simulate_step",
@@ -329,18 +215,7 @@ __all__ = [
     "tensor_parallel_traffic_bytes",
     "training_days",
     "training_flops",
-    "tree_all_reduce_messages",
-    "tree_all_reduce_seconds",
-    "tree_all_reduce_sent_bytes",
-    "tree_all_reduce_steps",
-    "tree_broadcast_messages",
-    "tree_broadcast_seconds",
-    "tree_broadcast_sent_bytes",
-    "tree_broadcast_steps",
-    "tree_reduce_messages",
-    "tree_reduce_sent_bytes",
     "two_layers_traffic_bytes",
-    "two_tier_all_to_all_seconds",
     "Verdict",
     "verdict",
 ]

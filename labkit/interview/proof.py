@@ -1,6 +1,6 @@
 """The expression that proves a number: what it may contain, and its value.
 
-value("calc.all_reduce_seconds(1e9, n=8, alpha=5e-6, beta=1/360e9)")     0.00493
+value("calc.collective('all_reduce', 'ring', 8, 1e9).seconds(5e-6, 1/360e9)")     0.00493
 
 It is Python, of which only names, numbers, arithmetic, comparisons, calls, tuples and
 comprehensions are left. The names are calc, math, runs, ratio (0.3043... as 7 and 23) and a few

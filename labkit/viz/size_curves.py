@@ -14,7 +14,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator
 
-from labkit.calc.alpha_beta import busbw
+from labkit.calc.bandwidth import busbw
 from labkit.calc.units import bytes_text, seconds_text, size_text
 from labkit.viz import style
 from labkit.viz.curve import Curve, Mark

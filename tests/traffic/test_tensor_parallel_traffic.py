@@ -185,7 +185,7 @@ def test_formulas_agree_with_the_numbers_of_the_papers():
     )
     whole = calc.tensor_parallel_traffic_bytes(config, 1, 8)
     layers = float(whole["layers, forward"] + whole["layers, backward"])
-    assert layers == 48 * 4 * calc.ring_all_reduce_bytes(1024 * 1000 * 2, 8)
+    assert layers == 48 * 4 * calc.collective("all_reduce", "ring", 8, 1024 * 1000 * 2).sent_bytes
     shards = calc.tensor_parallel_traffic_bytes(config, 1, 8, sequence_parallel=True)
     assert shards["layers, forward"] == whole["layers, forward"]
     assert float(shards["layers, backward"]) == 1.5 * float(whole["layers, backward"])

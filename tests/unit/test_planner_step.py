@@ -94,13 +94,14 @@ def test_collectives_take_what_the_formulas_of_two_tiers_say():
     alpha, beta = (3e-6, 8e-6), (1 / 300e9, 1 / 25e9)
     for inside, nodes in itertools.product((1, 4, 8), (1, 2, 5)):
         n, where = inside * nodes, Span(inside, nodes)
-        expected = calc.hierarchical_all_reduce_seconds(1e9, n, inside, alpha, beta)
+        tiers = calc.collective("all_reduce", "hierarchical", n, 1e9, ranks_per_host=inside)
+        expected = tiers.seconds(alpha, beta)
         assert 2 * links.half_seconds(whole, 1e9, where) == pytest.approx(expected)
-    expected = calc.all_to_all_seconds(1e9, 8, alpha[0], beta[0])
+    expected = calc.collective("all_to_all", "pairwise", 8, 1e9).seconds(alpha[0], beta[0])
     assert links.all_to_all_seconds(whole, 1e9, Span(8, 1)) == pytest.approx(expected)
     # Pairwise, one rank on each node: every message is slow.
-    rows = [[1] * 4 for _ in range(4)]
-    expected = calc.two_tier_all_to_all_seconds(rows, 250_000_000, 1, alpha, beta)
+    apart = calc.collective("all_to_all", "pairwise", 4, 10**9, ranks_per_host=1)
+    expected = apart.seconds(alpha, beta)
     assert links.all_to_all_seconds(whole, 1e9, Span(1, 4)) == pytest.approx(expected)
 
 

@@ -2,7 +2,7 @@
 
     half         reduce-scatter or all-gather, D bytes: (L-1) (a_fast + D/L b_fast)
                                                       + (H-1) (a_slow + D/(L H) b_slow)
-    all-reduce   two halves: `hierarchical_all_reduce_seconds`
+    all-reduce   two halves: collective("all_reduce", "hierarchical", ...)
     all-to-all   D bytes of each rank, L H blocks:      (L-1) (a_fast + D/(L H) b_fast)
                                                 + (L H - L) (a_slow + D/(L H) b_slow)
     message      a + D b

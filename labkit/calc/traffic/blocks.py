@@ -7,17 +7,45 @@ block to the next. With more blocks the last rank starts earlier, and each costs
 """
 
 import math
+from typing import ClassVar
 
-from labkit.calc.traffic.checks import (
-    check_above_zero,
-    check_itemsize,
-    check_link,
-    check_not_negative,
-    check_number,
-    check_numel,
-    is_whole,
-    shown,
-)
+from labkit.calc.traffic.collective_cost import Collective, Link
+
+
+class Blocked(Collective):
+    """A collective in blocks of block_bytes; without them, messages and steps are of one block.
+
+    Seconds are then of as many equal blocks as are best for the link.
+    """
+
+    options = frozenset({"block_bytes"})
+    trees: ClassVar[int] = 1
+    """That share the tensor evenly, at the same time."""
+
+    @property
+    def steps(self) -> int:
+        """The rounds follow each other."""
+        first, every = self._first_and_every()
+        return self.rounds * blocked_steps(
+            first, every, self._num_blocks(-(-self.numel // self.trees))
+        )
+
+    def _seconds(self, fast: Link, slow: Link, shared: bool) -> float:
+        first, every = self._first_and_every()
+        nbytes = self.nbytes / self.trees
+        if first == 0:
+            return 0.0
+        if self.block_bytes is None:
+            k = best_num_blocks(nbytes, fast.alpha, fast.beta, first, every)
+        else:
+            k = max(math.ceil(nbytes / self.block_bytes), 1)
+        return self.rounds * blocked_steps(first, every, k) * fast.message_seconds(nbytes / k)
+
+    def _num_blocks(self, numel: int) -> int:
+        return num_blocks(numel, self.itemsize, self.block_bytes) if self.block_bytes else 1
+
+    def _first_and_every(self) -> tuple[int, int]:
+        raise NotImplementedError
 
 
 def num_blocks(numel: int, itemsize: int, block_bytes: int) -> int:
@@ -25,23 +53,12 @@ def num_blocks(numel: int, itemsize: int, block_bytes: int) -> int:
 
     num_blocks(10, itemsize=4, block_bytes=15) == 4: three elements each, and the last one.
     """
-    numel, itemsize = check_numel(numel), check_itemsize(itemsize)
-    check_number(block_bytes, "block_bytes")
-    if not is_whole(block_bytes) or block_bytes < 1:
-        raise ValueError(
-            f"block_bytes={shown(block_bytes)}: a block has a whole number of bytes from 1"
-        )
-    whole, rest = divmod(numel, max(int(block_bytes) // itemsize, 1))
+    whole, rest = divmod(numel, max(block_bytes // itemsize, 1))
     return max(whole + (rest > 0), 1)
 
 
 def blocked_steps(first: int, every: int, blocks: int) -> int:
     """Steps until the last of so many blocks is through."""
-    check_number(blocks, "blocks")
-    if not is_whole(blocks) or blocks < 1:
-        raise ValueError(
-            f"blocks={shown(blocks)}: a tensor travels in a whole number of blocks from 1"
-        )
     return first + every * (blocks - 1) if first else 0
 
 
@@ -59,27 +76,3 @@ def best_num_blocks(nbytes: float, alpha: float, beta: float, first: int, every:
         (below, min(below + 1, most)),
         key=lambda k: blocked_steps(first, every, k) * (alpha + nbytes / k * beta),
     )
-
-
-def blocked_seconds(
-    nbytes: float,
-    alpha: float,
-    beta: float,
-    *,
-    first: int,
-    every: int,
-    block_bytes: float | None = None,
-) -> float:
-    """Seconds in blocks of `block_bytes`; None: in as many as are best for this link."""
-    check_not_negative(nbytes, "nbytes")
-    check_link(alpha, beta)
-    if block_bytes is not None:
-        reason = "a block has bytes, a finite number of them; None for the best size"
-        check_above_zero(block_bytes, "block_bytes", reason)
-    if first == 0:
-        return 0.0
-    if block_bytes is None:
-        k = best_num_blocks(nbytes, alpha, beta, first, every)
-    else:
-        k = max(math.ceil(nbytes / block_bytes), 1)
-    return blocked_steps(first, every, k) * (alpha + nbytes / k * beta)

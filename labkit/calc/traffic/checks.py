@@ -4,14 +4,11 @@ Each check names the value, the reason and what would be right: TypeError for no
 is none), ValueError for one that cannot be. Whole numbers may come as floats, 8e6 for example.
 """
 
-from collections.abc import Sequence
 from numbers import Real
 
 _MOST_RANKS = 1_000_000
 _LARGEST = 1e30  # of any amount: beyond, a product soon is no number any more
 _OF_RANKS = ("world_size", "n", "dp", "tp", "cp")
-Pair = tuple[float, float]
-"""(fast, slow): of links within a host, and between hosts."""
 
 
 def check_number(value: object, name: str) -> None:
@@ -75,27 +72,6 @@ def check_numel(numel: float) -> int:
     if not is_whole(numel):
         raise ValueError(f"numel={numel}: elements come whole; give a whole number, 0 or more")
     return int(numel)
-
-
-def check_link(alpha: float, beta: float) -> None:
-    """Raises unless these are seconds per message and seconds per byte."""
-    check_not_negative(alpha, "alpha (seconds per message)")
-    check_not_negative(beta, "beta (seconds per byte)")
-    if beta > 1:
-        # A bandwidth passed where its inverse belongs gives absurd years, silently.
-        raise ValueError(f"beta={beta} is seconds per byte: for a link of 360 GB/s pass 1 / 360e9")
-
-
-def check_links(alpha: Pair, beta: Pair) -> None:
-    """Raises unless these are two links: (fast, slow) seconds per message, and per byte."""
-    for name, pair in (("alpha", alpha), ("beta", beta)):
-        if not isinstance(pair, Sequence) or isinstance(pair, str) or len(pair) != 2:
-            raise TypeError(
-                f"{name}={shown(pair)}: give a pair, (fast, slow): one number for links within a "
-                "host, and one for those between hosts"
-            )
-    for latency_s, byte_s in zip(alpha, beta, strict=True):
-        check_link(latency_s, byte_s)
 
 
 def check_itemsize(itemsize: float, name: str = "itemsize") -> int:
