@@ -29,7 +29,7 @@ _NAMES |= {each.__name__: each for each in _FUNCTIONS}
 # Figures of data sheets and papers, with their sources: to read one is a proof.
 _TABLES = {"GPUS", "CLUSTERS", "MODELS", "RECIPES"}
 # They only read what they are given.
-_READERS = {"amount", "parse_quantity", "Result", "Quantity"}
+_READERS = {"amount", "Result", "units"}
 _ALLOWED = (
     ast.Expression, ast.Constant, ast.Name, ast.Load, ast.Store, ast.Attribute, ast.Call,
     ast.keyword, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.operator, ast.unaryop,

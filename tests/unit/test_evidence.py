@@ -141,7 +141,7 @@ def test_what_rounds_to_the_value_holds(says, text):
         ("6 of 14 steps", f"[{STEPS}, *[14]]", "'14' calls neither calc nor runs"),
         ("6 steps", "4.93e-3", "calls neither calc nor runs"),
         ("4.93 ms", 'calc.amount("4.93 ms")', "calls neither calc nor runs"),
-        ("1 GB", "calc.GB", "calls neither calc nor runs"),
+        ("1 GB", "calc.units.GB", "calls neither calc nor runs"),
         ("6 B", "calc.bytes_text(6)", "calls neither calc nor runs"),
         ("6 steps", "calc.ring_steps(4)", "AttributeError"),
         ("6 steps", "calc.collective('all_reduce', 'ring', 0).steps", "ValueError"),

@@ -188,7 +188,7 @@ def linear_scaling(rate: float, base: int, gpus: int, each: int, k: int) -> Solu
 )
 def gradient_buckets(params: float, precision: int, cap: int) -> Solution:
     """Bytes over the bucket's, rounded up."""
-    numel, mib = round(params), calc.MiB
+    numel, mib = round(params), calc.units.MiB
     num = num_blocks(numel, precision, cap * mib)
     other = 6 - precision
     return Solution(
@@ -201,7 +201,7 @@ def gradient_buckets(params: float, precision: int, cap: int) -> Solution:
         [
             Trap(
                 "MB for MiB",
-                num_blocks(numel, precision, cap * calc.MB),
+                num_blocks(numel, precision, cap * calc.units.MB),
                 "A MiB is 2^20 bytes, 4.9% more than a MB.",
             ),
             Trap(

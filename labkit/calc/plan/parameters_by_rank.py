@@ -26,7 +26,7 @@ from labkit.calc.models.parameters import (
     norm_parameters,
     router_parameters,
 )
-from labkit.calc.planner.layers_by_stage import StageLayers, stage_layers
+from labkit.calc.plan.layers_by_stage import StageLayers, stage_layers
 
 
 class Held(NamedTuple):

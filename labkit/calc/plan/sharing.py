@@ -19,9 +19,9 @@ Paper: Rajbhandari et al., arXiv:1910.02054, section 7, for one microbatch.
 from __future__ import annotations
 
 from labkit.calc.layout import Layout
-from labkit.calc.planner.job import Job
-from labkit.calc.planner.links import half_seconds, span_of
-from labkit.calc.planner.parameters_by_rank import Held, held_by_ranks, held_by_stage
+from labkit.calc.plan.job import Job
+from labkit.calc.plan.links import half_seconds, span_of
+from labkit.calc.plan.parameters_by_rank import Held, held_by_ranks, held_by_stage
 
 Pair = tuple[float, float]
 

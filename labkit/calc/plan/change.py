@@ -1,7 +1,7 @@
 """The smallest change with which a layout fits: recomputed each time, never guessed.
 
-As calc.smallest_change orders single knobs by what they cost, on the same GPUs and with the same
-batch: what one axis gains, dp loses. Where no single change is enough, two are tried, and then
+As memory/fit.py orders single knobs by what they cost, on the same GPUs and with the same batch:
+what one axis gains, dp loses. Where no single change is enough, two are tried, and then
 three, each pair in the same order; the first that no rule refuses and that fits is it.
 """
 
@@ -13,8 +13,8 @@ from itertools import combinations, product
 from typing import Any
 
 from labkit.calc.layout import Layout
-from labkit.calc.planner.job import Job
-from labkit.calc.planner.judging import Verdict, verdict
+from labkit.calc.plan.job import Job
+from labkit.calc.plan.judging import Verdict, verdict
 
 STEPS: tuple[tuple[str, tuple[Any, ...], str], ...] = (
     ("zero", (1,), "nothing: as many bytes on the wire as an all-reduce"),
@@ -55,7 +55,7 @@ class LayoutChange:
         return f"{', '.join(said)} ({'; '.join(self.costs)}): {self.verdict.memory}"
 
 
-def smallest_layout_change(job: Job, layout: Layout) -> LayoutChange | None:
+def smallest_change(job: Job, layout: Layout) -> LayoutChange | None:
     """The cheapest change on the same GPUs. None: none of up to three knobs is enough.
 
     ValueError where it fits already: there is nothing to change.

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from labkit.calc.hardware.cluster import Tier
 from labkit.calc.layout import Layout
-from labkit.calc.planner.job import Job
+from labkit.calc.plan.job import Job
 
 
 class Span(NamedTuple):

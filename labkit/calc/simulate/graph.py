@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from labkit.calc.simulation.orders import Work, order
+from labkit.calc.simulate.orders import Work, order
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from labkit.calc.pieces import Pieces
-from labkit.calc.simulation.gradients import Tail
-from labkit.calc.simulation.graph import Graph
-from labkit.calc.simulation.replica import Floors, Times, computing
+from labkit.calc.simulate.gradients import Tail
+from labkit.calc.simulate.graph import Graph
+from labkit.calc.simulate.replica import Floors, Times, computing
 
 
 class Segment(NamedTuple):

@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from labkit.calc.layout import Layout
-from labkit.calc.planner.gpu_memory import fullest, layout_memory
-from labkit.calc.planner.job import Job
-from labkit.calc.planner.parameters_by_rank import held_by_ranks
-from labkit.calc.planner.rules import Refusal, refusal, warnings_of
+from labkit.calc.plan.gpu_memory import fullest, memory
+from labkit.calc.plan.job import Job
+from labkit.calc.plan.parameters_by_rank import held_by_ranks
+from labkit.calc.plan.rules import Refusal, refusal, warnings_of
 from labkit.calc.result import Result
 from labkit.calc.units import bytes_text, count_text
 
@@ -90,4 +90,4 @@ def verdict(job: Job, layout: Layout) -> Verdict:
     refused = refusal(job, layout)
     if refused is not None:
         return Verdict(job, layout, refused)
-    return Verdict(job, layout, None, layout_memory(job, layout), tuple(warnings_of(job, layout)))
+    return Verdict(job, layout, None, memory(job, layout), tuple(warnings_of(job, layout)))

@@ -23,12 +23,12 @@ from typing import NamedTuple
 
 from labkit.calc.layout import Layout
 from labkit.calc.pieces import Pieces
-from labkit.calc.planner.job import Job
-from labkit.calc.planner.layer import LayerSeconds, compute_seconds, layer_seconds
-from labkit.calc.planner.layers_by_stage import StageLayers, stage_layers
-from labkit.calc.planner.links import Span, half_seconds, message_seconds, span_of
-from labkit.calc.planner.rules import require_works
-from labkit.calc.planner.sharing import (
+from labkit.calc.plan.job import Job
+from labkit.calc.plan.layer import LayerSeconds, compute_seconds, layer_seconds
+from labkit.calc.plan.layers_by_stage import StageLayers, stage_layers
+from labkit.calc.plan.links import Span, half_seconds, message_seconds, span_of
+from labkit.calc.plan.rules import require_works
+from labkit.calc.plan.sharing import (
     exposed_seconds,
     in_each_microbatch,
     once_a_step,

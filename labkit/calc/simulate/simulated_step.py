@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 from labkit.calc.layout import Layout
 from labkit.calc.pieces import Pieces
-from labkit.calc.simulation.behaviour import Behaviours
-from labkit.calc.simulation.disturbance import Disturbance, Jitter, SlowLink, SlowNode, Straggler
-from labkit.calc.simulation.gradients import Tail
-from labkit.calc.simulation.graph import Graph
-from labkit.calc.simulation.longest_path import Segment, longest_path
-from labkit.calc.simulation.replica import Floors, Times
+from labkit.calc.simulate.behaviour import Behaviours
+from labkit.calc.simulate.disturbance import Disturbance, Jitter, SlowLink, SlowNode, Straggler
+from labkit.calc.simulate.gradients import Tail
+from labkit.calc.simulate.graph import Graph
+from labkit.calc.simulate.longest_path import Segment, longest_path
+from labkit.calc.simulate.replica import Floors, Times
 from labkit.calc.units import seconds_text
 
 COMMUNICATION = ("tp, cp, ep", "pp", "dp")
@@ -75,7 +75,7 @@ class SimulatedStep:
     """Operations that were simulated: of one replica of each class."""
     simulated: Simulated
     simulate: Callable[..., SimulatedStep] = field(repr=False, compare=False)
-    """`simulate_step`, which made this one: with other disturbances it says what each costs."""
+    """`simulate.step`, which made this one: with other disturbances it says what each costs."""
 
     @cached_property
     def seconds(self) -> float:

@@ -13,8 +13,8 @@ import random
 from dataclasses import dataclass
 
 from labkit.calc.pieces import Pieces
-from labkit.calc.simulation.behaviour import Behaviour, Factors
-from labkit.calc.simulation.graph import Graph
+from labkit.calc.simulate.behaviour import Behaviour, Factors
+from labkit.calc.simulate.graph import Graph
 
 
 @dataclass(frozen=True)

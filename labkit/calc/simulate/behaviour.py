@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from labkit.calc.layout import Layout
 from labkit.calc.pieces import Pieces
-from labkit.calc.simulation.disturbance import Disturbance, Jitter, SlowLink, Straggler
+from labkit.calc.simulate.disturbance import Disturbance, Jitter, SlowLink, Straggler
 from labkit.calc.traffic.checks import check_rank, shown
 
 Factors = tuple[tuple[float, int], ...]

@@ -32,10 +32,10 @@ from labkit.calc.memory.model_state import model_state_bytes
 from labkit.calc.memory.whole_units import whole_unit_bytes
 from labkit.calc.models.parameters import layer_parameters
 from labkit.calc.pipeline.bubble import in_flight_microbatches
-from labkit.calc.planner.job import Job, check_asked
-from labkit.calc.planner.layers_by_stage import StageLayers, layers_of_rank
-from labkit.calc.planner.likeness import like_dense
-from labkit.calc.planner.parameters_by_rank import Held, held_by_ranks
+from labkit.calc.plan.job import Job, check_asked
+from labkit.calc.plan.layers_by_stage import StageLayers, layers_of_rank
+from labkit.calc.plan.likeness import like_dense
+from labkit.calc.plan.parameters_by_rank import Held, held_by_ranks
 from labkit.calc.result import Result, total
 from labkit.calc.traffic.checks import check_rank
 from labkit.calc.units import number_text
@@ -43,7 +43,7 @@ from labkit.calc.units import number_text
 _CACHED = 1 << 16
 
 
-def layout_memory(job: Job, layout: Layout, rank: int | None = None) -> Result:
+def memory(job: Job, layout: Layout, rank: int | None = None) -> Result:
     """Bytes of one GPU, by part. rank: of the pipeline; None: the fullest.
 
     ValueError for a batch that the ranks cannot share.

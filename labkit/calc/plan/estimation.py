@@ -44,15 +44,15 @@ from labkit.calc.checkpoints import checkpoint_interval, lost_share
 from labkit.calc.compute.flops import RECOMPUTED, flops_per_token
 from labkit.calc.compute.training_time import mfu
 from labkit.calc.layout import Layout
-from labkit.calc.planner.gpu_memory import layout_memory
-from labkit.calc.planner.job import Job
-from labkit.calc.planner.planned_step import PARTS, step_parts
-from labkit.calc.planner.rules import require_works, warnings_of
+from labkit.calc.plan.gpu_memory import memory
+from labkit.calc.plan.job import Job
+from labkit.calc.plan.planned_step import PARTS, step_parts
+from labkit.calc.plan.rules import require_works, warnings_of
 from labkit.calc.result import Result, total
 from labkit.calc.units import number_text
 
 _SECONDS_PER_HOUR = 3600
-_SOURCE = "labkit.calc.planner: layer.py and planned_step.py give each formula and its paper"
+_SOURCE = "labkit.calc.plan: layer.py and planned_step.py give each formula and its paper"
 _HOW = {
     "compute": "FLOPs / (efficiency * peak) + bytes / memory bandwidth, slowest rank",
     "tp": "halves of B T D, exposed",
@@ -203,4 +203,4 @@ def estimate(job: Job, layout: Layout) -> Estimate:
         f"{a.link_share:g} of the links, {a.overlap:g} of dp overlaps; no stragglers",
         source=_SOURCE,
     )
-    return Estimate(job, layout, step, layout_memory(job, layout), tuple(warnings_of(job, layout)))
+    return Estimate(job, layout, step, memory(job, layout), tuple(warnings_of(job, layout)))

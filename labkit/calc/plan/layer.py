@@ -27,9 +27,9 @@ from typing import NamedTuple
 
 from labkit.calc.layout import Layout
 from labkit.calc.models.parameters import attention_parameters, mlp_parameters, norm_parameters
-from labkit.calc.planner.exchanges import context_seconds, expert_seconds, tensor_seconds
-from labkit.calc.planner.job import Job
-from labkit.calc.planner.links import Span, span_of
+from labkit.calc.plan.exchanges import context_seconds, expert_seconds, tensor_seconds
+from labkit.calc.plan.job import Job
+from labkit.calc.plan.links import Span, span_of
 
 
 class LayerSeconds(NamedTuple):

@@ -14,31 +14,29 @@ planned_step.py      the pieces of a step, and their sum in closed form
 estimation.py        seconds, MFU, days and dollars of one layout   ranking.py  all of them, ranked
 """
 
-from labkit.calc.planner.change import LayoutChange, smallest_layout_change
-from labkit.calc.planner.enumeration import layouts
-from labkit.calc.planner.estimation import Estimate, estimate
-from labkit.calc.planner.gpu_memory import layout_memory
-from labkit.calc.planner.job import Assumptions, Job
-from labkit.calc.planner.judging import Verdict, verdict
-from labkit.calc.planner.planned_step import pieces
-from labkit.calc.planner.ranking import Losers, Plan, plan
-from labkit.calc.planner.rules import refusal, warnings_of
+from labkit.calc.pieces import Pieces
+from labkit.calc.plan.change import smallest_change
+from labkit.calc.plan.enumeration import layouts
+from labkit.calc.plan.estimation import Estimate, estimate
+from labkit.calc.plan.gpu_memory import memory
+from labkit.calc.plan.job import Assumptions, Job
+from labkit.calc.plan.judging import verdict
+from labkit.calc.plan.planned_step import pieces
+from labkit.calc.plan.ranking import Plan, plan
+from labkit.calc.plan.rules import refusal
 
 __all__ = [
     "Assumptions",
     "Estimate",
     "Job",
-    "LayoutChange",
-    "Losers",
+    "Pieces",
     "Plan",
-    "Verdict",
     "estimate",
     "layouts",
-    "layout_memory",
+    "memory",
     "pieces",
     "plan",
     "refusal",
-    "smallest_layout_change",
+    "smallest_change",
     "verdict",
-    "warnings_of",
 ]

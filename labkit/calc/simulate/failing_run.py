@@ -11,7 +11,7 @@ import math
 import random
 from dataclasses import dataclass
 
-from labkit.calc.simulation.weeks_result import SimulatedWeeks
+from labkit.calc.simulate.weeks_result import SimulatedWeeks
 from labkit.calc.traffic.checks import check_not_negative, check_number, is_whole, shown
 
 

@@ -1,7 +1,7 @@
 """A training step of any layout, simulated: every operation of every class of ranks.
 
-    step = simulate_step(pieces, layout, [Straggler(5, 1.5)])
-    step.seconds, step.bubble, step.exposed             and print(step)
+    found = simulate.step(pieces, layout, [Straggler(5, 1.5)])
+    found.seconds, found.bubble, found.exposed          and print(found)
 
 Pieces (what takes how long) come from the planner, or are measured. A rank runs its pipeline's
 order; replicas meet where gradients are reduced. Ranks that behave the same are simulated once
@@ -28,20 +28,20 @@ from statistics import NormalDist
 
 from labkit.calc.layout import Layout
 from labkit.calc.pieces import Pieces
-from labkit.calc.simulation.behaviour import Behaviour, Behaviours, behaviours
-from labkit.calc.simulation.disturbance import Disturbance
-from labkit.calc.simulation.gradients import floors, tails
-from labkit.calc.simulation.graph import Graph, graph
-from labkit.calc.simulation.orders import check_schedule
-from labkit.calc.simulation.replica import Floors, Times, replica_times
-from labkit.calc.simulation.simulated_step import Simulated, SimulatedStep
+from labkit.calc.simulate.behaviour import Behaviour, Behaviours, behaviours
+from labkit.calc.simulate.disturbance import Disturbance
+from labkit.calc.simulate.gradients import floors, tails
+from labkit.calc.simulate.graph import Graph, graph
+from labkit.calc.simulate.orders import check_schedule
+from labkit.calc.simulate.replica import Floors, Times, replica_times
+from labkit.calc.simulate.simulated_step import Simulated, SimulatedStep
 from labkit.calc.traffic.checks import check_ranks, shown
 
 MOST_EVENTS = 500_000
 """Operations that are simulated with jitter before the rest of the replicas is drawn."""
 
 
-def simulate_step(
+def step(
     pieces: Pieces,
     layout: Layout,
     disturbances: Iterable[Disturbance] = (),
@@ -83,13 +83,15 @@ def simulate_step(
         simulated=Simulated(
             work, slowed, allowed, tuple(slowest.kept), tuple(after), found, slowest.busy_s
         ),
-        simulate=simulate_step,
+        simulate=step,
     )
 
 
 def _check_given(pieces: object, layout: object, disturbances: object, most_events: int) -> None:
     if not isinstance(pieces, Pieces):
-        raise TypeError(f"pieces={shown(pieces)}: give Pieces(...), or step_pieces(job, layout)")
+        raise TypeError(
+            f"pieces={shown(pieces)}: give Pieces(...), or calc.plan.pieces(job, layout)"
+        )
     if not isinstance(layout, Layout):
         raise TypeError(f"layout={shown(layout)}: give a Layout(world_size=64, tp=8)")
     if isinstance(disturbances, Disturbance) or not isinstance(disturbances, Iterable):

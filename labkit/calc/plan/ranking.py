@@ -1,8 +1,8 @@
 """All layouts of a job: the feasible ones by seconds of a step, and why the others lost.
 
-    plan = calc.plan(calc.Job("llama3-70b", "megatron_bf16", calc.cluster("h100", 512), 1024))
-    print(plan)                  a table, the fastest first, and the losers by reason
-    plan.best.explain()          every number of the first
+    found = plan.plan(plan.Job("llama3-70b", "megatron_bf16", calc.cluster("h100", 512), 1024))
+    print(found)                 a table, the fastest first, and the losers by reason
+    found.best.explain()         every number of the first
     plan.losers[0].nearest[0]    the one that missed least: its verdict
 
 One row for each (dp, tp, pp, cp, ep): the fastest of its variants (virtual, zero, recompute,
@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from heapq import nsmallest
 
 from labkit.calc.layout import Layout
-from labkit.calc.planner.change import LayoutChange, smallest_layout_change
-from labkit.calc.planner.enumeration import layouts
-from labkit.calc.planner.estimation import Estimate, estimate
-from labkit.calc.planner.gpu_memory import fullest
-from labkit.calc.planner.job import Job
-from labkit.calc.planner.judging import Verdict, verdict
-from labkit.calc.planner.planned_step import step_parts
-from labkit.calc.planner.rules import refusal
+from labkit.calc.plan.change import LayoutChange, smallest_change
+from labkit.calc.plan.enumeration import layouts
+from labkit.calc.plan.estimation import Estimate, estimate
+from labkit.calc.plan.gpu_memory import fullest
+from labkit.calc.plan.job import Job
+from labkit.calc.plan.judging import Verdict, verdict
+from labkit.calc.plan.planned_step import step_parts
+from labkit.calc.plan.rules import refusal
 from labkit.calc.traffic.checks import check_ranks
 from labkit.calc.units import bytes_text, seconds_text
 
@@ -81,7 +81,7 @@ class Plan:
         miss = self.nearest_miss
         if miss is None:
             return "\n".join(map(str, self.losers))
-        change: LayoutChange | None = smallest_layout_change(self.job, miss.layout)
+        change: LayoutChange | None = smallest_change(self.job, miss.layout)
         return f"{miss}\n    what would help: {change or 'more GPUs, or GPUs with more memory'}"
 
     def rows(self) -> list[dict[str, str]]:

@@ -16,8 +16,8 @@ all-to-alls.
 
 from __future__ import annotations
 
-from labkit.calc.planner.job import Job
-from labkit.calc.planner.links import Span, all_to_all_seconds, half_seconds
+from labkit.calc.plan.job import Job
+from labkit.calc.plan.links import Span, all_to_all_seconds, half_seconds
 
 _FLOAT32_BYTES = 4
 

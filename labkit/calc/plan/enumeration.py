@@ -23,9 +23,9 @@ from collections.abc import Iterator
 from itertools import product
 
 from labkit.calc.layout import Layout
-from labkit.calc.planner.job import Job
-from labkit.calc.planner.layers_by_stage import layer_counts
-from labkit.calc.planner.likeness import like_dense
+from labkit.calc.plan.job import Job
+from labkit.calc.plan.layers_by_stage import layer_counts
+from labkit.calc.plan.likeness import like_dense
 
 MOST_STAGES = 128
 MOST_SEQUENCES = 16

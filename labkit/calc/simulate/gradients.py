@@ -20,9 +20,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from labkit.calc.pieces import Pieces
-from labkit.calc.simulation.behaviour import Behaviours, Collective
-from labkit.calc.simulation.graph import Graph
-from labkit.calc.simulation.replica import Floors, slowest_of
+from labkit.calc.simulate.behaviour import Behaviours, Collective
+from labkit.calc.simulate.graph import Graph
+from labkit.calc.simulate.replica import Floors, slowest_of
 
 
 class Tail(NamedTuple):
