@@ -31,10 +31,10 @@ from labkit.calc.memory.footprint import TrainingSetup, footprint, footprints
 from labkit.calc.memory.head import head_input_bytes, logits_bytes, loss_gradient_bytes
 from labkit.calc.memory.kv_cache import kv_cache_bytes_per_token
 from labkit.calc.memory.model_state import model_state_bytes
-from labkit.calc.memory.offload import offload_bandwidth, offload_traffic_bytes
+from labkit.calc.memory.optimizer_offload import offload_bandwidth, offload_traffic_bytes
 from labkit.calc.memory.recipe import RECIPES, Recipe
-from labkit.calc.models.config import ModelConfig
 from labkit.calc.models.lora import lora_parameters
+from labkit.calc.models.model_config import ModelConfig
 from labkit.calc.models.parameters import active_parameters, num_parameters
 from labkit.calc.models.presets import MODELS
 from labkit.calc.outage import lost_gpu_hours

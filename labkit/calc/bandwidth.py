@@ -3,7 +3,7 @@
 Paper: nccl-tests, doc/PERFORMANCE.md.
 """
 
-from labkit.calc.traffic.checks import check_above_zero, check_not_negative, check_ranks
+from labkit.calc.checked_numbers import check_above_zero, check_not_negative, check_ranks
 
 
 def algbw(nbytes: float, seconds: float) -> float:

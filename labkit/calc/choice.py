@@ -18,8 +18,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from labkit.calc.checked_numbers import check_ranks
 from labkit.calc.crossing import predicted_crossing
-from labkit.calc.traffic.checks import check_ranks
 from labkit.calc.traffic.collective import collective
 from labkit.calc.units import seconds_text, size_text
 

@@ -5,7 +5,7 @@
 Units: seconds, GPU-hours.
 """
 
-from labkit.calc.traffic.checks import check_not_negative, check_number, is_whole
+from labkit.calc.checked_numbers import check_not_negative, check_number, is_whole
 
 _SECONDS_PER_HOUR = 3600
 

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from functools import total_ordering
 from numbers import Real
 
+from labkit.calc.checked_numbers import check_number
 from labkit.calc.dimensions import UNITS, exact_text, text
-from labkit.calc.traffic.checks import check_number
 from labkit.calc.units import parse_quantity
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from labkit import calc, run
-from labkit.calc.traffic.blocks import num_blocks
+from labkit.calc.traffic.blocked_traffic import num_blocks
 from labkit.collectives import (
     double_tree_all_reduce,
     halving_doubling_all_reduce,

@@ -9,7 +9,7 @@ from labkit import calc
 from labkit.calc import Layout
 from labkit.calc.hardware.cluster import Cluster, Tier
 from labkit.calc.plan import Assumptions, Job, links
-from labkit.calc.plan.layer import layer_seconds
+from labkit.calc.plan.layer_seconds import layer_seconds
 from labkit.calc.plan.links import Span
 from labkit.calc.plan.planned_step import step_parts, times
 from labkit.pipeline import Costs, interleaved, one_f_one_b, plan, simulate

@@ -216,8 +216,8 @@ NAMED_ALIKE = ("__init__.py", "__main__.py")
 # combined; and runs/large_batch.py, which question cards name.
 TO_RENAME = set(
     """
-    blocks.py checks.py clipping.py config.py data.py experts.py full_state.py gpt.py gradients.py
-    large_batch.py layer.py offload.py placement.py schedules.py staging.py training.py units.py
+    clipping.py data.py experts.py full_state.py gpt.py gradients.py
+    large_batch.py placement.py schedules.py staging.py training.py units.py
     """.split()
 )
 

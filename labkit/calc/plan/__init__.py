@@ -7,7 +7,7 @@ rules.py             which combinations do not work, and what some of them cost
 judging.py           whether a layout fits, which term broke it     change.py   what would help
 enumeration.py       all layouts worth a look
 links.py             seconds of collectives over two tiers of links
-layer.py             seconds of one layer                           exchanges.py its collectives
+layer_seconds.py     seconds of one layer                           exchanges.py its collectives
 sharing.py           reduces and gathers over dp, and the optimizer
 likeness.py          experts and latent attention as dense layers
 planned_step.py      the pieces of a step, and their sum in closed form

@@ -52,7 +52,7 @@ from labkit.calc.result import Result, total
 from labkit.calc.units import number_text
 
 _SECONDS_PER_HOUR = 3600
-_SOURCE = "labkit.calc.plan: layer.py and planned_step.py give each formula and its paper"
+_SOURCE = "labkit.calc.plan: layer_seconds.py and planned_step.py give each formula and its paper"
 _HOW = {
     "compute": "FLOPs / (efficiency * peak) + bytes / memory bandwidth, slowest rank",
     "tp": "halves of B T D, exposed",

@@ -25,6 +25,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
+from labkit.calc.checked_numbers import check_rank
 from labkit.calc.layout import Layout
 from labkit.calc.memory.activations import activation_bytes
 from labkit.calc.memory.head import head_input_bytes, logits_bytes, loss_gradient_bytes
@@ -37,7 +38,6 @@ from labkit.calc.plan.layers_by_stage import StageLayers, layers_of_rank
 from labkit.calc.plan.likeness import like_dense
 from labkit.calc.plan.parameters_by_rank import Held, held_by_ranks
 from labkit.calc.result import Result, total
-from labkit.calc.traffic.checks import check_rank
 from labkit.calc.units import number_text
 
 _CACHED = 1 << 16

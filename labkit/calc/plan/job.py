@@ -9,20 +9,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from labkit.calc.hardware.cluster import Cluster, cluster
-from labkit.calc.hardware.gpu import GPU
-from labkit.calc.layout import Layout
-from labkit.calc.memory.recipe import Recipe, recipe_of
-from labkit.calc.models.config import ModelConfig
-from labkit.calc.models.lengths import sequence_length
-from labkit.calc.models.presets import model
-from labkit.calc.traffic.checks import (
+from labkit.calc.checked_numbers import (
     check_above_zero,
     check_flag,
     check_not_negative,
     check_ranks,
     shown,
 )
+from labkit.calc.hardware.cluster import Cluster, cluster
+from labkit.calc.hardware.gpu import GPU
+from labkit.calc.layout import Layout
+from labkit.calc.memory.recipe import Recipe, recipe_of
+from labkit.calc.models.lengths import sequence_length
+from labkit.calc.models.model_config import ModelConfig
+from labkit.calc.models.presets import model
 
 _GIB = 2**30
 

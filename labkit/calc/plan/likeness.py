@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from labkit.calc.models.config import ModelConfig
+from labkit.calc.models.model_config import ModelConfig
 
 
 @lru_cache(maxsize=256)

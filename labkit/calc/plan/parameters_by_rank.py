@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from labkit.calc.layout import Layout
-from labkit.calc.models.config import ModelConfig
+from labkit.calc.models.model_config import ModelConfig
 from labkit.calc.models.parameters import (
     attention_parameters,
     end_parameters,

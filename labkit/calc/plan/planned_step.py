@@ -24,7 +24,7 @@ from typing import NamedTuple
 from labkit.calc.layout import Layout
 from labkit.calc.pieces import Pieces
 from labkit.calc.plan.job import Job
-from labkit.calc.plan.layer import LayerSeconds, compute_seconds, layer_seconds
+from labkit.calc.plan.layer_seconds import LayerSeconds, compute_seconds, layer_seconds
 from labkit.calc.plan.layers_by_stage import StageLayers, stage_layers
 from labkit.calc.plan.links import Span, half_seconds, message_seconds, span_of
 from labkit.calc.plan.rules import require_works

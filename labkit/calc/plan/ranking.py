@@ -15,6 +15,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from heapq import nsmallest
 
+from labkit.calc.checked_numbers import check_ranks
 from labkit.calc.layout import Layout
 from labkit.calc.plan.change import LayoutChange, smallest_change
 from labkit.calc.plan.enumeration import layouts
@@ -24,7 +25,6 @@ from labkit.calc.plan.job import Job
 from labkit.calc.plan.judging import Verdict, verdict
 from labkit.calc.plan.planned_step import step_parts
 from labkit.calc.plan.rules import refusal
-from labkit.calc.traffic.checks import check_ranks
 from labkit.calc.units import bytes_text, seconds_text
 
 _NEAREST = 3

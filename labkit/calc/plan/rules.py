@@ -16,16 +16,16 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+from labkit.calc.checked_numbers import divisors_text
 from labkit.calc.layout import Layout
-from labkit.calc.models.config import ModelConfig
+from labkit.calc.models.model_config import ModelConfig
 from labkit.calc.plan.job import Job, check_asked
-from labkit.calc.plan.layer import layer_seconds
+from labkit.calc.plan.layer_seconds import layer_seconds
 from labkit.calc.plan.layers_by_stage import layer_counts, layers_of_rank
 from labkit.calc.plan.likeness import like_dense
 from labkit.calc.plan.links import span_of
 from labkit.calc.plan.parameters_by_rank import held_by_ranks
 from labkit.calc.plan.sharing import reduces_of_zero2
-from labkit.calc.traffic.checks import divisors_text
 from labkit.calc.units import bytes_text, seconds_text
 
 

@@ -5,7 +5,7 @@ month = simulate.weeks(step_s=found.seconds, num_gpus=1024, ...)
 
 orders -> graph            who does what in which order, and what each waits for
 disturbance -> behaviour   who is unlike the others: the rest is simulated once
-replica, gradients         seconds: through the pipeline, and after it
+replica, gradient_exchange  seconds: through the pipeline, and after it
 simulate_step              a step; simulated_step: what it shows, such as what costs most
 simulate_weeks             failures, checkpoints, restarts; weeks_result: what is left
 """

@@ -14,10 +14,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from labkit.calc.checked_numbers import check_rank, shown
 from labkit.calc.layout import Layout
 from labkit.calc.pieces import Pieces
 from labkit.calc.simulate.disturbance import Disturbance, Jitter, SlowLink, Straggler
-from labkit.calc.traffic.checks import check_rank, shown
 
 Factors = tuple[tuple[float, int], ...]
 """(factor, how many ranks of a cell have it), the ones as fast as all others among them."""

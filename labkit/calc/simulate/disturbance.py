@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from labkit.calc.traffic.checks import check_above_zero, check_not_negative, check_number, shown
+from labkit.calc.checked_numbers import check_above_zero, check_not_negative, check_number, shown
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ import math
 import random
 from dataclasses import dataclass
 
+from labkit.calc.checked_numbers import check_not_negative, check_number, is_whole, shown
 from labkit.calc.simulate.weeks_result import SimulatedWeeks
-from labkit.calc.traffic.checks import check_not_negative, check_number, is_whole, shown
 
 
 @dataclass(frozen=True, kw_only=True)

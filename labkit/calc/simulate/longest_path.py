@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from labkit.calc.pieces import Pieces
-from labkit.calc.simulate.gradients import Tail
+from labkit.calc.simulate.gradient_exchange import Tail
 from labkit.calc.simulate.graph import Graph
 from labkit.calc.simulate.replica import Floors, Times, computing
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from labkit.calc.traffic.checks import check_rank, check_ranks, shown
+from labkit.calc.checked_numbers import check_rank, check_ranks, shown
 
 SCHEDULES = ("gpipe", "1f1b", "interleaved")
 

@@ -26,16 +26,16 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import NormalDist
 
+from labkit.calc.checked_numbers import check_ranks, shown
 from labkit.calc.layout import Layout
 from labkit.calc.pieces import Pieces
 from labkit.calc.simulate.behaviour import Behaviour, Behaviours, behaviours
 from labkit.calc.simulate.disturbance import Disturbance
-from labkit.calc.simulate.gradients import floors, tails
+from labkit.calc.simulate.gradient_exchange import floors, tails
 from labkit.calc.simulate.graph import Graph, graph
 from labkit.calc.simulate.orders import check_schedule
 from labkit.calc.simulate.replica import Floors, Times, replica_times
 from labkit.calc.simulate.simulated_step import Simulated, SimulatedStep
-from labkit.calc.traffic.checks import check_ranks, shown
 
 MOST_EVENTS = 500_000
 """Operations that are simulated with jitter before the rest of the replicas is drawn."""

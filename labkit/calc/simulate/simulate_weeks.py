@@ -22,10 +22,10 @@ from __future__ import annotations
 
 import random
 
+from labkit.calc.checked_numbers import check_above_zero, check_not_negative, check_ranks
 from labkit.calc.result import Result, number_of
 from labkit.calc.simulate.failing_run import FailingRun, Spares
 from labkit.calc.simulate.weeks_result import WEEK_S, SimulatedWeeks
-from labkit.calc.traffic.checks import check_above_zero, check_not_negative, check_ranks
 from labkit.calc.units import seconds_text
 
 

@@ -7,7 +7,7 @@
 
 ring_traffic.py has the ring, and tree_traffic.py the binary tree and the chain. The other
 all-reduces have files of their own. rooted_traffic.py and all_to_all_traffic.py have the rest.
-blocks.py cuts tensors into blocks. collective_cost.py has what all share.
+blocked_traffic.py cuts tensors into blocks. collective_cost.py has what all share.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from labkit.calc.traffic.all_to_all_traffic import PairwiseAllToAll
-from labkit.calc.traffic.checks import (
+from labkit.calc.checked_numbers import (
     check_itemsize,
     check_not_negative,
     check_number,
@@ -27,6 +26,7 @@ from labkit.calc.traffic.checks import (
     is_whole,
     shown,
 )
+from labkit.calc.traffic.all_to_all_traffic import PairwiseAllToAll
 from labkit.calc.traffic.collective_cost import Collective
 from labkit.calc.traffic.double_tree_traffic import DoubleTreeAllReduce
 from labkit.calc.traffic.halving_doubling_traffic import HalvingDoublingAllReduce

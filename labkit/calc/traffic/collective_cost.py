@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from statistics import mean
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
-from labkit.calc.traffic.checks import check_not_negative, shown
+from labkit.calc.checked_numbers import check_not_negative, shown
 from labkit.calc.units import exact_bytes_text, number_text
 
 Number = TypeVar("Number", int, float)

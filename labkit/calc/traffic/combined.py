@@ -21,11 +21,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from labkit.calc.models.config import ModelConfig
+from labkit.calc.checked_numbers import check_flag, check_itemsize, check_rank, check_ranks
 from labkit.calc.models.lengths import sequence_length
+from labkit.calc.models.model_config import ModelConfig
 from labkit.calc.models.presets import model
 from labkit.calc.result import Result, total
-from labkit.calc.traffic.checks import check_flag, check_itemsize, check_rank, check_ranks
 from labkit.calc.traffic.collective import collective
 from labkit.calc.traffic.pipeline import pipeline_traffic_bytes
 from labkit.calc.traffic.segments import segment_numels

@@ -21,8 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from labkit.calc.result import Result, total
-from labkit.calc.traffic.checks import (
+from labkit.calc.checked_numbers import (
     check_itemsize,
     check_not_negative,
     check_rank,
@@ -31,6 +30,7 @@ from labkit.calc.traffic.checks import (
     is_whole,
     shown,
 )
+from labkit.calc.result import Result, total
 from labkit.calc.traffic.segments import segment_numels
 
 _STRATEGIES = ("ring", "gathered", "ulysses")

@@ -16,7 +16,7 @@ Paper: Sanders, Speck and Traeff, "Two-tree algorithms for full bandwidth broadc
 scan", Parallel Computing 35(12), 2009.
 """
 
-from labkit.calc.traffic.blocks import Blocked
+from labkit.calc.traffic.blocked_traffic import Blocked
 
 
 class DoubleTreeAllReduce(Blocked):

@@ -24,8 +24,7 @@ import math
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
-from labkit.calc.result import Result, total
-from labkit.calc.traffic.checks import (
+from labkit.calc.checked_numbers import (
     check_above_zero,
     check_itemsize,
     check_not_negative,
@@ -35,6 +34,7 @@ from labkit.calc.traffic.checks import (
     is_whole,
     shown,
 )
+from labkit.calc.result import Result, total
 from labkit.calc.traffic.segments import segment_numels
 
 _COUNT_BYTES = 8

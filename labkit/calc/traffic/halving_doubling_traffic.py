@@ -18,7 +18,7 @@ Papers: Rabenseifner, "Optimization of collective reduction operations", ICCS 20
 Rabenseifner and Gropp, IJHPCA 19(1), 2005.
 """
 
-from labkit.calc.traffic.blocks import Blocked
+from labkit.calc.traffic.blocked_traffic import Blocked
 from labkit.calc.traffic.collective_cost import Link
 
 

@@ -13,8 +13,8 @@ Paper: Narayanan et al., arXiv:2104.04473, sections 2.2 and 3.
 
 from __future__ import annotations
 
+from labkit.calc.checked_numbers import check_itemsize, check_rank, check_ranks, is_whole, shown
 from labkit.calc.result import Result, total
-from labkit.calc.traffic.checks import check_itemsize, check_rank, check_ranks, is_whole, shown
 
 _SOURCE = "Narayanan et al., arXiv:2104.04473, sections 2.2 and 3"
 

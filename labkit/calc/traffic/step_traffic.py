@@ -14,8 +14,8 @@ Paper: Rajbhandari et al., arXiv:1910.02054, section 7, for one microbatch.
 
 from __future__ import annotations
 
+from labkit.calc.checked_numbers import check_itemsize, check_not_negative, check_ranks, shown
 from labkit.calc.result import Result, number_of, total
-from labkit.calc.traffic.checks import check_itemsize, check_not_negative, check_ranks, shown
 from labkit.calc.units import number_text
 
 

@@ -25,7 +25,7 @@ Papers: Sanders and Sibeyn, IPL 86(1), 2003; van de Geijn and Watts, "SUMMA: sca
 matrix multiplication algorithm", Concurrency: Practice and Experience 9(4), 1997.
 """
 
-from labkit.calc.traffic.blocks import Blocked
+from labkit.calc.traffic.blocked_traffic import Blocked
 
 
 class TreeBroadcast(Blocked):

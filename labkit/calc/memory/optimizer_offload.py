@@ -12,10 +12,10 @@ Papers: Ren et al., "ZeRO-Offload", arXiv:2101.06840, section 3; Rajbhandari et 
 
 from __future__ import annotations
 
+from labkit.calc.checked_numbers import check_above_zero, check_flag, check_ranks, shown
 from labkit.calc.memory.model_state import count_of
 from labkit.calc.memory.recipe import Recipe, recipe_of
 from labkit.calc.result import Result, number_of, total
-from labkit.calc.traffic.checks import check_above_zero, check_flag, check_ranks, shown
 from labkit.calc.units import number_text
 
 
