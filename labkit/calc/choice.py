@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 from labkit.calc.checked_numbers import check_ranks
 from labkit.calc.crossing import predicted_crossing
+from labkit.calc.result import Result
 from labkit.calc.traffic.collective import collective
 from labkit.calc.units import seconds_text, size_text
 
@@ -62,7 +63,7 @@ def choose_algorithm(n: int, nbytes: float, alpha: float, beta: float) -> Choice
     return Choice(n, nbytes, {each: _seconds(each, n, nbytes, alpha, beta) for each in _ALGORITHMS})
 
 
-def crossover_bytes(first: str, second: str, n: int, alpha: float, beta: float) -> float | None:
+def crossover_bytes(first: str, second: str, n: int, alpha: float, beta: float) -> Result | None:
     """The size at which two all-reduces take the same time; None: one is ahead at every size.
 
     Below it the one with fewer latencies is faster, above it the one with fewer bytes.
@@ -79,7 +80,9 @@ def crossover_bytes(first: str, second: str, n: int, alpha: float, beta: float) 
         lambda nbytes: _seconds(second, n, nbytes, alpha, beta),
         _LARGEST_BYTES,
     )
-    return None if found is None else found.nbytes
+    if found is None:
+        return None
+    return Result(found.nbytes, "bytes", f"{first} and {second} take the same time")
 
 
 def _seconds(algorithm: str, n: int, nbytes: float, alpha: float, beta: float) -> float:

@@ -86,8 +86,8 @@ class RingCost:
         n, total = self.world_size, calc.bytes_text(self.gradient_bytes)
         busbw = algbw = "–"
         if self.seconds > 0:
-            algbw = f"{calc.bytes_text(calc.algbw(self.gradient_bytes, self.seconds))}/s"
-            busbw = f"{calc.bytes_text(calc.busbw(self.gradient_bytes, self.seconds, n))}/s"
+            algbw = str(calc.algbw(self.gradient_bytes, self.seconds))
+            busbw = str(calc.busbw(self.gradient_bytes, self.seconds, n))
         parameters, itemsize = calc.count_text(self.num_parameters), self.bytes_per_element
         messages = f"{self.num_tensors:,} x 2 x {n - 1}"
         parts = f"{calc.seconds_text(self.latency_seconds)} latency"

@@ -55,7 +55,7 @@ def latency_bandwidth(
     )
 
     def speed(nbytes: float, seconds: float) -> float:
-        return busbw(nbytes, seconds, world_size, kind)
+        return float(busbw(nbytes, seconds, world_size, kind))
 
     for number, curve in enumerate(curves):
         beside = 2 ** (_BAR_OCTAVES * (number - (len(curves) - 1) / 2))

@@ -60,7 +60,8 @@ def test_at_the_crossover_both_take_the_same_time_and_beside_it_they_do_not(n, l
         if at is None:
             continue
         below, same, above = (
-            calc.choose_algorithm(n, nbytes, **link).seconds for nbytes in (at / 8, at, at * 8)
+            calc.choose_algorithm(n, nbytes, **link).seconds
+            for nbytes in (float(at) / 8, float(at), float(at) * 8)
         )
         assert same[first] == pytest.approx(same[second], rel=1e-6)
         assert (below[first] < below[second]) != (above[first] < above[second])

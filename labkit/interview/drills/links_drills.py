@@ -31,10 +31,9 @@ def bus_bandwidth(n: int, size: float, time: float) -> Solution:
     return Solution(
         busbw,
         [
-            f"algbw = {calc.bytes_text(size)} / {calc.seconds_text(time)} = "
-            f"{calc.bytes_text(algbw)}/s.",
+            f"algbw = {calc.bytes_text(size)} / {calc.seconds_text(time)} = {algbw}.",
             f"Each link carries 2(n - 1)/n = {factor:.4g} times the tensor.",
-            f"busbw = {factor:.4g} x {calc.bytes_text(algbw)}/s = {calc.bytes_text(busbw)}/s.",
+            f"busbw = {factor:.4g} x {algbw} = {busbw}.",
         ],
         [
             Trap(
@@ -71,7 +70,7 @@ def bus_bandwidth(n: int, size: float, time: float) -> Solution:
 )
 def all_gather_at_busbw(n: int, size: float, bus: float) -> Solution:
     """(n-1)/n D over the bus bandwidth."""
-    carried = calc.busbw(size, 1.0, n, "all_gather")
+    carried = calc.collective("all_gather", "ring", n, size).sent_bytes
     seconds = carried / bus
     return Solution(
         seconds,
@@ -84,7 +83,7 @@ def all_gather_at_busbw(n: int, size: float, bus: float) -> Solution:
         [
             Trap(
                 "the factor of an all-reduce",
-                calc.busbw(size, 1.0, n) / bus,
+                2 * carried / bus,
                 "An all-gather is one of the two phases of a ring all-reduce.",
             ),
             Trap(
