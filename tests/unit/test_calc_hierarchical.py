@@ -8,6 +8,11 @@ from labkit import calc
 LINKS = {"alpha": (5e-6, 30e-6), "beta": (1 / 300e9, 1 / 25e9)}
 
 
+def tiers(algorithm, n, numel, rank, ranks_per_host, itemsize=4):
+    more = {"itemsize": itemsize, "rank": rank, "ranks_per_host": ranks_per_host}
+    return calc.collective("all_reduce", algorithm, n, itemsize * numel, **more).tier_bytes
+
+
 def seconds(algorithm, nbytes, n, ranks_per_host, alpha, beta, shared=False):
     asked = calc.collective("all_reduce", algorithm, n, nbytes, ranks_per_host=ranks_per_host)
     return asked.seconds(alpha, beta, shared=shared)
@@ -24,20 +29,14 @@ SHAPES = [(1, 1), (4, 2), (6, 2), (6, 3), (8, 4), (8, 1), (8, 8)]
 def test_ten_elements_on_two_hosts_of_two():
     # Segments 5 and 5 within the host, pieces 3 and 2 between hosts: 5 + 5, and 2 + 3.
     for rank in range(4):
-        assert calc.collective(
-            "all_reduce", "hierarchical", 4, 40, rank=rank, ranks_per_host=2
-        ).tier_bytes == (40, 20)
+        assert tiers("hierarchical", 4, 10, rank, 2) == (40, 20)
 
 
 def test_seven_elements_on_three_hosts_of_two():
     # Segments 4, 3. Rank 0 carries 4 as 2, 1, 1: all but its own 2, then all but host 1's 1.
     # Rank 3, on host 1, carries 3 as 1, 1, 1: two of them, twice.
-    assert calc.collective(
-        "all_reduce", "hierarchical", 6, 7, itemsize=1, rank=0, ranks_per_host=2
-    ).tier_bytes == (7, 2 + 3)
-    assert calc.collective(
-        "all_reduce", "hierarchical", 6, 7, itemsize=1, rank=3, ranks_per_host=2
-    ).tier_bytes == (7, 2 + 2)
+    assert tiers("hierarchical", 6, 7, 0, 2, itemsize=1) == (7, 2 + 3)
+    assert tiers("hierarchical", 6, 7, 3, 2, itemsize=1) == (7, 2 + 2)
 
 
 @pytest.mark.parametrize(("n", "ranks_per_host"), SHAPES)
@@ -45,12 +44,7 @@ def test_seven_elements_on_three_hosts_of_two():
 def test_all_ranks_together_send_what_no_algorithm_can_save(n, ranks_per_host, numel):
     """Each host adds L tensors and hands the sum out; so do H hosts between them."""
     hosts = n // ranks_per_host
-    sent = [
-        calc.collective(
-            "all_reduce", "hierarchical", n, numel * 4, rank=rank, ranks_per_host=ranks_per_host
-        ).tier_bytes
-        for rank in range(n)
-    ]
+    sent = [tiers("hierarchical", n, numel, rank, ranks_per_host) for rank in range(n)]
     assert sum(each.fast for each in sent) == hosts * 2 * (ranks_per_host - 1) * 4 * numel
     assert sum(each.slow for each in sent) == 2 * (hosts - 1) * 4 * numel
     assert sent[0].total == sent[0].fast + sent[0].slow
@@ -59,20 +53,17 @@ def test_all_ranks_together_send_what_no_algorithm_can_save(n, ranks_per_host, n
 @pytest.mark.parametrize(("n", "ranks_per_host"), SHAPES)
 def test_of_a_flat_ring_one_rank_of_each_host_sends_on_a_slow_link(n, ranks_per_host):
     for rank in range(n):
-        flat = calc.collective(
-            "all_reduce", "ring", n, (24 * n) * 4, rank=rank, ranks_per_host=ranks_per_host
-        ).tier_bytes
+        flat = tiers("ring", n, 24 * n, rank, ranks_per_host)
         crosses = ranks_per_host < n and rank % ranks_per_host == ranks_per_host - 1
         assert flat[not crosses] == 0
         assert (
-            flat[crosses]
-            == calc.collective("all_reduce", "ring", n, (24 * n) * 4, rank=rank).sent_bytes
+            flat[crosses] == calc.collective("all_reduce", "ring", n, 96 * n, rank=rank).sent_bytes
         )
 
 
 def test_steps_of_eight_ranks_on_two_hosts():
     assert calc.collective("all_reduce", "hierarchical", 8, ranks_per_host=4).tier_steps == (6, 2)
-    assert calc.collective("all_reduce", "hierarchical", 8, ranks_per_host=4).tier_steps.total == 8
+    assert calc.collective("all_reduce", "hierarchical", 8, ranks_per_host=4).steps == 8
     assert calc.collective("all_reduce", "ring", 8).steps == 14
 
 
@@ -91,9 +82,8 @@ def test_one_gigabyte_by_hand():
 
 def test_with_one_tier_only_it_is_a_ring():
     for ranks_per_host, tier in ((8, 0), (1, 1)):
-        ring = calc.collective("all_reduce", "ring", 8, 1e6).seconds(
-            LINKS["alpha"][tier], LINKS["beta"][tier]
-        )
+        link = {name: pair[tier] for name, pair in LINKS.items()}
+        ring = calc.collective("all_reduce", "ring", 8, 1e6).seconds(**link)
         tiered = seconds("hierarchical", 1e6, 8, ranks_per_host, **LINKS)
         assert tiered == pytest.approx(ring)
         assert seconds("ring", 1e6, 8, ranks_per_host, **LINKS) == pytest.approx(ring)

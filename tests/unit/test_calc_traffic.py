@@ -19,110 +19,65 @@ def test_segments_are_those_of_tensor_split(numel, n):
     assert calc.segment_numels(numel, n) == [segment.numel() for segment in split]
 
 
-@pytest.mark.parametrize("rank", range(4))
-def test_ring_phases_of_an_uneven_size(rank):
-    reduce_scatter = calc.collective("reduce_scatter", "ring", 4, 40, rank=rank).sent_bytes
-    all_gather = calc.collective("all_gather", "ring", 4, 40, rank=rank).sent_bytes
-    assert reduce_scatter == 4 * REDUCE_SCATTER_10_OVER_4[rank]
-    assert all_gather == 4 * ALL_GATHER_10_OVER_4[rank]
-    assert (
-        calc.collective("all_reduce", "ring", 4, 40, rank=rank).sent_bytes
-        == reduce_scatter + all_gather
-    )
+def sent(operation, algorithm, n, numel, **more):
+    """Elements that each rank sends."""
+    one = {"nbytes": 4 * numel, **more}
+    return [
+        calc.collective(operation, algorithm, n, rank=r, **one).sent_bytes / 4 for r in range(n)
+    ]
+
+
+def test_ring_phases_of_an_uneven_size():
+    assert sent("reduce_scatter", "ring", 4, 10) == REDUCE_SCATTER_10_OVER_4
+    assert sent("all_gather", "ring", 4, 10) == ALL_GATHER_10_OVER_4
+    both = zip(REDUCE_SCATTER_10_OVER_4, ALL_GATHER_10_OVER_4)
+    assert sent("all_reduce", "ring", 4, 10) == [sum(phases) for phases in both]
 
 
 def test_fewer_elements_than_ranks():
     # 2 elements over 3 ranks, segments 1, 1, 0: reduce-scatter 1, 1, 2; all-gather 1, 2, 1.
-    sent = [
-        calc.collective("all_reduce", "ring", 3, 16, itemsize=8, rank=rank).sent_bytes
-        for rank in range(3)
-    ]
-    assert sent == [8 * 2, 8 * 3, 8 * 3]
+    assert sent("all_reduce", "ring", 3, 2) == [2, 3, 3]
 
 
 @pytest.mark.parametrize(("numel", "n"), [(0, 4), (100, 1), (0, 1)])
 def test_nothing_to_send(numel, n):
-    assert [
-        calc.collective("all_reduce", "ring", n, numel * 4, rank=rank).sent_bytes
-        for rank in range(n)
-    ] == [0] * n
-
-
-@pytest.mark.parametrize(("numel", "n"), [(10, 4), (999, 8), (5, 7)])
-def test_the_closed_form_is_the_mean_over_ranks(numel, n):
-    exact = [
-        calc.collective("all_reduce", "ring", n, numel * 4, rank=rank).sent_bytes
-        for rank in range(n)
-    ]
-    assert sum(exact) / n == pytest.approx(
-        calc.collective("all_reduce", "ring", n, 4 * numel).sent_bytes
-    )
+    assert sent("all_reduce", "ring", n, numel) == [0] * n
 
 
 def test_ring_of_eight_sends_1_75_of_the_tensor_in_14_steps():
-    assert calc.collective("all_reduce", "ring", 8, 1e9).sent_bytes == 1.75e9
-    assert calc.collective("all_reduce", "ring", 8).steps == 14
-    assert calc.collective("all_reduce", "ring", 8).messages == 14
+    ring = calc.collective("all_reduce", "ring", 8, 1e9)
+    assert (ring.sent_bytes, ring.steps, ring.messages) == (1.75e9, 14, 14)
+    assert calc.collective("all_reduce", "ring", 8).sent_bytes == 1.75
 
 
 def test_one_gigabyte_as_one_tensor_and_as_a_hundred():
-    link = {"alpha": 5e-6, "beta": 1 / 360e9}
+    whole, part = (calc.collective("all_reduce", "ring", 8, nbytes) for nbytes in (1e9, 1e7))
     # 14 * 5 us + 1.75 GB / 360 GB/s = 0.07 + 4.861 ms; then 100 * 0.07 + 4.861 ms.
-    assert calc.collective("all_reduce", "ring", 8, 1e9).seconds(**link) == pytest.approx(
-        4.931e-3, rel=1e-3
-    )
-    assert 100 * calc.collective("all_reduce", "ring", 8, 1e7).seconds(**link) == pytest.approx(
-        11.861e-3, rel=1e-3
-    )
+    assert whole.seconds(5e-6, 1 / 360e9) == pytest.approx(4.931e-3, rel=1e-3)
+    assert 100 * part.seconds(5e-6, 1 / 360e9) == pytest.approx(11.861e-3, rel=1e-3)
 
 
 def test_a_binomial_tree_of_eight():
-    assert [
-        calc.collective("broadcast", "binomial", 8, 10, itemsize=1, rank=rank).sent_bytes
-        for rank in range(8)
-    ] == [
-        *(30, 20, 10, 10),
-        *(0, 0, 0, 0),
-    ]
+    assert sent("broadcast", "binomial", 8, 10) == [30, 20, 10, 10, 0, 0, 0, 0]
 
 
 def test_a_binomial_tree_of_six_from_root_two():
     # From the root: 2 -> 3, 4, 0 (distance 1, 2, 4); 3 -> 5 and 1; then nobody is left.
-    assert [
-        calc.collective("broadcast", "binomial", 6, itemsize=1, rank=rank, root=2).sent_bytes
-        for rank in range(6)
-    ] == [
-        *(0, 0, 3, 2),
-        *(0, 0),
-    ]
+    assert sent("broadcast", "binomial", 6, 1, root=2) == [0, 0, 3, 2, 0, 0]
 
 
 def test_everyone_but_the_root_receives_a_broadcast_once():
     for n in range(1, 20):
-        assert (
-            sum(
-                calc.collective(
-                    "broadcast", "binomial", n, itemsize=1, rank=rank, root=n // 2
-                ).sent_bytes
-                for rank in range(n)
-            )
-            == n - 1
-        )
+        assert sum(sent("broadcast", "binomial", n, 1, root=n // 2)) == n - 1
 
 
 def test_gather_and_scatter_are_mirror_images():
-    assert [
-        calc.collective("gather", "direct", 4, 20, itemsize=1, rank=rank, root=1).sent_bytes
-        for rank in range(4)
-    ] == [5, 0, 5, 5]
-    assert [
-        calc.collective("scatter", "direct", 4, 20, itemsize=1, rank=rank, root=1).sent_bytes
-        for rank in range(4)
-    ] == [0, 15, 0, 0]
+    assert sent("gather", "direct", 4, 20, root=1) == [5, 0, 5, 5]
+    assert sent("scatter", "direct", 4, 20, root=1) == [0, 15, 0, 0]
 
 
 def test_all_to_all_keeps_one_part():
-    assert calc.collective("all_to_all", "pairwise", 4, 400).sent_bytes == 300
+    assert sent("all_to_all", "pairwise", 4, 400) == [300] * 4
 
 
 @pytest.mark.parametrize(
@@ -139,10 +94,9 @@ def test_all_to_all_keeps_one_part():
     ],
 )
 def test_alpha_beta_by_hand(operation, algorithm, expected):
-    assert calc.collective(operation, algorithm, 5, 1000).seconds(2, 0.01) == pytest.approx(
-        expected
-    )
-    assert calc.collective(operation, algorithm, 1, 1000).seconds(2, 0.01) == 0
+    five, alone = (calc.collective(operation, algorithm, n, 1000) for n in (5, 1))
+    assert five.seconds(2, 0.01) == pytest.approx(expected)
+    assert alone.seconds(2, 0.01) == 0
 
 
 def test_busbw_is_the_links_speed_whatever_the_number_of_ranks():

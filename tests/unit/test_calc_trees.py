@@ -88,45 +88,24 @@ def test_steps_by_hand():
 
 
 @pytest.mark.parametrize(
-    ("seconds", "expected"),
+    ("operation", "algorithm", "expected"),
     [
         # 8 ranks, 1000 bytes, alpha 2, beta 0.01, in one block of 10 s and in ten of 1 s.
-        (
-            lambda block: calc.collective("broadcast", "tree", 8, 1000, block_bytes=block).seconds(
-                2, 0.01
-            ),
-            (4 * 12, 22 * 3),
-        ),
-        (
-            lambda block: calc.collective("all_reduce", "tree", 8, 1000, block_bytes=block).seconds(
-                2, 0.01
-            ),
-            (8 * 12, 44 * 3),
-        ),
+        ("broadcast", "tree", (4 * 12, 22 * 3)),
+        ("all_reduce", "tree", (8 * 12, 44 * 3)),
         # Two halves at the same time, in one block of 5 s and in five of 1 s.
-        (
-            lambda block: calc.collective(
-                "all_reduce", "double_tree", 8, 1000, block_bytes=block
-            ).seconds(2, 0.01),
-            (84, 28 * 3),
-        ),
-        (
-            lambda block: calc.collective("broadcast", "ring", 8, 1000, block_bytes=block).seconds(
-                2, 0.01
-            ),
-            (7 * 12, 16 * 3),
-        ),
+        ("all_reduce", "double_tree", (84, 28 * 3)),
+        ("broadcast", "ring", (7 * 12, 16 * 3)),
     ],
 )
-def test_seconds_by_hand(seconds, expected):
-    assert (seconds(1000), seconds(100)) == pytest.approx(expected)
+def test_seconds_by_hand(operation, algorithm, expected):
+    found = (seconds_of(operation, algorithm, 8, 1000, 2, 0.01, block) for block in (1000, 100))
+    assert tuple(found) == pytest.approx(expected)
 
 
 def test_the_last_block_is_a_block_too():
     # 1000 bytes in 300 + 300 + 300 + 100: four blocks, which are taken to be equal
-    assert calc.collective("broadcast", "ring", 8, 1000, block_bytes=300).seconds(
-        2, 0.01
-    ) == pytest.approx(10 * (2 + 2.5))
+    assert seconds_of("broadcast", "ring", 8, 1000, 2, 0.01, 300) == pytest.approx(10 * (2 + 2.5))
 
 
 def test_a_block_has_a_byte_however_cheap_messages_are():
@@ -134,12 +113,9 @@ def test_a_block_has_a_byte_however_cheap_messages_are():
 
 
 def test_seconds_of_halving_doubling_by_hand():
-    assert calc.collective("all_reduce", "halving_doubling", 8, 1000).seconds(
-        2, 0.01
-    ) == pytest.approx(2 * (2 + 5 + 2 + 2.5 + 2 + 1.25))
-    assert calc.collective("all_reduce", "halving_doubling", 5, 1000).seconds(
-        2, 0.01
-    ) == pytest.approx(2 * (2 + 5 + 2 + 2.5 + 2 + 10))
+    for n, longest in ((8, 1.25), (5, 10)):
+        seconds = seconds_of("all_reduce", "halving_doubling", n, 1000, 2, 0.01)
+        assert seconds == pytest.approx(2 * (2 + 5 + 2 + 2.5 + 2 + longest))
 
 
 @given(ranks_and_roots(), numels)

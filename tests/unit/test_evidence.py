@@ -192,6 +192,7 @@ def test_a_number_that_stays_whatever_the_calls_give_is_not_proved(text):
         ("133", "min(m for m in range(1, 999) if float(calc.bubble_fraction(8, m)) <= 0.05)"),
         ("64", "calc.Layout(world_size=64).dp"),  # the formula's word
         ("10", "calc.collective('all_reduce', 'ring', 12).steps - 12"),
+        ("15 s", f"calc.collective('broadcast', 'ring', 2, 0).seconds(15, 0) * {STEPS} / 6"),
         ("64x", "float(calc.model_state_bytes(64e9, 'zero_paper'))"
                 " / float(calc.model_state_bytes(64e9, 'zero_paper', zero=3, dp=64))"),
         ("16 GiB", "16 * (calc.GPUS['a100-80g'].memory_bytes / 80)"),
