@@ -25,7 +25,7 @@ from labkit.calc.checked_numbers import check_flag, check_itemsize, check_rank, 
 from labkit.calc.models.lengths import sequence_length
 from labkit.calc.models.model_config import ModelConfig
 from labkit.calc.models.presets import model
-from labkit.calc.result import Result, total
+from labkit.calc.result import Result, total, total_bytes
 from labkit.calc.traffic.collective import collective
 from labkit.calc.traffic.pipeline import pipeline_traffic_bytes
 from labkit.calc.traffic.segments import segment_numels
@@ -144,11 +144,8 @@ def _over_dp(numel: int, dp: int, itemsize: int) -> Result:
     filled = -(-numel // dp) * dp
     sent = collective("reduce_scatter", "ring", dp, filled * itemsize).sent_bytes
     how = f"{dp - 1}/{dp} * {filled:,} * {itemsize} B"
-    parts = {
-        name: Result(sent, "bytes", name, substitution=how)
-        for name in ("reduce-scatter", "all-gather")
-    }
-    return total("over dp", parts, formula="2 (n-1)/n N itemsize", source="arXiv:1910.02054")
+    parts = dict.fromkeys(("reduce-scatter", "all-gather"), (sent, how))
+    return total_bytes("over dp", parts, formula="2 (n-1)/n N itemsize", source="arXiv:1910.02054")
 
 
 def _norm(num_ranks: int, clipped: bool) -> Result:
