@@ -117,14 +117,12 @@ def _reduce_seconds(case: Case) -> float:
     is_slow = len({case.topology.host_of(rank) for rank in ranks}) > 1
     link = SLOW if is_slow else FAST
     if not is_slow or case.topology.host_of(ranks[1]) > 0:
-        return calc.collective("all_reduce", "ring", len(ranks), case.gradient_bytes).seconds(
-            link.alpha, link.beta
-        )
+        ring = calc.collective("all_reduce", "ring", len(ranks), case.gradient_bytes)
+        return ring.seconds(link.alpha, link.beta)
     per_host = sum(case.topology.host_of(rank) == 0 for rank in ranks)
     alphas, betas = (FAST.alpha, SLOW.alpha), (FAST.beta, SLOW.beta)
-    return calc.collective(
-        "all_reduce", "ring", len(ranks), case.gradient_bytes, ranks_per_host=per_host
-    ).seconds(alphas, betas)
+    one = {"nbytes": case.gradient_bytes, "ranks_per_host": per_host}
+    return calc.collective("all_reduce", "ring", len(ranks), **one).seconds(alphas, betas)
 
 
 def real_steps(world: labkit.Group, case: Case) -> list[tuple[float, float]]:

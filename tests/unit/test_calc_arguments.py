@@ -6,7 +6,7 @@ import math
 import pytest
 
 from labkit import calc
-from labkit.calc.traffic.collective import _COLLECTIVES
+from labkit.calc.traffic.collective import COLLECTIVES
 
 # An argument of each name that is right.
 RIGHT = {
@@ -54,7 +54,7 @@ def formulas():
     for function in FUNCTIONS:
         names = inspect.signature(function).parameters
         yield function.__name__, function, {name: RIGHT[name] for name in names}
-    for kind in _COLLECTIVES:
+    for kind in COLLECTIVES:
         names = ("world_size", "nbytes", "itemsize", "rank", "alpha", "beta", *kind.options)
         right = {name: RIGHT[name] for name in names if name != "splits"}
         right |= PAIRS if "ranks_per_host" in kind.options else {}

@@ -5,10 +5,10 @@ import itertools
 import pytest
 
 from labkit import calc
-from labkit.calc.traffic.collective import _COLLECTIVES
+from labkit.calc.traffic.collective import COLLECTIVES
 
 SPLITS = [[9, 2, 0], [1, 9, 4], [3, 3, 9]]
-ALL = [(each.operation, each.algorithm) for each in _COLLECTIVES]
+ALL = [(each.operation, each.algorithm) for each in COLLECTIVES]
 
 
 def asked(operation, algorithm, n, numel, rank=None):

@@ -40,7 +40,7 @@ from labkit.calc.traffic.tree_traffic import (
     TreeReduce,
 )
 
-_COLLECTIVES: tuple[type[Collective], ...] = (
+COLLECTIVES: tuple[type[Collective], ...] = (
     *(RingAllReduce, TreeAllReduce, DoubleTreeAllReduce, HalvingDoublingAllReduce),
     *(HierarchicalAllReduce, RingReduceScatter, RingAllGather, PairwiseAllToAll),
     *(BinomialBroadcast, TreeBroadcast, RingBroadcast, TreeReduce, DirectGather, DirectScatter),
@@ -111,13 +111,13 @@ def collective(
 
 
 def _kind(operation: str, algorithm: str) -> type[Collective]:
-    for kind in _COLLECTIVES:
+    for kind in COLLECTIVES:
         if (kind.operation, kind.algorithm) == (operation, algorithm):
             return kind
-    algorithms = [kind.algorithm for kind in _COLLECTIVES if kind.operation == operation]
+    algorithms = [kind.algorithm for kind in COLLECTIVES if kind.operation == operation]
     if algorithms:
         raise ValueError(f"algorithm={shown(algorithm)}: {operation} has {', '.join(algorithms)}")
-    operations = dict.fromkeys(kind.operation for kind in _COLLECTIVES)
+    operations = dict.fromkeys(kind.operation for kind in COLLECTIVES)
     raise ValueError(f"operation={shown(operation)}: give one of {', '.join(operations)}")
 
 
