@@ -35,7 +35,7 @@ from torch.distributed.tensor.parallel import (
 import labkit
 from labkit.model import GPT, GPTConfig
 from labkit.tensor_parallel import SHARED_MEMORY, Replicated, TokenShards, Wire
-from labkit.tensor_parallel.gpt import ParallelBlock
+from labkit.tensor_parallel.gpt_tp import ParallelBlock
 
 CONFIG = GPTConfig(context=128, num_layers=4, hidden=512, num_heads=8)
 NUM_SEQUENCES = 2

@@ -2,7 +2,7 @@
 
     zero1    beside ZeroRedundancyOptimizer with DistributedDataParallel
     zero2    beside the same
-    zero3    beside fully_shard, both gathering the rest once for forward and backward
+    zero3    beside fully_shard, both gathering the root unit once for forward and backward
 
 On gloo two of torch's send more than they would on nccl: ZeroRedundancyOptimizer broadcasts segment
 by segment, and fully_shard's reduce-scatter is an all-reduce there, so that it sends 4 times the
@@ -69,7 +69,7 @@ def candidates(world: labkit.Group) -> dict[str, Callable[[GPT], Trained]]:
     """By name, what makes a model and its optimizer of a module."""
 
     def zero3(module: GPT, **options: object) -> Trained:
-        model = FullyShardedModule(module, world, kept=[module], **options)
+        model = FullyShardedModule(module, world, reshard_after_forward=module.blocks, **options)
         return model, ADAM(model.parameters(), lr=1e-3)
 
     def states(make: Callable[..., torch.optim.Optimizer], **options: object) -> object:

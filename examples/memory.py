@@ -24,8 +24,7 @@ from labkit.memory import Meter
 from labkit.model import GPT, GPTConfig
 from labkit.optimizer import AdamW
 from labkit.recompute import recompute
-from labkit.zero import FullyShardedModule, ShardedGradients, ShardedOptimizer
-from labkit.zero.offload import on_disk
+from labkit.zero import FullyShardedModule, ShardedGradients, ShardedOptimizer, on_disk
 
 # Sizes that 4 divides: padding is in no formula.
 CONFIG = GPTConfig(vocab=256, context=64, num_layers=4, hidden=96, num_heads=4)

@@ -19,6 +19,7 @@ Paper: Radford et al., "Language Models are Unsupervised Multitask Learners", 20
 
 import math
 import zlib
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -78,11 +79,13 @@ class Attention(nn.Module):
         self.key = nn.Linear(D, config.kv_heads * self.head_dim, bias=False)
         self.value = nn.Linear(D, config.kv_heads * self.head_dim, bias=False)
         self.out = nn.Linear(D, D, bias=False)
+        # Another function where a rank has only some of the tokens.
+        self.attend: Callable[[Tensor, Tensor, Tensor, int], Tensor] = attend
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         """The mixed features, x_BTD."""
         q_BTD, k_BTD, v_BTD = self.query(x_BTD), self.key(x_BTD), self.value(x_BTD)
-        return self.out(attend(q_BTD, k_BTD, v_BTD, self.head_dim))
+        return self.out(self.attend(q_BTD, k_BTD, v_BTD, self.head_dim))
 
 
 def attend(q_BTD: Tensor, k_BTD: Tensor, v_BTD: Tensor, head_dim: int) -> Tensor:
@@ -117,12 +120,13 @@ class MLP(nn.Module):
 class Block(nn.Module):
     """x_BTD -> x_BTD: attention, then MLP, each added to what it read through a norm."""
 
-    def __init__(self, config: GPTConfig) -> None:
+    def __init__(self, config: GPTConfig, mlp: nn.Module | None = None) -> None:
+        """mlp: what stands in the place of the MLP, such as a layer of experts; None: an MLP."""
         super().__init__()
         self.attention_norm = nn.LayerNorm(config.hidden, bias=False)
         self.attention = Attention(config)
         self.mlp_norm = nn.LayerNorm(config.hidden, bias=False)
-        self.mlp = MLP(config)
+        self.mlp = MLP(config) if mlp is None else mlp
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         """The next layer's features, x_BTD."""
@@ -134,17 +138,22 @@ class GPT(nn.Module):
     """The whole model: tokens_BT (int64) -> logits_BTV of the next token at each position.
 
     A seed gives the same parameters on every rank, in float32 those of float64 rounded. The
-    caller's random state is left alone.
+    caller's random state is left alone. make_block: what makes a block; a strategy's own.
     """
 
     def __init__(
-        self, config: GPTConfig, seed: int = 0, dtype: torch.dtype = torch.float32
+        self,
+        config: GPTConfig,
+        seed: int = 0,
+        dtype: torch.dtype = torch.float32,
+        make_block: Callable[[GPTConfig], nn.Module] = Block,
     ) -> None:
         super().__init__()
+        arguments.instance("config", config, GPTConfig, "give a GPTConfig, the sizes of the model")
         self.config = config
         with torch.random.fork_rng(devices=[]):  # torch's layers draw values as they are made
             self.embedding = Embedding(config)
-            self.blocks = nn.ModuleList(Block(config) for _ in range(config.num_layers))
+            self.blocks = nn.ModuleList(make_block(config) for _ in range(config.num_layers))
             self.norm = nn.LayerNorm(config.hidden, bias=False)
             self.head = nn.Linear(config.hidden, config.vocab, bias=False)
         self.head.weight = self.embedding.token.weight
@@ -171,6 +180,8 @@ def initialize(module: nn.Module, seed: int, num_layers: int) -> None:
     Every parameter has a generator of its own, so that a part is filled as within the whole.
     """
     for name, parameter in module.named_parameters():
+        if parameter.is_meta:
+            continue  # a shape without numbers
         if parameter.dim() == 1:
             parameter.fill_(1.0)  # the scale of a norm
         else:

@@ -1,22 +1,27 @@
-"""The serial step: one process, the whole batch. The oracle of every strategy.
+"""The training loop of all strategies, and the serial step: the oracle of every one of them.
 
-    batch -> loss -> backward -> optimizer.step
+    fit           step(batch 0), step(batch 1), ...
+    train_step    batch -> loss -> backward -> optimizer.step        one process, the whole batch
 
-A strategy is right when it follows `train_serial` step by step. How closely it can, no more than
-rounding decides: sums taken in another order differ by a few eps, and the steps amplify that.
+A strategy has a step of its own on the same global batches, and says how the ranks' parts of the
+losses add up and how their parameters are put together: see train_*.py in each room. It is right
+when it follows `train_serial` step by step. How closely it can, no more than rounding decides: sums
+taken in another order differ by a few eps, and the steps amplify that.
 Choose SGD to see a wrong average: AdamW divides each gradient by its own running size, so a sum in
 the place of a mean changes almost nothing there.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from labkit import arguments
+from labkit.comm import Group
 from labkit.data import Batch, Batches, Corpus
 from labkit.model import GPT, GPTConfig
 from labkit.optimizer import SGD, AdamW, Optimizer
@@ -65,9 +70,14 @@ class TrainConfig:
 
     def make_optimizer(self, parameters: Iterable[Tensor]) -> Optimizer:
         """A fresh optimizer over `parameters`."""
+        optimizer_class, options = self.optimizer_class()
+        return optimizer_class(parameters, **options)
+
+    def optimizer_class(self) -> tuple[Callable[..., Optimizer], dict[str, Any]]:
+        """What makes the optimizer, and its settings by name."""
         if self.optimizer == "sgd":
-            return SGD(parameters, self.learning_rate, self.momentum)
-        return AdamW(parameters, self.learning_rate)
+            return SGD, {"learning_rate": self.learning_rate, "momentum": self.momentum}
+        return AdamW, {"learning_rate": self.learning_rate}
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,6 +102,39 @@ class Trained:
             (mine - other.parameters[name]).abs().max().item()
             for name, mine in self.parameters.items()
         )
+
+
+Part = TypeVar("Part")
+
+
+def fit(
+    step: Callable[[Batch], Part],
+    config: GPTConfig,
+    settings: TrainConfig,
+    corpus: Corpus | None = None,
+) -> list[Part]:
+    """The training loop: `step` on one global batch after the other, the same on every rank.
+
+    Returns what the steps returned. None: Python's standard library is the corpus.
+    """
+    batches = settings.batches(corpus, config.context)
+    return [step(batches.at(index)) for index in range(settings.num_steps)]
+
+
+def require_configs(config: object, settings: object) -> None:
+    """TypeError for what is no GPTConfig and no TrainConfig, before anything is made of them."""
+    arguments.instance("config", config, GPTConfig, "give a GPTConfig, the sizes of the model")
+    arguments.instance("settings", settings, TrainConfig, "give a TrainConfig, how to train it")
+
+
+def summed_losses(parts: list[Any], group: Group) -> list[Any]:
+    """The global losses on every rank, of which each rank of `group` has a part.
+
+    parts: for each step a number, or a list of numbers.
+    Wire: one all-reduce for all steps. One per step would be a message that no step waits for.
+    """
+    losses = torch.tensor(parts, dtype=torch.float64, device=group.device)
+    return group.all_reduce(losses).tolist()
 
 
 def loss(model: nn.Module, batch: Batch) -> Tensor:
@@ -131,14 +174,13 @@ def train_serial(
 
     max_norm: see train_step.
     """
-    batches = settings.batches(corpus, config.context)
     model = GPT(config, settings.seed, settings.dtype).to(device)
     optimizer = settings.make_optimizer(model.parameters())
-    losses = [
-        train_step(model, optimizer, batches.at(step).to(device), max_norm)
-        for step in range(settings.num_steps)
-    ]
-    return Trained(losses, copy_parameters(model))
+
+    def step(batch: Batch) -> float:
+        return train_step(model, optimizer, batch.to(device), max_norm)
+
+    return Trained(fit(step, config, settings, corpus), copy_parameters(model))
 
 
 def copy_parameters(model: nn.Module) -> dict[str, Tensor]:

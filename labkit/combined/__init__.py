@@ -31,22 +31,23 @@ Wire of a rank in a step, for a replica of b rows, L blocks over p stages, P par
 in numbers; calc.combined_traffic_bytes has it exactly. What is waited for most often belongs on the
 fastest links: tp is the last axis, whose ranks are neighbours in a node.
 
-gpt.py          a rank's stages, each with its share of every layer
-data.py         which rows a rank sees
-clipping.py     the norm over all axes, each number once
-training.py     CombinedTraining, train: the serial step on dp * tp * pp ranks
-full_state.py   the whole parameters again, and whether copies are equal
-traffic.py      bytes of a journal, by axis
+gpt_3d.py      a rank's stages, each with its share of every layer; the whole parameters again
+train_3d.py    CombinedTraining, train: the serial step on dp * tp * pp ranks; which rows a rank
+               sees; the norm over all axes
+traffic.py     bytes of a journal, by axis
 
 Papers: Narayanan et al., arXiv:2104.04473; Rajbhandari et al., arXiv:1910.02054.
 """
 
-from labkit.combined.clipping import clip_gradients, global_norm
-from labkit.combined.data import own_rows, weight_of
-from labkit.combined.full_state import gather_full_state
-from labkit.combined.gpt import CombinedGPT, ParallelStage
+from labkit.combined.gpt_3d import CombinedGPT, ParallelStage, gather_full_state
 from labkit.combined.traffic import axis_of, sent_by_axis, within
-from labkit.combined.training import CombinedTraining, train
+from labkit.combined.train_3d import (
+    CombinedTraining,
+    clip_gradients,
+    own_rows,
+    train,
+    weight_of,
+)
 
 __all__ = [
     "CombinedGPT",
@@ -55,7 +56,6 @@ __all__ = [
     "axis_of",
     "clip_gradients",
     "gather_full_state",
-    "global_norm",
     "own_rows",
     "sent_by_axis",
     "train",

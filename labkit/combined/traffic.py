@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from labkit.combined.clipping import NORM
 from labkit.comm import Operation, Timeline
+from labkit.global_norm import NORM
 from labkit.mesh import ranks_along
 
 OTHER = "other"

@@ -17,8 +17,8 @@ from torch.nn import functional as F
 
 from labkit.comm import Group
 from labkit.comm.group import chosen
-from labkit.context_parallel.placement import Placement, contiguous, gather_sequence
 from labkit.context_parallel.shards import checked_cut
+from labkit.context_parallel.token_placement import Placement, contiguous, gather_sequence
 
 
 def gathered_attention(

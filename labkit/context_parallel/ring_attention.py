@@ -34,10 +34,10 @@ from torch import Tensor
 from labkit.collectives.first_order import first_order_only
 from labkit.comm import Group, Pending
 from labkit.comm.group import chosen
-from labkit.context_parallel.blocks import blocks
 from labkit.context_parallel.online_softmax import attend, attend_backward, merge
-from labkit.context_parallel.placement import Cut, Placement, contiguous
+from labkit.context_parallel.score_blocks import blocks
 from labkit.context_parallel.shards import checked_cut, wide
+from labkit.context_parallel.token_placement import Cut, Placement, contiguous
 
 
 def ring_attention(

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from labkit import arguments
 from labkit.comm import Group, tensor_checks
-from labkit.context_parallel.placement import Cut, Placement, cut_of
+from labkit.context_parallel.token_placement import Cut, Placement, cut_of
 
 
 def checked_cut(

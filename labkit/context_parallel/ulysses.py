@@ -25,8 +25,8 @@ from labkit import arguments
 from labkit.collectives import autograd
 from labkit.comm import Group
 from labkit.comm.group import chosen
-from labkit.context_parallel.placement import Cut, Placement, contiguous
 from labkit.context_parallel.shards import checked_cut
+from labkit.context_parallel.token_placement import Cut, Placement, contiguous
 
 
 def ulysses_attention(

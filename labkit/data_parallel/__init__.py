@@ -15,7 +15,7 @@ Beside them:
                                      symmetric_buckets.py
     wrapping.py, hooks.py            what is checked about a module; hooks that end with their owner
     local_sgd.py, parameter_server/  strategies that do without an all-reduce in each step
-    training.py                      the serial training loop on many ranks
+    train_dp.py                      the serial training loop on many ranks
 """
 
 from labkit.data_parallel.background import InBackground
@@ -25,7 +25,7 @@ from labkit.data_parallel.naive import NaiveDDP
 from labkit.data_parallel.overlapped import OverlappedDDP
 from labkit.data_parallel.reduction import AllReduce, library_all_reduce
 from labkit.data_parallel.symmetric_buckets import SymmetricBuckets
-from labkit.data_parallel.training import train, train_step
+from labkit.data_parallel.train_dp import train, train_step
 
 __all__ = [
     "DDP",

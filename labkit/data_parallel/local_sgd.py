@@ -11,6 +11,7 @@ Papers: Stich, "Local SGD converges fast and communicates little", arXiv:1805.09
 al., "DiLoCo", arXiv:2311.08105.
 """
 
+import itertools
 from dataclasses import dataclass
 
 import torch
@@ -18,12 +19,12 @@ from torch import nn
 
 from labkit import arguments
 from labkit.comm import Group
-from labkit.data import Corpus
+from labkit.data import Batch, Corpus
 from labkit.data_parallel.flattening import flattened, put
 from labkit.data_parallel.naive import Replica
 from labkit.model import GPT, GPTConfig
 from labkit.optimizer import checked_rate, checked_share
-from labkit.train import TrainConfig, Trained, copy_parameters, loss
+from labkit.train import TrainConfig, Trained, copy_parameters, fit, loss, summed_losses
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,23 +97,23 @@ def train(
             f"num_steps={settings.num_steps} must be a multiple of inner_steps={inner_steps}, so "
             "that ranks end with the same parameters"
         )
-    batches = settings.batches(corpus, config.context)
     module = GPT(config, settings.seed, settings.dtype).to(world.device)
     model = LocalSGD(module, world, outer)
     optimizer = settings.make_optimizer(module.parameters())
-    parts = []
-    for step in range(settings.num_steps):
-        batch = batches.at(step)
+    steps = itertools.count(1)
+
+    def step(batch: Batch) -> float:
         share = batch.share(world.rank, world.size).to(world.device)
         optimizer.zero_grad()
         value = loss(model, share)
         value.backward()
         optimizer.step()
-        parts.append(value.item() * len(share) / len(batch))
-        if (step + 1) % inner_steps == 0:
+        if next(steps) % inner_steps == 0:
             model.average()
-    losses = world.all_reduce(torch.tensor(parts, dtype=torch.float64, device=world.device))
-    return Trained(losses.tolist(), copy_parameters(module))
+        return value.item() * len(share) / len(batch)
+
+    parts = fit(step, config, settings, corpus)
+    return Trained(summed_losses(parts, world), copy_parameters(module))
 
 
 def _require_outer(outer: object) -> None:

@@ -18,12 +18,12 @@ import types
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import cloudpickle
 import torch
 
 from labkit.comm import Group
 from labkit.grade.observed import RankSeen, plain, tensors_in
 from labkit.grade.watched import BrokenRule, Job, Watch, learner_site
+from labkit.launch import payload
 
 _MOST_YIELDED = 100_000
 
@@ -34,7 +34,7 @@ def attempt_cases(world: Group, job: Job, cases: Sequence[tuple[Any, ...]]) -> N
     watch = Watch(world, job)
     earlier: list[Any] = []  # kept, so that no two results have the same memory by chance
     for index, args in enumerate(cases):
-        own = pickle.loads(cloudpickle.dumps(args))  # `args` stay what they were
+        own = pickle.loads(payload.dumps(args))  # `args` stay what they were
         watch.begin_case(index, own)
         if world.size > 1:
             # No rank is in the next case while another is in this one: messages cannot mix.
@@ -125,8 +125,8 @@ def _share_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 def _pickled(seen: RankSeen) -> bytes:
     try:
-        return cloudpickle.dumps(seen)
+        return payload.dumps(seen)
     except Exception:  # a lock, a generator, a module: no result that anyone could compare
         seen.output = f"<{type(seen.output).__name__}>"
         seen.args = ()
-        return cloudpickle.dumps(seen)
+        return payload.dumps(seen)

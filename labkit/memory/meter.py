@@ -152,8 +152,9 @@ class Meter(TorchDispatchMode):
     def _look_for_resized(self) -> None:
         """Storages may be released while their tensors live, as zero3 does: nobody announces it."""
         for each in list(self._live.values()):
-            if (storage := each.storage()) is not None:
-                each.resize(storage.nbytes())
+            storage = each.storage()
+            if storage is not None and (nbytes := storage.nbytes()) != each.nbytes:
+                each.resize(nbytes)
 
     def _saved(self, x: Tensor) -> Tensor:
         for meter in (self, *self._around()):

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from labkit import arguments
-from labkit.moe.config import Weights
+from labkit.moe.moe_config import Weights
 from labkit.moe.router import TopKRouter
 
 

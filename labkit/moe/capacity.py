@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from labkit import arguments
-from labkit.moe.config import check_choices
+from labkit.moe.moe_config import check_choices
 from labkit.moe.routing import counts_of
 
 

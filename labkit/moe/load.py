@@ -14,7 +14,7 @@ from torch import Tensor
 from labkit import arguments
 from labkit.comm import Group
 from labkit.comm.group import chosen
-from labkit.moe.experts import held_by_ranks
+from labkit.moe.expert_mlps import held_by_ranks
 from labkit.moe.routing import Routing
 
 

@@ -30,7 +30,7 @@ from torch.nn import functional as F
 
 from labkit import arguments
 from labkit.moe.capacity import within_group_capacities
-from labkit.moe.config import Weights, check_choices, check_factor, check_it_learns
+from labkit.moe.moe_config import Weights, check_choices, check_factor, check_it_learns
 from labkit.moe.routing import Routing, counts_of
 
 

@@ -14,7 +14,7 @@ work           what each kind of operation computes; deferred: I and W, a backwa
 wires          its messages, in the order of their sender; tied: one weight on two stages
 paced          operations that take as long as one says: schedules measured on few cores
 pipedream      updates without a flush, with stashed versions
-gpt, training  the lab's GPT cut into stages, and trained
+gpt_pp         the lab's GPT cut into stages; train_pp: and trained
 
 problem        what is to be scheduled: placement, microbatches, costs, memory
 search         the least makespan of any schedule, for small problems
@@ -28,7 +28,7 @@ in_flight(schedule)                 # [4, 3, 2, 1]
 
 from labkit.pipeline.balance import balance, even, stage_costs
 from labkit.pipeline.execute import Pipeline, Step, execute
-from labkit.pipeline.gpt import GPTStage, PipelineGPT, gather_full_state, layer_costs
+from labkit.pipeline.gpt_pp import GPTStage, PipelineGPT, gather_full_state, layer_costs
 from labkit.pipeline.in_time import in_time
 from labkit.pipeline.occupancy import in_flight, peak_memory
 from labkit.pipeline.op import Kind, Op, Row, Schedule, plan
@@ -40,7 +40,7 @@ from labkit.pipeline.search import least_makespan, trade_off
 from labkit.pipeline.simulate import Costs, simulate
 from labkit.pipeline.text import parse, text
 from labkit.pipeline.timing import Span, Timing, measured
-from labkit.pipeline.training import token_loss, train, train_step
+from labkit.pipeline.train_pp import token_loss, train, train_step
 from labkit.pipeline.validate import ScheduleError, validate
 from labkit.pipeline.zero_bubble import zero_bubble_h1, zero_bubble_h2
 from labkit.pipeline.zero_bubble_v import zero_bubble_v

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from labkit.comm import Group
 from labkit.comm.group import chosen
-from labkit.pipeline import checks
+from labkit.pipeline import pipeline_checks as checks
 from labkit.pipeline.op import Kind, Schedule, consumer
 from labkit.pipeline.tied import set_aside, sum_tied_gradients
 from labkit.pipeline.timing import Span

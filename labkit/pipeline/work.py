@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from labkit.pipeline import checks
+from labkit.pipeline import pipeline_checks as checks
 from labkit.pipeline.deferred import DeferredWeights
 from labkit.pipeline.op import Kind, Op, Schedule
 

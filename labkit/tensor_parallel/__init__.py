@@ -7,18 +7,16 @@ features.py     features that are cut, and whole ones: where the order of layers
 heads.py        which rank has which heads, also with fewer key-value heads than ranks
 attention.py    the two halves of a block
 vocab.py        embedding and cross-entropy over a vocabulary that is cut
-gradients.py    parameters that all ranks hold, and use for different tokens or heads
-gpt.py          parallelize: the lab's GPT in this form
+gradients_tp.py parameters that all ranks hold, and use for different tokens or heads; the norm
+gpt_tp.py       parallelize: the lab's GPT in this form
 full_state.py   and back
-clipping.py     the norm of the whole gradient
-training.py     the serial step on many ranks
+train_tp.py     the serial step on many ranks
 cut.py          how a tensor is cut; collectives/wire.py: who performs the collectives
 """
 
 from labkit.collectives.wire import LIBRARY, RING, SHARED_MEMORY, Wire
 from labkit.tensor_parallel.attention import ParallelAttention, ParallelMLP
 from labkit.tensor_parallel.between import Between, Replicated, TokenShards, enter, leave
-from labkit.tensor_parallel.clipping import clip_gradients
 from labkit.tensor_parallel.cut import REPLICATED, Cut, even_cut
 from labkit.tensor_parallel.features import gather_features, share_features
 from labkit.tensor_parallel.full_state import (
@@ -28,11 +26,11 @@ from labkit.tensor_parallel.full_state import (
     load_full_state,
 )
 from labkit.tensor_parallel.fused import column_linear, row_linear
-from labkit.tensor_parallel.gpt import TensorParallelGPT, parallelize
-from labkit.tensor_parallel.gradients import summed_over
+from labkit.tensor_parallel.gpt_tp import TensorParallelGPT, parallelize
+from labkit.tensor_parallel.gradients_tp import clip_gradients, summed_over
 from labkit.tensor_parallel.heads import HeadShares, head_choices
 from labkit.tensor_parallel.linear import ColumnLinear, RowLinear
-from labkit.tensor_parallel.training import train
+from labkit.tensor_parallel.train_tp import train
 from labkit.tensor_parallel.vocab import vocab_cross_entropy, vocab_embedding
 
 __all__ = [

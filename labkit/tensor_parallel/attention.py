@@ -21,7 +21,7 @@ from labkit.model import MLP, Attention, attend
 from labkit.tensor_parallel.between import Between, Replicated
 from labkit.tensor_parallel.cut import ShardedWeight, even_cut, head_cut
 from labkit.tensor_parallel.fused import column_linear, row_linear
-from labkit.tensor_parallel.gradients import summed_over
+from labkit.tensor_parallel.gradients_tp import summed_over
 from labkit.tensor_parallel.heads import HeadShares
 
 

@@ -1,27 +1,33 @@
 """ZeRO: data parallelism without its redundancy.
 
-Read in this order. Each class shards one thing more:
+Each class shards one thing more. Read in this order, and the files of a row from left to right:
 
-    zero1.py  ShardedOptimizer     optimizer states. flat.py: parameters in one tensor; shard.py: a
-                                   rank's part of it; arrival.py: gradients in another such tensor
-    zero2.py  ShardedGradients     and gradients. staging.py: a bucket, from its first gradient
-                                   until it is reduced
-    zero3.py  FullyShardedModule   and parameters. passes.py: when a unit is gathered, released and
-                                   reduced; unit.py and flat_unit.py: how
+    ShardedOptimizer     optimizer states     zero1.py, sharded_states.py, shard.py, flat.py
+    ShardedGradients     and gradients        zero2.py, data_parallel/communication_thread.py
+    FullyShardedModule   and parameters       zero3.py, passes.py, unit.py
 
-Beside them:
+One step of ZeRO-3 alone takes five files:
 
-    sharded_states.py, groups.py, inner.py, state_dict.py    ShardedOptimizer as a torch optimizer
-    left_out.py, clipping.py        parameters without a gradient; the norm over all ranks
-    units.py                        which modules are units
-    hybrid.py, offload.py           shards within a host; states on the CPU and on disk
+    zero3.py       the module: which hooks call what, and what the optimizer gets
+    passes.py      when a unit is gathered, released and reduced
+    unit.py        how: a unit, its flat parameters, this rank's shards by name
+    flat.py        where each parameter lies in a flat tensor
+    data_parallel/communication_thread.py     gathers and reductions while others compute
 
-The collectives are those of collectives/wire.py. In backward they run on the group's communication
-thread (data_parallel).
+Beside these, for a second reading:
+
+    unit_modules.py       which modules are units, and which parameters belong to each
+    hybrid.py             shards within a host, replicas across hosts
+    groups.py, inner.py   ShardedOptimizer as a torch optimizer; the optimizer within it
+    state_dict.py         states in shards or whole
+    states_on_disk.py     states elsewhere: on the CPU and on disk
+
+The collectives are those of collectives/wire.py.
 """
 
 from labkit.collectives.wire import LIBRARY, RING, SHARED_MEMORY, Wire
 from labkit.zero.state_dict import merged
+from labkit.zero.states_on_disk import on_disk
 from labkit.zero.zero1 import ShardedOptimizer
 from labkit.zero.zero2 import ShardedGradients
 from labkit.zero.zero3 import FullyShardedModule
@@ -35,4 +41,5 @@ __all__ = [
     "ShardedOptimizer",
     "Wire",
     "merged",
+    "on_disk",
 ]

@@ -1,4 +1,4 @@
-"""Parameters side by side in one flat tensor, which is cut into a segment for each rank.
+"""Parameters side by side in one flat tensor, which is cut into a shard for each rank.
 
     3 ranks, parameters a (5), b (4), c (2)
 
@@ -6,10 +6,12 @@
     by parameters   a a a a a | b b b b . | c c . . .
 
 By elements every rank owns as much as the others, and a parameter may lie on two or more of them:
-each has a fragment of it, a flat row. That suits an optimizer that treats every number by itself,
-as SGD and Adam do. One that looks at a whole parameter, at its norm (LARS, LAMB) or at its rows and
-columns (Adafactor, Muon), must have it whole: by parameters, the largest first, each to the rank
-with the least so far, and all segments as long as the longest.
+each has a fragment of it, a flat row. That suits an element-wise optimizer, such as SGD or Adam,
+and is what ZeRO-3 uses.
+
+An optimizer that looks at a whole parameter, at its norm (LARS, LAMB) or at its rows and columns
+(Adafactor, Muon), must have it whole: by parameters, the largest first, each to the rank with the
+least so far, and all shards as long as the longest. ZeRO-1 does so where it must.
 """
 
 from __future__ import annotations
@@ -24,33 +26,17 @@ from torch import Tensor
 from labkit.data_parallel.bucketed import shaped_like
 
 
-def is_divided_before(dtype: torch.dtype) -> bool:
-    """Whether gradients are divided by the number of ranks before they are added up.
-
-    Float16 ends at 65,504: the sum may overflow where the mean does not. For other dtypes it is
-    the segment that is divided, an n-th of the work.
-    """
-    return dtype == torch.float16
-
-
-def require_floating(name: str, dtype: object) -> None:
-    """TypeError for what is no dtype of floating-point numbers, and not None."""
-    is_floating = isinstance(dtype, torch.dtype) and dtype.is_floating_point
-    if dtype is not None and not is_floating:
-        raise TypeError(f"{name}={dtype!r:.60}: give a dtype such as torch.float32, or None")
-
-
 class Layout(NamedTuple):
-    """Where parameters begin in a flat tensor, and how long it is: n segments of equal length."""
+    """Where parameters begin in a flat tensor, and how long it is: n shards of equal length."""
 
     offsets: tuple[int, ...]
     numel: int
     keeps_whole: bool
-    """Whether every parameter lies in one segment."""
+    """Whether every parameter lies in one shard."""
 
 
 def by_elements(numels: Sequence[int], num_ranks: int) -> Layout:
-    """One after the other."""
+    """Lay parameters out one after the other."""
     offsets, end = [], 0
     for numel in numels:
         offsets.append(end)
@@ -59,7 +45,7 @@ def by_elements(numels: Sequence[int], num_ranks: int) -> Layout:
 
 
 def by_parameters(numels: Sequence[int], num_ranks: int) -> Layout:
-    """Each within one segment."""
+    """Lay parameters out so that each lies within one shard."""
     filled = [0] * num_ranks
     place: dict[int, tuple[int, int]] = {}
     for index in sorted(range(len(numels)), key=lambda index: -numels[index]):
@@ -73,14 +59,14 @@ def by_parameters(numels: Sequence[int], num_ranks: int) -> Layout:
 
 
 class Fragment(NamedTuple):
-    """The part of one parameter that lies in one segment."""
+    """The part of one parameter that lies in one shard."""
 
     number: int
-    """Of the parameter, in its flat tensor."""
+    """The number of the parameter in its flat tensor."""
     within: slice
-    """Which of the parameter's elements, in the order of memory."""
+    """The parameter's elements that lie here, in the order of memory."""
     place: slice
-    """Where they are in the segment."""
+    """Where these elements are in the shard."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,14 +82,14 @@ class Flat:
     num_ranks: int
 
     def views(self, flat: Tensor) -> tuple[Tensor, ...]:
-        """The parts of a tensor like `weights`, in the shapes and strides of the parameters."""
+        """Views of a tensor like `weights`, in the shapes and strides of the parameters."""
         return tuple(
             shaped_like(flat[offset : offset + form.numel()], form)
             for offset, form in zip(self.layout.offsets, self.forms, strict=True)
         )
 
     def fragments(self, rank: int) -> list[Fragment]:
-        """What lies in a rank's segment, in its order."""
+        """The fragments in a rank's shard, in order."""
         share = self.layout.numel // self.num_ranks
         begin, end = rank * share, (rank + 1) * share
         found = []
@@ -115,22 +101,22 @@ class Flat:
                 found.append(Fragment(index, within, slice(start - begin, stop - begin)))
         return sorted(found, key=lambda fragment: fragment.place.start)
 
-    def shaped(self, row: Tensor, piece: Fragment) -> Tensor:
+    def shaped(self, row: Tensor, fragment: Fragment) -> Tensor:
         """A fragment's elements as its optimizer sees them: a row, or the whole parameter."""
         if self.layout.keeps_whole:
-            return shaped_like(row, self.forms[piece.number])
+            return shaped_like(row, self.forms[fragment.number])
         return row
 
-    def row(self, x: Tensor, piece: Fragment) -> Tensor:
+    def row(self, x: Tensor, fragment: Fragment) -> Tensor:
         """`shaped` run backwards: the elements of x in the order of the parameter's memory."""
         if not self.layout.keeps_whole:
             return x
         row = x.new_empty(x.numel())
-        self.shaped(row, piece).copy_(x)
+        self.shaped(row, fragment).copy_(x)
         return row
 
     def require_in_place(self) -> None:
-        """RuntimeError where a parameter has moved out, as by `.to()`, `.half()`, `.data = `."""
+        """RuntimeError where a parameter is no longer a view, as after `.to()` or `.data = `."""
         size = self.weights.element_size()
         for index, (offset, parameter) in enumerate(
             zip(self.layout.offsets, self.parameters, strict=True)
@@ -156,3 +142,19 @@ def flattened(parameters: Sequence[Tensor], layout: Layout, num_ranks: int) -> F
         view.copy_(parameter.data)
         parameter.data = view
     return flat
+
+
+def is_divided_before(dtype: torch.dtype) -> bool:
+    """Whether gradients are divided by the number of ranks before they are added up.
+
+    Float16 ends at 65,504: the sum may overflow where the mean does not. For other dtypes only
+    the shard is divided, an n-th of the work.
+    """
+    return dtype == torch.float16
+
+
+def require_floating(name: str, dtype: object) -> None:
+    """Raise TypeError unless `dtype` is None or a dtype of floating-point numbers."""
+    is_floating = isinstance(dtype, torch.dtype) and dtype.is_floating_point
+    if dtype is not None and not is_floating:
+        raise TypeError(f"{name}={dtype!r:.60}: give a dtype such as torch.float32, or None")

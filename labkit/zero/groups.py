@@ -30,7 +30,7 @@ class Groups(torch.optim.Optimizer):
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
-        """What torch.amp.GradScaler asks first."""
+        """The first attribute that torch.amp.GradScaler reads: refuse it."""
         raise TypeError(
             "torch.amp.GradScaler looks for inf on each rank alone, and of a sharded optimizer one "
             "rank would skip where others step; use labkit.precision.LossScaler(group=...)"
@@ -95,7 +95,7 @@ class Groups(torch.optim.Optimizer):
 
     @property
     def settings(self) -> list[dict[str, Any]]:
-        """Of each group, as they are now."""
+        """The settings of each group, as they are now."""
         return [
             {key: value for key, value in group.items() if key not in ("params", "param_names")}
             for group in self.param_groups
@@ -103,7 +103,7 @@ class Groups(torch.optim.Optimizer):
 
     @property
     def trained(self) -> list[list[Member]]:
-        """Of each group, the parameters that are not frozen."""
+        """By group: the parameters that are not frozen."""
         found, number = [], 0
         for group in self.param_groups:
             pairs = zip(group["param_names"], group["params"], strict=True)
@@ -114,7 +114,7 @@ class Groups(torch.optim.Optimizer):
 
     @property
     def frozen(self) -> list[Tensor]:
-        """The others."""
+        """The parameters that are frozen."""
         given = (p for group in self.param_groups for p in group["params"])
         return [p.data for p in given if not p.requires_grad]
 

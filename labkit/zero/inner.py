@@ -1,7 +1,7 @@
 """The optimizer within: any of torch's or of the lab's, which steps on this rank's fragments.
 
-Whether it may have fragments depends on what it looks at. One that treats each number by itself
-may; of others it is known, or must be assumed, that they look at a whole parameter.
+Whether it may have fragments depends on what it looks at. An element-wise optimizer may;
+of others it is known, or must be assumed, that they look at a whole parameter.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _REFUSED = {
 
 
 def takes_fragments(optimizer_class: Any) -> bool:
-    """Whether it treats every number by itself. Exactly these classes: what inherits may differ.
+    """Whether it is element-wise. Exactly these classes are: what inherits from them may differ.
 
     TypeError for what cannot be called, and for an optimizer that cannot be sharded at all.
     """
@@ -95,7 +95,7 @@ class Inner:
 
     @property
     def settings(self) -> list[dict[str, Any]]:
-        """Of each group of torch's, with what the class takes where nothing was said."""
+        """The settings of each group of torch's optimizer, defaults included."""
         if not hasattr(self._optimizer, "param_groups"):
             return [{}]
         return [
@@ -105,7 +105,7 @@ class Inner:
 
     @property
     def states(self) -> list[dict[str, Any]]:
-        """What is kept beside each fragment, in their order."""
+        """The optimizer's states by fragment, in their order."""
         return [] if self._optimizer is None else states_of(self._optimizer)
 
     @states.setter
@@ -116,5 +116,5 @@ class Inner:
 
     @property
     def state_tensors(self) -> list[Tensor]:
-        """Those of them that are in memory."""
+        """The states that are in memory."""
         return [] if self._optimizer is None else state_tensors(self._optimizer)

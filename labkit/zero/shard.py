@@ -1,7 +1,7 @@
-"""One rank's share of a flat tensor: the fragments on which its optimizer steps.
+"""One rank's shard of a flat tensor: the fragments on which its optimizer steps.
 
     weights     w0 w0 w0 | w0 w1 w1 | w1 w2 .       parameters are views of it
-    rank 1's             | w0 w1 w1 |               its segment, in two fragments
+    rank 1's             | w0 w1 w1 |               its shard, in two fragments
     masters                f0 f1 f1                 float32 copies of them, where asked for
 
 Memory: nothing but the masters; everything else is a view.
@@ -21,17 +21,17 @@ from labkit.zero.flat import Flat, Fragment
 
 
 class Masters(NamedTuple):
-    """The copies that an optimizer updates in the place of the weights; None: as these are."""
+    """The copies that an optimizer updates instead of the weights; None: as these are."""
 
     dtype: torch.dtype | None = None
     device: torch.device | str | None = None
 
     def are_copies_of(self, weights: Tensor) -> bool:
-        """Whether there are any. On a device that is named there are, also if it is the same."""
+        """Whether masters are copies. They are on a device that is named, even on the same one."""
         return self.device is not None or self.dtype not in (None, weights.dtype)
 
     def copied(self, view: Tensor) -> Tensor:
-        """Such a copy."""
+        """A master copy of `view`."""
         return view.to(self.device or view.device, self.dtype or view.dtype, copy=True)
 
 
@@ -48,10 +48,12 @@ class Shard:
     ) -> None:
         """names, numbers: of the parameters, for errors and for state dicts."""
         self.flat, self.names, self.numbers, self.group = flat, tuple(names), tuple(numbers), group
-        self.pieces: list[Fragment] = flat.fragments(group.rank)
-        self._segment = own_part(flat.weights, group)
+        self.fragments: list[Fragment] = flat.fragments(group.rank)
+        self._weights = own_part(flat.weights, group)
         self._has_masters = masters.are_copies_of(flat.weights)
-        views = [flat.shaped(self._segment[piece.place], piece) for piece in self.pieces]
+        views = [
+            flat.shaped(self._weights[fragment.place], fragment) for fragment in self.fragments
+        ]
         self.targets: list[Tensor] = [
             (masters.copied(view) if self._has_masters else view).detach().requires_grad_()
             for view in views
@@ -60,52 +62,52 @@ class Shard:
 
     @property
     def label(self) -> str:
-        """What a message is about, in words."""
+        """The label of messages about this shard."""
         ends = dict.fromkeys((self.names[0], self.names[-1]))
         return " to ".join(ends)
 
     @property
     def masters(self) -> list[Tensor]:
-        """The copies that are optimizer states; none where the weights are updated themselves."""
+        """The master copies; none where the weights themselves are updated."""
         return [target.detach() for target in self.targets] if self._has_masters else []
 
-    def set_gradients(self, segment: Tensor | None, unused: Collection[int]) -> list[Tensor]:
-        """Give each target its part of `segment` (k,), as gradient, in the target's dtype.
+    def set_gradients(self, total: Tensor | None, unused: Collection[int]) -> list[Tensor]:
+        """Give each target its fragment of `total` (k,), as gradient, in the target's dtype.
 
         None takes the gradients away. unused: parameters, by number, that no rank has used: their
         targets get none. Returns the gradients.
         """
         gradients = []
-        for piece, target in zip(self.pieces, self.targets, strict=True):
-            if segment is None or piece.number in unused:
+        for fragment, target in zip(self.fragments, self.targets, strict=True):
+            if total is None or fragment.number in unused:
                 target.grad = None
                 continue
-            gradient = self.flat.shaped(segment[piece.place], piece)
+            gradient = self.flat.shaped(total[fragment.place], fragment)
             target.grad = gradient.to(target)
             gradients.append(target.grad)
         return gradients
 
     @torch.no_grad()
     def round_masters(self) -> None:
-        """Set the segment of the weights from the masters."""
-        for piece, master in zip(self.pieces, self.masters, strict=False):
-            self._segment[piece.place].copy_(self.flat.row(master, piece))
+        """Set the shard of the weights from the masters."""
+        for fragment, master in zip(self.fragments, self.masters, strict=False):
+            self._weights[fragment.place].copy_(self.flat.row(master, fragment))
 
     @torch.no_grad()
     def copy_to_masters(self, *which: int) -> None:
-        """Set masters, by number, or all, from the weights, which somebody has loaded."""
-        for index in (which or range(len(self.pieces))) if self._has_masters else ():
-            piece = self.pieces[index]
-            self.masters[index].copy_(self.flat.shaped(self._segment[piece.place], piece))
+        """Set masters, by number, or all, from weights that were loaded."""
+        for index in (which or range(len(self.fragments))) if self._has_masters else ():
+            fragment = self.fragments[index]
+            self.masters[index].copy_(self.flat.shaped(self._weights[fragment.place], fragment))
 
     def place_of(self, index: int) -> dict[str, Any]:
         """Where one of the fragments is in its parameter; plain data."""
-        piece = self.pieces[index]
-        form = self.flat.forms[piece.number]
+        fragment = self.fragments[index]
+        form = self.flat.forms[fragment.number]
         return {
             "shape": tuple(form.shape),
             "stride": tuple(form.stride()),
-            "start": piece.within.start,
-            "stop": piece.within.stop,
+            "start": fragment.within.start,
+            "stop": fragment.within.stop,
             "is_whole": self.flat.layout.keeps_whole,
         }

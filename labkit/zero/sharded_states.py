@@ -1,4 +1,4 @@
-"""An optimizer whose states are sharded, without the traffic: its shards, and its state dicts."""
+"""The base of ZeRO-1 and ZeRO-2: an optimizer's shards and state dicts, without a step."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class ShardedStates(Groups):
         self._trained_names = {member.name for members in self.trained for member in members}
         for ours, theirs in zip(self.param_groups, self._inner.settings, strict=False):
             for name, value in theirs.items():
-                ours.setdefault(name, value)  # schedulers look there for what nobody has set
+                ours.setdefault(name, value)  # schedulers look there for defaults too
                 self.defaults.setdefault(name, value)
 
     def state_dict(self) -> State:
@@ -68,7 +68,7 @@ class ShardedStates(Groups):
         parts = {}
         for (shard, index), values in zip(self._owned(), self._inner.states, strict=True):
             kept = {**values, MASTER: shard.masters[index]} if shard.masters else values
-            parts[shard.numbers[shard.pieces[index].number]] = {
+            parts[shard.numbers[shard.fragments[index].number]] = {
                 **shard.place_of(index),
                 "values": {name: _plain(value) for name, value in kept.items()},
             }
@@ -109,13 +109,13 @@ class ShardedStates(Groups):
             group.update({key: loaded[key] for key in loaded if key not in _NOT_SETTINGS})
 
     def _agree(self, *, fits: bool) -> bool:
-        """Whether it fits on every rank: loaded on some, ranks would part."""
+        """Whether it fits on every rank. Loaded on some only, ranks would diverge."""
         flag = torch.tensor([float(fits)], device=self.group.device)
         with self.group.label("whether a state fits"):
             return bool(self.group.all_reduce(flag, "min").item())
 
     def _fitting(self, state_dict: Mapping[str, Any]) -> list[State]:
-        """What each of this rank's fragments takes of it. ValueError where something is amiss."""
+        """The state of each of this rank's fragments. ValueError for a state of another model."""
         if is_sharded(state_dict):
             self._require_my_part(state_dict)
         groups = state_dict["param_groups"]
@@ -131,7 +131,7 @@ class ShardedStates(Groups):
             )
         states = []
         for shard, index in self._owned():
-            number = shard.numbers[shard.pieces[index].number]
+            number = shard.numbers[shard.fragments[index].number]
             place = shard.place_of(index)
             if is_sharded(state_dict):
                 states.append(dict(state_dict["state"][number]["values"]))
@@ -140,12 +140,12 @@ class ShardedStates(Groups):
         return states
 
     def state_tensors(self) -> list[Tensor]:
-        """What this rank keeps as optimizer states: of its segments only, masters included."""
+        """The optimizer states that this rank keeps, masters included."""
         masters = [master for shard in self.shards for master in shard.masters]
         return [*masters, *self._inner.state_tensors]
 
     def _cuts(self, members: list[Member]) -> list[list[Member]]:
-        """What goes into one flat tensor each."""
+        """The parameters of each flat tensor."""
         return by_kind(members)
 
     def _shard(self, members: list[Member], keeps_whole: bool, masters: Masters) -> Shard:
@@ -157,7 +157,7 @@ class ShardedStates(Groups):
 
     def _owned(self) -> list[tuple[Shard, int]]:
         """This rank's fragments, in the order of the optimizer within."""
-        return [(shard, index) for shard in self.shards for index in range(len(shard.pieces))]
+        return [(shard, index) for shard in self.shards for index in range(len(shard.fragments))]
 
     def _take(self, states: list[State]) -> None:
         for (shard, index), values in zip(self._owned(), states, strict=True):
@@ -172,7 +172,7 @@ class ShardedStates(Groups):
         ]
 
     def _numbered_groups(self) -> list[State]:
-        """As torch has them: numbers in the place of parameters."""
+        """As torch has them: with numbers instead of parameters."""
         groups, number = [], 0
         settings_of_all = [{**a, **b} for a, b in zip(self._inner.settings, self.settings)]
         for group, settings in zip(self.param_groups, settings_of_all, strict=True):
@@ -184,7 +184,7 @@ class ShardedStates(Groups):
     def _require_my_part(self, state: Mapping[str, Any]) -> None:
         rank, size = state["rank"], state["world_size"]
         mine = {
-            shard.numbers[shard.pieces[index].number]: shard.place_of(index)
+            shard.numbers[shard.fragments[index].number]: shard.place_of(index)
             for shard, index in self._owned()
         }
         places = {
@@ -199,7 +199,10 @@ class ShardedStates(Groups):
             )
 
     def _require_equal_layouts(self) -> None:
-        """Broadcasting into other shapes would fill them with garbage, without an error."""
+        """Raise ValueError on a rank whose parameters differ from rank 0's in more than values.
+
+        Broadcasting into other shapes would fill them with garbage, without an error.
+        """
         layout = [
             [(m.number, tuple(m.parameter.shape), m.parameter.stride(), str(m.parameter.dtype))]
             for members in self.trained

@@ -1,4 +1,4 @@
-"""What an optimizer has learned, in shards of the ranks that hold them, or whole.
+"""The state of a sharded optimizer: in shards by rank, or whole.
 
     sharded    rank 0: elements 0..k-1 of each state, rank 1: k..2k-1, ...      written in parallel
     whole      as one process with torch's optimizer would have it              by parameter number
@@ -34,7 +34,7 @@ def is_sharded(state: Mapping[str, Any]) -> bool:
 
 
 def merged(shards: Sequence[Mapping[str, Any]]) -> State:
-    """The whole state, from those of all ranks, in any order.
+    """Merge the states of all ranks, in any order, into the whole state.
 
     ValueError where a rank's part is not there, or where parts are of different runs.
     """
@@ -49,56 +49,62 @@ def merged(shards: Sequence[Mapping[str, Any]]) -> State:
     for rank, shard in by_rank.items():
         if not _is_same(shard["param_groups"], by_rank[0]["param_groups"]):
             raise ValueError(f"rank {rank} has other settings than rank 0: {_ONE_MOMENT}")
-    pieces: dict[int, list[Mapping[str, Any]]] = {}
+    fragments: dict[int, list[Mapping[str, Any]]] = {}
     for rank in sorted(by_rank):
-        for number, piece in by_rank[rank]["state"].items():
-            pieces.setdefault(number, []).append(piece)
-    for number, parts in pieces.items():
+        for number, fragment in by_rank[rank]["state"].items():
+            fragments.setdefault(number, []).append(fragment)
+    for number, parts in fragments.items():
         if any(not _is_same(_in_common(part), _in_common(parts[0])) for part in parts):
             raise ValueError(f"parts of parameter {number} are of several steps: {_ONE_MOMENT}")
-    whole = {number: _joined(pieces[number]) for number in sorted(pieces)}
+    whole = {number: _joined(fragments[number]) for number in sorted(fragments)}
     return {"state": whole, "param_groups": by_rank[0]["param_groups"]}
 
 
-def _joined(pieces: Sequence[Mapping[str, Any]]) -> State:
+def _joined(fragments: Sequence[Mapping[str, Any]]) -> State:
     """One parameter's state, from its fragments, in order."""
-    first = pieces[0]
+    first = fragments[0]
     if first["is_whole"]:
         return dict(first["values"])
     joined = {}
     for name, value in first["values"].items():
         if _is_by_element(value, first):
-            row = torch.cat([piece["values"][name] for piece in pieces])
+            row = torch.cat([fragment["values"][name] for fragment in fragments])
             value = row.as_strided(first["shape"], first["stride"])
         joined[name] = value
     return joined
 
 
-def part_of(whole: Mapping[str, Any], number: int, piece: Mapping[str, Any]) -> State:
-    """What a fragment keeps of the whole state of parameter `number`; {} where there is none.
+def part_of(whole: Mapping[str, Any], number: int, fragment: Mapping[str, Any]) -> State:
+    """Cut a fragment's state out of the whole state of parameter `number`; {} where there is none.
 
-    piece: as in a sharded state, without values. ValueError for a state of another shape.
+    fragment: as in a sharded state, without values. ValueError for a state of another shape.
     """
     values = whole["state"].get(number, {})
-    if piece["is_whole"]:
+    if fragment["is_whole"]:
         return {name: _copied(value) for name, value in values.items()}
     part = {}
     for name, value in values.items():
-        if isinstance(value, Tensor) and value.dim() and tuple(value.shape) != piece["shape"]:
+        if isinstance(value, Tensor) and value.dim() and tuple(value.shape) != fragment["shape"]:
             raise ValueError(
                 f"{name} of parameter {number} has shape {tuple(value.shape)}, and the parameter "
-                f"{piece['shape']}: this state is of another model"
+                f"{fragment['shape']}: this state is of another model"
             )
-        if isinstance(value, Tensor) and tuple(value.shape) == piece["shape"] and value.numel() > 0:
+        if (
+            isinstance(value, Tensor)
+            and tuple(value.shape) == fragment["shape"]
+            and value.numel() > 0
+        ):
             # Of a parameter that is one number every state is one: only the steps' is no element.
-            is_scalar = not piece["shape"] and name == "step"
-            value = value if is_scalar else _row(value, piece)[piece["start"] : piece["stop"]]
+            is_scalar = not fragment["shape"] and name == "step"
+            value = (
+                value if is_scalar else _row(value, fragment)[fragment["start"] : fragment["stop"]]
+            )
         part[name] = _copied(value)
     return part
 
 
 def gathered(state: State, group: Group, root: int) -> list[State] | None:
-    """The states of all ranks, on rank `root`; None elsewhere.
+    """Gather the states of all ranks on rank `root`; None elsewhere.
 
     Wire: the serialized states, each as long as the longest, to the root.
     """
@@ -120,15 +126,15 @@ def _loaded(data: Tensor) -> State:
     return state
 
 
-def _is_by_element(value: Any, piece: Mapping[str, Any]) -> bool:
-    length = piece["stop"] - piece["start"]
+def _is_by_element(value: Any, fragment: Mapping[str, Any]) -> bool:
+    length = fragment["stop"] - fragment["start"]
     return isinstance(value, Tensor) and value.dim() == 1 and len(value) == length
 
 
-def _in_common(piece: Mapping[str, Any]) -> State:
-    """What the fragments of a parameter all have, such as the number of steps."""
-    values = piece["values"].items()
-    return {name: None if _is_by_element(value, piece) else value for name, value in values}
+def _in_common(fragment: Mapping[str, Any]) -> State:
+    """The values that all fragments of a parameter share, such as the number of steps."""
+    values = fragment["values"].items()
+    return {name: None if _is_by_element(value, fragment) else value for name, value in values}
 
 
 def _is_same(one: Any, other: Any) -> bool:
@@ -142,10 +148,10 @@ def _is_same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def _row(value: Tensor, piece: Mapping[str, Any]) -> Tensor:
+def _row(value: Tensor, fragment: Mapping[str, Any]) -> Tensor:
     """Its elements in the order of the parameter's memory, as fragments are cut."""
     row = value.new_empty(value.numel())
-    row.as_strided(piece["shape"], piece["stride"]).copy_(value)
+    row.as_strided(fragment["shape"], fragment["stride"]).copy_(value)
     return row
 
 

@@ -1,47 +1,90 @@
-"""A unit of ZeRO-3: parameters that are gathered, used and released together."""
+"""A unit of ZeRO-3: the parameters of one module, which are gathered, used and released together.
 
+    released    shard (k,)                                   an n-th, in the parameters' dtype
+    gathered    full  (n*k,) in compute_dtype                the module's parameters are views of it
+    backward    gradients (n*k,) --reduce-scatter--> (k,)    means, added to the shard's gradient
+
+A `Unit` holds one `FlatParameter` for each kind of parameter: one dtype, all trained or all frozen.
+The optimizer gets the shard by the parameters' own names, as views. For parameters a, b and c:
+
+    full             a a a a a b b | b b c c c c .        2 ranks; "." pads to a multiple of 2
+    shards, rank 0   a (5,), b (2,), c (0,)
+            rank 1   a (0,), b (2,), c (4,)
+
+What autograd has saved for backward may be a view of `full`, a transposed weight for example. So
+`full` is one tensor for ever, and releasing it takes the memory away from under it: gathered again,
+the saved view has its numbers back. Autograd sees no change in that: it counts versions by tensor,
+and it has never seen `full` itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
 from functools import partial
+from typing import NamedTuple
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
-from labkit.collectives.wire import Wire
+from labkit.collectives.wire import Wire, own_part
 from labkit.comm import Group
+from labkit.data_parallel.bucketed import require_plain_numbers
 from labkit.data_parallel.communication_thread import CommunicationThread, OnThread
-from labkit.zero.flat import is_divided_before
-from labkit.zero.flat_unit import FlatUnit
+from labkit.data_parallel.wrapping import mark_sharded
+from labkit.memory import announce
+from labkit.zero.flat import by_elements, flattened, is_divided_before
+
+
+class Sharding(NamedTuple):
+    """How a module is sharded: the same for all of its units."""
+
+    group: Group
+    thread: CommunicationThread
+    wire: Wire
+    num_ranks: int
+    """Over which gradients are averaged: with replicas more than `group` has."""
+    compute_dtype: torch.dtype | None
+    poison: bool
+    """Whether released memory stays, full of nan, so that use after release shows."""
 
 
 class Unit:
     """What one module gathers before it computes, and releases after."""
 
-    def __init__(self, name: str, flats: list[FlatUnit]) -> None:
-        self.name, self.flats = name, flats
+    def __init__(self, name: str, parameters: Mapping[str, nn.Parameter], how: Sharding) -> None:
+        self.name, self._how = name, how
+        self.flats = [FlatParameter(each, how) for each in _by_kind(parameters)]
         self.is_gathered = False
         self.in_backward = False
         """From the first gradient of its outputs to the last of its inputs."""
         self._gathering: OnThread[None] | None = None
-        self._reducing: list[tuple[FlatUnit, OnThread[Tensor]]] = []
+        self._reducing: list[tuple[FlatParameter, OnThread[Tensor]]] = []
 
     @property
     def is_trained(self) -> bool:
-        """Whether something in it has gradients."""
-        return any(flat.shard.requires_grad for flat in self.flats)
+        """Whether a parameter in it has a gradient."""
+        return any(p.requires_grad for flat in self.flats for p in flat.parameters)
 
-    def begin_gather(self, thread: CommunicationThread, wire: Wire) -> None:
-        """Begin, unless it is there or on its way."""
+    @property
+    def has_gradients(self) -> bool:
+        """Whether gradients have arrived that are not reduced."""
+        return any(flat.gradients is not None for flat in self.flats)
+
+    def start_gather(self) -> None:
+        """Start, unless the parameters are there or on their way."""
         if self.is_gathered or self._gathering is not None or not self.flats:
             return
 
         def gather(group: Group) -> None:
             for flat in self.flats:
                 with group.label(f"weights of {self.name}"):
-                    flat.gather(group, wire)
+                    flat.gather(group)
 
-        self._gathering = thread.start(gather)
+        self._gathering = self._how.thread.start(gather)
 
-    def gather(self, thread: CommunicationThread, wire: Wire) -> None:
+    def gather(self) -> None:
         """The parameters are there when this returns."""
-        self.begin_gather(thread, wire)
+        self.start_gather()
         if self._gathering is not None:
             self._gathering.wait()
             self._gathering = None
@@ -50,7 +93,7 @@ class Unit:
             self.is_gathered = True
 
     def release(self) -> None:
-        """Free the gathered parameters; also those that came in vain."""
+        """Free the gathered parameters, also those that were gathered and not used."""
         if self._gathering is not None:
             self._gathering.wait()
             self._gathering = None
@@ -60,38 +103,175 @@ class Unit:
         for flat in self.flats:
             flat.release()
 
-    @property
-    def has_gradients(self) -> bool:
-        """Whether some have arrived that are not reduced."""
-        return any(flat.gradients is not None for flat in self.flats)
+    def start_reduce(self) -> None:
+        """Start to reduce the gradients that have arrived, with zeros for others."""
+        for flat in self.flats:
+            gradients = flat.take_gradients()
+            if gradients is not None:
+                if is_divided_before(gradients.dtype):
+                    gradients.div_(self._how.num_ranks)
+                reduce = partial(_reduce, gradients, self.name, self._how.wire)
+                self._reducing.append((flat, self._how.thread.start(reduce)))
+
+    def finish_reduce(self) -> None:
+        """Wait for the reductions, and add this rank's shard to the gradients."""
+        while self._reducing:
+            flat, handle = self._reducing.pop(0)
+            flat.add_gradient(handle.wait())
 
     def drop(self) -> None:
-        """Release it, and forget gradients of a pass that has failed."""
+        """Release the unit, and forget gradients of a pass that has failed."""
         self.release()
         self.in_backward = False
         self._reducing = []
         for flat in self.flats:
-            flat.handed_over()
-
-    def begin_reduce(self, thread: CommunicationThread, wire: Wire, num_ranks: int) -> None:
-        """Begin to reduce the gradients that have arrived, with zeros for others."""
-        for flat in self.flats:
-            gradients = flat.handed_over()
-            if gradients is not None:
-                if is_divided_before(gradients.dtype):
-                    gradients.div_(num_ranks)
-                reduce = partial(_reduce, gradients, self.name, wire)
-                self._reducing.append((flat, thread.start(reduce)))
-
-    def finish_reduce(self, num_ranks: int) -> None:
-        """Wait for them, and add the segments to the shards' gradients."""
-        while self._reducing:
-            flat, handle = self._reducing.pop(0)
-            flat.keep(handle.wait(), num_ranks)
+            flat.take_gradients()
 
 
 def _reduce(gradients: Tensor, name: str, wire: Wire, group: Group) -> Tensor:
-    # A copy of the segment: the rest is freed here, before the thread gathers the next unit.
+    # A copy of its own shard: all else is freed here, before the thread gathers the next unit.
     with group.label(f"gradients of {name}"):
-        segment: Tensor = wire.reduce_scatter(gradients, group, in_place=True).wait()
-        return segment.clone()
+        own: Tensor = wire.reduce_scatter(gradients, group, in_place=True).wait()
+        return own.clone()
+
+
+class FlatParameter:
+    """Parameters of one kind in one flat tensor: a shard of it, and all of it while it is used."""
+
+    def __init__(self, named: Mapping[str, nn.Parameter], how: Sharding) -> None:
+        """Keep this rank's shard of the parameters, and release them."""
+        self.names, self.parameters, self._how = tuple(named), tuple(named.values()), how
+        layout = by_elements([p.numel() for p in self.parameters], how.group.size)
+        self._flat = flattened(self.parameters, layout, how.group.size)
+        weights = self._flat.weights
+        self.shard = own_part(weights, how.group).clone()
+        """(k,)"""
+        places = {f.number: f.place for f in self._flat.fragments(how.group.rank)}
+        self._places = [places.get(number, slice(0)) for number in range(len(named))]
+        is_trained = self.parameters[0].requires_grad
+        self.shards = [nn.Parameter(self.shard[place], is_trained) for place in self._places]
+        """This rank's part of each parameter, a view of `shard`; of some there is none."""
+        self.has_hooks = is_trained
+        """Whether the parameters have hooks that bring their gradients: see zero3."""
+        self._trained = [is_trained] * len(self.parameters)
+        mark_sharded([*self.shards, *self.parameters])
+        is_cast = how.compute_dtype is not None and weights.is_floating_point()
+        self.full = weights.to(how.compute_dtype) if is_cast else weights
+        """(n*k,)"""
+        self._views = self._flat.views(self.full)
+        self._nothing = self.full.new_empty(0)
+        self.gradients: Tensor | None = None
+        """(n*k,): those that have arrived in this backward pass."""
+        self._gradient_views: tuple[Tensor, ...] = ()
+        self.show()
+        if self.full is not weights:
+            weights.untyped_storage().resize_(0)
+        self.release()
+
+    def gather(self, group: Group) -> None:
+        """Fill `full` from every rank's shard."""
+        self.full.untyped_storage().resize_(self.full.numel() * self.full.element_size())
+        own = own_part(self.full, group).copy_(self.shard)
+        self._how.wire.all_gather(own, group, out=self.full).wait()
+
+    def show(self) -> None:
+        """Let the module's parameters be views of `full`."""
+        announce(self.full, "buffers")
+        for parameter, view in zip(self.parameters, self._views, strict=True):
+            parameter.data = view
+
+    def release(self) -> None:
+        """Free `full`. What uses a parameter now gets an empty one, or nan."""
+        if self._how.poison and self.full.is_floating_point():
+            self.full.fill_(torch.nan)
+            return
+        for parameter in self.parameters:
+            parameter.data = self._nothing
+        self.full.untyped_storage().resize_(0)
+
+    def take(self, index: int, parameter: Tensor) -> None:
+        """Move the gradient of a parameter into `gradients`, and free it."""
+        require_plain_numbers(parameter.grad, self.names[index])
+        if self.gradients is None:
+            self.gradients = torch.zeros_like(self.full)
+            self._gradient_views = self._flat.views(self.gradients)
+            announce(self.gradients, "buffers")
+        if parameter.grad is not None:
+            self._gradient_views[index].copy_(parameter.grad)
+        parameter.grad = None
+
+    def take_gradients(self) -> Tensor | None:
+        """The gradients that have arrived, which the caller owns from now on; None: none has."""
+        gradients, self.gradients, self._gradient_views = self.gradients, None, ()
+        return gradients
+
+    def add_gradient(self, total: Tensor) -> None:
+        """Add this rank's shard (k,) of the sum over ranks, as a mean, to the shards' gradients.
+
+        A shard without a gradient gets a view of the mean, in the dtype of the shards.
+        """
+        mean = total.to(self.shard.dtype)
+        if not is_divided_before(total.dtype):
+            mean = mean / self._how.num_ranks
+        for shard, place in zip(self.shards, self._places, strict=True):
+            if not shard.numel() or not shard.requires_grad:
+                continue
+            if shard.grad is None:
+                shard.grad = mean[place]
+            else:
+                shard.grad += mean[place]
+
+    def follow_frozen(self) -> None:
+        """Freeze in the module what was frozen among the shards since the last pass.
+
+        RuntimeError that names what was frozen in the module alone, or was frozen from the start.
+        """
+        now = [shard.requires_grad for shard in self.shards]
+        changed = [
+            name
+            for name, parameter, before, is_trained in zip(
+                self.names, self.parameters, self._trained, now, strict=True
+            )
+            if parameter.requires_grad != before or (is_trained and not self.has_hooks)
+        ]
+        if changed:
+            raise RuntimeError(
+                f"{', '.join(changed)}: frozen or unfrozen after the module was sharded. Freeze by "
+                "name among named_parameters() of the sharded module, and unfreeze only what was "
+                "trained when it was sharded"
+            )
+        self._trained = now
+        for parameter, is_trained in zip(self.parameters, now, strict=True):
+            parameter.requires_grad_(is_trained)
+
+    def whole(self) -> dict[str, Tensor]:
+        """All parameters by name, in the dtype of the shards; copies."""
+        group = self._how.group
+        flat = torch.empty_like(self.full, dtype=self.shard.dtype)
+        own = own_part(flat, group).copy_(self.shard)
+        self._how.wire.all_gather(own, group, out=flat).wait()
+        return {n: v.clone() for n, v in zip(self.names, self._flat.views(flat), strict=True)}
+
+    def require_shapes(self, whole: Mapping[str, Tensor]) -> None:
+        """ValueError for a parameter that has another shape in `whole`."""
+        for name, form in zip(self.names, self._flat.forms, strict=True):
+            if whole[name].shape != form.shape:
+                raise ValueError(
+                    f"{name} has shape {tuple(whole[name].shape)} here, and {tuple(form.shape)} in "
+                    "the module: these parameters are of another model"
+                )
+
+    def load(self, whole: Mapping[str, Tensor]) -> None:
+        """Take this rank's shard of `whole`, which has these shapes."""
+        flat = torch.zeros_like(self.full, dtype=self.shard.dtype)
+        for name, view in zip(self.names, self._flat.views(flat), strict=True):
+            view.copy_(whole[name].detach())
+        self.shard.copy_(own_part(flat, self._how.group))
+
+
+def _by_kind(parameters: Mapping[str, nn.Parameter]) -> list[dict[str, nn.Parameter]]:
+    kinds: dict[tuple[object, ...], dict[str, nn.Parameter]] = {}
+    for name, parameter in parameters.items():
+        kind = (parameter.dtype, parameter.device, parameter.requires_grad)
+        kinds.setdefault(kind, {})[name] = parameter
+    return list(kinds.values())

@@ -1,8 +1,8 @@
 """ZeRO-1: every rank keeps the optimizer states of its share of the parameters only.
 
     backward          g0 g1 g2 | g0 g1 g2 | g0 g1 g2      each rank has all gradients, of its batch
-    reduce-scatter    G0       |    G1    |       G2      means, each rank those of its segment
-    step              w0'      |    w1'   |       w2'     with states for that segment only
+    reduce-scatter    G0       |    G1    |       G2      means, each rank those of its shard
+    step              w0'      |    w1'   |       w2'     with states for that shard only
     all-gather        w0'w1'w2'| w0'w1'w2'| w0'w1'w2'
 
 An all-reduce is a reduce-scatter and an all-gather. Between the two there is room for the optimizer
@@ -10,7 +10,7 @@ step, on n-th parts: so it costs no byte more than plain data parallelism, and t
 quarters of the memory in mixed precision with Adam (12 of 16 bytes), shrink to 1/n.
 
 Layout: parameters are views of one flat tensor per group of settings and dtype, cut into n
-segments; gradients likewise. States, and float32 masters where asked for, are of one segment.
+shards; gradients likewise. States, and float32 masters where asked for, are of one shard.
 Wire: 2(n-1)/n of the parameters' bytes per step, whatever number of backward passes it has;
 construction broadcasts the parameters from rank 0.
 Paper: Rajbhandari et al., "ZeRO: memory optimizations toward training trillion parameter models",
@@ -19,7 +19,8 @@ arXiv:1910.02054, section 5.1.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import weakref
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -27,11 +28,12 @@ from torch import Tensor
 
 from labkit.collectives.wire import Wire, chosen_wire, own_part, require_wire
 from labkit.comm import Group
-from labkit.zero.arrival import Arrival
-from labkit.zero.clipping import checked_norm, clip
+from labkit.data_parallel.bucketed import require_plain_numbers
+from labkit.data_parallel.ddp import with_gradient_anywhere
+from labkit.data_parallel.hooks import on_gradient, remove_with
+from labkit.global_norm import check_max_norm, clip
 from labkit.zero.flat import is_divided_before, require_floating
-from labkit.zero.left_out import missing_everywhere, require_none_missing
-from labkit.zero.shard import Masters
+from labkit.zero.shard import Masters, Shard
 from labkit.zero.sharded_states import ShardedStates
 
 
@@ -85,32 +87,32 @@ class ShardedOptimizer(ShardedStates):
         self._receive_gradients()
 
     def reduce_gradients(self) -> list[Tensor]:
-        """The means of this rank's fragments, which `step` will use; on every rank.
+        """Average the gradients of this rank's fragments, for `step` to use.
 
-        `step` calls it, unless you do before: to clip them, or to look for inf.
+        Every rank calls it before `step` to clip gradients, or to look for inf; else `step` does.
         RuntimeError that names parameters without gradient, before anything is sent, unless they
         may be missing.
         """
         if self._reduced is None:
             self.require_same_trained()
-            segments, unused = self._sums(), self._unused()
+            sums, unused = self._sums(), self._unused()
             self._reduced = []
-            for shard, segment, nobodys in zip(self.shards, segments, unused, strict=True):
-                if not is_divided_before(segment.dtype):
-                    segment.div_(self.group.size)
-                self._reduced += shard.set_gradients(segment, nobodys)
+            for shard, total, left_out in zip(self.shards, sums, unused, strict=True):
+                if not is_divided_before(total.dtype):
+                    total.div_(self.group.size)
+                self._reduced += shard.set_gradients(total, left_out)
         return self._reduced
 
     def named_gradients(self) -> list[tuple[str, Tensor]]:
-        """`reduce_gradients`, each mean with the name of the parameter of which it is a fragment.
+        """The means of `reduce_gradients`, each with the name of the parameter it is a fragment of.
 
-        A parameter that lies in several segments has a fragment on several ranks.
+        A parameter that lies in several shards has a fragment on several ranks.
         """
         self.reduce_gradients()
         return [
-            (shard.names[piece.number], target.grad)
+            (shard.names[fragment.number], target.grad)
             for shard in self.shards
-            for piece, target in zip(shard.pieces, shard.targets, strict=True)
+            for fragment, target in zip(shard.fragments, shard.targets, strict=True)
             if target.grad is not None
         ]
 
@@ -121,13 +123,12 @@ class ShardedOptimizer(ShardedStates):
         Returns the norm before, (): the same on every rank. Wire: one number in an all-reduce.
         TypeError, ValueError for a norm that is no number above 0; errors of `reduce_gradients`.
         """
-        max_norm = checked_norm(max_norm)
-        gradients = self.reduce_gradients()
-        return clip(gradients, max_norm, self.group)
+        max_norm = check_max_norm(max_norm)
+        return clip([(each, 1) for each in self.reduce_gradients()], max_norm, self.group)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Average, update this rank's segments, gather all. Returns what `closure` does.
+        """Average, update this rank's shards, gather all. Returns what `closure` does.
 
         Gradients are the ranks' means: where shares of the batch differ in size, scale the loss of
         each by `len(share) / len(batch) * group.size`. Errors as of `reduce_gradients`, and
@@ -158,34 +159,32 @@ class ShardedOptimizer(ShardedStates):
         self._reduced = None
 
     def _receive_gradients(self) -> None:
-        self._arrivals = [Arrival(shard, self._before_arrival) for shard in self.shards]
+        self._gradients = [FlatGradients(shard, self._before_arrival) for shard in self.shards]
 
     def _sums(self) -> list[Tensor]:
-        """This rank's segments of the gradients' sums over the ranks, (k,), by shard."""
-        missing = [arrival.missing() for arrival in self._arrivals]
+        """This rank's part (k,) of the gradients' sums over the ranks, by shard."""
+        missing = [gradients.missing() for gradients in self._gradients]
         if not self.find_unused_parameters:
-            require_none_missing(self.shards, missing, self.group)
-        segments = []
-        for arrival, shard, absent in zip(self._arrivals, self.shards, missing, strict=True):
-            arrival.settle()
-            arrival.fill(absent)
-            if is_divided_before(arrival.flat.dtype):
-                arrival.flat.div_(self.group.size)
-            with self.group.label(f"gradients of {shard.label}"):
-                handle = self.wire.reduce_scatter(arrival.flat, self.group, in_place=True)
-                segments.append(handle.wait())
-        return segments
+            self._require_none_missing(self.shards, missing)
+        sums = []
+        for gradients, absent in zip(self._gradients, missing, strict=True):
+            gradients.settle()
+            gradients.fill(absent)
+            if is_divided_before(gradients.flat.dtype):
+                gradients.flat.div_(self.group.size)
+            with self.group.label(f"gradients of {gradients.shard.label}"):
+                handle = self.wire.reduce_scatter(gradients.flat, self.group, in_place=True)
+                sums.append(handle.wait())
+        return sums
 
     def _unused(self) -> list[set[int]]:
-        """By shard: the parameters that no rank has used, by number."""
-        missing = [arrival.missing() for arrival in self._arrivals]
-        if not self.find_unused_parameters:
-            return missing
-        return missing_everywhere(missing, self.shards, self.group)
+        """By shard: the numbers of the parameters that no rank has used."""
+        missing = [gradients.missing() for gradients in self._gradients]
+        return self._missing_everywhere(missing) if self.find_unused_parameters else missing
 
     def _forget_gradients(self) -> None:
-        for arrival in self._arrivals:
-            arrival.forget()
+        for gradients in self._gradients:
+            gradients.forget()
 
     def _before_arrival(self) -> None:
         if self._reduced is not None:
@@ -193,3 +192,77 @@ class ShardedOptimizer(ShardedStates):
                 "a backward pass after reduce_gradients(), and before the step that uses what it "
                 "averaged: call step() or zero_grad() first"
             )
+
+    def _require_none_missing(self, shards: Sequence[Shard], missing: Sequence[set[int]]) -> None:
+        """RuntimeError that names the parameters without a gradient on this rank, by shard."""
+        names = [
+            shard.names[index]
+            for shard, indices in zip(shards, missing, strict=True)
+            for index in sorted(indices)
+        ]
+        if names:
+            raise RuntimeError(
+                f"rank {self.group.rank}: no gradient for {', '.join(names)}, which a backward "
+                "pass left out. Use them, or pass find_unused_parameters=True; or freeze them "
+                "everywhere with requires_grad_(False), and make the optimizer after"
+            )
+
+    def _missing_everywhere(self, missing: Sequence[set[int]]) -> list[set[int]]:
+        """By shard: the numbers of the parameters that have a gradient on no rank.
+
+        missing: those without one on this rank. Wire: one byte per parameter in an all-reduce.
+        """
+        sizes = [len(shard.names) for shard in self.shards]
+        has = [i not in each for each, n in zip(missing, sizes, strict=True) for i in range(n)]
+        anywhere = iter(with_gradient_anywhere(has, self.group))
+        return [{i for i in range(n) if not next(anywhere)} for n in sizes]
+
+
+class FlatGradients:
+    """The gradients of one shard's parameters in one flat tensor (n*k,), as backward brings them.
+
+        w.grad = view of flat      the hook frees what autograd made: the view has its numbers
+
+    A second backward pass adds to the view, in place: gradients of several microbatches add up.
+    """
+
+    def __init__(self, shard: Shard, before: Callable[[], None]) -> None:
+        """before: called with each gradient that arrives; it may raise an error."""
+        self.shard = shard
+        self.flat = torch.zeros_like(shard.flat.weights)
+        self._views = shard.flat.views(self.flat)
+        self._before = weakref.WeakMethod(before)
+        take = self._take
+        parameters = shard.flat.parameters
+        remove_with(self, [on_gradient(p, take, index) for index, p in enumerate(parameters)])
+
+    def _take(self, index: int, parameter: Tensor) -> None:
+        if (before := self._before()) is not None:
+            before()
+        self._move(index, parameter)
+
+    def _move(self, index: int, parameter: Tensor) -> None:
+        gradient, view = parameter.grad, self._views[index]
+        require_plain_numbers(gradient, self.shard.names[index])
+        if gradient is not None and gradient.data_ptr() != view.data_ptr():
+            view.copy_(gradient)
+            parameter.grad = view
+
+    def missing(self) -> set[int]:
+        """Parameters without a gradient, by number."""
+        return {n for n, p in enumerate(self.shard.flat.parameters) if p.grad is None}
+
+    def settle(self) -> None:
+        """Take in gradients that the program has set by hand."""
+        for index, parameter in enumerate(self.shard.flat.parameters):
+            self._move(index, parameter)
+
+    def fill(self, missing: set[int]) -> None:
+        """Write zeros for these: the gradients of other ranks are added to them."""
+        for index in missing:
+            self._views[index].zero_()
+
+    def forget(self) -> None:
+        """Take the gradients away from the parameters; the memory stays."""
+        for parameter in self.shard.flat.parameters:
+            parameter.grad = None

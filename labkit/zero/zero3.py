@@ -5,24 +5,24 @@
     gradients             reduce-scatter 2      reduce-scatter 1
 
 A unit is a layer: its parameters are gathered in one all-gather before it computes, those of the
-next one while it computes, and are released when it is through. So a rank holds an n-th of all
-states, and besides two gathered units and the gradients of two.
+next one while it computes, and are released afterwards. So a rank holds an n-th of all states, and
+besides two gathered units and the gradients of two.
 
-Parameters of no layer, the rest (embeddings, the last norm, the head), are a unit as well, torch's
-root unit, which is gathered for all of a forward pass, and for all of a backward pass.
+Parameters of no layer (embeddings, the last norm, the head) belong to the root unit, which is
+gathered for all of a forward pass, and for all of a backward pass.
 
-Layout: `shards`, one flat parameter (k,) per unit and dtype, is what the optimizer gets. The
-module's own parameters are empty outside of their unit's turn.
+Layout: each rank has a part of each parameter, as a flat view (numel of the part,) of its unit's
+shard (k,). `named_parameters()` yields these by the parameters' own names: they are what the
+optimizer gets. The parameters of `module` itself are empty outside of their unit's turn.
 Wire: per microbatch two all-gathers and a reduce-scatter of all parameters: 3 (n-1)/n of their
-bytes. A unit that is `kept` from forward to backward (torch: reshard_after_forward=False) saves one
-all-gather.
+bytes. A unit with `reshard_after_forward=False` stays gathered, and saves one all-gather.
 Papers: Rajbhandari et al., arXiv:1910.02054, sections 5.3 and 7.2.2; Zhao et al., "PyTorch FSDP",
 arXiv:2304.11277, whose way with storages and hooks this follows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -36,12 +36,18 @@ from labkit.comm.group import chosen
 from labkit.data_parallel.communication_thread import CommunicationThread
 from labkit.data_parallel.hooks import on_gradient, remove_with, weakly
 from labkit.data_parallel.wrapping import require_plain
-from labkit.zero.clipping import checked_norm, clip
+from labkit.global_norm import clip
 from labkit.zero.flat import require_floating
-from labkit.zero.flat_unit import FlatUnit
 from labkit.zero.hybrid import across, require_replicas
 from labkit.zero.passes import Passes
-from labkit.zero.units import ROOT, kept_names, make_equal, make_units, named_modules
+from labkit.zero.unit import FlatParameter, Sharding, Unit
+from labkit.zero.unit_modules import (
+    ROOT,
+    make_equal,
+    named_modules,
+    parameters_by_unit,
+    resharded_names,
+)
 
 
 class FullyShardedModule(nn.Module):
@@ -52,11 +58,17 @@ class FullyShardedModule(nn.Module):
         loss(model, share).backward()      leaves means in the gradients of the shards
         optimizer.step()
 
-    `parameters()` are the shards: make the optimizer after this. It must treat each number by
-    itself: Adam does, LAMB and Muon do not. Every rank makes the same passes through the same
-    units. Released parameters are empty, and a sum over them is 0 without an error; `debug=True`
-    fills them with nan. A unit must not change its input in place, as a ReLU(inplace=True) at its
-    start would: torch raises an error about a view.
+    `named_parameters()` are this rank's parts of the parameters, by the names that these have in
+    `module` (a tied parameter has its first one), as torch's FSDP(use_orig_params=True) shows them.
+    An optimizer's groups, freezing and the logging of gradients can go by them. A parameter of
+    which this rank has no number is empty, and gets no gradient. What is frozen here is frozen in
+    `module` from the next forward pass on. Make the optimizer after this. It must be element-wise:
+    Adam is, LAMB and Muon are not.
+
+    Every rank makes the same passes through the same units. Released parameters are empty, and a
+    sum over them is 0 without an error; `debug=True` fills them with nan. A unit must not change
+    its input in place, as a ReLU(inplace=True) at its start would: torch raises an error about a
+    view.
     """
 
     module: nn.Module
@@ -69,7 +81,7 @@ class FullyShardedModule(nn.Module):
         compute_dtype: torch.dtype | None = None,
         *,
         units: Iterable[nn.Module] | None = None,
-        kept: Sequence[nn.Module] = (),
+        reshard_after_forward: bool | Iterable[nn.Module] = True,
         replicas: Group | None = None,
         wire: Wire | None = None,
         debug: bool = False,
@@ -79,8 +91,9 @@ class FullyShardedModule(nn.Module):
         compute_dtype: of gathered parameters, gradients on the wire, and floating-point inputs;
         shards keep their own, so bfloat16 computes with float32 masters. units: modules that are
         gathered each by itself; None: the members of every outermost ModuleList and Sequential.
-        kept: units, or `module` itself for the rest, that stay gathered from forward to backward;
-        the last layer and the rest are needed again at once.
+        reshard_after_forward: whether units are released after forward, and gathered again for
+        backward; or the units that are, of which `module` itself stands for the root unit. The
+        last layer and the root unit are needed again at once.
         replicas: ranks that hold the same shards, for hybrid sharding. debug: released parameters
         are full of nan, instead of gone.
 
@@ -91,26 +104,52 @@ class FullyShardedModule(nn.Module):
         require_plain(module)
         require_wire(wire)
         require_floating("compute_dtype", compute_dtype)
-        modules = named_modules(module, units)
-        stay = kept_names(kept, {ROOT: module, **modules})
+        modules = {ROOT: module, **named_modules(module, units)}
+        resharded = resharded_names(reshard_after_forward, modules)
         self.group, self.compute_dtype = chosen(group), compute_dtype
-        thread, self._wire, num_ranks = _start(module, self.group, replicas, wire)
-        self.__dict__["module"] = module  # not as a submodule: `parameters()` are the shards
-        self._units = make_units(module, modules, self.group, compute_dtype, poison=debug)
-        self.shards = nn.ParameterList(flat.shard for flat in self._flats)
-        kept_units = [unit for unit in self._units if unit.name in stay]
-        self._passes = Passes(self._units, kept_units, thread, self._wire, num_ranks)
+        if replicas is not None:
+            require_replicas(replicas, self.group)
+        make_equal(module, self.group, replicas)
+        names = [name for name, _ in module.named_parameters()]
+
+        thread = CommunicationThread.of(self.group)
+        wire, num_ranks = chosen_wire(wire, self.group), self.group.size
+        if replicas is not None:
+            wire, num_ranks = across(thread.own(replicas), wire), num_ranks * replicas.size
+        how = Sharding(self.group, thread, wire, num_ranks, compute_dtype, debug)
+        by_unit = parameters_by_unit(module, modules)
+        self._units = [Unit(name, parameters, how) for name, parameters in by_unit.items()]
+        self._passes = Passes(self._units, [u for u in self._units if u.name in resharded])
         self._hook(modules.values())
 
+        self.__dict__["module"] = module  # not as a submodule: the shards are its parameters
+        shards = {n: s for flat in self._flats for n, s in zip(flat.names, flat.shards)}
+        # Not register_parameter, which refuses names with a dot.
+        self._parameters.update((name, shards[name]) for name in names)
+
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the module returns, in the dtype of computing."""
-        rest = self._units[0]
+        """What the module returns, in the dtype of computing. Hooks call `Passes` on the way."""
         args, kwargs = tree_map_only(Tensor, self._cast, (args, kwargs))
-        self._passes.begin_forward()
-        args, kwargs = self._passes.before(rest, (args, kwargs))
-        outputs = self.module(*args, **kwargs)
-        self._passes.after(rest, outputs)
-        return outputs
+        return self.module(*args, **kwargs)
+
+    def _hook(self, modules: Iterable[nn.Module]) -> None:
+        """Let `Passes` be called before and after each unit, and with every gradient.
+
+        Hooks refer to `Passes` weakly, and go with it: see data_parallel/hooks.py.
+        """
+        handles: list[RemovableHandle] = []
+        for unit, each in zip(self._units, modules, strict=True):
+            before = weakly(self._passes.before_forward, unit)
+            after = weakly(self._passes.after_forward, unit)
+            handles.append(each.register_forward_pre_hook(before, prepend=True, with_kwargs=True))
+            handles.append(each.register_forward_hook(after))
+            handles += [
+                on_gradient(parameter, self._passes.arrived, unit, flat, index)
+                for flat in unit.flats
+                if flat.has_hooks
+                for index, parameter in enumerate(flat.parameters)
+            ]
+        remove_with(self._passes, handles)  # which a graph that waits for backward keeps alive
 
     def train(self, mode: bool = True) -> FullyShardedModule:
         """As nn.Module's, for the module within."""
@@ -125,8 +164,7 @@ class FullyShardedModule(nn.Module):
         by another factor. Returns the norm before, (). Wire: one number in an all-reduce.
         TypeError, ValueError for a norm that is no number above 0.
         """
-        max_norm = checked_norm(max_norm)
-        gradients = [shard.grad for shard in self.shards if shard.grad is not None]
+        gradients = [(p.grad, 1) for p in self.parameters() if p.grad is not None]
         return clip(gradients, max_norm, self.group)
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
@@ -144,7 +182,7 @@ class FullyShardedModule(nn.Module):
         """
         found = {}
         for flat in self._flats:
-            found.update(flat.whole(self.group, self._wire))
+            found.update(flat.whole())
         return found
 
     def load_full_parameters(self, parameters: Mapping[str, Tensor]) -> None:
@@ -164,25 +202,13 @@ class FullyShardedModule(nn.Module):
             flat.load(parameters)
 
     @property
-    def _flats(self) -> list[FlatUnit]:
-        return [flat for unit in self._units for flat in unit.flats]
+    def shards(self) -> list[Tensor]:
+        """The flat shards (k,), padding included, by unit and kind; the root unit's come first."""
+        return [flat.shard for flat in self._flats]
 
-    def _hook(self, modules: Iterable[nn.Module]) -> None:
-        """Be called before and after each unit, and with every gradient."""
-        handles: list[RemovableHandle] = []
-        for unit, each in zip(self._units[1:], modules, strict=True):
-            before = weakly(self._passes.before_module, unit)
-            after = weakly(self._passes.after_module, unit)
-            handles.append(each.register_forward_pre_hook(before, with_kwargs=True))
-            handles.append(each.register_forward_hook(after))
-        handles += [
-            on_gradient(parameter, self._passes.arrived, unit, flat, index)
-            for unit in self._units
-            for flat in unit.flats
-            if flat.shard.requires_grad
-            for index, parameter in enumerate(flat.parameters)
-        ]
-        remove_with(self._passes, handles)  # which a graph that waits for backward keeps alive
+    @property
+    def _flats(self) -> list[FlatParameter]:
+        return [flat for unit in self._units for flat in unit.flats]
 
     def _cast(self, x: Tensor) -> Tensor:
         is_cast = self.compute_dtype is not None and x.is_floating_point()
@@ -199,20 +225,6 @@ class FullyShardedModule(nn.Module):
             "a sharded module is not moved or converted: do so first, and shard it after; "
             "compute_dtype=torch.bfloat16 computes in 16 bits"
         )
-
-
-def _start(
-    module: nn.Module, group: Group, replicas: Group | None, wire: Wire | None
-) -> tuple[CommunicationThread, Wire, int]:
-    """Make it equal on all ranks; who communicates, how, and how many ranks a mean counts."""
-    if replicas is not None:
-        require_replicas(replicas, group)
-    make_equal(module, group, replicas)
-    thread = CommunicationThread.of(group)
-    wire = chosen_wire(wire, group)
-    if replicas is None:
-        return thread, wire, group.size
-    return thread, across(thread.own(replicas), wire), group.size * replicas.size
 
 
 _NO_STATE_DICT = (

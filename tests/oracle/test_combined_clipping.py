@@ -12,8 +12,9 @@ import torch
 from torch import nn
 
 from labkit import run
-from labkit.combined import CombinedTraining, clip_gradients, global_norm
-from labkit.combined.gpt import TIED
+from labkit.combined import CombinedTraining, clip_gradients
+from labkit.combined.gpt_3d import TIED
+from labkit.global_norm import global_norm
 from labkit.mesh import Mesh
 from labkit.model import GPT, GPTConfig
 from labkit.train import TrainConfig, loss
@@ -46,20 +47,24 @@ def norms(world, sizes):
     model, gradients = training.model, training.optimizer.named_gradients()
     copies = model.num_copies()
     once = dict.fromkeys(copies, 1)
+
+    def norm_of(num_holders, group):
+        return global_norm([(each, num_holders[name]) for name, each in gradients], group).item()
+
     squares = sum(gradient.square().sum().item() for _, gradient in gradients)
     mistakes = {
         "each rank's own": math.sqrt(squares),
-        "over dp only": global_norm(gradients, copies, model.mesh.dp).item(),
-        "copies count as often as they are held": global_norm(gradients, once, world).item(),
+        "over dp only": norm_of(copies, model.mesh.dp),
+        "copies count as often as they are held": norm_of(once, world),
     }
     if model.mesh.pp.size == 2:
         twice = copies | ({TIED: copies[TIED] // 2} if TIED in copies else {})
-        mistakes["tied twice"] = global_norm(gradients, twice, world).item()
+        mistakes["tied twice"] = norm_of(twice, world)
     if training.mesh.tp.size == 4:
         sharded = {n: 1 if "key" in n or "value" in n else c for n, c in copies.items()}
-        mistakes["shared heads twice"] = global_norm(gradients, sharded, world).item()
+        mistakes["shared heads twice"] = norm_of(sharded, world)
     norm = clip_gradients(model, training.optimizer, MAX_NORM)
-    after = global_norm(gradients, copies, world).item()
+    after = norm_of(copies, world)
     return norm.item().hex(), norm.item(), after, mistakes
 
 

@@ -25,7 +25,7 @@ CONFIG = GPTConfig(
     vocab=251, context=9, num_layers=2, hidden=24, num_heads=4, num_kv_heads=2, ffn=77
 )
 SGD = TrainConfig(
-    num_sequences=11, num_steps=4, optimizer="sgd", learning_rate=0.1, dtype=torch.float64
+    num_sequences=11, num_steps=3, optimizer="sgd", learning_rate=0.1, dtype=torch.float64
 )
 SETTINGS = {"sgd": SGD, "adamw": replace(SGD, optimizer="adamw", learning_rate=3e-3)}
 ROWS = {
@@ -42,11 +42,9 @@ CASES = [
     ((2, 2, 2), "dp pp tp", "gpipe", "sgd", False),
     ((2, 2, 2), "dp pp tp", "1f1b", "adamw", True),
     ((2, 2, 2), "tp dp pp", "interleaved", "sgd", True),
-    ((2, 2, 2), "pp tp dp", "zero bubble", "adamw", False),
     ((1, 2, 2), "tp pp dp", "1f1b", "sgd", True),
     ((2, 1, 2), "pp dp tp", "interleaved", "adamw", True),
-    ((2, 2, 1), "tp dp pp", "1f1b", "sgd", True),
-    ((1, 1, 2), "dp pp tp", "zero bubble", "sgd", True),
+    ((1, 1, 2), "dp pp tp", "zero bubble", "adamw", False),
     ((4, 1, 1), "dp pp tp", "1f1b", "adamw", True),
     ((1, 2, 3), "dp tp pp", "zero bubble", "sgd", True),
     ((1, 4, 2), "dp pp tp", "gpipe", "sgd", True),  # two ranks for each key-value head

@@ -38,6 +38,10 @@ WAYS = {
     "ulysses, zigzag": (ulysses_attention, zigzag),
     "gathered, zigzag": (gathered_attention, zigzag),
 }
+# In float64 a mistake is far above rounding; what else the optimizer or the dtype could spoil is
+# the same for every way.
+RUNS = [(way, "sgd in float64") for way in WAYS]
+RUNS += [("ring, zigzag", "sgd"), ("ulysses, contiguous", "adamw in float64")]
 GUARD = 8
 
 
@@ -69,9 +73,7 @@ def tolerance(serial) -> dict[torch.dtype, float]:
 
 def train_each(world: Group) -> dict[tuple[str, str], Trained]:
     return {
-        (way, name): train(world, CONFIG, settings, None, attention, placement)
-        for way, (attention, placement) in WAYS.items()
-        for name, settings in SETTINGS.items()
+        (way, name): train(world, CONFIG, SETTINGS[name], None, *WAYS[way]) for way, name in RUNS
     }
 
 
@@ -85,8 +87,7 @@ def test_the_tolerances_are_rounding_and_nothing_else(tolerance):
     assert 1e-16 < tolerance[torch.float64] < 1e-13
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize(("way", "name"), RUNS)
 def test_losses_and_parameters_follow_the_serial_ones(ranks, serial, tolerance, way, name):
     for trained in ranks:
         limit = tolerance[SETTINGS[name].dtype]

@@ -30,7 +30,7 @@ from labkit.pipeline import (
 from labkit.train import TrainConfig, Trained, train_serial
 
 CONFIG = GPTConfig(context=13, num_layers=6, hidden=24, num_heads=6, num_kv_heads=3)
-SGD = TrainConfig(num_sequences=13, num_steps=3, optimizer="sgd", learning_rate=0.1)
+SGD = TrainConfig(num_sequences=13, num_steps=2, optimizer="sgd", learning_rate=0.1)
 SETTINGS = {
     "sgd": SGD,
     "sgd in float64": replace(SGD, dtype=torch.float64),
@@ -43,6 +43,10 @@ ROWS = {
     "zero bubble": zero_bubble_h1,
     "zero bubble, a V": zero_bubble_v,
 }
+# In float64 a mistake is far above rounding; what else the optimizer or the dtype could spoil is
+# the same for every schedule.
+RUNS = [(row, "sgd in float64") for row in ROWS]
+RUNS += [("1f1b", "sgd"), ("1f1b", "adamw in float64"), ("zero bubble, a V", "adamw in float64")]
 GUARD = 8
 
 
@@ -74,11 +78,7 @@ def tolerance(serial) -> dict[torch.dtype, float]:
 
 def train_each(world: Group) -> dict[tuple[str, str], Trained]:
     m = {1: 5, 2: 4, 3: 6, 4: 8}[world.size]  # a multiple of the ranks for the interleaved one
-    return {
-        (row, name): train(world, CONFIG, settings, ROWS[row], m)
-        for row in ROWS
-        for name, settings in SETTINGS.items()
-    }
+    return {(row, name): train(world, CONFIG, SETTINGS[name], ROWS[row], m) for row, name in RUNS}
 
 
 @pytest.fixture(scope="module", params=[1, 2, 3, 4])
@@ -86,8 +86,7 @@ def ranks(request) -> list[dict[tuple[str, str], Trained]]:
     return run(train_each, request.param, timeout=180).values
 
 
-@pytest.mark.parametrize("name", SETTINGS)
-@pytest.mark.parametrize("row", ROWS)
+@pytest.mark.parametrize(("row", "name"), RUNS)
 def test_losses_and_parameters_follow_the_serial_run(ranks, serial, tolerance, row, name):
     limit = tolerance[SETTINGS[name].dtype]
     for rank in ranks:

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from labkit import RankError, run
+from labkit.context_parallel import ContextParallelGPT
 from labkit.data import Batch
 from labkit.data_parallel import NaiveDDP
 from labkit.mesh import Mesh
@@ -30,7 +31,7 @@ from labkit.tensor_parallel import (
     parallelize,
     train,
 )
-from labkit.tensor_parallel.training import train_step
+from labkit.tensor_parallel.train_tp import train_step
 from labkit.train import TrainConfig, train_serial
 from labkit.train import loss as loss_of
 from labkit.train import train_step as serial_step
@@ -39,9 +40,9 @@ from labkit.train import train_step as serial_step
 CONFIG = GPTConfig(vocab=256, context=31, num_layers=2, hidden=48, num_heads=12, ffn=77)
 SHARED_KV = replace(CONFIG, num_kv_heads=2, vocab=257)
 SGD = TrainConfig(
-    num_sequences=3, num_steps=4, optimizer="sgd", learning_rate=0.1, dtype=torch.float64
+    num_sequences=3, num_steps=3, optimizer="sgd", learning_rate=0.1, dtype=torch.float64
 )
-ADAMW = TrainConfig(num_sequences=3, num_steps=6)
+ADAMW = TrainConfig(num_sequences=3, num_steps=4)
 GUARD = 8
 SMALL = GPTConfig(context=8, num_layers=1, hidden=16, num_heads=4)
 
@@ -297,6 +298,10 @@ def another_module(world):
     parallelize(torch.nn.Linear(2, 2), world)
 
 
+def another_form(world):
+    parallelize(ContextParallelGPT(SMALL, world), world)
+
+
 def no_flag(world):
     parallelize(GPT(SMALL), world, sequence_parallel="yes")
 
@@ -332,6 +337,7 @@ def outside(world):
         (2, other_rows, "blocks.0.mlp.up.weight is not the same on every rank"),
         (2, no_name, r"'norm.bias' of shape \(16,\) is no parameter's"),
         (2, another_module, "model is a Linear, and parallelize cuts labkit.model.GPT; build"),
+        (2, another_form, "model is a ContextParallelGPT, and parallelize cuts labkit.model.GPT"),
         (2, no_flag, "sequence_parallel='yes': give True or False"),
         (2, no_wire, "wire='ring': give LIBRARY, RING or SHARED_MEMORY"),
         (2, another_state, r"weight has shape \(100, 16\) in the state.*\(256, 16\)"),

@@ -68,6 +68,10 @@ def trained(world: Group, num_steps=3, num_microbatches=1, wrap=FullyShardedModu
     return model.full_parameters()
 
 
+def gradients_of(model):
+    return [p.grad for p in model.parameters() if p.grad is not None]
+
+
 def assert_equals(found, expected):
     assert found.keys() == expected.keys()
     for name, value in expected.items():
@@ -79,8 +83,8 @@ def test_parameters_equal_those_of_one_process(world_size):
     cases = [{}, {"debug": True}, {"wire": SHARED_MEMORY}, {"wire": LIBRARY}, {"units": ()}]
 
     def all_of_them(world):
-        kept = [trained_kept(world, which) for which in ("all", "rest")]
-        return [trained(world, **case) for case in cases] + kept
+        gathered = [trained_without_reshard(world, which) for which in ("all", "root")]
+        return [trained(world, **case) for case in cases] + gathered
 
     expected = serial()
     for everyone in run(all_of_them, world_size, timeout=60).values:
@@ -88,12 +92,10 @@ def test_parameters_equal_those_of_one_process(world_size):
             assert_equals(found, expected)
 
 
-def trained_kept(world, which):
+def trained_without_reshard(world, which):
     def wrap(module, group):
-        layers = list(module.blocks)
-        return FullyShardedModule(
-            module, group, kept=[module, *layers][: None if which == "all" else 1]
-        )
+        resharded = False if which == "all" else module.blocks
+        return FullyShardedModule(module, group, reshard_after_forward=resharded)
 
     return trained(world, wrap=wrap)
 
@@ -257,7 +259,7 @@ def test_a_layer_may_talk_on_the_groups_that_shard_while_the_next_one_is_gathere
         sums = []
         for _ in range(2):
             model(torch.ones(1, 3, requires_grad=True)).sum().backward()
-            sums.append([shard.grad.norm().item() for shard in model.shards])
+            sums.append([gradient.norm().item() for gradient in gradients_of(model)])
         return sums
 
     def sleeps_and_sums(x, group):
@@ -308,10 +310,8 @@ def test_recomputed_layers_are_gathered_again_and_give_the_same():
             assert_equals(each, serial())
 
 
-def passes(world, num_microbatches, kept):
-    module = gpt(torch.float32)
-    kept = [module, *module.blocks] if kept else ()
-    model = FullyShardedModule(module, world, kept=kept)
+def passes(world, num_microbatches, reshard):
+    model = FullyShardedModule(gpt(torch.float32), world, reshard_after_forward=reshard)
     world.barrier()
     with world.region("steps"):
         for microbatch in range(num_microbatches):
@@ -320,15 +320,15 @@ def passes(world, num_microbatches, kept):
     return sum(shard.numel() for shard in model.shards) * world.size
 
 
-@pytest.mark.parametrize("kept", [False, True])
-def test_traffic_is_three_times_the_parameters_for_each_microbatch_and_two_for_what_is_kept(kept):
+@pytest.mark.parametrize("reshard", [True, False])
+def test_traffic_is_three_times_the_parameters_for_each_microbatch_and_two_without_reshard(reshard):
     k = 2
     for n in (1, 2, 3, 4):
-        result = run(passes, n, (k, kept))
+        result = run(passes, n, (k, reshard))
         padded = result.values[0]
         expected = float(calc.step_traffic_bytes("zero3", padded, n, microbatches=k, itemsize=4))
         assert expected == pytest.approx(3 * k * (n - 1) / n * 4 * padded)
-        if kept:
+        if not reshard:
             expected *= 2 / 3
         for timeline in result.timeline:
             (region,) = timeline.regions
@@ -337,7 +337,7 @@ def test_traffic_is_three_times_the_parameters_for_each_microbatch_and_two_for_w
 
 
 def test_the_next_unit_is_gathered_ahead_and_gradients_follow_in_backward():
-    (timeline, _) = run(passes, 2, (2, False)).timeline
+    (timeline, _) = run(passes, 2, (2, True)).timeline
     begin = timeline.regions[0].start_s
     labels = [op.label for op in timeline.operations if op.posted_s >= begin and op.label]
     labels = [each for n, each in enumerate(labels) if n == 0 or labels[n - 1] != each]
@@ -431,9 +431,9 @@ def test_shards_are_float32_where_bfloat16_computes():
         module.blocks[0].register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].dtype))
         model = FullyShardedModule(module, world, torch.bfloat16)
         loss(model, tokens(0).tensor_split(world.size)[world.rank], world.size).backward()
-        gradients = {shard.grad.dtype for shard in model.shards}
-        flat = torch.cat([shard.grad for shard in model.shards])
-        return seen, {shard.dtype for shard in model.shards}, gradients, flat
+        flat = torch.cat(gradients_of(model))
+        gradients = {gradient.dtype for gradient in gradients_of(model)}
+        return seen, {p.dtype for p in model.parameters()}, gradients, flat
 
     result = run(computes, 2)
     found = torch.cat([each[3] for each in result.values])
@@ -455,7 +455,7 @@ def test_means_are_divided_in_the_dtype_of_the_shards_and_nothing_is_held_but_th
             time.sleep(0.2)  # the backend's thread lets go of what it sent a moment later
             held = meter.live_bytes
         (model(torch.ones(1, 30)).sum() * (world.rank == 0)).backward()
-        return held, model.shards[0].grad
+        return held, next(model.parameters()).grad
 
     for held, gradient in run(computes, 3).values:
         assert held == 4 * 30 * 50 // 3
@@ -466,7 +466,7 @@ def test_gradients_are_clipped_by_their_norm_over_all_ranks():
     def clips(world, max_norm):
         model = FullyShardedModule(gpt(), world)
         loss(model, tokens(0).tensor_split(world.size)[world.rank], world.size).backward()
-        return model.clip_gradients(max_norm), [shard.grad for shard in model.shards]
+        return model.clip_gradients(max_norm), gradients_of(model)
 
     model = gpt()
     loss(model, tokens(0)).backward()
@@ -509,14 +509,13 @@ def test_an_evaluation_an_error_and_a_pass_without_backward_leave_nothing_gather
         with pytest.raises(ZeroDivisionError):
             loss(model, share, world.size).backward()
         hook.remove()
-        for shard in model.shards:
-            shard.grad = None
+        model.zero_grad()
         loss(model, share, world.size).backward()
         assert held(model) == 0
-        return [shard.grad for shard in model.shards]
+        return gradients_of(model)
 
     def held(model):
-        return sum(flat._full.untyped_storage().nbytes() for flat in model._flats)
+        return sum(flat.full.untyped_storage().nbytes() for flat in model._flats)
 
     def fails(*_):
         raise ZeroDivisionError
@@ -524,18 +523,17 @@ def test_an_evaluation_an_error_and_a_pass_without_backward_leave_nothing_gather
     gradients = run(survives, 2).values
     model = gpt()
     loss(model, tokens(0)).backward()
-    found = torch.cat([torch.cat(each).flatten() for each in zip(*gradients)]).norm()
+    found = torch.cat([each for of_rank in gradients for each in of_rank]).norm()
     whole = torch.cat([p.grad.flatten() for p in model.parameters()]).norm()
     torch.testing.assert_close(found, whole)
 
 
-def test_what_is_kept_goes_without_a_backward_and_what_was_gathered_in_vain_goes_with_it():
+def test_units_without_reshard_go_without_a_backward_and_what_was_gathered_in_vain_goes_with_it():
     def survives(world):
         frozen = nn.Linear(3, 3).requires_grad_(False)
         module = nn.Sequential(frozen, nn.Linear(3, 3), nn.Linear(3, 3))
-        kept = list(module)[1:]
         found = []
-        model = FullyShardedModule(module, world, kept=kept)
+        model = FullyShardedModule(module, world, reshard_after_forward=[frozen])
         with torch.no_grad():
             model(torch.ones(1, 3))
         found.append(held(model))
@@ -544,7 +542,7 @@ def test_what_is_kept_goes_without_a_backward_and_what_was_gathered_in_vain_goes
         return found
 
     def held(model):
-        return sum(flat._full.untyped_storage().nbytes() for flat in model._flats)
+        return sum(flat.full.untyped_storage().nbytes() for flat in model._flats)
 
     assert run(survives, 2).values == [[0, 0]] * 2
 
@@ -567,7 +565,7 @@ def test_of_a_backward_pass_that_failed_nothing_counts():
         with pytest.raises(ZeroDivisionError):
             model(x, True).sum().backward()
         model(x, False).sum().backward()
-        return model.shards[0].grad.tolist()
+        return [x for gradient in gradients_of(model) for x in gradient.tolist()]
 
     a, b = run(fails_once, 2).values
     assert (a, b) == ([0.0, 0.0], [1.0, 1.0])
@@ -605,13 +603,13 @@ def drops_the_model(world):
     model(torch.ones(1, 2)).sum().backward()
     gc.collect()
     gc.disable()
-    shards = [weakref.ref(shard) for shard in model.shards]
+    shards = [weakref.ref(shard) for shard in (*model.shards, *model.parameters())]
     del model
     return [shard() is None for shard in shards], len(module[0]._forward_hooks)
 
 
 def test_shards_go_with_their_model_also_when_the_module_within_is_kept():
-    assert run(drops_the_model, 2).values == [([True, True], 0)] * 2
+    assert run(drops_the_model, 2).values == [([True] * 6, 0)] * 2
 
 
 @pytest.mark.parametrize(
@@ -621,7 +619,10 @@ def test_shards_go_with_their_model_also_when_the_module_within_is_kept():
         ("a stranger", "is no module within the one to be sharded"),
         ("nested", "holds blocks.0.mlp, another unit"),
         ("a list", "blocks is a list, which is never called"),
-        ("kept", "kept has a module that is no unit; units are the rest, blocks.0"),
+        (
+            "no unit",
+            "reshard_after_forward has a module that is no unit; units are the rest, blocks.0",
+        ),
         ("moved", "a sharded module is not moved or converted"),
         ("other shapes", r"rank 1 has \d+ numbers in \d+ tensors"),
         ("sparse", "the gradient of weight is sparse"),
@@ -635,6 +636,7 @@ def test_shards_go_with_their_model_also_when_the_module_within_is_kept():
         ("state_dict", "a sharded module has no state_dict"),
         ("copied", "cannot be copied or pickled; save full_parameters"),
         ("frozen later", "frozen or unfrozen after the module was sharded"),
+        ("unfrozen later", "frozen or unfrozen after the module was sharded"),
         ("other shapes loaded", r"weight has shape \(1, 1\) here, and \(2, 2\)"),
         ("other names loaded", "bias, weights: only here, or only in the module"),
         ("no tensor", "in which there is no tensor with a gradient"),
@@ -653,8 +655,8 @@ def test_wrong_calls_are_refused_with_their_reason(misuse, message):
             FullyShardedModule(module, world, units=[module.blocks])
         if misuse == "nested":
             FullyShardedModule(module, world, units=[block, block.mlp])
-        if misuse == "kept":
-            FullyShardedModule(module, world, kept=[block.mlp])
+        if misuse == "no unit":
+            FullyShardedModule(module, world, reshard_after_forward=[block.mlp])
         if misuse == "moved":
             FullyShardedModule(module, world).double()
         if misuse == "other shapes":
@@ -682,7 +684,12 @@ def test_wrong_calls_are_refused_with_their_reason(misuse, message):
         if misuse == "copied":
             copy.deepcopy(FullyShardedModule(linear, world))
         if misuse == "frozen later":
-            FullyShardedModule(linear, world).requires_grad_(False)(torch.ones(1, 2))
+            model = FullyShardedModule(linear, world)
+            linear.requires_grad_(False)
+            model(torch.ones(1, 2))
+        if misuse == "unfrozen later":
+            model = FullyShardedModule(linear.requires_grad_(False), world)
+            model.requires_grad_(True)(torch.ones(1, 2))
         if misuse == "other shapes loaded":
             FullyShardedModule(linear, world).load_full_parameters({"weight": torch.ones(1, 1)})
         if misuse == "other names loaded":

@@ -10,8 +10,7 @@ from torch import nn
 from labkit import calc, optimizer, run
 from labkit.large_batch import LARS
 from labkit.memory import Meter
-from labkit.zero import ShardedGradients, ShardedOptimizer
-from labkit.zero.offload import on_disk
+from labkit.zero import ShardedGradients, ShardedOptimizer, on_disk
 
 SIZES = [(40, 30), (30, 20), (20,)]
 CLASSES = {

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from labkit import calc
-from labkit.interview.runs import accumulation, asynchrony, data_parallel, large_batch, memory, zero
+from labkit.interview.runs import accumulation, asynchrony, batch_sizes, data_parallel, memory, zero
 
 LEVELS = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3}
 
@@ -111,5 +111,5 @@ def test_a_scale_brings_gradients_back():
 
 
 def test_a_larger_batch_gets_less_far_at_the_same_rate():
-    small, large = (large_batch.loss_of_batch(size, "as it was") for size in (64, 256))
+    small, large = (batch_sizes.loss_of_batch(size, "as it was") for size in (64, 256))
     assert small < large < math.log(256)

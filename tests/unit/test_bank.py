@@ -1,9 +1,12 @@
 """The question bank: every topic has a card, nothing is wrong with any, every number is proved."""
 
+import dataclasses
 from importlib.resources import files
 
 import pytest
+import typer
 
+from labkit.cli.bank import bank
 from labkit.interview import cards
 from labkit.interview.evidence import prove
 from labkit.interview.proof import uses
@@ -19,6 +22,26 @@ def test_nothing_is_wrong_with_the_bank():
 def test_every_topic_has_a_card_but_those_that_are_to_be_written():
     missing = "co-11 di-5 ft-7 in-6 ec-5 ec-6 ta-3".split()
     assert [each.topic.id for each in cards.coverage(CARDS) if each.is_missing] == missing
+
+
+def test_the_command_lists_missing_topics_and_fails_for_a_problem_only(monkeypatch, capsys):
+    bank(only="co-")
+    assert "missing: co-11\n" in capsys.readouterr().out
+    problem = cards.Problem("collectives.md", 1, "co-2", "there is no notebook", "leave it out")
+    monkeypatch.setattr(cards, "validate", lambda: [problem])
+    with pytest.raises(typer.Exit) as end:
+        bank(only="co-")
+    assert end.value.exit_code == 1
+
+
+def test_the_command_fails_for_a_number_that_is_not_proved(monkeypatch):
+    wrong = cards.Evidence(says="7", proof="calc.collective('all_reduce', 'ring', 4).steps")
+    card = next(card for card in CARDS if card.id == "co-2")
+    unproved = dataclasses.replace(card, evidence=(wrong,))
+    monkeypatch.setattr(cards, "read_bank", lambda: ([unproved], []))
+    with pytest.raises(typer.Exit) as end:
+        bank(run=True, only="co-2")
+    assert end.value.exit_code == 1
 
 
 def failing(items):

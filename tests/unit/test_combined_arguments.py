@@ -35,7 +35,7 @@ def without_a_model(world, max_norm):
     """Whoever makes one has come too far."""
     mesh, settings = Mesh(world, dp=1, pp=1, tp=1), TrainConfig(num_sequences=4)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(combined.training, "CombinedGPT", None)
+        patch.setattr(combined.train_3d, "CombinedGPT", None)
         CombinedTraining(mesh, CONFIG, settings, num_microbatches=2, max_norm=max_norm)
 
 

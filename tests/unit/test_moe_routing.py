@@ -21,7 +21,7 @@ from labkit.moe import (
     within_capacity,
     z_loss,
 )
-from labkit.moe.layer import make_router
+from labkit.moe.moe_layer import make_router
 
 N, D, E = 37, 6, 5
 

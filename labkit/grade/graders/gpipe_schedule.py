@@ -1,7 +1,7 @@
 """Grade gpipe_schedule: a valid step, all forwards first, and the bubble of (p - 1)/m."""
 
+from labkit.grade.graded_schedules import Cost, Rules, drawn_pipelines, forwards_first, microbatches
 from labkit.grade.grader import Mistake, Observed, Outcome, patch, program
-from labkit.grade.schedules import Cost, Rules, drawn_pipelines, forwards_first, microbatches
 
 
 def time(cost: Cost, p: int, m: int) -> float:

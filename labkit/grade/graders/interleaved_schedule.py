@@ -1,7 +1,7 @@
 """Grade interleaved_schedule: a valid step, a v-th of 1F1B's bubble, hidden messages, memory."""
 
+from labkit.grade.graded_schedules import FORWARD_AND_BACKWARD, Cost, Rules, pipeline
 from labkit.grade.grader import Case, Draw, Mistake, Observed, Outcome, patch
-from labkit.grade.schedules import FORWARD_AND_BACKWARD, Cost, Rules, pipeline
 
 WRONG = Outcome.WRONG
 

@@ -1,8 +1,8 @@
 """Grade one_f_one_b_schedule: a valid step, GPipe's time, and p - r microbatches held on rank r."""
 
+from labkit.grade.graded_schedules import Rules, drawn_pipelines, forwards_first, microbatches
 from labkit.grade.grader import Mistake, Observed, Outcome, patch
 from labkit.grade.graders.gpipe_schedule import time
-from labkit.grade.schedules import Rules, drawn_pipelines, forwards_first, microbatches
 
 
 def memory(p: int, m: int) -> list[int]:

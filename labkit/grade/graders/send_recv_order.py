@@ -3,9 +3,9 @@
 import re
 from typing import Any
 
+from labkit.grade.graded_schedules import as_list
 from labkit.grade.grader import Case, Draw, Mistake, Observed, Questions, patch
 from labkit.grade.outcome import Finding, Outcome
-from labkit.grade.schedules import as_list
 
 NAMES = {
     "form": "returns something that is no action",

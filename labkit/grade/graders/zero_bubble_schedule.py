@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
+from labkit.grade.graded_schedules import Cost, Rules, drawn_pipelines, forwards_first, microbatches
 from labkit.grade.grader import Mistake, Observed, Outcome, patch
-from labkit.grade.schedules import Cost, Rules, drawn_pipelines, forwards_first, microbatches
 
 
 def time(cost: Cost, p: int, m: int) -> float:

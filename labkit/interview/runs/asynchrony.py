@@ -22,7 +22,7 @@ from labkit.data_parallel.compression.feedback import Compressor
 from labkit.data_parallel.local_sgd import Outer
 from labkit.data_parallel.parameter_server import Asynchronous, Synchronous
 from labkit.data_parallel.parameter_server.server import Arrival
-from labkit.data_parallel.training import train
+from labkit.data_parallel.train_dp import train
 from labkit.interview.runs.real_run import real_run, run
 from labkit.model import GPT, GPTConfig
 from labkit.train import TrainConfig

@@ -13,7 +13,7 @@ from torch import nn
 
 from labkit.comm import Group
 from labkit.data_parallel import DDP, BucketedDDP, NaiveDDP, library_all_reduce
-from labkit.data_parallel.training import train
+from labkit.data_parallel.train_dp import train
 from labkit.interview.runs import equal_batches
 from labkit.interview.runs.real_run import real_run, run
 from labkit.model import GPT, GPTConfig
@@ -86,7 +86,7 @@ def examples_in_a_step(
     """Examples that the averaged gradient of one step really contains, counted in that gradient.
 
     Each example has a parameter of its own, so a gradient of b examples has b entries above 0.
-    same_data: every rank reads the first share, as without a distributed sampler.
+    same_data: every rank reads the first share, as without a distributed sampler and with one seed.
     """
     return run(_examples, ranks, args=(per_rank, accumulation, same_data)).values[0]
 

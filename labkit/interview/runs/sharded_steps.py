@@ -71,8 +71,8 @@ def _made(strategy: str, module: GPT, world: Group) -> tuple[nn.Module, Optimize
             parameters, AdamW, world, bucket_bytes=2**14, learning_rate=1e-3
         )
         return module, optimizer
-    kept = [module, *module.blocks] if strategy == "zero3, kept" else []
-    model = FullyShardedModule(module, world, kept=kept)
+    reshard = strategy != "zero3, kept"
+    model = FullyShardedModule(module, world, reshard_after_forward=reshard)
     return model, make(model.parameters())
 
 

@@ -41,7 +41,7 @@ from labkit.tensor_parallel import (
     vocab_cross_entropy,
 )
 from labkit.tensor_parallel.between import Between
-from labkit.tensor_parallel.gpt import ParallelBlock
+from labkit.tensor_parallel.gpt_tp import ParallelBlock
 
 _RANKS = 4
 _CONFIG = GPTConfig(num_layers=1, hidden=64, num_heads=8, num_kv_heads=4)

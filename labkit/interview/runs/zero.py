@@ -17,8 +17,7 @@ from labkit.interview.runs.real_run import real_run, run
 from labkit.memory import Meter
 from labkit.model import GPT, GPTConfig
 from labkit.optimizer import SGD, AdamW
-from labkit.zero import FullyShardedModule, ShardedGradients, ShardedOptimizer
-from labkit.zero.offload import on_disk
+from labkit.zero import FullyShardedModule, ShardedGradients, ShardedOptimizer, on_disk
 
 _CONFIG = GPTConfig(num_layers=4, hidden=96)  # multiples of four: nothing is padded
 _HELD_BYTES = {"parameters": 4, "gradients": 4, "optimizer states": 8}  # per parameter, float32
@@ -45,7 +44,7 @@ def _zero3(world: Group, module: GPT, optimizer: Callable, **how: Any) -> tuple:
 
 def _kept(world: Group, module: GPT, optimizer: Callable, **how: Any) -> tuple:
     """torch's reshard_after_forward=False: units stay whole from forward to backward."""
-    model = FullyShardedModule(module, world, kept=[module, *module.blocks])
+    model = FullyShardedModule(module, world, reshard_after_forward=False)
     return model, optimizer(model.parameters(), **how)
 
 

@@ -25,6 +25,7 @@ cluster/hosted_job.py.
 from __future__ import annotations
 
 import copyreg
+import ctypes
 import functools
 import importlib
 import inspect
@@ -44,6 +45,7 @@ from typing import Any
 import cloudpickle
 import torch
 from torch import _ops
+from torch.storage import TypedStorage
 
 from labkit.comm import owned_folder
 from labkit.doctor import sources
@@ -149,7 +151,7 @@ def write(
     _let_torch_travel()
     try:
         # One dump for all ranks: what they share is stored once.
-        call = cloudpickle.dumps((fn, args_by_rank))
+        call = dumps((fn, args_by_rank))
     except Exception as error:
         name = getattr(fn, "__qualname__", repr(fn))
         raise TypeError(
@@ -244,7 +246,39 @@ def save_payload(path: str | Path, fn: Callable[..., Any], args: Sequence[Any] =
     return path
 
 
-class _ValuePickler(cloudpickle.Pickler):
+class _Pickler(cloudpickle.Pickler):
+    """cloudpickle's, for which a tensor's numbers are bytes.
+
+    torch writes a file for each tensor, and so takes 450 us for a small one there and back; this
+    takes 150.
+    """
+
+    def reducer_override(self, obj: Any) -> Any:
+        if type(obj) is TypedStorage:
+            whole = obj._untyped_storage
+            if whole.device.type == "cpu":
+                return _storage, (obj.dtype, ctypes.string_at(whole.data_ptr(), whole.nbytes()))
+        return super().reducer_override(obj)
+
+
+def _storage(dtype: torch.dtype, data: bytes) -> TypedStorage:
+    storage = torch.UntypedStorage(len(data))
+    ctypes.memmove(storage.data_ptr(), data, len(data))
+    return TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)
+
+
+def dumps(value: Any) -> bytes:
+    """As cloudpickle's."""
+    return _dumped(value, _Pickler)
+
+
+def _dumped(value: Any, pickler: type[_Pickler]) -> bytes:
+    buffer = io.BytesIO()
+    pickler(buffer).dump(value)
+    return buffer.getvalue()
+
+
+class _ValuePickler(_Pickler):
     """Tensors travel on the CPU, without autograd's history, and without the rest of a storage
     that they are a small view of. (Parameters and other subclasses travel as torch pickles them.)
     """
@@ -259,6 +293,4 @@ class _ValuePickler(cloudpickle.Pickler):
 
 def dump_value(value: Any) -> bytes:
     """A rank's value for the driver. Raises what pickling raises."""
-    buffer = io.BytesIO()
-    _ValuePickler(buffer).dump(value)
-    return buffer.getvalue()
+    return _dumped(value, _ValuePickler)

@@ -8,7 +8,7 @@
 First every layer is cut (labkit.tensor_parallel), then the layers are dealt out (labkit.pipeline):
 a stage talks along tp within its layers, and along pp at its ends, and neither knows of the other.
 
-Layout: parameters as in labkit.tensor_parallel.gpt, each on one stage, and the tied one on two.
+Layout: parameters as in labkit.tensor_parallel.gpt_tp, each on one stage, and the tied one on two.
 Between stages x_BTD is replicated over tp: tp ranks send the same bytes, each to its own neighbour.
 That is t times what is needed; Megatron-LM sends a t-th each and gathers it where links are fast
 (scatter-gather, section 4.1 of the paper), and where tokens are cut between the layers
@@ -18,22 +18,25 @@ Paper: Narayanan et al., arXiv:2104.04473.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from labkit.comm import Group
+from labkit.copies import require_none_differ, same_bits
 from labkit.mesh import Mesh
-from labkit.model import GPT, GPTConfig, require_tokens
+from labkit.model import GPTConfig, require_tokens
 from labkit.pipeline import GPTStage, PipelineGPT, Schedule
+from labkit.pipeline.gpt_pp import TIED
 from labkit.tensor_parallel import Cut, Replicated, TensorParallelGPT, column_linear, parallelize
 from labkit.tensor_parallel.full_state import parameters_with_cuts
-from labkit.tensor_parallel.gpt import ParallelBlock, normed
+from labkit.tensor_parallel.gpt_tp import ParallelBlock, normed
 
-TIED = "embedding.token.weight"
-"""The name in GPT of the weight that embedding and head share."""
+_ASKED = (
+    "were gradients reduced over dp, those of the tied weight over pp, and clipped by one norm on "
+    "all ranks?"
+)
 
 
 class ParallelStage(GPTStage):
@@ -78,8 +81,8 @@ class CombinedGPT(PipelineGPT):
         dtype: torch.dtype = torch.float32,
         layers: Sequence[range] | None = None,
     ) -> None:
-        make_stage = _shared_by(mesh.tp)
-        super().__init__(config, schedule, mesh.pp.rank, seed, dtype, layers, make_stage)
+        cut, rank = partial(parallelize, group=mesh.tp), mesh.pp.rank
+        super().__init__(config, schedule, rank, seed, dtype, layers, cut, ParallelStage)
         self.mesh = mesh
         self.to(mesh.world.device)
 
@@ -106,7 +109,31 @@ class CombinedGPT(PipelineGPT):
         return found
 
 
-def _shared_by(tp: Group) -> Callable[[GPT, range], GPTStage]:
-    """What makes stages of a whole model, which is cut over tp once for all of them."""
-    cut = cache(lambda whole: parallelize(whole, tp))
-    return lambda whole, layers: ParallelStage(cut(whole), layers)
+@torch.no_grad()
+def gather_full_state(model: CombinedGPT) -> dict[str, Tensor]:
+    """The whole parameters, on every rank, by GPT's names. Every rank of the mesh calls it.
+
+    over tp    the stage's ranks gather the shares of a parameter
+    over pp    the holder's ranks hand it on, each along its own pipeline
+    then       every rank of the world has the whole, and all must have the same
+
+    Copies (replicas over dp, norms over tp, the tied weight over pp) start equal, and stay so while
+    all ranks take the same steps. If they do not, nothing fails, and the model trains badly. Here
+    it fails: RuntimeError, on every rank, that names the parameters whose copies differ.
+    Wire: for each parameter an all-gather over tp, a broadcast over pp, and one over all ranks to
+    compare.
+    """
+    mesh, own, cuts = model.mesh, model.gpt_parameters(), model.cuts()
+    state, differ = {}, set()
+    for name, parameter in model.whole_parameters():
+        root = model.holder_of(name)
+        mine = torch.empty_like(parameter, device=mesh.world.device)
+        if name in own:
+            mine = cuts[name].gather(own[name], mesh.tp)
+        state[name] = mesh.pp.broadcast(mine, root)
+        if name == TIED and name in own and not same_bits(mine, state[name]):
+            differ.add(name)
+        if not same_bits(state[name], mesh.world.broadcast(state[name], 0)):
+            differ.add(name)
+    require_none_differ(list(state), differ, mesh.world, _ASKED)
+    return state

@@ -1,33 +1,37 @@
 """A small GPT on real text, trained over dp, tp and pp at once, with ZeRO-1 over dp.
 
-rows        each dp coordinate takes its share of the batch                     data.py
-pipeline    microbatches go through the stages along pp; within a stage         gpt.py
+rows        each dp coordinate takes its share of the batch                     own_rows
+pipeline    microbatches go through the stages along pp; within a stage         gpt_3d.py
             tp ranks add up what they have computed
 reduce      gradients of a rank's parameters, averaged over dp: its fragments   labkit.zero
-clip        by the norm over all axes                                           clipping.py
+clip        by the norm over all axes                                           clip_gradients
 step        on the fragments; then each rank gathers its parameters over dp     labkit.zero
+
+    7 rows, dp 2 x tp 2 x pp 2     dp 0: rows 0 1 2 3, all four of its ranks
+                                   dp 1: rows 4 5 6, all four of its ranks
+
+The four ranks of a dp coordinate are one replica of the model: they work on the same rows, each on
+its part of the layers. A sampler with the world's rank and size, as data parallelism has it, would
+train on quarters of rows that do not belong together, without any error: sums over tp add up
+whatever they are given.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
-from labkit import arguments
-from labkit.combined.clipping import check_max_norm, clip_gradients
-from labkit.combined.data import own_rows, require_enough_rows, weight_of
-from labkit.combined.full_state import gather_full_state
-from labkit.combined.gpt import CombinedGPT
+from labkit import arguments, global_norm
+from labkit.combined.gpt_3d import CombinedGPT, gather_full_state
 from labkit.comm import Group
 from labkit.data import Batch, Corpus
 from labkit.mesh import Mesh
 from labkit.model import GPTConfig
-from labkit.optimizer import SGD, AdamW
 from labkit.pipeline import Pipeline, Row, one_f_one_b, plan
+from labkit.pipeline.train_pp import losses_everywhere
 from labkit.tensor_parallel import vocab_cross_entropy
-from labkit.train import TrainConfig, Trained
+from labkit.train import TrainConfig, Trained, fit, require_configs
 from labkit.zero import ShardedOptimizer
 
 ORDER = ("dp", "pp", "tp")
@@ -56,23 +60,25 @@ class CombinedTraining:
         CombinedGPT refuse.
         """
         arguments.instance("mesh", mesh, Mesh, "give a Mesh with the axes dp, pp and tp")
-        _require(config, settings)
+        require_configs(config, settings)
         if max_norm is not None:
-            check_max_norm(max_norm)
+            global_norm.check_max_norm(max_norm)
         arguments.whole("num_microbatches", num_microbatches, "of each share, 1 or more")
         if sorted(mesh.sizes) != sorted(ORDER):
             raise ValueError(
                 f"{mesh!r}: over other axes nothing is reduced here; make it of dp, pp and tp, "
                 "with 1 for what is not wanted"
             )
-        require_enough_rows(settings.num_sequences, mesh.dp.size, num_microbatches)
+        _require_enough_rows(settings.num_sequences, mesh.dp.size, num_microbatches)
         schedule = plan(row, mesh.pp.size, num_microbatches)
         self.mesh, self.max_norm = mesh, max_norm
         self.model = CombinedGPT(config, schedule, mesh, settings.seed, settings.dtype, layers)
         self.pipeline = Pipeline(
             schedule, self.model.stages, self._loss, mesh.pp, tied=self.model.tied
         )
-        self.optimizer = _sharded_optimizer(settings, self.model)
+        optimizer_class, options = settings.optimizer_class()
+        named = self.model.gpt_parameters().items()
+        self.optimizer = ShardedOptimizer(named, optimizer_class, mesh.dp, **options)
         self._weight = 1.0
 
     def step(self, batch: Batch) -> tuple[float | None, float | None]:
@@ -104,10 +110,8 @@ class CombinedTraining:
 
     def global_losses(self, losses: Sequence[float | None]) -> list[float]:
         """Of the global batches, on every rank, from what `step` returned on each."""
-        mesh, schedule = self.mesh, self.pipeline.schedule
-        known = torch.tensor([each or 0.0 for each in losses], dtype=torch.float64)
-        last = schedule.rank_of[schedule.num_stages - 1]
-        of_replica = mesh.pp.broadcast(known.to(mesh.world.device), last)
+        mesh = self.mesh
+        of_replica = losses_everywhere(losses, self.pipeline.schedule, mesh.pp)
         return (mesh.dp.all_reduce(of_replica) / mesh.dp.size).tolist()
 
     def _loss(self, logits_BTv: Tensor, targets_BT: Tensor) -> Tensor:
@@ -141,7 +145,7 @@ def train(
     The rest as of CombinedTraining. corpus: None is Python's standard library.
     ValueError: sizes that do not multiply to the group's, an order without all three axes.
     """
-    _require(config, settings)
+    require_configs(config, settings)
     sizes = {"dp": dp, "tp": tp, "pp": pp}
     axes: list[object] = list(order) if isinstance(order, Sequence) else []
     if len(axes) != len(sizes) or set(map(str, axes)) != set(sizes):
@@ -150,23 +154,45 @@ def train(
     training = CombinedTraining(
         mesh, config, settings, row, num_microbatches, max_norm=max_norm, layers=layers
     )
-    batches = settings.batches(corpus, config.context)
-    losses = [training.step(batches.at(step))[0] for step in range(settings.num_steps)]
+    steps = fit(training.step, config, settings, corpus)
+    losses = training.global_losses([loss for loss, _ in steps])
     state = gather_full_state(training.model)
-    return Trained(
-        training.global_losses(losses), {name: each.cpu() for name, each in state.items()}
-    )
+    return Trained(losses, {name: each.cpu() for name, each in state.items()})
 
 
-def _require(config: object, settings: object) -> None:
-    arguments.instance("config", config, GPTConfig, "give a GPTConfig, the sizes of the model")
-    arguments.instance("settings", settings, TrainConfig, "give a TrainConfig, how to train it")
+def own_rows(batch: Batch, mesh: Mesh) -> Batch:
+    """The rows of this rank's dp coordinate; the first coordinates have one more where needed."""
+    return batch.share(mesh.dp.rank, mesh.dp.size)
 
 
-def _sharded_optimizer(settings: TrainConfig, model: CombinedGPT) -> ShardedOptimizer:
-    """ZeRO-1 over dp, of the optimizer that `settings.make_optimizer` makes."""
-    named, dp = model.gpt_parameters().items(), model.mesh.dp
-    rate = settings.learning_rate
-    if settings.optimizer == "sgd":
-        return ShardedOptimizer(named, SGD, dp, learning_rate=rate, momentum=settings.momentum)
-    return ShardedOptimizer(named, AdamW, dp, learning_rate=rate)
+def weight_of(share: Batch, batch: Batch, mesh: Mesh) -> float:
+    """What the mean over a share counts, so that the mean over dp is the mean over all rows.
+
+    1 where all shares are as large. Unequal ones count by their rows.
+    """
+    return len(share) * mesh.dp.size / len(batch)
+
+
+def clip_gradients(model: CombinedGPT, optimizer: ShardedOptimizer, max_norm: float) -> Tensor:
+    """Scale the gradients so that their norm, over all parameters once, is at most `max_norm`.
+
+    Fragments of ZeRO-1 are on one rank of dp; model.num_copies() says how many ranks along pp and
+    tp hold the same. optimizer: over mesh.dp, of the model's parameters by GPT's names. Every rank
+    calls it between backward and step. Returns the norm before, (), in float64, with the same bits
+    on every rank. Wire: one number in an all-reduce over all ranks.
+    TypeError or ValueError for a norm that is not above 0.
+    """
+    num_copies = model.num_copies()
+    gradients = [(each, num_copies[name]) for name, each in optimizer.named_gradients()]
+    return global_norm.clip(gradients, max_norm, model.mesh.world)
+
+
+def _require_enough_rows(num_rows: int, num_shares: int, num_microbatches: int) -> None:
+    """ValueError unless each share has a row for each microbatch."""
+    least = num_rows // num_shares
+    if least < num_microbatches:
+        raise ValueError(
+            f"num_sequences={num_rows} over dp={num_shares} leaves shares of {least}, which cannot "
+            f"be cut into {num_microbatches} microbatches; give num_sequences="
+            f"{num_shares * num_microbatches} or more, or num_microbatches={max(1, least)} or fewer"
+        )

@@ -9,19 +9,26 @@ number: parts add up, also where shards are unequal. Parameters are replicated, 
 are summed over the group once per step: data parallelism's all-reduce, on the same group.
 """
 
-import torch
+from functools import partial
+
 from torch.nn import functional as F
 
-from labkit import arguments
 from labkit.comm import Group
-from labkit.context_parallel.gpt import Attend, ContextParallelGPT
-from labkit.context_parallel.placement import Placement, shard_sequence, zigzag
+from labkit.context_parallel.gpt_cp import Attend, ContextParallelGPT
 from labkit.context_parallel.ring_attention import ring_attention
+from labkit.context_parallel.token_placement import Placement, shard_sequence, zigzag
 from labkit.data import Batch, Corpus
 from labkit.data_parallel import BucketedDDP
 from labkit.model import GPTConfig
 from labkit.optimizer import Optimizer
-from labkit.train import TrainConfig, Trained, copy_parameters
+from labkit.train import (
+    TrainConfig,
+    Trained,
+    copy_parameters,
+    fit,
+    require_configs,
+    summed_losses,
+)
 
 
 def train(
@@ -37,20 +44,15 @@ def train(
     Every rank returns the losses over the global batch and the parameters; both equal the serial
     ones up to rounding. None: Python's standard library is the corpus.
     """
-    arguments.instance("config", config, GPTConfig, "give a GPTConfig, the sizes of the model")
-    arguments.instance("settings", settings, TrainConfig, "give a TrainConfig, how to train it")
-    batches = settings.batches(corpus, config.context)
+    require_configs(config, settings)
     module = ContextParallelGPT(
         config, world, attention, placement, settings.seed, settings.dtype
     ).to(world.device)
     model = BucketedDDP(module, world)
     optimizer = settings.make_optimizer(module.parameters())
-    parts = [
-        train_step(model, optimizer, batches.at(step), placement)
-        for step in range(settings.num_steps)
-    ]
-    losses = world.all_reduce(torch.tensor(parts, dtype=torch.float64, device=world.device))
-    return Trained(losses.tolist(), copy_parameters(module))
+    step = partial(train_step, model, optimizer, placement=placement)
+    parts = fit(step, config, settings, corpus)
+    return Trained(summed_losses(parts, world), copy_parameters(module))
 
 
 def train_step(

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from labkit import arguments
+from functools import partial
+
 from labkit.collectives.wire import Wire
 from labkit.comm import Group
 from labkit.data import Batch, Corpus
 from labkit.model import GPT, GPTConfig
 from labkit.optimizer import Optimizer
 from labkit.tensor_parallel.full_state import gather_full_state
-from labkit.tensor_parallel.gpt import TensorParallelGPT, parallelize
-from labkit.train import TrainConfig, Trained
+from labkit.tensor_parallel.gpt_tp import TensorParallelGPT, parallelize
+from labkit.train import TrainConfig, Trained, fit, require_configs
 
 
 def train(
@@ -27,16 +28,11 @@ def train(
     Every rank sees every batch, returns the losses and the whole parameters; both equal the serial
     ones up to rounding. None: Python's standard library is the corpus.
     """
-    arguments.instance("config", config, GPTConfig, "give a GPTConfig, the sizes of the model")
-    arguments.instance("settings", settings, TrainConfig, "give a TrainConfig, how to train it")
-    batches = settings.batches(corpus, config.context)
+    require_configs(config, settings)
     whole = GPT(config, settings.seed, settings.dtype).to(group.device)
     model = parallelize(whole, group, sequence_parallel=sequence_parallel, wire=wire)
     optimizer = settings.make_optimizer(model.parameters())
-    losses = [
-        train_step(model, optimizer, batches.at(step).to(group.device))
-        for step in range(settings.num_steps)
-    ]
+    losses = fit(partial(train_step, model, optimizer), config, settings, corpus)
     state = gather_full_state(model)
     names = [name for name, _ in model.named_parameters()]
     return Trained(losses, {name: state[name].cpu() for name in names})
@@ -48,6 +44,7 @@ def train_step(model: TensorParallelGPT, optimizer: Optimizer, batch: Batch) -> 
     The timeline names the phases.
     """
     group = model.group
+    batch = batch.to(group.device)
     optimizer.zero_grad()
     with group.region("forward"):
         value = model.loss(batch)

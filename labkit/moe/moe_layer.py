@@ -22,10 +22,10 @@ from labkit.comm import Group
 from labkit.comm.group import chosen
 from labkit.model import GPTConfig
 from labkit.moe.balance_bias import BiasBalancedRouter
-from labkit.moe.config import MoEConfig
 from labkit.moe.dispatch import combine, dispatch, make_plan
 from labkit.moe.expert_choice import ExpertChoiceRouter
-from labkit.moe.experts import Experts, held_by_ranks
+from labkit.moe.expert_mlps import Experts, held_by_ranks
+from labkit.moe.moe_config import MoEConfig
 from labkit.moe.router import Router, TopKRouter
 from labkit.moe.routing import Routing
 

@@ -40,7 +40,7 @@ def on_disk(optimizer_class: Any, folder: str | Path) -> OnDisk:
 
 
 class OnDisk:
-    """What makes optimizers with states on disk, as a class makes them."""
+    """A factory of optimizers with states on disk, called as an optimizer's class is."""
 
     def __init__(self, within: Any, folder: Path) -> None:
         """within: the optimizer's own class."""
@@ -52,7 +52,7 @@ class OnDisk:
 
 
 class MappedFile:
-    """Some tensors in one file. They are memory only while somebody holds what `read` returns."""
+    """Some tensors in one file. They are in memory only as long as what `read` returns."""
 
     def __init__(self, path: Path, tensors: Mapping[str, Tensor]) -> None:
         """Write them. OSError where the disk has no room."""
@@ -60,7 +60,7 @@ class MappedFile:
         self._places: dict[str, tuple[int, Tensor]] = {}
         self.states_nbytes = sum(x.nbytes for x in tensors.values())
         self.nbytes = 0
-        """Of the file, in which each begins at a multiple of 64."""
+        """Size of the file, in which each tensor begins at a multiple of 64 bytes."""
         for name, x in tensors.items():
             self._places[name] = self.nbytes, torch.empty_like(x, device="meta")
             self.nbytes += -(-x.nbytes // _ALIGNMENT) * _ALIGNMENT
@@ -120,7 +120,7 @@ class OffloadedOptimizer:
                 parameter.grad = None
 
     def step(self) -> None:
-        """One parameter after the other; those without a gradient stay as they are."""
+        """Update one parameter after the other. Those without a gradient stay as they are."""
         parts = iter(self._parts)
         for group in self.param_groups:
             settings = {name: value for name, value in group.items() if name != "params"}
@@ -139,7 +139,7 @@ class OffloadedOptimizer:
             part.write(state)
 
     def state_tensors(self) -> list[Tensor]:
-        """Those in memory between steps: none but single numbers."""
+        """The states in memory between steps: only single numbers."""
         return [x for part in self._parts for x in part.small.values() if isinstance(x, Tensor)]
 
 
@@ -150,7 +150,7 @@ class _Part:
         self._optimizer, self._path = optimizer, path
         self._file: MappedFile | None = None
         self.small: dict[str, Any] = {}
-        """What is no array, such as the number of steps."""
+        """States that are single numbers, such as the number of steps."""
 
     def step(self, settings: Mapping[str, Any]) -> int:
         """Returns how many bytes of states were read and written."""

@@ -1,8 +1,7 @@
 """A small GPT on real text, trained data-parallel: `labkit.train.train_serial` on many ranks."""
 
 from collections.abc import Callable
-
-import torch
+from functools import partial
 
 from labkit.comm import Group
 from labkit.data import Batch, Corpus
@@ -10,7 +9,7 @@ from labkit.data_parallel.naive import NaiveDDP, Replica
 from labkit.data_parallel.reduction import AllReduce, library_all_reduce
 from labkit.model import GPT, GPTConfig
 from labkit.optimizer import Optimizer
-from labkit.train import TrainConfig, Trained, copy_parameters, loss
+from labkit.train import TrainConfig, Trained, copy_parameters, fit, loss, summed_losses
 
 
 def train(
@@ -29,14 +28,11 @@ def train(
     """
     if not callable(strategy):
         raise TypeError(f"strategy={strategy!r:.80}: give NaiveDDP, BucketedDDP or DDP")
-    batches = settings.batches(corpus, config.context)
     module = GPT(config, settings.seed, settings.dtype).to(world.device)
     model = strategy(module, world, all_reduce)
     optimizer = settings.make_optimizer(module.parameters())
-    parts = [train_step(model, optimizer, batches.at(step)) for step in range(settings.num_steps)]
-    # All at once: one loss per step would be a message per step that no step waits for.
-    losses = world.all_reduce(torch.tensor(parts, dtype=torch.float64, device=world.device))
-    return Trained(losses.tolist(), copy_parameters(module))
+    parts = fit(partial(train_step, model, optimizer), config, settings, corpus)
+    return Trained(summed_losses(parts, world), copy_parameters(module))
 
 
 def train_step(model: Replica, optimizer: Optimizer, batch: Batch) -> float:

@@ -3,9 +3,9 @@
     tokens_BT, the same on every rank -> its own tokens, at their places in the whole sequence
               -> blocks, whose attention alone looks past the rank -> logits_BtV of its tokens
 
-Embedding, norms, MLP and head work token by token, so the cut changes nothing in them. Only two
-modules differ from `labkit.model`: the embedding, which must not count positions from 0 on every
-rank, and attention.
+Norms, MLP, head and the projections of attention work token by token, so the cut changes nothing in
+them. Two things differ from `labkit.model`: the embedding, which must not count positions from 0 on
+every rank, and the function by which queries look at keys and values.
 
 Layout: parameters replicated, under the names of GPT; activations sharded by time.
 Wire: that of the attention, once per layer, forward and backward.
@@ -16,17 +16,16 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from labkit import arguments
 from labkit.comm import Group
 from labkit.comm.group import chosen
-from labkit.context_parallel.placement import (
+from labkit.context_parallel.ring_attention import ring_attention
+from labkit.context_parallel.token_placement import (
     Placement,
     contiguous,
     require_placement,
     shard_sequence,
 )
-from labkit.context_parallel.ring_attention import ring_attention
-from labkit.model import GPT, Attention, Embedding, GPTConfig, require_tokens, split_heads
+from labkit.model import GPT, Block, Embedding, GPTConfig, require_tokens, split_heads
 
 Attend = Callable[..., Tensor]
 """ring_attention, ulysses_attention, gathered_attention, or what takes the same arguments."""
@@ -55,19 +54,19 @@ class ContextParallelGPT(GPT):
                 "or gathered_attention"
             )
         require_placement(placement)
-        arguments.instance("config", config, GPTConfig, "give a GPTConfig, and no model")
         super().__init__(config, seed, dtype)
         self.group, self.placement = chosen(group), placement
 
-        def attend(q_BHtK: Tensor, k_BGtK: Tensor, v_BGtK: Tensor) -> Tensor:
+        def attend(q_BtD: Tensor, k_BtD: Tensor, v_BtD: Tensor, head_dim: int) -> Tensor:
+            heads = (split_heads(each, head_dim) for each in (q_BtD, k_BtD, v_BtD))
             cut = {"placement": placement, "num_tokens": config.context}
-            return attention(q_BHtK, k_BGtK, v_BGtK, self.group, True, **cut)
+            return attention(*heads, self.group, True, **cut).transpose(1, 2).flatten(2)
 
-        # The same parameters in modules of their own; names and values stay.
+        # The same parameters: names and values stay.
         self.embedding = _OwnTokens(self.embedding, self.group, placement)
         for block in self.blocks:
-            assert isinstance(block.attention, Attention)
-            block.attention = _AttentionAcrossRanks(block.attention, attend)
+            assert isinstance(block, Block)
+            block.attention.attend = attend
 
 
 class _OwnTokens(Embedding):
@@ -92,17 +91,3 @@ class _OwnTokens(Embedding):
             for whole in (tokens_BT, positions_1T)
         )
         return self.token(tokens_Bt) + self.position(positions_1t)
-
-
-class _AttentionAcrossRanks(Attention):
-    """x_BtD -> x_BtD: the keys and values are those of all ranks."""
-
-    def __init__(self, whole: Attention, attend: Attend) -> None:
-        nn.Module.__init__(self)
-        self.query, self.key, self.value, self.out = whole.query, whole.key, whole.value, whole.out
-        self.head_dim, self._attend = whole.head_dim, attend
-
-    def forward(self, x_BtD: Tensor) -> Tensor:
-        projected = (self.query(x_BtD), self.key(x_BtD), self.value(x_BtD))
-        y_BHtK = self._attend(*(split_heads(each, self.head_dim) for each in projected))
-        return self.out(y_BHtK.transpose(1, 2).flatten(2))

@@ -1,8 +1,8 @@
-"""Parameters that several ranks hold, and that each rank uses for something else.
+"""Gradients of parameters that several ranks hold and use for something else; the norm of all.
 
-Two kinds: norms (and positions) under sequence parallelism, which see only this rank's tokens, and
-copies of key-value heads, which serve only this rank's query heads. A rank's own gradient is then
-a part of the truth, and the copies drift apart unless the parts are added up.
+Two kinds of parameters: norms (and positions) under sequence parallelism, which see only this
+rank's tokens, and copies of key-value heads, which serve only this rank's query heads. A rank's own
+gradient is then a part of the truth, and the copies drift apart unless the parts are added up.
 
 Without sequence parallelism a norm sees all tokens on every rank, and has the whole gradient
 everywhere: adding those up would make it n times too large.
@@ -13,12 +13,13 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from labkit import arguments
+from labkit import arguments, global_norm
 from labkit.collectives.first_order import first_order_only
 from labkit.comm import Group
 from labkit.comm.group import chosen
+from labkit.tensor_parallel.full_state import group_of, parameters_with_cuts
 
 
 def summed_over(group: Group | None, *parameters: Tensor) -> tuple[Tensor, ...]:
@@ -50,3 +51,17 @@ class _SummedOver(torch.autograd.Function):
         ctx.group.all_reduce(flat, out=flat)
         parts = flat.split([grad.numel() for grad in grads])
         return None, *(part.view(grad.shape) for part, grad in zip(parts, grads, strict=True))
+
+
+def clip_gradients(model: nn.Module, max_norm: float, group: Group | None = None) -> Tensor:
+    """Scale all gradients so that their norm over all ranks is at most `max_norm`.
+
+    model: what `parallelize` returned, or a module of this package's layers; group: None takes the
+    model's own. Returns the norm before, (), in float64, the same on every rank. Every rank calls
+    it, after backward. TypeError or ValueError for a norm that is not above 0.
+    Wire: one number in an all-reduce.
+    """
+    group = group_of(model, group)
+    held = {parameter: cut.num_holders(group) for _, parameter, cut in parameters_with_cuts(model)}
+    gradients = [(p.grad, num_holders) for p, num_holders in held.items() if p.grad is not None]
+    return global_norm.clip(gradients, max_norm, group)

@@ -12,8 +12,11 @@ own tokens and the loss that is meant is the mean over all ranks'. The classic m
 the size of the group that was summed over: an expert's gradient then is ep times too large, which
 AdamW hides (it divides by the gradient's size) until the norm is clipped.
 
+Clipping is by the norm of the whole gradient: shared numbers count once, not once per rank, and the
+experts of all ep ranks count. See labkit.global_norm.
+
 Wire, per rank: two all-reduces in a ring, of all shared numbers over dp x ep and of the rank's
-experts over dp.
+experts over dp. Clipping: one number in an all-reduce over ep.
 """
 
 from __future__ import annotations
@@ -23,12 +26,12 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from labkit import arguments
+from labkit import arguments, global_norm
 from labkit.comm import Group
 from labkit.data_parallel.flattening import flattened, parts_of
 from labkit.mesh import Mesh
-from labkit.moe.experts import Experts
-from labkit.moe.layer import ExpertParallelMoE, MoE
+from labkit.moe.expert_mlps import Experts
+from labkit.moe.moe_layer import ExpertParallelMoE, MoE
 
 
 def shared_and_experts(module: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -66,6 +69,28 @@ def reduce_gradients(module: nn.Module, mesh: Mesh) -> None:
         )
     _reduce(shared.values(), everyone, everyone.size, "shared gradients")
     _reduce(experts.values(), mesh.dp, everyone.size, "gradients of experts")
+
+
+def clip_gradients(module: nn.Module, mesh: Mesh, max_norm: float) -> Tensor:
+    """Scale all gradients so that their norm over all ranks is at most `max_norm`.
+
+    After `reduce_gradients`, on every rank. Returns the norm before, (), in float64, the same on
+    every rank. TypeError or ValueError for a norm that is not above 0; ValueError for a mesh with
+    another axis, and for experts that are sharded over others than mesh.ep.
+    """
+    require_sharded_over_ep(module, mesh)
+    other = [axis for axis, size in mesh.sizes.items() if axis not in ("dp", "ep") and size > 1]
+    if other:
+        raise ValueError(
+            f"{other[0]}={mesh.sizes[other[0]]}: the norm is added up over ep alone, and shards "
+            f"along {other[0]} would be missing; make the mesh of dp and ep, or see "
+            "labkit.global_norm"
+        )
+    # After the reduction dp holds copies of everything, so the sum over ep is all of it.
+    shared, experts = shared_and_experts(module)
+    held = [(p, mesh.ep.size) for p in shared.values()] + [(p, 1) for p in experts.values()]
+    gradients = [(p.grad, num_holders) for p, num_holders in held if p.grad is not None]
+    return global_norm.clip(gradients, max_norm, mesh.ep)
 
 
 def require_sharded_over_ep(module: nn.Module, mesh: Mesh) -> None:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from labkit.context_parallel.placement import Segments
+from labkit.context_parallel.token_placement import Segments
 
 # Scores of a head: 256 KiB in float32, which stay in a core's cache from one operation to the next.
 # On 2048 tokens forward and backward take 1.5 times as long as torch's fused attention; with tiles

@@ -8,13 +8,14 @@ part of each; the parts add up (losses.py). So the serial oracle takes the whole
 nothing of ranks, but for one thing: capacities and expert choice are by rank, and it routes the
 same groups of sequences.
 
-Wire of a step, beside layers (dispatch.py) and gradients (gradients.py): an all-reduce of
+Wire of a step, beside layers (dispatch.py) and gradients (gradients_moe.py): an all-reduce of
 2 * L * E counts, which the balance loss needs before backward.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -25,18 +26,26 @@ from labkit.comm import Group
 from labkit.comm.group import chosen
 from labkit.copies import require_same
 from labkit.data import Batch, Corpus
+from labkit.global_norm import check_max_norm
 from labkit.mesh import Mesh
 from labkit.model import GPTConfig
-from labkit.moe.clipping import check_max_norm, clip_gradients
-from labkit.moe.config import MoEConfig
-from labkit.moe.gpt import ExpertParallelGPT, MoEGPT, MoEOutput
-from labkit.moe.gradients import reduce_gradients
+from labkit.moe.gpt_moe import ExpertParallelGPT, MoEGPT, MoEOutput, gather_parameters
+from labkit.moe.gradients_moe import clip_gradients, reduce_gradients
 from labkit.moe.losses import load_balancing_loss, z_loss
-from labkit.moe.whole import gather_parameters
+from labkit.moe.moe_config import MoEConfig
 from labkit.optimizer import Optimizer
-from labkit.train import TrainConfig, Trained, copy_parameters
+from labkit.train import (
+    TrainConfig,
+    Trained,
+    copy_parameters,
+    fit,
+    require_configs,
+    summed_losses,
+)
 
 TERMS = ("cross_entropy", "balance", "z")
+Step = tuple[dict[str, Tensor], Tensor]
+"""A step's terms of the loss, by name, and counts_2LE: choices of each expert, and dropped ones."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,15 +99,12 @@ def train_serial(
     num_groups: the ranks it is compared with. None: Python's standard library is the corpus.
     max_norm: what the gradient is clipped to, by torch's own function; None: nothing is.
     """
-    max_norm = None if max_norm is None else check_max_norm(max_norm)
-    _require(config, moe, settings)
+    _require(config, moe, settings, max_norm)
     arguments.whole("num_groups", num_groups, "the ranks to compare with, 1 or more")
-    batches = settings.batches(corpus, config.context)
     model = MoEGPT(config, moe, settings.seed, settings.dtype)
     optimizer = settings.make_optimizer(model.parameters())
-    parts, counts = [], []
-    for step in range(settings.num_steps):
-        batch = batches.at(step)
+
+    def step(batch: Batch) -> Step:
         groups = [len(batch.share(rank, num_groups)) for rank in range(num_groups)]
         optimizer.zero_grad()
         output = model(batch.inputs_BT, groups)
@@ -108,9 +114,10 @@ def train_serial(
             torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
         optimizer.step()
         model.rebalance(output.chosen_LE)
-        parts.append([terms[name].item() for name in TERMS])
-        counts.append(torch.stack([output.chosen_LE, output.dropped_LE]))
-    return _trained(parts, counts, copy_parameters(model), moe)
+        return _detached(terms), torch.stack([output.chosen_LE, output.dropped_LE])
+
+    steps = fit(step, config, settings, corpus)
+    return _trained(steps, copy_parameters(model), moe)
 
 
 def train(
@@ -125,31 +132,22 @@ def train(
 ) -> MoETrained:
     """`train_serial` with as many groups as ranks: run(train, 4, (config, moe, settings)).
 
-    ep: None takes the ranks that dp leaves. max_norm: as there, see clipping.py. Every rank returns
-    the losses over the global batch and the whole parameters, experts of other ranks too.
+    ep: None takes the ranks that dp leaves. max_norm: as there. Every rank returns the losses over
+    the global batch and the whole parameters, experts of other ranks too.
     ValueError where dp * ep is not the number of ranks, and for ranks with other sizes, routing or
     settings; RuntimeError where copies of parameters differ in the end.
     """
     world = chosen(world)
-    _require(config, moe, settings)
-    max_norm = None if max_norm is None else check_max_norm(max_norm)
+    _require(config, moe, settings, max_norm)
     require_same(world, config, moe, settings, max_norm)
     dp = arguments.whole("dp", dp, f"1 to {world.size}, the ranks", most=world.size)
     mesh = Mesh(world, dp=dp, ep=max(1, world.size // dp) if ep is None else ep)
-    batches = settings.batches(corpus, config.context)
     model = ExpertParallelGPT(config, moe, mesh.ep, settings.seed, settings.dtype)
     model = model.to(world.device)
     optimizer = settings.make_optimizer(model.parameters())
-    parts, counts = [], []
-    for step in range(settings.num_steps):
-        terms, counts_2LE = train_step(model, optimizer, batches.at(step), mesh, max_norm)
-        parts.append(torch.stack([terms[name].double() for name in TERMS]))
-        counts.append(counts_2LE)
-    # All at once: one loss per step would be a message per step, and a wait of the host.
-    sums = world.all_reduce(torch.stack(parts)) if parts else torch.empty(0)
-    return _trained(
-        sums.tolist(), [each.cpu() for each in counts], gather_parameters(model, world), moe
-    )
+    step = partial(train_step, model, optimizer, mesh=mesh, max_norm=max_norm)
+    steps = fit(step, config, settings, corpus)
+    return _trained(steps, gather_parameters(model, world), moe, world)
 
 
 def train_step(
@@ -158,7 +156,7 @@ def train_step(
     batch: Batch,
     mesh: Mesh,
     max_norm: float | None = None,
-) -> tuple[dict[str, Tensor], Tensor]:
+) -> Step:
     """One step on this rank's share of a global batch: its part of each term of the loss.
 
     max_norm: of the whole gradient, over all ranks; None: it is not clipped.
@@ -186,22 +184,30 @@ def train_step(
     with everyone.region("optimizer"):
         optimizer.step()
         model.rebalance(counts_2LE[0])
-    return {name: value.detach() for name, value in terms.items()}, counts_2LE
+    return _detached(terms), counts_2LE
 
 
-def _require(config: object, moe: object, settings: object) -> None:
-    arguments.instance("config", config, GPTConfig, "give a GPTConfig, the sizes of the model")
+def _detached(terms: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Without the graph, which would live until the end of the training."""
+    return {name: value.detach() for name, value in terms.items()}
+
+
+def _require(config: object, moe: object, settings: object, max_norm: float | None) -> None:
+    require_configs(config, settings)
     arguments.instance("moe", moe, MoEConfig, "give a MoEConfig, the experts and their routing")
-    arguments.instance("settings", settings, TrainConfig, "give a TrainConfig, how to train it")
+    if max_norm is not None:
+        check_max_norm(max_norm)
 
 
 def _trained(
-    parts: list[list[float]], counts: list[Tensor], parameters: dict[str, Tensor], moe: MoEConfig
+    steps: list[Step], parameters: dict[str, Tensor], moe: MoEConfig, world: Group | None = None
 ) -> MoETrained:
+    """world: the ranks whose terms add up; None: these are all."""
+    sums = [[terms[name].item() for name in TERMS] for terms, _ in steps]
+    if world is not None:
+        sums = summed_losses(sums, world)
     coefficients = (1.0, moe.balance_coefficient, moe.z_coefficient)
-    losses = [sum(c * part for c, part in zip(coefficients, each, strict=True)) for each in parts]
-    terms = {name: [each[i] for each in parts] for i, name in enumerate(TERMS)}
-    chosen_SLE, dropped_SLE = (
-        torch.stack([each[i] for each in counts]) if counts else torch.empty(0) for i in range(2)
-    )
-    return MoETrained(losses, parameters, terms, chosen_SLE, dropped_SLE)
+    losses = [sum(c * term for c, term in zip(coefficients, each, strict=True)) for each in sums]
+    terms = {name: [each[i] for each in sums] for i, name in enumerate(TERMS)}
+    counts_S2LE = torch.stack([counts.cpu() for _, counts in steps]) if steps else torch.empty(0, 2)
+    return MoETrained(losses, parameters, terms, counts_S2LE[:, 0], counts_S2LE[:, 1])

@@ -1,18 +1,15 @@
-"""Which modules of a model are gathered each by itself."""
+"""Which modules of a model are units of ZeRO-3, and which parameters belong to each."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
-import torch
 from torch import nn
 
 from labkit.comm import Group
 from labkit.data_parallel.wrapping import require_equal_layouts
-from labkit.zero.flat_unit import FlatUnit
-from labkit.zero.unit import Unit
 
-ROOT = "the rest"
+ROOT = "the rest"  # the root unit, in labels of messages and in errors
 _LISTS = nn.ModuleList | nn.ModuleDict
 
 
@@ -48,29 +45,28 @@ def named_modules(module: nn.Module, chosen: Iterable[nn.Module] | None) -> dict
     return {names[unit]: unit for unit in units if any(True for _ in unit.parameters())}
 
 
-def kept_names(kept: nn.Module | Iterable[nn.Module], modules: Mapping[str, nn.Module]) -> set[str]:
-    """Of the units `kept`. ValueError, with their names, for one that is none of `modules`."""
-    chosen = [kept] if isinstance(kept, nn.Module) else list(kept)
-    names = {name for name, each in modules.items() if any(each is one for one in chosen)}
-    if len(names) < len({id(each) for each in chosen}):
+def resharded_names(
+    chosen: bool | Iterable[nn.Module], modules: Mapping[str, nn.Module]
+) -> set[str]:
+    """Of the units that are released after forward. ValueError for one that is not in `modules`."""
+    if isinstance(chosen, bool):
+        return set(modules) if chosen else set()
+    given = {id(each) for each in chosen}
+    names = {name for name, each in modules.items() if id(each) in given}
+    if len(names) < len(given):
         raise ValueError(
-            f"kept has a module that is no unit; units are {', '.join(modules)}, where the module "
-            f"itself stands for {ROOT}"
+            f"reshard_after_forward has a module that is no unit; units are {', '.join(modules)}, "
+            f"where the module itself stands for {ROOT}"
         )
     return names
 
 
-def make_units(
-    module: nn.Module,
-    modules: Mapping[str, nn.Module],
-    group: Group,
-    compute_dtype: torch.dtype | None,
-    *,
-    poison: bool,
-) -> list[Unit]:
-    """The rest first, then a unit for each module. Of parameters only this rank's segments stay.
+def parameters_by_unit(
+    module: nn.Module, modules: Mapping[str, nn.Module]
+) -> dict[str, dict[str, nn.Parameter]]:
+    """By unit and by name: what belongs to each of `modules`, of which the first is the root unit.
 
-    A parameter that is tied between units belongs to the rest, which is there all the time.
+    A parameter that is tied between units belongs to the root unit, which is there all the time.
     """
     owners: dict[nn.Parameter, set[str]] = {}
     names: dict[nn.Parameter, str] = {}
@@ -78,30 +74,16 @@ def make_units(
         names.setdefault(parameter, name)
         owner = next((each for each in modules if name.startswith(f"{each}.")), ROOT)
         owners.setdefault(parameter, set()).add(owner)
-    by_unit: dict[str, dict[str, nn.Parameter]] = {name: {} for name in (ROOT, *modules)}
+    by_unit: dict[str, dict[str, nn.Parameter]] = {name: {} for name in modules}
     for parameter, name in names.items():
         owner = next(iter(owners[parameter])) if len(owners[parameter]) == 1 else ROOT
         by_unit[owner][name] = parameter
-    return [
-        Unit(
-            name,
-            [FlatUnit(each, group, compute_dtype, poison=poison) for each in _by_kind(named)],
-        )
-        for name, named in by_unit.items()
-    ]
+    return by_unit
 
 
 def make_equal(module: nn.Module, group: Group, replicas: Group | None) -> None:
-    """Everybody has rank 0's parameters and buffers."""
+    """Give every rank the parameters and buffers of rank 0."""
     for each in (group,) if replicas is None else (replicas, group):
         require_equal_layouts(module, each)
         for tensor in (*module.parameters(), *module.buffers()):
             each.broadcast(tensor.data, root=0, out=tensor.data)
-
-
-def _by_kind(named: Mapping[str, nn.Parameter]) -> Sequence[dict[str, nn.Parameter]]:
-    kinds: dict[tuple[object, ...], dict[str, nn.Parameter]] = {}
-    for name, parameter in named.items():
-        kind = (parameter.dtype, parameter.device, parameter.requires_grad)
-        kinds.setdefault(kind, {})[name] = parameter
-    return list(kinds.values())

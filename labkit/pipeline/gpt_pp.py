@@ -25,6 +25,9 @@ from labkit.model import GPT, GPTConfig
 from labkit.pipeline.balance import balance
 from labkit.pipeline.op import Schedule
 
+TIED = "embedding.token.weight"
+"""The name in GPT of the weight that embedding and head share."""
+
 
 class Layered(Protocol):
     """What can be cut into stages: a GPT, or another form of it under the same names."""
@@ -75,8 +78,8 @@ class PipelineGPT(nn.Module):
 
     stages: stage -> GPTStage. tied: the weight that embedding and head share, where this rank has
     one of them. layers: by stage, its layers, neighbours and each once; None: `balance` by FLOPs.
-    make_stage: (whole model, layers) -> the stage; a GPTStage of another form, see
-    labkit.combined.gpt. Its stages share what the whole model shares.
+    cut: makes of the whole model another form of it, of which stage_class takes the layers; see
+    labkit.combined.gpt_3d.
     ValueError: more stages than layers; layers that are not all of the model's, in order.
     """
 
@@ -88,7 +91,8 @@ class PipelineGPT(nn.Module):
         seed: int = 0,
         dtype: torch.dtype = torch.float32,
         layers: Sequence[range] | None = None,
-        make_stage: Callable[[GPT, range], GPTStage] = GPTStage,
+        cut: Callable[[GPT], Layered] = lambda whole: whole,
+        stage_class: Callable[[Any, range], GPTStage] = GPTStage,
     ) -> None:
         super().__init__()
         arguments.whole(
@@ -99,9 +103,9 @@ class PipelineGPT(nn.Module):
             layers = balance(layer_costs(config), schedule.num_stages)
         _require_layers(layers, config, schedule)
         self.layers = list(layers)
-        whole = GPT(config, seed, dtype)  # all of it, for a moment: the lab's models are small
+        whole = cut(GPT(config, seed, dtype))  # for a moment: the lab's models are small
         self._modules_of = nn.ModuleDict(
-            {str(each): make_stage(whole, self.layers[each]) for each in schedule.stages_of(rank)}
+            {str(each): stage_class(whole, self.layers[each]) for each in schedule.stages_of(rank)}
         )
         tied = (stage.tied for stage in self.stages.values())
         self.tied: Tensor | None = next((weight for weight in tied if weight is not None), None)
@@ -124,8 +128,14 @@ class PipelineGPT(nn.Module):
         found = {}
         for stage in self.stages.values():
             for name, parameter in stage.named_parameters():
-                found["embedding.token.weight" if name == "head.weight" else name] = parameter
+                found[TIED if name == "head.weight" else name] = parameter
         return found
+
+    def whole_parameters(self) -> list[tuple[str, Tensor]]:
+        """Those of GPT by name, without numbers, in an order that is the same on all ranks."""
+        with torch.device("meta"):
+            whole = GPT(self.config, dtype=next(self.parameters()).dtype)
+        return list(whole.named_parameters())
 
 
 def gather_full_state(model: PipelineGPT, group: Group | None = None) -> dict[str, Tensor]:
@@ -135,10 +145,11 @@ def gather_full_state(model: PipelineGPT, group: Group | None = None) -> dict[st
     """
     own, group = model.gpt_parameters(), chosen(group)
     state = {}
-    for name, shape, dtype in _template(model):
+    for name, parameter in model.whole_parameters():
         root = model.holder_of(name)
-        mine = own[name].detach() if group.rank == root else torch.empty(shape, dtype=dtype)
-        state[name] = group.broadcast(mine.to(group.device), root)
+        empty = torch.empty_like(parameter, device=group.device)
+        mine = own[name].detach() if group.rank == root else empty
+        state[name] = group.broadcast(mine, root)
     return state
 
 
@@ -152,14 +163,6 @@ def layer_costs(config: GPTConfig) -> list[float]:
     kv_hidden = config.kv_heads * config.head_dim
     block = 2.0 * (2 * D * D + 2 * D * kv_hidden + 2 * D * F) + 2.0 * T * D
     return [0.0, *[block] * config.num_layers, 2.0 * D * config.vocab]
-
-
-def _template(model: PipelineGPT) -> list[tuple[str, torch.Size, torch.dtype]]:
-    """Name, shape and dtype of every parameter, in an order that is the same on all ranks."""
-    dtype = next(iter(model.parameters())).dtype
-    with torch.device("meta"):
-        whole = GPT(model.config, dtype=dtype)
-    return [(name, parameter.shape, dtype) for name, parameter in whole.named_parameters()]
 
 
 def _require_layers(layers: Sequence[range], config: GPTConfig, schedule: Schedule) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -13,10 +14,10 @@ from labkit.data import Batch, Corpus
 from labkit.model import GPTConfig
 from labkit.optimizer import Optimizer
 from labkit.pipeline.execute import Pipeline
-from labkit.pipeline.gpt import PipelineGPT, gather_full_state
-from labkit.pipeline.op import Row, plan
+from labkit.pipeline.gpt_pp import PipelineGPT, gather_full_state
+from labkit.pipeline.op import Row, Schedule, plan
 from labkit.pipeline.schedules import one_f_one_b
-from labkit.train import TrainConfig, Trained
+from labkit.train import TrainConfig, Trained, fit
 
 
 def train(
@@ -34,20 +35,14 @@ def train(
     PipelineGPT. Every rank returns the losses and the whole parameters; both equal the serial ones
     up to rounding. None: Python's standard library is the corpus.
     """
-    batches = settings.batches(corpus, config.context)
     schedule = plan(row, group.size, num_microbatches)
     model = PipelineGPT(config, schedule, group.rank, settings.seed, settings.dtype, layers)
     model.to(group.device)
     pipeline = Pipeline(schedule, model.stages, token_loss, group, tied=model.tied)
     optimizer = settings.make_optimizer(model.parameters())
-    losses = [
-        train_step(pipeline, optimizer, batches.at(step)) for step in range(settings.num_steps)
-    ]
-    known = torch.tensor([each or 0.0 for each in losses], dtype=torch.float64)
-    last = schedule.rank_of[schedule.num_stages - 1]
-    everywhere = group.broadcast(known.to(group.device), last)
+    losses = fit(partial(train_step, pipeline, optimizer), config, settings, corpus)
     state = {name: parameter.cpu() for name, parameter in gather_full_state(model, group).items()}
-    return Trained(everywhere.tolist(), state)
+    return Trained(losses_everywhere(losses, schedule, group).tolist(), state)
 
 
 def train_step(pipeline: Pipeline, optimizer: Optimizer, batch: Batch) -> float | None:
@@ -60,6 +55,12 @@ def train_step(pipeline: Pipeline, optimizer: Optimizer, batch: Batch) -> float 
     with pipeline.group.region("optimizer"):
         optimizer.step()
     return step.loss
+
+
+def losses_everywhere(losses: Sequence[float | None], schedule: Schedule, group: Group) -> Tensor:
+    """The losses of the last stage, float64, on every rank. Wire: a broadcast."""
+    known = torch.tensor([each or 0.0 for each in losses], dtype=torch.float64)
+    return group.broadcast(known.to(group.device), schedule.rank_of[schedule.num_stages - 1])
 
 
 def token_loss(logits_BTV: Tensor, targets_BT: Tensor) -> Tensor:

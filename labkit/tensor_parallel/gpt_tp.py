@@ -31,12 +31,12 @@ from labkit.collectives.wire import Wire, chosen_wire
 from labkit.comm import Group
 from labkit.comm.group import chosen
 from labkit.data import Batch
-from labkit.model import GPT, Block, require_tokens
+from labkit.model import GPT, MLP, Block, require_tokens
 from labkit.tensor_parallel.attention import ParallelAttention, ParallelMLP, copies_of
 from labkit.tensor_parallel.between import Between, Replicated, TokenShards
 from labkit.tensor_parallel.cut import REPLICATED, ShardedWeight, even_cut
 from labkit.tensor_parallel.fused import column_linear
-from labkit.tensor_parallel.gradients import summed_over
+from labkit.tensor_parallel.gradients_tp import summed_over
 from labkit.tensor_parallel.vocab import vocab_cross_entropy, vocab_embedding
 
 
@@ -55,7 +55,7 @@ def parallelize(
     ValueError where the ranks cannot share the heads evenly (it names the numbers that can), or the
     weights differ; TypeError for another module.
     """
-    if not isinstance(model, GPT):
+    if type(model) is not GPT:  # other forms of it compute something else
         raise TypeError(
             f"model is a {type(model).__name__}, and parallelize cuts labkit.model.GPT; build "
             "others of labkit.tensor_parallel.ColumnLinear and RowLinear"
@@ -149,6 +149,7 @@ class ParallelBlock(nn.Module):
         self.attention_norm = ShardedWeight(block.attention_norm.weight, REPLICATED, group)
         self.attention = ParallelAttention(block.attention, group, copies)
         self.mlp_norm = ShardedWeight(block.mlp_norm.weight, REPLICATED, group)
+        assert isinstance(block.mlp, MLP)
         self.mlp = ParallelMLP(block.mlp, group)
 
     def forward(self, x: Tensor, of_attention: Tensor, of_mlp: Tensor, between: Between) -> Tensor:

@@ -1,0 +1,69 @@
+"""The norm of a gradient that is cut over ranks, and clipping by it.
+
+    sharded    each rank has its own numbers: squares add up
+    copied     c ranks hold the same numbers, and a sum over ranks would count them c times
+
+So each rank divides the squares of a gradient by its number of holders, c, and one all-reduce
+counts every number once:
+
+                         rank 0     rank 1     divided by    norm^2
+    sharded over both    3          4          1             9 + 16
+    on both ranks        2          2          2             4/2 + 4/2
+
+The norm comes after the reduction: a rank's own gradients, before, are those of another batch. All
+ranks get the same bits from the all-reduce, so copies are scaled alike and stay copies.
+The usual mistakes raise no error: a rank's own norm scales shards of one matrix by different
+factors; copies that count c times make the norm too large, by a factor that changes with the
+layout, and training slower than its learning rate says.
+
+Wire: one number in an all-reduce.
+"""
+
+from collections.abc import Collection, Iterable
+
+import torch
+from torch import Tensor
+
+from labkit import arguments
+from labkit.comm import Group
+
+NORM = "norm of the gradients"
+"""The label of its all-reduce."""
+
+
+def check_max_norm(max_norm: object) -> float:
+    """TypeError or ValueError for a norm that no gradient can be clipped to."""
+    return arguments.number("max_norm", max_norm, "a norm above 0, such as 1.0", above=0)
+
+
+@torch.no_grad()
+def global_norm(gradients: Iterable[tuple[Tensor, int]], group: Group) -> Tensor:
+    """The norm of what all ranks of `group` have together, each number once: (), in float64.
+
+    gradients: this rank's, each with the number of ranks of `group` that hold just the same.
+    """
+    square = torch.zeros((), dtype=torch.float64, device=group.device)
+    for gradient, num_holders in gradients:
+        numbers = torch.view_as_real(gradient) if gradient.is_complex() else gradient
+        # Added up in float64, without a copy in it: that would be twice the gradients' memory.
+        size = torch.linalg.vector_norm(numbers, dtype=torch.float64)
+        square += size.square().to(square.device) / num_holders
+    with group.label(NORM):
+        total: Tensor = group.all_reduce(square)
+    return total.sqrt()
+
+
+@torch.no_grad()
+def clip(gradients: Collection[tuple[Tensor, int]], max_norm: float, group: Group) -> Tensor:
+    """Scale gradients so that their norm over all ranks of `group` is at most `max_norm`.
+
+    Every rank calls it, with gradients as for `global_norm`. Returns the norm before, (), in
+    float64, with the same bits on every rank. TypeError or ValueError for a norm that is not above
+    0.
+    """
+    max_norm = check_max_norm(max_norm)
+    norm = global_norm(gradients, group)
+    scale = (max_norm / (norm + 1e-6)).clamp(max=1)
+    for gradient, _ in gradients:
+        gradient.mul_(scale.to(gradient.device))
+    return norm
