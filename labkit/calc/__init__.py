@@ -12,7 +12,7 @@ units       how numbers are read and written: parse_quantity("1.5 MB"), GB, GiB
 
 Formulas return typed results. A `Result` is one quantity: it knows its unit and its parts, and
 explains itself. Where there are several, a small class has them as numbers in bytes and seconds:
-Collective, Choice, Estimate, SimulatedStep.
+Collective, Choice, Estimate, SimulatedStep. What there is one of for each rank or stage is a list.
 """
 
 from labkit.calc import plan, simulate, units
