@@ -13,7 +13,7 @@ from itertools import combinations
 from measure import machine
 
 from labkit import Link, Topology, measure
-from labkit.calc import KiB, MiB, seconds_text, size_text
+from labkit.calc.units import KiB, MiB, seconds_text, size_text
 from labkit.measure.algorithms import NAMES
 from labkit.measure.measured import aligned
 

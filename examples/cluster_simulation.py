@@ -44,7 +44,7 @@ class Case:
     topology: Topology
     schedule: str = "1f1b"
     gradient_bytes: int = 0
-    disturbances: tuple[calc.Disturbance, ...] = ()
+    disturbances: tuple[calc.simulate.Disturbance, ...] = ()
     """Of the simulation: a Straggler is one in the real run, too; a SlowLink is in the topology."""
     slower: dict[int, float] = field(default_factory=dict)
     """rank -> factor, of the real run."""
@@ -73,8 +73,8 @@ def cases() -> list[Case]:
     eight = calc.Layout(world_size=8, pp=4, order=("dp", "pp", "cp", "tp"))
     between = SLOW.seconds(MESSAGE_BYTES) / FAST.seconds(MESSAGE_BYTES)
     one_host, two_hosts = Topology(ranks_per_host=4, **ONE_HOST), _hosts(2, 2)
-    slow_first = {"disturbances": (calc.Straggler(0, 1.5),), "slower": {0: 1.5}}
-    slow_fifth = {"disturbances": (calc.Straggler(5, 1.5),), "slower": {5: 1.5}}
+    slow_first = {"disturbances": (calc.simulate.Straggler(0, 1.5),), "slower": {0: 1.5}}
+    slow_fifth = {"disturbances": (calc.simulate.Straggler(5, 1.5),), "slower": {5: 1.5}}
     return [
         Case("dp 2, slow tier", calc.Layout(world_size=2), _hosts(2, 1), gradient_bytes=1_600_000),
         Case("dp 4, slow tier", dp4, two_hosts, gradient_bytes=1_600_000),
@@ -88,7 +88,7 @@ def cases() -> list[Case]:
         Case("dp 4, straggler", dp4, two_hosts, gradient_bytes=1_600_000, **slow_first),
         Case("dp 2 x pp 4, straggler", eight, _hosts(2, 4), gradient_bytes=1_600_000, **slow_fifth),
         Case("pp 4, slow link in the middle", pp4, two_hosts,
-             disturbances=(calc.SlowLink(1, 2, between),)),
+             disturbances=(calc.simulate.SlowLink(1, 2, between),)),
     ]  # fmt: skip
 
 
@@ -117,10 +117,12 @@ def _reduce_seconds(case: Case) -> float:
     is_slow = len({case.topology.host_of(rank) for rank in ranks}) > 1
     link = SLOW if is_slow else FAST
     if not is_slow or case.topology.host_of(ranks[1]) > 0:
-        return calc.all_reduce_seconds(case.gradient_bytes, len(ranks), link.alpha, link.beta)
+        ring = calc.collective("all_reduce", "ring", len(ranks), case.gradient_bytes)
+        return ring.seconds(link.alpha, link.beta)
     per_host = sum(case.topology.host_of(rank) == 0 for rank in ranks)
     alphas, betas = (FAST.alpha, SLOW.alpha), (FAST.beta, SLOW.beta)
-    return calc.flat_ring_seconds(case.gradient_bytes, len(ranks), per_host, alphas, betas)
+    one = {"nbytes": case.gradient_bytes, "ranks_per_host": per_host}
+    return calc.collective("all_reduce", "ring", len(ranks), **one).seconds(alphas, betas)
 
 
 def real_steps(world: labkit.Group, case: Case) -> list[tuple[float, float]]:
@@ -163,9 +165,9 @@ def measured(case: Case) -> float:
     return min(max(ends) - max(begins) for begins, ends in steps)
 
 
-def simulated(case: Case) -> calc.SimulatedStep:
+def simulated(case: Case) -> calc.simulate.SimulatedStep:
     """The same step, of which nothing runs."""
-    return calc.simulate_step(
+    return calc.simulate.step(
         pieces_of(case), case.layout, case.disturbances, schedule=case.schedule
     )
 

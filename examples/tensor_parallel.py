@@ -16,6 +16,7 @@ from torch import nn
 
 import labkit
 from labkit import calc
+from labkit.calc.traffic.tensor import tensor_parallel_collectives
 from labkit.comm import Operation, Timeline
 from labkit.data import Batch
 from labkit.memory import Meter
@@ -93,7 +94,7 @@ def rows_of(num_ranks: int, sequence_parallel: bool) -> list[Row]:
     form = "sequence parallel" if sequence_parallel else "replicated"
     rows: list[Row] = []
     counted = labkit.run(measure, num_ranks, (sequence_parallel, True))
-    expected = calc.tensor_parallel_collectives(CONFIG.num_layers, sequence_parallel)
+    expected = tensor_parallel_collectives(CONFIG.num_layers, sequence_parallel)
     for phase, numbers in expected.items():
         found = Counter(op.kind for op in within(counted.timeline[0], phase))
         for kind in sorted({*numbers, *found}):

@@ -1,243 +1,80 @@
 """Formulas that predict what a run will measure, imported by no strategy and importing none.
 
 from labkit import calc
-calc.ring_all_reduce_sent_bytes(numel=10, itemsize=4, world_size=4, rank=0)   # 56, exactly
-calc.all_reduce_seconds(1e9, n=8, alpha=5e-6, beta=1 / 360e9)                  # 4.93 ms, a ring
+calc.collective("all_reduce", "ring", 4, 40, rank=0).sent_bytes                # 56, exactly
+calc.collective("all_reduce", "ring", 8, 1e9).seconds(5e-6, 1 / 360e9)         # 4.93 ms
 calc.model_state_bytes(7.5e9, "zero_paper", zero=1, dp=64)                     # 31.4 GB
 calc.num_parameters("llama3-8b").explain()                                     # tensor by tensor
+
+plan        the planner: layouts of a job on a cluster that fit, ranked
+simulate    a training step, and weeks of them, with slow ranks and failures
+units       how numbers are read and written: parse_quantity("1.5 MB"), GB, GiB
+
+Formulas return typed results. A `Result` is one quantity: it knows its unit and its parts, and
+explains itself. Where there are several, a small class has them as numbers in bytes and seconds:
+Collective, Choice, Estimate, SimulatedStep. What there is one of for each rank or stage is a list.
 """
 
-from labkit.calc.alpha_beta import (
-    algbw,
-    all_gather_seconds,
-    all_reduce_seconds,
-    all_to_all_seconds,
-    broadcast_seconds,
-    busbw,
-    gather_seconds,
-    reduce_scatter_seconds,
-    scatter_seconds,
-)
+from labkit.calc import plan, simulate, units
+from labkit.calc.bandwidth import algbw, busbw
 from labkit.calc.checkpoints import checkpoint_interval, lost_share, mean_time_between_interruptions
-from labkit.calc.choice import Choice, choose_algorithm, crossover_bytes
+from labkit.calc.choice import choose_algorithm, crossover_bytes
 from labkit.calc.compute.flops import flops_per_token, training_flops
 from labkit.calc.compute.training_time import mfu, training_days
 from labkit.calc.expert_capacity import dropped_choices, expert_capacity
-from labkit.calc.hardware.cluster import CLUSTERS, Cluster, Tier, cluster
-from labkit.calc.hardware.gpu import GPU, GPUS
+from labkit.calc.hardware.cluster import CLUSTERS, cluster
+from labkit.calc.hardware.gpu import GPUS
 from labkit.calc.layout import Layout
 from labkit.calc.memory.activations import activation_bytes
-from labkit.calc.memory.fit import Change, changes_that_fit, smallest_change
+from labkit.calc.memory.fit import changes_that_fit
 from labkit.calc.memory.footprint import TrainingSetup, footprint, footprints
 from labkit.calc.memory.head import head_input_bytes, logits_bytes, loss_gradient_bytes
 from labkit.calc.memory.kv_cache import kv_cache_bytes_per_token
 from labkit.calc.memory.model_state import model_state_bytes
-from labkit.calc.memory.offload import offload_bandwidth, offload_traffic_bytes
+from labkit.calc.memory.optimizer_offload import offload_bandwidth, offload_traffic_bytes
 from labkit.calc.memory.recipe import RECIPES, Recipe
-from labkit.calc.models.config import ModelConfig
 from labkit.calc.models.lora import lora_parameters
+from labkit.calc.models.model_config import ModelConfig
 from labkit.calc.models.parameters import active_parameters, num_parameters
 from labkit.calc.models.presets import MODELS
 from labkit.calc.outage import lost_gpu_hours
-from labkit.calc.pieces import Pieces
 from labkit.calc.pipeline.bubble import bubble_fraction, in_flight_microbatches
-from labkit.calc.planner import (
-    Assumptions,
-    Estimate,
-    Job,
-    LayoutChange,
-    Losers,
-    Plan,
-    Verdict,
-    estimate,
-    layout_memory,
-    layouts,
-    plan,
-    refusal,
-    smallest_layout_change,
-    verdict,
-)
-from labkit.calc.planner import pieces as step_pieces
 from labkit.calc.result import Result, amount
-from labkit.calc.simulation.disturbance import (
-    Disturbance,
-    Jitter,
-    SlowLink,
-    SlowNode,
-    Straggler,
-)
-from labkit.calc.simulation.failing_run import Spares
-from labkit.calc.simulation.simulate_step import simulate_step
-from labkit.calc.simulation.simulated_step import RankClass, SimulatedStep, StepSpan
-from labkit.calc.simulation.weeks import simulate_weeks
-from labkit.calc.simulation.weeks_result import SimulatedWeeks
-from labkit.calc.slowest import asynchronous_samples_per_s, synchronous_samples_per_s
-from labkit.calc.traffic.all_to_all_traffic import (
-    pairwise_all_to_all_messages,
-    pairwise_all_to_all_seconds,
-    pairwise_all_to_all_sent_bytes,
-    pairwise_all_to_all_steps,
-    pairwise_all_to_all_tier_bytes,
-    two_tier_all_to_all_seconds,
-)
-from labkit.calc.traffic.blocks import num_blocks
+from labkit.calc.traffic.collective import collective
+from labkit.calc.traffic.collective_cost import Collective
 from labkit.calc.traffic.combined import combined_traffic_bytes
 from labkit.calc.traffic.context import (
     context_score_elements,
     context_shard_tokens,
     context_traffic_bytes,
-    ring_attention_messages,
-)
-from labkit.calc.traffic.double_tree_traffic import (
-    double_tree_all_reduce_messages,
-    double_tree_all_reduce_seconds,
-    double_tree_all_reduce_sent_bytes,
-    double_tree_all_reduce_steps,
 )
 from labkit.calc.traffic.expert_traffic import (
     balanced_expert_traffic_bytes,
     expert_parallel_traffic_bytes,
-    expert_rows,
     padded_expert_traffic_bytes,
 )
-from labkit.calc.traffic.halving_doubling_traffic import (
-    halving_doubling_all_reduce_messages,
-    halving_doubling_all_reduce_seconds,
-    halving_doubling_all_reduce_sent_bytes,
-    halving_doubling_all_reduce_steps,
-)
-from labkit.calc.traffic.hierarchical_traffic import (
-    flat_ring_seconds,
-    flat_ring_sent_bytes,
-    hierarchical_all_reduce_messages,
-    hierarchical_all_reduce_seconds,
-    hierarchical_all_reduce_sent_bytes,
-    hierarchical_all_reduce_steps,
-    hierarchical_speedup,
-)
-from labkit.calc.traffic.library import (
-    all_to_all_sent_bytes,
-    broadcast_sent_bytes,
-    gather_sent_bytes,
-    scatter_sent_bytes,
-)
 from labkit.calc.traffic.pipeline import pipeline_traffic_bytes
-from labkit.calc.traffic.ring_broadcast_traffic import (
-    ring_broadcast_best_block_bytes,
-    ring_broadcast_messages,
-    ring_broadcast_seconds,
-    ring_broadcast_sent_bytes,
-    ring_broadcast_steps,
-)
-from labkit.calc.traffic.ring_traffic import (
-    ring_all_gather_sent_bytes,
-    ring_all_reduce_bytes,
-    ring_all_reduce_messages,
-    ring_all_reduce_sent_bytes,
-    ring_all_reduce_steps,
-    ring_reduce_scatter_sent_bytes,
-)
 from labkit.calc.traffic.segments import segment_numels
 from labkit.calc.traffic.step_traffic import step_traffic_bytes, step_traffic_volume
-from labkit.calc.traffic.tensor import (
-    tensor_parallel_collectives,
-    tensor_parallel_traffic_bytes,
-    two_layers_traffic_bytes,
-)
-from labkit.calc.traffic.tiers import Tiers
-from labkit.calc.traffic.tree_traffic import (
-    tree_all_reduce_messages,
-    tree_all_reduce_seconds,
-    tree_all_reduce_sent_bytes,
-    tree_all_reduce_steps,
-    tree_broadcast_messages,
-    tree_broadcast_seconds,
-    tree_broadcast_sent_bytes,
-    tree_broadcast_steps,
-    tree_reduce_messages,
-    tree_reduce_sent_bytes,
-)
-from labkit.calc.units import (
-    GB,
-    KB,
-    MB,
-    TB,
-    GiB,
-    KiB,
-    MiB,
-    Quantity,
-    TiB,
-    bytes_text,
-    count_text,
-    exact_bytes_text,
-    number_text,
-    parse_quantity,
-    quantity_text,
-    seconds_text,
-    size_text,
-)
+from labkit.calc.traffic.tensor import tensor_parallel_traffic_bytes, two_layers_traffic_bytes
+from labkit.calc.units import bytes_text, count_text, seconds_text
 
 __all__ = [
-    "Assumptions",
     "CLUSTERS",
-    "Change",
-    "Choice",
-    "Cluster",
-    "Estimate",
-    "estimate",
-    "Disturbance",
-    "GB",
-    "GPU",
+    "Collective",
     "GPUS",
-    "GiB",
-    "Job",
-    "Jitter",
-    "KB",
-    "KiB",
     "Layout",
-    "layout_memory",
-    "LayoutChange",
-    "layouts",
-    "Losers",
-    "MB",
     "MODELS",
-    "MiB",
     "ModelConfig",
-    "Pieces",
-    "Plan",
-    "plan",
-    "Quantity",
-    "RankClass",
     "RECIPES",
     "Recipe",
-    "refusal",
     "Result",
-    "smallest_layout_change",
-    "step_pieces",
-    "SimulatedStep",
-    "SimulatedWeeks",
-    "SlowLink",
-    "SlowNode",
-    "Spares",
-    "StepSpan",
-    "Straggler",
-    "TB",
-    "Tier",
-    "TiB",
-    "Tiers",
     "TrainingSetup",
     "activation_bytes",
     "active_parameters",
     "algbw",
-    "all_gather_seconds",
-    "all_reduce_seconds",
-    "all_to_all_seconds",
-    "all_to_all_sent_bytes",
     "amount",
-    "asynchronous_samples_per_s",
     "balanced_expert_traffic_bytes",
-    "broadcast_seconds",
-    "broadcast_sent_bytes",
     "bubble_fraction",
     "busbw",
     "bytes_text",
@@ -245,38 +82,20 @@ __all__ = [
     "checkpoint_interval",
     "choose_algorithm",
     "cluster",
+    "collective",
     "combined_traffic_bytes",
     "context_score_elements",
     "context_shard_tokens",
     "context_traffic_bytes",
     "count_text",
     "crossover_bytes",
-    "double_tree_all_reduce_messages",
-    "double_tree_all_reduce_seconds",
-    "double_tree_all_reduce_sent_bytes",
-    "double_tree_all_reduce_steps",
     "dropped_choices",
-    "exact_bytes_text",
     "expert_capacity",
     "expert_parallel_traffic_bytes",
-    "expert_rows",
-    "flat_ring_seconds",
-    "flat_ring_sent_bytes",
     "flops_per_token",
     "footprint",
     "footprints",
-    "gather_seconds",
-    "gather_sent_bytes",
-    "halving_doubling_all_reduce_messages",
-    "halving_doubling_all_reduce_seconds",
-    "halving_doubling_all_reduce_sent_bytes",
-    "halving_doubling_all_reduce_steps",
     "head_input_bytes",
-    "hierarchical_all_reduce_messages",
-    "hierarchical_all_reduce_seconds",
-    "hierarchical_all_reduce_sent_bytes",
-    "hierarchical_all_reduce_steps",
-    "hierarchical_speedup",
     "in_flight_microbatches",
     "kv_cache_bytes_per_token",
     "logits_bytes",
@@ -287,60 +106,20 @@ __all__ = [
     "mean_time_between_interruptions",
     "mfu",
     "model_state_bytes",
-    "num_blocks",
     "num_parameters",
     "offload_bandwidth",
     "offload_traffic_bytes",
-    "number_text",
     "padded_expert_traffic_bytes",
-    "pairwise_all_to_all_messages",
-    "pairwise_all_to_all_seconds",
-    "pairwise_all_to_all_sent_bytes",
-    "pairwise_all_to_all_steps",
-    "pairwise_all_to_all_tier_bytes",
-    "parse_quantity",
     "pipeline_traffic_bytes",
-    "quantity_text",
-    "reduce_scatter_seconds",
-    "ring_all_gather_sent_bytes",
-    "ring_all_reduce_bytes",
-    "ring_all_reduce_messages",
-    "ring_all_reduce_sent_bytes",
-    "ring_all_reduce_steps",
-    "ring_attention_messages",
-    "ring_broadcast_best_block_bytes",
-    "ring_broadcast_messages",
-    "ring_broadcast_seconds",
-    "ring_broadcast_sent_bytes",
-    "ring_broadcast_steps",
-    "ring_reduce_scatter_sent_bytes",
-    "scatter_seconds",
-    "scatter_sent_bytes",
+    "plan",
     "seconds_text",
     "segment_numels",
-    "simulate_step",
-    "simulate_weeks",
-    "size_text",
-    "smallest_change",
+    "simulate",
     "step_traffic_bytes",
     "step_traffic_volume",
-    "synchronous_samples_per_s",
-    "tensor_parallel_collectives",
     "tensor_parallel_traffic_bytes",
     "training_days",
     "training_flops",
-    "tree_all_reduce_messages",
-    "tree_all_reduce_seconds",
-    "tree_all_reduce_sent_bytes",
-    "tree_all_reduce_steps",
-    "tree_broadcast_messages",
-    "tree_broadcast_seconds",
-    "tree_broadcast_sent_bytes",
-    "tree_broadcast_steps",
-    "tree_reduce_messages",
-    "tree_reduce_sent_bytes",
     "two_layers_traffic_bytes",
-    "two_tier_all_to_all_seconds",
-    "Verdict",
-    "verdict",
+    "units",
 ]

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import math
 
+from labkit.calc.checked_numbers import check_above_zero, check_not_negative, shown
 from labkit.calc.result import Result, number_of
-from labkit.calc.traffic.checks import check_above_zero, check_not_negative, shown
 
 METHODS = ("young", "daly")
 # The interval sqrt(2 W M) loses sqrt(2 W / M) of all time: from W = M/2 on, all of it.

@@ -15,23 +15,16 @@ those of halving-doubling to another rank in each step, far away.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from labkit.calc.alpha_beta import all_reduce_seconds
+from labkit.calc.checked_numbers import check_ranks
 from labkit.calc.crossing import predicted_crossing
-from labkit.calc.traffic.checks import check_ranks
-from labkit.calc.traffic.double_tree_traffic import double_tree_all_reduce_seconds
-from labkit.calc.traffic.halving_doubling_traffic import halving_doubling_all_reduce_seconds
-from labkit.calc.traffic.tree_traffic import tree_all_reduce_seconds
+from labkit.calc.result import Result
+from labkit.calc.traffic.collective import collective
 from labkit.calc.units import seconds_text, size_text
 
-_SECONDS = {
-    "ring": all_reduce_seconds,
-    "tree": tree_all_reduce_seconds,
-    "double_tree": double_tree_all_reduce_seconds,
-    "halving_doubling": halving_doubling_all_reduce_seconds,
-}
+_ALGORITHMS = ("ring", "tree", "double_tree", "halving_doubling")
 _LARGEST_BYTES = 2**60
 
 
@@ -67,23 +60,30 @@ def choose_algorithm(n: int, nbytes: float, alpha: float, beta: float) -> Choice
     choose_algorithm(n=8, nbytes=1e9, alpha=5e-6, beta=1 / 360e9).fastest == "halving_doubling"
     """
     n = check_ranks(n, "n")
-    return Choice(
-        n, nbytes, {name: seconds(nbytes, n, alpha, beta) for name, seconds in _SECONDS.items()}
-    )
+    return Choice(n, nbytes, {each: _seconds(each, n, nbytes, alpha, beta) for each in _ALGORITHMS})
 
 
-def crossover_bytes(first: str, second: str, n: int, alpha: float, beta: float) -> float | None:
+def crossover_bytes(first: str, second: str, n: int, alpha: float, beta: float) -> Result | None:
     """The size at which two all-reduces take the same time; None: one is ahead at every size.
 
     Below it the one with fewer latencies is faster, above it the one with fewer bytes.
     ValueError for a name that is not in `choose_algorithm`.
     """
     for name in (first, second):
-        if not isinstance(name, str) or name not in _SECONDS:
-            raise ValueError(f"no all-reduce is called {name!r}; there are {', '.join(_SECONDS)}")
+        if name not in _ALGORITHMS:
+            raise ValueError(
+                f"no all-reduce is called {name!r}; there are {', '.join(_ALGORITHMS)}"
+            )
 
-    def model(name: str) -> Callable[[float], float]:
-        return lambda nbytes: _SECONDS[name](nbytes, n, alpha, beta)
+    found = predicted_crossing(
+        lambda nbytes: _seconds(first, n, nbytes, alpha, beta),
+        lambda nbytes: _seconds(second, n, nbytes, alpha, beta),
+        _LARGEST_BYTES,
+    )
+    if found is None:
+        return None
+    return Result(found.nbytes, "bytes", f"{first} and {second} take the same time")
 
-    found = predicted_crossing(model(first), model(second), _LARGEST_BYTES)
-    return None if found is None else found.nbytes
+
+def _seconds(algorithm: str, n: int, nbytes: float, alpha: float, beta: float) -> float:
+    return collective("all_reduce", algorithm, n, nbytes).seconds(alpha, beta)

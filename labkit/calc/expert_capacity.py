@@ -11,8 +11,8 @@ import math
 from collections.abc import Sequence
 from fractions import Fraction
 
+from labkit.calc.checked_numbers import check_above_zero, check_not_negative, check_ranks
 from labkit.calc.result import Result
-from labkit.calc.traffic.checks import check_above_zero, check_not_negative, check_ranks
 
 _SOURCE = "GShard, arXiv:2006.16668, section 2.2"
 

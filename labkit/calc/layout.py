@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from labkit.calc.traffic.checks import check_flag, check_rank, check_ranks, shown
+from labkit.calc.checked_numbers import check_flag, check_rank, check_ranks, shown
 
 AXES = ("pp", "dp", "cp", "tp")
 RECOMPUTE = ("none", "selective", "full")

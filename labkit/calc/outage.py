@@ -5,7 +5,9 @@
 Units: seconds, GPU-hours.
 """
 
-from labkit.calc.traffic.checks import check_not_negative, check_number, is_whole
+from labkit.calc.checked_numbers import check_not_negative, check_number, is_whole
+from labkit.calc.result import Result, total
+from labkit.calc.units import seconds_text
 
 _SECONDS_PER_HOUR = 3600
 
@@ -16,7 +18,7 @@ def lost_gpu_hours(
     until_noticed_s: float,
     restart_s: float = 0.0,
     since_checkpoint_s: float = 0.0,
-) -> float:
+) -> Result:
     """GPU-hours that a job loses when it stands still once.
 
     until_noticed_s: from the fault to the end of the job, such as torch's timeout. restart_s: from
@@ -33,6 +35,10 @@ def lost_gpu_hours(
         "restart_s": restart_s,
         "since_checkpoint_s": since_checkpoint_s,
     }
+    parts = {}
     for name, seconds in spans.items():
         check_not_negative(seconds, name)
-    return num_gpus * sum(spans.values()) / _SECONDS_PER_HOUR
+        how = f"{num_gpus:,} GPUs * {seconds_text(seconds)}"
+        hours = num_gpus * seconds / _SECONDS_PER_HOUR
+        parts[name] = Result(hours, "", name, substitution=how)
+    return total("GPU-hours lost", parts)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from labkit.calc.traffic.checks import check_not_negative, check_ranks, shown
+from labkit.calc.checked_numbers import check_not_negative, check_ranks, shown
 
 
 @dataclass(frozen=True, kw_only=True)

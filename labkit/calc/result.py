@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from functools import total_ordering
 from numbers import Real
 
+from labkit.calc.checked_numbers import check_number
 from labkit.calc.dimensions import UNITS, exact_text, text
-from labkit.calc.traffic.checks import check_number
 from labkit.calc.units import parse_quantity
 
 
@@ -191,3 +191,12 @@ def total(name: str, parts: Mapping[str, Result], **how: str) -> Result:
         value += first._same(part, "added to")
     how.setdefault("substitution", " + ".join(parts))
     return Result(value, first.dimension, name, parts=dict(parts), **how)
+
+
+def total_bytes(name: str, parts: Mapping[str, tuple[float, str]], **how: str) -> Result:
+    """The same of parts in bytes, each with its substitution: {"embedding": (8.0, "2 * 4 B")}."""
+    results = {
+        part: Result(nbytes, "bytes", part, substitution=made)
+        for part, (nbytes, made) in parts.items()
+    }
+    return total(name, results, **how)

@@ -10,8 +10,8 @@ Paper: Chen et al., "Revisiting distributed synchronous SGD", arXiv:1604.00981 (
 
 from collections.abc import Sequence
 
+from labkit.calc.checked_numbers import check_above_zero, check_ranks
 from labkit.calc.result import Result
-from labkit.calc.traffic.checks import check_above_zero, check_ranks
 
 _SOURCE = "Chen et al., arXiv:1604.00981"
 

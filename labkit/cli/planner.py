@@ -32,8 +32,10 @@ def plan(
 ) -> None:
     """Rank the layouts of a training on a cluster, and say why the others lost."""
     try:
-        job = calc.Job(model, recipe, calc.cluster(cluster, gpus), global_batch, sequence, tokens)
-        found = calc.plan(job, top)
+        job = calc.plan.Job(
+            model, recipe, calc.cluster(cluster, gpus), global_batch, sequence, tokens
+        )
+        found = calc.plan.plan(job, top)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     _show(found)
@@ -43,7 +45,7 @@ def plan(
         console().print(Text(found.best.explain()), soft_wrap=True)
 
 
-def _show(found: calc.Plan) -> None:
+def _show(found: calc.plan.Plan) -> None:
     out = console()
     out.print(Text(found.job.title, style="bold"))
     out.print(Text(found.summary))

@@ -1,6 +1,6 @@
 """Evidence: does an expression give the number that a text says?
 
-proved = prove("4.93 ms", "calc.all_reduce_seconds(1e9, n=8, alpha=5e-6, beta=1/360e9)")
+proved = prove("4.93 ms", "calc.collective('all_reduce', 'ring', 8, 1e9).seconds(5e-6, 1/360e9)")
 proved.holds, proved.value        True, 0.0049305...
 
 A number holds if the value, in its unit, rounds to it: "4.93 ms" is 4.925 to 4.935. Zeros at the

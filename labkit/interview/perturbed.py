@@ -1,6 +1,6 @@
 """A proof whose number does not come from its calls: it stays when they give something else.
 
-stays("calc.ring_all_reduce_steps(4) * 0 + 36 + 1", 37, evaluate)     True
+stays("calc.collective('all_reduce', 'ring', 4).steps * 0 + 36 + 1", 37, evaluate)     True
 
 Every outermost call of calc is scaled, each by another factor, and the proof is evaluated again.
 Only arithmetic is looked at, and only without real runs: these would be measured, and a comparison

@@ -1,6 +1,6 @@
 """The expression that proves a number: what it may contain, and its value.
 
-value("calc.all_reduce_seconds(1e9, n=8, alpha=5e-6, beta=1/360e9)")     0.00493
+value("calc.collective('all_reduce', 'ring', 8, 1e9).seconds(5e-6, 1/360e9)")     0.00493
 
 It is Python, of which only names, numbers, arithmetic, comparisons, calls, tuples and
 comprehensions are left. The names are calc, math, runs, ratio (0.3043... as 7 and 23) and a few
@@ -29,7 +29,7 @@ _NAMES |= {each.__name__: each for each in _FUNCTIONS}
 # Figures of data sheets and papers, with their sources: to read one is a proof.
 _TABLES = {"GPUS", "CLUSTERS", "MODELS", "RECIPES"}
 # They only read what they are given.
-_READERS = {"amount", "parse_quantity", "Result", "Quantity"}
+_READERS = {"amount", "Result", "units"}
 _ALLOWED = (
     ast.Expression, ast.Constant, ast.Name, ast.Load, ast.Store, ast.Attribute, ast.Call,
     ast.keyword, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.operator, ast.unaryop,

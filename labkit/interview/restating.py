@@ -2,7 +2,7 @@
 
     (runs.combining.partners(5), 4)            the 4 is only written down
     7 / calc.bubble_fraction(8, 133) - 7       133 comes out because 133 went in
-    round(max(133, calc.ring_all_reduce_steps(4)))
+    round(max(133, calc.collective("all_reduce", "ring", 4).steps))
 
 A formula or a run may well return one of its arguments, and so may a ratio to a call without it:
 that is the formula's word. What is looked at is the arithmetic around the calls, in each number of
@@ -92,7 +92,7 @@ def begins_with(node: ast.AST, room: str) -> bool:
 
 def _outermost_calls(node: ast.AST) -> Iterator[ast.Call]:
     """Calls of calc and runs that stand in no other."""
-    if isinstance(node, ast.Call) and _root(node.func) in _ROOMS:
+    if isinstance(node, ast.Call) and any(begins_with(node, room) for room in _ROOMS):
         yield node
         return
     for child in ast.iter_child_nodes(node):

@@ -16,12 +16,12 @@ from typing import Any
 
 import torch
 
-from labkit import calc, collectives
+from labkit import collectives
 from labkit.collectives.stream import BLOCK_BYTES
 from labkit.comm import Group, shared_memory_all_reduce
-from labkit.measure.alpha_beta_fit import Formula
+from labkit.measure.alpha_beta_fit import Formula, all_reduce_seconds
 
-_FORMULA = "labkit.calc.all_reduce_seconds"
+_FORMULA = "labkit.measure.alpha_beta_fit.all_reduce_seconds"
 
 
 def one_latency_seconds(nbytes: float, n: int, alpha: float, beta: float) -> float:
@@ -75,23 +75,23 @@ def _library(x: torch.Tensor, group: Group, *, out: torch.Tensor) -> torch.Tenso
 
 # Trees send blocks of this size; halving-doubling sends its longest messages in such blocks, whose
 # way none waits for, so that its formula has no blocks, like the ring's.
-_in_blocks = partial(partial, block_bytes=BLOCK_BYTES)
+_in_blocks = partial(partial, all_reduce_seconds, block_bytes=BLOCK_BYTES)
 _NAMED = {
     one.name: one
     for one in (
-        Algorithm("ring", collectives.ring_all_reduce, calc.all_reduce_seconds),
-        Algorithm("tree", collectives.tree_all_reduce, _in_blocks(calc.tree_all_reduce_seconds)),
+        Algorithm("ring", collectives.ring_all_reduce, all_reduce_seconds),
+        Algorithm("tree", collectives.tree_all_reduce, _in_blocks(algorithm="tree")),
         Algorithm(
             "double_tree",
             collectives.double_tree_all_reduce,
-            _in_blocks(calc.double_tree_all_reduce_seconds),
+            _in_blocks(algorithm="double_tree"),
         ),
         Algorithm(
             "halving_doubling",
             collectives.halving_doubling_all_reduce,
-            calc.halving_doubling_all_reduce_seconds,
+            partial(all_reduce_seconds, algorithm="halving_doubling"),
         ),
-        Algorithm("gloo", _library, calc.all_reduce_seconds, is_paced=False),
+        Algorithm("gloo", _library, all_reduce_seconds, is_paced=False),
         Algorithm("shared_memory", shared_memory_all_reduce, is_paced=False),
     )
 }

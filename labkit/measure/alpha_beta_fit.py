@@ -26,7 +26,7 @@ from typing import NamedTuple
 from labkit import arguments, calc
 
 Formula = Callable[[float, int, float, float], float]
-"""(nbytes, n, alpha, beta) -> seconds, such as calc.all_reduce_seconds."""
+"""(nbytes, n, alpha, beta) -> seconds, such as `all_reduce_seconds`."""
 
 # Directions of two columns closer than this (sine squared) are one: sizes that differ by 0.1 %.
 _SAME_DIRECTION = 1e-6
@@ -76,11 +76,24 @@ def link_speed_text(beta: float) -> str:
     return f"{calc.bytes_text(1 / beta)}/s" if beta else "no cost of bytes"
 
 
+def all_reduce_seconds(
+    nbytes: float,
+    n: int,
+    alpha: float,
+    beta: float,
+    algorithm: str = "ring",
+    block_bytes: int | None = None,
+) -> float:
+    """What calc says of an all-reduce by one of its algorithms."""
+    asked = calc.collective("all_reduce", algorithm, n, nbytes, block_bytes=block_bytes)
+    return asked.seconds(alpha, beta)
+
+
 def fit_alpha_beta(
     nbytes: Sequence[float],
     seconds: Sequence[float],
     n: int,
-    formula: Formula = calc.all_reduce_seconds,
+    formula: Formula = all_reduce_seconds,
 ) -> Fit:
     """The alpha and beta with which `formula` comes closest to measured times.
 
@@ -112,14 +125,14 @@ def equation(formula: Formula, nbytes: float, n: int, seconds: float) -> Equatio
     if not callable(formula):
         raise TypeError(
             f"formula={formula!r:.80}: give a function of (nbytes, n, alpha, beta), such as "
-            "labkit.calc.all_reduce_seconds"
+            "labkit.measure.alpha_beta_fit.all_reduce_seconds"
         )
     latencies, sent_bytes = formula(nbytes, n, 1, 0), formula(nbytes, n, 0, 1)
     both = formula(nbytes, n, 0.5, 0.25)
     if not math.isclose(both, 0.5 * latencies + 0.25 * sent_bytes, rel_tol=1e-9):
         raise ValueError(
             f"{getattr(formula, '__name__', formula)} is not linear in alpha and beta, so two "
-            "numbers cannot be fitted to it; use a formula like calc.all_reduce_seconds"
+            "numbers cannot be fitted to it; use a formula like all_reduce_seconds"
         )
     if latencies == 0 == sent_bytes:
         raise ValueError(f"n={n} sends nothing, so a time says nothing of a link: give 2 or more")

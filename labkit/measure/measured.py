@@ -52,13 +52,17 @@ class Measured:
     @cached_property
     def algbw(self) -> ByName:
         """Bytes of the tensor per second."""
-        return self._each(lambda name, nbytes: calc.algbw(nbytes, self.seconds[name][nbytes]))
+        return self._each(
+            lambda name, nbytes: float(calc.algbw(nbytes, self.seconds[name][nbytes]))
+        )
 
     @cached_property
     def busbw(self) -> ByName:
         """algbw times 2(n-1)/n: comparable with the link, at any n."""
         n = self.world_size
-        return self._each(lambda name, nbytes: calc.busbw(nbytes, self.seconds[name][nbytes], n))
+        return self._each(
+            lambda name, nbytes: float(calc.busbw(nbytes, self.seconds[name][nbytes], n))
+        )
 
     @cached_property
     def fits(self) -> dict[str, Fit]:

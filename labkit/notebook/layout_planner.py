@@ -14,7 +14,8 @@ from typing import Any
 import ipywidgets as widgets
 
 from labkit import arguments, calc
-from labkit.calc import MODELS, RECIPES, Job, Plan
+from labkit.calc import MODELS, RECIPES
+from labkit.calc.plan import Job, Plan
 from labkit.notebook.plan_table import plan_html
 from labkit.notebook.shown import box
 from labkit.notebook.slider_names import with_slider_names
@@ -113,7 +114,7 @@ def layout_planner(model: str = "llama3-70b", **start: Any) -> LayoutPlanner:
 @functools.lru_cache(maxsize=32)
 def _planned(setup: PlannerSetup) -> Plan:
     """A cell asks three times for what it shows: as a widget, as HTML and as text."""
-    return calc.plan(setup.job(), setup.top)
+    return calc.plan.plan(setup.job(), setup.top)
 
 
 # What each knob stands at, and what is written in front of it.

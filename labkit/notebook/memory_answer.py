@@ -6,7 +6,8 @@ A table of parts by GPU, whether the fullest one fits, and if not, what to chang
 from __future__ import annotations
 
 from labkit import calc
-from labkit.calc import Change, Result, TrainingSetup
+from labkit.calc import Result, TrainingSetup
+from labkit.calc.memory.fit import Change, smallest_change
 
 DEVICES = {"24 GB": 24e9, "40 GB": 40e9, "80 GB": 80e9, "141 GB": 141e9}
 """As data sheets name them, a GB being 1e9 bytes. Such a device has some 5% more, and needs it, for
@@ -48,7 +49,7 @@ def changes(setup: TrainingSetup, capacity: float) -> list[Change]:
     """
     if calc.footprint(setup) <= capacity:
         return []
-    single = calc.smallest_change(setup, capacity)
+    single = smallest_change(setup, capacity)
     if single is not None and single.setup.num_gpus == setup.num_gpus:
         return [single]
     several = calc.changes_that_fit(setup, capacity)

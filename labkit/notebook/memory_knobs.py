@@ -62,7 +62,7 @@ def value_text(name: str, value: Any) -> str:
         return f"{label} ({calc.count_text(float(calc.num_parameters(value)))})"
     if name == "recipe":
         recipe = recipe_of(value)
-        return f"{recipe.name} ({calc.number_text(recipe.bytes_per_parameter)} B)"
+        return f"{recipe.name} ({calc.units.number_text(recipe.bytes_per_parameter)} B)"
     if name == "sequence" and value == _OF_THE_MODEL:
         return "default"
     return value if isinstance(value, str) else f"{value:,}"

@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from labkit.calc import Estimate, Plan, Result, bytes_text
+from labkit.calc import Result, bytes_text
+from labkit.calc.plan import Estimate, Plan
 from labkit.notebook.shown import FAINT, scrolled
 
 # Computing pale, what waits for links saturated: as in pictures of runs.

@@ -53,14 +53,18 @@ class RingCost:
         return self.num_parameters * self.bytes_per_element
 
     @property
+    def _ring(self) -> calc.Collective:
+        return calc.collective("all_reduce", "ring", self.world_size, self.gradient_bytes)
+
+    @property
     def sent_bytes(self) -> float:
         """What each rank puts on the wire."""
-        return calc.ring_all_reduce_bytes(self.gradient_bytes, self.world_size)
+        return self._ring.sent_bytes
 
     @property
     def num_messages(self) -> int:
         """Messages that each rank sends."""
-        return self.num_tensors * calc.ring_all_reduce_messages(self.world_size)
+        return self.num_tensors * self._ring.steps
 
     @property
     def seconds(self) -> float:
@@ -70,21 +74,20 @@ class RingCost:
     @property
     def latency_seconds(self) -> float:
         """The part of it that is paid per message."""
-        return self.num_tensors * calc.all_reduce_seconds(0, self.world_size, self.latency_s, 0)
+        return self.num_tensors * self._ring.seconds(self.latency_s, 0)
 
     @property
     def bandwidth_seconds(self) -> float:
         """The part of it that is paid per byte."""
-        beta = 1 / self.link_bytes_per_s
-        return calc.all_reduce_seconds(self.gradient_bytes, self.world_size, 0, beta)
+        return self._ring.seconds(0, 1 / self.link_bytes_per_s)
 
     def lines(self) -> list[tuple[str, str, str]]:
         """Name, value and how it comes about, for each result."""
         n, total = self.world_size, calc.bytes_text(self.gradient_bytes)
         busbw = algbw = "–"
         if self.seconds > 0:
-            algbw = f"{calc.bytes_text(calc.algbw(self.gradient_bytes, self.seconds))}/s"
-            busbw = f"{calc.bytes_text(calc.busbw(self.gradient_bytes, self.seconds, n))}/s"
+            algbw = str(calc.algbw(self.gradient_bytes, self.seconds))
+            busbw = str(calc.busbw(self.gradient_bytes, self.seconds, n))
         parameters, itemsize = calc.count_text(self.num_parameters), self.bytes_per_element
         messages = f"{self.num_tensors:,} x 2 x {n - 1}"
         parts = f"{calc.seconds_text(self.latency_seconds)} latency"

@@ -33,7 +33,7 @@ def table(rows: Iterable[Row | tuple]) -> Shown:
     """Rows of predicted, measured and residual (measured against predicted).
 
         table([
-            ("steps", calc.ring_all_reduce_steps(4), len(sends)),
+            ("steps", calc.collective("all_reduce", "ring", 4).steps, len(sends)),
             ("sent by rank 0", 12_000, result.traffic[0].sent_bytes, "B"),
             ("time", 4.9e-3, seconds, "s"),
         ])

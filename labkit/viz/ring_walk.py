@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from labkit.calc.traffic.ring_traffic import ring_all_reduce_steps
+from labkit import calc
 from labkit.viz.messages_in_flight import Message, matched_messages
 from labkit.viz.of_a_run import timelines_of
 
@@ -72,7 +72,7 @@ def ring_walk(run: Any) -> RingWalk:
     for message in sorted(messages, key=lambda each: each.send.index):
         outgoing.setdefault(message.source, []).append(message)
     ranks = _round(outgoing)
-    num_steps = ring_all_reduce_steps(len(ranks))
+    num_steps = calc.collective("all_reduce", "ring", len(ranks)).steps
     for rank in ranks:
         if len(outgoing[rank]) != num_steps:
             raise ValueError(

@@ -14,7 +14,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator
 
-from labkit.calc.alpha_beta import busbw
+from labkit.calc.bandwidth import busbw
 from labkit.calc.units import bytes_text, seconds_text, size_text
 from labkit.viz import style
 from labkit.viz.curve import Curve, Mark
@@ -55,7 +55,7 @@ def latency_bandwidth(
     )
 
     def speed(nbytes: float, seconds: float) -> float:
-        return busbw(nbytes, seconds, world_size, kind)
+        return float(busbw(nbytes, seconds, world_size, kind))
 
     for number, curve in enumerate(curves):
         beside = 2 ** (_BAR_OCTAVES * (number - (len(curves) - 1) / 2))

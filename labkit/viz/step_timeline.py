@@ -14,7 +14,7 @@ from matplotlib.collections import LineCollection
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from labkit.calc import RankClass, SimulatedStep, StepSpan
+from labkit.calc.simulate import RankClass, SimulatedStep, StepSpan
 from labkit.pipeline import Kind
 from labkit.viz import style
 from labkit.viz.picture import Picture
@@ -43,7 +43,7 @@ def simulated_step(step: SimulatedStep, *, rows: int = 12, title: str | None = N
     time, and for more than 8,192 operations in these rows.
     """
     if not isinstance(step, SimulatedStep):
-        raise TypeError(f"step={step!r:.60}: give what calc.simulate_step returns")
+        raise TypeError(f"step={step!r:.60}: give what calc.simulate.step returns")
     shown = chosen(step, rows)
     num_boxes = sum(len(each.spans) for each in shown)
     if num_boxes > _MOST_BOXES:

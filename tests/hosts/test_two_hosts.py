@@ -102,7 +102,9 @@ def test_an_all_reduce_over_a_slow_cable_takes_as_long_as_the_calculator_says(st
     # Headers are 66 of 1514 bytes of a packet: 4.6% that the formula leaves out.
     nbytes = max(op.payload_bytes for op in run.timeline[0].operations)
     for bits_per_second, seconds in run.values[0]["seconds"].items():
-        predicted = calc.all_reduce_seconds(nbytes, n=2, alpha=1e-4, beta=8 / bits_per_second)
+        predicted = calc.collective("all_reduce", "ring", 2, nbytes).seconds(
+            1e-4, 8 / bits_per_second
+        )
         assert seconds == pytest.approx(predicted, rel=0.25), f"at {bits_per_second / 1e6} Mbit/s"
 
 

@@ -66,14 +66,14 @@ def test_fewer_bits_and_larger_groups_are_less_exact():
 @pytest.mark.parametrize("world_size", [2, 4])
 def test_a_frozen_matrix_sends_nothing(world_size):
     adapter, matrix = 2 * 256 * 4, 256 * 256
-    ring = calc.ring_all_reduce_bytes(4 * adapter, world_size)
+    ring = calc.collective("all_reduce", "ring", world_size, 4 * adapter).sent_bytes
     assert neighbours.adapter_sent_bytes(world_size, True) == ring
-    both = calc.ring_all_reduce_bytes(4 * (adapter + matrix), world_size)
+    both = calc.collective("all_reduce", "ring", world_size, 4 * (adapter + matrix)).sent_bytes
     assert neighbours.adapter_sent_bytes(world_size, False) == both
 
 
 def test_histograms_merge_to_that_of_all_rows_and_do_not_grow_with_them():
-    expected = calc.ring_all_reduce_bytes(8 * 64 * 2 * 4, 4)
+    expected = calc.collective("all_reduce", "ring", 4, 8 * 64 * 2 * 4).sent_bytes
     assert neighbours.histogram_sent_bytes(4, 1_000, 8) == expected
     assert neighbours.histogram_sent_bytes(4, 5_000, 8) == expected
     assert neighbours.merged_histogram_difference(4, 1_003, 8) == 0

@@ -21,6 +21,11 @@ def exchange(world, rows, row_shape):
     pairwise_all_to_all(x, world, send_splits=sent, recv_splits=received)
 
 
+def asked(rows, row_bytes, rank, ranks_per_host=None):
+    more = {"itemsize": row_bytes, "rank": rank, "ranks_per_host": ranks_per_host}
+    return calc.collective("all_to_all", "pairwise", len(rows), splits=rows, **more)
+
+
 def sends_of(run_):
     for rank, timeline in enumerate(run_.timeline):
         assert {op.kind for op in timeline.operations} <= {"send", "recv"}
@@ -32,20 +37,13 @@ def test_sends_what_calc_says_by_rank_and_by_tier(world_size):
     rows = rows_RS(world_size)
     for rank, sends in sends_of(run(exchange, world_size, (rows, ROW_SHAPE))):
         sent = {op.peer: op.sent_bytes for op in sends}
-        assert (
-            len(sent)
-            == len(sends)
-            == calc.pairwise_all_to_all_messages(rows[rank], ROW_BYTES, rank)
-        )
-        assert sum(sent.values()) == calc.pairwise_all_to_all_sent_bytes(
-            rows[rank], ROW_BYTES, rank
-        )
+        assert len(sent) == len(sends) == asked(rows, ROW_BYTES, rank).messages
+        assert sum(sent.values()) == asked(rows, ROW_BYTES, rank).sent_bytes
         for ranks_per_host in (n for n in range(1, world_size + 1) if world_size % n == 0):
             host = rank // ranks_per_host
             slow = sum(b for peer, b in sent.items() if peer // ranks_per_host != host)
-            assert calc.pairwise_all_to_all_tier_bytes(
-                rows[rank], ROW_BYTES, rank, ranks_per_host
-            ) == (sum(sent.values()) - slow, slow)
+            tiers = asked(rows, ROW_BYTES, rank, ranks_per_host).tier_bytes
+            assert tiers == (sum(sent.values()) - slow, slow)
 
 
 def test_each_step_sends_to_one_rank_and_receives_from_one():
@@ -68,10 +66,11 @@ def test_each_step_sends_to_one_rank_and_receives_from_one():
 def test_blocks_without_content_are_not_sent(rows, row_shape):
     columns = [list(column) for column in zip(*rows)]
     result = run(exchange, 3, (rows, row_shape))
-    row_bytes = 4 * torch.Size(row_shape).numel()
+    row_numel = torch.Size(row_shape).numel()
+    splits, row_bytes = [[row_numel * each for each in row] for row in rows], 4 * row_numel
     for rank, sends in sends_of(result):
         assert all(op.payload_bytes for op in sends)
-        assert len(sends) == calc.pairwise_all_to_all_messages(rows[rank], row_bytes, rank)
+        assert len(sends) == asked(splits, 4, rank).messages
         recvs = [op for op in result.timeline[rank].operations if op.kind == "recv"]
         expected = [n * row_bytes for s, n in enumerate(columns[rank]) if s != rank]
         assert sum(op.payload_bytes for op in recvs) == sum(expected)

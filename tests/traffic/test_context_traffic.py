@@ -10,6 +10,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from labkit import calc, run
+from labkit.calc.traffic.context import ring_attention_messages
 from labkit.context_parallel import (
     contiguous,
     gathered_attention,
@@ -93,7 +94,7 @@ def test_each_pass_sends_what_calc_says(world_size, dtype, strategy):
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 def test_a_ring_sends_so_many_messages_to_the_right_and_nothing_else(world_size):
-    messages = calc.ring_attention_messages(world_size)
+    messages = ring_attention_messages(world_size)
     for rank, timeline in enumerate(timelines(world_size, torch.float32)):
         operations = within(timeline, "ring, zigzag, 13, forward")
         operations += within(timeline, "ring, zigzag, 13, backward")

@@ -11,50 +11,51 @@ SIZES = [404, 16_000]
 @pytest.mark.parametrize("num_bytes", SIZES)
 @pytest.mark.parametrize("world_size", [3, 4])
 def test_a_ring_sends_what_calc_says(world_size, num_bytes):
-    sent = calc.ring_all_reduce_sent_bytes(num_bytes // 4, 4, world_size, 0)
+    sent = calc.collective("all_reduce", "ring", world_size, num_bytes, rank=0).sent_bytes
     assert runs.ring_sent_bytes(world_size, num_bytes) == sent
-    assert runs.ring_messages(world_size, num_bytes) == calc.ring_all_reduce_messages(world_size)
+    assert (
+        runs.ring_messages(world_size, num_bytes)
+        == calc.collective("all_reduce", "ring", world_size).messages
+    )
     assert sum(runs.halves_sent_bytes(world_size, num_bytes)) == pytest.approx(sent, abs=8)
 
 
 def test_a_hundred_tensors_cost_a_hundred_times_the_messages():
-    assert runs.ring_messages(3, 12_000, 100) == 100 * calc.ring_all_reduce_messages(3)
+    assert (
+        runs.ring_messages(3, 12_000, 100)
+        == 100 * calc.collective("all_reduce", "ring", 3).messages
+    )
     assert runs.ring_sent_bytes(3, 12_000, 100) == runs.ring_sent_bytes(3, 12_000)
 
 
 @pytest.mark.parametrize("world_size", [2, 4])
 def test_halving_doubling_and_trees_send_what_calc_says(world_size):
-    place = (1000, 4, world_size)
-    sent = {
-        "halving_doubling": calc.halving_doubling_all_reduce_sent_bytes,
-        "tree": calc.tree_all_reduce_sent_bytes,
-        "double_tree": calc.double_tree_all_reduce_sent_bytes,
-    }
-    for name, formula in sent.items():
-        most = max(formula(*place, rank) for rank in range(world_size))
+    for name in ("halving_doubling", "tree", "double_tree"):
+        each = [
+            calc.collective("all_reduce", name, world_size, 4000, rank=r) for r in range(world_size)
+        ]
+        most = max(one.sent_bytes for one in each)
         assert runs.most_sent_bytes(name, world_size, 4000) == most
-    steps = calc.halving_doubling_all_reduce_steps(world_size)
+    steps = calc.collective("all_reduce", "halving_doubling", world_size).steps
     assert runs.all_reduce_messages("halving_doubling", world_size, 4000) == steps
 
 
 @pytest.mark.parametrize("num_bytes", SIZES)
 def test_what_leaves_a_host_is_what_calc_says(num_bytes):
-    place = (num_bytes // 4, 4, 4)
-    for name, formula in (
-        ("ring", calc.flat_ring_sent_bytes),
-        ("hierarchical", calc.hierarchical_all_reduce_sent_bytes),
-    ):
-        slow = sum(formula(*place, rank, 2).slow for rank in (0, 1))
+    def asked(name, rank):
+        return calc.collective("all_reduce", name, 4, num_bytes, rank=rank, ranks_per_host=2)
+
+    for name in ("ring", "hierarchical"):
+        slow = sum(asked(name, rank).tier_bytes.slow for rank in (0, 1))
         assert runs.crossing_bytes(name, 4, 2, num_bytes) == slow
-    everything = [calc.ring_all_reduce_sent_bytes(*place, rank) for rank in (0, 2)]
-    assert runs.crossing_bytes_in_turns(4, 2, num_bytes) == sum(everything)
+    everything = sum(asked("ring", rank).sent_bytes for rank in (0, 2))
+    assert runs.crossing_bytes_in_turns(4, 2, num_bytes) == everything
 
 
 def test_an_all_to_all_keeps_its_own_share():
-    rows = [1000] * 4
-    sent = calc.pairwise_all_to_all_sent_bytes(rows, 4, 0)
-    assert runs.all_to_all_sent_bytes(4, 16_000) == sent
-    assert runs.all_to_all_messages(4, 16_000) == calc.pairwise_all_to_all_messages(rows, 4, 0)
+    asked = calc.collective("all_to_all", "pairwise", 4, 16_000, rank=0)
+    assert runs.all_to_all_sent_bytes(4, 16_000) == asked.sent_bytes
+    assert runs.all_to_all_messages(4, 16_000) == asked.messages
 
 
 def test_between_the_halves_a_rank_holds_its_share():

@@ -36,7 +36,7 @@ def test_offload_moves_what_the_formula_says():
 
 def test_hybrid_shards_leave_a_host_less_often():
     flat_ring = 3 * 3 / 4  # two gathers and a reduction, each three quarters out of one rank
-    twins = 2 * calc.ring_all_reduce_bytes(1 / 2, 2)  # of two ranks, each of its half
+    twins = 2 * calc.collective("all_reduce", "ring", 2, 1 / 2).sent_bytes  # each of its half
     assert zero.leaves_a_host("flat") == pytest.approx(flat_ring)
     assert zero.leaves_a_host("hybrid") == pytest.approx(twins)
 
@@ -87,8 +87,8 @@ def test_a_rate_settles_up_to_the_published_limit(stale_steps):
 
 def test_a_compressor_sends_what_its_format_takes():
     """Of 21,600 parameters: 216 entries of 4 + 8 bytes, gathered from 3 others."""
-    dense = calc.ring_all_reduce_bytes(4 * 21_600, 4)
-    sparse = calc.ring_all_gather_sent_bytes(4 * 216, 12, 4, 0)
+    dense = calc.collective("all_reduce", "ring", 4, 4 * 21_600).sent_bytes
+    sparse = calc.collective("all_gather", "ring", 4, 4 * 216 * 12).sent_bytes
     assert asynchrony.compression_factor("top 1%") == pytest.approx(dense / sparse)
     assert asynchrony.local_sgd_saving(8) == 8
     assert asynchrony.server_volume(2) == pytest.approx(2, rel=1e-3)

@@ -46,9 +46,13 @@ def test_each_tier_carries_what_calc_says(world_size):
             for numel in NUMELS:
                 sends = sends_within(timeline, f"tiers of {ranks_per_host}, {numel}")
                 sent, messages = by_tier(sends, rank, ranks_per_host)
-                place = (world_size, rank, ranks_per_host)
-                assert sent == calc.hierarchical_all_reduce_sent_bytes(numel, 8, *place)
-                assert messages == calc.hierarchical_all_reduce_messages(world_size, ranks_per_host)
+                asked = {"itemsize": 8, "rank": rank, "ranks_per_host": ranks_per_host}
+                hierarchical, flat = (
+                    calc.collective("all_reduce", name, world_size, 8 * numel, **asked)
+                    for name in ("hierarchical", "ring")
+                )
+                assert sent == hierarchical.tier_bytes
+                assert messages == hierarchical.tier_steps
                 sends = sends_within(timeline, f"flat, {ranks_per_host}, {numel}")
                 sent, _ = by_tier(sends, rank, ranks_per_host)
-                assert sent == calc.flat_ring_sent_bytes(numel, 8, *place)
+                assert sent == flat.tier_bytes

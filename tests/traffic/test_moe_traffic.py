@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from labkit import calc, run
+from labkit.calc.traffic.expert_traffic import expert_rows
 from labkit.mesh import Mesh
 from labkit.model import GPTConfig
 from labkit.moe import (
@@ -91,7 +92,7 @@ def test_the_operations_of_a_layer_say_what_they_are(world_size):
 def test_what_a_rank_sends_to_each_other_is_in_the_splits(world_size):
     result = passes(world_size, torch.float32)
     for rank, timeline in enumerate(result.timeline):
-        rows = calc.expert_rows(result.values[rank]["drops"])
+        rows = expert_rows(result.values[rank]["drops"])
         _, dispatched, combined = within(timeline, "drops, forward")
         row_bytes = 4 * CONFIG.hidden
         sent, received = rows[rank], [row[rank] for row in rows]

@@ -127,7 +127,7 @@ def patterns(world):
 def test_messages_share_the_ports_that_they_pass():
     nbytes, link = 500_000, LINK
     # One after the other, but for the latency: they are on their way at the same time.
-    in_turn = calc.gather_seconds(nbytes, 4, 0, link.beta) + link.alpha
+    in_turn = calc.collective("gather", "direct", 4, 4 * nbytes).seconds(0, link.beta) + link.alpha
     seconds_of(
         patterns,
         FOUR_RANKS,
@@ -149,14 +149,14 @@ def collectives(world, numel):
 
 
 def test_collectives_take_what_calc_says():
-    model = (1_600_000, 4, LINK.alpha, LINK.beta)
+    link = (LINK.alpha, LINK.beta)
     seconds_of(
         collectives,
         FOUR_RANKS,
         400_000,
         of={
-            "ring": calc.all_reduce_seconds(*model),
-            "all-to-all": calc.all_to_all_seconds(*model),
+            "ring": calc.collective("all_reduce", "ring", 4, 1_600_000).seconds(*link),
+            "all-to-all": calc.collective("all_to_all", "pairwise", 4, 1_600_000).seconds(*link),
         },
     )
 
@@ -198,17 +198,22 @@ def both_all_reduces(world, numel):
 def test_hierarchical_beats_the_flat_ring_by_the_factor_of_the_model(slow_links_per_host):
     topology = Topology(hosts=2, ranks_per_host=4, slow_links_per_host=slow_links_per_host, **TIERS)
     numel = 400_000
-    model = (4 * numel, 8, 4, ALPHAS, BETAS)
     is_shared = slow_links_per_host == 1
-    factor = calc.hierarchical_speedup(*model, shared=is_shared)
+    flat, hierarchical = (
+        calc.collective("all_reduce", name, 8, 4 * numel, ranks_per_host=4).seconds(
+            ALPHAS, BETAS, shared=is_shared
+        )
+        for name in ("ring", "hierarchical")
+    )
+    factor = flat / hierarchical
     assert factor > (1.3 if is_shared else 3)
     seconds = seconds_of(
         both_all_reduces,
         topology,
         numel,
         of={
-            "flat": calc.flat_ring_seconds(*model),
-            "hierarchical": calc.hierarchical_all_reduce_seconds(*model, shared=is_shared),
+            "flat": flat,
+            "hierarchical": hierarchical,
         },
         less=0.03,  # one latency of a slow link is hidden behind the next one's bytes
     )

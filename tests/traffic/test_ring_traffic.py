@@ -29,10 +29,10 @@ def test_all_reduce_sends_what_calc_says_and_no_padding(world_size):
             sends = [op for op in operations if op.kind == "send"]
             recvs = [op for op in operations if op.kind == "recv"]
             assert len(operations) == len(sends) + len(recvs), "only send and recv"
-            assert len(sends) == len(recvs) == calc.ring_all_reduce_messages(world_size)
-            assert sum(op.sent_bytes for op in sends) == calc.ring_all_reduce_sent_bytes(
-                numel, 8, world_size, rank
-            )
+            asked = {"itemsize": 8, "rank": rank}
+            ring = calc.collective("all_reduce", "ring", world_size, numel * 8, **asked)
+            assert len(sends) == len(recvs) == ring.messages
+            assert sum(op.sent_bytes for op in sends) == ring.sent_bytes
 
 
 @pytest.mark.parametrize("world_size", [2, 3])
@@ -57,8 +57,9 @@ def test_each_phase_sends_its_half(world_size):
     for rank, timeline in enumerate(result.timeline):
         sends = [op.sent_bytes for op in timeline.operations if op.kind == "send"]
         scatter, gather = sends[: world_size - 1], sends[world_size - 1 :]
-        assert sum(scatter) == calc.ring_reduce_scatter_sent_bytes(1003, 4, world_size, rank)
-        assert sum(gather) == calc.ring_all_gather_sent_bytes(1003, 4, world_size, rank)
+        for sent, operation in ((scatter, "reduce_scatter"), (gather, "all_gather")):
+            asked = calc.collective(operation, "ring", world_size, 4012, rank=rank)
+            assert sum(sent) == asked.sent_bytes
 
 
 def test_long_segments_travel_in_blocks_of_the_same_bytes():
@@ -67,7 +68,8 @@ def test_long_segments_travel_in_blocks_of_the_same_bytes():
     for rank, traffic in enumerate(result.traffic):
         sends = traffic.by_operation["send"]
         assert sends.count == 3 + 4
-        assert sends.sent_bytes == calc.ring_all_reduce_sent_bytes(numel, 4, 2, rank)
+        asked = calc.collective("all_reduce", "ring", 2, numel * 4, rank=rank)
+        assert sends.sent_bytes == asked.sent_bytes
 
 
 def scratch_memory(world, numel):

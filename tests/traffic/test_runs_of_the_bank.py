@@ -6,6 +6,7 @@ calc's formulas were written without them, and the other way round.
 import pytest
 
 from labkit import calc
+from labkit.calc.traffic.tensor import tensor_parallel_collectives
 from labkit.interview.runs import experts, pipelines, simulated, splitting
 
 SCHEDULES = [("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("interleaved", 4)]
@@ -14,7 +15,7 @@ SCHEDULES += [("zb_h1", 1), ("zb_h2", 1)]
 
 @pytest.mark.parametrize("phase", ["forward", "backward"])
 def test_a_block_has_the_all_reduces_of_the_paper(phase):
-    of_one, of_two = (calc.tensor_parallel_collectives(layers)[phase] for layers in (1, 2))
+    of_one, of_two = (tensor_parallel_collectives(layers)[phase] for layers in (1, 2))
     expected = of_two["all_reduce"] - of_one["all_reduce"]
     assert splitting.all_reduces_of_a_block(phase) == expected == 2
 

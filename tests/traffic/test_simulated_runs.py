@@ -59,5 +59,5 @@ def test_messages_and_reduces_take_a_part_that_would_be_missed():
 def test_the_cases_have_2_to_8_ranks_both_tiers_and_what_makes_ranks_unequal():
     assert {case.layout.world_size for case in CASES.values()} == {2, 4, 8}
     kinds = {type(each) for case in CASES.values() for each in case.disturbances}
-    assert kinds == {calc.Straggler, calc.SlowLink}
+    assert kinds == {calc.simulate.Straggler, calc.simulate.SlowLink}
     assert {case.schedule for case in CASES.values()} == {"gpipe", "1f1b", "interleaved"}

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from labkit import calc, run
+from labkit.calc.traffic.tensor import tensor_parallel_collectives
 from labkit.data import Batch
 from labkit.model import GPT, MLP, GPTConfig
 from labkit.tensor_parallel import (
@@ -91,7 +92,7 @@ def test_copied_heads_add_up_their_gradients_layer_by_layer_in_one_group(world_s
     assert result.values == [1] * world_size
     operations = table.within(result.timeline[0], "backward")
     copies = world_size // 2
-    counts = calc.tensor_parallel_collectives(2, kv_copies=copies)["backward"]
+    counts = tensor_parallel_collectives(2, kv_copies=copies)["backward"]
     assert {"all_reduce": len(operations)} == counts
     model = calc.ModelConfig(
         layers=2, hidden=48, heads=12, kv_heads=2, vocab=256, context=16, biases=False
@@ -185,7 +186,7 @@ def test_formulas_agree_with_the_numbers_of_the_papers():
     )
     whole = calc.tensor_parallel_traffic_bytes(config, 1, 8)
     layers = float(whole["layers, forward"] + whole["layers, backward"])
-    assert layers == 48 * 4 * calc.ring_all_reduce_bytes(1024 * 1000 * 2, 8)
+    assert layers == 48 * 4 * calc.collective("all_reduce", "ring", 8, 1024 * 1000 * 2).sent_bytes
     shards = calc.tensor_parallel_traffic_bytes(config, 1, 8, sequence_parallel=True)
     assert shards["layers, forward"] == whole["layers, forward"]
     assert float(shards["layers, backward"]) == 1.5 * float(whole["layers, backward"])

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from labkit import calc, run
+from labkit.calc.traffic.blocked_traffic import num_blocks
 from labkit.collectives import (
     double_tree_all_reduce,
     halving_doubling_all_reduce,
@@ -19,6 +20,14 @@ from labkit.collectives import (
 WORLD_SIZES = range(1, 9)
 NUMELS = [0, 1, 2, 7, 64, 1003]
 ITEMSIZE, BLOCK_BYTES = 8, 1000  # a block is 125 elements
+BY_CALC = {
+    "tree_all_reduce": ("all_reduce", "tree"),
+    "double_tree_all_reduce": ("all_reduce", "double_tree"),
+    "halving_doubling_all_reduce": ("all_reduce", "halving_doubling"),
+    "tree_reduce": ("reduce", "tree"),
+    "tree_broadcast": ("broadcast", "tree"),
+    "ring_broadcast": ("broadcast", "ring"),
+}
 ALL_REDUCES = {
     "tree_all_reduce": tree_all_reduce,
     "double_tree_all_reduce": double_tree_all_reduce,
@@ -65,12 +74,9 @@ def operations(world_size):
 
 def predicted(name, numel, world_size, rank, root):
     """(bytes, messages) that a rank sends."""
-    of_rank = {} if root is None else {"root": root}
-    arguments = (numel, ITEMSIZE, world_size, rank)
-    return (
-        getattr(calc, f"{name}_sent_bytes")(*arguments, **of_rank),
-        getattr(calc, f"{name}_messages")(*arguments, block_bytes=BLOCK_BYTES, **of_rank),
-    )
+    options = {"rank": rank, "root": root, "block_bytes": BLOCK_BYTES, "itemsize": ITEMSIZE}
+    one = calc.collective(*BY_CALC[name], world_size, ITEMSIZE * numel, **options)
+    return one.sent_bytes, one.messages
 
 
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
@@ -102,7 +108,10 @@ def test_halving_doubling_sends_as_little_as_a_ring(world_size):
         for operation in by_label["halving_doubling_all_reduce 1003 None"]
     )
     ring = [
-        calc.ring_all_reduce_sent_bytes(1003, ITEMSIZE, world_size, r) for r in range(world_size)
+        calc.collective(
+            "all_reduce", "ring", world_size, 1003 * ITEMSIZE, itemsize=ITEMSIZE, rank=r
+        ).sent_bytes
+        for r in range(world_size)
     ]
     assert total == sum(ring)
 
@@ -134,7 +143,7 @@ def test_no_rank_of_a_double_tree_sends_more_than_twice_the_tensor(world_size):
 def test_what_a_rank_of_a_double_tree_has_as_a_leaf_leaves_before_it_waits(world_size):
     for by_label in operations(world_size):
         kinds = [op.kind for op in by_label["double_tree_all_reduce 1003 None"]]
-        assert kinds.index("recv") >= calc.num_blocks(501, ITEMSIZE, BLOCK_BYTES)
+        assert kinds.index("recv") >= num_blocks(501, ITEMSIZE, BLOCK_BYTES)
 
 
 def reduce_in_place(world, all_reduce, numel):

@@ -1,12 +1,12 @@
-"""A step simulated rank by rank, to hold the classes of calc.simulate_step against."""
+"""A step simulated rank by rank, to hold the classes of calc.simulate.step against."""
 
 import itertools
 import math
 import random
 from functools import partial
 
-from labkit.calc import Jitter, SlowLink, SlowNode, Straggler
 from labkit.calc.pieces import Pieces
+from labkit.calc.simulate import Jitter, SlowLink, SlowNode, Straggler
 from labkit.pipeline import gpipe, interleaved, one_f_one_b, plan
 
 ROWS = {"gpipe": gpipe, "1f1b": one_f_one_b, "interleaved": partial(interleaved, virtual=2)}

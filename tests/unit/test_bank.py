@@ -35,7 +35,7 @@ def test_the_command_lists_missing_topics_and_fails_for_a_problem_only(monkeypat
 
 
 def test_the_command_fails_for_a_number_that_is_not_proved(monkeypatch):
-    wrong = cards.Evidence(says="7", proof="calc.ring_all_reduce_steps(4)")
+    wrong = cards.Evidence(says="7", proof="calc.collective('all_reduce', 'ring', 4).steps")
     card = next(card for card in CARDS if card.id == "co-2")
     unproved = dataclasses.replace(card, evidence=(wrong,))
     monkeypatch.setattr(cards, "read_bank", lambda: ([unproved], []))

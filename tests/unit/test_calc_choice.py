@@ -39,10 +39,8 @@ def test_one_rank_needs_no_time():
 def test_the_seconds_are_those_of_each_formula(n, nbytes, link):
     choice = calc.choose_algorithm(n, nbytes, **link)
     assert choice.seconds == {
-        "ring": calc.all_reduce_seconds(nbytes, n, **link),
-        "tree": calc.tree_all_reduce_seconds(nbytes, n, **link),
-        "double_tree": calc.double_tree_all_reduce_seconds(nbytes, n, **link),
-        "halving_doubling": calc.halving_doubling_all_reduce_seconds(nbytes, n, **link),
+        name: calc.collective("all_reduce", name, n, nbytes).seconds(**link)
+        for name in ("ring", "tree", "double_tree", "halving_doubling")
     }
     assert choice.seconds[choice.fastest] == min(choice.seconds.values())
 
@@ -62,7 +60,8 @@ def test_at_the_crossover_both_take_the_same_time_and_beside_it_they_do_not(n, l
         if at is None:
             continue
         below, same, above = (
-            calc.choose_algorithm(n, nbytes, **link).seconds for nbytes in (at / 8, at, at * 8)
+            calc.choose_algorithm(n, nbytes, **link).seconds
+            for nbytes in (float(at) / 8, float(at), float(at) * 8)
         )
         assert same[first] == pytest.approx(same[second], rel=1e-6)
         assert (below[first] < below[second]) != (above[first] < above[second])

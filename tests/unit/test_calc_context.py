@@ -3,6 +3,7 @@
 import pytest
 
 from labkit import calc
+from labkit.calc.traffic.context import ring_attention_messages
 
 SIZES = {"num_heads": 4, "num_kv_heads": 2, "head_dim": 8, "batch": 3}
 KV = 2 * 2 * 8 * 3  # numbers of keys and values per token
@@ -78,11 +79,11 @@ def test_equal_shards_are_the_closed_forms(n):
 def test_alone_nothing_is_sent():
     for strategy in ("ring", "gathered", "ulysses"):
         assert sent(strategy, 10, 1, 0) == 0
-    assert calc.ring_attention_messages(1) == 0
+    assert ring_attention_messages(1) == 0
 
 
 def test_messages_go_round_three_times():
-    messages = calc.ring_attention_messages(8)
+    messages = ring_attention_messages(8)
     assert messages == 21
     assert messages["forward, keys and values"] == 7
 
@@ -141,7 +142,7 @@ def test_contiguous_is_unbalanced_and_zigzag_is_not():
         (lambda: sent("ring", 10, 4, 0, placement="spiral"), "placement='spiral'"),
         (lambda: sent("ulysses", 10, 4, 0), "world_size=4 does not divide num_kv_heads=2"),
         (lambda: calc.context_score_elements(10, 4, 0, tile=0), "tile=0"),
-        (lambda: calc.ring_attention_messages(0), "world_size=0"),
+        (lambda: ring_attention_messages(0), "world_size=0"),
         (
             lambda: calc.context_traffic_bytes(
                 "ring", 8, 2, 0, num_heads=6, num_kv_heads=4, head_dim=1

@@ -5,6 +5,7 @@ import random
 import pytest
 
 from labkit import calc
+from labkit.calc.traffic.expert_traffic import expert_rows
 
 WAYS = ("forward, dispatch", "forward, combine", "backward, combine", "backward, dispatch")
 
@@ -88,10 +89,10 @@ def test_one_rank_sends_nothing():
 @pytest.mark.parametrize(
     ("call", "error", "words"),
     [
-        (lambda: calc.expert_rows([]), TypeError, "give a row of counts for each rank"),
-        (lambda: calc.expert_rows([[1, 2], [1]]), ValueError, r"routed\[1\] has 1 experts"),
-        (lambda: calc.expert_rows([[1, 2.5]]), ValueError, "choices come whole"),
-        (lambda: calc.expert_rows([[1, -2]]), ValueError, "cannot be below 0"),
+        (lambda: expert_rows([]), TypeError, "give a row of counts for each rank"),
+        (lambda: expert_rows([[1, 2], [1]]), ValueError, r"routed\[1\] has 1 experts"),
+        (lambda: expert_rows([[1, 2.5]]), ValueError, "choices come whole"),
+        (lambda: expert_rows([[1, -2]]), ValueError, "cannot be below 0"),
         (
             lambda: calc.balanced_expert_traffic_bytes(8, 3, num_experts=8, top_k=2, hidden=4),
             ValueError,

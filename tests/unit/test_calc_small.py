@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from labkit import calc
+from labkit.calc.slowest import asynchronous_samples_per_s, synchronous_samples_per_s
 from labkit.moe.capacity import expert_capacity as capacity_of_the_layer
 from labkit.moe.capacity import within_capacity
 
@@ -13,17 +14,17 @@ TIMES = [0.4, 0.4, 0.5, 0.8]
 
 
 def test_all_wait_for_the_slowest_and_some_for_fewer():
-    assert calc.synchronous_samples_per_s(TIMES, 32) == 4 * 32 / 0.8
-    assert calc.synchronous_samples_per_s(TIMES, 32, wait_for=3) == 3 * 32 / 0.5
-    assert calc.synchronous_samples_per_s(TIMES, 32, wait_for=1) == 32 / 0.4
-    assert float(calc.asynchronous_samples_per_s(TIMES, 32)) == pytest.approx(80 + 80 + 64 + 40)
+    assert synchronous_samples_per_s(TIMES, 32) == 4 * 32 / 0.8
+    assert synchronous_samples_per_s(TIMES, 32, wait_for=3) == 3 * 32 / 0.5
+    assert synchronous_samples_per_s(TIMES, 32, wait_for=1) == 32 / 0.4
+    assert float(asynchronous_samples_per_s(TIMES, 32)) == pytest.approx(80 + 80 + 64 + 40)
 
 
 @given(st.lists(st.floats(0.01, 10), min_size=1, max_size=9), st.integers(1, 64))
 def test_nobody_is_faster_than_who_never_waits(times, batch):
-    ahead = float(calc.asynchronous_samples_per_s(times, batch)) * (1 + 1e-9)
+    ahead = float(asynchronous_samples_per_s(times, batch)) * (1 + 1e-9)
     for wait_for in range(1, len(times) + 1):
-        assert float(calc.synchronous_samples_per_s(times, batch, wait_for)) <= ahead
+        assert float(synchronous_samples_per_s(times, batch, wait_for)) <= ahead
 
 
 @pytest.mark.parametrize(
@@ -32,7 +33,7 @@ def test_nobody_is_faster_than_who_never_waits(times, batch):
 )
 def test_ranks_that_cannot_be_are_refused(times, wait_for, match):
     with pytest.raises(ValueError, match=match):
-        calc.synchronous_samples_per_s(times, 8, wait_for)
+        synchronous_samples_per_s(times, 8, wait_for)
 
 
 @given(st.lists(st.integers(0, 60), min_size=1, max_size=12), st.integers(1, 50))
@@ -76,7 +77,7 @@ def test_capacities_and_loads_that_cannot_be_are_refused():
     ],
 )
 def test_operations_and_large_counts_are_read(text, value, dimension):
-    assert calc.parse_quantity(text) == pytest.approx((value, dimension))
+    assert calc.units.parse_quantity(text) == pytest.approx((value, dimension))
 
 
 @pytest.mark.parametrize(
@@ -84,4 +85,4 @@ def test_operations_and_large_counts_are_read(text, value, dimension):
     [(3.143e23, "FLOP", "314 ZFLOP"), (4e14, "FLOP/s", "400 TFLOP/s"), (5e9, "bytes/s", "5 GB/s")],
 )
 def test_operations_are_written(value, dimension, text):
-    assert calc.quantity_text(value, dimension) == text
+    assert calc.units.quantity_text(value, dimension) == text

@@ -1,6 +1,5 @@
 """calc: bytes, messages, seconds against sums done by hand, and numbers as people write them."""
 
-import math
 import time
 
 import pytest
@@ -20,114 +19,98 @@ def test_segments_are_those_of_tensor_split(numel, n):
     assert calc.segment_numels(numel, n) == [segment.numel() for segment in split]
 
 
-@pytest.mark.parametrize("rank", range(4))
-def test_ring_phases_of_an_uneven_size(rank):
-    reduce_scatter = calc.ring_reduce_scatter_sent_bytes(10, 4, 4, rank)
-    all_gather = calc.ring_all_gather_sent_bytes(10, 4, 4, rank)
-    assert reduce_scatter == 4 * REDUCE_SCATTER_10_OVER_4[rank]
-    assert all_gather == 4 * ALL_GATHER_10_OVER_4[rank]
-    assert calc.ring_all_reduce_sent_bytes(10, 4, 4, rank) == reduce_scatter + all_gather
+def sent(operation, algorithm, n, numel, **more):
+    """Elements that each rank sends."""
+    one = {"nbytes": 4 * numel, **more}
+    return [
+        calc.collective(operation, algorithm, n, rank=r, **one).sent_bytes / 4 for r in range(n)
+    ]
+
+
+def test_ring_phases_of_an_uneven_size():
+    assert sent("reduce_scatter", "ring", 4, 10) == REDUCE_SCATTER_10_OVER_4
+    assert sent("all_gather", "ring", 4, 10) == ALL_GATHER_10_OVER_4
+    both = zip(REDUCE_SCATTER_10_OVER_4, ALL_GATHER_10_OVER_4)
+    assert sent("all_reduce", "ring", 4, 10) == [sum(phases) for phases in both]
 
 
 def test_fewer_elements_than_ranks():
     # 2 elements over 3 ranks, segments 1, 1, 0: reduce-scatter 1, 1, 2; all-gather 1, 2, 1.
-    sent = [calc.ring_all_reduce_sent_bytes(2, 8, 3, rank) for rank in range(3)]
-    assert sent == [8 * 2, 8 * 3, 8 * 3]
+    assert sent("all_reduce", "ring", 3, 2) == [2, 3, 3]
 
 
 @pytest.mark.parametrize(("numel", "n"), [(0, 4), (100, 1), (0, 1)])
 def test_nothing_to_send(numel, n):
-    assert [calc.ring_all_reduce_sent_bytes(numel, 4, n, rank) for rank in range(n)] == [0] * n
-
-
-@pytest.mark.parametrize(("numel", "n"), [(10, 4), (999, 8), (5, 7)])
-def test_the_closed_form_is_the_mean_over_ranks(numel, n):
-    exact = [calc.ring_all_reduce_sent_bytes(numel, 4, n, rank) for rank in range(n)]
-    assert sum(exact) / n == pytest.approx(calc.ring_all_reduce_bytes(4 * numel, n))
+    assert sent("all_reduce", "ring", n, numel) == [0] * n
 
 
 def test_ring_of_eight_sends_1_75_of_the_tensor_in_14_steps():
-    assert calc.ring_all_reduce_bytes(1e9, world_size=8) == 1.75e9
-    assert calc.ring_all_reduce_steps(8) == 14
-    assert calc.ring_all_reduce_messages(8) == 14
+    ring = calc.collective("all_reduce", "ring", 8, 1e9)
+    assert (ring.sent_bytes, ring.steps, ring.messages) == (1.75e9, 14, 14)
+    assert calc.collective("all_reduce", "ring", 8).sent_bytes == 1.75
 
 
 def test_one_gigabyte_as_one_tensor_and_as_a_hundred():
-    link = {"n": 8, "alpha": 5e-6, "beta": 1 / 360e9}
+    whole, part = (calc.collective("all_reduce", "ring", 8, nbytes) for nbytes in (1e9, 1e7))
     # 14 * 5 us + 1.75 GB / 360 GB/s = 0.07 + 4.861 ms; then 100 * 0.07 + 4.861 ms.
-    assert calc.all_reduce_seconds(1e9, **link) == pytest.approx(4.931e-3, rel=1e-3)
-    assert 100 * calc.all_reduce_seconds(1e7, **link) == pytest.approx(11.861e-3, rel=1e-3)
+    assert whole.seconds(5e-6, 1 / 360e9) == pytest.approx(4.931e-3, rel=1e-3)
+    assert 100 * part.seconds(5e-6, 1 / 360e9) == pytest.approx(11.861e-3, rel=1e-3)
 
 
 def test_a_binomial_tree_of_eight():
-    assert [calc.broadcast_sent_bytes(10, 8, rank) for rank in range(8)] == [
-        *(30, 20, 10, 10),
-        *(0, 0, 0, 0),
-    ]
+    assert sent("broadcast", "binomial", 8, 10) == [30, 20, 10, 10, 0, 0, 0, 0]
 
 
 def test_a_binomial_tree_of_six_from_root_two():
     # From the root: 2 -> 3, 4, 0 (distance 1, 2, 4); 3 -> 5 and 1; then nobody is left.
-    assert [calc.broadcast_sent_bytes(1, 6, rank, root=2) for rank in range(6)] == [
-        *(0, 0, 3, 2),
-        *(0, 0),
-    ]
+    assert sent("broadcast", "binomial", 6, 1, root=2) == [0, 0, 3, 2, 0, 0]
 
 
 def test_everyone_but_the_root_receives_a_broadcast_once():
     for n in range(1, 20):
-        assert sum(calc.broadcast_sent_bytes(1, n, rank, root=n // 2) for rank in range(n)) == n - 1
+        assert sum(sent("broadcast", "binomial", n, 1, root=n // 2)) == n - 1
 
 
 def test_gather_and_scatter_are_mirror_images():
-    assert [calc.gather_sent_bytes(5, 4, rank, root=1) for rank in range(4)] == [5, 0, 5, 5]
-    assert [calc.scatter_sent_bytes(5, 4, rank, root=1) for rank in range(4)] == [0, 15, 0, 0]
+    assert sent("gather", "direct", 4, 20, root=1) == [5, 0, 5, 5]
+    assert sent("scatter", "direct", 4, 20, root=1) == [0, 15, 0, 0]
 
 
 def test_all_to_all_keeps_one_part():
-    assert calc.all_to_all_sent_bytes(400, 4) == 300
+    assert sent("all_to_all", "pairwise", 4, 400) == [300] * 4
 
 
 @pytest.mark.parametrize(
-    ("function", "expected"),
+    ("operation", "algorithm", "expected"),
     [
         # 5 ranks, 1000 bytes, alpha 2, beta 0.01
-        (calc.reduce_scatter_seconds, 4 * (2 + 200 * 0.01)),
-        (calc.all_gather_seconds, 4 * (2 + 200 * 0.01)),
-        (calc.all_to_all_seconds, 4 * (2 + 200 * 0.01)),
-        (calc.all_reduce_seconds, 8 * (2 + 200 * 0.01)),
-        (calc.broadcast_seconds, 3 * (2 + 1000 * 0.01)),
-        (calc.gather_seconds, 4 * (2 + 1000 * 0.01)),
-        (calc.scatter_seconds, 4 * (2 + 1000 * 0.01)),
+        ("reduce_scatter", "ring", 4 * (2 + 200 * 0.01)),
+        ("all_gather", "ring", 4 * (2 + 200 * 0.01)),
+        ("all_to_all", "pairwise", 4 * (2 + 200 * 0.01)),
+        ("all_reduce", "ring", 8 * (2 + 200 * 0.01)),
+        ("broadcast", "binomial", 3 * (2 + 1000 * 0.01)),
+        ("gather", "direct", 4 * (2 + 200 * 0.01)),
+        ("scatter", "direct", 4 * (2 + 200 * 0.01)),
     ],
 )
-def test_alpha_beta_by_hand(function, expected):
-    assert function(1000, 5, 2, 0.01) == pytest.approx(expected)
-    assert function(1000, 1, 2, 0.01) == 0
+def test_alpha_beta_by_hand(operation, algorithm, expected):
+    five, alone = (calc.collective(operation, algorithm, n, 1000) for n in (5, 1))
+    assert five.seconds(2, 0.01) == pytest.approx(expected)
+    assert alone.seconds(2, 0.01) == 0
 
 
 def test_busbw_is_the_links_speed_whatever_the_number_of_ranks():
     for n in (2, 3, 8, 64):
-        seconds = calc.all_reduce_seconds(1e9, n, alpha=0, beta=1 / 50e9)
+        seconds = calc.collective("all_reduce", "ring", n, 1e9).seconds(0, 1 / 50e9)
         assert calc.busbw(1e9, seconds, n) == pytest.approx(50e9)
         assert calc.algbw(1e9, seconds) == pytest.approx(50e9 * n / (2 * (n - 1)))
-        seconds = calc.all_gather_seconds(1e9, n, alpha=0, beta=1 / 50e9)
+        seconds = calc.collective("all_gather", "ring", n, 1e9).seconds(0, 1 / 50e9)
         assert calc.busbw(1e9, seconds, n, "all_gather") == pytest.approx(50e9)
 
 
 @pytest.mark.parametrize(
     ("call", "says"),
     [
-        (lambda: calc.ring_all_reduce_bytes(8, 0), "world_size=0: a group of ranks"),
-        (lambda: calc.ring_all_reduce_bytes(8, 2.5), "world_size=2.5: a group"),
-        (lambda: calc.ring_all_reduce_bytes(-1, 2), "nbytes=-1"),
-        (lambda: calc.ring_all_reduce_bytes(math.nan, 2), "nbytes=nan"),
-        (lambda: calc.ring_all_reduce_sent_bytes(-8, 4, 2, 0), "numel=-8"),
-        (lambda: calc.ring_all_reduce_sent_bytes(8, 0, 2, 0), "itemsize=0"),
-        (lambda: calc.ring_all_reduce_sent_bytes(8, 4, 2, 2), "rank 2 is not in a group of 2"),
-        (lambda: calc.broadcast_sent_bytes(8, 4, 0, root=4), "root 4"),
-        (lambda: calc.all_reduce_seconds(8, 2, alpha=-1, beta=0), "alpha"),
-        (lambda: calc.all_reduce_seconds(8, 2, alpha=0, beta=360e9), "1 / 360e9"),
         (lambda: calc.algbw(8, 0), "seconds=0"),
         (lambda: calc.busbw(8, 1, 2, "gossip"), "gossip"),
     ],
@@ -158,7 +141,7 @@ def test_a_bad_input_is_named(call, says):
     ],
 )
 def test_a_typed_number_is_read(text, value, dimension):
-    quantity = calc.parse_quantity(text)
+    quantity = calc.units.parse_quantity(text)
     assert (quantity.value, quantity.dimension) == (pytest.approx(value), dimension)
 
 
@@ -177,7 +160,7 @@ def test_a_typed_number_is_read(text, value, dimension):
 )
 def test_nonsense_gets_a_complaint_that_helps(text, says):
     with pytest.raises(ValueError, match=says):
-        calc.parse_quantity(text)
+        calc.units.parse_quantity(text)
 
 
 @pytest.mark.parametrize(
@@ -187,19 +170,19 @@ def test_nonsense_gets_a_complaint_that_helps(text, says):
         (calc.bytes_text(999), "999 B"),
         (calc.bytes_text(999_600), "1 MB"),
         (calc.bytes_text(1.75e9), "1.75 GB"),
-        (calc.exact_bytes_text(12_288), "12,288 B"),
-        (calc.exact_bytes_text(1e9), "1 GB"),
-        (calc.size_text(64 * calc.KiB), "64 KiB"),
-        (calc.size_text(3 * calc.MiB // 2), "1,536 KiB"),
-        (calc.size_text(1000), "1 KB"),
+        (calc.units.exact_bytes_text(12_288), "12,288 B"),
+        (calc.units.exact_bytes_text(1e9), "1 GB"),
+        (calc.units.size_text(64 * calc.units.KiB), "64 KiB"),
+        (calc.units.size_text(3 * calc.units.MiB // 2), "1,536 KiB"),
+        (calc.units.size_text(1000), "1 KB"),
         (calc.seconds_text(0), "0 s"),
         (calc.seconds_text(4.931e-3), "4.93 ms"),
         (calc.seconds_text(5e-6), "5 us"),
         (calc.count_text(7e9), "7B"),
         (calc.count_text(512), "512"),
-        (calc.number_text(1234567), "1,234,567"),
-        (calc.number_text(2 / 3), "0.6667"),
-        (calc.quantity_text(50e9, "bytes/s"), "50 GB/s"),
+        (calc.units.number_text(1234567), "1,234,567"),
+        (calc.units.number_text(2 / 3), "0.6667"),
+        (calc.units.quantity_text(50e9, "bytes/s"), "50 GB/s"),
     ],
 )
 def test_numbers_are_written_for_people(text, expected):
@@ -212,7 +195,7 @@ def test_numbers_are_written_for_people(text, expected):
 def test_a_long_text_is_refused_at_once(text):
     began_s = time.process_time()
     with pytest.raises(ValueError, match="not a number|characters"):
-        calc.parse_quantity(text)
+        calc.units.parse_quantity(text)
     assert time.process_time() - began_s < 0.5
 
 
@@ -247,8 +230,8 @@ def test_a_long_text_is_refused_at_once(text):
     ],
 )
 def test_fair_forms_are_read(text, value, dimension):
-    assert calc.parse_quantity(text) == (pytest.approx(value), dimension)
+    assert calc.units.parse_quantity(text) == (pytest.approx(value), dimension)
 
 
 def test_blanks_do_not_count_as_length():
-    assert calc.parse_quantity("  1.5" + 500 * " " + "MB\n") == (1.5e6, "bytes")
+    assert calc.units.parse_quantity("  1.5" + 500 * " " + "MB\n") == (1.5e6, "bytes")

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from labkit import calc
-from labkit.calc.traffic.blocks import best_num_blocks
+from labkit.calc.traffic.blocked_traffic import best_num_blocks, num_blocks
 from labkit.collectives.double_tree import double_tree
 from labkit.collectives.tree import binary_tree
 
@@ -21,44 +21,54 @@ def ranks_and_roots(draw):
     return n, draw(st.integers(0, n - 1))
 
 
-def of_each_rank(function, numel, n, **more):
-    return [function(numel, 4, n, rank, **more) // 4 for rank in range(n)]
+def of_each_rank(operation, algorithm, numel, n, **more):
+    """Elements that each rank sends."""
+    sizes = {"nbytes": 4 * numel, **more}
+    asked = (calc.collective(operation, algorithm, n, rank=r, **sizes) for r in range(n))
+    return [each.sent_bytes // 4 for each in asked]
+
+
+def seconds_of(operation, algorithm, n, nbytes, alpha, beta, block_bytes=None):
+    asked = calc.collective(operation, algorithm, n, nbytes, block_bytes=block_bytes)
+    return asked.seconds(alpha, beta)
 
 
 def test_a_tree_of_eight_by_hand():
     # 0 -> 1, 2; 1 -> 3, 4; 2 -> 5, 6; 3 -> 7
-    assert of_each_rank(calc.tree_reduce_sent_bytes, 1, 8) == [0, 1, 1, 1, 1, 1, 1, 1]
-    assert of_each_rank(calc.tree_broadcast_sent_bytes, 1, 8) == [2, 2, 2, 1, 0, 0, 0, 0]
-    assert of_each_rank(calc.tree_all_reduce_sent_bytes, 1, 8) == [2, 3, 3, 2, 1, 1, 1, 1]
+    assert of_each_rank("reduce", "tree", 1, 8) == [0, 1, 1, 1, 1, 1, 1, 1]
+    assert of_each_rank("broadcast", "tree", 1, 8) == [2, 2, 2, 1, 0, 0, 0, 0]
+    assert of_each_rank("all_reduce", "tree", 1, 8) == [2, 3, 3, 2, 1, 1, 1, 1]
 
 
 def test_a_tree_of_four_from_root_three():
     # 3 -> 0, 1; 0 -> 2
-    assert of_each_rank(calc.tree_broadcast_sent_bytes, 10, 4, root=3) == [10, 0, 0, 20]
-    assert of_each_rank(calc.tree_reduce_sent_bytes, 10, 4, root=3) == [10, 10, 10, 0]
+    assert of_each_rank("broadcast", "tree", 10, 4, root=3) == [10, 0, 0, 20]
+    assert of_each_rank("reduce", "tree", 10, 4, root=3) == [10, 10, 10, 0]
 
 
 def test_a_double_tree_of_six_by_hand():
     # Tree 0: 3 -> 1, 5; 1 -> 0, 2; 5 -> 4. Tree 1: 2 -> 0, 4; 0 -> 5, 1; 4 -> 3. Halves 51, 50.
     edges = [(1, 3), (3, 1), (1, 2), (2, 1), (1, 2), (2, 1)]
-    assert of_each_rank(calc.double_tree_all_reduce_sent_bytes, 101, 6) == [
+    assert of_each_rank("all_reduce", "double_tree", 101, 6) == [
         51 * first + 50 * second for first, second in edges
     ]
-    assert [calc.double_tree_all_reduce_messages(101, 4, 6, rank, 200) for rank in range(6)] == [
-        2 * first + second for first, second in edges
-    ]
+    assert [
+        calc.collective("all_reduce", "double_tree", 6, 404, rank=rank, block_bytes=200).messages
+        for rank in range(6)
+    ] == [2 * first + second for first, second in edges]
 
 
 def test_halving_doubling_over_three_and_four_ranks_by_hand():
     # 4 ranks, 10 elements: halves 5 and 5, quarters 3, 2, 3, 2. Rank 0: 5, 2 away, then 3, 5.
-    four = of_each_rank(calc.halving_doubling_all_reduce_sent_bytes, 10, 4)
+    four = of_each_rank("all_reduce", "halving_doubling", 10, 4)
     assert four == [5 + 2 + 3 + 5, 5 + 2 + 3 + 5, 5 + 3 + 2 + 5, 5 + 3 + 2 + 5]
     # 3 ranks, 7 elements: rank 0 hands 7 to rank 1, which swaps 3 for 4 with rank 2.
-    three = of_each_rank(calc.halving_doubling_all_reduce_sent_bytes, 7, 3)
+    three = of_each_rank("all_reduce", "halving_doubling", 7, 3)
     assert three == [7, 3 + 4 + 7, 4 + 3]
-    assert [calc.halving_doubling_all_reduce_messages(7, 4, 3, rank, 8) for rank in range(3)] == [
-        *(4, 2 + 1 + 1, 2 + 1)
-    ]
+    assert [
+        calc.collective("all_reduce", "halving_doubling", 3, 28, rank=rank, block_bytes=8).messages
+        for rank in range(3)
+    ] == [*(4, 2 + 1 + 1, 2 + 1)]
 
 
 def test_steps_by_hand():
@@ -71,30 +81,31 @@ def test_steps_by_hand():
         (8, 8, 12, 6, 7),
         (1024, 36, 40, 20, 1023),
     ]:
-        assert calc.tree_all_reduce_steps(n) == tree
-        assert calc.double_tree_all_reduce_steps(n) == double_tree_
-        assert calc.halving_doubling_all_reduce_steps(n) == halving
-        assert calc.ring_broadcast_steps(n) == chain
+        assert calc.collective("all_reduce", "tree", n).steps == tree
+        assert calc.collective("all_reduce", "double_tree", n).steps == double_tree_
+        assert calc.collective("all_reduce", "halving_doubling", n).steps == halving
+        assert calc.collective("broadcast", "ring", n).steps == chain
 
 
 @pytest.mark.parametrize(
-    ("seconds", "expected"),
+    ("operation", "algorithm", "expected"),
     [
         # 8 ranks, 1000 bytes, alpha 2, beta 0.01, in one block of 10 s and in ten of 1 s.
-        (lambda block: calc.tree_broadcast_seconds(1000, 8, 2, 0.01, block), (4 * 12, 22 * 3)),
-        (lambda block: calc.tree_all_reduce_seconds(1000, 8, 2, 0.01, block), (8 * 12, 44 * 3)),
+        ("broadcast", "tree", (4 * 12, 22 * 3)),
+        ("all_reduce", "tree", (8 * 12, 44 * 3)),
         # Two halves at the same time, in one block of 5 s and in five of 1 s.
-        (lambda block: calc.double_tree_all_reduce_seconds(1000, 8, 2, 0.01, block), (84, 28 * 3)),
-        (lambda block: calc.ring_broadcast_seconds(1000, 8, 2, 0.01, block), (7 * 12, 16 * 3)),
+        ("all_reduce", "double_tree", (84, 28 * 3)),
+        ("broadcast", "ring", (7 * 12, 16 * 3)),
     ],
 )
-def test_seconds_by_hand(seconds, expected):
-    assert (seconds(1000), seconds(100)) == pytest.approx(expected)
+def test_seconds_by_hand(operation, algorithm, expected):
+    found = (seconds_of(operation, algorithm, 8, 1000, 2, 0.01, block) for block in (1000, 100))
+    assert tuple(found) == pytest.approx(expected)
 
 
 def test_the_last_block_is_a_block_too():
     # 1000 bytes in 300 + 300 + 300 + 100: four blocks, which are taken to be equal
-    assert calc.ring_broadcast_seconds(1000, 8, 2, 0.01, 300) == pytest.approx(10 * (2 + 2.5))
+    assert seconds_of("broadcast", "ring", 8, 1000, 2, 0.01, 300) == pytest.approx(10 * (2 + 2.5))
 
 
 def test_a_block_has_a_byte_however_cheap_messages_are():
@@ -102,43 +113,38 @@ def test_a_block_has_a_byte_however_cheap_messages_are():
 
 
 def test_seconds_of_halving_doubling_by_hand():
-    assert calc.halving_doubling_all_reduce_seconds(1000, 8, 2, 0.01) == pytest.approx(
-        2 * (2 + 5 + 2 + 2.5 + 2 + 1.25)
-    )
-    assert calc.halving_doubling_all_reduce_seconds(1000, 5, 2, 0.01) == pytest.approx(
-        2 * (2 + 5 + 2 + 2.5 + 2 + 10)
-    )
+    for n, longest in ((8, 1.25), (5, 10)):
+        seconds = seconds_of("all_reduce", "halving_doubling", n, 1000, 2, 0.01)
+        assert seconds == pytest.approx(2 * (2 + 5 + 2 + 2.5 + 2 + longest))
 
 
 @given(ranks_and_roots(), numels)
 def test_along_every_edge_everything_goes_once(rank_and_root, numel):
     n, root = rank_and_root
-    for function in (
-        calc.tree_reduce_sent_bytes,
-        calc.tree_broadcast_sent_bytes,
-        calc.ring_broadcast_sent_bytes,
+    for operation in (
+        ("reduce", "tree"),
+        ("broadcast", "tree"),
+        ("broadcast", "ring"),
     ):
-        assert sum(of_each_rank(function, numel, n, root=root)) == (n - 1) * numel
+        assert sum(of_each_rank(*operation, numel, n, root=root)) == (n - 1) * numel
 
 
 @given(world_sizes, numels)
 def test_an_all_reduce_along_n_minus_1_edges_sends_everything_twice(n, numel):
-    for function in (calc.tree_all_reduce_sent_bytes, calc.double_tree_all_reduce_sent_bytes):
-        assert sum(of_each_rank(function, numel, n)) == 2 * (n - 1) * numel
+    for algorithm in ("tree", "double_tree"):
+        assert sum(of_each_rank("all_reduce", algorithm, numel, n)) == 2 * (n - 1) * numel
 
 
 @given(world_sizes, numels)
 def test_no_rank_of_a_double_tree_sends_more_than_twice_the_longer_half_times_two(n, numel):
-    assert max(of_each_rank(calc.double_tree_all_reduce_sent_bytes, numel, n)) <= 4 * (
-        (numel + 1) // 2
-    )
+    assert max(of_each_rank("all_reduce", "double_tree", numel, n)) <= 4 * ((numel + 1) // 2)
 
 
 @given(st.integers(0, 6), numels)
 def test_halving_doubling_sends_what_a_ring_does_in_all(power, numel):
     n = 2**power
-    mine = of_each_rank(calc.halving_doubling_all_reduce_sent_bytes, numel, n)
-    assert sum(mine) == sum(of_each_rank(calc.ring_all_reduce_sent_bytes, numel, n))
+    mine = of_each_rank("all_reduce", "halving_doubling", numel, n)
+    assert sum(mine) == sum(of_each_rank("all_reduce", "ring", numel, n))
     # Every rank gets back as many elements as it gave away, up to the odd ones of each halving.
     assert max(mine) - min(mine) <= 2 * power
 
@@ -147,9 +153,9 @@ def test_halving_doubling_sends_what_a_ring_does_in_all(power, numel):
 def test_those_beside_a_power_of_two_send_everything_once_more(n, numel):
     power_of_two = 2 ** (n.bit_length() - 1)
     num_folded = n - power_of_two
-    mine = of_each_rank(calc.halving_doubling_all_reduce_sent_bytes, numel, n)
+    mine = of_each_rank("all_reduce", "halving_doubling", numel, n)
     working = mine[1 : 2 * num_folded : 2] + mine[2 * num_folded :]
-    alone = of_each_rank(calc.halving_doubling_all_reduce_sent_bytes, numel, power_of_two)
+    alone = of_each_rank("all_reduce", "halving_doubling", numel, power_of_two)
     assert mine[0 : 2 * num_folded : 2] == [numel] * num_folded
     assert working == [
         sent + (numel if number < num_folded else 0) for number, sent in enumerate(alone)
@@ -159,7 +165,7 @@ def test_those_beside_a_power_of_two_send_everything_once_more(n, numel):
 @given(numels, st.sampled_from([1, 2, 4, 8]), st.integers(1, 5000))
 def test_blocks_are_those_of_split(numel, itemsize, block_bytes):
     split = torch.empty(numel).split(max(block_bytes // itemsize, 1))
-    assert calc.num_blocks(numel, itemsize, block_bytes) == len(split)
+    assert num_blocks(numel, itemsize, block_bytes) == len(split)
 
 
 @given(
@@ -184,23 +190,23 @@ def test_the_best_number_of_blocks_is_no_worse_than_any(nbytes, alpha, beta, fir
 
 @given(world_sizes, st.floats(1, 1e9), st.integers(1, 10**9))
 def test_the_best_block_is_no_slower_than_a_given_one(n, nbytes, block_bytes):
-    for function in (
-        calc.tree_broadcast_seconds,
-        calc.tree_all_reduce_seconds,
-        calc.double_tree_all_reduce_seconds,
-        calc.ring_broadcast_seconds,
+    for operation in (
+        ("broadcast", "tree"),
+        ("all_reduce", "tree"),
+        ("all_reduce", "double_tree"),
+        ("broadcast", "ring"),
     ):
-        best = function(nbytes, n, **LINK)
-        assert best <= function(nbytes, n, **LINK, block_bytes=max(block_bytes, 1)) * (1 + 1e-12)
+        best = seconds_of(*operation, n, nbytes, **LINK)
+        given = seconds_of(*operation, n, nbytes, **LINK, block_bytes=block_bytes)
+        assert best <= given * (1 + 1e-12)
 
 
-def test_the_best_block_of_a_chain_is_what_its_formula_says():
+def test_the_best_number_of_blocks_of_a_chain_is_what_its_formula_says():
     # k = sqrt(6 * 1e9 * beta / alpha) = sqrt(6 * 0.02 / 5e-6) = 154.9
-    block_bytes = calc.ring_broadcast_best_block_bytes(1e9, 8, **LINK)
-    assert block_bytes == pytest.approx(1e9 / 155)
-    assert calc.ring_broadcast_seconds(1e9, 8, **LINK, block_bytes=block_bytes) == pytest.approx(
-        calc.ring_broadcast_seconds(1e9, 8, **LINK)
-    )
+    assert best_num_blocks(1e9, **LINK, first=7, every=1) == 155
+    best = seconds_of("broadcast", "ring", 8, 1e9, **LINK)
+    block_bytes = -(-(10**9) // 155)
+    assert seconds_of("broadcast", "ring", 8, 1e9, **LINK, block_bytes=block_bytes) == best
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 6, 7, 8, 11, 16, 23, 64, 100])
@@ -214,7 +220,7 @@ def test_a_broadcast_played_through_takes_the_steps_of_the_formula(n, blocks):
                 now = max(now, arrived[rank][block]) + 1  # one message at a time
                 arrived.setdefault(child, []).append(now)
     steps = max(max(times) for times in arrived.values())
-    assert steps == calc.tree_broadcast_steps(n, blocks)
+    assert steps == calc.collective("broadcast", "tree", n, 4 * blocks, block_bytes=4).steps
 
 
 @pytest.mark.parametrize("n", [2, 3, 4, 5, 6, 7, 8, 11, 16, 23, 64, 100])
@@ -249,7 +255,8 @@ def test_two_trees_broadcast_at_once_in_the_steps_of_the_formula(n, blocks):
         assert len({receiver for _, _, receiver in ready}) == len(ready), "a rank receives twice"
         for tree, _, receiver in ready:
             has[tree][receiver] += 1
-    assert 2 * step <= calc.double_tree_all_reduce_steps(n, blocks)
+    halves = calc.collective("all_reduce", "double_tree", n, 2 * 4 * blocks, block_bytes=4)
+    assert 2 * step <= halves.steps
 
 
 def two_colored(edges):
@@ -280,25 +287,3 @@ def test_a_rank_is_inner_in_one_tree_of_two_at_most(n):
             for tree, place in enumerate(places)
             for child in place.children
         )
-
-
-@pytest.mark.parametrize(
-    ("call", "says"),
-    [
-        (lambda: calc.tree_reduce_sent_bytes(8, 4, 2, 0, root=2), "root 2 is not in a group of 2"),
-        (lambda: calc.tree_broadcast_sent_bytes(-1, 4, 2, 0), "numel=-1"),
-        (lambda: calc.ring_broadcast_sent_bytes(1.5, 4, 2, 0), "numel=1.5"),
-        (lambda: calc.double_tree_all_reduce_sent_bytes(8, 0, 2, 0), "itemsize=0"),
-        (lambda: calc.halving_doubling_all_reduce_sent_bytes(8, 4, 2, 2), "rank 2"),
-        (lambda: calc.num_blocks(8, 4, 0), "block_bytes=0"),
-        (lambda: calc.tree_all_reduce_messages(8, 4, 2, 0, 0.5), "block_bytes=0.5"),
-        (lambda: calc.tree_all_reduce_seconds(8, 2, 1, 360e9), "1 / 360e9"),
-        (lambda: calc.double_tree_all_reduce_seconds(-8, 2, 1, 0), "nbytes"),
-        (lambda: calc.ring_broadcast_seconds(8, 2, 1, 0, block_bytes=0), "block_bytes=0"),
-        (lambda: calc.halving_doubling_all_reduce_seconds(8, 0, 1, 0), "n=0: a group of ranks"),
-        (lambda: calc.tree_all_reduce_steps(2, 0), "blocks=0"),
-    ],
-)
-def test_a_bad_input_is_named(call, says):
-    with pytest.raises(ValueError, match=says):
-        call()

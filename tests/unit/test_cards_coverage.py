@@ -5,8 +5,10 @@ import pytest
 from labkit.interview.cards import Card, Evidence, coverage, kind, load_topics
 
 ITEMS = {
-    "formula": Evidence(says="6", proof="calc.ring_all_reduce_steps(4)"),
-    "run": Evidence(says="8", proof="runs.pipelines.microbatches_held('gpipe')[3] + calc.GB * 0"),
+    "formula": Evidence(says="6", proof="calc.collective('all_reduce', 'ring', 4).steps"),
+    "run": Evidence(
+        says="8", proof="runs.pipelines.microbatches_held('gpipe')[3] + calc.units.GB * 0"
+    ),
     "published": Evidence(says="419", source="The Llama 3 Herd of Models, section 3.3.4"),
     "pending": Evidence(pending="a run with failures"),
 }

@@ -11,13 +11,15 @@ from labkit.interview.cards import card_likeness
 MINUTE = " ".join(["Fourteen steps, since each of two phases takes seven of them."] * 10)
 DEEPER = " ".join(["Every rank sends one segment to its right neighbour in a step."] * 12)
 MISTAKE = " ".join(["They multiply by the whole tensor and forget about segments."] * 4)
+PROOF = "calc.collective('all_reduce', 'ring', 8).steps"
+EVIDENCE = f'{{ says = "14 steps", proof = "{PROOF}" }}'
 CARD = f"""\
 +++
 id = "co-2"
 difficulty = 2
 prompt = "How many steps has a ring all-reduce on 8 ranks?"
 evidence = [
-  {{ says = "14 steps", proof = "calc.ring_all_reduce_steps(8)" }},
+  {EVIDENCE},
 ]
 rubric = ["names both phases", "counts the steps right", "says what a step sends"]
 follow_ups = ["And on a thousand ranks?", "And in a tree?"]
@@ -44,7 +46,7 @@ def test_a_card_as_it_should_be_is_not(tmp_path):
     assert (card.id, card.topic, card.file, card.line) == ("co-2", "co-2", "collectives.md", 1)
     assert card.minute.startswith("It takes 14 steps.")
     assert card.mistake == MISTAKE
-    assert card.evidence == (cards.Evidence("14 steps", proof="calc.ring_all_reduce_steps(8)"),)
+    assert card.evidence == (cards.Evidence("14 steps", proof=PROOF),)
 
 
 def test_a_quote_may_go_on_in_the_next_line(tmp_path):
@@ -85,17 +87,16 @@ BROKEN = {
                   "there is no source"),
     "vague source": ("Patarasuk and Yuan 2009, Bandwidth optimal all-reduce, JPDC 69(2)", "NCCL",
                      "the source 'NCCL' cannot be found"),
-    "no evidence": ('{ says = "14 steps", proof = "calc.ring_all_reduce_steps(8)" },', "",
+    "no evidence": (f"{EVIDENCE},", "",
                     "there is no evidence"),
-    "evidence twice": ('(8)" }', '(8)", source = "a book" }', "proves nothing; give one of"),
-    "evidence key": ('(8)" }', '(8)", run = "x" }', "unknown keys"),
-    "evidence without proof": (', proof = "calc.ring_all_reduce_steps(8)"', "", "proves nothing"),
+    "evidence twice": ('.steps" }', '.steps", source = "a book" }', "proves nothing; give one of"),
+    "evidence key": ('.steps" }', '.steps", run = "x" }', "unknown keys"),
+    "evidence without proof": (f', proof = "{PROOF}"', "", "proves nothing"),
     "evidence without says": ('says = "14 steps", ', "", "has no says"),
-    "evidence no table": ('{ says = "14 steps", proof = "calc.ring_all_reduce_steps(8)" }', '"14"',
-                          "is no table of texts"),
+    "evidence no table": (EVIDENCE, '"14"', "is no table of texts"),
     "says elsewhere": ('says = "14 steps"', 'says = "13 steps"', "which is not in the text"),
     "says inside": ("It takes 14 steps.", "It takes 114 steps.", "which is not in the text"),
-    "no proof": ("calc.ring_all_reduce_steps(8)", "14", "calls neither calc nor runs"),
+    "no proof": (PROOF, "14", "calls neither calc nor runs"),
     "number": ("It takes 14 steps.", "It takes 14 steps, 5 us each.", "nothing proves '5 us'"),
     "given elsewhere": ('notebook = "', 'given = ["9 us"]\nnotebook = "', "given '9 us', which"),
     "given no number": ('notebook = "', 'given = ["steps"]\nnotebook = "', "is no number"),

@@ -24,7 +24,7 @@ PROMPT = "How many steps, bytes, seconds or dollars?"
 
 
 def question(answer, unit, num_digits=2, traps=(), prompt=PROMPT):
-    asked = calc.parse_quantity(f"1 {unit}")
+    asked = calc.units.parse_quantity(f"1 {unit}")
     value = Quantity(answer * asked.value, asked.dimension)
     kept, left_out = told_apart(value, traps, num_digits)
     return Question(
@@ -213,7 +213,7 @@ def test_a_trap_that_could_be_the_answer_or_an_earlier_trap_is_left_out():
 
 def test_traps_are_told_apart_in_every_unit_that_may_be_typed():
     # In GiB two digits tell 9.5 from 9.8; in GB they are 10.2 and 10.5, and 10 GB would be both.
-    traps = [Trap("in GB the same", 9.8 * calc.GiB, "Typed in GB, it could be both.")]
+    traps = [Trap("in GB the same", 9.8 * calc.units.GiB, "Typed in GB, it could be both.")]
     assert question(9.5, "GiB", 2, traps).left_out
     assert not question(9.5, "GiB", 3, traps).left_out
 

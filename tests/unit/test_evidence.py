@@ -7,10 +7,10 @@ from labkit.interview import proof, runs
 from labkit.interview.evidence import prove
 from labkit.interview.said import numbers, said_numbers
 
-ONE = "calc.all_reduce_seconds(1e9, n=8, alpha=5e-6, beta=1/360e9)"  # 4.931 ms
+ONE = "calc.collective('all_reduce', 'ring', 8, 1e9).seconds(5e-6, 1/360e9)"  # 4.931 ms
 BUBBLE = "calc.bubble_fraction(10, 4)"  # 0.6923
 STATES = 'calc.model_state_bytes(7.5e9, "zero_paper", zero=1, dp=64)'  # 31.40625 GB
-STEPS = "calc.ring_all_reduce_steps(4)"  # 6
+STEPS = "calc.collective('all_reduce', 'ring', 4).steps"  # 6
 
 
 @pytest.mark.parametrize(
@@ -99,13 +99,13 @@ def test_single_digits_of_counts_and_formulas_need_no_proof():
         ("nearly 32 GB", STATES),
         ("over 31 GB", STATES),
         ("six steps", STEPS),
-        ("6 of 14 steps", f"({STEPS}, calc.ring_all_reduce_steps(8))"),
+        ("6 of 14 steps", f"({STEPS}, calc.collective('all_reduce', 'ring', 8).steps)"),
         ("half", "calc.bubble_fraction(5, 4)"),
-        ("twice", "calc.ring_all_reduce_steps(5) / 4"),
+        ("twice", "calc.collective('all_reduce', 'ring', 5).steps / 4"),
         ("16.1 GB", 'calc.num_parameters("llama3-8b") * 2'),  # 2 bytes each
-        ("6, 14", "[calc.ring_all_reduce_steps(n) for n in (4, 8)]"),
+        ("6, 14", "[calc.collective('all_reduce', 'ring', n).steps for n in (4, 8)]"),
         ("about two thirds", "calc.bubble_fraction(3, 1)"),
-        ("ring", "'ring' if calc.ring_all_reduce_steps(4) > 1 else 'none'"),
+        ("ring", "'ring' if calc.collective('all_reduce', 'ring', 4).steps > 1 else 'none'"),
     ],
 )
 def test_what_rounds_to_the_value_holds(says, text):
@@ -131,21 +131,25 @@ def test_what_rounds_to_the_value_holds(says, text):
         ("6 of 14 steps", STEPS, "has 2 numbers, the proof gives 1"),
         ("fewer", STEPS, "has no number"),
         ("6 steps", f"{STEPS} == 6", "True proves no"),
-        ("ring", "'tree' if calc.ring_all_reduce_steps(4) else 'ring'", "the proof gives 'tree'"),
+        (
+            "ring",
+            "'tree' if calc.collective('all_reduce', 'ring', 4).steps else 'ring'",
+            "the proof gives 'tree'",
+        ),
         ("6 steps", f"math.inf * {STEPS}", "the proof gives inf"),
         ("6 of 14 steps", f"({STEPS}, 14)", "'14' calls neither calc nor runs"),
         ("6 of 14 steps", f"[{STEPS}, *[14]]", "'14' calls neither calc nor runs"),
         ("6 steps", "4.93e-3", "calls neither calc nor runs"),
         ("4.93 ms", 'calc.amount("4.93 ms")', "calls neither calc nor runs"),
-        ("1 GB", "calc.GB", "calls neither calc nor runs"),
+        ("1 GB", "calc.units.GB", "calls neither calc nor runs"),
         ("6 B", "calc.bytes_text(6)", "calls neither calc nor runs"),
         ("6 steps", "calc.ring_steps(4)", "AttributeError"),
-        ("6 steps", "calc.ring_all_reduce_steps(0)", "ValueError"),
+        ("6 steps", "calc.collective('all_reduce', 'ring', 0).steps", "ValueError"),
         ("6 steps", "runs.nothing.at_all()", "there is no labkit/interview/runs/nothing.py"),
-        ("6 steps", "calc.ring_all_reduce_steps(", "is no expression"),
+        ("6 steps", "calc.collective(", "is no expression"),
         ("6 steps", "open('/dev/null') or calc.x()", "has the name 'open'"),
         ("6 steps", "calc.__loader__.name()", "begins with _"),
-        ("6 steps", "(lambda: calc.ring_all_reduce_steps(4))()", "has a Lambda"),
+        ("6 steps", "(lambda: calc.collective('all_reduce', 'ring', 4).steps)()", "has a Lambda"),
     ],
 )
 def test_what_does_not_round_so_or_proves_nothing_does_not(says, text, reason):
@@ -161,10 +165,10 @@ def test_what_does_not_round_so_or_proves_nothing_does_not(says, text, reason):
         "-(7 - 7 / float(calc.bubble_fraction(8, 133)))",
         "round(7 / float(calc.bubble_fraction(8, 133)) - 7)",
         "[7 / float(calc.bubble_fraction(8, m)) - 7 for m in (133,)][0]",
-        "max(133, calc.ring_all_reduce_steps(4))",
+        "max(133, calc.collective('all_reduce', 'ring', 4).steps)",
         "133 if calc.bubble_fraction(8, 133) < 0.06 else 0",
-        "calc.ring_all_reduce_steps(4) and 133",
-        "0 * calc.ring_all_reduce_steps(4) + 133",
+        "calc.collective('all_reduce', 'ring', 4).steps and 133",
+        "0 * calc.collective('all_reduce', 'ring', 4).steps + 133",
         "(7 / float(calc.bubble_fraction(8, 133)) - 7,)",
         "[*(7 / float(calc.bubble_fraction(8, 133)) - 7,)]",
         "[7 / float(calc.bubble_fraction(8, m)) - 7 for m in (133,)]",
@@ -187,14 +191,15 @@ def test_a_number_that_stays_whatever_the_calls_give_is_not_proved(text):
     [
         ("133", "min(m for m in range(1, 999) if float(calc.bubble_fraction(8, m)) <= 0.05)"),
         ("64", "calc.Layout(world_size=64).dp"),  # the formula's word
-        ("10", "calc.ring_all_reduce_steps(12) - 12"),
+        ("10", "calc.collective('all_reduce', 'ring', 12).steps - 12"),
+        ("15 s", f"calc.collective('broadcast', 'ring', 2, 0).seconds(15, 0) * {STEPS} / 6"),
         ("64x", "float(calc.model_state_bytes(64e9, 'zero_paper'))"
                 " / float(calc.model_state_bytes(64e9, 'zero_paper', zero=3, dp=64))"),
         ("16 GiB", "16 * (calc.GPUS['a100-80g'].memory_bytes / 80)"),
         ("7/23", "ratio(calc.bubble_fraction(8, 16))"),
         ("7/16, 7/23", "[*ratio(calc.bubble_fraction(8, 16, relative_to='ideal')), "
                        "*ratio(calc.bubble_fraction(8, 16))]"),
-        ("(6, 14) steps", f"({STEPS}, calc.ring_all_reduce_steps(8))"),
+        ("(6, 14) steps", f"({STEPS}, calc.collective('all_reduce', 'ring', 8).steps)"),
     ],
 )  # fmt: skip
 def test_what_a_formula_gives_from_other_numbers_is_proved(says, text):
@@ -215,7 +220,7 @@ def test_a_table_of_data_sheets_is_read_as_a_proof():
 def test_a_real_run_is_launched_once(monkeypatch):
     bytes_sent = "runs.collectives.ring_sent_bytes(3, 3_000)"
     assert prove("4,000 bytes", bytes_sent).holds
-    assert calc.ring_all_reduce_bytes(3_000, world_size=3) == 4_000
+    assert calc.collective("all_reduce", "ring", 3, 3_000).sent_bytes == 4_000
     monkeypatch.setattr(runs.collectives, "run", None)  # a second launch would fail
     assert prove("4,000 bytes", bytes_sent).holds
     assert not prove("5,000 bytes", "runs.collectives.ring_sent_bytes(3, 3_003)").holds

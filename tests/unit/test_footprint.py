@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labkit import calc
-from labkit.calc import TrainingSetup, changes_that_fit, footprint, footprints, smallest_change
-from labkit.calc.memory.fit import STEPS
+from labkit.calc import TrainingSetup, changes_that_fit, footprint, footprints
+from labkit.calc.memory.fit import STEPS, smallest_change
 
 L, D, H, F, V, T = 32, 4096, 32, 11008, 32000, 4096  # llama2-7b
 N = 6_738_415_616

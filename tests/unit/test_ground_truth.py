@@ -49,9 +49,9 @@ def palms_mfu():
 
 
 def latencies():
-    link = {"n": 8, "alpha": 5e-6, "beta": 1 / 360e9}
-    whole = calc.all_reduce_seconds(1e9, **link)
-    return [1e3 * whole, 1e3 * 100 * calc.all_reduce_seconds(1e7, **link)]
+    link = {"alpha": 5e-6, "beta": 1 / 360e9}
+    whole, part = (calc.collective("all_reduce", "ring", 8, size) for size in (1e9, 1e7))
+    return [1e3 * whole.seconds(**link), 1e3 * 100 * part.seconds(**link)]
 
 
 def zero_bubble_against_1f1b():
@@ -94,7 +94,7 @@ COMPUTED = {
     "kv-llama3-8b": lambda: calc.kv_cache_bytes_per_token("llama3-8b"),
     "mtbf-llama3": lambda: calc.mean_time_between_interruptions(419, 54 * 24).to("h"),
     "young": lambda: calc.checkpoint_interval(60, 3.09 * 3600, "young").to("min"),
-    "ring-8": lambda: calc.ring_all_reduce_bytes(8000, world_size=8) / 8000,
+    "ring-8": lambda: calc.collective("all_reduce", "ring", 8, 8000).sent_bytes / 8000,
     "latency-100": latencies,
     "ddp-volume-zero": lambda: [
         calc.step_traffic_volume(s) for s in ("ddp", "zero1", "zero2", "zero3")

@@ -5,7 +5,8 @@ import re
 import pytest
 
 from labkit import calc
-from labkit.calc import Job, Layout
+from labkit.calc import Layout
+from labkit.calc.plan import Job
 from labkit.notebook import layout_planner
 from labkit.notebook.plan_table import MEMORY_COLOURS, STEP_COLOURS, bar, breakdown, plan_html
 
@@ -20,7 +21,7 @@ def job():
 def test_it_shows_the_plan_of_where_its_knobs_stand_and_of_where_they_are_turned_to():
     planner = layout_planner(**SMALL)
     job = Job("llama3.2-1b", "megatron_bf16", calc.cluster("h100", 8), 8, tokens=1e12)
-    plan = calc.plan(job, 3)
+    plan = calc.plan.plan(job, 3)
     assert repr(planner) == str(plan)
     assert planner.plan.ranked[0].layout == plan.best.layout
     html = planner._repr_mimebundle_()["text/html"]
@@ -49,7 +50,7 @@ def test_where_nothing_fits_it_says_what_would_help():
 
 
 def test_a_bar_is_as_long_as_its_parts(job):
-    estimate = calc.estimate(job, Layout(world_size=16, tp=2, zero=1))
+    estimate = calc.plan.estimate(job, Layout(world_size=16, tp=2, zero=1))
     for whole, colours, scale in (
         (estimate.step, STEP_COLOURS, 2 * float(estimate.step)),
         (estimate.memory, MEMORY_COLOURS, job.room_bytes),
@@ -64,7 +65,7 @@ def test_a_bar_is_as_long_as_its_parts(job):
 
 
 def test_every_part_of_a_step_has_a_colour_of_its_own(job):
-    estimate = calc.estimate(job, Layout(world_size=16, tp=2, pp=2))
+    estimate = calc.plan.estimate(job, Layout(world_size=16, tp=2, pp=2))
     assert set(estimate.step.parts) <= set(STEP_COLOURS)
     assert len(set(STEP_COLOURS.values())) == len(STEP_COLOURS)
     both = [*STEP_COLOURS.values(), *MEMORY_COLOURS.values()]
@@ -72,7 +73,7 @@ def test_every_part_of_a_step_has_a_colour_of_its_own(job):
 
 
 def test_the_breakdown_of_a_step_begins_with_its_longest_part(job):
-    estimate = calc.estimate(job, Layout(world_size=16, tp=2))
+    estimate = calc.plan.estimate(job, Layout(world_size=16, tp=2))
     rows = breakdown(estimate)
     assert rows[0][0] == "compute"
     shares = [float(text.split(", ")[1].rstrip("%")) for _, text in rows]

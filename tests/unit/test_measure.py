@@ -2,6 +2,7 @@
 
 import math
 import random
+from functools import partial
 
 import pytest
 
@@ -9,16 +10,23 @@ import labkit
 from labkit import Link, Topology, calc, measure, viz
 from labkit.calc.crossing import predicted_crossing
 from labkit.measure.algorithms import NAMES, Algorithm, chosen
+from labkit.measure.alpha_beta_fit import all_reduce_seconds
 from labkit.measure.crossover import crossover, measured_crossing
 from labkit.measure.measured import Measured
 from labkit.measure.sweep import checked_sizes
 
 SIZES = [2**exponent for exponent in range(10, 27, 2)]
 ALPHA, BETA = 37e-6, 1 / 1.25e9
+
+
+def broadcast_seconds(nbytes, n, alpha, beta):
+    return calc.collective("broadcast", "binomial", n, nbytes).seconds(alpha, beta)
+
+
 FORMULAS = {
-    "ring": calc.all_reduce_seconds,
-    "halving_doubling": calc.halving_doubling_all_reduce_seconds,
-    "broadcast": calc.broadcast_seconds,
+    "ring": all_reduce_seconds,
+    "halving_doubling": partial(all_reduce_seconds, algorithm="halving_doubling"),
+    "broadcast": broadcast_seconds,
 }
 
 
@@ -43,7 +51,7 @@ def test_a_fit_recovers_the_link_that_the_points_were_made_with(name, n):
 def test_noise_of_a_few_percent_moves_both_by_a_few_percent():
     noise = random.Random(0)
     for _ in range(20):
-        seconds = [time * noise.uniform(0.95, 1.05) for time in times(calc.all_reduce_seconds, 4)]
+        seconds = [time * noise.uniform(0.95, 1.05) for time in times(all_reduce_seconds, 4)]
         fit = measure.fit_alpha_beta(SIZES, seconds, 4)
         assert fit.alpha == pytest.approx(ALPHA, rel=0.05)
         assert fit.beta == pytest.approx(BETA, rel=0.05)
@@ -53,13 +61,13 @@ def test_noise_of_a_few_percent_moves_both_by_a_few_percent():
 
 def test_small_times_count_as_much_as_large_ones():
     # 5% more at the largest size alone: by absolute errors that is 30 times all of alpha's part.
-    seconds = times(calc.all_reduce_seconds, 4)
+    seconds = times(all_reduce_seconds, 4)
     seconds[-1] *= 1.05
     assert measure.fit_alpha_beta(SIZES, seconds, 4).alpha == pytest.approx(ALPHA, rel=0.02)
 
 
 def test_one_time_that_is_ten_times_too_long_does_not_decide():
-    seconds = times(calc.all_reduce_seconds, 4)
+    seconds = times(all_reduce_seconds, 4)
     seconds[4] *= 10
     fit = measure.fit_alpha_beta(SIZES, seconds, 4)
     assert fit.alpha == pytest.approx(ALPHA, rel=0.15)
@@ -69,11 +77,11 @@ def test_one_time_that_is_ten_times_too_long_does_not_decide():
 
 def test_a_fit_is_the_least_sum_of_squared_relative_errors():
     noise = random.Random(1)
-    seconds = [time * noise.uniform(0.5, 2) for time in times(calc.all_reduce_seconds, 4)]
+    seconds = [time * noise.uniform(0.5, 2) for time in times(all_reduce_seconds, 4)]
     fit = measure.fit_alpha_beta(SIZES, seconds, 4)
 
     def loss(alpha, beta):
-        model = times(calc.all_reduce_seconds, 4, alpha, beta)
+        model = times(all_reduce_seconds, 4, alpha, beta)
         return sum((1 - predicted / time) ** 2 for predicted, time in zip(model, seconds))
 
     least = loss(fit.alpha, fit.beta)
@@ -124,17 +132,23 @@ def test_a_constant_time_is_all_latency():
 @pytest.mark.parametrize(
     ("nbytes", "seconds", "n", "formula", "says"),
     [
-        ([1024], [1e-3], 4, calc.all_reduce_seconds, "1 points of one size"),
-        ([1024, 1024], [1e-3, 2e-3], 4, calc.all_reduce_seconds, "such as 1 KiB and 16 MiB"),
-        ([], [], 4, calc.all_reduce_seconds, "0 points"),
-        ([1024, 2048], [1e-3], 4, calc.all_reduce_seconds, "2 sizes and 1 times"),
-        ([1024, 2048], [1e-3, 0], 4, calc.all_reduce_seconds, "seconds=0: .* at 2048 bytes"),
-        ([1024, 2048], [1e-3, -1], 4, calc.all_reduce_seconds, "seconds=-1"),
-        ([1024, 2048], [1e-3, math.nan], 4, calc.all_reduce_seconds, "seconds=nan"),
-        ([1024, 2048], [1e-3, math.inf], 4, calc.all_reduce_seconds, "seconds=inf"),
-        ([1024, 2048], [1e-3, 2e-3], 1, calc.all_reduce_seconds, "n=1 sends nothing"),
-        ([1024, -1], [1e-3, 2e-3], 4, calc.all_reduce_seconds, "nbytes=-1"),
-        ([2**20, 2**24], [1e-3, 2e-3], 8, calc.tree_all_reduce_seconds, "not linear"),
+        ([1024], [1e-3], 4, all_reduce_seconds, "1 points of one size"),
+        ([1024, 1024], [1e-3, 2e-3], 4, all_reduce_seconds, "such as 1 KiB and 16 MiB"),
+        ([], [], 4, all_reduce_seconds, "0 points"),
+        ([1024, 2048], [1e-3], 4, all_reduce_seconds, "2 sizes and 1 times"),
+        ([1024, 2048], [1e-3, 0], 4, all_reduce_seconds, "seconds=0: .* at 2048 bytes"),
+        ([1024, 2048], [1e-3, -1], 4, all_reduce_seconds, "seconds=-1"),
+        ([1024, 2048], [1e-3, math.nan], 4, all_reduce_seconds, "seconds=nan"),
+        ([1024, 2048], [1e-3, math.inf], 4, all_reduce_seconds, "seconds=inf"),
+        ([1024, 2048], [1e-3, 2e-3], 1, all_reduce_seconds, "n=1 sends nothing"),
+        ([1024, -1], [1e-3, 2e-3], 4, all_reduce_seconds, "nbytes=-1"),
+        (
+            [2**20, 2**24],
+            [1e-3, 2e-3],
+            8,
+            partial(all_reduce_seconds, algorithm="tree"),
+            "not linear",
+        ),
     ],
 )
 def test_points_that_say_nothing_are_refused(nbytes, seconds, n, formula, says):
@@ -220,7 +234,7 @@ def made_up(sizes=SIZES, n=4, names=("tree", "ring")):
 def test_a_sweep_has_medians_bandwidths_and_one_link():
     measured = made_up()
     nbytes = 2**20
-    seconds = calc.all_reduce_seconds(nbytes, 4, ALPHA, BETA)
+    seconds = calc.collective("all_reduce", "ring", 4, nbytes).seconds(ALPHA, BETA)
     assert measured.seconds["ring"][nbytes] == pytest.approx(seconds)
     assert measured.algbw["ring"][nbytes] == pytest.approx(nbytes / seconds)
     assert measured.busbw["ring"][nbytes] == pytest.approx(1.5 * nbytes / seconds)
@@ -268,7 +282,7 @@ def test_the_picture_has_points_lines_and_the_crossover():
     points = {curve.get_label(): curve for curve in time_axes.lines if curve.get_label() in NAMES}
     assert list(points["ring"].get_xdata()) == SIZES
     assert points["ring"].get_ydata()[0] == pytest.approx(
-        calc.all_reduce_seconds(SIZES[0], 4, ALPHA, BETA)
+        calc.collective("all_reduce", "ring", 4, SIZES[0]).seconds(ALPHA, BETA)
     )
     marks = [curve for curve in time_axes.lines if len(curve.get_xdata()) == 1]
     assert sorted(curve.get_marker() for curve in marks) == ["D", "o"]
@@ -388,7 +402,7 @@ def test_sizes_are_sorted_and_counted_once():
 
 
 def test_algorithms_may_be_given_in_three_ways():
-    own = Algorithm("own", mine, calc.all_reduce_seconds)
+    own = Algorithm("own", mine, all_reduce_seconds)
     names = [one.name for one in chosen(["ring", mine, own])]
     assert names == ["ring", "mine", "own"]
     assert [one.name for one in chosen("tree")] == ["tree"]

@@ -7,6 +7,7 @@ import pytest
 
 from labkit import calc
 from labkit.calc import TrainingSetup, footprint
+from labkit.calc.memory.fit import smallest_change
 from labkit.notebook import memory_answer as answer
 from labkit.notebook import memory_calculator
 
@@ -59,7 +60,7 @@ def test_where_one_change_is_not_enough_it_names_several():
 
 def test_several_changes_on_the_same_gpus_come_before_one_that_needs_more():
     eight = dataclasses.replace(LLAMA, dp=8)
-    assert calc.smallest_change(eight, 24e9).setup.num_gpus > 8, "tensor parallelism, or stages"
+    assert smallest_change(eight, 24e9).setup.num_gpus > 8, "tensor parallelism, or stages"
     to_make = answer.changes(eight, 24e9)
     assert to_make == calc.changes_that_fit(eight, 24e9) and len(to_make) > 1
     assert to_make[-1].footprint <= 24e9
@@ -67,10 +68,10 @@ def test_several_changes_on_the_same_gpus_come_before_one_that_needs_more():
     assert "No single change is enough on these GPUs. Together: zero: 0 -> 3; " in said
     assert said.endswith("on 8 GPUs.")
     alone = TrainingSetup(model="llama3.2-1b", recipe="adam_8bit", microbatch=8, flash=False)
-    assert calc.smallest_change(alone, 40e9) is None
+    assert smallest_change(alone, 40e9) is None
     assert "No single change is enough on this GPU. Together: " in answer.advice(alone, 40e9)
     # Where both need more, the single one is named.
-    assert answer.changes(LLAMA, 80e9) == [calc.smallest_change(LLAMA, 80e9)]
+    assert answer.changes(LLAMA, 80e9) == [smallest_change(LLAMA, 80e9)]
 
 
 def test_where_nothing_helps_it_says_so():

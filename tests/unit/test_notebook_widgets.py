@@ -244,7 +244,7 @@ def test_every_preset_lies_on_the_sliders(preset):
 
 def test_the_calculator_says_what_calc_says():
     cost = RingCost(1e9, 1, 8, 100, 360e9, 5e-6)
-    each = calc.all_reduce_seconds(1e7, 8, 5e-6, 1 / 360e9)
+    each = calc.collective("all_reduce", "ring", 8, 1e7).seconds(5e-6, 1 / 360e9)
     assert cost.seconds == pytest.approx(100 * each)
     values = {name: value for name, value, _ in cost.lines()}
     assert values["each rank sends"] == "1.75 GB"

@@ -18,24 +18,19 @@ def home(tmp_path, monkeypatch):
 
 
 AMOUNTS = {
-    "ring bytes": lambda x: calc.ring_all_reduce_bytes(x, 4),
+    "ring bytes": lambda x: calc.collective("all_reduce", "ring", 4, x).sent_bytes,
     "segments": lambda x: calc.segment_numels(x, 4),
-    "ring bytes of a rank": lambda x: calc.ring_all_reduce_sent_bytes(x, 4, 4, 0),
-    "broadcast": lambda x: calc.broadcast_sent_bytes(x, 4, 0),
-    "gather": lambda x: calc.gather_sent_bytes(x, 4, 1),
-    "scatter": lambda x: calc.scatter_sent_bytes(x, 4, 0),
-    "all_to_all": lambda x: calc.all_to_all_sent_bytes(x, 4),
-    "seconds of bytes": lambda x: calc.all_reduce_seconds(x, 4, 0, 0),
-    "seconds of a latency": lambda x: calc.broadcast_seconds(8, 4, x, 0),
-    "seconds of a speed": lambda x: calc.gather_seconds(8, 4, 0, x),
+    "seconds of bytes": lambda x: calc.collective("all_reduce", "ring", 4, x).seconds(0, 0),
+    "seconds of a latency": lambda x: calc.collective("broadcast", "binomial", 4, 8).seconds(x, 0),
+    "seconds of a speed": lambda x: calc.collective("gather", "direct", 4, 32).seconds(0, x),
     "algbw": lambda x: calc.algbw(x, 1),
     "busbw": lambda x: calc.busbw(x, 1, 4),
     "time": lambda x: calc.algbw(8, x),
-    "itemsize": lambda x: calc.ring_all_reduce_sent_bytes(8, x, 4, 0),
-    "rank": lambda x: calc.ring_all_reduce_sent_bytes(8, 4, 4, x),
-    "root": lambda x: calc.broadcast_sent_bytes(8, 4, 0, root=x),
-    "ranks": lambda x: calc.ring_all_reduce_steps(x),
-    "ranks, seconds": lambda x: calc.all_gather_seconds(8, x, 0, 0),
+    "ring bytes of a rank": lambda x: calc.collective("all_reduce", "ring", 4, x, rank=0).messages,
+    "rank": lambda x: calc.collective("all_reduce", "ring", 4, 32, rank=x).sent_bytes,
+    "root": lambda x: calc.collective("broadcast", "binomial", 4, root=x).steps,
+    "ranks": lambda x: calc.collective("all_reduce", "ring", x).steps,
+    "ranks, seconds": lambda x: calc.collective("all_gather", "ring", x, 8).seconds(0, 0),
 }
 
 

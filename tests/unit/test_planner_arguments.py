@@ -3,12 +3,14 @@
 import pytest
 
 from labkit import calc
-from labkit.calc import Assumptions, Jitter, Job, Layout, SlowNode, Straggler
+from labkit.calc import Layout
 from labkit.calc.pieces import Pieces
+from labkit.calc.plan import Assumptions, Job
+from labkit.calc.simulate import Jitter, SlowNode, Straggler
 
 JOB = Job("llama3-8b", "megatron_bf16", calc.cluster("h100", 64), 512)
 LAYOUT = Layout(world_size=64, tp=2)
-PIECES = calc.step_pieces(JOB, LAYOUT)
+PIECES = calc.plan.pieces(JOB, LAYOUT)
 ALONE = Layout(world_size=2)
 
 
@@ -22,7 +24,13 @@ def pieces(**changes):
 
 @pytest.mark.parametrize(
     "function",
-    [calc.verdict, calc.estimate, calc.layout_memory, calc.smallest_layout_change, calc.refusal],
+    [
+        calc.plan.verdict,
+        calc.plan.estimate,
+        calc.plan.memory,
+        calc.plan.smallest_change,
+        calc.plan.refusal,
+    ],
 )
 def test_functions_of_a_job_and_a_layout_refuse_anything_else(function):
     with pytest.raises(TypeError, match="job=None: give a Job"):
@@ -76,12 +84,12 @@ def test_pieces_refuse(changes, error, said):
 @pytest.mark.parametrize(
     ("call", "error", "said"),
     [
-        (lambda: calc.simulate_step(None, LAYOUT), TypeError, "pieces=None: give Pieces"),
-        (lambda: calc.simulate_step(PIECES, 64), TypeError, "layout=64: give a Layout"),
-        (lambda: calc.simulate_step(PIECES, LAYOUT, Straggler(1, 2)), TypeError, "give a list"),
-        (lambda: calc.simulate_step(PIECES, LAYOUT, None), TypeError, "disturbances=None"),
+        (lambda: calc.simulate.step(None, LAYOUT), TypeError, "pieces=None: give Pieces"),
+        (lambda: calc.simulate.step(PIECES, 64), TypeError, "layout=64: give a Layout"),
+        (lambda: calc.simulate.step(PIECES, LAYOUT, Straggler(1, 2)), TypeError, "give a list"),
+        (lambda: calc.simulate.step(PIECES, LAYOUT, None), TypeError, "disturbances=None"),
         (
-            lambda: calc.simulate_step(pieces(), ALONE, [Jitter(0.1)], most_events=0),
+            lambda: calc.simulate.step(pieces(), ALONE, [Jitter(0.1)], most_events=0),
             ValueError,
             "most_events=0",
         ),

@@ -6,11 +6,12 @@ import itertools
 import pytest
 
 from labkit import calc
-from labkit.calc import Assumptions, Job, Layout, TrainingSetup
-from labkit.calc.planner.gpu_memory import fullest, rank_parts
-from labkit.calc.planner.layers_by_stage import layer_counts, layers_of_rank
-from labkit.calc.planner.parameters_by_rank import held_by_ranks
-from labkit.calc.planner.rules import refusal
+from labkit.calc import Layout, TrainingSetup
+from labkit.calc.plan import Assumptions, Job
+from labkit.calc.plan.gpu_memory import fullest, rank_parts
+from labkit.calc.plan.layers_by_stage import layer_counts, layers_of_rank
+from labkit.calc.plan.parameters_by_rank import held_by_ranks
+from labkit.calc.plan.rules import refusal
 
 WORLD = 64
 MIXTRAL = calc.MODELS["mixtral-8x7b"]
@@ -66,7 +67,7 @@ def test_a_dense_model_is_counted_as_footprint_counts_it_but_for_the_place_of_it
         )  # fmt: skip
         for rank in range(layout.pp):
             expected = calc.footprint(setup, rank)
-            held = calc.layout_memory(job, layout, rank)
+            held = calc.plan.memory(job, layout, rank)
             assert held.parts.keys() == expected.parts.keys()
             for name, part in held.parts.items():
                 at_its_place = 1.0
@@ -114,7 +115,7 @@ def test_a_layout_that_its_ends_alone_break_does_not_fit():
     """70B on 8 stages: 83.3 GB on the first, where N / 8 would be 78.0 of 81.6 GB."""
     job = job_of("llama3-70b", num_gpus=128, batch=1024)
     layout = Layout(world_size=128, pp=8, zero=1, recompute="full")
-    found = calc.verdict(job, layout)
+    found = calc.plan.verdict(job, layout)
     first, mean = held_by_ranks(job.config, layout)[0].total, 70_553_706_496 / 8
     assert first == pytest.approx(1.089 * mean, rel=1e-3)
     per_parameter = 6 + 12 / layout.dp

@@ -8,9 +8,10 @@ import time
 import pytest
 
 from labkit import calc, cli
-from labkit.calc import Assumptions, Job, Layout
-from labkit.calc.planner.change import STEPS
-from labkit.calc.planner.rules import refusal
+from labkit.calc import Layout
+from labkit.calc.plan import Assumptions, Job
+from labkit.calc.plan.change import STEPS
+from labkit.calc.plan.rules import refusal
 
 SMALL = Job("llama3-8b", "megatron_bf16", calc.cluster("h100", 32), 64, tokens=1e12)
 MOE = Job("mixtral-8x7b", "megatron_bf16", calc.cluster("h100", 64), 64, sequence=4096)
@@ -18,16 +19,16 @@ MOE = Job("mixtral-8x7b", "megatron_bf16", calc.cluster("h100", 64), 64, sequenc
 
 @pytest.fixture(scope="module")
 def small():
-    return calc.plan(SMALL, top=5)
+    return calc.plan.plan(SMALL, top=5)
 
 
 def judged_one_by_one(job):
     """(seconds by layout, counts by term), from the public functions alone."""
     seconds, counts = {}, {}
-    for layout in calc.layouts(job):
-        found = calc.verdict(job, layout)
+    for layout in calc.plan.layouts(job):
+        found = calc.plan.verdict(job, layout)
         if found:
-            seconds[layout] = float(calc.estimate(job, layout).step)
+            seconds[layout] = float(calc.plan.estimate(job, layout).step)
         else:
             counts[found.term] = counts.get(found.term, 0) + 1
     return seconds, counts
@@ -37,7 +38,7 @@ def judged_one_by_one(job):
 def test_the_plan_is_what_judging_every_layout_gives(model):
     cluster = calc.cluster("h100", 16)
     job = Job(model, "megatron_bf16", cluster, 8, sequence=4096)
-    found = calc.plan(job, top=7)
+    found = calc.plan.plan(job, top=7)
     seconds, counts = judged_one_by_one(job)
     assert found.num_feasible == len(seconds) > 30
     assert found.count == len(seconds) + sum(counts.values())
@@ -51,7 +52,7 @@ def test_the_plan_is_what_judging_every_layout_gives(model):
 
 
 def test_every_layout_is_another_and_all_kinds_are_tried():
-    found = list(calc.layouts(MOE))
+    found = list(calc.plan.layouts(MOE))
     assert len(found) == len(set(found))
     for axis in ("tp", "pp", "cp", "ep", "virtual", "zero", "recompute", "microbatch"):
         assert len({getattr(layout, axis) for layout in found}) > 1, axis
@@ -63,7 +64,7 @@ def test_every_layout_is_another_and_all_kinds_are_tried():
 
 def test_levels_of_zero_over_one_rank_are_not_told_apart():
     job = Job("gpt2", "amp", calc.cluster("h100", 1), 4)
-    assert {layout.zero for layout in calc.layouts(job)} == {0}
+    assert {layout.zero for layout in calc.plan.layouts(job)} == {0}
 
 
 @pytest.mark.parametrize(
@@ -72,7 +73,7 @@ def test_levels_of_zero_over_one_rank_are_not_told_apart():
 def test_a_plan_for_so_many_gpus_takes_seconds(gpus, batch, most_s):
     job = Job("llama3-405b", "megatron_bf16", calc.cluster("h100", gpus), batch)
     start = time.process_time()  # of this process: others may be busy beside it
-    found = calc.plan(job)
+    found = calc.plan.plan(job)
     assert time.process_time() - start < most_s
     assert found.count > 1000 and found.ranked
 
@@ -81,7 +82,7 @@ def test_llama_3s_own_layout_is_among_the_first():
     job = Job("llama3-405b", "megatron_bf16", calc.cluster("h100", 16384), 2048)
     shapes = [
         (each.layout.tp, each.layout.pp, each.layout.cp, each.layout.dp)
-        for each in calc.plan(job, top=10).ranked
+        for each in calc.plan.plan(job, top=10).ranked
     ]
     assert (8, 16, 1, 128) in shapes
 
@@ -110,7 +111,7 @@ def test_the_table_has_a_row_for_each_and_says_why_others_lost(small):
 
 
 def test_where_nothing_fits_the_nearest_miss_and_what_would_help_are_told():
-    found = calc.plan(Job("llama3-405b", "megatron_bf16", calc.cluster("h100", 64), 64))
+    found = calc.plan.plan(Job("llama3-405b", "megatron_bf16", calc.cluster("h100", 64), 64))
     assert found.ranked == () and found.num_feasible == 0
     assert "nothing fits" in str(found) and "more GPUs" in str(found)
     with pytest.raises(ValueError, match="nothing fits"):
@@ -142,8 +143,8 @@ def test_an_estimates_numbers_follow_from_its_step(small):
 
 def test_recomputing_raises_hfu_by_the_layers_forward_pass_and_not_mfu():
     layout = Layout(world_size=32, tp=2, recompute="full")
-    found = calc.estimate(SMALL, layout)
-    plain = calc.estimate(SMALL, dataclasses.replace(layout, recompute="none"))
+    found = calc.plan.estimate(SMALL, layout)
+    plain = calc.plan.estimate(SMALL, dataclasses.replace(layout, recompute="none"))
     assert float(plain.hfu) == float(plain.mfu) > float(found.mfu)
     of_token = float(
         calc.flops_per_token("llama3-8b", causal=True, sequence=8192, parameters="matmul")
@@ -154,7 +155,7 @@ def test_recomputing_raises_hfu_by_the_layers_forward_pass_and_not_mfu():
 
 def test_goodput_falls_with_the_cluster_and_reaches_nothing_where_all_time_is_lost():
     shares = [
-        float(calc.estimate(job, Layout(world_size=gpus, tp=8, pp=16)).goodput)
+        float(calc.plan.estimate(job, Layout(world_size=gpus, tp=8, pp=16)).goodput)
         for gpus in (1024, 16384)
         for job in [Job("llama3-405b", "amp", calc.cluster("h100", gpus), 2048)]
     ]
@@ -163,15 +164,15 @@ def test_goodput_falls_with_the_cluster_and_reaches_nothing_where_all_time_is_lo
     job = Job(
         "llama3-405b", "amp", calc.cluster("h100", 16384), 2048, tokens=1e12, assumptions=slow
     )
-    found = calc.estimate(job, Layout(world_size=16384, tp=8, pp=16))
+    found = calc.plan.estimate(job, Layout(world_size=16384, tp=8, pp=16))
     assert float(found.goodput) == 0 and float(found.time) == float("inf")
 
 
 def test_a_change_is_the_first_in_order_that_is_enough():
     job = Job("llama2-70b", "megatron_bf16", calc.cluster("h100", 64), 64)
     tight = Layout(world_size=64, tp=2, zero=0, sequence_parallel=False)
-    change = calc.smallest_layout_change(job, tight)
-    assert calc.verdict(job, change.layout) and change.verdict.layout == change.layout
+    change = calc.plan.smallest_change(job, tight)
+    assert calc.plan.verdict(job, change.layout) and change.verdict.layout == change.layout
     assert dataclasses.replace(tight, **{k: v for k, (_, v) in change.moved.items()}) == (
         change.layout
     )
@@ -181,19 +182,19 @@ def test_a_change_is_the_first_in_order_that_is_enough():
                 one = dataclasses.replace(tight, **{knob: value})
             except ValueError:
                 continue
-            assert refusal(job, one) or not calc.verdict(job, one), f"{one} is smaller"
+            assert refusal(job, one) or not calc.plan.verdict(job, one), f"{one} is smaller"
     with pytest.raises(ValueError, match="it fits"):
-        calc.smallest_layout_change(job, change.layout)
+        calc.plan.smallest_change(job, change.layout)
 
 
 def test_a_microbatch_that_is_too_large_is_halved():
     job = Job("llama3-8b", "megatron_bf16", calc.cluster("h100", 64), 1024)
     layout = Layout(world_size=64, tp=4, zero=1, microbatch=16)
-    assert calc.verdict(job, layout).term == "activations"
-    change = calc.smallest_layout_change(job, layout)
+    assert calc.plan.verdict(job, layout).term == "activations"
+    change = calc.plan.smallest_change(job, layout)
     assert set(change.moved) == {"microbatch"}
     doubled = dataclasses.replace(change.layout, microbatch=2 * change.layout.microbatch)
-    assert not calc.verdict(job, doubled)
+    assert not calc.plan.verdict(job, doubled)
 
 
 @pytest.mark.parametrize(
@@ -215,7 +216,7 @@ def test_an_assumption_that_cannot_be_is_refused_by_name(wrong, error):
 
 def test_a_plan_is_of_a_job():
     with pytest.raises(TypeError, match="give a Job"):
-        calc.plan("llama3-8b")
+        calc.plan.plan("llama3-8b")
     with pytest.raises(ValueError, match="no ModelConfig"):
         Job("llama9", "amp", "h100", 64)
 

@@ -8,7 +8,8 @@ authors left, examples/sc21/run_table_1.sh of Megatron-LM. Llama 3, arXiv:2407.2
 import pytest
 
 from labkit import calc
-from labkit.calc import Assumptions, Job, Layout
+from labkit.calc import Layout
+from labkit.calc.plan import Assumptions, Job
 
 # heads, hidden, layers, tp, pp, virtual, GPUs, batch, microbatch, TFLOP/s, how far off at most
 MEGATRON = {
@@ -42,8 +43,8 @@ def megatron(name):
 def test_megatrons_layouts_fit_and_reach_what_was_published(name):
     job, layout = megatron(name)
     *_, published, off = MEGATRON[name]
-    assert calc.verdict(job, layout), calc.verdict(job, layout).reason
-    found = calc.estimate(job, layout)
+    assert calc.plan.verdict(job, layout), calc.plan.verdict(job, layout).reason
+    found = calc.plan.estimate(job, layout)
     assert found.flops_per_s.to("TFLOP") == pytest.approx(published, rel=off)
     size = float(calc.num_parameters(job.config)) / 1e9
     assert size == pytest.approx(float(name.removesuffix("B")), rel=0.03)
@@ -53,7 +54,9 @@ def test_the_megatron_rows_that_were_not_fitted_are_off_by_4_percent_on_average(
     off = []
     for name, (*_, published, _) in MEGATRON.items():
         if name != "145.6B":
-            off.append(abs(calc.estimate(*megatron(name)).flops_per_s.to("TFLOP") / published - 1))
+            off.append(
+                abs(calc.plan.estimate(*megatron(name)).flops_per_s.to("TFLOP") / published - 1)
+            )
     assert sum(off) / len(off) == pytest.approx(0.04, abs=0.005)
 
 
@@ -72,9 +75,9 @@ def test_llama_3_405b(gpus, cp, sequence, batch, dp, published, off, fits):
     job = Job("llama3-405b", "megatron_bf16", cluster, batch, sequence, assumptions=a)
     layout = Layout(world_size=gpus, tp=8, pp=16, cp=cp, virtual=8, zero=2)
     assert layout.dp == dp and job.tokens_per_step == 2**24
-    mfu = float(calc.estimate(job, layout).mfu)
+    mfu = float(calc.plan.estimate(job, layout).mfu)
     assert published < mfu < published * (1 + off)
-    assert bool(calc.verdict(job, layout)) == fits
+    assert bool(calc.plan.verdict(job, layout)) == fits
 
 
 def test_175b_takes_34_days_on_1024_a100():
@@ -86,8 +89,8 @@ def test_175b_takes_34_days_on_1024_a100():
     layout = Layout(
         world_size=1024, tp=8, pp=8, virtual=2, zero=0, recompute="full", sequence_parallel=False
     )
-    found = calc.estimate(job, layout)
-    assert calc.verdict(job, layout)
+    found = calc.plan.estimate(job, layout)
+    assert calc.plan.verdict(job, layout)
     days = found.time.to("days") * float(found.goodput)
     assert days == pytest.approx(34, rel=0.08)
     assert found.time.to("days") > days
@@ -96,7 +99,7 @@ def test_175b_takes_34_days_on_1024_a100():
 def test_plain_data_parallelism_does_not_hold_175b_on_512_gpus_of_80_gb():
     job = Job("gpt3-175b", "zero_paper", calc.cluster("a100", 512), 1536)
     layout = Layout(world_size=512, tp=4, pp=2, zero=0)
-    found = calc.verdict(job, layout)
+    found = calc.plan.verdict(job, layout)
     assert layout.dp == 64 and not found
     # Of 175B, as people say it, an eighth is 21.9B and 87.5 GB; the ends hold embeddings besides.
     assert "21.9B parameters on one GPU take 87.6 GB for weights and gradients" in found.reason
@@ -109,9 +112,9 @@ def test_plain_data_parallelism_does_not_hold_175b_on_512_gpus_of_80_gb():
 def test_the_smallest_change_that_holds_175b_is_shown_and_holds_it():
     job = Job("gpt3-175b", "zero_paper", calc.cluster("a100", 512), 1536)
     layout = Layout(world_size=512, tp=4, pp=2, zero=0)
-    change = calc.smallest_layout_change(job, layout)
+    change = calc.plan.smallest_change(job, layout)
     assert change.moved == {"zero": (0, 2)}
-    assert calc.verdict(job, change.layout)
+    assert calc.plan.verdict(job, change.layout)
     # zero 1, which costs less, is not enough.
-    assert not calc.verdict(job, Layout(world_size=512, tp=4, pp=2, zero=1))
+    assert not calc.plan.verdict(job, Layout(world_size=512, tp=4, pp=2, zero=1))
     assert str(change.verdict.memory) in str(change)

@@ -5,9 +5,10 @@ import dataclasses
 import pytest
 
 from labkit import calc
-from labkit.calc import Job, Layout
-from labkit.calc.planner.planned_step import step_parts
-from labkit.calc.planner.rules import refusal, warnings_of
+from labkit.calc import Layout
+from labkit.calc.plan import Job
+from labkit.calc.plan.planned_step import step_parts
+from labkit.calc.plan.rules import refusal, warnings_of
 
 A100 = calc.cluster("a100", 512)
 GPT3 = Job("gpt3-175b", "zero_paper", A100, 1536)
@@ -48,8 +49,8 @@ def test_what_does_not_work_is_refused_with_what_would(model, batch, changes, ti
     assert found is not None and found.title == title
     assert would_do in found.reason
     with pytest.raises(ValueError, match=title):
-        calc.estimate(job, Layout(**changes))
-    assert not calc.verdict(job, Layout(**changes))
+        calc.plan.estimate(job, Layout(**changes))
+    assert not calc.plan.verdict(job, Layout(**changes))
 
 
 def test_what_a_refusal_proposes_works():
@@ -82,7 +83,7 @@ def test_tp_across_nodes_is_warned_with_the_seconds_that_it_takes():
 def test_tp_whose_ranks_are_far_apart_is_to_be_the_last_axis():
     placed = Layout(world_size=64, tp=8, pp=2, order=("tp", "dp", "cp", "pp"))
     job = Job("llama2-7b", "zero_paper", calc.cluster("h100", 64), 64)
-    said = " ".join(calc.estimate(job, placed).warnings)
+    said = " ".join(calc.plan.estimate(job, placed).warnings)
     assert "tp=8 spans 8 nodes" in said and "tp=8 as the last of order=('tp'," in said
 
 
@@ -141,4 +142,4 @@ def test_a_step_of_a_refused_layout_has_no_pieces():
         Layout(world_size=16, pp=2, virtual=3),
     ):
         with pytest.raises(ValueError, match=str(refusal(job, wrong).title)):
-            calc.step_pieces(job, wrong)
+            calc.plan.pieces(job, wrong)

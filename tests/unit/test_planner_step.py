@@ -6,11 +6,12 @@ import itertools
 import pytest
 
 from labkit import calc
-from labkit.calc import Assumptions, Cluster, Job, Layout, Tier
-from labkit.calc.planner import links
-from labkit.calc.planner.layer import layer_seconds
-from labkit.calc.planner.links import Span
-from labkit.calc.planner.planned_step import step_parts, times
+from labkit.calc import Layout
+from labkit.calc.hardware.cluster import Cluster, Tier
+from labkit.calc.plan import Assumptions, Job, links
+from labkit.calc.plan.layer_seconds import layer_seconds
+from labkit.calc.plan.links import Span
+from labkit.calc.plan.planned_step import step_parts, times
 from labkit.pipeline import Costs, interleaved, one_f_one_b, plan, simulate
 
 A100 = calc.cluster("a100", 64)
@@ -38,7 +39,7 @@ def test_the_closed_form_is_what_a_simulation_of_the_schedule_has(pp, virtual, t
     config = dataclasses.replace(GPT, vocab=1)
     job = Job(config, "megatron_bf16", A100, 64)
     layout = Layout(world_size=64, tp=tp, pp=pp, virtual=virtual)
-    pieces = calc.step_pieces(job, layout)
+    pieces = calc.plan.pieces(job, layout)
     parts = step_parts(job, layout)
     own = sum(parts.values()) - parts["dp"] - parts["optimizer"]
     # But for the embedding's collectives, and the loss of one word.
@@ -49,7 +50,7 @@ def test_the_closed_form_is_what_a_simulation_of_the_schedule_has(pp, virtual, t
 @pytest.mark.parametrize(("pp", "virtual"), [(2, 1), (8, 1), (4, 2), (8, 4)])
 def test_with_a_head_on_the_last_stage_it_is_close(pp, virtual):
     layout = Layout(world_size=64, tp=2, pp=pp, virtual=virtual)
-    pieces, parts = calc.step_pieces(JOB, layout), step_parts(JOB, layout)
+    pieces, parts = calc.plan.pieces(JOB, layout), step_parts(JOB, layout)
     own = sum(parts.values()) - parts["dp"] - parts["optimizer"]
     assert own == pytest.approx(simulated(pieces, pp, virtual), rel=0.03)
 
@@ -68,7 +69,7 @@ def test_the_bubble_of_equal_stages_is_the_textbooks(virtual):
 
 def test_pieces_add_up_to_the_parts_of_the_step():
     layout = Layout(world_size=64, tp=2, pp=4, virtual=2, zero=1)
-    pieces, parts, m = calc.step_pieces(JOB, layout), step_parts(JOB, layout), 8
+    pieces, parts, m = calc.plan.pieces(JOB, layout), step_parts(JOB, layout), 8
     of_rank = [
         sum(pieces.forward_s[rank::4]) + sum(pieces.backward_s[rank::4]) for rank in range(4)
     ]
@@ -94,13 +95,14 @@ def test_collectives_take_what_the_formulas_of_two_tiers_say():
     alpha, beta = (3e-6, 8e-6), (1 / 300e9, 1 / 25e9)
     for inside, nodes in itertools.product((1, 4, 8), (1, 2, 5)):
         n, where = inside * nodes, Span(inside, nodes)
-        expected = calc.hierarchical_all_reduce_seconds(1e9, n, inside, alpha, beta)
+        tiers = calc.collective("all_reduce", "hierarchical", n, 1e9, ranks_per_host=inside)
+        expected = tiers.seconds(alpha, beta)
         assert 2 * links.half_seconds(whole, 1e9, where) == pytest.approx(expected)
-    expected = calc.all_to_all_seconds(1e9, 8, alpha[0], beta[0])
+    expected = calc.collective("all_to_all", "pairwise", 8, 1e9).seconds(alpha[0], beta[0])
     assert links.all_to_all_seconds(whole, 1e9, Span(8, 1)) == pytest.approx(expected)
     # Pairwise, one rank on each node: every message is slow.
-    rows = [[1] * 4 for _ in range(4)]
-    expected = calc.two_tier_all_to_all_seconds(rows, 250_000_000, 1, alpha, beta)
+    apart = calc.collective("all_to_all", "pairwise", 4, 10**9, ranks_per_host=1)
+    expected = apart.seconds(alpha, beta)
     assert links.all_to_all_seconds(whole, 1e9, Span(1, 4)) == pytest.approx(expected)
 
 

@@ -192,7 +192,7 @@ def test_a_forbidden_import_is_found(module, source, reason):
             "class Run:\n    def show(self):\n        from labkit import viz",
         ),
         ("labkit.train", "from labkit import Group\nfrom .model import GPT\nimport torch.nn as nn"),
-        ("labkit.calc.planner", "from .traffic import ring\nfrom labkit.calc import units"),
+        ("labkit.calc.plan", "from .traffic import ring\nfrom labkit.calc import units"),
         ("labkit.comm.group", "from torch.distributed import ReduceOp\nfrom . import checks"),
         ("labkit.cli", "import typer, rich\nfrom labkit import grade, run"),
     ],

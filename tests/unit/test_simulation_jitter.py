@@ -7,8 +7,9 @@ import statistics
 import pytest
 from simulated_by_rank import every_rank, pieces
 
-from labkit.calc import Jitter, Layout, Straggler, simulate_step
-from labkit.calc.simulation.replica import largest_exponential
+from labkit.calc import Layout, simulate
+from labkit.calc.simulate import Jitter, Straggler
+from labkit.calc.simulate.replica import largest_exponential
 
 LAYOUT = Layout(world_size=24, tp=4, pp=2)
 PARTS = pieces(2, 4)
@@ -41,7 +42,7 @@ def test_the_largest_of_many_is_drawn_by_its_distribution(count):
 
 @pytest.mark.parametrize("given", [(Jitter(0.2),), (Jitter(0.2), Straggler(5, 1.3))])
 def test_steps_with_jitter_are_distributed_as_those_of_all_ranks(given):
-    classes = [simulate_step(PARTS, LAYOUT, given, seed=seed).seconds for seed in range(150)]
+    classes = [simulate.step(PARTS, LAYOUT, given, seed=seed).seconds for seed in range(150)]
     ranks = [every_rank(PARTS, LAYOUT, given, seed=seed) for seed in range(150)]
     assert distance(classes, ranks) < allowed(classes, ranks)
 
@@ -50,7 +51,7 @@ def test_what_jitter_costs_grows_with_the_ranks_that_wait_for_each_other():
     def excess(tp):
         layout = Layout(world_size=tp, tp=tp)
         parts = pieces(1, 64, reduce_s=(0.0,), gather_s=(0.0,), compute_s=(3.0,), optimizer_s=0)
-        seconds = [simulate_step(parts, layout, [Jitter(0.05)], seed=n).seconds for n in range(20)]
+        seconds = [simulate.step(parts, layout, [Jitter(0.05)], seed=n).seconds for n in range(20)]
         return statistics.fmean(seconds) / (64 * 3) - 1
 
     for tp in (1, 8, 64):
@@ -60,18 +61,18 @@ def test_what_jitter_costs_grows_with_the_ranks_that_wait_for_each_other():
 
 def test_replicas_that_are_drawn_cost_as_much_as_replicas_that_are_simulated():
     layout, parts, given = Layout(world_size=1024, tp=2, pp=2), pieces(2, 16), [Jitter(0.2)]
-    calm = simulate_step(parts, layout).seconds
+    calm = simulate.step(parts, layout).seconds
     per_replica = 2 * 2 * 16
 
     def excess(most_events, seed):
-        step = simulate_step(parts, layout, given, seed=seed, most_events=most_events)
+        step = simulate.step(parts, layout, given, seed=seed, most_events=most_events)
         assert step.num_events == min(256, most_events // per_replica) * per_replica
         return step.seconds - calm
 
     all_of_them = statistics.fmean(excess(256 * per_replica, n) for n in range(16))
     drawn = statistics.fmean(excess(32 * per_replica, n) for n in range(40, 88))
     alone = statistics.fmean(
-        simulate_step(parts, Layout(world_size=4, tp=2, pp=2), given, seed=n).seconds - calm
+        simulate.step(parts, Layout(world_size=4, tp=2, pp=2), given, seed=n).seconds - calm
         for n in range(100)
     )
     # A normal number's tail is a little lighter than that of the largest exponential ones.
@@ -81,6 +82,6 @@ def test_replicas_that_are_drawn_cost_as_much_as_replicas_that_are_simulated():
 
 def test_a_seed_gives_the_same_step_again_and_another_seed_another():
     def seconds(seed):
-        return simulate_step(PARTS, LAYOUT, [Jitter(0.1)], seed=seed).seconds
+        return simulate.step(PARTS, LAYOUT, [Jitter(0.1)], seed=seed).seconds
 
     assert seconds(1) == seconds(1) != seconds(2)

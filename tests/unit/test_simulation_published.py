@@ -14,7 +14,7 @@ HOUR, DAY = 3600.0, 86400.0
 
 
 def mean_of(field, num_seeds=40, **given):
-    runs = [calc.simulate_weeks(**given, seed=seed) for seed in range(num_seeds)]
+    runs = [calc.simulate.weeks(**given, seed=seed) for seed in range(num_seeds)]
     return statistics.fmean(getattr(run, field) for run in runs)
 
 
@@ -95,7 +95,7 @@ def test_bloom_loses_an_hour_and_a_half_per_crash():
         "restart_s": 0,
         "weeks": 4000,
     }
-    run = calc.simulate_weeks(**given)
+    run = calc.simulate.weeks(**given)
     assert run.redone_s / run.num_interruptions == pytest.approx(1.5 * HOUR, rel=0.05)
     assert run.shares["redone"] == pytest.approx(1.5 * 1.5 / (7 * 24), rel=0.08)
 
@@ -105,7 +105,7 @@ def test_young_s_interval_for_a_minute_and_llama_3_s_failures_is_19_minutes():
     given = llama_3(300) | {"checkpoint_write_s": 60, "weeks": 400}
 
     def goodput(minutes):
-        return calc.simulate_weeks(**given | {"interval_s": minutes * 60}).goodput
+        return calc.simulate.weeks(**given | {"interval_s": minutes * 60}).goodput
 
     assert goodput(19.3) > max(goodput(10), goodput(40))
     assert goodput(19.3) > max(goodput(minutes) for minutes in (15, 24)) - 5e-3

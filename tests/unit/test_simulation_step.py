@@ -6,17 +6,10 @@ import pytest
 from simulated_by_rank import ROWS, every_rank, pieces
 
 from labkit import calc
-from labkit.calc import (
-    Jitter,
-    Layout,
-    SlowLink,
-    SlowNode,
-    Straggler,
-    bubble_fraction,
-    simulate_step,
-)
-from labkit.calc.pieces import Pieces
-from labkit.calc.simulation.simulated_step import costs
+from labkit.calc import Layout, bubble_fraction
+from labkit.calc.plan import Pieces
+from labkit.calc.simulate import Jitter, SlowLink, SlowNode, Straggler
+from labkit.calc.simulate.simulated_step import costs
 from labkit.pipeline import Costs, plan, simulate
 
 LAYOUTS = {
@@ -59,14 +52,14 @@ def test_classes_take_exactly_as_long_as_all_ranks(name, disturbed, schedule):
     layout = LAYOUTS[name]
     given = disturbances(layout, disturbed)
     parts = pieces(layout.pp, 6)
-    step = simulate_step(parts, layout, given, schedule=schedule)
+    step = calc.simulate.step(parts, layout, given, schedule=schedule)
     assert step.seconds == pytest.approx(every_rank(parts, layout, given, schedule), rel=1e-12)
 
 
 def test_replicas_that_share_experts_are_in_step_wherever_the_slow_ones_are():
     layout = LAYOUTS["ep"]  # dp 0 to 3 are one replica of the pipeline, dp 4 to 7 the other
     for given in ([Straggler(1, 1.5), Straggler(10, 2)], [Straggler(1, 1.5), Straggler(13, 2)]):
-        found = simulate_step(pieces(2, 6), layout, given)
+        found = calc.simulate.step(pieces(2, 6), layout, given)
         assert found.seconds == pytest.approx(every_rank(pieces(2, 6), layout, given), rel=1e-12)
         assert sum(each.num_ranks for each in found.classes) == layout.world_size
 
@@ -76,7 +69,7 @@ def test_interleaved_classes_take_exactly_as_long_as_all_ranks(disturbed):
     layout = Layout(world_size=16, tp=2, pp=4, virtual=2)
     given = disturbances(layout, disturbed)
     parts = pieces(8, 8)
-    found = simulate_step(parts, layout, given)
+    found = calc.simulate.step(parts, layout, given)
     assert found.schedule == "interleaved"
     assert found.seconds == pytest.approx(
         every_rank(parts, layout, given, "interleaved"), rel=1e-12
@@ -89,7 +82,7 @@ def test_a_pipeline_alone_is_the_one_that_labkit_pipeline_simulates(schedule):
     layout = Layout(world_size=4, pp=4, virtual=virtual)
     nothing = (0.0,) * layout.pp * virtual
     parts = pieces(4 * virtual, 8, reduce_s=nothing, gather_s=nothing, optimizer_s=0)
-    step = simulate_step(parts, layout, schedule=schedule)
+    step = calc.simulate.step(parts, layout, schedule=schedule)
     halves = [each / 2 for each in parts.backward_s]
     costs = Costs(forward=parts.forward_s, input_gradient=halves, weight_gradient=halves, send=0.25)
     timing = simulate(plan(ROWS[schedule], 4, 8), costs)
@@ -114,7 +107,9 @@ def test_the_bubble_of_equal_stages_is_the_closed_form(schedule):
         optimizer_s=0,
         num_microbatches=12,
     )
-    step = simulate_step(parts, Layout(world_size=32, tp=2, pp=4, virtual=v), schedule=schedule)
+    step = calc.simulate.step(
+        parts, Layout(world_size=32, tp=2, pp=4, virtual=v), schedule=schedule
+    )
     assert step.bubble == pytest.approx(bubble_fraction(4, 12, schedule, v).value)
 
 
@@ -124,7 +119,7 @@ def test_the_longest_path_has_no_gap_and_adds_up_to_the_step():
     ):
         given = (Jitter(0.3),) if name == "jitter" else disturbances(layout, name)
         parts = pieces(layout.pp, 6, overlap=overlap)
-        step = simulate_step(parts, layout, given)
+        step = calc.simulate.step(parts, layout, given)
         path = step.longest_path
         assert path[0].start_s == 0 and path[-1].end_s == step.seconds
         for one, next_one in itertools.pairwise(path):
@@ -134,7 +129,7 @@ def test_the_longest_path_has_no_gap_and_adds_up_to_the_step():
 
 def test_what_is_exposed_is_on_the_longest_path():
     layout = Layout(world_size=8, tp=2, pp=2)
-    step = simulate_step(pieces(2, 4, compute_s=(3.0, 3.3)), layout, schedule="gpipe")
+    step = calc.simulate.step(pieces(2, 4, compute_s=(3.0, 3.3)), layout, schedule="gpipe")
     # F on stage 0, a message, 4 F and 4 B on the slower stage 1, a message, B on stage 0, and dp.
     assert step.seconds == pytest.approx(1 + 0.25 + 4 * 1.1 + 4 * 2.3 + 0.25 + 2 + 1.5 + 0.4 + 0.7)
     assert step.exposed["dp"] == pytest.approx(1.5 + 0.7)
@@ -148,7 +143,7 @@ def test_an_overlapped_reduce_is_hidden_as_far_as_there_is_a_backward_to_hide_it
 
     def seconds(reduce_s, overlap):
         parts = pieces(1, 3, reduce_s=(reduce_s,), gather_s=(0.0,), overlap=overlap)
-        return simulate_step(parts, layout).seconds
+        return calc.simulate.step(parts, layout).seconds
 
     computing = 3 * (1.0 + 2.0) + 0.4
     assert seconds(1.5, 0) == pytest.approx(computing + 1.5)
@@ -161,7 +156,7 @@ def test_an_overlapped_reduce_is_hidden_as_far_as_there_is_a_backward_to_hide_it
 def test_a_gather_is_hidden_in_the_first_forward():
     def seconds(gather_s, overlap):
         parts = pieces(1, 3, reduce_s=(0.0,), gather_s=(gather_s,), overlap=overlap)
-        return simulate_step(parts, Layout(world_size=4, zero=1)).seconds
+        return calc.simulate.step(parts, Layout(world_size=4, zero=1)).seconds
 
     computing = 3 * (1.0 + 2.0) + 0.4
     assert seconds(2, 0) == pytest.approx(computing + 2)
@@ -178,7 +173,7 @@ def test_a_gather_is_hidden_in_the_first_forward():
 )
 def test_a_slow_link_whose_traffic_is_inside_operations_is_refused(layout, link, why):
     with pytest.raises(ValueError, match=why):
-        simulate_step(pieces(layout.pp, 4), layout, [link])
+        calc.simulate.step(pieces(layout.pp, 4), layout, [link])
 
 
 @pytest.mark.parametrize("disturbed", ["none", "straggler", "slow node", "slow link", "all"])
@@ -188,7 +183,7 @@ def test_what_is_exchanged_in_every_microbatch_is_as_slow_as_its_slowest_link(na
     exchanged = tuple((0.2 + 0.1 * stage, 0.5) for stage in range(layout.pp))
     parts = pieces(layout.pp, 6, exchanged_s=exchanged)
     given = disturbances(layout, disturbed)
-    found, expected = simulate_step(parts, layout, given), every_rank(parts, layout, given)
+    found, expected = calc.simulate.step(parts, layout, given), every_rank(parts, layout, given)
     assert found.seconds == pytest.approx(expected, rel=1e-12)
     assert sum(found.on_the_path.values()) == pytest.approx(found.seconds)
 
@@ -216,27 +211,27 @@ def test_pieces_check_what_is_exchanged_in_them(exchanged, why):
 )
 def test_the_planner_and_the_simulator_agree(model, gpus, batch, cut, zero):
     """Within 2%: the planner's parts add up, and in the simulator a few of them overlap."""
-    job = calc.Job(model, "megatron_bf16", calc.cluster("h100", gpus), batch)
+    job = calc.plan.Job(model, "megatron_bf16", calc.cluster("h100", gpus), batch)
     layout = Layout(world_size=gpus, zero=zero, **cut)
-    planned = float(calc.estimate(job, layout).step)
-    found = simulate_step(calc.step_pieces(job, layout), layout).seconds
+    planned = float(calc.plan.estimate(job, layout).step)
+    found = calc.simulate.step(calc.plan.pieces(job, layout), layout).seconds
     assert planned * 0.98 < found < planned * 1.002
 
 
 def test_a_straggler_is_named_with_its_place_and_its_cost():
     layout = Layout(world_size=16, tp=2, pp=2)
-    step = simulate_step(pieces(2, 8), layout, [Straggler(13, 1.5), SlowLink(0, 8, 1.1)])
+    step = calc.simulate.step(pieces(2, 8), layout, [Straggler(13, 1.5), SlowLink(0, 8, 1.1)])
     alone = every_rank(pieces(2, 8), layout, [SlowLink(0, 8, 1.1)])
     share = 1 - alone / step.seconds
     assert f"Rank 13 (pp 1, dp 2, tp 1), slower by 1.5, costs {share:.0%} of the step" in str(step)
     assert "all 2 disturbances together" in str(step)
-    calm = simulate_step(pieces(2, 8), layout)
+    calm = calc.simulate.step(pieces(2, 8), layout)
     assert "No rank is slower" in str(calm)
 
 
 def test_a_disturbance_costs_what_the_step_would_gain_without_it_and_with_the_others():
     layout, given = Layout(world_size=16, tp=2, pp=2), [Straggler(13, 1.5), Straggler(4, 2)]
-    found = costs(simulate_step(pieces(2, 8), layout, given))
+    found = costs(calc.simulate.step(pieces(2, 8), layout, given))
     whole = every_rank(pieces(2, 8), layout, given)
     expected = {
         each: 1 - every_rank(pieces(2, 8), layout, [other]) / whole
@@ -250,24 +245,24 @@ def test_ranks_that_behave_the_same_are_simulated_once():
     parts = pieces(16, 64)
     large = Layout(world_size=98_304, tp=8, pp=16)
     per_replica = 2 * 16 * 64
-    assert simulate_step(parts, large).num_events == per_replica
+    assert calc.simulate.step(parts, large).num_events == per_replica
     three = [Straggler(5, 1.5), Straggler(800, 1.5), SlowNode(range(16, 24), 2)]
     # Ranks 5 and 800 are in the same stage of their replicas, and equally slow.
-    step = simulate_step(parts, large, three)
+    step = calc.simulate.step(parts, large, three)
     assert step.num_events == 3 * per_replica
     assert sum(each.num_ranks for each in step.classes) == large.world_size
-    jittery = simulate_step(parts, large, [*three, Jitter(0.02)], most_events=50_000)
+    jittery = calc.simulate.step(parts, large, [*three, Jitter(0.02)], most_events=50_000)
     assert jittery.num_events <= 50_000 + 3 * per_replica
 
 
 def test_pieces_of_another_layout_and_ranks_that_are_not_there_are_refused():
     layout = Layout(world_size=8, pp=2)
     with pytest.raises(ValueError, match="3 stages, and the layout has pp=2"):
-        simulate_step(pieces(3, 4), layout)
+        calc.simulate.step(pieces(3, 4), layout)
     with pytest.raises(ValueError, match="rank 8 is not in a group of 8"):
-        simulate_step(pieces(2, 4), layout, [Straggler(8, 1.5)])
+        calc.simulate.step(pieces(2, 4), layout, [Straggler(8, 1.5)])
     with pytest.raises(TypeError, match="give a Straggler"):
-        simulate_step(pieces(2, 4), layout, ["rank 5"])
+        calc.simulate.step(pieces(2, 4), layout, ["rank 5"])
     with pytest.raises(ValueError, match="above 1, such as 1.5"):
         Straggler(1, 0.5)
     with pytest.raises(ValueError, match="no link to itself"):

@@ -10,7 +10,8 @@ import statistics
 import pytest
 
 from labkit import calc
-from labkit.calc import Spares, simulate_weeks
+from labkit.calc import simulate
+from labkit.calc.simulate import Spares
 
 HOUR = 3600.0
 
@@ -23,7 +24,7 @@ def exact_goodput(interval_s, write_s, restart_s, mtbf_s):
 def weeks(interval_s, write_s, restart_s, mtbf_s, num_weeks=2000, **other):
     """1,000 GPUs that fail so often, with steps short enough to round nothing."""
     hours = 1000 * mtbf_s / HOUR
-    return simulate_weeks(1, 1000, hours, write_s, interval_s, restart_s, weeks=num_weeks, **other)
+    return simulate.weeks(1, 1000, hours, write_s, interval_s, restart_s, weeks=num_weeks, **other)
 
 
 @pytest.mark.parametrize("restart_s", [0, 0.1 * HOUR, HOUR])
@@ -46,7 +47,7 @@ def test_the_parts_are_all_of_the_time():
 
 
 def test_failures_come_as_often_as_the_gpus_fail():
-    found = simulate_weeks(5, 16384, 50_000, 10, 600, 0, weeks=500)
+    found = simulate.weeks(5, 16384, 50_000, 10, 600, 0, weeks=500)
     expected = 500 * 7 * 24 * 16384 / 50_000
     assert found.num_failures == pytest.approx(expected, abs=4 * math.sqrt(expected))
 
@@ -103,7 +104,7 @@ def test_one_failure_by_hand(monkeypatch):
     """Fails after 250 s, while it restarts, and no more."""
     times = iter([250.0, 7.0, 1e9, 1e9])
     monkeypatch.setattr("random.Random.expovariate", lambda self, rate: next(times))
-    found = simulate_weeks(1, 8, 1000, 10, 100, 20, detect_s=5, weeks=1)
+    found = simulate.weeks(1, 8, 1000, 10, 100, 20, detect_s=5, weeks=1)
     assert (found.num_interruptions, found.num_failed_restarts) == (1, 1)
     assert found.redone_s == 30  # 100 + 10 + 100 + 10, and 30 of the third turn
     assert found.down_s == 7 + 25
@@ -118,10 +119,10 @@ def test_an_asynchronous_checkpoint_counts_when_it_is_complete(monkeypatch):
     times = iter([250.0, 1e9, 1e9])
     monkeypatch.setattr("random.Random.expovariate", lambda self, rate: next(times))
     # Blocked for 10 of 60 s: turns of 110 s, and the second one's 50 s more end at 270.
-    found = simulate_weeks(1, 8, 1000, 60, 100, 20, weeks=1, blocked_share=1 / 6)
+    found = simulate.weeks(1, 8, 1000, 60, 100, 20, weeks=1, blocked_share=1 / 6)
     assert found.redone_s == pytest.approx(130)
     times = iter([275.0, 1e9, 1e9])
-    found = simulate_weeks(1, 8, 1000, 60, 100, 20, weeks=1, blocked_share=1 / 6)
+    found = simulate.weeks(1, 8, 1000, 60, 100, 20, weeks=1, blocked_share=1 / 6)
     assert found.redone_s == pytest.approx(55)
 
 
@@ -195,12 +196,12 @@ def test_what_no_run_has_is_refused(wrong, said):
         "restart_s": 600,
     }
     with pytest.raises(ValueError, match=said):
-        simulate_weeks(**{**right, **wrong})
+        simulate.weeks(**{**right, **wrong})
     with pytest.raises(ValueError, match="0 or more"):
         Spares(num_nodes=-1, repair_s=0)
 
 
 def test_the_interval_that_counts_is_that_of_whole_steps():
     with pytest.raises(ValueError, match="after 60 s, whole steps, the next would come before"):
-        calc.simulate_weeks(60, 1000, 50_000, 80, 89, 0, blocked_share=0)
-    assert calc.simulate_weeks(60, 1000, 50_000, 80, 91, 0, blocked_share=0).num_checkpoints
+        calc.simulate.weeks(60, 1000, 50_000, 80, 89, 0, blocked_share=0)
+    assert calc.simulate.weeks(60, 1000, 50_000, 80, 91, 0, blocked_share=0).num_checkpoints

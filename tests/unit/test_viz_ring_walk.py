@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from labkit import run, viz
-from labkit.calc import ring_all_reduce_sent_bytes, segment_numels
+from labkit.calc import collective, segment_numels
 from labkit.collectives import ring_all_reduce, ring_reduce_scatter, tree_all_reduce
 from labkit.notebook import ring_slider
 from labkit.viz.ring_walk import ring_walk
@@ -66,7 +66,7 @@ def test_sizes_and_bytes_are_those_of_the_segments(walk):
         assert all(hop.numel == numels[hop.segment] for hop in hops)
     for rank in range(4):
         sent = sum(hop.nbytes for hops in walk.steps for hop in hops if hop.source == rank)
-        assert sent == ring_all_reduce_sent_bytes(NUMEL, 4, 4, rank)
+        assert sent == collective("all_reduce", "ring", 4, 4 * NUMEL, rank=rank).sent_bytes
 
 
 def test_nothing_leaves_before_it_has_come(walk):

@@ -26,14 +26,14 @@ def step_of(pp, *disturbances, world_size=64, m=4, virtual=1, **other):
         **other,
     )
     layout = calc.Layout(world_size=world_size, tp=2, pp=pp, virtual=virtual)
-    return calc.simulate_step(parts, layout, disturbances)
+    return calc.simulate.step(parts, layout, disturbances)
 
 
 STEPS = {
     "calm": step_of(4),
-    "straggler": step_of(2, calc.Straggler(5, 1.5)),
-    "interleaved": step_of(4, calc.SlowNode([1], 3), virtual=2),
-    "no pipeline": step_of(1, calc.Jitter(0.1)),
+    "straggler": step_of(2, calc.simulate.Straggler(5, 1.5)),
+    "interleaved": step_of(4, calc.simulate.SlowNode([1], 3), virtual=2),
+    "no pipeline": step_of(1, calc.simulate.Jitter(0.1)),
 }
 
 
@@ -106,7 +106,7 @@ def test_header_tells_time_path_and_whom_all_wait_for():
 
 
 def test_of_many_classes_the_disturbed_and_the_edges_are_drawn():
-    step = step_of(16, calc.Straggler(100, 1.5), world_size=1024, m=16)
+    step = step_of(16, calc.simulate.Straggler(100, 1.5), world_size=1024, m=16)
     assert len(step.classes) == 32
     rows = chosen(step, 6)
     assert len(rows) == 6
@@ -117,12 +117,12 @@ def test_of_many_classes_the_disturbed_and_the_edges_are_drawn():
 
 
 def test_a_picture_of_100_000_ranks_is_small():
-    step = step_of(8, calc.Jitter(0.02), world_size=98_304, m=32)
+    step = step_of(8, calc.simulate.Jitter(0.02), world_size=98_304, m=32)
     assert len(viz.simulated_step(step).png()) < 100_000
 
 
 def test_what_cannot_be_drawn_is_refused():
-    with pytest.raises(TypeError, match="give what calc.simulate_step returns"):
+    with pytest.raises(TypeError, match="give what calc.simulate.step returns"):
         viz.simulated_step("a step")
     with pytest.raises(ValueError, match="give rows=2 or fewer"):
         viz.simulated_step(step_of(4, m=2000))

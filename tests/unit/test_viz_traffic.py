@@ -34,7 +34,7 @@ def said(picture):
 def test_every_message_is_counted_where_it_went(result):
     table = sent_between(result.timeline)
     for rank in range(4):
-        ring_bytes = calc.ring_all_reduce_sent_bytes(10, 4, 4, rank)
+        ring_bytes = calc.collective("all_reduce", "ring", 4, 40, rank=rank).sent_bytes
         assert table[rank][(rank + 1) % 4] == Sent(ring_bytes, 6)
     assert table[0][3] == Sent(60, 3)
     assert sum(cell.messages for row in table for cell in row) == 27
@@ -48,7 +48,7 @@ def test_the_matrix_has_numbers_sums_and_what_is_not_in_it(result):
     assert texts[0] == "Bytes from rank to rank"
     assert "in all: 300 B in 27 messages" in texts
     assert texts.count("·") == 7
-    sent = [calc.ring_all_reduce_sent_bytes(10, 4, 4, rank) for rank in range(4)]
+    sent = [calc.collective("all_reduce", "ring", 4, 40, rank=rank).sent_bytes for rank in range(4)]
     assert {str(nbytes) for nbytes in sent} <= set(texts)
     assert str(sent[0] + 60) in texts  # what rank 0 sent, at the right
     assert any("only the library knows to whom: all_reduce 2.4 KB" in text for text in texts)
@@ -57,7 +57,9 @@ def test_the_matrix_has_numbers_sums_and_what_is_not_in_it(result):
 def test_with_hosts_the_tiers_have_colours_frames_and_sums(result):
     picture = viz.traffic_matrix(result, hosts=HOSTS)
     texts = said(picture)
-    within = sum(calc.ring_all_reduce_sent_bytes(10, 4, 4, rank) for rank in (0, 2))
+    within = sum(
+        calc.collective("all_reduce", "ring", 4, 40, rank=rank).sent_bytes for rank in (0, 2)
+    )
     between = 300 - within
     assert f"within a host: {within} B in 12 messages" in texts
     assert f"between hosts: {between} B in 15 messages" in texts

@@ -19,12 +19,12 @@ appendix B; Narayanan et al., arXiv:2104.04473, section 5.1.
 
 from __future__ import annotations
 
-from labkit.calc.models.config import ModelConfig
+from labkit.calc.checked_numbers import check_above_zero, check_flag, shown
 from labkit.calc.models.lengths import sequence_length
+from labkit.calc.models.model_config import ModelConfig
 from labkit.calc.models.parameters import active_parameters
 from labkit.calc.models.presets import model
 from labkit.calc.result import Result, number_of, total
-from labkit.calc.traffic.checks import check_above_zero, check_flag, shown
 from labkit.calc.units import number_text
 
 COUNTED = ("all", "non_embedding", "matmul")

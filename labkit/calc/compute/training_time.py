@@ -11,9 +11,9 @@ arXiv:2104.04473, equation 4 (days).
 
 from __future__ import annotations
 
+from labkit.calc.checked_numbers import check_above_zero, check_ranks
 from labkit.calc.compute.flops import RECOMPUTED, training_flops
 from labkit.calc.result import Result, number_of
-from labkit.calc.traffic.checks import check_above_zero, check_ranks
 from labkit.calc.units import number_text
 
 

@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from labkit.calc.checked_numbers import check_above_zero, check_not_negative, check_ranks
 from labkit.calc.hardware.gpu import GPU, gpu
-from labkit.calc.traffic.checks import check_above_zero, check_not_negative, check_ranks
 
 
 @dataclass(frozen=True)

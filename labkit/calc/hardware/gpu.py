@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from labkit.calc.traffic.checks import check_above_zero
+from labkit.calc.checked_numbers import check_above_zero
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,17 +28,17 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from labkit.calc.models.config import ModelConfig
-from labkit.calc.models.lengths import sequence_length
-from labkit.calc.models.presets import model
-from labkit.calc.result import Result, total
-from labkit.calc.traffic.checks import (
+from labkit.calc.checked_numbers import (
     check_flag,
     check_itemsize,
     check_ranks,
     divisors_text,
     shown,
 )
+from labkit.calc.models.lengths import sequence_length
+from labkit.calc.models.model_config import ModelConfig
+from labkit.calc.models.presets import model
+from labkit.calc.result import Result, total
 from labkit.calc.units import number_text
 
 RECOMPUTE = ("none", "selective", "full")

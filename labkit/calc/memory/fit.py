@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from labkit.calc.checked_numbers import check_above_zero
 from labkit.calc.memory.activations import RECOMPUTE
 from labkit.calc.memory.footprint import TrainingSetup, check_setup, footprint
 from labkit.calc.result import Result, number_of
-from labkit.calc.traffic.checks import check_above_zero
 
 STEPS: tuple[tuple[str, tuple[Any, ...], str], ...] = (
     ("flash", (True,), "nothing: exact, and faster"),

@@ -23,17 +23,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from labkit.calc.checked_numbers import check_rank, check_ranks, shown
 from labkit.calc.memory.activations import activation_bytes
 from labkit.calc.memory.head import head_input_bytes, logits_bytes, loss_gradient_bytes
 from labkit.calc.memory.model_state import model_state_bytes
 from labkit.calc.memory.recipe import Recipe, recipe_of
 from labkit.calc.memory.whole_units import whole_unit_bytes
-from labkit.calc.models.config import ModelConfig
+from labkit.calc.models.model_config import ModelConfig
 from labkit.calc.models.parameters import num_parameters
 from labkit.calc.models.presets import model
 from labkit.calc.pipeline.bubble import in_flight_microbatches
 from labkit.calc.result import Result, total
-from labkit.calc.traffic.checks import check_rank, check_ranks, shown
 from labkit.calc.traffic.segments import segment_numels
 from labkit.calc.units import number_text
 

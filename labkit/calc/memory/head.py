@@ -17,11 +17,11 @@ Wire: nothing. Paper: Korthikanti et al., arXiv:2205.05198, section 4.3, for wha
 
 from __future__ import annotations
 
+from labkit.calc.checked_numbers import check_flag, check_itemsize, check_ranks
 from labkit.calc.memory.activations import tokens_of_a_rank
-from labkit.calc.models.config import ModelConfig
+from labkit.calc.models.model_config import ModelConfig
 from labkit.calc.models.presets import model
 from labkit.calc.result import Result, total
-from labkit.calc.traffic.checks import check_flag, check_itemsize, check_ranks
 
 _SOURCE = "Korthikanti et al., arXiv:2205.05198, section 4.3"
 

@@ -8,10 +8,10 @@ heads); DeepSeek-V2, arXiv:2405.04434, section 2.1 (latent).
 
 from __future__ import annotations
 
-from labkit.calc.models.config import ModelConfig
+from labkit.calc.checked_numbers import check_itemsize
+from labkit.calc.models.model_config import ModelConfig
 from labkit.calc.models.presets import model
 from labkit.calc.result import Result
-from labkit.calc.traffic.checks import check_itemsize
 
 
 def kv_cache_bytes_per_token(config: ModelConfig | str, itemsize: int = 2) -> Result:

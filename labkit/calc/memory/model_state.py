@@ -13,9 +13,9 @@ arXiv:1910.02054, figure 1 and table 1.
 
 from __future__ import annotations
 
+from labkit.calc.checked_numbers import check_not_negative, check_ranks, shown
 from labkit.calc.memory.recipe import Recipe, recipe_of
 from labkit.calc.result import Result, number_of, total
-from labkit.calc.traffic.checks import check_not_negative, check_ranks, shown
 from labkit.calc.units import number_text
 
 # From which level on a kind is sharded.

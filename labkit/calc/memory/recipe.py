@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from types import MappingProxyType
 
-from labkit.calc.traffic.checks import check_itemsize, check_not_negative, is_whole
+from labkit.calc.checked_numbers import check_itemsize, check_not_negative, is_whole
 
 _LEAST_ACTIVATION_BYTES = 2
 

@@ -17,7 +17,7 @@ FSDP", arXiv:2304.11277, section 3.2.1, for units.
 from __future__ import annotations
 
 from labkit.calc.memory.recipe import Recipe
-from labkit.calc.models.config import ModelConfig
+from labkit.calc.models.model_config import ModelConfig
 from labkit.calc.models.parameters import end_parameters, layer_parameters
 from labkit.calc.result import Result
 from labkit.calc.traffic.segments import segment_numels

@@ -6,8 +6,8 @@ first `context`, and no more.
 
 from __future__ import annotations
 
-from labkit.calc.models.config import ModelConfig
-from labkit.calc.traffic.checks import check_ranks
+from labkit.calc.checked_numbers import check_ranks
+from labkit.calc.models.model_config import ModelConfig
 
 
 def sequence_length(config: ModelConfig, sequence: int | None) -> int:

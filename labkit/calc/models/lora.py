@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from labkit.calc.models.config import ModelConfig
+from labkit.calc.checked_numbers import check_ranks, shown
+from labkit.calc.models.model_config import ModelConfig
 from labkit.calc.models.presets import model
 from labkit.calc.result import Result, total
-from labkit.calc.traffic.checks import check_ranks, shown
 
 
 def lora_parameters(

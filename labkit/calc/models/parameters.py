@@ -15,7 +15,7 @@ Embedding V*D, positions T*D where they are learned, a last norm, and a head V*D
 
 from __future__ import annotations
 
-from labkit.calc.models.config import ModelConfig
+from labkit.calc.models.model_config import ModelConfig
 from labkit.calc.models.presets import model
 from labkit.calc.result import Result, total
 

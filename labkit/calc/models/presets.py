@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from functools import partial
 from types import MappingProxyType
 
-from labkit.calc.models.config import ModelConfig
+from labkit.calc.models.model_config import ModelConfig
 
 _gpt2 = partial(ModelConfig, vocab=50257, context=1024)
 _llama = partial(ModelConfig, gated=True, tied=False, biases=False, learned_positions=False)

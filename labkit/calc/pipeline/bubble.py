@@ -20,8 +20,8 @@ et al., "Zero bubble pipeline parallelism", arXiv:2401.10241, table 2.
 
 from __future__ import annotations
 
+from labkit.calc.checked_numbers import check_ranks, shown
 from labkit.calc.result import Result
-from labkit.calc.traffic.checks import check_ranks, shown
 
 SCHEDULES = ("naive", "gpipe", "1f1b", "interleaved", "zb_h1", "zb_h2", "zb_v")
 CONVENTIONS = ("total", "ideal")

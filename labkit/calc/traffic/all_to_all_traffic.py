@@ -1,16 +1,20 @@
-"""Bytes, messages, steps and seconds of a pairwise all-to-all with blocks of any sizes.
+"""Bytes, messages, steps and seconds of a pairwise all-to-all with splits of any sizes.
 
-rows[r][s] is how many rows rank r has for rank s; the diagonal stays where it is. In step k of
-n - 1, rank r sends to r + k and receives from r - k, and goes on when both are done. An empty block
-is no message. Nothing can be combined on the way, so a rank sends the rest of its row, and receives
-the rest of its column:
+splits[r][s] is how many elements rank r has for rank s; the diagonal stays where it is. In step k
+of n - 1, rank r sends to r + k and receives from r - k, and goes on when both are done. An empty
+split is no message. Nothing can be combined on the way, so a rank sends the rest of its row, and
+receives the rest of its column:
 
     per rank              bytes                               messages
-    sent                  sum of rows[r] but rows[r][r]       one per other block with bytes in it
+    sent                  sum of splits[r] but splits[r][r]   one per other split that has elements
     received              the same of column r                the same
 
-With equal blocks that is (n-1)/n of a rank's tensor in n - 1 messages, and what crosses to other
-hosts, of L ranks each, is (n-L)/n of it: the larger the cluster, the more of it is slow.
+With equal splits that is (n-1)/n of a rank's tensor in n - 1 messages, which take
+(n-1) (alpha + D/n beta), and what crosses to other hosts, of L ranks each, is (n-L)/n of it: the
+larger the cluster, the more of it is slow. With uneven ones the longest split of a step holds up
+two ranks, and in the next step those hold up theirs. (Where a sender goes on before its message has
+arrived, uneven exchanges take a little less.) Where the ranks of a host share one link to the
+others, messages of one step that share it are done together.
 
 Paper: Bruck et al., "Efficient algorithms for all-to-all communications in multiport
 message-passing systems", IEEE TPDS 8(11), 1997.
@@ -18,103 +22,69 @@ message-passing systems", IEEE TPDS 8(11), 1997.
 
 from collections.abc import Sequence
 
-from labkit.calc.traffic.checks import (
-    check_link,
-    check_links,
-    check_not_negative,
-    check_rank,
-    check_ranks,
-    is_whole,
-    shown,
-)
-from labkit.calc.traffic.tiers import Tiers, place_of
+from labkit.calc.traffic.collective_cost import Collective, Link, Tiers
+from labkit.calc.traffic.segments import segment_numels
 
 
-def pairwise_all_to_all_sent_bytes(send_rows: Sequence[int], row_bytes: int, rank: int) -> int:
-    """Exact bytes that `rank` sends. send_rows[s]: its rows for rank s."""
-    return sum(nbytes for _, nbytes in _messages(send_rows, row_bytes, rank))
+class PairwiseAllToAll(Collective):
+    """nbytes of each rank in equal splits, or `splits` of any sizes."""
+
+    operation, algorithm = "all_to_all", "pairwise"
+    options = frozenset({"ranks_per_host", "splits"})
+
+    @property
+    def steps(self) -> int:
+        """One for each other rank."""
+        return self.world_size - 1
+
+    def _total_bytes(self) -> float:
+        if self.splits is None:
+            return super()._total_bytes()
+        return self.itemsize * sum(map(self._sent_numel, range(self.world_size)))
+
+    def _sent(self, rank: int) -> dict[int, int]:
+        """By receiver, the elements of each message."""
+        given = self.splits
+        row = given[rank] if given else segment_numels(self.numel, self.world_size)
+        return {peer: numel for peer, numel in enumerate(row) if numel and peer != rank}
+
+    def _sent_numel(self, rank: int) -> int:
+        return sum(self._sent(rank).values())
+
+    def _messages(self, rank: int) -> int:
+        return len(self._sent(rank))
+
+    def _tier_numel(self, rank: int) -> Tiers[int]:
+        sent, host = self._sent(rank), self._host_of(rank)
+        fast = sum(numel for peer, numel in sent.items() if self._host_of(peer) == host)
+        return Tiers(fast, sum(sent.values()) - fast)
+
+    def _seconds(self, fast: Link, slow: Link, shared: bool) -> float:
+        """Play the steps through: a message starts when both sides have come to its step."""
+        n = self.world_size
+        if self.splits is None and self.num_hosts == 1:
+            return self.steps * fast.message_seconds(self.nbytes / n)
+        hosts = [self._host_of(rank) for rank in range(n)]
+        sent = [self._sent(rank) for rank in range(n)]
+        ready_s = [0.0] * n
+        for step in range(1, n):
+            done_s = list(ready_s)
+            for rank, numel in enumerate(_link_numels(sent, step, hosts, shared)):
+                peer = (rank + step) % n
+                if peer in sent[rank]:
+                    link = fast if hosts[rank] == hosts[peer] else slow
+                    took_s = link.message_seconds(numel * self.itemsize)
+                    end_s = max(ready_s[rank], ready_s[peer]) + took_s
+                    done_s[rank] = max(done_s[rank], end_s)
+                    done_s[peer] = max(done_s[peer], end_s)
+            ready_s = done_s
+        return max(ready_s)
 
 
-def pairwise_all_to_all_messages(send_rows: Sequence[int], row_bytes: int, rank: int) -> int:
-    """Messages that `rank` sends: to every other rank that it has bytes for."""
-    return len(_messages(send_rows, row_bytes, rank))
-
-
-def pairwise_all_to_all_tier_bytes(
-    send_rows: Sequence[int], row_bytes: int, rank: int, ranks_per_host: int
-) -> Tiers[int]:
-    """Exact bytes that `rank` sends on its own host, and to other hosts."""
-    _check_list(send_rows, "send_rows")
-    n = len(send_rows)
-    host, _ = place_of(rank, n, ranks_per_host)
-    fast = slow = 0
-    for peer, nbytes in _messages(send_rows, row_bytes, rank):
-        if place_of(peer, n, ranks_per_host)[0] == host:
-            fast += nbytes
-        else:
-            slow += nbytes
-    return Tiers(fast, slow)
-
-
-def pairwise_all_to_all_steps(world_size: int) -> int:
-    """Steps one after the other: one for each other rank."""
-    check_ranks(world_size)
-    return world_size - 1
-
-
-def pairwise_all_to_all_seconds(
-    rows: Sequence[Sequence[int]], row_bytes: int, alpha: float, beta: float
-) -> float:
-    """Seconds until the last rank is done; every rank sends and receives at once.
-
-    rows[r][s]: rows of rank r for rank s. A message starts when both sides have come to its step
-    and takes alpha + bytes * beta. With equal blocks: `all_to_all_seconds`. With uneven ones the
-    longest block of a step holds up two ranks, and in the next step those hold up theirs. (Where a
-    sender goes on before its message has arrived, uneven exchanges take a little less.)
-    """
-    check_link(alpha, beta)
-    _check_square(rows)
-    return two_tier_all_to_all_seconds(rows, row_bytes, len(rows), (alpha, 0), (beta, 0))
-
-
-def two_tier_all_to_all_seconds(
-    rows: Sequence[Sequence[int]],
-    row_bytes: int,
-    ranks_per_host: int,
-    alpha: tuple[float, float],
-    beta: tuple[float, float],
-    *,
-    shared: bool = False,
-) -> float:
-    """`pairwise_all_to_all_seconds` with other links between hosts. alpha, beta: (fast, slow).
-
-    shared: the ranks of a host send to other hosts over one link. Messages of one step that share
-    it are then done together.
-    """
-    _check_square(rows)
-    n = len(rows)
-    check_links(alpha, beta)
-    hosts = [place_of(rank, n, ranks_per_host)[0] for rank in range(n)]
-    sent = [dict(_messages(rows[rank], row_bytes, rank)) for rank in range(n)]
-    ready_s = [0.0] * n
-    for step in range(1, n):
-        done_s = list(ready_s)
-        for rank, nbytes in enumerate(_link_bytes(sent, step, hosts, shared)):
-            peer = (rank + step) % n
-            if peer in sent[rank]:
-                tier = hosts[rank] != hosts[peer]
-                took_s = alpha[tier] + nbytes * beta[tier]
-                end_s = max(ready_s[rank], ready_s[peer]) + took_s
-                done_s[rank] = max(done_s[rank], end_s)
-                done_s[peer] = max(done_s[peer], end_s)
-        ready_s = done_s
-    return max(ready_s)
-
-
-def _link_bytes(
+def _link_numels(
     sent: Sequence[dict[int, int]], step: int, hosts: Sequence[int], shared: bool
 ) -> list[int]:
-    """By rank: the bytes that its link carries before its message of this step is through."""
+    """By rank: the elements that its link carries before its message of this step is through."""
     n = len(sent)
     peers = [(rank + step) % n for rank in range(n)]
     own = [sent[rank].get(peer, 0) for rank, peer in enumerate(peers)]
@@ -125,34 +95,3 @@ def _link_bytes(
         else own[rank]
         for rank in range(n)
     ]
-
-
-def _check_square(rows: Sequence[Sequence[int]]) -> None:
-    _check_list(rows, "rows")
-    check_ranks(len(rows))
-    for rank, row in enumerate(rows):
-        _check_list(row, f"rows[{rank}]")
-        if len(row) != len(rows):
-            raise ValueError(
-                f"rows[{rank}]={row} has {len(row)} numbers; give one for each of {len(rows)} ranks"
-            )
-
-
-def _check_list(rows: object, name: str) -> None:
-    if not isinstance(rows, Sequence) or isinstance(rows, str):
-        raise TypeError(f"{name}={shown(rows)}: give a list with a number for each rank")
-
-
-def _messages(send_rows: Sequence[int], row_bytes: int, rank: int) -> list[tuple[int, int]]:
-    """(peer, bytes) of each message that `rank` sends."""
-    _check_list(send_rows, "send_rows")
-    check_rank(rank, len(send_rows))
-    check_not_negative(row_bytes, "row_bytes")
-    if not is_whole(row_bytes):
-        raise ValueError(f"row_bytes={row_bytes}: bytes come whole; give a whole number, 0 or more")
-    for number in send_rows:
-        check_not_negative(number, "rows")
-        if not is_whole(number):
-            raise ValueError(f"rows={number}: rows come whole; give a whole number, 0 or more")
-    sizes = [(peer, int(number) * row_bytes) for peer, number in enumerate(send_rows)]
-    return [(peer, nbytes) for peer, nbytes in sizes if nbytes and peer != rank]

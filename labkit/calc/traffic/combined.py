@@ -11,7 +11,7 @@ of a smaller thing.
 So tp divides what dp sends, pp divides what tp and dp send, and dp divides what tp and pp send; but
 tp does not divide what pp sends: its ranks hold the same x_BTD.
 
-Composed of tensor.py, pipeline.py and ring_traffic.py. Exact for the lab's GPT: whatever the sizes
+Composed of tensor.py, pipeline.py and collective.py. Exact for the lab's GPT: whatever the sizes
 over dp and pp, and over tp where it divides the bytes of every sum; else a byte is rounded in each.
 Paper: Narayanan et al., arXiv:2104.04473, section 3.
 """
@@ -21,17 +21,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from labkit.calc.models.config import ModelConfig
+from labkit.calc.checked_numbers import check_flag, check_itemsize, check_rank, check_ranks
 from labkit.calc.models.lengths import sequence_length
+from labkit.calc.models.model_config import ModelConfig
 from labkit.calc.models.presets import model
-from labkit.calc.result import Result, total
-from labkit.calc.traffic.checks import check_flag, check_itemsize, check_rank, check_ranks
+from labkit.calc.result import Result, total, total_bytes
+from labkit.calc.traffic.collective import collective
 from labkit.calc.traffic.pipeline import pipeline_traffic_bytes
-from labkit.calc.traffic.ring_traffic import (
-    ring_all_gather_sent_bytes,
-    ring_all_reduce_bytes,
-    ring_reduce_scatter_sent_bytes,
-)
 from labkit.calc.traffic.segments import segment_numels
 from labkit.calc.traffic.tensor import tensor_parallel_traffic_bytes
 
@@ -87,7 +83,7 @@ def combined_traffic_bytes(
             virtual=len(layers) // pp,
             tied_vocab=vocab,
         ),
-        "dp": _over_dp(rank_parameters(config, mine, tp, place["tp"]), dp, place["dp"], size),
+        "dp": _over_dp(rank_parameters(config, mine, tp, place["tp"]), dp, size),
         "norm": _norm(dp * tp * pp, clipped),
     }
     return total(
@@ -143,20 +139,21 @@ def _over_tp(
     return total("over tp", parts, source=whole.source)
 
 
-def _over_dp(numel: int, dp: int, rank: int, itemsize: int) -> Result:
+def _over_dp(numel: int, dp: int, itemsize: int) -> Result:
     """ZeRO-1: a reduce-scatter and an all-gather of a row that is filled up to a multiple of dp."""
     filled = -(-numel // dp) * dp
-    both = {
-        "reduce-scatter": ring_reduce_scatter_sent_bytes(filled, itemsize, dp, rank),
-        "all-gather": ring_all_gather_sent_bytes(filled, itemsize, dp, rank),
-    }
+    sent = collective("reduce_scatter", "ring", dp, filled * itemsize).sent_bytes
     how = f"{dp - 1}/{dp} * {filled:,} * {itemsize} B"
-    parts = {n: Result(float(b), "bytes", n, substitution=how) for n, b in both.items()}
-    return total("over dp", parts, formula="2 (n-1)/n N itemsize", source="arXiv:1910.02054")
+    parts = dict.fromkeys(("reduce-scatter", "all-gather"), (sent, how))
+    return total_bytes("over dp", parts, formula="2 (n-1)/n N itemsize", source="arXiv:1910.02054")
 
 
 def _norm(num_ranks: int, clipped: bool) -> Result:
-    sent = round(ring_all_reduce_bytes(_NORM_ITEMSIZE, num_ranks)) if clipped else 0
+    sent = (
+        round(collective("all_reduce", "ring", num_ranks, _NORM_ITEMSIZE).sent_bytes)
+        if clipped
+        else 0
+    )
     return Result(float(sent), "bytes", "norm", substitution=f"one number, {num_ranks} ranks")
 
 

@@ -21,8 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from labkit.calc.result import Result, total
-from labkit.calc.traffic.checks import (
+from labkit.calc.checked_numbers import (
     check_itemsize,
     check_not_negative,
     check_rank,
@@ -31,6 +30,7 @@ from labkit.calc.traffic.checks import (
     is_whole,
     shown,
 )
+from labkit.calc.result import Result, total, total_bytes
 from labkit.calc.traffic.segments import segment_numels
 
 _STRATEGIES = ("ring", "gathered", "ulysses")
@@ -194,13 +194,8 @@ def _ulysses_parts(
 
 
 def _sum_of_parts(name: str, parts: _Parts) -> Result:
-    results = {
-        part: Result(
-            tokens * numbers * size,
-            "bytes",
-            part,
-            substitution=f"{tokens} tokens * {numbers} numbers * {size} B",
-        )
+    made = {
+        part: (tokens * numbers * size, f"{tokens} tokens * {numbers} numbers * {size} B")
         for part, (tokens, numbers, size) in parts.items()
     }
-    return total(name, results, convention="one layer; bytes of tensors, without headers")
+    return total_bytes(name, made, convention="one layer; bytes of tensors, without headers")

@@ -16,62 +16,40 @@ Paper: Sanders, Speck and Traeff, "Two-tree algorithms for full bandwidth broadc
 scan", Parallel Computing 35(12), 2009.
 """
 
-from labkit.calc.traffic.blocks import blocked_seconds, blocked_steps, num_blocks
-from labkit.calc.traffic.checks import (
-    check_itemsize,
-    check_not_negative,
-    check_numel,
-    check_rank,
-    check_ranks,
-)
+from labkit.calc.traffic.blocked_traffic import Blocked
 
 
-def double_tree_all_reduce_sent_bytes(numel: int, itemsize: int, world_size: int, rank: int) -> int:
-    """Exact bytes that `rank` sends: its half of the tensor along each edge, up or down.
+class DoubleTreeAllReduce(Blocked):
+    """12 steps for 8 ranks, 4 more per block.
 
     1001 float32 over 4 ranks, halves 501 and 500: rank 1 has three edges in tree 0 and one in
     tree 1, and sends (3 * 501 + 500) * 4.
     """
-    check_itemsize(itemsize)
-    edges = _num_edges(world_size, rank)
-    return itemsize * sum(n * half for n, half in zip(edges, _halves(numel), strict=True))
 
+    operation, algorithm = "all_reduce", "double_tree"
+    rounds = trees = 2
 
-def double_tree_all_reduce_messages(
-    numel: int, itemsize: int, world_size: int, rank: int, block_bytes: int
-) -> int:
-    """Messages that `rank` sends: one per block and edge. An empty half is a block too."""
-    return sum(
-        n * num_blocks(half, itemsize, block_bytes)
-        for n, half in zip(_num_edges(world_size, rank), _halves(numel), strict=True)
-    )
+    def _sent_numel(self, rank: int) -> int:
+        """A half along each edge of its tree, up or down."""
+        return sum(edges * half for edges, half in self._edges_and_halves(rank))
 
+    def _messages(self, rank: int) -> int:
+        """An empty half is a block too."""
+        return sum(edges * self._num_blocks(half) for edges, half in self._edges_and_halves(rank))
 
-def double_tree_all_reduce_steps(world_size: int, blocks: int = 1) -> int:
-    """Steps that suffice, with so many blocks of each half. 12 for 8 ranks, 4 more per block."""
-    return 2 * blocked_steps(*_first_and_every(check_ranks(world_size)), blocks)
+    def _edges_and_halves(self, rank: int) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Of each tree: the neighbours of `rank`, and the elements."""
+        n, shorter = self.world_size, self.numel // 2
+        return (
+            (_neighbours(rank + 1, n), self.numel - shorter),
+            (_neighbours((rank + 1) % n + 1, n), shorter),
+        )
 
-
-def double_tree_all_reduce_seconds(
-    nbytes: float, n: int, alpha: float, beta: float, block_bytes: float | None = None
-) -> float:
-    """Seconds of both trees, at the same time; block_bytes None: the best for this link."""
-    check_not_negative(nbytes, "nbytes")
-    first, every = _first_and_every(check_ranks(n, "n"))
-    return 2 * blocked_seconds(
-        nbytes / 2, alpha, beta, first=first, every=every, block_bytes=block_bytes
-    )
-
-
-def _halves(numel: int) -> tuple[int, int]:
-    numel = check_numel(numel)
-    return numel - numel // 2, numel // 2
-
-
-def _num_edges(world_size: int, rank: int) -> tuple[int, int]:
-    """Neighbours of `rank` in each tree."""
-    rank, world_size = check_rank(rank, world_size), int(world_size)
-    return _neighbours(rank + 1, world_size), _neighbours((rank + 1) % world_size + 1, world_size)
+    def _first_and_every(self) -> tuple[int, int]:
+        """Two steps per level and two per block; one where nobody has two children: two ranks."""
+        every = min(self.world_size - 1, 2)
+        depth = self.world_size.bit_length() - 1
+        return every * depth, every
 
 
 def _neighbours(number: int, size: int) -> int:
@@ -86,10 +64,3 @@ def _neighbours(number: int, size: int) -> int:
         else:
             number, size = number - root, size - root
         has_parent = True
-
-
-def _first_and_every(world_size: int) -> tuple[int, int]:
-    """Two steps per level and two per block; one where nobody has two children: two ranks."""
-    every = min(world_size - 1, 2)
-    depth = world_size.bit_length() - 1
-    return every * depth, every

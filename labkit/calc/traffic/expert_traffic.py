@@ -24,8 +24,7 @@ import math
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
-from labkit.calc.result import Result, total
-from labkit.calc.traffic.checks import (
+from labkit.calc.checked_numbers import (
     check_above_zero,
     check_itemsize,
     check_not_negative,
@@ -35,6 +34,7 @@ from labkit.calc.traffic.checks import (
     is_whole,
     shown,
 )
+from labkit.calc.result import Result, total_bytes
 from labkit.calc.traffic.segments import segment_numels
 
 _COUNT_BYTES = 8
@@ -171,10 +171,10 @@ def _check_choices(num_tokens: float, num_experts: int, top_k: int) -> None:
 
 
 def _sum_of(name: str, parts: Mapping[str, tuple[float, int]], how: str) -> Result:
-    results = {
-        part: Result(number * size, "bytes", part, substitution=f"{number:,} {what} * {size:,} B")
+    made = {
+        part: (number * size, f"{number:,} {what} * {size:,} B")
         for part, (number, size) in parts.items()
         for what in ["counts" if part.endswith("counts") else "rows"]
     }
     convention = f"one layer; {how}; bytes of tensors, without headers"
-    return total(name, results, convention=convention, source=_SOURCE)
+    return total_bytes(name, made, convention=convention, source=_SOURCE)

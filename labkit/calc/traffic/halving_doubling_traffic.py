@@ -12,87 +12,65 @@ numel - 1, as if elements were dealt out like cards.
     if r > 0, even ones   D, before                         1, in blocks           1
               odd ones    D, after                          1                      1
 
+What is to be added goes in blocks, but nothing waits for one: seconds and steps know none.
+
 Papers: Rabenseifner, "Optimization of collective reduction operations", ICCS 2004; Thakur,
 Rabenseifner and Gropp, IJHPCA 19(1), 2005.
 """
 
-from labkit.calc.traffic.blocks import num_blocks
-from labkit.calc.traffic.checks import (
-    check_itemsize,
-    check_link,
-    check_not_negative,
-    check_numel,
-    check_rank,
-    check_ranks,
-)
+from labkit.calc.traffic.blocked_traffic import Blocked
+from labkit.calc.traffic.collective_cost import Link
 
 
-def halving_doubling_all_reduce_sent_bytes(
-    numel: int, itemsize: int, world_size: int, rank: int
-) -> int:
-    """Exact bytes that `rank` sends, for any numel including 0 and fewer than n.
+class HalvingDoublingAllReduce(Blocked):
+    """6 steps for 8 ranks, where a ring takes 14; 6 for 7 ranks too.
 
     10 float32 over 4 ranks: rank 0 sends 5, 2, then 3, 5 elements, 60 bytes; rank 3 sends 5, 3, 2
     and 5, which makes 60 too.
     """
-    check_itemsize(itemsize)
-    is_folded, is_beside = _role(world_size, rank)
-    held = _held(numel, world_size, rank)
-    if is_folded:
-        return numel * itemsize
-    given_away = held[0] - held[-1]
-    return itemsize * (given_away + sum(held[1:]) + is_beside * numel)
 
+    operation, algorithm = "all_reduce", "halving_doubling"
+    rounds = 2
 
-def halving_doubling_all_reduce_messages(
-    numel: int, itemsize: int, world_size: int, rank: int, block_bytes: int
-) -> int:
-    """Messages that `rank` sends. What is to be added goes in blocks, and what is added, whole."""
-    is_folded, is_beside = _role(world_size, rank)
-    if is_folded:
-        return num_blocks(numel, itemsize, block_bytes)
-    held = _held(numel, world_size, rank)
-    given_away = (before - after for before, after in zip(held, held[1:], strict=False))
-    halving = sum(num_blocks(given, itemsize, block_bytes) for given in given_away)
-    return halving + len(held) - 1 + is_beside
+    @property
+    def steps(self) -> int:
+        """log2 p there and back, and one more each where ranks are folded."""
+        return 2 * self._power + 2 * (self._num_folded > 0)
 
+    @property
+    def _power(self) -> int:
+        return self.world_size.bit_length() - 1
 
-def halving_doubling_all_reduce_steps(world_size: int) -> int:
-    """Steps one after the other. 6 for 8 ranks, where a ring takes 14; 6 for 7 ranks too."""
-    world_size = check_ranks(world_size)
-    power = _log2(world_size)
-    return 2 * power + 2 * (world_size > 2**power)
+    @property
+    def _num_folded(self) -> int:
+        return self.world_size - 2**self._power
 
+    def _sent_numel(self, rank: int) -> int:
+        if self._is_folded(rank):
+            return self.numel
+        held = self._held(rank)
+        is_beside = rank < 2 * self._num_folded
+        return held[0] - held[-1] + sum(held[1:]) + is_beside * self.numel
 
-def halving_doubling_all_reduce_seconds(nbytes: float, n: int, alpha: float, beta: float) -> float:
-    """Seconds of two steps each of D/2, D/4 and so on, and for n other than p, of D.
+    def _messages(self, rank: int) -> int:
+        if self._is_folded(rank):
+            return self._num_blocks(self.numel)
+        held = self._held(rank)
+        given_away = (before - after for before, after in zip(held, held[1:], strict=False))
+        is_beside = rank < 2 * self._num_folded
+        return sum(map(self._num_blocks, given_away)) + len(held) - 1 + is_beside
 
-    What is to be added goes in blocks, but nothing waits for one: they are not in the formula.
-    """
-    n = check_ranks(n, "n")
-    check_not_negative(nbytes, "nbytes")
-    check_link(alpha, beta)
-    sizes = [nbytes / 2**step for step in range(1, _log2(n) + 1)]
-    if n > 2 ** _log2(n):
-        sizes.append(nbytes)
-    return 2 * sum(alpha + size * beta for size in sizes)
+    def _seconds(self, fast: Link, slow: Link, shared: bool) -> float:
+        """Two steps each of D/2, D/4 and so on, and of D where ranks are folded."""
+        sizes = [self.nbytes / 2**step for step in range(1, self._power + 1)]
+        sizes += [self.nbytes] * (self._num_folded > 0)
+        return 2 * sum(map(fast.message_seconds, sizes))
 
+    def _is_folded(self, rank: int) -> bool:
+        """Into the rank beside it."""
+        return rank < 2 * self._num_folded and rank % 2 == 0
 
-def _role(world_size: int, rank: int) -> tuple[bool, bool]:
-    """Whether it is folded into the rank beside it, and whether another is folded into it."""
-    rank, world_size = check_rank(rank, world_size), int(world_size)
-    is_one_of_two = rank < 2 * (world_size - 2 ** _log2(world_size))
-    return is_one_of_two and rank % 2 == 0, is_one_of_two and rank % 2 == 1
-
-
-def _held(numel: int, world_size: int, rank: int) -> list[int]:
-    """Elements that a working rank has left after 0, 1, ... log2 p halvings."""
-    numel, rank, world_size = check_numel(numel), int(rank), int(world_size)
-    power = _log2(world_size)
-    num_folded = world_size - 2**power
-    number = rank - min(num_folded, (rank + 1) // 2)  # as many are folded before it
-    return [len(range(number % 2**step, numel, 2**step)) for step in range(power + 1)]
-
-
-def _log2(world_size: int) -> int:
-    return world_size.bit_length() - 1
+    def _held(self, rank: int) -> list[int]:
+        """Elements that a working rank has left after 0, 1, ... log2 p halvings."""
+        number = rank - min(self._num_folded, (rank + 1) // 2)  # as many are folded before it
+        return [len(range(number % 2**s, self.numel, 2**s)) for s in range(self._power + 1)]

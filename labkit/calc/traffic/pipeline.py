@@ -13,8 +13,8 @@ Paper: Narayanan et al., arXiv:2104.04473, sections 2.2 and 3.
 
 from __future__ import annotations
 
-from labkit.calc.result import Result, total
-from labkit.calc.traffic.checks import check_itemsize, check_rank, check_ranks, is_whole, shown
+from labkit.calc.checked_numbers import check_itemsize, check_rank, check_ranks, is_whole, shown
+from labkit.calc.result import Result, total_bytes
 
 _SOURCE = "Narayanan et al., arXiv:2104.04473, sections 2.2 and 3"
 
@@ -51,23 +51,18 @@ def pipeline_traffic_bytes(
         outputs, gradients = v - (rank == p - 1), v - (rank == 0)
     has_one_end = placement == "round" and p > 1 and rank in (0, p - 1)
     tied = tied_vocab if has_one_end else 0
+    row = hidden * size
     parts = {
-        "outputs": _part("outputs", outputs * tokens * hidden * size, f"{outputs} tokens hidden"),
-        "gradients": _part(
-            "gradients", gradients * tokens * hidden * size, f"{gradients} tokens hidden"
-        ),
-        "tied embedding": _part("tied embedding", tied * hidden * size, "vocab hidden"),
+        "outputs": (float(outputs * tokens * row), f"{outputs} tokens hidden itemsize"),
+        "gradients": (float(gradients * tokens * row), f"{gradients} tokens hidden itemsize"),
+        "tied embedding": (float(tied * row), "vocab hidden itemsize"),
     }
-    return total(
+    return total_bytes(
         f"pipeline traffic of rank {rank} in a step",
         parts,
         convention="sent bytes; forward, backward and the tied weight",
         source=_SOURCE,
     )
-
-
-def _part(name: str, count: float, formula: str) -> Result:
-    return Result(float(count), "bytes", name, f"{formula} itemsize", source=_SOURCE)
 
 
 def _check_placement(placement: object, virtual: int) -> None:

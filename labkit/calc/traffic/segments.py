@@ -1,6 +1,6 @@
 """How a tensor is cut into one segment per rank: torch.tensor_split's rule."""
 
-from labkit.calc.traffic.checks import check_numel, check_ranks
+from labkit.calc.checked_numbers import check_numel, check_ranks
 
 
 def segment_numels(numel: int, world_size: int) -> list[int]:

@@ -14,8 +14,8 @@ Paper: Rajbhandari et al., arXiv:1910.02054, section 7, for one microbatch.
 
 from __future__ import annotations
 
-from labkit.calc.result import Result, number_of, total
-from labkit.calc.traffic.checks import check_itemsize, check_not_negative, check_ranks, shown
+from labkit.calc.checked_numbers import check_itemsize, check_not_negative, check_ranks, shown
+from labkit.calc.result import Result, number_of, total_bytes
 from labkit.calc.units import number_text
 
 
@@ -49,13 +49,9 @@ def step_traffic_bytes(
     for name, times in strategies[strategy].items():
         size = itemsize if "gather" in name else of_gradient
         rounds = 2 * times if name == "all-reduce" else times
-        parts[name] = Result(
-            rounds * (n - 1) / n * num * size,
-            "bytes",
-            name,
-            substitution=f"{rounds} * {n - 1}/{n} * {number_text(num)} * {size} B",
-        )
-    return total(
+        how = f"{rounds} * {n - 1}/{n} * {number_text(num)} * {size} B"
+        parts[name] = (rounds * (n - 1) / n * num * size, how)
+    return total_bytes(
         f"sent by one rank of {strategy} in a step",
         parts,
         formula="times * (n-1)/n * N * bytes, by collective",

@@ -21,12 +21,12 @@ from __future__ import annotations
 
 from math import gcd
 
-from labkit.calc.models.config import ModelConfig
+from labkit.calc.checked_numbers import check_flag, check_itemsize, check_ranks
 from labkit.calc.models.lengths import sequence_length
+from labkit.calc.models.model_config import ModelConfig
 from labkit.calc.models.parameters import norm_parameters
 from labkit.calc.models.presets import model
-from labkit.calc.result import Result, total
-from labkit.calc.traffic.checks import check_flag, check_itemsize, check_ranks
+from labkit.calc.result import Result, total_bytes
 
 _SOURCE = "Megatron-LM, arXiv:1909.08053, section 3; Korthikanti et al., arXiv:2205.05198"
 
@@ -84,8 +84,8 @@ def tensor_parallel_traffic_bytes(
     tokens = check_ranks(microbatch, "microbatch") * sequence_length(config, sequence)
     parts = _sums_of_features(config, tokens, n, b, sequence_parallel)
     parts |= _of_parameters(config, n, b, sequence_parallel)
-    parts["loss"] = _all_reduced(3 * tokens, max(b, 4), n, "loss")
-    return total(
+    parts["loss"] = _all_reduced(3 * tokens, max(b, 4), n)
+    return total_bytes(
         "sent by one rank for a microbatch",
         parts,
         formula="halves * (n-1)/n * B T D * bytes, and what is small",
@@ -97,7 +97,7 @@ def tensor_parallel_traffic_bytes(
 
 def _sums_of_features(
     config: ModelConfig, tokens: int, n: int, b: int, sequence_parallel: bool
-) -> dict[str, Result]:
+) -> dict[str, tuple[float, str]]:
     """By halves: an all-reduce is two, a reduce-scatter or an all-gather one."""
     L, D = config.layers, config.hidden
     rows = -(-tokens // n) * n if sequence_parallel else tokens
@@ -108,29 +108,24 @@ def _sums_of_features(
         "head": 3 if sequence_parallel else 2,
     }
     return {
-        name: Result(
-            num * (n - 1) / n * rows * D * b,
-            "bytes",
-            name,
-            substitution=f"{num} * {n - 1}/{n} * {rows:,} * {D:,} * {b} B",
-        )
+        name: (num * (n - 1) / n * rows * D * b, f"{num} * {n - 1}/{n} * {rows:,} * {D:,} * {b} B")
         for name, num in halves.items()
     }
 
 
 def _of_parameters(
     config: ModelConfig, n: int, b: int, sequence_parallel: bool
-) -> dict[str, Result]:
+) -> dict[str, tuple[float, str]]:
     """Gradients of what several ranks hold, and use for different tokens or heads."""
     L, D, parts = config.layers, config.hidden, {}
     if (copies := _kv_copies(config, n)) > 1:
         numbers = L * 2 * D * config.features_per_head  # a head of keys, and one of values
-        parts["copied key-value heads"] = _all_reduced(numbers, b, copies, "copied heads")
+        parts["copied key-value heads"] = _all_reduced(numbers, b, copies)
     if sequence_parallel:
         numbers = (2 * L + 1) * norm_parameters(config)
         numbers += 2 * L * D if config.biases else 0  # of the row layers
         numbers += config.context * D if config.learned_positions else 0
-        parts["norms, positions"] = _all_reduced(numbers, b, n, "norms, positions")
+        parts["norms, positions"] = _all_reduced(numbers, b, n)
     return parts
 
 
@@ -169,10 +164,9 @@ def two_layers_traffic_bytes(
     half = (n - 1) / n * T * b
     numbers = {"sums": 4 * F, "gathers": 2 * D} if row_first else {"sums": 4 * D}
     parts = {
-        name: Result(num * half, "bytes", name, substitution=f"{num:,} * {n - 1}/{n} * {T:,} * {b}")
-        for name, num in numbers.items()
+        name: (num * half, f"{num:,} * {n - 1}/{n} * {T:,} * {b}") for name, num in numbers.items()
     }
-    return total(
+    return total_bytes(
         "sent by one rank for two layers",
         parts,
         formula="(4 F + 2 D) (n-1)/n T b" if row_first else "4 D (n-1)/n T b",
@@ -181,10 +175,6 @@ def two_layers_traffic_bytes(
     )
 
 
-def _all_reduced(numel: int, itemsize: int, n: int, name: str) -> Result:
-    return Result(
-        2 * (n - 1) / n * numel * itemsize,
-        "bytes",
-        name,
-        substitution=f"2 * {n - 1}/{n} * {numel:,} * {itemsize} B",
-    )
+def _all_reduced(numel: int, itemsize: int, n: int) -> tuple[float, str]:
+    sent = 2 * (n - 1) / n * numel * itemsize
+    return sent, f"2 * {n - 1}/{n} * {numel:,} * {itemsize} B"

@@ -17,12 +17,14 @@ Cost = Callable[[int], tuple[float, float]]
 
 def ring(n: int) -> tuple[float, float]:
     """By the calculator."""
-    return calc.all_reduce_seconds(1, n, 1, 0), calc.all_reduce_seconds(1, n, 0, 1)
+    asked = calc.collective("all_reduce", "ring", n)
+    return asked.seconds(1, 0), asked.seconds(0, 1)
 
 
 def tree(n: int) -> tuple[float, float]:
     """A broadcast, and a reduction that takes as long."""
-    return 2 * calc.broadcast_seconds(1, n, 1, 0), 2 * calc.broadcast_seconds(1, n, 0, 1)
+    one_way = calc.collective("broadcast", "binomial", n)
+    return 2 * one_way.seconds(1, 0), 2 * one_way.seconds(0, 1)
 
 
 def model(ring: Cost = ring, tree: Cost = tree) -> Callable[..., Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from labkit import calc
 from labkit.calc.models.parameters import end_parameters, layer_parameters
-from labkit.calc.planner.planned_step import step_parts
+from labkit.calc.plan.planned_step import step_parts
 from labkit.grade.grader import Case, Draw, Mistake, Observed, Outcome, Questions, patch
 from labkit.grade.outcome import Finding
 
@@ -47,7 +47,7 @@ def telling(pool: Iterator[Case], formulas: list[Any]) -> Iterator[Case]:
             return
 
 
-def jobs(draw: Draw) -> Iterator[calc.Job]:
+def jobs(draw: Draw) -> Iterator[calc.plan.Job]:
     """The interviewer's, and others for which its layout is wrong."""
     pick = draw.rng.choice
     yield job_of("gpt3-175b", 512, 1536, recipe="zero_paper")
@@ -72,13 +72,15 @@ def job_of(
     recipe: str = "megatron_bf16",
     cluster: str = "a100",
     **machines: Any,
-) -> calc.Job:
+) -> calc.plan.Job:
     """A task for the planner."""
     cluster_of = {"gpu": "a100-80g", "gpus_per_node": 8, "num_gpus": num_gpus, **machines}
-    return calc.Job(model, recipe, replace(calc.CLUSTERS[cluster], **cluster_of), batch, sequence)
+    return calc.plan.Job(
+        model, recipe, replace(calc.CLUSTERS[cluster], **cluster_of), batch, sequence
+    )
 
 
-def label(job: calc.Job) -> str:
+def label(job: calc.plan.Job) -> str:
     """The task in words."""
     return (
         f"{float(calc.num_parameters(job.config)) / 1e9:.0f}B parameters on {job.num_gpus:,} "
@@ -87,13 +89,13 @@ def label(job: calc.Job) -> str:
     )
 
 
-def why_case(job: calc.Job, layout: calc.Layout) -> Case:
+def why_case(job: calc.plan.Job, layout: calc.Layout) -> Case:
     """A question about a layout."""
     said = f"{layout}, for {label(job)}"
     return Case(said, task_of(job), dict_of(layout), function="why_not", known=(job, layout))
 
 
-def some_layouts(job: calc.Job, draw: Draw) -> Iterator[Case]:
+def some_layouts(job: calc.plan.Job, draw: Draw) -> Iterator[Case]:
     """Questions about layouts of which one part is clearly the largest."""
     for each in draw.rng.choices(possible(job), k=500):
         layout = replace(each, zero=draw.rng.randrange(4))
@@ -103,7 +105,7 @@ def some_layouts(job: calc.Job, draw: Draw) -> Iterator[Case]:
                 yield why_case(job, layout)
 
 
-def task_of(job: calc.Job) -> Dict:
+def task_of(job: calc.plan.Job) -> Dict:
     """The task as the functions under test get it."""
     config, machines, assumed = job.config, job.machines, job.assumptions
     names = ("layers", "hidden", "heads", "gated", "vocab")
@@ -128,30 +130,30 @@ def task_of(job: calc.Job) -> Dict:
 
 
 @lru_cache
-def possible(job: calc.Job) -> list[calc.Layout]:
+def possible(job: calc.plan.Job) -> list[calc.Layout]:
     """Layouts that no rule refuses, with tp inside a node, worth a look."""
     return [
         each
-        for each in calc.layouts(job)
+        for each in calc.plan.layouts(job)
         if each.cp == 1
         and each.microbatch <= 2
         and (each.zero or each.dp == 1)
         and each.tp <= job.machines.gpus_per_node
-        and calc.refusal(job, each) is None
+        and calc.plan.refusal(job, each) is None
     ]
 
 
 @lru_cache
-def seconds_of(job: calc.Job, layout: calc.Layout) -> float:
+def seconds_of(job: calc.plan.Job, layout: calc.Layout) -> float:
     """Seconds of a step, by the planner."""
     return sum(step_parts(job, layout).values())
 
 
 @lru_cache
-def fastest(job: calc.Job) -> calc.Layout:
+def fastest(job: calc.plan.Job) -> calc.Layout:
     """The fastest layout that fits, by the planner."""
     in_order = sorted(possible(job), key=lambda each: seconds_of(job, each))
-    return next(each for each in in_order if calc.verdict(job, each))
+    return next(each for each in in_order if calc.plan.verdict(job, each))
 
 
 def dict_of(layout: calc.Layout) -> Dict:
@@ -160,14 +162,14 @@ def dict_of(layout: calc.Layout) -> Dict:
 
 
 @lru_cache
-def held_by(job: calc.Job, layout: calc.Layout) -> Mapping[str, float]:
+def held_by(job: calc.plan.Job, layout: calc.Layout) -> Mapping[str, float]:
     """Bytes of a GPU of the first pipeline rank by part, by the planner."""
-    parts = calc.layout_memory(job, layout, rank=0).parts
+    parts = calc.plan.memory(job, layout, rank=0).parts
     held = {name: float(size) for name, size in parts.items()}
     return {**held, "optimizer": held.pop("master", 0.0) + held.pop("moments")}
 
 
-def why(job: calc.Job, layout: calc.Layout) -> tuple[str, float]:
+def why(job: calc.plan.Job, layout: calc.Layout) -> tuple[str, float]:
     """The right answer of why_not."""
     held = held_by(job, layout)
     return max(PARTS, key=held.__getitem__), held["parameters"] + held["gradients"]
@@ -186,12 +188,12 @@ def same(got: Any, right: Any, case: Case) -> bool:
     return is_pair and got[0] == right[0] and abs(got[1] / right[1] - 1) < 1e-4
 
 
-def read(job: calc.Job, got: Dict) -> calc.Layout:
+def read(job: calc.plan.Job, got: Dict) -> calc.Layout:
     """The layout that a learner gives."""
     return calc.Layout(world_size=job.num_gpus, **got)
 
 
-def problem(job: calc.Job, got: Any) -> tuple[str, str]:
+def problem(job: calc.plan.Job, got: Any) -> tuple[str, str]:
     """(name, why) of what is wrong with a layout; two empty strings for one that fits."""
     if not isinstance(got, dict) or set(got) != set(KEYS):
         return "returns another form", f"layout returns a dict with the keys {', '.join(KEYS)}"
@@ -201,7 +203,7 @@ def problem(job: calc.Job, got: Any) -> tuple[str, str]:
         return "returns no layout", str(error)
     if job.machines.gpus_per_node % layout.tp:
         return ACROSS, f"tp={layout.tp} in nodes of {job.machines.gpus_per_node} GPUs"
-    verdict = calc.verdict(job, layout)
+    verdict = calc.plan.verdict(job, layout)
     return (
         ("", "")
         if verdict
@@ -250,17 +252,17 @@ def fits_without(s: Observed, *parts: str) -> bool:
     """Whether a layout that does not fit would fit without some parts of the memory."""
     job, layout = s.case.known, read(s.case.known, s.y)
     for rank in {0, layout.pp - 1}:
-        held = calc.layout_memory(job, layout, rank=rank).parts
+        held = calc.plan.memory(job, layout, rank=rank).parts
         if sum(float(size) for name, size in held.items() if name not in parts) > job.room_bytes:
             return False
     return problem(job, s.y)[0].startswith("does not fit")
 
 
-def least_memory(job: calc.Job, mine: calc.Layout) -> bool:
+def least_memory(job: calc.plan.Job, mine: calc.Layout) -> bool:
     """Whether hardly any layout needs less memory."""
     small = (each for each in possible(job) if (each.recompute, each.microbatch) == ("full", 1))
-    least = min(float(calc.layout_memory(job, each)) for each in small if each.zero > 1)
-    return float(calc.layout_memory(job, mine)) <= 1.05 * least
+    least = min(float(calc.plan.memory(job, each)) for each in small if each.zero > 1)
+    return float(calc.plan.memory(job, mine)) <= 1.05 * least
 
 
 HABITS: dict[str, tuple[str, Callable[..., bool], str]] = {

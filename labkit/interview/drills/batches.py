@@ -3,6 +3,7 @@
 import math
 
 from labkit import calc
+from labkit.calc.traffic.blocked_traffic import num_blocks
 from labkit.interview.drills.drill import Shown, drill
 from labkit.interview.drills.numbers import billions
 from labkit.interview.drills.question import Solution, Trap
@@ -187,8 +188,8 @@ def linear_scaling(rate: float, base: int, gpus: int, each: int, k: int) -> Solu
 )
 def gradient_buckets(params: float, precision: int, cap: int) -> Solution:
     """Bytes over the bucket's, rounded up."""
-    numel, mib = round(params), calc.MiB
-    num = calc.num_blocks(numel, precision, cap * mib)
+    numel, mib = round(params), calc.units.MiB
+    num = num_blocks(numel, precision, cap * mib)
     other = 6 - precision
     return Solution(
         num,
@@ -200,7 +201,7 @@ def gradient_buckets(params: float, precision: int, cap: int) -> Solution:
         [
             Trap(
                 "MB for MiB",
-                calc.num_blocks(numel, precision, cap * calc.MB),
+                num_blocks(numel, precision, cap * calc.units.MB),
                 "A MiB is 2^20 bytes, 4.9% more than a MB.",
             ),
             Trap(
@@ -210,7 +211,7 @@ def gradient_buckets(params: float, precision: int, cap: int) -> Solution:
             ),
             Trap(
                 "the other precision",
-                calc.num_blocks(numel, other, cap * mib),
+                num_blocks(numel, other, cap * mib),
                 "float32 has 4 bytes, bf16 has 2.",
             ),
         ],

@@ -26,15 +26,15 @@ _NOTEBOOK = "02_all_reduce_inside_out"
 )
 def ring_sent_bytes(n: int, size: float) -> Solution:
     """2(n-1)/n D."""
-    sent = calc.ring_all_reduce_bytes(size, n)
+    ring = calc.collective("all_reduce", "ring", n, size)
+    sent = ring.sent_bytes
     return Solution(
         sent,
         [
             f"A segment is {calc.bytes_text(size / n)}, one of {n}.",
             f"Reduce-scatter and all-gather take {n - 1} steps each, "
-            f"{calc.ring_all_reduce_steps(n)} together, and each sends one segment.",
-            f"{calc.ring_all_reduce_steps(n)} x {calc.bytes_text(size / n)} = "
-            f"{calc.bytes_text(sent)}.",
+            f"{ring.steps} together, and each sends one segment.",
+            f"{ring.steps} x {calc.bytes_text(size / n)} = {calc.bytes_text(sent)}.",
         ],
         [
             Trap(
@@ -50,7 +50,7 @@ def ring_sent_bytes(n: int, size: float) -> Solution:
             ),
             Trap(
                 "the whole tensor in each step",
-                calc.ring_all_reduce_steps(n) * size,
+                ring.steps * size,
                 "Each step moves one segment, an nth of the tensor.",
             ),
             Trap("bits for bytes", sent * 8, "The question is in bytes; a byte has 8 bits."),
@@ -76,9 +76,9 @@ def ring_sent_bytes(n: int, size: float) -> Solution:
 )
 def ring_seconds(n: int, size: float, link: float, alpha: float) -> Solution:
     """2(n-1) (alpha + D/n beta)."""
-    seconds = calc.all_reduce_seconds(size, n, alpha, 1 / link)
-    steps = calc.ring_all_reduce_steps(n)
-    latency = calc.all_reduce_seconds(0, n, alpha, 1 / link)
+    seconds = calc.collective("all_reduce", "ring", n, size).seconds(alpha, 1 / link)
+    steps = calc.collective("all_reduce", "ring", n).steps
+    latency = calc.collective("all_reduce", "ring", n, 0).seconds(alpha, 1 / link)
     return Solution(
         seconds,
         [
@@ -91,7 +91,7 @@ def ring_seconds(n: int, size: float, link: float, alpha: float) -> Solution:
         [
             Trap(
                 "one phase instead of two",
-                calc.reduce_scatter_seconds(size, n, alpha, 1 / link),
+                calc.collective("reduce_scatter", "ring", n, size).seconds(alpha, 1 / link),
                 "That is the reduce-scatter; the all-gather takes as long again.",
             ),
             Trap(
@@ -134,9 +134,9 @@ def ring_seconds(n: int, size: float, link: float, alpha: float) -> Solution:
 )
 def many_tensors(n: int, total: float, k: int, link: float, alpha: float) -> Solution:
     """k all-reduces of D/k each."""
-    each = calc.all_reduce_seconds(total / k, n, alpha, 1 / link)
-    fused = calc.all_reduce_seconds(total, n, alpha, 1 / link)
-    steps = calc.ring_all_reduce_steps(n)
+    each = calc.collective("all_reduce", "ring", n, total / k).seconds(alpha, 1 / link)
+    fused = calc.collective("all_reduce", "ring", n, total).seconds(alpha, 1 / link)
+    steps = calc.collective("all_reduce", "ring", n).steps
     return Solution(
         k * each,
         [

@@ -71,7 +71,7 @@ def kv_bytes_of_a_token(
             Trap("one layer", each / layers, "Every layer has keys and values of its own."),
             Trap(
                 "KiB for KB",
-                each / calc.KiB * calc.KB,
+                each / calc.units.KiB * calc.units.KB,
                 "A KB is 1000 bytes; divided by 1024 it is KiB.",
             ),
         ],
@@ -111,7 +111,7 @@ def kv_bytes_of_a_request(
             ),
             Trap(
                 "GiB for GB",
-                tokens * each / calc.GiB * calc.GB,
+                tokens * each / calc.units.GiB * calc.units.GB,
                 "A GB is 10^9 bytes; divided by 2^30 it is GiB.",
             ),
             Trap("one layer", tokens * each / layers, "Every layer has a cache of its own."),

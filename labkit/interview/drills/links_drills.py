@@ -27,15 +27,13 @@ _NOTEBOOK = "02_all_reduce_inside_out"
 def bus_bandwidth(n: int, size: float, time: float) -> Solution:
     """algbw times 2(n-1)/n."""
     algbw, busbw = calc.algbw(size, time), calc.busbw(size, time, n)
+    factor = calc.collective("all_reduce", "ring", n).sent_bytes
     return Solution(
         busbw,
         [
-            f"algbw = {calc.bytes_text(size)} / {calc.seconds_text(time)} = "
-            f"{calc.bytes_text(algbw)}/s.",
-            f"Each link carries 2(n - 1)/n = {calc.ring_all_reduce_bytes(1, n):.4g} times the "
-            "tensor.",
-            f"busbw = {calc.ring_all_reduce_bytes(1, n):.4g} x {calc.bytes_text(algbw)}/s = "
-            f"{calc.bytes_text(busbw)}/s.",
+            f"algbw = {calc.bytes_text(size)} / {calc.seconds_text(time)} = {algbw}.",
+            f"Each link carries 2(n - 1)/n = {factor:.4g} times the tensor.",
+            f"busbw = {factor:.4g} x {algbw} = {busbw}.",
         ],
         [
             Trap(
@@ -72,7 +70,7 @@ def bus_bandwidth(n: int, size: float, time: float) -> Solution:
 )
 def all_gather_at_busbw(n: int, size: float, bus: float) -> Solution:
     """(n-1)/n D over the bus bandwidth."""
-    carried = calc.busbw(size, 1.0, n, "all_gather")
+    carried = calc.collective("all_gather", "ring", n, size).sent_bytes
     seconds = carried / bus
     return Solution(
         seconds,
@@ -85,7 +83,7 @@ def all_gather_at_busbw(n: int, size: float, bus: float) -> Solution:
         [
             Trap(
                 "the factor of an all-reduce",
-                calc.busbw(size, 1.0, n) / bus,
+                2 * carried / bus,
                 "An all-gather is one of the two phases of a ring all-reduce.",
             ),
             Trap(
@@ -139,25 +137,25 @@ _SHEETS = [
 )
 def data_sheet_link(sheet: float, n: int, size: float) -> Solution:
     """2(n-1)/n D over half of what is printed."""
-    seconds = calc.all_reduce_seconds(size, n, 0, 2 / sheet)
+    seconds = calc.collective("all_reduce", "ring", n, size).seconds(0, 2 / sheet)
     return Solution(
         seconds,
         [
             f"One direction is half of it: {calc.bytes_text(sheet / 2)}/s.",
             f"A rank sends 2 x {n - 1}/{n} x {calc.bytes_text(size)} = "
-            f"{calc.bytes_text(calc.ring_all_reduce_bytes(size, n))}.",
+            f"{calc.bytes_text(calc.collective('all_reduce', 'ring', n, size).sent_bytes)}.",
             f"At {calc.bytes_text(sheet / 2)}/s that takes {calc.seconds_text(seconds)}.",
         ],
         [
             Trap(
                 "both directions counted as speed",
-                calc.all_reduce_seconds(size, n, 0, 1 / sheet),
+                calc.collective("all_reduce", "ring", n, size).seconds(0, 1 / sheet),
                 "Data sheets of NVLink add both directions; a ring sends one way at half of that. "
                 "(One of the two phases alone would take as long.)",
             ),
             Trap(
                 "both directions, and one phase",
-                calc.reduce_scatter_seconds(size, n, 0, 1 / sheet),
+                calc.collective("reduce_scatter", "ring", n, size).seconds(0, 1 / sheet),
                 "A ring sends one way, at half of the sheet's speed, and it sends twice: "
                 "reduce-scatter and all-gather.",
             ),
@@ -189,7 +187,7 @@ def data_sheet_link(sheet: float, n: int, size: float) -> Solution:
 def adapter_gbits(gbit: int, n: int, size: float) -> Solution:
     """(n-1)/n D over an eighth of the bits."""
     rate = gbit * 1e9 / 8
-    seconds = calc.reduce_scatter_seconds(size, n, 0, 1 / rate)
+    seconds = calc.collective("reduce_scatter", "ring", n, size).seconds(0, 1 / rate)
     return Solution(
         seconds,
         [
@@ -206,7 +204,7 @@ def adapter_gbits(gbit: int, n: int, size: float) -> Solution:
             ),
             Trap(
                 "an all-reduce",
-                calc.all_reduce_seconds(size, n, 0, 1 / rate),
+                calc.collective("all_reduce", "ring", n, size).seconds(0, 1 / rate),
                 "A reduce-scatter is the first half of a ring all-reduce.",
             ),
             Trap(

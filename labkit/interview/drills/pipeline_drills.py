@@ -96,7 +96,7 @@ def one_f_one_b_saving(each: float, p: int, m: int) -> Solution:
             ),
             Trap(
                 "GiB for GB",
-                (gpipe - ours) / calc.GiB * calc.GB,
+                (gpipe - ours) / calc.units.GiB * calc.units.GB,
                 "A GB is 10^9 bytes; divided by 2^30 it is GiB.",
             ),
         ],

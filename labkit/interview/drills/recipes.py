@@ -19,7 +19,7 @@ def without_master(recipe: str) -> calc.Recipe:
 
 def as_gib(nbytes: float) -> float:
     """What somebody means who writes the number of GiB and calls it GB."""
-    return nbytes / calc.GiB * calc.GB
+    return nbytes / calc.units.GiB * calc.units.GB
 
 
 def left_whole(level: int) -> calc.Recipe:

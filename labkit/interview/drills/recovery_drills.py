@@ -140,7 +140,7 @@ def stand_still(gpus: int, timeout: float, restart: float, interval: float) -> S
             f"Until noticed {timeout / 60:g} min, restart {restart / 60:g} min, repeated "
             f"{interval / 120:g} min.",
             f"{minutes:g} min together, on {gpus:,} GPUs.",
-            f"{gpus:,} x {minutes / 60:.4g} h = {lost:,.0f} GPU-hours.",
+            f"{gpus:,} x {minutes / 60:.4g} h = {lost.value:,.0f} GPU-hours.",
         ],
         [
             Trap(

@@ -1,6 +1,7 @@
 """Drills on ranks of unequal speed: waiting for all, or for most."""
 
 from labkit import calc
+from labkit.calc.slowest import asynchronous_samples_per_s, synchronous_samples_per_s
 from labkit.interview.drills.drill import drill
 from labkit.interview.drills.numbers import amounts
 from labkit.interview.drills.question import Solution, Trap
@@ -28,10 +29,10 @@ _NOTEBOOK = "03_data_parallel"
 def slow_rank(n: int, batch: int, fast: float, slow: float) -> Solution:
     """n B / the slowest time."""
     times = [fast] * (n - 1) + [slow]
-    rate = float(calc.synchronous_samples_per_s(times, batch))
-    alone = float(calc.synchronous_samples_per_s(times[:-1], batch))
-    never = float(calc.asynchronous_samples_per_s(times, batch))
-    whole = float(calc.synchronous_samples_per_s([fast] * n, batch))
+    rate = float(synchronous_samples_per_s(times, batch))
+    alone = float(synchronous_samples_per_s(times[:-1], batch))
+    never = float(asynchronous_samples_per_s(times, batch))
+    whole = float(synchronous_samples_per_s([fast] * n, batch))
     return Solution(
         rate,
         [
@@ -83,7 +84,7 @@ def slow_rank(n: int, batch: int, fast: float, slow: float) -> Solution:
 def backup_workers(n: int, late: int, k: int, batch: int, fast: float, slow: float) -> Solution:
     """k B / the k-th least time."""
     times = [fast] * (n - late) + [slow] * late
-    rate = float(calc.synchronous_samples_per_s(times, batch, wait_for=k))
+    rate = float(synchronous_samples_per_s(times, batch, wait_for=k))
     return Solution(
         rate,
         [
@@ -95,7 +96,7 @@ def backup_workers(n: int, late: int, k: int, batch: int, fast: float, slow: flo
         [
             Trap(
                 "everyone waits",
-                calc.synchronous_samples_per_s(times, batch),
+                synchronous_samples_per_s(times, batch),
                 "A step goes on when enough gradients are there; the slow ranks hold up nobody.",
             ),
             Trap(
@@ -105,7 +106,7 @@ def backup_workers(n: int, late: int, k: int, batch: int, fast: float, slow: flo
             ),
             Trap(
                 "nobody waits",
-                calc.asynchronous_samples_per_s(times, batch),
+                asynchronous_samples_per_s(times, batch),
                 "That is fully asynchronous; here ranks wait for the first of each step.",
             ),
         ],

@@ -174,7 +174,7 @@ def largest_model(room: float, recipe: str) -> Solution:
             ),
             Trap(
                 "GiB for GB",
-                room * calc.GiB / calc.GB / each.bytes_per_parameter,
+                room * calc.units.GiB / calc.units.GB / each.bytes_per_parameter,
                 "The room is given in GB, 10^9 bytes.",
             ),
         ],

@@ -15,8 +15,10 @@ _NOTEBOOK = "02_all_reduce_inside_out"
 def _tree_below(n: int, alpha: float, beta: float, tree_rounds: int = 2) -> float:
     """Bytes below which a tree is faster; tree_rounds: 2 for a reduce and a broadcast."""
     found = predicted_crossing(
-        lambda size: tree_rounds * calc.broadcast_seconds(size, n, alpha, beta),
-        lambda size: calc.all_reduce_seconds(size, n, alpha, beta),
+        lambda size: (
+            tree_rounds * calc.collective("broadcast", "binomial", n, size).seconds(alpha, beta)
+        ),
+        lambda size: calc.collective("all_reduce", "ring", n, size).seconds(alpha, beta),
     )
     return 0.0 if found is None else found.nbytes
 
@@ -36,19 +38,17 @@ def _tree_below(n: int, alpha: float, beta: float, tree_rounds: int = 2) -> floa
 def tree_ring_crossover(n: int, alpha: float, link: float) -> Solution:
     """Where 2 log2(n) (alpha + D beta) meets 2(n-1) (alpha + D/n beta)."""
     crossing = _tree_below(n, alpha, 1 / link)
-    steps, ring = 2 * (n.bit_length() - 1), calc.ring_all_reduce_steps(n)
-    saved = calc.all_reduce_seconds(0, n, alpha, 1 / link) - 2 * calc.broadcast_seconds(
-        0, n, alpha, 1 / link
-    )
+    steps, ring = 2 * (n.bit_length() - 1), calc.collective("all_reduce", "ring", n)
+    saved, more = (ring.steps - steps) * alpha, steps - ring.sent_bytes
     return Solution(
         crossing,
         [
-            f"The tree takes {steps} steps of D, the ring {ring} steps of D/{n}.",
-            f"So the tree saves {ring} - {steps} = {ring - steps} latencies, "
+            f"The tree takes {steps} steps of D, the ring {ring.steps} steps of D/{n}.",
+            f"So the tree saves {ring.steps} - {steps} = {ring.steps - steps} latencies, "
             f"{calc.seconds_text(saved)},",
-            f"and sends {steps - calc.ring_all_reduce_bytes(1, n):.4g} D more one after the other.",
+            f"and sends {more:.4g} D more one after the other.",
             f"They are equal at {calc.bytes_text(saved * link)} / "
-            f"{steps - calc.ring_all_reduce_bytes(1, n):.4g} = {calc.bytes_text(crossing)}.",
+            f"{more:.4g} = {calc.bytes_text(crossing)}.",
         ],
         [
             Trap(
@@ -105,9 +105,10 @@ def hierarchical_seconds(
 ) -> Solution:
     """All-reduce within a host, and of an Lth of the tensor between hosts."""
     n, alphas, betas = hosts * per_host, (0.0, 0.0), (1 / fast, 1 / link)
-    seconds = calc.hierarchical_all_reduce_seconds(size, n, per_host, alphas, betas)
-    within = calc.all_reduce_seconds(size, per_host, 0, 1 / fast)
-    flat = calc.flat_ring_seconds(size, n, per_host, alphas, betas)
+    tiered = calc.collective("all_reduce", "hierarchical", n, size, ranks_per_host=per_host)
+    ring = calc.collective("all_reduce", "ring", n, size, ranks_per_host=per_host)
+    seconds, flat = tiered.seconds(alphas, betas), ring.seconds(alphas, betas)
+    within = calc.collective("all_reduce", "ring", per_host, size).seconds(0, 1 / fast)
     return Solution(
         seconds,
         [
@@ -127,7 +128,7 @@ def hierarchical_seconds(
             ),
             Trap(
                 "one adapter for the whole host",
-                calc.hierarchical_all_reduce_seconds(size, n, per_host, alphas, betas, shared=True),
+                tiered.seconds(alphas, betas, shared=True),
                 "Each GPU has an adapter of its own, so the parts cross side by side.",
             ),
             Trap(
@@ -165,9 +166,10 @@ def hierarchical_seconds(
 )
 def hierarchical_slow_bytes(hosts: int, per_host: int, numel: int) -> Solution:
     """2(H-1)/H D/L."""
-    n = hosts * per_host
-    sent = calc.hierarchical_all_reduce_sent_bytes(numel, 2, n, 0, per_host)
-    size = 2 * numel
+    n, size = hosts * per_host, 2 * numel
+    sent = calc.collective(
+        "all_reduce", "hierarchical", n, size, itemsize=2, rank=0, ranks_per_host=per_host
+    ).tier_bytes
     return Solution(
         sent.slow,
         [
@@ -191,7 +193,7 @@ def hierarchical_slow_bytes(hosts: int, per_host: int, numel: int) -> Solution:
             Trap("one phase instead of two", sent.slow / 2, "Between hosts it is an all-reduce."),
             Trap(
                 "a flat ring",
-                calc.ring_all_reduce_bytes(size, n),
+                calc.collective("all_reduce", "ring", n, size).sent_bytes,
                 "In a flat ring the last GPU of a host sends all of its bytes to the next host.",
             ),
             Trap("float32 gradients", sent.slow * 2, "A bf16 number has 2 bytes."),

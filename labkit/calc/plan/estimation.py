@@ -1,0 +1,206 @@
+"""What a layout gives: seconds of a step, MFU, tokens per second, days and dollars.
+
+    step       compute + exposed tp, cp, ep, pp, dp + bubble + optimizer      planned_step.py
+    MFU        tokens/s * model FLOPs of a token / (GPUs * peak); HFU with recomputation
+    goodput    1 - what checkpoints and interruptions take (calc.lost_share, Daly's interval)
+    days       tokens / (tokens/s * goodput); dollars: GPU-hours of these days, at their price
+
+Against what was published. `efficiency` is fitted to the row marked *, and to no other.
+
+    Megatron-LM, A100       GPUs   t   p    published  here     TFLOP/s of a GPU, recomputation
+    1.7B                      32   1   1    137        148      +8%        counted, as there
+    3.6B                      64   2   1    138        145      +5%
+    7.5B                     128   4   1    142        140      -2%
+    18.4B                    256   8   1    135        133      -2%
+    39.1B                    512   8   2    138        134      -3%
+    76.1B                  1,024   8   4    140        145      +4%
+    145.6B                 1,536   8   8    148        147        *
+    310.1B                 1,920   8  16    155        153      -1%
+    529.6B                 2,520   8  35    163        159      -3%
+    1008B                  3,072   8  64    163        149      -8%
+    Llama 3 405B, H100                                          MFU
+    8,192 tokens           8,192   8  16    43%        47%      +10%
+    8,192 tokens          16,384   8  16    41%        44%       +7%
+    131,072 tokens, c 16  16,384   8  16    38%        44%      +16%
+
+The first ten with what Megatron-LM of 2021 did, for all of them alike: no flash attention, no
+sequence parallelism, full recomputation, nothing of dp overlapped. Microbatches and virtual stages
+are those of the authors' script, examples/sc21/run_table_1.sh in Megatron-LM. It has none of the
+latter for the trillion; with two, of which the paper speaks, that row would be at -2%. Llama 3
+with zero 2 and virtual 8, nothing recomputed, keys and values gathered. Its largest residual may be
+that of attention: it is 40% of the operations at 131,072 tokens, and no kernel for it is as fast as
+a product of matrices.
+Stragglers, and steps that wait for the network's congestion, are in the published numbers too.
+The rule that zero 2 reduces once a round (sharing.py) was written with Llama 3's rows in view, so
+these are no blind test of it: reduced in every microbatch, the second would have about a third.
+Papers: arXiv:2104.04473, table 1; arXiv:2407.21783, table 4.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from labkit.calc.checkpoints import checkpoint_interval, lost_share
+from labkit.calc.compute.flops import RECOMPUTED, flops_per_token
+from labkit.calc.compute.training_time import mfu
+from labkit.calc.layout import Layout
+from labkit.calc.plan.gpu_memory import memory
+from labkit.calc.plan.job import Job
+from labkit.calc.plan.planned_step import PARTS, step_parts
+from labkit.calc.plan.rules import require_works, warnings_of
+from labkit.calc.result import Result, total
+from labkit.calc.units import number_text
+
+_SECONDS_PER_HOUR = 3600
+_SOURCE = "labkit.calc.plan: layer_seconds.py and planned_step.py give each formula and its paper"
+_HOW = {
+    "compute": "FLOPs / (efficiency * peak) + bytes / memory bandwidth, slowest rank",
+    "tp": "halves of B T D, exposed",
+    "cp": "what attention does not hide of the ring",
+    "ep": "all-to-alls, exposed",
+    "pp": "sends in a row",
+    "bubble": "(p - 1)/(v m) of the rest of a rank's step, for equal ranks",
+    "dp": "reduce and gather, less what hides",
+    "optimizer": "states read and written",
+}
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Of one layout that works; whether it fits says `memory`."""
+
+    job: Job
+    layout: Layout
+    step: Result
+    """Seconds; its parts: PARTS."""
+    memory: Result
+    """Of the fullest GPU."""
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def tokens_per_s(self) -> Result:
+        """Of all GPUs, between interruptions."""
+        value = self.job.tokens_per_step / float(self.step)
+        how = f"{self.job.tokens_per_step:,} / {float(self.step):.4g} s"
+        return Result(value, "", "tokens per second", "B s / step", how, source=_SOURCE)
+
+    @property
+    def mfu(self) -> Result:
+        """Model FLOPs utilisation; attention counts as it is computed: causal with flash."""
+        return self._used(self._flops())
+
+    @property
+    def hfu(self) -> Result:
+        """With what is recomputed."""
+        of_token = self._flops()
+        if self.layout.recompute == "full":
+            again = self._flops("full")
+            # The head is not computed again.
+            head = 2.0 * self.job.config.vocab * self.job.config.hidden
+            recomputed = again.parts[RECOMPUTED] - Result(head, "FLOP")
+            parts = {**of_token.parts, RECOMPUTED: recomputed}
+            of_token = total("operations of one token", parts)
+        elif self.layout.recompute == "selective" and not self.job.assumptions.flash:
+            scores = of_token.parts["attention"] / 3
+            assert isinstance(scores, Result)
+            of_token = total("operations of one token", {**of_token.parts, RECOMPUTED: scores})
+        return replace(self._used(of_token), name="HFU")
+
+    @property
+    def flops_per_s(self) -> Result:
+        """Of one GPU, with recomputation: what papers print as TFLOP/s."""
+        peak = self.job.device.flops_per_s
+        how = f"{float(self.hfu):.3g} * {peak:.4g}"
+        return Result(float(self.hfu) * peak, "FLOP", "FLOP/s of a GPU", "HFU * peak", how)
+
+    @property
+    def goodput(self) -> Result:
+        """The share of all time in which steps are done that count."""
+        a, mtbf_s = self.job.assumptions, self.job.machines.mtbf_s
+        interval = checkpoint_interval(a.checkpoint_write_s, mtbf_s, "daly")
+        try:
+            lost = float(lost_share(interval, a.checkpoint_write_s, mtbf_s, a.restart_s))
+            how = f"1 - {lost:.3g}, a checkpoint every {interval}, MTBF {Result(mtbf_s, 'seconds')}"
+        except ValueError as error:
+            lost, how = 1.0, str(error)
+        return Result(
+            1 - lost,
+            "share",
+            "goodput",
+            "1 - (W/T + (T/2 + R)/M)",
+            how,
+            convention=f"W = {a.checkpoint_write_s:g} s to write, R = {a.restart_s:g} s to restart",
+            source="Young, CACM 17(9), 1974; Daly, FGCS 22(3), 2006",
+        )
+
+    @property
+    def time(self) -> Result:
+        """Of the whole training, with interruptions. ValueError where the job has no tokens."""
+        tokens, rate = self._tokens(), float(self.tokens_per_s) * float(self.goodput)
+        how = f"{tokens:.4g} / ({float(self.tokens_per_s):.4g} * {float(self.goodput):.3g})"
+        value = tokens / rate if rate else float("inf")
+        return Result(value, "seconds", "time of training", "T / (tokens/s * goodput)", how)
+
+    @property
+    def dollars(self) -> Result:
+        """For that time. ValueError where the job has no tokens."""
+        price, hours = self.job.machines.dollars_per_gpu_hour, self.time.to("h")
+        how = f"{self.job.num_gpus:,} * {number_text(hours)} h * {price:g}"
+        return Result(
+            self.job.num_gpus * hours * price,
+            "",
+            "cost in dollars",
+            "GPUs * hours * price",
+            how,
+            convention="the price of a GPU-hour is an assumption: Cluster.dollars_per_gpu_hour",
+        )
+
+    def _tokens(self) -> float:
+        if self.job.tokens is None:
+            raise ValueError("tokens=None: give the job the tokens of the whole training")
+        return float(self.job.tokens)
+
+    def _flops(self, recompute: str = "none") -> Result:
+        return flops_per_token(
+            self.job.config,
+            causal=self.job.assumptions.flash,
+            sequence=self.job.length,
+            parameters="matmul",
+            recompute=recompute,
+        )
+
+    def _used(self, of_token: Result) -> Result:
+        return mfu(
+            float(self.tokens_per_s), of_token, self.job.num_gpus, self.job.device.flops_per_s
+        )
+
+    def explain(self) -> str:
+        """Every number with its formula, its numbers, its conventions."""
+        said = [self.step, self.memory, self.tokens_per_s, self.mfu, self.hfu, self.goodput]
+        if self.job.tokens is not None:
+            said += [self.time, self.dollars]
+        return "\n".join([str(self.layout), *(each.explain() for each in said), *self.warnings])
+
+    def __str__(self) -> str:
+        text = f"{self.layout}: {self.step} a step, MFU {self.mfu}, {self.memory} a GPU"
+        return text if self.job.tokens is None else f"{text}, {self.time}"
+
+
+def estimate(job: Job, layout: Layout) -> Estimate:
+    """Seconds of a step and what follows. ValueError for a layout that a rule refuses, with why."""
+    require_works(job, layout)
+    parts = step_parts(job, layout)
+    a, num = job.assumptions, layout.num_microbatches(job.global_batch)
+    step = total(
+        "seconds of a step",
+        {
+            name: Result(parts[name], "seconds", name, substitution=_HOW[name])
+            for name in PARTS
+            if parts[name] or name == "compute"
+        },
+        formula="m R + (sum R - R)/v + sends + dp + optimizer",
+        convention=f"{num} microbatches; efficiency {a.efficiency:g} of the peak, "
+        f"{a.link_share:g} of the links, {a.overlap:g} of dp overlaps; no stragglers",
+        source=_SOURCE,
+    )
+    return Estimate(job, layout, step, memory(job, layout), tuple(warnings_of(job, layout)))

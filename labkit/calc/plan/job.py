@@ -1,0 +1,151 @@
+"""What is asked of the planner: a model, how it is trained, on what; and what is assumed.
+
+    Job("llama3-405b", "megatron_bf16", "h100", global_batch=2048, tokens=15.6e12)
+
+Nothing of a layout is in it: dp, tp, pp and the rest are what the planner looks for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from labkit.calc.checked_numbers import (
+    check_above_zero,
+    check_flag,
+    check_not_negative,
+    check_ranks,
+    shown,
+)
+from labkit.calc.hardware.cluster import Cluster, cluster
+from labkit.calc.hardware.gpu import GPU
+from labkit.calc.layout import Layout
+from labkit.calc.memory.recipe import Recipe, recipe_of
+from labkit.calc.models.lengths import sequence_length
+from labkit.calc.models.model_config import ModelConfig
+from labkit.calc.models.presets import model
+
+_GIB = 2**30
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assumptions:
+    """What no data sheet says. One of them is fitted, `efficiency`, to one published number.
+
+    ValueError or TypeError for shares beyond 0 to 1, and negative seconds and bytes.
+    """
+
+    efficiency: float = 0.683
+    """Of the GPU's peak, while it multiplies matrices. With this the planner has 147 of the 148
+    TFLOP/s of Megatron-LM's 145.6B on 1,536 A100 (arXiv:2104.04473, table 1; 148 with microbatches
+    of one sequence, for which it was fitted). It is fitted to no other row; estimation.py has the
+    residuals of the others."""
+    link_share: float = 0.8
+    """Of a link's bandwidth, while a collective runs: nccl-tests shows 360 of an H100's 450 GB/s
+    over NVLink."""
+    overlap: float = 0.8
+    """Of the collectives over dp, what can run beside computing: buckets go one behind the other,
+    and the last has nothing to hide behind. A guess."""
+    reserve_bytes: float = 4 * _GIB
+    """Of a GPU's memory, for CUDA, the communication library and fragmentation. A guess."""
+    checkpoint_write_s: float = 60.0
+    """For which training stands still, at each checkpoint."""
+    restart_s: float = 300.0
+    """From an interruption to the first step after it."""
+    flash: bool = True
+    """Attention never writes its scores down, and computes no masked half."""
+    fused: bool = True
+    """Of a gated MLP gate, up and their product are kept."""
+    context: str = "ring"
+    """How ranks of cp come by others' keys and values: "ring", step by step, or "gather", all of
+    them before attention begins, as Llama 3 was trained."""
+
+    def __post_init__(self) -> None:
+        for name in ("efficiency", "link_share"):
+            check_above_zero(getattr(self, name), name, "give a share, above 0 and up to 1")
+        for name in ("overlap", "reserve_bytes", "checkpoint_write_s", "restart_s"):
+            check_not_negative(getattr(self, name), name)
+        check_above_zero(self.checkpoint_write_s, "checkpoint_write_s", "writing takes time")
+        for name in ("efficiency", "link_share", "overlap"):
+            if getattr(self, name) > 1:
+                raise ValueError(f"{name}={shown(getattr(self, name))}: give a share, up to 1")
+        for name in ("flash", "fused"):
+            check_flag(getattr(self, name), name)
+        if self.context not in ("ring", "gather"):
+            raise ValueError(f"context={shown(self.context)}: give 'ring' or 'gather'")
+
+
+def check_asked(job: Job, layout: Layout) -> None:
+    """TypeError for what is no Job, and no Layout: what all of the planner's functions take."""
+    if not isinstance(job, Job):
+        raise TypeError(f"job={shown(job)}: give a Job(model, recipe, cluster, global_batch)")
+    if not isinstance(layout, Layout):
+        raise TypeError(f"layout={shown(layout)}: give a Layout(world_size=64, tp=8), of all GPUs")
+
+
+@dataclass(frozen=True, eq=False)  # by identity: it is the key of many caches
+class Job:
+    """One training. model, recipe, cluster: themselves, or a name in MODELS, RECIPES, CLUSTERS.
+
+    ValueError and TypeError for what is none, and for more tokens than learned positions.
+    """
+
+    model: ModelConfig | str
+    recipe: Recipe | str
+    cluster: Cluster | str
+    global_batch: int
+    """Sequences in a step, over all ranks."""
+    sequence: int | None = None
+    """Tokens of each; None: the model's context."""
+    tokens: float | None = None
+    """Of the whole training; None: no days, no dollars."""
+    assumptions: Assumptions = field(default_factory=Assumptions)
+    config: ModelConfig = field(init=False, repr=False)
+    kept: Recipe = field(init=False, repr=False)
+    machines: Cluster = field(init=False, repr=False)
+    length: int = field(init=False, repr=False)
+    """Tokens of a sequence."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.assumptions, Assumptions):
+            raise TypeError(f"assumptions={shown(self.assumptions)}: give Assumptions(...)")
+        object.__setattr__(self, "config", model(self.model))
+        object.__setattr__(self, "kept", recipe_of(self.recipe))
+        object.__setattr__(self, "machines", cluster(self.cluster))
+        object.__setattr__(self, "length", sequence_length(self.config, self.sequence))
+        object.__setattr__(self, "global_batch", check_ranks(self.global_batch, "global_batch"))
+        if self.room_bytes <= 0:
+            raise ValueError(
+                f"reserve_bytes={shown(self.assumptions.reserve_bytes)} leave nothing of the "
+                f"{self.device.memory_bytes / 1e9:.3g} GB of a {self.device.name}; give fewer"
+            )
+        if self.tokens is not None:
+            check_above_zero(self.tokens, "tokens", "training takes tokens")
+
+    @property
+    def device(self) -> GPU:
+        """What each GPU of its cluster is."""
+        return self.machines.device
+
+    @property
+    def num_gpus(self) -> int:
+        """Of its cluster."""
+        return self.machines.num_gpus
+
+    @property
+    def room_bytes(self) -> float:
+        """Of a GPU's memory, what training may fill."""
+        return self.device.memory_bytes - self.assumptions.reserve_bytes
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Over all ranks."""
+        return self.global_batch * self.length
+
+    @property
+    def title(self) -> str:
+        """One line about it."""
+        name = self.model if isinstance(self.model, str) else "a model"
+        return (
+            f"{name} on {self.num_gpus:,} x {self.device.name}, "
+            f"{self.global_batch:,} sequences of {self.length:,} tokens in a step"
+        )

@@ -1,0 +1,197 @@
+"""The pieces of a step, and how long they take together, in closed form.
+
+    step = m R + (sum of all ranks' R - R) / v + sends + dp + optimizer
+
+R seconds of one microbatch on the slowest of p ranks, all its v stages, forward and backward, with
+what zero 2 and 3 exchange in it; m microbatches. The second term is the bubble: for equal ranks
+(p - 1)/(v m) of m R.
+
+    sends       c seconds each, m microbatches: 2 c (p - 1 + floor((m - 1)(p - 1)/p)) for 1F1B, in
+                which a rank waits for both neighbours; 2 c (v p - 1) interleaved, which runs ahead.
+                Both as labkit.pipeline.simulate has them, while c is small beside R
+    dp          reduce + gather, less what hides: sharing.py. Rank r is through the pipeline
+                earlier than rank 0, by the last backwards of the stages 0 to r - 1; the rank that
+                ends last counts
+
+Paper: Narayanan et al., arXiv:2104.04473, section 2.2, for the bubble.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+from labkit.calc.layout import Layout
+from labkit.calc.pieces import Pieces
+from labkit.calc.plan.job import Job
+from labkit.calc.plan.layer_seconds import LayerSeconds, compute_seconds, layer_seconds
+from labkit.calc.plan.layers_by_stage import StageLayers, stage_layers
+from labkit.calc.plan.links import Span, half_seconds, message_seconds, span_of
+from labkit.calc.plan.rules import require_works
+from labkit.calc.plan.sharing import (
+    exposed_seconds,
+    in_each_microbatch,
+    once_a_step,
+    optimizer_seconds,
+)
+
+Pair = tuple[float, float]
+"""(forward, backward) seconds."""
+PARTS = ("compute", "tp", "cp", "ep", "pp", "bubble", "dp", "optimizer")
+
+
+class Times(NamedTuple):
+    """By stage, of one microbatch, (forward, backward) each; and of the whole step."""
+
+    compute: list[Pair]
+    tp: list[Pair]
+    cp: list[Pair]
+    ep: list[Pair]
+    dp: list[Pair]
+    """Of zero 2 and 3: exposed, in every microbatch."""
+    once: list[Pair]
+    """By stage: seconds of (reduce, gather) once in a step, whole."""
+    send_s: float
+    optimizer_s: float
+    num_microbatches: int
+
+    @property
+    def of_stages(self) -> list[Pair]:
+        """All kinds together."""
+        kinds = zip(self.compute, self.tp, self.cp, self.ep, self.dp, strict=True)
+        return [
+            (a[0] + b[0] + c[0] + d[0] + e[0], a[1] + b[1] + c[1] + d[1] + e[1])
+            for a, b, c, d, e in kinds
+        ]
+
+
+def pieces(job: Job, layout: Layout) -> Pieces:
+    """What a step consists of. ValueError for a layout that a rule refuses, with why."""
+    require_works(job, layout)
+    found = times(job, layout)
+    both = found.of_stages
+    return Pieces(
+        forward_s=tuple(forward for forward, _ in both),
+        backward_s=tuple(backward for _, backward in both),
+        send_s=found.send_s,
+        reduce_s=tuple(reduce_s for reduce_s, _ in found.once),
+        gather_s=tuple(gather_s for _, gather_s in found.once),
+        optimizer_s=found.optimizer_s,
+        overlap=job.assumptions.overlap,
+        num_microbatches=found.num_microbatches,
+        compute_s=tuple(map(sum, found.compute)),
+        exchanged_s=tuple(found.dp) if layout.zero >= 2 else (),
+    )
+
+
+def times(job: Job, layout: Layout) -> Times:
+    """The same by kind. The layout is one that no rule refuses."""
+    stages = stage_layers(job.config, layout.pp * layout.virtual, layout.virtual)
+    assert stages is not None, "a rule refuses such layouts"
+    dense, experts = layer_seconds(job, layout)
+    # One stage's seconds depend on its numbers of layers only, and few of them differ.
+    kinds = {count: _of_layers(count, dense, experts) for count in set(stages)}
+    compute, tp, cp, ep = ([kinds[count][kind] for count in stages] for kind in range(len(dense)))
+    first, last = _ends(job, layout)
+    compute[-1] = _added(compute[-1], last[0])
+    tp[-1] = _added(tp[-1], last[1])
+    tp[0] = _added(tp[0], first)
+    num = layout.num_microbatches(job.global_batch)
+    return Times(
+        compute, tp, cp, ep,
+        dp=in_each_microbatch(job, layout, compute),
+        once=once_a_step(job, layout),
+        send_s=_send(job, layout),
+        optimizer_s=optimizer_seconds(job, layout),
+        num_microbatches=num,
+    )  # fmt: skip
+
+
+def step_parts(job: Job, layout: Layout) -> dict[str, float]:
+    """Seconds of a step by PARTS; their sum is the step."""
+    found = times(job, layout)
+    p, v, m = layout.pp, layout.virtual, found.num_microbatches
+    both = found.of_stages
+    of_stage = [forward + backward for forward, backward in both]
+    of_rank = [sum(of_stage[rank::p]) for rank in range(p)]
+    slowest = of_rank.index(max(of_rank))
+    parts: dict[str, float] = {
+        name: m * sum(f + b for f, b in getattr(found, name)[slowest::p])
+        for name in ("compute", "tp", "cp", "ep")
+    }
+    parts["pp"] = _sends(found.send_s, p, v, m)
+    parts["bubble"] = (sum(of_rank) - max(of_rank)) / v
+    each_time = m * sum(f + b for f, b in found.dp[slowest::p])
+    parts["dp"] = each_time + _exposed_at_the_end(job, layout, found, both)
+    parts["optimizer"] = found.optimizer_s
+    return parts
+
+
+def _exposed_at_the_end(job: Job, layout: Layout, found: Times, of_stages: list[Pair]) -> float:
+    """Of what is reduced and gathered once: on the rank that is through with it last."""
+    if layout.dp * layout.cp == 1:
+        return 0.0
+    latest, earlier = 0.0, 0.0
+    for rank in range(layout.pp):
+        mine = slice(rank, None, layout.pp)
+        once, computing = _sum(found.once[mine]), _sum(found.compute[mine])
+        latest = max(latest, exposed_seconds(job, once, computing) - earlier)
+        earlier += of_stages[rank][1]
+    return latest
+
+
+def _sum(pairs: list[Pair]) -> Pair:
+    return sum(first for first, _ in pairs), sum(second for _, second in pairs)
+
+
+def _of_layers(count: StageLayers, dense: LayerSeconds, experts: LayerSeconds) -> list[Pair]:
+    """By kind: computing, tp, cp, ep."""
+    return [
+        (count.dense * d[0] + count.experts * e[0], count.dense * d[1] + count.experts * e[1])
+        for d, e in zip(dense, experts, strict=True)
+    ]
+
+
+def _added(first: Pair, second: Pair) -> Pair:
+    return first[0] + second[0], first[1] + second[1]
+
+
+def _sends(each_s: float, p: int, v: int, m: int) -> float:
+    if p == 1:
+        return 0.0
+    in_a_row = v * p - 1 if v > 1 else p - 1 + (m - 1) * (p - 1) // p
+    return 2 * each_s * in_a_row
+
+
+def _send(job: Job, layout: Layout) -> float:
+    """Of one microbatch to the next stage. A t-th from each rank, gathered there where needed."""
+    if layout.pp == 1:
+        return 0.0
+    tokens = layout.microbatch * job.length // layout.cp
+    nbytes = tokens * job.config.hidden * job.kept.activation_itemsize
+    crosses = not span_of(job, layout, "pp").is_in_one_node
+    seconds = message_seconds(job, nbytes / layout.tp, crosses_nodes=crosses)
+    if layout.tp > 1 and not layout.sequence_parallel:
+        seconds += half_seconds(job, nbytes, span_of(job, layout, "tp"))
+    return seconds
+
+
+def _ends(job: Job, layout: Layout) -> tuple[Pair, tuple[Pair, Pair]]:
+    """tp's seconds of the embedding; computing and tp's seconds of head and loss."""
+    return _ends_of(job, layout.tp, layout.cp, layout.microbatch, span_of(job, layout, "tp"))
+
+
+@lru_cache(maxsize=1 << 14)
+def _ends_of(
+    job: Job, tp: int, cp: int, microbatch: int, where: Span
+) -> tuple[Pair, tuple[Pair, Pair]]:
+    config, b = job.config, job.kept.activation_itemsize
+    tokens = microbatch * job.length // cp
+    # Logits are written and read in b bytes, their float32 log-softmax written and read.
+    moved = tokens * config.vocab / tp * (2 * b + 8) + b * config.vocab * config.hidden / tp
+    flops = 2 * tokens * config.vocab * config.hidden / tp
+    compute = (compute_seconds(job, flops, moved), compute_seconds(job, 2 * flops, 2 * moved))
+    if tp == 1:
+        return (0.0, 0.0), (compute, (0.0, 0.0))
+    half = half_seconds(job, tokens * config.hidden * b, where)
+    return (2 * half, 0.0), (compute, (0.0, 2 * half))

@@ -1,0 +1,244 @@
+"""What a simulated step shows: seconds, spans by class of ranks, the bubble, the longest path."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
+
+from labkit.calc.layout import Layout
+from labkit.calc.pieces import Pieces
+from labkit.calc.simulate.behaviour import Behaviours
+from labkit.calc.simulate.disturbance import Disturbance, Jitter, SlowLink, SlowNode, Straggler
+from labkit.calc.simulate.gradient_exchange import Tail
+from labkit.calc.simulate.graph import Graph
+from labkit.calc.simulate.longest_path import Segment, longest_path
+from labkit.calc.simulate.replica import Floors, Times
+from labkit.calc.units import seconds_text
+
+COMMUNICATION = ("tp, cp, ep", "pp", "dp")
+_MOST_TRIED = 16
+
+
+class StepSpan(NamedTuple):
+    """kind: "F", "B", "reduce", "optimizer" or "gather"; stage and microbatch -1 for the last."""
+
+    kind: str
+    stage: int
+    microbatch: int
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True)
+class RankClass:
+    """Ranks of one stage that do the same at the same time.
+
+    rank: one of them, the first. num_ranks: all of them. is_disturbed: unlike most.
+    """
+
+    name: str
+    rank: int
+    num_ranks: int
+    replica: int
+    pp: int
+    is_disturbed: bool
+    spans: tuple[StepSpan, ...]
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """The simulation itself, from which a SimulatedStep takes what it shows."""
+
+    graph: Graph
+    pieces: Pieces
+    """With what slow links add to every microbatch."""
+    floors: Floors
+    kept: tuple[Times, ...]
+    tails: tuple[Tail, ...]
+    behaviours: Behaviours
+    busy_s: float
+    """Of all cells together, in the pipeline."""
+
+
+@dataclass(frozen=True)
+class SimulatedStep:
+    """A step; `print` it for the sentence that tells what it waits for."""
+
+    pieces: Pieces
+    layout: Layout
+    disturbances: tuple[Disturbance, ...]
+    schedule: str
+    seed: int
+    num_events: int
+    """Operations that were simulated: of one replica of each class."""
+    simulated: Simulated
+    simulate: Callable[..., SimulatedStep] = field(repr=False, compare=False)
+    """`simulate.step`, which made this one: with other disturbances it says what each costs."""
+
+    @cached_property
+    def seconds(self) -> float:
+        """From the first forward to the end of the last rank's update."""
+        return max(tail.gathered_s for tail in self.simulated.tails)
+
+    @cached_property
+    def pipeline_seconds(self) -> float:
+        """From the first forward to the end of the last backward."""
+        return max(tail.ready_s for tail in self.simulated.tails)
+
+    @cached_property
+    def bubble(self) -> float:
+        """Idle time of all ranks in the pipeline, as a share of all their time in it.
+
+        As labkit.pipeline's Timing.bubble(), relative to the total; waiting for messages, for a
+        straggler's stage and for the slowest replica is idle time, too. A rank that waits for
+        others inside an operation is not idle.
+        """
+        cells = self.simulated.behaviours.num_replicas * self.layout.pp
+        whole = cells * self.pipeline_seconds
+        return 1 - self.simulated.busy_s / whole if whole else 0.0
+
+    @cached_property
+    def longest_path(self) -> tuple[Segment, ...]:
+        """What kept the step from ending sooner, first to last, without a gap: see Segment."""
+        made = self.simulated
+        return tuple(longest_path(made.graph, made.pieces, made.floors, made.kept, made.tails))
+
+    @cached_property
+    def on_the_path(self) -> dict[str, float]:
+        """Seconds of the longest path by what they are; they add up to the step.
+
+        "computing", "optimizer", exposed communication by axis ("tp, cp, ep", "pp", "dp"), and
+        "other replicas": with jitter, waiting for replicas that were drawn and not simulated.
+        """
+        found = dict.fromkeys(("computing", *COMMUNICATION, "optimizer", "other replicas"), 0.0)
+        for each in self.longest_path:
+            found[each.what] += each.end_s - each.start_s
+        return found
+
+    @property
+    def exposed(self) -> dict[str, float]:
+        """Seconds of communication that the step waits for, by axis: those of the longest path."""
+        return {axis: self.on_the_path[axis] for axis in COMMUNICATION}
+
+    @cached_property
+    def classes(self) -> tuple[RankClass, ...]:
+        """By replica and stage; with jitter, of the replicas that matter."""
+        return tuple(self._classes())
+
+    def _classes(self) -> Iterator[RankClass]:
+        made, layout = self.simulated, self.layout
+        for times in made.kept:
+            dp = times.replica * layout.ep
+            first = dp * layout.stride("dp")
+            for pp in range(layout.pp):
+                more = times.count * layout.ep - 1
+                name = f"dp {dp}" + (f" and {more} more" if more else "")
+                yield RankClass(
+                    f"{name}, pp {pp}" if layout.pp > 1 else name,
+                    first + pp * layout.stride("pp"),
+                    times.count * made.behaviours.ranks_per_cell,
+                    times.replica,
+                    pp,
+                    _is_unlike_others(times, pp),
+                    tuple(_spans(made, times, pp)),
+                )
+
+    @property
+    def words(self) -> tuple[str, str, str]:
+        """How long it takes, what the longest path consists of, and whom all wait for."""
+        shares = {name: seconds / self.seconds for name, seconds in self.on_the_path.items()}
+        told = ", ".join(f"{name} {share:.1%}" for name, share in shares.items() if share > 5e-4)
+        return (
+            f"{self.layout}: {seconds_text(self.seconds)}, bubble {self.bubble:.1%}",
+            f"on the longest path: {told}",
+            waits_for(self),
+        )
+
+    def __str__(self) -> str:
+        """The step in a few sentences."""
+        takes, path, waits = self.words
+        return f"{self.layout.world_size:,} ranks, {self.schedule}, {takes}; {path}. {waits}"
+
+
+def _is_unlike_others(times: Times, cell: int) -> bool:
+    slow_links = any(cell in pair for pair, _ in times.behaviour.links)
+    return slow_links or any(cell == each for each, _ in times.behaviour.slower)
+
+
+def _spans(made: Simulated, times: Times, cell: int) -> Iterator[StepSpan]:
+    for n, of_cell in enumerate(made.graph.cell):
+        if of_cell == cell:
+            yield StepSpan(*made.graph.work[n], times.starts[n], times.ends[n])
+    tail = made.tails[cell]
+    edges = (tail.begins_s, tail.reduced_s, tail.updated_s, tail.gathered_s)
+    for kind, start, end in zip(("reduce", "optimizer", "gather"), edges, edges[1:]):
+        if end > start:
+            yield StepSpan(kind, -1, -1, start, end)
+
+
+class Cost(NamedTuple):
+    """A disturbance and the share of the step that would be gone without it."""
+
+    disturbance: Disturbance
+    share: float
+
+
+def costs(step: SimulatedStep) -> tuple[Cost, ...]:
+    """What each disturbance costs, the highest first. Of more than 16, the 16 largest factors."""
+    tried = sorted(step.disturbances, key=_size, reverse=True)[:_MOST_TRIED]
+    found = []
+    for each in tried:
+        others = list(step.disturbances)
+        others.remove(each)
+        found.append(Cost(each, 1 - _seconds(step, others) / step.seconds))
+    return tuple(sorted(found, key=lambda cost: cost.share, reverse=True))
+
+
+def waits_for(step: SimulatedStep) -> str:
+    """Whom everyone waits for, in one sentence: what a step would gain without one disturbance.
+
+        Rank 5 (pp 1, dp 0, cp 0, tp 1), slower by 1.5, costs 12% of the step.
+
+    A second simulation answers it, without the disturbance: what lies on the longest path says who
+    was waited for, and not how much sooner the next slowest would have been done.
+    """
+    if not step.disturbances:
+        return "No rank is slower than others of its stage."
+    worst, *others = costs(step)
+    text = f"{_told(step, worst.disturbance)} costs {worst.share:.0%} of the step."
+    if others:
+        together = 1 - _seconds(step, []) / step.seconds
+        text = f"{text[:-1]}, all {len(step.disturbances)} disturbances together {together:.0%}."
+    return text
+
+
+def _seconds(step: SimulatedStep, disturbances: list[Disturbance]) -> float:
+    return step.simulate(
+        step.pieces, step.layout, disturbances, schedule=step.schedule, seed=step.seed
+    ).seconds
+
+
+def _size(disturbance: Disturbance) -> float:
+    return disturbance.share if isinstance(disturbance, Jitter) else disturbance.factor
+
+
+def _told(step: SimulatedStep, disturbance: Disturbance) -> str:
+    if isinstance(disturbance, Jitter):
+        return f"Jitter of {disturbance.share:.1%}"
+    if isinstance(disturbance, Straggler):
+        at = step.layout.coordinates(disturbance.rank)
+        where = ", ".join(f"{axis} {place}" for axis, place in at.items() if _has(step, axis))
+        return f"Rank {disturbance.rank} ({where or 'alone'}), slower by {disturbance.factor:g},"
+    if isinstance(disturbance, SlowLink):
+        a, b = disturbance.ranks
+        return f"The link between ranks {a} and {b}, slower by {disturbance.factor:g},"
+    assert isinstance(disturbance, SlowNode)
+    first, last = min(disturbance.ranks), max(disturbance.ranks)
+    ranks = f"ranks {first} to {last}" if last > first else f"rank {first}"
+    return f"The node of {ranks}, its links slower by {disturbance.factor:g},"
+
+
+def _has(step: SimulatedStep, axis: str) -> bool:
+    return step.layout.sizes[axis] > 1

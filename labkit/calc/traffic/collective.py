@@ -1,0 +1,157 @@
+"""`collective`: one function for what each collective costs, by any algorithm.
+
+    all_reduce        ring, tree, double_tree, halving_doubling, hierarchical
+    reduce_scatter    ring              broadcast         binomial, tree, ring
+    all_gather        ring              reduce            tree
+    all_to_all        pairwise          gather, scatter   direct
+
+ring_traffic.py has the ring, and tree_traffic.py the binary tree and the chain. The other
+all-reduces have files of their own. rooted_traffic.py and all_to_all_traffic.py have the rest.
+blocked_traffic.py cuts tensors into blocks. collective_cost.py has what all share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from labkit.calc.checked_numbers import (
+    check_itemsize,
+    check_not_negative,
+    check_number,
+    check_numel,
+    check_rank,
+    check_ranks,
+    divisors_text,
+    is_whole,
+    shown,
+)
+from labkit.calc.traffic.all_to_all_traffic import PairwiseAllToAll
+from labkit.calc.traffic.collective_cost import Collective
+from labkit.calc.traffic.double_tree_traffic import DoubleTreeAllReduce
+from labkit.calc.traffic.halving_doubling_traffic import HalvingDoublingAllReduce
+from labkit.calc.traffic.hierarchical_traffic import HierarchicalAllReduce
+from labkit.calc.traffic.ring_traffic import RingAllGather, RingAllReduce, RingReduceScatter
+from labkit.calc.traffic.rooted_traffic import BinomialBroadcast, DirectGather, DirectScatter
+from labkit.calc.traffic.tree_traffic import (
+    RingBroadcast,
+    TreeAllReduce,
+    TreeBroadcast,
+    TreeReduce,
+)
+
+COLLECTIVES: tuple[type[Collective], ...] = (
+    *(RingAllReduce, TreeAllReduce, DoubleTreeAllReduce, HalvingDoublingAllReduce),
+    *(HierarchicalAllReduce, RingReduceScatter, RingAllGather, PairwiseAllToAll),
+    *(BinomialBroadcast, TreeBroadcast, RingBroadcast, TreeReduce, DirectGather, DirectScatter),
+)
+
+
+def collective(
+    operation: str,
+    algorithm: str,
+    world_size: int,
+    nbytes: float = 1,
+    *,
+    itemsize: int = 4,
+    rank: int | None = None,
+    root: int | None = None,
+    block_bytes: float | None = None,
+    ranks_per_host: int | None = None,
+    splits: Sequence[Sequence[int]] | None = None,
+) -> Collective:
+    """What a collective costs: `.sent_bytes`, `.messages`, `.steps` and `.seconds(alpha, beta)`.
+
+    nbytes: the whole tensor. A scatter, a reduce-scatter and an all-to-all start with so much, and
+    a gather and an all-gather end with it. Without it, bytes are in times the tensor.
+    rank: whose bytes and messages, exactly, for elements of `itemsize` bytes; None: the mean.
+
+    Some algorithms take more:
+    root            of a broadcast, reduce, gather or scatter; 0 if nothing is said
+    block_bytes     trees and chains send the tensor in blocks of so many bytes
+    ranks_per_host  ring, hierarchical and pairwise on hosts of so many ranks: `.tier_bytes` says
+                    what crosses from host to host, and `seconds` takes pairs, (fast, slow)
+    splits          of an all-to-all: splits[r][s] elements of rank r for rank s, and no nbytes
+
+    collective("all_reduce", "ring", 8, 1e9).sent_bytes == 1.75e9
+    collective("all_reduce", "ring", 4, 40, rank=0).sent_bytes == 56, of ten float32
+
+    ValueError for what there is not, for sizes and ranks that cannot be, and with a rank for a
+    tensor that is no whole number of elements; TypeError for what is no number.
+    """
+    kind = _kind(operation, algorithm)
+    n, itemsize = check_ranks(world_size), check_itemsize(itemsize)
+    options: dict[str, object] = {"root": root, "block_bytes": block_bytes}
+    options |= {"ranks_per_host": ranks_per_host, "splits": splits}
+    for name, given in options.items():
+        if given is not None and name not in kind.options:
+            raise ValueError(
+                f"{name}={shown(given)}: {operation} by {algorithm} takes "
+                f"{', '.join(sorted(kind.options)) or 'no such thing'}"
+            )
+    if splits is not None:
+        nbytes = itemsize * _mean_row(splits, n)
+    check_not_negative(nbytes, "nbytes")
+    if rank is not None and splits is None and nbytes % itemsize:
+        raise ValueError(
+            f"nbytes={shown(nbytes)}: elements come whole, of itemsize={itemsize} bytes; give a "
+            f"multiple of {itemsize}, or another itemsize"
+        )
+    has_hosts = ranks_per_host is not None or kind is HierarchicalAllReduce
+    return kind(
+        world_size=n,
+        nbytes=nbytes,
+        itemsize=itemsize,
+        rank=None if rank is None else check_rank(rank, n),
+        root=0 if root is None else check_rank(root, n, "root"),
+        block_bytes=None if block_bytes is None else _block(block_bytes),
+        ranks_per_host=_per_host(ranks_per_host, n) if has_hosts else None,
+        splits=splits,
+    )
+
+
+def _kind(operation: str, algorithm: str) -> type[Collective]:
+    for kind in COLLECTIVES:
+        if (kind.operation, kind.algorithm) == (operation, algorithm):
+            return kind
+    algorithms = [kind.algorithm for kind in COLLECTIVES if kind.operation == operation]
+    if algorithms:
+        raise ValueError(f"algorithm={shown(algorithm)}: {operation} has {', '.join(algorithms)}")
+    operations = dict.fromkeys(kind.operation for kind in COLLECTIVES)
+    raise ValueError(f"operation={shown(operation)}: give one of {', '.join(operations)}")
+
+
+def _block(block_bytes: float) -> int:
+    check_number(block_bytes, "block_bytes")
+    if not is_whole(block_bytes) or block_bytes < 1:
+        raise ValueError(
+            f"block_bytes={shown(block_bytes)}: a block has a whole number of bytes from 1"
+        )
+    return int(block_bytes)
+
+
+def _per_host(ranks_per_host: Any, n: int) -> int:
+    check_number(ranks_per_host, "ranks_per_host")
+    if not is_whole(ranks_per_host) or ranks_per_host < 1 or n % ranks_per_host:
+        raise ValueError(
+            f"ranks_per_host={shown(ranks_per_host)} does not divide {n} ranks into equal hosts; "
+            f"give {divisors_text(n)}"
+        )
+    return int(ranks_per_host)
+
+
+def _mean_row(splits: Sequence[Sequence[int]], n: int) -> float:
+    """Elements of a rank, if these are splits."""
+    _check_list(splits, "splits", n)
+    for rank, row in enumerate(splits):
+        _check_list(row, f"splits[{rank}]", n)
+        for numel in row:
+            check_numel(numel)
+    return sum(map(sum, splits)) / n
+
+
+def _check_list(given: object, name: str, n: int) -> None:
+    if not isinstance(given, Sequence) or isinstance(given, str):
+        raise TypeError(f"{name}={shown(given)}: give a list with a number for each rank")
+    if len(given) != n:
+        raise ValueError(f"{name}={shown(given)}: give one for each of {n} ranks")
