@@ -26,11 +26,20 @@ def load_example():
 
 EXAMPLE = load_example()
 CASES = {case.name: case for case in EXAMPLE.cases()}
+# Each has something that no other has; the example runs all cases.
+MEASURED = [
+    "dp 2, slow tier",
+    "pp 4, gpipe",
+    "pp 4, 1f1b, slow tier",
+    "pp 2, interleaved",
+    "dp 2 x pp 4, straggler",
+    "pp 4, slow link in the middle",
+]
 
 
 @pytest.mark.alone
 @pytest.mark.clock
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", MEASURED)
 def test_a_real_step_takes_as_long_as_the_simulated_one(name):
     simulated, best = EXAMPLE.simulated(CASES[name]).seconds, float("inf")
     for _ in range(MOST_RUNS):
@@ -57,7 +66,8 @@ def test_messages_and_reduces_take_a_part_that_would_be_missed():
 
 
 def test_the_cases_have_2_to_8_ranks_both_tiers_and_what_makes_ranks_unequal():
-    assert {case.layout.world_size for case in CASES.values()} == {2, 4, 8}
-    kinds = {type(each) for case in CASES.values() for each in case.disturbances}
+    measured = [CASES[name] for name in MEASURED]
+    assert {case.layout.world_size for case in measured} == {2, 4, 8}
+    kinds = {type(each) for case in measured for each in case.disturbances}
     assert kinds == {calc.simulate.Straggler, calc.simulate.SlowLink}
-    assert {case.schedule for case in CASES.values()} == {"gpipe", "1f1b", "interleaved"}
+    assert {case.schedule for case in measured} == {"gpipe", "1f1b", "interleaved"}
