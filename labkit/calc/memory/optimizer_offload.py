@@ -2,7 +2,7 @@
 
     to="cpu"     gradient down, updated parameter up     (K_g + K_p) N/d    states never move
     to="disk"    masters and moments read, and written   2 K_o N/d          as in ZeRO-Infinity
-                 moments alone: masters_stay=True        2 K_m N/d          as labkit.zero.offload
+                 moments alone: masters_stay=True        2 K_m N/d          as labkit.zero.on_disk
 
 N parameters over d ranks, K bytes each by kind (recipe.py), K_o = K_master + K_m; what
 bandwidth that takes depends on the seconds of a step in which it should be hidden.
