@@ -27,9 +27,10 @@ ifdef ANEW
 .PHONY: $(STAMP)
 endif
 
-# Without it JupyterLab asks, over the text, whether it may fetch news from the network.
+# Without the first JupyterLab asks, over the text, whether it may fetch news from the network.
+# Without the second a saved notebook reopens with an error instead of each widget.
 LAB_SETTINGS := $(VENV)/share/jupyter/lab/settings
-QUIET := {"@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": false}}
+OVERRIDES := {"@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": false}, "@jupyter-widgets/jupyterlab-manager:plugin": {"saveState": true}}
 
 # A kernel of this .venv, whatever kernels the user has elsewhere.
 export JUPYTER_PREFER_ENV_PATH := 1
@@ -109,6 +110,6 @@ endif
 	$(PIP) install $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX),--constraint constraints.txt) $(TORCH)
 	$(PIP) install --quiet --constraint constraints.txt setuptools
 	$(PIP) install --quiet --constraint constraints.txt --no-build-isolation --editable '.[lab,dev]'
-	@mkdir -p $(LAB_SETTINGS) && echo '$(QUIET)' > $(LAB_SETTINGS)/overrides.json
+	@mkdir -p $(LAB_SETTINGS) && echo '$(OVERRIDES)' > $(LAB_SETTINGS)/overrides.json
 	@echo "$(TORCH_INDEX)" > $(VENV)/.torch-index
 	@echo "$(CURDIR)" > $(STAMP)

@@ -3,7 +3,7 @@
 A table for each number of ranks: times as multiples of gloo's, in brackets the time by the model
 with the alpha and beta fitted to that algorithm, which stand below. All work in place.
 
-Then the same on links that are paced, where the model's assumptions hold: nothing competes for a
+Then the same on throttled links, where the model's assumptions hold: nothing competes for a
 core, and a message takes alpha + m beta. Run it with `python benchmarks/collectives.py`; it takes
 about a minute.
 """

@@ -1,7 +1,7 @@
 """Tensor parallelism beside torch's own: seconds of forward and backward through a stack of blocks.
 
     fused             column_linear and row_linear: what backward sends travels while it computes
-    fused, shards     the same between token shards (sequence parallelism)
+    fused, shards     the same with sequence-sharded features (sequence parallelism)
     beside            torch's parallelize_module with ColwiseParallel and RowwiseParallel
       torch           as in its documentation: query, key and value each sum x's gradient
       torch, x once   x is a DTensor before the three, so that they sum it together
@@ -34,7 +34,7 @@ from torch.distributed.tensor.parallel import (
 
 import labkit
 from labkit.model import GPT, GPTConfig
-from labkit.tensor_parallel import SHARED_MEMORY, Replicated, TokenShards, Wire
+from labkit.tensor_parallel import SHARED_MEMORY, Replicated, SequenceSharded, Wire
 from labkit.tensor_parallel.gpt_tp import ParallelBlock
 
 CONFIG = GPTConfig(context=128, num_layers=4, hidden=512, num_heads=8)
@@ -93,14 +93,14 @@ def ours(
 ) -> Step:
     """The lab's."""
     parallel = nn.ModuleList(ParallelBlock(block, world) for block in blocks)
-    between = TokenShards(world, *x_BTD.shape[:2], wire) if shards else Replicated(world, wire)
+    layout = SequenceSharded(world, *x_BTD.shape[:2], wire) if shards else Replicated(world, wire)
 
     def forward(x: Tensor) -> Tensor:
         for block in parallel:
-            x = block(x, block.attention_norm.weight, block.mlp_norm.weight, between)
+            x = block(x, block.attention_norm.weight, block.mlp_norm.weight, layout)
         return x
 
-    x = x_BTD.flatten(0, 1)[between.rows.start : between.rows.stop] if shards else x_BTD
+    x = x_BTD.flatten(0, 1)[layout.rows.start : layout.rows.stop] if shards else x_BTD
     return step_of(forward, list(parallel.parameters()), x)
 
 

@@ -1,4 +1,4 @@
-"""Simulated steps beside real ones, on 2 to 8 ranks of a paced cluster.
+"""Simulated steps beside real ones, on 2 to 8 ranks of a throttled cluster.
 
     python examples/cluster_simulation.py              the table: simulated, measured, residual
     python examples/cluster_simulation.py straggler    the cases whose names have that in them

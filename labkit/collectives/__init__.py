@@ -2,7 +2,7 @@
 
 They need a backend whose sends and receives pass each other, as gloo's do. On nccl, two ranks that
 send to each other must hand over send and receive together (batch_isend_irecv), which these do not:
-there they may stand still.
+there they may deadlock.
 
 wire.py says who performs a strategy's collectives: the backend, the ring, or shared memory.
 """

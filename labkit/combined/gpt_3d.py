@@ -12,7 +12,7 @@ Layout: parameters as in labkit.tensor_parallel.gpt_tp, each on one stage, and t
 Between stages x_BTD is replicated over tp: tp ranks send the same bytes, each to its own neighbour.
 That is t times what is needed; Megatron-LM sends a t-th each and gathers it where links are fast
 (scatter-gather, section 4.1 of the paper), and where tokens are cut between the layers
-(TokenShards) nothing is sent twice to begin with. The lab sends it t times, and calc counts it.
+(SequenceSharded) nothing is sent twice to begin with. The lab sends it t times, and calc counts it.
 Paper: Narayanan et al., arXiv:2104.04473.
 """
 
@@ -52,15 +52,15 @@ class ParallelStage(GPTStage):
         Wire, over tp: one sum of B*T*D numbers for the embedding, two for each block; backward two
         for each block, and one for the head.
         """
-        between = Replicated(self.group)
+        layout = Replicated(self.group)
         if self.embedding is not None:
             require_tokens(x, self.config.vocab, self.config.context)
-            x = self.embedding(x, self.embedding.position.weight, between)
+            x = self.embedding(x, self.embedding.position.weight, layout)
         for block in self.blocks.values():
             assert isinstance(block, ParallelBlock)
-            x = block(x, block.attention_norm.weight, block.mlp_norm.weight, between)
+            x = block(x, block.attention_norm.weight, block.mlp_norm.weight, layout)
         if self.norm is not None and self.head is not None:
-            (x,) = column_linear(normed(x, self.norm.weight), between, self.head.weight)
+            (x,) = column_linear(normed(x, self.norm.weight), layout, self.head.weight)
         return x
 
 

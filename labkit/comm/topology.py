@@ -13,8 +13,8 @@
                  |           slow              |            each host has slow_links_per_host
                  +-----------------------------+
 
-Every link is full duplex: sending and receiving do not disturb each other. What is paced, and what
-is not, is stated in comm/pacing/__init__.py.
+Every link is full duplex: sending and receiving do not disturb each other. What is throttled, and
+what is not, is stated in comm/pacing/__init__.py.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Topology:
     Ranks are numbered host by host, as torchrun does it: of 2 hosts with 4 ranks each, host 1 has
     ranks 4 to 7.
 
-    fast: what each rank has for its messages inside the host. None: nothing is paced there, and
+    fast: what each rank has for its messages inside the host. None: nothing is throttled there, and
     messages (or shared memory) are as fast as the machine.
     slow: what a host has for messages to other hosts. None where there is one host only.
     slow_links_per_host: 1, shared by all ranks of the host; up to ranks_per_host, one for each.

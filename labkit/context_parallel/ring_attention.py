@@ -17,7 +17,7 @@ Wire, per rank, with kv = the bytes of k and v together: forward (n-1)/n of the 
 in n - 1 messages; backward the same again, and (n-1)/n of the gradients' in n - 1 more. Gradients
 are float32 where k and v have 16 bits. Memory: some tensors of T/n tokens, and one tile of scores.
 Sums are taken in float32 for 16-bit inputs. Each message is posted by itself, so that on nccl two
-ranks may stand still (see labkit.collectives).
+ranks may deadlock (see labkit.collectives).
 
 Paper: Liu, Zaharia and Abbeel, "Ring Attention with Blockwise Transformers for Near-Infinite
 Context", arXiv:2310.01889.

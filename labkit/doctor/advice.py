@@ -1,4 +1,4 @@
-"""What to do about each kind of standing still: the second sentence of a verdict."""
+"""What to do about each kind of hang: the second sentence of a verdict."""
 
 ALL_SEND = (
     "A send is complete only when the other side receives, and each of them waits for its send "

@@ -110,7 +110,7 @@ def _cycle(views: Sequence[View], found: Mapping[int, Wait]) -> Verdict | None:
     kinds = {wait.operation.kind for wait in ring}
     todos = {frozenset(["send"]): advice.ALL_SEND, frozenset(["recv"]): advice.ALL_RECEIVE}
     todo = todos.get(frozenset(kinds), advice.MIXED)
-    return _unless_threads_bring_it(Verdict(Fault.CIRCLE, text, todo, tuple(sorted(ranks))), views)
+    return _unless_threads_bring_it(Verdict(Fault.CYCLE, text, todo, tuple(sorted(ranks))), views)
 
 
 def _unless_threads_bring_it(verdict: Verdict, views: Sequence[View]) -> Verdict:

@@ -11,7 +11,7 @@ class Fault(Enum):
 
     MISMATCH = "mismatch"
     LEFT = "left"
-    CIRCLE = "circle"
+    CYCLE = "cycle"
     STOPPED = "stopped"
     SLOW = "slow"
     UNDER_WAY = "under way"

@@ -200,7 +200,7 @@ def _launched(
 
 
 def _from_journal(timeline: Timeline, region: str) -> list[Event]:
-    """The operations of a case that a rank did not come back from."""
+    """The operations of a case that a rank did not return from."""
     began_s = [each.start_s for each in timeline.regions if each.name == region]
     return [
         Event(

@@ -31,7 +31,7 @@ from labkit.launch.errors import Mismatch, RankError, RunError, RunTimeout
 Grader = OnRanks | Questions
 _PRINTED_LINES = 10
 _HUNG = {
-    Fault.CIRCLE: "ranks wait for each other",
+    Fault.CYCLE: "ranks wait for each other",
     Fault.LEFT: "waits for a rank that has returned",
     Fault.BUSY: "loops without communicating",
 }
@@ -522,7 +522,7 @@ def _waiting_in(operations: Sequence[Operation]) -> Operation | None:
 
 
 def _left_behind(waits: dict[int, Operation], returned: list[int], observed: Observed) -> Finding:
-    """Some ranks wait in an operation, while others have come back from the function."""
+    """Some ranks wait in an operation, while others have returned from the function."""
     rank, operation = next(iter(waits.items()))
     text = f"rank {rank} waits in {_unnumbered(operation.name)} ({sources.place(operation.origin)})"
     text += f", and {ranks_named(returned)} {verb(returned, 'has')} returned"

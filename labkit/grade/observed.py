@@ -124,7 +124,7 @@ class Event:
     began: int | None = None
     """Of a "wait": the position of the operation that it ended."""
     is_pending: bool = False
-    """Whether the operation came back as a Pending."""
+    """Whether the operation returned a Pending."""
     is_note: bool = False
     value: Any = None
     """Of a note."""
@@ -151,7 +151,7 @@ class RankSeen:
     """The arguments as they were afterwards."""
     returned: bool = False
     events: list[Event] = field(default_factory=list)
-    """In order. Of a rank that did not come back: its operations, from the journal."""
+    """In order. Of a rank that did not return: its operations, from the journal."""
     is_input: bool = False
     """Whether the result lies in the memory of an argument."""
     is_earlier: bool = False
@@ -238,7 +238,7 @@ class Observed:
 
     @property
     def returned(self) -> bool:
-        """Whether the function came back on every rank."""
+        """Whether the function returned on every rank."""
         return all(rank.returned for rank in self.ranks)
 
     @property

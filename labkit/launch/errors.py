@@ -9,7 +9,7 @@ from labkit.doctor.verdict import Verdict
 
 
 class RunError(RuntimeError):
-    """A run that did not come back. The evidence is by rank.
+    """A run that did not return. The evidence is by rank.
 
     `timeline`: the journals as far as they were written. `logs`: what was printed.
     `positions`: where each rank was, in words. `stacks`: Python stacks of ranks still alive.

@@ -181,7 +181,7 @@ def _positions(supervisor: Supervisor) -> list[str]:
 
 
 def _stacks(supervisor: Supervisor) -> list[str]:
-    """Of each rank that has not come back; else empty."""
+    """Of each rank that has not returned; else empty."""
     return [
         stack.text if rank.is_active or rank.stage is Stage.DIED else ""
         for rank, stack in zip(supervisor.ranks, supervisor.evidence.stacks, strict=True)

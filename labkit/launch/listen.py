@@ -185,10 +185,10 @@ def examined(evidence: Evidence, patience_s: float) -> Verdict:
     """
     evidence.examine(patience_s=patience_s)
     first = doctor.diagnose_now(evidence.views)
-    if first.fault not in (Fault.LEFT, Fault.CIRCLE):
+    if first.fault not in (Fault.LEFT, Fault.CYCLE):
         return first
     evidence.examine(patience_s=patience_s)
     second = doctor.diagnose_now(evidence.views)
-    if second == first or second.fault not in (Fault.LEFT, Fault.CIRCLE):
+    if second == first or second.fault not in (Fault.LEFT, Fault.CYCLE):
         return second
     return Verdict(Fault.UNDER_WAY, "ranks go on: two looks in a row found different waits")

@@ -52,7 +52,7 @@ def tell_late_messages(run: Run) -> None:
 
 
 def _notes_on_pace(run: Run) -> list[str]:
-    """The lines: messages that came late, and collectives that were not paced."""
+    """The lines: messages that came late, and collectives that were not throttled."""
     if run.topology is None:
         return []
     lines = (_late(reduce(Pace.plus, run.pace, Pace())), _unpaced(run, run.topology))
@@ -82,14 +82,14 @@ def _unpaced(run: Run, topology: Topology) -> str:
     if not unpaced:
         return ""
     return (
-        f"{listed(list(unpaced))} {verb(list(unpaced), 'was')} not paced to the links of the "
-        "topology, and took the time that this machine takes. Only send and recv are paced, and "
-        "with them labkit.collectives"
+        f"{listed(list(unpaced))} {verb(list(unpaced), 'was')} not throttled to the links of the "
+        "topology, and took the time that this machine takes. Only send and recv are throttled, "
+        "and with them labkit.collectives"
     )
 
 
 def _has_links(operation: Operation, topology: Topology) -> bool:
-    """Whether messages between the ranks of its group are paced, or some of them."""
+    """Whether messages between the ranks of its group are throttled, or some of them."""
     hosts = {topology.host_of(rank) for rank in operation.group}
     return len(hosts) > 1 or (topology.fast is not None and len(operation.group) > 1)
 

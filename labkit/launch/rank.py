@@ -99,7 +99,7 @@ class RankSpec:
 
 @dataclass(frozen=True)
 class Returned:
-    """The function came back; its value is in the run's folder."""
+    """The function returned; its value is in the run's folder."""
 
     start_s: float
     end_s: float

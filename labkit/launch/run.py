@@ -6,7 +6,7 @@ rank_process   fork the ranks
 rank           in each: meet the others, call the function, report
 supervise      take in what ranks report and print
 listen         until all have returned, or the run cannot end
-result         what came back, as a Run
+result         what the ranks returned, as a Run
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ class Run:
     ready_seconds: float = 0.0
     """From the call of `run` until every rank's process group was up."""
     topology: Topology | None = None
-    """The links that messages were paced to."""
+    """The links that messages were throttled to."""
     pace: list[Pace] = field(default_factory=list, repr=False)
     """With a topology, for each rank: messages received, and those that came late."""
 
@@ -125,7 +125,7 @@ class Run:
         trust: values that are neither plain data nor tensors are pickles, and reading one can run
         any code. Say True only where you know who wrote the folder.
         partial: take what is there. A value that is missing, damaged or not to be trusted is None;
-        a failed run comes back too.
+        a failed run is returned too.
 
         Raises the error that the run ended with (RankError, RunError), FileNotFoundError where
         there is no run, UntrustedValue, ValueError that names missing ranks or a damaged file, and

@@ -1,4 +1,4 @@
-"""The driver's side of a run: listen to every rank until all have come back, or one has not.
+"""The driver's side of a run: listen to every rank until all have returned, or one has failed.
 
     STARTING --ready--> RUNNING --returned--> RETURNED
         |                  |

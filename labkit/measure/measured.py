@@ -42,7 +42,7 @@ class Measured:
     samples: dict[str, dict[int, list[float]]] = field(repr=False)
     """By algorithm and size: seconds of every call."""
     topology: Topology | None = None
-    """The paced links it was measured on; None: this machine as it is."""
+    """The throttled links it was measured on; None: this machine as it is."""
 
     @cached_property
     def seconds(self) -> ByName:
@@ -249,7 +249,7 @@ def drawn(measured: Measured, title: str | None = None) -> Picture:
         for one in measured.algorithms
     ]
     marks = [Mark(*mark) for each in _shown(measured) for mark in _marks(measured, each)]
-    where = "" if measured.topology is None else ", paced links"
+    where = "" if measured.topology is None else ", throttled links"
     title = title or f"all-reduce on {measured.world_size} ranks{where}"
     return latency_bandwidth(curves, measured.world_size, marks=marks, title=title)
 

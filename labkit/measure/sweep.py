@@ -38,7 +38,7 @@ def collectives(
     sizes: bytes of the tensor on each rank, as numbers or as text. algorithms: names ("ring",
     "gloo", ...; a wrong one is told all of them), your own functions fn(x, group), or
     measure.Algorithm where yours has a formula. repetitions: calls of each per size, of which the
-    median counts. topology: a labkit.Topology to measure on paced links. timeout: of the run.
+    median counts. topology: a labkit.Topology to measure on throttled links. timeout: of the run.
 
     Algorithms take turns, after a barrier each, and a call takes as long as its slowest rank. They
     work in place where they can. Each result is compared with the sum before the first is timed.

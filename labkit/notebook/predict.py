@@ -16,7 +16,7 @@ from labkit.grade.ink import ink
 from labkit.notebook import predictions
 from labkit.notebook.controls import on_enter
 from labkit.notebook.predictions import Prediction
-from labkit.notebook.shown import FAINT, FRAME, Shown, box
+from labkit.notebook.shown import FAINT, Shown, box
 
 _WRONG = "#d55e00"
 _RIGHT = "#009e73"
@@ -139,7 +139,7 @@ def reveal(
     truth: in `unit`. source: where it comes from, as it stands in front of it: "Computed" for what
     follows by calculation, "torch says" for one of torch's constants. varies: it is different in
     every run; marked with ~, as measured seconds are, it is not compared when the notebook is
-    tested. Without a prediction it says only what is true.
+    tested. Without a prediction the true number is folded: a stored notebook does not give it away.
     """
     predictions.check_tolerance(tolerance)
     quantity = in_unit(truth, unit)
@@ -148,7 +148,7 @@ def reveal(
     told = f"{source}: {mark}{_told(truth, unit)}."
     prediction = predictions.load(key)
     if prediction is None:
-        return _beside(question, f"{told} (You made no prediction.)", FRAME)
+        return _folded(question, told)
     words = predictions.verdict(prediction.quantity, quantity, tolerance)
     is_right = predictions.judge(key, words)
     text = f"You said {prediction.text}. {told} {words}"
@@ -163,6 +163,14 @@ def _told(truth: float, unit: str) -> str:
 def _keeps(unit: str) -> bool:
     """Whether numbers are told in this very unit, and not in the one of their size."""
     return unit in _LONG or bool(counted(unit))
+
+
+def _folded(question: str, told: str) -> Shown:
+    """The true number behind a click."""
+    text = f"{told} (You made no prediction.)"
+    summary = escape(question or "The answer") + " (You made no prediction. Click for the answer.)"
+    html = f"<details><summary>{summary}</summary>{escape(told)}</details>"
+    return Shown(f"{question}\n{text}" if question else text, box(html))
 
 
 def _beside(question: str, text: str, colour: str) -> Shown:

@@ -1,6 +1,6 @@
 """Something that is done every second, in the kernel's own event loop and by no thread.
 
-A task of the loop ends with the kernel, never runs beside a cell's code, and stands still while one
+A task of the loop ends with the kernel, never runs beside a cell's code, and is idle while one
 runs; so what a tick shows must be computed from a clock, and not from the number of ticks.
 """
 

@@ -8,7 +8,7 @@ A Send or a Recv stands alone where it blocks: the rank goes on when the other s
 What is in one Together has been posted without blocking, and the rank waits for all of it at its
 end (torch calls it batch_isend_irecv). Between two ranks messages keep the order of their posting.
 
-`actions` gives the plain order, which stands still for 1F1B: above, both ranks end up in a send.
+`actions` gives the plain order, which deadlocks for 1F1B: above, both ranks end up in a send.
 rendezvous.py tells whether rows of actions come to their end, and blocking.py performs them.
 """
 
@@ -59,7 +59,7 @@ Row = Sequence[Action]
 
 
 class MessageError(ValueError):
-    """Rows of actions that are not the schedule's, or stand still. Ends with the marked actions.
+    """Rows of actions that are not the schedule's, or deadlock. Ends with the marked actions.
 
     rule: which one is broken, as the functions that raise it list them. marks: rank -> index in its
     row, the row's length where something is missing.
@@ -113,7 +113,7 @@ def require_actions(schedule: Schedule, rows: Sequence[Row]) -> None:
     """Raises MessageError where rows do not carry out the schedule, on any wire.
 
     rule "stranger": a message that is not the schedule's, or goes elsewhere; looked for first.
-    "order": another order of operations. "need": one begins before its message has come. "early": a
+    "order": another order of operations. "need": one begins before its message arrived. "early": a
     product is sent before it is computed. "twice": a message is there again. "dropped": it is never
     sent.
     """

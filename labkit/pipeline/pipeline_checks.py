@@ -29,7 +29,7 @@ def backend(group: Group) -> None:
     """Opposite messages of two ranks pass each other on gloo; not on nccl."""
     if group.backend == "nccl":
         raise ValueError(
-            "a pipeline on nccl would stand still: there all messages of two ranks queue behind "
+            "a pipeline on nccl would deadlock: there all messages of two ranks queue behind "
             'each other, whichever way they go; run(..., device="cpu") uses gloo'
         )
 

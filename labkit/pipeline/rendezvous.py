@@ -3,7 +3,7 @@
     rank 0   ... F1 >F1 <B0 ...     both are in a send, and neither comes to its receive:
     rank 1   ... B0 >B0 <F1 ...     a deadlock; it ends if one of them receives first
 
-Nothing is kept on the way: a message is through when both sides have posted it. gloo works like
+Nothing is kept on the way: a message is complete when both sides have posted it. gloo works like
 that, and NCCL for messages beyond its small buffers. The verdict does not depend on the ranks'
 pace: what one rank posts never takes from another what it could have done.
 """
@@ -43,7 +43,7 @@ def order_of_completion(rows: Sequence[Row]) -> Iterator[tuple[int, Action]]:
     """(rank, action) as they end, every rank in its order.
 
     Raises MessageError when no rank can go on. rule "deadlock": ranks wait for each other in a
-    circle. "ended": a rank waits for one that has come to its end. "pair": the two ends of a
+    cycle. "ended": a rank waits for one that has come to its end. "pair": the two ends of a
     message mean different products. ValueError: a message to a rank that there is not.
     """
     _require_ranks(rows)
@@ -110,7 +110,7 @@ def _standstill(
     wires: _Wires,
     under_way: list[list[tuple[Link, int]] | None],
 ) -> MessageError:
-    """Names the ranks that wait for each other in a circle, or for one that has ended."""
+    """Names the ranks that wait for each other in a cycle, or for one that has ended."""
     waits: dict[int, int] = {}  # rank -> the rank that it waits for
     for rank, posted in enumerate(under_way):
         for link, number in posted or ():
@@ -126,8 +126,8 @@ def _standstill(
         rank = waits[rank]
     if rank not in waits:
         last = path[-1]
-        reason = f"{told(last)}, which has come to its end"
+        reason = f"{told(last)}, which has finished"
         return MessageError("ended", reason, rows, {last: position[last]})
-    circle = path[path.index(rank) :]
-    reason = f"a deadlock: {'; '.join(map(told, circle))}"
-    return MessageError("deadlock", reason, rows, {each: position[each] for each in circle})
+    cycle = path[path.index(rank) :]
+    reason = f"a deadlock: {'; '.join(map(told, cycle))}"
+    return MessageError("deadlock", reason, rows, {each: position[each] for each in cycle})

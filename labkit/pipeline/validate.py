@@ -1,11 +1,11 @@
 """Is this list of operations a training step? And in which order can it be performed?
 
     every stage on one rank; each microbatch once through each stage, F, and back, B, or I and W;
-    nothing before what it needs, and no circle of ranks that wait for each other.
+    nothing before what it needs, and no cycle of ranks that wait for each other.
 
 A rank performs its row in order and waits where something has not arrived. Sends do not wait: they
 are posted and go on by themselves (`execute` does it so). With sends that block until they are
-received, more orders stand still: see messages.py.
+received, more orders deadlock: see messages.py.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def _missing(schedule: Schedule, seen: _Seen) -> ScheduleError:
 
 
 def _deadlock(schedule: Schedule, position: list[int], done: set[Product]) -> ScheduleError:
-    """Names the ranks that wait for each other in a circle."""
+    """Names the ranks that wait for each other in a cycle."""
     waits: dict[int, tuple[Op, Product, int]] = {}  # rank -> its operation, what for, from whom
     for rank, row in enumerate(schedule.rows):
         if position[rank] < len(row):
@@ -175,8 +175,8 @@ def _deadlock(schedule: Schedule, position: list[int], done: set[Product]) -> Sc
     while rank not in path:
         path.append(rank)
         rank = waits[rank][2]
-    circle = path[path.index(rank) :]
-    if len(circle) == 1:
+    cycle = path[path.index(rank) :]
+    if len(cycle) == 1:
         op, need, _ = waits[rank]
         reason = f"rank {rank} has {op} of stage {op.stage} before {_shown(need)} of stage "
         return ScheduleError(f"{reason}{need[1]}, which it needs", schedule, rank, position[rank])
@@ -184,9 +184,9 @@ def _deadlock(schedule: Schedule, position: list[int], done: set[Product]) -> Sc
     told = "; ".join(
         f"rank {each} waits at {written(waits[each][0])} for "
         f"{_shown(waits[each][1], written)} of rank {waits[each][2]}"
-        for each in circle
+        for each in cycle
     )
-    return ScheduleError(f"a deadlock: {told}", schedule, circle[0], position[circle[0]])
+    return ScheduleError(f"a deadlock: {told}", schedule, cycle[0], position[cycle[0]])
 
 
 def _shown(product: Product, written: Callable[[Op], str] = str) -> str:

@@ -8,7 +8,7 @@ in the order in which they were sent. So a receiver must ask for them in that or
 needs first. It knows the order, for the schedule is data: it reads the sender's row.
 
 - A receive is posted one message ahead, so that the next travels while this one is computed.
-- Nobody waits for a send: a rank that did could stand still where the schedule does not. A send is
+- Nobody waits for a send: a rank that did could deadlock where the schedule does not. A send is
   known to have arrived when its receiver answers with a message that it made later (its row says
   so); then its buffer is let go. The rest is waited for at the end of the step.
 - Shapes: dim 0 is the microbatch's rows, which every rank knows; the other sizes and the dtype go
@@ -17,7 +17,7 @@ needs first. It knows the order, for the schedule is data: it reads the sender's
 Wire of a step: 2 m messages per boundary between ranks, each of one microbatch's output.
 
 Written for gloo. On nccl all messages of two ranks queue behind each other in the order in which
-they were posted, whichever way they go, so that opposite ones may stand still; not tried there.
+they were posted, whichever way they go, so that opposite ones may deadlock; not tried there.
 """
 
 from __future__ import annotations

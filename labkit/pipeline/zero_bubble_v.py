@@ -28,7 +28,7 @@ def zero_bubble_v(rank: int, num_ranks: int, num_microbatches: int) -> Iterator[
     rank 0   F0 F1 F2 f0 i0 w0 f1 i1 w1 I0 W0 f2 i2 w2 I1 W1 I2 W2
     rank 1      F0 f0 F1 f1 i0 w0 F2 I0 W0 f2 i1 w1 I1 i2 I2 W1 w2 W2
 
-    Bubble for F = I = W and m >= 2p - 1: a rank stands still for p - 1 operations of its half-size
+    Bubble for F = I = W and m >= 2p - 1: a rank is idle for p - 1 operations of its half-size
     stages, a sixth of 1F1B's time and a half of ZB-H1's. With other costs it is more. A rank holds
     2p halves of a microbatch, as much as 1F1B's first. Fewer microbatches work, and wait longer.
     """

@@ -1,6 +1,6 @@
 """Tensor parallelism: every rank has a part of every layer, and all of every token's result.
 
-between.py      the two forms of features between layers, and the pairs f and g: enter, leave
+activation_layout.py  how ranks hold features between layers; the pairs f and g: enter, leave
 linear.py       ColumnLinear and RowLinear, as the paper has them
 fused.py        the same, with communication that backward hides; one gather for three weights
 features.py     features that are cut, and whole ones: where the order of layers needs it
@@ -15,8 +15,14 @@ cut.py          how a tensor is cut; collectives/wire.py: who performs the colle
 """
 
 from labkit.collectives.wire import LIBRARY, RING, SHARED_MEMORY, Wire
+from labkit.tensor_parallel.activation_layout import (
+    ActivationLayout,
+    Replicated,
+    SequenceSharded,
+    enter,
+    leave,
+)
 from labkit.tensor_parallel.attention import ParallelAttention, ParallelMLP
-from labkit.tensor_parallel.between import Between, Replicated, TokenShards, enter, leave
 from labkit.tensor_parallel.cut import REPLICATED, Cut, even_cut
 from labkit.tensor_parallel.features import gather_features, share_features
 from labkit.tensor_parallel.full_state import (
@@ -34,7 +40,7 @@ from labkit.tensor_parallel.train_tp import train
 from labkit.tensor_parallel.vocab import vocab_cross_entropy, vocab_embedding
 
 __all__ = [
-    "Between",
+    "ActivationLayout",
     "ColumnLinear",
     "Cut",
     "HeadShares",
@@ -47,7 +53,7 @@ __all__ = [
     "RowLinear",
     "SHARED_MEMORY",
     "TensorParallelGPT",
-    "TokenShards",
+    "SequenceSharded",
     "Wire",
     "clip_gradients",
     "column_linear",

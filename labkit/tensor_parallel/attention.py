@@ -5,7 +5,7 @@
 
 Heads do not talk to each other until `out` mixes them, and features of the MLP not until `down`.
 Layout: query_fD, key_fD, value_fD, up_fD are Shard(0), out_Df and down_Df Shard(1).
-Wire, for B*T*D numbers each: forward one sum (g), backward one sum (f); see between.py.
+Wire, for B*T*D numbers each: forward one sum (g), backward one sum (f); see activation_layout.py.
 Paper: Megatron-LM, arXiv:1909.08053, section 3.
 """
 
@@ -18,7 +18,7 @@ from labkit import arguments
 from labkit.comm import Group
 from labkit.comm.group import chosen
 from labkit.model import MLP, Attention, attend
-from labkit.tensor_parallel.between import Between, Replicated
+from labkit.tensor_parallel.activation_layout import ActivationLayout, Replicated
 from labkit.tensor_parallel.cut import ShardedWeight, even_cut, head_cut
 from labkit.tensor_parallel.fused import column_linear, row_linear
 from labkit.tensor_parallel.gradients_tp import summed_over
@@ -40,11 +40,11 @@ class ParallelMLP(nn.Module):
         self.up = ShardedWeight(mlp.up.weight, even_cut(ffn, 0, group.size), group)
         self.down = ShardedWeight(mlp.down.weight, even_cut(ffn, 1, group.size), group)
 
-    def forward(self, x: Tensor, between: Between | None = None) -> Tensor:
-        """x and the result in the form `between` layers; None: replicated, x_BTD."""
-        between = between or Replicated(self.group)
-        (y_BTf,) = column_linear(x, between, self.up.weight)
-        return row_linear(F.gelu(y_BTf), between, self.down.weight)
+    def forward(self, x: Tensor, layout: ActivationLayout | None = None) -> Tensor:
+        """x and the result in this layout; None: replicated, x_BTD."""
+        layout = layout or Replicated(self.group)
+        (y_BTf,) = column_linear(x, layout, self.up.weight)
+        return row_linear(F.gelu(y_BTf), layout, self.down.weight)
 
 
 class ParallelAttention(nn.Module):
@@ -81,17 +81,17 @@ class ParallelAttention(nn.Module):
         self.value = ShardedWeight(attention.value.weight, of_keys, group)
         self.out = ShardedWeight(attention.out.weight, out_cut, group)
 
-    def forward(self, x: Tensor, between: Between | None = None) -> Tensor:
-        """x and the result in the form `between` layers; None: replicated, x_BTD."""
-        between = between or Replicated(self.group)
+    def forward(self, x: Tensor, layout: ActivationLayout | None = None) -> Tensor:
+        """x and the result in this layout; None: replicated, x_BTD."""
+        layout = layout or Replicated(self.group)
         key: Tensor
         value: Tensor
         key, value = self.key.weight, self.value.weight
         if self.copies is not None:
             key, value = summed_over(self.copies, key, value)
-        q_BTf, k_BTf, v_BTf = column_linear(x, between, self.query.weight, key, value)
+        q_BTf, k_BTf, v_BTf = column_linear(x, layout, self.query.weight, key, value)
         y_BTf = attend(q_BTf, k_BTf, v_BTf, self.head_dim)
-        return row_linear(y_BTf, between, self.out.weight)
+        return row_linear(y_BTf, layout, self.out.weight)
 
 
 def copies_of(num_heads: int, num_kv_heads: int, group: Group) -> Group | None:

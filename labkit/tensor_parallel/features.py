@@ -8,7 +8,7 @@ A column layer's output has to be gathered only where something needs all of it 
 over features), and a row layer's input has to be cut only where nobody has cut it before. Between
 the two, in that order, neither is needed: that is the point of the order.
 
-The convention is that of between.py: what is whole, all ranks hold and use alike.
+The convention is that of activation_layout.py: what is whole, all ranks hold and use alike.
 Paper: Megatron-LM's `gather_output` and `input_is_parallel`, arXiv:1909.08053.
 """
 

@@ -10,8 +10,8 @@ weight is not needed for that. Here a column layer's backward
 
 Several weights share one x (query, key and value), its one sum, and its one all-gather.
 
-With TokenShards the gathered x is not kept: a rank keeps its rows x_nD, and gathers the rest once
-more in backward. That is what makes the activations of a layer fall by n.
+With SequenceSharded the gathered x is not kept: a rank keeps its rows x_nD, and gathers the rest
+once more in backward. That is what makes the activations of a layer fall by n.
 
 How much of it is hidden is the wire's matter: LIBRARY works in the background, RING and
 SHARED_MEMORY are done when they return. A row layer's backward needs all of the gradient at once,
@@ -35,7 +35,7 @@ from torch.overrides import handle_torch_function, has_torch_function
 
 from labkit import arguments
 from labkit.collectives.first_order import first_order_only
-from labkit.tensor_parallel.between import Between, required
+from labkit.tensor_parallel.activation_layout import ActivationLayout, required
 
 
 class Later(Protocol):
@@ -49,37 +49,37 @@ class Later(Protocol):
 
 
 def column_linear(
-    x: Tensor, between: Between, *weights: Tensor, later: Later | None = None
+    x: Tensor, layout: ActivationLayout, *weights: Tensor, later: Later | None = None
 ) -> tuple[Tensor, ...]:
     """What `x` gives with each weight w_fD: this rank's features y (..., f) of all tokens.
 
-    x: as it is `between` layers. Gradients of all weights and of x; x gets one sum over the ranks.
-    TypeError for what is no tensor, or no Between; ValueError for weights of another D.
+    x: in this layout. Gradients of all weights and of x; x gets one sum over the ranks.
+    TypeError for what is no tensor, or no ActivationLayout; ValueError for weights of another D.
     Wire: forward x made whole; backward one sum of x's size, and x made whole once more.
     """
     if has_torch_function((x, *weights)):
         all_of_them: tuple[Tensor, ...] = handle_torch_function(
-            column_linear, (x, *weights), x, between, *weights, later=later
+            column_linear, (x, *weights), x, layout, *weights, later=later
         )
         return all_of_them
     for weight in weights:
         require_fitting("x", x, weight, "all D features of each token, and weights (f, D)")
-    return _ColumnLinear.apply(required(between), later, *_as_autocast((x, *weights)))
+    return _ColumnLinear.apply(required(layout), later, *_as_autocast((x, *weights)))
 
 
 def row_linear(
-    y: Tensor, between: Between, weight: Tensor, *, later: Later | None = None
+    y: Tensor, layout: ActivationLayout, weight: Tensor, *, later: Later | None = None
 ) -> Tensor:
-    """The ranks' parts y_BTf w_Df^T, added up, in the form that they have `between` layers.
+    """The ranks' parts y_BTf w_Df^T, added up, in this layout.
 
     TypeError and ValueError as of column_linear.
     Wire: forward one sum of the output; backward its gradient made whole.
     """
     if has_torch_function((y, weight)):
-        z: Tensor = handle_torch_function(row_linear, (y, weight), y, between, weight, later=later)
+        z: Tensor = handle_torch_function(row_linear, (y, weight), y, layout, weight, later=later)
         return z
     require_fitting("y", y, weight, "this rank's f features, and its weight (D, f)")
-    return _RowLinear.apply(required(between), later, *_as_autocast((y, weight)))
+    return _RowLinear.apply(required(layout), later, *_as_autocast((y, weight)))
 
 
 def require_fitting(name: str, x: Tensor, weight: Tensor, instead: str) -> None:
@@ -96,11 +96,11 @@ def require_fitting(name: str, x: Tensor, weight: Tensor, instead: str) -> None:
 class _ColumnLinear(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, between: Between, later: Later | None, x: Tensor, *weights: Tensor
+        ctx: Any, layout: ActivationLayout, later: Later | None, x: Tensor, *weights: Tensor
     ) -> tuple[Tensor, ...]:
-        ctx.between, ctx.later = between, _Leaves(later, weights)
+        ctx.layout, ctx.later = layout, _Leaves(later, weights)
         ctx.save_for_backward(x, *weights)
-        whole = between.whole(x)()
+        whole = layout.whole(x)()
         return tuple(F.linear(whole, weight) for weight in weights)
 
     @staticmethod
@@ -108,9 +108,9 @@ class _ColumnLinear(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, *weights = ctx.saved_tensors
         _, _, needs_x, *needs = ctx.needs_input_grad
-        whole = ctx.between.whole(x) if any(needs) else None
+        whole = ctx.layout.whole(x) if any(needs) else None
         if needs_x:
-            summed = ctx.between.summed(_back_through(grads, weights))
+            summed = ctx.layout.summed(_back_through(grads, weights))
         of_weights: list[Tensor | None] = [None] * len(weights)
         if whole is not None:
             inputs = whole()
@@ -124,18 +124,18 @@ class _ColumnLinear(torch.autograd.Function):
 class _RowLinear(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, between: Between, later: Later | None, y: Tensor, weight: Tensor
+        ctx: Any, layout: ActivationLayout, later: Later | None, y: Tensor, weight: Tensor
     ) -> Tensor:
-        ctx.between, ctx.later = between, _Leaves(later, (weight,))
+        ctx.layout, ctx.later = layout, _Leaves(later, (weight,))
         ctx.save_for_backward(y, weight)
-        return between.summed(F.linear(y, weight))()
+        return layout.summed(F.linear(y, weight))()
 
     @staticmethod
     @first_order_only
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         y, weight = ctx.saved_tensors
         _, _, needs_y, needs_weight = ctx.needs_input_grad
-        whole = ctx.between.whole(grad)()
+        whole = ctx.layout.whole(grad)()
         of_weight = ctx.later.of_weight(0, y, whole) if needs_weight else None
         return None, None, whole @ weight if needs_y else None, of_weight
 

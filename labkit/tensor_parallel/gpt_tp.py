@@ -9,7 +9,8 @@ Parameters keep their names, so a rank's state_dict looks like GPT's, with small
     out, down                                       Shard(1)
     norms, embedding.position.weight                replicated
 
-sequence_parallel: between the layers a rank holds an nth of the tokens, see between.py. Norms and
+sequence_parallel: between the layers a rank holds an nth of the tokens, see
+activation_layout.py. Norms and
 positions then see this rank's tokens only, and their gradients are added up in backward.
 
 Wire of a step, in sums of B*T*D numbers: forward 1 for the embedding and 2 for each block; backward
@@ -32,8 +33,8 @@ from labkit.comm import Group
 from labkit.comm.group import chosen
 from labkit.data import Batch
 from labkit.model import GPT, MLP, Block, require_tokens
+from labkit.tensor_parallel.activation_layout import ActivationLayout, Replicated, SequenceSharded
 from labkit.tensor_parallel.attention import ParallelAttention, ParallelMLP, copies_of
-from labkit.tensor_parallel.between import Between, Replicated, TokenShards
 from labkit.tensor_parallel.cut import REPLICATED, ShardedWeight, even_cut
 from labkit.tensor_parallel.fused import column_linear
 from labkit.tensor_parallel.gradients_tp import summed_over
@@ -83,16 +84,16 @@ class TensorParallelGPT(nn.Module):
     def forward(self, tokens_BT: Tensor) -> Tensor:
         """logits_BTv. Every rank passes the same tokens (not checked). Errors as of GPT."""
         require_tokens(tokens_BT, self.config.vocab, self.config.context)
-        between: Between = Replicated(self.group, self._wire)
+        layout: ActivationLayout = Replicated(self.group, self._wire)
         position_TD, *norms = self._replicated()
         if self.sequence_parallel:
             num_sequences, num_tokens = tokens_BT.shape
-            between = TokenShards(self.group, num_sequences, num_tokens, self._wire)
+            layout = SequenceSharded(self.group, num_sequences, num_tokens, self._wire)
             position_TD, *norms = summed_over(self.group, position_TD, *norms)
-        x = self.embedding(tokens_BT, position_TD, between)
+        x = self.embedding(tokens_BT, position_TD, layout)
         for block, of_attention, of_mlp in zip(self.blocks, norms[:-1:2], norms[1::2], strict=True):
-            x = block(x, of_attention, of_mlp, between)
-        (logits_BTv,) = column_linear(normed(x, norms[-1]), between, self.head.weight)
+            x = block(x, of_attention, of_mlp, layout)
+        (logits_BTv,) = column_linear(normed(x, norms[-1]), layout, self.head.weight)
         return logits_BTv
 
     def loss(self, batch: Batch) -> Tensor:
@@ -118,7 +119,7 @@ class TensorParallelGPT(nn.Module):
 
 
 class ParallelEmbedding(nn.Module):
-    """tokens_BT -> x, in the form `between` layers: rows of the ranks that have them, added up."""
+    """tokens_BT -> x, in this layout: rows of the ranks that have them, added up."""
 
     def __init__(self, model: GPT, group: Group) -> None:
         super().__init__()
@@ -128,20 +129,20 @@ class ParallelEmbedding(nn.Module):
         self.token = ShardedWeight(embedding.token.weight, vocab, group)
         self.position = ShardedWeight(embedding.position.weight, REPLICATED, group)
 
-    def forward(self, tokens_BT: Tensor, position_TD: Tensor, between: Between) -> Tensor:
+    def forward(self, tokens_BT: Tensor, position_TD: Tensor, layout: ActivationLayout) -> Tensor:
         """Wire: one sum of B*T*D numbers."""
-        x = vocab_embedding(tokens_BT, self.token.weight, self.vocab, between)
+        x = vocab_embedding(tokens_BT, self.token.weight, self.vocab, layout)
         num_tokens = tokens_BT.shape[1]
-        if not isinstance(between, TokenShards):
+        if not isinstance(layout, SequenceSharded):
             return x + position_TD[:num_tokens]
-        mine = between.rows
+        mine = layout.rows
         rows = torch.arange(mine.start, mine.stop, device=tokens_BT.device) % max(1, num_tokens)
         position_nD = F.embedding(rows, position_TD)
         return x + F.pad(position_nD, (0, 0, 0, len(x) - len(rows)))
 
 
 class ParallelBlock(nn.Module):
-    """x -> x, in the form `between` layers: attention, then MLP, each read through a norm."""
+    """x -> x, in this layout: attention, then MLP, each read through a norm."""
 
     def __init__(self, block: Block, group: Group, copies: Group | None = None) -> None:
         """copies: see ParallelAttention."""
@@ -152,13 +153,15 @@ class ParallelBlock(nn.Module):
         assert isinstance(block.mlp, MLP)
         self.mlp = ParallelMLP(block.mlp, group)
 
-    def forward(self, x: Tensor, of_attention: Tensor, of_mlp: Tensor, between: Between) -> Tensor:
+    def forward(
+        self, x: Tensor, of_attention: Tensor, of_mlp: Tensor, layout: ActivationLayout
+    ) -> Tensor:
         """`of_attention`, `of_mlp`: the weights of the two norms, as `summed_over` gave them.
 
         Wire: forward two sums of B*T*D numbers, backward two.
         """
-        x = x + self.attention(normed(x, of_attention), between)
-        return x + self.mlp(normed(x, of_mlp), between)
+        x = x + self.attention(normed(x, of_attention), layout)
+        return x + self.mlp(normed(x, of_mlp), layout)
 
 
 @torch.no_grad()

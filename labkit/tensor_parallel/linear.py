@@ -11,7 +11,7 @@ completed, and a column layer's features gathered: twice the talk.
 
 F need not divide by n: shares differ by one feature, as torch.tensor_split cuts.
 
-Wire, for B*T*D numbers (Replicated; TokenShards sends as much, by two halves):
+Wire, for B*T*D numbers (Replicated; SequenceSharded sends as much, by two halves):
     ColumnLinear    forward nothing, backward one all-reduce of x's gradient (f)
     RowLinear       forward one all-reduce of the output, backward nothing (g)
 Paper: Megatron-LM, arXiv:1909.08053, section 3.
@@ -25,7 +25,7 @@ from torch.nn import functional as F
 from labkit import arguments
 from labkit.comm import Group
 from labkit.comm.group import chosen
-from labkit.tensor_parallel.between import Replicated, enter, leave
+from labkit.tensor_parallel.activation_layout import Replicated, enter, leave
 from labkit.tensor_parallel.cut import REPLICATED, even_cut
 from labkit.tensor_parallel.fused import require_fitting
 

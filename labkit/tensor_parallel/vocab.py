@@ -27,12 +27,14 @@ from labkit import arguments
 from labkit.collectives.first_order import first_order_only
 from labkit.comm import Group
 from labkit.comm.group import chosen
-from labkit.tensor_parallel.between import Between, leave
+from labkit.tensor_parallel.activation_layout import ActivationLayout, leave
 from labkit.tensor_parallel.cut import even_cut
 
 
-def vocab_embedding(tokens_BT: Tensor, weight_vD: Tensor, vocab: range, between: Between) -> Tensor:
-    """The rows of all tokens, as they are `between` layers.
+def vocab_embedding(
+    tokens_BT: Tensor, weight_vD: Tensor, vocab: range, layout: ActivationLayout
+) -> Tensor:
+    """The rows of all tokens, in this layout.
 
     weight_vD: this rank's rows, `vocab` which they are. TypeError for tokens that are no numbers
     of rows, and a vocab that is no range; ValueError for another number of rows.
@@ -53,7 +55,7 @@ def vocab_embedding(tokens_BT: Tensor, weight_vD: Tensor, vocab: range, between:
     else:
         rows = F.embedding((tokens_BT - vocab.start).where(is_mine, 0), weight_vD)
         partial = rows * is_mine[..., None]
-    return leave(partial, between)
+    return leave(partial, layout)
 
 
 def vocab_cross_entropy(

@@ -112,7 +112,7 @@ def _round(outgoing: dict[int, list[Message]]) -> tuple[int, ...]:
 
 
 def _check_passed_on(columns: Sequence[Sequence[Message]]) -> None:
-    """Each rank sends on what its left neighbour sent it in the step before, once it has come."""
+    """Each rank sends on what its left neighbour sent it in the step before, once it arrived."""
     for position, column in enumerate(columns):
         left = columns[position - 1]
         for step, (came, went) in enumerate(zip(left, column[1:]), start=1):

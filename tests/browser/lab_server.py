@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -20,13 +21,10 @@ ROOT = Path(__file__).parents[2]
 START_S, END_S = 120, 30
 # What a learner works with. The working tree itself is never written to.
 COPIED = ("notebooks", "exercises", "solutions")
-SETTINGS = {
-    # Without it JupyterLab asks, over the text, whether it may fetch news from the network.
-    "apputils-extension/notification": (
-        '{"fetchNews": "false", "checkForUpdates": false, "doNotDisturbMode": true}'
-    ),
+MAKEFILE = (ROOT / "Makefile").read_text()
+SETTINGS = json.loads(re.search(r"^OVERRIDES := (.*)$", MAKEFILE, re.MULTILINE)[1]) | {
     # All cells are in the page, also those that are not on the screen.
-    "notebook-extension/tracker": '{"windowingMode": "none"}',
+    "@jupyterlab/notebook-extension:tracker": {"windowingMode": "none"},
 }
 
 
@@ -40,10 +38,11 @@ class LabServer:
         self._log = folder / "server.log"
         for name in COPIED:
             shutil.copytree(ROOT / name, self.folder / name)
-        for name, text in SETTINGS.items():
-            path = self.home / f"config/lab/user-settings/@jupyterlab/{name}.jupyterlab-settings"
+        for plugin, settings in SETTINGS.items():
+            name = plugin.replace(":", "/")
+            path = self.home / f"config/lab/user-settings/{name}.jupyterlab-settings"
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
+            path.write_text(json.dumps(settings))
 
     def __enter__(self):
         options = {

@@ -51,3 +51,12 @@ def test_every_cell_runs_and_the_calculator_answers_the_keyboard(page):
     page.press(slider(output, "ranks"), "ArrowRight")
     becomes(lambda: figure.get_attribute("src"), differs_from=before)
     becomes(results.inner_text, differs_from=said)
+
+
+def test_a_page_that_was_run_whole_reopens_without_errors(page):
+    page.run_all()  # or the page is not trusted, and shows no widgets
+    page.come_back()
+    for cell in (PREDICT, CALCULATOR):
+        output = page.output(cell)
+        shows(output, "How many bytes" if cell == PREDICT else "each rank sends")
+        assert "Error displaying widget" not in output.inner_text()

@@ -22,7 +22,7 @@ def waits_for_the_communication_thread_first(world):
         background.start(lambda group: group.all_reduce(x)).wait()
 
 
-def messages_of_communication_threads_in_a_circle(world):
+def messages_of_communication_threads_in_a_cycle(world):
     background, x = CommunicationThread.of(world), torch.ones(3)
     background.start(lambda group: group.all_reduce(x)).wait()  # every rank has its thread
     peer = 1 - world.rank
@@ -31,7 +31,7 @@ def messages_of_communication_threads_in_a_circle(world):
         world.send(x, peer)
 
 
-def joined_threads_in_a_circle(world):
+def joined_threads_in_a_cycle(world):
     """As a communication thread, by hand: the main thread waits for a thread that receives."""
     half, x = world.split(0), torch.ones(3)
     half.all_reduce(x)
@@ -42,9 +42,9 @@ def joined_threads_in_a_circle(world):
         thread.join()
 
 
-PROGRAMS = [waits_for_the_communication_thread_first, messages_of_communication_threads_in_a_circle]
+PROGRAMS = [waits_for_the_communication_thread_first, messages_of_communication_threads_in_a_cycle]
 if sys.version_info < (3, 13):
-    PROGRAMS.append(joined_threads_in_a_circle)
+    PROGRAMS.append(joined_threads_in_a_cycle)
 
 
 @pytest.mark.parametrize("program", PROGRAMS)

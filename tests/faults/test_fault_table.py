@@ -87,7 +87,7 @@ VERDICTS = {
     ),
     "send_against_send": (
         Deadlock,
-        Fault.CIRCLE,
+        Fault.CYCLE,
         "ranks 0 and 1 wait for each other: rank 0 in send #1 to rank 1 .*"
         "rank 1 in send #1 to rank 0",
     ),
@@ -104,7 +104,7 @@ VERDICTS = {
     ),
     "everybody_receives_first": (
         Deadlock,
-        Fault.CIRCLE,
+        Fault.CYCLE,
         "wait (for each other|in a cycle).*rank 1 in recv #1 from rank 0",
     ),
     "message_too_long": (
@@ -124,7 +124,7 @@ VERDICTS = {
     ),
     "groups_in_another_order": (
         Deadlock,
-        Fault.CIRCLE,
+        Fault.CYCLE,
         "ranks 0 and 1 wait for each other: rank 0 in all_reduce #1 of group world.1.0 .*"
         "rank 1 in all_reduce #1 of group world.2.0",
     ),

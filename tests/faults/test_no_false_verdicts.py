@@ -255,7 +255,7 @@ def says_that_a_thread_may_send(verdict):
     lines, first = inspect.getsourcelines(from_a_thread)
     (received,) = [first + n for n, line in enumerate(lines) if "world.recv" in line]
     return (
-        verdict.fault is Fault.CIRCLE
+        verdict.fault is Fault.CYCLE
         and not verdict.is_proof
         and verdict.ranks == (0, 1)
         and verdict.text.count(f"(test_no_false_verdicts.py, line {received})") == 2

@@ -14,7 +14,7 @@ from labkit.tensor_parallel import (
     ParallelMLP,
     Replicated,
     RowLinear,
-    TokenShards,
+    SequenceSharded,
     clip_gradients,
     column_linear,
     enter,
@@ -65,26 +65,26 @@ def assert_refused(expected):
             assert words in each, (words, each)
 
 
-def test_between_layers_there_is_a_between():
+def test_layers_want_an_activation_layout():
     assert_refused(
         {
-            "TypeError: between=None: give what features": lambda world, _: enter(X, None),
-            "TypeError: between='tp': ": lambda world, _: leave(X, "tp"),
-            "TypeError: between=<class 'labkit": lambda world, _: enter(X, Replicated),
-            "TypeError: between=Group(world": lambda world, _: leave(X, world),
-            "Replicated(group) or TokenShards(": lambda world, _: column_linear(X, None, W),
-            "TypeError: between=Parameter": lambda world, _: row_linear(X, LINEAR.weight, W),
-            "TypeError: between=3": lambda world, _: vocab_embedding(
+            "TypeError: layout=None: give an activation": lambda world, _: enter(X, None),
+            "TypeError: layout='tp': ": lambda world, _: leave(X, "tp"),
+            "TypeError: layout=<class 'labkit": lambda world, _: enter(X, Replicated),
+            "TypeError: layout=Group(world": lambda world, _: leave(X, world),
+            "Replicated(group) or SequenceSharded(": lambda world, _: column_linear(X, None, W),
+            "TypeError: layout=Parameter": lambda world, _: row_linear(X, LINEAR.weight, W),
+            "TypeError: layout=3": lambda world, _: vocab_embedding(
                 TOKENS, LOGITS[:4], range(4), 3
             ),
-            "give what features are between": lambda world, model: model.blocks[0].mlp(X, world),
+            "give an activation layout": lambda world, model: model.blocks[0].mlp(X, world),
             "TypeError: x=[1, 2]: give a tensor": lambda world, _: enter([1, 2], Replicated(world)),
             "TypeError: partial=None": lambda world, _: leave(None, Replicated(world)),
-            "TypeError: x=None: give this rank's rows": lambda world, _: TokenShards(
+            "TypeError: x=None: give this rank's rows": lambda world, _: SequenceSharded(
                 world, 2, 3
             ).whole(None),
             "TypeError: group='tp' is no Group": lambda world, _: Replicated("tp"),
-            "TypeError: group=8 is no Group": lambda world, _: TokenShards(8, 2, 3),
+            "TypeError: group=8 is no Group": lambda world, _: SequenceSharded(8, 2, 3),
         }
     )
 
@@ -207,7 +207,7 @@ def test_cuts_are_of_numbers(call, error, words):
 def of_the_default_group(world):
     """What takes a group takes None for the default one."""
     mlp, attention = ParallelMLP(MLP(CONFIG), None), ParallelAttention(Attention(CONFIG), None)
-    made = [mlp, attention, Replicated(None), TokenShards(None, 1, 2)]
+    made = [mlp, attention, Replicated(None), SequenceSharded(None, 1, 2)]
     return [each.group is world for each in made]
 
 

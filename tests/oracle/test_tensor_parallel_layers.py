@@ -19,7 +19,7 @@ from labkit.tensor_parallel import (
     ParallelMLP,
     Replicated,
     RowLinear,
-    TokenShards,
+    SequenceSharded,
     column_linear,
     enter,
     gather_features,
@@ -86,26 +86,26 @@ def test_the_first_features_go_to_the_first_ranks_one_more_each():
 
 
 def fused(world, form, wire):
-    """The same by the fused functions, between layers in either form; without biases."""
+    """The same by the fused functions, between layers in either layout; without biases."""
     up, down = two_layers()
     wire = WIRES[wire]
-    between = {
+    layout = {
         "replicated": Replicated(world, wire),
-        "token shards": TokenShards(world, B, T, wire),
+        "sequence-sharded": SequenceSharded(world, B, T, wire),
     }[form]
     shares = [ColumnLinear(up, world).weight, RowLinear(down, world).weight]
     x = drawn(0, B, T, D)
-    mine = x if form == "replicated" else _rows(x, between)
+    mine = x if form == "replicated" else _rows(x, layout)
     mine.requires_grad_()
-    (y,) = column_linear(mine, between, shares[0])
-    z = row_linear(F.gelu(y), between, shares[1])
+    (y,) = column_linear(mine, layout, shares[0])
+    z = row_linear(F.gelu(y), layout, shares[1])
     weights = drawn(9, B, T, D)
-    (z * (weights if form == "replicated" else _rows(weights, between))).sum().backward()
+    (z * (weights if form == "replicated" else _rows(weights, layout))).sum().backward()
 
     whole = drawn(0, B, T, D).requires_grad_()
     expected = F.gelu(whole @ up.weight.T) @ down.weight.T
     (expected * weights).sum().backward()
-    pick = (lambda each: each) if form == "replicated" else (lambda each: _rows(each, between))
+    pick = (lambda each: each) if form == "replicated" else (lambda each: _rows(each, layout))
     torch.testing.assert_close(z, pick(expected.detach()), **CLOSE)
     torch.testing.assert_close(mine.grad, pick(whole.grad), **CLOSE)
     for share, layer, dim in zip(shares, (up, down), (0, 1), strict=True):
@@ -113,14 +113,14 @@ def fused(world, form, wire):
         torch.testing.assert_close(share.grad, part, **CLOSE)
 
 
-def _rows(x_BTD, between):
+def _rows(x_BTD, layout):
     """This rank's rows, filled up with zeros."""
-    rows = x_BTD.flatten(0, 1)[between.rows.start : between.rows.stop]
-    return F.pad(rows, (0, 0, 0, between.num_rows - len(rows)))
+    rows = x_BTD.flatten(0, 1)[layout.rows.start : layout.rows.stop]
+    return F.pad(rows, (0, 0, 0, layout.num_rows - len(rows)))
 
 
 @pytest.mark.parametrize("wire", WIRES)
-@pytest.mark.parametrize("form", ["replicated", "token shards"])
+@pytest.mark.parametrize("form", ["replicated", "sequence-sharded"])
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 def test_fused_layers_are_the_same_in_both_forms_on_every_wire(world_size, form, wire):
     run(fused, world_size, (form, wire))
@@ -128,16 +128,16 @@ def test_fused_layers_are_the_same_in_both_forms_on_every_wire(world_size, form,
 
 def adjoint(world):
     """<A x, y> and <x, A' y>, summed over the ranks, for `enter` and `leave`."""
-    between = TokenShards(world, B, T)
-    inside, outside = (B, T, D), (between.num_rows, D)
+    layout = SequenceSharded(world, B, T)
+    inside, outside = (B, T, D), (layout.num_rows, D)
     found = []
     for function, source, target in ((enter, outside, inside), (leave, inside, outside)):
         x = drawn(world.rank, *source)
         if function is enter:  # what fills up is zero
-            x[len(between.rows) :] = 0
+            x[len(layout.rows) :] = 0
         x.requires_grad_()
         y = drawn(100 + world.rank, *target)
-        result = function(x, between)
+        result = function(x, layout)
         result.backward(y)
         products = torch.stack([(result.detach() * y).sum(), (x.detach() * x.grad).sum()])
         found.append(world.all_reduce(products).tolist())
@@ -145,17 +145,17 @@ def adjoint(world):
 
 
 @pytest.mark.parametrize("world_size", [2, 3, 4])
-def test_entering_and_leaving_token_shards_are_adjoint(world_size):
+def test_entering_and_leaving_a_sequence_sharded_layout_are_adjoint(world_size):
     for forward, backward in run(adjoint, world_size).values[0]:
         assert forward == pytest.approx(backward, rel=1e-12)
 
 
 def one_loss(world):
     """Replicated features are one tensor that all hold: a loss of theirs is counted once."""
-    between = Replicated(world)
+    layout = Replicated(world)
     x = drawn(0, B, T, D).requires_grad_()
     share = drawn(1 + world.rank, D)
-    leave(enter(x, between) * share, between).sum().backward()
+    leave(enter(x, layout) * share, layout).sum().backward()
     total = sum(drawn(1 + rank, D) for rank in range(world.size))
     torch.testing.assert_close(x.grad, total.expand(B, T, D), **CLOSE)
 
@@ -170,7 +170,7 @@ def not_mine(world):
     x = drawn(world.rank, B, T, D)
     before = x.clone()
     leave(x, Replicated(world))
-    leave(x, TokenShards(world, B, T))
+    leave(x, SequenceSharded(world, B, T))
     y = x.clone().requires_grad_()
     gradient = drawn(3, B, T, D)
     entered = enter(y, Replicated(world))
@@ -236,18 +236,21 @@ def test_features_are_cut_as_tensor_split_does_and_come_back_with_their_gradient
 
 
 def other_tokens(world):
-    leave(torch.zeros(2, 5, 2), TokenShards(world, 2, 3))
+    leave(torch.zeros(2, 5, 2), SequenceSharded(world, 2, 3))
 
 
 def other_shards(world):
-    enter(torch.zeros(5, 2), TokenShards(world, 2, 3))
+    enter(torch.zeros(5, 2), SequenceSharded(world, 2, 3))
 
 
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
         (other_tokens, r"partial sums of shape \(2, 5, 2\).*2 x 3 tokens; give \(2, 3, D\)"),
-        (other_shards, r"token shards of shape \(5, 2\).*are 2 rows each; give \(2, D\)"),
+        (
+            other_shards,
+            r"sequence-sharded features of shape \(5, 2\).*are 2 rows each; give \(2, D\)",
+        ),
     ],
 )
 def test_tokens_of_another_batch_are_refused_and_not_cut(wrong, words):
@@ -326,20 +329,20 @@ def some_frozen(world):
     up, down = two_layers()
     up.weight.requires_grad_(False)
     shares = [ColumnLinear(up, world).weight, RowLinear(down, world).weight]
-    between = Replicated(world)
+    layout = Replicated(world)
     x = drawn(0, B, T, D)
-    (y,) = column_linear(x, between, shares[0])
-    row_linear(y, between, shares[1]).sum().backward()
+    (y,) = column_linear(x, layout, shares[0])
+    row_linear(y, layout, shares[1]).sum().backward()
     return shares[0].grad is None, shares[1].grad is not None
 
 
 def only_one_gradient(world, of_x):
-    """A column layer between token shards, of which x or the weight needs a gradient."""
+    """A sequence-sharded column layer, of which x or the weight needs a gradient."""
     up, _ = two_layers()
-    between = TokenShards(world, B, T, LIBRARY)
+    layout = SequenceSharded(world, B, T, LIBRARY)
     weight = ColumnLinear(up, world).weight.requires_grad_(not of_x)
-    x = _rows(drawn(0, B, T, D), between).requires_grad_(of_x)
-    (y,) = column_linear(x, between, weight)
+    x = _rows(drawn(0, B, T, D), layout).requires_grad_(of_x)
+    (y,) = column_linear(x, layout, weight)
     with world.region("backward"):
         y.sum().backward()
 

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 from labkit import RankError, calc, run
 from labkit.tensor_parallel import (
     Replicated,
-    TokenShards,
+    SequenceSharded,
     even_cut,
     vocab_cross_entropy,
     vocab_embedding,
@@ -90,15 +90,15 @@ def embedding(world, vocab, form):
     tokens[0] = tokens[0, 0]  # one token several times: its gradients add up
     cut = even_cut(vocab, 0, world.size)
     mine = cut.parameter(table.requires_grad_(), world.rank)
-    between = Replicated(world) if form == "replicated" else TokenShards(world, B, T)
-    x = vocab_embedding(tokens, mine, cut.held[world.rank], between)
+    layout = Replicated(world) if form == "replicated" else SequenceSharded(world, B, T)
+    x = vocab_embedding(tokens, mine, cut.held[world.rank], layout)
     weights = torch.arange(B * T * D, dtype=torch.float64).view(B * T, D)
     whole = table.detach().clone().requires_grad_()
     rows = F.embedding(tokens, whole).flatten(0, 1)
     (rows * weights).sum().backward()
     expected = rows.detach().view(B, T, D)
-    if form == "token shards":
-        pick, missing = between.rows, between.num_rows - len(between.rows)
+    if form == "sequence-sharded":
+        pick, missing = layout.rows, layout.num_rows - len(layout.rows)
         expected, weights = (
             F.pad(each[pick.start : pick.stop], (0, 0, 0, missing))
             for each in (rows.detach(), weights)
@@ -108,7 +108,7 @@ def embedding(world, vocab, form):
     torch.testing.assert_close(mine.grad, share_of(whole.grad, world, 0))
 
 
-@pytest.mark.parametrize("form", ["replicated", "token shards"])
+@pytest.mark.parametrize("form", ["replicated", "sequence-sharded"])
 @pytest.mark.parametrize("vocab", VOCABS)
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 def test_each_token_is_looked_up_by_the_rank_that_has_it(world_size, vocab, form):

@@ -1,4 +1,4 @@
-"""Times on paced links against the formulas of calc, on real ranks.
+"""Times on throttled links against the formulas of calc, on real ranks.
 
 Messages take tens of milliseconds, so that a busy machine's milliseconds hardly count. A time is
 from the moment at which all ranks begin to the end of the slowest, in the best of some rounds:

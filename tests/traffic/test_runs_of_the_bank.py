@@ -21,7 +21,7 @@ def test_a_block_has_the_all_reduces_of_the_paper(phase):
 
 
 @pytest.mark.parametrize("phase", ["forward", "backward"])
-def test_token_shards_send_what_calc_says(phase):
+def test_sequence_sharded_features_send_what_calc_says(phase):
     with_shards, without = (
         calc.tensor_parallel_traffic_bytes("gpt2", 1, 4, sequence_parallel=form)[f"layers, {phase}"]
         for form in (True, False)

@@ -1,4 +1,4 @@
-"""Simulated steps against real ones on paced clusters: within 5%, and 15% is what is asked.
+"""Simulated steps against real ones on throttled clusters: within 5%, and 15% is what is asked.
 
 A busy machine only ever makes a real step longer. So where the best is too long, the case runs
 again; one that is too short is wrong at once.

@@ -18,7 +18,7 @@ from labkit.model import GPT, MLP, GPTConfig
 from labkit.tensor_parallel import (
     ParallelMLP,
     Replicated,
-    TokenShards,
+    SequenceSharded,
     column_linear,
     parallelize,
 )
@@ -106,18 +106,18 @@ def test_without_a_wire_a_cpu_sums_by_the_backend_and_shards_by_the_ring():
     """gloo's reduce-scatter would be a whole all-reduce."""
     kinds = {
         form: {op.kind for op in run(one_half_of_a_block, 2, (form,)).timeline[0].operations}
-        for form in ("replicated", "token shards")
+        for form in ("replicated", "sequence-sharded")
     }
-    assert kinds == {"replicated": {"all_reduce"}, "token shards": {"send", "recv"}}
+    assert kinds == {"replicated": {"all_reduce"}, "sequence-sharded": {"send", "recv"}}
 
 
 def one_half_of_a_block(world, form):
     mlp = ParallelMLP(MLP(GPTConfig(hidden=8, num_heads=1)), world)
-    between = Replicated(world) if form == "replicated" else TokenShards(world, 2, 6)
-    shape = (2, 6, 8) if form == "replicated" else (between.num_rows, 8)
+    layout = Replicated(world) if form == "replicated" else SequenceSharded(world, 2, 6)
+    shape = (2, 6, 8) if form == "replicated" else (layout.num_rows, 8)
     x = torch.ones(shape, requires_grad=True)
     with world.region("forward"):
-        y = mlp(x, between)
+        y = mlp(x, layout)
     with world.region("backward"):
         y.sum().backward()
 
@@ -149,7 +149,7 @@ def order_of_backward(world):
                 events.append("mm")
             return function(*args, **(kwargs or {}))
 
-    class Between(Replicated):
+    class Noted(Replicated):
         def whole(self, x):
             events.append("whole")
 
@@ -171,7 +171,7 @@ def order_of_backward(world):
 
     x = torch.ones(3, 4, requires_grad=True)
     weight = nn.Parameter(torch.ones(2, 4))
-    (y,) = column_linear(x, Between(world), weight)
+    (y,) = column_linear(x, Noted(world), weight)
     events.clear()
     with Watched():
         y.backward(torch.ones_like(y))

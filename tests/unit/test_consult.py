@@ -39,16 +39,16 @@ class Looks:
         self.views = self.states.pop(0)
 
 
-def test_a_circle_of_evidence_from_different_moments_is_gone_at_the_second_look():
+def test_a_cycle_of_evidence_from_different_moments_is_gone_at_the_second_look():
     verdict = examined(Looks(TORN, WHOLE), 1)
     assert not verdict.is_proof
     assert verdict.fault is Fault.SLOW
 
 
-def test_a_circle_that_two_looks_find_is_a_proof():
+def test_a_cycle_that_two_looks_find_is_a_proof():
     verdict = examined(Looks(TORN, TORN), 1)
     assert verdict.is_proof
-    assert verdict.fault is Fault.CIRCLE
+    assert verdict.fault is Fault.CYCLE
 
 
 def test_waits_that_differ_from_look_to_look_are_progress():

@@ -70,7 +70,7 @@ def test_a_rank_that_is_idle_in_this_cell_will_not_come():
     assert verdict.advice.startswith("The cell runs on some of the ranks only (--on)")
 
 
-def test_a_circle_through_a_message_and_a_collective_is_found_behind_a_slow_rank():
+def test_a_cycle_through_a_message_and_a_collective_is_found_behind_a_slow_rank():
     views = [
         running(operation("all_reduce", line=4)),  # waits for 1, 2 and 3
         running(operation("recv", peer=2, line=5)),
@@ -78,20 +78,20 @@ def test_a_circle_through_a_message_and_a_collective_is_found_behind_a_slow_rank
         running(),
     ]
     verdict = diagnose(views)
-    assert verdict.fault is Fault.CIRCLE and verdict.ranks == (1, 2)
+    assert verdict.fault is Fault.CYCLE and verdict.ranks == (1, 2)
     assert "rank 1 in recv #1 from rank 2 (train.py, line 5)" in verdict.text
     assert "rank 2 in all_reduce #1 (train.py, line 4)" in verdict.text
 
 
 @pytest.mark.parametrize("num_threads", [0, 1])
-def test_a_circle_is_a_proof_unless_another_thread_may_open_it(num_threads):
+def test_a_cycle_is_a_proof_unless_another_thread_may_open_it(num_threads):
     stack = Stack(True, num_other_threads=num_threads)
     views = [
         running(operation("recv", peer=1), stack=stack),
         running(operation("recv", peer=0)),
     ]
     verdict = diagnose(views)
-    assert verdict.fault is Fault.CIRCLE
+    assert verdict.fault is Fault.CYCLE
     assert verdict.is_proof == (num_threads == 0)
     caveat = ", unless another thread of rank 0 still brings it"
     assert verdict.text.endswith(caveat) == (num_threads == 1)

@@ -46,7 +46,8 @@ def test_the_answer_repeats_the_question_only_where_this_notebook_has_asked():
     predict("steps", "How <many>?")
     shown = reveal("steps", 6)
     assert repr(shown) == "How <many>?\nMeasured: 6. (You made no prediction.)"
-    assert "<b>How &lt;many&gt;?</b><br>Measured: 6." in shown.html
+    assert "<summary>How &lt;many&gt;? (" in shown.html
+    assert "</summary>Measured: 6.</details>" in shown.html  # a stored notebook spoils nothing
 
 
 def test_a_bare_number_is_repeated_with_the_unit_of_its_question():

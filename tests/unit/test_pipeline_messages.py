@@ -59,7 +59,7 @@ def test_the_plain_order_ends_but_for_a_steady_state(num_ranks, num_microbatches
             ]
 
 
-def test_a_deadlock_names_the_circle_and_marks_its_actions():
+def test_a_deadlock_names_the_cycle_and_marks_its_actions():
     with pytest.raises(MessageError, match="rank 0 waits at >F1 for rank 1; rank 1 waits at") as e:
         require_end(actions(TWO))
     assert e.value.marks == {0: 3, 1: 3}

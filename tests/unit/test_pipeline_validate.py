@@ -34,8 +34,8 @@ WRONG = {
     "backward first": ("B0 F0\nF0 B0", "rank 0 has B0 before F0", "[B0]"),
     "weights first": ("F0 W0 I0\nF0 B0", "rank 0 has W0 before B0 or I0", "[W0]"),
     "stage elsewhere": ("F0 B0 F1@1 B1@1\nF0 B0", "F0 of stage 1 is on rank 1, and rank 0", "[F0"),
-    "circle": ("F0 B0 F1 B1\nF1 B1 F0 B0", "a deadlock: rank 0 .*; rank 1 waits at F1", "[B0]"),
-    "circle of virtual stages": (
+    "cycle": ("F0 B0 F1 B1\nF1 B1 F0 B0", "a deadlock: rank 0 .*; rank 1 waits at F1", "[B0]"),
+    "cycle of virtual stages": (
         "F0@0 B0@0 F0@2 B0@2\nF0@1 F0@3 B0@3 B0@1",
         "a deadlock: rank 0 waits at B0@0 for B0@1 or I0@1 of rank 1; rank 1 waits at F0@3 for "
         "F0@2 of rank 0",

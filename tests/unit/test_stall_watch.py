@@ -9,9 +9,9 @@ from labkit.doctor.verdict import Fault, Verdict
 from labkit.launch import listen
 from labkit.launch.listen import StallWatch
 
-PROOF = Verdict(Fault.CIRCLE, "ranks 0 and 1 wait for each other", is_proof=True)
+PROOF = Verdict(Fault.CYCLE, "ranks 0 and 1 wait for each other", is_proof=True)
 ANOTHER = Verdict(Fault.LEFT, "rank 1 returned without sending", is_proof=True)
-NO_PROOF = Verdict(Fault.CIRCLE, "ranks 0 and 1 wait for each other", is_proof=False)
+NO_PROOF = Verdict(Fault.CYCLE, "ranks 0 and 1 wait for each other", is_proof=False)
 BUSY = Verdict(Fault.BUSY, "rank 1 computes", is_proof=False)
 
 

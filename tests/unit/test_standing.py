@@ -265,16 +265,16 @@ def test_a_board_that_does_not_answer_is_asked_again(job):
 
 
 def test_what_one_round_of_notes_says_alone_is_not_told(job):
-    """Ranks talk past their Groups, which no journal shows: each round finds another circle."""
-    circles = [job.ranks, job.ranks[:2]] * 9
+    """Ranks talk past their Groups, which no journal shows: each round finds another cycle."""
+    cycles = [job.ranks, job.ranks[:2]] * 9
 
     def at_each_look(number, rank):
-        looks = iter(circles)
+        looks = iter(cycles)
 
         def examine(patience_s):
-            circle = next(looks)
-            waits = operation("recv", 1, peer=(number + 1) % len(circle), done=False)
-            rank.now = View(Stage.RUNNING, [waits] if rank in circle else [])
+            cycle = next(looks)
+            waits = operation("recv", 1, peer=(number + 1) % len(cycle), done=False)
+            rank.now = View(Stage.RUNNING, [waits] if rank in cycle else [])
             return False
 
         return examine

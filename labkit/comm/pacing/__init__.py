@@ -19,8 +19,8 @@ and the in port of b, and reaches the second alpha seconds after the first:
 - A message begins when it is posted, whether or not its receiver has come. A receiver that comes
   late finds it there.
 
-Paced      send, recv, isend and irecv on every group of the run, and so labkit.collectives.
-Not paced  the backend's own collectives (all_reduce and so on) and those through shared memory:
+Throttled      send, recv, isend and irecv on every group of the run, and so labkit.collectives.
+Not throttled  the backend's own collectives (all_reduce and so on) and those through shared memory:
            the run says so afterwards. Also barrier, split, and torch.distributed past the groups.
 
 Where a link is faster than the machine, messages take the machine's time: see pace.py.

@@ -10,7 +10,7 @@ LATE_SHARE = 0.1
 
 @dataclass(slots=True)
 class Pace:
-    """The paced messages that a rank received, and those of them that came late.
+    """The throttled messages that a rank received, and those of them that came late.
 
     Late: the rank was waiting, and got the message later than the links allow. That is the
     machine's own time: copying, waking up, a core that another rank is using.

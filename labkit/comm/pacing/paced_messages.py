@@ -38,7 +38,7 @@ class Pacing:
         return taken
 
     def paced(self, process_group: Any, name: str, ranks: Sequence[int], member: int) -> Any:
-        """A process group with messages paced. `ranks`: global; `member`: which of them we are."""
+        """A process group that throttles messages. `ranks`: global; `member`: our place in them."""
         return PacedMessages(process_group, self, name, ranks, member)
 
 

@@ -52,7 +52,7 @@ def longest_chain(timing: Timing) -> str:
             span = ends[rank, span.start]
         else:
             need = span.op.needs(timing.schedule.num_stages)
-            assert need is not None, "it begins when its message has come"
+            assert need is not None, "it begins when its message has arrived"
             rank, span = made[need]
         chain.append((rank, span.op))
     written = cell_of(timing.schedule)

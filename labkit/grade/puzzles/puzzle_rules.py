@@ -10,7 +10,7 @@ def require_step(schedule: Schedule, puzzle: Puzzle) -> None:
     """Raises ScheduleError, which marks the first cell that the puzzle does not allow.
 
     Every stage is on its rank, backwards are whole where the puzzle's are, and each microbatch goes
-    once through every stage and back, in an order that does not stand still.
+    once through every stage and back, in an order that does not deadlock.
     """
     placement = puzzle.problem.placement
     for rank, row in enumerate(schedule.rows):

@@ -18,7 +18,7 @@ _JOBS = {
     "Checkpoint interval by Young",
     difficulty=2,
     notebook="11_combining_and_planning",
-    prompt="Training stands still for {write} while a checkpoint is written, and the job is "
+    prompt="Training is idle for {write} while a checkpoint is written, and the job is "
     "interrupted every {mtbf} on average. How much work should lie between two checkpoints, by "
     "Young's formula?",
     draws=_JOBS,
@@ -95,7 +95,7 @@ def share_lost(interval: float, write: float, mtbf: float, restart: float) -> So
             Trap(
                 "writing left out",
                 undone,
-                "Training stands still whenever a checkpoint is written.",
+                "Training is idle whenever a checkpoint is written.",
             ),
             Trap(
                 "the whole interval lost each time",

@@ -5,7 +5,7 @@ runs.<module>.<function>(...) in a proof: runs.collectives.ring_sent_bytes(4, 16
 One module per group of topics, loaded when a proof uses it. A function takes numbers and texts,
 returns a number (or a tuple of them) in base units, has `@real_run` above it, and says in its
 docstring what runs where and what is counted. Bytes, counts and orders of events are the same on
-every machine; a time is evidence only on paced links, and then "about".
+every machine; a time is evidence only on throttled links, and then "about".
 """
 
 from importlib import import_module

@@ -9,7 +9,7 @@ from labkit.interview.runs.real_run import real_run, run
 
 @real_run
 def blocked() -> tuple[int, int]:
-    """How many ranks of how many stand still in an operation, where one has a batch too few."""
+    """How many ranks of how many are idle in an operation, where one has a batch too few."""
     return sum(map(_is_blocked, _hang())), len(_hang())
 
 

@@ -66,7 +66,7 @@ class _Again(nn.Module):
 def recomputed(what: str) -> float:
     """Of a GPT of 4 layers whose blocks are all computed again, over the same model plainly.
 
-    what: "operations", counted; "activations", kept when forward is through.
+    what: "operations", counted; "activations", kept when forward has finished.
     """
     plain, again = run(_with_and_without, 1).values[0]
     return again[what] / plain[what]

@@ -23,7 +23,7 @@ CONFIG = GPTConfig(context=16, num_layers=1, hidden=32, num_heads=2)
 RANKS = 4
 MICROBATCHES = (1, 4)
 STRATEGIES = ("ddp", "zero1", "zero2", "zero3", "zero3, kept")
-"""The last keeps what it has gathered until backward is through: torch's SHARD_GRAD_OP."""
+"""The last keeps what it has gathered until backward has finished: torch's SHARD_GRAD_OP."""
 
 
 def times_the_parameters(strategy: str, num_microbatches: int = 1) -> float:

@@ -33,14 +33,14 @@ from labkit.tensor_parallel import (
     ParallelMLP,
     Replicated,
     RowLinear,
-    TokenShards,
+    SequenceSharded,
     Wire,
     gather_features,
     leave,
     share_features,
     vocab_cross_entropy,
 )
-from labkit.tensor_parallel.between import Between
+from labkit.tensor_parallel.activation_layout import ActivationLayout
 from labkit.tensor_parallel.gpt_tp import ParallelBlock
 
 _RANKS = 4
@@ -62,7 +62,7 @@ def all_reduces_of_a_block(phase: str) -> int:
 
 @real_run
 def sequence_parallel_bytes_ratio(phase: str) -> float:
-    """Bytes that a block's rank sends with token shards over those without, in a phase."""
+    """Bytes that a rank sends in a phase of a block, sequence-sharded over replicated."""
     with_shards, without = (_sent(_block(shards), phase) for shards in (True, False))
     return with_shards / without
 
@@ -128,15 +128,15 @@ def _one_block(world: Group, sequence_parallel: bool, wire: Wire = RING) -> int:
     block = ParallelBlock(whole, world)
     norms = block.attention_norm.weight, block.mlp_norm.weight
     x_BTD = torch.randn(2, _TOKENS, _CONFIG.hidden)
-    between: Between = Replicated(world, wire)
+    layout: ActivationLayout = Replicated(world, wire)
     if sequence_parallel:
-        between = shards = TokenShards(world, 2, _TOKENS, wire)
+        layout = shards = SequenceSharded(world, 2, _TOKENS, wire)
         x_BTD = x_BTD.flatten(0, 1)[shards.rows.start : shards.rows.stop].clone()
     x_BTD.requires_grad_()
     world.barrier()
     with Meter(block) as meter:
         with world.region("forward"):
-            y_BTD = block(x_BTD, *norms, between)
+            y_BTD = block(x_BTD, *norms, layout)
         kept: int = meter.usage.at_end["activations"]
         with world.region("backward"):
             y_BTD.sum().backward()

@@ -35,7 +35,7 @@ _MOST_NAMED = 8
 
 
 @dataclass(frozen=True)
-class Kept:
+class SavedRun:
     """What folders hold of a run. Each list has one entry per rank."""
 
     ranks: list[Record | None]
@@ -46,7 +46,7 @@ class Kept:
     """Of the lowest rank that has one."""
 
 
-def load(paths: Sequence[str | Path], *, trust: bool = False, partial: bool = False) -> Kept:
+def load(paths: Sequence[str | Path], *, trust: bool = False, partial: bool = False) -> SavedRun:
     """What is in one or more folders of one run. See `Run.load`."""
     if not paths:
         raise ValueError("Run.load() needs the folder of a run, or several of one run's hosts")
@@ -61,7 +61,7 @@ def load(paths: Sequence[str | Path], *, trust: bool = False, partial: bool = Fa
     if verdict is not None and not partial:
         raise verdict.error(ranks, timelines)
     values = [_value(record, trust, partial) for record in ranks]
-    return Kept(ranks, timelines, values, next(iter(records.values())))
+    return SavedRun(ranks, timelines, values, next(iter(records.values())))
 
 
 def _folders(paths: Sequence[Path]) -> list[Path]:

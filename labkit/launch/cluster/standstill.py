@@ -2,7 +2,7 @@
 
     attendant of rank 2     nothing has moved in its journal for 5 s: pins where its rank stands,
                             again and again while that is so
-    attendant of rank 0     when its own rank stands still as well: reads all notes, asks the doctor
+    attendant of rank 0     when its own rank is blocked as well: reads all notes, asks the doctor
 
 The notes are of different moments, and the parts of one too: journal, stack and torch's own record
 are read one after another, and what torch does without a Group has no journal that would show that

@@ -8,7 +8,7 @@ In a notebook: `%load_ext labkit`, then `%%ranks 2` at the top of a cell. What a
 variables is the last paragraph of its message:
 
     a rank raised, Stop or timeout in Python,
-      and every rank came back, in step            the session goes on, variables kept
+      and every rank returned, in step             the session goes on, variables kept
     a deadlock, a rank blocked in C++, a death     ranks ended; the next cell starts new ones
 """
 

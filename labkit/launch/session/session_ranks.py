@@ -157,7 +157,7 @@ class SessionRanks:
             self.end()
             _add(error, f"{reason[0].upper()}{reason[1:]}, so {self._all_is_lost}")
         else:
-            _add(error, "All ranks came back: the session goes on, with its variables.")
+            _add(error, "All ranks returned: the session goes on, with its variables.")
 
     def _reason_to_end(self, error: BaseException, supervisor: CellSupervisor) -> str:
         if not _someone_died(supervisor):

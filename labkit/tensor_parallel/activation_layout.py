@@ -1,11 +1,11 @@
-"""Between the layers: in what form ranks of one group hold features, and how they get there.
+"""Activation layouts: how the ranks of a group hold features between layers, and get them there.
 
 Inside a layer every rank needs all tokens (`whole`), and computes a part of the sum that the layer
-returns (partial sums, to be `summed`). Between layers features take one of two forms:
+returns (partial sums, to be `summed`). Between layers features have one of two layouts:
 
                     whole                     summed                    a rank holds
     Replicated      nothing to do             all-reduce                x_BTD
-    TokenShards     all-gather                reduce-scatter            x_nD: its tokens, N/n rows
+    SequenceSharded all-gather                reduce-scatter            x_nD: its tokens, N/n rows
 
 `whole` and `summed` are adjoint: the backward of each is the other. `enter` is a layer's way in
 (Megatron's f: forward `whole`, backward `summed`), `leave` its way out (g: forward `summed`,
@@ -35,8 +35,8 @@ Finish = Callable[[], Tensor]
 """Waits for what was started, and returns its result."""
 
 
-class Between(Protocol):
-    """The form of features between layers."""
+class ActivationLayout(Protocol):
+    """How the ranks of a group hold features between layers."""
 
     group: Group
 
@@ -47,15 +47,15 @@ class Between(Protocol):
         """Start to add up the ranks' partial sums of all tokens; `partial` is used up."""
 
 
-def required(between: Between) -> Between:
-    """`between`; TypeError for what is none, or a class in the place of an object."""
-    methods = (getattr(between, name, None) for name in ("whole", "summed"))
-    if isinstance(between, type) or not all(map(callable, methods)):
+def required(layout: ActivationLayout) -> ActivationLayout:
+    """`layout`; TypeError for what is none, or a class instead of an object."""
+    methods = (getattr(layout, name, None) for name in ("whole", "summed"))
+    if isinstance(layout, type) or not all(map(callable, methods)):
         raise TypeError(
-            f"between={between!r:.60}: give what features are between layers, Replicated(group) or "
-            "TokenShards(group, num_sequences, num_tokens)"
+            f"layout={layout!r:.60}: give an activation layout, Replicated(group) or "
+            "SequenceSharded(group, num_sequences, num_tokens)"
         )
-    return between
+    return layout
 
 
 class Replicated:
@@ -78,7 +78,7 @@ class Replicated:
         return self._wire.all_reduce(partial.contiguous(), self.group).wait
 
 
-class TokenShards:
+class SequenceSharded:
     """Rank r holds rows r*k to (r+1)*k - 1 of the N = B*T tokens: sequence parallelism.
 
     What works token by token (norms, the residual sum) then does an nth of the work on an nth of
@@ -118,7 +118,7 @@ class TokenShards:
         arguments.instance("x", x, Tensor, f"give this rank's rows, ({self.num_rows}, D)")
         if x.dim() != 2 or len(x) != self.num_rows:
             raise ValueError(
-                f"token shards of shape {tuple(x.shape)}, but {self._tokens} on "
+                f"sequence-sharded features of shape {tuple(x.shape)}, but {self._tokens} on "
                 f"{self.group.size} ranks are {self.num_rows} rows each; give ({self.num_rows}, D)"
             )
         gathered = self._wire.all_gather(x.contiguous(), self.group)
@@ -142,23 +142,23 @@ class TokenShards:
         return self._wire.reduce_scatter(filled, self.group).wait
 
 
-def enter(x: Tensor, between: Between) -> Tensor:
+def enter(x: Tensor, layout: ActivationLayout) -> Tensor:
     """A layer's way in: all tokens. Backward adds up what the ranks say of them.
 
-    TypeError for what is no tensor, or no Between.
+    TypeError for what is no tensor, or no ActivationLayout.
     """
     arguments.instance("x", x, Tensor, "give a tensor, (..., D)")
-    return _Enter.apply(x, required(between))
+    return _Enter.apply(x, required(layout))
 
 
-def leave(partial: Tensor, between: Between) -> Tensor:
+def leave(partial: Tensor, layout: ActivationLayout) -> Tensor:
     """A layer's way out: the sum of the ranks' parts. Backward hands every rank all tokens.
 
     A part of a sum has the derivative of the sum: for Replicated, backward does nothing. TypeError
-    for what is no tensor, or no Between.
+    for what is no tensor, or no ActivationLayout.
     """
     arguments.instance("partial", partial, Tensor, "give a tensor, (..., D)")
-    return _Leave.apply(partial, required(between))
+    return _Leave.apply(partial, required(layout))
 
 
 # `summed` uses up what it gets, and neither a caller's tensor nor a gradient is ours: copies.
@@ -166,23 +166,23 @@ def leave(partial: Tensor, between: Between) -> Tensor:
 
 class _Enter(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, between: Between) -> Tensor:
-        ctx.between = between
-        return between.whole(x)()
+    def forward(ctx: Any, x: Tensor, layout: ActivationLayout) -> Tensor:
+        ctx.layout = layout
+        return layout.whole(x)()
 
     @staticmethod
     @first_order_only
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return ctx.between.summed(grad.clone())(), None
+        return ctx.layout.summed(grad.clone())(), None
 
 
 class _Leave(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, partial: Tensor, between: Between) -> Tensor:
-        ctx.between = between
-        return between.summed(partial.clone())()
+    def forward(ctx: Any, partial: Tensor, layout: ActivationLayout) -> Tensor:
+        ctx.layout = layout
+        return layout.summed(partial.clone())()
 
     @staticmethod
     @first_order_only
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return ctx.between.whole(grad)(), None
+        return ctx.layout.whole(grad)(), None
