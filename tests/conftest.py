@@ -48,6 +48,11 @@ def pytest_addoption(parser):
         action="store_true",
         help="skip what launches more than two ranks, and files that take longer than 4 s",
     )
+    parser.addoption(
+        "--rehearse-nccl",
+        action="store_true",
+        help="run tests/oracle and tests/traffic by nccl's rules: see tests/rehearsal.py",
+    )
 
 
 def pytest_configure(config):

@@ -17,6 +17,7 @@ from torch.distributed import distributed_c10d as c10d
 from labkit.launch import payload
 from labkit.launch.session.cell_run import cell_run
 from labkit.launch.session.session_ranks import SessionRanks, out_of_step
+from tests.rehearsal import rehearse
 
 _MOST_GROUPS = 12
 _runs = importlib.import_module("labkit.launch.run")
@@ -36,10 +37,14 @@ class Call:
     """A command to ranks of a session: call the function of a payload, as a rank of `run` does."""
 
     path: Path
+    rehearses: bool
+    """Whether operations obey nccl's rules: see rehearsal.py."""
 
     def run(self, namespace: dict[str, Any]) -> Value:
         """On the rank, which draws the numbers that a new one would."""
         world = namespace["world"]
+        if self.rehearses:
+            rehearse(world)
         fn, args = payload.read(self.path, world.rank)
         # What the last run has left: a learner's file, and the count of modules in labels.
         sys.modules.pop("submission", None)
@@ -56,7 +61,8 @@ class Call:
 class WarmRanks:
     """By world size. `launch` takes the place of `labkit.launch.launch`."""
 
-    def __init__(self) -> None:
+    def __init__(self, rehearses: bool = False) -> None:
+        self._rehearses = rehearses
         self._by_size: dict[int, SessionRanks] = {}
 
     def launch(self, fn, world_size, args_by_rank, *, timeout=30, stall=None, echo=True, **others):
@@ -73,7 +79,9 @@ class WarmRanks:
             path = ranks.directory.payload
             payload.write(path, fn, args_by_rank)
             result = cell_run(
-                ranks.perform(Call(path), range(world_size), timeout, stall), device, None
+                ranks.perform(Call(path, self._rehearses), range(world_size), timeout, stall),
+                device,
+                None,
             )
         except BaseException:
             ranks.end()
@@ -93,9 +101,10 @@ class WarmRanks:
 
 
 @pytest.fixture(autouse=True, scope="module")
-def runs_on_warm_ranks():
+def runs_on_warm_ranks(request):
     """For all tests of a file, where its folder's conftest imports this."""
-    ranks = WarmRanks()
+    rehearses = request.config.getoption("--rehearse-nccl")
+    ranks = WarmRanks(rehearses or "rehearsal" in request.module.__name__)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_runs, "launch", ranks.launch)
         yield

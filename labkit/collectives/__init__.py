@@ -1,8 +1,7 @@
 """Collectives written out with send and recv.
 
-They need a backend whose sends and receives pass each other, as gloo's do. On nccl, two ranks that
-send to each other must hand over send and receive together (batch_isend_irecv), which these do not:
-there they may deadlock.
+What a rank sends and receives at once it posts in one block, `with group.together()`, so that ranks
+that send to each other do not wait for each other's receive on nccl either.
 
 wire.py says who performs a strategy's collectives: the backend, the ring, or shared memory.
 """

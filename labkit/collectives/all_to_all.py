@@ -64,11 +64,12 @@ def pairwise_all_to_all(
 def _exchange(
     block: torch.Tensor, destination: int, buffer: torch.Tensor, source: int, group: Group
 ) -> None:
-    """Send one block and receive another, both posted before either is waited for."""
+    """Send one block and receive another, neither of which waits for the other."""
     pending: list[Pending[Any]] = []
-    if block.numel():
-        pending.append(group.isend(block, destination))
-    if buffer.numel():
-        pending.append(group.irecv(buffer, source))
+    with group.together():
+        if block.numel():
+            pending.append(group.isend(block, destination))
+        if buffer.numel():
+            pending.append(group.irecv(buffer, source))
     for each in pending:
         each.wait()

@@ -27,6 +27,8 @@ scan", Parallel Computing 35(12), 2009. (For an even n they mirror tree 0. Movin
 either way every other rank is inner.)
 """
 
+from itertools import zip_longest
+
 import torch
 
 from labkit.collectives.results import result_like
@@ -65,11 +67,16 @@ def double_tree_all_reduce(
             strict=True,
         )
     ]
-    # As a leaf first: nothing there waits for others, who wait for it.
+    # The half in which this rank is a leaf, and the other one.
     halves.sort(key=lambda half: len(half[2].children))
+    leaf, inner = [list(reducing(*half)) for half in halves]
     with messages_of("double_tree_all_reduce", x):
-        stream([move for half in halves for move in reducing(*half)], group)
-        stream([move for _, half, place in halves for move in broadcasting(half, place)], group)
+        # Up, a leaf goes first: nothing there waits for others, who wait for it.
+        stream([*leaf, *inner], group)
+        # Down, a leaf goes second, block by block: what it gets has come through an inner rank.
+        leaf, inner = [list(broadcasting(half, place)) for _, half, place in halves]
+        both = zip_longest(inner, leaf)
+        stream([move for pair in both for move in pair if move is not None], group)
     return total
 
 

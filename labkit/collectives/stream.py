@@ -11,8 +11,8 @@ over one link, which is less than p whole tensors. An algorithm says what moves 
 `stream` makes them.
 """
 
-from collections import deque
-from collections.abc import Iterable
+from collections import defaultdict, deque
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 import torch
@@ -54,20 +54,23 @@ def blocks(x: torch.Tensor, block_bytes: int = BLOCK_BYTES) -> Blocks:
 
 
 def stream(moves: Iterable[Move], group: Group) -> None:
-    """Make the moves in order, and return when every message of theirs has arrived.
+    """Make the moves, and return when every message of theirs has arrived.
 
-    A block that is here leaves when its turn comes, and one that stays where it arrives is waited
-    for at the end. The others take turns: while one is waited for, the next is on its way. So to
-    any one rank, what is here must go before what has yet to come, as messages must be in the order
-    in which that rank expects them. Memory: two blocks for each source of a sum.
+    In rounds, whose messages start together: one move's receives, and one send to each target that
+    something waits for. So the n-th message between two ranks is in both ranks' n-th round or soon
+    after, and ranks that send to each other do not wait for each other's receive. While a block is
+    waited for, the next is on its way. To any one rank messages go in the order in which their
+    moves are listed, as that rank must expect them. Memory: two blocks for each source of a sum.
     """
+    outbox: dict[int, deque[torch.Tensor]] = defaultdict(deque)  # by target
     sending: list[Pending[None]] = []
     arriving: list[Pending[torch.Tensor]] = []
     expected: deque[tuple[Move, list[Pending[torch.Tensor]]]] = deque()
     scratch = _Scratch()
 
     def pass_on(move: Move) -> None:
-        sending.extend(group.isend(move.block, target) for target in move.targets)
+        for target in move.targets:
+            outbox[target].append(move.block)
 
     def take() -> None:
         move, coming = expected.popleft()
@@ -78,23 +81,36 @@ def stream(moves: Iterable[Move], group: Group) -> None:
                 total = torch.add(total, block, out=move.block)
         pass_on(move)
 
-    # Receives and sends are posted before any is waited for: send against send waits for ever.
+    def send(served: Collection[int] = ()) -> list[int]:
+        """One block to each target but those; whom it went to."""
+        targets = [target for target in outbox if outbox[target] and target not in served]
+        sending.extend(group.isend(outbox[target].popleft(), target) for target in targets)
+        return targets
+
     for move in moves:
         if not move.sources:
             pass_on(move)
-        elif move.part is None and not move.targets:
-            arriving.append(group.irecv(move.block, move.sources[0]))
-        else:
-            if len(expected) == _BLOCKS_AHEAD:
-                take()
+            continue
+        with group.together():
+            served = send()
             buffers = [move.block] if move.part is None else scratch.like(move)
             coming = [group.irecv(*pair) for pair in zip(buffers, move.sources, strict=True)]
+            if len(expected) == _BLOCKS_AHEAD - 1:
+                take()
+                send(served)
+        if move.part is None and not move.targets:
+            arriving += coming
+        else:
             expected.append((move, coming))
-    while expected:
-        take()
+    while expected or any(outbox.values()):
+        with group.together():
+            served = send()
+            if expected:
+                take()
+                send(served)
     for arrival in arriving:
         arrival.wait()
-    for departure in sending:
+    for departure in sending:  # most have left meanwhile: each wait may put the thread to sleep
         departure.wait()
 
 

@@ -81,8 +81,7 @@ RING = Wire(
     lambda x, group, in_place=False: _rows(x, ring_reduce_scatter(x, group, in_place=in_place)),
     lambda x, group, out=None: _rows(x, ring_all_gather(x, x.numel() * group.size, group, out=out)),
 )
-"""The lab's own ring: on a CPU its reduce-scatter sends half of what gloo's does. Not for nccl: two
-ranks that post their messages one by one can deadlock there (see labkit.collectives)."""
+"""The lab's own ring: on a CPU its reduce-scatter sends half of what gloo's does."""
 
 SHARED_MEMORY = Wire(
     lambda x, group: Done(shared_memory_all_reduce(x, group, out=x)),

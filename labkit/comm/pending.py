@@ -71,6 +71,10 @@ class Pending(Generic[Result]):
         self._journal.waiting(self._record)
         return self.complete()
 
+    def belongs_to(self, work: Any) -> None:
+        """Let `work` stand for it: the backend's handle of all messages that start together."""
+        self._work = work
+
     def complete(self) -> Result:
         """`wait()` of a blocking operation: it has been waiting since it was posted."""
         try:

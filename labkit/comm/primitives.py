@@ -18,7 +18,8 @@ puts on the wire is stated in wire_bytes.py.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -47,7 +48,7 @@ class Primitives(Member):
     that is too short.) What messages of one shape are for, `label` says.
 
     Rendezvous: a send completes only when the other side receives. Two ranks that both send first
-    and receive afterwards wait for each other for ever; post one of the two with isend or irecv.
+    and receive afterwards wait for each other for ever; post both with isend and irecv, `together`.
 
     In a run with a topology messages take the time of its links: see pacing/.
     """
@@ -259,6 +260,27 @@ class Primitives(Member):
     def irecv(self, buffer: Tensor, src: int) -> Pending[Tensor]:
         """Begin to receive from rank `src` into `buffer`; `wait()` returns the filled buffer."""
         return self._recv(buffer, src, blocking=False)
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Start what isend and irecv post in the block as one, so that none waits for another.
+
+        nccl carries out a rank's messages one after the other, in the order of their posting. Two
+        ranks that send to each other first would wait for ever. So on nccl the messages of a block
+        start together at its end (torch: batch_isend_irecv): wait for them after the block.
+        gloo's messages pass each other anyway, and start at once.
+        """
+        if self.backend != "nccl":
+            yield
+            return
+        before = set(self._in_flight)
+        self._process_group._start_coalescing(self.device)
+        try:
+            yield
+        finally:
+            work = self._process_group._end_coalescing(self.device)
+            for pending in self._in_flight - before:
+                pending.belongs_to(work)
 
     def _send(self, x: Tensor, dst: int, *, blocking: bool) -> Any:
         x = tensor_checks.tensor(x, self)

@@ -16,8 +16,7 @@ H/G heads of queries share one of keys. Kept for backward: q, k, v, out, and lse
 Wire, per rank, with kv = the bytes of k and v together: forward (n-1)/n of the whole sequence's kv
 in n - 1 messages; backward the same again, and (n-1)/n of the gradients' in n - 1 more. Gradients
 are float32 where k and v have 16 bits. Memory: some tensors of T/n tokens, and one tile of scores.
-Sums are taken in float32 for 16-bit inputs. Each message is posted by itself, so that on nccl two
-ranks may deadlock (see labkit.collectives).
+Sums are taken in float32 for 16-bit inputs.
 
 Paper: Liu, Zaharia and Abbeel, "Ring Attention with Blockwise Transformers for Near-Infinite
 Context", arXiv:2310.01889.
@@ -97,7 +96,7 @@ class _Ring(NamedTuple):
         size, rank = self.group.size, self.group.rank
         shape = list(x_2BGtK.shape)
         shape[3] = self.cut.length((source - 1) % size)
-        with self.group.label(self.cut.label(what, self.causal)):
+        with self.group.label(self.cut.label(what, self.causal)), self.group.together():
             arriving = self.group.irecv(x_2BGtK.new_empty(shape), (rank - 1) % size)
             return _PassedOn(self.group.isend(x_2BGtK, (rank + 1) % size), arriving)
 

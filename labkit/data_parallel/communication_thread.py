@@ -53,7 +53,15 @@ class CommunicationThread:
         return self._own[group]
 
     def start(self, collective: Callable[[Group], T]) -> OnThread[T]:
-        """Call `collective(group of the thread)` when those before are done."""
+        """Call `collective(group of the thread)` when those before are done; on nccl, now.
+
+        nccl works in the background by itself, and needs the operations of all groups in the same
+        order on every rank. A thread beside the program's own would start them in any order.
+        """
+        if self.group.backend == "nccl":
+            done = Future[T]()
+            done.set_result(collective(self.group))
+            return OnThread(done)
         # So that the operations keep their label, and the line that they are started at.
         context = as_handed_over_here(contextvars.copy_context())
         call = _on_the_same_stream(collective, self.group)

@@ -54,11 +54,12 @@ def _perform_together(
     world: Group, together: Together, values: dict[Product, torch.Tensor], like: torch.Tensor
 ) -> None:
     pendings: list[Pending[Any]] = []
-    for message in together.messages:
-        if isinstance(message, Send):
-            pendings.append(world.isend(values[message.product], message.dst))
-        else:
-            buffer = values[message.product] = torch.empty_like(like)
-            pendings.append(world.irecv(buffer, message.src))
+    with world.together():
+        for message in together.messages:
+            if isinstance(message, Send):
+                pendings.append(world.isend(values[message.product], message.dst))
+            else:
+                buffer = values[message.product] = torch.empty_like(like)
+                pendings.append(world.irecv(buffer, message.src))
     for pending in pendings:
         pending.wait()

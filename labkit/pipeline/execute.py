@@ -65,8 +65,8 @@ class Pipeline:
     on the ranks that hold it: their gradients are added up. Without it two copies drift apart.
     Every rank makes its Pipeline at the same point. While the inputs keep their sizes, so do the
     outputs of the stages, and their dtype.
-    ScheduleError: no training step. ValueError: other stages, another number of ranks, ranks with
-    different schedules, or nccl.
+    ScheduleError: no training step. ValueError: other stages, another number of ranks, or other
+    schedules on some ranks.
     """
 
     def __init__(
@@ -80,7 +80,6 @@ class Pipeline:
     ) -> None:
         validate(schedule)
         self.schedule, self.group = schedule, chosen(group)
-        checks.backend(self.group)
         checks.stages(stages, schedule, self.group)
         checks.same_schedule(schedule, self.group)
         self.stages, self.loss, self.tied = dict(stages), loss, tied

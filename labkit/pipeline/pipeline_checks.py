@@ -25,15 +25,6 @@ def same_schedule(schedule: Schedule, group: Group) -> None:
         )
 
 
-def backend(group: Group) -> None:
-    """Opposite messages of two ranks pass each other on gloo; not on nccl."""
-    if group.backend == "nccl":
-        raise ValueError(
-            "a pipeline on nccl would deadlock: there all messages of two ranks queue behind "
-            'each other, whichever way they go; run(..., device="cpu") uses gloo'
-        )
-
-
 def stages(given: Mapping[int, nn.Module], schedule: Schedule, group: Group) -> None:
     """This rank's stages are those of the schedule, and its ranks those of the group."""
     if schedule.num_ranks != group.size:

@@ -42,8 +42,9 @@ def sum_tied_gradients(
         theirs = torch.empty_like(mine)
         peer = last if group.rank == first else first
         with group.region("tied weight"):
-            sent = group.isend(mine, peer)
-            group.recv(theirs, peer)
+            with group.together():
+                sent, arriving = group.isend(mine, peer), group.irecv(theirs, peer)
+            arriving.wait()
             sent.wait()
         mine = mine + theirs if group.rank == first else theirs + mine
     weight.grad = mine if before is None else before + mine

@@ -3,11 +3,14 @@
     stage s --- F: y_i, rows of the microbatch ---> stage s + 1
     stage s <-- I: the gradient of y_i ------------ stage s + 1
 
-Two ranks may have several pairs of stages between them, and messages of one rank to another arrive
-in the order in which they were sent. So a receiver must ask for them in that order, whatever it
-needs first. It knows the order, for the schedule is data: it reads the sender's row.
+All messages of a step have one order, and each rank posts its sends and receives in it, whatever it
+needs first: the order in which they are made, if each F, I and W takes as long as any other. Every
+rank knows it, for the schedule is data. So a rank that waits for a message has posted all earlier
+ones, and so has its peer: nobody waits in a cycle, even on nccl, where each message of a rank waits
+for the one that was posted before it.
 
-- A receive is posted one message ahead, so that the next travels while this one is computed.
+- A receive is posted one message ahead for each peer, unless a send comes first in that order: the
+  next message travels while this one is computed.
 - Nobody waits for a send: a rank that did could deadlock where the schedule does not. A send is
   known to have arrived when its receiver answers with a message that it made later (its row says
   so); then its buffer is let go. The rest is waited for at the end of the step.
@@ -15,15 +18,13 @@ needs first. It knows the order, for the schedule is data: it reads the sender's
   ahead of the first output over each boundary, once, in a header of 10 numbers.
 
 Wire of a step: 2 m messages per boundary between ranks, each of one microbatch's output.
-
-Written for gloo. On nccl all messages of two ranks queue behind each other in the order in which
-they were posted, whichever way they go, so that opposite ones may deadlock; not tried there.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Sequence
+from collections import defaultdict, deque
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -31,6 +32,8 @@ from torch import Tensor
 from labkit.comm import Group
 from labkit.comm.pending import Pending
 from labkit.pipeline.op import Kind, Product, Schedule, consumer
+from labkit.pipeline.simulate import simulate
+from labkit.pipeline.timing import Span
 
 _HEADER_NUMEL = 10  # the dtype, the number of dims, and up to eight sizes
 _DTYPES = (
@@ -40,22 +43,24 @@ _DTYPES = (
 Layout = tuple[tuple[int, ...], torch.dtype]  # sizes but for the first, and the dtype
 
 
+class _Message(NamedTuple):
+    """A product on its way from one rank to another."""
+
+    product: Product
+    src: int
+    dst: int
+    made: int
+    """The place in its sender's row."""
+    used: int
+    """The place in its receiver's row."""
+
+
 class Wires:
     """One rank's messages of a schedule: `begin` a step, `send`, `take`, `end` it."""
 
     def __init__(self, schedule: Schedule, group: Group) -> None:
         self._schedule, self._group = schedule, group
-        self._incoming = {
-            peer: _between(schedule, peer, group.rank)
-            for peer in range(schedule.num_ranks)
-            if peer != group.rank
-        }
-        # When the receiver uses what this rank sends: the place in its row.
-        self._use = {
-            product: use
-            for peer in self._incoming
-            for product, _, use in _between(schedule, group.rank, peer)
-        }
+        self._messages = tuple(_messages(schedule, group.rank))
         self._layouts: dict[int, Layout] = {}  # by boundary: of the output of stage s
         self._sizes_of_input: tuple[int, ...] = ()
         self._rows: Sequence[int] = ()
@@ -69,15 +74,11 @@ class Wires:
             self._layouts.clear()
         self._rows, self._sizes_of_input = rows, sizes_of_input
         self._is_first = not self._layouts
-        self._to_post = {peer: deque(each) for peer, each in self._incoming.items()}
-        self._posted: dict[Product, tuple[Pending[Tensor], int]] = {}
-        self._sent: dict[int, deque[tuple[int, Pending[None]]]] = {
-            p: deque() for p in self._incoming
-        }
+        self._to_post = deque(self._messages)
+        self._posted: dict[Product, tuple[Pending[Tensor], _Message]] = {}
+        self._sent: dict[int, deque[tuple[int, Pending[None]]]] = defaultdict(deque)  # by peer
         self._own: dict[Product, Tensor] = {}
-        if not self._is_first:
-            for peer in self._incoming:
-                self._post_next(peer)
+        self._post_ahead()
 
     def send(self, product: Product, x: Tensor) -> None:
         """Hand a product to the stage that waits for it; returns at once."""
@@ -88,12 +89,16 @@ class Wires:
         if peer == self._group.rank:
             self._own[product] = x
             return
+        while self._to_post[0].product != product:
+            self._post_receive()
+        used = self._to_post.popleft().used
         kind, stage, _ = product
         if kind is Kind.F and stage not in self._layouts:
             self._layouts[stage] = (tuple(x.shape[1:]), x.dtype)
             header = _header(x, stage).to(self._group.device)
             self._sent[peer].append((-1, self._group.isend(header, peer)))
-        self._sent[peer].append((self._use[product], self._group.isend(x, peer)))
+        self._sent[peer].append((used, self._group.isend(x, peer)))
+        self._post_ahead()
 
     def take(self, product: Product) -> Tensor:
         """What another stage has made; waits until it is there."""
@@ -102,12 +107,11 @@ class Wires:
         if peer == self._group.rank:
             return self._own.pop(product)
         while product not in self._posted:
-            self._post_next(peer)
-        pending, made = self._posted.pop(product)
-        if not self._is_first:  # else a header may come first, and nobody has made it yet
-            self._post_next(peer)
+            self._post_receive()
+        pending, message = self._posted.pop(product)
+        self._post_ahead()
         x = pending.wait()
-        self._let_go(peer, made)
+        self._let_go(peer, message.made)
         return x
 
     def end(self) -> None:
@@ -116,15 +120,22 @@ class Wires:
             while sent:
                 sent.popleft()[1].wait()
 
-    def _post_next(self, peer: int) -> None:
-        if not self._to_post[peer]:
-            return
-        product, made, _ = self._to_post[peer].popleft()
-        sizes, dtype = self._layout(product, peer)
+    def _post_ahead(self) -> None:
+        """Post the receives that are next in the order, one for each peer."""
+        if self._is_first:
+            return  # a header may come first, and nobody has made it yet
+        ahead = {message.src for _, message in self._posted.values()}
+        while self._to_post and self._to_post[0].src not in {*ahead, self._group.rank}:
+            ahead.add(self._to_post[0].src)
+            self._post_receive()
+
+    def _post_receive(self) -> None:
+        message = self._to_post.popleft()
+        sizes, dtype = self._layout(message.product, message.src)
         buffer = torch.empty(
-            (self._rows[product[2]], *sizes), dtype=dtype, device=self._group.device
+            (self._rows[message.product[2]], *sizes), dtype=dtype, device=self._group.device
         )
-        self._posted[product] = (self._group.irecv(buffer, peer), made)
+        self._posted[message.product] = (self._group.irecv(buffer, message.src), message)
 
     def _layout(self, product: Product, peer: int) -> Layout:
         kind, stage, _ = product
@@ -142,18 +153,27 @@ class Wires:
             sent.popleft()[1].wait()
 
 
-def _between(schedule: Schedule, src: int, dst: int) -> list[tuple[Product, int, int]]:
-    """The messages from one rank to another in order: product, where it is made, where used."""
-    uses = {
-        need: place
-        for place, op in enumerate(schedule.rows[dst])
-        if (need := op.needs(schedule.num_stages)) is not None
-    }
-    return [
-        (op.product, place, uses[op.product])
-        for place, op in enumerate(schedule.rows[src])
-        if op.product in uses
-    ]
+def _messages(schedule: Schedule, rank: int) -> Iterator[_Message]:
+    """Those that a rank sends or receives, in the order that all ranks share."""
+    num_stages, rank_of = schedule.num_stages, schedule.rank_of
+    made: dict[Product, int] = {}
+    used: dict[Product, int] = {}
+    for row in schedule.rows:
+        for place, op in enumerate(row):
+            made[op.product] = place
+            if (need := op.needs(num_stages)) is not None:
+                used[need] = place
+
+    def turn(send: Span) -> tuple[float, int]:
+        """Of messages made at once, what a stage receives comes before what it sends."""
+        return send.end, send.op.stage if send.op.kind is Kind.F else -send.op.stage
+
+    for product, _, _ in sorted(simulate(schedule).sends, key=turn):
+        there = consumer(product, num_stages)
+        assert there is not None
+        src, dst = rank_of[product[1]], rank_of[there]
+        if rank in (src, dst):
+            yield _Message(product, src, dst, made[product], used[product])
 
 
 def _header(x: Tensor, stage: int) -> Tensor:
