@@ -74,7 +74,8 @@ class _Block:
         """Backward asks for it: compute the block again, if this is the first question."""
         if number not in self._saved:
             self._compute_again()
-        return self._saved.pop(number).saved_tensors[0]
+        kept = self._saved.pop(number)
+        return kept.grad_fn.saved_tensors[0]
 
     def _compute_again(self) -> None:
         saved: list[Tensor] = []
@@ -107,7 +108,7 @@ class _Block:
     def _given(self) -> Any:
         """The arguments, detached: gradients flow through the first pass's graph, not through this
         one."""
-        tensors = self._inputs.saved_tensors
+        tensors = self._inputs.grad_fn.saved_tensors
         return tree_map_only(
             _Place,
             lambda place: tensors[place].detach().requires_grad_(tensors[place].requires_grad),
@@ -158,9 +159,12 @@ class _Keep(torch.autograd.Function):
 
 
 def _kept(*tensors: Tensor) -> Any:
-    """Tensors in autograd's keeping, as `.saved_tensors` of what this returns."""
+    """Tensors in autograd's keeping, as `.grad_fn.saved_tensors` of what this returns.
+
+    Not its grad_fn: in torch 2.11 that lets go of them when the tensor it belongs to is gone.
+    """
     with torch.enable_grad():
-        return _Keep.apply(torch.empty(0, requires_grad=True), *tensors).grad_fn
+        return _Keep.apply(torch.empty(0, requires_grad=True), *tensors)
 
 
 class _Surroundings:

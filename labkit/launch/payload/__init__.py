@@ -44,7 +44,6 @@ from typing import Any
 
 import cloudpickle
 import torch
-from torch import _ops
 from torch.storage import TypedStorage
 
 from labkit.comm import owned_folder
@@ -103,17 +102,14 @@ def _let_torch_travel(num_modules: int) -> None:
         kind = type(module)
         if name.startswith("torch.") and issubclass(kind, ModuleType) and kind is not ModuleType:
             copyreg.pickle(kind, _by_name)
-    copyreg.pickle(_ops._OpNamespace, lambda space: (_operator, (space.name,)))
-    copyreg.pickle(_ops.OpOverloadPacket, _operator_by_name)
-    copyreg.pickle(_ops.OpOverload, lambda op: (getattr, (op.overloadpacket, op._overloadname)))
-
-
-def _operator_by_name(packet: Any) -> tuple[Any, ...]:
-    return _operator, tuple(packet._qualified_op_name.split("::"))
+    aten = torch.ops.aten
+    copyreg.pickle(type(aten), lambda space: (_operator, (space.name,)))
+    for operators in (type(aten.relu), type(aten.relu.default)):
+        copyreg.pickle(operators, lambda each: (_operator, tuple(str(each).split("."))))
 
 
 def _operator(*names: str) -> Any:
-    """What torch.ops has by these names: aten, relu."""
+    """What torch.ops has by these names: aten, relu, default."""
     return functools.reduce(getattr, names, torch.ops)
 
 
