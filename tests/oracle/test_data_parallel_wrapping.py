@@ -97,7 +97,11 @@ def test_a_parameter_that_is_thawed_after_wrapping_is_named(rung):
         run(thaws, 2)
 
 
-@pytest.mark.parametrize("wrap", [*LADDER.values(), DistributedDataParallel])
+# Before 2.13 torch's DDP broadcasts buffers into those that backward needs.
+IS_OLD = torch.__version__ < "2.13"
+
+
+@pytest.mark.parametrize("wrap", [*LADDER.values(), *([] if IS_OLD else [DistributedDataParallel])])
 def test_two_forward_passes_before_backward_may_share_a_batch_norm(wrap):
     # As with pairs of images: between the passes rank 0's running means are broadcast.
     def passes_twice(world):

@@ -58,6 +58,8 @@ NAMES = {
     "_get_default_timeout": ("of a group", lambda: c10d._get_default_timeout("gloo")),
     "_allgather_base": ("all_gather into one tensor", lambda: GROUP._allgather_base),
     "_reduce_scatter_base": ("reduce_scatter of one tensor", lambda: GROUP._reduce_scatter_base),
+    "_start_coalescing": ("messages that start together", lambda: GROUP._start_coalescing),
+    "_end_coalescing": ("messages that start together", lambda: GROUP._end_coalescing),
     "_assert_async": ("on a GPU, without waiting", lambda: torch._assert_async(x.all())),
     "_internal": (
         "a storage without a warning",
