@@ -55,7 +55,7 @@ def formulas():
         names = inspect.signature(function).parameters
         yield function.__name__, function, {name: RIGHT[name] for name in names}
     for kind in COLLECTIVES:
-        names = ("world_size", "nbytes", "itemsize", "rank", "alpha", "beta", *kind.options)
+        names = ("world_size", "nbytes", "itemsize", "rank", "alpha", "beta", *sorted(kind.options))
         right = {name: RIGHT[name] for name in names if name != "splits"}
         right |= PAIRS if "ranks_per_host" in kind.options else {}
 
