@@ -121,7 +121,7 @@ class Block(nn.Module):
     """x_BTD -> x_BTD: attention, then MLP, each added to what it read through a norm."""
 
     def __init__(self, config: GPTConfig, mlp: nn.Module | None = None) -> None:
-        """mlp: what stands in the place of the MLP, such as a layer of experts; None: an MLP."""
+        """mlp: a module to use instead of the MLP, such as a layer of experts; None: an MLP."""
         super().__init__()
         self.attention_norm = nn.LayerNorm(config.hidden, bias=False)
         self.attention = Attention(config)

@@ -15,7 +15,7 @@ Weights = Literal["of_chosen", "of_all"]
 
 @dataclass(frozen=True, kw_only=True)
 class MoEConfig:
-    """What stands in the place of each MLP of a GPT. TypeError or ValueError for what cannot be."""
+    """The layer of experts that replaces each MLP of a GPT. TypeError or ValueError for bad sizes."""
 
     num_experts: int = 4
     top_k: int = 2

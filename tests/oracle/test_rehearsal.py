@@ -152,12 +152,14 @@ def test_every_collective_gives_what_it_should(world_size):
 
 
 def two_groups(world, swaps):
-    """Both ranks start an all-reduce on each group; rank 1 may do so in the other order."""
-    groups = [world.split(0), world.split(0)]
-    if swaps and world.rank:
-        groups.reverse()
-    pendings = [group.all_reduce(torch.ones(1), wait=False) for group in groups]
-    return [pending.wait().item() for pending in pendings]
+    """Both ranks start an all-reduce on each group, rank 1 perhaps in the other order.
+
+    All wait in one order: what hangs is the stream, and not the program.
+    """
+    pendings, groups = {}, [world.split(0), world.split(0)]
+    for group in reversed(groups) if swaps and world.rank else groups:
+        pendings[group] = group.all_reduce(torch.ones(1), wait=False)
+    return [pendings[group].wait().item() for group in groups]
 
 
 def facing(world, together):
@@ -182,7 +184,7 @@ def early(world):
 
 
 @pytest.mark.parametrize(("program", "mistake"), [(two_groups, True), (facing, False)])
-def test_what_stands_still_on_nccl_stands_still_and_is_reported(program, mistake):
+def test_what_hangs_on_nccl_hangs_and_is_reported(program, mistake):
     with pytest.raises(RunTimeout) as caught:
         run(program, 2, (mistake,), timeout=2)
     assert program.__name__ in str(caught.value)
