@@ -15,7 +15,7 @@ Weights = Literal["of_chosen", "of_all"]
 
 @dataclass(frozen=True, kw_only=True)
 class MoEConfig:
-    """The layer of experts that replaces each MLP of a GPT. TypeError or ValueError for bad sizes."""
+    """The layer of experts that replaces each MLP of a GPT. Bad sizes: TypeError, ValueError."""
 
     num_experts: int = 4
     top_k: int = 2
