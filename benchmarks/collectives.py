@@ -19,8 +19,8 @@ from labkit.measure.measured import aligned
 
 SIZES = [KiB, 16 * KiB, 256 * KiB, MiB, 4 * MiB, 16 * MiB, 64 * MiB]
 REPETITIONS = 25
-PACED_SIZES = [KiB, 4 * KiB, 16 * KiB, 64 * KiB, 256 * KiB, MiB]
-PACED = Topology(hosts=1, ranks_per_host=4, fast=Link(20e6, 2e-3))
+THROTTLED_SIZES = [KiB, 4 * KiB, 16 * KiB, 64 * KiB, 256 * KiB, MiB]
+THROTTLED = Topology(hosts=1, ranks_per_host=4, fast=Link(20e6, 2e-3))
 CHOICES = ("ring", "tree", "double_tree", "halving_doubling")
 
 
@@ -53,7 +53,7 @@ def main() -> None:
         for pair in combinations(CHOICES, 2):
             if (found := measured.crossover(*pair)) is not None:
                 print(found)
-    measured = measure.collectives(PACED_SIZES, 4, CHOICES, repetitions=11, topology=PACED)
+    measured = measure.collectives(THROTTLED_SIZES, 4, CHOICES, repetitions=11, topology=THROTTLED)
     print(f"\n{measured.table()}")
     print(f"\none link for all of them: {measured.fit_together()}")
 

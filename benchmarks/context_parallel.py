@@ -2,7 +2,7 @@
 
     gathered     keys and values of the whole sequence on every rank, torch's attention: 1.00
     ring         contiguous and zigzag, blocks of plain matrix products
-    ulysses      heads in the place of tokens, torch's attention
+    ulysses      heads instead of tokens, torch's attention
 
 One layer, forward and backward, under a causal mask, T tokens in all whatever the number of ranks.
 Times alternate in one run and are medians of the slowest rank. Blocks written out take 1.5 times as

@@ -22,7 +22,7 @@ from labkit import Link, Topology, calc
 from labkit.calc.pieces import Pieces
 from labkit.collectives import ring_all_reduce
 from labkit.mesh import Mesh
-from labkit.pipeline import Costs, PacedPipeline, Row, gpipe, interleaved, one_f_one_b, plan
+from labkit.pipeline import Costs, EmulatedPipeline, Row, gpipe, interleaved, one_f_one_b, plan
 
 ROWS: dict[str, Row] = {"gpipe": gpipe, "1f1b": one_f_one_b, "interleaved": interleaved}
 FORWARD_S, BACKWARD_S = 0.06, 0.12
@@ -132,13 +132,13 @@ def real_steps(world: labkit.Group, case: Case) -> list[tuple[float, float]]:
     schedule = plan(ROWS[case.schedule], mesh.pp.size, NUM_MICROBATCHES, **choices)
     stages = {stage: nn.Linear(HIDDEN, HIDDEN) for stage in schedule.stages_of(mesh.pp.rank)}
     free = Costs(forward=0, input_gradient=0, weight_gradient=0)
-    pipeline = PacedPipeline(schedule, stages, nn.functional.mse_loss, free, mesh.pp)
+    pipeline = EmulatedPipeline(schedule, stages, nn.functional.mse_loss, free, mesh.pp)
     x = torch.zeros(NUM_MICROBATCHES * ROWS_NUMEL, HIDDEN)
     gradients = torch.zeros(case.gradient_bytes // 4)
     pipeline.step(x, x)  # the first step tells shapes
     share = case.slower.get(world.rank, 1.0) / case.virtual
     half = BACKWARD_S * share / 2
-    pipeline.pace(Costs(forward=FORWARD_S * share, input_gradient=half, weight_gradient=half))
+    pipeline.set_costs(Costs(forward=FORWARD_S * share, input_gradient=half, weight_gradient=half))
 
     def step() -> None:
         pipeline.step(x, x)

@@ -219,7 +219,7 @@ def torchs_own_ddp(world):
 
 @fault("garbage in silence on some ranks, and a timeout on the others")
 def torchs_own_all_reduce(world):
-    """Past the Group: rank 1 hands torch.distributed another shape."""
+    """Outside labkit's Group API: rank 1 hands torch.distributed another shape."""
     x = torch.ones(3 if world.rank == CULPRIT else 4)
     dist.all_reduce(x)  # <-
 

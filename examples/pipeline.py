@@ -1,7 +1,7 @@
 """Pipeline schedules: closed form, simulation and measurement, beside each other.
 
     python examples/pipeline.py            bubbles, microbatches in flight, memory
-    python examples/pipeline.py -n 3       3 ranks in the place of 2 and 4
+    python examples/pipeline.py -n 3       3 ranks instead of 2 and 4
 
 - simulated against the closed form: every schedule, p to 8 and m to 32: the largest difference
 - bubble and microbatches in flight of real steps on n ranks, whose operations take 40 ms each by
@@ -27,13 +27,13 @@ from labkit.pipeline import (
     Row,
     Schedule,
     Timing,
+    emulated_step,
     gpipe,
     in_flight,
     interleaved,
     measured,
     naive,
     one_f_one_b,
-    paced_step,
     plan,
     simulate,
     token_loss,
@@ -85,7 +85,7 @@ def quickest(schedule: Schedule, costs: Costs) -> tuple[Timing, list[int]]:
 
     Others' work on this machine can only make a step longer.
     """
-    of_ranks = labkit.run(paced_step, schedule.num_ranks, (schedule, costs, 2)).values
+    of_ranks = labkit.run(emulated_step, schedule.num_ranks, (schedule, costs, 2)).values
     steps = list(zip(*of_ranks, strict=True))
     timings = [measured(schedule, [step.spans for step in each]) for each in steps]
     best = min(range(len(steps)), key=lambda number: timings[number].makespan)

@@ -17,9 +17,9 @@ Contract
 
 Budget, on n ranks
     messages    at most 2(n-1) sends per rank, all to the same neighbour: right or left
-    size        one nth of x per message. Cut the flattened x into n segments as torch.tensor_split
-                does: their sizes differ by at most one element. Which segments are the longer ones
-                is up to you. Empty segments may be sent or skipped
+    size        one nth of x per message. Cut the flattened x into n chunks as torch.tensor_split
+                does: their sizes differ by at most one element. Which chunks are the longer ones
+                is up to you. Empty chunks may be sent or skipped
     never       padding on the wire, or the whole tensor in one message
 """
 

@@ -7,7 +7,7 @@
     TypeError: model=None: give the model that parallelize returned
 
 A refusal names the argument, its value, and what it may be. TypeError: it is something else, such
-as a boolean in the place of a number, though Python counts it among them. ValueError: a number that
+as a boolean instead of a number, though Python counts it among them. ValueError: a number that
 cannot be, such as nan.
 """
 

@@ -71,13 +71,13 @@ def hierarchical_all_reduce(x: torch.Tensor, ranks_per_host: int, group: Group) 
     slow = [h * ranks_per_host + place for h in range(num_hosts)]  # this place on every host
 
     total = x.flatten().clone()
-    segments = total.tensor_split(ranks_per_host)  # views of total, one for each place
-    pieces = segments[place].tensor_split(num_hosts)  # views of our segment, one for each host
+    chunks = total.tensor_split(ranks_per_host)  # views of total, one for each place
+    pieces = chunks[place].tensor_split(num_hosts)  # views of our chunk, one for each host
 
     # The fast reduce-scatter comes first: only one Lth of x is left to send over the slow links.
-    reduce_scatter(segments, fast, group)
+    reduce_scatter(chunks, fast, group)
     reduce_scatter(pieces, slow, group)
     all_gather(pieces, slow, group)
-    all_gather(segments, fast, group)
+    all_gather(chunks, fast, group)
     return total.view(x.shape)
     ### END SOLUTION

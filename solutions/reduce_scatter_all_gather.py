@@ -36,7 +36,7 @@ def reduce_scatter_all_gather(x: torch.Tensor, group: Group) -> torch.Tensor:
     """
     ### BEGIN SOLUTION
     padding = x.new_zeros(-x.numel() % group.size)  # none where n divides the size
-    segment = group.reduce_scatter(torch.cat([x.flatten(), padding]))
-    total = group.all_gather(segment)
+    chunk = group.reduce_scatter(torch.cat([x.flatten(), padding]))
+    total = group.all_gather(chunk)
     return total[: x.numel()].view(x.shape)  # the padding is at the end
     ### END SOLUTION

@@ -17,9 +17,9 @@ Contract
 
 Budget, on n ranks
     messages    at most 2(n-1) sends per rank, all to the same neighbour: right or left
-    size        one nth of x per message. Cut the flattened x into n segments as torch.tensor_split
-                does: their sizes differ by at most one element. Which segments are the longer ones
-                is up to you. Empty segments may be sent or skipped
+    size        one nth of x per message. Cut the flattened x into n chunks as torch.tensor_split
+                does: their sizes differ by at most one element. Which chunks are the longer ones
+                is up to you. Empty chunks may be sent or skipped
     never       padding on the wire, or the whole tensor in one message
 """
 
@@ -37,22 +37,22 @@ def ring_all_reduce(x: torch.Tensor, group: Group) -> torch.Tensor:
     n, rank = group.size, group.rank
     left, right = (rank - 1) % n, (rank + 1) % n
     total = x.flatten().clone()
-    segments = total.tensor_split(n)  # views: writing to a segment writes to `total`
+    chunks = total.tensor_split(n)  # views: writing to a chunk writes to `total`
 
-    # Reduce-scatter. Before step s, segment rank - 1 - s on this rank is the sum of s + 1 ranks.
-    # After the last step segment `rank` is the sum of all ranks.
+    # Reduce-scatter. Before step s, chunk rank - 1 - s on this rank is the sum of s + 1 ranks.
+    # After the last step chunk `rank` is the sum of all ranks.
     for step in range(n - 1):
-        ours = segments[(rank - 2 - step) % n]
+        ours = chunks[(rank - 2 - step) % n]
         # Start both before waiting for either: with a blocking send every rank would wait.
-        outgoing = group.isend(segments[(rank - 1 - step) % n], right)
+        outgoing = group.isend(chunks[(rank - 1 - step) % n], right)
         incoming = group.irecv(torch.empty_like(ours), left)
         ours += incoming.wait()
         outgoing.wait()
 
-    # All-gather. Before step s, segment rank - s is complete on this rank: pass it on.
+    # All-gather. Before step s, chunk rank - s is complete on this rank: pass it on.
     for step in range(n - 1):
-        outgoing = group.isend(segments[(rank - step) % n], right)
-        incoming = group.irecv(segments[(rank - 1 - step) % n], left)
+        outgoing = group.isend(chunks[(rank - step) % n], right)
+        incoming = group.irecv(chunks[(rank - 1 - step) % n], left)
         incoming.wait()
         outgoing.wait()
     return total.view(x.shape)

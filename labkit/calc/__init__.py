@@ -40,6 +40,7 @@ from labkit.calc.models.presets import MODELS
 from labkit.calc.outage import lost_gpu_hours
 from labkit.calc.pipeline.bubble import bubble_fraction, in_flight_microbatches
 from labkit.calc.result import Result, amount
+from labkit.calc.traffic.chunks import chunk_numels
 from labkit.calc.traffic.collective import collective
 from labkit.calc.traffic.collective_cost import Collective
 from labkit.calc.traffic.combined import combined_traffic_bytes
@@ -54,7 +55,6 @@ from labkit.calc.traffic.expert_traffic import (
     padded_expert_traffic_bytes,
 )
 from labkit.calc.traffic.pipeline import pipeline_traffic_bytes
-from labkit.calc.traffic.segments import segment_numels
 from labkit.calc.traffic.step_traffic import step_traffic_bytes, step_traffic_volume
 from labkit.calc.traffic.tensor import tensor_parallel_traffic_bytes, two_layers_traffic_bytes
 from labkit.calc.units import bytes_text, count_text, seconds_text
@@ -113,7 +113,7 @@ __all__ = [
     "pipeline_traffic_bytes",
     "plan",
     "seconds_text",
-    "segment_numels",
+    "chunk_numels",
     "simulate",
     "step_traffic_bytes",
     "step_traffic_volume",

@@ -47,7 +47,7 @@ def checkpoint_interval(
 ) -> Result:
     """Seconds of work between the end of one checkpoint and the next.
 
-    write_s: for which training stands still. mtbf_s: of the whole job, seconds. Where Young's
+    write_s: for which training is idle. mtbf_s: of the whole job, seconds. Where Young's
     interval would lose all time, the convention says so.
     round(checkpoint_interval(60, 3.09 * 3600).to("min"), 1) == 19.3
     """

@@ -1,4 +1,4 @@
-"""What a stand-still costs: every GPU is paid for, whether it computes or waits.
+"""What an outage costs: every GPU is paid for, whether it computes or is idle.
 
     lost time = until somebody notices + until it runs again + all since the last checkpoint
 
@@ -19,7 +19,7 @@ def lost_gpu_hours(
     restart_s: float = 0.0,
     since_checkpoint_s: float = 0.0,
 ) -> Result:
-    """GPU-hours that a job loses when it stands still once.
+    """GPU-hours that a job loses by one outage.
 
     until_noticed_s: from the fault to the end of the job, such as torch's timeout. restart_s: from
     there to the first step. since_checkpoint_s: work that must be done again; half of the interval

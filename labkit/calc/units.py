@@ -50,7 +50,7 @@ _TYPED: dict[str, tuple[float, str]] = {
 _TYPED |= {alias: _TYPED[name.lower()] for alias, name in _ALIASES.items()} | {"%": (0.01, "")}
 # "6 steps" is a plain 6: the question already said what is counted.
 _COUNTED = {
-    "step", "message", "rank", "element", "operation", "send", "time", "token", "segment",
+    "step", "message", "rank", "element", "operation", "send", "time", "token", "chunk",
     "microbatch", "gpu", "request", "parameter", "sequence", "failure", "bucket",
     "dollar", "choice", "sample", "gpu-hour",
 }  # fmt: skip

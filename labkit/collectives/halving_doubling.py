@@ -17,7 +17,7 @@ a ring's neighbour may be on the next port, and it takes a power of two of ranks
 
 With n = p + r ranks, p the largest power of two in n, of ranks 0 to 2r - 1 the even ones first send
 all of x to the odd ones beside them, who add it, work for both, and send the sum back at the end:
-2 steps and D each way more. That is dear for long tensors; a ring takes any n as it is.
+2 steps and D each way more. That is expensive for long tensors; a ring takes any n as it is.
 Papers: Rabenseifner, "Optimization of collective reduction operations", ICCS 2004, LNCS 3036.
 Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH",
 IJHPCA 19(1), 2005.

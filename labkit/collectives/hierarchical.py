@@ -36,11 +36,11 @@ from labkit.comm.group import chosen
 from labkit.comm.named_spans import messages_of
 
 ReduceScatter = Callable[[torch.Tensor, Group], torch.Tensor]
-"""(x, group) -> rank r's segment of the sum, (segment numel,), cut as torch.tensor_split does."""
+"""(x, group) -> rank r's chunk of the sum, (chunk numel,), cut as torch.tensor_split does."""
 AllReduce = Callable[[torch.Tensor, Group], torch.Tensor]
 """(x, group) -> the sum, of x's shape."""
 AllGather = Callable[[torch.Tensor, int, Group], torch.Tensor]
-"""(segment, numel, group) -> every rank's segment, joined: (numel,)."""
+"""(chunk, numel, group) -> every rank's chunk, joined: (numel,)."""
 _HOSTS = "a host has as many ranks as every other one"
 
 
@@ -61,7 +61,7 @@ def hierarchical_all_reduce(
     fast, slow: this rank's two groups, from `two_tiers`. Every rank of `fast` has a `slow` of its
     own; given the other way round the sum is right, and the traffic on the wrong links.
     reduce_scatter, all_gather: run within `fast`; those of labkit.comm.shared_memory fit where that
-    is one machine. all_reduce: runs within `slow`, on one segment.
+    is one machine. all_reduce: runs within `slow`, on one chunk.
 
     Wire: 2(L-1)/L of x on fast links, 2(H-1)/(H L) of it on slow ones.
     TypeError for a dtype without a sum and for what is no group. ValueError for an `out` unlike x,
@@ -72,8 +72,8 @@ def hierarchical_all_reduce(
     tensor_checks.summable(tensor_checks.tensor(x, fast))
     target = None if out is None else result_like(x, out, fast)
     with messages_of("hierarchical_all_reduce", x):
-        segment = all_reduce(reduce_scatter(x, fast), slow)
-        total = all_gather(segment, x.numel(), fast).view(x.shape)
+        chunk = all_reduce(reduce_scatter(x, fast), slow)
+        total = all_gather(chunk, x.numel(), fast).view(x.shape)
     return total if target is None else target.copy_(total)
 
 

@@ -1,22 +1,22 @@
 """Ring all-reduce = reduce-scatter + all-gather, by messages to the right-hand neighbour only.
 
-x is cut into n segments (`torch.tensor_split`: the first numel % n are one element longer). In the
-first phase a segment travels round the ring and grows by one rank's part at every stop; in the
-second the finished segments travel round once more. With n = 3, "ab" = a's part plus b's:
+x is cut into n chunks (`torch.tensor_split`: the first numel % n are one element longer). In the
+first phase a chunk travels round the ring and grows by one rank's part at every stop; in the
+second the finished chunks travel round once more. With n = 3, "ab" = a's part plus b's:
 
     reduce-scatter   rank a        rank b        rank c
-    step 0 sends     a2            b0            c1            segment rank - 1
+    step 0 sends     a2            b0            c1            chunk rank - 1
     step 1 sends     ac1           ab2           bc0
-    then holds       bca0          cab1          abc2          segment rank, complete
+    then holds       bca0          cab1          abc2          chunk rank, complete
 
-    all-gather       sends its complete segment, then passes on what it received
+    all-gather       sends its complete chunk, then passes on what it received
 
-Steps: 2(n-1). Wire: every rank sends each segment but one, twice: 2(n-1)/n of x. In no
+Steps: 2(n-1). Wire: every rank sends each chunk but one, twice: 2(n-1)/n of x. In no
 all-reduce made of messages does the busiest rank send less (a tree lets its leaves send only x, and
 its root pays), which is why rings are used for large tensors; for small ones 2(n-1) latencies are
 too many.
 
-A long segment travels in blocks of BLOCK_BYTES: while one block is added, the next is on its way,
+A long chunk travels in blocks of BLOCK_BYTES: while one block is added, the next is on its way,
 and a rank passes a block on as soon as it has it. The two phases are then one stream of blocks.
 Paper: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations",
 J. Parallel Distrib. Comput. 69(2), 2009.
@@ -34,7 +34,7 @@ from labkit.comm.group import chosen
 from labkit.comm.named_spans import messages_of
 
 # A message wakes two threads whatever its size: blocks of 1 MiB took 1.3 times as long as these,
-# and whole segments, of which no part travels while another is added, up to 1.5 times.
+# and whole chunks, of which no part travels while another is added, up to 1.5 times.
 BLOCK_BYTES = 4 * 2**20
 # Two blocks are all the memory that a reduction in place takes, and its caller counts each byte.
 IN_PLACE_BLOCK_BYTES = 2 * 2**20
@@ -47,12 +47,12 @@ def ring_all_reduce(
 
     x: any shape, any size from 0 and any dtype that torch adds, the same on every rank. It is left
     alone, and the result is a new contiguous tensor, unless out=x asks for the sum in place.
-    Wire: 2(n-1) segments. Memory besides the result: two blocks, and a copy of an x that is not
+    Wire: 2(n-1) chunks. Memory besides the result: two blocks, and a copy of an x that is not
     contiguous. TypeError for a dtype without a sum, ValueError for an `out` unlike x.
     """
     group = chosen(group)
     total = result_like(x, out, group)
-    parts, totals = _segments(x.contiguous(), group), _segments(total, group)
+    parts, totals = _chunks(x.contiguous(), group), _chunks(total, group)
     if group.size == 1:
         total.copy_(x.detach())
     moves = [*_reducing(parts, totals, group, then_gather=True), *_gathering(totals, group)]
@@ -64,59 +64,59 @@ def ring_all_reduce(
 def ring_reduce_scatter(
     x: torch.Tensor, group: Group | None = None, *, in_place: bool = False
 ) -> torch.Tensor:
-    """Rank r's segment of the sum of `x` over the ranks; `x` itself is left alone.
+    """Rank r's chunk of the sum of `x` over the ranks; `x` itself is left alone.
 
-    x: any shape and size; it is cut as one flat row of elements. Returns (segment numel,).
-    in_place: without memory of its own, the result is a view of x's segment r, and the rest of a
+    x: any shape and size; it is cut as one flat row of elements. Returns (chunk numel,).
+    in_place: without memory of its own, the result is a view of x's chunk r, and the rest of a
     contiguous x holds partial sums.
-    Adjoint of ring_all_gather. Wire: n - 1 segments: (n-1)/n of x.
+    Adjoint of ring_all_gather. Wire: n - 1 chunks: (n-1)/n of x.
     """
     group = chosen(group)
     total = result_like(x, x if in_place else None, group)
     if group.size == 1:
         return (total if in_place else total.copy_(x.detach())).view(-1)
-    parts, totals = _segments(x.contiguous(), group), _segments(total, group)
+    parts, totals = _chunks(x.contiguous(), group), _chunks(total, group)
     block_bytes = IN_PLACE_BLOCK_BYTES if in_place else BLOCK_BYTES
     moves = _reducing(parts, totals, group, then_gather=False, block_bytes=block_bytes)
     with messages_of("ring_reduce_scatter", x):
         _around(parts[group.rank - 1], moves, group, block_bytes)
     own = totals[group.rank]
-    return own if in_place else own.clone()  # not a view: the other segments may be freed
+    return own if in_place else own.clone()  # not a view: the other chunks may be freed
 
 
 def ring_all_gather(
-    segment: torch.Tensor,
+    chunk: torch.Tensor,
     numel: int,
     group: Group | None = None,
     *,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Every rank's segment, joined in rank order.
+    """Every rank's chunk, joined in rank order.
 
-    segment: rank r's part of `numel` elements, as tensor_split cuts them. Returns (numel,): a new
-    tensor, or `out`, contiguous, of which `segment` may be the part that it belongs to.
-    Adjoint of ring_reduce_scatter. Wire: n - 1 segments: (n-1)/n of the result. TypeError for no
-    tensor and no number, ValueError for a segment or an `out` of another size.
+    chunk: rank r's part of `numel` elements, as tensor_split cuts them. Returns (numel,): a new
+    tensor, or `out`, contiguous, of which `chunk` may be the part that it belongs to.
+    Adjoint of ring_reduce_scatter. Wire: n - 1 chunks: (n-1)/n of the result. TypeError for no
+    tensor and no number, ValueError for a chunk or an `out` of another size.
     """
     group = chosen(group)
-    segment = tensor_checks.tensor(segment, group)
-    numel = arguments.whole("numel", numel, "elements of all segments together, from 0", least=0)
-    whole = buffers.row(out, numel, segment, group)
-    segments = _segments(whole, group)
-    own = segments[group.rank]
-    if segment.numel() != own.numel():
+    chunk = tensor_checks.tensor(chunk, group)
+    numel = arguments.whole("numel", numel, "elements of all chunks together, from 0", least=0)
+    whole = buffers.row(out, numel, chunk, group)
+    chunks = _chunks(whole, group)
+    own = chunks[group.rank]
+    if chunk.numel() != own.numel():
         raise ValueError(
             f"rank {group.rank} of {group.size} holds {own.numel()} of {numel} elements, but its "
-            f"segment has {segment.numel()}; cut with torch.tensor_split(x, {group.size})"
+            f"chunk has {chunk.numel()}; cut with torch.tensor_split(x, {group.size})"
         )
-    if own.data_ptr() != segment.data_ptr():
-        own.copy_(segment.flatten())
+    if own.data_ptr() != chunk.data_ptr():
+        own.copy_(chunk.flatten())
     with messages_of("ring_all_gather", whole):
-        _around(own, _gathering(segments, group), group)
+        _around(own, _gathering(chunks, group), group)
     return whole
 
 
-def _segments(x: torch.Tensor, group: Group) -> Blocks:
+def _chunks(x: torch.Tensor, group: Group) -> Blocks:
     return x.detach().view(-1).tensor_split(group.size)
 
 
@@ -128,20 +128,20 @@ def _reducing(
     then_gather: bool,
     block_bytes: int = BLOCK_BYTES,
 ) -> Iterator[Move]:
-    """First phase: segments rank - 2, rank - 3, ... and at last rank, each to be added to."""
+    """First phase: chunks rank - 2, rank - 3, ... and at last rank, each to be added to."""
     left, right = _neighbours(group)
     for step in range(group.size - 1):
         arriving = (group.rank - 2 - step) % group.size
         targets = (right,) if then_gather or arriving != group.rank else ()
-        both = (blocks(segments[arriving], block_bytes) for segments in (totals, parts))
+        both = (blocks(chunks[arriving], block_bytes) for chunks in (totals, parts))
         for total, part in zip(*both, strict=True):
             yield Move(total, (left,), targets, part)
 
 
 def _gathering(totals: Blocks, group: Group) -> Iterator[Move]:
-    """Second phase: segments rank - 1, rank - 2, ... and at last rank + 1, complete.
+    """Second phase: chunks rank - 1, rank - 2, ... and at last rank + 1, complete.
 
-    A segment may arrive where its partial sum was sent from: it has then been through the right
+    A chunk may arrive where its partial sum was sent from: it has then been through the right
     neighbour, so that earlier message has long been received.
     """
     left, right = _neighbours(group)

@@ -2,13 +2,12 @@
 
 The only room that calls torch.distributed. Read in this order: group.py, primitives.py (what a
 group can do), member.py (what each operation goes through), journal.py, agreement/agreement.py (how
-ranks compare what they mean). shared_memory/, pacing/ and hosts/ are for those who need them.
+ranks compare what they mean). shared_memory/, throttling/ and hosts/ are for those who need them.
 """
 
 from labkit.comm.agreement.disagreement import Disagreement
 from labkit.comm.group import Group
 from labkit.comm.operation import Operation, Region, Site, Timeline
-from labkit.comm.pacing.pace import Pace
 from labkit.comm.pending import Pending
 from labkit.comm.shared_memory import (
     SharedMemory,
@@ -17,6 +16,7 @@ from labkit.comm.shared_memory import (
     shared_memory_all_reduce,
     shared_memory_reduce_scatter,
 )
+from labkit.comm.throttling.lateness import Lateness
 from labkit.comm.topology import Link, Topology
 
 __all__ = [
@@ -24,7 +24,7 @@ __all__ = [
     "Group",
     "Link",
     "Operation",
-    "Pace",
+    "Lateness",
     "Pending",
     "Region",
     "SharedMemory",

@@ -12,8 +12,8 @@ from labkit.comm import flight_recorder
 from labkit.comm.agreement.agreement import Neighbours
 from labkit.comm.group import Group
 from labkit.comm.journal import Journal
-from labkit.comm.pacing.paced_messages import Pacing
 from labkit.comm.placement import placement
+from labkit.comm.throttling.throttled_messages import Throttle
 from labkit.comm.topology import Topology
 
 
@@ -31,7 +31,8 @@ def connect(
     device: "cpu" (gloo) or "cuda" (nccl with a GPU per rank; gloo through the host where ranks
     share GPUs, see placement.py). Ranks on one host only: gloo uses the loopback interface, and a
     FileStore, because a TCPStore looks up a host name per connection, which stalls for seconds
-    where the resolver is slow. With a topology, messages are throttled to its links (see pacing/).
+    where the resolver is slow. With a topology, messages are throttled to its links: see
+    throttling/.
     Raises RuntimeError where a GPU is asked for and none is seen.
     """
     os.environ["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"
@@ -50,5 +51,5 @@ def connect(
     )
     folder = journal.parent
     neighbours = Neighbours(frozenset(range(world_size)), folder)
-    pacing = None if topology is None else Pacing(topology, folder)
-    return Group.world(place, Journal(journal), timeout, neighbours, pacing)
+    throttle = None if topology is None else Throttle(topology, folder)
+    return Group.world(place, Journal(journal), timeout, neighbours, throttle)

@@ -23,9 +23,9 @@ from labkit.comm.agreement.agreement import NOBODY, Neighbours
 from labkit.comm.journal import Journal
 from labkit.comm.no_journal import NoJournal
 from labkit.comm.not_a_member import NotAMember
-from labkit.comm.pacing.pace import Pace
-from labkit.comm.pacing.paced_messages import Pacing
 from labkit.comm.primitives import Primitives
+from labkit.comm.throttling.lateness import Lateness
+from labkit.comm.throttling.throttled_messages import Throttle
 from labkit.comm.wire_bytes import ring_all_gather
 
 
@@ -82,9 +82,9 @@ class Group(Primitives):
         for agreement in self._neighbours.agreements:
             agreement.compare_what_is_left()
 
-    def take_pace(self) -> Pace:
-        """How this rank's messages kept the pace of a topology, since this was last asked."""
-        return Pace() if self._pacing is None else self._pacing.take_pace()
+    def take_lateness(self) -> Lateness:
+        """Return the counts of throttled messages, and of late ones, since the last call."""
+        return Lateness() if self._throttle is None else self._throttle.take_lateness()
 
     @classmethod
     def world(
@@ -93,7 +93,7 @@ class Group(Primitives):
         journal: Journal,
         timeout: timedelta,
         neighbours: Neighbours = NOBODY,
-        pacing: Pacing | None = None,
+        throttle: Throttle | None = None,
     ) -> Group:
         """The default process group, with a journal: once per process, by `connect`."""
         process_group = dist.group.WORLD
@@ -106,7 +106,7 @@ class Group(Primitives):
             journal,
             timeout=timeout,
             neighbours=neighbours,
-            pacing=pacing,
+            throttle=throttle,
         )
         _WORLDS[process_group] = world
         return world
@@ -155,7 +155,7 @@ class Group(Primitives):
             name,
             self._timeout,
             self._neighbours,
-            self._pacing,
+            self._throttle,
         )
 
     def close(self) -> None:

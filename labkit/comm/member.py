@@ -17,9 +17,9 @@ from labkit.comm.agreement.disagreement import WITHOUT_DATA, Disagreement
 from labkit.comm.journal import Journal
 from labkit.comm.named_spans import NamedSpans, current_label
 from labkit.comm.operation import NETWORK
-from labkit.comm.pacing.paced_messages import Pacing
 from labkit.comm.pending import Pending, mark
 from labkit.comm.record import NO_PEER
+from labkit.comm.throttling.throttled_messages import Throttle
 from labkit.comm.wire_bytes import WireBytes
 
 
@@ -35,7 +35,7 @@ class Member(NamedSpans):
         name: str = "world",
         timeout: timedelta | None = None,
         neighbours: Neighbours = NOBODY,
-        pacing: Pacing | None = None,
+        throttle: Throttle | None = None,
     ) -> None:
         """Made by `labkit.run`, `Group.default` and `Group.split`, not by hand."""
         # Its methods rather than dist.all_reduce and the like: those add about 10 us of checks
@@ -43,9 +43,9 @@ class Member(NamedSpans):
         self._process_group: Any = staging.through_host(process_group, device)
         self._of_torch: dist.ProcessGroup | None = process_group  # what all operations end in
         self.rank = process_group.rank()
-        self._pacing = pacing
-        if pacing is not None:
-            self._process_group = pacing.paced(self._process_group, name, ranks, self.rank)
+        self._throttle = throttle
+        if throttle is not None:
+            self._process_group = throttle.throttled(self._process_group, name, ranks, self.rank)
         self.size = process_group.size()
         self.ranks = ranks
         self.device = device
@@ -68,7 +68,7 @@ class Member(NamedSpans):
 
     @property
     def backend(self) -> str:
-        """What carries the messages: "gloo" or "nccl". Staged and paced ones are gloo's."""
+        """What carries the messages: "gloo" or "nccl". Staged and throttled ones are gloo's."""
         is_own = isinstance(self._process_group, dist.ProcessGroup)
         return dist.get_backend(self._process_group) if is_own else "gloo"
 

@@ -50,7 +50,7 @@ class Primitives(Member):
     Rendezvous: a send completes only when the other side receives. Two ranks that both send first
     and receive afterwards wait for each other for ever; post both with isend and irecv, `together`.
 
-    In a run with a topology messages take the time of its links: see pacing/.
+    In a run with a topology messages take the time of its links: see throttling/.
     """
 
     def all_reduce(

@@ -1,4 +1,4 @@
-"""Hosts, ranks and the links between them: what `labkit.run(..., topology=...)` paces messages to.
+"""Hosts, ranks and the links between them, to which `run(..., topology=...)` throttles messages.
 
     from labkit import Link, Topology
     topology = Topology(
@@ -14,7 +14,7 @@
                  +-----------------------------+
 
 Every link is full duplex: sending and receiving do not disturb each other. What is throttled, and
-what is not, is stated in comm/pacing/__init__.py.
+what is not, is stated in comm/throttling/__init__.py.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class Topology:
         if self.slow is None and self.hosts > 1:
             raise ValueError(f"{self.hosts} hosts need links to each other: slow=Link(...)")
         if self.fast is None and self.hosts == 1:
-            raise ValueError("one host without a fast link has nothing to pace: fast=Link(...)")
+            raise ValueError("one host without a fast link has nothing to throttle: fast=Link(...)")
         if self.ranks_per_host % self.slow_links_per_host:
             fitting = arguments.divisors(self.ranks_per_host)
             raise ValueError(
@@ -139,7 +139,7 @@ class Topology:
         return rank // self.ranks_per_host
 
     def link_between(self, a: int, b: int) -> Link | None:
-        """The link that messages from rank `a` to rank `b` take, and back; None: unpaced.
+        """The link that messages from rank `a` to rank `b` take, and back; None: not throttled.
 
         ValueError for a rank to itself.
         """

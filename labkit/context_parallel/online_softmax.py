@@ -105,5 +105,5 @@ def _require_mask(mask_ts: Tensor, t: int, s: int) -> None:
 
 
 def _finite(x: Tensor) -> Tensor:
-    """0 in the place of -inf: what is subtracted from -inf to leave -inf."""
+    """0 instead of -inf: what is subtracted from -inf to leave -inf."""
     return x.masked_fill(x == -math.inf, 0)

@@ -2,7 +2,7 @@
 
     every rank    w -> H inner steps on its own share -> w_rank
     together      d = mean over ranks of (w - w_rank)         one all-reduce per H steps
-                  w = outer step with d in the place of a gradient
+                  w = outer step with d instead of a gradient
 
 With an outer learning rate of 1 and no momentum the outer step is the mean of the parameters: plain
 local SGD. DiLoCo takes AdamW inside and Nesterov momentum outside, and then H can be hundreds.

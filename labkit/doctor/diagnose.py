@@ -28,7 +28,7 @@ from labkit.comm.recorded import is_foreign
 from labkit.comm.words import listed, named, places, ranks_named, verb
 from labkit.doctor import advice, sources
 from labkit.doctor.halt import cure
-from labkit.doctor.position import pace, plural, position_of
+from labkit.doctor.position import activity, plural, position_of
 from labkit.doctor.stage import Stage
 from labkit.doctor.verdict import Fault, Verdict
 from labkit.doctor.waiting import View, Wait, cycle, waits, waits_of
@@ -226,6 +226,6 @@ def _busy(views: Sequence[View]) -> Verdict:
         return Verdict(Fault.BUSY, text, todo, tuple(starting))
     if not running:
         return Verdict(Fault.BUSY, "no rank is in the function any more")
-    said = [pace(views[rank]) for rank in running]
+    said = [activity(views[rank]) for rank in running]
     text = f"no rank waits for another: {listed(_together_said(running, said))}"
     return Verdict(Fault.BUSY, text, "The stacks say what they do.", tuple(running))

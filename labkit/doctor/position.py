@@ -28,10 +28,10 @@ def doing(view: View) -> str:
         return f"waits in {named(waiting)}"
     if view.stage is not Stage.RUNNING:
         return f"{view.stage.value} {_after(view)}"
-    return f"{pace(view)} {_after(view)}"
+    return f"{activity(view)} {_after(view)}"
 
 
-def pace(view: View) -> str:
+def activity(view: View) -> str:
     """What a rank does that waits for no other: `computes`, or why it does not."""
     if view.halt is not None:
         return view.halt.said

@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
-from labkit.comm import Operation, Pace, Timeline, Topology
+from labkit.comm import Lateness, Operation, Timeline, Topology
 from labkit.comm.agreement.difference import apart
 from labkit.comm.agreement.disagreement import WITHOUT_DATA, collectives, has_order
 from labkit.comm.operation import SHARED_MEMORY
@@ -47,42 +47,45 @@ _TOLERATED_SHARE = 0.05
 
 def tell_late_messages(run: Run) -> None:
     """Print a line for each reason; nothing for a run without a topology."""
-    for line in _notes_on_pace(run):
+    for line in _notes_on_throttling(run):
         tell(f"{line}.")
 
 
-def _notes_on_pace(run: Run) -> list[str]:
+def _notes_on_throttling(run: Run) -> list[str]:
     """The lines: messages that came late, and collectives that were not throttled."""
     if run.topology is None:
         return []
-    lines = (_late(reduce(Pace.plus, run.pace, Pace())), _unpaced(run, run.topology))
+    lines = (
+        _late(reduce(Lateness.plus, run.lateness, Lateness())),
+        _not_throttled(run, run.topology),
+    )
     return [line for line in lines if line]
 
 
-def _late(pace: Pace) -> str:
+def _late(lateness: Lateness) -> str:
     """More messages than by chance came later than the links allow."""
-    if pace.num_late <= _TOLERATED_SHARE * pace.num_messages:
+    if lateness.num_late <= _TOLERATED_SHARE * lateness.num_messages:
         return ""
-    mean_ms = pace.late_s / pace.num_late * 1e3
+    mean_ms = lateness.late_s / lateness.num_late * 1e3
     return (
-        f"{pace.num_late} of {pace.num_messages} messages came later than the links of the "
+        f"{lateness.num_late} of {lateness.num_messages} messages came later than the links of the "
         f"topology allow, by {mean_ms:.2g} ms on average: these times are this machine's, and not "
         "the links'. With slower links or larger messages it keeps the pace"
     )
 
 
-def _unpaced(run: Run, topology: Topology) -> str:
+def _not_throttled(run: Run, topology: Topology) -> str:
     """Collectives moved data between ranks that have links, and no link has slowed them down."""
     operations = (operation for timeline in run.timeline for operation in timeline.operations)
-    unpaced = dict.fromkeys(
+    kinds = dict.fromkeys(
         f"{each.kind} through shared memory" if each.medium == SHARED_MEMORY else each.kind
         for each in operations
         if each.is_collective and each.kind not in WITHOUT_DATA and _has_links(each, topology)
     )
-    if not unpaced:
+    if not kinds:
         return ""
     return (
-        f"{listed(list(unpaced))} {verb(list(unpaced), 'was')} not throttled to the links of the "
+        f"{listed(list(kinds))} {verb(list(kinds), 'was')} not throttled to the links of the "
         "topology, and took the time that this machine takes. Only send and recv are throttled, "
         "and with them labkit.collectives"
     )

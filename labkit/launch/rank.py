@@ -34,7 +34,7 @@ from typing import Any, TextIO
 import cloudpickle
 import torch
 
-from labkit.comm import Group, Pace, Site, Topology, flight_recorder, pending, sockets
+from labkit.comm import Group, Lateness, Site, Topology, flight_recorder, pending, sockets
 from labkit.comm.callers import is_of_a_library
 from labkit.comm.connect import connect
 from labkit.comm.group import leave_record
@@ -105,7 +105,7 @@ class Returned:
     end_s: float
     memory: Memory
     socket_bytes: int | None
-    pace: Pace = field(default_factory=Pace)
+    lateness: Lateness = field(default_factory=Lateness)
     """Messages received over the links of a topology; none without one."""
 
 
@@ -181,7 +181,7 @@ def _call(fn: Any, world: Group, args: Any, spec: RankSpec) -> Returned:
             f"{error}. Return plain data or tensors"
         ) from error
     spec.directory.of_rank(spec.rank, "value").write_bytes(dumped)
-    return dataclasses.replace(report, pace=world.take_pace())
+    return dataclasses.replace(report, lateness=world.take_lateness())
 
 
 def _value(fn: Any, world: Group, args: Any) -> Any:

@@ -78,8 +78,8 @@ def checked_topology(topology: object, world_size: int, device: str | None) -> s
     topology.check_world_size(world_size)
     if device == "cuda" and not shares_gpus(world_size, torch.cuda.device_count()):
         raise ValueError(
-            "topology=... paces messages when they are waited for, and nccl, which a GPU for each "
-            "rank would use, does not wait: it orders the GPU's work. Choose device='cpu'"
+            "topology=... throttles messages when they are waited for, and nccl, which a GPU for "
+            "each rank would use, does not wait: it orders the GPU's work. Choose device='cpu'"
         )
     return device or "cpu"
 

@@ -66,7 +66,7 @@ def run(
     record; None: never. What the journals of Groups prove, such as ranks that wait for each other,
     is found in about a second and does not wait for this.
     engine: "local", or "torchrun": torch's elastic agent starts the ranks, which takes seconds.
-    topology: hosts and links; messages take the time that these need (comm/pacing says which).
+    topology: hosts and links; messages take the time that these need (comm/throttling says which).
     Then device None is the CPU.
 
     What ranks print appears here, line by line, as it comes. A rank ends where its function
@@ -226,7 +226,7 @@ def _result(
         seconds=time.monotonic() - started_s,
         ready_seconds=supervisor.ready_s - started_s,
         topology=topology,
-        pace=[report.pace for report in reports] if topology else [],
+        lateness=[report.lateness for report in reports] if topology else [],
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from labkit.comm import Operation, Pace, Timeline, Topology
+from labkit.comm import Lateness, Operation, Timeline, Topology
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class Run:
     """From the call of `run` until every rank's process group was up."""
     topology: Topology | None = None
     """The links that messages were throttled to."""
-    pace: list[Pace] = field(default_factory=list, repr=False)
+    lateness: list[Lateness] = field(default_factory=list, repr=False)
     """With a topology, for each rank: messages received, and those that came late."""
 
     def show(self) -> None:
@@ -149,7 +149,9 @@ class Run:
             seconds=first.seconds,
             ready_seconds=first.ready_seconds,
             topology=first.topology,
-            pace=[(rank and rank.pace) or Pace() for rank in kept.ranks] if first.topology else [],
+            lateness=[(rank and rank.lateness) or Lateness() for rank in kept.ranks]
+            if first.topology
+            else [],
         )
 
     def to_chrome_trace(self, path: str | Path) -> Path:

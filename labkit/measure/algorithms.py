@@ -35,15 +35,15 @@ class Algorithm:
 
     all_reduce: fn(x, group) returns the sum of x over the ranks; with an argument `out` it is
     called with out=x and works in place, as all of labkit's do. seconds: (nbytes, n, alpha, beta),
-    linear in the last two; without one, one latency and every byte once. is_paced: whether it is
-    made of messages, which a labkit.Topology slows down.
+    linear in the last two; without one, one latency and every byte once. is_throttled: whether it
+    is made of messages, which a labkit.Topology slows down.
     TypeError for what is none of these, ValueError for an empty name.
     """
 
     name: str
     all_reduce: Callable[..., torch.Tensor]
     seconds: Formula = one_latency_seconds
-    is_paced: bool = True
+    is_throttled: bool = True
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
@@ -58,8 +58,8 @@ class Algorithm:
                     f"{what}={getattr(self, what)!r:.80}: give a function of {form}, such as "
                     + ("labkit.collectives.ring_all_reduce" if what == "all_reduce" else _FORMULA)
                 )
-        if not isinstance(self.is_paced, bool):
-            raise TypeError(f"is_paced={self.is_paced!r:.80}: give True or False")
+        if not isinstance(self.is_throttled, bool):
+            raise TypeError(f"is_throttled={self.is_throttled!r:.80}: give True or False")
 
     def reduce(self, x: torch.Tensor, group: Group) -> torch.Tensor:
         """The sum of `x` over the ranks; in x itself where the algorithm can do that."""
@@ -91,8 +91,8 @@ _NAMED = {
             collectives.halving_doubling_all_reduce,
             partial(all_reduce_seconds, algorithm="halving_doubling"),
         ),
-        Algorithm("gloo", _library, all_reduce_seconds, is_paced=False),
-        Algorithm("shared_memory", shared_memory_all_reduce, is_paced=False),
+        Algorithm("gloo", _library, all_reduce_seconds, is_throttled=False),
+        Algorithm("shared_memory", shared_memory_all_reduce, is_throttled=False),
     )
 }
 NAMES = tuple(_NAMED)

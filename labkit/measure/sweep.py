@@ -47,7 +47,7 @@ def collectives(
     algorithm raises or returns something else than the sum, and what labkit.run raises.
     """
     found, nbytes = chosen(algorithms), checked_sizes(sizes)
-    _check_call(found, world_size, repetitions, is_paced=topology is not None)
+    _check_call(found, world_size, repetitions, is_throttled=topology is not None)
     result = run(
         times_on_ranks,
         world_size,
@@ -62,16 +62,16 @@ def collectives(
 
 
 def _check_call(
-    algorithms: Sequence[Algorithm], world_size: int, repetitions: int, *, is_paced: bool
+    algorithms: Sequence[Algorithm], world_size: int, repetitions: int, *, is_throttled: bool
 ) -> None:
     if isinstance(world_size, int) and world_size < 2:
         raise ValueError(f"world_size={world_size}: nothing travels; measure 2 ranks or more")
     arguments.whole("repetitions", repetitions, "calls are counted, from 1; try 11")
-    unpaced = [one.name for one in algorithms if not one.is_paced]
-    if is_paced and unpaced:
+    unthrottled = [one.name for one in algorithms if not one.is_throttled]
+    if is_throttled and unthrottled:
         raise ValueError(
-            f"{', '.join(unpaced)} would not be slowed down by a topology, only send and recv are: "
-            f"measure without {'it' if len(unpaced) == 1 else 'them'}, or without topology"
+            f"{', '.join(unthrottled)} would not be slowed down by a topology, only send and recv "
+            f"are: measure without {'it' if len(unthrottled) == 1 else 'them'}, or without topology"
         )
 
 

@@ -1,4 +1,4 @@
-"""The lab's GPT with experts in the place of its MLPs, in every layer (as Mixtral).
+"""The lab's GPT with experts instead of its MLPs, in every layer (as Mixtral).
 
     MoEGPT               all of it in one process: the oracle
     ExpertParallelGPT    experts sharded over a group; the rest on every rank

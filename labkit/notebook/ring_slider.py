@@ -58,7 +58,7 @@ class RingSlider:
 
 
 def ring_slider(run: Any, *, title: str | None = None) -> RingSlider:
-    """Which segment sits where, step by step; the last line of a cell shows it.
+    """Which chunk sits where, step by step; the last line of a cell shows it.
 
     run: a Run of one ring all-reduce on 2 to 8 ranks; who holds what comes from its journals.
     Raises what `viz.ring_step` raises.

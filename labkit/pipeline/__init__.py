@@ -12,7 +12,7 @@ balance        which layers go to which stage
 execute        Pipeline: the list performed by real stages on real ranks
 work           what each kind of operation computes; deferred: I and W, a backward in two halves
 wires          its messages, in the order of their sender; tied: one weight on two stages
-paced          operations that take as long as one says: schedules measured on few cores
+emulated       operations that take a given time, by sleeping: schedules measured on few cores
 pipedream      updates without a flush, with stashed versions
 gpt_pp         the lab's GPT cut into stages; train_pp: and trained
 
@@ -27,12 +27,12 @@ in_flight(schedule)                 # [4, 3, 2, 1]
 """
 
 from labkit.pipeline.balance import balance, even, stage_costs
+from labkit.pipeline.emulated import EmulatedPipeline, emulated_step
 from labkit.pipeline.execute import Pipeline, Step, execute
 from labkit.pipeline.gpt_pp import GPTStage, PipelineGPT, gather_full_state, layer_costs
 from labkit.pipeline.in_time import in_time
 from labkit.pipeline.occupancy import in_flight, peak_memory
 from labkit.pipeline.op import Kind, Op, Row, Schedule, plan
-from labkit.pipeline.paced import PacedPipeline, paced_step
 from labkit.pipeline.pipedream import PipeDream, stale_weights, weight_versions
 from labkit.pipeline.problem import Problem
 from labkit.pipeline.schedules import gpipe, interleaved, naive, one_f_one_b
@@ -47,10 +47,10 @@ from labkit.pipeline.zero_bubble_v import zero_bubble_v
 
 __all__ = [
     "Costs",
+    "EmulatedPipeline",
     "GPTStage",
     "Kind",
     "Op",
-    "PacedPipeline",
     "PipeDream",
     "Pipeline",
     "PipelineGPT",
@@ -62,6 +62,7 @@ __all__ = [
     "Step",
     "Timing",
     "balance",
+    "emulated_step",
     "even",
     "execute",
     "gather_full_state",
@@ -74,7 +75,6 @@ __all__ = [
     "least_makespan",
     "naive",
     "one_f_one_b",
-    "paced_step",
     "parse",
     "peak_memory",
     "plan",

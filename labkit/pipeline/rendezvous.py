@@ -66,7 +66,7 @@ def order_of_completion(rows: Sequence[Row]) -> Iterator[tuple[int, Action]]:
             position[rank] += 1
             under_way[rank] = None
     if any(at < len(row) for at, row in zip(position, rows)):
-        raise _standstill(rows, position, wires, under_way)
+        raise _blocked(rows, position, wires, under_way)
 
 
 def require_end(rows: Sequence[Row]) -> None:
@@ -104,7 +104,7 @@ def _require_pairs(
             )
 
 
-def _standstill(
+def _blocked(
     rows: Sequence[Row],
     position: list[int],
     wires: _Wires,

@@ -2,7 +2,7 @@
 
 A rank performs its row in order. An operation starts when its rank is free and what it needs has
 arrived; a message arrives `send` after its operation has ended, and keeps nobody busy meanwhile
-(two messages over one link do not slow each other: a link with a queue is `pacing`'s subject).
+(two messages over one link do not slow each other: a link with a queue is `throttling`'s subject).
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class _Held(NamedTuple):
     """What a stage keeps of a microbatch between its operations."""
 
     x: Tensor | None
-    # The graph's end in the place of the output: once sent, nobody needs its numbers here.
+    # The graph's end instead of the output: once sent, nobody needs its numbers here.
     end: GradientEdge | None
     deferred: DeferredWeights | None
 

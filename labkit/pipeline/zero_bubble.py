@@ -30,7 +30,7 @@ def zero_bubble_h1(rank: int, num_ranks: int, num_microbatches: int) -> Iterator
     rank 1      F0 F1 I0 F2 I1 W0 F3 I2 W1 I3 W2 W3
     rank 2         F0 I0 F1 I1 F2 I2 W0 F3 I3 W1 W2 W3
 
-    Bubble for m >= p, and W no longer than F and I: (p - 1)(F + I - W) in the place of 1F1B's
+    Bubble for m >= p, and W no longer than F and I: (p - 1)(F + I - W) instead of 1F1B's
     (p - 1)(F + I + W): a third of it, if F = I = W. A rank holds p microbatches, or what is left of
     them for their W: as many as 1F1B's first rank, but here that is every rank.
     """

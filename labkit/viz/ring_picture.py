@@ -16,10 +16,10 @@ _MAX_COLUMNS = 8
 
 
 class _Layout(NamedTuple):
-    """Sizes in inches. A block is one step: a row of segments for every rank."""
+    """Sizes in inches. A block is one step: a row of chunks for every rank."""
 
     ranks: tuple[int, ...]
-    num_segments: int
+    num_chunks: int
     columns: int
     name_width: float = 0.6
     gap: float = 0.16
@@ -36,7 +36,7 @@ class _Layout(NamedTuple):
 
     @property
     def block_width(self) -> float:
-        """All segments of one rank."""
+        """All chunks of one rank."""
         return (_WIDTH - self.name_width - 0.1) / self.columns - self.gap
 
     @property
@@ -51,25 +51,25 @@ def ring_steps(
     step_names: Sequence[str] | None = None,
     title: str | None = None,
 ) -> Picture:
-    """One block per step: a row per rank, a cell per segment, a stripe per contribution.
+    """One block per step: a row per rank, a cell per chunk, a stripe per contribution.
 
     states: a Run of one ring all-reduce; its journals say who held what (ring_walk.py says how).
     Or what ranks recorded, by rank, then by step (the first is the start). Such a state has one
-    entry per segment: either the ranks whose contributions are in it (a set), or the number itself
+    entry per chunk: either the ranks whose contributions are in it (a set), or the number itself
     where the run worked on `viz.tagged(rank, world_size)`: then a rank only has to keep
     `x.clone()` after every step, and what is drawn is what it held.
     step_names: a heading for every state; "start", "step 1", ... by default.
 
     Cells fill up, one stripe per rank in its place, until all colours are there; a heavy outline
     marks what changed in the step. Returns a Picture. Raises ValueError for states that don't form
-    a table of ranks x steps x segments, and for a run of something else than one ring.
+    a table of ranks x steps x chunks, and for a run of something else than one ring.
     """
     ranks, table = _table(states)
-    num_steps, num_segments = _dimensions(table)
+    num_steps, num_chunks = _dimensions(table)
     num_ranks = len(ranks)
     names = _step_names(step_names, num_steps)
-    columns = min(num_steps, _MAX_COLUMNS if num_segments <= 4 else _MAX_COLUMNS // 2)
-    layout = _Layout(ranks, num_segments, columns)
+    columns = min(num_steps, _MAX_COLUMNS if num_chunks <= 4 else _MAX_COLUMNS // 2)
+    layout = _Layout(ranks, num_chunks, columns)
     height = _HEADER + -(-num_steps // columns) * layout.block_height
     picture = Picture(_WIDTH, height, f"ring of {num_ranks} ranks in {num_steps - 1} steps")
     axes = picture.add_axes((0, 0, 1, 1))
@@ -116,13 +116,13 @@ def _ranks_in(entry: Any) -> frozenset[int]:
 
 def _dimensions(table: list[list[Holding]]) -> tuple[int, int]:
     steps = {len(states) for states in table}
-    segments = {len(holding) for states in table for holding in states}
-    if len(steps) != 1 or len(segments) != 1 or 0 in steps | segments:
+    chunks = {len(holding) for states in table for holding in states}
+    if len(steps) != 1 or len(chunks) != 1 or 0 in steps | chunks:
         raise ValueError(
-            f"every rank needs the same number of steps and segments, at least one: "
-            f"got steps {sorted(steps)} and segments {sorted(segments)}"
+            f"every rank needs the same number of steps and chunks, at least one: "
+            f"got steps {sorted(steps)} and chunks {sorted(chunks)}"
         )
-    return steps.pop(), segments.pop()
+    return steps.pop(), chunks.pop()
 
 
 def _step_names(given: Sequence[str] | None, num_steps: int) -> Sequence[str]:
@@ -151,15 +151,15 @@ def _draw_names(painter: CellPainter, layout: _Layout, y: float) -> None:
 def _draw_block(
     painter: CellPainter, layout: _Layout, table: list[list[Holding]], step: int, x: float, y: float
 ) -> None:
-    width, height = layout.block_width / layout.num_segments, 0.84 * layout.row_height
+    width, height = layout.block_width / layout.num_chunks, 0.84 * layout.row_height
     for row, states in enumerate(table):
         top = y + 0.32 + row * layout.row_height
-        for segment, ranks in enumerate(states[step]):
-            left = x + segment * width
+        for chunk, ranks in enumerate(states[step]):
+            left = x + chunk * width
             colours = [
                 style.rank_colour(source) if source in ranks else "#ffffff"
                 for source in layout.ranks
             ]
             painter.stripes(left, top, width, height, colours)
-            has_changed = step > 0 and states[step - 1][segment] != ranks
+            has_changed = step > 0 and states[step - 1][chunk] != ranks
             painter.frame(left, top, width, height, heavy=has_changed)

@@ -1,7 +1,7 @@
 """One step of a ring all-reduce, large: who holds what after it, and what has just moved.
 
-           segment 0    segment 1    segment 2
-rank 0    |0 . .|      |0 . 2|      |0 . .|        a column per segment, a stripe per rank whose
+           chunk 0      chunk 1      chunk 2
+rank 0    |0 . .|      |0 . 2|      |0 . .|        a column per chunk, a stripe per rank whose
                           ^            |           contribution is in it; an arrow for each
 rank 1    |0 1 .|  ...                 v           message of this step
 """
@@ -28,7 +28,7 @@ _PHASE_COLOURS = {
 
 
 class _Layout(NamedTuple):
-    """Inches; a row is a rank in the order of the ring, a column a segment."""
+    """Inches; a row is a rank in the order of the ring, a column a chunk."""
 
     num_ranks: int
 
@@ -39,7 +39,7 @@ class _Layout(NamedTuple):
 
     @property
     def cell_width(self) -> float:
-        """One segment of one rank."""
+        """One chunk of one rank."""
         return min(0.9 * self.column_width, 1.5)
 
     @property
@@ -47,9 +47,9 @@ class _Layout(NamedTuple):
         """Of the whole picture."""
         return self.top(self.num_ranks) + _FOOTER - _GAP / 2
 
-    def left(self, segment: int) -> float:
+    def left(self, chunk: int) -> float:
         """The left edge of a column's cells."""
-        return _LEFT + segment * self.column_width
+        return _LEFT + chunk * self.column_width
 
     def top(self, row: int) -> float:
         """The upper edge of a row's cells."""
@@ -57,7 +57,7 @@ class _Layout(NamedTuple):
 
 
 def ring_step(run: Any, step: int, *, title: str | None = None) -> Picture:
-    """Where every segment is after one step of a ring all-reduce, and what moved in it.
+    """Where every chunk is after one step of a ring all-reduce, and what moved in it.
 
     run: a Run of one ring all-reduce on at most 8 ranks, or the RingWalk of one. step: 0 for the
     start, up to 2(n-1) for the end. Numbers in a cell are the ranks whose contributions are in it.
@@ -120,12 +120,12 @@ def _draw_names(axes: Axes, layout: _Layout, walk: RingWalk) -> None:
     for row, rank in enumerate(walk.ranks):
         middle = layout.top(row) + _CELL_HEIGHT / 2
         axes.text(0.12, middle, f"rank {rank}", **style.SMALL)
-    name = "segment " if layout.column_width > 0.8 else ""
-    for segment in range(layout.num_ranks):
-        middle = layout.left(segment) + layout.cell_width / 2
-        axes.text(middle, _HEADER - 0.24, f"{name}{segment}", **style.FAINT | {"ha": "center"})
+    name = "chunk " if layout.column_width > 0.8 else ""
+    for chunk in range(layout.num_ranks):
+        middle = layout.left(chunk) + layout.cell_width / 2
+        axes.text(middle, _HEADER - 0.24, f"{name}{chunk}", **style.FAINT | {"ha": "center"})
     if not name:
-        axes.text(0.12, _HEADER - 0.24, "segment", **style.FAINT)
+        axes.text(0.12, _HEADER - 0.24, "chunk", **style.FAINT)
 
 
 def _draw_cells(painter: CellPainter, layout: _Layout, walk: RingWalk, step: int) -> None:
@@ -133,13 +133,13 @@ def _draw_cells(painter: CellPainter, layout: _Layout, walk: RingWalk, step: int
     stripe = layout.cell_width / layout.num_ranks
     digits = style.SMALL | {"ha": "center", "zorder": 5, "fontsize": 8.5 if stripe > 0.12 else 6.0}
     for row, holding in enumerate(walk.states[step]):
-        for segment, sources in enumerate(holding):
-            x, y = layout.left(segment), layout.top(row)
+        for chunk, sources in enumerate(holding):
+            x, y = layout.left(chunk), layout.top(row)
             colours = [
                 style.rank_colour(rank) if rank in sources else "#ffffff" for rank in walk.ranks
             ]
             painter.stripes(x, y, layout.cell_width, _CELL_HEIGHT, colours)
-            has_changed = before[row][segment] != sources
+            has_changed = before[row][chunk] != sources
             painter.frame(x, y, layout.cell_width, _CELL_HEIGHT, heavy=has_changed)
             for place, rank in enumerate(walk.ranks):
                 if rank in sources:
@@ -151,7 +151,7 @@ def _draw_arrows(axes: Axes, layout: _Layout, walk: RingWalk, step: int) -> None
     """Down to the next row; from the last row out of the picture, and in again at the top."""
     row_of = {rank: row for row, rank in enumerate(walk.ranks)}
     for hop in walk.steps[step - 1]:
-        x = layout.left(hop.segment) + layout.cell_width / 2
+        x = layout.left(hop.chunk) + layout.cell_width / 2
         begin = layout.top(row_of[hop.source]) + _CELL_HEIGHT
         end = layout.top(row_of[hop.destination])
         if end > begin:

@@ -10,7 +10,7 @@ from labkit.viz.ring_walk import RingWalk
 def draw_panel(axes: Axes, walk: RingWalk, step: int, x: float, y: float) -> None:
     """What moved in this step, and what has been sent so far; from (x, y) in inches downwards."""
     if not step:
-        lines = ["Each rank holds its own contribution", "to every segment, and nothing else."]
+        lines = ["Each rank holds its own contribution", "to every chunk, and nothing else."]
         for number, line in enumerate(lines):
             axes.text(x, y + 0.22 * number, line, **style.SMALL)
         return
@@ -18,7 +18,7 @@ def draw_panel(axes: Axes, walk: RingWalk, step: int, x: float, y: float) -> Non
     y += 0.3
     for hop in walk.steps[step - 1]:
         size = f"{number_text(hop.numel)} number{'' if hop.numel == 1 else 's'}"
-        text = f"rank {hop.source} sends segment {hop.segment}, {size}"
+        text = f"rank {hop.source} sends chunk {hop.chunk}, {size}"
         axes.text(x, y, text, **style.SMALL)
         y += 0.22
     y += 0.1

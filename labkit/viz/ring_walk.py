@@ -1,6 +1,6 @@
-"""Which segment sits where after each step of a ring all-reduce, from the journals of a real run.
+"""Which chunk sits where after each step of a ring all-reduce, from the journals of a real run.
 
-A journal does not say what is in a message. It need not: on a ring, whoever receives a segment
+A journal does not say what is in a message. It need not: on a ring, whoever receives a chunk
 passes it on in the next step, so the k-th message of a rank carries what the (k-1)-th message of
 its left neighbour brought, and so on back to the rank where the journey began. That this is what
 happened is checked, message by message: in number, by size, and that nothing was sent before it
@@ -17,16 +17,16 @@ from labkit.viz.messages_in_flight import Message, matched_messages
 from labkit.viz.of_a_run import timelines_of
 
 Holding = tuple[frozenset[int], ...]
-"""By segment: the ranks whose contributions are in it."""
+"""By chunk: the ranks whose contributions are in it."""
 
 
 @dataclass(frozen=True)
 class Hop:
-    """One segment on its way from a rank to its right neighbour. Times: seconds on the run's."""
+    """One chunk on its way from a rank to its right neighbour. Times: seconds on the run's."""
 
     source: int
     destination: int
-    segment: int
+    chunk: int
     numel: int
     nbytes: int
     sent_s: float
@@ -54,9 +54,9 @@ class RingWalk:
 
 
 def ring_walk(run: Any) -> RingWalk:
-    """Follow every segment of the one ring all-reduce in a run.
+    """Follow every chunk of the one ring all-reduce in a run.
 
-    run: a Run of a ring all-reduce, labkit's or one's own, or its Timelines by rank. Segment s is
+    run: a Run of a ring all-reduce, labkit's or one's own, or its Timelines by rank. Chunk s is
     the one that is complete on the s-th rank of the ring after n - 1 steps; in labkit's ring that
     is the s-th of torch.tensor_split. Other operations than send and recv may be in the run.
 
@@ -77,7 +77,7 @@ def ring_walk(run: Any) -> RingWalk:
         if len(outgoing[rank]) != num_steps:
             raise ValueError(
                 f"rank {rank} sent {len(outgoing[rank])} messages; one ring all-reduce on "
-                f"{len(ranks)} ranks has {num_steps} from each. Run it once, with segments small "
+                f"{len(ranks)} ranks has {num_steps} from each. Run it once, with chunks small "
                 "enough to travel in one piece (labkit's are cut above 4 MiB)"
             )
     columns = [outgoing[rank] for rank in ranks]
@@ -144,12 +144,12 @@ def _hop(message: Message, position: int, step: int, num_ranks: int) -> Hop:
 
 
 def _states(ranks: Sequence[int], steps: Iterable[Iterable[Hop]]) -> Iterator[tuple[Holding, ...]]:
-    """The start, and what each step leaves: who receives a segment has the sender's parts too."""
+    """The start, and what each step leaves: who receives a chunk has the sender's parts too."""
     holdings = [[frozenset({rank})] * len(ranks) for rank in ranks]
     position = {rank: number for number, rank in enumerate(ranks)}
     yield tuple(tuple(holding) for holding in holdings)
     for step in steps:
-        for hop in step:  # one for each segment: none sees what another has brought
-            sent = holdings[position[hop.source]][hop.segment]
-            holdings[position[hop.destination]][hop.segment] |= sent
+        for hop in step:  # one for each chunk: none sees what another has brought
+            sent = holdings[position[hop.source]][hop.chunk]
+            holdings[position[hop.destination]][hop.chunk] |= sent
         yield tuple(tuple(holding) for holding in holdings)

@@ -81,7 +81,7 @@ WAYS_TO_BE_BUSY = {
         pending.wait()
         for pending in [world.all_reduce(torch.ones(10**5), wait=False) for _ in range(6)]
     ],
-    "past the group": lambda world: torch.distributed.all_reduce(torch.ones(10**6)),
+    "outside the Group API": lambda world: torch.distributed.all_reduce(torch.ones(10**6)),
 }
 
 

@@ -33,7 +33,7 @@ _CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\r")
 
 
 class NoChecker:
-    """In the place of the process that checks."""
+    """Stands in for the process that checks."""
 
     handles, is_busy = (), False
 

@@ -118,10 +118,10 @@ def test_json_that_is_none_of_labkits_is_named(folder, text, options):
     [
         "[" * 200_000,
         "3",
-        '{"format": 2}',
-        '{"format": 2, "text": 3}',
-        '{"format": 2, "text": "it died", "consequences": {"x": "it waited"}}',
-        '{"format": 2, "text": "it died", "site": [1]}',
+        '{"format": 3}',
+        '{"format": 3, "text": 3}',
+        '{"format": 3, "text": "it died", "consequences": {"x": "it waited"}}',
+        '{"format": 3, "text": "it died", "site": [1]}',
     ],
 )
 def test_a_damaged_verdict_is_named(folder, text):

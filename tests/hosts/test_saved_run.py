@@ -73,20 +73,20 @@ def test_what_was_saved_comes_back(original, folder):
         assert value == {"names": ["a", None, 1.5], "rank": rank}
 
 
-def test_links_and_how_their_pace_was_kept_come_back_too(tmp_path):
+def test_links_and_late_messages_come_back_too(tmp_path):
     topology = Topology(hosts=1, ranks_per_host=2, fast=Link(1e9, 1e-3))
-    paced = run(lambda world: ring_all_reduce(torch.ones(3), world), 2, topology=topology)
-    loaded = Run.load(paced.save(tmp_path / "paced"))
+    throttled = run(lambda world: ring_all_reduce(torch.ones(3), world), 2, topology=topology)
+    loaded = Run.load(throttled.save(tmp_path / "throttled"))
     assert loaded.topology == topology
-    assert loaded.pace == paced.pace
-    assert [pace.num_messages for pace in loaded.pace] == [2, 2]
+    assert loaded.lateness == throttled.lateness
+    assert [each.num_messages for each in loaded.lateness] == [2, 2]
 
 
 def test_a_run_saved_before_there_were_topologies_still_opens(original, folder):
     for path in folder.rglob("rank-*.json"):
         data = json.loads(path.read_text())
         path.write_text(
-            json.dumps({k: v for k, v in data.items() if k not in ("topology", "pace")})
+            json.dumps({k: v for k, v in data.items() if k not in ("topology", "lateness")})
         )
     assert Run.load(folder).topology is None
 
@@ -247,7 +247,7 @@ def test_clocks_of_hosts_are_laid_over_each_other(original, folder):
             lambda data: data[:-10],
             "rank 0 .* rank-0.value is missing, cut",
         ),
-        ("rank-0.json", lambda data: data.replace(b'"format": 2', b'"format": 1'), "format 1"),
+        ("rank-0.json", lambda data: data.replace(b'"format": 3', b'"format": 1'), "format 1"),
         ("rank-0.json", lambda data: b"[1, 2]", "cannot be read"),
         ("rank-0.json", lambda data: data.replace(b'"fields"', b'"felds"'), "cannot be read"),
         (
@@ -273,7 +273,7 @@ def test_a_damaged_file_is_named(folder, file, damage, words):
         ("clock_s", "soon", "clock_s is 'soon'"),
         ("seconds", float("nan"), "seconds is nan"),
         ("memory", [0, None], r"memory\[1\] is None"),
-        ("pace", {"num_messages": "2"}, "pace.num_messages is '2'"),
+        ("lateness", {"num_messages": "2"}, "lateness.num_messages is '2'"),
         ("topology", {"hosts": 0, "ranks_per_host": 2, "fast": None, "slow": None}, "hosts=0"),
     ],
 )

@@ -9,7 +9,7 @@ from nbval.plugin import get_sanitize_patterns
 PATTERNS = get_sanitize_patterns(Path(__file__).with_name("sanitize.cfg").read_text())
 
 
-STANDS_STILL = (
+STILL_WAITING = (
     "[labkit] rank 0 waits in all_to_all #2 (cell 9, line 22) for ranks 1, 2 and 3, which compute\n"
     "after barrier #1 (cell 9, line 22). The timeout is 540 s.\n"
 )
@@ -34,8 +34,8 @@ def sanitized(text):
         ("http://127.0.0.1:8888/lab", "http://127.0.0.1:43211/lab"),
         ("wrote /tmp/tmpab12/trace.json (8 events)", "wrote /var/folders/x/y/t.json (8 events)"),
         ("<object at 0x7f00dead>", "<object at 0x1000beefcafe>"),
-        (f"{STANDS_STILL}all equal\n", "all equal\n"),
-        (f"first\n{STANDS_STILL}all equal\n", "first\nall equal\n"),
+        (f"{STILL_WAITING}all equal\n", "all equal\n"),
+        (f"first\n{STILL_WAITING}all equal\n", "first\nall equal\n"),
     ],
 )
 def test_what_differs_from_run_to_run_is_equal(one, other):
@@ -54,9 +54,9 @@ def test_what_differs_from_run_to_run_is_equal(one, other):
         ("(cell 1, line 7)", "(cell 1, line 8)"),
         ("0x1f flags", "0x2f flags"),
         ("[labkit] 3 of 24 messages came late\nall equal", "all equal"),
-        (f"[labkit] rank 0 waits in a\nlost\n{STANDS_STILL}", ""),
-        (f"{STANDS_STILL}lost\n{STANDS_STILL}", ""),
-        (STANDS_STILL.replace("compute", "sleep or block"), ""),  # a notebook makes it do so
+        (f"[labkit] rank 0 waits in a\nlost\n{STILL_WAITING}", ""),
+        (f"{STILL_WAITING}lost\n{STILL_WAITING}", ""),
+        (STILL_WAITING.replace("compute", "sleep or block"), ""),  # a notebook makes it do so
     ],
 )
 def test_what_a_notebook_teaches_is_compared(one, other):

@@ -7,7 +7,7 @@ tolerance. One test a claim, so that runs are shared within a process.
 import pytest
 
 from labkit.interview.court import faults, findings, load_claims
-from labkit.interview.runs import idle_time, paced_tensors
+from labkit.interview.runs import idle_time, throttled_tensors
 
 CLAIMS = load_claims()
 WITH_CLOCKS = {key for key, each in CLAIMS.items() if any(one.within for one in each.exhibits)}
@@ -22,7 +22,7 @@ def test_a_verdict_holds(key):
 @pytest.mark.parametrize("key", sorted(WITH_CLOCKS))
 def test_a_verdict_that_a_clock_has_part_in_holds(key):
     idle_time.timing.cache_clear()  # tried again, it is measured again
-    paced_tensors._by_count.cache_clear()
+    throttled_tensors._by_count.cache_clear()
     assert faults(CLAIMS[key]) == []
 
 

@@ -124,7 +124,7 @@ def test_a_block_has_a_whole_number_of_bytes(size):
 @pytest.mark.parametrize("numel", [-1, 2.5, math.nan, "4", True, None])
 def test_a_number_of_elements_is_whole(numel):
     (said,) = refused_by_all(lambda world: collectives.ring_all_gather(torch.ones(2), numel, world))
-    assert f"numel={numel!r}: " in said and "elements of all segments together" in said
+    assert f"numel={numel!r}: " in said and "elements of all chunks together" in said
 
 
 def test_two_tiers_are_two_groups():

@@ -255,18 +255,18 @@ def inner_products(world):
     numel = 10  # divides by none of 3 and 4
     torch.manual_seed(world.rank)
     x = torch.randn(numel, dtype=torch.float64)
-    segment = torch.randn(len(x.tensor_split(world.size)[world.rank]), dtype=torch.float64)
+    chunk = torch.randn(len(x.tensor_split(world.size)[world.rank]), dtype=torch.float64)
     memory = SharedMemory(world, capacity_bytes=2**16)
     pairs = {
         "ring": (
             ring_reduce_scatter(x, world),
-            segment,
-            ring_all_gather(segment, numel, world),
+            chunk,
+            ring_all_gather(chunk, numel, world),
         ),
         "shared memory": (
             memory.reduce_scatter(x),
-            segment,
-            memory.all_gather(segment, numel),
+            chunk,
+            memory.all_gather(chunk, numel),
         ),
     }
     found = {

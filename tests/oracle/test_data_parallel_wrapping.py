@@ -1,4 +1,4 @@
-"""One module, wrapped: again, copied, saved, thawed, and used twice before its backward pass."""
+"""One module, wrapped: again, copied, saved, unfrozen, and used twice before its backward pass."""
 
 import copy
 import gc
@@ -85,8 +85,8 @@ def test_a_module_whose_wrapper_nobody_holds_is_averaged_all_the_same():
 
 
 @pytest.mark.parametrize("rung", ["bucketed", "overlapped"])
-def test_a_parameter_that_is_thawed_after_wrapping_is_named(rung):
-    def thaws(world):
+def test_a_parameter_that_is_unfrozen_after_wrapping_is_named(rung):
+    def unfreezes(world):
         module = nn.Sequential(one_number().requires_grad_(False), one_number())
         model = LADDER[rung](module, world)
         module[0].requires_grad_()
@@ -94,7 +94,7 @@ def test_a_parameter_that_is_thawed_after_wrapping_is_named(rung):
         model.reduce_gradients()
 
     with pytest.raises(RankError, match="0.weight was frozen when .* and wrap the module anew"):
-        run(thaws, 2)
+        run(unfreezes, 2)
 
 
 # Before 2.13 torch's DDP broadcasts buffers into those that backward needs.

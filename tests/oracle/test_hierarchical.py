@@ -85,9 +85,9 @@ def with_other_parts(world):
         calls.append(("all_reduce", group.ranks))
         return group.all_reduce(x)
 
-    def all_gather(segment, numel, group):
+    def all_gather(chunk, numel, group):
         calls.append(("all_gather", group.ranks))
-        return ring_all_gather(segment, numel, group)
+        return ring_all_gather(chunk, numel, group)
 
     parts = {"reduce_scatter": reduce_scatter, "all_reduce": all_reduce, "all_gather": all_gather}
     total = hierarchical_all_reduce(torch.ones(7), *two_tiers(world, 2), **parts)

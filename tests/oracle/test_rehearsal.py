@@ -118,12 +118,12 @@ def all_collectives(world):
     x = torch.arange(1, 1002.0) * (world.rank + 1)
     fast, slow = collectives.two_tiers(world, 2)
     blocks = {"group": world, "block_bytes": 400}
-    segments = collectives.ring_reduce_scatter(x, world)
+    chunks = collectives.ring_reduce_scatter(x, world)
     return (
         {
             "ring": collectives.ring_all_reduce(x, world),
             "ring, in place": collectives.ring_all_reduce(x.clone(), world, out=x.clone()),
-            "ring, two phases": collectives.ring_all_gather(segments, len(x), world),
+            "ring, two phases": collectives.ring_all_gather(chunks, len(x), world),
             "halving and doubling": collectives.halving_doubling_all_reduce(x, **blocks),
             "tree": collectives.tree_all_reduce(x, **blocks),
             "two trees": collectives.double_tree_all_reduce(x, **blocks),

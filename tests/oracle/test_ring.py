@@ -42,19 +42,19 @@ def reduce_cases(world, cases):
         x = random_tensor(shape, dtype, seed + world.rank)
         before = x.clone()
         total = ring_all_reduce(x, world)
-        segment = ring_reduce_scatter(x, world)
-        gathered = ring_all_gather(segment, x.numel(), world)
+        chunk = ring_reduce_scatter(x, world)
+        gathered = ring_all_gather(chunk, x.numel(), world)
         assert torch.equal(x, before), "x was changed"
-        assert_works_in_place(x.clone(), segment, gathered, world)
+        assert_works_in_place(x.clone(), chunk, gathered, world)
         ring_all_reduce(x, world, out=x)
-        results.append((before, total, segment, gathered, x))
+        results.append((before, total, chunk, gathered, x))
     return results
 
 
-def assert_works_in_place(x, segment, gathered, world):
+def assert_works_in_place(x, chunk, gathered, world):
     """Nothing is allocated: the results are in x's own memory."""
     found = ring_reduce_scatter(x, world, in_place=True)
-    assert torch.equal(found, segment)
+    assert torch.equal(found, chunk)
     assert found.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
     whole = x.flatten()
     assert ring_all_gather(found, x.numel(), world, out=whole) is not None
@@ -75,29 +75,29 @@ def test_equals_the_sum_for_any_size_and_dtype(world_size):
     by_rank = run(reduce_cases, world_size, (cases_of(world_size),), timeout=60).values
     for case in zip(*by_rank, strict=True):
         inputs = [before for before, *_ in case]
-        for rank, (x, total, segment, gathered, in_place) in enumerate(case):
+        for rank, (x, total, chunk, gathered, in_place) in enumerate(case):
             assert total.shape == x.shape
             assert total.dtype == x.dtype
             assert_is_sum(total, inputs)
             assert torch.equal(in_place, total)
             assert torch.equal(gathered, total.flatten())
-            assert torch.equal(segment, total.flatten().tensor_split(world_size)[rank])
+            assert torch.equal(chunk, total.flatten().tensor_split(world_size)[rank])
             assert torch.equal(total, case[0][1]), "ranks disagree"
 
 
 def in_blocks(world):
-    """Segments of one block and an element more."""
+    """Chunks of one block and an element more."""
     x = torch.arange(ring.BLOCK_BYTES // 4 * world.size + 1, dtype=torch.int32)
     mine, whole = x * (world.rank + 1), x * 3
-    segment = ring_reduce_scatter(mine, world)
+    chunk = ring_reduce_scatter(mine, world)
     return [
         torch.equal(ring_all_reduce(mine, world), whole),
-        torch.equal(ring_all_gather(segment, x.numel(), world), whole),
-        torch.equal(ring_reduce_scatter(mine, world, in_place=True), segment),
+        torch.equal(ring_all_gather(chunk, x.numel(), world), whole),
+        torch.equal(ring_reduce_scatter(mine, world, in_place=True), chunk),
     ]
 
 
-def test_equals_the_sum_where_segments_travel_in_blocks():
+def test_equals_the_sum_where_chunks_travel_in_blocks():
     assert run(in_blocks, 2).values == [[True] * 3] * 2
 
 
@@ -119,10 +119,10 @@ def misused(world):
 
 
 def test_wrong_calls_are_refused():
-    boolean, out, no_sum, segment, short, strided = run(misused, 2).values[0]
+    boolean, out, no_sum, chunk, short, strided = run(misused, 2).values[0]
     assert "boolean" in boolean
     assert "out" in out and "(3,)" in out
     assert "float8_e4m3fn" in no_sum
-    assert [int(number) for number in re.findall(r"\d+", segment)] == [0, 2, 2, 3, 9, 2]
+    assert [int(number) for number in re.findall(r"\d+", chunk)] == [0, 2, 2, 3, 9, 2]
     assert "out" in short and "(5,)" in short
     assert "out" in strided and "stride 2" in strided

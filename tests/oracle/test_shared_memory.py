@@ -77,10 +77,10 @@ def faults_of(world, cases):
         poison(world, memory)
         expect(case, "all_reduce", memory.all_reduce(x), expected)
         poison(world, memory)
-        segment = memory.reduce_scatter(x)
-        expect(case, "reduce_scatter", segment, own)
+        chunk = memory.reduce_scatter(x)
+        expect(case, "reduce_scatter", chunk, own)
         poison(world, memory)
-        gathered = memory.all_gather(segment, x.numel())
+        gathered = memory.all_gather(chunk, x.numel())
         expect(case, "all_gather", gathered, expected.flatten())
         expect(case, "x left alone", x, tensor_of(world.rank, case))
         in_place = x.clone()
@@ -136,9 +136,9 @@ def through_the_functions(world):
     half = world.split(world.rank % 2)
     for group in (world, half, world):
         x = torch.arange(11.0) + world.rank
-        segment = shared_memory_reduce_scatter(x, group)
-        results.append((shared_memory_all_reduce(x, group), segment))
-        assert torch.equal(shared_memory_all_gather(segment, 11, group), results[-1][0])
+        chunk = shared_memory_reduce_scatter(x, group)
+        results.append((shared_memory_all_reduce(x, group), chunk))
+        assert torch.equal(shared_memory_all_gather(chunk, 11, group), results[-1][0])
     return results
 
 
@@ -195,12 +195,12 @@ def misused(world):
 
 
 def test_wrong_calls_are_refused():
-    boolean, out, number, no_sum, segment, numel, small, fraction = run(misused, 2).values[0]
+    boolean, out, number, no_sum, chunk, numel, small, fraction = run(misused, 2).values[0]
     assert "booleans have no sum" in boolean
     assert "out has shape (4,)" in out
     assert "expected a tensor, got 3.0" in number
     assert "torch cannot add torch.float8_e4m3fn" in no_sum
-    assert "rank 0 of 2 holds 2 of 3 elements, but its segment has 9" in segment
+    assert "rank 0 of 2 holds 2 of 3 elements, but its chunk has 9" in chunk
     assert "numel='9': give a whole number" in numel
     assert "capacity_bytes=100: 2 ranks need 8 areas of 64 bytes or more" in small
     assert "give at least 512" in fraction

@@ -47,8 +47,8 @@ def test_every_message_goes_to_the_right_and_comes_from_the_left(world_size):
 
 
 def halves(world, numel):
-    segment = ring_reduce_scatter(torch.ones(numel), world)
-    ring_all_gather(segment, numel, world)
+    chunk = ring_reduce_scatter(torch.ones(numel), world)
+    ring_all_gather(chunk, numel, world)
 
 
 @pytest.mark.parametrize("world_size", [2, 3, 4])
@@ -62,8 +62,8 @@ def test_each_phase_sends_its_half(world_size):
             assert sum(sent) == asked.sent_bytes
 
 
-def test_long_segments_travel_in_blocks_of_the_same_bytes():
-    numel = 2 * (ring.BLOCK_BYTES // 4) * 3 + 1  # segments of 3 blocks, and of 3 and one element
+def test_long_chunks_travel_in_blocks_of_the_same_bytes():
+    numel = 2 * (ring.BLOCK_BYTES // 4) * 3 + 1  # chunks of 3 blocks, and of 3 and one element
     result = run(lambda world: ring_all_reduce(torch.ones(numel), world), 2)
     for rank, traffic in enumerate(result.traffic):
         sends = traffic.by_operation["send"]
@@ -78,6 +78,6 @@ def scratch_memory(world, numel):
 
 
 def test_in_place_it_needs_two_blocks_besides_the_tensor():
-    numel = 16 * ring.BLOCK_BYTES // 4  # 64 MiB: segments of 32 MiB on two ranks
+    numel = 16 * ring.BLOCK_BYTES // 4  # 64 MiB: chunks of 32 MiB on two ranks
     for memory in run(scratch_memory, 2, (numel,)).memory:
         assert memory.growth_bytes < numel * 4 + 2 * ring.BLOCK_BYTES + 12 * 2**20

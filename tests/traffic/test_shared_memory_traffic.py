@@ -66,6 +66,6 @@ def test_they_are_the_fast_tier_of_a_hierarchical_all_reduce():
     result = run(two_tiered, 4)
     for rank, total in enumerate(result.values):
         assert torch.equal(total, 4 * torch.arange(101.0) + 6)
-        segment_bytes = 4 * len(torch.arange(101).tensor_split(2)[rank % 2])
+        chunk_bytes = 4 * len(torch.arange(101).tensor_split(2)[rank % 2])
         sends = result.traffic[rank].by_operation["send"]
-        assert sends.sent_bytes == segment_bytes  # a ring of two hosts: 2(2-1)/2 of the segment
+        assert sends.sent_bytes == chunk_bytes  # a ring of two hosts: 2(2-1)/2 of the chunk

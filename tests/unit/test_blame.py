@@ -40,7 +40,7 @@ def culprit(*ranks):
     [
         (Stage.RAISED, 1.0, [DONE, BROKEN]),
         (Stage.RAISED, 1.0, [BROKEN, PENDING, PENDING]),  # not the one that was posted last
-        (Stage.RAISED, 1.0, []),  # past the group: the journal does not know
+        (Stage.RAISED, 1.0, []),  # outside the Group API: the journal does not know
     ],
 )
 def test_a_death_is_blamed_though_its_peers_failed_before_it_was_noticed(peer):

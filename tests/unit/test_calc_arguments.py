@@ -39,7 +39,7 @@ FUNCTIONS = (
     calc.choose_algorithm,
     calc.crossover_bytes,
     calc.lost_gpu_hours,
-    calc.segment_numels,
+    calc.chunk_numels,
 )
 
 

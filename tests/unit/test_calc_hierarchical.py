@@ -27,13 +27,13 @@ SHAPES = [(1, 1), (4, 2), (6, 2), (6, 3), (8, 4), (8, 1), (8, 8)]
 
 
 def test_ten_elements_on_two_hosts_of_two():
-    # Segments 5 and 5 within the host, pieces 3 and 2 between hosts: 5 + 5, and 2 + 3.
+    # Chunks 5 and 5 within the host, pieces 3 and 2 between hosts: 5 + 5, and 2 + 3.
     for rank in range(4):
         assert tiers("hierarchical", 4, 10, rank, 2) == (40, 20)
 
 
 def test_seven_elements_on_three_hosts_of_two():
-    # Segments 4, 3. Rank 0 carries 4 as 2, 1, 1: all but its own 2, then all but host 1's 1.
+    # Chunks 4, 3. Rank 0 carries 4 as 2, 1, 1: all but its own 2, then all but host 1's 1.
     # Rank 3, on host 1, carries 3 as 1, 1, 1: two of them, twice.
     assert tiers("hierarchical", 6, 7, 0, 2, itemsize=1) == (7, 2 + 3)
     assert tiers("hierarchical", 6, 7, 3, 2, itemsize=1) == (7, 2 + 2)

@@ -1,4 +1,4 @@
-"""What a stand-still costs."""
+"""What an outage costs."""
 
 import pytest
 

@@ -7,16 +7,16 @@ import torch
 
 from labkit import calc
 
-# Ring reduce-scatter of 10 elements, segments 3, 3, 2, 2: a rank sends all but its own.
+# Ring reduce-scatter of 10 elements, chunks 3, 3, 2, 2: a rank sends all but its own.
 REDUCE_SCATTER_10_OVER_4 = [7, 7, 8, 8]
-# All-gather: all but the segment of the right neighbour, who owns it.
+# All-gather: all but the chunk of the right neighbour, who owns it.
 ALL_GATHER_10_OVER_4 = [7, 8, 8, 7]
 
 
 @pytest.mark.parametrize(("numel", "n"), [(10, 4), (12, 4), (3, 4), (0, 3), (7, 1), (1000, 7)])
-def test_segments_are_those_of_tensor_split(numel, n):
+def test_chunks_are_those_of_tensor_split(numel, n):
     split = torch.empty(numel).tensor_split(n)
-    assert calc.segment_numels(numel, n) == [segment.numel() for segment in split]
+    assert calc.chunk_numels(numel, n) == [chunk.numel() for chunk in split]
 
 
 def sent(operation, algorithm, n, numel, **more):
@@ -35,7 +35,7 @@ def test_ring_phases_of_an_uneven_size():
 
 
 def test_fewer_elements_than_ranks():
-    # 2 elements over 3 ranks, segments 1, 1, 0: reduce-scatter 1, 1, 2; all-gather 1, 2, 1.
+    # 2 elements over 3 ranks, chunks 1, 1, 0: reduce-scatter 1, 1, 2; all-gather 1, 2, 1.
     assert sent("all_reduce", "ring", 3, 2) == [2, 3, 3]
 
 

@@ -9,8 +9,8 @@ from labkit.interview import cards
 from labkit.interview.cards import card_likeness
 
 MINUTE = " ".join(["Fourteen steps, since each of two phases takes seven of them."] * 10)
-DEEPER = " ".join(["Every rank sends one segment to its right neighbour in a step."] * 12)
-MISTAKE = " ".join(["They multiply by the whole tensor and forget about segments."] * 4)
+DEEPER = " ".join(["Every rank sends one chunk to its right neighbour in a step."] * 12)
+MISTAKE = " ".join(["They multiply by the whole tensor and forget about chunks."] * 4)
 PROOF = "calc.collective('all_reduce', 'ring', 8).steps"
 EVIDENCE = f'{{ says = "14 steps", proof = "{PROOF}" }}'
 CARD = f"""\

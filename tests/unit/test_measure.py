@@ -314,7 +314,7 @@ def test_a_real_sweep_measures_names_and_functions():
     assert measured.fits["mine"].alpha >= 0
 
 
-def test_on_paced_links_a_sweep_finds_the_links():
+def test_on_throttled_links_a_sweep_finds_the_links():
     link = Link(2e6, 20e-3)  # slow enough for a busy machine to keep up
     topology = Topology(hosts=1, ranks_per_host=2, fast=link)
     measured = measure.collectives(
@@ -389,7 +389,7 @@ def test_what_cannot_be_measured_is_refused(arguments, error, says):
         measure.collectives(*arguments)
 
 
-def test_repetitions_and_unpaced_algorithms_are_checked_before_anything_runs():
+def test_repetitions_and_algorithms_that_are_not_throttled_are_checked_before_anything_runs():
     with pytest.raises(ValueError, match="repetitions=0"):
         measure.collectives([1024], 2, ["ring"], repetitions=0)
     topology = Topology(hosts=1, ranks_per_host=2, fast=Link(1e9))
@@ -441,7 +441,7 @@ def test_a_model_of_what_was_not_measured_is_refused_with_what_was(name):
         ({"name": " "}, "name=' ': tables would have an empty place"),
         ({"all_reduce": "ring"}, r"all_reduce='ring': give a function of \(x, group\)"),
         ({"seconds": 3e-3}, r"seconds=0\.003: give a function of \(nbytes, n, alpha, beta\)"),
-        ({"is_paced": "yes"}, "is_paced='yes': give True or False"),
+        ({"is_throttled": "yes"}, "is_throttled='yes': give True or False"),
     ],
 )
 def test_an_algorithm_that_cannot_be_measured_is_refused(fields, says):

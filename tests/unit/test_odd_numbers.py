@@ -19,7 +19,7 @@ def home(tmp_path, monkeypatch):
 
 AMOUNTS = {
     "ring bytes": lambda x: calc.collective("all_reduce", "ring", 4, x).sent_bytes,
-    "segments": lambda x: calc.segment_numels(x, 4),
+    "chunks": lambda x: calc.chunk_numels(x, 4),
     "seconds of bytes": lambda x: calc.collective("all_reduce", "ring", 4, x).seconds(0, 0),
     "seconds of a latency": lambda x: calc.collective("broadcast", "binomial", 4, 8).seconds(x, 0),
     "seconds of a speed": lambda x: calc.collective("gather", "direct", 4, 32).seconds(0, x),
@@ -42,7 +42,7 @@ def test_a_formula_refuses_what_is_no_amount_and_names_it(formula, value):
     assert len(str(refused.value)) > len(str(value)) + 20, "no reason is given"
 
 
-@pytest.mark.parametrize("formula", ["segments", "ring bytes of a rank", "rank", "root", "ranks"])
+@pytest.mark.parametrize("formula", ["chunks", "ring bytes of a rank", "rank", "root", "ranks"])
 def test_what_comes_whole_is_not_cut(formula):
     with pytest.raises(ValueError, match=r"1\.5"):
         AMOUNTS[formula](1.5)

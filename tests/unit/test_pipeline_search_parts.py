@@ -41,7 +41,7 @@ def any_problem(draw: random.Random) -> Problem:
 
 
 def walk(problem: Problem, draw: random.Random) -> tuple[list[int], int | None]:
-    """Decisions at random: the bounds on the way, and the makespan, or None for a standstill."""
+    """Decisions at random: the bounds on the way, and the makespan, or None if it is blocked."""
     partial = Partial(problem, [math.inf] * problem.num_ranks)
     bound, bounds = Bound(partial), []
     while any(partial.left):

@@ -15,16 +15,14 @@ GOOD = "F0 F1 B0 B1\nF0 B0 F1 B1"
 def test_who_waits_longest_and_for_what_is_told():
     timing = simulate(parse("F0 B0 F1 B1\nF0 B0 F1 B1"))
     assert longest_wait(timing) == (
-        "rank 0 stands still longest, 6 of 12; its longest wait is from 1 to 4, before B0, for B0 "
+        "rank 0 is idle longest, 6 of 12; its longest wait is from 1 to 4, before B0, for B0 "
         "of stage 1 on rank 1"
     )
     timing = simulate(parse("F0 B0\nF0 B0"), Costs(forward=[1, 9]))
-    assert "rank 0 stands still longest" in longest_wait(timing) and "1 to 12" in longest_wait(
-        timing
-    )
+    assert "rank 0 is idle longest" in longest_wait(timing) and "1 to 12" in longest_wait(timing)
     timing = simulate(parse("F0 B0\nF0 B0"), Costs(input_gradient=[9, 1]))
     assert longest_wait(timing).endswith("from 4 to 14, after its last operation")
-    assert longest_wait(simulate(parse("F0 B0"))) == "no rank ever stands still"
+    assert longest_wait(simulate(parse("F0 B0"))) == "no rank is ever idle"
 
 
 def test_the_longest_chain_is_unbroken_from_0_to_the_end():

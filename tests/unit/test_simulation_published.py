@@ -115,7 +115,7 @@ def test_opt_175b_with_an_hour_a_failure_keeps_its_gpus_busy_nine_tenths():
     """arXiv:2205.01068, section 2.5: 992 A100, 2 months, 35 manual and 70 automatic restarts.
 
     Not published: how long each took. An interruption every 14 hours, with checkpoints every hour
-    and an hour of standing still, costs 10%: the reported time was lost to restarts by hand that
+    and an hour of idle GPUs, costs 10%: the reported time was lost to restarts by hand that
     took longer, and to divergence, which this does not simulate. Within 2% of the first order.
     """
     mtbf_s = 60 * DAY / 105

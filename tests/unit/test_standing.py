@@ -15,8 +15,8 @@ from labkit.doctor.stacks import Stack
 from labkit.doctor.stage import Stage
 from labkit.doctor.verdict import Fault
 from labkit.doctor.waiting import View, waits_of
-from labkit.launch.cluster import standstill
-from labkit.launch.cluster.standstill import Standing, Standstill, telling
+from labkit.launch.cluster import blocked_job
+from labkit.launch.cluster.blocked_job import BlockedJobCheck, Standing, telling
 from tests.an_operation import an_operation
 
 HERE = Site("train.py", 3, "main", "work()")
@@ -77,7 +77,7 @@ def journals(draw):
 @example([operation("barrier", number) for number in range(1, 10)], 2)
 def test_what_is_left_out_of_a_note_changes_no_answer(journal, sequence):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(standstill, "_RECENT", 3)
+        patch.setattr(blocked_job, "_RECENT", 3)
         told = telling(journal)
     whole, cut = View(Stage.RUNNING, journal), View(Stage.RUNNING, told)
     for kind, peer, group in [
@@ -143,10 +143,10 @@ class Job:
 
     def __init__(self, monkeypatch, stall_s=5.0):
         self.now_s = 0.0
-        monkeypatch.setattr(standstill, "time", SimpleNamespace(monotonic=lambda: self.now_s))
+        monkeypatch.setattr(blocked_job, "time", SimpleNamespace(monotonic=lambda: self.now_s))
         self.ranks, self.board = [Watched() for _ in range(3)], Notes()
         self.attendants = [
-            Standstill(SimpleNamespace(rank=rank, world_size=3), self.board, watched, stall_s)
+            BlockedJobCheck(SimpleNamespace(rank=rank, world_size=3), self.board, watched, stall_s)
             for rank, watched in enumerate(self.ranks)
         ]
 

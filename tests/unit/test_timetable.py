@@ -9,8 +9,8 @@ import time
 import pytest
 
 from labkit import Link, Topology, run
-from labkit.comm.pacing import timetable as module
-from labkit.comm.pacing.timetable import Timetable
+from labkit.comm.throttling import timetable as module
+from labkit.comm.throttling.timetable import Timetable
 
 # A fast message of m bytes takes m/10 + 0.5 s here, a slow one m + 2 s.
 FAST, SLOW = Link(10, 0.5), Link(1, 2.0)

@@ -31,10 +31,10 @@ def test_links_are_fast_inside_a_host_and_slow_between_hosts():
             assert TWO_BY_FOUR.link_between(a, b) is expected
 
 
-def test_one_host_needs_no_slow_link_and_the_inside_of_a_host_may_be_unpaced():
+def test_one_host_needs_no_slow_link_and_the_inside_of_a_host_may_have_no_link():
     assert Topology(hosts=1, ranks_per_host=2, fast=FAST).link_between(0, 1) is FAST
-    unpaced = Topology(hosts=2, ranks_per_host=2, slow=SLOW)
-    assert (unpaced.link_between(0, 1), unpaced.link_between(1, 2)) == (None, SLOW)
+    topology = Topology(hosts=2, ranks_per_host=2, slow=SLOW)
+    assert (topology.link_between(0, 1), topology.link_between(1, 2)) == (None, SLOW)
 
 
 def test_printed_it_says_bytes_and_bits_and_who_shares_a_link():
@@ -47,10 +47,10 @@ def test_printed_it_says_bytes_and_bits_and_who_shares_a_link():
     assert str(pairs).endswith("each host has 2, 2 ranks share one")
     own = Topology(hosts=2, ranks_per_host=4, fast=FAST, slow=SLOW, slow_links_per_host=4)
     assert str(own).endswith("50 us; each rank has one")
-    unpaced = Topology(hosts=1, ranks_per_host=1, fast=FAST)
-    assert str(unpaced) == "1 host with 1 rank each"
-    unpaced = Topology(hosts=2, ranks_per_host=2, slow=SLOW)
-    assert "inside a host:  as fast as the machine\n" in str(unpaced)
+    topology = Topology(hosts=1, ranks_per_host=1, fast=FAST)
+    assert str(topology) == "1 host with 1 rank each"
+    topology = Topology(hosts=2, ranks_per_host=2, slow=SLOW)
+    assert "inside a host:  as fast as the machine\n" in str(topology)
 
 
 def test_it_is_plain_data():
@@ -92,8 +92,8 @@ def test_it_is_plain_data():
         (lambda: SLOW.seconds(math.nan), ValueError, "nbytes=nan"),
         (lambda: SLOW.seconds("1 KB"), TypeError, "nbytes='1 KB'"),
         (lambda: TWO_BY_FOUR.check_world_size(2.5), TypeError, r"world_size=2\.5"),
-        (lambda: Topology(hosts=1, ranks_per_host=2), ValueError, r"to pace: fast=Link\(...\)"),
-        (lambda: Topology(hosts=1, ranks_per_host=2, slow=SLOW), ValueError, "nothing to pace"),
+        (lambda: Topology(hosts=1, ranks_per_host=2), ValueError, r"to throttle: fast=Link\(...\)"),
+        (lambda: Topology(hosts=1, ranks_per_host=2, slow=SLOW), ValueError, "nothing to throttle"),
         (lambda: Topology(hosts=2, ranks_per_host=1), ValueError, r"slow=Link\(...\)"),
         (lambda: Topology(hosts=1, ranks_per_host=2, fast=1e9), TypeError, "give a Link"),
         (

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from labkit import run, viz
-from labkit.calc import collective, segment_numels
+from labkit.calc import chunk_numels, collective
 from labkit.collectives import ring_all_reduce, ring_reduce_scatter, tree_all_reduce
 from labkit.notebook import ring_slider
 from labkit.viz.ring_walk import ring_walk
@@ -53,17 +53,17 @@ def walk(ring):
     return ring_walk(ring)
 
 
-def test_every_step_moves_each_segment_but_none_twice(walk):
+def test_every_step_moves_each_chunk_but_none_twice(walk):
     assert len(walk.steps) == 6
     for hops in walk.steps:
-        assert sorted(hop.segment for hop in hops) == [0, 1, 2, 3]
+        assert sorted(hop.chunk for hop in hops) == [0, 1, 2, 3]
         assert [hop.destination for hop in hops] == [1, 2, 3, 0]
 
 
-def test_sizes_and_bytes_are_those_of_the_segments(walk):
-    numels = segment_numels(NUMEL, 4)
+def test_sizes_and_bytes_are_those_of_the_chunks(walk):
+    numels = chunk_numels(NUMEL, 4)
     for hops in walk.steps:
-        assert all(hop.numel == numels[hop.segment] for hop in hops)
+        assert all(hop.numel == numels[hop.chunk] for hop in hops)
     for rank in range(4):
         sent = sum(hop.nbytes for hops in walk.steps for hop in hops if hop.source == rank)
         assert sent == collective("all_reduce", "ring", 4, 4 * NUMEL, rank=rank).sent_bytes
@@ -73,11 +73,11 @@ def test_nothing_leaves_before_it_has_come(walk):
     for hops, following in zip(walk.steps, walk.steps[1:]):
         came = {hop.destination: hop for hop in hops}
         for hop in following:
-            assert hop.segment == came[hop.source].segment
+            assert hop.chunk == came[hop.source].chunk
             assert hop.sent_s >= came[hop.source].arrived_s > came[hop.source].sent_s
 
 
-def test_each_rank_completes_its_own_segment_and_then_gets_the_others(walk):
+def test_each_rank_completes_its_own_chunk_and_then_gets_the_others(walk):
     everyone = frozenset(range(4))
     complete = [sum(h == everyone for rank in state for h in rank) for state in walk.states]
     assert complete == [0, 0, 0, 4, 8, 12, 16]
@@ -91,7 +91,7 @@ def test_the_journals_say_the_same_as_the_numbers_themselves():
     result = run(tagged_ring, 4)
     walk = ring_walk(result)
     assert walk.ranks == (0, 3, 2, 1)
-    # Segments are counted along the ring; this one numbers them by rank.
+    # Chunks are counted along the ring; this one numbers them by rank.
     for position, rank in enumerate(walk.ranks):
         for step, held in enumerate(result.values[rank]):
             by_rank = [walk.states[step][position][walk.ranks.index(s)] for s in range(4)]
@@ -202,7 +202,7 @@ def test_one_step_shows_who_holds_what_and_what_moved(ring, walk, step):
     arrows = [text for text in picture.axes[0].texts if getattr(text, "arrow_patch", None)]
     assert len(arrows) == (5 if step else 0)  # the one round the end is drawn as two
     if step == 2:
-        assert "rank 3 sends segment 1, 3 numbers" in texts
+        assert "rank 3 sends chunk 1, 3 numbers" in texts
         assert "sent so far by each rank: 16 B to 24 B" in texts
         assert "complete: 0 of 16 cells" in texts
     assert len(picture.png()) < 100_000

@@ -284,7 +284,7 @@ def test_outside_of_a_notebook_a_picture_goes_into_a_file(capsys, tmp_path, monk
 
 
 def ring_with_states(world):
-    """A ring all-reduce of tagged segments, one element each; returns its state at every step."""
+    """A ring all-reduce of tagged chunks, one element each; returns its state at every step."""
     n, rank = world.size, world.rank
     left, right = (rank - 1) % n, (rank + 1) % n
     x = viz.tagged(rank, n)
@@ -306,7 +306,7 @@ def test_a_real_ring_is_drawn_as_it_ran():
     assert result.values[0][-1].tolist() == [111, 222, 333]
     picture = viz.ring_steps(result.values, title="ring")
     (axes,) = picture.axes
-    # One heavy outline per rank and step: exactly one segment changes.
+    # One heavy outline per rank and step: exactly one chunk changes.
     heavy = [patch for patch in axes.patches if patch.get_linewidth() > 1]
     assert len(heavy) == 3 * 4
     timeline = viz.timeline(result)

@@ -34,7 +34,7 @@ from labkit.calc.models.parameters import num_parameters
 from labkit.calc.models.presets import model
 from labkit.calc.pipeline.bubble import in_flight_microbatches
 from labkit.calc.result import Result, total
-from labkit.calc.traffic.segments import segment_numels
+from labkit.calc.traffic.chunks import chunk_numels
 from labkit.calc.units import number_text
 
 _MAY_BE_NONE = ("sequence", "num_microbatches")
@@ -167,7 +167,7 @@ def _passing(setup: TrainingSetup, stage: int) -> dict[str, Result]:
 
 
 def _of_microbatches(setup: TrainingSetup, stage: int) -> dict[str, Result]:
-    layers = segment_numels(setup.config.layers, setup.pp)[stage]
+    layers = chunk_numels(setup.config.layers, setup.pp)[stage]
     in_flight = _in_flight(setup, stage)
     kept = _activations(setup, layers, setup.recompute)
     parts = {

@@ -20,7 +20,7 @@ from labkit.calc.memory.recipe import Recipe
 from labkit.calc.models.model_config import ModelConfig
 from labkit.calc.models.parameters import end_parameters, layer_parameters
 from labkit.calc.result import Result
-from labkit.calc.traffic.segments import segment_numels
+from labkit.calc.traffic.chunks import chunk_numels
 from labkit.calc.units import number_text
 
 
@@ -36,7 +36,7 @@ def whole_unit_bytes(
     if zero == 3:
         rest = -(-end_parameters(config, stage == 0, stage == pp - 1) // tp)
         size = gathered + recipe.gradient_bytes
-        num_layers = min(2, segment_numels(config.layers, pp)[stage])
+        num_layers = min(2, chunk_numels(config.layers, pp)[stage])
         number = rest + num_layers * layer
         how = f"{number_text(size)} B * ({rest:,} + {num_layers} * {layer:,})"
         return Result(size * number, "bytes", "whole units", substitution=how)

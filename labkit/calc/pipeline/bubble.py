@@ -1,4 +1,4 @@
-"""The bubble: how long a stage of a pipeline stands still in a step.
+"""The bubble: how long a stage of a pipeline is idle in a step.
 
     naive          one microbatch at a time: of p stages one works            (p-1)/p of total
     gpipe, 1f1b    fill and drain, p - 1 microbatches long                    (p-1)/m of ideal

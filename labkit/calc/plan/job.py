@@ -48,7 +48,7 @@ class Assumptions:
     reserve_bytes: float = 4 * _GIB
     """Of a GPU's memory, for CUDA, the communication library and fragmentation. A guess."""
     checkpoint_write_s: float = 60.0
-    """For which training stands still, at each checkpoint."""
+    """For which training is idle, at each checkpoint."""
     restart_s: float = 300.0
     """From an interruption to the first step after it."""
     flash: bool = True

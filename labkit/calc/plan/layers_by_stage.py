@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from labkit.calc.models.model_config import ModelConfig
-from labkit.calc.traffic.segments import segment_numels
+from labkit.calc.traffic.chunks import chunk_numels
 
 
 class StageLayers(NamedTuple):
@@ -42,7 +42,7 @@ def layer_counts(layers: int, num_stages: int, virtual: int = 1) -> tuple[int, .
         return (each - 1, *(each,) * (num_stages - 2), each - 1)
     if virtual > 1 or layers < num_stages:
         return None
-    return tuple(segment_numels(layers, num_stages))
+    return tuple(chunk_numels(layers, num_stages))
 
 
 @lru_cache(maxsize=4096)

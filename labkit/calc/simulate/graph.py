@@ -103,5 +103,5 @@ def _runnable(rows: list[tuple[Work, ...]], num_stages: int) -> tuple[list[Work]
             place[cell] += 1
             if each in waits:
                 can_run.append(waits.pop(each))
-    assert len(work) == sum(map(len, rows)), "an order stands still"
+    assert len(work) == sum(map(len, rows)), "an order is blocked"
     return work, cells

@@ -47,7 +47,7 @@ def weeks(
 
     interval_s: of work between checkpoints, rounded to whole steps, at least one. detect_s: from a
     failure until somebody notices; restart_s: from there to the first step. blocked_share: of a
-    write, that training stands still for; less than 1 is an asynchronous checkpoint, whose rest is
+    write, during which training is idle; less than 1 is an asynchronous checkpoint, whose rest is
     written beside the work, and which counts when it is complete. spares: None: always enough.
 
     ValueError for what no run has, and for an interval in which no checkpoint can be completed.

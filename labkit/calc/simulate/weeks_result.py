@@ -15,7 +15,7 @@ class SimulatedWeeks:
     useful_s: float
     """Work that stayed."""
     writing_s: float
-    """Checkpoints, as far as training stood still for them."""
+    """Checkpoints, as far as training was idle for them."""
     redone_s: float
     """Work that was lost, and had to be done again."""
     down_s: float

@@ -22,8 +22,8 @@ message-passing systems", IEEE TPDS 8(11), 1997.
 
 from collections.abc import Sequence
 
+from labkit.calc.traffic.chunks import chunk_numels
 from labkit.calc.traffic.collective_cost import Collective, Link, Tiers
-from labkit.calc.traffic.segments import segment_numels
 
 
 class PairwiseAllToAll(Collective):
@@ -45,7 +45,7 @@ class PairwiseAllToAll(Collective):
     def _sent(self, rank: int) -> dict[int, int]:
         """By receiver, the elements of each message."""
         given = self.splits
-        row = given[rank] if given else segment_numels(self.numel, self.world_size)
+        row = given[rank] if given else chunk_numels(self.numel, self.world_size)
         return {peer: numel for peer, numel in enumerate(row) if numel and peer != rank}
 
     def _sent_numel(self, rank: int) -> int:

@@ -26,9 +26,9 @@ from labkit.calc.models.lengths import sequence_length
 from labkit.calc.models.model_config import ModelConfig
 from labkit.calc.models.presets import model
 from labkit.calc.result import Result, total, total_bytes
+from labkit.calc.traffic.chunks import chunk_numels
 from labkit.calc.traffic.collective import collective
 from labkit.calc.traffic.pipeline import pipeline_traffic_bytes
-from labkit.calc.traffic.segments import segment_numels
 from labkit.calc.traffic.tensor import tensor_parallel_traffic_bytes
 
 _SOURCE = "Narayanan et al., arXiv:2104.04473, section 3"
@@ -64,14 +64,14 @@ def combined_traffic_bytes(
     size, m = check_itemsize(itemsize), check_ranks(microbatches, "microbatches")
     check_flag(clipped, "clipped")
     mine = _own_layers(config, layers, sizes["pp"], place["pp"])
-    sequences = segment_numels(check_ranks(num_sequences, "num_sequences"), dp)[place["dp"]]
+    sequences = chunk_numels(check_ranks(num_sequences, "num_sequences"), dp)[place["dp"]]
     if sequences < m:
         raise ValueError(
             f"num_sequences={num_sequences} over dp={dp} leave {sequences} for {m} microbatches; "
             f"give {dp * m} or more"
         )
     tokens = sequences * sequence_length(config, sequence)
-    vocab = segment_numels(config.vocab, tp)[place["tp"]]
+    vocab = chunk_numels(config.vocab, tp)[place["tp"]]
     parts = {
         "tp": _over_tp(config, mine, sequences, sequence, tp, size, m),
         "pp": pipeline_traffic_bytes(
@@ -101,8 +101,8 @@ def rank_parameters(config: ModelConfig, mine: Sequence[int], tp: int, tp_rank: 
     """
     D, K, last = config.hidden, config.features_per_head, config.layers + 1
     blocks = sum(0 < layer < last for layer in mine)
-    vocab = segment_numels(config.vocab, tp)[tp_rank]
-    ffn = segment_numels(config.mlp_features, tp)[tp_rank]
+    vocab = chunk_numels(config.vocab, tp)[tp_rank]
+    ffn = chunk_numels(config.mlp_features, tp)[tp_rank]
     heads, kv_heads = config.heads // tp, max(1, config.num_kv_heads // tp)
     block = 2 * D * heads * K + 2 * D * kv_heads * K + 2 * D * ffn + 2 * D
     count = blocks * block

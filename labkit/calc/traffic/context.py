@@ -31,7 +31,7 @@ from labkit.calc.checked_numbers import (
     shown,
 )
 from labkit.calc.result import Result, total, total_bytes
-from labkit.calc.traffic.segments import segment_numels
+from labkit.calc.traffic.chunks import chunk_numels
 
 _STRATEGIES = ("ring", "gathered", "ulysses")
 _PLACEMENTS = ("contiguous", "zigzag")
@@ -140,7 +140,7 @@ def _held(num_tokens: float, world_size: int, placement: str) -> list[list[tuple
     if not isinstance(placement, str) or placement not in _PLACEMENTS:
         raise ValueError(f"placement={shown(placement)}: give one of {', '.join(_PLACEMENTS)}")
     num_segments = n if placement == "contiguous" else 2 * n
-    sizes = segment_numels(int(num_tokens), num_segments)
+    sizes = chunk_numels(int(num_tokens), num_segments)
     segments = [(sum(sizes[:number]), size) for number, size in enumerate(sizes)]
     if placement == "contiguous":
         return [[segment] for segment in segments]

@@ -35,7 +35,7 @@ from labkit.calc.checked_numbers import (
     shown,
 )
 from labkit.calc.result import Result, total_bytes
-from labkit.calc.traffic.segments import segment_numels
+from labkit.calc.traffic.chunks import chunk_numels
 
 _COUNT_BYTES = 8
 _SOURCE = "GShard, arXiv:2006.16668, section 3.2"
@@ -48,7 +48,7 @@ def expert_rows(routed: Sequence[Sequence[int]]) -> list[list[int]]:
     TypeError or ValueError for what is no row of whole numbers for every rank.
     """
     num_experts = _check_routed(routed)
-    own = segment_numels(num_experts, len(routed))
+    own = chunk_numels(num_experts, len(routed))
     starts = [sum(own[:rank]) for rank in range(len(routed) + 1)]
     return [[int(sum(row[begin:end])) for begin, end in zip(starts, starts[1:])] for row in routed]
 
@@ -66,7 +66,7 @@ def expert_parallel_traffic_bytes(
     away = sum(rows[rank]) - rows[rank][rank]
     here = sum(row[rank] for row in rows) - rows[rank][rank]
     num_experts = len(routed[0])
-    counts = num_experts - segment_numels(num_experts, n)[rank]
+    counts = num_experts - chunk_numels(num_experts, n)[rank]
     parts = {
         "forward, counts": (counts, _COUNT_BYTES),
         "forward, dispatch": (away, row_bytes),

@@ -19,8 +19,8 @@ hierarchy", SysML 2019.
 
 from collections.abc import Sequence
 
+from labkit.calc.traffic.chunks import chunk_numels
 from labkit.calc.traffic.collective_cost import Collective, Link, Tiers
-from labkit.calc.traffic.segments import segment_numels
 
 
 class HierarchicalAllReduce(Collective):
@@ -52,8 +52,8 @@ class HierarchicalAllReduce(Collective):
         host = self._host_of(rank)
         per_host = self.world_size // self.num_hosts
         place = rank % per_host
-        chunks = segment_numels(self.numel, per_host)
-        across = segment_numels(chunks[place], self.num_hosts)
+        chunks = chunk_numels(self.numel, per_host)
+        across = chunk_numels(chunks[place], self.num_hosts)
         return Tiers(_passed_on_twice(chunks, place), _passed_on_twice(across, host))
 
     def _messages(self, rank: int) -> int:

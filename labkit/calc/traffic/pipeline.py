@@ -4,7 +4,7 @@
     stage s <-- B*T*D numbers ---- stage s + 1
 
 Cut finer, the same bytes go in more messages. With v virtual stages per rank, dealt round, there
-are v p - 1 boundaries in the place of p - 1, and a tied embedding goes once each way between the
+are v p - 1 boundaries instead of p - 1, and a tied embedding goes once each way between the
 first rank and the last. Placed as a V, rank r has the stages r and 2p - 1 - r: 2p - 2 boundaries,
 for the two in the middle are on one rank, and so are both ends of a tied embedding.
 

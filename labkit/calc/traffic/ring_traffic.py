@@ -15,8 +15,8 @@ Paper: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters
 JPDC 69(2), 2009.
 """
 
+from labkit.calc.traffic.chunks import chunk_numels
 from labkit.calc.traffic.collective_cost import Collective, Link, Tiers
-from labkit.calc.traffic.segments import segment_numels
 
 
 class RingReduceScatter(Collective):
@@ -40,7 +40,7 @@ class RingReduceScatter(Collective):
         return self.steps * slow.message_seconds(self.nbytes / self.world_size)
 
     def _chunk(self, number: int) -> int:
-        return segment_numels(self.numel, self.world_size)[number % self.world_size]
+        return chunk_numels(self.numel, self.world_size)[number % self.world_size]
 
 
 class RingAllGather(RingReduceScatter):

@@ -12,8 +12,8 @@ Paper: Thakur, Rabenseifner and Gropp, "Optimization of collective communication
 MPICH", IJHPCA 19(1), 2005.
 """
 
+from labkit.calc.traffic.chunks import chunk_numels
 from labkit.calc.traffic.collective_cost import Collective, Link
-from labkit.calc.traffic.segments import segment_numels
 
 
 class BinomialBroadcast(Collective):
@@ -55,7 +55,7 @@ class DirectGather(Collective):
         return (self.world_size - 1) * self.nbytes / self.world_size
 
     def _sent_numel(self, rank: int) -> int:
-        return 0 if rank == self.root else segment_numels(self.numel, self.world_size)[rank]
+        return 0 if rank == self.root else chunk_numels(self.numel, self.world_size)[rank]
 
     def _messages(self, rank: int) -> int:
         return int(rank != self.root)
@@ -70,7 +70,7 @@ class DirectScatter(DirectGather):
     operation = "scatter"
 
     def _sent_numel(self, rank: int) -> int:
-        others = self.numel - segment_numels(self.numel, self.world_size)[self.root]
+        others = self.numel - chunk_numels(self.numel, self.world_size)[self.root]
         return others if rank == self.root else 0
 
     def _messages(self, rank: int) -> int:

@@ -9,8 +9,8 @@ An entry's number is written last and read first. x86 shows stores in their orde
 has its number is whole. ARM may show the number some nanoseconds before the rest: the entry then
 reads as zeros, or as partly so. A barrier would cost each operation as much as the entry itself.
 Instead nobody concludes from an entry alone that ranks differ: agreement.py and pairs.py ask the
-journals, memory_order.py looks again. What pacing/ writes is read under a lock of the kernel's, or
-after a message that was sent later.
+journals, memory_order.py looks again. What throttling/ writes is read under a lock of the kernel's,
+or after a message that was sent later.
 """
 
 import mmap

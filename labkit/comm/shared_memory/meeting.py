@@ -130,8 +130,8 @@ def _host(folder: Path) -> list[object]:
 
 def _on_other_hosts(group: Group) -> list[int]:
     """Members of which the launcher says that they are on another host than the first."""
-    if group._pacing is not None:
-        hosts = [group._pacing.topology.host_of(rank) for rank in group.ranks]
+    if group._throttle is not None:
+        hosts = [group._throttle.topology.host_of(rank) for rank in group.ranks]
         return _not_with_the_first(hosts, group.ranks)
     here = group._neighbours.ranks
     return _not_with_the_first([rank in here for rank in group.ranks], group.ranks)

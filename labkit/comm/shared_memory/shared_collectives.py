@@ -2,13 +2,13 @@
 
     before, ranks 0..2                 after
     all_reduce      a  | b  | c        s  | s  | s       s = a + b + c, added in this order
-    reduce_scatter  a  | b  | c        s0 | s1 | s2      segments as torch.tensor_split cuts them
+    reduce_scatter  a  | b  | c        s0 | s1 | s2      chunks as torch.tensor_split cuts them
     all_gather      s0 | s1 | s2       s  | s  | s
 
 The functions are called as those of labkit.collectives.ring, and give the same up to rounding. They
 keep a SharedMemory for each group; make one yourself to choose how large it is.
 
-Wire: nothing. Of D bytes a rank copies (n-1)/n D into the memory, adds n segments of D/n, and
+Wire: nothing. Of D bytes a rank copies (n-1)/n D into the memory, adds n chunks of D/n, and
 copies D out again. gloo's ring sends 2(n-1)/n D through sockets: the kernel copies each byte twice,
 and wakes a thread for every message (benchmarks/shared_memory.py has both side by side).
 """
@@ -85,49 +85,49 @@ class SharedMemory:
         x = tensor_checks.summable(tensor_checks.tensor(x, self.group))
         result = buffers.empty(out, x.shape, x, self.group)
         buffer = result.contiguous()
-        parts, totals = self._segments(_apart_from(buffer, x)), self._segments(buffer)
+        parts, totals = self._chunks(_apart_from(buffer, x)), self._chunks(buffer)
         rank = self.group.rank
         steps = [stages.put(parts, rank), stages.reduce(parts, rank), stages.take(totals)]
         self._perform("all_reduce", x, steps, "sum")
         return buffers.delivered(buffer, result)
 
     def reduce_scatter(self, x: Tensor, *, in_place: bool = False) -> Tensor:
-        """Rank r's segment of the sum of `x` over the ranks; `x` itself is left alone.
+        """Rank r's chunk of the sum of `x` over the ranks; `x` itself is left alone.
 
-        x: as for all_reduce; it is cut as one flat row of elements. Returns (segment numel,).
-        in_place: the result is a view of segment r of a contiguous x.
+        x: as for all_reduce; it is cut as one flat row of elements. Returns (chunk numel,).
+        in_place: the result is a view of chunk r of a contiguous x.
         Adjoint of all_gather.
         """
         x = tensor_checks.summable(tensor_checks.tensor(x, self.group))
-        parts, rank = self._segments(x.contiguous()), self.group.rank
+        parts, rank = self._chunks(x.contiguous()), self.group.rank
         total = parts[rank] if in_place else x.new_empty(parts[rank].shape)
         steps = [stages.put(parts, rank), stages.reduce(parts, rank, into=total)]
         self._perform("reduce_scatter", x, steps, "sum")
         return total
 
-    def all_gather(self, segment: Tensor, numel: int, *, out: Tensor | None = None) -> Tensor:
-        """Every rank's segment, joined in rank order.
+    def all_gather(self, chunk: Tensor, numel: int, *, out: Tensor | None = None) -> Tensor:
+        """Every rank's chunk, joined in rank order.
 
-        segment: rank r's part of `numel` elements of any dtype, as tensor_split cuts them. Returns
-        (numel,), a new tensor, or `out`, of which `segment` may be a part; the journal has this
-        shape, since segments differ by an element.
-        Adjoint of reduce_scatter. ValueError for a segment or an `out` of another size.
+        chunk: rank r's part of `numel` elements of any dtype, as tensor_split cuts them. Returns
+        (numel,), a new tensor, or `out`, of which `chunk` may be a part; the journal has this
+        shape, since chunks differ by an element.
+        Adjoint of reduce_scatter. ValueError for a chunk or an `out` of another size.
         """
-        segment = tensor_checks.tensor(segment, self.group)
-        numel = arguments.whole("numel", numel, "elements of all segments together", least=0)
-        whole = buffers.row(out, numel, segment, self.group)
-        totals, rank = self._segments(whole), self.group.rank
-        if segment.numel() != totals[rank].numel():
+        chunk = tensor_checks.tensor(chunk, self.group)
+        numel = arguments.whole("numel", numel, "elements of all chunks together", least=0)
+        whole = buffers.row(out, numel, chunk, self.group)
+        totals, rank = self._chunks(whole), self.group.rank
+        if chunk.numel() != totals[rank].numel():
             raise ValueError(
                 f"rank {rank} of {self.group.size} holds {totals[rank].numel()} of {numel} "
-                f"elements, but its segment has {segment.numel()}; cut with "
+                f"elements, but its chunk has {chunk.numel()}; cut with "
                 f"torch.tensor_split(x, {self.group.size})"
             )
-        steps = [stages.show(segment.flatten(), rank), stages.take(totals)]
+        steps = [stages.show(chunk.flatten(), rank), stages.take(totals)]
         self._perform("all_gather", whole, steps)
         return whole
 
-    def _segments(self, x: Tensor) -> Sequence[Tensor]:
+    def _chunks(self, x: Tensor) -> Sequence[Tensor]:
         return x.view(-1).tensor_split(self.group.size)
 
     def _perform(
@@ -163,10 +163,10 @@ def shared_memory_reduce_scatter(
 
 
 def shared_memory_all_gather(
-    segment: Tensor, numel: int, group: Group | None = None, *, out: Tensor | None = None
+    chunk: Tensor, numel: int, group: Group | None = None, *, out: Tensor | None = None
 ) -> Tensor:
     """SharedMemory.all_gather in the memory that is kept for `group`."""
-    return SharedMemory.kept(chosen(group)).all_gather(segment, numel, out=out)
+    return SharedMemory.kept(chosen(group)).all_gather(chunk, numel, out=out)
 
 
 def _apart_from(buffer: Tensor, x: Tensor) -> Tensor:

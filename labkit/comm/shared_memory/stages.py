@@ -1,7 +1,7 @@
 """What a rank does with one block of its tensor in a superstep: put, reduce, take, show.
 
 Each function here makes a stage; supersteps.py has the picture of the areas, (n, n, numel) by rank
-and segment. Segments are flat, and cut as torch.tensor_split does.
+and chunk. Chunks are flat, and cut as torch.tensor_split does.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,27 +13,27 @@ Stage = Callable[[int, Tensor], None]
 
 
 def put(parts: Sequence[Tensor], rank: int) -> Stage:
-    """Show the others their segments of what this rank adds."""
+    """Show the others their chunks of what this rank adds."""
 
     def stage(block: int, areas: Tensor) -> None:
         for owner, part in enumerate(parts):
             if owner != rank:
-                _copy_in(_piece(part, block, areas), areas[rank, owner])
+                _copy_in(_block_of(part, block, areas), areas[rank, owner])
 
     return stage
 
 
 def reduce(parts: Sequence[Tensor], rank: int, into: Tensor | None = None) -> Stage:
-    """Add up this rank's segment: into a tensor, or, None, where the others see it.
+    """Add up this rank's chunk: into a tensor, or, None, where the others see it.
 
-    The tensor may be the segment itself: then it is added up beside, and copied.
+    The tensor may be the chunk itself: then it is added up beside, and copied.
     """
     in_place = into is parts[rank]
 
     def stage(block: int, areas: Tensor) -> None:
-        own = _piece(parts[rank], block, areas)
+        own = _block_of(parts[rank], block, areas)
         terms = list(areas[:, rank, : own.numel()])
-        total = terms[rank] if into is None or in_place else _piece(into, block, areas)
+        total = terms[rank] if into is None or in_place else _block_of(into, block, areas)
         terms[rank] = own  # read where it is, and never copied
         total.copy_(terms[0])
         for term in terms[1:]:  # in the order of ranks, whoever adds
@@ -44,30 +44,30 @@ def reduce(parts: Sequence[Tensor], rank: int, into: Tensor | None = None) -> St
     return stage
 
 
-def show(segment: Tensor, rank: int) -> Stage:
-    """Show the others this rank's segment."""
+def show(chunk: Tensor, rank: int) -> Stage:
+    """Show the others this rank's chunk."""
 
     def stage(block: int, areas: Tensor) -> None:
-        _copy_in(_piece(segment, block, areas), areas[rank, rank])
+        _copy_in(_block_of(chunk, block, areas), areas[rank, rank])
 
     return stage
 
 
 def take(totals: Sequence[Tensor]) -> Stage:
-    """Copy every rank's segment to where it belongs."""
+    """Copy every rank's chunk to where it belongs."""
 
     def stage(block: int, areas: Tensor) -> None:
         for owner, total in enumerate(totals):
-            piece = _piece(total, block, areas)
+            piece = _block_of(total, block, areas)
             piece.copy_(areas[owner, owner, : piece.numel()])
 
     return stage
 
 
-def _piece(segment: Tensor, block: int, areas: Tensor) -> Tensor:
-    """The n-th block of a segment. Segments differ by an element: of some the last is empty."""
+def _block_of(chunk: Tensor, block: int, areas: Tensor) -> Tensor:
+    """The n-th block of a chunk. Chunks differ by an element: of some the last is empty."""
     numel = areas.shape[-1]
-    return segment[block * numel : (block + 1) * numel]
+    return chunk[block * numel : (block + 1) * numel]
 
 
 def _copy_in(piece: Tensor, area: Tensor) -> None:

@@ -1,13 +1,13 @@
 """Copying and adding in blocks, one stage of the work behind the other.
 
-The memory has two slots, and in each of them an area for every pair of a rank and a segment:
+The memory has two slots, and in each of them an area for every pair of a rank and a chunk:
 
-                segment 0    segment 1    segment 2
+                chunk 0      chunk 1      chunk 2
     rank 0      the sum      its x        its x         Rank r writes into row r only. Its own
-    rank 1      its x        the sum      its x         segment it never needs to show: there, on
+    rank 1      its x        the sum      its x         chunk it never needs to show: there, on
     rank 2      its x        its x        the sum       the diagonal, it leaves the sum.
 
-A tensor is cut into n segments, and these into blocks that fit in an area. In a superstep every
+A tensor is cut into n chunks, and these into blocks that fit in an area. In a superstep every
 rank works on several blocks, a stage on each (those of an all-reduce):
 
     superstep           0        1        2        3        4
@@ -62,7 +62,7 @@ class Supersteps:
     def perform(
         self, dtype: torch.dtype, numel: int, stages: Sequence[Stage], timeout_s: float
     ) -> None:
-        """All stages on all blocks of segments that have `numel` elements or fewer.
+        """All stages on all blocks of chunks that have `numel` elements or fewer.
 
         RuntimeError when a rank is gone or late. After any error the memory is out of use, on the
         other ranks too.

@@ -5,10 +5,10 @@ in each row. Its all-reduce, between two barriers:
 
             rank 0's row     rank 1's row     rank 2's row
     before  a0  a1  a2       b0  b1  b2       c0  c1  c2
-    add     s0 = a0+b0+c0    s1 = a1+b1+c1    s2 = a2+b2+c2     rank r reads segment r of all rows,
+    add     s0 = a0+b0+c0    s1 = a1+b1+c1    s2 = a2+b2+c2     rank r reads chunk r of all rows,
     after   s0  s1  s2       s0  s1  s2       s0  s1  s2        and writes the sum into all of them
 
-Between the barriers only rank r touches segment r, in whichever row, so nothing is overwritten that
+Between the barriers only rank r touches chunk r, in whichever row, so nothing is overwritten that
 somebody has yet to read.
 
 Wire: nothing. Of D bytes a rank reads D and writes D. (shared_collectives.py, whose tensors lie
@@ -117,7 +117,7 @@ class SymmetricMemory:
                 try:
                     self._barrier.arrive()
                     self._barrier.wait(wait_s)
-                    self._add_segment(at // x.itemsize, x.numel(), x.dtype)
+                    self._add_chunk(at // x.itemsize, x.numel(), x.dtype)
                     self._barrier.arrive()
                     self._barrier.wait(wait_s)
                 except BaseException:
@@ -138,12 +138,12 @@ class SymmetricMemory:
             )
         return at
 
-    def _add_segment(self, first: int, numel: int, dtype: torch.dtype) -> None:
-        """Add up this rank's segment of what lies at element `first`; write it into every row."""
+    def _add_chunk(self, first: int, numel: int, dtype: torch.dtype) -> None:
+        """Add up this rank's chunk of what lies at element `first`; write it into every row."""
         rows = self._rows.view(dtype)[:, first : first + numel]
-        segment = rows.tensor_split(self.group.size, dim=1)[self.group.rank]
+        chunk = rows.tensor_split(self.group.size, dim=1)[self.group.rank]
         sums = self._sums.view(dtype)
-        for terms in segment.split(sums.numel(), dim=1):  # (ranks, numel of a block)
+        for terms in chunk.split(sums.numel(), dim=1):  # (ranks, numel of a block)
             total = sums[: terms.shape[1]]
             total.copy_(terms[0])
             for term in terms[1:]:

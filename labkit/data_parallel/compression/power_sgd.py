@@ -25,7 +25,7 @@ from labkit.data_parallel.compression.feedback import Compressor
 
 
 class PowerSGD(Compressor):
-    """Send matrices of rank `rank` in the place of gradients.
+    """Send matrices of rank `rank` instead of gradients.
 
     A gradient of more than two dims counts as (first, product of the others). One that would not
     get smaller is sent whole.

@@ -249,7 +249,7 @@ MISTAKES = [
     ),
     Mistake(
         "each step of the ring carries the whole tensor",
-        "A ring cuts the tensor into n segments, and each step sends one of them: D/n bytes. So a "
+        "A ring cuts the tensor into n chunks, and each step sends one of them: D/n bytes. So a "
         "rank sends less than 2 D, for any n.",
         hint=3,
         formula=wrong(lambda n: (ring(n)[0], ring(n)[0])),
@@ -257,7 +257,7 @@ MISTAKES = [
     ),
     Mistake(
         "cuts the tensor in the tree",
-        "A tree sends the whole tensor in each step. Only the ring cuts it into n segments.",
+        "A tree sends the whole tensor in each step. Only the ring cuts it into n chunks.",
         hint=3,
         formula=wrong(ring, lambda n: (tree(n)[0], tree(n)[0] / n)),
         made_by=patch(TREE, TREE.replace("nbytes", "nbytes / n")),
@@ -292,7 +292,7 @@ MISTAKES = [
     ),
     Mistake(
         "counts n steps instead of n - 1",
-        "In the reduce-scatter a rank's segment passes the n - 1 other ranks, and as many in the "
+        "In the reduce-scatter a rank's chunk passes the n - 1 other ranks, and as many in the "
         "all-gather: 2 (n - 1) steps.",
         hint=2,
         formula=wrong(lambda n: (2 * n, 2)),

@@ -7,7 +7,7 @@ import torch
 
 from labkit.grade import grader
 from labkit.grade.grader import ByRank, Case, Draw, Mistake, Observed, Outcome, patch
-from labkit.grade.graders.ring_all_reduce import counts, in_place, segments
+from labkit.grade.graders.ring_all_reduce import chunks, counts, in_place
 from labkit.grade.outcome import Finding
 
 
@@ -120,16 +120,16 @@ def misses_the_remainder(s: Observed) -> bool:
     ranks_per_host, numel = s.args[1], s.xs[0].numel()
     left_over = torch.zeros(numel, dtype=torch.bool)
     left_over[numel // s.n * s.n :] = True
-    for segment in left_over.tensor_split(ranks_per_host):
-        segment[segment.numel() // (s.n // ranks_per_host) * (s.n // ranks_per_host) :] = True
+    for chunk in left_over.tensor_split(ranks_per_host):
+        chunk[chunk.numel() // (s.n // ranks_per_host) * (s.n // ranks_per_host) :] = True
     wrong = [(y != r).flatten() for y, r in zip(s.ys, s.right, strict=True)]
     return bool(s.wrong_ranks) and not any((each & ~left_over).any() for each in wrong)
 
 
 def misses_an_all_gather(s: Observed) -> bool:
     """Whether each part is right on some rank, and on no rank all are."""
-    whole = segments(s.right[0], s.n)
-    is_right = [list(map(torch.equal, segments(y, s.n), whole)) for y in s.ys]
+    whole = chunks(s.right[0], s.n)
+    is_right = [list(map(torch.equal, chunks(y, s.n), whole)) for y in s.ys]
     is_complete = all(map(any, zip(*is_right, strict=True)))
     return in_place(s).max() == 1 and is_complete and not any(map(all, is_right))
 
@@ -141,7 +141,7 @@ def sums_of_hosts(s: Observed) -> list[torch.Tensor]:
 
 
 def sums_of_places(s: Observed) -> list[torch.Tensor]:
-    """What comes out where segments of x are added between hosts, and nothing within them."""
+    """What comes out where chunks of x are added between hosts, and nothing within them."""
     sums = [sum(s.xs[place :: s.args[1]]).flatten() for place in range(s.args[1])]
     parts = [each.tensor_split(s.args[1])[place] for place, each in enumerate(sums)]
     return [torch.cat(parts).view(s.xs[0].shape)] * s.n
@@ -149,7 +149,7 @@ def sums_of_places(s: Observed) -> list[torch.Tensor]:
 
 FAST = "fast = [host * ranks_per_host + p for p in range(ranks_per_host)]"
 SLOW = "slow = [h * ranks_per_host + place for h in range(num_hosts)]"
-LAST = "all_gather(segments, fast, group)\n    return"
+LAST = "all_gather(chunks, fast, group)\n    return"
 ACROSS = "reduce_scatter(pieces, slow, group)\n    all_gather(pieces, slow, group)"
 
 MISTAKES = [
@@ -180,16 +180,16 @@ MISTAKES = [
     Mistake(
         "the sum stays within the host",
         "Each rank has the sum over its own host. These sums are still to be added between hosts: "
-        "in the segment that the reduce-scatter completed on this rank.",
+        "in the chunk that the reduce-scatter completed on this rank.",
         seen=lambda s: s.is_answer(sums_of_hosts(s)),
         made_by=patch(ACROSS, "pass"),
     ),
     Mistake(
         "nothing is added up within the host",
         "Each element is a sum over one rank of each host. Start with a reduce-scatter within the "
-        "host: then one segment stands for the sum over all of its ranks.",
+        "host: then one chunk stands for the sum over all of its ranks.",
         seen=lambda s: s.is_answer(sums_of_places(s)),
-        made_by=patch("reduce_scatter(segments, fast, group)", "pass"),
+        made_by=patch("reduce_scatter(chunks, fast, group)", "pass"),
     ),
     Mistake(
         "counts a contribution more than once",
@@ -199,13 +199,13 @@ MISTAKES = [
         seen=lambda s: in_place(s).max() > 1,
         made_by=patch(
             LAST,
-            "reduce_scatter(segments, fast, group)\n    " + LAST,
+            "reduce_scatter(chunks, fast, group)\n    " + LAST,
         ),
     ),
     Mistake(
         "adds up different parts of x",
         "A part of x was added to a part of another number. A rank's partners on the other hosts "
-        "have the same place there, rank % ranks_per_host: they hold the same segment.",
+        "have the same place there, rank % ranks_per_host: they hold the same chunk.",
         hint=2,
         seen=lambda s: counts(s).sum() != counts(s).diagonal(dim1=1, dim2=3).sum(),
         made_by=patch("+ place for h", "+ (place + h - host) % ranks_per_host for h"),
@@ -253,13 +253,13 @@ MISTAKES = [
     Mistake(
         "one leader per host carries it all",
         "One rank of each host sends the whole tensor to other hosts, and the links of its other "
-        "ranks are idle. Every rank has a link of its own: give each a segment to carry.",
+        "ranks are idle. Every rank has a link of its own: give each a chunk to carry.",
         seen=has_leaders,
         outcome=Outcome.OVER_BUDGET,
         made_by=patch(
-            "reduce_scatter(segments, fast, group)\n    " + ACROSS,
-            "reduce_scatter(segments, fast, group)\n"
-            "    all_gather(segments, fast, group)\n"
+            "reduce_scatter(chunks, fast, group)\n    " + ACROSS,
+            "reduce_scatter(chunks, fast, group)\n"
+            "    all_gather(chunks, fast, group)\n"
             "    for phase in (reduce_scatter, all_gather) if place == 0 else ():\n"
             "        phase(total.tensor_split(num_hosts), slow, group)\n"
             "    for other in fast[1:] if place == 0 else ():\n"
@@ -270,18 +270,18 @@ MISTAKES = [
     Mistake(
         "every rank carries the whole tensor across",
         "x goes between hosts once for each rank of a host, and all of them have the same sum to "
-        "bring. After a reduce-scatter within the host each rank carries its own segment.",
+        "bring. After a reduce-scatter within the host each rank carries its own chunk.",
         seen=lambda s: (
             crossing(s)[1] == 2 * (hosts(s)[1] - 1) * hosts(s)[0] and not has_other_hosts(s)
         ),
         outcome=Outcome.OVER_BUDGET,
         made_by=patch(
-            "segments[place].tensor_split",
+            "chunks[place].tensor_split",
             "total.tensor_split",
             LAST,
             "return",
-            "reduce_scatter(segments, fast, group)",
-            "reduce_scatter(segments, fast, group)\n    all_gather(segments, fast, group)",
+            "reduce_scatter(chunks, fast, group)",
+            "reduce_scatter(chunks, fast, group)\n    all_gather(chunks, fast, group)",
         ),
     ),
 ]

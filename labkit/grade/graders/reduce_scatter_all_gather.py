@@ -117,14 +117,14 @@ MISTAKES = [
     ),
     Mistake(
         "gathers x and not the sums",
-        "Segment r of the result is rank r's own x. reduce_scatter does not change its argument. "
+        "Chunk r of the result is rank r's own x. reduce_scatter does not change its argument. "
         "Gather what it returned: the sums.",
         hint=3,
         seen=lambda s: s.is_answer(parts_of_x(s)),
         made_by=patch(
-            "segment = group",
+            "chunk = group",
             "padded = torch.cat([x.flatten(), padding])\n    group",
-            "group.all_gather(segment)",
+            "group.all_gather(chunk)",
             "group.all_gather(padded.tensor_split(group.size)[group.rank])",
         ),
     ),
@@ -133,7 +133,7 @@ MISTAKES = [
         "Each rank has one nth of the sum, every rank another one. The all_gather gives all of it "
         "to all ranks.",
         seen=lambda s: handed(s, "reduce_scatter") > 0 and handed(s, "all_gather") == 0,
-        made_by=patch("total = group.all_gather(segment)", "return segment"),
+        made_by=patch("total = group.all_gather(chunk)", "return chunk"),
     ),
     Mistake(
         "crashes where n does not divide the size",
@@ -191,8 +191,8 @@ MISTAKES = [
         seen=lambda s: any(len(s.operations(0, what)) > 1 for what in GRADER.allowed),
         outcome=Outcome.OVER_BUDGET,
         made_by=patch(
-            "group.all_gather(segment)",
-            "[group.all_gather(half[None]) for half in segment.tensor_split(2)]\n"
+            "group.all_gather(chunk)",
+            "[group.all_gather(half[None]) for half in chunk.tensor_split(2)]\n"
             "    total = torch.cat(total, dim=1).flatten()",
         ),
     ),

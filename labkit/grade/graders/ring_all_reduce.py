@@ -41,14 +41,14 @@ def budget(s: Observed) -> Budget:
     return Budget(sends=2 * (s.n - 1), bytes_per_send=max(sizes(s)))
 
 
-def segments(x: torch.Tensor, n: int) -> list[torch.Tensor]:
-    """The n segments of the flattened x."""
+def chunks(x: torch.Tensor, n: int) -> list[torch.Tensor]:
+    """The n chunks of the flattened x."""
     return list(x.flatten().tensor_split(n))
 
 
 def sizes(s: Observed) -> set[int]:
-    """The sizes of the segments, in bytes."""
-    return {segment.nbytes for segment in segments(s.xs[0], s.n)}
+    """The sizes of the chunks, in bytes."""
+    return {chunk.nbytes for chunk in chunks(s.xs[0], s.n)}
 
 
 def sent(s: Observed) -> list[int]:
@@ -66,21 +66,21 @@ def is_right_but_for_the_rest(s: Observed) -> bool:
 
 
 def is_reduce_scatter(s: Observed) -> bool:
-    """Whether one segment is right on every rank, and no other."""
-    whole = segments(s.right[0], s.n)
-    num_right = [sum(map(torch.equal, segments(y, s.n), whole)) for y in s.ys]
+    """Whether one chunk is right on every rank, and no other."""
+    whole = chunks(s.right[0], s.n)
+    num_right = [sum(map(torch.equal, chunks(y, s.n), whole)) for y in s.ys]
     return s.wrong_ranks != [] and s.num_sends < s.n and num_right == [1] * s.n
 
 
 def counts(s: Observed) -> torch.Tensor:
-    """[r, j, rank, i]: how often rank r's segment j was added to segment i of rank's result.
+    """[r, j, rank, i]: how often rank r's chunk j was added to chunk i of rank's result.
 
     Fails where the result is no such sum, or too short to tell.
     """
     n, length = s.n, s.xs[0].numel() // s.n
     assert s.wrong_ranks and length > n * n
     inputs, results = (
-        torch.stack([part[:length].double() for x in xs for part in segments(x, n)], dim=1)
+        torch.stack([part[:length].double() for x in xs for part in chunks(x, n)], dim=1)
         for xs in (s.xs, s.ys)
     )
     found = torch.linalg.lstsq(inputs, results).solution.round()
@@ -89,7 +89,7 @@ def counts(s: Observed) -> torch.Tensor:
 
 
 def in_place(s: Observed) -> torch.Tensor:
-    """[r, rank, i]: the counts of segments i in segments i. Fails where others were added."""
+    """[r, rank, i]: the counts of chunks i in chunks i. Fails where others were added."""
     found = counts(s).diagonal(dim1=1, dim2=3)
     assert found.sum() == counts(s).sum()
     return found
@@ -98,8 +98,8 @@ def in_place(s: Observed) -> torch.Tensor:
 MISTAKES = [
     Mistake(
         "ignores the remainder of an uneven size",
-        "Where n does not divide the size, the last numel % n elements are in no segment. "
-        "torch.tensor_split makes n segments of any size.",
+        "Where n does not divide the size, the last numel % n elements are in no chunk. "
+        "torch.tensor_split makes n chunks of any size.",
         hint=3,
         seen=is_right_but_for_the_rest,
         made_by=patch("total.tensor_split(n)", "total[: x.numel() // n * n].tensor_split(n)"),
@@ -122,15 +122,15 @@ MISTAKES = [
     ),
     Mistake(
         "stops after the reduce-scatter",
-        "After n - 1 steps each rank has one complete segment, every rank another one. The "
-        "all-gather passes the complete segments around, in n - 1 more steps.",
+        "After n - 1 steps each rank has one complete chunk, every rank another one. The "
+        "all-gather passes the complete chunks around, in n - 1 more steps.",
         seen=is_reduce_scatter,
         made_by=patch("range(n - 1):\n        outgoing", "range(0):\n        outgoing"),
     ),
     Mistake(
         "off by one in the ring",
-        "Some segments lack the elements of some ranks. Either a loop has less than n - 1 steps, "
-        "or the all-gather starts with another segment than the complete one.",
+        "Some chunks lack the elements of some ranks. Either a loop has less than n - 1 steps, "
+        "or the all-gather starts with another chunk than the complete one.",
         hint=2,
         seen=lambda s: (
             set(in_place(s).flatten().tolist()) == {0, 1}
@@ -140,29 +140,29 @@ MISTAKES = [
         made_by=patch(
             "[(rank - step)",
             "[(rank + 1 - step)",
-            "irecv(segments[(rank - 1",
-            "irecv(segments[(rank",
+            "irecv(chunks[(rank - 1",
+            "irecv(chunks[(rank",
         ),
     ),
     Mistake(
         "adds in the all-gather too",
-        "Some ranks' elements are in the sum twice. In the all-gather the segments are complete: "
+        "Some ranks' elements are in the sum twice. In the all-gather the chunks are complete: "
         "what arrives replaces what was there.",
         hint=2,
         seen=lambda s: in_place(s).max() > 1,
         made_by=patch(
-            "incoming = group.irecv(segments[(rank - 1 - step) % n], left)\n        incoming",
-            "ours = segments[(rank - 1 - step) % n]\n"
+            "incoming = group.irecv(chunks[(rank - 1 - step) % n], left)\n        incoming",
+            "ours = chunks[(rank - 1 - step) % n]\n"
             "        ours += group.irecv(torch.empty_like(ours), left)",
         ),
     ),
     Mistake(
-        "takes a segment for another one",
-        "Segments of different numbers were added, or one is where another belongs. The segment "
+        "takes a chunk for another one",
+        "Chunks of different numbers were added, or one is where another belongs. The chunk "
         "that this rank receives in a step is the one that its left neighbour sends in it.",
         hint=2,
         seen=lambda s: counts(s).sum() != counts(s).diagonal(dim1=1, dim2=3).sum(),
-        made_by=patch("segments[(rank - 2 - step) % n]", "segments[(rank - step) % n]"),
+        made_by=patch("chunks[(rank - 2 - step) % n]", "chunks[(rank - step) % n]"),
     ),
     Mistake(
         "sends whole tensors",
@@ -171,7 +171,7 @@ MISTAKES = [
         seen=lambda s: s.n > 1 and s.xs[0].numel() > 1 and set(sent(s)) == {s.xs[0].nbytes},
         outcome=Outcome.OVER_BUDGET,
         made_by=patch(
-            "segments = total.tensor_split(n)",
+            "chunks = total.tensor_split(n)",
             "for _ in range(n - 1):\n"
             "        outgoing = group.isend(x, right)\n"
             "        x = group.irecv(torch.empty_like(x), left).wait()\n"
@@ -182,20 +182,20 @@ MISTAKES = [
     ),
     Mistake(
         "takes n steps instead of n - 1",
-        "After n - 1 steps a segment has been on every rank. One more step sends it to where it "
+        "After n - 1 steps a chunk has been on every rank. One more step sends it to where it "
         "has been.",
         hint=2,
         seen=lambda s: 2 * s.n - 1 <= s.num_sends <= 2 * s.n and set(sent(s)) <= sizes(s),
         outcome=Outcome.OVER_BUDGET,
         made_by=patch(
-            "range(n - 1):\n        outgoing = group.isend(segments[(rank - step)",
-            "range(n):\n        outgoing = group.isend(segments[(rank - step)",
+            "range(n - 1):\n        outgoing = group.isend(chunks[(rank - step)",
+            "range(n):\n        outgoing = group.isend(chunks[(rank - step)",
         ),
     ),
     Mistake(
         "padding on the wire",
         "All ranks together send more than 2(n-1) times x: x was padded to a size that n divides. "
-        "torch.tensor_split makes n segments of any size, without padding.",
+        "torch.tensor_split makes n chunks of any size, without padding.",
         hint=3,
         seen=lambda s: (
             sum(sent(s)) > 2 * (s.n - 1) * s.xs[0].nbytes
@@ -211,8 +211,8 @@ MISTAKES = [
         ),
     ),
     Mistake(
-        "unequal segments",
-        "The sizes of the n segments differ by more than one element. torch.chunk makes the last "
+        "unequal chunks",
+        "The sizes of the n chunks differ by more than one element. torch.chunk makes the last "
         "one short. torch.tensor_split makes the first numel % n one element longer.",
         hint=3,
         seen=lambda s: (
@@ -236,8 +236,8 @@ MISTAKES = [
         made_by=patch(
             "(rank - step) % n], right",
             "(rank + step) % n], left",
-            "irecv(segments[(rank - 1 - step) % n], left",
-            "irecv(segments[(rank + 1 + step) % n], right",
+            "irecv(chunks[(rank - 1 - step) % n], left",
+            "irecv(chunks[(rank + 1 + step) % n], right",
         ),
     ),
 ]

@@ -35,7 +35,7 @@ _BOOK = [
         "two ranks",
         1,
         "Two microbatches through two stages. One after the other takes 12: while one rank works, "
-        "the other stands still. Let both work at once.",
+        "the other is idle. Let both work at once.",
         "A rank that has sent a microbatch on takes in the next one at once. GPipe does just that: "
         "all forwards, then all backwards.",
         Problem(_LINE_OF_2, 2),
@@ -84,7 +84,7 @@ _BOOK = [
         "Each backward is split: I, the gradient of the input, for which the rank before waits, "
         "and W, the gradients of the weights, for which nobody does. 1F1B takes 12.",
         "Zero-bubble schedules send I as early as possible and fill with W the time in which a "
-        "rank would stand still.",
+        "rank would be idle.",
         Problem(_LINE_OF_2, 3, is_split=True),
         memory=2,
         makespan=10,

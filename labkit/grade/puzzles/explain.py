@@ -12,17 +12,17 @@ _MOST_RUNS = 6
 
 
 def longest_wait(timing: Timing) -> str:
-    """The rank that stands still longest in all, and its longest wait in one go."""
+    """The rank that is idle longest in all, and its longest wait in one go."""
     idle = [timing.makespan - busy for busy in timing.busy]
     rank = max(range(len(idle)), key=lambda each: (idle[each], -each))
     if not idle[rank]:
-        return "no rank ever stands still"
+        return "no rank is ever idle"
     row = timing.rows[rank]
     starts = [0.0, *(span.end for span in row)]
     ends = [*(span.start for span in row), timing.makespan]
     index = max(range(len(starts)), key=lambda each: (ends[each] - starts[each], -each))
     start, end = starts[index], ends[index]
-    told = f"rank {rank} stands still longest, {idle[rank]:g} of {timing.makespan:g}"
+    told = f"rank {rank} is idle longest, {idle[rank]:g} of {timing.makespan:g}"
     told += f"; its longest wait is from {start:g} to {end:g}, "
     if index == len(row):
         return f"{told}after its last operation"

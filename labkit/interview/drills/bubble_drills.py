@@ -25,7 +25,7 @@ def share_of_bubble(
     difficulty=1,
     notebook=_NOTEBOOK,
     prompt="A pipeline of {p} stages runs {schedule} with {m} microbatches. Which share of the "
-    "TOTAL time of a step does a stage stand still?",
+    "TOTAL time of a step is a stage idle?",
     draws={
         "p": _STAGES,
         "m": _MICROBATCHES,

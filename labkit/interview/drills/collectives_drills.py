@@ -31,27 +31,27 @@ def ring_sent_bytes(n: int, size: float) -> Solution:
     return Solution(
         sent,
         [
-            f"A segment is {calc.bytes_text(size / n)}, one of {n}.",
+            f"A chunk is {calc.bytes_text(size / n)}, one of {n}.",
             f"Reduce-scatter and all-gather take {n - 1} steps each, "
-            f"{ring.steps} together, and each sends one segment.",
+            f"{ring.steps} together, and each sends one chunk.",
             f"{ring.steps} x {calc.bytes_text(size / n)} = {calc.bytes_text(sent)}.",
         ],
         [
             Trap(
                 "one phase instead of two",
                 sent / 2,
-                "A reduce-scatter alone leaves each rank with one segment; the all-gather sends "
+                "A reduce-scatter alone leaves each rank with one chunk; the all-gather sends "
                 "as much again.",
             ),
             Trap(
                 "n instead of n - 1",
                 sent * n / (n - 1),
-                "A rank never sends the segment that it ends with: n - 1 steps in each phase.",
+                "A rank never sends the chunk that it ends with: n - 1 steps in each phase.",
             ),
             Trap(
                 "the whole tensor in each step",
                 ring.steps * size,
-                "Each step moves one segment, an nth of the tensor.",
+                "Each step moves one chunk, an nth of the tensor.",
             ),
             Trap("bits for bytes", sent * 8, "The question is in bytes; a byte has 8 bits."),
         ],
@@ -82,7 +82,7 @@ def ring_seconds(n: int, size: float, link: float, alpha: float) -> Solution:
     return Solution(
         seconds,
         [
-            f"2(n - 1) = {steps} steps, each of a segment of {calc.bytes_text(size / n)}.",
+            f"2(n - 1) = {steps} steps, each of a chunk of {calc.bytes_text(size / n)}.",
             f"Latency: {steps} x {calc.seconds_text(alpha)} = {calc.seconds_text(latency)}.",
             f"Bytes: {steps} x {calc.bytes_text(size / n)} / ({calc.bytes_text(link)}/s) = "
             f"{calc.seconds_text(seconds - latency)}.",
@@ -102,7 +102,7 @@ def ring_seconds(n: int, size: float, link: float, alpha: float) -> Solution:
             Trap(
                 "the whole tensor in each step",
                 latency + (seconds - latency) * n,
-                "A step sends one segment, an nth of the tensor.",
+                "A step sends one chunk, an nth of the tensor.",
             ),
             Trap(
                 "both directions counted as speed",

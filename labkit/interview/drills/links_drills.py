@@ -210,7 +210,7 @@ def adapter_gbits(gbit: int, n: int, size: float) -> Solution:
             Trap(
                 "n instead of n - 1",
                 seconds * n / (n - 1),
-                "A rank does not send the segment that it ends with.",
+                "A rank does not send the chunk that it ends with.",
             ),
         ],
     )

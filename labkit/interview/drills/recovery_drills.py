@@ -1,4 +1,4 @@
-"""Drills on what failures cost: the interval between checkpoints, the share lost, a stand-still."""
+"""Drills on what failures cost: the interval between checkpoints, the share lost, an outage."""
 
 import math
 
@@ -114,7 +114,7 @@ def share_lost(interval: float, write: float, mtbf: float, restart: float) -> So
 
 @drill(
     "ft-5",
-    "GPU-hours of one stand-still",
+    "GPU-hours of one outage",
     difficulty=1,
     notebook="12_when_it_hangs",
     prompt="A job on {gpus} GPUs hangs. The collective's timeout ends it after {timeout}, it takes "
@@ -129,7 +129,7 @@ def share_lost(interval: float, write: float, mtbf: float, restart: float) -> So
     unit="",
     between=("30", "50000"),
 )
-def stand_still(gpus: int, timeout: float, restart: float, interval: float) -> Solution:
+def outage_cost(gpus: int, timeout: float, restart: float, interval: float) -> Solution:
     """All GPUs times everything that they wait for or repeat."""
     spans = {"restart_s": restart, "since_checkpoint_s": interval / 2}
     lost = calc.lost_gpu_hours(gpus, until_noticed_s=timeout, **spans)

@@ -98,7 +98,7 @@ def tensor_parallel_time(tp: int, link: float, hidden: int, tokens: int) -> Solu
             Trap(
                 "n instead of n - 1",
                 forward / link * tp / (tp - 1),
-                "A rank never sends the segment that it ends with.",
+                "A rank never sends the chunk that it ends with.",
             ),
         ],
     )

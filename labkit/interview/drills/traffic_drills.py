@@ -60,7 +60,7 @@ def ddp_traffic(params: float, n: int, bits: int) -> Solution:
             Trap(
                 "a copy for every other rank",
                 (n - 1) * size * params,
-                "On a ring segments are added up on their way: about twice the gradients are sent, "
+                "On a ring chunks are added up on their way: about twice the gradients are sent, "
                 "however many ranks there are.",
             ),
         ],

@@ -180,8 +180,8 @@ def _halves(world_size: int, num_bytes: int) -> Run:
 
 
 def _reduce_scatter_all_gather(world: Group, numel: int) -> None:
-    segment = collectives.ring_reduce_scatter(torch.ones(numel), world)
-    total = collectives.ring_all_gather(segment, numel, world)
+    chunk = collectives.ring_reduce_scatter(torch.ones(numel), world)
+    total = collectives.ring_all_gather(chunk, numel, world)
     assert torch.equal(total, torch.full((numel,), float(world.size)))
 
 

@@ -1,11 +1,11 @@
 """The bubble of a schedule, from the clocks of real ranks.
 
-Ranks sleep in the place of computing, so that ten of them really run at once on two cores; all
+Ranks sleep instead of computing, so that ten of them really run at once on two cores; all
 else is real: messages, order, waiting. Wire: 32 B per row over each boundary, and back.
 """
 
 from labkit.interview.runs.real_run import real_run, run
-from labkit.pipeline import Costs, Timing, gpipe, measured, paced_step, plan
+from labkit.pipeline import Costs, Timing, emulated_step, gpipe, measured, plan
 
 FORWARD_S = 0.02
 _TRIES = 2
@@ -19,7 +19,7 @@ def timing(num_stages: int, num_microbatches: int) -> Timing:
     """
     schedule = plan(gpipe, num_stages, num_microbatches)
     costs = Costs(forward=FORWARD_S, input_gradient=FORWARD_S, weight_gradient=FORWARD_S)
-    by_rank = run(paced_step, num_stages, args=(schedule, costs, _TRIES), timeout=120).values
+    by_rank = run(emulated_step, num_stages, args=(schedule, costs, _TRIES), timeout=120).values
     steps = [measured(schedule, [steps[n].spans for steps in by_rank]) for n in range(_TRIES)]
     return min(steps, key=lambda step: step.makespan)
 

@@ -1,7 +1,7 @@
 """Who makes communication overlap with computation: the same collectives, begun at other moments.
 
 Two classes reduce the same buckets by the same ring. BucketedDDP begins when backward has finished,
-OverlappedDDP as soon as a bucket is full. Layers sleep in the place of computing, as a GPU would
+OverlappedDDP as soon as a bucket is full. Layers sleep instead of computing, as a GPU would
 leave the processor alone, and links are held back to 1 ms and 20 MB/s.
 """
 

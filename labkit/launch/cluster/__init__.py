@@ -6,7 +6,7 @@ A job on several hosts, from its start to its verdict:
     hosted_rank.py      it forks a rank, which calls the function in FILE
     attend.py           and stands by it until the run is over
     door.py             whether processes on other hosts still live
-    standstill.py       whether the job can still end
+    blocked_job.py      whether the job can still end
     ending.py           all have returned: is the run good? one has failed: a verdict for each host
     post_mortem.py      why the run failed, from the records of its ranks
 

@@ -20,6 +20,7 @@ from typing import TypeVar
 from labkit.comm.hosts.board import Board
 from labkit.doctor.stage import Stage
 from labkit.launch.cluster import post_mortem, records
+from labkit.launch.cluster.blocked_job import BlockedJobCheck
 from labkit.launch.cluster.door import NextHost
 from labkit.launch.cluster.ending import (
     GOOD,
@@ -31,7 +32,6 @@ from labkit.launch.cluster.ending import (
 )
 from labkit.launch.cluster.hosted_rank import FolderOfOneRank, HostedSpec, fork_rank
 from labkit.launch.cluster.rank_record import Record
-from labkit.launch.cluster.standstill import Standstill
 from labkit.launch.cluster.verdict_record import UNCONFIRMED, RunVerdict
 from labkit.launch.rank_process import Rank, RankOutput
 from labkit.launch.supervise import Supervisor
@@ -69,7 +69,7 @@ class Attendant:
         directory = FolderOfOneRank(spec.directory.path, spec.rank)
         self._supervisor = Supervisor([self._rank], directory)
         self._next_host = NextHost(spec.environment, spec.call)
-        self._standstill = Standstill(spec, board, self._supervisor, stall_s)
+        self._blocked_job = BlockedJobCheck(spec, board, self._supervisor, stall_s)
         self._has_told = False
         self._outcome = board.look_for("outcome")  # after the fork: it is a thread
 
@@ -90,7 +90,7 @@ class Attendant:
     def _listen(self) -> None:
         self._supervisor.listen(_LOOK_S)
         self.spec.door.answer()
-        verdict = self._standstill.verdict()
+        verdict = self._blocked_job.verdict()
         if verdict is not None and verdict.is_proof:
             self._settle(RunVerdict.of_proof(verdict).as_bytes().decode())
         elif verdict is not None and not self._has_told:

@@ -65,8 +65,8 @@ def failure(rank: Rank, timeline: Timeline) -> Failure | None:
             sources.with_cells_named(report.traceback).rstrip(),
             report.site,
             # The error itself says so, as on one host (launch/failure.py). The journal does not:
-            # an operation that failed earlier may have been caught, and one past the Groups is not
-            # in it.
+            # an operation that failed earlier may have been caught, and one outside labkit's Group
+            # API is not in it.
             is_consequence=report.came_from_a_communication,
         )
     if rank.stage is not Stage.DIED:
@@ -96,7 +96,7 @@ def of(
 ) -> RunVerdict:
     """The verdict from the records that have come, and from who is gone.
 
-    proof: what the doctor had found while all ranks were there (standstill.py).
+    proof: what the doctor had found while all ranks were there (blocked_job.py).
     """
     own = [each for each in found.values() if each.failure and not each.failure.is_consequence]
     if own:

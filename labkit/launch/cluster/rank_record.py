@@ -24,12 +24,12 @@ from typing import Any
 
 import torch
 
-from labkit.comm import Pace, Site, Timeline, Topology
+from labkit.comm import Lateness, Site, Timeline, Topology
 from labkit.doctor.stage import Stage
 from labkit.launch.cluster import typed_json
 from labkit.launch.cluster.typed_json import Misfit
 
-FORMAT = 2
+FORMAT = 3
 MOST_RANKS = 100_000
 
 
@@ -79,7 +79,7 @@ class Record:
     num_hosts: int = 0
     """Of a job of torchrun; 0 elsewhere."""
     topology: Topology | None = None
-    pace: Pace | None = None
+    lateness: Lateness | None = None
     """With a topology: messages received, and those that came late."""
 
     def write(self, folder: Path) -> None:
@@ -96,7 +96,7 @@ class Record:
         data["value"] = len(data.pop("value"))
         data["format"], data["stage"] = FORMAT, self.stage.value
         data["timeline"] = typed_json.encode_timeline(self.timeline)
-        for name in ("failure", "topology", "pace"):
+        for name in ("failure", "topology", "lateness"):
             if data[name] is not None:
                 data[name] = dataclasses.asdict(data[name])
         return data

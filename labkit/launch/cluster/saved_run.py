@@ -181,7 +181,7 @@ def _record_of(run: Any, rank: int) -> Record:
         value=stored,
         log=run.logs[rank],
         topology=run.topology,
-        pace=run.pace[rank] if run.topology else None,
+        lateness=run.lateness[rank] if run.topology else None,
     )
 
 

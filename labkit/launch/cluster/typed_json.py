@@ -1,6 +1,6 @@
 """JSON from a file that anybody may have changed, as the dataclass whose annotations it must fit.
 
-    fitted(Pace, {"num_messages": "2"})
+    fitted(Lateness, {"num_messages": "2"})
     Misfit: num_messages is '2', where a whole number belongs
 
 All that is read of a saved run goes through here, so that behind it every field has the type that

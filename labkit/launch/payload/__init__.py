@@ -8,7 +8,7 @@ rank-2.recorder    what torch itself had recorded of rank 2 when it was asked (f
 rank-2.value       what rank 2 returned (cloudpickle)
 world.calls.0      what each rank means, to be compared by the others, and world.0-1.0, of
                    messages: a few of each for every group (comm/agreement)
-links              of a topology: when each is free; links.* go with it (comm/pacing)
+links              of a topology: when each is free; links.* go with it (comm/throttling)
 labkit-fifos-*     while ranks meet in shared memory (comm/shared_memory)
 
 rank-2.spec        with engine="torchrun": how rank 2 is to begin (pickle)

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from labkit.comm import Pace, Timeline, Topology
+from labkit.comm import Lateness, Timeline, Topology
 from labkit.comm.words import ranks_named
 from labkit.launch.payload import RunDirectory
 from labkit.launch.run_result import Memory, Run, Traffic
@@ -86,7 +86,9 @@ def cell_run(supervisor: CellSupervisor, device: str, topology: Topology | None)
         memory=[answer.memory if answer else Memory(0, 0) for answer in answers],
         seconds=time.monotonic() - supervisor.ready_s,
         topology=topology,
-        pace=[answer.pace if answer else Pace() for answer in answers] if topology else [],
+        lateness=[answer.lateness if answer else Lateness() for answer in answers]
+        if topology
+        else [],
         texts=[answer.text if answer else None for answer in answers],
     )
 

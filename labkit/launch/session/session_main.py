@@ -103,7 +103,7 @@ class _Desk:
         value, report = measured(lambda: command.run(self._namespace), self._spec.device)
         leave_if_forked(process_id)
         self._world.compare_what_is_left()
-        report = dataclasses.replace(report, pace=self._world.take_pace())
+        report = dataclasses.replace(report, lateness=self._world.take_lateness())
         if value is None:
             return Answered(**vars(report))
         return Answered(**vars(report), text=_cut(repr(value)), has_sent=self._send(value))

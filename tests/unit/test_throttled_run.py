@@ -32,8 +32,8 @@ def passes_on(world, num):
 
 def passes_on_through_the_host(world, num):
     """As ranks that share a GPU do: see test_staging.py."""
-    paced = world._process_group
-    paced._process_group = ThroughHost(paced._process_group, is_elsewhere=lambda x: True)
+    throttled = world._process_group
+    throttled._process_group = ThroughHost(throttled._process_group, is_elsewhere=lambda x: True)
     return passes_on(world, num)
 
 
@@ -45,39 +45,39 @@ def test_messages_arrive_whole_in_order_and_after_the_time_of_their_link(functio
     assert recv.done_s - send.posted_s > 0.01
 
 
-def test_results_and_bytes_are_those_of_an_unpaced_run():
+def test_results_and_bytes_are_those_of_a_run_without_links():
     def sums(world):
         return ring_all_reduce(torch.arange(11.0) * world.rank, world)
 
     topology = Topology(hosts=2, ranks_per_host=2, fast=Link(1e9), slow=Link(1e9, 1e-3))
-    paced, unpaced = run(sums, 4, topology=topology), run(sums, 4)
-    assert (unpaced.topology, unpaced.pace) == (None, [])
-    for a, b in zip(paced.values, unpaced.values, strict=True):
+    throttled, free = run(sums, 4, topology=topology), run(sums, 4)
+    assert (free.topology, free.lateness) == (None, [])
+    for a, b in zip(throttled.values, free.values, strict=True):
         assert torch.equal(a, b)
-    for a, b in zip(paced.traffic, unpaced.traffic, strict=True):
+    for a, b in zip(throttled.traffic, free.traffic, strict=True):
         assert a.by_operation == b.by_operation
 
 
-def test_a_pace_that_the_machine_keeps_needs_no_word(capsys):
+def test_links_that_the_machine_keeps_up_with_need_no_word(capsys):
     result = run(passes_on, 2, (1,), topology=Topology(hosts=2, ranks_per_host=1, slow=Link(40)))
-    assert [pace.num_messages for pace in result.pace] == [1, 1]
+    assert [each.num_messages for each in result.lateness] == [1, 1]
     assert result.topology.slow == Link(40)
-    assert sum(pace.num_late for pace in result.pace) == 0
+    assert sum(each.num_late for each in result.lateness) == 0
     assert capsys.readouterr().out == ""
 
 
-def test_a_pace_that_the_machine_cannot_keep_is_reported_with_a_count(capsys):
+def test_links_faster_than_the_machine_are_reported_with_a_count(capsys):
     result = run(passes_on, 2, (4,), topology=TOO_FAST)
-    assert [pace.num_messages for pace in result.pace] == [1, 4]
-    num_late = sum(pace.num_late for pace in result.pace)
+    assert [each.num_messages for each in result.lateness] == [1, 4]
+    num_late = sum(each.num_late for each in result.lateness)
     assert num_late >= 2
-    assert sum(pace.late_s for pace in result.pace) > 0
+    assert sum(each.late_s for each in result.lateness) > 0
     assert capsys.readouterr().out.startswith(f"[labkit] {num_late} of 5 messages")
 
 
 def test_a_run_that_shows_nothing_counts_all_the_same(capsys):
     result = launch(passes_on, 2, [(1,)], topology=TOO_FAST, echo=False)
-    assert sum(pace.num_messages for pace in result.pace) == 2
+    assert sum(each.num_messages for each in result.lateness) == 2
     assert capsys.readouterr().out == ""
 
 
@@ -100,7 +100,7 @@ def sums_on_each_host(world):
     return shared_memory_all_reduce(x, host).tolist()
 
 
-def test_shared_memory_is_not_paced_either(capsys):
+def test_shared_memory_is_not_throttled_either(capsys):
     topology = Topology(hosts=2, ranks_per_host=2, fast=Link(40), slow=Link(1e9))
     assert run(sums_on_each_host, 4, topology=topology).values == 4 * [[4, 4, 4]]
     assert "[labkit] all_reduce through shared memory " in capsys.readouterr().out
@@ -110,7 +110,7 @@ def test_without_a_fast_link_hosts_are_as_fast_as_the_machine(capsys):
     topology = Topology(hosts=2, ranks_per_host=2, slow=Link(1e-3))
     result = run(sums_on_each_host, 4, topology=topology)
     assert result.values == 4 * [[4, 4, 4]]
-    assert [pace.num_messages for pace in result.pace] == 4 * [0]
+    assert [each.num_messages for each in result.lateness] == 4 * [0]
     assert capsys.readouterr().out == ""
 
 
@@ -121,12 +121,12 @@ def test_a_session_counts_the_messages_of_each_cell(capsys):
     with Session(2, topology=TOO_FAST) as session:
         for _ in range(2):
             cell = session.execute(SENDS)
-            assert [pace.num_messages for pace in cell.pace] == [0, 1]
+            assert [each.num_messages for each in cell.lateness] == [0, 1]
             assert cell.topology == TOO_FAST
-            num_late = cell.pace[1].num_late
+            num_late = cell.lateness[1].num_late
             assert capsys.readouterr().out.count("[labkit] 1 of 1 messages") == num_late
         session.restart()
-        assert session.execute(SENDS).pace[1].num_messages == 1
+        assert session.execute(SENDS).lateness[1].num_messages == 1
 
 
 def test_a_session_refuses_a_topology_of_other_ranks():

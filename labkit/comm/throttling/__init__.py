@@ -21,9 +21,10 @@ and the in port of b, and reaches the second alpha seconds after the first:
 
 Throttled      send, recv, isend and irecv on every group of the run, and so labkit.collectives.
 Not throttled  the backend's own collectives (all_reduce and so on) and those through shared memory:
-           the run says so afterwards. Also barrier, split, and torch.distributed past the groups.
+           the run says so afterwards. Also barrier, split, and calls of torch.distributed outside
+           labkit's Group API.
 
-Where a link is faster than the machine, messages take the machine's time: see pace.py.
+Where a link is faster than the machine, messages take the machine's time: see lateness.py.
 The model: Hockney, "The communication challenge for MPP", Parallel Computing 20(3), 1994, with the
 ports of LogGP (Alexandrov et al., SPAA 1995): bytes keep a port busy, latency does not.
 """

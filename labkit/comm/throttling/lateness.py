@@ -1,4 +1,4 @@
-"""How well the machine kept the pace of the links: counts of one rank."""
+"""Counts of one rank: messages on throttled links, and those that came late."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ LATE_SHARE = 0.1
 
 
 @dataclass(slots=True)
-class Pace:
+class Lateness:
     """The throttled messages that a rank received, and those of them that came late.
 
     Late: the rank was waiting, and got the message later than the links allow. That is the
@@ -28,9 +28,9 @@ class Pace:
             self.num_late += 1
             self.late_s += lateness_s
 
-    def plus(self, other: Pace) -> Pace:
+    def plus(self, other: Lateness) -> Lateness:
         """Both together."""
-        return Pace(
+        return Lateness(
             self.num_messages + other.num_messages,
             self.num_late + other.num_late,
             self.late_s + other.late_s,

@@ -97,7 +97,7 @@ except KeyboardInterrupt as stop:
 """
 
 
-def test_stop_reaches_a_paced_wait_within_a_second():
+def test_stop_reaches_a_throttled_wait_within_a_second():
     done = subprocess.run(
         [sys.executable, "-c", STOPPED], capture_output=True, text=True, timeout=60
     )
@@ -106,7 +106,7 @@ def test_stop_reaches_a_paced_wait_within_a_second():
     assert "rank 1  waits in recv #1 from rank 0" in rest
 
 
-def test_a_session_calls_back_ranks_from_a_paced_wait_in_time():
+def test_a_session_calls_back_ranks_from_a_throttled_wait_in_time():
     with Session(2, topology=NEVER) as session:
         cell = "world.send(torch.ones(1), 1) if rank == 0 else world.recv(torch.ones(1), 0)"
         began_s = time.monotonic()

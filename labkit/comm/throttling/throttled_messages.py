@@ -15,14 +15,14 @@ from typing import Any
 import torch
 
 from labkit.comm.agreement.shared_rows import SharedRows
-from labkit.comm.pacing.pace import Pace
-from labkit.comm.pacing.timetable import Timetable
+from labkit.comm.throttling.lateness import Lateness
+from labkit.comm.throttling.timetable import Timetable
 from labkit.comm.topology import Topology
 
 _NUMBER = struct.Struct("<Q")
 
 
-class Pacing:
+class Throttle:
     """What all groups of one rank share: the links, the table of their messages, the counts."""
 
     def __init__(self, topology: Topology, folder: Path) -> None:
@@ -30,30 +30,30 @@ class Pacing:
         self.topology = topology
         self.folder = folder
         self.timetable = Timetable(topology, folder)
-        self.pace = Pace()
+        self.lateness = Lateness()
 
-    def take_pace(self) -> Pace:
+    def take_lateness(self) -> Lateness:
         """The counts since this was last asked."""
-        taken, self.pace = self.pace, Pace()
+        taken, self.lateness = self.lateness, Lateness()
         return taken
 
-    def paced(self, process_group: Any, name: str, ranks: Sequence[int], member: int) -> Any:
+    def throttled(self, process_group: Any, name: str, ranks: Sequence[int], member: int) -> Any:
         """A process group that throttles messages. `ranks`: global; `member`: our place in them."""
-        return PacedMessages(process_group, self, name, ranks, member)
+        return ThrottledMessages(process_group, self, name, ranks, member)
 
 
-class PacedMessages:
+class ThrottledMessages:
     """A process group, seen from one member."""
 
     def __init__(
-        self, process_group: Any, pacing: Pacing, name: str, ranks: Sequence[int], member: int
+        self, process_group: Any, throttle: Throttle, name: str, ranks: Sequence[int], member: int
     ) -> None:
-        """As for `Pacing.paced`."""
+        """As for `Throttle.throttled`."""
         self._process_group = process_group
-        self._pacing = pacing
+        self._throttle = throttle
         self._name, self._ranks, self._member = name, ranks, member
         self._links = [
-            None if rank == ranks[member] else pacing.topology.link_between(ranks[member], rank)
+            None if rank == ranks[member] else throttle.topology.link_between(ranks[member], rank)
             for rank in ranks
         ]
         # By (source, target): which message of the timetable our n-th one is. The sender writes it.
@@ -71,7 +71,7 @@ class PacedMessages:
             return self._process_group.send(tensors, dst, tag)
         source, target = self._ranks[self._member], self._ranks[dst]
         nbytes = sum(x.nbytes for x in tensors)
-        departure = self._pacing.timetable.depart(source, target, nbytes)
+        departure = self._throttle.timetable.depart(source, target, nbytes)
         self._num_sent[dst] += 1
         # Before the message is on its way: whoever has received it finds the number.
         pair = self._pair(self._member, dst)
@@ -88,12 +88,12 @@ class PacedMessages:
         self._num_received[src] += 1
         link_s = link.seconds(sum(x.nbytes for x in tensors))
         pair = self._pair(src, self._member)
-        return ReceivedWork(work, self._pacing, pair, self._num_received[src], link_s)
+        return ReceivedWork(work, self._throttle, pair, self._num_received[src], link_s)
 
     def _pair(self, source: int, target: int) -> SharedRows:
         pair = self._pairs.get((source, target))
         if pair is None:
-            path = self._pacing.folder / f"links.{self._name}.{source}-{target}"
+            path = self._throttle.folder / f"links.{self._name}.{source}-{target}"
             pair = self._pairs[source, target] = SharedRows(path, 1, 0)
         return pair
 
@@ -115,10 +115,10 @@ class ReceivedWork:
     """The handle of a message that is received."""
 
     def __init__(
-        self, work: Any, pacing: Pacing, pair: SharedRows, number: int, link_s: float
+        self, work: Any, throttle: Throttle, pair: SharedRows, number: int, link_s: float
     ) -> None:
         """`number`: of this message in its pair; `link_s`: what it takes on a link of its own."""
-        self._work, self._pacing = work, pacing
+        self._work, self._throttle = work, throttle
         self._pair, self._number = pair, number
         self._link_s = link_s
 
@@ -130,12 +130,12 @@ class ReceivedWork:
         assert entry is not None  # written before the message was sent
         self._pair.tidy(self._number)
         (number,) = _NUMBER.unpack_from(entry)
-        timetable = self._pacing.timetable
+        timetable = self._throttle.timetable
         _sleep_until(timetable.first_byte_at(number))
         arrived_s = timetable.arrival(number)
         _sleep_until(arrived_s)
         lateness_s = time.monotonic() - max(began_s, arrived_s)
-        self._pacing.pace.count(lateness_s, self._link_s)
+        self._throttle.lateness.count(lateness_s, self._link_s)
 
 
 def _sleep_until(moment_s: float) -> None:

@@ -156,8 +156,8 @@ def _from_the_end(number: int | None, length: int) -> int | None:
     return number - max(length - _RECENT, 0)
 
 
-class Standstill:
-    """What one attendant does about it."""
+class BlockedJobCheck:
+    """What one attendant does to find out whether the job is blocked for good."""
 
     def __init__(
         self, spec: HostedSpec, board: Board, supervisor: Supervisor, stall_s: float | None

@@ -1,9 +1,9 @@
-"""A pipeline whose operations take as long as one says: to measure a schedule on few cores.
+"""A pipeline on emulated devices: each operation takes a given time, by sleeping.
 
-Four stages that compute do not run at once on two cores, and what is then measured is the machine.
-Here each operation computes as always and then sleeps until its cost has passed: a sleeping rank
-needs no core, so the ranks do run at once, as on four devices, and all else is real: the messages,
-the order, the waiting.
+This measures a schedule on few cores. Four stages that compute do not run at once on two cores, and
+what is then measured is the machine. Here each operation computes as always and then sleeps until
+its cost has passed. A sleeping rank needs no core, so the ranks do run at once, as on four devices.
+All else is real: the messages, the order, the waiting.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from labkit.pipeline.simulate import Costs
 from labkit.pipeline.work import Loss, Work
 
 
-class PacedPipeline(Pipeline):
-    """A Pipeline whose operations take at least `costs`, in seconds; sends take what they take.
+class EmulatedPipeline(Pipeline):
+    """A Pipeline whose operations take at least `costs`, in seconds; sends take their own time.
 
     An operation whose own computing takes longer is not shortened: choose costs well above it.
     """
@@ -36,20 +36,20 @@ class PacedPipeline(Pipeline):
         group: Group | None = None,
     ) -> None:
         super().__init__(schedule, stages, loss, group)
-        self.pace(costs)
+        self.set_costs(costs)
 
-    def pace(self, costs: Costs) -> None:
-        """From the next step on operations take at least these costs, in seconds."""
+    def set_costs(self, costs: Costs) -> None:
+        """Let operations take at least these costs, in seconds, from the next step on."""
         self._seconds = {kind: costs.of(kind, self.schedule.num_stages) for kind in Kind}
 
     def _work(self, inputs: Tensor, targets: Tensor) -> Work:
         of_step = (inputs, targets, self.group.device)
-        work = _Paced(self.schedule, self.stages, self.loss, *of_step)
+        work = _EmulatedWork(self.schedule, self.stages, self.loss, *of_step)
         work.seconds = self._seconds
         return work
 
 
-class _Paced(Work):
+class _EmulatedWork(Work):
     seconds: dict[Kind, list[float]]
 
     def perform(self, op: Op, taken: Tensor | None) -> Tensor | None:
@@ -60,18 +60,18 @@ class _Paced(Work):
         return made
 
 
-def paced_step(world: Group, schedule: Schedule, costs: Costs, num_steps: int = 1) -> list[Step]:
-    """Perform a schedule with small stages and these costs in seconds: run(paced_step, p, ...).
+def emulated_step(world: Group, schedule: Schedule, costs: Costs, num_steps: int = 1) -> list[Step]:
+    """Perform a schedule with small stages and these costs in seconds: run(emulated_step, p, ...).
 
     Returns this rank's steps, after one that is not counted: only the first tells shapes. Of the
     ranks' n-th steps `measured(schedule, [steps[n].spans for steps in run.values])` makes a Timing.
     """
     stages = {stage: nn.Linear(8, 8) for stage in schedule.stages_of(world.rank)}
     free = Costs(forward=0, input_gradient=0, weight_gradient=0)
-    pipeline = PacedPipeline(schedule, stages, nn.functional.mse_loss, free, world)
+    pipeline = EmulatedPipeline(schedule, stages, nn.functional.mse_loss, free, world)
     x = torch.randn(schedule.num_microbatches, 8)
     pipeline.step(x, x)
-    pipeline.pace(costs)
+    pipeline.set_costs(costs)
     steps = []
     for _ in range(num_steps):
         world.barrier()
