@@ -24,8 +24,8 @@ def share_of_bubble(
     "Bubble as a share of the step",
     difficulty=1,
     notebook=_NOTEBOOK,
-    prompt="A pipeline of {p} stages runs {schedule} with {m} microbatches. Which share of the "
-    "TOTAL time of a step is a stage idle?",
+    prompt="A pipeline of {p} stages runs {schedule} with {m} microbatches. For which share "
+    "of the TOTAL time of a step is a stage idle?",
     draws={
         "p": _STAGES,
         "m": _MICROBATCHES,
