@@ -92,6 +92,12 @@ def standing_of(events: Sequence[Event], now_s: float) -> Standing:
 
 def _standing(events: Sequence[Event], known: dict[str, State], now_s: float) -> Standing:
     topics = subjects_by_group()
+    asked = {subject for subjects in topics.values() for subject in subjects}
+    known = {  # an older labkit may have asked others, which would stay due for ever
+        subject: state
+        for subject, state in known.items()
+        if subject in asked or subject.startswith("prediction/")
+    }
     return Standing(
         now_s=now_s,
         num_events=sum(event.kind != states.SCHEDULER for event in events),

@@ -55,6 +55,12 @@ def test_what_is_due_is_counted_by_day():
     assert "overdue included" in rows[0][0] and rows[5][0].startswith("Thursday")
 
 
+def test_a_drill_of_an_older_labkit_is_never_due():
+    events = [answered("drill/stand_still", "again"), answered("drill/outage_cost", "again")]
+    found = standing_of(events, NOON_S + DAY_S)
+    assert found.due["drill"] == sum(found.due_days.values()) == 1
+
+
 def test_topics_come_weakest_first_and_the_next_one_is_where_something_is_due():
     found = standing_of([answered("card/co-8", "good"), answered("card/pp-1", "again")], NOON_S)
     assert found.next_topic not in ("Collectives and networks", "Pipeline parallelism")

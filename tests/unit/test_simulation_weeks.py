@@ -126,7 +126,7 @@ def test_an_asynchronous_checkpoint_counts_when_it_is_complete(monkeypatch):
     assert found.redone_s == pytest.approx(55)
 
 
-def test_writing_beside_the_work_costs_less_than_standing_still_for_it():
+def test_writing_beside_the_work_costs_less_than_waiting_for_it():
     blocking = weeks(HOUR, 300, 600, 10 * HOUR)
     beside = weeks(HOUR, 300, 600, 10 * HOUR, blocked_share=0.1)
     assert blocking.shares["writing"] == pytest.approx(0.07, abs=0.01)
