@@ -1,7 +1,7 @@
 """Ranks that stay for the next run: a rank needs 50 ms of computing to start, and tests thousands.
 
-A run whose ranks are all in step at its end leaves them to the next run of its size in the same
-file. Any other run ends them, and so do open groups by the dozen.
+A run whose ranks are all in step at its end, also if they have failed, leaves them to the next run
+of its size in the same file. Any other run ends them, and so do open groups by the dozen.
 """
 
 import dataclasses
@@ -84,7 +84,8 @@ class WarmRanks:
                 None,
             )
         except BaseException:
-            ranks.end()
+            if not ranks.has_ended:  # all have come back, and are in step
+                self._by_size[world_size] = ranks
             raise
         num_groups = max(value.num_groups for value in result.values)
         if num_groups > _MOST_GROUPS or out_of_step(result.timeline, result.timeline):

@@ -25,7 +25,7 @@ CONFIG = GPTConfig(
     vocab=251, context=9, num_layers=2, hidden=24, num_heads=4, num_kv_heads=2, ffn=77
 )
 SGD = TrainConfig(
-    num_sequences=11, num_steps=3, optimizer="sgd", learning_rate=0.1, dtype=torch.float64
+    num_sequences=11, num_steps=2, optimizer="sgd", learning_rate=0.1, dtype=torch.float64
 )
 SETTINGS = {"sgd": SGD, "adamw": replace(SGD, optimizer="adamw", learning_rate=3e-3)}
 ROWS = {
@@ -39,10 +39,8 @@ MAX_NORM = 0.5  # less than the norm of every step
 GUARD = 8
 # dp, tp, pp; order of the axes; row; optimizer; clipped
 CASES = [
-    ((2, 2, 2), "dp pp tp", "gpipe", "sgd", False),
     ((2, 2, 2), "dp pp tp", "1f1b", "adamw", True),
     ((2, 2, 2), "tp dp pp", "interleaved", "sgd", True),
-    ((1, 2, 2), "tp pp dp", "1f1b", "sgd", True),
     ((2, 1, 2), "pp dp tp", "interleaved", "adamw", True),
     ((1, 1, 2), "dp pp tp", "zero bubble", "adamw", False),
     ((4, 1, 1), "dp pp tp", "1f1b", "adamw", True),
@@ -148,7 +146,7 @@ def rows_seen(world, sizes, num_rows):
 
 @pytest.mark.parametrize(
     ("sizes", "num_rows"),
-    [({"dp": 2, "pp": 2, "tp": 2}, 7), ({"tp": 2, "dp": 3, "pp": 1}, 8)],
+    [({"dp": 2, "pp": 2, "tp": 1}, 7), ({"tp": 2, "dp": 3, "pp": 1}, 8)],
 )
 def test_every_row_of_a_batch_is_seen_once_and_by_all_ranks_of_one_replica(sizes, num_rows):
     num_ranks = torch.tensor(list(sizes.values())).prod().item()

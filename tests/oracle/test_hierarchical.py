@@ -7,9 +7,8 @@ from labkit import run
 from labkit.collectives import hierarchical_all_reduce, ring_all_gather, two_tiers
 
 WORLD_SIZES = [1, 2, 6]
-DTYPES = [torch.uint8, torch.int64, torch.float16, torch.bfloat16, torch.float32, torch.float64]
-DTYPES += [torch.complex64]
-CASES = [((numel,), torch.float32) for numel in (0, 1, 2, 3, 5, 8, 9, 67)]
+DTYPES = [torch.uint8, torch.int64, torch.bfloat16, torch.complex64]
+CASES = [((numel,), torch.float32) for numel in (0, 1, 2, 8, 67)]
 CASES += [((), torch.float64), ((0, 3), torch.int64), ((5, 7), torch.float32)]
 CASES += [((45,), dtype) for dtype in DTYPES]
 

@@ -34,7 +34,7 @@ def schedules(num_ranks: int) -> list[Schedule]:
     """All of them, with fewer and with more microbatches than ranks where they exist."""
     interleaved_2 = [plan(ROWS[3], num_ranks, m * num_ranks) for m in (1, 2)]
     others = [row for row in ROWS if not isinstance(row, partial)]
-    return [*interleaved_2, *(plan(row, num_ranks, m) for row in others for m in (1, 2, 3, 7))]
+    return [*interleaved_2, *(plan(row, num_ranks, m) for row in others for m in (1, 3, 7))]
 
 
 def layer(stage: int, num_stages: int) -> nn.Module:

@@ -1,4 +1,4 @@
-"""Collectives through shared memory against the serial sum, at world sizes 1 to 8.
+"""Collectives through shared memory against the serial sum, at world sizes 1 to 7.
 
 All cases of a world size share one launch. The memory is full of NaN before each, and small, so
 that tensors pass through it in many blocks.
@@ -21,7 +21,7 @@ from labkit.comm import (
 from labkit.comm.shared_memory.barrier import Barrier
 from labkit.comm.shared_memory.supersteps import ALIGNMENT, NUM_SLOTS
 
-WORLD_SIZES = range(1, 9)
+WORLD_SIZES = [1, 2, 3, 4, 7]
 DTYPES = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
 DTYPES += [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 DTYPES += [torch.complex64, torch.complex128]
@@ -91,10 +91,11 @@ def faults_of(world, cases):
 
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
 def test_equals_the_serial_sum_for_every_size_and_dtype(world_size):
-    sizes = [0, 1, 2, 3, 5, 7, 8, 9, 500, 1003]
+    sizes = [0, 1, 2, 7, 8, 500, 1003]
     cases = [(numel, torch.float32, "contiguous", numel) for numel in sizes]
-    cases += [(37, dtype, "contiguous", 1) for dtype in DTYPES]
-    cases += [(numel, torch.complex64, layout, 2) for numel in (0, 24) for layout in LAYOUTS]
+    if world_size == 3:  # dtypes and layouts know nothing of ranks
+        cases += [(37, dtype, "contiguous", 1) for dtype in DTYPES]
+        cases += [(numel, torch.complex64, layout, 2) for numel in (0, 24) for layout in LAYOUTS]
     assert run(faults_of, world_size, (cases,), timeout=120).values == [[]] * world_size
 
 

@@ -2,9 +2,10 @@
 
 import os
 
+import pytest
 import torch
 
-from labkit import run
+from labkit import RankError, run
 
 
 def process_and_numbers(world):
@@ -35,3 +36,24 @@ def test_a_message_that_a_run_has_left_reaches_no_other_run():
     (first, _), (second, received) = run(sends_zeros, 2).values
     assert received == [0, 0, 0]
     assert not {first, second} & set(before)
+
+
+def fails(world, on):
+    """The others wait for those that fail."""
+    if world.rank in on:
+        raise ValueError
+    world.barrier()
+
+
+def processes():
+    return set(run(lambda world: os.getpid(), 2).values)
+
+
+def test_ranks_that_have_failed_together_stay_and_those_out_of_step_do_not():
+    before = processes()
+    with pytest.raises(RankError):
+        run(fails, 2, ([0, 1],))
+    assert processes() == before
+    with pytest.raises(RankError):
+        run(fails, 2, ([0],))
+    assert not processes() & before

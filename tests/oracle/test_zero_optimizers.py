@@ -5,7 +5,7 @@ In float64, so that an average that is wrong by a part in a billion shows.
 
 import copy
 import io
-from functools import partial
+from functools import cache, partial
 
 import pytest
 import torch
@@ -101,6 +101,7 @@ def values(model):
     return {name: p.detach().clone() for name, p in model.named_parameters()}
 
 
+@cache
 def serial(name, num_steps=NUM_STEPS, num_microbatches=1, **how):
     optimizer_class, settings = ALL[name]
     model = Module()
@@ -139,8 +140,11 @@ def assert_equals(found, expected):
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 def test_parameters_equal_those_of_one_process(world_size):
-    cases = [(name, {}) for name in ALL]
-    cases += [(name, {"rung": rung}) for name in BY_ELEMENT for rung in LADDER if rung != "zero1"]
+    # Who holds what is the same for all of a kind: each kind everywhere, and all on 3 ranks.
+    whole, by_element = (ALL, BY_ELEMENT) if world_size == 3 else (["LAMB", "AdamW"], ["AdamW"])
+    cases = [(name, {}) for name in whole]
+    cases += [(name, {"rung": "zero2"}) for name in by_element]
+    cases += [("AdamW", {"rung": "zero2, one bucket"})]
     everyone = run(several, world_size, (cases,), timeout=120).values
     for number, (name, _) in enumerate(cases):
         for found in everyone:
@@ -154,15 +158,14 @@ def several(world, cases):
     return [trained(world, name, **case) for name, case in cases]
 
 
-@pytest.mark.parametrize("world_size", [2, 3, 4])
-def test_microbatches_add_up_whatever_the_wire(world_size):
+def test_microbatches_add_up_whatever_the_wire():
     cases = [
-        ("AdamW", {"num_microbatches": 3, "wire": wire, "rung": rung})
+        ("AdamW", {"num_steps": 2, "num_microbatches": 3, "wire": wire, "rung": rung})
         for wire in (RING, SHARED_MEMORY, LIBRARY)
         for rung in ("zero1", "zero2")
     ]
-    expected = serial("AdamW", num_microbatches=3)
-    for values_of_rank in run(several, world_size, (cases,), timeout=60).values:
+    expected = serial("AdamW", num_steps=2, num_microbatches=3)
+    for values_of_rank in run(several, 3, (cases,)).values:
         for found in values_of_rank:
             assert_equals(found, expected)
 
@@ -263,7 +266,7 @@ def test_traffic_is_that_of_the_paper_also_with_several_microbatches(strategy):
                     (w * w).sum().backward()
                 each.step()
 
-    for n in (1, 2, 3, 4):
+    for n in (1, 2, 3):
         padded = -(-numel // n) * n
         expected = calc.step_traffic_bytes(strategy, padded, n, microbatches=k, itemsize=4)
         rounds = {"zero1": 2, "zero2": k + 1}[strategy]
@@ -298,7 +301,7 @@ def test_what_is_sharded_is_an_nth_to_the_byte(level):
         kinds = ("parameters", "gradients", "optimizer states")
         return {kind: usage.peak_of(kind) for kind in kinds}, len(each._inner.states)
 
-    for world_size in (1, 2, 3, 4):
+    for world_size in (1, 3, 4):
         states = calc.model_state_bytes(numel, "fp32", zero=level, dp=world_size)
         for found, num_fragments in run(measures, world_size).values:
             assert found["parameters"] == float(states["parameters"]) == 4 * numel
@@ -350,7 +353,7 @@ def loaded(data):
     return torch.load(io.BytesIO(data), weights_only=True)
 
 
-@pytest.mark.parametrize("name", ["SGD", "AdamW", "Adafactor", "lab's AdamW", "LARS"])
+@pytest.mark.parametrize("name", ["AdamW", "Adafactor", "lab's AdamW", "LARS"])
 def test_a_run_goes_on_from_its_state_whole_or_sharded_on_any_number_of_ranks(name):
     saved = run(saves_and_goes_on, 3, (name, None, None)).values
     model, _, whole = saved[0]

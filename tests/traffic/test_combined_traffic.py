@@ -22,10 +22,9 @@ CONFIG = GPTConfig(
 )
 SGD = TrainConfig(num_sequences=11, optimizer="sgd")
 CASES = {
-    "three axes": ({"dp": 2, "pp": 2, "tp": 2}, one_f_one_b, 3, 1.0),
-    "another order": ({"tp": 2, "dp": 2, "pp": 2}, zero_bubble_h1, 3, None),
-    "interleaved": ({"pp": 2, "dp": 1, "tp": 2}, partial(interleaved, virtual=2), 4, 1.0),
-    "copies of key-value heads": ({"dp": 1, "tp": 4, "pp": 2}, one_f_one_b, 3, 1.0),
+    "three axes": ({"tp": 2, "dp": 2, "pp": 2}, zero_bubble_h1, 3, 1.0),
+    "interleaved": ({"pp": 2, "dp": 1, "tp": 2}, partial(interleaved, virtual=2), 4, None),
+    "copies of key-value heads": ({"dp": 1, "tp": 4, "pp": 1}, one_f_one_b, 3, 1.0),
     "dp alone": ({"dp": 3, "pp": 1, "tp": 1}, one_f_one_b, 2, 1.0),
 }
 
@@ -162,6 +161,7 @@ def load_example():
 
 def test_the_example_finds_no_difference_but_rounding():
     example, sizes = load_example(), {"dp": 2, "pp": 2, "tp": 2}
+    example.SETTINGS = replace(example.SETTINGS, num_steps=2)
     result = run(example.trained, 8, (sizes,), timeout=120)
     assert max(example.largest_differences(result)) < 1e-13
     rows = example.rows_of(result, sizes)

@@ -16,8 +16,10 @@ SPEC.loader.exec_module(table)
 cloudpickle.register_pickle_by_value(table)
 
 
-@pytest.mark.parametrize("num_ranks", [1, 2, 4])
-@pytest.mark.parametrize("strategy", table.STRATEGIES)
+@pytest.mark.parametrize(
+    ("strategy", "num_ranks"),
+    [("ddp", 1), ("zero3", 1), ("hybrid", 2), *((each, 4) for each in table.STRATEGIES)],
+)
 def test_states_and_traffic_agree_to_the_byte_and_activations_within_3_percent(strategy, num_ranks):
     for _, _, quantity, predicted, measured in table.rows_of(strategy, num_ranks):
         if quantity == "activations":

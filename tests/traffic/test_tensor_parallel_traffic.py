@@ -29,7 +29,7 @@ table = importlib.util.module_from_spec(_SPEC)
 _SPEC.loader.exec_module(table)
 
 
-@pytest.fixture(scope="module", params=[1, 2, 4])
+@pytest.fixture(scope="module", params=[1, 4])
 def num_ranks(request):
     return request.param
 
