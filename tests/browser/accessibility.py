@@ -15,8 +15,9 @@ LEAST_CONTRAST = 4.5  # WCAG 2.1, level AA, for text
 # Text in the output, whose colour has too little contrast with what lies behind it.
 FAINT_TEXT = """
 (output, least) => {
+  const canvas = document.createElement('canvas').getContext('2d', {willReadFrequently: true})
   const rgba = colour => {
-    const canvas = document.createElement('canvas').getContext('2d', {willReadFrequently: true})
+    canvas.clearRect(0, 0, 1, 1)
     canvas.fillStyle = colour
     canvas.fillRect(0, 0, 1, 1)
     const [r, g, b, a] = canvas.getImageData(0, 0, 1, 1).data

@@ -1,4 +1,4 @@
-"""JupyterLab and a headless Chromium for a file's tests; a screenshot of each failure."""
+"""A JupyterLab and a headless Chromium for all tests here; a screenshot of each failure."""
 
 import os
 import re
@@ -6,9 +6,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-from lab_page import LabPage
-from lab_server import LabServer
 from playwright.sync_api import sync_playwright
+
+from .lab_page import LabPage
+from .lab_server import LabServer
 
 REQUIRE = "LABKIT_REQUIRE_BROWSER"  # set by .ci/run: there a skip is a failure
 NAMES = ("chromium", "chromium-browser", "google-chrome")
@@ -27,7 +28,7 @@ def give_up(reason):
     (pytest.fail if os.environ.get(REQUIRE) == "1" else pytest.skip)(reason)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def chromium():
     """playwright's Browser. While it is open its thread has a running event loop, which tests of
     other files that run after it in this process must not find."""
@@ -45,32 +46,24 @@ def chromium():
         browser.close()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def server(chromium, tmp_path_factory):
     with LabServer(tmp_path_factory.mktemp("browser")) as running:
         yield running
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def tab(chromium, server):
-    """A module's tests share a tab, and with it the cache of JupyterLab's own files."""
+    """One for all tests: JupyterLab's own files, which are large, are read and compiled once."""
     context = chromium.new_context(viewport={"width": 1280, "height": 900})
     yield LabPage(context.new_page(), server)
     context.close()
 
 
-@pytest.fixture
-def lab(tab, server):
-    """The tab, and afterwards no kernel that a next test could find something in."""
-    yield tab
-    server.end_kernels()
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
     report = yield
-    tab = item.funcargs.get("tab") or item.funcargs.get("lab")
-    if report.failed and tab is not None:
+    if report.failed and (tab := item.funcargs.get("tab")):
         folder = Path(item.config.rootpath, "build", "screenshots")
         folder.mkdir(parents=True, exist_ok=True)
         picture = tab.screenshot(folder, re.sub(r"\W+", "-", item.name))

@@ -75,7 +75,7 @@ class LabPage:
     def command(self, name):
         """One of JupyterLab's own, to its end; what it returns."""
         self.page.evaluate(START, name)
-        self.page.wait_for_function("window.ended", timeout=CELLS_MS)
+        self.page.wait_for_function("window.ended", timeout=CELLS_MS, polling=100)
         return self.page.evaluate("window.ended[0]")
 
     def press(self, place, *keys):

@@ -1,7 +1,8 @@
 """The checks of accessibility.py see the faults for which they are there, on pages made up here."""
 
-import accessibility
 import pytest
+
+from . import accessibility
 
 OUTPUT = '<div data-cell="made-up"><div class="jp-Cell-outputArea">{}</div></div>'
 

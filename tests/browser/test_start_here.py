@@ -1,7 +1,8 @@
-"""The first page that a reader opens, from top to bottom: run, turn, answer, check, come back."""
+"""The first page that a reader opens: check, answer, run it whole, come back."""
 
 import pytest
-from lab_page import becomes, shows, slider
+
+from .lab_page import shows
 
 pytestmark = pytest.mark.clock
 
@@ -32,31 +33,18 @@ def test_a_stub_a_wrong_answer_and_a_right_one_get_their_verdicts(page):
         exercise.write_text(mine)
 
 
-def test_a_prediction_outlives_the_page_and_the_kernel(page):
+def test_a_page_that_was_run_whole_reopens_with_its_widgets_and_what_was_committed(page):
     page.run(PREDICT)
     box = page.output(PREDICT)
     box.get_by_role("textbox").fill("12 KB")
     page.press(box.get_by_role("button", name="Commit"), "Enter")
     shows(box, "Committed: 12 KB")
-    page.come_back()
-    page.run(PREDICT)
-    shows(page.output(PREDICT), "Earlier you committed to 12 KB")
-
-
-def test_every_cell_runs_and_the_calculator_answers_the_keyboard(page):
-    page.run_all()
-    output = page.output(CALCULATOR)
-    figure, results = output.locator("img"), output.locator("table")
-    before, said = figure.get_attribute("src"), results.inner_text()
-    page.press(slider(output, "ranks"), "ArrowRight")
-    becomes(lambda: figure.get_attribute("src"), differs_from=before)
-    becomes(results.inner_text, differs_from=said)
-
-
-def test_a_page_that_was_run_whole_reopens_without_errors(page):
     page.run_all()  # or the page is not trusted, and shows no widgets
     page.come_back()
-    for cell in (PREDICT, CALCULATOR):
+    for cell, said in (
+        (PREDICT, "Earlier you committed to 12 KB"),
+        (CALCULATOR, "each rank sends"),
+    ):
         output = page.output(cell)
-        shows(output, "How many bytes" if cell == PREDICT else "each rank sends")
+        shows(output, said)
         assert "Error displaying widget" not in output.inner_text()

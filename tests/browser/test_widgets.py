@@ -1,0 +1,216 @@
+"""Every widget, on one page: its names, keys, contrast and width; then each at work.
+
+All that is clicked is pressed by a key, as somebody without a mouse does.
+"""
+
+import pytest
+
+from labkit.interview.drills import drills_of
+from labkit.interview.drills.drill_session import Round
+from labkit.interview.mock import plan_interview
+
+from . import accessibility
+from .lab_page import becomes, shows, slider
+
+pytestmark = pytest.mark.clock
+
+NOTEBOOK = "widgets.ipynb"
+DRILL, SEED = "bubble_of_total", 3
+# Each as a notebook shows it, with what it says once something was done with it.
+WIDGETS = {
+    "calculator": "calculator('laptop: 4 processes')",
+    "knobs": "knobs(lambda gpus: [('twice', str(2 * gpus))], gpus=Knob([1, 2, 4], start=2))",
+    "memory-calculator": "memory_calculator('llama2-70b')",
+    "pipeline-calculator": "pipeline_calculator('interleaved', virtual=2)",
+    "layout-planner": "layout_planner(gpus=64)",
+    "mesh-explorer": "mesh_explorer(dp=2, pp=2, tp=4)",
+    "ring-slider": "ring_slider(ringed)",
+    "card": "card('co-8')",
+    "revealed-card": "shown = card('co-1'); shown.question.reveal(); shown",
+    "drill": f"drill({DRILL!r}, seed={SEED})",
+    "wrong-drill": "wrong = drill('bubble_of_total', seed=4); wrong.question.finish(); wrong",
+    "mock": "begun = mock_interview(10, 'junior', seed=3); begun.start(); begun",
+    "dashboard": "dashboard()",
+    "vote": "vote('gpipe-10-4')",
+    "prediction": "right = predict('access', 'How many?', answer=6); right.commit('6'); right",
+    "wrong-prediction": "box = predict('other', 'How many?', answer=6); box.commit('3'); box",
+    "refused-prediction": "no = predict('third', 'How many?'); no.commit('some'); no",
+}
+READ = {
+    "judgement": "judge('gpipe-10-4', measure=False)",
+    "other-judgement": "judge('ring-8', measure=False)",
+    "docket": "docket()",
+    "table": "table([('bytes', 100, 120, 'B')])",
+    "puzzle": "schedule_puzzle('two ranks', 'F0 B0 F1 B1\\nF0 B0 F1 B1')",
+    "verdict": "check('ring_all_reduce')",
+    "refused": "schedule_puzzle('two ranks', 'F0 F0')",
+}
+IMPORTS = """
+import torch
+from labkit import check, run
+from labkit.collectives import ring_all_reduce
+from labkit.notebook import *
+ringed = run(lambda world: ring_all_reduce(torch.ones(8), world), world_size=4)
+"""
+
+
+@pytest.fixture(scope="module")
+def page(tab):
+    """All widgets on one page, run once."""
+    tab.server.write_notebook(NOTEBOOK, {"imports": IMPORTS} | WIDGETS | READ)
+    tab.open(NOTEBOOK)
+    tab.run_all()
+    return tab
+
+
+@pytest.mark.parametrize("widget", WIDGETS)
+def test_every_control_has_a_name(page, widget):
+    page.output(widget)  # which brings it to where it is laid out
+    assert accessibility.nameless(page.page, widget) == []
+
+
+@pytest.mark.parametrize("widget", WIDGETS)
+def test_tab_reaches_every_control(page, widget):
+    assert accessibility.unreached(page.page, page.output(widget)) == []
+
+
+@pytest.fixture(scope="module", params=["JupyterLab Light", "JupyterLab Dark"])
+def themed(page, request):
+    page.theme(request.param)
+    yield page
+    page.theme("JupyterLab Light")
+
+
+@pytest.mark.parametrize("shown", [*WIDGETS, *READ])
+def test_text_can_be_read_in_both_themes(themed, shown):
+    assert accessibility.faint(themed.output(shown)) == []
+
+
+@pytest.fixture(scope="module")
+def enlarged(page):
+    with page.zoomed(2):
+        yield page
+
+
+@pytest.mark.parametrize("shown", [*WIDGETS, *READ])
+def test_nothing_is_cut_off_at_twice_the_size(enlarged, shown):
+    assert accessibility.too_wide(enlarged.output(shown)) == []
+
+
+@pytest.fixture
+def anew(page):
+    """Run a widget's cell again; its output."""
+
+    def anew(widget):
+        page.run(widget)
+        return page.output(widget)
+
+    return anew
+
+
+# A knob of each, and a key.
+KNOBS = {
+    "calculator": ("ranks", "ArrowRight"),
+    "knobs": ("gpus", "ArrowRight"),
+    "memory-calculator": ("tensor parallel", "ArrowRight"),
+    "pipeline-calculator": ("send : forward", "ArrowRight"),
+    "layout-planner": ("GPUs", "ArrowLeft"),
+    "mesh-explorer": ("pp", "ArrowLeft"),
+    "ring-slider": ("step", "ArrowRight"),
+}
+WITH_A_PICTURE = ("calculator", "memory-calculator", "pipeline-calculator", "ring-slider")
+
+
+def shown_by(output):
+    """Its words, without those of the knobs themselves."""
+    return lambda: "\n".join(output.locator(".widget-html-content").all_inner_texts()).strip()
+
+
+def said_at_first(output):
+    """The same once there are any: a widget's box is in the page before its words are."""
+    return becomes(shown_by(output), differs_from="")
+
+
+@pytest.mark.parametrize("widget", KNOBS)
+def test_a_key_moves_a_knob_and_the_answer_follows(page, anew, widget):
+    label, key = KNOBS[widget]
+    output = anew(widget)
+    handle, picture = slider(output, label), output.locator("img")
+    stood = handle.get_attribute("aria-valuenow")
+    drawn = widget in WITH_A_PICTURE and picture.get_attribute("src")
+    said = widget != "ring-slider" and said_at_first(output)
+    page.press(handle, key)
+    becomes(lambda: handle.get_attribute("aria-valuenow"), differs_from=stood)
+    if widget in WITH_A_PICTURE:
+        becomes(lambda: picture.get_attribute("src"), differs_from=drawn)
+    if widget != "ring-slider":  # which says everything in its picture
+        becomes(shown_by(output), differs_from=said)
+
+
+def test_the_button_of_the_memory_calculator_makes_the_change_that_it_names(page, anew):
+    output = anew("memory-calculator")
+    said = said_at_first(output)
+    page.press(output.get_by_role("button", name="Make this change"), "Enter")
+    becomes(shown_by(output), differs_from=said)
+
+
+def test_a_drill_rules_on_a_wrong_answer_and_then_on_the_right_one(page, anew):
+    question = Round(drills_of(DRILL), SEED).ask().question
+    output = anew("drill")
+    shows(output, question.prompt)
+    entry = output.get_by_role("textbox")
+    entry.fill("0.001%")
+    page.press(entry, "Enter")
+    shows(output, "One more try.")
+    entry.fill(question.answer_text)
+    page.press(output.get_by_role("button", name="Submit"), "Enter")
+    shows(output, f"Answer: {question.answer_text}")
+    shows(output, "stored")
+
+
+def test_the_clock_runs_and_an_interview_that_is_ended_early_is_reported(page, anew, tmp_path):
+    output = anew("mock")
+    shows(output, "left of 10:00")
+    clock = output.get_by_role("timer")
+    becomes(clock.inner_text, differs_from=clock.inner_text())
+    page.press(output.get_by_role("button", name="Skip"), "Enter")
+    shows(output, "2 of 3")
+    end = output.get_by_role("button", name="End the interview")
+    page.press(end, "Enter")
+    shows(output, "The interview is not over.")
+    page.press(end, "Enter")
+    shows(output, "Report")
+    output.get_by_label("Save the report as").fill(str(tmp_path / "mine"))
+    page.press(output.get_by_role("button", name="Save as Markdown"), "Enter")
+    shows(output, "The report is in")
+    text = (tmp_path / "mine.md").read_text()
+    skipped, shown, unseen = plan_interview(10, "junior", 3).items
+    for item in (skipped, shown):
+        assert f"`{item.name}`): **0%**" in text
+    assert f"Not reached: {unseen.kind} {unseen.name}." in text
+
+
+def test_a_card_is_revealed_ticked_and_graded_and_its_grade_is_counted(page, anew):
+    output, dashboard = anew("card"), page.output("dashboard")
+    output.get_by_label("Your answer").fill("Each byte leaves every rank almost twice.")
+    page.press(output.get_by_role("button", name="Show the answer"), "Enter")
+    shows(output, "In a minute")
+    page.press(output.get_by_role("checkbox").first, "Space")
+    shows(output, "1 of ")
+    page.press(output.get_by_role("button", name="hard"), "Space")
+    shows(output, "Graded hard, 1 of ")
+    said = dashboard.inner_text()
+    page.press(dashboard.get_by_role("button", name="Refresh"), "Enter")
+    becomes(dashboard.inner_text, differs_from=said)
+
+
+def test_the_court_tells_a_wrong_vote_from_a_right_one_and_keeps_it(page, anew):
+    votes = page.output("vote")
+    for key, verdict, said in (
+        ("Enter", "half right", "You voted 'half right'."),
+        ("Space", "wrong", "You voted 'wrong', and so does the court."),
+    ):
+        page.press(votes.get_by_role("button", name=verdict, exact=True), key)
+        shows(votes, f"You say: {verdict}")
+        shows(anew("judgement"), said)
+    shows(anew("docket"), "you voted on 1, and on 1 of them as the court did")
