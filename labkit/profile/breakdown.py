@@ -17,7 +17,7 @@ At each moment the first of these that holds is the term:
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -98,8 +98,8 @@ def _span(start_s: float, end_s: float, term: str, rank: int = -1) -> Iterator[_
 
 def _terms(moments: list[_Moment], start_s: float, end_s: float) -> Terms:
     """One pass over all beginnings and ends, with a count of what is open in between."""
-    seconds: Counter[str] = Counter()
-    waited_for: Counter[int] = Counter()
+    seconds = dict.fromkeys(TERMS, 0.0)
+    waited_for: dict[int, float] = defaultdict(float)
     open_now: Counter[tuple[str, int]] = Counter()
     in_flight = hidden = 0.0
     before_s = start_s
@@ -115,8 +115,7 @@ def _terms(moments: list[_Moment], start_s: float, end_s: float) -> Terms:
                 hidden += now_s - before_s if now == COMPUTE else 0.0
             before_s = now_s
         open_now[term, rank] += change
-    by_term = {term: seconds[term] for term in TERMS}
-    return Terms(start_s, end_s, by_term, in_flight, hidden, dict(waited_for))
+    return Terms(start_s, end_s, seconds, in_flight, hidden, dict(waited_for))
 
 
 def _term_of(open_now: Counter[tuple[str, int]]) -> tuple[str, int]:

@@ -42,8 +42,6 @@ class Part:
     kind: str
     """compute, data, copy or host: the rank's own work; or transfer."""
     seconds: float
-    stretch: int = 0
-    """Of own work: the n-th stretch of this rank between two of its moments."""
     exchange: Exchange | None = None
     """Of a transfer."""
 
@@ -89,7 +87,8 @@ class Dependencies:
         self._posts: dict[tuple[tuple, int], int] = {}
         waits: list[tuple[Exchange, int, int]] = []
         self.ends = [self._add_rank(own, waits) for own in trace.ranks.values()]
-        meetings, before = trace.meetings, {}
+        meetings = trace.meetings
+        before: dict[tuple, int] = {}
         self._rates = _Rates(meetings)
         for exchange, rank, moment in sorted(waits, key=lambda each: each[0].done_s):
             channel = rank, exchange.group, exchange.is_message
@@ -107,27 +106,26 @@ class Dependencies:
         """The moments of one rank in order of time, with its own work between them."""
         work = _OwnWork(own)
         here, now_s = self._new(own.rank, own.start_s, "start"), own.start_s
-        for stretch, (at_s, until_s, exchange, is_wait) in enumerate(_events(own)):
+        for at_s, until_s, exchange, is_wait in _events(own):
             start_s, end_s = max(at_s, now_s), max(until_s, now_s)
             name = f"{'wait for' if is_wait else 'post'} {exchange.name}"
             moment = self._new(own.rank, end_s, name)
             # What a wait costs for a result that is there already is the host's.
             busy_until_s = start_s if _blocks(exchange) else end_s
-            self.moments[moment].edges.append((here, work.between(now_s, busy_until_s, stretch)))
+            self.moments[moment].edges.append((here, work.between(now_s, busy_until_s)))
             if is_wait:
                 waits.append((exchange, own.rank, moment))
             else:
                 self._posts[exchange.key, own.rank] = moment
             here, now_s = moment, end_s
         end = self._new(own.rank, own.end_s, "end")
-        rest = work.between(now_s, own.end_s, len(own.exchanges) * 2)
-        self.moments[end].edges.append((here, rest))
+        self.moments[end].edges.append((here, work.between(now_s, own.end_s)))
         return end
 
     def _add_result(
         self, exchange: Exchange, rank: int, by_rank: Mapping[int, Exchange], before: int | None
     ) -> int:
-        """The moment when a rank's result is there: after all arrivals, and the result before it."""
+        """The moment of a rank's result: after all arrivals, and after the result before it."""
         sources = [
             self._posts[exchange.key, other]
             for other, each in by_rank.items()
@@ -149,6 +147,14 @@ class Dependencies:
         for moment in self.moments:
             if moment.edges:
                 yield from moment.edges[0][1]
+
+    def own_seconds(self, *kinds: str) -> dict[int, float]:
+        """By rank: seconds of its own work of these kinds."""
+        sums = dict.fromkeys(self.trace.ranks, 0.0)
+        for part in self.parts():
+            if part.kind in kinds:
+                sums[part.rank] += part.seconds
+        return sums
 
     def times(self, change: Change = measured) -> list[float]:
         """By moment: when it comes, in seconds, if parts take what `change` says."""
@@ -256,12 +262,12 @@ class _OwnWork:
         inside = bisect.bisect_right(edges, at_s)
         return done[inside // 2] + (at_s - edges[inside - 1] if inside % 2 else 0.0)
 
-    def between(self, start_s: float, end_s: float, stretch: int) -> tuple[Part, ...]:
-        """The parts of a stretch; what no work fills is the host's."""
+    def between(self, start_s: float, end_s: float) -> tuple[Part, ...]:
+        """The parts of a stretch of time; what no work fills is the host's."""
         parts, rest = [], end_s - start_s
         for kind in self._edges:
             seconds = self._until(kind, end_s) - self._until(kind, start_s)
             if seconds > 0:
-                parts.append(Part(self._rank, kind, seconds, stretch))
+                parts.append(Part(self._rank, kind, seconds))
                 rest -= seconds
-        return (*parts, Part(self._rank, HOST, rest, stretch))
+        return (*parts, Part(self._rank, HOST, rest))

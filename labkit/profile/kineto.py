@@ -127,9 +127,8 @@ def _rank(rank: int, document: Event, zero_ns: int, path: Path) -> RankTrace:
     if not own.work:
         raise ValueError(f"{path} has neither operators nor kernels: was anything profiled?")
     ends = [own.work[-1].end_s, *(each.done_s for each in own.exchanges)]
-    ends += [end_s for _, end_s in own.steps]
-    starts = [own.work[0].start_s, *(start_s for start_s, _ in own.steps)]
-    return RankTrace(rank, min(starts), max(ends), own.work, own.exchanges, own.steps)
+    rank_trace = RankTrace(rank, own.work[0].start_s, max(ends), own.work, own.exchanges, own.steps)
+    return rank_trace.of_steps()
 
 
 class _Own:

@@ -49,7 +49,8 @@ def _rank(rank: int, timeline: Timeline) -> RankTrace:
         if each.done_s is not None and len(each.group) > 1
     ]
     marks = [(each.start_s, each.end_s) for each in steps if each.end_s is not None]
-    return RankTrace(rank, timeline.start_s, end_of(timeline), work, exchanges, marks)
+    own_trace = RankTrace(rank, timeline.start_s, end_of(timeline), work, exchanges, marks)
+    return own_trace.of_steps()
 
 
 def _kind(region: str) -> WorkKind:
@@ -57,7 +58,8 @@ def _kind(region: str) -> WorkKind:
 
 
 def _exchange(rank: int, operation: Operation) -> Exchange:
-    group, key = operation.group, (operation.group, operation.group_name, operation.sequence)
+    group = operation.group
+    key: tuple = (group, operation.group_name, operation.sequence)
     if operation.kind in MESSAGES and operation.peer is not None:
         ends = (rank, operation.peer) if operation.kind == "send" else (operation.peer, rank)
         group, key = ends, (*key, *ends)

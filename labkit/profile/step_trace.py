@@ -87,6 +87,15 @@ class RankTrace:
     steps: list[tuple[float, float]] = field(default_factory=list)
     """Start and end of each training step; empty where the source marks none."""
 
+    def of_steps(self) -> RankTrace:
+        """From the start of the first step to the end of the last; everything, if none is marked."""
+        if not self.steps:
+            return self
+        start_s, end_s = self.steps[0][0], self.steps[-1][1]
+        work = [w for w in self.work if start_s <= w.start_s < end_s]
+        exchanges = [each for each in self.exchanges if start_s <= each.posted_s < end_s]
+        return RankTrace(self.rank, start_s, end_s, work, exchanges, self.steps)
+
     def moved(self, by_s: float) -> RankTrace:
         """The same on a clock that shows by_s more."""
         work = [replace(w, start_s=w.start_s + by_s, end_s=w.end_s + by_s) for w in self.work]

@@ -11,8 +11,8 @@ replays. What moves where stays as it was: who waits for whom, and in which orde
 
 from __future__ import annotations
 
-from collections import defaultdict
-from statistics import median
+from collections.abc import Collection, Mapping
+from statistics import mean, median
 
 from labkit.profile.breakdown import HOST, TRANSFER
 from labkit.profile.dependencies import Change, Dependencies, Part
@@ -38,42 +38,27 @@ def links(times: float, latency_s: float = 0.0) -> Change:
     return change
 
 
-def no_straggler(graph: Dependencies, rank: int) -> Change:
-    """A rank works as fast as the median of the others, stretch by stretch.
+def no_straggler(graph: Dependencies, rank: int, *kinds: str) -> Change:
+    """A rank is as fast as the median of the others.
 
-    Ranks whose programs differ, such as stages of a pipeline, have no stretches in common: there a
-    rank's work is scaled so that its sum is the median of the others' sums.
+    kinds: of its work, such as "data"; all kinds where none is named.
     """
-    return _evened(graph, (rank,), least=True)
+    kinds = kinds or OWN
+    sums = graph.own_seconds(*kinds)
+    others = [seconds for other, seconds in sums.items() if other != rank]
+    goal_s = min([sums[rank], median(others)] if others else [sums[rank]])
+    return _scaled(kinds, {rank: goal_s / sums[rank] if sums[rank] else 1.0})
 
 
 def balanced(graph: Dependencies) -> Change:
-    """All ranks share the same work: in each stretch every rank takes the mean of all."""
-    return _evened(graph, tuple(graph.trace.ranks), least=False)
+    """All ranks share the computing: each computes as long as the mean of all."""
+    sums = graph.own_seconds(COMPUTE)
+    even_s = mean(sums.values())
+    return _scaled((COMPUTE,), {rank: even_s / own_s for rank, own_s in sums.items() if own_s})
 
 
-def _evened(graph: Dependencies, ranks: tuple[int, ...], *, least: bool) -> Change:
-    by_stretch: dict[int, dict[int, float]] = defaultdict(lambda: defaultdict(float))
-    sums: dict[int, float] = defaultdict(float)
-    for part in graph.parts():
-        if part.kind in OWN:
-            by_stretch[part.stretch][part.rank] += part.seconds
-            sums[part.rank] += part.seconds
-    counts = {sum(rank in each for each in by_stretch.values()) for rank in graph.trace.ranks}
-    factors: dict[tuple[int, int], float] = {}
-    for stretch, seconds in by_stretch.items():
-        for rank in set(ranks) & set(seconds):
-            own, of_all = (seconds, seconds) if len(counts) == 1 else (sums, sums)
-            goal_s = _goal(of_all, rank) if least else sum(of_all.values()) / len(of_all)
-            factor = goal_s / own[rank] if own[rank] else 1.0
-            factors[rank, stretch] = min(1.0, factor) if least else factor
-    return lambda part: (
-        part.seconds * factors.get((part.rank, part.stretch), 1.0)
-        if part.kind in OWN
-        else part.seconds
-    )
+def _scaled(kinds: Collection[str], factors: Mapping[int, float]) -> Change:
+    def change(part: Part) -> float:
+        return part.seconds * (factors.get(part.rank, 1.0) if part.kind in kinds else 1.0)
 
-
-def _goal(seconds: dict[int, float], rank: int) -> float:
-    others = [value for other, value in seconds.items() if other != rank]
-    return median(others) if others else seconds[rank]
+    return change
