@@ -12,16 +12,16 @@ Read in this order:
     breakdown       a step's terms, which add up
     dependencies    what waits for what: replay, critical path, slack
     what_if         a replay with one thing changed
-    diagnosis       what would gain most; report: the same in words
+    bottleneck      what would gain most; profile_report: the same in words
 """
 
 from labkit.profile import what_if
+from labkit.profile.bottleneck import Finding, diagnose
 from labkit.profile.breakdown import Terms, breakdown, figures
 from labkit.profile.dependencies import Dependencies
-from labkit.profile.diagnosis import Finding, diagnose
 from labkit.profile.kineto import read
 from labkit.profile.of_run import of_run
-from labkit.profile.report import Report, report
+from labkit.profile.profile_report import Report, report
 from labkit.profile.step_trace import Trace
 
 __all__ = [

@@ -88,7 +88,7 @@ class RankTrace:
     """Start and end of each training step; empty where the source marks none."""
 
     def of_steps(self) -> RankTrace:
-        """From the start of the first step to the end of the last; everything, if none is marked."""
+        """From the first step to the end of the last; everything, if none is marked."""
         if not self.steps:
             return self
         start_s, end_s = self.steps[0][0], self.steps[-1][1]

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from statistics import mean
 from typing import Any
 
+from labkit.profile.bottleneck import Finding, diagnose
 from labkit.profile.breakdown import TERMS, Terms, breakdown, figures
 from labkit.profile.dependencies import Dependencies
-from labkit.profile.diagnosis import Finding, diagnose
 from labkit.profile.step_trace import Trace
 
 
