@@ -8,7 +8,8 @@
 Read in this order:
 
     step_trace      the model: work and exchanges of each rank, on one clock
-    of_run, kineto  where it comes from; activity: what a journal says about each moment
+    of_run, kineto  where it comes from; activity: what a journal says about each moment;
+                    recording: traces of a loop by PyTorch Profiler
     breakdown       a step's terms, which add up
     dependencies    what waits for what: replay, critical path, slack
     what_if         a replay with one thing changed
@@ -22,6 +23,7 @@ from labkit.profile.dependencies import Dependencies
 from labkit.profile.kineto import read
 from labkit.profile.of_run import of_run
 from labkit.profile.profile_report import Report, report
+from labkit.profile.recording import recording
 from labkit.profile.step_trace import Trace
 
 __all__ = [
@@ -35,6 +37,7 @@ __all__ = [
     "figures",
     "of_run",
     "read",
+    "recording",
     "report",
     "what_if",
 ]

@@ -7,7 +7,7 @@ What becomes what:
 
                 a CPU rank                               a GPU rank
     lane        operators on the thread of the steps     kernels on all streams but nccl's
-    compute     aten::..., autograd                      kernels
+    compute     aten::... and other operators            kernels
     data        enumerate(DataLoader)...__next__         -
     copy        -                                        Memcpy, Memset
     exchange    gloo:all_reduce, from c10d::allreduce_   ncclKernel..., ncclDevKernel...
@@ -47,6 +47,8 @@ from labkit.profile.step_trace import (
 Event = dict[str, Any]
 _STEP = "ProfilerStep#"
 _LOADER = "enumerate(DataLoader)"
+# Calls of collectives; and what autograd calls: hooks in Python run inside, between its operators.
+_NO_WORK = re.compile(r"^c10d::|^autograd::engine|Backward\d*$")
 _KERNELS, _COPIES = ("kernel",), ("gpu_memcpy", "gpu_memset")
 _NCCL = re.compile(r"nccl\w*kernel_(\w+?)(?:_|\()", re.IGNORECASE)
 _KINDS = {
@@ -175,7 +177,7 @@ def _of_cpu(spans: list[Event], rank: int) -> _Own:
         (each, DATA if each["name"].startswith(_LOADER) else COMPUTE)
         for each in on_main
         if each["name"].startswith(_LOADER)
-        or (each.get("cat") == "cpu_op" and not each["name"].startswith("c10d::"))
+        or (each.get("cat") == "cpu_op" and not _NO_WORK.search(each["name"]))
     )
     own = _Own(lane, [_times(each) for each in steps])
     calls: dict[str, list[Event]] = defaultdict(list)

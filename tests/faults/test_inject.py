@@ -1,0 +1,75 @@
+"""Real ranks with a fault switched on, recorded by PyTorch Profiler: the diagnosis names the fault.
+
+The step takes 72 ms of waiting and the fault a fifth of it: see inject/timed.py.
+"""
+
+import pytest
+import torch
+from torch import nn
+
+import labkit
+from labkit import inject, profile
+from labkit.data_parallel import DDP
+from labkit.inject import NoisyNeighbour, Pauses, Recompute, SlowLoader, SlowRank
+from labkit.profile import what_if
+
+pytestmark = pytest.mark.clock
+
+LAYER_S, LAYERS = 0.006, 4
+FIFTH_S = 0.2 * 3 * LAYER_S * LAYERS
+FAULTS = {
+    "none": (),
+    "slow": (SlowRank(2, 0.2),),
+    "noisy": (NoisyNeighbour(1, 0.3),),
+    "pauses": (Pauses(3, FIFTH_S / 2),),
+    "loader": (SlowLoader(None, FIFTH_S),),
+    "one loader": (SlowLoader(1, FIFTH_S),),
+    "recompute": (Recompute(),),
+}
+
+
+def steps(world, folder, num_steps=5):
+    for name, faults in FAULTS.items():
+        layers = [inject.TimedLayer(64, LAYER_S) for _ in range(LAYERS)]
+        model = DDP(nn.Sequential(*layers), world, bucket_bytes=4 * 64 * 65)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+        batches = iter(torch.utils.data.DataLoader(torch.ones(100, 64), batch_size=4))
+        with (
+            inject.faults(world, *faults),
+            profile.recording(world, f"{folder}/{name}") as end_step,
+        ):
+            for _ in range(num_steps):
+                model(next(batches)).sum().backward()
+                model.reduce_gradients()
+                optimizer.step()
+                optimizer.zero_grad()
+                end_step()
+
+
+@pytest.fixture(scope="module")
+def traces(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("traces")
+    labkit.run(steps, 4, args=(str(folder),), timeout=120)
+    return {name: profile.read(sorted((folder / name).glob("*.json"))) for name in FAULTS}
+
+
+@pytest.mark.parametrize("name", [name for name in FAULTS if name not in ("none", "recompute")])
+def test_the_diagnosis_names_the_fault_and_its_rank(traces, name):
+    (fault,) = FAULTS[name]
+    first = profile.diagnose(traces[name])[0]
+    assert (first.is_fault, first.cause, first.rank) == (True, fault.cause, fault.rank)
+
+
+def test_recomputation_shows_as_more_computing_on_every_rank(traces):
+    seconds = {
+        name: profile.Dependencies(traces[name]).own_seconds("compute")
+        for name in ("none", "recompute")
+    }
+    for rank in range(4):  # a backward takes twice its forward, so 3 units become 4
+        assert seconds["recompute"][rank] > 1.15 * seconds["none"][rank]
+
+
+def test_the_replay_without_the_straggler_is_the_run_without_it(traces):
+    graph = profile.Dependencies(traces["slow"])
+    predicted_s = graph.seconds(what_if.no_straggler(graph, 2))
+    assert predicted_s == pytest.approx(traces["none"].seconds, rel=0.15)
