@@ -1,6 +1,7 @@
 """Real ranks with a fault switched on, recorded by PyTorch Profiler: the diagnosis names the fault.
 
-The step takes 72 ms of waiting and the fault a fifth of it: see inject/timed.py.
+The step takes 72 ms of waiting (inject/timed.py), and the fault 40% of it: this is no test of how
+small a fault may be, and other tests run beside it.
 """
 
 import pytest
@@ -16,14 +17,15 @@ from labkit.profile import what_if
 pytestmark = pytest.mark.clock
 
 LAYER_S, LAYERS = 0.006, 4
-FIFTH_S = 0.2 * 3 * LAYER_S * LAYERS
+SHARE = 0.4
+FAULT_S = SHARE * 3 * LAYER_S * LAYERS
 FAULTS = {
     "none": (),
-    "slow": (SlowRank(2, 0.2),),
-    "noisy": (NoisyNeighbour(1, 0.3),),
-    "pauses": (Pauses(3, FIFTH_S / 2),),
-    "loader": (SlowLoader(None, FIFTH_S),),
-    "one loader": (SlowLoader(1, FIFTH_S),),
+    "slow": (SlowRank(2, SHARE),),
+    "noisy": (NoisyNeighbour(1, SHARE),),
+    "pauses": (Pauses(3, FAULT_S / 2),),
+    "loader": (SlowLoader(None, FAULT_S),),
+    "one loader": (SlowLoader(1, FAULT_S),),
     "recompute": (Recompute(),),
 }
 
@@ -60,13 +62,12 @@ def test_the_diagnosis_names_the_fault_and_its_rank(traces, name):
     assert (first.is_fault, first.cause, first.rank) == (True, fault.cause, fault.rank)
 
 
-def test_recomputation_shows_as_more_computing_on_every_rank(traces):
-    seconds = {
-        name: profile.Dependencies(traces[name]).own_seconds("compute")
-        for name in ("none", "recompute")
-    }
-    for rank in range(4):  # a backward takes twice its forward, so 3 units become 4
-        assert seconds["recompute"][rank] > 1.15 * seconds["none"][rank]
+def test_recomputation_computes_each_layer_once_more_on_every_rank(traces):
+    def waits(name, rank):
+        return sum(each.name == "labkit::wait" for each in traces[name].ranks[rank].work)
+
+    for rank in range(4):  # the one in forward bears the name of its layer's function
+        assert waits("recompute", rank) == 2 * waits("none", rank) > 0
 
 
 def test_the_replay_without_the_straggler_is_the_run_without_it(traces):
