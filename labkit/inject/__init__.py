@@ -6,8 +6,9 @@
 
 Slowness is made by waiting: on two cores, computing would slow the other ranks down too.
 
-    timed    a layer that takes a given time: four ranks of them run at once on two cores
-    slow     the faults
+    timed            a layer that takes a given time: four ranks of them run at once on two cores
+    slow             the faults
+    timed_training   a training of such layers, recorded
 """
 
 from labkit.inject.slow import (
@@ -20,8 +21,10 @@ from labkit.inject.slow import (
     faults,
 )
 from labkit.inject.timed import TimedLayer
+from labkit.inject.timed_training import STEP_S, timed_training
 
 __all__ = [
+    "STEP_S",
     "Fault",
     "NoisyNeighbour",
     "Pauses",
@@ -30,4 +33,5 @@ __all__ = [
     "SlowRank",
     "TimedLayer",
     "faults",
+    "timed_training",
 ]

@@ -1,24 +1,20 @@
 """Real ranks with a fault switched on, recorded by PyTorch Profiler: the diagnosis names the fault.
 
-The step takes 72 ms of waiting (inject/timed.py), and the fault 40% of it: this is no test of how
-small a fault may be, and other tests run beside it.
+A step is 72 ms of waiting (inject/timed_training.py), and a fault 40% of it: other tests run beside
+this one. How small a fault may be is measured in examples/bottlenecks.py.
 """
 
 import pytest
-import torch
-from torch import nn
 
 import labkit
 from labkit import inject, profile
-from labkit.data_parallel import DDP
 from labkit.inject import NoisyNeighbour, Pauses, Recompute, SlowLoader, SlowRank
 from labkit.profile import what_if
 
 pytestmark = pytest.mark.clock
 
-LAYER_S, LAYERS = 0.006, 4
 SHARE = 0.4
-FAULT_S = SHARE * 3 * LAYER_S * LAYERS
+FAULT_S = SHARE * inject.STEP_S
 FAULTS = {
     "none": (),
     "slow": (SlowRank(2, SHARE),),
@@ -30,28 +26,15 @@ FAULTS = {
 }
 
 
-def steps(world, folder, num_steps=5):
+def trainings(world, folder):
     for name, faults in FAULTS.items():
-        layers = [inject.TimedLayer(64, LAYER_S) for _ in range(LAYERS)]
-        model = DDP(nn.Sequential(*layers), world, bucket_bytes=4 * 64 * 65)
-        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-        batches = iter(torch.utils.data.DataLoader(torch.ones(100, 64), batch_size=4))
-        with (
-            inject.faults(world, *faults),
-            profile.recording(world, f"{folder}/{name}") as end_step,
-        ):
-            for _ in range(num_steps):
-                model(next(batches)).sum().backward()
-                model.reduce_gradients()
-                optimizer.step()
-                optimizer.zero_grad()
-                end_step()
+        inject.timed_training(world, f"{folder}/{name}", faults, num_steps=5)
 
 
 @pytest.fixture(scope="module")
 def traces(tmp_path_factory):
     folder = tmp_path_factory.mktemp("traces")
-    labkit.run(steps, 4, args=(str(folder),), timeout=120)
+    labkit.run(trainings, 4, args=(str(folder),), timeout=120)
     return {name: profile.read(sorted((folder / name).glob("*.json"))) for name in FAULTS}
 
 
