@@ -6,7 +6,18 @@ import warnings
 import typer
 from rich.text import Text
 
-from labkit.cli import bank, cards, doctor, drills, exercises, mock, planner, progress, puzzles
+from labkit.cli import (
+    bank,
+    cards,
+    doctor,
+    drills,
+    exercises,
+    mock,
+    planner,
+    profile,
+    progress,
+    puzzles,
+)
 from labkit.cli import watch as watching
 from labkit.cli.new import CannotBegin, new
 from labkit.cli.terminal import console
@@ -50,6 +61,7 @@ for _command in (
     mock.mock,
     doctor.doctor,
     planner.plan,
+    profile.profile,
     bank.bank,
     progress.progress,
     progress.export,

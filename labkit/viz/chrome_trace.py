@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.comm.operation import NETWORK, Operation, Timeline
-from labkit.viz.activity import Span, blocked, end_of, in_flight
+from labkit.profile.activity import Span, blocked, end_of, in_flight
 from labkit.viz.messages_in_flight import matched_messages
 from labkit.viz.of_a_run import timelines_of
 

@@ -8,8 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 
 from labkit.comm.operation import P2P_KINDS
+from labkit.profile.activity import Span, rows_without_overlap
 from labkit.viz import style
-from labkit.viz.activity import Span, rows_without_overlap
 from labkit.viz.time_shares import shares
 
 # Within a lane of height 1, from its top.

@@ -9,6 +9,8 @@ import colorsys
 from collections.abc import Collection, Sequence
 from typing import Any, Literal, NamedTuple
 
+from labkit.profile.activity import OTHER_WORK
+
 INK = "#222222"
 FAINT_INK = "#6b6b6b"
 GRID = "#dddddd"
@@ -28,7 +30,6 @@ TITLE: dict[str, Any] = {
 SMALL: dict[str, Any] = {"fontsize": SMALL_POINTS, "va": "center", "color": INK}
 FAINT: dict[str, Any] = SMALL | {"color": FAINT_INK}
 
-OTHER_WORK = "other work"
 _OTHER_WORK_COLOUR = "#ececec"
 # The regions of a training step look the same in every picture; others follow in order.
 _STEP_COLOURS = {"forward": "#d3e3f3", "backward": "#a9c6e3", "optimizer": "#83a8cd"}

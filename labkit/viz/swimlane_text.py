@@ -7,8 +7,8 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from labkit.profile.activity import Span
 from labkit.viz import style
-from labkit.viz.activity import Span
 from labkit.viz.lanes import FLIGHT_BOTTOM, FLIGHT_TOP, MAIN_MIDDLE, Scale
 from labkit.viz.picture import Picture
 

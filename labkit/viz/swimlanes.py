@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from matplotlib.axes import Axes
 
 from labkit.comm.operation import Timeline
+from labkit.profile.activity import Span, clipped, doing, end_of, in_flight, topmost
 from labkit.viz import style
-from labkit.viz.activity import Span, clipped, doing, end_of, in_flight, topmost
 from labkit.viz.lanes import (
     FLIGHT_BOTTOM,
     FLIGHT_TOP,

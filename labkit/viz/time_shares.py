@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from labkit.viz.activity import Span
+from labkit.profile.activity import Span
 
 
 def shares(spans: Sequence[Span], edges_s: np.ndarray) -> dict[str, np.ndarray]:

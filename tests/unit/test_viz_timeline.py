@@ -10,8 +10,8 @@ from PIL import Image
 
 from labkit import Deadlock, run, viz
 from labkit.comm.operation import Region, Site, Timeline
+from labkit.profile.activity import Span, doing, rows_without_overlap, topmost
 from labkit.viz import style
-from labkit.viz.activity import Span, doing, rows_without_overlap, topmost
 from labkit.viz.tags import contributors
 from labkit.viz.time_shares import shares
 from tests.an_operation import an_operation

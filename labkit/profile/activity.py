@@ -12,7 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from labkit.comm.operation import Operation, Timeline
-from labkit.viz.style import OTHER_WORK
+
+OTHER_WORK = "other work"
 
 
 @dataclass(frozen=True, slots=True)

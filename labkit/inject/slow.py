@@ -1,0 +1,210 @@
+"""The faults. Each says what a diagnosis should find: its cause, and the rank that it is on.
+
+fault            what it does                                         cause
+SlowRank         every module of one rank takes longer                straggler
+NoisyNeighbour   the same, in about half of the time                  straggler
+Pauses           the host stops now and then, as in a collection      host
+SlowLoader       every batch comes late                               input
+Recompute        backward computes every forward once more            compute
+"""
+
+from __future__ import annotations
+
+import random
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar
+from unittest import mock
+
+from torch import nn
+from torch.nn.modules import module as global_hooks
+from torch.utils.data import dataloader
+
+from labkit.comm import Group
+from labkit.inject.timed import compute
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something that makes a run slow. rank: where; None: on every rank."""
+
+    cause: ClassVar[str]
+    """What `profile.diagnose` calls it."""
+    rank: int | None = None
+
+    def switched_on(self) -> AbstractContextManager[None]:
+        """The fault, on this process."""
+        raise NotImplementedError
+
+
+@contextmanager
+def faults(world: Group, *chosen: Fault) -> Iterator[None]:
+    """Switch faults on inside, each on the ranks that it is for."""
+    with ExitStack() as stack:
+        for fault in chosen:
+            if fault.rank is None or fault.rank == world.rank:
+                stack.enter_context(fault.switched_on())
+        yield
+
+
+@dataclass(frozen=True)
+class SlowRank(Fault):
+    """Layers take `share` longer: 0.2 is a clock at 83%."""
+
+    cause = "straggler"
+    share: float = 0.2
+
+    @contextmanager
+    def switched_on(self) -> Iterator[None]:
+        """After each layer's forward and backward the rank goes on computing for a while."""
+        with _after_each(lambda took_s: compute(self.share * took_s)):
+            yield
+
+
+@dataclass(frozen=True)
+class NoisyNeighbour(Fault):
+    """Something else on the node takes the machine for half of the time, `period_s` at once."""
+
+    cause = "straggler"
+    share: float = 0.2
+    period_s: float = 0.03
+    seed: int = 0
+
+    @contextmanager
+    def switched_on(self) -> Iterator[None]:
+        """As SlowRank with twice the share, in periods drawn at random."""
+
+        def slow(took_s: float) -> None:
+            period = int(time.monotonic() / self.period_s)
+            if random.Random(f"{self.seed} {period}").random() < 0.5:
+                compute(2 * self.share * took_s)
+
+        with _after_each(slow):
+            yield
+
+
+@dataclass(frozen=True)
+class Pauses(Fault):
+    """The host stops for `seconds` after every n-th layer: garbage collection, swapping."""
+
+    cause = "host"
+    seconds: float = 0.01
+    every: int = 4
+
+    @contextmanager
+    def switched_on(self) -> Iterator[None]:
+        """Nothing is launched meanwhile, so no operator runs."""
+        count = 0
+
+        def pause(took_s: float) -> None:
+            nonlocal count
+            count += 1
+            if count % self.every == 0:
+                time.sleep(self.seconds)
+
+        with _after_each(pause):
+            yield
+
+
+@dataclass(frozen=True)
+class SlowLoader(Fault):
+    """Every batch of a DataLoader comes `seconds` late."""
+
+    cause = "input"
+    seconds: float = 0.01
+
+    @contextmanager
+    def switched_on(self) -> Iterator[None]:
+        """Loaders without workers; those with workers load meanwhile."""
+        loader = dataloader._SingleProcessDataLoaderIter
+        load = loader._next_data
+
+        def slow(self_: Any) -> Any:
+            time.sleep(self.seconds)
+            return load(self_)
+
+        with mock.patch.object(loader, "_next_data", slow):
+            yield
+
+
+@dataclass(frozen=True)
+class Recompute(Fault):
+    """Backward computes each layer's forward once more, as if all of it were checkpointed."""
+
+    cause = "compute"
+
+    @contextmanager
+    def switched_on(self) -> Iterator[None]:
+        """The seconds of the last forward are spent again before backward."""
+        forward_s: dict[nn.Module, float] = {}
+
+        def keep(module: nn.Module, took_s: float) -> None:
+            forward_s[module] = took_s
+
+        def again(module: nn.Module) -> None:
+            compute(forward_s[module])
+
+        with _around_layers(after_forward=keep, before_backward=again):
+            yield
+
+
+def _nothing(module: nn.Module, *took_s: float) -> None:
+    pass
+
+
+@contextmanager
+def _around_layers(
+    after_forward: Callable[[nn.Module, float], None] = _nothing,
+    before_backward: Callable[[nn.Module], None] = _nothing,
+    after_backward: Callable[[nn.Module, float], None] = _nothing,
+) -> Iterator[None]:
+    """Call these for every layer, with the seconds that its forward or backward has taken."""
+    began: dict[nn.Module, float] = {}
+
+    def begin(module: nn.Module, *_: Any) -> None:
+        began[module] = time.perf_counter()
+
+    def end_forward(module: nn.Module, *_: Any) -> None:
+        if _is_layer(module):
+            after_forward(module, time.perf_counter() - began[module])
+
+    def begin_backward(module: nn.Module, *_: Any) -> None:
+        if _is_layer(module):
+            before_backward(module)
+        begin(module)
+
+    def end_backward(module: nn.Module, *_: Any) -> None:
+        if _is_layer(module):
+            after_backward(module, time.perf_counter() - began[module])
+
+    hooks = [
+        global_hooks.register_module_forward_pre_hook(begin),
+        global_hooks.register_module_forward_hook(end_forward),
+        global_hooks.register_module_full_backward_pre_hook(begin_backward),
+        global_hooks.register_module_full_backward_hook(end_backward),
+    ]
+    try:
+        with warnings.catch_warnings():
+            # Of the first layer, whose input needs no gradient: its hook is called all the same.
+            warnings.filterwarnings("ignore", "Full backward hook is firing")
+            yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _after_each(then: Callable[[float], None]) -> AbstractContextManager[None]:
+    """Call `then` with the seconds of each layer's forward and of each backward."""
+
+    def after(module: nn.Module, took_s: float) -> None:
+        then(took_s)
+
+    return _around_layers(after_forward=after, after_backward=after)
+
+
+def _is_layer(module: nn.Module) -> bool:
+    """A module that computes by itself, and not through others."""
+    return not any(True for _ in module.children())

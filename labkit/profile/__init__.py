@@ -1,0 +1,43 @@
+"""Why a step takes as long as it takes: from a run, or from PyTorch Profiler's traces of any job.
+
+    trace = profile.of_run(run)                        # a labkit run
+    trace = profile.read(["rank0.json", "rank1.json"])  # traces of gloo or nccl ranks
+    profile.breakdown(trace)[0]                        # the steps of rank 0, by term
+    profile.report(trace).words()                      # the critical path, and what to do
+
+Read in this order:
+
+    step_trace      the model: work and exchanges of each rank, on one clock
+    of_run, kineto  where it comes from; activity: what a journal says about each moment;
+                    recording: traces of a loop by PyTorch Profiler
+    breakdown       a step's terms, which add up
+    dependencies    what waits for what: replay, critical path, slack
+    what_if         a replay with one thing changed
+    bottleneck      what would gain most; profile_report: the same in words
+"""
+
+from labkit.profile import what_if
+from labkit.profile.bottleneck import Finding, diagnose
+from labkit.profile.breakdown import Terms, breakdown, figures
+from labkit.profile.dependencies import Dependencies
+from labkit.profile.kineto import read
+from labkit.profile.of_run import of_run
+from labkit.profile.profile_report import Report, report
+from labkit.profile.recording import recording
+from labkit.profile.step_trace import Trace
+
+__all__ = [
+    "Dependencies",
+    "Finding",
+    "Report",
+    "Terms",
+    "Trace",
+    "breakdown",
+    "diagnose",
+    "figures",
+    "of_run",
+    "read",
+    "recording",
+    "report",
+    "what_if",
+]

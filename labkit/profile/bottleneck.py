@@ -1,0 +1,175 @@
+"""Diagnosis: what a step's time is lost to, what it would gain without it, and what to do.
+
+Each cause is a question to the replay: how long would the run take without it?
+
+    cause       the run without it                                        remedy
+    straggler   one rank computes as fast as the median of the others     replace the node
+    imbalance   all ranks share the computing                             equal shards or stages
+    input       loading takes no time                                     more workers, prefetching
+    host        nothing between operators                                 fewer syncs, CUDA graphs
+    latency     transfers without their fixed part                        fewer, larger messages
+    bandwidth   transfers without the part that grows with their bytes    overlap, fewer bytes
+    bubble      no waiting for the message of another stage               more microbatches
+    compute     what is left
+
+Of these, a straggler, imbalance, input, host and latency are faults where they cost a share of the
+time that is worth an alarm. The others bound every run that has no fault.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from statistics import mean, median
+
+from labkit.profile import what_if
+from labkit.profile.breakdown import BUBBLE, HOST, TRANSFER, breakdown
+from labkit.profile.dependencies import Change, Dependencies, Part
+from labkit.profile.step_trace import COMPUTE, COPY, DATA, Trace
+
+FAULTS = ("straggler", "imbalance", "input", "host", "latency")
+ALARM = 0.05
+"""A fault is named from this share of the time on."""
+_REMEDIES = {
+    "straggler": "look at this rank's node: clocks, temperature, other processes; replace it",
+    "imbalance": "give every rank the same work: shards, tokens of experts, layers of stages",
+    "input": "load ahead: more workers, prefetching, data nearer to the ranks",
+    "host": "let the host run ahead: no .item() in a step, no barrier, CUDA graphs",
+    "latency": "send fewer and larger messages: larger buckets",
+    "bandwidth": "send fewer bytes, or send them while ranks compute",
+    "bubble": "more microbatches per step, or an interleaved or zero-bubble schedule",
+    "compute": "faster kernels, lower precision, more ranks",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One cause."""
+
+    cause: str
+    rank: int | None
+    """The rank that it is on; None: on all."""
+    gain_s: float
+    """Seconds of the whole trace that it costs."""
+    share: float
+    """The same as a share of the trace's seconds."""
+    evidence: str
+
+    @property
+    def is_fault(self) -> bool:
+        """Something that a healthy run does not have, and that costs enough to look for."""
+        return self.cause in FAULTS and self.share >= ALARM
+
+    @property
+    def remedy(self) -> str:
+        """What usually helps."""
+        return _REMEDIES[self.cause]
+
+    def __str__(self) -> str:
+        where = "" if self.rank is None else f" on rank {self.rank}"
+        return f"{self.cause}{where}: {self.share:.0%} of the time. {self.evidence}"
+
+
+def diagnose(trace: Trace) -> list[Finding]:
+    """All causes: faults first, then what bounds the run, each by what it costs."""
+    graph = Dependencies(trace)
+    found = [
+        _on_one_or_all(_slow_rank(graph, "straggler", COMPUTE), _imbalance(graph)),
+        _on_one_or_all(_slow_rank(graph, "input", DATA), _everywhere(graph, "input", DATA)),
+        _on_one_or_all(_slow_rank(graph, "host", HOST), _everywhere(graph, "host", HOST, COPY)),
+        *_transfers(graph),
+        *_shares(trace),
+    ]
+    return sorted(found, key=lambda each: (not each.is_fault, -each.gain_s))
+
+
+def _on_one_or_all(on_one: Finding, on_all: Finding) -> Finding:
+    """The rank is named if it explains most of what all ranks together lose."""
+    return on_one if on_one.gain_s > 0 and on_one.gain_s >= 0.7 * on_all.gain_s else on_all
+
+
+def _finding(
+    graph: Dependencies, cause: str, rank: int | None, change: Change, why: str
+) -> Finding:
+    seconds = graph.seconds()
+    gain_s = max(0.0, seconds - graph.seconds(change))
+    return Finding(cause, rank, gain_s, gain_s / seconds, why)
+
+
+def _slow_rank(graph: Dependencies, cause: str, kind: str) -> Finding:
+    """The rank whose excess over the others in this kind of work costs most."""
+    sums = graph.own_seconds(kind)
+    rank = max(sums, key=sums.__getitem__)
+    others = [value for other, value in sums.items() if other != rank] or [sums[rank]]
+    why = (
+        f"Rank {rank} spends {_ms(sums[rank])} on {kind}, "
+        f"the median of the others is {_ms(median(others))}."
+    )
+    return _finding(graph, cause, rank, what_if.no_straggler(graph, rank, kind), why)
+
+
+def _imbalance(graph: Dependencies) -> Finding:
+    sums = graph.own_seconds(COMPUTE).values()
+    why = f"Ranks compute from {_ms(min(sums))} to {_ms(max(sums))}, {_ms(mean(sums))} on average."
+    return _finding(graph, "imbalance", None, what_if.balanced(graph), why)
+
+
+def _everywhere(graph: Dependencies, cause: str, *kinds: str) -> Finding:
+    each_s = mean(graph.own_seconds(*kinds).values())
+    why = f"A rank spends {_ms(each_s)} of {_ms(graph.seconds())} on {' and '.join(kinds)}."
+    return _finding(graph, cause, None, what_if.without(*kinds), why)
+
+
+def _transfers(graph: Dependencies) -> list[Finding]:
+    transfers = [part for part in graph.parts() if part.kind == TRANSFER]
+    latency_s, seconds = _latency(transfers), sum(part.seconds for part in transfers)
+    why = (
+        f"{len(transfers)} transfers take {_ms(seconds)} on all ranks together, "
+        f"each of them {_ms(latency_s)} whatever its size."
+    )
+
+    def no_latency(part: Part) -> float:
+        return max(0.0, part.seconds - latency_s) if part.kind == TRANSFER else part.seconds
+
+    def no_bytes(part: Part) -> float:
+        return min(latency_s, part.seconds) if part.kind == TRANSFER else part.seconds
+
+    return [
+        _finding(graph, "latency", None, no_latency, why),
+        _finding(graph, "bandwidth", None, no_bytes, why),
+    ]
+
+
+def _latency(transfers: list[Part]) -> float:
+    """The time of a transfer without bytes: the line through the medians of the sizes seen."""
+    by_size: dict[int, list[float]] = defaultdict(list)
+    for part in transfers:
+        assert part.exchange is not None
+        by_size[part.exchange.nbytes].append(part.seconds)
+    if not by_size:
+        return 0.0
+    (small, few_s), (large, many_s) = (
+        (size, median(by_size[size])) for size in (min(by_size), max(by_size))
+    )
+    if small == large:
+        return 0.0
+    return min(few_s, max(0.0, few_s - small * (many_s - few_s) / (large - small)))
+
+
+def _shares(trace: Trace) -> list[Finding]:
+    """What no replay can take away: a schedule's bubble, and the computing itself."""
+    terms = [each for steps in breakdown(trace).values() for each in steps]
+    total = sum(each.total for each in terms) or 1.0
+    found = []
+    for cause, term, why in (
+        ("bubble", BUBBLE, "wait {:.0%} of their time for a message that is not sent yet"),
+        ("compute", COMPUTE, "compute {:.0%} of their time"),
+    ):
+        share = sum(each.seconds[term] for each in terms) / total
+        why = f"Ranks {why.format(share)}."
+        found.append(Finding(cause, None, share * trace.seconds, share, why))
+    return found
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.3g} ms"

@@ -1,0 +1,273 @@
+"""What waits for what in a trace: a graph whose longest path is the run, and which can be replayed.
+
+    rank 0   (start)--work-->(post A)--work-->(wait A)--work-->(post B) ...        nodes: moments
+                                  \\            ^
+                                   \\          / transfer                           edges: seconds
+                                    +--> (A arrives)
+                                   /
+    rank 1   (start)----work---->(post A)->(wait A)--work--> ...
+
+A moment is as late as the latest of its edges: `time = max(time of source + seconds)`. The seconds
+that were measured give every measured time back. Other seconds say what the run would have taken
+(what_if.py). A rank's result needs the ranks that had arrived when it had the result: every rank in
+an all-reduce, the root in a broadcast. Exchanges of one group run one after the other.
+
+The critical path goes back from the last moment along the edges that decided. A moment's slack is
+how much later it could be without delaying the end.
+Paper: Böhme et al., Scalable Critical-Path Based Performance Analysis, IPDPS 2012.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from graphlib import TopologicalSorter
+from itertools import accumulate
+from statistics import median
+
+from labkit.profile.breakdown import HOST, TRANSFER
+from labkit.profile.step_trace import Exchange, RankTrace, Trace
+
+# A wait for a result that is there already returns within this time, also on a busy machine.
+_WAKE_UP_S = 1e-4
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Seconds of one edge that have one cause."""
+
+    rank: int
+    kind: str
+    """compute, data, copy or host: the rank's own work; or transfer."""
+    seconds: float
+    exchange: Exchange | None = None
+    """Of a transfer."""
+
+
+@dataclass(slots=True)
+class Moment:
+    """A node: something on a rank happens, at `at_s` as measured."""
+
+    rank: int
+    at_s: float
+    name: str
+    edges: list[tuple[int, tuple[Part, ...]]] = field(default_factory=list)
+    """The moments that come before, by number, and what takes time from there to here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A piece of the critical path."""
+
+    rank: int
+    start_s: float
+    end_s: float
+    parts: tuple[Part, ...]
+    name: str
+    """Where it leads: `post all_reduce #4`."""
+
+
+Change = Callable[[Part], float]
+"""From a part to the seconds that it takes."""
+
+
+def measured(part: Part) -> float:
+    """As it was."""
+    return part.seconds
+
+
+class Dependencies:
+    """The graph of a trace."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self.moments: list[Moment] = []
+        self._posts: dict[tuple[tuple, int], int] = {}
+        waits: list[tuple[Exchange, int, int]] = []
+        self.ends = [self._add_rank(own, waits) for own in trace.ranks.values()]
+        meetings = trace.meetings
+        before: dict[tuple, int] = {}
+        self._rates = _Rates(meetings)
+        for exchange, rank, moment in sorted(waits, key=lambda each: each[0].done_s):
+            channel = rank, exchange.group, exchange.is_message
+            arrived = self._add_result(exchange, rank, meetings[exchange.key], before.get(channel))
+            before[channel] = arrived
+            self.moments[moment].edges.append((arrived, ()))
+        sources = {n: {s for s, _ in m.edges} for n, m in enumerate(self.moments)}
+        self._order = list(TopologicalSorter(sources).static_order())
+
+    def _new(self, rank: int, at_s: float, name: str) -> int:
+        self.moments.append(Moment(rank, at_s, name))
+        return len(self.moments) - 1
+
+    def _add_rank(self, own: RankTrace, waits: list[tuple[Exchange, int, int]]) -> int:
+        """The moments of one rank in order of time, with its own work between them."""
+        work = _OwnWork(own)
+        here, now_s = self._new(own.rank, own.start_s, "start"), own.start_s
+        for at_s, until_s, exchange, is_wait in _events(own):
+            start_s, end_s = max(at_s, now_s), max(until_s, now_s)
+            name = f"{'wait for' if is_wait else 'post'} {exchange.name}"
+            moment = self._new(own.rank, end_s, name)
+            # What a wait costs for a result that is there already is the host's.
+            busy_until_s = start_s if _blocks(exchange) else end_s
+            self.moments[moment].edges.append((here, work.between(now_s, busy_until_s)))
+            if is_wait:
+                waits.append((exchange, own.rank, moment))
+            else:
+                self._posts[exchange.key, own.rank] = moment
+            here, now_s = moment, end_s
+        end = self._new(own.rank, own.end_s, "end")
+        self.moments[end].edges.append((here, work.between(now_s, own.end_s)))
+        return end
+
+    def _add_result(
+        self, exchange: Exchange, rank: int, by_rank: Mapping[int, Exchange], before: int | None
+    ) -> int:
+        """The moment of a rank's result: after all arrivals, and after the result before it."""
+        sources = [
+            self._posts[exchange.key, other]
+            for other, each in by_rank.items()
+            if each.posted_s < exchange.done_s or other == rank
+        ]
+        if before is not None and self.moments[before].at_s < exchange.done_s:
+            sources.append(before)
+        begin_s = max(self.moments[source].at_s for source in sources)
+        seconds = max(0.0, exchange.done_s - begin_s)
+        if not _blocks(exchange):
+            seconds = min(seconds, self._rates.seconds(exchange))
+        arrived = self._new(rank, begin_s + seconds, f"result of {exchange.name}")
+        part = Part(rank, TRANSFER, seconds, exchange=exchange)
+        self.moments[arrived].edges += [(source, (part,)) for source in sources]
+        return arrived
+
+    def parts(self) -> Iterator[Part]:
+        """All parts of own work and all transfers, each once."""
+        for moment in self.moments:
+            if moment.edges:
+                yield from moment.edges[0][1]
+
+    def own_seconds(self, *kinds: str) -> dict[int, float]:
+        """By rank: seconds of its own work of these kinds."""
+        sums = dict.fromkeys(self.trace.ranks, 0.0)
+        for part in self.parts():
+            if part.kind in kinds:
+                sums[part.rank] += part.seconds
+        return sums
+
+    def times(self, change: Change = measured) -> list[float]:
+        """By moment: when it comes, in seconds, if parts take what `change` says."""
+        return self._times(change)[0]
+
+    def seconds(self, change: Change = measured) -> float:
+        """From the first start to the last end."""
+        times = self.times(change)
+        starts = [self.moments[n].at_s for n in range(len(times)) if not self.moments[n].edges]
+        return max(times[end] for end in self.ends) - min(starts)
+
+    def critical_path(self, change: Change = measured) -> list[Segment]:
+        """From the first moment to the last end, through all ranks, without empty segments."""
+        times, decided = self._times(change)
+        path = []
+        here = max(self.ends, key=lambda end: times[end])
+        while decided[here] is not None:
+            source, parts = decided[here]
+            if times[here] > times[source]:
+                moment = self.moments[here]
+                path.append(Segment(moment.rank, times[source], times[here], parts, moment.name))
+            here = source
+        return path[::-1]
+
+    def slack(self) -> list[float]:
+        """By moment: by how many seconds it could be later without delaying the last end."""
+        times = self.times()
+        last_s = max(times[end] for end in self.ends)
+        latest = [last_s] * len(times)
+        for number in reversed(self._order):
+            for source, parts in self.moments[number].edges:
+                takes_s = sum(part.seconds for part in parts)
+                latest[source] = min(latest[source], latest[number] - takes_s)
+        return [late_s - time_s for late_s, time_s in zip(latest, times, strict=True)]
+
+    def _times(self, change: Change) -> tuple[list[float], list]:
+        times = [0.0] * len(self.moments)
+        decided: list = [None] * len(self.moments)
+        for number in self._order:
+            moment = self.moments[number]
+            if not moment.edges:
+                times[number] = moment.at_s
+                continue
+            for source, parts in moment.edges:
+                time_s = times[source] + sum(change(part) for part in parts)
+                if decided[number] is None or time_s > times[number]:
+                    times[number], decided[number] = time_s, (source, parts)
+        return times, decided
+
+
+def _events(own: RankTrace) -> list[tuple[float, float, Exchange, bool]]:
+    """What happens on a rank, in order: from, until, the exchange, whether the rank waits."""
+    posts = [(each.posted_s, each.posted_s, each, False) for each in own.exchanges]
+    waits = [
+        (each.waited_s, max(each.waited_s, each.done_s), each, True)
+        for each in own.exchanges
+        if each.waited_s is not None
+    ]
+    return sorted([*posts, *waits], key=lambda event: (event[0], event[3]))
+
+
+def _blocks(exchange: Exchange) -> bool:
+    """Whether the rank had to wait for it: else it was done at an earlier time, not recorded."""
+    waited_s = exchange.waited_s
+    return waited_s is not None and exchange.done_s - waited_s > _WAKE_UP_S
+
+
+class _Rates:
+    """What transfers take, from those that a rank waited for, for those that were done in time."""
+
+    def __init__(self, meetings: Mapping[tuple, Mapping[int, Exchange]]) -> None:
+        self._found: dict[str, list[tuple[int, float]]] = defaultdict(list)
+        for by_rank in meetings.values():
+            last_s = max(each.posted_s for each in by_rank.values())
+            for each in by_rank.values():
+                if _blocks(each) and each.done_s > last_s:
+                    self._found[each.kind].append((each.nbytes, each.done_s - last_s))
+
+    def seconds(self, exchange: Exchange) -> float:
+        """The median of the transfers of its kind nearest to it in size; 0 if none is known."""
+        found = self._found.get(exchange.kind, [])
+        sizes = {nbytes for nbytes, _ in found}
+        if not sizes:
+            return 0.0
+        nearest = min(sizes, key=lambda nbytes: abs(nbytes - exchange.nbytes))
+        scale = min(1.0, exchange.nbytes / nearest) if nearest else 1.0
+        return scale * median(seconds for nbytes, seconds in found if nbytes == nearest)
+
+
+class _OwnWork:
+    """How much of which kind of work a rank did between two times."""
+
+    def __init__(self, own: RankTrace) -> None:
+        self._rank = own.rank
+        self._edges: dict[str, list[float]] = defaultdict(list)
+        for work in own.work:
+            self._edges[work.kind] += [work.start_s, work.end_s]
+        self._done = {
+            kind: [0.0, *accumulate(end - start for start, end in zip(edges[::2], edges[1::2]))]
+            for kind, edges in self._edges.items()
+        }
+
+    def _until(self, kind: str, at_s: float) -> float:
+        edges, done = self._edges[kind], self._done[kind]
+        inside = bisect.bisect_right(edges, at_s)
+        return done[inside // 2] + (at_s - edges[inside - 1] if inside % 2 else 0.0)
+
+    def between(self, start_s: float, end_s: float) -> tuple[Part, ...]:
+        """The parts of a stretch of time; what no work fills is the host's."""
+        parts, rest = [], end_s - start_s
+        for kind in self._edges:
+            seconds = self._until(kind, end_s) - self._until(kind, start_s)
+            if seconds > 0:
+                parts.append(Part(self._rank, kind, seconds))
+                rest -= seconds
+        return (*parts, Part(self._rank, HOST, rest))

@@ -1,0 +1,301 @@
+"""PyTorch Profiler's Chrome traces as a Trace: of CPU ranks on gloo, and of GPU ranks on nccl.
+
+    with torch.profiler.profile(...) as prof: ...; prof.step()
+    prof.export_chrome_trace(f"rank{rank}.json")                          one file per rank
+
+What becomes what:
+
+                a CPU rank                               a GPU rank
+    lane        operators on the thread of the steps     kernels on all streams but nccl's
+    compute     aten::... and other operators            kernels
+    data        enumerate(DataLoader)...__next__         -
+    copy        -                                        Memcpy, Memset
+    exchange    gloo:all_reduce, from c10d::allreduce_   ncclKernel..., ncclDevKernel...
+    waiting     the lane is free until it ends           the lane is free until it ends
+    step        ProfilerStep#n                           from the first kernel that a step launched
+
+Files give no sequence numbers of gloo: the n-th collective of one kind and shape on a rank belongs
+to the n-th on the others. nccl's kernels are matched by group and kind, in order.
+
+Format: Trace Event Format (JSON, also gzipped); "X" complete events; times in microseconds.
+"""
+
+from __future__ import annotations
+
+import bisect
+import gzip
+import json
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from labkit.profile.activity import Span, topmost
+from labkit.profile.step_trace import (
+    COMPUTE,
+    COPY,
+    DATA,
+    MESSAGES,
+    Exchange,
+    RankTrace,
+    Trace,
+    Work,
+    aligned,
+)
+
+Event = dict[str, Any]
+_STEP = "ProfilerStep#"
+_LOADER = "enumerate(DataLoader)"
+# Calls of collectives; and what autograd calls: hooks in Python run inside, between its operators.
+_NO_WORK = re.compile(r"^c10d::|^autograd::engine|Backward\d*$")
+_KERNELS, _COPIES = ("kernel",), ("gpu_memcpy", "gpu_memset")
+_NCCL = re.compile(r"nccl\w*kernel_(\w+?)(?:_|\()", re.IGNORECASE)
+_KINDS = {
+    "allreduce": "all_reduce",
+    "allgather": "all_gather",
+    "reducescatter": "reduce_scatter",
+    "alltoall": "all_to_all",
+    "broadcast": "broadcast",
+    "reduce": "reduce",
+    "gather": "gather",
+    "scatter": "scatter",
+    "barrier": "barrier",
+    "send": "send",
+    "recv": "recv",
+    "sendrecv": "send_recv",
+}
+_WIDTH = {"float": 4, "double": 8, "half": 2, "bfloat16": 2, "long int": 8, "int": 4, "short": 2}
+
+
+def read(paths: Iterable[str | Path]) -> Trace:
+    """The trace of a job from one file per rank; the clocks of several hosts are aligned.
+
+    OSError where a file cannot be read; ValueError, which names the file, for what is no trace of
+    PyTorch Profiler, for a rank that two files claim, and for jobs of different sizes.
+    """
+    ranks: dict[int, RankTrace] = {}
+    sizes: dict[int, Path] = {}
+    hosts = set()
+    zero_ns = None
+    for number, path in enumerate(map(Path, paths)):
+        document = _document(path)
+        zero_ns = _zero_ns(document) if zero_ns is None else zero_ns
+        job = document.get("distributedInfo") or {}
+        rank = int(job.get("rank", number))
+        if rank in ranks:
+            raise ValueError(f"{path}: another file is of rank {rank} already; give one per rank")
+        hosts.add(document.get("host_name", rank))
+        sizes.setdefault(int(job.get("world_size", 1)), path)
+        ranks[rank] = _rank(rank, document, zero_ns, path)
+    if not ranks:
+        raise ValueError("no trace is given: name the files, one per rank")
+    if len(sizes) > 1:
+        named = " and ".join(f"{size} ranks in {path}" for size, path in sizes.items())
+        raise ValueError(f"these files are of different jobs: {named}")
+    trace = Trace(max(*sizes, len(ranks)), dict(sorted(ranks.items())))
+    return aligned(trace) if len(hosts) > 1 else trace
+
+
+def _document(path: Path) -> Event:
+    data = path.read_bytes()
+    try:
+        found = json.loads(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
+    except (ValueError, EOFError, gzip.BadGzipFile) as error:
+        raise ValueError(f"{path} is no JSON, so no trace: {error}") from None
+    if not isinstance(found, dict) or not isinstance(found.get("traceEvents"), list):
+        raise ValueError(f'{path} has no "traceEvents": give what export_chrome_trace has written')
+    return found
+
+
+def _zero_ns(document: Event) -> int:
+    """A moment near the trace's start: a float of seconds since 1970 is off by up to 0.2 us."""
+    first_us = min((e["ts"] for e in document["traceEvents"] if e.get("ph") == "X"), default=0)
+    return int(document.get("baseTimeNanoseconds", 0)) + 1000 * int(first_us)
+
+
+def _rank(rank: int, document: Event, zero_ns: int, path: Path) -> RankTrace:
+    zero_us = (int(document.get("baseTimeNanoseconds", 0)) - zero_ns) / 1000
+    spans = sorted(
+        (
+            each | {"ts": float(each["ts"]) + zero_us, "dur": float(each["dur"])}
+            for each in document["traceEvents"]
+            if each.get("ph") == "X" and "dur" in each and each.get("cat") != "Trace"
+        ),
+        key=lambda each: (each["ts"], -each["dur"]),
+    )
+    has_kernels = any(each.get("cat") in _KERNELS for each in spans)
+    own = _of_gpu(spans) if has_kernels else _of_cpu(spans, rank)
+    if not own.work:
+        raise ValueError(f"{path} has neither operators nor kernels: was anything profiled?")
+    ends = [own.work[-1].end_s, *(each.done_s for each in own.exchanges)]
+    rank_trace = RankTrace(rank, own.work[0].start_s, max(ends), own.work, own.exchanges, own.steps)
+    return rank_trace.of_steps()
+
+
+class _Own:
+    """Lane, exchanges and steps of one rank, as they are found."""
+
+    def __init__(self, lane: list[Work], steps: list[tuple[float, float]]) -> None:
+        self.work, self.steps = lane, steps
+        self.exchanges: list[Exchange] = []
+        self._ends = [each.end_s for each in lane]
+        self._turn: Counter[tuple] = Counter()
+
+    def add(
+        self, kind: str, posted_s: float, done_s: float, group: Sequence[int], key: tuple, size: int
+    ) -> None:
+        """One more exchange. The lane waits for it if it is free when the exchange ends."""
+        self._turn[kind, *key] += 1
+        turn = self._turn[kind, *key]
+        after = bisect.bisect_left(self._ends, done_s)  # the first work that ends later
+        is_free = after == len(self.work) or self.work[after].start_s >= done_s
+        free_from_s = self._ends[after - 1] if after else posted_s
+        waited_s = min(max(posted_s, free_from_s), done_s) if is_free else None
+        self.exchanges.append(
+            Exchange(
+                (*key, turn),
+                kind,
+                tuple(group),
+                posted_s,
+                waited_s,
+                done_s,
+                size,
+                f"{kind} #{turn}",
+            )
+        )
+
+
+def _of_cpu(spans: list[Event], rank: int) -> _Own:
+    steps = [each for each in spans if each["name"].startswith(_STEP)]
+    threads = Counter(
+        each["tid"] for each in steps or spans if steps or each.get("cat") == "cpu_op"
+    )
+    main = threads.most_common(1)[0][0] if threads else None
+    on_main = [each for each in spans if each["tid"] == main]
+    lane = _outermost(
+        (each, DATA if each["name"].startswith(_LOADER) else COMPUTE)
+        for each in on_main
+        if each["name"].startswith(_LOADER)
+        or (each.get("cat") == "cpu_op" and not _NO_WORK.search(each["name"]))
+    )
+    own = _Own(lane, [_times(each) for each in steps])
+    calls: dict[str, list[Event]] = defaultdict(list)
+    for each in on_main:
+        if each["name"].startswith("c10d::"):
+            calls[_kind(each["name"][6:])].append(each)
+    runs: dict[str, list[Event]] = defaultdict(list)
+    for each in spans:
+        if each["name"].startswith("gloo:"):
+            runs[_kind(each["name"][5:])].append(each)
+    for kind, events in runs.items():
+        # The call is when the rank arrives; gloo's thread may come to it later.
+        posted = calls[kind] if len(calls[kind]) == len(events) else events
+        for call, event in zip(posted, events):
+            ends = _ends(kind, call, rank)
+            key = ends or (kind, str(event["args"].get("Input Dims")))
+            own.add(kind, _times(call)[0], _times(event)[1], ends, key, _bytes(event))
+    own.exchanges.sort(key=lambda each: each.posted_s)
+    return own
+
+
+def _of_gpu(spans: list[Event]) -> _Own:
+    on_device = [each for each in spans if each.get("cat") in (*_KERNELS, *_COPIES)]
+    nccl = [each for each in on_device if is_nccl(each)]
+    own = _Own(_device_lane(on_device), _device_steps(spans, on_device))
+    for each in nccl:
+        arguments = each["args"]
+        found = _NCCL.match(each["name"])
+        kind = _kind(arguments.get("Collective name") or (found[1] if found else each["name"]))
+        start_s, end_s = _times(each)
+        ranks = json.loads(arguments.get("Process Group Ranks") or "[]")
+        group = [rank for rank in ranks if isinstance(rank, int)]
+        key = (kind, arguments.get("Process Group Name", ""))
+        own.add(kind, start_s, end_s, group, key, _bytes(each))
+    return own
+
+
+def _device_lane(on_device: list[Event]) -> list[Work]:
+    """Kernels of all streams as one lane; copies count where no kernel computes."""
+    copies = [Span(*_times(each), COPY) for each in on_device if each["cat"] in _COPIES]
+    kernels = [each for each in on_device if each["cat"] in _KERNELS and not is_nccl(each)]
+    computing = [Span(*_times(each), COMPUTE) for each in kernels]
+    return [
+        Work(span.start_s, span.end_s, COPY if span.label == COPY else COMPUTE)
+        for span in topmost([*copies, *computing])
+    ]
+
+
+def is_nccl(event: Event) -> bool:
+    """Whether it is a kernel that communicates."""
+    return event.get("cat") in _KERNELS and bool(_NCCL.match(event["name"]))
+
+
+def _device_steps(spans: list[Event], on_device: list[Event]) -> list[tuple[float, float]]:
+    """A step on the device: from the first kernel that it launched to the next step's first."""
+    marks = [
+        each
+        for each in spans
+        if each["name"].startswith(_STEP) and each.get("cat") != "gpu_user_annotation"
+    ]
+    launched = launches(spans)
+    starts = []
+    for mark in marks:
+        begin, end = mark["ts"], mark["ts"] + mark["dur"]
+        own = [e["ts"] for e in on_device if begin <= launched.get(_link(e), -1.0) < end]
+        if own:
+            starts.append(min(own) / 1e6)
+    last = max((_times(each)[1] for each in on_device), default=0.0)
+    return list(zip(starts, [*starts[1:], last], strict=True))
+
+
+def launches(spans: list[Event]) -> dict[int, float]:
+    """When the host launched what runs on the device: microseconds by correlation number."""
+    return {
+        _link(each): each["ts"]
+        for each in spans
+        if each.get("cat") in ("cuda_runtime", "cuda_driver") and _link(each) >= 0
+    }
+
+
+def _link(event: Event) -> int:
+    return int(event["args"].get("correlation", -1))
+
+
+def _outermost(events: Iterable[tuple[Event, Any]]) -> list[Work]:
+    """The lane: events in order of start; where two overlap, the earlier one counts."""
+    lane: list[Work] = []
+    for event, kind in events:
+        start_s, end_s = _times(event)
+        start_s = max(start_s, lane[-1].end_s) if lane else start_s
+        if end_s > start_s:
+            lane.append(Work(start_s, end_s, kind, event["name"]))
+    return lane
+
+
+def _times(event: Event) -> tuple[float, float]:
+    return event["ts"] / 1e6, (event["ts"] + event["dur"]) / 1e6
+
+
+def _kind(name: str) -> str:
+    letters = re.sub("_base|_single|_into_tensor|[^a-z]", "", name.lower())
+    return _KINDS.get(letters, name)
+
+
+def _ends(kind: str, call: Event, rank: int) -> tuple[int, ...]:
+    """Source and destination of a message; gloo's traces do not name the ranks of a collective."""
+    inputs = call["args"].get("Concrete Inputs", [])
+    if kind not in MESSAGES or len(inputs) < 3:
+        return ()
+    peer = int(inputs[2])
+    return (rank, peer) if kind == "send" else (peer, rank)
+
+
+def _bytes(event: Event) -> int:
+    arguments = event["args"]
+    if "In msg nelems" in arguments:
+        return int(arguments["In msg nelems"]) * _WIDTH.get(str(arguments.get("dtype")).lower(), 4)
+    count = 1
+    for size in (arguments.get("Input Dims") or [[0]])[0]:
+        count *= size if isinstance(size, int) else 1
+    return count * _WIDTH.get((arguments.get("Input type") or ["float"])[0], 4)

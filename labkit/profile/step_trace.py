@@ -1,0 +1,165 @@
+"""Trace: one model of a training step, whatever recorded it.
+
+                0                                    time
+    rank 0      |== forward ==|== backward ==|~~~ waits ~~~|= optimizer =|
+      in flight                      |------ all_reduce #3 ------|
+    rank 1      |== forward =======|== backward =======|~~~|= optimizer =|
+      in flight                              |-------------|
+                                             ^ the last rank has arrived: from here on, bytes move
+
+A rank has one lane of its own work, which is what its device or its main thread does. Exchanges are
+in flight beside it. Exchanges of different ranks that belong together have the same key.
+
+Layout: a Trace has RankTraces by rank; a RankTrace has Work, Exchanges and steps, in order of time.
+All times are seconds on one clock: see `aligned`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from statistics import median
+from typing import Literal
+
+COMPUTE: Literal["compute"] = "compute"
+DATA: Literal["data"] = "data"
+COPY: Literal["copy"] = "copy"
+WorkKind = Literal["compute", "data", "copy"]
+MESSAGES = ("send", "recv")
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A stretch in which a rank's own lane is busy: computing, loading data, or copying memory."""
+
+    start_s: float
+    end_s: float
+    kind: WorkKind
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """One rank's part in a collective or in a message.
+
+    `posted_s`: the rank has arrived. `waited_s`: from then on its lane could do nothing else (None:
+    it never waited). `done_s`: the rank has the result.
+    """
+
+    key: tuple
+    """The same on all ranks that take part."""
+    kind: str
+    """all_reduce, send, recv, ..."""
+    group: tuple[int, ...]
+    """The ranks that take part; of a message, source and destination. Empty: not known."""
+    posted_s: float
+    waited_s: float | None
+    done_s: float
+    nbytes: int = 0
+    """Bytes of this rank's tensor."""
+    name: str = ""
+    """`all_reduce #4`."""
+    line: str = ""
+    """Where the program called it, if the source knows."""
+
+    @property
+    def is_message(self) -> bool:
+        """Two ranks take part, and not a group."""
+        return self.kind in MESSAGES
+
+    def moved(self, by_s: float) -> Exchange:
+        """The same on a clock that shows by_s more."""
+        waited_s = None if self.waited_s is None else self.waited_s + by_s
+        return replace(
+            self, posted_s=self.posted_s + by_s, waited_s=waited_s, done_s=self.done_s + by_s
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RankTrace:
+    """What one rank did. Pieces of `work` do not overlap; what they leave free is waiting."""
+
+    rank: int
+    start_s: float
+    end_s: float
+    work: list[Work] = field(repr=False)
+    exchanges: list[Exchange] = field(repr=False)
+    steps: list[tuple[float, float]] = field(default_factory=list)
+    """Start and end of each training step; empty where the source marks none."""
+
+    def of_steps(self) -> RankTrace:
+        """From the first step to the end of the last; everything, if none is marked."""
+        if not self.steps:
+            return self
+        start_s, end_s = self.steps[0][0], self.steps[-1][1]
+        work = [w for w in self.work if start_s <= w.start_s < end_s]
+        exchanges = [each for each in self.exchanges if start_s <= each.posted_s < end_s]
+        return RankTrace(self.rank, start_s, end_s, work, exchanges, self.steps)
+
+    def moved(self, by_s: float) -> RankTrace:
+        """The same on a clock that shows by_s more."""
+        work = [replace(w, start_s=w.start_s + by_s, end_s=w.end_s + by_s) for w in self.work]
+        steps = [(start_s + by_s, end_s + by_s) for start_s, end_s in self.steps]
+        exchanges = [each.moved(by_s) for each in self.exchanges]
+        return RankTrace(self.rank, self.start_s + by_s, self.end_s + by_s, work, exchanges, steps)
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """What the ranks of a job did, as far as their files are there."""
+
+    world_size: int
+    ranks: dict[int, RankTrace] = field(repr=False)
+    notes: list[str] = field(default_factory=list)
+    """What a reader of the figures should know: missing ranks, clocks that were moved."""
+
+    def __post_init__(self) -> None:
+        missing = self.world_size - len(self.ranks)
+        if missing > 0:
+            self.notes.append(
+                f"{missing} of {self.world_size} ranks have no trace: who arrived last is known "
+                "among the others only"
+            )
+
+    @property
+    def meetings(self) -> dict[tuple, dict[int, Exchange]]:
+        """Exchanges by key and rank, in order of the first arrival."""
+        found: dict[tuple, dict[int, Exchange]] = {}
+        for rank, exchange in sorted(self._all(), key=lambda each: each[1].posted_s):
+            found.setdefault(exchange.key, {})[rank] = exchange
+        return found
+
+    @property
+    def seconds(self) -> float:
+        """From the first start of a rank to the last end."""
+        starts = [each.start_s for each in self.ranks.values()]
+        return max(each.end_s for each in self.ranks.values()) - min(starts)
+
+    def _all(self) -> Iterator[tuple[int, Exchange]]:
+        return (
+            (each.rank, exchange) for each in self.ranks.values() for exchange in each.exchanges
+        )
+
+
+def aligned(trace: Trace, least_s: float = 1e-3) -> Trace:
+    """Move the clocks of other hosts onto the clock of the first rank.
+
+    A collective in which every rank's result depends on every rank ends everywhere at about the
+    same moment. The median difference of these ends is how far a rank's clock is off.
+
+        rank 0   ....|---------|            end 5.0
+        rank 1         ...|----|            end 9.1    -> 4.1 s ahead: moved back
+
+    least_s: a smaller difference is left alone; ranks of one host have one clock already.
+    """
+    first = min(trace.ranks)
+    ends: dict[int, list[float]] = {rank: [] for rank in trace.ranks}
+    for by_rank in trace.meetings.values():
+        if first in by_rank and by_rank[first].kind in ("all_reduce", "barrier", "all_gather"):
+            for rank, exchange in by_rank.items():
+                ends[rank].append(exchange.done_s - by_rank[first].done_s)
+    ahead = {rank: median(found) for rank, found in ends.items() if found}
+    off = {rank: by_s for rank, by_s in ahead.items() if abs(by_s) >= least_s}
+    ranks = {rank: each.moved(-off.get(rank, 0.0)) for rank, each in trace.ranks.items()}
+    notes = [f"clock of rank {rank} moved by {-by_s:+.3g} s" for rank, by_s in off.items()]
+    return replace(trace, ranks=ranks, notes=trace.notes + notes) if off else trace

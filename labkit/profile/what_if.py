@@ -1,0 +1,64 @@
+"""What if: a step replayed with one thing changed, to see what the change would gain.
+
+    measured       rank 0  |== compute ==|~~~~~ waits for rank 1 ~~~~~|= transfer =|
+                   rank 1  |================ compute =================|= transfer =|
+    no straggler   rank 0  |== compute ==|= transfer =|
+                   rank 1  |== compute ==|= transfer =|
+
+Each function takes the Dependencies of a trace and returns a Change, which `Dependencies.seconds`
+replays. What moves where stays as it was: who waits for whom, and in which order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from statistics import mean, median
+
+from labkit.profile.breakdown import HOST, TRANSFER
+from labkit.profile.dependencies import Change, Dependencies, Part
+from labkit.profile.step_trace import COMPUTE, COPY, DATA
+
+OWN = (COMPUTE, DATA, COPY, HOST)
+
+
+def without(*kinds: str) -> Change:
+    """Parts of these kinds take no time: `without("data")` is a loader that is always ready."""
+    return lambda part: 0.0 if part.kind in kinds else part.seconds
+
+
+def links(times: float, latency_s: float = 0.0) -> Change:
+    """Links with `times` the bandwidth; `latency_s` of each transfer stays as it is."""
+
+    def change(part: Part) -> float:
+        if part.kind != TRANSFER:
+            return part.seconds
+        fixed_s = min(latency_s, part.seconds)
+        return fixed_s + (part.seconds - fixed_s) / times
+
+    return change
+
+
+def no_straggler(graph: Dependencies, rank: int, *kinds: str) -> Change:
+    """A rank is as fast as the median of the others.
+
+    kinds: of its work, such as "data"; all kinds where none is named.
+    """
+    kinds = kinds or OWN
+    sums = graph.own_seconds(*kinds)
+    others = [seconds for other, seconds in sums.items() if other != rank]
+    goal_s = min([sums[rank], median(others)] if others else [sums[rank]])
+    return _scaled(kinds, {rank: goal_s / sums[rank] if sums[rank] else 1.0})
+
+
+def balanced(graph: Dependencies) -> Change:
+    """All ranks share the computing: each computes as long as the mean of all."""
+    sums = graph.own_seconds(COMPUTE)
+    even_s = mean(sums.values())
+    return _scaled((COMPUTE,), {rank: even_s / own_s for rank, own_s in sums.items() if own_s})
+
+
+def _scaled(kinds: Collection[str], factors: Mapping[int, float]) -> Change:
+    def change(part: Part) -> float:
+        return part.seconds * (factors.get(part.rank, 1.0) if part.kind in kinds else 1.0)
+
+    return change

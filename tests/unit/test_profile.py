@@ -1,0 +1,239 @@
+"""Breakdown, replay and diagnosis of traces written by hand, and of real GPU traces.
+
+rank 0   |== 4 s compute ==|~~~~ 4 s ~~~~|= 2 s =|== 1 s ==|
+rank 1   |========== 8 s compute ========|= 2 s =|== 1 s ==|     from 8 s on, bytes move
+"""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from labkit import profile
+from labkit.cli.commands import app
+from labkit.profile import what_if
+from labkit.profile.step_trace import Exchange, RankTrace, Trace, Work, aligned
+
+TRACES = Path(__file__).parents[1] / "data" / "traces"
+# What HTA 0.5 reports: us, and overlap in percent.
+HTA = {
+    ("sampled_rank-0", 0): (321378, 106252, 172428, 600058, 11.81),
+    ("sampled_rank-1", 1): (328671, 135548, 136455, 600674, 20.05),
+    ("two_gpus_rank-0", 0): (338781, 75169, 21636, 435586, 14.31),
+}
+
+
+def all_reduce(posted_s, waited_s, done_s, turn=1, kind="all_reduce"):
+    return Exchange((kind, turn), kind, (0, 1), posted_s, waited_s, done_s, 1000, f"{kind} #{turn}")
+
+
+def late_rank(hours_ahead=0.0):
+    ranks = {}
+    for rank, computes_s in ((0, 4.0), (1, 8.0)):
+        work = [Work(0, computes_s, "compute"), Work(10, 11, "compute")]
+        ranks[rank] = RankTrace(
+            rank, 0.0, 11.0, work, [all_reduce(computes_s, computes_s, 10.0)], [(0.0, 11.0)]
+        )
+    ranks[1] = ranks[1].moved(3600 * hours_ahead)
+    return Trace(2, ranks)
+
+
+def test_terms_add_up_to_the_step_and_name_who_was_late():
+    early, late = (steps[0] for steps in profile.breakdown(late_rank()).values())
+    assert {k: v for k, v in early.seconds.items() if v} == {
+        "compute": 5, "straggler": 4, "transfer": 2
+    }  # fmt: skip
+    assert early.waited_for == {1: 4}
+    assert late.seconds["straggler"] == 0
+    assert sum(late.seconds.values()) == late.total == 11
+
+
+def test_communication_beside_computing_is_hidden_and_the_rest_is_exposed():
+    work = [Work(0, 6, "compute"), Work(8, 9, "data"), Work(9, 10, "copy")]
+    message = Exchange((0, 1), "recv", (1, 0), 4, 6, 8, 8)
+    sent = Exchange((0, 1), "send", (1, 0), 7, None, 8, 8)
+    trace = Trace(2, {0: RankTrace(0, 0, 12, work, [message]), 1: RankTrace(1, 0, 12, [], [sent])})
+    terms = profile.breakdown(trace)[0][0]
+    expected = {"compute": 6, "bubble": 1, "transfer": 1, "data": 1, "copy": 1, "host": 2}
+    assert {k: v for k, v in terms.seconds.items() if v} == expected
+    assert (terms.hidden, terms.in_flight, terms.overlap) == (2, 4, 0.5)
+
+
+def test_a_replay_gives_back_what_was_measured_and_predicts_a_run_without_the_straggler():
+    graph = profile.Dependencies(late_rank())
+    assert graph.times() == [moment.at_s for moment in graph.moments]
+    assert graph.seconds() == 11
+    assert graph.seconds(what_if.no_straggler(graph, 1)) == pytest.approx(4 + 2 + 1, abs=0.6)
+    assert graph.seconds(what_if.links(2)) == 10
+    assert graph.seconds(what_if.links(2, latency_s=1)) == 10.5
+    assert graph.seconds(what_if.without("transfer")) == 9
+
+
+def test_the_critical_path_goes_through_the_late_rank_and_slack_is_what_the_early_one_has():
+    graph = profile.Dependencies(late_rank())
+    first = graph.critical_path()[0]
+    assert (first.rank, first.start_s, first.end_s) == (1, 0, 8)
+    slack = dict(zip(((m.rank, m.name) for m in graph.moments), graph.slack(), strict=True))
+    assert slack[0, "post all_reduce #1"] == 4
+    assert slack[1, "post all_reduce #1"] == 0
+
+
+def test_a_result_that_was_there_in_time_costs_nothing_and_its_transfer_is_estimated():
+    """The wait at 9 s returns at once: the all-reduce was done earlier, no journal says when."""
+    ranks = {}
+    for rank in (0, 1):
+        work = [Work(0, 9, "compute"), Work(9, 10, "compute")]
+        quick = all_reduce(1.0, 9.0, 9.0)
+        slow = all_reduce(10.0, 10.0, 12.0, turn=2)
+        ranks[rank] = RankTrace(rank, 0.0, 12.0, work, [quick, slow])
+    graph = profile.Dependencies(Trace(2, ranks))
+    assert graph.seconds() == 12
+    halved = graph.seconds(lambda part: part.seconds / (2 if part.kind == "compute" else 1))
+    assert halved == 5 + 2  # not 1 + 8: the transfer of the first takes 2 s as well
+
+
+def test_a_clock_an_hour_ahead_is_moved_back_and_said():
+    trace = aligned(late_rank(hours_ahead=1))
+    assert trace.ranks[1].start_s == pytest.approx(0, abs=1e-6)
+    assert [note for note in trace.notes if "rank 1" in note]
+    assert profile.breakdown(trace)[0][0].seconds["straggler"] == pytest.approx(4, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("changes", "cause", "rank"),
+    [
+        ({2: {"compute": 1.3}}, "straggler", 2),
+        ({1: {"compute": 1.3}, 3: {"compute": 1.25}}, "imbalance", None),
+        ({rank: {"data": 5.0} for rank in range(4)}, "input", None),
+        ({3: {"data": 6.0}}, "input", 3),
+        ({rank: {"host": 8.0} for rank in range(4)}, "host", None),
+        ({0: {"host": 9.0}}, "host", 0),
+        ({}, None, None),
+    ],
+)
+def test_the_first_finding_is_the_fault(changes, cause, rank):
+    found = profile.diagnose(steps_of_four(changes))[0]
+    assert (found.cause if found.is_fault else None) == cause
+    if cause:
+        assert found.rank == rank
+
+
+def steps_of_four(changes, num_steps=3):
+    """On 4 ranks 2 s of loading, 20 s of computing, 1 s for the host, 2 s of transfer, per step."""
+    ends, plans = [0.0] * 4, {rank: ([], []) for rank in range(4)}
+    for turn in range(num_steps):
+        for rank, (work, _) in plans.items():
+            for kind, seconds in (("data", 0.5), ("compute", 20.0), ("host", 0.4)):
+                until_s = ends[rank] + seconds * changes.get(rank, {}).get(kind, 1.0)
+                if kind != "host":
+                    work.append(Work(ends[rank], until_s, kind))
+                ends[rank] = until_s
+        done_s = max(ends) + 2
+        for rank, (_, exchanges) in plans.items():
+            exchanges.append(all_reduce(ends[rank], ends[rank], done_s, turn))
+            ends[rank] = done_s
+    return Trace(4, {r: RankTrace(r, 0.0, ends[r], *plans[r]) for r in range(4)})
+
+
+@pytest.mark.parametrize(("file", "rank"), HTA)
+def test_figures_of_gpu_traces_are_those_of_hta(file, rank):
+    trace = profile.read([TRACES / f"{file}.json.gz"])
+    found = profile.figures(trace)[rank]
+    *times_us, overlap = HTA[file, rank]
+    ours = (found.idle, found.compute, found.non_compute, found.total)
+    assert [1e6 * each for each in ours] == pytest.approx(times_us, rel=0.03)
+    assert 100 * found.overlap == pytest.approx(overlap, abs=0.5)
+
+
+def test_ranks_that_have_no_file_are_said():
+    files = [TRACES / f"sampled_rank-{rank}.json.gz" for rank in (1, 0)]
+    trace = profile.read(files)
+    assert list(trace.ranks) == [0, 1]
+    assert trace.world_size == 128
+    assert "126 of 128" in trace.notes[0]
+
+
+def event(name, ts, dur, cat="cpu_op", tid=1, **args):
+    return {"ph": "X", "name": name, "ts": ts, "dur": dur, "cat": cat, "tid": tid, "args": args}
+
+
+def test_a_gpu_trace_has_copies_where_no_kernel_computes_and_steps_by_launch(tmp_path):
+    device = [
+        event("Memcpy HtoD", 5, 20, "gpu_memcpy", correlation=1),
+        event("gemm", 10, 10, "kernel", correlation=2),
+        event("ncclDevKernel_AllReduce_Sum_f32_RING_LL(args)", 22, 8, "kernel", correlation=3),
+        event("gemm", 70, 10, "kernel", correlation=4),
+    ]
+    hosts = [
+        event("cudaLaunchKernel", 11 * n - 10, 1, "cuda_runtime", correlation=n) for n in range(5)
+    ]
+    steps = [event(f"ProfilerStep#{n}", 33 * n, 33, "user_annotation") for n in (0, 1)]
+    path = tmp_path / "gpu.json"
+    path.write_text(json.dumps({"traceEvents": device + hosts + steps}))
+    trace = profile.read([path])
+    assert [round(1e6 * (end_s - start_s)) for start_s, end_s in trace.ranks[0].steps] == [65, 10]
+    terms = profile.breakdown(trace)[0][0]
+    in_us = {term: round(1e6 * seconds) for term, seconds in terms.seconds.items() if seconds}
+    assert in_us == {"compute": 10, "copy": 10, "transfer": 5, "host": 40}
+    assert trace.ranks[0].exchanges[0].kind == "all_reduce"
+
+
+def test_a_cpu_trace_has_calls_as_arrivals_and_loading_and_waiting_apart(tmp_path):
+    sizes = {"Input Dims": [[10]], "Input type": ["float"]}
+    events = [
+        event("ProfilerStep#1", 0, 100, "user_annotation"),
+        event("enumerate(DataLoader)#_Iter.__next__", 0, 10, "user_annotation"),
+        event("aten::mm", 10, 30),
+        event("aten::inner", 12, 5),
+        event("c10d::allreduce_", 40, 2),
+        event("gloo:all_reduce", 50, 30, "user_annotation", tid=2, **sizes),
+        event("aten::add", 85, 5),
+        event("c10d::send", 90, 1, **{"Concrete Inputs": ["", "", "3", "0"]}),
+        event("gloo:send", 90, 1, "user_annotation", **sizes),
+    ]
+    document = {"traceEvents": events, "distributedInfo": {"rank": 2, "world_size": 4}}
+    path = tmp_path / "rank2.json.gz"
+    path.write_bytes(gzip.compress(json.dumps(document).encode()))
+    trace = profile.read([path])
+    terms = profile.breakdown(trace)[2][0]
+    in_us = {term: round(1e6 * seconds) for term, seconds in terms.seconds.items() if seconds}
+    assert in_us == {"data": 10, "compute": 35, "transfer": 41, "host": 14}
+    reduced, sent = trace.ranks[2].exchanges
+    assert (reduced.nbytes, sent.group) == (40, (2, 3))
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("no json", "no JSON"),
+        ("[]", "traceEvents"),
+        ('{"traceEvents": []}', "neither operators nor kernels"),
+    ],
+)
+def test_what_is_no_trace_is_refused_by_name(tmp_path, text, named):
+    path = tmp_path / "some.json"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=named) as error:
+        profile.read([path])
+    assert str(path) in str(error.value)
+
+
+def test_two_files_of_one_rank_and_files_of_different_jobs_are_refused():
+    one, other = TRACES / "sampled_rank-0.json.gz", TRACES / "two_gpus_rank-0.json.gz"
+    with pytest.raises(ValueError, match="rank 0 already"):
+        profile.read([one, one])
+    with pytest.raises(ValueError, match="different jobs"):
+        profile.read([TRACES / "sampled_rank-1.json.gz", other])
+
+
+def test_the_command_prints_figures_for_programs_and_words_for_people():
+    files = [str(TRACES / f"sampled_rank-{rank}.json.gz") for rank in (0, 1)]
+    found = json.loads(CliRunner().invoke(app, ["profile", "--json", *files]).stdout)
+    assert found["ranks"]["0"]["compute"] == pytest.approx(106252, rel=0.03)
+    assert found["findings"][0]["cause"] == "host"
+    words = CliRunner().invoke(app, ["profile", *files])
+    assert words.exit_code == 0
+    assert "Critical path" in words.stdout
+    assert CliRunner().invoke(app, ["profile", __file__]).exit_code == 2
