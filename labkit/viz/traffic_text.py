@@ -67,4 +67,4 @@ def note(by_the_library: dict[str, int]) -> str:
     if not by_the_library:
         return "all of the run's messages"
     kinds = ", ".join(f"{kind} {bytes_text(nbytes)}" for kind, nbytes in by_the_library.items())
-    return f"not in here, since only the library knows to whom: {kinds}"
+    return f"not shown, because the backend chooses the receivers: {kinds}"
