@@ -21,7 +21,8 @@ from unittest import mock
 
 from torch import nn
 from torch.nn.modules import module as global_hooks
-from torch.utils.data import dataloader
+from torch.profiler import record_function
+from torch.utils.data import DataLoader
 
 from labkit.comm import Group
 from labkit.inject.timed import compute
@@ -118,15 +119,20 @@ class SlowLoader(Fault):
 
     @contextmanager
     def switched_on(self) -> Iterator[None]:
-        """Loaders without workers; those with workers load meanwhile."""
-        loader = dataloader._SingleProcessDataLoaderIter
-        load = loader._next_data
+        """For loaders over which an iteration begins inside. Their name is what profilers show."""
+        batches = DataLoader.__iter__
 
-        def slow(self_: Any) -> Any:
-            time.sleep(self.seconds)
-            return load(self_)
+        def late(loader: DataLoader) -> Iterator[Any]:
+            iterator = batches(loader)
+            while True:
+                with record_function("enumerate(DataLoader)#SlowLoader"):
+                    time.sleep(self.seconds)
+                try:
+                    yield next(iterator)
+                except StopIteration:
+                    return
 
-        with mock.patch.object(loader, "_next_data", slow):
+        with mock.patch.object(DataLoader, "__iter__", late):
             yield
 
 

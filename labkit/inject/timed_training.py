@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, TensorDataset
 
 from labkit.comm import Group
 from labkit.data_parallel import DDP
@@ -31,9 +31,9 @@ def timed_training(
     stack = nn.Sequential(*(TimedLayer(WIDTH, LAYER_S) for _ in range(LAYERS)))
     model = DDP(stack, world, bucket_bytes=4 * WIDTH * (WIDTH + 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    batches = iter(DataLoader(torch.ones(4 * num_steps, WIDTH), batch_size=4))  # type: ignore[arg-type]
+    batches = DataLoader(TensorDataset(torch.ones(4 * num_steps, WIDTH)), batch_size=4)
     with faults(world, *chosen), recording(world, folder) as end_step:
-        for batch in batches:
+        for (batch,) in batches:
             model(batch).sum().backward()
             optimizer.step()
             optimizer.zero_grad()
