@@ -28,6 +28,8 @@ os.environ["OMP_NUM_THREADS"] = "1"
 # these before the code under test begins, in 20 ms (graders) or 60 (pytest); there are thousands.
 # Strategies are not among them: whoever imports one may be what a grader looks at.
 PRELOADED = ["labkit.grade.graders", "labkit.grade.harness", "pytest"]
+# Kernels of notebooks are forked, too: see forked_kernels.py.
+PRELOADED += ["ipykernel.kernelapp", "ipywidgets", "matplotlib.backends.backend_agg", "PIL.Image"]
 multiprocessing.get_context("forkserver").set_forkserver_preload(PRELOADED)
 
 # The same examples each time, as with graders below; and how long one takes says nothing here.

@@ -1,0 +1,1 @@
+import tests.forked_kernels  # noqa: F401
