@@ -29,7 +29,8 @@ def profile(
         print(json.dumps(found.to_json(), indent=1))
         return
     out = console()
-    table = Table(box=box.SIMPLE, title="Milliseconds of a step, on average", title_justify="left")
+    out.print("Milliseconds of a step, on average")
+    table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0))  # ten columns in 80 letters
     for heading in found.rows()[0]:
         table.add_column(heading, justify="right")
     for row in found.rows():

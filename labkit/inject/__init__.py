@@ -6,9 +6,8 @@
 
 Slowness is made by waiting: on two cores, computing would slow the other ranks down too.
 
-    timed            a layer that takes a given time: four ranks of them run at once on two cores
     slow             the faults
-    timed_training   a training of such layers, recorded
+    timed_training   layers that take a given time, and a training on them, recorded
 """
 
 from labkit.inject.slow import (
@@ -20,8 +19,7 @@ from labkit.inject.slow import (
     SlowRank,
     faults,
 )
-from labkit.inject.timed import TimedLayer
-from labkit.inject.timed_training import STEP_S, timed_training
+from labkit.inject.timed_training import STEP_S, TimedLayer, timed_training
 
 __all__ = [
     "STEP_S",

@@ -1,7 +1,7 @@
 """The faults. Each says what a diagnosis should find: its cause, and the rank that it is on.
 
 fault            what it does                                         cause
-SlowRank         every module of one rank takes longer                straggler
+SlowRank         every layer of one rank takes longer                 straggler
 NoisyNeighbour   the same, in about half of the time                  straggler
 Pauses           the host stops now and then, as in a collection      host
 SlowLoader       every batch comes late                               input
@@ -19,13 +19,22 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 from unittest import mock
 
+import torch
 from torch import nn
 from torch.nn.modules import module as global_hooks
 from torch.profiler import record_function
 from torch.utils.data import DataLoader
 
 from labkit.comm import Group
-from labkit.inject.timed import compute
+
+_library = torch.library.Library("labkit", "DEF")
+_library.define("wait(float seconds) -> ()")
+_library.impl("wait", time.sleep, "CompositeExplicitAutograd")
+
+
+def compute(seconds: float) -> None:
+    """Wait in an operator of its own: to a profiler it looks like computing."""
+    torch.ops.labkit.wait(seconds)
 
 
 @dataclass(frozen=True)

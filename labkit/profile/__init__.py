@@ -8,8 +8,7 @@
 Read in this order:
 
     step_trace      the model: work and exchanges of each rank, on one clock
-    of_run, kineto  where it comes from; activity: what a journal says about each moment;
-                    recording: traces of a loop by PyTorch Profiler
+    of_run, kineto  where it comes from; activity: what a journal says about each moment
     breakdown       a step's terms, which add up
     dependencies    what waits for what: replay, critical path, slack
     what_if         a replay with one thing changed
@@ -20,10 +19,9 @@ from labkit.profile import what_if
 from labkit.profile.bottleneck import Finding, diagnose
 from labkit.profile.breakdown import Terms, breakdown, figures
 from labkit.profile.dependencies import Dependencies
-from labkit.profile.kineto import read
+from labkit.profile.kineto import read, recording
 from labkit.profile.of_run import of_run
 from labkit.profile.profile_report import Report, report
-from labkit.profile.recording import recording
 from labkit.profile.step_trace import Trace
 
 __all__ = [

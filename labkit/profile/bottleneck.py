@@ -18,6 +18,7 @@ time that is worth an alarm. The others bound every run that has no fault.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from dataclasses import dataclass
 from statistics import mean, median
@@ -124,19 +125,16 @@ def _transfers(graph: Dependencies) -> list[Finding]:
     transfers = [part for part in graph.parts() if part.kind == TRANSFER]
     latency_s, seconds = _latency(transfers), sum(part.seconds for part in transfers)
     why = (
-        f"{len(transfers)} transfers take {_ms(seconds)} on all ranks together, "
-        f"each of them {_ms(latency_s)} whatever its size."
+        f"{len(transfers)} transfers take {_ms(seconds)} on all ranks together. "
+        f"The latency of one is {_ms(latency_s)}."
     )
 
     def no_latency(part: Part) -> float:
         return max(0.0, part.seconds - latency_s) if part.kind == TRANSFER else part.seconds
 
-    def no_bytes(part: Part) -> float:
-        return min(latency_s, part.seconds) if part.kind == TRANSFER else part.seconds
-
     return [
         _finding(graph, "latency", None, no_latency, why),
-        _finding(graph, "bandwidth", None, no_bytes, why),
+        _finding(graph, "bandwidth", None, what_if.links(math.inf, latency_s), why),
     ]
 
 

@@ -1,11 +1,12 @@
 """What waits for what in a trace: a graph whose longest path is the run, and which can be replayed.
 
-    rank 0   (start)--work-->(post A)--work-->(wait A)--work-->(post B) ...        nodes: moments
-                                  \\            ^
-                                   \\          / transfer                           edges: seconds
-                                    +--> (A arrives)
-                                   /
-    rank 1   (start)----work---->(post A)->(wait A)--work--> ...
+    rank 0   (start) --work--> (post A) --0--> (wait for A) --work--> (post B) ...
+                                   |                ^
+                                   +--transfer--> (result of A)
+                                   |
+    rank 1   (start) ----work--> (post A) ...         each rank has a result of its own
+
+    node: a moment on a rank          edge: what takes seconds from one moment to the next
 
 A moment is as late as the latest of its edges: `time = max(time of source + seconds)`. The seconds
 that were measured give every measured time back. Other seconds say what the run would have taken

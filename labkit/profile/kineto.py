@@ -1,7 +1,6 @@
 """PyTorch Profiler's Chrome traces as a Trace: of CPU ranks on gloo, and of GPU ranks on nccl.
 
-    with torch.profiler.profile(...) as prof: ...; prof.step()
-    prof.export_chrome_trace(f"rank{rank}.json")                          one file per rank
+    prof.export_chrome_trace(f"rank{rank}.json")       one file per rank; `recording` writes them
 
 What becomes what:
 
@@ -27,10 +26,15 @@ import gzip
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch.profiler import ProfilerActivity
+
+from labkit.comm import Group
 from labkit.profile.activity import Span, topmost
 from labkit.profile.step_trace import (
     COMPUTE,
@@ -49,22 +53,12 @@ _STEP = "ProfilerStep#"
 _LOADER = "enumerate(DataLoader)"
 # Calls of collectives; and what autograd calls: hooks in Python run inside, between its operators.
 _NO_WORK = re.compile(r"^c10d::|^autograd::engine|Backward\d*$")
-_KERNELS, _COPIES = ("kernel",), ("gpu_memcpy", "gpu_memset")
-_NCCL = re.compile(r"nccl\w*kernel_(\w+?)(?:_|\()", re.IGNORECASE)
-_KINDS = {
-    "allreduce": "all_reduce",
-    "allgather": "all_gather",
-    "reducescatter": "reduce_scatter",
-    "alltoall": "all_to_all",
-    "broadcast": "broadcast",
-    "reduce": "reduce",
-    "gather": "gather",
-    "scatter": "scatter",
-    "barrier": "barrier",
-    "send": "send",
-    "recv": "recv",
-    "sendrecv": "send_recv",
-}
+_COPIES = ("memcpy", "memset")
+_NCCL = re.compile("nccl.*Kernel")  # ncclDevKernel_AllReduce..., and once ncclAllReduceRingLLKernel
+_KINDS = (
+    "all_reduce all_gather reduce_scatter all_to_all broadcast reduce gather scatter barrier "
+    "send_recv send recv"
+).split()
 _WIDTH = {"float": 4, "double": 8, "half": 2, "bfloat16": 2, "long int": 8, "int": 4, "short": 2}
 
 
@@ -93,8 +87,16 @@ def read(paths: Iterable[str | Path]) -> Trace:
     if len(sizes) > 1:
         named = " and ".join(f"{size} ranks in {path}" for size, path in sizes.items())
         raise ValueError(f"these files are of different jobs: {named}")
-    trace = Trace(max(*sizes, len(ranks)), dict(sorted(ranks.items())))
+    trace = Trace(max(*sizes, len(ranks)), dict(sorted(ranks.items())), _missing(max(sizes), ranks))
     return aligned(trace) if len(hosts) > 1 else trace
+
+
+def _missing(world_size: int, ranks: Collection[int]) -> list[str]:
+    missing = world_size - len(ranks)
+    if missing <= 0:
+        return []
+    known = "who arrived last is known among the others only"
+    return [f"{missing} of {world_size} ranks have no trace: {known}"]
 
 
 def _document(path: Path) -> Event:
@@ -124,7 +126,7 @@ def _rank(rank: int, document: Event, zero_ns: int, path: Path) -> RankTrace:
         ),
         key=lambda each: (each["ts"], -each["dur"]),
     )
-    has_kernels = any(each.get("cat") in _KERNELS for each in spans)
+    has_kernels = any(_on_device(each) == "kernel" for each in spans)
     own = _of_gpu(spans) if has_kernels else _of_cpu(spans, rank)
     if not own.work:
         raise ValueError(f"{path} has neither operators nor kernels: was anything profiled?")
@@ -168,9 +170,8 @@ class _Own:
 
 def _of_cpu(spans: list[Event], rank: int) -> _Own:
     steps = [each for each in spans if each["name"].startswith(_STEP)]
-    threads = Counter(
-        each["tid"] for each in steps or spans if steps or each.get("cat") == "cpu_op"
-    )
+    operators = [each for each in spans if each.get("cat") == "cpu_op"]
+    threads = Counter(each["tid"] for each in steps or operators)
     main = threads.most_common(1)[0][0] if threads else None
     on_main = [each for each in spans if each["tid"] == main]
     lane = _outermost(
@@ -200,66 +201,54 @@ def _of_cpu(spans: list[Event], rank: int) -> _Own:
 
 
 def _of_gpu(spans: list[Event]) -> _Own:
-    on_device = [each for each in spans if each.get("cat") in (*_KERNELS, *_COPIES)]
-    nccl = [each for each in on_device if is_nccl(each)]
+    on_device = [each for each in spans if _on_device(each)]
+    nccl = [each for each in on_device if _NCCL.match(each["name"])]
     own = _Own(_device_lane(on_device), _device_steps(spans, on_device))
     for each in nccl:
         arguments = each["args"]
-        found = _NCCL.match(each["name"])
-        kind = _kind(arguments.get("Collective name") or (found[1] if found else each["name"]))
+        kind = _kind(arguments.get("Collective name") or each["name"])
         start_s, end_s = _times(each)
-        ranks = json.loads(arguments.get("Process Group Ranks") or "[]")
-        group = [rank for rank in ranks if isinstance(rank, int)]
+        # Of a large group Kineto writes the first ranks only: "[0, 1, 2, ..., 255]".
+        group = [int(rank) for rank in re.findall(r"\d+", arguments.get("Process Group Ranks", ""))]
         key = (kind, arguments.get("Process Group Name", ""))
         own.add(kind, start_s, end_s, group, key, _bytes(each))
     return own
 
 
+def _on_device(event: Event) -> str:
+    """kernel, memcpy or memset; empty for what does not run on a device."""
+    kind = event.get("cat", "").lower().removeprefix("gpu_")
+    return kind if kind in ("kernel", *_COPIES) else ""
+
+
 def _device_lane(on_device: list[Event]) -> list[Work]:
     """Kernels of all streams as one lane; copies count where no kernel computes."""
-    copies = [Span(*_times(each), COPY) for each in on_device if each["cat"] in _COPIES]
-    kernels = [each for each in on_device if each["cat"] in _KERNELS and not is_nccl(each)]
-    computing = [Span(*_times(each), COMPUTE) for each in kernels]
+    own = [each for each in on_device if not _NCCL.match(each["name"])]
+    copies = [Span(*_times(each), COPY) for each in own if _on_device(each) in _COPIES]
+    computing = [Span(*_times(each), COMPUTE) for each in own if _on_device(each) == "kernel"]
     return [
         Work(span.start_s, span.end_s, COPY if span.label == COPY else COMPUTE)
         for span in topmost([*copies, *computing])
     ]
 
 
-def is_nccl(event: Event) -> bool:
-    """Whether it is a kernel that communicates."""
-    return event.get("cat") in _KERNELS and bool(_NCCL.match(event["name"]))
-
-
 def _device_steps(spans: list[Event], on_device: list[Event]) -> list[tuple[float, float]]:
     """A step on the device: from the first kernel that it launched to the next step's first."""
-    marks = [
-        each
-        for each in spans
-        if each["name"].startswith(_STEP) and each.get("cat") != "gpu_user_annotation"
-    ]
-    launched = launches(spans)
+    hosts = [each for each in spans if _link(each) >= 0 and not _on_device(each)]
+    launched = {_link(each): each["ts"] for each in hosts}
     starts = []
-    for mark in marks:
-        begin, end = mark["ts"], mark["ts"] + mark["dur"]
-        own = [e["ts"] for e in on_device if begin <= launched.get(_link(e), -1.0) < end]
-        if own:
-            starts.append(min(own) / 1e6)
-    last = max((_times(each)[1] for each in on_device), default=0.0)
-    return list(zip(starts, [*starts[1:], last], strict=True))
-
-
-def launches(spans: list[Event]) -> dict[int, float]:
-    """When the host launched what runs on the device: microseconds by correlation number."""
-    return {
-        _link(each): each["ts"]
-        for each in spans
-        if each.get("cat") in ("cuda_runtime", "cuda_driver") and _link(each) >= 0
-    }
+    for mark in spans:
+        if mark["name"].startswith(_STEP) and mark.get("cat") != "gpu_user_annotation":
+            begin, end = mark["ts"], mark["ts"] + mark["dur"]
+            own = [e["ts"] for e in on_device if begin <= launched.get(_link(e), -1.0) < end]
+            starts += [min(own) / 1e6] if own else []
+    last = max(_times(each)[1] for each in on_device)
+    return list(zip(starts, [*starts[1:], last], strict=False))
 
 
 def _link(event: Event) -> int:
-    return int(event["args"].get("correlation", -1))
+    """Of a kernel and of the call that launched it: the same; -1 for all other events."""
+    return int(event.get("args", {}).get("correlation", -1))
 
 
 def _outermost(events: Iterable[tuple[Event, Any]]) -> list[Work]:
@@ -278,8 +267,10 @@ def _times(event: Event) -> tuple[float, float]:
 
 
 def _kind(name: str) -> str:
-    letters = re.sub("_base|_single|_into_tensor|[^a-z]", "", name.lower())
-    return _KINDS.get(letters, name)
+    """all_reduce, of c10d's allreduce_, gloo's all_reduce and nccl's AllReduce_Sum_f32."""
+    letters = re.sub("[^a-z]", "", name.lower())
+    found = [kind for kind in _KINDS if kind.replace("_", "") in letters]
+    return max(found, key=len, default=name)
 
 
 def _ends(kind: str, call: Event, rank: int) -> tuple[int, ...]:
@@ -299,3 +290,26 @@ def _bytes(event: Event) -> int:
     for size in (arguments.get("Input Dims") or [[0]])[0]:
         count *= size if isinstance(size, int) else 1
     return count * _WIDTH.get((arguments.get("Input type") or ["float"])[0], 4)
+
+
+@contextmanager
+def recording(world: Group, folder: str | Path) -> Iterator[Callable[[], None]]:
+    """Record every step of a loop that calls what this yields at the end of each.
+
+        with profile.recording(world, "traces") as step:
+            for batch in loader:
+                ...
+                step()
+
+    Writes folder/rank0.json and so on, also where GPUs compute. The first step, in which everything
+    is new, is left out.
+    """
+    activities = [ProfilerActivity.CPU]
+    if world.device.type == "cuda":
+        activities.append(ProfilerActivity.CUDA)
+    plan = torch.profiler.schedule(wait=0, warmup=1, active=1_000_000)
+    with torch.profiler.profile(activities=activities, schedule=plan, record_shapes=True) as found:
+        yield found.step
+    path = Path(folder)
+    path.mkdir(parents=True, exist_ok=True)
+    found.export_chrome_trace(str(path / f"rank{world.rank}.json"))

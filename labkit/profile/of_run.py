@@ -73,5 +73,4 @@ def _exchange(rank: int, operation: Operation) -> Exchange:
         operation.done_s,
         operation.payload_bytes,
         operation.name,
-        str(operation.origin),
     )

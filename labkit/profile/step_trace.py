@@ -16,7 +16,7 @@ All times are seconds on one clock: see `aligned`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Literal
@@ -59,8 +59,6 @@ class Exchange:
     """Bytes of this rank's tensor."""
     name: str = ""
     """`all_reduce #4`."""
-    line: str = ""
-    """Where the program called it, if the source knows."""
 
     @property
     def is_message(self) -> bool:
@@ -113,20 +111,13 @@ class Trace:
     notes: list[str] = field(default_factory=list)
     """What a reader of the figures should know: missing ranks, clocks that were moved."""
 
-    def __post_init__(self) -> None:
-        missing = self.world_size - len(self.ranks)
-        if missing > 0:
-            self.notes.append(
-                f"{missing} of {self.world_size} ranks have no trace: who arrived last is known "
-                "among the others only"
-            )
-
     @property
     def meetings(self) -> dict[tuple, dict[int, Exchange]]:
-        """Exchanges by key and rank, in order of the first arrival."""
-        found: dict[tuple, dict[int, Exchange]] = {}
-        for rank, exchange in sorted(self._all(), key=lambda each: each[1].posted_s):
-            found.setdefault(exchange.key, {})[rank] = exchange
+        """Exchanges by key and rank."""
+        found: dict[tuple, dict[int, Exchange]] = defaultdict(dict)
+        for rank, own in self.ranks.items():
+            for exchange in own.exchanges:
+                found[exchange.key][rank] = exchange
         return found
 
     @property
@@ -134,11 +125,6 @@ class Trace:
         """From the first start of a rank to the last end."""
         starts = [each.start_s for each in self.ranks.values()]
         return max(each.end_s for each in self.ranks.values()) - min(starts)
-
-    def _all(self) -> Iterator[tuple[int, Exchange]]:
-        return (
-            (each.rank, exchange) for each in self.ranks.values() for exchange in each.exchanges
-        )
 
 
 def aligned(trace: Trace, least_s: float = 1e-3) -> Trace:

@@ -5,8 +5,8 @@
     no straggler   rank 0  |== compute ==|= transfer =|
                    rank 1  |== compute ==|= transfer =|
 
-Each function takes the Dependencies of a trace and returns a Change, which `Dependencies.seconds`
-replays. What moves where stays as it was: who waits for whom, and in which order.
+Each function returns a Change, which `Dependencies.seconds` replays. The program stays as it was:
+each rank does the same work in the same order, and waits for the same ranks.
 """
 
 from __future__ import annotations

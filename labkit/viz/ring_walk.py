@@ -1,10 +1,10 @@
 """Which chunk sits where after each step of a ring all-reduce, from the journals of a real run.
 
-A journal does not say what is in a message. It need not: on a ring, whoever receives a chunk
-passes it on in the next step, so the k-th message of a rank carries what the (k-1)-th message of
-its left neighbour brought, and so on back to the rank where the journey began. That this is what
-happened is checked, message by message: in number, by size, and that nothing was sent before it
-had come.
+A journal does not record what is in a message, but on a ring it follows from the order. Each rank
+passes on in the next step the chunk that it has received. So the k-th message of a rank carries
+what the (k-1)-th message of its left neighbour brought, back to the rank where the chunk began.
+`ring_walk` checks each message for this: the number of messages, their sizes, and that a rank sent
+no chunk before the chunk arrived.
 """
 
 import math

@@ -13,8 +13,10 @@ from typer.testing import CliRunner
 
 from labkit import profile
 from labkit.cli.commands import app
+from labkit.comm import Region, Timeline
 from labkit.profile import what_if
 from labkit.profile.step_trace import Exchange, RankTrace, Trace, Work, aligned
+from tests.an_operation import an_operation
 
 TRACES = Path(__file__).parents[1] / "data" / "traces"
 # What HTA 0.5 reports: us, and overlap in percent.
@@ -237,3 +239,54 @@ def test_the_command_prints_figures_for_programs_and_words_for_people():
     assert words.exit_code == 0
     assert "Critical path" in words.stdout
     assert CliRunner().invoke(app, ["profile", __file__]).exit_code == 2
+
+
+def test_a_journal_has_steps_loading_and_waits_and_its_messages_meet():
+    def timeline(start_s, operations):
+        regions = [Region("step", start_s, 9.0), Region("data", start_s, start_s + 1)]
+        return Timeline(operations, regions, 0.0, 10.0)
+
+    sent = an_operation("send", peer=1, posted_s=5.0, waited_s=None, done_s=5.5)
+    taken = an_operation("recv", peer=0, posted_s=4.0, waited_s=4.0, done_s=6.0)
+    trace = profile.of_run([timeline(2.0, [sent]), timeline(1.0, [taken])])
+    assert trace.ranks[1].steps == [(trace.ranks[1].start_s, trace.ranks[1].end_s)] == [(1, 9)]
+    assert list(trace.meetings.values()) == [
+        {rank: trace.ranks[rank].exchanges[0] for rank in (0, 1)}
+    ]
+    terms = profile.breakdown(trace)[1][0].seconds
+    assert {term: seconds for term, seconds in terms.items() if seconds} == {
+        "compute": 5,
+        "data": 1,
+        "bubble": 1,
+        "transfer": 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(args)", "all_reduce"),
+        ("ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(args)", "send_recv"),
+        ("ncclReduceScatterRingLLKernel_sum_f32(args)", "reduce_scatter"),
+    ],
+)
+def test_old_and_new_profilers_say_what_is_nccl_and_what_it_does(tmp_path, name, kind):
+    """Categories had capitals once, and the ranks of a large group are cut off."""
+    ranks = {"Process Group Ranks": "[0, 1, 2, ..., 255]"}
+    events = [event("gemm", 0, 5, "Kernel"), event(name, 5, 5, "Kernel", **ranks)]
+    del events[0]["args"]
+    path = tmp_path / "old.json"
+    path.write_text(json.dumps({"traceEvents": events}))
+    (exchange,) = profile.read([path]).ranks[0].exchanges
+    assert (exchange.kind, exchange.group[:3]) == (kind, (0, 1, 2))
+
+
+def test_missing_ranks_are_said_once_when_clocks_are_moved_too(tmp_path):
+    for rank, ahead_us in ((0, 0), (1, 5_000_000)):
+        reduced = "ncclDevKernel_AllReduce_Sum(args)"
+        events = [event("gemm", ahead_us, 5, "kernel"), event(reduced, ahead_us + 5, 5, "kernel")]
+        job = {"traceEvents": events, "distributedInfo": {"rank": rank, "world_size": 4}}
+        (tmp_path / f"{rank}.json").write_text(json.dumps(job))
+    missing, moved = profile.read(sorted(tmp_path.iterdir())).notes
+    assert "2 of 4" in missing
+    assert "rank 1" in moved
