@@ -170,4 +170,4 @@ def _shares(trace: Trace) -> list[Finding]:
 
 
 def _ms(seconds: float) -> str:
-    return f"{1e3 * seconds:.3g} ms"
+    return f"{1e3 * seconds:,.1f} ms"
