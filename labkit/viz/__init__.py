@@ -14,6 +14,7 @@
     viz.in_flight(timing)                            # what each rank holds meanwhile
     viz.mesh_map({"dp": 2, "pp": 2, "tp": 2}, rank)  # ranks by node, and whom one talks to
     viz.load_of_experts(expert_load(...))            # who computes how many tokens, and who waits
+    viz.bandwidth_map(measure.pairs(8))              # how fast each pair of ranks is
     viz.simulated_step(step)                         # a simulated step: classes of ranks by time
     viz.chrome_trace.write(result, "trace.json")     # no matplotlib needed for this one
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from labkit.viz import chrome_trace
     from labkit.viz.curve import Curve, Mark
     from labkit.viz.expert_load import load_of_experts
+    from labkit.viz.heat_map import bandwidth_map
     from labkit.viz.in_flight_curve import in_flight
     from labkit.viz.link_curves import over_links
     from labkit.viz.memory_pictures import memory_bar, memory_timeline
@@ -49,6 +51,7 @@ _HOME = {
     "Curve": "labkit.viz.curve",
     "Mark": "labkit.viz.curve",
     "Picture": "labkit.viz.picture",
+    "bandwidth_map": "labkit.viz.heat_map",
     "in_flight": "labkit.viz.in_flight_curve",
     "latency_bandwidth": "labkit.viz.size_curves",
     "load_of_experts": "labkit.viz.expert_load",
@@ -71,6 +74,7 @@ __all__ = [
     "Curve",
     "Mark",
     "Picture",
+    "bandwidth_map",
     "chrome_trace",
     "in_flight",
     "latency_bandwidth",
