@@ -19,7 +19,7 @@ from labkit.inject.slow import (
     SlowRank,
     faults,
 )
-from labkit.inject.timed_training import STEP_S, TimedLayer, timed_training
+from labkit.inject.timed_training import STEP_S, timed_layer, timed_training
 
 __all__ = [
     "STEP_S",
@@ -29,7 +29,7 @@ __all__ = [
     "Recompute",
     "SlowLoader",
     "SlowRank",
-    "TimedLayer",
+    "timed_layer",
     "faults",
     "timed_training",
 ]

@@ -1,10 +1,12 @@
-"""The faults. Each says what a diagnosis should find: its cause, and the rank that it is on.
+"""Faults that take time. Each says what a diagnosis should find: its cause, and where it is.
 
 fault            what it does                                         cause
 SlowRank         every layer of one rank takes longer                 straggler
 NoisyNeighbour   the same, in about half of the time                  straggler
 Pauses           the host stops now and then, as in a collection      host
+ItemPerLayer     the host asks for a number after every layer         host
 SlowLoader       every batch comes late                               input
+BarrierPerLayer  ranks wait for each other after every layer          barrier
 Recompute        backward computes every forward once more            compute
 """
 
@@ -43,10 +45,12 @@ class Fault:
 
     cause: ClassVar[str]
     """What `profile.diagnose` calls it."""
+    is_everywhere: ClassVar[bool] = False
+    """Every rank takes part, though it is one rank that suffers."""
     rank: int | None = None
 
-    def switched_on(self) -> AbstractContextManager[None]:
-        """The fault, on this process."""
+    def switched_on(self, world: Group) -> AbstractContextManager[None]:
+        """The fault, on this rank."""
         raise NotImplementedError
 
 
@@ -55,8 +59,8 @@ def faults(world: Group, *chosen: Fault) -> Iterator[None]:
     """Switch faults on inside, each on the ranks that it is for."""
     with ExitStack() as stack:
         for fault in chosen:
-            if fault.rank is None or fault.rank == world.rank:
-                stack.enter_context(fault.switched_on())
+            if fault.is_everywhere or fault.rank in (None, world.rank):
+                stack.enter_context(fault.switched_on(world))
         yield
 
 
@@ -68,7 +72,7 @@ class SlowRank(Fault):
     share: float = 0.2
 
     @contextmanager
-    def switched_on(self) -> Iterator[None]:
+    def switched_on(self, world: Group) -> Iterator[None]:
         """After each layer's forward and backward the rank goes on computing for a while."""
         with _after_each(lambda took_s: compute(self.share * took_s)):
             yield
@@ -84,7 +88,7 @@ class NoisyNeighbour(Fault):
     seed: int = 0
 
     @contextmanager
-    def switched_on(self) -> Iterator[None]:
+    def switched_on(self, world: Group) -> Iterator[None]:
         """As SlowRank with twice the share, in periods drawn at random."""
 
         def slow(took_s: float) -> None:
@@ -105,7 +109,7 @@ class Pauses(Fault):
     every: int = 4
 
     @contextmanager
-    def switched_on(self) -> Iterator[None]:
+    def switched_on(self, world: Group) -> Iterator[None]:
         """Nothing is launched meanwhile, so no operator runs."""
         count = 0
 
@@ -120,6 +124,72 @@ class Pauses(Fault):
 
 
 @dataclass(frozen=True)
+class ItemPerLayer(Fault):
+    """`.item()` after every layer's forward: a check for nan, say.
+
+    On a GPU the host waits for the device there, and the device then for the host, which has
+    launched nothing ahead. A CPU rank has nothing to wait for: there `seconds` stands for the time
+    until the device gets its next kernel.
+    """
+
+    cause = "host"
+    seconds: float = 0.0
+
+    @contextmanager
+    def switched_on(self, world: Group) -> Iterator[None]:
+        """After the forward of each module without children."""
+
+        def look(module: nn.Module, inputs: Any, output: Any) -> None:
+            if _is_layer(module) and isinstance(output, torch.Tensor):
+                output.detach().sum().item()
+                time.sleep(self.seconds)
+
+        hook = global_hooks.register_module_forward_hook(look)
+        try:
+            yield
+        finally:
+            hook.remove()
+
+
+@dataclass(frozen=True)
+class Jitter(Fault):
+    """Layers take from 0 to 2 * `share` longer, other layers on other ranks: no fault by itself."""
+
+    cause = "compute"
+    share: float = 0.2
+
+    @contextmanager
+    def switched_on(self, world: Group) -> Iterator[None]:
+        """All ranks have the same times, each in a turn of its own: their sums are equal."""
+        turn = world.rank
+
+        def uneven(took_s: float) -> None:
+            nonlocal turn
+            turn += 1
+            compute(2 * self.share * took_s * (turn % world.size) / max(1, world.size - 1))
+
+        with _after_each(uneven):
+            yield
+
+
+@dataclass(frozen=True)
+class BarrierPerLayer(Fault):
+    """A barrier after each layer's forward and backward, left over from a search for an error.
+
+    Without it ranks wait for the one with the longest sum of layers; with it, for the slowest of
+    every layer. It costs what the layers' times differ by: see Jitter.
+    """
+
+    cause = "barrier"
+
+    @contextmanager
+    def switched_on(self, world: Group) -> Iterator[None]:
+        """For ranks that compute as many layers, in one order."""
+        with _after_each(lambda took_s: world.barrier()):
+            yield
+
+
+@dataclass(frozen=True)
 class SlowLoader(Fault):
     """Every batch of a DataLoader comes `seconds` late."""
 
@@ -127,7 +197,7 @@ class SlowLoader(Fault):
     seconds: float = 0.01
 
     @contextmanager
-    def switched_on(self) -> Iterator[None]:
+    def switched_on(self, world: Group) -> Iterator[None]:
         """For loaders over which an iteration begins inside. Their name is what profilers show."""
         batches = DataLoader.__iter__
 
@@ -152,7 +222,7 @@ class Recompute(Fault):
     cause = "compute"
 
     @contextmanager
-    def switched_on(self) -> Iterator[None]:
+    def switched_on(self, world: Group) -> Iterator[None]:
         """The seconds of the last forward are spent again before backward."""
         forward_s: dict[nn.Module, float] = {}
 

@@ -21,9 +21,9 @@ Format: Trace Event Format (JSON, also gzipped); "X" complete events; times in m
 
 from __future__ import annotations
 
-import bisect
 import gzip
 import json
+import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -46,6 +46,7 @@ from labkit.profile.step_trace import (
     Trace,
     Work,
     aligned,
+    waited_for,
 )
 
 Event = dict[str, Any]
@@ -141,7 +142,6 @@ class _Own:
     def __init__(self, lane: list[Work], steps: list[tuple[float, float]]) -> None:
         self.work, self.steps = lane, steps
         self.exchanges: list[Exchange] = []
-        self._ends = [each.end_s for each in lane]
         self._turn: Counter[tuple] = Counter()
 
     def add(
@@ -150,22 +150,9 @@ class _Own:
         """One more exchange. The lane waits for it if it is free when the exchange ends."""
         self._turn[kind, *key] += 1
         turn = self._turn[kind, *key]
-        after = bisect.bisect_left(self._ends, done_s)  # the first work that ends later
-        is_free = after == len(self.work) or self.work[after].start_s >= done_s
-        free_from_s = self._ends[after - 1] if after else posted_s
-        waited_s = min(max(posted_s, free_from_s), done_s) if is_free else None
-        self.exchanges.append(
-            Exchange(
-                (*key, turn),
-                kind,
-                tuple(group),
-                posted_s,
-                waited_s,
-                done_s,
-                size,
-                f"{kind} #{turn}",
-            )
-        )
+        name = f"{kind} #{turn}"
+        found = Exchange((*key, turn), kind, tuple(group), posted_s, None, done_s, size, name)
+        self.exchanges.append(waited_for(self.work, found))
 
 
 def _of_cpu(spans: list[Event], rank: int) -> _Own:
@@ -176,19 +163,20 @@ def _of_cpu(spans: list[Event], rank: int) -> _Own:
     on_main = [each for each in spans if each["tid"] == main]
     lane = _outermost(
         (each, DATA if each["name"].startswith(_LOADER) else COMPUTE)
-        for each in on_main
+        for each in _without_callers(on_main)
         if each["name"].startswith(_LOADER)
         or (each.get("cat") == "cpu_op" and not _NO_WORK.search(each["name"]))
     )
+    # A call of step() after the last batch begins a step in which nothing is done.
+    begun = [each["ts"] for each in operators]
+    steps = [s for s in steps if any(s["ts"] <= ts < s["ts"] + s["dur"] for ts in begun)]
     own = _Own(lane, [_times(each) for each in steps])
     calls: dict[str, list[Event]] = defaultdict(list)
-    for each in on_main:
-        if each["name"].startswith("c10d::"):
-            calls[_kind(each["name"][6:])].append(each)
     runs: dict[str, list[Event]] = defaultdict(list)
     for each in spans:
-        if each["name"].startswith("gloo:"):
-            runs[_kind(each["name"][5:])].append(each)
+        library, _, name = each["name"].partition(":")
+        if library in ("c10d", "gloo"):
+            (calls if library == "c10d" else runs)[_kind(name)].append(each)
     for kind, events in runs.items():
         # The call is when the rank arrives; gloo's thread may come to it later.
         posted = calls[kind] if len(calls[kind]) == len(events) else events
@@ -251,6 +239,19 @@ def _link(event: Event) -> int:
     return int(event.get("args", {}).get("correlation", -1))
 
 
+def _without_callers(events: list[Event]) -> list[Event]:
+    """Events of one thread but those inside which a collective is called: they may wait there."""
+    around: list[Event] = []
+    callers = set()
+    for each in events:
+        while around and around[-1]["ts"] + around[-1]["dur"] <= each["ts"]:
+            around.pop()
+        if each["name"].startswith("c10d::"):
+            callers |= {id(caller) for caller in around}
+        around.append(each)
+    return [each for each in events if id(each) not in callers]
+
+
 def _outermost(events: Iterable[tuple[Event, Any]]) -> list[Work]:
     """The lane: events in order of start; where two overlap, the earlier one counts."""
     lane: list[Work] = []
@@ -258,8 +259,13 @@ def _outermost(events: Iterable[tuple[Event, Any]]) -> list[Work]:
         start_s, end_s = _times(event)
         start_s = max(start_s, lane[-1].end_s) if lane else start_s
         if end_s > start_s:
-            lane.append(Work(start_s, end_s, kind, event["name"]))
+            lane.append(Work(start_s, end_s, kind, event["name"], _size(event)))
     return lane
+
+
+def _size(event: Event) -> int:
+    shapes = event.get("args", {}).get("Input Dims", [])
+    return sum(math.prod(s) for s in shapes if s and all(isinstance(n, int) for n in s))
 
 
 def _times(event: Event) -> tuple[float, float]:
@@ -308,7 +314,10 @@ def recording(world: Group, folder: str | Path) -> Iterator[Callable[[], None]]:
     if world.device.type == "cuda":
         activities.append(ProfilerActivity.CUDA)
     plan = torch.profiler.schedule(wait=0, warmup=1, active=1_000_000)
-    with torch.profiler.profile(activities=activities, schedule=plan, record_shapes=True) as found:
+    threads = torch._C._profiler._ExperimentalConfig(profile_all_threads=True)
+    with torch.profiler.profile(
+        activities=activities, schedule=plan, record_shapes=True, experimental_config=threads
+    ) as found:
         yield found.step
     path = Path(folder)
     path.mkdir(parents=True, exist_ok=True)

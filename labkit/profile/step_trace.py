@@ -16,7 +16,9 @@ All times are seconds on one clock: see `aligned`.
 
 from __future__ import annotations
 
+import bisect
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Literal
@@ -36,6 +38,8 @@ class Work:
     end_s: float
     kind: WorkKind
     name: str = ""
+    size: int = 0
+    """Numbers that the operator reads, where the source says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +129,16 @@ class Trace:
         """From the first start of a rank to the last end."""
         starts = [each.start_s for each in self.ranks.values()]
         return max(each.end_s for each in self.ranks.values()) - min(starts)
+
+
+def waited_for(work: Sequence[Work], exchange: Exchange) -> Exchange:
+    """The same, waited for if the lane is free when it ends. work: of the lane, in order."""
+    done_s = exchange.done_s
+    after = bisect.bisect_left(work, done_s, key=lambda each: each.end_s)  # the first to end later
+    is_free = after == len(work) or work[after].start_s >= done_s
+    free_from_s = work[after - 1].end_s if after else exchange.posted_s
+    waited_s = min(max(exchange.posted_s, free_from_s), done_s) if is_free else None
+    return replace(exchange, waited_s=waited_s)
 
 
 def aligned(trace: Trace, least_s: float = 1e-3) -> Trace:
