@@ -6,6 +6,7 @@
     labkit.measure.fit_alpha_beta(nbytes, seconds, n=4)     # of points of one's own
     labkit.measure.pairs(8, topology=tree).show()           # bandwidth of every pair of ranks
     labkit.measure.bisect_uplinks(tree).leaf                # whose uplink is degraded
+    labkit.measure.scaling().table()                        # a step on 1, 2, 4 ranks: efficiency
 
 Pictures load matplotlib when they are drawn, and not before.
 """
@@ -16,6 +17,7 @@ from labkit.measure.alternate import alternate, slowest
 from labkit.measure.crossover import Crossover
 from labkit.measure.measured import Measured
 from labkit.measure.network import Bisection, Pairs, bisect_uplinks, pairs
+from labkit.measure.scaling_law import Scaling, scaling
 from labkit.measure.sweep import collectives
 
 __all__ = [
@@ -25,11 +27,13 @@ __all__ = [
     "Fit",
     "Measured",
     "Pairs",
+    "Scaling",
     "alternate",
     "bisect_uplinks",
     "collectives",
     "fit_alpha_beta",
     "link_speed_text",
     "pairs",
+    "scaling",
     "slowest",
 ]

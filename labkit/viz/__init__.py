@@ -15,6 +15,7 @@
     viz.mesh_map({"dp": 2, "pp": 2, "tp": 2}, rank)  # ranks by node, and whom one talks to
     viz.load_of_experts(expert_load(...))            # who computes how many tokens, and who waits
     viz.bandwidth_map(measure.pairs(8))              # how fast each pair of ranks is
+    viz.scaling_curves(strong, weak, law)            # speedup over ranks, and what steps consist of
     viz.simulated_step(step)                         # a simulated step: classes of ranks by time
     viz.chrome_trace.write(result, "trace.json")     # no matplotlib needed for this one
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from labkit.viz.picture import Picture
     from labkit.viz.ring_picture import ring_steps
     from labkit.viz.ring_step_picture import ring_step
+    from labkit.viz.scaling_picture import scaling_curves
     from labkit.viz.schedule_grid import schedule
     from labkit.viz.shard_map import shards
     from labkit.viz.size_curves import latency_bandwidth
@@ -62,6 +64,7 @@ _HOME = {
     "over_links": "labkit.viz.link_curves",
     "ring_step": "labkit.viz.ring_step_picture",
     "ring_steps": "labkit.viz.ring_picture",
+    "scaling_curves": "labkit.viz.scaling_picture",
     "schedule": "labkit.viz.schedule_grid",
     "shards": "labkit.viz.shard_map",
     "simulated_step": "labkit.viz.step_timeline",
@@ -86,6 +89,7 @@ __all__ = [
     "over_links",
     "ring_step",
     "ring_steps",
+    "scaling_curves",
     "schedule",
     "shards",
     "simulated_step",
