@@ -7,6 +7,7 @@
     labkit.measure.pairs(8, topology=tree).show()           # bandwidth of every pair of ranks
     labkit.measure.bisect_uplinks(tree).leaf                # whose uplink is degraded
     labkit.measure.scaling().table()                        # a step on 1, 2, 4 ranks: efficiency
+    labkit.measure.roofline().show()                        # a GPT's operations on this machine
 
 Pictures load matplotlib when they are drawn, and not before.
 """
@@ -15,6 +16,7 @@ from labkit.measure.algorithms import Algorithm
 from labkit.measure.alpha_beta_fit import Fit, fit_alpha_beta, link_speed_text
 from labkit.measure.alternate import alternate, slowest
 from labkit.measure.crossover import Crossover
+from labkit.measure.gpt_roofline import Roofline, roofline
 from labkit.measure.measured import Measured
 from labkit.measure.network import Bisection, Pairs, bisect_uplinks, pairs
 from labkit.measure.scaling_law import Scaling, scaling
@@ -27,6 +29,7 @@ __all__ = [
     "Fit",
     "Measured",
     "Pairs",
+    "Roofline",
     "Scaling",
     "alternate",
     "bisect_uplinks",
@@ -34,6 +37,7 @@ __all__ = [
     "fit_alpha_beta",
     "link_speed_text",
     "pairs",
+    "roofline",
     "scaling",
     "slowest",
 ]

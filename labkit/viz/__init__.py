@@ -16,6 +16,7 @@
     viz.load_of_experts(expert_load(...))            # who computes how many tokens, and who waits
     viz.bandwidth_map(measure.pairs(8))              # how fast each pair of ranks is
     viz.scaling_curves(strong, weak, law)            # speedup over ranks, and what steps consist of
+    viz.roofline(operations, flops_per_s, bytes_per_s)  # what bounds each operation
     viz.simulated_step(step)                         # a simulated step: classes of ranks by time
     viz.chrome_trace.write(result, "trace.json")     # no matplotlib needed for this one
 
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from labkit.viz.picture import Picture
     from labkit.viz.ring_picture import ring_steps
     from labkit.viz.ring_step_picture import ring_step
+    from labkit.viz.roofline_picture import roofline
     from labkit.viz.scaling_picture import scaling_curves
     from labkit.viz.schedule_grid import schedule
     from labkit.viz.shard_map import shards
@@ -64,6 +66,7 @@ _HOME = {
     "over_links": "labkit.viz.link_curves",
     "ring_step": "labkit.viz.ring_step_picture",
     "ring_steps": "labkit.viz.ring_picture",
+    "roofline": "labkit.viz.roofline_picture",
     "scaling_curves": "labkit.viz.scaling_picture",
     "schedule": "labkit.viz.schedule_grid",
     "shards": "labkit.viz.shard_map",
@@ -89,6 +92,7 @@ __all__ = [
     "over_links",
     "ring_step",
     "ring_steps",
+    "roofline",
     "scaling_curves",
     "schedule",
     "shards",
