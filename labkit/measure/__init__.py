@@ -18,8 +18,8 @@ from labkit.measure.alternate import alternate, slowest
 from labkit.measure.crossover import Crossover
 from labkit.measure.gpt_roofline import Roofline, roofline
 from labkit.measure.measured import Measured
-from labkit.measure.network import Bisection, Pairs, bisect_uplinks, pairs
 from labkit.measure.scaling_law import Scaling, scaling
+from labkit.measure.slow_links import Bisection, Pairs, bisect_uplinks, pairs
 from labkit.measure.sweep import collectives
 
 __all__ = [

@@ -7,7 +7,7 @@ from itertools import combinations
 import pytest
 
 from labkit import FatTree, Link, Topology, measure, viz
-from labkit.measure.network import Pairs, bisect, rounds_of_pairs
+from labkit.measure.slow_links import Pairs, bisect, rounds_of_pairs
 from labkit.viz import style
 
 TREE = FatTree(hosts=8, hosts_per_leaf=2, leaves_per_pod=2, slow=Link(20e6, 200e-6))
