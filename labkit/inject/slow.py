@@ -4,7 +4,7 @@ fault            what it does                                         cause
 SlowRank         every layer of one rank takes longer                 straggler
 NoisyNeighbour   the same, in about half of the time                  straggler
 Pauses           the host stops now and then, as in a collection      host
-ItemPerLayer     the host asks for a number after every layer         host
+ItemPerStep      the host asks for a number in every step             host
 SlowLoader       every batch comes late                               input
 BarrierPerLayer  ranks wait for each other after every layer          barrier
 Recompute        backward computes every forward once more            compute
@@ -16,7 +16,7 @@ import random
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
 from unittest import mock
@@ -24,6 +24,8 @@ from unittest import mock
 import torch
 from torch import nn
 from torch.nn.modules import module as global_hooks
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.profiler import record_function
 from torch.utils.data import DataLoader
 
@@ -50,8 +52,8 @@ class Fault:
     rank: int | None = None
 
     def switched_on(self, world: Group) -> AbstractContextManager[None]:
-        """The fault, on this rank."""
-        raise NotImplementedError
+        """The fault, on this rank. A fault of the network has nothing to do there."""
+        return nullcontext()
 
 
 @contextmanager
@@ -102,30 +104,30 @@ class NoisyNeighbour(Fault):
 
 @dataclass(frozen=True)
 class Pauses(Fault):
-    """The host stops for `seconds` after every n-th layer: garbage collection, swapping."""
+    """The host stops for `seconds` in every period: garbage collection, swapping."""
 
     cause = "host"
     seconds: float = 0.01
-    every: int = 4
+    period_s: float = 0.05
 
     @contextmanager
     def switched_on(self, world: Group) -> Iterator[None]:
-        """Nothing is launched meanwhile, so no operator runs."""
-        count = 0
+        """After the first layer of a period. Nothing is launched meanwhile, no operator runs."""
+        last_s = time.monotonic()
 
         def pause(took_s: float) -> None:
-            nonlocal count
-            count += 1
-            if count % self.every == 0:
+            nonlocal last_s
+            if time.monotonic() - last_s >= self.period_s:
                 time.sleep(self.seconds)
+                last_s = time.monotonic()
 
         with _after_each(pause):
             yield
 
 
 @dataclass(frozen=True)
-class ItemPerLayer(Fault):
-    """`.item()` after every layer's forward: a check for nan, say.
+class ItemPerStep(Fault):
+    """`.item()` of a gradient before each optimizer step: a check for nan, say.
 
     On a GPU the host waits for the device there, and the device then for the host, which has
     launched nothing ahead. A CPU rank has nothing to wait for: there `seconds` stands for the time
@@ -137,14 +139,14 @@ class ItemPerLayer(Fault):
 
     @contextmanager
     def switched_on(self, world: Group) -> Iterator[None]:
-        """After the forward of each module without children."""
+        """For torch's optimizers."""
 
-        def look(module: nn.Module, inputs: Any, output: Any) -> None:
-            if _is_layer(module) and isinstance(output, torch.Tensor):
-                output.detach().sum().item()
-                time.sleep(self.seconds)
+        def look(optimizer: Optimizer, *_: Any) -> None:
+            gradients = (p.grad for group in optimizer.param_groups for p in group["params"])
+            next(each for each in gradients if each is not None).sum().item()
+            time.sleep(self.seconds)
 
-        hook = global_hooks.register_module_forward_hook(look)
+        hook = register_optimizer_step_pre_hook(look)
         try:
             yield
         finally:
@@ -275,6 +277,8 @@ def _around_layers(
         with warnings.catch_warnings():
             # Of the first layer, whose input needs no gradient: its hook is called all the same.
             warnings.filterwarnings("ignore", "Full backward hook is firing")
+            # Of modules that return more than tensors, such as a router: they are no layers.
+            warnings.filterwarnings("ignore", "For backward hooks to be called")
             yield
     finally:
         for hook in hooks:

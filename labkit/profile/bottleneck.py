@@ -6,17 +6,18 @@ Each cause is a question to the replay: how long would the run take without it?
     straggler   one rank computes as fast as the median of the others     replace the node
     imbalance   the same, where it computes more; or all share the work   equal shards or stages
     input       loading takes no time                                     more workers, prefetching
-    host        nothing between operators                                 fewer syncs, CUDA graphs
+    host        no long gaps between operators                            no .item(), no pauses
     barrier     nobody waits in a barrier                                 take it out
     link        messages of slow pairs as fast as the median of the rest  replace cable or port
     latency     transfers without their fixed part                        fewer, larger messages
     overlap     the only exchange of a step is hidden                     buckets during backward
     bandwidth   transfers without the part that grows with their bytes    overlap, fewer bytes
+    launch      no short gaps between operators                         larger batches, CUDA graphs
     bubble      no waiting for the message of another stage               more microbatches
     compute     what is left
 
-Of these, all but the last three are faults where they cost a share of the time that is worth an
-alarm. Those three bound every run that has no fault. A journal (of_run) cannot tell the host's time
+Of these, all but the last four are faults where they cost a share of the time that is worth an
+alarm. Those bound every run that has no fault. A journal (of_run) cannot tell the host's time
 from computing, nor a straggler from imbalance: it has no operators.
 """
 
@@ -30,22 +31,25 @@ from statistics import mean, median
 
 from labkit.profile import what_if
 from labkit.profile.breakdown import BUBBLE, HOST, TRANSFER, breakdown
-from labkit.profile.dependencies import Change, Dependencies, Part, measured
+from labkit.profile.dependencies import STALL, Change, Dependencies, Part, measured
 from labkit.profile.step_trace import COMPUTE, COPY, DATA, Trace
 
 FAULTS = ("straggler", "imbalance", "input", "host", "barrier", "link", "latency", "overlap")
 ALARM = 0.05
 """A fault is named from this share of the time on."""
+MORE = 0.02
+"""A rank that reads so much more than the median of the others has more to do."""
 _REMEDIES = {
     "straggler": "look at this rank's node: clocks, temperature, other processes; replace it",
     "imbalance": "give every rank the same work: shards, tokens of experts, layers of stages",
     "input": "load ahead: more workers, prefetching, data nearer to the ranks",
-    "host": "let the host run ahead: no .item() in a step, no barrier, CUDA graphs",
+    "host": "let the host run ahead: no .item() in a step, no garbage collection, no swapping",
     "barrier": "take the barrier out: collectives order what has to be ordered",
     "link": "test this link alone, then its cable, port and switch; put neighbours elsewhere",
     "latency": "send fewer and larger messages: larger buckets",
     "overlap": "reduce gradients in several buckets, while backward computes the others",
     "bandwidth": "send fewer bytes, or send them while ranks compute",
+    "launch": "larger batches per launch, CUDA graphs, torch.compile",
     "bubble": "more microbatches per step, or an interleaved or zero-bubble schedule",
     "compute": "faster kernels, lower precision, more ranks",
 }
@@ -85,7 +89,8 @@ def diagnose(trace: Trace) -> list[Finding]:
     found = [
         _on_one_or_all(_slow_computing(graph), _imbalance(graph)),
         _on_one_or_all(_slow_rank(graph, "input", DATA), _everywhere(graph, "input", DATA)),
-        _on_one_or_all(_slow_rank(graph, "host", HOST), _everywhere(graph, "host", HOST, COPY)),
+        _on_one_or_all(_slow_rank(graph, "host", STALL), _everywhere(graph, "host", STALL)),
+        _everywhere(graph, "launch", HOST, COPY),
         _barriers(trace, graph.seconds()),
         _slow_link(graph),
         *_transfers(graph),
@@ -122,11 +127,11 @@ def _slow_rank(graph: Dependencies, cause: str, kind: str) -> Finding:
 def _slow_computing(graph: Dependencies) -> Finding:
     """A straggler; or imbalance, where the rank that takes longer also reads more numbers."""
     found = _slow_rank(graph, "straggler", COMPUTE)
-    rank, times = found.rank, graph.own_seconds(COMPUTE)
+    rank = found.rank
     sizes = {each.rank: sum(w.size for w in each.work) for each in graph.trace.ranks.values()}
     assert rank is not None
-    later, more = _excess(times, rank), _excess(sizes, rank)
-    if more <= later / 4:
+    more = _excess(sizes, rank)
+    if more < MORE:
         return found
     why = f"Its operators read {more:.0%} more numbers than the median of the others."
     return replace(found, cause="imbalance", evidence=f"{found.evidence} {why}")

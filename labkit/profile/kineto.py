@@ -14,7 +14,8 @@ What becomes what:
     step        ProfilerStep#n                           from the first kernel that a step launched
 
 Files give no sequence numbers of gloo: the n-th collective of one kind and shape on a rank belongs
-to the n-th on the others. nccl's kernels are matched by group and kind, in order.
+to the n-th on the others (the n-th all-to-all, of any shape). nccl's kernels are matched by group
+and kind, in order.
 
 Format: Trace Event Format (JSON, also gzipped); "X" complete events; times in microseconds.
 """
@@ -46,7 +47,7 @@ from labkit.profile.step_trace import (
     Trace,
     Work,
     aligned,
-    waited_for,
+    with_waits,
 )
 
 Event = dict[str, Any]
@@ -54,6 +55,7 @@ _STEP = "ProfilerStep#"
 _LOADER = "enumerate(DataLoader)"
 # Calls of collectives; and what autograd calls: hooks in Python run inside, between its operators.
 _NO_WORK = re.compile(r"^c10d::|^autograd::engine|Backward\d*$")
+_PRODUCTS = re.compile("aten::.*(linear|mm|matmul|convolution|attention)")
 _COPIES = ("memcpy", "memset")
 _NCCL = re.compile("nccl.*Kernel")  # ncclDevKernel_AllReduce..., and once ncclAllReduceRingLLKernel
 _KINDS = (
@@ -131,9 +133,10 @@ def _rank(rank: int, document: Event, zero_ns: int, path: Path) -> RankTrace:
     own = _of_gpu(spans) if has_kernels else _of_cpu(spans, rank)
     if not own.work:
         raise ValueError(f"{path} has neither operators nor kernels: was anything profiled?")
-    ends = [own.work[-1].end_s, *(each.done_s for each in own.exchanges)]
-    rank_trace = RankTrace(rank, own.work[0].start_s, max(ends), own.work, own.exchanges, own.steps)
-    return rank_trace.of_steps()
+    start_s, end_s = own.work[0].start_s, own.work[-1].end_s
+    end_s = max([end_s, *(each.done_s for each in own.exchanges)])
+    exchanges = with_waits(own.work, own.exchanges)
+    return RankTrace(rank, start_s, end_s, own.work, exchanges, own.steps).of_steps()
 
 
 class _Own:
@@ -147,12 +150,12 @@ class _Own:
     def add(
         self, kind: str, posted_s: float, done_s: float, group: Sequence[int], key: tuple, size: int
     ) -> None:
-        """One more exchange. The lane waits for it if it is free when the exchange ends."""
+        """One more exchange."""
         self._turn[kind, *key] += 1
         turn = self._turn[kind, *key]
         name = f"{kind} #{turn}"
         found = Exchange((*key, turn), kind, tuple(group), posted_s, None, done_s, size, name)
-        self.exchanges.append(waited_for(self.work, found))
+        self.exchanges.append(found)
 
 
 def _of_cpu(spans: list[Event], rank: int) -> _Own:
@@ -182,9 +185,10 @@ def _of_cpu(spans: list[Event], rank: int) -> _Own:
         posted = calls[kind] if len(calls[kind]) == len(events) else events
         for call, event in zip(posted, events):
             ends = _ends(kind, call, rank)
-            key = ends or (kind, str(event["args"].get("Input Dims")))
+            # In an all-to-all every rank has a shape of its own.
+            shape = "" if kind == "all_to_all" else str(event["args"].get("Input Dims"))
+            key = ends or (kind, shape)
             own.add(kind, _times(call)[0], _times(event)[1], ends, key, _bytes(event))
-    own.exchanges.sort(key=lambda each: each.posted_s)
     return own
 
 
@@ -264,8 +268,10 @@ def _outermost(events: Iterable[tuple[Event, Any]]) -> list[Work]:
 
 
 def _size(event: Event) -> int:
-    shapes = event.get("args", {}).get("Input Dims", [])
-    return sum(math.prod(s) for s in shapes if s and all(isinstance(n, int) for n in s))
+    if not _PRODUCTS.match(event["name"]):
+        return 0
+    shape: list[Any] = next(iter(event.get("args", {}).get("Input Dims", [])), [])
+    return math.prod(shape) if shape and all(isinstance(n, int) for n in shape) else 0
 
 
 def _times(event: Event) -> tuple[float, float]:

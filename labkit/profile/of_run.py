@@ -8,6 +8,7 @@ with world.region("step"):              a training step
 
 from __future__ import annotations
 
+import bisect
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import groupby
@@ -24,7 +25,7 @@ from labkit.profile.step_trace import (
     Trace,
     Work,
     WorkKind,
-    waited_for,
+    with_waits,
 )
 
 STEP = "step"
@@ -48,7 +49,7 @@ def _rank(rank: int, timeline: Timeline) -> RankTrace:
     ]
     done = [op for op in timeline.operations if op.done_s is not None and len(op.group) > 1]
     exchanges = [_exchange(rank, op) for op in done if not op.in_background]
-    exchanges += [waited_for(work, each) for each in _in_background(done)]
+    exchanges += with_waits(work, _in_background(done, [each.start_s for each in steps]))
     exchanges.sort(key=lambda each: each.posted_s)
     marks = [(each.start_s, each.end_s) for each in steps if each.end_s is not None]
     own_trace = RankTrace(rank, timeline.start_s, end_of(timeline), work, exchanges, marks)
@@ -59,22 +60,27 @@ def _kind(region: str) -> WorkKind:
     return DATA if region.startswith("data") else COMPUTE
 
 
-def _in_background(operations: list[Operation]) -> Iterator[Exchange]:
-    """What another thread does for one label is one exchange: a bucket, and not its messages."""
+def _in_background(operations: list[Operation], steps: list[float]) -> Iterator[Exchange]:
+    """What another thread does for a label in a step is one exchange: a bucket, not its messages.
+
+    steps: when they start.
+    """
     turns: Counter[tuple] = Counter()
     found = [op for op in operations if op.in_background]
-    for key, run in groupby(found, key=lambda op: (op.group_name, op.label)):
+    for (*key, _), run in groupby(
+        found, key=lambda op: (op.group_name, op.label, bisect.bisect(steps, op.posted_s))
+    ):
         parts = list(run)
-        turns[key] += 1
+        turns[*key] += 1
         yield Exchange(
-            (*key, turns[key]),
+            (*key, turns[*key]),
             "all_reduce",
             parts[0].group,
             parts[0].posted_s,
             None,
             max(op.done_s or op.posted_s for op in parts),
             sum(op.sent_bytes for op in parts),
-            f"{parts[0].label} #{turns[key]}",
+            f"{parts[0].label} #{turns[*key]}",
         )
 
 

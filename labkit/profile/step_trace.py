@@ -17,8 +17,9 @@ All times are seconds on one clock: see `aligned`.
 from __future__ import annotations
 
 import bisect
+import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Literal
@@ -39,7 +40,7 @@ class Work:
     kind: WorkKind
     name: str = ""
     size: int = 0
-    """Numbers that the operator reads, where the source says so."""
+    """Of a matrix product: numbers of its first operand, where the source says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,14 +132,30 @@ class Trace:
         return max(each.end_s for each in self.ranks.values()) - min(starts)
 
 
-def waited_for(work: Sequence[Work], exchange: Exchange) -> Exchange:
-    """The same, waited for if the lane is free when it ends. work: of the lane, in order."""
-    done_s = exchange.done_s
-    after = bisect.bisect_left(work, done_s, key=lambda each: each.end_s)  # the first to end later
-    is_free = after == len(work) or work[after].start_s >= done_s
-    free_from_s = work[after - 1].end_s if after else exchange.posted_s
-    waited_s = min(max(exchange.posted_s, free_from_s), done_s) if is_free else None
-    return replace(exchange, waited_s=waited_s)
+def with_waits(work: list[Work], exchanges: Iterable[Exchange]) -> list[Exchange]:
+    """The same, by the time of posting, with `waited_s`, for sources that do not say it.
+
+    A rank waits for an exchange if its lane is free when it ends: since the lane became free, or
+    since the end of the exchange that it waited for before.
+
+        lane     |== compute ==|                        |== compute ==|
+        first        |--------------------|
+        second               |-----------------------|
+        waits                  |~~ first ~|~~ second |
+    """
+    found = []
+    before_s = -math.inf
+    for each in sorted(exchanges, key=lambda each: each.done_s):
+        after = bisect.bisect_left(
+            work, each.done_s, key=lambda w: w.end_s
+        )  # the first to end later
+        is_free = after == len(work) or work[after].start_s >= each.done_s
+        if is_free:
+            free_from_s = work[after - 1].end_s if after else each.posted_s
+            waited_s = min(max(each.posted_s, free_from_s, before_s), each.done_s)
+            before_s = each.done_s
+        found.append(replace(each, waited_s=waited_s if is_free else None))
+    return sorted(found, key=lambda each: each.posted_s)
 
 
 def aligned(trace: Trace, least_s: float = 1e-3) -> Trace:
