@@ -65,6 +65,8 @@ _WIDTH = {"float": 4, "double": 8, "half": 2, "bfloat16": 2, "long int": 8, "int
 def read(paths: Iterable[str | Path]) -> Trace:
     """The trace of a job from one file per rank; the clocks of several hosts are aligned.
 
+    A folder stands for the .json and .json.gz files in it.
+
     OSError where a file cannot be read; ValueError, which names the file, for what is no trace of
     PyTorch Profiler, for a rank that two files claim, and for jobs of different sizes.
     """
@@ -72,7 +74,7 @@ def read(paths: Iterable[str | Path]) -> Trace:
     sizes: dict[int, Path] = {}
     hosts = set()
     zero_ns = None
-    for number, path in enumerate(map(Path, paths)):
+    for number, path in enumerate(_files(paths)):
         document = _document(path)
         zero_ns = _zero_ns(document) if zero_ns is None else zero_ns
         job = document.get("distributedInfo") or {}
@@ -89,6 +91,17 @@ def read(paths: Iterable[str | Path]) -> Trace:
         raise ValueError(f"these files are of different jobs: {named}")
     trace = Trace(max(*sizes, len(ranks)), dict(sorted(ranks.items())), _missing(max(sizes), ranks))
     return aligned(trace) if len(hosts) > 1 else trace
+
+
+def _files(paths: Iterable[str | Path]) -> Iterator[Path]:
+    for path in map(Path, paths):
+        if not path.is_dir():
+            yield path
+            continue
+        found = sorted([*path.glob("*.json"), *path.glob("*.json.gz")])
+        if not found:
+            raise ValueError(f"{path} has no trace in it, neither *.json nor *.json.gz")
+        yield from found
 
 
 def _missing(world_size: int, ranks: Collection[int]) -> list[str]:

@@ -290,3 +290,13 @@ def test_missing_ranks_are_said_once_when_clocks_are_moved_too(tmp_path):
     missing, moved = profile.read(sorted(tmp_path.iterdir())).notes
     assert "2 of 4" in missing
     assert "rank 1" in moved
+
+
+def test_without_a_straggler_a_rank_is_as_fast_as_the_median_and_not_as_the_slowest():
+    graph = profile.Dependencies(
+        steps_of_four({3: {"compute": 1.5}, 2: {"compute": 1.2}}, num_steps=1)
+    )
+    goal_s = 20 + 0.5 + 0.4
+    change = what_if.no_straggler(graph, 3)
+    on_three = [part for part in graph.parts() if part.rank == 3 and part.kind != "transfer"]
+    assert sum(map(change, on_three)) == pytest.approx(goal_s)

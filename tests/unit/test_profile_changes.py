@@ -1,0 +1,105 @@
+"""Two traces side by side, and one with something changed: comparison, other buckets, the page."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from labkit import profile
+from labkit.cli.commands import app
+from labkit.profile.step_trace import Exchange, RankTrace, Trace, Work
+
+TRACES = Path(__file__).parents[1] / "data" / "traces"
+
+
+def training(slow=(), num_ranks=4, num_steps=3, marks_steps=True, transfer_s=0.002):
+    """Steps of 5 ms of data, 60 ms of computing, 5 ms for the host, and an all-reduce.
+
+    slow: (rank, kind) -> seconds more of it per step.
+    """
+    slow = dict(slow)
+    now_s = dict.fromkeys(range(num_ranks), 0.0)
+    ranks = {rank: RankTrace(rank, 0.0, 0.0, [], []) for rank in now_s}
+    for turn in range(num_steps):
+        begin_s = dict(now_s)
+        for rank, own in ranks.items():
+            for kind, seconds in (("data", 0.005), ("compute", 0.06), ("host", 0.005)):
+                until_s = now_s[rank] + seconds + slow.get((rank, kind), 0.0)
+                own.work.extend([Work(now_s[rank], until_s, kind)] if kind != "host" else [])
+                now_s[rank] = until_s
+        done_s = max(now_s.values()) + transfer_s
+        for rank, own in ranks.items():
+            key = ("all_reduce", turn)
+            times = now_s[rank], now_s[rank], done_s
+            own.exchanges.append(Exchange(key, "all_reduce", tuple(ranks), *times, 1000, str(key)))
+            now_s[rank] = done_s
+            own.steps.extend([(begin_s[rank], done_s)] if marks_steps else [])
+    done = {
+        rank: RankTrace(rank, 0.0, now_s[rank], own.work, own.exchanges, own.steps)
+        for rank, own in ranks.items()
+    }
+    return Trace(num_ranks, done)
+
+
+@pytest.mark.parametrize(
+    ("change", "term", "ranks", "grew_s"),
+    [
+        ({"slow": {(2, "data"): 0.012, (2, "host"): 0.002}}, "data", (2,), 0.012),
+        ({"slow": {(r, "data"): 0.01 for r in range(4)}}, "data", (0, 1, 2, 3), 0.01),
+        ({"slow": {(1, "compute"): 0.02, (3, "compute"): 0.018}}, "compute", (1, 3), 0.02),
+        ({"slow": {(0, "host"): 0.01}}, "host", (0,), 0.01),
+        ({"transfer_s": 0.02}, "transfer", (0, 1, 2, 3), 0.018),
+        ({"slow": {(2, "data"): 0.012}, "num_steps": 7}, "data", (2,), 0.012),
+    ],
+)
+def test_what_grew_comes_first_with_its_ranks_and_all_terms_are_the_difference(
+    change, term, ranks, grew_s
+):
+    before, after = training(), training(**change)
+    for one, other, sign in ((before, after, 1), (after, before, -1)):
+        found = profile.compare(one, other)
+        first = found.growths[0]
+        assert (first.term, first.ranks) == (term, ranks)
+        assert first.seconds == pytest.approx(sign * grew_s)
+        assert sum(each.seconds for each in found.growths) == pytest.approx(
+            found.seconds, abs=1e-12
+        )
+        assert f"{term} on" in found.verdict
+    steps = [step.total for own in profile.breakdown(after).values() for step in own]
+    assert profile.compare(before, after).after_s == pytest.approx(sum(steps) / len(steps))
+
+
+def test_equal_runs_take_as_long_as_before_and_other_ranks_are_said():
+    found = profile.compare(training(), training(num_steps=5))
+    assert found.seconds == pytest.approx(0)
+    assert "as long as before" in found.verdict
+    larger = profile.compare(training(), training({(5, "data"): 0.012}, num_ranks=8))
+    assert (larger.growths[0].term, larger.num_ranks) == ("data", 4)
+    assert [note for note in larger.notes if "8" in note]
+
+
+def test_a_trace_with_steps_is_not_compared_with_one_without():
+    with pytest.raises(ValueError, match="3 marked steps and the one after has 0"):
+        profile.compare(training(), training(marks_steps=False))
+    unmarked = profile.compare(training(marks_steps=False), training(marks_steps=False))
+    assert [note for note in unmarked.notes if "no steps" in note]
+
+
+def test_the_command_compares_folders_of_traces(tmp_path):
+    after = tmp_path / "after"
+    after.mkdir()
+    for rank in (0, 1):
+        shutil.copy(TRACES / f"sampled_rank-{rank}.json.gz", after)
+    before = ["--before", str(TRACES / "sampled_rank-1.json.gz")]
+    found = json.loads(CliRunner().invoke(app, ["profile", str(after), *before, "--json"]).stdout)
+    terms = found["comparison"]["terms"]
+    grew = found["comparison"]["after"] - found["comparison"]["before"]
+    assert sum(each["growth"] for each in terms) == pytest.approx(grew)
+    assert [note for note in found["comparison"]["notes"] if "2 of 128 after" in note]
+    words = CliRunner().invoke(app, ["profile", str(after), *before])
+    assert "A step takes" in words.stdout
+    empty = CliRunner().invoke(app, ["profile", str(tmp_path)])
+    assert empty.exit_code == 2
+    assert "no trace" in empty.output
