@@ -28,11 +28,8 @@ from graphlib import TopologicalSorter
 from itertools import accumulate
 from statistics import median
 
-from labkit.profile.breakdown import HOST, TRANSFER
+from labkit.profile.breakdown import HOST, TRANSFER, last_arrivals
 from labkit.profile.step_trace import Exchange, RankTrace, Trace
-
-# A wait for a result that is there already returns within this time, also on a busy machine.
-_WAKE_UP_S = 1e-4
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +87,7 @@ class Dependencies:
         self.ends = [self._add_rank(own, waits) for own in trace.ranks.values()]
         meetings = trace.meetings
         before: dict[tuple, int] = {}
-        self._rates = _Rates(meetings)
+        self._rates = _Rates(trace)
         for exchange, rank, moment in sorted(waits, key=lambda each: each[0].done_s):
             channel = rank, exchange.group, exchange.is_message
             arrived = self._add_result(exchange, rank, meetings[exchange.key], before.get(channel))
@@ -112,7 +109,7 @@ class Dependencies:
             name = f"{'wait for' if is_wait else 'post'} {exchange.name}"
             moment = self._new(own.rank, end_s, name)
             # What a wait costs for a result that is there already is the host's.
-            busy_until_s = start_s if _blocks(exchange) else end_s
+            busy_until_s = start_s if exchange.blocks else end_s
             self.moments[moment].edges.append((here, work.between(now_s, busy_until_s)))
             if is_wait:
                 waits.append((exchange, own.rank, moment))
@@ -136,7 +133,7 @@ class Dependencies:
             sources.append(before)
         begin_s = max(self.moments[source].at_s for source in sources)
         seconds = max(0.0, exchange.done_s - begin_s)
-        if not _blocks(exchange):
+        if not exchange.blocks:
             seconds = min(seconds, self._rates.seconds(exchange))
         arrived = self._new(rank, begin_s + seconds, f"result of {exchange.name}")
         part = Part(rank, TRANSFER, seconds, exchange=exchange)
@@ -217,22 +214,21 @@ def _events(own: RankTrace) -> list[tuple[float, float, Exchange, bool]]:
     return sorted([*posts, *waits], key=lambda event: (event[0], event[3]))
 
 
-def _blocks(exchange: Exchange) -> bool:
-    """Whether the rank had to wait for it: else it was done at an earlier time, not recorded."""
-    waited_s = exchange.waited_s
-    return waited_s is not None and exchange.done_s - waited_s > _WAKE_UP_S
-
-
 class _Rates:
     """What transfers take, from those that a rank waited for, for those that were done in time."""
 
-    def __init__(self, meetings: Mapping[tuple, Mapping[int, Exchange]]) -> None:
+    def __init__(self, trace: Trace) -> None:
         self._found: dict[str, list[tuple[int, float]]] = defaultdict(list)
-        for by_rank in meetings.values():
-            last_s = max(each.posted_s for each in by_rank.values())
-            for each in by_rank.values():
-                if _blocks(each) and each.done_s > last_s:
-                    self._found[each.kind].append((each.nbytes, each.done_s - last_s))
+        arrivals = last_arrivals(trace)
+        for own in trace.ranks.values():
+            free_s: dict[tuple, float] = {}
+            for each in sorted(own.exchanges, key=lambda each: each.done_s):
+                if each.blocks:
+                    channel = each.group, each.is_message
+                    begin_s = max(arrivals[each.key][0], free_s.get(channel, 0.0))
+                    free_s[channel] = each.done_s
+                    if each.done_s > begin_s:
+                        self._found[each.kind].append((each.nbytes, each.done_s - begin_s))
 
     def seconds(self, exchange: Exchange) -> float:
         """The median of the transfers of its kind nearest to it in size; 0 if none is known."""

@@ -26,6 +26,8 @@ DATA: Literal["data"] = "data"
 COPY: Literal["copy"] = "copy"
 WorkKind = Literal["compute", "data", "copy"]
 MESSAGES = ("send", "recv")
+# A wait for a result that is there already returns within this time, also on a busy machine.
+_WAKE_UP_S = 1e-4
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,11 @@ class Exchange:
     def is_message(self) -> bool:
         """Two ranks take part, and not a group."""
         return self.kind in MESSAGES
+
+    @property
+    def blocks(self) -> bool:
+        """The rank had to wait for it: else it was done at an earlier time, not recorded."""
+        return self.waited_s is not None and self.done_s - self.waited_s > _WAKE_UP_S
 
     def moved(self, by_s: float) -> Exchange:
         """The same on a clock that shows by_s more."""

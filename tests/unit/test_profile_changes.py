@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from labkit import profile
 from labkit.cli.commands import app
+from labkit.profile import what_if
 from labkit.profile.step_trace import Exchange, RankTrace, Trace, Work
 
 TRACES = Path(__file__).parents[1] / "data" / "traces"
@@ -103,3 +104,69 @@ def test_the_command_compares_folders_of_traces(tmp_path):
     empty = CliRunner().invoke(app, ["profile", str(tmp_path)])
     assert empty.exit_code == 2
     assert "no trace" in empty.output
+
+
+def backward(sizes, stop_after=None):
+    """On 2 ranks: 4 s of forward, a bucket ready every 8 s / len(sizes), 0.1 s + 1 s per 100 bytes.
+
+    stop_after: the rank waits for this bucket before it goes on.
+    """
+    now_s, free_s, exchanges = 4.0, 0.0, []
+    work = [Work(0.0, 4.0, "compute")]
+    for number, size in enumerate(sizes):
+        posted_s = now_s + 8 / len(sizes)
+        work.append(Work(now_s, posted_s, "compute"))
+        free_s = max(free_s, posted_s) + 0.1 + size / 100
+        now_s = free_s if number == stop_after else posted_s
+        times = posted_s, posted_s if number == stop_after else None, free_s
+        key = ("all_reduce", number)
+        exchanges.append(Exchange(key, "all_reduce", (0, 1), *times, size, f"#{number}"))
+    end_s, free = now_s, now_s
+    for number, each in enumerate(exchanges):
+        if number != stop_after:
+            end_s = max(end_s, each.done_s)
+            waits = Exchange(
+                each.key, each.kind, each.group, each.posted_s, free, end_s, each.nbytes
+            )
+            exchanges[number], free = waits, end_s
+    ranks = {r: RankTrace(r, 0, end_s, work, exchanges, [(0, end_s)]) for r in (0, 1)}
+    return Trace(2, ranks)
+
+
+@pytest.mark.parametrize(
+    ("before", "nbytes", "after"),
+    [
+        ([100, 100, 150, 50], 200, [200, 200]),
+        ([100, 100, 150, 50], 201, [350, 50]),
+        ([100, 100, 150, 50], 1000, [400]),
+        ([400], 100, [100, 100, 100, 100]),
+        ([400], 150, [200, 200]),
+        ([100, 300], 100, [100, 100, 100, 100]),
+    ],
+)
+def test_buckets_are_merged_as_ddp_closes_them_and_cut_evenly(before, nbytes, after):
+    graph, change = what_if.buckets(backward(before), nbytes, 0.1)
+    found, expected = (t.ranks[0].exchanges for t in (graph.trace, backward(after)))
+    assert [each.nbytes for each in found] == after
+    if len(set(before)) == 1 or nbytes == 1000:
+        assert [each.posted_s for each in found] == [each.posted_s for each in expected]
+        assert graph.seconds(change) == pytest.approx(backward(after).ranks[0].end_s, abs=1e-6)
+
+
+def test_an_all_reduce_for_which_all_ranks_stop_is_merged_with_none_after_it():
+    graph, _ = what_if.buckets(backward([100, 100, 100, 100], stop_after=1), 400, 0.1)
+    assert [each.nbytes for each in graph.trace.ranks[0].exchanges] == [200, 200]
+
+
+def test_buckets_of_nothing_are_refused():
+    with pytest.raises(ValueError, match="no rank has waited"):
+        what_if.buckets(training(num_ranks=1, transfer_s=0.0), 100)
+    with pytest.raises(ValueError, match="nbytes is 0"):
+        what_if.buckets(training(), 0)
+
+
+def test_perfect_overlap_is_bound_by_computing_or_by_the_link():
+    seconds = what_if.perfect_overlap(profile.Dependencies(training(num_steps=1, transfer_s=0.02)))
+    assert seconds == pytest.approx(0.07)
+    seconds = what_if.perfect_overlap(profile.Dependencies(training(num_steps=1, transfer_s=0.2)))
+    assert seconds == pytest.approx(0.2)
