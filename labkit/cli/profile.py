@@ -21,15 +21,20 @@ def profile(
         list[Path] | None,
         typer.Option(help="A folder, or files with one --before each: the run to compare with."),
     ] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="Write a page with a timeline to this file.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Figures for programs.")] = False,
 ) -> None:
     """Say where the time of a training step goes, from profiler traces of any job."""
-    from labkit.profile import compare, read, report
+    from labkit.profile import compare, page, read, report
 
     try:
         trace = read(traces)
         found = report(trace)
         comparison = compare(read(before), trace) if before else None
+        if html:
+            html.write_text(page(found, comparison), encoding="utf-8")
     except (OSError, ValueError) as error:
         raise typer.BadParameter(str(error)) from None
     if as_json:

@@ -14,6 +14,7 @@ Read in this order:
     what_if         a replay with one thing changed
     bottleneck      what would gain most; profile_report: the same in words
     comparison      two runs: which term of a step grew, and on which rank
+    profile_page    all of it as one HTML page
 """
 
 from labkit.profile import what_if
@@ -23,6 +24,7 @@ from labkit.profile.comparison import Comparison, compare
 from labkit.profile.dependencies import Dependencies
 from labkit.profile.kineto import read, recording
 from labkit.profile.of_run import of_run
+from labkit.profile.profile_page import page
 from labkit.profile.profile_report import Report, report
 from labkit.profile.step_trace import Trace
 
@@ -38,6 +40,7 @@ __all__ = [
     "diagnose",
     "figures",
     "of_run",
+    "page",
     "read",
     "recording",
     "report",

@@ -12,6 +12,7 @@ What becomes what:
     exchange    gloo:all_reduce, from c10d::allreduce_   ncclKernel..., ncclDevKernel...
     waiting     the lane is free until it ends           the lane is free until it ends
     step        ProfilerStep#n                           from the first kernel that a step launched
+    memory      [memory], with profile_memory=True       the same, of the device
 
 Files give no sequence numbers of gloo: the n-th collective of one kind and shape on a rank belongs
 to the n-th on the others. nccl's kernels are matched by group and kind, in order.
@@ -29,6 +30,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -144,8 +146,23 @@ def _rank(rank: int, document: Event, zero_ns: int, path: Path) -> RankTrace:
     if not own.work:
         raise ValueError(f"{path} has neither operators nor kernels: was anything profiled?")
     ends = [own.work[-1].end_s, *(each.done_s for each in own.exchanges)]
-    rank_trace = RankTrace(rank, own.work[0].start_s, max(ends), own.work, own.exchanges, own.steps)
-    return rank_trace.of_steps()
+    memory = _memory(document["traceEvents"], zero_us)
+    start_s = own.work[0].start_s
+    whole = RankTrace(rank, start_s, max(ends), own.work, own.exchanges, own.steps, memory)
+    return whole.of_steps()
+
+
+def _memory(events: Iterable[Event], zero_us: float) -> list[tuple[float, int]]:
+    """Bytes allocated over time: on the device with most events, the CPU if there is no other."""
+    found: dict[tuple[bool, int], list[tuple[float, int]]] = defaultdict(list)
+    for each in events:
+        if each.get("name") == "[memory]":
+            about = each["args"]
+            device = about.get("Device Type", 0) > 0, about.get("Device Id", -1)
+            at_s = (float(each["ts"]) + zero_us) / 1e6
+            found[device].append((at_s, int(about["Total Allocated"])))
+    most = max(found, key=lambda device: (device[0], len(found[device])), default=None)
+    return sorted(found[most]) if most else []
 
 
 class _Own:
@@ -183,6 +200,8 @@ class _Own:
 
 def _of_cpu(spans: list[Event], rank: int) -> _Own:
     steps = [each for each in spans if each["name"].startswith(_STEP)]
+    if len(steps) > 1 and steps[-1]["dur"] < 0.5 * median(each["dur"] for each in steps):
+        steps.pop()  # cut off: the loop has ended, and then the profiler
     operators = [each for each in spans if each.get("cat") == "cpu_op"]
     threads = Counter(each["tid"] for each in steps or operators)
     main = threads.most_common(1)[0][0] if threads else None
@@ -321,7 +340,9 @@ def recording(world: Group, folder: str | Path) -> Iterator[Callable[[], None]]:
     if world.device.type == "cuda":
         activities.append(ProfilerActivity.CUDA)
     plan = torch.profiler.schedule(wait=0, warmup=1, active=1_000_000)
-    with torch.profiler.profile(activities=activities, schedule=plan, record_shapes=True) as found:
+    with torch.profiler.profile(
+        activities=activities, schedule=plan, record_shapes=True, profile_memory=True
+    ) as found:
         yield found.step
     path = Path(folder)
     path.mkdir(parents=True, exist_ok=True)

@@ -91,6 +91,8 @@ class RankTrace:
     exchanges: list[Exchange] = field(repr=False)
     steps: list[tuple[float, float]] = field(default_factory=list)
     """Start and end of each training step; empty where the source marks none."""
+    memory: list[tuple[float, int]] = field(default_factory=list, repr=False)
+    """Seconds, and bytes allocated from then on; empty where the source has none."""
 
     def of_steps(self) -> RankTrace:
         """From the first step to the end of the last; everything, if none is marked."""
@@ -99,14 +101,18 @@ class RankTrace:
         start_s, end_s = self.steps[0][0], self.steps[-1][1]
         work = [w for w in self.work if start_s <= w.start_s < end_s]
         exchanges = [each for each in self.exchanges if start_s <= each.posted_s < end_s]
-        return RankTrace(self.rank, start_s, end_s, work, exchanges, self.steps)
+        before = [each for each in self.memory if each[0] < start_s][-1:]
+        memory = before + [each for each in self.memory if start_s <= each[0] < end_s]
+        return RankTrace(self.rank, start_s, end_s, work, exchanges, self.steps, memory)
 
     def moved(self, by_s: float) -> RankTrace:
         """The same on a clock that shows by_s more."""
         work = [replace(w, start_s=w.start_s + by_s, end_s=w.end_s + by_s) for w in self.work]
         steps = [(start_s + by_s, end_s + by_s) for start_s, end_s in self.steps]
         exchanges = [each.moved(by_s) for each in self.exchanges]
-        return RankTrace(self.rank, self.start_s + by_s, self.end_s + by_s, work, exchanges, steps)
+        memory = [(at_s + by_s, nbytes) for at_s, nbytes in self.memory]
+        start_s, end_s = self.start_s + by_s, self.end_s + by_s
+        return RankTrace(self.rank, start_s, end_s, work, exchanges, steps, memory)
 
 
 @dataclass(frozen=True, slots=True)

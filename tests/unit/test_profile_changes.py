@@ -2,6 +2,9 @@
 
 import json
 import shutil
+from collections import Counter
+from dataclasses import replace
+from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
@@ -170,3 +173,53 @@ def test_perfect_overlap_is_bound_by_computing_or_by_the_link():
     assert seconds == pytest.approx(0.07)
     seconds = what_if.perfect_overlap(profile.Dependencies(training(num_steps=1, transfer_s=0.2)))
     assert seconds == pytest.approx(0.2)
+
+
+class Tags(HTMLParser):
+    """What a page has: tags by name and class, and attributes that load something."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.found, self.loads = Counter(), []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        attributes = dict(attrs)
+        self.found[tag, attributes.get("class")] += 1
+        self.loads += [attributes[name] for name in ("src", "href") if name in attributes]
+
+
+def test_the_page_has_all_ranks_their_waits_and_the_critical_path_and_loads_nothing():
+    trace = training({(2, "data"): 0.012})
+    trace.ranks[0].exchanges[-1] = replace(trace.ranks[0].exchanges[-1], name="<script>")
+    text = profile.page(profile.report(trace), profile.compare(training(), trace))
+    tags = Tags(text)
+    assert tags.loads == []
+    assert tags.found["script", None] == 0
+    assert "url(" not in text
+    assert tags.found["div", "row"] == 4
+    assert tags.found["div", "card fault"] == 2  # data on rank 2, and the host
+    assert tags.found["rect", "straggler"] == 3 * 2  # of the last two steps
+    assert tags.found["polyline", "path"] == 1
+    assert tags.found["path", "memory"] == 0
+    assert "data on rank 2" in text
+
+
+def test_the_page_draws_memory_beside_time_where_a_trace_has_it():
+    trace = training()
+    ranks = {
+        rank: replace(own, memory=[(0.0, 100), (own.end_s - 0.01, 3000)]).moved(1.0).of_steps()
+        for rank, own in trace.ranks.items()
+    }
+    tags = Tags(text := profile.page(profile.report(replace(trace, ranks=ranks))))
+    assert tags.found["path", "memory"] == 4
+    assert ">3 kB<" in text
+
+
+def test_the_command_writes_the_page(tmp_path):
+    page = tmp_path / "page.html"
+    arguments = ["profile", str(TRACES / "sampled_rank-0.json.gz"), "--html", str(page)]
+    assert CliRunner().invoke(app, arguments).exit_code == 0
+    assert Tags(page.read_text()).found["svg", None] == 1
+    nowhere = CliRunner().invoke(app, [*arguments[:-1], str(tmp_path)])
+    assert nowhere.exit_code == 2
