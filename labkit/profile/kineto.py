@@ -27,7 +27,7 @@ import gzip
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
@@ -48,6 +48,7 @@ from labkit.profile.step_trace import (
     Trace,
     Work,
     aligned,
+    missing,
 )
 
 Event = dict[str, Any]
@@ -91,7 +92,7 @@ def read(paths: Iterable[str | Path]) -> Trace:
     if len(sizes) > 1:
         named = " and ".join(f"{size} ranks in {path}" for size, path in sizes.items())
         raise ValueError(f"these files are of different jobs: {named}")
-    trace = Trace(max(*sizes, len(ranks)), dict(sorted(ranks.items())), _missing(max(sizes), ranks))
+    trace = Trace(max(*sizes, len(ranks)), dict(sorted(ranks.items())), missing(max(sizes), ranks))
     return aligned(trace) if len(hosts) > 1 else trace
 
 
@@ -104,14 +105,6 @@ def _files(paths: Iterable[str | Path]) -> Iterator[Path]:
         if not found:
             raise ValueError(f"{path} has no trace in it, neither *.json nor *.json.gz")
         yield from found
-
-
-def _missing(world_size: int, ranks: Collection[int]) -> list[str]:
-    missing = world_size - len(ranks)
-    if missing <= 0:
-        return []
-    known = "who arrived last is known among the others only"
-    return [f"{missing} of {world_size} ranks have no trace: {known}"]
 
 
 def _document(path: Path) -> Event:

@@ -22,16 +22,32 @@ from labkit.profile.step_trace import (
     Trace,
     Work,
     WorkKind,
+    aligned,
+    has_one_clock,
+    missing,
 )
 
 STEP = "step"
 
 
 def of_run(run: Run | Sequence[Timeline]) -> Trace:
-    """The trace of a run, or of timelines by rank. Operations without an end are left out."""
+    """The trace of a run, or of timelines by rank. Operations without an end are left out.
+
+    A run of several hosts is on one clock as far as its ranks met at the start at one moment, and
+    clocks did not drift. If a result came before the last rank had arrived, clocks are aligned.
+
+    Ranks that `Run.load(..., partial=True)` did not find are left out. ValueError: all are.
+    """
     timelines = run.timeline if isinstance(run, Run) else run
-    ranks = {rank: _rank(rank, timeline) for rank, timeline in enumerate(timelines)}
-    return Trace(len(ranks), ranks)
+    ranks = {
+        rank: _rank(rank, timeline)
+        for rank, timeline in enumerate(timelines)
+        if end_of(timeline) > timeline.start_s
+    }
+    if not ranks:
+        raise ValueError(f"none of {len(timelines)} ranks has a journal: nothing ran")
+    trace = Trace(len(timelines), ranks, missing(len(timelines), ranks))
+    return trace if has_one_clock(trace) else aligned(trace)
 
 
 def _rank(rank: int, timeline: Timeline) -> RankTrace:
@@ -46,7 +62,7 @@ def _rank(rank: int, timeline: Timeline) -> RankTrace:
     exchanges = [
         _exchange(rank, each)
         for each in timeline.operations
-        if each.done_s is not None and len(each.group) > 1
+        if each.done_s is not None and len(each.group) > 1 and not each.failed
     ]
     marks = [(each.start_s, each.end_s) for each in steps if each.end_s is not None]
     own_trace = RankTrace(rank, timeline.start_s, end_of(timeline), work, exchanges, marks)

@@ -17,6 +17,7 @@ All times are seconds on one clock: see `aligned`.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Literal
@@ -28,6 +29,8 @@ WorkKind = Literal["compute", "data", "copy"]
 MESSAGES = ("send", "recv")
 # A wait for a result that is there already returns within this time, also on a busy machine.
 _WAKE_UP_S = 1e-4
+# In these every rank's result depends on every rank.
+_OF_ALL = ("all_reduce", "barrier", "all_gather", "reduce_scatter")
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +143,24 @@ class Trace:
         return max(each.end_s for each in self.ranks.values()) - min(starts)
 
 
+def has_one_clock(trace: Trace) -> bool:
+    """Whether no rank had a result of all ranks before the last of them had arrived."""
+    return all(
+        max(each.posted_s for each in by_rank.values()) <= min(e.done_s for e in by_rank.values())
+        for by_rank in trace.meetings.values()
+        if next(iter(by_rank.values())).kind in _OF_ALL
+    )
+
+
+def missing(world_size: int, ranks: Collection[int]) -> list[str]:
+    """A note on ranks of which nothing is known."""
+    count = world_size - len(ranks)
+    if count <= 0:
+        return []
+    known = "who arrived last is known among the others only"
+    return [f"{count} of {world_size} ranks have no trace: {known}"]
+
+
 def aligned(trace: Trace, least_s: float = 1e-3) -> Trace:
     """Move the clocks of other hosts onto the clock of the first rank.
 
@@ -152,12 +173,15 @@ def aligned(trace: Trace, least_s: float = 1e-3) -> Trace:
     least_s: a smaller difference is left alone; ranks of one host have one clock already.
     """
     first = min(trace.ranks)
-    ends: dict[int, list[float]] = {rank: [] for rank in trace.ranks}
+    # By rank; those first for which both ranks waited, whose ends are known to be ends.
+    ends: dict[int, dict[bool, list[float]]] = {rank: defaultdict(list) for rank in trace.ranks}
     for by_rank in trace.meetings.values():
-        if first in by_rank and by_rank[first].kind in ("all_reduce", "barrier", "all_gather"):
+        if first in by_rank and by_rank[first].kind in _OF_ALL:
+            own = by_rank[first]
             for rank, exchange in by_rank.items():
-                ends[rank].append(exchange.done_s - by_rank[first].done_s)
-    ahead = {rank: median(found) for rank, found in ends.items() if found}
+                both_waited = own.blocks and exchange.blocks
+                ends[rank][both_waited].append(exchange.done_s - own.done_s)
+    ahead = {rank: median(found[True] or found[False]) for rank, found in ends.items() if found}
     off = {rank: by_s for rank, by_s in ahead.items() if abs(by_s) >= least_s}
     ranks = {rank: each.moved(-off.get(rank, 0.0)) for rank, each in trace.ranks.items()}
     notes = [f"clock of rank {rank} moved by {-by_s:+.3g} s" for rank, by_s in off.items()]

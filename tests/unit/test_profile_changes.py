@@ -10,10 +10,15 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+import labkit
 from labkit import profile
 from labkit.cli.commands import app
+from labkit.comm import Region, Timeline
+from labkit.doctor.stage import Stage
+from labkit.launch.cluster.rank_record import Record
 from labkit.profile import what_if
 from labkit.profile.step_trace import Exchange, RankTrace, Trace, Work
+from tests.an_operation import an_operation
 
 TRACES = Path(__file__).parents[1] / "data" / "traces"
 
@@ -223,3 +228,50 @@ def test_the_command_writes_the_page(tmp_path):
     assert Tags(page.read_text()).found["svg", None] == 1
     nowhere = CliRunner().invoke(app, [*arguments[:-1], str(tmp_path)])
     assert nowhere.exit_code == 2
+
+
+def journal(computes_s, ahead_s=0.0, wakes_s=0.0, num_steps=4):
+    """Steps of 1 s: a bucket that is there when it is waited for, and one that ranks wait for."""
+    operations, regions = [], []
+    for turn in range(num_steps):
+        waits_s, done_s = turn + computes_s, turn + 0.9 + wakes_s
+        regions.append(Region("step", turn, turn + 1.0))
+        for number, times in enumerate([(turn + 0.1, waits_s), (waits_s, done_s)]):
+            times = {"posted_s": times[0], "waited_s": waits_s, "done_s": times[1]}
+            operations.append(an_operation("all_reduce", 2 * turn + number, **times))
+    return Timeline(operations, regions, 0.0, float(num_steps)).shifted(-ahead_s)
+
+
+def saved(folder, *timelines):
+    """A run of as many hosts: the second rank's clock reads 1000 s more."""
+    for rank, timeline in enumerate(timelines):
+        clock_s = 1000.0 * rank
+        own = timeline.shifted(-clock_s)
+        Record(
+            *(rank, len(timelines), "cpu", f"host{rank}", Stage.RETURNED, "returned", clock_s, own)
+        ).write(folder / "attempt-0")
+    return labkit.Run.load(folder, partial=True)
+
+
+def test_clocks_of_hosts_that_met_at_other_moments_or_drifted_are_aligned(tmp_path):
+    run = saved(tmp_path, journal(0.4), journal(0.7, ahead_s=0.3))
+    trace = profile.of_run(run)
+    assert [note for note in trace.notes if "clock of rank 1" in note]
+    for step in profile.breakdown(trace)[0]:
+        assert step.seconds["straggler"] == pytest.approx(0.3)
+        assert step.waited_for == {1: pytest.approx(0.3)}
+
+
+def test_ranks_on_one_clock_are_left_as_they_are_also_if_one_wakes_up_late(tmp_path):
+    run = saved(tmp_path, journal(0.4), journal(0.7, wakes_s=0.05))
+    trace = profile.of_run(run)
+    assert trace.notes == []
+    assert trace.ranks[1].exchanges[-1].done_s == pytest.approx(3.95)
+
+
+def test_ranks_without_a_journal_are_left_out_and_said():
+    trace = profile.of_run([journal(0.4), Timeline(), journal(0.7)])
+    assert list(trace.ranks) == [0, 2]
+    assert "1 of 3" in trace.notes[0]
+    with pytest.raises(ValueError, match="none of 2 ranks"):
+        profile.of_run([Timeline(), Timeline()])
