@@ -164,9 +164,10 @@ class _MeanStep:
                 term = HOST if part.kind == STALL else part.kind
                 self.terms[term] += part.seconds / num_steps
         self.terms[REST] = self.seconds - sum(self.terms.values())
+        kinds = {term: (term,) for term in _TERMS} | {HOST: (HOST, STALL)}
         self.own = {
-            term: {r: s / num_steps for r, s in graph.own_seconds(*kinds).items()}
-            for term, kinds in {each: (each,) for each in _TERMS} | {HOST: (HOST, STALL)}.items()
+            term: {rank: s / num_steps for rank, s in graph.own_seconds(*kinds[term]).items()}
+            for term in _TERMS
         }
 
 
