@@ -161,30 +161,6 @@ def test_collectives_take_what_calc_says():
     )
 
 
-def across(world, senders):
-    """The first ranks of host 0 send to host 1 at once."""
-    x = torch.ones(50_000)
-
-    def step():
-        if world.rank < senders:
-            world.send(x, world.rank + 4)
-        elif 4 <= world.rank < senders + 4:
-            world.recv(torch.empty_like(x), world.rank - 4)
-
-    return {"across": rounds(world, step)}
-
-
-@pytest.mark.parametrize("slow_links_per_host", [1, 4])
-def test_two_that_send_across_at_once_take_twice_the_time_where_they_share_a_link(
-    slow_links_per_host,
-):
-    topology = Topology(hosts=2, ranks_per_host=4, slow_links_per_host=slow_links_per_host, **TIERS)
-    latency_s, transfer_s = topology.slow.alpha, 200_000 * topology.slow.beta
-    seconds_of(across, topology, 1, of={"across": latency_s + transfer_s})
-    times = 2 if slow_links_per_host == 1 else 1
-    seconds_of(across, topology, 2, of={"across": latency_s + times * transfer_s})
-
-
 def both_all_reduces(world, numel):
     x = torch.ones(numel)
     fast, slow = two_tiers(world, ranks_per_host=4)
