@@ -12,7 +12,7 @@ Each cause is a question to the replay: how long would the run take without it?
     latency     transfers without their fixed part                        fewer, larger messages
     overlap     the only exchange of a step is hidden                     buckets during backward
     bandwidth   transfers without the part that grows with their bytes    overlap, fewer bytes
-    launch      no short gaps between operators                         larger batches, CUDA graphs
+    launch      no short gaps between operators                           CUDA graphs, more per step
     bubble      no waiting for the message of another stage               more microbatches
     compute     what is left
 
@@ -204,7 +204,8 @@ def _slow_link(graph: Dependencies) -> Finding:
 
 def _transfers(graph: Dependencies) -> list[Finding]:
     transfers = [part for part in graph.parts() if part.kind == TRANSFER]
-    latency_s, seconds = _latency(transfers), sum(part.seconds for part in transfers)
+    latency_s, _ = what_if.transfer_cost(transfers)
+    seconds = sum(part.seconds for part in transfers)
     why = (
         f"{len(transfers)} transfers take {_ms(seconds)} on all ranks together. "
         f"The latency of one is {_ms(latency_s)}."
@@ -222,22 +223,6 @@ def _transfers(graph: Dependencies) -> list[Finding]:
         _finding(graph, "overlap", None, hidden, alone),
         _finding(graph, "bandwidth", None, what_if.links(math.inf, latency_s), why),
     ]
-
-
-def _latency(transfers: list[Part]) -> float:
-    """The time of a transfer without bytes: the line through the medians of the sizes seen."""
-    by_size: dict[int, list[float]] = defaultdict(list)
-    for part in transfers:
-        assert part.exchange is not None
-        by_size[part.exchange.nbytes].append(part.seconds)
-    if not by_size:
-        return 0.0
-    (small, few_s), (large, many_s) = (
-        (size, median(by_size[size])) for size in (min(by_size), max(by_size))
-    )
-    if small == large:
-        return 0.0
-    return min(few_s, max(0.0, few_s - small * (many_s - few_s) / (large - small)))
 
 
 def _shares(trace: Trace) -> list[Finding]:

@@ -28,13 +28,11 @@ from dataclasses import dataclass, field
 from graphlib import TopologicalSorter
 from statistics import median
 
-from labkit.profile.breakdown import HOST, TRANSFER
-from labkit.profile.step_trace import Exchange, RankTrace, Trace
+from labkit.profile.breakdown import HOST, TRANSFER, last_arrivals
+from labkit.profile.step_trace import WAKE_UP_S, Exchange, RankTrace, Trace
 
 STALL, LONG_S = "stall", 1e-3
 """The host's time is a stall where a gap takes at least so many seconds."""
-# A wait for a result that is there already returns within this time, also on a busy machine.
-_WAKE_UP_S = 1e-4
 _LAST_MOMENT = 0.2  # of a transfer
 
 
@@ -93,7 +91,7 @@ class Dependencies:
         self._posts: dict[tuple[tuple, int], int] = {}
         waits: list[tuple[Exchange, int, int]] = []
         meetings = trace.meetings
-        self._rates = _Rates(meetings)
+        self._rates = _Rates(trace)
         self.ends = [self._add_rank(own, waits) for own in trace.ranks.values()]
         before: dict[tuple, int] = {}
         for exchange, rank, moment in sorted(waits, key=lambda each: each[0].done_s):
@@ -117,7 +115,7 @@ class Dependencies:
             name = f"{'wait for' if is_wait else 'post'} {exchange.name}"
             moment = self._new(own.rank, end_s, name)
             # What a wait costs for a result that is there already is the host's.
-            busy_until_s = start_s if self._rates.blocks(exchange) else end_s
+            busy_until_s = start_s if self._rates.sees_end(exchange) else end_s
             self.stretches[own.rank].append(work.between(now_s, busy_until_s))
             self.moments[moment].edges.append((here, self.stretches[own.rank][-1]))
             if is_wait:
@@ -143,7 +141,7 @@ class Dependencies:
             sources.append(before)
         begin_s = max(self.moments[source].at_s for source in sources)
         seconds = max(0.0, exchange.done_s - begin_s)
-        if not self._rates.blocks(exchange):
+        if not self._rates.sees_end(exchange):
             seconds = min(seconds, self._rates.seconds(exchange))
         arrived = self._new(rank, begin_s + seconds, f"result of {exchange.name}")
         part = Part(rank, TRANSFER, seconds, exchange=exchange)
@@ -227,27 +225,29 @@ def _events(own: RankTrace) -> list[tuple[float, float, Exchange, bool]]:
 class _Rates:
     """What transfers take, from those that a rank waited for, for those that were done in time."""
 
-    def __init__(self, meetings: Mapping[tuple, Mapping[int, Exchange]]) -> None:
+    def __init__(self, trace: Trace) -> None:
         self._found: dict[str, list[tuple[int, float]]] = defaultdict(list)
-        self._last_s = {key: max(e.posted_s for e in m.values()) for key, m in meetings.items()}
-        for key, by_rank in meetings.items():
-            for each in by_rank.values():
-                took_s = each.done_s - self._last_s[key]
-                if took_s > 0 and self.blocks(each):
-                    self._found[each.kind].append((each.nbytes, took_s))
+        self._arrivals = last_arrivals(trace)
+        for own in trace.ranks.values():
+            free_s: dict[tuple, float] = {}
+            for each in sorted(own.exchanges, key=lambda each: each.done_s):
+                if self.sees_end(each):
+                    channel = each.group, each.is_message
+                    begin_s = max(self._arrivals[each.key][0], free_s.get(channel, 0.0))
+                    free_s[channel] = each.done_s
+                    if each.done_s > begin_s:
+                        self._found[each.kind].append((each.nbytes, each.done_s - begin_s))
 
-    def blocks(self, exchange: Exchange) -> bool:
-        """Whether its end was seen: the rank waited for it, and not only in the last moment.
+    def sees_end(self, exchange: Exchange) -> bool:
+        """Whether its end is known: the rank waited for it, and not only in the last moment.
 
-        Else it was done at an earlier time, which is not recorded. The end of a send is what its
-        sender looked for last, and says nothing.
+        Else it was done at an earlier time, which is not recorded. The end of a send is when its
+        sender asked for it, and says nothing.
         """
         if exchange.waited_s is None or exchange.kind == "send":
             return False
-        blocked_s, took_s = (
-            exchange.done_s - t for t in (exchange.waited_s, self._last_s[exchange.key])
-        )
-        return blocked_s > _WAKE_UP_S + _LAST_MOMENT * took_s
+        took_s = exchange.done_s - self._arrivals[exchange.key][0]
+        return exchange.done_s - exchange.waited_s > WAKE_UP_S + _LAST_MOMENT * took_s
 
     def seconds(self, exchange: Exchange) -> float:
         """The median of the transfers of its kind nearest to it in size; 0 if none is known."""

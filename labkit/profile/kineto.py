@@ -12,6 +12,7 @@ What becomes what:
     exchange    gloo:all_reduce, from c10d::allreduce_   ncclKernel..., ncclDevKernel...
     waiting     the lane is free until it ends           the lane is free until it ends
     step        ProfilerStep#n                           from the first kernel that a step launched
+    memory      [memory], with profile_memory=True       the same, of the device
 
 Files give no sequence numbers of gloo: the n-th collective of one kind and shape on a rank belongs
 to the n-th on the others (the n-th all-to-all, of any shape). nccl's kernels are matched by group
@@ -27,9 +28,10 @@ import json
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -47,6 +49,7 @@ from labkit.profile.step_trace import (
     Trace,
     Work,
     aligned,
+    missing,
     with_waits,
 )
 
@@ -68,6 +71,8 @@ _WIDTH = {"float": 4, "double": 8, "half": 2, "bfloat16": 2, "long int": 8, "int
 def read(paths: Iterable[str | Path]) -> Trace:
     """The trace of a job from one file per rank; the clocks of several hosts are aligned.
 
+    A folder stands for the .json and .json.gz files in it.
+
     OSError where a file cannot be read; ValueError, which names the file, for what is no trace of
     PyTorch Profiler, for a rank that two files claim, and for jobs of different sizes.
     """
@@ -75,7 +80,7 @@ def read(paths: Iterable[str | Path]) -> Trace:
     sizes: dict[int, Path] = {}
     hosts = set()
     zero_ns = None
-    for number, path in enumerate(map(Path, paths)):
+    for number, path in enumerate(_files(paths)):
         document = _document(path)
         zero_ns = _zero_ns(document) if zero_ns is None else zero_ns
         job = document.get("distributedInfo") or {}
@@ -90,16 +95,19 @@ def read(paths: Iterable[str | Path]) -> Trace:
     if len(sizes) > 1:
         named = " and ".join(f"{size} ranks in {path}" for size, path in sizes.items())
         raise ValueError(f"these files are of different jobs: {named}")
-    trace = Trace(max(*sizes, len(ranks)), dict(sorted(ranks.items())), _missing(max(sizes), ranks))
+    trace = Trace(max(*sizes, len(ranks)), dict(sorted(ranks.items())), missing(max(sizes), ranks))
     return aligned(trace) if len(hosts) > 1 else trace
 
 
-def _missing(world_size: int, ranks: Collection[int]) -> list[str]:
-    missing = world_size - len(ranks)
-    if missing <= 0:
-        return []
-    known = "who arrived last is known among the others only"
-    return [f"{missing} of {world_size} ranks have no trace: {known}"]
+def _files(paths: Iterable[str | Path]) -> Iterator[Path]:
+    for path in map(Path, paths):
+        if not path.is_dir():
+            yield path
+            continue
+        found = sorted([*path.glob("*.json"), *path.glob("*.json.gz")])
+        if not found:
+            raise ValueError(f"{path} has no trace in it, neither *.json nor *.json.gz")
+        yield from found
 
 
 def _document(path: Path) -> Event:
@@ -136,7 +144,22 @@ def _rank(rank: int, document: Event, zero_ns: int, path: Path) -> RankTrace:
     start_s, end_s = own.work[0].start_s, own.work[-1].end_s
     end_s = max([end_s, *(each.done_s for each in own.exchanges)])
     exchanges = with_waits(own.work, own.exchanges)
-    return RankTrace(rank, start_s, end_s, own.work, exchanges, own.steps).of_steps()
+    memory = _memory(document["traceEvents"], zero_us)
+    whole = RankTrace(rank, start_s, end_s, own.work, exchanges, own.steps, memory)
+    return whole.of_steps()
+
+
+def _memory(events: Iterable[Event], zero_us: float) -> list[tuple[float, int]]:
+    """Bytes allocated over time: on the device with most events, the CPU if there is no other."""
+    found: dict[tuple[bool, int], list[tuple[float, int]]] = defaultdict(list)
+    for each in events:
+        if each.get("name") == "[memory]":
+            about = each["args"]
+            device = about.get("Device Type", 0) > 0, about.get("Device Id", -1)
+            at_s = (float(each["ts"]) + zero_us) / 1e6
+            found[device].append((at_s, int(about["Total Allocated"])))
+    most = max(found, key=lambda device: (device[0], len(found[device])), default=None)
+    return sorted(found[most]) if most else []
 
 
 class _Own:
@@ -160,6 +183,8 @@ class _Own:
 
 def _of_cpu(spans: list[Event], rank: int) -> _Own:
     steps = [each for each in spans if each["name"].startswith(_STEP)]
+    if len(steps) > 1 and steps[-1]["dur"] < 0.5 * median(each["dur"] for each in steps):
+        steps.pop()  # cut off: the loop has ended, and then the profiler
     operators = [each for each in spans if each.get("cat") == "cpu_op"]
     threads = Counter(each["tid"] for each in steps or operators)
     main = threads.most_common(1)[0][0] if threads else None
@@ -170,9 +195,6 @@ def _of_cpu(spans: list[Event], rank: int) -> _Own:
         if each["name"].startswith(_LOADER)
         or (each.get("cat") == "cpu_op" and not _NO_WORK.search(each["name"]))
     )
-    # A call of step() after the last batch begins a step in which nothing is done.
-    begun = [each["ts"] for each in operators]
-    steps = [s for s in steps if any(s["ts"] <= ts < s["ts"] + s["dur"] for ts in begun)]
     own = _Own(lane, [_times(each) for each in steps])
     calls: dict[str, list[Event]] = defaultdict(list)
     runs: dict[str, list[Event]] = defaultdict(list)
@@ -322,7 +344,12 @@ def recording(world: Group, folder: str | Path) -> Iterator[Callable[[], None]]:
     plan = torch.profiler.schedule(wait=0, warmup=1, active=1_000_000)
     threads = torch._C._profiler._ExperimentalConfig(profile_all_threads=True)
     with torch.profiler.profile(
-        activities=activities, schedule=plan, record_shapes=True, experimental_config=threads
+        activities=activities,
+        schedule=plan,
+        record_shapes=True,
+        profile_memory=True,
+        acc_events=True,
+        experimental_config=threads,
     ) as found:
         yield found.step
     path = Path(folder)

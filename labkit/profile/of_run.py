@@ -25,6 +25,9 @@ from labkit.profile.step_trace import (
     Trace,
     Work,
     WorkKind,
+    aligned,
+    has_one_clock,
+    missing,
     with_waits,
 )
 
@@ -32,10 +35,23 @@ STEP = "step"
 
 
 def of_run(run: Run | Sequence[Timeline]) -> Trace:
-    """The trace of a run, or of timelines by rank. Operations without an end are left out."""
+    """The trace of a run, or of timelines by rank. Operations without an end are left out.
+
+    A run of several hosts is on one clock as far as its ranks met at the start at one moment, and
+    clocks did not drift. If a result came before the last rank had arrived, clocks are aligned.
+
+    Ranks that `Run.load(..., partial=True)` did not find are left out. ValueError: all are.
+    """
     timelines = run.timeline if isinstance(run, Run) else run
-    ranks = {rank: _rank(rank, timeline) for rank, timeline in enumerate(timelines)}
-    return Trace(len(ranks), ranks)
+    ranks = {
+        rank: _rank(rank, timeline)
+        for rank, timeline in enumerate(timelines)
+        if end_of(timeline) > timeline.start_s
+    }
+    if not ranks:
+        raise ValueError(f"none of {len(timelines)} ranks has a journal: nothing ran")
+    trace = Trace(len(timelines), ranks, missing(len(timelines), ranks))
+    return trace if has_one_clock(trace) else aligned(trace)
 
 
 def _rank(rank: int, timeline: Timeline) -> RankTrace:
@@ -47,7 +63,11 @@ def _rank(rank: int, timeline: Timeline) -> RankTrace:
         for span in doing(own, end_of(timeline))
         if span.operation is None and span.label != WAITS
     ]
-    done = [op for op in timeline.operations if op.done_s is not None and len(op.group) > 1]
+    done = [
+        op
+        for op in timeline.operations
+        if op.done_s is not None and len(op.group) > 1 and not op.failed
+    ]
     exchanges = [_exchange(rank, op) for op in done if not op.in_background]
     exchanges += with_waits(work, _in_background(done, [each.start_s for each in steps]))
     exchanges.sort(key=lambda each: each.posted_s)
