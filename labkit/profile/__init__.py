@@ -13,27 +13,34 @@ Read in this order:
     dependencies    what waits for what: replay, critical path, slack
     what_if         a replay with one thing changed
     bottleneck      what would gain most; profile_report: the same in words
+    comparison      two runs: which term of a step grew, and on which rank
+    profile_page    all of it as one HTML page
 """
 
 from labkit.profile import what_if
 from labkit.profile.bottleneck import Finding, diagnose
 from labkit.profile.breakdown import Terms, breakdown, figures
+from labkit.profile.comparison import Comparison, compare
 from labkit.profile.dependencies import Dependencies
 from labkit.profile.kineto import read, recording
 from labkit.profile.of_run import of_run
+from labkit.profile.profile_page import page
 from labkit.profile.profile_report import Report, report
 from labkit.profile.step_trace import Trace
 
 __all__ = [
+    "Comparison",
     "Dependencies",
     "Finding",
     "Report",
     "Terms",
     "Trace",
     "breakdown",
+    "compare",
     "diagnose",
     "figures",
     "of_run",
+    "page",
     "read",
     "recording",
     "report",

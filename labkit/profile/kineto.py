@@ -12,23 +12,26 @@ What becomes what:
     exchange    gloo:all_reduce, from c10d::allreduce_   ncclKernel..., ncclDevKernel...
     waiting     the lane is free until it ends           the lane is free until it ends
     step        ProfilerStep#n                           from the first kernel that a step launched
+    memory      [memory], with profile_memory=True       the same, of the device
 
 Files give no sequence numbers of gloo: the n-th collective of one kind and shape on a rank belongs
-to the n-th on the others. nccl's kernels are matched by group and kind, in order.
+to the n-th on the others (the n-th all-to-all, of any shape). nccl's kernels are matched by group
+and kind, in order.
 
 Format: Trace Event Format (JSON, also gzipped); "X" complete events; times in microseconds.
 """
 
 from __future__ import annotations
 
-import bisect
 import gzip
 import json
+import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -46,6 +49,8 @@ from labkit.profile.step_trace import (
     Trace,
     Work,
     aligned,
+    missing,
+    with_waits,
 )
 
 Event = dict[str, Any]
@@ -53,6 +58,7 @@ _STEP = "ProfilerStep#"
 _LOADER = "enumerate(DataLoader)"
 # Calls of collectives; and what autograd calls: hooks in Python run inside, between its operators.
 _NO_WORK = re.compile(r"^c10d::|^autograd::engine|Backward\d*$")
+_PRODUCTS = re.compile("aten::.*(linear|mm|matmul|convolution|attention)")
 _COPIES = ("memcpy", "memset")
 _NCCL = re.compile("nccl.*Kernel")  # ncclDevKernel_AllReduce..., and once ncclAllReduceRingLLKernel
 _KINDS = (
@@ -65,6 +71,8 @@ _WIDTH = {"float": 4, "double": 8, "half": 2, "bfloat16": 2, "long int": 8, "int
 def read(paths: Iterable[str | Path]) -> Trace:
     """The trace of a job from one file per rank; the clocks of several hosts are aligned.
 
+    A folder stands for the .json and .json.gz files in it.
+
     OSError where a file cannot be read; ValueError, which names the file, for what is no trace of
     PyTorch Profiler, for a rank that two files claim, and for jobs of different sizes.
     """
@@ -72,7 +80,7 @@ def read(paths: Iterable[str | Path]) -> Trace:
     sizes: dict[int, Path] = {}
     hosts = set()
     zero_ns = None
-    for number, path in enumerate(map(Path, paths)):
+    for number, path in enumerate(_files(paths)):
         document = _document(path)
         zero_ns = _zero_ns(document) if zero_ns is None else zero_ns
         job = document.get("distributedInfo") or {}
@@ -87,16 +95,19 @@ def read(paths: Iterable[str | Path]) -> Trace:
     if len(sizes) > 1:
         named = " and ".join(f"{size} ranks in {path}" for size, path in sizes.items())
         raise ValueError(f"these files are of different jobs: {named}")
-    trace = Trace(max(*sizes, len(ranks)), dict(sorted(ranks.items())), _missing(max(sizes), ranks))
+    trace = Trace(max(*sizes, len(ranks)), dict(sorted(ranks.items())), missing(max(sizes), ranks))
     return aligned(trace) if len(hosts) > 1 else trace
 
 
-def _missing(world_size: int, ranks: Collection[int]) -> list[str]:
-    missing = world_size - len(ranks)
-    if missing <= 0:
-        return []
-    known = "who arrived last is known among the others only"
-    return [f"{missing} of {world_size} ranks have no trace: {known}"]
+def _files(paths: Iterable[str | Path]) -> Iterator[Path]:
+    for path in map(Path, paths):
+        if not path.is_dir():
+            yield path
+            continue
+        found = sorted([*path.glob("*.json"), *path.glob("*.json.gz")])
+        if not found:
+            raise ValueError(f"{path} has no trace in it, neither *.json nor *.json.gz")
+        yield from found
 
 
 def _document(path: Path) -> Event:
@@ -130,9 +141,25 @@ def _rank(rank: int, document: Event, zero_ns: int, path: Path) -> RankTrace:
     own = _of_gpu(spans) if has_kernels else _of_cpu(spans, rank)
     if not own.work:
         raise ValueError(f"{path} has neither operators nor kernels: was anything profiled?")
-    ends = [own.work[-1].end_s, *(each.done_s for each in own.exchanges)]
-    rank_trace = RankTrace(rank, own.work[0].start_s, max(ends), own.work, own.exchanges, own.steps)
-    return rank_trace.of_steps()
+    start_s, end_s = own.work[0].start_s, own.work[-1].end_s
+    end_s = max([end_s, *(each.done_s for each in own.exchanges)])
+    exchanges = with_waits(own.work, own.exchanges)
+    memory = _memory(document["traceEvents"], zero_us)
+    whole = RankTrace(rank, start_s, end_s, own.work, exchanges, own.steps, memory)
+    return whole.of_steps()
+
+
+def _memory(events: Iterable[Event], zero_us: float) -> list[tuple[float, int]]:
+    """Bytes allocated over time: on the device with most events, the CPU if there is no other."""
+    found: dict[tuple[bool, int], list[tuple[float, int]]] = defaultdict(list)
+    for each in events:
+        if each.get("name") == "[memory]":
+            about = each["args"]
+            device = about.get("Device Type", 0) > 0, about.get("Device Id", -1)
+            at_s = (float(each["ts"]) + zero_us) / 1e6
+            found[device].append((at_s, int(about["Total Allocated"])))
+    most = max(found, key=lambda device: (device[0], len(found[device])), default=None)
+    return sorted(found[most]) if most else []
 
 
 class _Own:
@@ -141,62 +168,49 @@ class _Own:
     def __init__(self, lane: list[Work], steps: list[tuple[float, float]]) -> None:
         self.work, self.steps = lane, steps
         self.exchanges: list[Exchange] = []
-        self._ends = [each.end_s for each in lane]
         self._turn: Counter[tuple] = Counter()
 
     def add(
         self, kind: str, posted_s: float, done_s: float, group: Sequence[int], key: tuple, size: int
     ) -> None:
-        """One more exchange. The lane waits for it if it is free when the exchange ends."""
+        """One more exchange."""
         self._turn[kind, *key] += 1
         turn = self._turn[kind, *key]
-        after = bisect.bisect_left(self._ends, done_s)  # the first work that ends later
-        is_free = after == len(self.work) or self.work[after].start_s >= done_s
-        free_from_s = self._ends[after - 1] if after else posted_s
-        waited_s = min(max(posted_s, free_from_s), done_s) if is_free else None
-        self.exchanges.append(
-            Exchange(
-                (*key, turn),
-                kind,
-                tuple(group),
-                posted_s,
-                waited_s,
-                done_s,
-                size,
-                f"{kind} #{turn}",
-            )
-        )
+        name = f"{kind} #{turn}"
+        found = Exchange((*key, turn), kind, tuple(group), posted_s, None, done_s, size, name)
+        self.exchanges.append(found)
 
 
 def _of_cpu(spans: list[Event], rank: int) -> _Own:
     steps = [each for each in spans if each["name"].startswith(_STEP)]
+    if len(steps) > 1 and steps[-1]["dur"] < 0.5 * median(each["dur"] for each in steps):
+        steps.pop()  # cut off: the loop has ended, and then the profiler
     operators = [each for each in spans if each.get("cat") == "cpu_op"]
     threads = Counter(each["tid"] for each in steps or operators)
     main = threads.most_common(1)[0][0] if threads else None
     on_main = [each for each in spans if each["tid"] == main]
     lane = _outermost(
         (each, DATA if each["name"].startswith(_LOADER) else COMPUTE)
-        for each in on_main
+        for each in _without_callers(on_main)
         if each["name"].startswith(_LOADER)
         or (each.get("cat") == "cpu_op" and not _NO_WORK.search(each["name"]))
     )
     own = _Own(lane, [_times(each) for each in steps])
     calls: dict[str, list[Event]] = defaultdict(list)
-    for each in on_main:
-        if each["name"].startswith("c10d::"):
-            calls[_kind(each["name"][6:])].append(each)
     runs: dict[str, list[Event]] = defaultdict(list)
     for each in spans:
-        if each["name"].startswith("gloo:"):
-            runs[_kind(each["name"][5:])].append(each)
+        library, _, name = each["name"].partition(":")
+        if library in ("c10d", "gloo"):
+            (calls if library == "c10d" else runs)[_kind(name)].append(each)
     for kind, events in runs.items():
         # The call is when the rank arrives; gloo's thread may come to it later.
         posted = calls[kind] if len(calls[kind]) == len(events) else events
         for call, event in zip(posted, events):
             ends = _ends(kind, call, rank)
-            key = ends or (kind, str(event["args"].get("Input Dims")))
+            # In an all-to-all every rank has a shape of its own.
+            shape = "" if kind == "all_to_all" else str(event["args"].get("Input Dims"))
+            key = ends or (kind, shape)
             own.add(kind, _times(call)[0], _times(event)[1], ends, key, _bytes(event))
-    own.exchanges.sort(key=lambda each: each.posted_s)
     return own
 
 
@@ -251,6 +265,19 @@ def _link(event: Event) -> int:
     return int(event.get("args", {}).get("correlation", -1))
 
 
+def _without_callers(events: list[Event]) -> list[Event]:
+    """Events of one thread but those inside which a collective is called: they may wait there."""
+    around: list[Event] = []
+    callers = set()
+    for each in events:
+        while around and around[-1]["ts"] + around[-1]["dur"] <= each["ts"]:
+            around.pop()
+        if each["name"].startswith("c10d::"):
+            callers |= {id(caller) for caller in around}
+        around.append(each)
+    return [each for each in events if id(each) not in callers]
+
+
 def _outermost(events: Iterable[tuple[Event, Any]]) -> list[Work]:
     """The lane: events in order of start; where two overlap, the earlier one counts."""
     lane: list[Work] = []
@@ -258,8 +285,15 @@ def _outermost(events: Iterable[tuple[Event, Any]]) -> list[Work]:
         start_s, end_s = _times(event)
         start_s = max(start_s, lane[-1].end_s) if lane else start_s
         if end_s > start_s:
-            lane.append(Work(start_s, end_s, kind, event["name"]))
+            lane.append(Work(start_s, end_s, kind, event["name"], _size(event)))
     return lane
+
+
+def _size(event: Event) -> int:
+    if not _PRODUCTS.match(event["name"]):
+        return 0
+    shape: list[Any] = next(iter(event.get("args", {}).get("Input Dims", [])), [])
+    return math.prod(shape) if shape and all(isinstance(n, int) for n in shape) else 0
 
 
 def _times(event: Event) -> tuple[float, float]:
@@ -308,7 +342,15 @@ def recording(world: Group, folder: str | Path) -> Iterator[Callable[[], None]]:
     if world.device.type == "cuda":
         activities.append(ProfilerActivity.CUDA)
     plan = torch.profiler.schedule(wait=0, warmup=1, active=1_000_000)
-    with torch.profiler.profile(activities=activities, schedule=plan, record_shapes=True) as found:
+    threads = torch._C._profiler._ExperimentalConfig(profile_all_threads=True)
+    with torch.profiler.profile(
+        activities=activities,
+        schedule=plan,
+        record_shapes=True,
+        profile_memory=True,
+        acc_events=True,
+        experimental_config=threads,
+    ) as found:
         yield found.step
     path = Path(folder)
     path.mkdir(parents=True, exist_ok=True)

@@ -16,7 +16,10 @@ All times are seconds on one clock: see `aligned`.
 
 from __future__ import annotations
 
+import bisect
+import math
 from collections import defaultdict
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Literal
@@ -26,6 +29,10 @@ DATA: Literal["data"] = "data"
 COPY: Literal["copy"] = "copy"
 WorkKind = Literal["compute", "data", "copy"]
 MESSAGES = ("send", "recv")
+# A wait for a result that is there already returns within this time, also on a busy machine.
+WAKE_UP_S = 1e-4
+# In these every rank's result depends on every rank.
+_OF_ALL = ("all_reduce", "barrier", "all_gather", "reduce_scatter")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +43,8 @@ class Work:
     end_s: float
     kind: WorkKind
     name: str = ""
+    size: int = 0
+    """Of a matrix product: numbers of its first operand, where the source says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +74,11 @@ class Exchange:
         """Two ranks take part, and not a group."""
         return self.kind in MESSAGES
 
+    @property
+    def blocks(self) -> bool:
+        """The rank had to wait for it: else it was done at an earlier time, not recorded."""
+        return self.waited_s is not None and self.done_s - self.waited_s > WAKE_UP_S
+
     def moved(self, by_s: float) -> Exchange:
         """The same on a clock that shows by_s more."""
         waited_s = None if self.waited_s is None else self.waited_s + by_s
@@ -84,6 +98,8 @@ class RankTrace:
     exchanges: list[Exchange] = field(repr=False)
     steps: list[tuple[float, float]] = field(default_factory=list)
     """Start and end of each training step; empty where the source marks none."""
+    memory: list[tuple[float, int]] = field(default_factory=list, repr=False)
+    """Seconds, and bytes allocated from then on; empty where the source has none."""
 
     def of_steps(self) -> RankTrace:
         """From the first step to the end of the last; everything, if none is marked."""
@@ -92,14 +108,18 @@ class RankTrace:
         start_s, end_s = self.steps[0][0], self.steps[-1][1]
         work = [w for w in self.work if start_s <= w.start_s < end_s]
         exchanges = [each for each in self.exchanges if start_s <= each.posted_s < end_s]
-        return RankTrace(self.rank, start_s, end_s, work, exchanges, self.steps)
+        before = [each for each in self.memory if each[0] < start_s][-1:]
+        memory = before + [each for each in self.memory if start_s <= each[0] < end_s]
+        return RankTrace(self.rank, start_s, end_s, work, exchanges, self.steps, memory)
 
     def moved(self, by_s: float) -> RankTrace:
         """The same on a clock that shows by_s more."""
         work = [replace(w, start_s=w.start_s + by_s, end_s=w.end_s + by_s) for w in self.work]
         steps = [(start_s + by_s, end_s + by_s) for start_s, end_s in self.steps]
         exchanges = [each.moved(by_s) for each in self.exchanges]
-        return RankTrace(self.rank, self.start_s + by_s, self.end_s + by_s, work, exchanges, steps)
+        memory = [(at_s + by_s, nbytes) for at_s, nbytes in self.memory]
+        start_s, end_s = self.start_s + by_s, self.end_s + by_s
+        return RankTrace(self.rank, start_s, end_s, work, exchanges, steps, memory)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +147,50 @@ class Trace:
         return max(each.end_s for each in self.ranks.values()) - min(starts)
 
 
+def with_waits(work: list[Work], exchanges: Iterable[Exchange]) -> list[Exchange]:
+    """The same, by the time of posting, with `waited_s`, for sources that do not say it.
+
+    A rank waits for an exchange if its lane is free when it ends: since the lane became free, or
+    since the end of the exchange that it waited for before.
+
+        lane     |== compute ==|                        |== compute ==|
+        first        |--------------------|
+        second               |-----------------------|
+        waits                  |~~ first ~|~~ second |
+    """
+    found = []
+    before_s = -math.inf
+    for each in sorted(exchanges, key=lambda each: each.done_s):
+        after = bisect.bisect_left(
+            work, each.done_s, key=lambda w: w.end_s
+        )  # the first to end later
+        is_free = after == len(work) or work[after].start_s >= each.done_s
+        if is_free:
+            free_from_s = work[after - 1].end_s if after else each.posted_s
+            waited_s = min(max(each.posted_s, free_from_s, before_s), each.done_s)
+            before_s = each.done_s
+        found.append(replace(each, waited_s=waited_s if is_free else None))
+    return sorted(found, key=lambda each: each.posted_s)
+
+
+def has_one_clock(trace: Trace) -> bool:
+    """Whether no rank had a result of all ranks before the last of them had arrived."""
+    return all(
+        max(each.posted_s for each in by_rank.values()) <= min(e.done_s for e in by_rank.values())
+        for by_rank in trace.meetings.values()
+        if next(iter(by_rank.values())).kind in _OF_ALL
+    )
+
+
+def missing(world_size: int, ranks: Collection[int]) -> list[str]:
+    """A note on ranks of which nothing is known."""
+    count = world_size - len(ranks)
+    if count <= 0:
+        return []
+    known = "who arrived last is known among the others only"
+    return [f"{count} of {world_size} ranks have no trace: {known}"]
+
+
 def aligned(trace: Trace, least_s: float = 1e-3) -> Trace:
     """Move the clocks of other hosts onto the clock of the first rank.
 
@@ -139,12 +203,15 @@ def aligned(trace: Trace, least_s: float = 1e-3) -> Trace:
     least_s: a smaller difference is left alone; ranks of one host have one clock already.
     """
     first = min(trace.ranks)
-    ends: dict[int, list[float]] = {rank: [] for rank in trace.ranks}
+    # By rank; those first for which both ranks waited, whose ends are known to be ends.
+    ends: dict[int, dict[bool, list[float]]] = {rank: defaultdict(list) for rank in trace.ranks}
     for by_rank in trace.meetings.values():
-        if first in by_rank and by_rank[first].kind in ("all_reduce", "barrier", "all_gather"):
+        if first in by_rank and by_rank[first].kind in _OF_ALL:
+            own = by_rank[first]
             for rank, exchange in by_rank.items():
-                ends[rank].append(exchange.done_s - by_rank[first].done_s)
-    ahead = {rank: median(found) for rank, found in ends.items() if found}
+                both_waited = own.blocks and exchange.blocks
+                ends[rank][both_waited].append(exchange.done_s - own.done_s)
+    ahead = {rank: median(found[True] or found[False]) for rank, found in ends.items() if found}
     off = {rank: by_s for rank, by_s in ahead.items() if abs(by_s) >= least_s}
     ranks = {rank: each.moved(-off.get(rank, 0.0)) for rank, each in trace.ranks.items()}
     notes = [f"clock of rank {rank} moved by {-by_s:+.3g} s" for rank, by_s in off.items()]

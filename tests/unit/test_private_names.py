@@ -31,6 +31,11 @@ AUTOGRAD = torch.autograd.Variable
 # Why labkit needs each, and what touches it.
 NAMES = {
     "_C": ("where torch keeps what is written in C++", lambda: torch._C),
+    "_ExperimentalConfig": (
+        "records what other threads do",
+        lambda: torch._C._profiler._ExperimentalConfig(profile_all_threads=True),
+    ),
+    "_profiler": ("where the profiler's settings are", lambda: torch._C._profiler),
     "_current_graph_task_id": (
         "tells one backward pass from another",
         lambda: torch._C._current_graph_task_id() == -1 or 1 / 0,
@@ -82,6 +87,10 @@ NAMES = {
         lambda: TorchDispatchMode._should_skip_dynamo(),
     ),
     "_python_dispatch": ("sees every operation", lambda: TorchDispatchMode),
+    "_DisableTorchDispatch": (
+        "operations of the grader's own, which nobody looks at",
+        lambda: torch._C._DisableTorchDispatch().__enter__,
+    ),
     "_pytree": (
         "finds tensors in nested arguments",
         lambda: [
@@ -113,7 +122,11 @@ NAMES = {
 
 def users(name):
     word = re.compile(rf"\b{name}\b")
-    return [str(path.relative_to(ROOT)) for path, text in TEXTS.items() if word.search(text)]
+    return [
+        str(path.relative_to(ROOT))
+        for path, text in TEXTS.items()
+        if name in text and word.search(text)  # the first of the two is quick
+    ]
 
 
 @pytest.mark.parametrize("name", NAMES)

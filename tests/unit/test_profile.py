@@ -182,6 +182,32 @@ def test_a_gpu_trace_has_copies_where_no_kernel_computes_and_steps_by_launch(tmp
     assert trace.ranks[0].exchanges[0].kind == "all_reduce"
 
 
+def allocated(ts, total, device=0):
+    return {"name": "[memory]", "ph": "i", "ts": ts} | {
+        "args": {"Total Allocated": total, "Device Type": device, "Device Id": device - 1}
+    }
+
+
+def test_memory_is_that_of_the_device_and_what_was_held_when_the_steps_began(tmp_path):
+    events = [
+        *(event(f"ProfilerStep#{n}", 100 * n, 100, "user_annotation") for n in (1, 2)),
+        event("aten::mm", 100, 200),
+        *(allocated(ts, total) for ts, total in ((10, 5), (20, 7), (150, 9), (301, 11))),
+    ]
+    path = tmp_path / "rank0.json"
+    for added, expected in (([], [7, 9]), ([allocated(160, 3, device=1)], [3])):
+        path.write_text(json.dumps({"traceEvents": events + added}))
+        assert [nbytes for _, nbytes in profile.read([path]).ranks[0].memory] == expected
+
+
+def test_a_last_step_that_the_end_of_the_profile_cut_off_is_left_out(tmp_path):
+    steps = [(0, 100), (100, 90), (190, 110), (300, 20)]
+    events = [event(f"ProfilerStep#{n}", *step, "user_annotation") for n, step in enumerate(steps)]
+    path = tmp_path / "rank0.json"
+    path.write_text(json.dumps({"traceEvents": [*events, event("aten::mm", 0, 320)]}))
+    assert len(profile.read([path]).ranks[0].steps) == 3
+
+
 def test_a_cpu_trace_has_calls_as_arrivals_and_loading_and_waiting_apart(tmp_path):
     sizes = {"Input Dims": [[10]], "Input type": ["float"]}
     events = [
@@ -290,3 +316,13 @@ def test_missing_ranks_are_said_once_when_clocks_are_moved_too(tmp_path):
     missing, moved = profile.read(sorted(tmp_path.iterdir())).notes
     assert "2 of 4" in missing
     assert "rank 1" in moved
+
+
+def test_without_a_straggler_a_rank_is_as_fast_as_the_median_and_not_as_the_slowest():
+    graph = profile.Dependencies(
+        steps_of_four({3: {"compute": 1.5}, 2: {"compute": 1.2}}, num_steps=1)
+    )
+    goal_s = 20 + 0.5 + 0.4
+    change = what_if.no_straggler(graph, 3)
+    on_three = [part for part in graph.parts() if part.rank == 3 and part.kind != "transfer"]
+    assert sum(map(change, on_three)) == pytest.approx(goal_s)

@@ -1,0 +1,185 @@
+"""Comparison of two runs: which term of a step grew, by how much, and on which rank.
+
+    before   |==== compute ====|- transfer -|                         a step of 72 ms
+    after    |- data -|==== compute ====|- transfer -|                86 ms
+                ^ rank 2 spends 12 ms more on it, and the other ranks wait for rank 2
+
+Terms are those of the critical path, which leads through the rank that the others wait for: their
+waiting is no term of its own. Divided by the number of steps, terms add up to the mean step. The
+`rest` is what the path does not see: ranks that begin or end apart, and time between steps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import mean
+from typing import Any
+
+from labkit.profile.breakdown import HOST, TRANSFER
+from labkit.profile.dependencies import STALL, Dependencies
+from labkit.profile.step_trace import COMPUTE, COPY, DATA, Trace
+
+REST = "rest"
+_TERMS = (COMPUTE, DATA, COPY, TRANSFER, HOST)
+_SAME = 0.02
+"""A step that differs by less than this share takes as long as before."""
+_NAMED = 0.2
+"""The verdict names terms that explain this share of the difference."""
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """One term of a step on the critical path, before and after."""
+
+    term: str
+    ranks: tuple[int, ...]
+    """Where it grew by at least half as much as on the rank where it grew most. Empty: unknown."""
+    before_s: float
+    after_s: float
+
+    @property
+    def seconds(self) -> float:
+        """By how much it grew, per step; below 0: it shrank."""
+        return self.after_s - self.before_s
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A mean step of two runs, term by term."""
+
+    before_s: float
+    after_s: float
+    growths: list[Growth]
+    """All terms; together they grew by `seconds`. What explains most of it comes first."""
+    num_ranks: int
+    """How many ranks both traces have."""
+    notes: list[str]
+
+    @property
+    def seconds(self) -> float:
+        """By how much longer the mean step takes."""
+        return self.after_s - self.before_s
+
+    @property
+    def verdict(self) -> str:
+        """One sentence: what grew."""
+        times = f"{_ms(self.after_s)} instead of {_ms(self.before_s)} ms"
+        if abs(self.seconds) < _SAME * self.before_s:
+            return f"A step takes as long as before: {times}."
+        named = [
+            f"{_ms(each.seconds, '+')} ms {each.term}{self.where(each)}"
+            for each in self.growths
+            if abs(each.seconds) >= _NAMED * abs(self.seconds)
+        ]
+        less_or_more = f"{_ms(abs(self.seconds))} ms {'longer' if self.seconds > 0 else 'less'}"
+        return f"A step takes {less_or_more}, {times}: {', '.join(named)}."
+
+    def where(self, growth: Growth) -> str:
+        """` on rank 2`, or nothing where that is not known."""
+        ranks = growth.ranks
+        if not ranks:
+            return ""
+        if len(ranks) == self.num_ranks > 1:
+            return " on all ranks"
+        if len(ranks) > 4:
+            return f" on {len(ranks)} of {self.num_ranks} ranks"
+        return f" on rank{'s' if len(ranks) > 1 else ''} {' and '.join(map(str, ranks))}"
+
+    def rows(self) -> list[dict[str, str]]:
+        """By term: milliseconds of a step before and after, the growth, and where it grew."""
+        return [
+            {
+                "term": each.term,
+                "before": _ms(each.before_s),
+                "after": _ms(each.after_s),
+                "growth": _ms(each.seconds, "+"),
+                "where": self.where(each).removeprefix(" on "),
+            }
+            for each in self.growths
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data: us of a step, by term."""
+        terms = [
+            {"term": each.term, "ranks": [*each.ranks], "growth": 1e6 * each.seconds}
+            for each in self.growths
+        ]
+        return {
+            "before": 1e6 * self.before_s,
+            "after": 1e6 * self.after_s,
+            "terms": terms,
+            "verdict": self.verdict,
+            "notes": self.notes,
+        }
+
+
+def compare(before: Trace, after: Trace) -> Comparison:
+    """Say which terms make a mean step of `after` longer, or shorter, than one of `before`.
+
+    The traces may have other numbers of steps and of ranks: growth is looked for on ranks that both
+    have. ValueError if only one of them marks its steps: a step is no match for a whole trace.
+    """
+    steps = [max(len(own.steps) for own in trace.ranks.values()) for trace in (before, after)]
+    if (not steps[0]) != (not steps[1]):
+        raise ValueError(
+            f"the trace before has {steps[0]} marked steps and the one after has {steps[1]}: mark "
+            "steps in both, with `prof.step()` or a region named step, or in neither"
+        )
+    one, other = _MeanStep(before), _MeanStep(after)
+    both = sorted(before.ranks.keys() & after.ranks.keys())
+    growths = [
+        Growth(term, _ranks(one, other, term, both), one.terms[term], other.terms[term])
+        for term in (*_TERMS, REST)
+    ]
+    sign = 1 if other.seconds >= one.seconds else -1
+    growths.sort(key=lambda each: -sign * each.seconds)
+    notes = [
+        f"{when}: {note}" for when, t in (("before", before), ("after", after)) for note in t.notes
+    ]
+    if before.ranks.keys() != after.ranks.keys():
+        notes.append(
+            f"{len(before.ranks)} ranks of {before.world_size} before, {len(after.ranks)} of "
+            f"{after.world_size} after: {len(both)} are in both"
+        )
+    if not steps[0]:
+        notes.append("no steps are marked: the whole traces are compared as one step")
+    return Comparison(one.seconds, other.seconds, growths, len(both), notes)
+
+
+class _MeanStep:
+    """The mean step of a trace, its terms on the critical path, and what ranks spend by term."""
+
+    def __init__(self, trace: Trace) -> None:
+        graph = Dependencies(trace)
+        each_s = [
+            end_s - start_s
+            for own in trace.ranks.values()
+            for start_s, end_s in own.steps or [(own.start_s, own.end_s)]
+        ]
+        self.seconds = mean(each_s)
+        num_steps = max(1, *(len(own.steps) for own in trace.ranks.values()))
+        self.terms = dict.fromkeys(_TERMS, 0.0)
+        for segment in graph.critical_path():
+            for part in segment.parts:
+                term = HOST if part.kind == STALL else part.kind
+                self.terms[term] += part.seconds / num_steps
+        self.terms[REST] = self.seconds - sum(self.terms.values())
+        kinds = {term: (term,) for term in _TERMS} | {HOST: (HOST, STALL)}
+        self.own = {
+            term: {rank: s / num_steps for rank, s in graph.own_seconds(*kinds[term]).items()}
+            for term in _TERMS
+        }
+
+
+def _ranks(one: _MeanStep, other: _MeanStep, term: str, both: list[int]) -> tuple[int, ...]:
+    """Where a term grew most, or shrank most, if it did so on the path."""
+    if term == REST or not both:
+        return ()
+    sign = 1 if other.terms[term] >= one.terms[term] else -1
+    grew = {rank: sign * (other.own[term][rank] - one.own[term][rank]) for rank in both}
+    most = max(grew.values())
+    return tuple(rank for rank in both if grew[rank] >= most / 2) if most > 1e-6 else ()
+
+
+def _ms(seconds: float, sign: str = "") -> str:
+    return f"{1e3 * seconds:{sign}z.1f}"

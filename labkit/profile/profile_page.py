@@ -1,0 +1,259 @@
+"""A trace as one HTML page, without scripts or anything from elsewhere.
+
+findings      cause, rank, evidence, remedy, gain
+breakdown     a stacked bar per rank
+timeline      the last steps: own lane, in flight, memory, and the critical path as a line
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from html import escape
+from statistics import mean
+
+from labkit.profile.activity import Span, rows_without_overlap
+from labkit.profile.bottleneck import Finding
+from labkit.profile.breakdown import BUBBLE, STRAGGLER, TERMS, TRANSFER, last_arrivals
+from labkit.profile.comparison import Comparison
+from labkit.profile.dependencies import Dependencies
+from labkit.profile.profile_report import Report
+from labkit.profile.step_trace import RankTrace
+
+_STEPS = 2
+"""So many steps are drawn."""
+_RANKS = 16
+_WIDTH, _LEFT = 1100, 64
+_OWN, _FLIGHT, _MEMORY, _GAP = 26, 18, 34, 16
+"""Heights of the lanes of one rank, in pixels."""
+_STYLE = """
+:root { color-scheme: light dark; --paper: #fff; --ink: #1d2329; --faint: #67707a; --line: #d9dee3;
+  --card: #f5f7f9; --alarm: #b3261e; --path: #111; --memory: #56748f;
+  --compute: #a9c6e3; --data: #009e73; --copy: #8c6d31; --transfer: #e69f00;
+  --straggler: #d55e00; --bubble: #cc79a7; --host: #c9ced3; }
+@media (prefers-color-scheme: dark) { :root { --paper: #15191d; --ink: #e6e9ec; --faint: #98a2ac;
+  --line: #353c43; --card: #1e242a; --alarm: #ff8a80; --path: #fff; --memory: #8fb0cc;
+  --compute: #41678f; --copy: #a98a4d; --host: #4b535b; } }
+body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper);
+  max-width: 1140px; margin: 0 auto; padding: 28px 20px 60px; }
+h1 { font-size: 26px; line-height: 1.25; margin: 0 0 4px; }
+h2 { font-size: 18px; margin: 34px 0 10px; }
+p { margin: 4px 0; } .faint, small { color: var(--faint); }
+.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(300px, 1fr)); gap: 12px; }
+.card { background: var(--card); border-left: 4px solid var(--line); border-radius: 6px;
+  padding: 10px 14px; }
+.fault { border-color: var(--alarm); } .fault small { color: var(--alarm); font-weight: 600; }
+.card b { font-size: 17px; } .card .gain { float: right; font-weight: 600; }
+.row { display: grid; grid-template-columns: 56px 1fr 150px; gap: 8px; margin: 5px 0; }
+.bar { display: flex; height: 22px; } .bar i { height: 100%; }
+.key { display: inline-block; margin-right: 16px; font-size: 13px; }
+.key i { display: inline-block; width: 12px; height: 12px; border-radius: 2px; margin-right: 5px; }
+table { border-collapse: collapse; } td, th { padding: 3px 14px 3px 0; text-align: right; }
+td:first-child, td:last-child, th:first-child, th:last-child { text-align: left; }
+th { color: var(--faint); font-weight: 400; border-bottom: 1px solid var(--line); }
+svg { width: 100%; height: auto; font-size: 12px; } svg text { fill: var(--ink); }
+svg .faint { fill: var(--faint); } svg line { stroke: var(--line); }
+.memory { fill: var(--memory); fill-opacity: .3; stroke: var(--memory); }
+.path { fill: none; stroke: var(--path); stroke-width: 2; stroke-linejoin: round; }
+""" + "\n".join(f".{term} {{ background: var(--{term}); fill: var(--{term}); }}" for term in TERMS)
+
+
+def page(found: Report, comparison: Comparison | None = None) -> str:
+    """The page as HTML, to be written to a file of any name."""
+    steps = [step for own in found.steps.values() for step in own]
+    num_steps = max(1, *(len(own.steps) for own in found.trace.ranks.values()))
+    title = f"A step takes {_ms(mean(step.total for step in steps))}"
+    what = f"{len(found.steps)} of {found.trace.world_size} ranks, {num_steps} steps"
+    notes = "".join(f"<p class=faint>{escape(note)}</p>" for note in found.trace.notes)
+    cards = "".join(_card(each, num_steps) for each in found.findings if each.share >= 0.005)
+    bars = "".join(_bars(found))
+    return f"""<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8"><title>{title}</title>
+<meta name="viewport" content="width=device-width"><style>{_STYLE}</style></head><body>
+<h1>{title}</h1><p class=faint>{what}</p>{notes}{_compared(comparison)}
+<h2>What it is lost to</h2><div class=cards>{cards}</div>
+<h2>Where the time of a step goes</h2>{_legend()}{bars}
+<h2>The last steps</h2>{_Timeline(found).drawn()}
+</body></html>
+"""
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:,.1f} ms"
+
+
+def _card(finding: Finding, num_steps: int) -> str:
+    where = "" if finding.rank is None else f" on rank {finding.rank}"
+    kind = "fault" if finding.is_fault else "bound"
+    return (
+        f'<div class="card {kind}"><span class=gain>{_ms(finding.gain_s / num_steps)}, '
+        f"{finding.share:.0%}</span><small>{kind}</small><br><b>{finding.cause}{where}</b>"
+        f"<p>{escape(finding.evidence)}</p><p class=faint>{escape(finding.remedy)}</p></div>"
+    )
+
+
+def _compared(comparison: Comparison | None) -> str:
+    if comparison is None:
+        return ""
+    rows = comparison.rows()
+    head = "".join(f"<th>{name}</th>" for name in rows[0])
+    body = "".join(
+        f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row.values())}</tr>" for row in rows
+    )
+    notes = "".join(f"<p class=faint>{escape(note)}</p>" for note in comparison.notes)
+    verdict = f"<h2>Beside the run before</h2><p>{escape(comparison.verdict)}</p>"
+    return f"{verdict}<table><tr>{head}</tr>{body}</table><p class=faint>ms of a step</p>{notes}"
+
+
+def _legend() -> str:
+    return "".join(f"<span class=key><i class={term}></i>{term}</span>" for term in TERMS)
+
+
+def _bars(found: Report) -> Iterator[str]:
+    """By rank: a mean step's terms, as long as they take."""
+    means = {
+        rank: {term: mean(step.seconds[term] for step in own) for term in TERMS}
+        for rank, own in found.steps.items()
+    }
+    longest_s = max(sum(terms.values()) for terms in means.values()) or 1.0
+    for rank, terms in means.items():
+        parts = "".join(
+            f'<i class={term} style="width:{100 * s / longest_s:.2f}%" title="{term} {_ms(s)}"></i>'
+            for term, s in terms.items()
+            if s
+        )
+        overlap = mean(step.overlap for step in found.steps[rank])
+        numbers = f"{_ms(sum(terms.values()))}, {overlap:.0%} overlap"
+        yield (
+            f"<div class=row><span>rank {rank}</span><div class=bar>{parts}</div>"
+            f"<small>{numbers}</small></div>"
+        )
+
+
+class _Timeline:
+    """The last steps of the ranks that are most on the critical path, as SVG."""
+
+    def __init__(self, found: Report) -> None:
+        self.trace = found.trace
+        self.path = Dependencies(found.trace).critical_path()
+        self.arrivals = last_arrivals(found.trace)
+        on_path: dict[int, float] = defaultdict(float)
+        for segment in self.path:
+            on_path[segment.rank] += segment.end_s - segment.start_s
+        first = sorted(self.trace.ranks, key=lambda rank: -on_path[rank])[:_RANKS]
+        self.ranks = [self.trace.ranks[rank] for rank in sorted(first)]
+        self.start_s = min(
+            own.steps[-_STEPS:][0][0] if own.steps else own.start_s for own in self.ranks
+        )
+        self.end_s = max(own.end_s for own in self.ranks)
+        self.most_bytes = max((n for own in self.ranks for _, n in own.memory), default=0)
+        self.height = _OWN + _FLIGHT + (_MEMORY if self.most_bytes else 0) + _GAP
+
+    def x(self, at_s: float) -> float:
+        """Pixels from the left, inside of the frame."""
+        share = (at_s - self.start_s) / ((self.end_s - self.start_s) or 1.0)
+        return _LEFT + (_WIDTH - _LEFT) * min(1.0, max(0.0, share))
+
+    def drawn(self) -> str:
+        """The picture, and what is in it."""
+        tall = len(self.ranks) * self.height + 40
+        lanes = [line for row, own in enumerate(self.ranks) for line in self._rank(own, row)]
+        memory = "; below it, bytes allocated" if self.most_bytes else ""
+        words = (
+            f"Of {len(self.ranks)} ranks: the own lane, in which a gap is the host's; below it, "
+            f"thin, what is in flight{memory}. The line is the critical path."
+        )
+        inside = "".join([*self._axis(tall), *lanes, self._path()])
+        frame = f'viewBox="0 0 {_WIDTH} {tall}" role=img aria-label="{escape(words)}"'
+        return f"<p class=faint>{words}</p><svg {frame}>{inside}</svg>"
+
+    def _axis(self, tall: int) -> Iterator[str]:
+        """A line at each step of the first rank, with the time since the first one drawn."""
+        own = self.ranks[0]
+        marks = [*(start for start, _ in own.steps[-_STEPS:]), self.end_s] if own.steps else []
+        for at_s in marks or (self.start_s, self.end_s):
+            x, anchor = self.x(at_s), "end" if at_s == self.end_s else "start"
+            yield f'<line x1="{x:.1f}" x2="{x:.1f}" y1=0 y2="{tall - 20}" stroke-dasharray="3 3"/>'
+            yield (
+                f'<text class=faint x="{x:.1f}" y="{tall - 6}" text-anchor={anchor}>'
+                f"{_ms(at_s - self.start_s)}</text>"
+            )
+
+    def _rank(self, own: RankTrace, row: int) -> Iterator[str]:
+        top = row * self.height + 8
+        yield f'<text x=0 y="{top + 18}">rank {own.rank}</text>'
+        work = [Span(w.start_s, w.end_s, w.kind) for w in own.work]
+        yield from self._boxes(work, top, _OWN)
+        waits = sorted(self._waits(own), key=lambda w: w.label == TRANSFER)  # on top, as it counts
+        yield from self._boxes(waits, top, _OWN)
+        flight = sorted(
+            (Span(e.posted_s, e.done_s, e.name) for e in own.exchanges if e.done_s > self.start_s),
+            key=lambda span: span.start_s,
+        )
+        rows = rows_without_overlap(flight, 3)
+        for number in sorted({*rows}):
+            spans = [span for span, at in zip(flight, rows, strict=True) if at == number]
+            yield from self._boxes(spans, top + _OWN + 2 + 5 * number, 4, TRANSFER)
+        if own.memory:
+            yield from self._memory(own, top + _OWN + _FLIGHT)
+
+    def _waits(self, own: RankTrace) -> list[Span]:
+        """Where the rank waits: until the last rank has come, and then for bytes."""
+        spans = []
+        for each in own.exchanges:
+            if each.waited_s is not None:
+                here_s = min(max(self.arrivals[each.key][0], each.waited_s), each.done_s)
+                late = BUBBLE if each.is_message else STRAGGLER
+                spans.append(Span(each.waited_s, here_s, late))
+                spans.append(Span(here_s, each.done_s, TRANSFER))
+        return spans
+
+    def _boxes(
+        self, spans: Iterable[Span], top: float, high: float, css: str = ""
+    ) -> Iterator[str]:
+        """A box for each span; neighbours of one label that no eye tells apart are one box."""
+        boxes: list[tuple[float, float, Span]] = []
+        for span in spans:
+            left, right = self.x(span.start_s), self.x(span.end_s)
+            if left == right:
+                continue
+            if boxes and boxes[-1][2].label == span.label and left - boxes[-1][1] < 0.3:
+                boxes[-1] = boxes[-1][0], right, span
+            else:
+                boxes.append((left, right, span))
+        for left, right, span in boxes:
+            yield (
+                f'<rect class={css or span.label} x="{left:.1f}" y="{top:.1f}" '
+                f'width="{max(0.3, right - left):.1f}" height="{high:.1f}"><title>'
+                f"{escape(span.label)}</title></rect>"
+            )
+
+    def _memory(self, own: RankTrace, top: float) -> Iterator[str]:
+        """Bytes over time: the most of each pixel."""
+        most: dict[int, int] = {}
+        for at_s, nbytes in own.memory:
+            column = round(self.x(at_s))
+            most[column] = max(nbytes, most.get(column, 0)) if at_s >= self.start_s else nbytes
+        low, high = top + _MEMORY, _MEMORY - 6
+        line = "".join(f"H{x}V{low - high * n / self.most_bytes:.1f}" for x, n in most.items())
+        yield f'<path class=memory d="M{min(most)} {low}{line}H{_WIDTH}V{low}Z"/>'
+        peak = max(most.values())
+        yield f'<text class=faint x=0 y="{low - 8}">{_bytes(peak)}<title>peak</title></text>'
+
+    def _path(self) -> str:
+        row = {own.rank: n for n, own in enumerate(self.ranks)}
+        points = [
+            f"{self.x(at_s):.1f},{row[segment.rank] * self.height + 8 + _OWN / 2}"
+            for segment in self.path
+            if segment.rank in row and segment.end_s > self.start_s
+            for at_s in (segment.start_s, segment.end_s)
+        ]
+        return f'<polyline class=path points="{" ".join(points)}"/>'
+
+
+def _bytes(count: float) -> str:
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} GB"
