@@ -7,10 +7,9 @@ from typing import Any
 
 from labkit.grade.grader import Case, Draw, Mistake, Observed, Questions, close, patch
 
-Collective = list[tuple[int, int]]
-Steps = list[list[Collective]]
-Gains = Callable[[Collective], Sequence[float]]
-"""The gain of each rank in a collective."""
+Steps = list[list[list[tuple[int, int]]]]
+Gains = Callable[[list[int]], list[float]]
+"""The gain of each rank in a collective, from the ranks' arrivals."""
 LEAST = 100
 
 
@@ -55,45 +54,32 @@ def run(rng: Random, kind: str, has_one_clock: bool) -> Steps:
     return steps
 
 
-def by_rank(times: Sequence[float], reference: Callable[..., float] = max) -> list[float]:
-    """By how much each time is later than the latest (or another one) of the others; at least 0."""
+def gains_of(times: list[int], reference: Callable[..., float] = max) -> list[float]:
+    """By how much each arrival is later than the last (or another one) of the others."""
     others = [[*times[:rank], *times[rank + 1 :]] for rank in range(len(times))]
     return [max(0, at - reference(rest)) for at, rest in zip(times, others, strict=True)]
 
 
-def aligned(collective: Collective) -> list[float]:
-    """Arrivals, on a clock that is 0 at the end of the collective."""
-    return [arrival - end for arrival, end in collective]
+def by_step(steps: Steps, gains: Gains = gains_of, is_aligned: bool = True) -> list[list[float]]:
+    """The gains of each rank in each step; aligned: on a clock that is 0 at a collective's end."""
 
+    def total(step: list[list[tuple[int, int]]]) -> list[float]:
+        found = [gains([at - is_aligned * end for at, end in each]) for each in step]
+        return [sum(its) for its in zip(*found, strict=True)]
 
-def gains_of(collective: Collective) -> list[float]:
-    """The right ones."""
-    return by_rank(aligned(collective))
-
-
-def totals(collectives: Sequence[Collective], count: Gains) -> list[float]:
-    """By rank, the sum over collectives."""
-    return [sum(its) for its in zip(*map(count, collectives), strict=True)]
+    return [list(its) for its in zip(*map(total, steps), strict=True)]
 
 
 def answer(
-    steps: Steps,
+    found: list[list[float]],
     least: float,
-    gains: Gains = gains_of,
     typical: Callable[[Sequence[float]], float] = median,
-    most: Gains | None = None,
+    most: Sequence[float] | None = None,
 ) -> Any:
-    """The answer to other definitions of a gain, or for the rank with most of something."""
-    in_steps = [totals(step, gains) for step in steps]
-    found = [typical(its) for its in zip(*in_steps, strict=True)]
-    by = totals(sum(steps, []), most) if most else found
+    """The answer, with another mean over the steps, or for the rank with most of something."""
+    by = most or [typical(its) for its in found]
     rank = by.index(max(by))
-    return (rank, found[rank]) if found[rank] >= least else None
-
-
-def right(steps: Steps, least: int) -> tuple[int, int] | None:
-    """By the arrivals in each collective, on one clock."""
-    return answer(steps, least)  # type: ignore[no-any-return]
+    return (rank, typical(found[rank])) if typical(found[rank]) >= least else None
 
 
 def is_answer(*answers: Callable[[Steps, int], Any]) -> Callable[[Observed], bool]:
@@ -101,41 +87,31 @@ def is_answer(*answers: Callable[[Steps, int], Any]) -> Callable[[Observed], boo
     return lambda s: bool(s.wrong_ranks) and any(close(s.y, each(*s.args)) for each in answers)
 
 
-def with_gains(*gains: Gains) -> Callable[[Observed], bool]:
+def with_gains(*gains: Gains, is_aligned: bool = True) -> Callable[[Observed], bool]:
     """Predicate: the answer to one of those definitions of a gain."""
-    return is_answer(*(lambda steps, least, g=g: answer(steps, least, g) for g in gains))
+    return lambda s: (
+        bool(s.wrong_ranks)
+        and any(close(s.y, answer(by_step(s.xs, each, is_aligned), s.args[1])) for each in gains)
+    )
+
+
+def sums(steps: Steps, count: Gains) -> list[float]:
+    """By rank, the sum over all collectives."""
+    return [sum(its) for its in by_step(steps, count)]
 
 
 def waits_longer(s: Observed) -> bool:
-    """Whether the rank waits longer than the mean of all."""
-    waited = totals(sum(s.xs, []), lambda collective: [-at for at in aligned(collective)])
-    return s.y[0] != s.right[0][0] and waited[s.y[0]] >= mean(waited)
+    """Whether another rank than the straggler is named, which waits longer than the mean of all."""
+    waits = sums(s.xs, lambda times: [-at for at in times])
+    return s.y[0] != s.right[0][0] and waits[s.y[0]] >= mean(waits)
 
 
-def from_another(reference: Callable[..., float], only_last: bool) -> Gains:
-    """Gains measured from another rank than the last of the others."""
-    return lambda collective: [
-        gain if is_it or not only_last else 0
-        for gain, is_it in zip(
-            by_rank(aligned(collective), reference), is_last(collective), strict=True
-        )
-    ]
-
-
-def is_last(collective: Collective) -> list[float]:
-    """1 for the rank that arrived last."""
-    times = aligned(collective)
-    return [each == max(times) for each in times]
-
-
-def other_units(s: Observed) -> Iterator[tuple[int, float]]:
-    """The straggler with its gain in all steps, and in a collective."""
+def is_of_another_unit(s: Observed) -> bool:
+    """Whether the gain is that of all steps, or of one collective."""
     rank, gain = s.right[0]
-    by_step = [[gains_of(collective)[rank] for collective in step] for step in s.xs]
-    yield rank, sum(map(sum, by_step))
-    yield rank, gain / len(by_step[0])
-    yield rank, median(sum(by_step, []))
-    yield rank, mean(sum(by_step, []))
+    single = [by_step([[each]])[rank][0] for step in s.xs for each in step]
+    units = sum(single), mean(single), median(single), gain / len(s.xs[0])
+    return s.y[0] == rank and any(close(s.y[1], float(each)) for each in units)
 
 
 GAIN = "gains[waits.index(last)][number] += second - last"
@@ -151,7 +127,7 @@ MISTAKES = [
         "compares times of different clocks",
         "Each host has its own clock. Compare waits, which are differences of one clock, or shift "
         "the clocks so that the ends of a collective agree.",
-        seen=with_gains(lambda collective: by_rank([arrival for arrival, _ in collective])),
+        seen=with_gains(gains_of, is_aligned=False),
         made_by=patch("[end - arrival for", "[-arrival for"),
     ),
     Mistake(
@@ -160,10 +136,9 @@ MISTAKES = [
         "all other steps. Take the median over the steps.",
         hint=2,
         seen=is_answer(
-            *(
-                lambda steps, least, typical=typical: answer(steps, least, typical=typical)
-                for typical in (mean, sum, max)
-            )
+            lambda steps, least: answer(by_step(steps), least, mean),
+            lambda steps, least: answer(by_step(steps), least, sum),
+            lambda steps, least: answer(by_step(steps), least, max),
         ),
         made_by=patch("sorted(by_step)[len(by_step) // 2]", "sum(by_step) / len(by_step)"),
     ),
@@ -171,7 +146,7 @@ MISTAKES = [
         "names a rank in a healthy run",
         "In each collective some rank is the last. If the largest gain is below `least`, it is "
         "noise, and a slow network makes all ranks wait alike: return None.",
-        seen=is_answer(lambda steps, least: answer(steps, 0)),
+        seen=is_answer(lambda steps, least: answer(by_step(steps), 0)),
         made_by=patch(" if typical[rank] >= least else None", ""),
     ),
     Mistake(
@@ -180,8 +155,11 @@ MISTAKES = [
         "does not begin with the first rank, or at the mean of all.",
         hint=2,
         seen=with_gains(
-            *(from_another(each, only) for each in (min, mean, median) for only in (True, False)),
-            lambda collective: [x - mean(aligned(collective)) for x in aligned(collective)],
+            lambda times: gains_of(times, min),
+            lambda times: gains_of(times, mean),
+            lambda times: [at - mean(times) for at in times],
+            lambda times: [(at - min(times)) * (at == max(times)) for at in times],
+            lambda times: [(at - mean(times)) * (at == max(times)) for at in times],
         ),
         made_by=patch(GAIN, GAIN.replace("second", "max(waits)")),
     ),
@@ -191,9 +169,8 @@ MISTAKES = [
         "the gain of each rank but the last is 0, and not negative.",
         hint=3,
         seen=with_gains(
-            lambda collective: [
-                gain or at - max(aligned(collective))
-                for gain, at in zip(gains_of(collective), aligned(collective), strict=True)
+            lambda times: [
+                gain or at - max(times) for gain, at in zip(gains_of(times), times, strict=True)
             ]
         ),
         made_by=patch(
@@ -207,7 +184,11 @@ MISTAKES = [
         "A rank may be the last in most collectives, and late by little. What counts is by how "
         "much.",
         hint=2,
-        seen=is_answer(lambda steps, least: answer(steps, least, most=is_last)),
+        seen=is_answer(
+            lambda steps, least: answer(
+                by_step(steps), least, most=sums(steps, lambda t: [at == max(t) for at in t])
+            )
+        ),
         made_by=patch(
             "key=lambda r: typical[r]",
             "key=lambda r: sum(c[r][1] - c[r][0] == min(e - a for a, e in c)\n"
@@ -219,7 +200,7 @@ MISTAKES = [
         "The rank is right. Its gain in a step is the sum over the step's collectives. Of these "
         "sums the gain is the median, not the sum.",
         hint=3,
-        seen=lambda s: s.y[0] == s.right[0][0] and any(close(s.y, each) for each in other_units(s)),
+        seen=is_of_another_unit,
         made_by=patch("(rank, typical[rank])", "(rank, sum(gains[rank]))"),
     ),
     Mistake(
@@ -234,7 +215,7 @@ MISTAKES = [
 GRADER = Questions(
     name="find_the_straggler",
     cases=cases,
-    right=right,
+    right=lambda steps, least: answer(by_step(steps), least),
     mistakes=MISTAKES,
     shown="you name the rank for which the others wait, though it waits least itself, on clocks "
     "that differ, and none in a healthy run or on a slow network",
