@@ -180,6 +180,7 @@ GRADER = Questions(
     cases=cases,
     right=right,
     mistakes=MISTAKES,
+    picture=lambda s: "compute {}\ncommunication {}\nstep {}".format(*s.args),
     closed=("labkit.profile",),
     shown="you merge kernels of all streams, cut them at the step, and count as exposed only the "
     "communication during which nothing computes",

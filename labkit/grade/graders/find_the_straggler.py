@@ -217,6 +217,11 @@ GRADER = Questions(
     cases=cases,
     right=lambda steps, least: answer(by_step(steps), least),
     mistakes=MISTAKES,
+    describe=lambda s: f"got {s.y!r}, expected {s.right[0]!r}",
+    picture=lambda s: "\n".join(
+        f"step {number}, waits by rank: {[[end - at for at, end in each] for each in step]}"
+        for number, step in enumerate(s.xs)
+    ),
     shown="you name the rank for which the others wait, though it waits least itself, on clocks "
     "that differ, and none in a healthy run or on a slow network",
 )
