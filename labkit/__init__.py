@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from labkit import measure
-    from labkit.comm import Group, Link, Topology
+    from labkit.comm import FatTree, Group, Link, Topology
     from labkit.grade import check, hint, reset, solution
     from labkit.launch import (
         Deadlock,
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Deadlock",
+    "FatTree",
     "Group",
     "Link",
     "Mismatch",
@@ -55,7 +56,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    **dict.fromkeys(("Group", "Link", "Topology"), "labkit.comm"),
+    **dict.fromkeys(("FatTree", "Group", "Link", "Topology"), "labkit.comm"),
     **dict.fromkeys(("check", "hint", "reset", "solution"), "labkit.grade"),
 }
 

@@ -6,6 +6,7 @@ ranks compare what they mean). shared_memory/, throttling/ and hosts/ are for th
 """
 
 from labkit.comm.agreement.disagreement import Disagreement
+from labkit.comm.fat_tree import FatTree
 from labkit.comm.group import Group
 from labkit.comm.operation import Operation, Region, Site, Timeline
 from labkit.comm.pending import Pending
@@ -21,6 +22,7 @@ from labkit.comm.topology import Link, Topology
 
 __all__ = [
     "Disagreement",
+    "FatTree",
     "Group",
     "Link",
     "Operation",

@@ -29,6 +29,7 @@ from labkit.comm.record import (
     DONE_AT,
     FAILED,
     FLAGS_AT,
+    IN_BACKGROUND,
     KIND_CODE,
     NO_NAME,
     NO_PEER,
@@ -52,6 +53,7 @@ class Journal:
         self._length = 0
         self.num_collectives = 0
         self._lock = threading.Lock()
+        self._main_thread = threading.get_ident()
         self._names: dict[object, int] = {}
         self._callers = Callers(self._name)
         _of_this_process.add(self)
@@ -109,10 +111,13 @@ class Journal:
         site, origin, *_ = call or self.caller()
         # Those that torch has recorded too: flight_recorder.py compares the numbers.
         self.num_collectives += kind not in P2P_KINDS and medium == NETWORK
+        flags = (BLOCKING if blocking else 0) | (SHARED if medium == SHARED_MEMORY else 0)
+        if threading.get_ident() != self._main_thread:
+            flags |= IN_BACKGROUND
         now = time.monotonic()
         return self._append(
             KIND_CODE[kind],
-            (BLOCKING if blocking else 0) | (SHARED if medium == SHARED_MEMORY else 0),
+            flags,
             REDUCE_CODE[reduce],
             group,
             self._name("dtype", str(x.dtype)),

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 
 P2P_KINDS = ("send", "recv")
 NETWORK, SHARED_MEMORY = "the network", "shared memory"
+WAITS = "waits"
+"""The name of a region in which a rank only waits for another thread of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,8 @@ class Operation:
     """What the program called it, with `Group.label`; None where it did not."""
     medium: str = NETWORK
     """How the data travels: over `the network`, or through `shared memory` with no byte sent."""
+    in_background: bool = False
+    """Another thread than the program's own has posted it, and blocks on it."""
 
     @property
     def called(self) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from labkit.comm.operation import NETWORK, SHARED_MEMORY, Operation, Region, Sit
 from labkit.comm.record import (
     BLOCKING,
     FAILED,
+    IN_BACKGROUND,
     KINDS,
     NO_NAME,
     NO_PEER,
@@ -126,4 +127,5 @@ def _operation(index: int, fields: tuple, names: Sequence[Any]) -> Operation:
         callers=callers,
         label=None if label == NO_NAME else names[label],
         medium=SHARED_MEMORY if flags & SHARED else NETWORK,
+        in_background=bool(flags & IN_BACKGROUND),
     )

@@ -13,14 +13,17 @@
                  |           slow              |            each host has slow_links_per_host
                  +-----------------------------+
 
-Every link is full duplex: sending and receiving do not disturb each other. What is throttled, and
-what is not, is stated in comm/throttling/__init__.py.
+Every link is full duplex: sending and receiving do not disturb each other. Links are equal, until
+one is degraded: `topology.degraded("rank 2", 0.25)` is the same with a quarter of the bandwidth
+there. Hosts under shared uplinks: see fat_tree.py. What is throttled, and what is not, is stated in
+comm/throttling/__init__.py.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Self
 
 from labkit import arguments
 
@@ -78,8 +81,28 @@ class Link:
 
     def __str__(self) -> str:
         """`1.25 GB/s (10 Gbit/s), 50 us`."""
-        rate, bits = self.bandwidth_bytes_per_s, 8 * self.bandwidth_bytes_per_s
-        return f"{_scaled(rate)}B/s ({_scaled(bits)}bit/s), {self.latency_s * 1e6:g} us"
+        return f"{speed_text(self.bandwidth_bytes_per_s)}, {self.latency_s * 1e6:g} us"
+
+
+class Tier(NamedTuple):
+    """Links of one kind: each node of a tier has `links` of them, its ranks share them equally."""
+
+    node: str
+    """rank, host, leaf or pod."""
+    ranks: int
+    """Below a node."""
+    links: int
+    bandwidth_bytes_per_s: float
+    """Of each link; infinite: not throttled."""
+
+
+class Port(NamedTuple):
+    """One direction of a link, which messages pass in turn."""
+
+    number: int
+    """Up to a switch: from 0. Down from it: num_ports more."""
+    beta: float
+    """Seconds per byte."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +117,7 @@ class Topology:
     slow: what a host has for messages to other hosts. None where there is one host only.
     slow_links_per_host: 1, shared by all ranks of the host; up to ranks_per_host, one for each.
     Neighbouring ranks share one, so it divides ranks_per_host.
+    degradations: links with a part of their bandwidth, and which part: see `degraded`.
 
     TypeError and ValueError for numbers that fit no machine, and where hosts have no link.
     """
@@ -103,6 +127,7 @@ class Topology:
     fast: Link | None = None
     slow: Link | None = None
     slow_links_per_host: int = 1
+    degradations: tuple[tuple[str, float], ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("hosts", "ranks_per_host", "slow_links_per_host"):
@@ -139,13 +164,81 @@ class Topology:
         return rank // self.ranks_per_host
 
     def link_between(self, a: int, b: int) -> Link | None:
-        """The link that messages from rank `a` to rank `b` take, and back; None: not throttled.
+        """What messages from rank `a` to rank `b` have on their own, and back; None: no throttle.
 
-        ValueError for a rank to itself.
+        The bandwidth is that of the narrowest link on the way. ValueError for a rank to itself.
         """
         if a == b:
             raise ValueError(f"rank {a} to rank {b}: a rank has no link to itself")
-        return self.fast if self.host_of(a) == self.host_of(b) else self.slow
+        link = self.fast if self.host_of(a) == self.host_of(b) else self.slow
+        if link is None:
+            return None
+        slowest = max(port.beta for port in self.path(a, b))
+        return link if slowest <= link.beta else replace(link, bandwidth_bytes_per_s=1 / slowest)
+
+    def path(self, a: int, b: int) -> tuple[Port, ...]:
+        """The ports that a message from rank `a` to rank `b` passes, in order, where it has a link.
+
+        Inside a host: out of a, into b. Otherwise: out of a's host and up to the first switch that
+        is above both, then down and into b's host.
+        """
+        first, *above = self._tiers
+        if self.host_of(a) != self.host_of(b):
+            tiers = [tier for tier in above if a // tier.ranks != b // tier.ranks]
+        else:
+            tiers = [first]
+        up = [self._port(tier, a) for tier in tiers]
+        down = [self._port(tier, b) for tier in reversed(tiers)]
+        return (*up, *(port._replace(number=self.num_ports + port.number) for port in down))
+
+    @property
+    def num_ports(self) -> int:
+        """Of all links, in each direction."""
+        return sum(self.world_size * tier.links // tier.ranks for tier in self._tiers)
+
+    def degraded(self, link: str, share: float) -> Self:
+        """The same, but one link has only this share of its bandwidth, both ways.
+
+        link: "rank 2" is the fast link of a rank, "host 1" are the slow links of a host. Raises
+        ValueError for a link that is not there or no share, TypeError for no number.
+        """
+        self.ranks_below(link)
+        left = f"of its bandwidth {link} keeps a share from 0.001 to 1"
+        arguments.number("share", share, left, least=1e-3, most=1)
+        others = tuple(each for each in self.degradations if each[0] != link)
+        return replace(self, degradations=(*others, (link, share)))
+
+    def ranks_below(self, link: str) -> range:
+        """The ranks whose messages pass a link by this name. ValueError where there is none."""
+        names = []
+        for tier in self._tiers:
+            number = self.world_size // tier.ranks
+            if tier.bandwidth_bytes_per_s == math.inf or number == 1:
+                continue  # nothing passes the only one
+            for node in range(number):
+                if link == f"{tier.node} {node}":
+                    return range(node * tier.ranks, (node + 1) * tier.ranks)
+            names.append(f"'{tier.node} 0' to '{tier.node} {number - 1}'")
+        raise ValueError(f"there is no link {link!r}; there are {', '.join(names)}")
+
+    @property
+    def _tiers(self) -> tuple[Tier, ...]:
+        """From below: links inside hosts, then those between them."""
+        fast, slow = (
+            link.bandwidth_bytes_per_s if link else math.inf for link in (self.fast, self.slow)
+        )
+        return (
+            Tier("rank", 1, 1, fast),
+            Tier("host", self.ranks_per_host, self.slow_links_per_host, slow),
+        )
+
+    def _port(self, tier: Tier, rank: int) -> Port:
+        """The port up from a rank, or from whatever is above it."""
+        below = self._tiers[: self._tiers.index(tier)]
+        first = sum(self.world_size * each.links // each.ranks for each in below)
+        share = dict(self.degradations).get(f"{tier.node} {rank // tier.ranks}", 1)
+        beta = 1 / (tier.bandwidth_bytes_per_s * share)
+        return Port(first + rank * tier.links // tier.ranks, beta)
 
     def check_world_size(self, world_size: int) -> None:
         """Raises ValueError, with the choices, unless these are the ranks of this topology."""
@@ -174,6 +267,8 @@ class Topology:
             lines.append(f"inside a host:  {inside}")
         if self.hosts > 1:
             lines.append(f"between hosts:  {self.slow}; {self._sharing}")
+        for link, share in self.degradations:
+            lines.append(f"degraded:       {link}, to {100 * share:.3g}%")
         return "\n  ".join(lines)
 
     @property
@@ -182,6 +277,11 @@ class Topology:
         if sharers == 1:
             return "each rank has one"
         return f"each host has {links}, {sharers} ranks share {'it' if links == 1 else 'one'}"
+
+
+def speed_text(bytes_per_s: float) -> str:
+    """`1.25 GB/s (10 Gbit/s)`."""
+    return f"{_scaled(bytes_per_s)}B/s ({_scaled(8 * bytes_per_s)}bit/s)"
 
 
 def _scaled(value: float) -> str:

@@ -24,6 +24,7 @@ import torch
 
 from labkit.comm import Group
 from labkit.comm.callers import as_handed_over_here
+from labkit.comm.operation import WAITS
 
 T = TypeVar("T")
 
@@ -61,22 +62,23 @@ class CommunicationThread:
         if self.group.backend == "nccl":
             done = Future[T]()
             done.set_result(collective(self.group))
-            return OnThread(done)
+            return OnThread(done, self.group)
         # So that the operations keep their label, and the line that they are started at.
         context = as_handed_over_here(contextvars.copy_context())
         call = _on_the_same_stream(collective, self.group)
-        return OnThread(self._executor.submit(context.run, call))
+        return OnThread(self._executor.submit(context.run, call), self.group)
 
 
 class OnThread(Generic[T]):
     """A collective that a communication thread carries out."""
 
-    def __init__(self, future: Future[T]) -> None:
-        self._future = future
+    def __init__(self, future: Future[T], group: Group) -> None:
+        self._future, self._group = future, group
 
     def wait(self) -> T:
         """Block until it is done; return its result, or raise its error."""
-        return self._future.result()
+        with self._group.region(WAITS):
+            return self._future.result()
 
 
 _THREADS: WeakKeyDictionary[Group, CommunicationThread] = WeakKeyDictionary()

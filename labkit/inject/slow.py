@@ -1,10 +1,12 @@
-"""The faults. Each says what a diagnosis should find: its cause, and the rank that it is on.
+"""Faults that take time. Each says what a diagnosis should find: its cause, and where it is.
 
 fault            what it does                                         cause
 SlowRank         every layer of one rank takes longer                 straggler
 NoisyNeighbour   the same, in about half of the time                  straggler
 Pauses           the host stops now and then, as in a collection      host
+ItemPerStep      the host asks for a number in every step             host
 SlowLoader       every batch comes late                               input
+BarrierPerLayer  ranks wait for each other after every layer          barrier
 Recompute        backward computes every forward once more            compute
 """
 
@@ -14,7 +16,7 @@ import random
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
 from unittest import mock
@@ -22,6 +24,8 @@ from unittest import mock
 import torch
 from torch import nn
 from torch.nn.modules import module as global_hooks
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.profiler import record_function
 from torch.utils.data import DataLoader
 
@@ -43,11 +47,13 @@ class Fault:
 
     cause: ClassVar[str]
     """What `profile.diagnose` calls it."""
+    is_everywhere: ClassVar[bool] = False
+    """Every rank takes part, though it is one rank that suffers."""
     rank: int | None = None
 
-    def switched_on(self) -> AbstractContextManager[None]:
-        """The fault, on this process."""
-        raise NotImplementedError
+    def switched_on(self, world: Group) -> AbstractContextManager[None]:
+        """The fault, on this rank. A fault of the network has nothing to do there."""
+        return nullcontext()
 
 
 @contextmanager
@@ -55,8 +61,8 @@ def faults(world: Group, *chosen: Fault) -> Iterator[None]:
     """Switch faults on inside, each on the ranks that it is for."""
     with ExitStack() as stack:
         for fault in chosen:
-            if fault.rank is None or fault.rank == world.rank:
-                stack.enter_context(fault.switched_on())
+            if fault.is_everywhere or fault.rank in (None, world.rank):
+                stack.enter_context(fault.switched_on(world))
         yield
 
 
@@ -68,7 +74,7 @@ class SlowRank(Fault):
     share: float = 0.2
 
     @contextmanager
-    def switched_on(self) -> Iterator[None]:
+    def switched_on(self, world: Group) -> Iterator[None]:
         """After each layer's forward and backward the rank goes on computing for a while."""
         with _after_each(lambda took_s: compute(self.share * took_s)):
             yield
@@ -84,7 +90,7 @@ class NoisyNeighbour(Fault):
     seed: int = 0
 
     @contextmanager
-    def switched_on(self) -> Iterator[None]:
+    def switched_on(self, world: Group) -> Iterator[None]:
         """As SlowRank with twice the share, in periods drawn at random."""
 
         def slow(took_s: float) -> None:
@@ -98,24 +104,90 @@ class NoisyNeighbour(Fault):
 
 @dataclass(frozen=True)
 class Pauses(Fault):
-    """The host stops for `seconds` after every n-th layer: garbage collection, swapping."""
+    """The host stops for `seconds` in every period: garbage collection, swapping."""
 
     cause = "host"
     seconds: float = 0.01
-    every: int = 4
+    period_s: float = 0.05
 
     @contextmanager
-    def switched_on(self) -> Iterator[None]:
-        """Nothing is launched meanwhile, so no operator runs."""
-        count = 0
+    def switched_on(self, world: Group) -> Iterator[None]:
+        """After the first layer of a period. Nothing is launched meanwhile, no operator runs."""
+        last_s = time.monotonic()
 
         def pause(took_s: float) -> None:
-            nonlocal count
-            count += 1
-            if count % self.every == 0:
+            nonlocal last_s
+            if time.monotonic() - last_s >= self.period_s:
                 time.sleep(self.seconds)
+                last_s = time.monotonic()
 
         with _after_each(pause):
+            yield
+
+
+@dataclass(frozen=True)
+class ItemPerStep(Fault):
+    """`.item()` of a gradient before each optimizer step: a check for nan, say.
+
+    On a GPU the host waits for the device there, and the device then for the host, which has
+    launched nothing ahead. A CPU rank has nothing to wait for: there `seconds` stands for the time
+    until the device gets its next kernel.
+    """
+
+    cause = "host"
+    seconds: float = 0.0
+
+    @contextmanager
+    def switched_on(self, world: Group) -> Iterator[None]:
+        """For torch's optimizers."""
+
+        def look(optimizer: Optimizer, *_: Any) -> None:
+            gradients = (p.grad for group in optimizer.param_groups for p in group["params"])
+            next(each for each in gradients if each is not None).sum().item()
+            time.sleep(self.seconds)
+
+        hook = register_optimizer_step_pre_hook(look)
+        try:
+            yield
+        finally:
+            hook.remove()
+
+
+@dataclass(frozen=True)
+class Jitter(Fault):
+    """Layers take from 0 to 2 * `share` longer, other layers on other ranks: no fault by itself."""
+
+    cause = "compute"
+    share: float = 0.2
+
+    @contextmanager
+    def switched_on(self, world: Group) -> Iterator[None]:
+        """All ranks have the same times, each in a turn of its own: their sums are equal."""
+        turn = world.rank
+
+        def uneven(took_s: float) -> None:
+            nonlocal turn
+            turn += 1
+            compute(2 * self.share * took_s * (turn % world.size) / max(1, world.size - 1))
+
+        with _after_each(uneven):
+            yield
+
+
+@dataclass(frozen=True)
+class BarrierPerLayer(Fault):
+    """A barrier after each layer's forward and backward, left over from a search for an error.
+
+    Without it ranks wait for the one with the longest sum of layers; with it, for the slowest of
+    every layer. It costs what the layers' times differ by: see Jitter.
+    """
+
+    cause = "barrier"
+
+    @contextmanager
+    def switched_on(self, world: Group) -> Iterator[None]:
+        """For ranks that compute as many layers, in one order."""
+        with _after_each(lambda took_s: world.barrier()):
             yield
 
 
@@ -127,7 +199,7 @@ class SlowLoader(Fault):
     seconds: float = 0.01
 
     @contextmanager
-    def switched_on(self) -> Iterator[None]:
+    def switched_on(self, world: Group) -> Iterator[None]:
         """For loaders over which an iteration begins inside. Their name is what profilers show."""
         batches = DataLoader.__iter__
 
@@ -152,7 +224,7 @@ class Recompute(Fault):
     cause = "compute"
 
     @contextmanager
-    def switched_on(self) -> Iterator[None]:
+    def switched_on(self, world: Group) -> Iterator[None]:
         """The seconds of the last forward are spent again before backward."""
         forward_s: dict[nn.Module, float] = {}
 
@@ -205,6 +277,8 @@ def _around_layers(
         with warnings.catch_warnings():
             # Of the first layer, whose input needs no gradient: its hook is called all the same.
             warnings.filterwarnings("ignore", "Full backward hook is firing")
+            # Of modules that return more than tensors, such as a router: they are no layers.
+            warnings.filterwarnings("ignore", "For backward hooks to be called")
             yield
     finally:
         for hook in hooks:

@@ -73,7 +73,7 @@ def checked_topology(topology: object, world_size: int, device: str | None) -> s
     if not isinstance(topology, Topology):
         raise TypeError(
             f"topology={topology!r}: give a labkit.Topology(hosts=..., ranks_per_host=..., "
-            "fast=Link(...), slow=Link(...)), or None"
+            "fast=Link(...), slow=Link(...)), a labkit.FatTree, or None"
         )
     topology.check_world_size(world_size)
     if device == "cuda" and not shares_gpus(world_size, torch.cuda.device_count()):

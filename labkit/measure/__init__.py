@@ -1,9 +1,13 @@
-"""Measure collectives on real ranks, and fit the alpha-beta model to what comes out.
+"""Measure on real ranks: collectives with the alpha-beta model fitted to them, and networks.
 
     measured = labkit.measure.collectives(["1 KiB", "256 KiB", "16 MiB"], 4, ["ring", "tree"])
     print(measured.table())
     measured.fits["ring"]                                   # Fit(alpha=..., 1.1 GB/s, ...)
     labkit.measure.fit_alpha_beta(nbytes, seconds, n=4)     # of points of one's own
+    labkit.measure.pairs(8, topology=tree).show()           # bandwidth of every pair of ranks
+    labkit.measure.bisect_uplinks(tree).leaf                # whose uplink is degraded
+    labkit.measure.scaling().table()                        # a step on 1, 2, 4 ranks: efficiency
+    labkit.measure.roofline().show()                        # a GPT's operations on this machine
 
 Pictures load matplotlib when they are drawn, and not before.
 """
@@ -12,17 +16,28 @@ from labkit.measure.algorithms import Algorithm
 from labkit.measure.alpha_beta_fit import Fit, fit_alpha_beta, link_speed_text
 from labkit.measure.alternate import alternate, slowest
 from labkit.measure.crossover import Crossover
+from labkit.measure.gpt_roofline import Roofline, roofline
 from labkit.measure.measured import Measured
+from labkit.measure.scaling_law import Scaling, scaling
+from labkit.measure.slow_links import Bisection, Pairs, bisect_uplinks, pairs
 from labkit.measure.sweep import collectives
 
 __all__ = [
     "Algorithm",
+    "Bisection",
     "Crossover",
     "Fit",
     "Measured",
+    "Pairs",
+    "Roofline",
+    "Scaling",
     "alternate",
+    "bisect_uplinks",
     "collectives",
     "fit_alpha_beta",
     "link_speed_text",
+    "pairs",
+    "roofline",
+    "scaling",
     "slowest",
 ]

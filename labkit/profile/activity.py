@@ -46,7 +46,7 @@ def blocked(timeline: Timeline, until_s: float) -> list[Span]:
     """Where the rank could only wait: from waited_s to done_s, or to `until_s` if never done."""
     spans = []
     for operation in timeline.operations:
-        if operation.waited_s is not None:
+        if operation.waited_s is not None and not operation.in_background:
             end_s = until_s if operation.done_s is None else operation.done_s
             spans.append(Span(operation.waited_s, end_s, operation.kind, operation))
     return [span for span in spans if span.end_s >= span.start_s]

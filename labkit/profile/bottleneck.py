@@ -4,39 +4,52 @@ Each cause is a question to the replay: how long would the run take without it?
 
     cause       the run without it                                        remedy
     straggler   one rank computes as fast as the median of the others     replace the node
-    imbalance   all ranks share the computing                             equal shards or stages
+    imbalance   the same, where it computes more; or all share the work   equal shards or stages
     input       loading takes no time                                     more workers, prefetching
-    host        nothing between operators                                 fewer syncs, CUDA graphs
+    host        no long gaps between operators                            no .item(), no pauses
+    barrier     nobody waits in a barrier                                 take it out
+    link        messages of slow pairs as fast as the median of the rest  replace cable or port
     latency     transfers without their fixed part                        fewer, larger messages
+    overlap     the only exchange of a step is hidden                     buckets during backward
     bandwidth   transfers without the part that grows with their bytes    overlap, fewer bytes
+    launch      no short gaps between operators                           CUDA graphs, more per step
     bubble      no waiting for the message of another stage               more microbatches
     compute     what is left
 
-Of these, a straggler, imbalance, input, host and latency are faults where they cost a share of the
-time that is worth an alarm. The others bound every run that has no fault.
+Of these, all but the last four are faults where they cost a share of the time that is worth an
+alarm. Those bound every run that has no fault. A journal (of_run) cannot tell the host's time
+from computing, nor a straggler from imbalance: it has no operators.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from statistics import mean, median
 
 from labkit.profile import what_if
 from labkit.profile.breakdown import BUBBLE, HOST, TRANSFER, breakdown
-from labkit.profile.dependencies import Change, Dependencies, Part
+from labkit.profile.dependencies import STALL, Change, Dependencies, Part, measured
 from labkit.profile.step_trace import COMPUTE, COPY, DATA, Trace
 
-FAULTS = ("straggler", "imbalance", "input", "host", "latency")
+FAULTS = ("straggler", "imbalance", "input", "host", "barrier", "link", "latency", "overlap")
 ALARM = 0.05
 """A fault is named from this share of the time on."""
+MORE = 0.02
+"""A rank that reads so much more than the median of the others has more to do."""
 _REMEDIES = {
     "straggler": "look at this rank's node: clocks, temperature, other processes; replace it",
     "imbalance": "give every rank the same work: shards, tokens of experts, layers of stages",
     "input": "load ahead: more workers, prefetching, data nearer to the ranks",
-    "host": "let the host run ahead: no .item() in a step, no barrier, CUDA graphs",
+    "host": "let the host run ahead: no .item() in a step, no garbage collection, no swapping",
+    "barrier": "take the barrier out: collectives order what has to be ordered",
+    "link": "test this link alone, then its cable, port and switch; put neighbours elsewhere",
     "latency": "send fewer and larger messages: larger buckets",
+    "overlap": "reduce gradients in several buckets, while backward computes the others",
     "bandwidth": "send fewer bytes, or send them while ranks compute",
+    "launch": "larger batches per launch, CUDA graphs, torch.compile",
     "bubble": "more microbatches per step, or an interleaved or zero-bubble schedule",
     "compute": "faster kernels, lower precision, more ranks",
 }
@@ -74,9 +87,12 @@ def diagnose(trace: Trace) -> list[Finding]:
     """All causes: faults first, then what bounds the run, each by what it costs."""
     graph = Dependencies(trace)
     found = [
-        _on_one_or_all(_slow_rank(graph, "straggler", COMPUTE), _imbalance(graph)),
+        _on_one_or_all(_slow_computing(graph), _imbalance(graph)),
         _on_one_or_all(_slow_rank(graph, "input", DATA), _everywhere(graph, "input", DATA)),
-        _on_one_or_all(_slow_rank(graph, "host", HOST), _everywhere(graph, "host", HOST, COPY)),
+        _on_one_or_all(_slow_rank(graph, "host", STALL), _everywhere(graph, "host", STALL)),
+        _everywhere(graph, "launch", HOST, COPY),
+        _barriers(trace, graph.seconds()),
+        _slow_link(graph),
         *_transfers(graph),
         *_shares(trace),
     ]
@@ -108,6 +124,25 @@ def _slow_rank(graph: Dependencies, cause: str, kind: str) -> Finding:
     return _finding(graph, cause, rank, what_if.no_straggler(graph, rank, kind), why)
 
 
+def _slow_computing(graph: Dependencies) -> Finding:
+    """A straggler; or imbalance, where the rank that takes longer also reads more numbers."""
+    found = _slow_rank(graph, "straggler", COMPUTE)
+    rank = found.rank
+    sizes = {each.rank: sum(w.size for w in each.work) for each in graph.trace.ranks.values()}
+    assert rank is not None
+    more = _excess(sizes, rank)
+    if more < MORE:
+        return found
+    why = f"Its operators read {more:.0%} more numbers than the median of the others."
+    return replace(found, cause="imbalance", evidence=f"{found.evidence} {why}")
+
+
+def _excess(values: Mapping[int, float], rank: int) -> float:
+    """By which share the value of a rank exceeds the median of the others."""
+    others = median([value for other, value in values.items() if other != rank] or [0.0])
+    return values[rank] / others - 1 if others else 0.0
+
+
 def _imbalance(graph: Dependencies) -> Finding:
     sums = graph.own_seconds(COMPUTE).values()
     why = f"Ranks compute from {_ms(min(sums))} to {_ms(max(sums))}, {_ms(mean(sums))} on average."
@@ -118,6 +153,53 @@ def _everywhere(graph: Dependencies, cause: str, *kinds: str) -> Finding:
     each_s = mean(graph.own_seconds(*kinds).values())
     why = f"A rank spends {_ms(each_s)} of {_ms(graph.seconds())} on {' and '.join(kinds)}."
     return _finding(graph, cause, None, what_if.without(*kinds), why)
+
+
+def _barriers(trace: Trace, seconds: float) -> Finding:
+    """The run in which each rank passes every barrier at once."""
+    ranks, count = {}, 0
+    for rank, own in trace.ranks.items():
+        alone = [
+            replace(each, key=(*each.key, rank)) if each.kind == "barrier" else each
+            for each in own.exchanges
+        ]
+        count = sum(each.kind == "barrier" for each in alone)
+        ranks[rank] = replace(own, exchanges=alone)
+
+    def no_barrier(part: Part) -> float:
+        is_one = part.exchange is not None and part.exchange.kind == "barrier"
+        return 0.0 if is_one else part.seconds
+
+    gain_s = 0.0
+    if count:
+        gain_s = max(0.0, seconds - Dependencies(replace(trace, ranks=ranks)).seconds(no_barrier))
+    why = f"Each rank waits in {count} barriers."
+    return Finding("barrier", None, gain_s, gain_s / seconds, why)
+
+
+def _slow_link(graph: Dependencies) -> Finding:
+    """The pairs of ranks whose messages take twice as long as those of the median pair, or more."""
+    by_pair: dict[tuple[int, ...], list[float]] = defaultdict(list)
+    for part in graph.parts():
+        if part.exchange is not None and part.exchange.kind == "recv":
+            by_pair[part.exchange.group].append(part.seconds)
+    of_pairs = {pair: median(seconds) for pair, seconds in by_pair.items()}
+    usual_s = median(of_pairs.values()) if of_pairs else 0.0
+    slow = {pair: each_s for pair, each_s in of_pairs.items() if each_s > 2 * usual_s}
+
+    def as_usual(part: Part) -> float:
+        exchange = part.exchange
+        if exchange is None or exchange.group not in slow or not exchange.is_message:
+            return part.seconds
+        return part.seconds * usual_s / slow[exchange.group]
+
+    shared = set.intersection(*map(set, slow)) if slow else set()
+    why = ", ".join(
+        f"Messages from rank {source} to {target} take {_ms(each_s)}, those of the median pair "
+        f"{_ms(usual_s)}."
+        for (source, target), each_s in slow.items()
+    )
+    return _finding(graph, "link", shared.pop() if len(shared) == 1 else None, as_usual, why)
 
 
 def _transfers(graph: Dependencies) -> list[Finding]:
@@ -132,8 +214,13 @@ def _transfers(graph: Dependencies) -> list[Finding]:
     def no_latency(part: Part) -> float:
         return max(0.0, part.seconds - latency_s) if part.kind == TRANSFER else part.seconds
 
+    steps = max(1, *(len(each.steps) for each in graph.trace.ranks.values()))
+    most = max(len(each.exchanges) for each in graph.trace.ranks.values())
+    hidden = what_if.without(TRANSFER) if most <= steps else measured
+    alone = f"{most / steps:.0f} exchange in a step, and nothing is computed meanwhile."
     return [
         _finding(graph, "latency", None, no_latency, why),
+        _finding(graph, "overlap", None, hidden, alone),
         _finding(graph, "bandwidth", None, what_if.links(math.inf, latency_s), why),
     ]
 

@@ -16,7 +16,7 @@ from statistics import mean
 from typing import Any
 
 from labkit.profile.breakdown import HOST, TRANSFER
-from labkit.profile.dependencies import Dependencies
+from labkit.profile.dependencies import STALL, Dependencies
 from labkit.profile.step_trace import COMPUTE, COPY, DATA, Trace
 
 REST = "rest"
@@ -161,10 +161,13 @@ class _MeanStep:
         self.terms = dict.fromkeys(_TERMS, 0.0)
         for segment in graph.critical_path():
             for part in segment.parts:
-                self.terms[part.kind] += part.seconds / num_steps
+                term = HOST if part.kind == STALL else part.kind
+                self.terms[term] += part.seconds / num_steps
         self.terms[REST] = self.seconds - sum(self.terms.values())
+        kinds = {term: (term,) for term in _TERMS} | {HOST: (HOST, STALL)}
         self.own = {
-            term: {r: s / num_steps for r, s in graph.own_seconds(term).items()} for term in _TERMS
+            term: {rank: s / num_steps for rank, s in graph.own_seconds(*kinds[term]).items()}
+            for term in _TERMS
         }
 
 

@@ -21,15 +21,19 @@ Paper: Böhme et al., Scalable Critical-Path Based Performance Analysis, IPDPS 2
 from __future__ import annotations
 
 import bisect
+import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from graphlib import TopologicalSorter
-from itertools import accumulate
 from statistics import median
 
 from labkit.profile.breakdown import HOST, TRANSFER, last_arrivals
 from labkit.profile.step_trace import Exchange, RankTrace, Trace
+
+STALL, LONG_S = "stall", 1e-3
+"""The host's time is a stall where a gap takes at least so many seconds."""
+_LAST_MOMENT = 0.2  # of a transfer
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +42,7 @@ class Part:
 
     rank: int
     kind: str
-    """compute, data, copy or host: the rank's own work; or transfer."""
+    """compute, data, copy, host or stall: the rank's own work; or transfer."""
     seconds: float
     exchange: Exchange | None = None
     """Of a transfer."""
@@ -82,12 +86,14 @@ class Dependencies:
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
         self.moments: list[Moment] = []
+        self.stretches: dict[int, list[tuple[Part, ...]]] = {rank: [] for rank in trace.ranks}
+        """By rank: its own work, cut where it posts an exchange or waits for one."""
         self._posts: dict[tuple[tuple, int], int] = {}
         waits: list[tuple[Exchange, int, int]] = []
-        self.ends = [self._add_rank(own, waits) for own in trace.ranks.values()]
         meetings = trace.meetings
-        before: dict[tuple, int] = {}
         self._rates = _Rates(trace)
+        self.ends = [self._add_rank(own, waits) for own in trace.ranks.values()]
+        before: dict[tuple, int] = {}
         for exchange, rank, moment in sorted(waits, key=lambda each: each[0].done_s):
             channel = rank, exchange.group, exchange.is_message
             arrived = self._add_result(exchange, rank, meetings[exchange.key], before.get(channel))
@@ -109,15 +115,17 @@ class Dependencies:
             name = f"{'wait for' if is_wait else 'post'} {exchange.name}"
             moment = self._new(own.rank, end_s, name)
             # What a wait costs for a result that is there already is the host's.
-            busy_until_s = start_s if exchange.blocks else end_s
-            self.moments[moment].edges.append((here, work.between(now_s, busy_until_s)))
+            busy_until_s = start_s if self._rates.sees_end(exchange) else end_s
+            self.stretches[own.rank].append(work.between(now_s, busy_until_s))
+            self.moments[moment].edges.append((here, self.stretches[own.rank][-1]))
             if is_wait:
                 waits.append((exchange, own.rank, moment))
             else:
                 self._posts[exchange.key, own.rank] = moment
             here, now_s = moment, end_s
         end = self._new(own.rank, own.end_s, "end")
-        self.moments[end].edges.append((here, work.between(now_s, own.end_s)))
+        self.stretches[own.rank].append(work.between(now_s, own.end_s))
+        self.moments[end].edges.append((here, self.stretches[own.rank][-1]))
         return end
 
     def _add_result(
@@ -133,7 +141,7 @@ class Dependencies:
             sources.append(before)
         begin_s = max(self.moments[source].at_s for source in sources)
         seconds = max(0.0, exchange.done_s - begin_s)
-        if not exchange.blocks:
+        if not self._rates.sees_end(exchange):
             seconds = min(seconds, self._rates.seconds(exchange))
         arrived = self._new(rank, begin_s + seconds, f"result of {exchange.name}")
         part = Part(rank, TRANSFER, seconds, exchange=exchange)
@@ -219,20 +227,31 @@ class _Rates:
 
     def __init__(self, trace: Trace) -> None:
         self._found: dict[str, list[tuple[int, float]]] = defaultdict(list)
-        arrivals = last_arrivals(trace)
+        self._arrivals = last_arrivals(trace)
         for own in trace.ranks.values():
             free_s: dict[tuple, float] = {}
             for each in sorted(own.exchanges, key=lambda each: each.done_s):
-                if each.blocks:
+                if self.sees_end(each):
                     channel = each.group, each.is_message
-                    begin_s = max(arrivals[each.key][0], free_s.get(channel, 0.0))
+                    begin_s = max(self._arrivals[each.key][0], free_s.get(channel, 0.0))
                     free_s[channel] = each.done_s
                     if each.done_s > begin_s:
                         self._found[each.kind].append((each.nbytes, each.done_s - begin_s))
 
+    def sees_end(self, exchange: Exchange) -> bool:
+        """Whether its end is known: the rank waited for it, and not only in the last moment.
+
+        Else it was done at an earlier time, which is not recorded. The end of a send is when its
+        sender asked for it, and says nothing.
+        """
+        if exchange.waited_s is None or exchange.kind == "send":
+            return False
+        took_s = exchange.done_s - self._arrivals[exchange.key][0]
+        return exchange.done_s - exchange.waited_s > _LAST_MOMENT * took_s
+
     def seconds(self, exchange: Exchange) -> float:
         """The median of the transfers of its kind nearest to it in size; 0 if none is known."""
-        found = self._found.get(exchange.kind, [])
+        found = self._found.get("recv" if exchange.is_message else exchange.kind, [])
         sizes = {nbytes for nbytes, _ in found}
         if not sizes:
             return 0.0
@@ -242,29 +261,23 @@ class _Rates:
 
 
 class _OwnWork:
-    """How much of which kind of work a rank did between two times."""
+    """What a rank did between two times."""
 
     def __init__(self, own: RankTrace) -> None:
-        self._rank = own.rank
-        self._edges: dict[str, list[float]] = defaultdict(list)
-        for work in own.work:
-            self._edges[work.kind] += [work.start_s, work.end_s]
-        self._done = {
-            kind: [0.0, *accumulate(end - start for start, end in zip(edges[::2], edges[1::2]))]
-            for kind, edges in self._edges.items()
-        }
-
-    def _until(self, kind: str, at_s: float) -> float:
-        edges, done = self._edges[kind], self._done[kind]
-        inside = bisect.bisect_right(edges, at_s)
-        return done[inside // 2] + (at_s - edges[inside - 1] if inside % 2 else 0.0)
+        self._rank, self._work = own.rank, own.work
 
     def between(self, start_s: float, end_s: float) -> tuple[Part, ...]:
-        """The parts of a stretch of time; what no work fills is the host's."""
-        parts, rest = [], end_s - start_s
-        for kind in self._edges:
-            seconds = self._until(kind, end_s) - self._until(kind, start_s)
-            if seconds > 0:
-                parts.append(Part(self._rank, kind, seconds))
-                rest -= seconds
-        return (*parts, Part(self._rank, HOST, rest))
+        """Seconds by kind; what no work fills is the host's: a stall, if it takes long."""
+        seconds: dict[str, float] = defaultdict(float)
+        at_s = start_s
+        first = bisect.bisect_right(self._work, start_s, key=lambda work: work.end_s)
+        for work in itertools.chain(itertools.islice(self._work, first, None), [None]):
+            next_s = end_s if work is None else min(work.start_s, end_s)
+            gap_s = max(0.0, next_s - at_s)
+            seconds[STALL if gap_s >= LONG_S else HOST] += gap_s
+            if work is None or work.start_s >= end_s:
+                break
+            at_s = max(at_s, next_s)
+            seconds[work.kind] += min(work.end_s, end_s) - at_s
+            at_s = min(work.end_s, end_s)
+        return tuple(Part(self._rank, kind, each_s) for kind, each_s in seconds.items())

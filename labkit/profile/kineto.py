@@ -15,16 +15,17 @@ What becomes what:
     memory      [memory], with profile_memory=True       the same, of the device
 
 Files give no sequence numbers of gloo: the n-th collective of one kind and shape on a rank belongs
-to the n-th on the others. nccl's kernels are matched by group and kind, in order.
+to the n-th on the others (the n-th all-to-all, of any shape). nccl's kernels are matched by group
+and kind, in order.
 
 Format: Trace Event Format (JSON, also gzipped); "X" complete events; times in microseconds.
 """
 
 from __future__ import annotations
 
-import bisect
 import gzip
 import json
+import math
 import re
 import zlib
 from collections import Counter, defaultdict
@@ -49,6 +50,7 @@ from labkit.profile.step_trace import (
     Work,
     aligned,
     missing,
+    with_waits,
 )
 
 Event = dict[str, Any]
@@ -57,6 +59,7 @@ _STEP = "ProfilerStep#"
 _LOADER = "enumerate(DataLoader)"
 # Calls of collectives; and what autograd calls: hooks in Python run inside, between its operators.
 _NO_WORK = re.compile(r"^c10d::|^autograd::engine|Backward\d*$")
+_PRODUCTS = re.compile("aten::.*(linear|mm|matmul|convolution|attention)")
 _COPIES = ("memcpy", "memset")
 _NCCL = re.compile("nccl.*Kernel")  # ncclDevKernel_AllReduce..., and once ncclAllReduceRingLLKernel
 _KINDS = (
@@ -144,8 +147,9 @@ def _rank(rank: int, document: Event, zero_ns: int, path: Path) -> RankTrace:
     if not times:
         raise ValueError(f"{path} has neither operators nor kernels: was anything profiled?")
     start_s, end_s = min(times)[0], max(end_s for _, end_s in times)
+    exchanges = with_waits(own.work, own.exchanges)
     memory = _memory(document["traceEvents"], zero_us)
-    return RankTrace(rank, start_s, end_s, own.work, own.exchanges, own.steps, memory).of_steps()
+    return RankTrace(rank, start_s, end_s, own.work, exchanges, own.steps, memory).of_steps()
 
 
 def _memory(events: Iterable[Event], zero_us: float) -> list[tuple[float, int]]:
@@ -167,31 +171,17 @@ class _Own:
     def __init__(self, lane: list[Work], steps: list[tuple[float, float]]) -> None:
         self.work, self.steps = lane, steps
         self.exchanges: list[Exchange] = []
-        self._ends = [each.end_s for each in lane]
         self._turn: Counter[tuple] = Counter()
 
     def add(
         self, kind: str, posted_s: float, done_s: float, group: Sequence[int], key: tuple, size: int
     ) -> None:
-        """One more exchange. The lane waits for it if it is free when the exchange ends."""
+        """One more exchange."""
         self._turn[kind, *key] += 1
         turn = self._turn[kind, *key]
-        after = bisect.bisect_left(self._ends, done_s)  # the first work that ends later
-        is_free = after == len(self.work) or self.work[after].start_s >= done_s
-        free_from_s = self._ends[after - 1] if after else posted_s
-        waited_s = min(max(posted_s, free_from_s), done_s) if is_free else None
-        self.exchanges.append(
-            Exchange(
-                (*key, turn),
-                kind,
-                tuple(group),
-                posted_s,
-                waited_s,
-                done_s,
-                size,
-                f"{kind} #{turn}",
-            )
-        )
+        name = f"{kind} #{turn}"
+        found = Exchange((*key, turn), kind, tuple(group), posted_s, None, done_s, size, name)
+        self.exchanges.append(found)
 
 
 def _of_cpu(spans: list[Event], rank: int) -> _Own:
@@ -202,7 +192,7 @@ def _of_cpu(spans: list[Event], rank: int) -> _Own:
     on_main = [each for each in spans if each["tid"] == main]
     lane = _outermost(
         (each, DATA if each["name"].startswith(_LOADER) else COMPUTE)
-        for each in on_main
+        for each in _without_callers(on_main)
         if each["name"].startswith(_LOADER)
         or (each.get("cat") == "cpu_op" and not _NO_WORK.search(each["name"]))
     )
@@ -211,21 +201,20 @@ def _of_cpu(spans: list[Event], rank: int) -> _Own:
         marks.pop()  # no step: the loop has ended, and then the profiler
     own = _Own(lane, marks)
     calls: dict[str, list[Event]] = defaultdict(list)
-    for each in on_main:
-        if each["name"].startswith("c10d::"):
-            calls[_kind(each["name"][6:])].append(each)
     runs: dict[str, list[Event]] = defaultdict(list)
     for each in spans:
-        if each["name"].startswith("gloo:"):
-            runs[_kind(each["name"][5:])].append(each)
+        library, _, name = each["name"].partition(":")
+        if library in ("c10d", "gloo"):
+            (calls if library == "c10d" else runs)[_kind(name)].append(each)
     for kind, events in runs.items():
         # The call is when the rank arrives; gloo's thread may come to it later.
         posted = calls[kind] if len(calls[kind]) == len(events) else events
         for call, event in zip(posted, events):
             ends = _ends(kind, call, rank)
-            key = ends or (kind, str(event["args"].get("Input Dims")))
+            # In an all-to-all every rank has a shape of its own.
+            shape = "" if kind == "all_to_all" else str(event["args"].get("Input Dims"))
+            key = ends or (kind, shape)
             own.add(kind, _times(call)[0], _times(event)[1], ends, key, _bytes(event))
-    own.exchanges.sort(key=lambda each: each.posted_s)
     return own
 
 
@@ -282,6 +271,19 @@ def _link(event: Event) -> int:
     return int(event.get("args", {}).get("correlation", -1))
 
 
+def _without_callers(events: list[Event]) -> list[Event]:
+    """Events of one thread but those inside which a collective is called: they may wait there."""
+    around: list[Event] = []
+    callers = set()
+    for each in events:
+        while around and around[-1]["ts"] + around[-1]["dur"] <= each["ts"]:
+            around.pop()
+        if each["name"].startswith("c10d::"):
+            callers |= {id(caller) for caller in around}
+        around.append(each)
+    return [each for each in events if id(each) not in callers]
+
+
 def _outermost(events: Iterable[tuple[Event, Any]]) -> list[Work]:
     """The lane: events in order of start; where two overlap, the earlier one counts."""
     lane: list[Work] = []
@@ -289,8 +291,15 @@ def _outermost(events: Iterable[tuple[Event, Any]]) -> list[Work]:
         start_s, end_s = _times(event)
         start_s = max(start_s, lane[-1].end_s) if lane else start_s
         if end_s > start_s:
-            lane.append(Work(start_s, end_s, kind, event["name"]))
+            lane.append(Work(start_s, end_s, kind, event["name"], _size(event)))
     return lane
+
+
+def _size(event: Event) -> int:
+    if not _PRODUCTS.match(event["name"]):
+        return 0
+    shape: list[Any] = next(iter(event.get("args", {}).get("Input Dims", [])), [])
+    return math.prod(shape) if shape and all(isinstance(n, int) for n in shape) else 0
 
 
 def _times(event: Event) -> tuple[float, float]:
@@ -339,8 +348,14 @@ def recording(world: Group, folder: str | Path) -> Iterator[Callable[[], None]]:
     if world.device.type == "cuda":
         activities.append(ProfilerActivity.CUDA)
     plan = torch.profiler.schedule(wait=0, warmup=1, active=1_000_000)
+    threads = torch._C._profiler._ExperimentalConfig(profile_all_threads=True)
     with torch.profiler.profile(
-        activities=activities, schedule=plan, record_shapes=True, profile_memory=True
+        activities=activities,
+        schedule=plan,
+        record_shapes=True,
+        profile_memory=True,
+        acc_events=True,
+        experimental_config=threads,
     ) as found:
         yield found.step
     path = Path(folder)

@@ -8,9 +8,12 @@ with world.region("step"):              a training step
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import bisect
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 
-from labkit.comm.operation import Operation, Timeline
+from labkit.comm.operation import WAITS, Operation, Timeline
 from labkit.launch import Run
 from labkit.profile.activity import doing, end_of
 from labkit.profile.step_trace import (
@@ -25,6 +28,7 @@ from labkit.profile.step_trace import (
     aligned,
     has_one_clock,
     missing,
+    with_waits,
 )
 
 STEP = "step"
@@ -59,13 +63,16 @@ def _rank(rank: int, timeline: Timeline) -> RankTrace:
     work = [
         Work(span.start_s, span.end_s, _kind(span.label), span.label)
         for span in doing(own, end_of(timeline))
-        if span.operation is None
+        if span.operation is None and span.label != WAITS
     ]
-    exchanges = [
-        _exchange(rank, each)
-        for each in timeline.operations
-        if each.done_s is not None and len(each.group) > 1 and not each.failed
+    done = [
+        op
+        for op in timeline.operations
+        if op.done_s is not None and len(op.group) > 1 and not op.failed
     ]
+    exchanges = [_exchange(rank, op) for op in done if not op.in_background]
+    exchanges += with_waits(work, _in_background(done, [each.start_s for each in steps]))
+    exchanges.sort(key=lambda each: each.posted_s)
     marks = [(each.start_s, each.end_s) for each in steps if each.end_s is not None]
     own_trace = RankTrace(rank, timeline.start_s, end_of(timeline), work, exchanges, marks)
     return own_trace.of_steps()
@@ -73,6 +80,30 @@ def _rank(rank: int, timeline: Timeline) -> RankTrace:
 
 def _kind(region: str) -> WorkKind:
     return DATA if region.startswith("data") else COMPUTE
+
+
+def _in_background(operations: list[Operation], steps: list[float]) -> Iterator[Exchange]:
+    """What another thread does for a label in a step is one exchange: a bucket, not its messages.
+
+    steps: when they start.
+    """
+    turns: Counter[tuple] = Counter()
+    found = [op for op in operations if op.in_background]
+    for (*key, _), run in groupby(
+        found, key=lambda op: (op.group_name, op.label, bisect.bisect(steps, op.posted_s))
+    ):
+        parts = list(run)
+        turns[*key] += 1
+        yield Exchange(
+            (*key, turns[*key]),
+            "all_reduce",
+            parts[0].group,
+            parts[0].posted_s,
+            None,
+            max(op.done_s or op.posted_s for op in parts),
+            sum(op.sent_bytes for op in parts),
+            f"{parts[0].label} #{turns[*key]}",
+        )
 
 
 def _exchange(rank: int, operation: Operation) -> Exchange:

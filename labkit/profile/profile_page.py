@@ -161,8 +161,8 @@ class _Timeline:
         lanes = [line for row, own in enumerate(self.ranks) for line in self._rank(own, row)]
         memory = "; below it, bytes allocated" if self.most_bytes else ""
         words = (
-            f"Of {len(self.ranks)} of {len(self.trace.ranks)} ranks: the own lane, in which a gap "
-            f"is the host's; below it, thin, what is in flight{memory}. The line is the critical path."
+            f"Of {len(self.ranks)} of {len(self.trace.ranks)} ranks: the own lane, where a gap is "
+            f"the host's; below, thin, what is in flight{memory}. The line is the critical path."
         )
         inside = "".join([*self._axis(tall), *lanes, self._path()])
         frame = f'viewBox="0 0 {_WIDTH} {tall}" role=img aria-label="{escape(words)}"'

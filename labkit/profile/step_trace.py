@@ -16,8 +16,10 @@ All times are seconds on one clock: see `aligned`.
 
 from __future__ import annotations
 
+import bisect
+import math
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Literal
@@ -39,6 +41,8 @@ class Work:
     end_s: float
     kind: WorkKind
     name: str = ""
+    size: int = 0
+    """Of a matrix product: numbers of its first operand, where the source says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +143,32 @@ class Trace:
         """From the first start of a rank to the last end."""
         starts = [each.start_s for each in self.ranks.values()]
         return max(each.end_s for each in self.ranks.values()) - min(starts)
+
+
+def with_waits(work: list[Work], exchanges: Iterable[Exchange]) -> list[Exchange]:
+    """The same, by the time of posting, with `waited_s`, for sources that do not say it.
+
+    A rank waits for an exchange if its lane is free when it ends: since the lane became free, or
+    since the end of the exchange that it waited for before.
+
+        lane     |== compute ==|                        |== compute ==|
+        first        |--------------------|
+        second               |-----------------------|
+        waits                  |~~ first ~|~~ second |
+    """
+    found = []
+    before_s = -math.inf
+    for each in sorted(exchanges, key=lambda each: each.done_s):
+        after = bisect.bisect_left(
+            work, each.done_s, key=lambda w: w.end_s
+        )  # the first to end later
+        is_free = after == len(work) or work[after].start_s >= each.done_s
+        if is_free:
+            free_from_s = work[after - 1].end_s if after else each.posted_s
+            waited_s = min(max(each.posted_s, free_from_s, before_s), each.done_s)
+            before_s = each.done_s
+        found.append(replace(each, waited_s=waited_s if is_free else None))
+    return sorted(found, key=lambda each: each.posted_s)
 
 
 def has_one_clock(trace: Trace) -> bool:

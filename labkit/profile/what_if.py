@@ -19,10 +19,10 @@ from itertools import pairwise
 from statistics import mean, median
 
 from labkit.profile.breakdown import HOST, TRANSFER
-from labkit.profile.dependencies import Change, Dependencies, Part
+from labkit.profile.dependencies import STALL, Change, Dependencies, Part
 from labkit.profile.step_trace import COMPUTE, COPY, DATA, Exchange, RankTrace, Trace
 
-OWN = (COMPUTE, DATA, COPY, HOST)
+OWN = (COMPUTE, DATA, COPY, HOST, STALL)
 
 
 def without(*kinds: str) -> Change:
@@ -45,13 +45,31 @@ def links(times: float, latency_s: float = 0.0) -> Change:
 def no_straggler(graph: Dependencies, rank: int, *kinds: str) -> Change:
     """A rank is as fast as the median of the others.
 
-    kinds: of its work, such as "data"; all kinds where none is named.
+    kinds: of its work, such as "data"; all kinds where none is named. Where all ranks run the same
+    program, each stretch of work between two exchanges is as fast as the others' same stretch.
+    Stages of a pipeline have programs of their own: there all of its work is scaled alike.
     """
     kinds = kinds or OWN
+    others = [parts for other, parts in graph.stretches.items() if other != rank]
+    own = graph.stretches[rank]
+    if others and all(len(each) == len(own) for each in others):
+        same = [median(each) for each in zip(*([_of_kinds(p, kinds) for p in o] for o in others))]
+        factors = [_at_most_1(goal_s, _of_kinds(p, kinds)) for goal_s, p in zip(same, own)]
+        by_part = {id(part): f for f, parts in zip(factors, own) for part in parts}
+        return lambda part: (
+            part.seconds * (by_part.get(id(part), 1.0) if part.kind in kinds else 1.0)
+        )
     sums = graph.own_seconds(*kinds)
-    others = [seconds for other, seconds in sums.items() if other != rank]
-    goal_s = min([sums[rank], median(others)] if others else [sums[rank]])
-    return _scaled(kinds, {rank: goal_s / sums[rank] if sums[rank] else 1.0})
+    goal_s = median([sums[other] for other in sums if other != rank] or [sums[rank]])
+    return _scaled(kinds, {rank: _at_most_1(goal_s, sums[rank])})
+
+
+def _of_kinds(parts: Iterable[Part], kinds: Collection[str]) -> float:
+    return sum(part.seconds for part in parts if part.kind in kinds)
+
+
+def _at_most_1(goal_s: float, own_s: float) -> float:
+    return min(1.0, goal_s / own_s) if own_s else 1.0
 
 
 def balanced(graph: Dependencies) -> Change:

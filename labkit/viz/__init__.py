@@ -14,6 +14,9 @@
     viz.in_flight(timing)                            # what each rank holds meanwhile
     viz.mesh_map({"dp": 2, "pp": 2, "tp": 2}, rank)  # ranks by node, and whom one talks to
     viz.load_of_experts(expert_load(...))            # who computes how many tokens, and who waits
+    viz.bandwidth_map(measure.pairs(8))              # how fast each pair of ranks is
+    viz.scaling_curves(strong, weak, law)            # speedup over ranks, and what steps consist of
+    viz.roofline(operations, flops_per_s, bytes_per_s)  # what bounds each operation
     viz.simulated_step(step)                         # a simulated step: classes of ranks by time
     viz.chrome_trace.write(result, "trace.json")     # no matplotlib needed for this one
 
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from labkit.viz import chrome_trace
     from labkit.viz.curve import Curve, Mark
     from labkit.viz.expert_load import load_of_experts
+    from labkit.viz.heat_map import bandwidth_map
     from labkit.viz.in_flight_curve import in_flight
     from labkit.viz.link_curves import over_links
     from labkit.viz.memory_pictures import memory_bar, memory_timeline
@@ -35,6 +39,8 @@ if TYPE_CHECKING:
     from labkit.viz.picture import Picture
     from labkit.viz.ring_picture import ring_steps
     from labkit.viz.ring_step_picture import ring_step
+    from labkit.viz.roofline_picture import roofline
+    from labkit.viz.scaling_picture import scaling_curves
     from labkit.viz.schedule_grid import schedule
     from labkit.viz.shard_map import shards
     from labkit.viz.size_curves import latency_bandwidth
@@ -49,6 +55,7 @@ _HOME = {
     "Curve": "labkit.viz.curve",
     "Mark": "labkit.viz.curve",
     "Picture": "labkit.viz.picture",
+    "bandwidth_map": "labkit.viz.heat_map",
     "in_flight": "labkit.viz.in_flight_curve",
     "latency_bandwidth": "labkit.viz.size_curves",
     "load_of_experts": "labkit.viz.expert_load",
@@ -59,6 +66,8 @@ _HOME = {
     "over_links": "labkit.viz.link_curves",
     "ring_step": "labkit.viz.ring_step_picture",
     "ring_steps": "labkit.viz.ring_picture",
+    "roofline": "labkit.viz.roofline_picture",
+    "scaling_curves": "labkit.viz.scaling_picture",
     "schedule": "labkit.viz.schedule_grid",
     "shards": "labkit.viz.shard_map",
     "simulated_step": "labkit.viz.step_timeline",
@@ -71,6 +80,7 @@ __all__ = [
     "Curve",
     "Mark",
     "Picture",
+    "bandwidth_map",
     "chrome_trace",
     "in_flight",
     "latency_bandwidth",
@@ -82,6 +92,8 @@ __all__ = [
     "over_links",
     "ring_step",
     "ring_steps",
+    "roofline",
+    "scaling_curves",
     "schedule",
     "shards",
     "simulated_step",

@@ -15,13 +15,12 @@ import labkit
 from labkit import profile
 from labkit.data_parallel import DDP
 from labkit.data_parallel.communication_thread import OnThread
-from labkit.inject import TimedLayer
+from labkit.inject.timed_training import LAYER_BYTES, LAYERS, WIDTH, TimedLayer
 from labkit.profile import what_if
 
 pytestmark = pytest.mark.clock
 
-WIDTH, LAYERS, STEPS = 64, 5, 3
-LAYER_BYTES = 4 * WIDTH * (WIDTH + 1)
+STEPS = 3
 FIXED_S, PER_BYTE_S = 0.004, 0.008 / LAYER_BYTES
 
 
@@ -47,7 +46,7 @@ def training(world, layers_per_bucket):
     """A pass in which DDP decides on its buckets, and then STEPS steps."""
     fast = world._process_group
     world._process_group = SlowLink(fast)
-    stack = nn.Sequential(*(TimedLayer(WIDTH, 0.006) for _ in range(LAYERS)))
+    stack = nn.Sequential(*(TimedLayer(0.006) for _ in range(LAYERS)))
     model = DDP(stack, world, bucket_bytes=layers_per_bucket * LAYER_BYTES)
     model(torch.ones(1, WIDTH)).sum().backward()
     world.barrier()

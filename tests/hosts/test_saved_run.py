@@ -9,7 +9,7 @@ import shutil
 import pytest
 import torch
 
-from labkit import Link, Run, Topology, run
+from labkit import FatTree, Link, Run, Topology, run
 from labkit.collectives import ring_all_reduce
 from labkit.launch.cluster.rank_record import Record, UntrustedValue
 
@@ -73,8 +73,16 @@ def test_what_was_saved_comes_back(original, folder):
         assert value == {"names": ["a", None, 1.5], "rank": rank}
 
 
-def test_links_and_late_messages_come_back_too(tmp_path):
-    topology = Topology(hosts=1, ranks_per_host=2, fast=Link(1e9, 1e-3))
+@pytest.mark.parametrize(
+    "topology",
+    [
+        Topology(hosts=1, ranks_per_host=2, fast=Link(1e9, 1e-3)),
+        FatTree(hosts=2, hosts_per_leaf=1, leaves_per_pod=2, slow=Link(1e9, 1e-3)).degraded(
+            "leaf 1", 0.5
+        ),
+    ],
+)
+def test_links_and_late_messages_come_back_too(tmp_path, topology):
     throttled = run(lambda world: ring_all_reduce(torch.ones(3), world), 2, topology=topology)
     loaded = Run.load(throttled.save(tmp_path / "throttled"))
     assert loaded.topology == topology

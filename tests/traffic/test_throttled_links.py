@@ -12,7 +12,7 @@ import time
 import pytest
 import torch
 
-from labkit import Link, Topology, calc, run
+from labkit import FatTree, Link, Topology, calc, run
 from labkit.collectives import (
     hierarchical_all_reduce,
     pairwise_all_to_all,
@@ -183,6 +183,12 @@ def test_two_that_send_across_at_once_take_twice_the_time_where_they_share_a_lin
     seconds_of(across, topology, 1, of={"across": latency_s + transfer_s})
     times = 2 if slow_links_per_host == 1 else 1
     seconds_of(across, topology, 2, of={"across": latency_s + times * transfer_s})
+
+
+def test_a_degraded_uplink_is_slow_only_when_many_hosts_send_across_it():
+    tree = FatTree(hosts=8, hosts_per_leaf=4, leaves_per_pod=2, slow=LINK).degraded("leaf 0", 0.25)
+    seconds_of(across, tree, 1, of={"across": LINK.seconds(200_000)})
+    seconds_of(across, tree, 4, of={"across": LINK.alpha + 4 * 200_000 * LINK.beta})
 
 
 def both_all_reduces(world, numel):

@@ -31,6 +31,11 @@ AUTOGRAD = torch.autograd.Variable
 # Why labkit needs each, and what touches it.
 NAMES = {
     "_C": ("where torch keeps what is written in C++", lambda: torch._C),
+    "_ExperimentalConfig": (
+        "records what other threads do",
+        lambda: torch._C._profiler._ExperimentalConfig(profile_all_threads=True),
+    ),
+    "_profiler": ("where the profiler's settings are", lambda: torch._C._profiler),
     "_current_graph_task_id": (
         "tells one backward pass from another",
         lambda: torch._C._current_graph_task_id() == -1 or 1 / 0,

@@ -5,16 +5,19 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
-from labkit import Link, Topology, run
+from labkit import FatTree, Link, Topology, run
 from labkit.comm.throttling import timetable as module
 from labkit.comm.throttling.timetable import Timetable
 
 # A fast message of m bytes takes m/10 + 0.5 s here, a slow one m + 2 s.
 FAST, SLOW = Link(10, 0.5), Link(1, 2.0)
 ONE_HOST = Topology(hosts=1, ranks_per_host=4, fast=Link(1, 0.0))
+# A host sends 10 bytes per second; uplinks carry 20 of a leaf and 40 of a pod.
+TREE = FatTree(hosts=8, hosts_per_leaf=2, leaves_per_pod=2, slow=Link(10, 0.5))
 THREE_HOSTS = Topology(hosts=3, ranks_per_host=2, fast=FAST, slow=SLOW)
 
 
@@ -49,9 +52,12 @@ class Network:
         return departure.left_s - self.zero_s
 
     def arrived(self, departure):
-        first_byte_s = self.table.first_byte_at(departure.number)
-        self.clock.now_s = max(self.clock.now_s, first_byte_s)
-        return self.table.arrival(departure.number) - self.zero_s
+        """Asked as a rank does: that waits until then, and asks again."""
+        at_s, is_final = self.table.arrival(departure.number)
+        while not is_final:
+            self.clock.now_s = max(self.clock.now_s, at_s)
+            at_s, is_final = self.table.arrival(departure.number)
+        return at_s - self.zero_s
 
 
 @pytest.fixture
@@ -154,14 +160,77 @@ def test_fast_and_slow_messages_of_a_rank_do_not_meet(network):
     assert net.arrived(net.send(0, 1, 20, at=0)) == 2.5
 
 
+def test_a_rank_whose_link_is_slow_sends_and_receives_slowly_and_others_do_not(network):
+    net = network(ONE_HOST.degraded("rank 2", 0.25))
+    out, into, other = (net.send(*ends, 10, at=0) for ends in ((2, 0), (1, 2), (3, 1)))
+    assert [net.left(message) for message in (out, into, other)] == [40, 10, 10]
+    assert [net.arrived(message) for message in (out, into, other)] == [40, 40, 10]
+
+
+def test_a_port_takes_the_rest_of_its_bandwidth_while_bytes_come_slowly(network):
+    net = network(ONE_HOST.degraded("rank 2", 0.25))
+    slow, quick = net.send(2, 0, 10, at=0), net.send(1, 0, 10, at=1)
+    assert (net.arrived(slow), net.arrived(quick)) == (40, 20)
+
+
+@pytest.mark.parametrize(("source", "target"), [(0, 1), (0, 2), (0, 4)])
+def test_a_message_alone_takes_the_same_through_a_leaf_a_pod_and_the_core(network, source, target):
+    net = network(TREE)
+    message = net.send(source, target, 10, at=0)
+    assert (net.left(message), net.arrived(message)) == (1, 1.5)
+
+
+def test_all_hosts_send_across_a_fat_tree_at_once_at_full_speed(network):
+    net = network(TREE)
+    messages = [net.send(rank, (rank + 4) % 8, 10, at=0) for rank in range(8)]
+    assert [net.arrived(message) for message in messages] == 8 * [1.5]
+
+
+def test_with_oversubscription_hosts_share_their_uplinks(network):
+    net = network(replace(TREE, oversubscription=4))  # 5 bytes per second of a leaf, 10 of a pod
+    messages = [net.send(rank, rank + 4, 10, at=0) for rank in range(4)]
+    assert sorted(net.arrived(message) for message in messages) == [2.5, 2.5, 4.5, 4.5]
+    inside = [net.send(0, 1, 10, at=50), net.send(1, 0, 10, at=50)]
+    assert [net.arrived(message) for message in inside] == [51.5, 51.5]
+
+
+def test_a_degraded_uplink_carries_one_host_at_full_speed_and_two_at_half(network):
+    net = network(TREE.degraded("leaf 1", 0.5))
+    assert net.arrived(net.send(2, 6, 10, at=0)) == 1.5
+    both = [net.send(2, 6, 10, at=50), net.send(3, 7, 10, at=50)]
+    assert [net.arrived(message) for message in both] == [51.5, 52.5]
+    down = [net.send(6, 2, 10, at=100), net.send(0, 3, 10, at=100)]
+    assert [net.arrived(message) for message in down] == [101.5, 102.5]
+    leaf = [net.send(2, 3, 10, at=150), net.send(3, 2, 10, at=150)]
+    assert [net.arrived(message) for message in leaf] == [151.5, 151.5]
+
+
+def test_the_uplink_of_a_pod_is_passed_between_pods_only(network):
+    net = network(TREE.degraded("pod 0", 0.25))
+    inside = [net.send(rank, rank ^ 2, 10, at=0) for rank in range(4)]
+    assert [net.arrived(message) for message in inside] == 4 * [1.5]
+    across = [net.send(rank, rank + 4, 10, at=50) for rank in range(4)]
+    assert [net.arrived(message) for message in across] == [51.5, 52.5, 53.5, 54.5]
+
+
+def test_two_processes_that_ask_at_other_times_come_to_the_same_times_on_a_tree(network, tmp_path):
+    tree = replace(TREE, oversubscription=4).degraded("leaf 3", 0.5)
+    net = network(tree)
+    messages = [net.send(rank, 7 - rank, 3 + rank, at=rank / 8) for rank in range(7)]
+    often = [net.arrived(message) for message in messages]
+    late = Timetable(tree, tmp_path)
+    assert [late.arrival(each.number).at_s - net.zero_s for each in messages] == often
+    assert [late._follow(1e9), late._free_at_s] == [None, net.table._free_at_s]
+
+
 def test_two_processes_have_one_table(network, tmp_path):
     net, other = network(ONE_HOST), Timetable(ONE_HOST, tmp_path)
     first = net.send(0, 1, 10, at=0)
     assert other.depart(0, 1, 10).left_s - net.zero_s == 20
     third = net.send(2, 1, 10, at=15)
     for table in (net.table, other):
-        assert table.arrival(first.number) - net.zero_s == 10
-        assert table.arrival(third.number) - net.zero_s == 30
+        assert table.arrival(first.number).at_s - net.zero_s == 10
+        assert table.arrival(third.number).at_s - net.zero_s == 30
 
 
 def test_thousands_of_messages_fit(network):

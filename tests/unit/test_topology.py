@@ -2,14 +2,19 @@
 
 import math
 import pickle
+from dataclasses import replace
 
 import pytest
 
-from labkit import Link, Topology, run
+from labkit import FatTree, Link, Topology, run
 from labkit.launch.request import checked_topology
 
 FAST, SLOW = Link(400e6, 20e-6), Link(1.25e9, 50e-6)
 TWO_BY_FOUR = Topology(hosts=2, ranks_per_host=4, fast=FAST, slow=SLOW)
+# Three ranks per host, two hosts per leaf, two leaves per pod.
+TREE = FatTree(
+    hosts=8, ranks_per_host=3, hosts_per_leaf=2, leaves_per_pod=2, fast=FAST, slow=Link(10)
+)
 
 
 def test_a_link_takes_alpha_for_a_message_and_beta_for_a_byte():
@@ -53,10 +58,53 @@ def test_printed_it_says_bytes_and_bits_and_who_shares_a_link():
     assert "inside a host:  as fast as the machine\n" in str(topology)
 
 
-def test_it_is_plain_data():
-    assert pickle.loads(pickle.dumps(TWO_BY_FOUR)) == TWO_BY_FOUR
-    assert eval(repr(TWO_BY_FOUR)) == TWO_BY_FOUR
-    assert len({TWO_BY_FOUR, Topology(hosts=2, ranks_per_host=4, fast=FAST, slow=SLOW)}) == 1
+def test_messages_climb_to_the_first_switch_above_both_hosts():
+    def betas(a, b, tree=TREE):
+        return [port.beta for port in tree.path(a, b)]
+
+    assert betas(0, 2) == 2 * [FAST.beta]
+    assert betas(0, 5) == [1 / 10, 1 / 10]
+    assert betas(0, 11) == [1 / 10, 1 / 20, 1 / 20, 1 / 10]
+    assert betas(0, 12) == [1 / 10, 1 / 20, 1 / 40, 1 / 40, 1 / 20, 1 / 10]
+    slow = replace(TREE, oversubscription=4).degraded("leaf 1", 0.5).degraded("host 5", 0.25)
+    assert betas(0, 11, slow) == [1 / 10, 1 / 5, 1 / 2.5, 1 / 10]
+    assert betas(15, 0, slow)[0] == 1 / 2.5
+    assert len({port.number for a in (0, 12) for port in TREE.path(a, 12 - a)}) == 12
+    assert max(port.number for port in TREE.path(0, 23)) == 2 * TREE.num_ports - 1
+
+
+def test_a_message_has_the_bandwidth_of_the_narrowest_link_on_its_way():
+    tree = TREE.degraded("leaf 1", 0.25)
+    assert tree.link_between(0, 3) is TREE.slow
+    assert tree.link_between(0, 11) == Link(5)
+    assert TWO_BY_FOUR.degraded("rank 2", 0.5).link_between(0, 2) == Link(200e6, 20e-6)
+    assert TWO_BY_FOUR.degraded("rank 2", 0.5).link_between(0, 3) is FAST
+
+
+def test_the_ranks_below_a_link():
+    below = [TREE.ranks_below(link) for link in ("rank 4", "host 4", "leaf 3", "pod 1")]
+    assert below == [range(4, 5), range(12, 15), range(18, 24), range(12, 24)]
+
+
+def test_a_link_is_degraded_once_and_others_stay_degraded():
+    tree = TREE.degraded("pod 0", 0.5).degraded("leaf 1", 0.25).degraded("pod 0", 0.1)
+    assert tree.degradations == (("leaf 1", 0.25), ("pod 0", 0.1))
+    assert str(tree).splitlines() == [
+        "8 hosts with 3 ranks each",
+        "  inside a host:  400 MB/s (3.2 Gbit/s), 20 us; each rank has one",
+        "  between hosts:  10 B/s (80 bit/s), 0 us; each host has 1, 3 ranks share it",
+        "  degraded:       leaf 1, to 25%",
+        "  degraded:       pod 0, to 10%",
+        "  leaf switches:  4, hosts per leaf: 2, uplink 20 B/s (160 bit/s), 1:1",
+        "  pods:           2, leaves per pod: 2, uplink 40 B/s (320 bit/s)",
+    ]
+
+
+@pytest.mark.parametrize("topology", [TWO_BY_FOUR, TREE.degraded("leaf 1", 0.25)])
+def test_it_is_plain_data(topology):
+    assert pickle.loads(pickle.dumps(topology)) == topology
+    assert eval(repr(topology)) == topology
+    assert len({topology, replace(topology)}) == 1
 
 
 @pytest.mark.parametrize(
@@ -101,6 +149,19 @@ def test_it_is_plain_data():
             ValueError,
             "slow_links_per_host=3 .* by 4 ranks; it can be 1, 2, 4",
         ),
+        (lambda: replace(TREE, hosts_per_leaf=3), ValueError, "=3: 8 hosts .* by 1, 2, 4, 8"),
+        (lambda: replace(TREE, hosts_per_leaf=0), ValueError, "hosts_per_leaf=0"),
+        (lambda: replace(TREE, leaves_per_pod=8), ValueError, "=8: 4 leaves .* by 1, 2, 4"),
+        (lambda: replace(TREE, hosts=1), ValueError, "hosts=1: a tree has 2 hosts or more"),
+        (lambda: replace(TREE, slow=None), ValueError, "8 hosts need links"),
+        (lambda: replace(TREE, oversubscription=0), ValueError, "oversubscription=0: .* 4 for 4:1"),
+        (
+            lambda: TREE.degraded("leaf 4", 0.5),
+            ValueError,
+            "no link 'leaf 4'; there are 'rank 0' to 'rank 23', .* 'leaf 0' to 'leaf 3', 'pod 0'",
+        ),
+        (lambda: TREE.degraded("leaf 3", 0), ValueError, "share=0: .* from 0.001 to 1"),
+        (lambda: replace(TREE, fast=None).degraded("rank 3", 0.5), ValueError, "no link 'rank 3'"),
         (lambda: TWO_BY_FOUR.host_of(8), ValueError, "rank 8 is not there: ranks are 0 to 7"),
         (lambda: TWO_BY_FOUR.host_of(-1), ValueError, "rank -1"),
         (lambda: TWO_BY_FOUR.link_between(0, 9), ValueError, "rank 9"),

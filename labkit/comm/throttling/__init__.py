@@ -12,6 +12,13 @@ and the in port of b, and reaches the second alpha seconds after the first:
 
     alone, it takes alpha + m * beta
 
+Under a FatTree there are more ports in between, each with a beta of its own: up to the first switch
+above both hosts, and down. Bytes go on as they come, so that a message alone takes alpha + m times
+the largest beta. A fast port is busy for m times its own beta, and others' bytes pass in between:
+
+    starts  = the later of: the first byte comes; the port is free   port busy for m * its beta
+    passed  = the later of: starts + m * its beta; the last byte came
+
 - Messages of a rank leave one after the other, in the order in which they were posted.
 - Ranks that send to the same one share its in port, first come, first served. A message that waits
   for it holds up nothing behind it: there is room on the way, as in a switch.

@@ -130,11 +130,11 @@ class ReceivedWork:
         assert entry is not None  # written before the message was sent
         self._pair.tidy(self._number)
         (number,) = _NUMBER.unpack_from(entry)
-        timetable = self._throttle.timetable
-        _sleep_until(timetable.first_byte_at(number))
-        arrived_s = timetable.arrival(number)
-        _sleep_until(arrived_s)
-        lateness_s = time.monotonic() - max(began_s, arrived_s)
+        is_final = False
+        while not is_final:
+            moment_s, is_final = self._throttle.timetable.arrival(number)
+            _sleep_until(moment_s)
+        lateness_s = time.monotonic() - max(began_s, moment_s)
         self._throttle.lateness.count(lateness_s, self._link_s)
 
 

@@ -1,16 +1,19 @@
 """When messages leave and when they arrive: a table that the ranks of a run share.
 
-    links                how many messages there are, and of each port when it is free again
+    links                how many messages there are, and of each port out when it is free again
     links.messages.0     a row per message: what is known when it is posted | when it arrives
 
-The arrival of a message is worked out once its first byte is there, and not when it is posted. By
-then every message that comes to that port before it has been posted, so that the order is final.
+Known when it is posted: when its last byte leaves, and when the first one reaches the next port.
+From there a message is followed port by port, as time goes on: when a port is reached, every
+message that comes to it before has been posted, so that the order is final. Each process follows
+all messages by itself, from the same rows in the same order, and comes to the same times.
 (All times are of time.monotonic(), which is one clock for all processes of a machine.)
 """
 
 from __future__ import annotations
 
 import fcntl
+import functools
 import heapq
 import mmap
 import struct
@@ -22,10 +25,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from labkit.comm.agreement.shared_rows import SharedRows
-from labkit.comm.topology import Topology
+from labkit.comm.topology import Port, Topology
 
 _TIME = struct.Struct("<d")
 _NUMBER = struct.Struct("<Q")
+_ENDS = struct.Struct("<II")
 _POSTED, _ARRIVED = 0, 1  # columns of a row
 
 
@@ -38,13 +42,26 @@ class Departure(NamedTuple):
     """When its last byte leaves the sender's port."""
 
 
+class Moment(NamedTuple):
+    """When a message arrives, as far as it is known."""
+
+    at_s: float
+    """Its last byte arrives; or, if that is not known yet: to be asked again."""
+    is_final: bool
+
+
 class _Message(NamedTuple):
-    """A message on its way to a port in. They sort by the time at which they come there."""
+    """A message on its way to a port. They sort by the time at which they come there."""
 
     first_byte_s: float
     number: int
-    transfer_s: float
-    port: int
+    last_byte_s: float
+    """When it comes there."""
+    nbytes: int
+    beta: float
+    """Seconds per byte between the two: of the narrowest port so far."""
+    ports: tuple[Port, ...]
+    """This one and those behind it."""
 
 
 class Timetable:
@@ -52,21 +69,20 @@ class Timetable:
 
     def __init__(self, topology: Topology, folder: Path) -> None:
         """`folder`: of the run. Whoever comes first makes the files there."""
-        self._topology = topology
-        self._ranks_per_slow_link = topology.ranks_per_host // topology.slow_links_per_host
-        num_ports = topology.world_size + topology.hosts * topology.slow_links_per_host
-        size = _NUMBER.size + 2 * num_ports * _TIME.size
+        self._link_between = topology.link_between
+        self._path = functools.cache(topology.path)
+        size = _NUMBER.size + topology.num_ports * _TIME.size
         self._file = open(folder / "links", "a+b")
         self._file.truncate(size)
         self._state = mmap.mmap(self._file.fileno(), size)
-        self._out = _NUMBER.size
-        self._in = self._out + num_ports * _TIME.size
         self._posted = SharedRows(folder / "links.messages", 2, _POSTED)
         self._arrived = SharedRows(folder / "links.messages", 2, _ARRIVED)
         self._threads = threading.Lock()
         # A heap: messages that we have read, and of which the first byte was not there yet.
         self._under_way: list[_Message] = []
         self._num_read = 0
+        # By port, for all but a message's first: when it is free again.
+        self._free_at_s: dict[int, float] = {}
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -81,39 +97,38 @@ class Timetable:
 
     def depart(self, source: int, target: int, nbytes: int) -> Departure:
         """A message is posted now, from one rank to another (global numbers), over their link."""
-        link = self._topology.link_between(source, target)
+        link = self._link_between(source, target)
         assert link is not None, "messages without a link are not in the table"
-        out, into = self._ports(source, target)
-        transfer_s = nbytes * link.beta
+        out = self._path(source, target)[0]
+        free_at = _NUMBER.size + out.number * _TIME.size
         with self._locked():
             # Read under the lock: arrivals that are worked out are of first bytes before now.
-            start_s = max(time.monotonic(), self._free_at(self._out, out))
-            self._set_free_at(self._out, out, start_s + transfer_s)
+            start_s = max(time.monotonic(), *_TIME.unpack_from(self._state, free_at))
+            left_s = start_s + nbytes * out.beta
+            _TIME.pack_into(self._state, free_at, left_s)
             (number,) = _NUMBER.unpack_from(self._state)
-            first_byte_s = start_s + link.alpha
-            self._posted.write(
-                number, _TIME.pack(first_byte_s), _TIME.pack(transfer_s), _NUMBER.pack(into)
-            )
+            first_byte = _TIME.pack(start_s + link.alpha)
+            ends = _ENDS.pack(source, target)
+            self._posted.write(number, first_byte, _NUMBER.pack(nbytes), ends)
             _NUMBER.pack_into(self._state, 0, number + 1)
-        return Departure(number, start_s + transfer_s)
+        return Departure(number, left_s)
 
-    def first_byte_at(self, number: int) -> float:
-        """When the first byte of a message reaches its port in."""
-        return self._message(number).first_byte_s
-
-    def arrival(self, number: int) -> float:
-        """When a message's last byte arrives; to be asked when its first byte is there."""
+    def arrival(self, number: int) -> Moment:
+        """When a message arrives; before its first byte is there, when to ask again."""
         with self._locked():
-            self._work_out_arrivals(time.monotonic())
-            (arrived_s,) = _TIME.unpack_from(self._known(self._arrived.read(number, _ARRIVED)))
+            self._follow(time.monotonic())
+            if (entry := self._arrived.read(number, _ARRIVED)) is None:
+                reached = (each for each in self._under_way if each.number == number)
+                return Moment(next(reached).first_byte_s, is_final=False)
             self._posted.tidy(number)
             self._arrived.tidy(number)
-        return arrived_s
+        return Moment(_TIME.unpack_from(entry)[0], is_final=True)
 
-    def _work_out_arrivals(self, now_s: float) -> None:
-        """Of all messages whose first byte is there, in the order of their first bytes.
+    def _follow(self, now_s: float) -> None:
+        """Take every message through the ports that its first byte has reached, in that order.
 
-        Every process does this for all ports, as far as no other has done it already.
+        A port takes the bytes as they come. It is free for others for the rest of its bandwidth:
+        it is busy for as long as the message would take at its own speed.
         """
         (num_posted,) = _NUMBER.unpack_from(self._state)
         for number in range(self._num_read, num_posted):
@@ -121,35 +136,22 @@ class Timetable:
         self._num_read = num_posted
         while self._under_way and self._under_way[0].first_byte_s <= now_s:
             message = heapq.heappop(self._under_way)
-            if self._arrived.read(message.number, _ARRIVED) is None:
-                start_s = max(message.first_byte_s, self._free_at(self._in, message.port))
-                arrived_s = start_s + message.transfer_s
-                self._set_free_at(self._in, message.port, arrived_s)
-                self._arrived.write(message.number, _TIME.pack(arrived_s))
+            port, *behind = message.ports
+            number, nbytes, beta = message.number, message.nbytes, max(message.beta, port.beta)
+            start_s = max(message.first_byte_s, self._free_at_s.get(port.number, 0))
+            self._free_at_s[port.number] = start_s + nbytes * port.beta
+            last_s = max(message.last_byte_s, self._free_at_s[port.number])
+            if behind:
+                first_s = last_s - nbytes * beta
+                ahead = _Message(first_s, number, last_s, nbytes, beta, tuple(behind))
+                heapq.heappush(self._under_way, ahead)
+            else:
+                self._arrived.write(number, _TIME.pack(last_s))
 
     def _message(self, number: int) -> _Message:
-        entry = self._known(self._posted.read(number, _POSTED))
-        (first_byte_s,), (transfer_s,) = _TIME.unpack_from(entry), _TIME.unpack_from(entry, 8)
-        return _Message(first_byte_s, number, transfer_s, *_NUMBER.unpack_from(entry, 16))
-
-    @staticmethod
-    def _known(entry: bytes | None) -> bytes:
-        assert entry is not None, "a message is asked for before it was posted or had arrived"
-        return entry
-
-    def _ports(self, source: int, target: int) -> tuple[int, int]:
-        """(out, in) of a message: ports of the two ranks, or of their hosts' slow links.
-
-        A port's number is that of its rank; those of slow links come after the last rank.
-        """
-        if self._topology.host_of(source) == self._topology.host_of(target):
-            return source, target
-        first, sharers = self._topology.world_size, self._ranks_per_slow_link
-        return first + source // sharers, first + target // sharers
-
-    def _free_at(self, table: int, port: int) -> float:
-        (free_s,) = _TIME.unpack_from(self._state, table + port * _TIME.size)
-        return free_s
-
-    def _set_free_at(self, table: int, port: int, free_s: float) -> None:
-        _TIME.pack_into(self._state, table + port * _TIME.size, free_s)
+        entry = self._posted.read(number, _POSTED)
+        assert entry is not None, "a message is counted once its row is there"
+        (first_byte_s,), (nbytes,) = _TIME.unpack_from(entry), _NUMBER.unpack_from(entry, 8)
+        out, *behind = self._path(*_ENDS.unpack_from(entry, 16))
+        last_byte_s = first_byte_s + nbytes * out.beta
+        return _Message(first_byte_s, number, last_byte_s, nbytes, out.beta, tuple(behind))

@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from labkit.comm import Lateness, Site, Timeline, Topology
+from labkit.comm import FatTree, Lateness, Site, Timeline, Topology
 from labkit.doctor.stage import Stage
 from labkit.launch.cluster import typed_json
 from labkit.launch.cluster.typed_json import Misfit
@@ -78,7 +78,7 @@ class Record:
     """The line that `position` names, under torchrun; empty where there is none."""
     num_hosts: int = 0
     """Of a job of torchrun; 0 elsewhere."""
-    topology: Topology | None = None
+    topology: FatTree | Topology | None = None
     lateness: Lateness | None = None
     """With a topology: messages received, and those that came late."""
 

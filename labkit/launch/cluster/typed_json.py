@@ -136,9 +136,16 @@ _PLAIN: dict[Any, _Fit] = {
 
 
 def _optional(kinds: Sequence[Any]) -> _Fit:
-    """Of `X | None`."""
-    (inner,) = (_fit_for(kind) for kind in kinds if kind is not type(None))
-    return lambda data: None if data is None else inner(data)
+    """Of `X | None`; of `X | Y | None`, dataclasses: an X where its own fields are there."""
+    *special, plain = (kind for kind in kinds if kind is not type(None))
+    fits = [(_required(kind), _fit_for(kind)) for kind in special] + [(set(), _fit_for(plain))]
+
+    def fit(data: Any) -> Any:
+        if data is None:
+            return None
+        return next(fit for names, fit in fits if not names or names <= set(data))(data)
+
+    return fit
 
 
 def _list(item: _Fit) -> _Fit:
@@ -195,14 +202,19 @@ def _enum(kind: type[Enum]) -> _Fit:
     return fit
 
 
-def _dataclass(kind: Any) -> _Fit:
-    hints = typing.get_type_hints(kind)
-    fits = {field.name: _fit_for(hints[field.name]) for field in dataclasses.fields(kind)}
-    required = {
+def _required(kind: Any) -> set[str]:
+    """Names of the fields that have no default."""
+    return {
         field.name
         for field in dataclasses.fields(kind)
         if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
     }
+
+
+def _dataclass(kind: Any) -> _Fit:
+    hints = typing.get_type_hints(kind)
+    fits = {field.name: _fit_for(hints[field.name]) for field in dataclasses.fields(kind)}
+    required = _required(kind)
 
     def fit(data: Any) -> Any:
         if isinstance(data, kind):

@@ -1,0 +1,58 @@
+"""Measure how much communication computing does not hide.
+
+An interviewer asks: "A step takes 500 ms, and your profile has 300 ms of NCCL kernels in it. Is the
+network what makes it slow? Which number do you take from the trace?"
+
+Write `exposed_communication(compute, communication, step)` for the trace of one rank.
+
+    compute        |=== k1 ===|      |====== k2 ======|
+                           |== k3 ==|                              another stream
+    communication       |------ all_reduce ------|  |---- all_gather ----|
+                                                      |-- send --|
+    exposed                         ||                 |=================|
+    step           |<------------------------------------------------------->|
+
+Contract
+    compute        a list of (start, end), one pair for each computing kernel
+    communication  the same for each communication kernel
+    step           (start, end)
+                   All times are ints, in microseconds, with start < end. The kernels are in no
+                   order. Kernels of several streams run at the same time, also kernels of one kind.
+                   A list may be empty. A kernel may begin before the step or end after it. Only the
+                   time inside the step counts
+    returns        a tuple (communication, exposed, overlap)
+                   communication: microseconds in which at least one communication kernel runs
+                   exposed: of these, microseconds in which no computing kernel runs
+                   overlap: the share of the communication that is not exposed, from 0 to 1, as HTA
+                   (Holistic Trace Analysis) defines it. It is 0 where nothing communicates
+
+Code: https://github.com/facebookresearch/HolisticTraceAnalysis, get_comm_comp_overlap.
+"""
+
+Spans = list[tuple[int, int]]
+
+
+def exposed_communication(
+    compute: Spans, communication: Spans, step: tuple[int, int]
+) -> tuple[int, int, float]:
+    ### BEGIN SOLUTION
+    def merged(spans: Spans) -> Spans:
+        """The same time as spans that are apart, in order, inside the step."""
+        clipped = [(max(start, step[0]), min(end, step[1])) for start, end in spans]
+        apart: Spans = []
+        for start, end in sorted(span for span in clipped if span[0] < span[1]):
+            if apart and start <= apart[-1][1]:
+                apart[-1] = (apart[-1][0], max(apart[-1][1], end))
+            else:
+                apart.append((start, end))
+        return apart
+
+    def length(spans: Spans) -> int:
+        return sum(end - start for start, end in spans)
+
+    communicating = length(merged(communication))
+    either = length(merged(compute + communication))
+    exposed = either - length(merged(compute))
+    overlap = (communicating - exposed) / communicating if communicating else 0.0
+    return communicating, exposed, overlap
+    ### END SOLUTION

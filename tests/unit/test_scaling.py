@@ -1,0 +1,89 @@
+"""Scaling: the laws are those that the times were made from; communication is told from work."""
+
+import pytest
+
+from labkit import Link, measure
+from labkit.measure.scaling_law import Point, Scaling
+from labkit.viz.scaling_picture import scaling_curves
+
+SERIAL_S, PARALLEL_S = 0.02, 0.18
+
+
+def made_up(communication_s):
+    """By Amdahl's law, and seconds of communication by number of ranks."""
+    strong = {n: (SERIAL_S + PARALLEL_S / n, waits) for n, waits in communication_s.items()}
+    weak = {n: (SERIAL_S + PARALLEL_S, waits) for n, waits in communication_s.items()}
+    strong, weak = (
+        {n: Point(work + waits, waits) for n, (work, waits) in each.items()}
+        for each in (strong, weak)
+    )
+    return Scaling(16, strong, weak)
+
+
+SILENT = made_up({1: 0, 2: 0, 4: 0})
+TALKING = made_up({1: 0, 2: 0.02, 4: 0.03})
+
+
+def test_efficiency_is_by_ranks_where_the_work_is_divided_and_not_where_it_grows():
+    assert TALKING.strong_efficiency(1) == TALKING.weak_efficiency(1) == 1
+    assert TALKING.strong_efficiency(4) == pytest.approx(0.2 / (4 * 0.095))
+    assert TALKING.weak_efficiency(4) == pytest.approx(0.2 / 0.23)
+
+
+def test_the_laws_recover_the_serial_share():
+    assert SILENT.amdahl == pytest.approx((SERIAL_S, PARALLEL_S))
+    assert SILENT.amdahl.serial_share == pytest.approx(0.1)
+    assert SILENT.gustafson == pytest.approx(0.1)
+    assert SILENT.scaled_speedup(4) == pytest.approx(4 - 0.1 * 3)
+
+
+def test_communication_is_no_serial_work_and_counts_where_it_is_asked_for():
+    assert TALKING.amdahl == pytest.approx((SERIAL_S, PARALLEL_S))
+    assert TALKING.amdahl_of_all.serial_share > 0.2
+    assert TALKING.gustafson > 0.15
+    assert "lost 45 ms to the ideal, of which communication is 30 ms" in TALKING.table()
+    assert "serial share 10.0%, at most 10 x" in TALKING.table()
+
+
+def test_the_picture_has_points_a_line_and_bars():
+    picture = TALKING.draw()
+    curves, bars = picture.axes
+    assert list(curves.lines[2].get_xdata()) == [1, 2, 4]
+    assert curves.lines[2].get_ydata()[-1] == pytest.approx(0.2 / 0.095)
+    widths = [bar.get_width() for bar in bars.patches]
+    assert widths[4:6] == pytest.approx([0.065, 0.03])
+    assert picture.caption == "scaling of a step: 2.11 x as fast on 4 ranks, 53% efficient"
+
+
+@pytest.mark.alone
+@pytest.mark.clock
+def test_a_timed_step_scales_as_it_was_made_to():
+    found = measure.scaling(ranks=(1, 2), batch=8, link=Link(2e6, 1e-3))
+    assert found.strong[1].communication_s == found.weak[1].communication_s == 0
+    # A ring of two: each sends all 4 x 5 x 64 x 65 bytes once, in two messages.
+    wire_s = 2e-3 + 4 * 5 * 64 * 65 / 2e6
+    for points in (found.strong, found.weak):
+        assert 0.95 * wire_s < points[2].communication_s < 1.5 * wire_s
+    assert 0.06 < found.strong[2].seconds - found.strong[2].communication_s < 0.09
+    assert 0.10 < found.weak[2].seconds - found.weak[2].communication_s < 0.13
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"ranks": (2, 4)}, ValueError, "give 1 and at least one more"),
+        ({"ranks": (1,)}, ValueError, r"ranks=\(1,\): scaling compares"),
+        ({"ranks": (1, 3)}, ValueError, "divide batch=16"),
+        ({"ranks": (1, 0)}, ValueError, "ranks=0"),
+        ({"batch": 0}, ValueError, "batch=0"),
+        ({"num_steps": 0}, ValueError, "num_steps=0"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(options, error, words):
+    with pytest.raises(error, match=words):
+        measure.scaling(**options)
+
+
+def test_a_picture_without_one_rank_is_refused():
+    with pytest.raises(ValueError, match="give 1 and at least one more"):
+        scaling_curves({2: (1.0, 0.0)}, {}, lambda n: 1.0)

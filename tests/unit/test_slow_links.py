@@ -1,0 +1,113 @@
+"""Pairs that do not disturb each other, and a degraded uplink found by bisection."""
+
+import math
+from dataclasses import replace
+from itertools import combinations
+
+import pytest
+
+from labkit import FatTree, Link, Topology, measure, viz
+from labkit.measure.slow_links import Pairs, bisect, rounds_of_pairs
+from labkit.viz import style
+
+TREE = FatTree(hosts=8, hosts_per_leaf=2, leaves_per_pod=2, slow=Link(20e6, 200e-6))
+
+
+@pytest.mark.parametrize("n", range(2, 10))
+def test_a_tournament_has_every_pair_once_and_no_rank_twice_in_a_round(n):
+    rounds = rounds_of_pairs(n)
+    assert sorted(sum(rounds, ())) == list(combinations(range(n), 2))
+    assert len(rounds) == n - 1 + n % 2
+    for members in rounds:
+        assert len(set(sum(members, ()))) == 2 * len(members) == n - n % 2
+
+
+@pytest.mark.parametrize(
+    "topology", [TREE, Topology(hosts=2, ranks_per_host=4, fast=Link(1), slow=Link(1))]
+)
+def test_pairs_of_a_round_share_no_link(topology):
+    rounds = rounds_of_pairs(8, topology)
+    assert sorted(sum(rounds, ())) == list(combinations(range(8), 2))
+    for members in rounds:
+        ports = [port.number for pair in members for port in topology.path(*pair)]
+        ports += [port.number for a, b in members for port in topology.path(b, a)]
+        assert len(set(ports)) == len(ports)
+    assert max(map(len, rounds)) > 1
+
+
+@pytest.mark.parametrize("n", [3, 4, 5, 7, 8, 100])
+def test_bisection_finds_every_leaf_in_log2_measurements(n):
+    for degraded in range(n):
+        asked = []
+
+        def is_slow(leaves, asked=asked, degraded=degraded):
+            assert 2 <= len(set(leaves)) == len(leaves)
+            asked.append(leaves)
+            return degraded in leaves
+
+        assert bisect(range(n), is_slow) == degraded
+        assert len(asked) <= 1 + math.ceil(math.log2(n))
+    assert bisect(range(n), lambda leaves: False) is None
+
+
+@pytest.mark.alone
+@pytest.mark.clock
+def test_no_pair_shows_the_degraded_uplink_that_bisection_finds():
+    tree = TREE.degraded("leaf 2", 0.5)
+    pairs = measure.pairs(8, topology=tree)
+    crossing = [pairs.bytes_per_s(rank, 0) for rank in tree.ranks_below("leaf 2")]
+    assert min(crossing) > 0.8 * 20e6
+    found = measure.bisect_uplinks(tree)
+    assert (found.leaf, len(found.measurements)) == (2, 3)
+    assert [each.leaves for each in found.measurements] == [(0, 1, 2, 3), (0, 1), (2, 0)]
+    assert found.table().startswith("leaf 2 is degraded: 3 measurements")
+
+
+def pairs_of(speeds, topology=None):
+    """Made up, of messages of 1 MB."""
+    n = 1 + max(map(max, speeds))
+    seconds = {pair: 1e6 / speed for pair, speed in speeds.items()}
+    return Pairs(n, 1_000_000, rounds_of_pairs(n), seconds, topology)
+
+
+def test_the_link_of_a_rank_that_is_slow_makes_a_dark_row_and_column():
+    tree = replace(TREE, hosts=4, leaves_per_pod=1)
+    pairs = pairs_of({pair: 5e6 if 3 in pair else 20e6 for pair in combinations(range(4), 2)}, tree)
+    assert [pairs.of_rank(rank) for rank in range(4)] == [20e6, 20e6, 20e6, 5e6]
+    assert (pairs.slowest, pairs.spread) == ((0, 3), 4)
+    assert pairs.table().splitlines()[-1].split() == ["rank", "3", "5", "5", "5", ".", "5"]
+    picture = pairs.draw()
+    (axes,) = picture.axes
+    colours = [style.tint("#0072b2", share) for share in (1, 0.25)]
+    faces = [tuple(round(255 * x) for x in patch.get_facecolor()[:3]) for patch in axes.patches]
+    drawn = ["#{:02x}{:02x}{:02x}".format(*face) for face in faces]
+    assert [drawn.count(colour) for colour in colours] == [6, 6]
+    assert [drawn[4 * 3 + column] for column in range(3)] == 3 * [colours[1]]
+    assert len(axes.lines) == 2  # between the two leaves
+    assert picture.caption == "bandwidth of pairs of 4 ranks: 5 (ranks 0 and 3) to 20.0 MB/s"
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda: measure.pairs(1), ValueError, "world_size=1: a pair has 2 ranks"),
+        (lambda: measure.pairs(4, repetitions=0), ValueError, "repetitions=0"),
+        (lambda: measure.pairs(4, nbytes="1 s"), ValueError, "'1 s' is no size"),
+        (lambda: measure.pairs(4, topology=TREE), ValueError, "world_size=4.* 8 ranks"),
+        (
+            lambda: measure.bisect_uplinks(Topology(hosts=2, ranks_per_host=1, slow=Link(1))),
+            TypeError,
+            "give a labkit.FatTree",
+        ),
+        (
+            lambda: measure.bisect_uplinks(replace(TREE, hosts_per_leaf=4, leaves_per_pod=1)),
+            ValueError,
+            "a tree of 2 leaves: .* 3 or more",
+        ),
+        (lambda: viz.bandwidth_map({}), ValueError, "no pair to draw"),
+        (lambda: viz.bandwidth_map({(0, 16): 1.0}), ValueError, "17 ranks"),
+    ],
+)
+def test_what_cannot_be_measured_or_drawn_is_refused(call, error, words):
+    with pytest.raises(error, match=words):
+        call()
