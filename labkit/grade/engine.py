@@ -7,12 +7,14 @@ what is wrong? (findings.py)   ->  a Verdict (check_verdict.py)
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import random
 import secrets
 import tempfile
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 
@@ -124,30 +126,33 @@ def observe(
 
     A machine too busy to come to the code in time is given longer, once.
     """
-    draw = Draw(n, random.Random(f"{seed}/{n}"))
-    if isinstance(grader, OnRanks):
-        cases = list(grader.cases(n, draw))
-        if n > 1:
-            last = cases[-1]
-            cases.append(
-                Case(
-                    f"{last.label}, one rank late",
-                    *last.args,
-                    function=last.function,
-                    known=last.known,
-                    late=draw.rng.randrange(n),
-                )
-            )
-    else:
-        cases = [
-            case
-            for case in grader.cases(draw)
-            if (case.function or grader.names[0]) not in code.unwritten
-        ]
+    cases = cases_of(grader, n, seed)
+    if isinstance(grader, Questions):
+        cases = [c for c in cases if (c.function or grader.names[0]) not in code.unwritten]
     observation = _launched(grader, code, cases, n, timeout_s)
     if observation.failure is not None and findings.is_busy_machine(observation.failure):
         observation = _launched(grader, code, cases, n, _MORE_PATIENCE * timeout_s)
     return observation
+
+
+def cases_of(grader: OnRanks | Questions, n: int, seed: int) -> list[Case]:
+    """All cases of a world size; of several ranks, the last one again with one rank late."""
+    draw = Draw(n, random.Random(f"{seed}/{n}"))
+    if isinstance(grader, Questions):
+        return list(grader.cases(draw))
+    cases = list(grader.cases(n, draw))
+    if n > 1:
+        last = cases[-1]
+        cases.append(
+            Case(
+                f"{last.label}, one rank late",
+                *last.args,
+                function=last.function,
+                known=last.known,
+                late=draw.rng.randrange(n),
+            )
+        )
+    return cases
 
 
 def _launched(
@@ -183,9 +188,10 @@ def _launched(
             ).logs
         except RunError as error:
             failure, logs = error, error.logs
+        by_case = zip(*(_records(job.records(rank), len(cases)) for rank in range(n)), strict=True)
         seen = [
-            Observed(case, [_record(job, i, rank) for rank in range(n)], grader.right, grader.same)
-            for i, case in enumerate(cases)
+            Observed(case, list(ranks), grader.right, grader.same)
+            for case, ranks in zip(cases, by_case, strict=True)
         ]
     if failure is not None:
         for rank, timeline in enumerate(failure.timeline):
@@ -217,13 +223,14 @@ def _from_journal(timeline: Timeline, region: str) -> list[Event]:
     ]
 
 
-def _record(job: Job, case: int, rank: int) -> RankSeen:
-    """What a rank left of a case; nothing where it did not come to the end of it."""
-    try:
-        seen: RankSeen = pickle.loads(job.record(case, rank).read_bytes())
-    except FileNotFoundError:
-        return RankSeen()
-    return seen
+def _records(path: Path, num_cases: int) -> list[RankSeen]:
+    """What a rank left of each case; nothing of those that it did not come to the end of."""
+    seen: list[RankSeen] = []
+    ends = FileNotFoundError, EOFError, pickle.UnpicklingError
+    with contextlib.suppress(*ends), path.open("rb") as file:
+        while True:
+            seen.append(pickle.load(file))
+    return seen + [RankSeen() for _ in range(num_cases - len(seen))]
 
 
 def _require_plain(seed: int | None, timeout_s: float) -> None:

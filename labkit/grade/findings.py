@@ -23,7 +23,7 @@ from labkit.doctor.verdict import Fault
 from labkit.doctor.waiting import blocked_in
 from labkit.grade.grader import Budget, Mistake, OnRanks, Questions, close
 from labkit.grade.harness import MEETING
-from labkit.grade.observed import Observation, Observed
+from labkit.grade.observed import Case, Observation, Observed
 from labkit.grade.outcome import Finding, Outcome
 from labkit.grade.watched import same_bytes
 from labkit.launch.errors import Mismatch, RankError, RunError, RunTimeout
@@ -172,21 +172,6 @@ def _wrong_cases(grader: Grader, observation: Observation) -> tuple[list[Observe
     )
 
 
-def tally(grader: Grader, outcome: Outcome, observation: Observation) -> dict[str, int]:
-    """In how many cases each mistake of this outcome holds, by its name: for tests of graders."""
-    if outcome is Outcome.WRONG:
-        cases, asked = _wrong_cases(grader, observation)
-    elif outcome is Outcome.OVER_BUDGET:
-        cases = asked = observation.cases
-    else:
-        cases = asked = [o for o in observation.cases if not o.returned][:1]
-    return {
-        mistake.name: len(held(mistake, cases, asked))
-        for mistake in grader.mistakes
-        if mistake.outcome is outcome
-    }
-
-
 def named(
     mistakes: Sequence[Mistake],
     outcome: Outcome,
@@ -231,9 +216,14 @@ def _is_seen(mistake: Mistake, observed: Observed) -> bool:
 
 def _explains(formula: Callable[..., Any], asked: Sequence[Observed]) -> bool:
     try:
-        return all(each.same(each.y, formula(*each.args), each.case) for each in asked)
+        return all(each.same(each.y, answer(formula, each.case), each.case) for each in asked)
     except Exception:  # a wrong formula may divide by zero, or ask for what is not there
         return False
+
+
+def answer(formula: Callable[..., Any], case: Case) -> Any:
+    """What a wrong formula says of a case."""
+    return formula(*case.args)
 
 
 def _finding(mistake: Mistake, grader: Grader, observed: Observed) -> Finding:

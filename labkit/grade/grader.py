@@ -148,7 +148,7 @@ def within(steps: float) -> Callable[[Any, Any, Case], bool]:
     return lambda got, right, case: close(got, right, case, steps)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class _Grader:
     name: str
     """Of the exercise."""
@@ -191,7 +191,7 @@ class _Grader:
         return self.functions or (self.name,)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class OnRanks(_Grader):
     """A grader of a function that runs on ranks, once per case and world size."""
 
@@ -203,7 +203,7 @@ class OnRanks(_Grader):
     world_sizes: tuple[int, ...] = (3, 2, 4, 1)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Questions(_Grader):
     """A grader of functions that calculate."""
 

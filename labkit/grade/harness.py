@@ -11,7 +11,6 @@ or a hang are there.
 from __future__ import annotations
 
 import itertools
-import os
 import pickle
 import sys
 import types
@@ -33,22 +32,22 @@ def attempt_cases(world: Group, job: Job, cases: Sequence[tuple[Any, ...]]) -> N
     _close(job.closed)
     watch = Watch(world, job)
     earlier: list[Any] = []  # kept, so that no two results have the same memory by chance
-    for index, args in enumerate(cases):
-        own = pickle.loads(payload.dumps(args))  # `args` stay what they were
-        watch.begin_case(index, own)
-        if world.size > 1:
-            # No rank is in the next case while another is in this one: messages cannot mix.
-            with world.label(MEETING):
-                world.all_reduce(torch.zeros(3, dtype=torch.uint8))  # which no exercise sends
-        print(f"{MARK}{index}", flush=True)
-        # Under one label: two calls in another order are the grader's to name, by their results.
-        with world.region(f"{REGION}{index}"), world.label(UNDER_TEST):
-            seen, error = _attempt(watch, index, own, earlier)
-        path = job.record(index, world.rank)
-        path.with_suffix(".part").write_bytes(_pickled(seen))
-        os.replace(path.with_suffix(".part"), path)
-        if error is not None:
-            raise error
+    with job.records(world.rank).open("wb") as records:
+        for index, args in enumerate(cases):
+            own = pickle.loads(payload.dumps(args))  # `args` stay what they were
+            watch.begin_case(index, own)
+            if world.size > 1:
+                # No rank is in the next case while another is in this one: messages cannot mix.
+                with world.label(MEETING):
+                    world.all_reduce(torch.zeros(3, dtype=torch.uint8))  # which no exercise sends
+            print(f"{MARK}{index}", flush=True)
+            # Under one label: calls in another order are the grader's to name, by their results.
+            with world.region(f"{REGION}{index}"), world.label(UNDER_TEST):
+                seen, error = _attempt(watch, index, own, earlier)
+            records.write(_pickled(seen))
+            records.flush()
+            if error is not None:
+                raise error
 
 
 REGION = "\x02case "
@@ -106,9 +105,10 @@ class _Closed(types.ModuleType):
 
 def _close(names: Sequence[str]) -> None:
     """From now on, importing from these modules and calling them raises BrokenRule."""
+    inside = tuple(f"{name}." for name in names)
+    for loaded in [each for each in sys.modules if each.startswith(inside)]:
+        sys.modules[loaded] = _Closed(loaded)
     for name in names:
-        for loaded in [each for each in sys.modules if each == name or each.startswith(f"{name}.")]:
-            sys.modules[loaded] = _Closed(loaded)
         sys.modules[name] = _Closed(name)
         parent, _, attribute = name.rpartition(".")
         if parent in sys.modules:

@@ -220,11 +220,7 @@ class Observed:
     @cached_property
     def right(self) -> list[Any]:
         """The right results by rank."""
-        right = (
-            self.right_of(*self.case.args)
-            if self.case.known is None
-            else self.right_of(*self.case.args, known=self.case.known)
-        )
+        right = right_result(self.right_of, self.case)
         return list(right) if isinstance(right, ByRank) else [right] * self.n
 
     @cached_property
@@ -328,6 +324,12 @@ class Observed:
         return max([0, *(each for arrivals in sent.values() for each in arrivals)])
 
 
+def right_result(right_of: Callable[..., Any], case: Case) -> Any:
+    """What a grader's `right` says of a case."""
+    known = {} if case.known is None else {"known": case.known}
+    return right_of(*case.args, **known)
+
+
 def _steps_of(rank: RankSeen) -> Iterator[tuple[str, int]]:
     """A rank's sends as it began them, and its receives as they ended."""
     for event in rank.events:
@@ -350,6 +352,8 @@ class Observation:
 def plain(value: Any) -> Any:
     """The value as it is now, of plain types: tensors as detached copies, numpy's numbers as
     Python's, ranges and arrays as lists, named tuples and such as tuples."""
+    if type(value) in (int, float, str, bool, type(None)):
+        return value
     if isinstance(value, torch.Tensor):
         value = value.detach()
         return value.clone() if value.layout is torch.strided else value.to_dense()

@@ -14,8 +14,8 @@ import sys
 import time
 import types
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -81,9 +81,9 @@ class Job:
     num_arguments: int | None
     watch_memory: bool
 
-    def record(self, case: int, rank: int) -> Path:
-        """Where a rank leaves what it did with a case."""
-        return Path(self.folder, f"record-{case}-{rank}")
+    def records(self, rank: int) -> Path:
+        """Where a rank leaves what it did: a pickled RankSeen for each case that it ended."""
+        return Path(self.folder, f"records-{rank}")
 
 
 class Watch(TorchDispatchMode):
@@ -109,9 +109,9 @@ class Watch(TorchDispatchMode):
         self.pending: dict[int, Any] = {}
         self.broken: BrokenRule | None = None
         self.peak_bytes = self.largest = 0
-        self._known = {x.untyped_storage()._cdata: x for x in tensors_in(args)}
+        given = tensors_in(args) if self.job.watch_memory else ()
+        self._known = {x.untyped_storage()._cdata: x for x in given}
         self._live: dict[int, weakref.ref[torch.UntypedStorage]] = {}
-        self._is_open = False
         is_late = self.job.late[index] == self.world.rank
         self._num_pauses = _NUM_PAUSES if is_late else 0
 
@@ -169,14 +169,9 @@ class Watch(TorchDispatchMode):
                 )
             )
 
-    @contextmanager
-    def opened(self) -> Iterator[None]:
+    def opened(self) -> AbstractContextManager[Any]:
         """For this block communication passes, and tensors made in it do not count."""
-        before, self._is_open = self._is_open, True
-        try:
-            yield
-        finally:
-            self._is_open = before
+        return torch._C._DisableTorchDispatch()
 
     @property
     def live_bytes(self) -> int:
@@ -211,10 +206,10 @@ class Watch(TorchDispatchMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Perform an operator of torch, unless it communicates outside the group that was given."""
-        if not self._is_open and "c10d" in func.namespace:
+        if "c10d" in func.namespace:
             raise self.refuse(self.forbidden(f"torch.distributed ({func.overloadpacket})"))
         result = func(*args, **(kwargs or {}))
-        if self.job.watch_memory and not self._is_open:
+        if self.job.watch_memory:
             for each in tensors_in(result):
                 self.follow(each)
         return result

@@ -34,7 +34,7 @@ from labkit.collectives import ring_all_reduce
 from labkit.comm import Group, Link, Topology
 from labkit.data_parallel import BucketedDDP
 from labkit.inject.slow import compute
-from labkit.inject.timed_training import WIDTH, timed_layer
+from labkit.inject.timed_training import WIDTH, Wait
 from labkit.launch import launch
 from labkit.measure.alpha_beta_fit import Equation, solve
 from labkit.measure.measured import aligned
@@ -58,8 +58,8 @@ def timed_step(world: Group, rows: int) -> Step:
 
     A rank that waits needs no core, so that the times of 4 ranks are right on 2 cores.
     """
-    layers = (nn.Linear(WIDTH, WIDTH) for _ in range(4))
-    stack = nn.Sequential(*layers, timed_layer(ROW_S / 3))  # backward takes twice that
+    layers = (nn.Linear(WIDTH, WIDTH) for _ in range(5))
+    stack = nn.Sequential(*layers, Wait(ROW_S / 3))  # backward takes twice that
     model, batch = BucketedDDP(stack, world, ring_all_reduce), torch.zeros(rows, WIDTH)
 
     def step() -> None:

@@ -7,7 +7,7 @@ What becomes what:
                 a CPU rank                               a GPU rank
     lane        operators on the thread of the steps     kernels on all streams but nccl's
     compute     aten::... and other operators            kernels
-    data        enumerate(DataLoader)...__next__         -
+    data        enumerate(DataLoader)...__next__         idle, while the host is in that
     copy        -                                        Memcpy, Memset
     exchange    gloo:all_reduce, from c10d::allreduce_   ncclKernel..., ncclDevKernel...
     waiting     the lane is free until it ends           the lane is free until it ends
@@ -24,6 +24,7 @@ Format: Trace Event Format (JSON, also gzipped); "X" complete events; times in m
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 import math
 import re
@@ -48,6 +49,7 @@ from labkit.profile.step_trace import (
     RankTrace,
     Trace,
     Work,
+    WorkKind,
     aligned,
     missing,
     with_waits,
@@ -221,7 +223,8 @@ def _of_cpu(spans: list[Event], rank: int) -> _Own:
 def _of_gpu(spans: list[Event]) -> _Own:
     on_device = [each for each in spans if _on_device(each)]
     nccl = [each for each in on_device if _NCCL.match(each["name"])]
-    own = _Own(_device_lane(on_device), _device_steps(spans, on_device))
+    loading = [each for each in spans if each["name"].startswith(_LOADER)]
+    own = _Own(_device_lane(on_device, loading), _device_steps(spans, on_device))
     for each in nccl:
         arguments = each["args"]
         kind = _kind(arguments.get("Collective name") or each["name"])
@@ -241,14 +244,24 @@ def _on_device(event: Event) -> str:
     return kind if kind in ("kernel", *_COPIES) else ""
 
 
-def _device_lane(on_device: list[Event]) -> list[Work]:
-    """Kernels of all streams as one lane; copies count where no kernel computes."""
-    own = [each for each in on_device if not _NCCL.match(each["name"])]
-    copies = [Span(*_times(each), COPY) for each in own if _on_device(each) in _COPIES]
-    computing = [Span(*_times(each), COMPUTE) for each in own if _on_device(each) == "kernel"]
+def _device_lane(on_device: list[Event], loading: list[Event]) -> list[Work]:
+    """All streams as one lane: kernels, then copies, then a device idle while the host loads."""
+    layers: dict[str, list[Span]] = {each: [] for each in (DATA, "nccl", COPY, COMPUTE)}
+    for each in on_device:
+        copies = COPY if _on_device(each) in _COPIES else COMPUTE
+        label = "nccl" if _NCCL.match(each["name"]) else copies
+        layers[label].append(Span(*_times(each), label))
+    first_s = min(_times(each)[0] for each in on_device)
+    last_s = max(_times(each)[1] for each in on_device)
+    for each in loading:
+        start_s, end_s = _times(each)
+        if first_s < end_s and start_s < last_s:
+            layers[DATA].append(Span(max(start_s, first_s), min(end_s, last_s), DATA))
+    kinds: dict[str, WorkKind] = {DATA: DATA, COPY: COPY, COMPUTE: COMPUTE}
     return [
-        Work(span.start_s, span.end_s, COPY if span.label == COPY else COMPUTE)
-        for span in topmost([*copies, *computing])
+        Work(span.start_s, span.end_s, kinds[span.label])
+        for span in topmost(list(itertools.chain(*layers.values())))
+        if span.label in kinds
     ]
 
 

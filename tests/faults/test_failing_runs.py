@@ -6,8 +6,10 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
+from multiprocessing import forkserver
 
 import pytest
 import torch
@@ -16,6 +18,7 @@ from labkit import Deadlock, RankError, RunTimeout, run
 from labkit.collectives import ring_all_reduce
 from labkit.launch import launch
 from labkit.launch.listen import StallWatch
+from tests.forked_programs import script
 
 pytestmark = pytest.mark.clock
 
@@ -85,8 +88,9 @@ WAYS_TO_BE_BUSY = {
 }
 
 
-@pytest.mark.parametrize("death", ["exit", "kill"])
-@pytest.mark.parametrize("busy", WAYS_TO_BE_BUSY)
+@pytest.mark.parametrize(
+    ("busy", "death"), [("blocking", "exit"), *((busy, "kill") for busy in WAYS_TO_BE_BUSY)]
+)
 def test_a_death_is_blamed_and_not_the_broken_connections_that_follow(busy, death):
     def dies_among_busy_ranks(world):
         for step in range(50):
@@ -124,23 +128,21 @@ def test_an_exception_that_cannot_be_shown_is_still_told():
 
 
 def test_a_folder_for_temporary_files_is_asked_for(monkeypatch, tmp_path):
-    import tempfile
-
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
     with pytest.raises(RuntimeError, match="TMPDIR"):
         run(print, 1)
 
 
-def test_a_folder_for_temporary_files_with_too_long_a_name_is_told_with_its_cure(tmp_path):
+def test_a_folder_for_temporary_files_with_too_long_a_name_is_told_with_its_cure(
+    monkeypatch, tmp_path
+):
     folder = tmp_path / ("long" * 30)
     folder.mkdir()
-    done = subprocess.run(
-        [sys.executable, "-c", "import labkit; labkit.run(lambda world: None, 2)"],
-        env={**os.environ, "TMPDIR": str(folder)},
-        capture_output=True,
-        text=True,
-    )
-    assert "Set TMPDIR to another, such as /tmp" in done.stderr
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    monkeypatch.setitem(multiprocessing.current_process()._config, "tempdir", None)
+    monkeypatch.setattr(forkserver, "ensure_running", forkserver.ForkServer().ensure_running)
+    with pytest.raises(OSError, match="Set TMPDIR to another, such as /tmp"):
+        run(lambda world: None, 2)
 
 
 HAMMERED = """
@@ -165,20 +167,11 @@ print(labkit.run(lambda world: world.rank, 2).values)
 """
 
 
-@pytest.mark.alone
 def test_a_hammered_stop_key_leaves_nothing_behind(tmp_path):
-    script = tmp_path / "hammered.py"
-    script.write_text(HAMMERED)
-    folder = tmp_path / "tmp"
+    path, folder = tmp_path / "hammered.py", tmp_path / "tmp"
+    path.write_text(HAMMERED)
     folder.mkdir()
-    done = subprocess.run(
-        [sys.executable, script],
-        env={**os.environ, "TMPDIR": str(folder)},
-        capture_output=True,
-        text=True,
-        timeout=90,
-    )
-    assert done.stdout.strip() == "[0, 1]", done.stderr
+    assert script(path, TMPDIR=str(folder)).output(90).strip() == "[0, 1]"
     assert [path.name for path in folder.glob("labkit-run-*")] == []
 
 
@@ -290,7 +283,7 @@ def test_asking_ranks_where_they_are_does_them_no_harm(monkeypatch):
     def busy(world):
         helper = threading.Thread(target=sum, args=(range(10**7),))
         helper.start()
-        until = time.monotonic() + 3
+        until = time.monotonic() + 1.5
         go_on = torch.ones(1)
         while go_on.item():
             deep(30)
@@ -424,49 +417,15 @@ def test_a_rank_that_holds_pythons_lock_is_ended():
             sum(range(10**12))
 
     with pytest.raises(RunTimeout):
-        run(spins_in_c, 2, timeout=1.5)
-
-
-# A program started in the background by a shell ignores SIGINT; these must not.
-STOPPED = """
-import os, signal, sys, threading, time, torch, labkit
-signal.signal(signal.SIGINT, signal.default_int_handler)
-
-def hung(world):
-    if world.rank == 0:
-        time.sleep(100)
-    world.all_reduce(torch.ones(1))
-
-labkit.run(lambda world: None, 1)
-threading.Timer(1.0, lambda: (globals().update(pressed=time.monotonic()),
-                              os.kill(os.getpid(), signal.SIGINT))).start()
-try:
-    labkit.run(hung, 4, timeout=30)
-except KeyboardInterrupt as stop:
-    print("took", time.monotonic() - pressed)
-    print(stop)
-"""
-
-
-@pytest.mark.alone
-def test_stop_returns_within_a_second_with_every_stack(tmp_path):
-    script = tmp_path / "stopped.py"
-    script.write_text(STOPPED)
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)
-    first, _, rest = done.stdout.partition("\n")
-    assert float(first.split()[1]) < 1.0, done.stdout + done.stderr
-    assert "ranks 1, 2 and 3 wait in all_reduce #1" in rest
-    assert "for rank 0, which sleeps or blocks before any operation" in rest
-    assert rest.count("in hung") == 2, "each distinct stack once"
+        run(spins_in_c, 2, timeout=1)
 
 
 STOPPED_EARLY = """
-import os, signal, sys, threading, time, labkit
+import os, signal, threading, time, labkit
 signal.signal(signal.SIGINT, signal.default_int_handler)
 os.setpgrp()  # Stop goes to a whole process group, as Jupyter sends it
 labkit.launch.warm_up()
-time.sleep({delay})
-threading.Timer(0.1, os.killpg, (0, signal.SIGINT)).start()
+threading.Timer(0.2, os.killpg, (0, signal.SIGINT)).start()
 try:
     labkit.run(lambda world: time.sleep(30), 2, timeout=60)
 except KeyboardInterrupt:
@@ -474,36 +433,10 @@ except KeyboardInterrupt:
 """
 
 
-@pytest.mark.parametrize("delay", [0.0, 0.3])
-def test_stop_while_the_fork_server_imports_spoils_nothing(tmp_path, delay):
-    script = tmp_path / "stopped_early.py"
-    script.write_text(STOPPED_EARLY.format(delay=delay))
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=90)
+def test_stop_while_the_fork_server_imports_spoils_nothing():
+    command = [sys.executable, "-c", STOPPED_EARLY]  # not forked: it starts a server of its own
+    done = subprocess.run(command, capture_output=True, text=True, timeout=90)
     assert done.stdout.strip() == "[0, 1]", done.stderr
-
-
-ORPHANED = """
-import os, sys, time, labkit
-def long(world):
-    print("pid", os.getpid(), flush=True)
-    time.sleep(100)
-labkit.run(long, 3, timeout=200)
-"""
-
-
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-def test_a_killed_driver_leaves_no_orphan(tmp_path, how):
-    script = tmp_path / "orphaned.py"
-    script.write_text(ORPHANED)
-    driver = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True)
-    ranks = [int(driver.stdout.readline().split()[-1]) for _ in range(3)]
-    driver.send_signal(how)
-    driver.wait(60)
-    driver.stdout.close()
-    deadline = time.monotonic() + 60
-    while any(is_alive(rank) for rank in ranks) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not any(is_alive(rank) for rank in ranks)
 
 
 def is_alive(pid):

@@ -4,8 +4,9 @@ import os
 import time
 
 import pytest
-from jupyter_client import KernelManager
-from nbval.kernel import CURRENT_ENV_KERNEL_NAME, NbvalKernelspecManager
+from nbval.kernel import CURRENT_ENV_KERNEL_NAME
+
+from tests.forked_kernels import start_forked_kernel, start_new_kernel
 
 pytestmark = pytest.mark.clock
 
@@ -24,20 +25,13 @@ run(hung, 3, timeout=120)
 
 
 @pytest.fixture
-def kernel():
-    # A kernel of this Python, whatever kernels are installed.
-    manager = KernelManager(
-        kernel_spec_manager=NbvalKernelspecManager(), kernel_name=CURRENT_ENV_KERNEL_NAME
-    )
-    manager.start_kernel()
-    client = manager.blocking_client()
-    client.start_channels()
-    try:
-        client.wait_for_ready(timeout=60)
-        yield manager, client
-    finally:
-        client.stop_channels()
-        manager.shutdown_kernel(now=True)
+def kernel(request):
+    """A kernel of this Python, whatever kernels are installed."""
+    start = getattr(request, "param", start_forked_kernel)
+    manager, client = start(kernel_name=CURRENT_ENV_KERNEL_NAME)
+    yield manager, client
+    client.stop_channels()
+    manager.shutdown_kernel(now=True)
 
 
 def outputs_until(client, message_id, enough, timeout=60):
@@ -87,6 +81,8 @@ def started_hang(client):
     return message_id, rank_pids(text)
 
 
+# Stop goes to its process group, of which a fork server of its own is a part.
+@pytest.mark.parametrize("kernel", [start_new_kernel], indirect=True, ids=["of its own"])
 def test_stop_ends_a_hang_names_the_cells_lines_and_leaves_the_kernel_usable(kernel):
     manager, client = kernel
     message_id, pids = started_hang(client)

@@ -5,8 +5,9 @@ import re
 import time
 
 import pytest
-from jupyter_client import KernelManager
-from nbval.kernel import CURRENT_ENV_KERNEL_NAME, NbvalKernelspecManager
+from nbval.kernel import CURRENT_ENV_KERNEL_NAME
+
+from tests.forked_kernels import start_forked_kernel
 
 HAS_ENDED = "the session has ended: the next cell starts 3 new ranks, without the variables"
 
@@ -15,13 +16,7 @@ class Kernel:
     """A kernel of this Python, and what its cells show."""
 
     def __init__(self):
-        self.manager = KernelManager(
-            kernel_spec_manager=NbvalKernelspecManager(), kernel_name=CURRENT_ENV_KERNEL_NAME
-        )
-        self.manager.start_kernel()
-        self.client = self.manager.blocking_client()
-        self.client.start_channels()
-        self.client.wait_for_ready(timeout=60)
+        self.manager, self.client = start_forked_kernel(kernel_name=CURRENT_ENV_KERNEL_NAME)
         self.run("%load_ext labkit")
 
     def run(self, source, stop_at=None, timeout=60):

@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -15,7 +13,9 @@ import torch
 from labkit import Deadlock, Mismatch, RankError, RunTimeout, Session, viz
 from labkit.comm import follow_journal
 from labkit.comm.read_journal import parse
+from labkit.launch import warm_up
 from labkit.launch.session.command import GIVEN
+from tests.forked_programs import script
 
 pytestmark = pytest.mark.clock
 
@@ -44,6 +44,7 @@ def are_gone_within(pids, seconds):
 
 @pytest.fixture
 def session(tmp_path, monkeypatch):
+    warm_up()  # before: the fork server's own folder is no session's
     folder = tmp_path / "tmp"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
@@ -347,7 +348,7 @@ def test_the_mark_below_a_cells_last_line_stands_below_what_it_is_about(session)
 
 def test_a_timeout_in_python_leaves_the_variables(session):
     with pytest.raises(RunTimeout, match=GOES_ON) as caught:
-        session.execute("while True:\n    pass", timeout=0.5)
+        session.execute("while True:\n    pass", timeout=0.3)
     assert "Cell 2, line" in caught.value.stacks[0]
     assert goes_on(session)
 
@@ -454,19 +455,10 @@ print(session.execute("rank").values)
 
 
 def test_stop_is_quick_and_keeps_the_variables_of_ranks_that_are_in_python(tmp_path):
-    script = tmp_path / "stopped.py"
-    script.write_text(STOPPED)
-    folder = tmp_path / "tmp"
+    path, folder = tmp_path / "stopped.py", tmp_path / "tmp"
+    path.write_text(STOPPED)
     folder.mkdir()
-    done = subprocess.run(
-        [sys.executable, script],
-        env={**os.environ, "TMPDIR": str(folder)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stderr
-    in_python, in_cpp = done.stdout.split("took ")[1:]
+    in_python, in_cpp = script(path, TMPDIR=str(folder)).output().split("took ")[1:]
     for text in (in_python, in_cpp):
         assert float(text.split()[0]) < 3
     assert GOES_ON in in_python
@@ -490,19 +482,16 @@ print(*session.execute("import os; os.getpid()").values, flush=True)
     [("time.sleep(100)", True), ("1 / 0", False), ("del session; time.sleep(100)", False)],
 )
 def test_no_rank_outlives_its_driver_or_its_session(tmp_path, then, is_killed):
-    script = tmp_path / "orphaned.py"
-    script.write_text(ORPHANED.format(then=then))
-    driver = subprocess.Popen(
-        [sys.executable, script], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    )
+    path = tmp_path / "orphaned.py"
+    path.write_text(ORPHANED.format(then=then))
+    driver = script(path)
     pids = [int(pid) for pid in driver.stdout.readline().split()]
     assert len(pids) == 2
     if is_killed:
         driver.kill()
     assert are_gone_within(pids, 60)
     driver.kill()
-    driver.wait(10)
-    driver.stdout.close()
+    driver.output(10)
 
 
 def test_many_failing_cells_leave_no_file_open(session):

@@ -1,11 +1,12 @@
 """Every exercise: its stub, its solution, and each mistake of its grader, made by a patch."""
 
 import collections
+import functools
 from pathlib import Path
 
 import pytest
 
-from labkit.grade import Outcome, check, engine, findings
+from labkit.grade import Outcome, check, engine, findings, observed
 from labkit.grade.catalog import load_catalog
 from labkit.grade.engine import observe
 from labkit.grade.grader import InParts, OnRanks
@@ -44,6 +45,33 @@ def _ranks_stay_for_the_next_attempt(request, warm_ranks, monkeypatch):
     monkeypatch.setattr(engine, "launch", warm_ranks[name].launch)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _what_all_mistakes_share_is_computed_once():
+    with pytest.MonkeyPatch.context() as patch:
+        for module, name in (
+            (engine, "cases_of"),
+            (observed, "right_result"),
+            (findings, "answer"),
+        ):
+            patch.setattr(module, name, functools.cache(getattr(module, name)))
+        yield
+
+
+@pytest.fixture
+def counts(monkeypatch):
+    """In how many cases each mistake holds that was looked for, by its name."""
+    found = {}
+
+    def counted(mistake, *cases):
+        holds = held(mistake, *cases)
+        found[mistake.name] = len(holds)
+        return holds
+
+    held = findings.held
+    monkeypatch.setattr(findings, "held", counted)
+    return found
+
+
 @pytest.mark.parametrize("name", EXERCISES)
 def test_a_stub_is_not_attempted(name, tmp_path):
     stub = tmp_path / f"{name}.py"
@@ -64,7 +92,7 @@ def test_there_are_six_mistakes_with_names_of_their_own(name):
 
 
 @pytest.mark.parametrize(("name", "mistake"), MISTAKES)
-def test_a_mistake_gets_its_own_name_and_no_other(name, mistake, tmp_path):
+def test_a_mistake_gets_its_own_name_and_no_other(name, mistake, tmp_path, counts):
     wrong = tmp_path / f"{name}.py"
     wrong.write_text(mistake.made_by.applied_to(WORKSPACE.solution(name).read_text()))
     grader = load_grader(name)
@@ -76,7 +104,6 @@ def test_a_mistake_gets_its_own_name_and_no_other(name, mistake, tmp_path):
             if finding is not None:
                 found = (finding.diagnosis, finding.outcome)
                 assert found == (mistake.name, mistake.outcome), finding
-                counts = findings.tally(part, mistake.outcome, observation)
                 assert max(counts, key=counts.get) == mistake.name
                 assert list(counts.values()).count(counts[mistake.name]) == 1, counts
                 return

@@ -4,27 +4,26 @@ left 10.231.87.1 ---- veth pair ---- 10.231.87.2 right
 """
 
 import contextlib
+import ctypes
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
+from agent import run_agent
+
+from tests.forked_programs import ForkedProgram
+
 ROOT = Path(__file__).parents[2]
 ADDRESSES = {"left": "10.231.87.1", "right": "10.231.87.2"}
 CABLE = "cable0"  # what each host calls its end
 PORT = 29511
-# A host's own name, and the other's address; then the command.
-BECOME = """
-set -e
-echo "$1" > /proc/sys/kernel/hostname
-mount --bind "$2" /etc/hosts
-shift 2
-exec "$@"
-"""
+_CLONE_NEWNS, _CLONE_NEWUTS, _CLONE_NEWNET = 0x20000, 0x4000000, 0x40000000  # of Linux
 
 
 class TwoHosts:
@@ -59,31 +58,16 @@ class TwoHosts:
         self.close()
 
     def torchrun(self, host, options, *program, **environment):
-        """Start torchrun on a host; a Popen whose stdout has all output."""
-        command = [
-            *("ip", "netns", "exec", self.namespaces[host], "unshare", "--uts", "--mount"),
-            *("sh", "-c", BECOME, host, host, self.names),
-            *(sys.executable, "-m", "torch.distributed.run"),
+        """Start torchrun on a host; a ForkedProgram."""
+        words = [
             *("--rdzv-backend=c10d", f"--rdzv-endpoint=left:{PORT}", "--rdzv-id=two-hosts"),
             *options.split(),
             *("-m", "labkit.launch.payload"),
             *map(str, program),
         ]
-        return subprocess.Popen(
-            command,
-            cwd=ROOT,
-            env={
-                **os.environ,
-                "RES_OPTIONS": "timeout:1 attempts:1",
-                "PYTHONUNBUFFERED": "1",
-                **environment,
-            },
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
+        variables = {**os.environ, "RES_OPTIONS": "timeout:1 attempts:1", **environment}
+        of_the_host = (host, self.namespaces[host], str(self.names))
+        return ForkedProgram(_run_agent_on, *of_the_host, words, cwd=ROOT, env=variables)
 
     def processes(self, host):
         listing = ip("netns", "pids", self.namespaces[host])
@@ -112,6 +96,19 @@ class TwoHosts:
         self.folder.cleanup()
 
 
+def _run_agent_on(host, namespace, names, words):
+    """Be on a host: in its network, with its name, and with the addresses of both."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    with open(f"/run/netns/{namespace}") as network:
+        failed = libc.setns(network.fileno(), _CLONE_NEWNET)
+    if failed or libc.unshare(_CLONE_NEWNS | _CLONE_NEWUTS):
+        raise OSError(ctypes.get_errno(), "no namespace to be in")
+    socket.sethostname(host)
+    for options in (["--make-rprivate", "/"], ["--bind", names, "/etc/hosts"]):
+        subprocess.run(["mount", *options], check=True)
+    run_agent(words, "fork")
+
+
 def ip(*words):
     done = subprocess.run(["ip", *words], capture_output=True, text=True, check=True)
     return done.stdout
@@ -121,9 +118,9 @@ def why_not():
     """Why two hosts cannot be made here, or None."""
     if not sys.platform.startswith("linux"):
         return "network namespaces are Linux's own"
-    missing = [tool for tool in ("ip", "tc", "unshare", "mount") if shutil.which(tool) is None]
+    missing = [tool for tool in ("ip", "tc", "mount") if shutil.which(tool) is None]
     if missing:
-        return f"{' and '.join(missing)} not found; apt-get install iproute2 util-linux mount"
+        return f"{' and '.join(missing)} not found; apt-get install iproute2 mount"
     try:
         with TwoHosts():
             return None

@@ -1,7 +1,6 @@
 """torchrun -m labkit.launch.payload FILE, on one host.
 
-One test runs the command. The others start torch's elastic agent in this process, which forks its
-workers where torchrun starts an interpreter for each.
+One test runs the command. The others start torch's elastic agent in this process: see agent.py.
 """
 
 import os
@@ -13,10 +12,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
+from agent import run_agent
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-from torch.distributed.launcher.api import elastic_launch
-from torch.distributed.run import config_from_args, parse_args
 
 import labkit
 from labkit import Deadlock, RankError, Run
@@ -28,25 +25,13 @@ pytestmark = pytest.mark.clock
 ROOT = Path(__file__).parents[2]
 
 
-def worker(folder, words):
-    """What torchrun starts for each rank; forked here, with the same environment variables."""
-    os.chdir(folder)
-    sys.argv = ["payload", *words]
-    sys.exit(command.main())
-
-
 def torchrun(*words, cwd):
     """Do what `torchrun WORDS` does: what the workers printed, and whether all is well."""
-    config, _, words = config_from_args(parse_args(list(map(str, words))))
-    words = words[words.index("labkit.launch.payload") + 1 :]
-    logs = cwd / "logs" / str(len(list(cwd.glob("logs/*"))))
+    logs, is_good = cwd / "logs" / str(len(list(cwd.glob("logs/*")))), True
     logs.mkdir(parents=True)
-    config.start_method = "forkserver"
-    config.logs_specs = DefaultLogsSpecs(log_dir=str(logs), redirects=Std.ALL)
-    agent, is_good = elastic_launch(config, worker), True
     try:
         with ThreadPoolExecutor(1) as pool:  # on a thread the agent leaves signal handlers alone
-            pool.submit(agent, str(cwd), words).result()
+            pool.submit(run_agent, words, "forkserver", cwd, logs).result()
     except ChildFailedError:
         is_good = False
     texts = [path.read_text() for path in sorted(logs.rglob("*.log"))]

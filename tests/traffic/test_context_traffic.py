@@ -233,10 +233,9 @@ def test_memory_grows_with_the_tokens_of_a_rank_not_with_their_square(placement)
         assert (four - two) / (two - one) == pytest.approx(2, rel=0.05)
 
 
-@pytest.mark.parametrize("placement", PLACEMENTS)
-def test_ranks_with_as_many_tokens_need_as_much_however_long_the_sequence(placement):
+def test_ranks_with_as_many_tokens_need_as_much_however_long_the_sequence():
     # From four ranks on: two or three have fewer messages under way at once.
-    four, five = peaks(4, 4 * 512, placement)[0], peaks(5, 5 * 512, placement)[0]
+    four, five = peaks(4, 4 * 512, "zigzag")[0], peaks(5, 5 * 512, "zigzag")[0]
     assert {*four} == {*five}
 
 

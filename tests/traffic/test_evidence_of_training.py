@@ -1,4 +1,7 @@
-"""The runs that prove the cards on data parallelism, memory and ZeRO, against the formulas."""
+"""The runs that prove the cards on data parallelism, memory and ZeRO, against the formulas.
+
+Most are the runs of the cards themselves: in `make test` one process has them, once for all.
+"""
 
 import math
 
@@ -41,7 +44,7 @@ def test_hybrid_shards_leave_a_host_less_often():
     assert zero.leaves_a_host("hybrid") == pytest.approx(twins)
 
 
-@pytest.mark.parametrize(("ranks", "per_rank", "accumulation"), ((1, 3, 1), (3, 5, 2), (4, 32, 1)))
+@pytest.mark.parametrize(("ranks", "per_rank", "accumulation"), ((1, 3, 1), (3, 5, 2)))
 def test_a_step_contains_the_product_of_examples(ranks, per_rank, accumulation):
     found = data_parallel.examples_in_a_step(ranks, per_rank, accumulation)
     assert found == ranks * per_rank * accumulation
@@ -74,9 +77,9 @@ def test_layer_norm_does_not_see_other_examples():
 @pytest.mark.parametrize("slow_factor", (1, 4))
 def test_every_update_hands_out_a_staleness_of_the_other_workers(slow_factor):
     """Whatever the mix of speeds. Between a step and its answer to a worker others may step."""
-    assert asynchrony.staleness(3, slow_factor) == pytest.approx(2, abs=0.25)
-    by_worker = [asynchrony.staleness(3, slow_factor, of=each) for each in ("others", "slow")]
-    assert slow_factor == 1 or by_worker[0] < 2 < by_worker[1]
+    assert asynchrony.staleness(8, slow_factor) == pytest.approx(7, abs=0.5)
+    by_worker = [asynchrony.staleness(8, slow_factor, of=each) for each in ("others", "slow")]
+    assert slow_factor == 1 or by_worker[0] < 7 < by_worker[1]
 
 
 @pytest.mark.parametrize("stale_steps", (0, 1, 3, 7))
@@ -91,7 +94,7 @@ def test_a_compressor_sends_what_its_format_takes():
     sparse = calc.collective("all_gather", "ring", 4, 4 * 216 * 12).sent_bytes
     assert asynchrony.compression_factor("top 1%") == pytest.approx(dense / sparse)
     assert asynchrony.local_sgd_saving(8) == 8
-    assert asynchrony.server_volume(2) == pytest.approx(2, rel=1e-3)
+    assert asynchrony.server_volume(3) == pytest.approx(3, rel=1e-3)
 
 
 def test_states_are_those_of_the_recipes():

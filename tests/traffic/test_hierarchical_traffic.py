@@ -39,7 +39,7 @@ def by_tier(sends, rank, ranks_per_host):
     return (sum(fast), sum(slow)), (len(fast), len(slow))
 
 
-@pytest.mark.parametrize("world_size", [1, 3, 4, 6])
+@pytest.mark.parametrize("world_size", [1, 4, 6])
 def test_each_tier_carries_what_calc_says(world_size):
     for rank, timeline in enumerate(run(reduce_each, world_size, timeout=60).timeline):
         for ranks_per_host in divisors(world_size):

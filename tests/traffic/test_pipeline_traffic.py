@@ -97,27 +97,19 @@ def test_peak_activations_are_those_of_the_microbatches_in_flight(name):
     assert found == pytest.approx(planned, rel=0.1)
 
 
-def test_all_simulated_bubbles_are_those_of_the_closed_forms():
-    example = load_example()
-    counts = {name: example.largest_difference(name) for name in example.SCHEDULES}
-    assert {name: count for name, (count, _) in counts.items()} == {
-        "naive": 256,
-        "gpipe": 256,
-        "1f1b": 256,
-        "interleaved": 85,
-        "zb_h1": 228,
-        "zb_v": 200,
-    }
-    assert max(difference for _, difference in counts.values()) < 1e-12
+def test_the_examples_simulated_bubbles_are_those_of_the_closed_form():
+    """tests/unit/test_pipeline_schedules.py has those of every schedule."""
+    count, difference = load_example().largest_difference("interleaved")
+    assert count == 85 and difference < 1e-12
 
 
 @pytest.mark.alone
 @pytest.mark.clock
-@pytest.mark.parametrize("name", ["gpipe", "1f1b", "interleaved", "zb_v"])
-def test_a_measured_step_takes_as_long_as_the_simulated_one(name):
+def test_a_measured_step_takes_as_long_as_the_simulated_one():
+    """test_simulated_runs.py has other schedules, over links."""
     example = load_example()
-    schedule = plan(example.SCHEDULES[name], 4, example.NUM_MICROBATCHES)
-    costs = example.costs_of(name)
+    schedule = plan(example.SCHEDULES["zb_v"], 4, example.NUM_MICROBATCHES)
+    costs = example.costs_of("zb_v")
     simulated = simulate(schedule, costs)
     timing, _ = example.quickest(schedule, costs)
     assert timing.makespan == pytest.approx(simulated.makespan, rel=0.05)

@@ -30,7 +30,6 @@ CASES = {case.name: case for case in EXAMPLE.cases()}
 MEASURED = [
     "dp 2, slow tier",
     "pp 4, gpipe",
-    "pp 4, 1f1b, slow tier",
     "pp 2, interleaved",
     "dp 2 x pp 4, straggler",
     "pp 4, slow link in the middle",

@@ -174,17 +174,6 @@ def across(world, senders):
     return {"across": rounds(world, step)}
 
 
-@pytest.mark.parametrize("slow_links_per_host", [1, 4])
-def test_two_that_send_across_at_once_take_twice_the_time_where_they_share_a_link(
-    slow_links_per_host,
-):
-    topology = Topology(hosts=2, ranks_per_host=4, slow_links_per_host=slow_links_per_host, **TIERS)
-    latency_s, transfer_s = topology.slow.alpha, 200_000 * topology.slow.beta
-    seconds_of(across, topology, 1, of={"across": latency_s + transfer_s})
-    times = 2 if slow_links_per_host == 1 else 1
-    seconds_of(across, topology, 2, of={"across": latency_s + times * transfer_s})
-
-
 def test_a_degraded_uplink_is_slow_only_when_many_hosts_send_across_it():
     tree = FatTree(hosts=8, hosts_per_leaf=4, leaves_per_pod=2, slow=LINK).degraded("leaf 0", 0.25)
     seconds_of(across, tree, 1, of={"across": LINK.seconds(200_000)})

@@ -16,7 +16,7 @@ from labkit.collectives import (
     tree_reduce,
 )
 
-WORLD_SIZES = range(1, 9)
+WORLD_SIZES = [1, 2, 3, 4, 7, 8]
 NUMELS = [0, 1, 2, 7, 64, 1003]
 ITEMSIZE, BLOCK_BYTES = 8, 1000  # a block is 125 elements
 BY_CALC = {

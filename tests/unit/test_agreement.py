@@ -137,19 +137,20 @@ def test_after_a_refusal_a_group_takes_part_in_nothing_more():
     assert second.startswith("this group has been out of step since: s")
 
 
-def test_thousands_of_operations_are_compared():
+def test_operations_of_several_files_are_compared():
     def long(world, late):
-        pendings = []
-        for step in range(ROWS_PER_FILE + 100):
+        shared_rows.ROWS_PER_FILE = 64
+        group, pendings = world.split(0), []
+        for step in range(300):
             # The root runs ahead: a broadcast is over for it before the leaves have begun.
-            pendings.append(world.broadcast(torch.ones(1), root=0, wait=False))
-            if step % 512 == 0:
+            pendings.append(group.broadcast(torch.ones(1), root=0, wait=False))
+            if step % 50 == 0:
                 while pendings:
                     pendings.pop().wait()
-        world.all_reduce(torch.ones(1), "max" if world.rank == late else "sum")
+        group.all_reduce(torch.ones(1), "max" if world.rank == late else "sum")
 
-    with pytest.raises(Mismatch, match=f"in all_reduce #{ROWS_PER_FILE + 101}, .*reduces by max"):
-        run(long, 2, (1,), timeout=60)
+    with pytest.raises(Mismatch, match="in all_reduce #301 .*reduces by max"):
+        run(long, 2, (1,))
 
 
 def test_a_rank_that_catches_the_disagreement_does_not_hide_it():

@@ -10,6 +10,7 @@ from labkit.cli.bank import bank
 from labkit.interview import cards
 from labkit.interview.evidence import prove
 from labkit.interview.proof import uses
+from tests.warm_ranks import runs_on_warm_ranks  # noqa: F401
 
 CARDS, UNREADABLE = cards.read_bank()
 RUNS = {card.id: [e for e in card.evidence if uses(e.proof or "0", "runs")] for card in CARDS}

@@ -82,6 +82,8 @@ def test_the_answer_is_the_verdict_of_check_and_is_remembered(checker, workspace
     assert answer.verdict.outcome is Outcome.PASSED and not checker.is_busy
     assert (answer.trouble, answer.warnings) == ("", ())
     assert len(progress.events(NAME, "check")) == 1
+    (event,) = progress.events(f"exercise/{NAME}", "answer")
+    assert event.detail["rating"] == "good"
 
 
 def test_a_check_that_is_stopped_leaves_no_rank_and_nothing_to_remember(checker, workspace):

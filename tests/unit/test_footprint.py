@@ -395,7 +395,7 @@ def valid(setup):
         return False
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(SETUPS.filter(valid), st.sampled_from([24e9, 40e9, 80e9, 141e9]))
 def test_the_change_proposed_fits_and_no_cheaper_one_does(setup, capacity):
     if footprint(setup) <= capacity:

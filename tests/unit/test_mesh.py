@@ -5,6 +5,7 @@ import torch
 
 from labkit import Mismatch, RankError, run
 from labkit.mesh import Mesh
+from tests.warm_ranks import runs_on_warm_ranks  # noqa: F401
 
 
 def groups(world, sizes):

@@ -171,11 +171,10 @@ def test_spans_of_something_else_are_no_measurement(change, reason):
         measured(schedule, change(spans_of(schedule)))
 
 
-@pytest.mark.alone
 @pytest.mark.clock
 def test_64_stages_of_1024_microbatches_take_less_than_2_seconds():
     schedule = plan(one_f_one_b, 64, 1024)
-    start = time.process_time()
+    start = time.process_time()  # of this process: others may be busy beside it
     timing = simulate(schedule)
     assert time.process_time() - start < 2
     assert timing.bubble("ideal") == pytest.approx(63 / 1024)

@@ -48,8 +48,9 @@ def some_layouts(**fixed):
 STATES = ("parameters", "gradients", "moments", "master", "optimizer")
 
 
-@pytest.mark.parametrize("flash", [True, False])
-@pytest.mark.parametrize(("microbatch", "sequence_parallel"), [(1, False), (2, True)])
+@pytest.mark.parametrize(
+    ("flash", "microbatch", "sequence_parallel"), [(True, 1, False), (False, 2, True)]
+)
 def test_a_dense_model_is_counted_as_footprint_counts_it_but_for_the_place_of_its_states(
     flash, microbatch, sequence_parallel
 ):

@@ -67,14 +67,11 @@ def test_levels_of_zero_over_one_rank_are_not_told_apart():
     assert {layout.zero for layout in calc.plan.layouts(job)} == {0}
 
 
-@pytest.mark.parametrize(
-    ("gpus", "batch", "most_s"), [(16384, 2048, 5.0), (98304, 6144, 10.0), (100_000, 5000, 10.0)]
-)
-def test_a_plan_for_so_many_gpus_takes_seconds(gpus, batch, most_s):
-    job = Job("llama3-405b", "megatron_bf16", calc.cluster("h100", gpus), batch)
+def test_a_plan_for_100_000_gpus_takes_seconds():
+    job = Job("llama3-405b", "megatron_bf16", calc.cluster("h100", 100_000), 5000)
     start = time.process_time()  # of this process: others may be busy beside it
     found = calc.plan.plan(job)
-    assert time.process_time() - start < most_s
+    assert time.process_time() - start < 10
     assert found.count > 1000 and found.ranked
 
 
@@ -237,12 +234,12 @@ def labkit(monkeypatch, capsys):
 
 def test_the_command_shows_the_table_and_why_others_lost(labkit, small):
     words = "plan --model llama3-8b --cluster h100 --gpus 32 --global-batch 64 --tokens 1e12"
-    status, out, err = labkit(*words.split(), "--top", 5)
+    status, out, err = labkit(*words.split(), "--top", 5, "--explain")
     assert (status, err) == (0, "")
     for each in small.ranked:
         assert str(each.layout) in out and f"{each.mfu.to('%'):.1f}%" in out
     assert "Why others lost" in out and small.losers[0].reason in out
-    assert "formula" in labkit(*words.split(), "--top", 1, "--explain")[1]
+    assert "formula" in out
 
 
 def test_the_command_ends_with_1_where_nothing_fits_and_with_2_for_a_wrong_call(labkit):

@@ -87,6 +87,10 @@ NAMES = {
         lambda: TorchDispatchMode._should_skip_dynamo(),
     ),
     "_python_dispatch": ("sees every operation", lambda: TorchDispatchMode),
+    "_DisableTorchDispatch": (
+        "operations of the grader's own, which nobody looks at",
+        lambda: torch._C._DisableTorchDispatch().__enter__,
+    ),
     "_pytree": (
         "finds tensors in nested arguments",
         lambda: [
@@ -118,7 +122,11 @@ NAMES = {
 
 def users(name):
     word = re.compile(rf"\b{name}\b")
-    return [str(path.relative_to(ROOT)) for path, text in TEXTS.items() if word.search(text)]
+    return [
+        str(path.relative_to(ROOT))
+        for path, text in TEXTS.items()
+        if name in text and word.search(text)  # the first of the two is quick
+    ]
 
 
 @pytest.mark.parametrize("name", NAMES)

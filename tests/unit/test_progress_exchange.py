@@ -78,7 +78,7 @@ JSON = st.recursive(
 
 
 @given(st.lists(st.dictionaries(st.text(), JSON, max_size=3), max_size=3), st.text(min_size=1))
-@settings(max_examples=20)
+@settings(max_examples=10)
 def test_whatever_was_recorded_comes_through(details, subject):
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setenv("LABKIT_HOME", f"{folder}/a")

@@ -2,9 +2,8 @@
 
 import pytest
 
-from labkit.grade import check
 from labkit.notebook import predict, reveal
-from labkit.progress import clock, events, practice, record
+from labkit.progress import clock, events, record
 from labkit.progress.graded import record_check, record_judged, record_tried
 
 NAME = "ring_all_reduce"
@@ -56,24 +55,6 @@ def test_what_a_check_counts(steps, expected):
 def test_the_check_itself_is_remembered_as_ever():
     after("wrong", "passed")
     assert [event.detail["outcome"] for event in events("scan", "check")] == ["wrong", "passed"]
-
-
-def test_a_real_check_counts(tmp_path, monkeypatch):
-    from pathlib import Path
-
-    from labkit.grade.workspace import Workspace
-
-    root = Path(__file__).parents[2]
-    for folder in ("exercises", "solutions"):
-        (tmp_path / folder).symlink_to(root / folder)
-    own = tmp_path / "own" / "exercises"
-    own.mkdir(parents=True)
-    (own.parent / "solutions").symlink_to(root / "solutions")
-    (own / "catalog.toml").symlink_to(root / "exercises" / "catalog.toml")
-    (own / f"{NAME}.py").write_text((root / "solutions" / f"{NAME}.py").read_text())
-    assert check(NAME, workspace=Workspace(own.parent))
-    assert ratings(f"exercise/{NAME}") == ["good"]
-    assert practice.state(f"exercise/{NAME}").num_answers == 1
 
 
 def test_a_prediction_is_judged_by_its_box_where_that_knows_the_answer():

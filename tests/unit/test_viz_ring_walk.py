@@ -205,7 +205,7 @@ def test_one_step_shows_who_holds_what_and_what_moved(ring, walk, step):
         assert "rank 3 sends chunk 1, 3 numbers" in texts
         assert "sent so far by each rank: 16 B to 24 B" in texts
         assert "complete: 0 of 16 cells" in texts
-    assert len(picture.png()) < 100_000
+        assert len(picture.png()) < 100_000
 
 
 def test_a_step_that_there_is_not_is_refused(walk):

@@ -292,8 +292,8 @@ def test_the_highest_step_of_a_curve_is_its_peak(name):
 
 @pytest.mark.parametrize(
     "schedule",
-    [plan(one_f_one_b, 8, 32), plan(interleaved, 8, 32, virtual=4), plan(gpipe, 32, 128)],
-    ids=["8x32", "8x32 v=4", "the largest"],
+    [plan(interleaved, 8, 32, virtual=4), plan(gpipe, 32, 128)],
+    ids=["8x32 v=4", "the largest"],
 )
 def test_large_pictures_are_still_small_files(schedule):
     assert len(viz.schedule(schedule).png()) < 100_000
@@ -307,9 +307,9 @@ def test_the_largest_with_a_measurement_is_a_small_file_too():
 
 @pytest.mark.parametrize("draw", [viz.schedule, viz.in_flight])
 def test_what_cannot_be_read_is_refused_at_once_with_the_limits(draw):
-    huge = plan(gpipe, 64, 1024)
+    huge = plan(gpipe, 64, 256)
     begin = time.perf_counter()
-    with pytest.raises(ValueError, match="64 ranks with 131,072 operations: .* 32 ranks and 8,192"):
+    with pytest.raises(ValueError, match="64 ranks with 32,768 operations: .* 32 ranks and 8,192"):
         draw(huge)
     assert time.perf_counter() - begin < 1
     with pytest.raises(ValueError, match="33 ranks with 66 operations"):

@@ -11,7 +11,7 @@ from labkit.model import GPT, GPTConfig
 from labkit.optimizer import SGD
 from labkit.train import TrainConfig, loss
 
-_TINY = GPTConfig(context=16, num_layers=1, hidden=32, num_heads=2)
+_TINY = GPTConfig(context=8, num_layers=1, hidden=16, num_heads=2)
 _NUM_SAMPLES, _BASE_BATCH, _BASE_RATE = 8192, 8, 0.01
 
 

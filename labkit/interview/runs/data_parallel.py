@@ -6,11 +6,13 @@ bytes and seconds at the size of a cluster, from `calc`."""
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 
 import torch
 from torch import nn
 
+from labkit import Run
 from labkit.comm import Group
 from labkit.data_parallel import DDP, BucketedDDP, NaiveDDP, library_all_reduce
 from labkit.data_parallel.train_dp import train
@@ -18,21 +20,38 @@ from labkit.interview.runs import equal_batches
 from labkit.interview.runs.real_run import real_run, run
 from labkit.model import GPT, GPTConfig
 from labkit.optimizer import SGD
-from labkit.train import OptimizerName, TrainConfig, loss
+from labkit.train import TrainConfig, loss
 
 _BUCKET_BYTES = 100_000
+_SGD = TrainConfig(num_steps=5, num_sequences=7, optimizer="sgd", learning_rate=0.1)
+_SETTINGS = {"sgd": _SGD, "adamw": replace(_SGD, optimizer="adamw", learning_rate=3e-3)}
+
+
+class _Summed(NaiveDDP):
+    def reduce_gradients(self) -> None:
+        super().reduce_gradients()
+        for gradient in gradients_of(self.module):
+            gradient *= self.group.size
+
+
 _RUNGS = {
     "naive": NaiveDDP,
     "bucketed": partial(BucketedDDP, bucket_bytes=_BUCKET_BYTES),
     "overlapped": partial(DDP, bucket_bytes=_BUCKET_BYTES),
+    "summed": _Summed,
 }
-_SGD = TrainConfig(num_steps=5, num_sequences=7, optimizer="sgd", learning_rate=0.1)
 
 
 @real_run
+def _trained(rung: str, optimizer: str = "sgd") -> Run:
+    """5 steps of a small GPT on 4 ranks."""
+    args = (GPTConfig(), _SETTINGS[optimizer], None, library_all_reduce, _RUNGS[rung])
+    return run(train, 4, args=args)
+
+
 def difference_between_replicas(rung: str = "overlapped") -> float:
     """The largest difference of a parameter between two of 4 ranks after 5 steps; 0: to the bit."""
-    values = run(train, 4, args=(GPTConfig(), _SGD, None, library_all_reduce, _RUNGS[rung])).values
+    values = _trained(rung).values
     return max(each.largest_difference(values[0]) for each in values)
 
 
@@ -66,14 +85,12 @@ def _place(module: nn.Module) -> torch.Tensor:
     return torch.cat([parameter.detach().flatten() for parameter in module.parameters()])
 
 
-@real_run
 def num_all_reduces(rung: str) -> float:
     """All-reduces of a step of a small GPT on 4 ranks: "naive", "bucketed" or "overlapped"."""
-    result = run(train, 4, args=(GPTConfig(), _SGD, None, library_all_reduce, _RUNGS[rung]))
     # The journal ends with one in float64, which adds up the losses.
     of_steps = [
         each
-        for each in result.timeline[0].operations
+        for each in _trained(rung).timeline[0].operations
         if each.kind == "all_reduce" and each.dtype != "float64"
     ]
     return len(of_steps) / _SGD.num_steps
@@ -144,21 +161,12 @@ def _unequal(world: Group, is_weighted: bool) -> float:
     return gradient.item()
 
 
-@real_run
-def loss_of_a_sum(optimizer: OptimizerName, is_summed: bool) -> float:
-    """Training loss of step 5 on 4 ranks; is_summed: gradients are added up and not averaged."""
-    rate = {"sgd": 0.1, "adamw": 3e-3}[optimizer]
-    settings = TrainConfig(num_steps=5, num_sequences=7, optimizer=optimizer, learning_rate=rate)
-    rung = _Summed if is_summed else NaiveDDP
-    result = run(train, 4, args=(GPTConfig(), settings, None, library_all_reduce, rung))
-    return result.values[0].losses[-1]
+def loss_of_a_sum(optimizer: str, is_summed: bool) -> float:
+    """Training loss of step 5 on 4 ranks; is_summed: gradients are added up and not averaged.
 
-
-class _Summed(NaiveDDP):
-    def reduce_gradients(self) -> None:
-        super().reduce_gradients()
-        for gradient in gradients_of(self.module):
-            gradient *= self.group.size
+    optimizer: "sgd" or "adamw".
+    """
+    return _trained("summed" if is_summed else "naive", optimizer).values[0].losses[-1]
 
 
 def error_of_batch_norm(per_rank: int, has_batch_norm: bool = True) -> float:

@@ -19,7 +19,7 @@ from labkit.recompute import recompute
 from labkit.train import TrainConfig, loss, train_step
 
 _SMALL = GPTConfig()
-_EIGHT = TrainConfig(num_sequences=8)
+_BATCHES = TrainConfig(num_sequences=8).batches(None, _SMALL.context)
 _WIDE = GPTConfig(num_layers=4, hidden=128, num_heads=8, context=256)
 _DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 
@@ -40,12 +40,11 @@ def _states(world: Group, dtype: torch.dtype) -> float:
     else:
         training = MasterWeights(module.parameters(), lambda masters: AdamW(masters, 1e-3))
         optimizer, masters = training.optimizer, training.masters
-    batches = _EIGHT.batches(None, _SMALL.context)
     with Meter(module, optimizer) as meter:
         meter.mark(masters, "optimizer states")
         for step in range(2):
             training.zero_grad()
-            loss(module, batches.at(step)).backward()
+            loss(module, _BATCHES.at(step)).backward()
             training.step()
     kinds = ("parameters", "gradients", "optimizer states")
     return sum(meter.usage.peak_of(kind) for kind in kinds) / module.num_parameters
@@ -62,18 +61,22 @@ class _Again(nn.Module):
         return recompute(self.block, x)
 
 
-@real_run
 def recomputed(what: str) -> float:
     """Of a GPT of 4 layers whose blocks are all computed again, over the same model plainly.
 
     what: "operations", counted; "activations", kept when forward has finished.
     """
-    plain, again = run(_with_and_without, 1).values[0]
+    plain, again = _both()
     return again[what] / plain[what]
 
 
+@real_run
+def _both() -> list[dict[str, float]]:
+    return run(_with_and_without, 1).values[0]
+
+
 def _with_and_without(world: Group) -> list[dict[str, float]]:
-    batch = TrainConfig(num_sequences=4).batches(None, _WIDE.context).at(0)
+    batch = TrainConfig(num_sequences=1).batches(None, _WIDE.context).at(0)
     plain, again = GPT(_WIDE), GPT(_WIDE)
     again.blocks = nn.ModuleList(_Again(block) for block in again.blocks)
     found = []
@@ -110,7 +113,20 @@ def gradients_lost(dtype: str, scale_power: int) -> float:
     Of a GPT that has trained for 50 steps; its loss counts a 1,024th, as one of so many
     microbatches. The scale is 2 ** scale_power.
     """
-    return run(_lost, 1, args=(_DTYPES[dtype], scale_power)).values[0]
+    return run(_lost, 1, args=(_trained(3e-3)[0], _DTYPES[dtype], scale_power)).values[0]
+
+
+@real_run
+def _trained(learning_rate: float) -> tuple[GPT, AdamW]:
+    return run(_fifty_steps, 1, args=(learning_rate,)).values[0]
+
+
+def _fifty_steps(world: Group, learning_rate: float) -> tuple[GPT, AdamW]:
+    module = GPT(_SMALL)
+    optimizer = AdamW(module.parameters(), learning_rate)
+    for step in range(50):
+        train_step(module, optimizer, _BATCHES.at(step))
+    return module, optimizer
 
 
 def gradients_lost_under(dtype: str, scale_power: int) -> float:
@@ -121,16 +137,11 @@ def gradients_lost_under(dtype: str, scale_power: int) -> float:
     return 10.0 ** math.ceil(math.log10(gradients_lost(dtype, scale_power)))
 
 
-def _lost(world: Group, dtype: torch.dtype, scale_power: int) -> float:
-    batches, module = _EIGHT.batches(None, _SMALL.context), GPT(_SMALL)
-    optimizer = AdamW(module.parameters(), 3e-3)
-    for step in range(50):
-        train_step(module, optimizer, batches.at(step))
-
+def _lost(world: Group, module: GPT, dtype: torch.dtype, scale_power: int) -> float:
     def gradients(dtype: torch.dtype, factor: float) -> torch.Tensor:
         other = GPT(_SMALL, dtype=dtype)
         other.load_state_dict(module.state_dict())
-        batch = batches.at(50)
+        batch = _BATCHES.at(50)
         logits = other(batch.inputs_BT).flatten(0, 1).float()
         value = nn.functional.cross_entropy(logits, batch.targets_BT.flatten())
         (value * factor).backward()
@@ -159,20 +170,16 @@ def after_small_updates(has_master: bool, num_updates: int = 500) -> float:
 @real_run
 def left_alone(learning_rate: float) -> float:
     """The share of bfloat16 parameters that one AdamW step, after 50, leaves as they were."""
-    return run(_left_alone, 1, args=(learning_rate,)).values[0]
+    return run(_left_alone, 1, args=(*_trained(1e-3), learning_rate)).values[0]
 
 
-def _left_alone(world: Group, learning_rate: float) -> float:
-    batches, module = _EIGHT.batches(None, _SMALL.context), GPT(_SMALL)
-    optimizer = AdamW(module.parameters(), 1e-3)
-    for step in range(50):
-        train_step(module, optimizer, batches.at(step))
+def _left_alone(world: Group, module: GPT, optimizer: AdamW, learning_rate: float) -> float:
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.copy_(parameter.bfloat16())
     before = copy.deepcopy(list(module.parameters()))
     optimizer.learning_rate = learning_rate
-    train_step(module, optimizer, batches.at(50))
+    train_step(module, optimizer, _BATCHES.at(50))
     old, new = (torch.cat([p.flatten() for p in each]) for each in (before, module.parameters()))
     return (old == new.bfloat16()).double().mean().item()
 
