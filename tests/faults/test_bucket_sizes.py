@@ -5,7 +5,8 @@ takes 4 ms, and 8 ms for each layer in its bucket.
 """
 
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -14,7 +15,6 @@ from torch import nn
 import labkit
 from labkit import profile
 from labkit.data_parallel import DDP
-from labkit.data_parallel.communication_thread import OnThread
 from labkit.inject.timed_training import LAYER_BYTES, LAYERS, WIDTH, TimedLayer
 from labkit.profile import what_if
 
@@ -22,6 +22,15 @@ pytestmark = pytest.mark.clock
 
 STEPS = 3
 FIXED_S, PER_BYTE_S = 0.004, 0.008 / LAYER_BYTES
+
+
+class OnLink(NamedTuple):
+    """An all-reduce on the slow link."""
+
+    moved: Future
+
+    def wait(self):
+        self.moved.result()
 
 
 class SlowLink:
@@ -35,7 +44,7 @@ class SlowLink:
 
     def allreduce(self, tensors, options):
         work = self._process_group.allreduce(tensors, options)
-        return OnThread(self._link.submit(self._move, work, tensors[0].nbytes))
+        return OnLink(self._link.submit(self._move, work, tensors[0].nbytes))
 
     def _move(self, work, nbytes):
         work.wait()
