@@ -91,14 +91,15 @@ def read(paths: Iterable[str | Path]) -> Trace:
         if rank in ranks:
             raise ValueError(f"{path}: another file is of rank {rank} already; give one per rank")
         hosts.add(document.get("host_name", rank))
-        sizes.setdefault(int(job.get("world_size", 1)), path)
+        sizes.setdefault(int(job.get("world_size") or 1), path)
         ranks[rank] = _rank(rank, document, zero_ns, path)
     if not ranks:
         raise ValueError("no trace is given: name the files, one per rank")
     if len(sizes) > 1:
         named = " and ".join(f"{size} ranks in {path}" for size, path in sizes.items())
         raise ValueError(f"these files are of different jobs: {named}")
-    trace = Trace(max(*sizes, len(ranks)), dict(sorted(ranks.items())), missing(max(sizes), ranks))
+    world_size = max(*sizes, max(ranks) + 1)
+    trace = Trace(world_size, dict(sorted(ranks.items())), missing(world_size, ranks))
     return aligned(trace) if len(hosts) > 1 else trace
 
 

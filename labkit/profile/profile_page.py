@@ -195,7 +195,7 @@ class _Timeline:
         for number in sorted({*rows}):
             spans = [span for span, at in zip(flight, rows, strict=True) if at == number]
             yield from self._boxes(spans, top + _OWN + 2 + 5 * number, 4, TRANSFER)
-        if own.memory:
+        if own.memory and self.most_bytes:
             yield from self._memory(own, top + _OWN + _FLIGHT)
 
     def _waits(self, own: RankTrace) -> list[Span]:
