@@ -347,7 +347,9 @@ def _bytes(event: Event) -> int:
 
 
 @contextmanager
-def recording(world: Group, folder: str | Path) -> Iterator[Callable[[], None]]:
+def recording(
+    world: Group, folder: str | Path, *, memory: bool = False
+) -> Iterator[Callable[[], None]]:
     """Record every step of a loop that calls what this yields at the end of each.
 
         with profile.recording(world, "traces") as step:
@@ -357,17 +359,20 @@ def recording(world: Group, folder: str | Path) -> Iterator[Callable[[], None]]:
 
     Writes folder/rank0.json and so on, also where GPUs compute. The first step, in which everything
     is new, is left out.
+
+    memory: record allocations as well, and operators of the calling thread only. Without it, those
+    of all threads: torch's profiler sees either other threads or memory.
     """
     activities = [ProfilerActivity.CPU]
     if world.device.type == "cuda":
         activities.append(ProfilerActivity.CUDA)
     plan = torch.profiler.schedule(wait=0, warmup=1, active=1_000_000)
-    threads = torch._C._profiler._ExperimentalConfig(profile_all_threads=True)
+    threads = torch._C._profiler._ExperimentalConfig(profile_all_threads=not memory)
     with torch.profiler.profile(
         activities=activities,
         schedule=plan,
         record_shapes=True,
-        profile_memory=True,
+        profile_memory=memory,
         acc_events=True,
         experimental_config=threads,
     ) as found:
