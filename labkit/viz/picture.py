@@ -40,9 +40,8 @@ class Picture(Figure):
         image = self._rendered()
         # Median cut keeps flat colours exact (white stays white); a faster octree does not.
         # The colours of every fourth pixel are all that there are, and take a third of the time.
-        fewer_pixels = image.resize(
-            tuple(size // 2 for size in image.size), Image.Resampling.NEAREST
-        )
+        half = (image.width // 2, image.height // 2)
+        fewer_pixels = image.resize(half, Image.Resampling.NEAREST)
         palette = fewer_pixels.quantize(_PALETTE_COLOURS, Image.Quantize.MEDIANCUT)
         few_colours = image.quantize(palette=palette, dither=Image.Dither.NONE)
         small = io.BytesIO()
