@@ -20,6 +20,7 @@ from labkit.launch.session.session_ranks import SessionRanks, out_of_step
 from tests.rehearsal import rehearse
 
 _MOST_GROUPS = 12
+_START_S = 120  # the first of a process start the fork server, too, perhaps on a busy machine
 _runs = importlib.import_module("labkit.launch.run")
 _launch = _runs.launch
 
@@ -74,7 +75,7 @@ class WarmRanks:
         device = _runs._checked(fn, world_size, args_by_rank, timeout, None, None)
         ranks = self._by_size.pop(world_size, None)
         if ranks is None or ranks.dead:
-            ranks = SessionRanks(world_size, device, 30, False, None)
+            ranks = SessionRanks(world_size, device, _START_S, False, None)
         try:
             path = ranks.directory.payload
             payload.write(path, fn, args_by_rank)
