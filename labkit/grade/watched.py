@@ -183,8 +183,7 @@ class Watch(TorchDispatchMode):
 
     def live_storages(self) -> list[torch.UntypedStorage]:
         """Memory of tensors made since the call began that is alive, arguments left out."""
-        alive = (ref() for ref in list(self._live.values()))
-        return [storage for storage in alive if storage is not None]
+        return [each for ref in list(self._live.values()) if (each := ref()) is not None]
 
     def follow(self, x: torch.Tensor) -> None:
         """Count a tensor's memory from now on."""
