@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch.distributed import distributed_c10d as c10d
 
+from labkit.grade.harness import Closed
 from labkit.launch import payload
 from labkit.launch.session.cell_run import cell_run
 from labkit.launch.session.session_ranks import SessionRanks, out_of_step
@@ -51,12 +52,25 @@ class Call:
         sys.modules.pop("submission", None)
         if naive := sys.modules.get("labkit.data_parallel.naive"):
             naive._NUM_WRAPPED.clear()
-        dtype = torch.get_default_dtype()
+        dtype, modules = torch.get_default_dtype(), dict(sys.modules)
         with torch.random.fork_rng(devices=[]):
             try:
                 return Value(fn(world, *args), len(c10d._world.pg_map))
             finally:
                 torch.set_default_dtype(dtype)
+                _open(modules)
+
+
+def _open(modules: dict[str, Any]) -> None:
+    """Put back what a grader has closed of `modules`, for the run of another exercise."""
+    for name in [name for name, each in sys.modules.items() if isinstance(each, Closed)]:
+        parent, _, attribute = name.rpartition(".")
+        del sys.modules[name]
+        if name in modules:
+            sys.modules[name] = modules[name]
+            setattr(modules[parent], attribute, modules[name])
+        elif parent in modules:
+            vars(modules[parent]).pop(attribute, None)
 
 
 class WarmRanks:
