@@ -178,7 +178,8 @@ def _barriers(trace: Trace, seconds: float) -> Finding:
 
 
 def _slow_link(graph: Dependencies) -> Finding:
-    """The pairs of ranks whose messages take twice as long as those of the fastest pair, or more.
+    """The pairs of ranks whose messages take twice as long as those of the fastest pair, or more,
+    and half as long as those of the slowest.
 
     A message is on its way from the moment when it is sent, whether its receiver is there or not.
     """
@@ -189,7 +190,8 @@ def _slow_link(graph: Dependencies) -> Finding:
             by_pair[ends["recv"].group].append(ends["recv"].done_s - ends["send"].posted_s)
     of_pairs = {pair: median(seconds) for pair, seconds in by_pair.items()}
     usual_s = min(of_pairs.values(), default=0.0)
-    slow = {pair: each_s for pair, each_s in of_pairs.items() if each_s > 2 * usual_s}
+    least_s = max(2 * usual_s, 0.5 * max(of_pairs.values(), default=0.0))
+    slow = {pair: each_s for pair, each_s in of_pairs.items() if each_s > least_s}
 
     def as_usual(part: Part) -> float:
         exchange = part.exchange

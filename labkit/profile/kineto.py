@@ -144,7 +144,7 @@ def _rank(rank: int, document: Event, zero_ns: int, path: Path) -> RankTrace:
         key=lambda each: (each["ts"], -each["dur"]),
     )
     has_kernels = any(_on_device(each) == "kernel" for each in spans)
-    own = _of_gpu(spans) if has_kernels else _of_cpu(spans, rank)
+    own = _of_gpu(spans, rank) if has_kernels else _of_cpu(spans, rank)
     times = [(each.start_s, each.end_s) for each in own.work]
     times += [(each.posted_s, each.done_s) for each in own.exchanges]
     if not times:
@@ -221,7 +221,7 @@ def _of_cpu(spans: list[Event], rank: int) -> _Own:
     return own
 
 
-def _of_gpu(spans: list[Event]) -> _Own:
+def _of_gpu(spans: list[Event], rank: int) -> _Own:
     on_device = [each for each in spans if _on_device(each)]
     nccl = [each for each in on_device if _NCCL.match(each["name"])]
     loading = [each for each in spans if each["name"].startswith(_LOADER)]
@@ -232,9 +232,11 @@ def _of_gpu(spans: list[Event]) -> _Own:
         start_s, end_s = _times(each)
         # Of a large group Kineto writes the first ranks only: "[0, 1, 2, ..., 255]".
         group = [
-            int(rank) for rank in re.findall(r"\d+", str(arguments.get("Process Group Ranks")))
+            int(each) for each in re.findall(r"\d+", str(arguments.get("Process Group Ranks")))
         ]
-        key = (kind, arguments.get("Process Group Name", ""))
+        # Messages between ranks that are not named: nobody knows which belong together.
+        is_alone = kind in (*MESSAGES, "send_recv") and not group
+        key = (kind, rank if is_alone else arguments.get("Process Group Name", ""))
         own.add(kind, start_s, end_s, group, key, _bytes(each))
     return own
 

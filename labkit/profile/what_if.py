@@ -43,33 +43,30 @@ def links(times: float, latency_s: float = 0.0) -> Change:
 
 
 def no_straggler(graph: Dependencies, rank: int, *kinds: str) -> Change:
-    """A rank is as fast as the median of the others.
+    """A rank takes no longer in all than the median of the others.
 
     kinds: of its work, such as "data"; all kinds where none is named. Where all ranks run the same
-    program, each stretch of work between two exchanges is as fast as the others' same stretch.
-    Stages of a pipeline have programs of their own: there all of its work is scaled alike.
+    program, the time is taken off the stretches between two exchanges in which the others are
+    faster. Stages of a pipeline have programs of their own: there all of its work is scaled alike.
     """
     kinds = kinds or OWN
-    others = [parts for other, parts in graph.stretches.items() if other != rank]
-    own = graph.stretches[rank]
-    if others and all(len(each) == len(own) for each in others):
-        same = [median(each) for each in zip(*([_of_kinds(p, kinds) for p in o] for o in others))]
-        factors = [_at_most_1(goal_s, _of_kinds(p, kinds)) for goal_s, p in zip(same, own)]
-        by_part = {id(part): f for f, parts in zip(factors, own) for part in parts}
-        return lambda part: (
-            part.seconds * (by_part.get(id(part), 1.0) if part.kind in kinds else 1.0)
-        )
     sums = graph.own_seconds(*kinds)
     goal_s = median([sums[other] for other in sums if other != rank] or [sums[rank]])
-    return _scaled(kinds, {rank: _at_most_1(goal_s, sums[rank])})
+    share = min(1.0, goal_s / sums[rank]) if sums[rank] else 1.0
+    others = [parts for other, parts in graph.stretches.items() if other != rank]
+    own = [_of_kinds(parts, kinds) for parts in graph.stretches[rank]]
+    if not others or any(len(each) != len(own) for each in others):
+        return _scaled(kinds, {rank: share})
+    same = [median(each) for each in zip(*([_of_kinds(p, kinds) for p in o] for o in others))]
+    excess = [max(0.0, own_s - same_s) for own_s, same_s in zip(own, same)]
+    taken = min(1.0, (1 - share) * sums[rank] / sum(excess)) if any(excess) else 0.0
+    factors = [1 - taken * more_s / own_s if own_s else 1.0 for more_s, own_s in zip(excess, own)]
+    by_part = {id(p): f for f, parts in zip(factors, graph.stretches[rank]) for p in parts}
+    return lambda part: part.seconds * (by_part.get(id(part), 1.0) if part.kind in kinds else 1.0)
 
 
 def _of_kinds(parts: Iterable[Part], kinds: Collection[str]) -> float:
     return sum(part.seconds for part in parts if part.kind in kinds)
-
-
-def _at_most_1(goal_s: float, own_s: float) -> float:
-    return min(1.0, goal_s / own_s) if own_s else 1.0
 
 
 def balanced(graph: Dependencies) -> Change:

@@ -162,10 +162,11 @@ def test_barriers_cost_what_layers_differ_by_and_collectives_are_needed(kind, fo
     for rank in range(2):
         work, exchanges = [], []
         for turn in range(6):
-            end_s = 3.0 * turn + (3 if turn % 2 == rank else 1)
-            work.append(Work(3.0 * turn, end_s, "compute"))
-            exchanges.append(all_reduce(end_s, end_s, 3.0 * turn + 3, turn, kind))
-        ranks[rank] = RankTrace(rank, 0.0, 18.0, work, exchanges)
+            begin_s = 3.5 * turn
+            end_s = begin_s + (3 if turn % 2 == rank else 1)
+            work.append(Work(begin_s, end_s, "compute"))
+            exchanges.append(all_reduce(end_s, end_s, begin_s + 3.5, turn, kind))
+        ranks[rank] = RankTrace(rank, 0.0, 21.0, work, exchanges)
     assert first_fault(ranks) == found
 
 
@@ -335,6 +336,39 @@ def test_a_cpu_trace_has_calls_as_arrivals_and_loading_and_waiting_apart(tmp_pat
     assert (reduced.nbytes, sent.group) == (40, (2, 3))
 
 
+def test_all_to_alls_of_other_shapes_meet_by_their_turn(tmp_path):
+    """A rank waits inside the operator that calls one: that is no computing."""
+    for rank, rows in enumerate((3, 5)):
+        sizes = {"Input Dims": [[rows]], "Input type": ["float"]}
+        events = [
+            event("aten::mm", 0, 10 + 20 * rank),
+            event("_Dispatch", 10 + 20 * rank, 50 - 20 * rank),
+            event("c10d::alltoall_base_", 10 + 20 * rank, 2),
+            event("gloo:all_to_all", 10 + 20 * rank, 45 - 20 * rank, tid=2, **sizes),
+            event("aten::mm", 60, 10),
+        ]
+        document = {"traceEvents": events, "distributedInfo": {"rank": rank, "world_size": 2}}
+        (tmp_path / f"rank{rank}.json").write_text(json.dumps(document))
+    trace = profile.read([tmp_path])
+    assert [set(ranks) for ranks in trace.meetings.values()] == [{0, 1}]
+    seconds = profile.breakdown(trace)[0][0].seconds
+    assert round(1e6 * seconds["compute"]) == round(1e6 * seconds["straggler"]) == 20
+
+
+@pytest.mark.parametrize(
+    ("name", "cause", "share"),
+    [
+        ("large_model", "compute", 0.98),
+        ("small_model", "launch", 0.79),
+        ("item_per_layer", "launch", 0.83),
+        ("slow_loader", "input", 0.45),
+    ],
+)
+def test_what_bounds_a_gpu(name, cause, share):
+    first = profile.diagnose(profile.read([TRACES / f"h200_{name}.json.gz"]))[0]
+    assert (first.cause, round(first.share, 2)) == (cause, share)
+
+
 @pytest.mark.parametrize(
     ("text", "named"),
     [
@@ -390,6 +424,40 @@ def test_a_journal_has_steps_loading_and_waits_and_its_messages_meet():
         "bubble": 1,
         "transfer": 1,
     }
+
+
+def test_messages_of_another_thread_are_one_exchange_for_each_bucket_and_step():
+    """The program computes until it waits for the thread: 4 s of each step, then 1 s."""
+    operations = [
+        an_operation(
+            kind, turn, group_name="thread", label="bucket 0", in_background=True, peer=1,
+            posted_s=posted_s, waited_s=posted_s, done_s=posted_s + 1,
+        )
+        for step, begin_s in enumerate((0.0, 5.0))
+        for turn, (kind, posted_s) in enumerate(
+            (("send", begin_s + 2), ("recv", begin_s + 3), ("send", begin_s + 4)), start=3 * step
+        )
+    ]  # fmt: skip
+    regions = [Region("step", 0.0, 5.0), Region("step", 5.0, 10.0)]
+    regions += [Region("waits", begin_s + 4, begin_s + 5) for begin_s in (0.0, 5.0)]
+    trace = profile.of_run([Timeline(operations, regions, 0.0, 10.0)])
+    assert [(e.posted_s, e.waited_s, e.done_s) for e in trace.ranks[0].exchanges] == [
+        (2, 4, 5), (7, 9, 10)
+    ]  # fmt: skip
+    seconds = profile.breakdown(trace)[0][0].seconds
+    assert (seconds["compute"], seconds["transfer"]) == (4, 1)
+
+
+def test_the_end_of_a_send_is_when_its_sender_asked_and_no_transfer():
+    """Rank 0 computes beside its message, which rank 1 has after 1 s; it asks at 9 s."""
+    sent = Exchange(("m", 1), "send", (0, 1), 1, 8, 9, 8)
+    received = Exchange(("m", 1), "recv", (0, 1), 0, 0, 2, 8)
+    ranks = {
+        0: RankTrace(0, 0.0, 10.0, [Work(0, 1, "compute"), Work(1, 8, "compute")], [sent]),
+        1: RankTrace(1, 0.0, 10.0, [Work(2, 10, "compute")], [received]),
+    }
+    moves = [part for part in profile.Dependencies(Trace(2, ranks)).parts() if part.exchange]
+    assert [part.seconds for part in moves] == [1, 1]
 
 
 @pytest.mark.parametrize(
