@@ -1,7 +1,7 @@
 """Measure how much communication computing does not hide.
 
-An interviewer asks: "Your profile shows 300 ms of NCCL kernels in a step of 500 ms. Does the network
-make the step slow? Which number do you take from the trace?"
+An interviewer asks: "A step takes 500 ms, and your profile has 300 ms of NCCL kernels in it. Is the
+network what makes it slow? Which number do you take from the trace?"
 
 Write `exposed_communication(compute, communication, step)` for the trace of one rank.
 
@@ -9,7 +9,7 @@ Write `exposed_communication(compute, communication, step)` for the trace of one
                            |== k3 ==|                              another stream
     communication       |------ all_reduce ------|  |---- all_gather ----|
                                                       |-- send --|
-    exposed                         ||                 |=================|
+    exposed                         ||                |==================|
     step           |<------------------------------------------------------->|
 
 Contract
@@ -20,11 +20,11 @@ Contract
                    order. Kernels of several streams run at the same time, also kernels of one kind.
                    A list may be empty. A kernel may begin before the step or end after it. Only the
                    time inside the step counts
-    returns        a tuple of three
-                   communication  microseconds in which at least one communication kernel runs
-                   exposed        of these, microseconds in which no computing kernel runs
-                   overlap        the share of the communication that is not exposed, from 0 to 1, as
-                                  HTA (Holistic Trace Analysis) reports it. 0 if nothing communicates
+    returns        a tuple (communication, exposed, overlap)
+                   communication: microseconds in which at least one communication kernel runs
+                   exposed: of these, microseconds in which no computing kernel runs
+                   overlap: the share of the communication that is not exposed, from 0 to 1, as HTA
+                   (Holistic Trace Analysis) defines it. It is 0 where nothing communicates
 
 Code: https://github.com/facebookresearch/HolisticTraceAnalysis, get_comm_comp_overlap.
 """

@@ -13,11 +13,11 @@ Contract
     ranks    ranks[r] is a list with the operations of rank r, in order. Each is a tuple (kind,
              name, start, end), with times in microseconds, as ints. A rank's first operation starts
              at 0. Each other one starts when the one before it ends
-             kind "work": the rank works by itself. Names of work differ within a rank
-             kind "collective": the rank arrives at `start` and waits until `end`. It is one
-             collective on all ranks that have a collective of this name: its members. They may be
-             all ranks or some. It begins to transfer when its last member arrives, and ends at the
-             same time on all members. Every transfer and every work takes more than 0
+             kind "work": the rank works by itself. No other operation of the rank has the same name
+             kind "collective": the rank arrives at `start`, and waits until `end`. It is one
+             collective on all ranks that have a collective with this name: its members. Its
+             transfer begins when the last member arrives, and ends at the same time on all members
+             Each work and each transfer takes more than 0
     critical_path(ranks)
              the chain of operations that decides when the run ends, from time 0 to the end of the
              run, as a list of (rank, name). Of a collective only the transfer is part of it: it

@@ -9,7 +9,7 @@ Write `exposed_communication(compute, communication, step)` for the trace of one
                            |== k3 ==|                              another stream
     communication       |------ all_reduce ------|  |---- all_gather ----|
                                                       |-- send --|
-    exposed                         ||                 |=================|
+    exposed                         ||                |==================|
     step           |<------------------------------------------------------->|
 
 Contract

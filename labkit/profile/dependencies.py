@@ -29,7 +29,7 @@ from graphlib import TopologicalSorter
 from statistics import median
 
 from labkit.profile.breakdown import HOST, TRANSFER, last_arrivals
-from labkit.profile.step_trace import WAKE_UP_S, Exchange, RankTrace, Trace
+from labkit.profile.step_trace import Exchange, RankTrace, Trace
 
 STALL, LONG_S = "stall", 1e-3
 """The host's time is a stall where a gap takes at least so many seconds."""
@@ -247,7 +247,7 @@ class _Rates:
         if exchange.waited_s is None or exchange.kind == "send":
             return False
         took_s = exchange.done_s - self._arrivals[exchange.key][0]
-        return exchange.done_s - exchange.waited_s > WAKE_UP_S + _LAST_MOMENT * took_s
+        return exchange.done_s - exchange.waited_s > _LAST_MOMENT * took_s
 
     def seconds(self, exchange: Exchange) -> float:
         """The median of the transfers of its kind nearest to it in size; 0 if none is known."""

@@ -28,11 +28,11 @@ import itertools
 import json
 import math
 import re
+import zlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import torch
@@ -56,6 +56,7 @@ from labkit.profile.step_trace import (
 )
 
 Event = dict[str, Any]
+_NO_EVENT: Event = {"name": "", "cat": "", "tid": 0, "args": {}}
 _STEP = "ProfilerStep#"
 _LOADER = "enumerate(DataLoader)"
 # Calls of collectives; and what autograd calls: hooks in Python run inside, between its operators.
@@ -86,7 +87,7 @@ def read(paths: Iterable[str | Path]) -> Trace:
         document = _document(path)
         zero_ns = _zero_ns(document) if zero_ns is None else zero_ns
         job = document.get("distributedInfo") or {}
-        rank = int(job.get("rank", number))
+        rank = int(number if job.get("rank") is None else job["rank"])
         if rank in ranks:
             raise ValueError(f"{path}: another file is of rank {rank} already; give one per rank")
         hosts.add(document.get("host_name", rank))
@@ -116,16 +117,18 @@ def _document(path: Path) -> Event:
     data = path.read_bytes()
     try:
         found = json.loads(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
-    except (ValueError, EOFError, gzip.BadGzipFile) as error:
+    except (ValueError, EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise ValueError(f"{path} is no JSON, so no trace: {error}") from None
-    if not isinstance(found, dict) or not isinstance(found.get("traceEvents"), list):
+    events = found.get("traceEvents") if isinstance(found, dict) else None
+    if not isinstance(events, list) or not all(isinstance(each, dict) for each in events):
         raise ValueError(f'{path} has no "traceEvents": give what export_chrome_trace has written')
     return found
 
 
 def _zero_ns(document: Event) -> int:
     """A moment near the trace's start: a float of seconds since 1970 is off by up to 0.2 us."""
-    first_us = min((e["ts"] for e in document["traceEvents"] if e.get("ph") == "X"), default=0)
+    times_us = (float(e["ts"]) for e in document["traceEvents"] if e.get("ph") == "X" and "ts" in e)
+    first_us = min(times_us, default=0.0)
     return int(document.get("baseTimeNanoseconds", 0)) + 1000 * int(first_us)
 
 
@@ -133,22 +136,22 @@ def _rank(rank: int, document: Event, zero_ns: int, path: Path) -> RankTrace:
     zero_us = (int(document.get("baseTimeNanoseconds", 0)) - zero_ns) / 1000
     spans = sorted(
         (
-            each | {"ts": float(each["ts"]) + zero_us, "dur": float(each["dur"])}
+            _NO_EVENT | each | {"ts": float(each["ts"]) + zero_us, "dur": float(each["dur"])}
             for each in document["traceEvents"]
-            if each.get("ph") == "X" and "dur" in each and each.get("cat") != "Trace"
+            if each.get("ph") == "X" and each.get("dur") is not None and each.get("cat") != "Trace"
         ),
         key=lambda each: (each["ts"], -each["dur"]),
     )
     has_kernels = any(_on_device(each) == "kernel" for each in spans)
     own = _of_gpu(spans) if has_kernels else _of_cpu(spans, rank)
-    if not own.work:
+    times = [(each.start_s, each.end_s) for each in own.work]
+    times += [(each.posted_s, each.done_s) for each in own.exchanges]
+    if not times:
         raise ValueError(f"{path} has neither operators nor kernels: was anything profiled?")
-    start_s, end_s = own.work[0].start_s, own.work[-1].end_s
-    end_s = max([end_s, *(each.done_s for each in own.exchanges)])
+    start_s, end_s = min(times)[0], max(end_s for _, end_s in times)
     exchanges = with_waits(own.work, own.exchanges)
     memory = _memory(document["traceEvents"], zero_us)
-    whole = RankTrace(rank, start_s, end_s, own.work, exchanges, own.steps, memory)
-    return whole.of_steps()
+    return RankTrace(rank, start_s, end_s, own.work, exchanges, own.steps, memory).of_steps()
 
 
 def _memory(events: Iterable[Event], zero_us: float) -> list[tuple[float, int]]:
@@ -185,8 +188,6 @@ class _Own:
 
 def _of_cpu(spans: list[Event], rank: int) -> _Own:
     steps = [each for each in spans if each["name"].startswith(_STEP)]
-    if len(steps) > 1 and steps[-1]["dur"] < 0.5 * median(each["dur"] for each in steps):
-        steps.pop()  # cut off: the loop has ended, and then the profiler
     operators = [each for each in spans if each.get("cat") == "cpu_op"]
     threads = Counter(each["tid"] for each in steps or operators)
     main = threads.most_common(1)[0][0] if threads else None
@@ -197,7 +198,10 @@ def _of_cpu(spans: list[Event], rank: int) -> _Own:
         if each["name"].startswith(_LOADER)
         or (each.get("cat") == "cpu_op" and not _NO_WORK.search(each["name"]))
     )
-    own = _Own(lane, [_times(each) for each in steps])
+    marks = [_times(each) for each in steps]
+    if len(marks) > 1 and not any(w.kind == COMPUTE for w in lane if w.end_s > marks[-1][0]):
+        marks.pop()  # no step: the loop has ended, and then the profiler
+    own = _Own(lane, marks)
     calls: dict[str, list[Event]] = defaultdict(list)
     runs: dict[str, list[Event]] = defaultdict(list)
     for each in spans:
@@ -226,7 +230,9 @@ def _of_gpu(spans: list[Event]) -> _Own:
         kind = _kind(arguments.get("Collective name") or each["name"])
         start_s, end_s = _times(each)
         # Of a large group Kineto writes the first ranks only: "[0, 1, 2, ..., 255]".
-        group = [int(rank) for rank in re.findall(r"\d+", arguments.get("Process Group Ranks", ""))]
+        group = [
+            int(rank) for rank in re.findall(r"\d+", str(arguments.get("Process Group Ranks")))
+        ]
         key = (kind, arguments.get("Process Group Name", ""))
         own.add(kind, start_s, end_s, group, key, _bytes(each))
     return own

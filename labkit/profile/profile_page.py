@@ -44,7 +44,8 @@ p { margin: 4px 0; } .faint, small { color: var(--faint); }
   padding: 10px 14px; }
 .fault { border-color: var(--alarm); } .fault small { color: var(--alarm); font-weight: 600; }
 .card b { font-size: 17px; } .card .gain { float: right; font-weight: 600; }
-.row { display: grid; grid-template-columns: 56px 1fr 150px; gap: 8px; margin: 5px 0; }
+.row { display: grid; grid-template-columns: 72px 1fr 150px; gap: 8px; margin: 5px 0;
+  white-space: nowrap; }
 .bar { display: flex; height: 22px; } .bar i { height: 100%; }
 .key { display: inline-block; margin-right: 16px; font-size: 13px; }
 .key i { display: inline-block; width: 12px; height: 12px; border-radius: 2px; margin-right: 5px; }
@@ -160,8 +161,8 @@ class _Timeline:
         lanes = [line for row, own in enumerate(self.ranks) for line in self._rank(own, row)]
         memory = "; below it, bytes allocated" if self.most_bytes else ""
         words = (
-            f"Of {len(self.ranks)} ranks: the own lane, in which a gap is the host's; below it, "
-            f"thin, what is in flight{memory}. The line is the critical path."
+            f"Of {len(self.ranks)} of {len(self.trace.ranks)} ranks: the own lane, where a gap is "
+            f"the host's; below, thin, what is in flight{memory}. The line is the critical path."
         )
         inside = "".join([*self._axis(tall), *lanes, self._path()])
         frame = f'viewBox="0 0 {_WIDTH} {tall}" role=img aria-label="{escape(words)}"'

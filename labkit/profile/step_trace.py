@@ -29,8 +29,6 @@ DATA: Literal["data"] = "data"
 COPY: Literal["copy"] = "copy"
 WorkKind = Literal["compute", "data", "copy"]
 MESSAGES = ("send", "recv")
-# A wait for a result that is there already returns within this time, also on a busy machine.
-WAKE_UP_S = 1e-4
 # In these every rank's result depends on every rank.
 _OF_ALL = ("all_reduce", "barrier", "all_gather", "reduce_scatter")
 
@@ -76,8 +74,8 @@ class Exchange:
 
     @property
     def blocks(self) -> bool:
-        """The rank had to wait for it: else it was done at an earlier time, not recorded."""
-        return self.waited_s is not None and self.done_s - self.waited_s > WAKE_UP_S
+        """The rank had to wait for it. If not, it may have been done before `done_s`."""
+        return self.waited_s is not None and self.done_s > self.waited_s
 
     def moved(self, by_s: float) -> Exchange:
         """The same on a clock that shows by_s more."""

@@ -20,7 +20,7 @@ from labkit.profile import what_if
 
 pytestmark = pytest.mark.clock
 
-WIDTH, LAYERS, STEPS = 64, 5, 4
+WIDTH, LAYERS, STEPS = 64, 5, 3
 LAYER_BYTES = 4 * WIDTH * (WIDTH + 1)
 FIXED_S, PER_BYTE_S = 0.004, 0.008 / LAYER_BYTES
 
@@ -59,7 +59,11 @@ def training(world, layers_per_bucket):
 
 @pytest.fixture(scope="module")
 def traces():
-    return {size: profile.of_run(labkit.run(training, 2, args=(size,))) for size in (1, 2, LAYERS)}
+    """By layers per bucket: the fastest of three runs, which the machine has disturbed least."""
+    found = {size: [] for size in (1, 2, LAYERS)}
+    for size in 3 * list(found):
+        found[size].append(profile.of_run(labkit.run(training, 2, args=(size,))))
+    return {size: min(each, key=lambda trace: trace.seconds) for size, each in found.items()}
 
 
 @pytest.mark.parametrize("before", [1, 2, LAYERS])

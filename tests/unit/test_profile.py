@@ -200,12 +200,14 @@ def test_memory_is_that_of_the_device_and_what_was_held_when_the_steps_began(tmp
         assert [nbytes for _, nbytes in profile.read([path]).ranks[0].memory] == expected
 
 
-def test_a_last_step_that_the_end_of_the_profile_cut_off_is_left_out(tmp_path):
-    steps = [(0, 100), (100, 90), (190, 110), (300, 20)]
-    events = [event(f"ProfilerStep#{n}", *step, "user_annotation") for n, step in enumerate(steps)]
+def test_the_end_of_a_loop_in_which_nothing_is_computed_is_no_step(tmp_path):
+    events = [event(f"ProfilerStep#{n}", 100 * n, 100, "user_annotation") for n in range(3)]
+    events.append(event("enumerate(DataLoader)#_Iter.__next__", 200, 80, "user_annotation"))
     path = tmp_path / "rank0.json"
-    path.write_text(json.dumps({"traceEvents": [*events, event("aten::mm", 0, 320)]}))
-    assert len(profile.read([path]).ranks[0].steps) == 3
+    for computes_us, num_steps in ((200, 2), (290, 3)):
+        events[3:] = [*events[3:4], event("aten::mm", computes_us - 10, 10)]
+        path.write_text(json.dumps({"traceEvents": events}))
+        assert len(profile.read([path]).ranks[0].steps) == num_steps
 
 
 def test_a_cpu_trace_has_calls_as_arrivals_and_loading_and_waiting_apart(tmp_path):
@@ -238,6 +240,7 @@ def test_a_cpu_trace_has_calls_as_arrivals_and_loading_and_waiting_apart(tmp_pat
         ("no json", "no JSON"),
         ("[]", "traceEvents"),
         ('{"traceEvents": []}', "neither operators nor kernels"),
+        ('{"traceEvents": ["X"]}', "traceEvents"),
     ],
 )
 def test_what_is_no_trace_is_refused_by_name(tmp_path, text, named):
@@ -305,6 +308,43 @@ def test_old_and_new_profilers_say_what_is_nccl_and_what_it_does(tmp_path, name,
     path.write_text(json.dumps({"traceEvents": events}))
     (exchange,) = profile.read([path]).ranks[0].exchanges
     assert (exchange.kind, exchange.group[:3]) == (kind, (0, 1, 2))
+
+
+def test_many_short_kernels_that_ranks_wait_for_are_latency_and_not_the_host(tmp_path):
+    """As in tensor parallelism: 20 us of all-reduce after each 20 us of computing."""
+    reduced = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(args)"
+    events = [
+        each
+        for n in range(50)
+        for each in (
+            event("gemm", 40 * n, 20, "kernel"),
+            event(reduced, 40 * n + 20, 20, "kernel", **{"In msg nelems": 10 + 1000 * (n % 2)}),
+        )
+    ]
+    path = tmp_path / "rank0.json"
+    path.write_text(json.dumps({"traceEvents": events}))
+    shares = {each.cause: each.share for each in profile.diagnose(profile.read([path]))}
+    assert shares["latency"] == pytest.approx(0.5, abs=0.01)
+    assert shares["host"] < 0.01
+
+
+@pytest.mark.parametrize(
+    ("events", "idle", "compute", "other"),
+    [
+        ([event("ncclKernel_AllReduce(args)", n, 10, "kernel") for n in (0, 30)], 20, 0, 20),
+        ([event("gloo:all_reduce", 5, 10, "user_annotation")], 0, 0, 10),
+        ([event("gemm", 0, 5, "kernel"), {"ph": "X", "ts": 9, "dur": None}, {}], 0, 5, 0),
+        ([event("gemm", 0, 5, "kernel") | {"ts": "3", "dur": "4"}, {"ph": "X"}], 0, 4, 0),
+        ([{"ph": "X", "name": "aten::mm", "cat": "cpu_op", "ts": 1, "dur": 2}], 0, 2, 0),
+    ],
+)
+def test_odd_traces_have_figures(tmp_path, events, idle, compute, other):
+    """Only communication, fields that are missing or null, and times as text."""
+    path = tmp_path / "odd.json"
+    path.write_text(json.dumps({"traceEvents": events, "distributedInfo": {"rank": None}}))
+    found = profile.figures(profile.read([path]))[0]
+    times = (found.idle, found.compute, found.non_compute)
+    assert [round(1e6 * each) for each in times] == [idle, compute, other]
 
 
 def test_missing_ranks_are_said_once_when_clocks_are_moved_too(tmp_path):

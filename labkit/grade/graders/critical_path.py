@@ -14,36 +14,37 @@ LONG = 10**9
 
 
 def cases(draw: Draw) -> Iterator[Case]:
-    """Runs of 2 to 5 ranks. All but the first have collectives that some ranks are not in."""
+    """Runs of 2, 4 and 5 ranks. In all but the first some collectives have slack."""
     runs = [drawn_run(draw.rng, number) for number in range(12)]
-    for function in FUNCTIONS:
+    for place, function in enumerate(FUNCTIONS):
         for number, (ranks, *answers) in enumerate(runs):
-            known = answers[FUNCTIONS.index(function)]
-            yield Case(f"run {number}, {len(ranks)} ranks", ranks, function=function, known=known)
+            label = f"run {number}, {len(ranks)} ranks"
+            yield Case(label, ranks, function=function, known=answers[place])
 
 
 def drawn_run(rng: Random, number: int) -> tuple[Ranks, Any, Any]:
     """A run with one critical path, the path, and the slack of all operations."""
-    everyone = range(2 if number == 0 else rng.randrange(3, 6))
+    everyone = range(rng.choice((4, 5)) if number else 2)
     ranks: Ranks = [[] for _ in everyone]
-    now = [0 for _ in everyone]
+    now, order = [0 for _ in everyone], rng.sample(everyone, len(everyone))
 
     def do(kind: str, name: str, rank: int, end: int) -> None:
         ranks[rank].append((kind, name, now[rank], end))
         now[rank] = end
 
-    for step in range(1 if number == 0 else rng.randrange(3, 6)):
-        is_world = number == 0 or rng.random() < 0.4
-        its = everyone if is_world else rng.sample(everyone, rng.randrange(2, len(ranks)))
-        for rank in its:
+    # Two parts of the ranks, each by itself, and then all: the first to be done has slack.
+    groups = [order[:2], order[2:], order][-1 if number == 0 else 0 :]
+    groups += [rng.sample(order, rng.randrange(2, len(order) + 1)) for _ in range(number % 4)]
+    for step, group in enumerate(groups):
+        for rank in group:
             for part in "xy"[: rng.randrange(1, 3)]:
                 longest = rng.choice((40, 200))
                 do("work", f"{part}{step}", rank, now[rank] + rng.randrange(1, longest))
-        end = max(now[rank] for rank in its) + rng.randrange(5, 60)
-        for rank in its:
+        end = max(now[rank] for rank in group) + rng.randrange(5, 60)
+        for rank in group:
             do("collective", f"sum{step}", rank, end)
     for rank in everyone:
-        if number % 3 or not ranks[rank]:
+        if number % 3:
             do("work", "last", rank, now[rank] + rng.randrange(1, 200))
     slack = [[spare(ranks, r, i) for i in range(len(ops))] for r, ops in enumerate(ranks)]
     path = dict.fromkeys(last(ranks, r, i) for r, i in places(ranks) if not slack[r][i])
@@ -75,11 +76,6 @@ def takes(ranks: Ranks, r: int, i: int) -> int:
     """The length of an operation, without the wait for its last member."""
     rank, place = last(ranks, r, i)
     return ranks[r][i][3] - ranks[rank][place][2]
-
-
-def wait(ranks: Ranks, r: int, i: int) -> int:
-    """How long a rank waits in an operation."""
-    return ranks[r][i][3] - ranks[r][i][2] - takes(ranks, r, i)
 
 
 def run_end(ranks: Ranks, longer: Place | None = None) -> int:
@@ -130,39 +126,28 @@ def through_the_first(ranks: Ranks) -> Any:
 
 
 def is_slack(*values: Callable[[Ranks, int, int], int]) -> Callable[[Observed], bool]:
-    """Predicate: all work has one of those wrong values."""
+    """Predicate: the work right before collectives, or before the end, has a wrong value."""
 
     def seen(s: Observed) -> bool:
-        work = [at for at in places(s.xs) if s.xs[at[0]][at[1]][0] == "work"]
+        kinds = [[op[0] for op in ops] + ["collective"] for ops in s.xs]
+        work = [(r, i) for r, i in places(s.xs) if kinds[r][i : i + 2] == ["work", "collective"]]
         is_one = (all(s.y[r][i] == value(s.xs, r, i) for r, i in work) for value in values)
         return bool(s.wrong_ranks) and any(is_one)
 
     return seen
 
 
-def at_the_end(ranks: Ranks, r: int) -> int:
-    """How much earlier than the run a rank ends."""
-    return max(ops[-1][3] for ops in ranks) - ranks[r][-1][3]
-
-
-def next_wait(ranks: Ranks, r: int, i: int, farthest: int = 99) -> int:
-    """A rank's wait in the next collective, or at the end; 0 if that is far."""
-    later = [j for j in range(i + 1, len(ranks[r])) if ranks[r][j][0] == "collective"]
-    if not later:
-        return at_the_end(ranks, r) if len(ranks[r]) <= farthest + 1 else 0
-    return wait(ranks, r, later[0]) if later[0] <= farthest else 0
-
-
-def own_waits(ranks: Ranks, r: int, i: int) -> int:
-    """All later waits of a rank."""
-    later = sum(wait(ranks, r, j) for j in range(i + 1, len(ranks[r])))
-    return later + at_the_end(ranks, r)
+def wait(ranks: Ranks, r: int, i: int) -> int:
+    """How long a rank waits in an operation; after its last one, for the run to end."""
+    if i == len(ranks[r]):
+        return max(ops[-1][3] for ops in ranks) - ranks[r][-1][3]
+    return ranks[r][i][3] - ranks[r][i][2] - takes(ranks, r, i)
 
 
 def with_waits(ranks: Ranks, r: int, i: int) -> int:
     """The slack if waits kept their length."""
     if i + 1 == len(ranks[r]):
-        return at_the_end(ranks, r)
+        return wait(ranks, r, i + 1)
     return min(with_waits(ranks, *at) for at in members(ranks, r, i + 1))
 
 
@@ -213,7 +198,7 @@ MISTAKES = [
         "itself, since a later one waits for other ranks. Go on to the end of the run.",
         hint=2,
         function=SLACK,
-        seen=is_slack(next_wait, lambda ranks, r, i: next_wait(ranks, r, i, farthest=i + 1)),
+        seen=is_slack(lambda ranks, r, i: wait(ranks, r, i + 1)),
         made_by=patch(BEGIN, "next_begin[r] = arrived + spare * (len(places) == 1)"),
     ),
     Mistake(
@@ -222,9 +207,9 @@ MISTAKES = [
         "off what each of them takes.",
         function=SLACK,
         seen=is_slack(
-            lambda ranks, r, i: at_the_end(ranks, r) + ranks[r][-1][3] - ranks[r][i][3],
+            lambda ranks, r, i: max(ops[-1][3] for ops in ranks) - ranks[r][i][3],
             lambda ranks, r, i: ranks[r][-1][3] - ranks[r][i][3],
-            lambda ranks, r, i: at_the_end(ranks, r),
+            lambda ranks, r, i: wait(ranks, r, len(ranks[r])),
         ),
         made_by=patch(BEGIN, "pass"),
     ),
@@ -234,7 +219,10 @@ MISTAKES = [
         "least that any of its members has after it.",
         hint=2,
         function=SLACK,
-        seen=is_slack(own_waits, lambda ranks, r, i: own_waits(ranks, r, i) - at_the_end(ranks, r)),
+        seen=is_slack(
+            lambda ranks, r, i: sum(wait(ranks, r, j) for j in range(i + 1, len(ranks[r]) + 1)),
+            lambda ranks, r, i: sum(wait(ranks, r, j) for j in range(i + 1, len(ranks[r]))),
+        ),
         made_by=patch("found[r][i] = spare", "found[r][i] = spare = next_begin[r] - end"),
     ),
     Mistake(

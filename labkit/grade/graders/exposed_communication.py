@@ -69,18 +69,6 @@ def added_up(compute: Spans, communication: Spans, step: Span) -> list[float]:
     return [sum(len(during([each], s)) for each in communication) for s in (step, ALWAYS)]
 
 
-def merged_unsorted(compute: Spans, communication: Spans, step: Span) -> list[float]:
-    """Communication with kernels joined in the order of the list."""
-    apart: Spans = []
-    for each in communication:
-        start, end = max(each[0], step[0]), min(each[1], step[1])
-        if start < end and apart and start <= apart[-1][1]:
-            apart[-1] = (apart[-1][0], max(apart[-1][1], end))
-        elif start < end:
-            apart.append((start, end))
-    return [sum(end - start for start, end in apart)]
-
-
 def of_totals(compute: Spans, communication: Spans, step: Span) -> list[float]:
     """Communication less computing."""
     difference = len(during(communication, step)) - len(during(compute, step))
@@ -123,14 +111,6 @@ MISTAKES = [
         hint=2,
         seen=first_wrong(0, outside),
         made_by=patch("(max(start, step[0]), min(end, step[1]))", "(start, end)"),
-    ),
-    Mistake(
-        "merges without sorting",
-        "Merging compares a kernel with the one before it, so the kernels must be in order of "
-        "their starts. The trace gives them in no order.",
-        hint=3,
-        seen=first_wrong(0, merged_unsorted),
-        made_by=patch("in sorted(span for span in clipped", "in (span for span in clipped"),
     ),
     Mistake(
         "subtracts computing from communication",
@@ -180,6 +160,7 @@ GRADER = Questions(
     cases=cases,
     right=right,
     mistakes=MISTAKES,
+    picture=lambda s: "compute {}\ncommunication {}\nstep {}".format(*s.args),
     closed=("labkit.profile",),
     shown="you merge kernels of all streams, cut them at the step, and count as exposed only the "
     "communication during which nothing computes",

@@ -1,0 +1,42 @@
+"""Find the rank that makes all others wait, and what a step would gain without it.
+
+An interviewer asks: "Training on 512 GPUs got 30% slower. In the profile the all-reduces take twice
+as long as before. Is it the network, or is one rank late? How do you tell, and which rank is it?"
+
+Write `find_the_straggler(steps, least)`. It gets the times of all collectives of several steps.
+
+Contract
+    steps    steps[i] is a list with the collectives of step i, in order. A collective is a list
+             with a tuple (arrival, end) for each rank, by rank: when the rank called it, and when
+             it returned. All ranks take part in all collectives. A collective returns on all ranks
+             at the same moment, some time after the last rank has called it
+             The times are ints, in microseconds, by the clock of the rank's host. The clocks differ
+             by amounts that are not known, and stay the same during the run
+    least    a gain smaller than this, in microseconds, is noise
+    returns  (rank, gain) of the straggler, or None if there is none
+    A rank's gain in a collective: by how much earlier the last arrival would have been if this rank
+    had arrived together with the last of the others, or before. For all ranks but the last to
+    arrive it is 0
+    A rank's gain in a step: the sum over the step's collectives
+    A rank's gain: the median over the steps. Their number is odd. One slow step, such as a rank's
+    checkpoint, makes no straggler
+    The straggler is the rank with the largest gain, if that is at least `least`. There are 3 ranks
+    or more.
+"""
+
+Collective = list[tuple[int, int]]
+
+
+def find_the_straggler(steps: list[list[Collective]], least: int) -> tuple[int, int] | None:
+    ### BEGIN SOLUTION
+    gains = [[0] * len(steps) for _ in steps[0][0]]
+    for number, step in enumerate(steps):
+        for collective in step:
+            # Both times of a wait are of one clock. The last to arrive waits the least.
+            waits = [end - arrival for arrival, end in collective]
+            last, second = sorted(waits)[:2]
+            gains[waits.index(last)][number] += second - last
+    typical = [sorted(by_step)[len(by_step) // 2] for by_step in gains]
+    rank = max(range(len(typical)), key=lambda r: typical[r])
+    return (rank, typical[rank]) if typical[rank] >= least else None
+    ### END SOLUTION
