@@ -15,6 +15,7 @@ Read in this order:
     bottleneck      what would gain most; profile_report: the same in words
     comparison      two runs: which term of a step grew, and on which rank
     profile_page    all of it as one HTML page
+    h200_traces     four traces of a GPU to try it on
 """
 
 from labkit.profile import what_if
@@ -22,6 +23,7 @@ from labkit.profile.bottleneck import Finding, diagnose
 from labkit.profile.breakdown import Terms, breakdown, figures
 from labkit.profile.comparison import Comparison, compare
 from labkit.profile.dependencies import Dependencies
+from labkit.profile.h200_traces import h200
 from labkit.profile.kineto import read, recording
 from labkit.profile.of_run import of_run
 from labkit.profile.profile_page import page
@@ -39,6 +41,7 @@ __all__ = [
     "compare",
     "diagnose",
     "figures",
+    "h200",
     "of_run",
     "page",
     "read",

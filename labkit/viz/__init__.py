@@ -17,6 +17,7 @@
     viz.bandwidth_map(measure.pairs(8))              # how fast each pair of ranks is
     viz.scaling_curves(strong, weak, law)            # speedup over ranks, and what steps consist of
     viz.roofline(operations, flops_per_s, bytes_per_s)  # what bounds each operation
+    viz.step_terms({"healthy": trace})               # a step's terms by rank, side by side
     viz.simulated_step(step)                         # a simulated step: classes of ranks by time
     viz.chrome_trace.write(result, "trace.json")     # no matplotlib needed for this one
 
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from labkit.viz.step_timeline import simulated_step
     from labkit.viz.swimlanes import timeline
     from labkit.viz.tags import tagged
+    from labkit.viz.terms_picture import step_terms
     from labkit.viz.traffic_picture import traffic_matrix
 
 # The modules are named differently from their functions: importing labkit.viz.x sets the name
@@ -71,6 +73,7 @@ _HOME = {
     "schedule": "labkit.viz.schedule_grid",
     "shards": "labkit.viz.shard_map",
     "simulated_step": "labkit.viz.step_timeline",
+    "step_terms": "labkit.viz.terms_picture",
     "tagged": "labkit.viz.tags",
     "timeline": "labkit.viz.swimlanes",
     "traffic_matrix": "labkit.viz.traffic_picture",
@@ -97,6 +100,7 @@ __all__ = [
     "schedule",
     "shards",
     "simulated_step",
+    "step_terms",
     "tagged",
     "timeline",
     "traffic_matrix",
