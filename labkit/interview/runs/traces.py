@@ -1,10 +1,9 @@
 """What `labkit.profile` reads from recorded traces of GPUs: one H200, and a rank of 128 GPUs.
 
-tests/data/traces/README.md says what each one is. The files are in the repository, so these
-numbers are not proved beside an installed package.
+The H200's come with the package: labkit/profile/h200_traces.py. The other one is in the repository,
+in tests/data/traces, so its numbers are not proved beside an installed package.
 """
 
-from functools import cache
 from statistics import mean
 
 from labkit import profile
@@ -17,7 +16,7 @@ def step_seconds(name: str, term: str = "") -> float:
 
     name: "large_model", "small_model", "item_per_layer" or "slow_loader".
     """
-    return mean(each.seconds[term] if term else each.total for each in _steps(_h200(name)))
+    return mean(each.seconds[term] if term else each.total for each in _steps(profile.h200(name)))
 
 
 def share(name: str, term: str) -> float:
@@ -27,7 +26,7 @@ def share(name: str, term: str) -> float:
 
 def cause(name: str) -> str:
     """What the diagnosis of the same trace names first: "compute", "launch", "input"."""
-    return profile.diagnose(_h200(name))[0].cause
+    return profile.diagnose(profile.h200(name))[0].cause
 
 
 def of_128_gpus(what: str) -> float:
@@ -36,7 +35,8 @@ def of_128_gpus(what: str) -> float:
     what: "step" and "communication", in seconds; "exposed": communication while nothing is
     computed, in seconds; "overlap": the share of the communication that is hidden, 0 to 1.
     """
-    step = _steps(_trace("sampled_rank-0"))[0]
+    file = find_workspace().root / "tests" / "data" / "traces" / "sampled_rank-0.json.gz"
+    step = _steps(profile.read([file]))[0]
     exposed = step.in_flight - step.hidden
     numbers = {"step": step.total, "communication": step.in_flight, "exposed": exposed}
     return {**numbers, "overlap": step.overlap}[what]
@@ -45,13 +45,3 @@ def of_128_gpus(what: str) -> float:
 def _steps(trace: Trace) -> list[Terms]:
     (steps,) = profile.breakdown(trace).values()  # of the one rank
     return steps
-
-
-def _h200(name: str) -> Trace:
-    return _trace(f"h200_{name}")
-
-
-@cache
-def _trace(name: str) -> Trace:
-    folder = find_workspace().root / "tests" / "data" / "traces"
-    return profile.read([folder / f"{name}.json.gz"])
