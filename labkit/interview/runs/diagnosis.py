@@ -1,8 +1,10 @@
-"""A hang on four real ranks, and what their journals say about it."""
+"""Four real ranks: a hang, and what their journals say; a straggler, and what their traces say."""
+
+from collections import Counter
 
 import torch
 
-from labkit import Deadlock, Group
+from labkit import Deadlock, Group, inject, profile
 from labkit.comm import Timeline
 from labkit.interview.runs.real_run import real_run, run
 
@@ -42,3 +44,33 @@ def _is_blocked(timeline: Timeline) -> bool:
 def _one_batch_too_few(world: Group) -> None:
     for _ in range(3 if world.rank == 1 else 4):
         world.all_reduce(torch.ones(1000), "mean")
+
+
+def straggler() -> int:
+    """The rank that `labkit.profile` names in a training of four, whose rank 2 has half speed."""
+    first = profile.diagnose(_slow_rank_2())[0]
+    if first.cause != "straggler" or first.rank is None:
+        raise RuntimeError(f"the diagnosis is {first}")
+    return first.rank
+
+
+def ranks_that_waited_for(rank: int) -> int:
+    """In the same run: how many ranks waited for this one longer than for any other."""
+    waited: dict[int, Counter[int]] = {}
+    for own, steps in profile.breakdown(_slow_rank_2()).items():
+        waited[own] = sum((Counter(each.waited_for) for each in steps), Counter())
+    return sum(bool(by) and by.most_common(1)[0][0] == rank for by in waited.values())
+
+
+def spread_of_steps() -> float:
+    """In the same run: the longest sum of a rank's steps over the shortest one."""
+    sums = [
+        sum(each.total for each in steps) for steps in profile.breakdown(_slow_rank_2()).values()
+    ]
+    return max(sums) / min(sums)
+
+
+@real_run
+def _slow_rank_2() -> profile.Trace:
+    """Traces of PyTorch Profiler: its layers wait instead of computing, rank 2 twice as long."""
+    return inject.timed_run(inject.SlowRank(rank=2, share=1.0))
