@@ -15,13 +15,15 @@ are measurements: they are printed and decide nothing.
 """
 
 import argparse
+import math
 import multiprocessing
 import random
 import statistics
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,7 +37,6 @@ from labkit.inject import (
     NoisyNeighbour,
     OneHugeBucket,
     Pauses,
-    Recompute,
     SkewedRouter,
     SlowLink,
     SlowLoader,
@@ -75,9 +76,9 @@ class Row:
     make: Make
     strategies: tuple[str, ...] = STRATEGIES
     on_network: bool = False
-    """Without the fault, too, messages are throttled."""
+    """Messages are throttled, with the fault and without it."""
     is_uneven: bool = False
-    """Without the fault, too, layers differ from rank to rank."""
+    """Layers differ from rank to rank, with the fault and without it."""
 
 
 ROWS = {
@@ -93,7 +94,6 @@ ROWS = {
     "barrier per layer": Row(
         lambda r, seed, share: (Jitter(share=share), BarrierPerLayer()), ("ddp",), is_uneven=True
     ),
-    "recomputation": Row(lambda r, seed, share: (Recompute(),)),
     "uneven shards": Row(lambda r, seed, share: (UnevenShards(r, share),), ("ddp", "zero3")),
     "skewed router": Row(lambda r, seed, share: (SkewedRouter(r, share),), ("moe",)),
     "unbalanced stage": Row(lambda r, seed, share: (UnbalancedStage(r),), ("pp",)),
@@ -102,9 +102,14 @@ ROWS = {
     "slow link, tp": Row(lambda r, seed, share: (SlowLink(r, LINK["tp"]),), ("tp",), True),
     # The end of a pipeline has one link: which of its two ranks is slow cannot be told.
     "slow link, pp": Row(lambda r, seed, share: (SlowLink(1 + r % 2, LINK["pp"]),), ("pp",), True),
-    "slow uplink, tp": Row(lambda r, seed, share: (SlowUplink(None, LINK["tp"] / 2),), ("tp",), True),
-    "slow uplink, pp": Row(lambda r, seed, share: (SlowUplink(None, LINK["pp"] / 2),), ("pp",), True),
+    "slow uplink, tp": Row(
+        lambda r, seed, share: (SlowUplink(None, LINK["tp"] / 2),), ("tp",), True
+    ),
+    "slow uplink, pp": Row(
+        lambda r, seed, share: (SlowUplink(None, LINK["pp"] / 2),), ("pp",), True
+    ),
 }
+SIZED = ("slow rank", "pauses of one host", "slow loader", "uneven shards")
 SIZES = (0.025, 0.05, 0.1, 0.2, 0.4)
 
 
@@ -113,68 +118,61 @@ def pauses(rank: int | None, share: float) -> Pauses:
     return Pauses(rank, share * STEP_S / 2, period_s=STEP_S / 2)
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What the diagnosis says of one run."""
-
-    name: str
-    strategy: str
-    place: str
-    """Whether the fault is the first finding, the second, or neither: right, second, wrong."""
-    seconds: float
-    predicted_s: float
-    """Without the fault; nan where it is not found."""
-    adds_up: bool
-    healthy: tuple[str, bool, bool]
-    """The strategy, and what else the run without the fault has: see Row."""
+Setting = tuple[str, bool, bool]
+"""Strategy, on_network, is_uneven: runs without a fault are compared within one."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """A run to be made. No name: without a fault."""
+    """A run to be made."""
 
     name: str
     strategy: str
     seed: int
     share: float = 0.2
+    has_fault: bool = True
     num_steps: int = 5
-    like: str = ""
-    """Without a fault: on the network of this row."""
+
+    @property
+    def setting(self) -> Setting:
+        """What the run without the fault has in common with it."""
+        return self.strategy, ROWS[self.name].on_network, ROWS[self.name].is_uneven
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the diagnosis says of one run."""
+
+    job: Job
+    place: str
+    """Whether the fault is the first finding, the second, or neither: right, second, wrong."""
+    step_s: float
+    without_s: float
+    """A step without the fault, by the replay; nan where the fault is not found."""
+    adds_up: bool
 
 
 def outcome(job: Job) -> Outcome:
     """Make the run and look at it."""
-    row = ROWS[job.name or job.like]
+    row = ROWS[job.name]
     rank = random.Random(f"{job.name} {job.strategy} {job.seed}").randrange(WORLD_SIZE)
     faults = row.make(rank, job.seed, job.share)
-    if not job.name:
-        faults = faults[:-1] if row.is_uneven else ()
-    trace = inject.timed_run(
-        *faults, strategy=job.strategy, on_network=row.on_network, num_steps=job.num_steps
-    )
-    found = profile.diagnose(trace)
-    steps = len(trace.ranks[0].steps)
-    named = [(each.cause, each.rank) for each in found if each.is_fault]
-    place, gain_s = "wrong", float("nan")
-    if not job.name:
-        place = "wrong" if named else "right"
-    elif isinstance(faults[-1], Recompute):
-        place = "wrong" if named else "compared"
+    present = faults if job.has_fault else faults[:-1]
+    with redirect_stdout(None):  # notes on messages that came late
+        trace = inject.timed_run(
+            *present, strategy=job.strategy, on_network=row.on_network, num_steps=job.num_steps
+        )
+    found = [each for each in profile.diagnose(trace) if each.is_fault]
+    named = [(each.cause, each.rank) for each in found]
+    wanted = (faults[-1].cause, faults[-1].rank)
+    if job.has_fault:
+        place = dict(zip(named, ("right", "second"), strict=False)).get(wanted, "wrong")
     else:
-        looked_for = faults[-1].cause, faults[-1].rank
-        places = dict(zip(named, ("right", "second"), strict=False))
-        place = places.get(looked_for, "wrong")
-        gains = [each.gain_s for each in found if (each.cause, each.rank) == looked_for]
-        gain_s = gains[0] if gains else gain_s
-    healthy = (job.strategy, row.on_network, row.is_uneven)
+        place = "wrong" if named else "right"
+    gain_s = found[named.index(wanted)].gain_s if wanted in named else math.nan
+    steps = len(trace.ranks[0].steps)
     return Outcome(
-        job.name,
-        job.strategy,
-        place,
-        trace.seconds / steps,
-        (trace.seconds - gain_s) / steps,
-        adds_up(trace),
-        healthy,
+        job, place, trace.seconds / steps, (trace.seconds - gain_s) / steps, adds_up(trace)
     )
 
 
@@ -182,3 +180,116 @@ def adds_up(trace: Trace) -> bool:
     """Whether each step's terms are the step."""
     steps = [step for steps in profile.breakdown(trace).values() for step in steps]
     return all(abs(sum(step.seconds.values()) - step.total) < 1e-9 for step in steps)
+
+
+def outcomes(jobs: list[Job], at_once: int) -> Iterator[Outcome]:
+    """Of all runs, in order."""
+    if at_once == 1:
+        yield from map(outcome, jobs)
+        return
+    with ProcessPoolExecutor(at_once, multiprocessing.get_context("spawn")) as pool:
+        yield from pool.map(outcome, jobs)
+
+
+def gpu_traces() -> bool:
+    """Print the figures of GPU traces beside HTA's, and what bounds a GPU; whether all is right."""
+    agrees = True
+    headings = "".join(f"{each:>10}" for each in ("idle", "compute", "other", "total", "overlap"))
+    print(f"{'GPU trace':<18}{'':>6}{headings}")
+    for name, reported in HTA.items():
+        found = next(iter(profile.figures(profile.read([TRACES / f"{name}.json.gz"])).values()))
+        times = (found.idle, found.compute, found.non_compute, found.total)
+        ours = (*(1e6 * each for each in times), 100 * found.overlap)
+        for source, row in (("HTA", reported), ("ours", ours)):
+            cells = "".join(f"{each:>10,.0f}" for each in row[:4])
+            print(f"{name if source == 'HTA' else '':<18}{source:>6}{cells}{row[4]:>9.2f}%")
+        agrees &= all(abs(a / b - 1) <= 0.03 for a, b in zip(ours[:4], reported, strict=False))
+        agrees &= abs(ours[4] - reported[4]) <= 0.5
+    print()
+    for name, cause in H200.items():
+        trace = profile.read([TRACES / f"{name}.json.gz"])
+        steps = profile.breakdown(trace)[0]
+        step_ms = 1e3 * statistics.mean(step.total for step in steps)
+        first = profile.diagnose(trace)[0]
+        print(f"{name:<22}{step_ms:>6.1f} ms per step, {first.share:.0%} of it {first.cause}")
+        agrees &= first.cause == cause
+    return agrees
+
+
+def table_of_faults(found: list[Outcome], healthy_s: dict[Setting, float]) -> None:
+    """Print what the diagnosis says of each fault, and what the replay without it."""
+    print(f"\n{'fault of 20% of a step':<22}", end="")
+    print("".join(f"{each:>8}" for each in STRATEGIES), f"{'without it: predicted / real':>31}")
+    print("right/second/wrong")
+    for name in ROWS:
+        of_name = [each for each in found if each.job.name == name]
+        cells = ""
+        for strategy in STRATEGIES:
+            places = Counter(each.place for each in of_name if each.job.strategy == strategy)
+            counts = "/".join(str(places[place]) for place in ("right", "second", "wrong"))
+            cells += f"{counts if places else '-':>8}"
+        ratios = [each.without_s / healthy_s[each.job.setting] for each in of_name]
+        print(f"{name:<22}{cells} {spread(ratios):>31}")
+    rights = sum(each.place == "right" for each in found)
+    print(f"{rights} of {len(found)} are right")
+
+
+def table_of_sizes(found: list[Outcome]) -> None:
+    """Print how many faults of each size are found first."""
+    print(f"\n{'found first, by size':<22}" + "".join(f"{share:>8.1%}" for share in SIZES))
+    rights: dict[tuple[str, float], list[bool]] = defaultdict(list)
+    for each in found:
+        rights[each.job.name, each.job.share].append(each.place == "right")
+    for name in SIZED:
+        cells = [f"{sum(rights[name, share])}/{len(rights[name, share])}" for share in SIZES]
+        print(f"{name:<22}" + "".join(f"{cell:>8}" for cell in cells))
+
+
+def spread(ratios: list[float]) -> str:
+    """Median, least and most of those that are numbers."""
+    known = [each for each in ratios if not math.isnan(each)]
+    if not known:
+        return "-"
+    return f"{statistics.median(known):.2f} ({min(known):.2f} to {max(known):.2f})"
+
+
+def main() -> int:
+    """Print all tables; 1 where an exact fact is not so."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="one run of each fault")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at once")
+    chosen = parser.parse_args()
+    is_right = gpu_traces()
+
+    num_runs, num_steps = (1, 3) if chosen.quick else (5, 5)
+    pairs = [(name, strategy) for name, row in ROWS.items() for strategy in row.strategies]
+    of_setting = {Job(*pair, 0).setting: pair for pair in pairs}
+    if chosen.quick:  # one strategy for each fault, another one each time
+        pairs = [
+            (name, row.strategies[n % len(row.strategies)])
+            for n, (name, row) in enumerate(ROWS.items())
+        ]
+    jobs = [
+        Job(*pair, seed, has_fault=False, num_steps=num_steps)
+        for pair in of_setting.values()
+        for seed in range(1 if chosen.quick else 6)
+    ]
+    healthy = list(outcomes(jobs, chosen.jobs))
+    steps_s: dict[Setting, list[float]] = defaultdict(list)
+    for each in healthy:
+        steps_s[each.job.setting].append(each.step_s)
+    healthy_s = {setting: statistics.median(each_s) for setting, each_s in steps_s.items()}
+    named = sum(each.place == "wrong" for each in healthy)
+    print(f"\n{len(healthy)} healthy runs: a fault is named in {named}")
+
+    jobs = [Job(*pair, seed, num_steps=num_steps) for pair in pairs for seed in range(num_runs)]
+    faulty = list(outcomes(jobs, chosen.jobs))
+    table_of_faults(faulty, healthy_s)
+    if not chosen.quick:
+        jobs = [Job(n, "ddp", seed, share) for n in SIZED for share in SIZES for seed in range(3)]
+        table_of_sizes(list(outcomes(jobs, chosen.jobs)))
+    return 0 if is_right and all(each.adds_up for each in healthy + faulty) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -14,12 +14,14 @@ import pytest
 import torch
 from torch.distributed import distributed_c10d as c10d
 
+from labkit.grade.harness import Closed
 from labkit.launch import payload
 from labkit.launch.session.cell_run import cell_run
 from labkit.launch.session.session_ranks import SessionRanks, out_of_step
 from tests.rehearsal import rehearse
 
 _MOST_GROUPS = 12
+_START_S = 120  # the first of a process start the fork server, too, perhaps on a busy machine
 _runs = importlib.import_module("labkit.launch.run")
 _launch = _runs.launch
 
@@ -50,12 +52,25 @@ class Call:
         sys.modules.pop("submission", None)
         if naive := sys.modules.get("labkit.data_parallel.naive"):
             naive._NUM_WRAPPED.clear()
-        dtype = torch.get_default_dtype()
+        dtype, modules = torch.get_default_dtype(), dict(sys.modules)
         with torch.random.fork_rng(devices=[]):
             try:
                 return Value(fn(world, *args), len(c10d._world.pg_map))
             finally:
                 torch.set_default_dtype(dtype)
+                _open(modules)
+
+
+def _open(modules: dict[str, Any]) -> None:
+    """Put back what a grader has closed of `modules`, for the run of another exercise."""
+    for name in [name for name, each in sys.modules.items() if isinstance(each, Closed)]:
+        parent, _, attribute = name.rpartition(".")
+        del sys.modules[name]
+        if name in modules:
+            sys.modules[name] = modules[name]
+            setattr(modules[parent], attribute, modules[name])
+        elif parent in modules:
+            vars(modules[parent]).pop(attribute, None)
 
 
 class WarmRanks:
@@ -74,7 +89,7 @@ class WarmRanks:
         device = _runs._checked(fn, world_size, args_by_rank, timeout, None, None)
         ranks = self._by_size.pop(world_size, None)
         if ranks is None or ranks.dead:
-            ranks = SessionRanks(world_size, device, 30, False, None)
+            ranks = SessionRanks(world_size, device, _START_S, False, None)
         try:
             path = ranks.directory.payload
             payload.write(path, fn, args_by_rank)

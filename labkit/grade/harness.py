@@ -89,7 +89,7 @@ def _attempt(
     return seen, error
 
 
-class _Closed(types.ModuleType):
+class Closed(types.ModuleType):
     """Stands for a module that has the answer: whatever is looked up in it is refused."""
 
     def __getattr__(self, name: str) -> Any:
@@ -107,9 +107,9 @@ def _close(names: Sequence[str]) -> None:
     """From now on, importing from these modules and calling them raises BrokenRule."""
     inside = tuple(f"{name}." for name in names)
     for loaded in [each for each in sys.modules if each.startswith(inside)]:
-        sys.modules[loaded] = _Closed(loaded)
+        sys.modules[loaded] = Closed(loaded)
     for name in names:
-        sys.modules[name] = _Closed(name)
+        sys.modules[name] = Closed(name)
         parent, _, attribute = name.rpartition(".")
         if parent in sys.modules:
             setattr(sys.modules[parent], attribute, sys.modules[name])

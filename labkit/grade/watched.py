@@ -99,7 +99,7 @@ class Watch(TorchDispatchMode):
         self.job, self.world = job, world
         self.group = WatchedGroup(self, world, "world")
         self.groups = () if job.allowed is None else (self.group,)
-        self._axes: dict[Any, dict[str, WatchedGroup]] = {}
+        self._cuts: dict[tuple[int, ...], Any] = {(0,) * world.size: world}
         self._random = random.Random(world.rank)
         self._functions: dict[str, Callable[..., Any]] = {}
 
@@ -133,17 +133,20 @@ class Watch(TorchDispatchMode):
         )
 
     def mesh(self, **sizes: int) -> types.SimpleNamespace:
-        """A mesh whose groups are watched: mesh.tp, mesh.world. Every rank makes the same ones."""
-        from labkit.mesh import Mesh
+        """A mesh whose groups are watched: mesh.tp, mesh.world. Every rank makes the same ones.
 
-        key = tuple(sizes.items())
-        if key not in self._axes:  # making groups takes longer than what is done with them
-            with self.opened():
-                mesh = Mesh(self.world, **sizes)
-            self._axes[key] = {
-                axis: WatchedGroup(self, getattr(mesh, axis), axis) for axis in sizes
-            }
-        return types.SimpleNamespace(world=self.group, sizes=dict(sizes), **self._axes[key])
+        Groups of the same ranks are made once, whatever their axis: making them is slow.
+        """
+        from labkit.mesh import ranks_along
+
+        mesh = types.SimpleNamespace(world=self.group, sizes=sizes)
+        for axis in sizes:
+            firsts = tuple(ranks_along(axis, rank, sizes)[0] for rank in range(self.world.size))
+            if firsts not in self._cuts:
+                with self.opened():
+                    self._cuts[firsts] = self.world.split(firsts[self.world.rank])
+            setattr(mesh, axis, WatchedGroup(self, self._cuts[firsts], axis))
+        return mesh
 
     def pause(self) -> None:
         """Be late, on the rank that this case wants late."""
@@ -180,8 +183,7 @@ class Watch(TorchDispatchMode):
 
     def live_storages(self) -> list[torch.UntypedStorage]:
         """Memory of tensors made since the call began that is alive, arguments left out."""
-        alive = (ref() for ref in list(self._live.values()))
-        return [storage for storage in alive if storage is not None]
+        return [each for ref in list(self._live.values()) if (each := ref()) is not None]
 
     def follow(self, x: torch.Tensor) -> None:
         """Count a tensor's memory from now on."""

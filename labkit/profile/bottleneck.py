@@ -8,7 +8,7 @@ Each cause is a question to the replay: how long would the run take without it?
     input       loading takes no time                                     more workers, prefetching
     host        no long gaps between operators                            no .item(), no pauses
     barrier     nobody waits in a barrier                                 take it out
-    link        messages of slow pairs as fast as the median of the rest  replace cable or port
+    link        messages of slow pairs as fast as between the fastest     replace cable or port
     latency     transfers without their fixed part                        fewer, larger messages
     overlap     the only exchange of a step is hidden                     buckets during backward
     bandwidth   transfers without the part that grows with their bytes    overlap, fewer bytes
@@ -32,7 +32,7 @@ from statistics import mean, median
 from labkit.profile import what_if
 from labkit.profile.breakdown import BUBBLE, HOST, TRANSFER, breakdown
 from labkit.profile.dependencies import STALL, Change, Dependencies, Part, measured
-from labkit.profile.step_trace import COMPUTE, COPY, DATA, Trace
+from labkit.profile.step_trace import COMPUTE, COPY, DATA, MESSAGES, Trace
 
 FAULTS = ("straggler", "imbalance", "input", "host", "barrier", "link", "latency", "overlap")
 ALARM = 0.05
@@ -178,13 +178,17 @@ def _barriers(trace: Trace, seconds: float) -> Finding:
 
 
 def _slow_link(graph: Dependencies) -> Finding:
-    """The pairs of ranks whose messages take twice as long as those of the median pair, or more."""
+    """The pairs of ranks whose messages take twice as long as those of the fastest pair, or more.
+
+    A message is on its way from the moment when it is sent, whether its receiver is there or not.
+    """
     by_pair: dict[tuple[int, ...], list[float]] = defaultdict(list)
-    for part in graph.parts():
-        if part.exchange is not None and part.exchange.kind == "recv":
-            by_pair[part.exchange.group].append(part.seconds)
+    for by_rank in graph.trace.meetings.values():
+        ends = {each.kind: each for each in by_rank.values()}
+        if ends.keys() == set(MESSAGES) and graph.sees_end(ends["recv"]):
+            by_pair[ends["recv"].group].append(ends["recv"].done_s - ends["send"].posted_s)
     of_pairs = {pair: median(seconds) for pair, seconds in by_pair.items()}
-    usual_s = median(of_pairs.values()) if of_pairs else 0.0
+    usual_s = min(of_pairs.values(), default=0.0)
     slow = {pair: each_s for pair, each_s in of_pairs.items() if each_s > 2 * usual_s}
 
     def as_usual(part: Part) -> float:
@@ -194,11 +198,8 @@ def _slow_link(graph: Dependencies) -> Finding:
         return part.seconds * usual_s / slow[exchange.group]
 
     shared = set.intersection(*map(set, slow)) if slow else set()
-    why = ", ".join(
-        f"Messages from rank {source} to {target} take {_ms(each_s)}, those of the median pair "
-        f"{_ms(usual_s)}."
-        for (source, target), each_s in slow.items()
-    )
+    takes = ", ".join(f"{_ms(each_s)} from {a} to {b}" for (a, b), each_s in slow.items())
+    why = f"Messages take {takes}, and {_ms(usual_s)} between the fastest pair of ranks."
     return _finding(graph, "link", shared.pop() if len(shared) == 1 else None, as_usual, why)
 
 

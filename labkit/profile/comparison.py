@@ -83,7 +83,8 @@ class Comparison:
             return " on all ranks"
         if len(ranks) > 4:
             return f" on {len(ranks)} of {self.num_ranks} ranks"
-        return f" on rank{'s' if len(ranks) > 1 else ''} {' and '.join(map(str, ranks))}"
+        *first, last = map(str, ranks)
+        return f" on ranks {', '.join(first)} and {last}" if first else f" on rank {last}"
 
     def rows(self) -> list[dict[str, str]]:
         """By term: milliseconds of a step before and after, the growth, and where it grew."""

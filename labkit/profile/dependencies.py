@@ -92,6 +92,7 @@ class Dependencies:
         waits: list[tuple[Exchange, int, int]] = []
         meetings = trace.meetings
         self._rates = _Rates(trace)
+        self.sees_end = self._rates.sees_end
         self.ends = [self._add_rank(own, waits) for own in trace.ranks.values()]
         before: dict[tuple, int] = {}
         for exchange, rank, moment in sorted(waits, key=lambda each: each[0].done_s):
@@ -228,6 +229,13 @@ class _Rates:
     def __init__(self, trace: Trace) -> None:
         self._found: dict[str, list[tuple[int, float]]] = defaultdict(list)
         self._arrivals = last_arrivals(trace)
+        # A message is on its way from when it is sent, whether its receiver is there or not.
+        self._sent_s = {
+            each.key: each.posted_s
+            for own in trace.ranks.values()
+            for each in own.exchanges
+            if each.kind == "send"
+        }
         for own in trace.ranks.values():
             free_s: dict[tuple, float] = {}
             for each in sorted(own.exchanges, key=lambda each: each.done_s):
@@ -246,7 +254,8 @@ class _Rates:
         """
         if exchange.waited_s is None or exchange.kind == "send":
             return False
-        took_s = exchange.done_s - self._arrivals[exchange.key][0]
+        began_s = self._sent_s.get(exchange.key, self._arrivals[exchange.key][0])
+        took_s = exchange.done_s - began_s
         return exchange.done_s - exchange.waited_s > _LAST_MOMENT * took_s
 
     def seconds(self, exchange: Exchange) -> float:

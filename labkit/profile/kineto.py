@@ -91,14 +91,15 @@ def read(paths: Iterable[str | Path]) -> Trace:
         if rank in ranks:
             raise ValueError(f"{path}: another file is of rank {rank} already; give one per rank")
         hosts.add(document.get("host_name", rank))
-        sizes.setdefault(int(job.get("world_size", 1)), path)
+        sizes.setdefault(int(job.get("world_size") or 1), path)
         ranks[rank] = _rank(rank, document, zero_ns, path)
     if not ranks:
         raise ValueError("no trace is given: name the files, one per rank")
     if len(sizes) > 1:
         named = " and ".join(f"{size} ranks in {path}" for size, path in sizes.items())
         raise ValueError(f"these files are of different jobs: {named}")
-    trace = Trace(max(*sizes, len(ranks)), dict(sorted(ranks.items())), missing(max(sizes), ranks))
+    world_size = max(*sizes, max(ranks) + 1)
+    trace = Trace(world_size, dict(sorted(ranks.items())), missing(world_size, ranks))
     return aligned(trace) if len(hosts) > 1 else trace
 
 
@@ -346,7 +347,9 @@ def _bytes(event: Event) -> int:
 
 
 @contextmanager
-def recording(world: Group, folder: str | Path) -> Iterator[Callable[[], None]]:
+def recording(
+    world: Group, folder: str | Path, *, memory: bool = False
+) -> Iterator[Callable[[], None]]:
     """Record every step of a loop that calls what this yields at the end of each.
 
         with profile.recording(world, "traces") as step:
@@ -356,17 +359,20 @@ def recording(world: Group, folder: str | Path) -> Iterator[Callable[[], None]]:
 
     Writes folder/rank0.json and so on, also where GPUs compute. The first step, in which everything
     is new, is left out.
+
+    memory: record allocations as well, and operators of the calling thread only. Without it, those
+    of all threads: torch's profiler sees either other threads or memory.
     """
     activities = [ProfilerActivity.CPU]
     if world.device.type == "cuda":
         activities.append(ProfilerActivity.CUDA)
     plan = torch.profiler.schedule(wait=0, warmup=1, active=1_000_000)
-    threads = torch._C._profiler._ExperimentalConfig(profile_all_threads=True)
+    threads = torch._C._profiler._ExperimentalConfig(profile_all_threads=not memory)
     with torch.profiler.profile(
         activities=activities,
         schedule=plan,
         record_shapes=True,
-        profile_memory=True,
+        profile_memory=memory,
         acc_events=True,
         experimental_config=threads,
     ) as found:

@@ -183,10 +183,10 @@ class _Timeline:
     def _rank(self, own: RankTrace, row: int) -> Iterator[str]:
         top = row * self.height + 8
         yield f'<text x=0 y="{top + 18}">rank {own.rank}</text>'
-        work = [Span(w.start_s, w.end_s, w.kind) for w in own.work]
-        yield from self._boxes(work, top, _OWN)
-        waits = sorted(self._waits(own), key=lambda w: w.label == TRANSFER)  # on top, as it counts
+        # As in breakdown: work comes first, then bytes that move, then waiting for a late rank.
+        waits = sorted(self._waits(own), key=lambda w: w.label == TRANSFER)
         yield from self._boxes(waits, top, _OWN)
+        yield from self._boxes([Span(w.start_s, w.end_s, w.kind) for w in own.work], top, _OWN)
         flight = sorted(
             (Span(e.posted_s, e.done_s, e.name) for e in own.exchanges if e.done_s > self.start_s),
             key=lambda span: span.start_s,
@@ -195,18 +195,17 @@ class _Timeline:
         for number in sorted({*rows}):
             spans = [span for span, at in zip(flight, rows, strict=True) if at == number]
             yield from self._boxes(spans, top + _OWN + 2 + 5 * number, 4, TRANSFER)
-        if own.memory:
+        if own.memory and self.most_bytes:
             yield from self._memory(own, top + _OWN + _FLIGHT)
 
     def _waits(self, own: RankTrace) -> list[Span]:
-        """Where the rank waits: until the last rank has come, and then for bytes."""
+        """What a free lane waits for: until the last rank has come, and then bytes."""
         spans = []
         for each in own.exchanges:
-            if each.waited_s is not None:
-                here_s = min(max(self.arrivals[each.key][0], each.waited_s), each.done_s)
-                late = BUBBLE if each.is_message else STRAGGLER
-                spans.append(Span(each.waited_s, here_s, late))
-                spans.append(Span(here_s, each.done_s, TRANSFER))
+            here_s = min(max(self.arrivals[each.key][0], each.posted_s), each.done_s)
+            late = BUBBLE if each.is_message else STRAGGLER
+            spans.append(Span(each.posted_s, here_s, late))
+            spans.append(Span(here_s, each.done_s, TRANSFER))
         return spans
 
     def _boxes(

@@ -1,6 +1,5 @@
 """Every exercise: its stub, its solution, and each mistake of its grader, made by a patch."""
 
-import collections
 import functools
 from pathlib import Path
 
@@ -29,20 +28,12 @@ TIMEOUT_S = 4.0
 
 
 @pytest.fixture(autouse=True, scope="module")
-def warm_ranks():
-    """By exercise: those of another one may have closed other modules."""
-    by_name = collections.defaultdict(WarmRanks)
-    yield by_name
-    for ranks in by_name.values():
-        ranks.end()
-
-
-@pytest.fixture(autouse=True)
-def _ranks_stay_for_the_next_attempt(request, warm_ranks, monkeypatch):
-    name = request.node.callspec.params["name"]
-    for other in warm_ranks.keys() - {name}:
-        warm_ranks.pop(other).end()
-    monkeypatch.setattr(engine, "launch", warm_ranks[name].launch)
+def _ranks_stay_for_the_next_attempt():
+    ranks = WarmRanks()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine, "launch", ranks.launch)
+        yield
+    ranks.end()
 
 
 @pytest.fixture(autouse=True, scope="module")

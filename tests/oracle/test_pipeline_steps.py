@@ -24,6 +24,7 @@ from labkit.pipeline import (
     zero_bubble_h1,
     zero_bubble_v,
 )
+from labkit.pipeline.deferred import DeferredWeights
 
 TOLERANCE = 1e-12
 NUM_ROWS = 11  # no number of microbatches divides it
@@ -143,16 +144,28 @@ def test_a_pipeline_takes_batches_of_other_sizes():
 
 
 def accumulate(world: Group):
+    """Gradients after two steps, and how many weights' gradients each W had to compute."""
     schedule = plan(zero_bubble_h1, world.size, 2)
     stages = {world.rank: layer(world.rank, world.size)}
     pipeline = Pipeline(schedule, stages, F.mse_loss, world)
-    for _ in range(2):
-        pipeline.step(*batch(world.size))
-    return gradients(stages)
+    counts, of_weights = [], DeferredWeights.accumulate
+
+    def counted(deferred):
+        counts.append(len(deferred.products))
+        of_weights(deferred)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(DeferredWeights, "accumulate", counted)
+        for _ in range(2):
+            pipeline.step(*batch(world.size))
+    return gradients(stages), counts
 
 
-def test_gradients_of_two_steps_add_up_as_in_torch():
+def test_weights_wait_for_w_and_gradients_of_two_steps_add_up_as_in_torch():
     _, expected = serial(2)
-    for grads in run(accumulate, 2).values:
+    found = run(accumulate, 2).values
+    for grads, _ in found:
         for name, grad in grads.items():
             assert torch.allclose(grad, 2 * expected[name], rtol=TOLERANCE, atol=TOLERANCE)
+    # Of two microbatches in two steps; one of the last stage's two weights is frozen.
+    assert [counts for _, counts in found] == [[2] * 4, [1] * 4]

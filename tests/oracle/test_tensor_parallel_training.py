@@ -87,8 +87,8 @@ def test_losses_and_all_gradients_follow_the_serial_ones(world_size, sequence_pa
 
 @pytest.mark.parametrize(
     ("wire", "sequence_parallel"),
-    [(None, False), (RING, False), (SHARED_MEMORY, True)],
-    ids=["replicated", "replicated, ring", "sequence, shared memory"],
+    [(RING, False), (SHARED_MEMORY, True)],
+    ids=["replicated, ring", "sequence, shared memory"],
 )
 def test_so_they_do_with_copies_of_kv_heads_on_every_wire(wire, sequence_parallel):
     for found in run(side_by_side, 4, (SHARED_KV, sequence_parallel, wire)).values:
@@ -136,10 +136,10 @@ def test_a_whole_state_goes_into_the_shares_and_comes_back(world_size):
         torch.testing.assert_close(found, expected, rtol=0, atol=0)
 
 
-def accumulated(world, sequence_parallel):
+def accumulated(world):
     """Two microbatches, and no communication of its own between them."""
     whole = GPT(SMALL, dtype=torch.float64)
-    model = parallelize(whole, world, sequence_parallel=sequence_parallel)
+    model = parallelize(whole, world, sequence_parallel=True)
     batches = SGD.batches(None, SMALL.context)
     for step in (0, 1):
         model.loss(batches.at(step)).backward()
@@ -152,9 +152,8 @@ def accumulated(world, sequence_parallel):
     return one, gather_full_gradients(single)
 
 
-@pytest.mark.parametrize("sequence_parallel", [False, True], ids=["replicated", "sequence"])
-def test_gradients_of_several_backward_passes_add_up(sequence_parallel):
-    for found, expected in run(accumulated, 4, (sequence_parallel,)).values:
+def test_gradients_of_several_backward_passes_add_up():
+    for found, expected in run(accumulated, 4).values:
         torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-14)
 
 

@@ -172,9 +172,9 @@ def test_spans_of_something_else_are_no_measurement(change, reason):
 
 
 @pytest.mark.clock
-def test_64_stages_of_1024_microbatches_take_less_than_2_seconds():
-    schedule = plan(one_f_one_b, 64, 1024)
+def test_64_stages_of_512_microbatches_take_less_than_a_second():
+    schedule = plan(one_f_one_b, 64, 512)
     start = time.process_time()  # of this process: others may be busy beside it
     timing = simulate(schedule)
-    assert time.process_time() - start < 2
-    assert timing.bubble("ideal") == pytest.approx(63 / 1024)
+    assert time.process_time() - start < 1
+    assert timing.bubble("ideal") == pytest.approx(63 / 512)

@@ -341,8 +341,12 @@ def test_many_short_kernels_that_ranks_wait_for_are_latency_and_not_the_host(tmp
 def test_odd_traces_have_figures(tmp_path, events, idle, compute, other):
     """Only communication, fields that are missing or null, and times as text."""
     path = tmp_path / "odd.json"
-    path.write_text(json.dumps({"traceEvents": events, "distributedInfo": {"rank": None}}))
-    found = profile.figures(profile.read([path]))[0]
+    path.write_text(
+        json.dumps({"traceEvents": events, "distributedInfo": {"rank": None, "world_size": None}})
+    )
+    trace = profile.read([path])
+    found = profile.figures(trace)[0]
+    assert profile.page(profile.report(trace))
     times = (found.idle, found.compute, found.non_compute)
     assert [round(1e6 * each) for each in times] == [idle, compute, other]
 

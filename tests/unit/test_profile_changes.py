@@ -6,8 +6,10 @@ from collections import Counter
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 import labkit
@@ -219,6 +221,20 @@ def test_the_page_draws_memory_beside_time_where_a_trace_has_it():
     tags = Tags(text := profile.page(profile.report(replace(trace, ranks=ranks))))
     assert tags.found["path", "memory"] == 4
     assert ">3 kB<" in text
+
+
+def test_a_recording_has_memory_if_it_is_asked_for(tmp_path):
+    world = SimpleNamespace(rank=0, device=torch.device("cpu"))
+    with profile.recording(world, tmp_path, memory=True) as end_step:
+        for _ in range(3):
+            x = torch.ones(300, 300)
+            x @ x
+            end_step()
+    trace = profile.read([tmp_path])
+    assert len(trace.ranks[0].steps) == 2
+    held = [nbytes for _, nbytes in trace.ranks[0].memory]
+    assert max(held) - min(held) >= 4 * 300 * 300
+    assert Tags(profile.page(profile.report(trace))).found["path", "memory"] == 1
 
 
 def test_the_command_writes_the_page(tmp_path):

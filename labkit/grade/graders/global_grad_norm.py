@@ -93,17 +93,19 @@ def drawn(
         if p in (0, pp - 1):
             yield one(place, ("embedding", t), (), 3, 6, is_tied=True)
 
-    held = ByRank(list(stage(place(sizes, rank))) for rank in range(draw.n))
+    held = ByRank(list(stage(where)) for where in places(sizes))
     max_norm = share * norm_of(held) or 1.0
     label = " x ".join(f"{axis} {size}" for axis, size in sizes.items())
     return Case(f"{label}, {what}", sizes, held, max_norm)
 
 
-def place(sizes: dict[str, int], rank: int) -> dict[str, int]:
-    """A rank's coordinates; the last axis varies fastest."""
-    return dict(zip(sizes, list(itertools.product(*map(range, sizes.values())))[rank], strict=True))
+def places(sizes: dict[str, int]) -> list[dict[str, int]]:
+    """By rank, its coordinates; the last axis varies fastest."""
+    every = itertools.product(*map(range, sizes.values()))
+    return [dict(zip(sizes, where, strict=True)) for where in every]
 
 
+@functools.lru_cache(4096)  # predicates ask for the same ones again and again
 def squares(gradient: Tensor | None) -> float:
     """The sum of squares."""
     return 0.0 if gradient is None else float(gradient.double().square().sum())
@@ -205,8 +207,8 @@ def own_norms(s: Observed, does_count=counts, order=()) -> list[float]:
     """By rank, the norm of what it counts. order: of the axes, if not the right one."""
     sizes = {axis: s.args[0][axis] for axis in order or s.args[0]}
     return [
-        math.sqrt(sum(squares(x["grad"]) for x in its if does_count(sizes, place(sizes, rank), x)))
-        for rank, its in enumerate(s.args[1])
+        math.sqrt(sum(squares(x["grad"]) for x in its if does_count(sizes, where, x)))
+        for where, its in zip(places(sizes), s.args[1], strict=True)
     ]
 
 
@@ -219,8 +221,7 @@ def over(s: Observed, axes) -> list[float]:
     """By rank, the norm over its group along these axes; nothing for a group of one rank."""
     if all(s.args[0][axis] == 1 for axis in axes):
         return [0.0] * s.n
-    places = [place(s.args[0], rank) for rank in range(s.n)]
-    fixed = [[where[axis] for axis in AXES if axis not in axes] for where in places]
+    fixed = [[at[axis] for axis in AXES if axis not in axes] for at in places(s.args[0])]
     own = own_norms(s)
     return [math.hypot(*(x for x, f in zip(own, fixed, strict=True) if f == g)) for g in fixed]
 
@@ -419,7 +420,7 @@ MISTAKES = [
         "copies, and the two drift apart.",
         lambda s: [
             lambda rank, x: (
-                limited(s, total(s)) if counts(s.args[0], place(s.args[0], rank), x) else 1.0
+                limited(s, total(s)) if counts(s.args[0], places(s.args[0])[rank], x) else 1.0
             )
         ],
         "    for parameter in parameters:\n        #",

@@ -19,13 +19,14 @@ def cases(n: int, draw: Draw) -> list[Case]:
     big, huge = {"low": -9999, "high": 9999}, {"low": -(2**60), "high": 2**60}
     inputs = [
         *(("240 float32 elements", draw(240, **big), each) for each in two_tiers),
-        ("241 float32 elements", draw(241, **big), two_tiers[0]),
         ("247 float32 elements", draw(247, **big), two_tiers[-1]),
         ("a single number", draw(), two_tiers[0]),
-        ("5 elements", draw(5), two_tiers[-1]),
         ("no elements", draw(0, 3), two_tiers[0]),
-        ("a transposed (16, 17)", draw(17, 16, permute=(1, 0)), two_tiers[-1]),
-        ("int64, (2, 7, 9)", draw(2, 7, 9, dtype=torch.int64, **huge), two_tiers[0]),
+        (
+            "int64, a transposed (7, 18)",
+            draw(18, 7, dtype=torch.int64, permute=(1, 0), **huge),
+            two_tiers[0],
+        ),
         ("250 float64 elements", draw(250, dtype=torch.float64), 1),
         ("250 float64 elements", draw(250, dtype=torch.float64), n),
         ("251 float64 elements", draw(251, dtype=torch.float64), two_tiers[0]),

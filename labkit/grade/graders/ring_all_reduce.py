@@ -17,17 +17,19 @@ from labkit.grade.grader import (
 
 def cases(n: int, draw: Draw) -> list[Case]:
     """Sizes that n divides and others, few elements, and layouts that flatten() copies."""
+    # Sums of these are not exact in any floating-point dtype.
+    huge = {"low": -(2**60), "high": 2**60}
     return [
         Case("72 float32 elements", draw(72)),
         Case("73 float32 elements", draw(73)),
-        Case("1,003 float32 elements", draw(1003)),
         Case("a single number", draw()),
         Case("2 elements", draw(2)),
         Case("no elements", draw(0, 3)),
-        Case("a transposed (9, 8)", draw(8, 9, permute=(1, 0))),
-        # Sums of these are not exact in any floating-point dtype.
-        Case("int64, (2, 5, 9)", draw(2, 5, 9, dtype=torch.int64, low=-(2**60), high=2**60)),
-        Case("float64, 75 elements", draw(75, dtype=torch.float64)),
+        Case(
+            "int64, a transposed (9, 10)",
+            draw(10, 9, dtype=torch.int64, permute=(1, 0), **huge),
+        ),
+        Case("float64, 77 elements", draw(77, dtype=torch.float64)),
     ]
 
 

@@ -14,7 +14,8 @@ from labkit.train import TrainConfig, loss
 
 Quiet = Callable[[], AbstractContextManager[None]]
 
-_BUCKET_BYTES = 200_000  # four of them for a small GPT in float64
+_CONFIG = GPTConfig(context=32, hidden=32, num_heads=2)
+_BUCKET_BYTES = 60_000  # four of them for it in float64
 
 
 @real_run
@@ -24,8 +25,8 @@ def _accumulated(quiet: str, divided_by: int = 4) -> tuple[int, float]:
     quiet: what stands under no_sync: "nothing", "backward", or "both", forward too.
     """
     result = run(_accumulate, 2, args=(quiet, divided_by))
-    whole = TrainConfig(num_sequences=16, dtype=torch.float64).batches(None, 64).at(0)
-    module = GPT(GPTConfig(), dtype=torch.float64)
+    whole = TrainConfig(num_sequences=16, dtype=torch.float64).batches(None, _CONFIG.context).at(0)
+    module = GPT(_CONFIG, dtype=torch.float64)
     loss(module, whole).backward()
     right = torch.cat([gradient.flatten() for gradient in gradients_of(module)])
     count = result.traffic[0].by_operation["all_reduce"].count
@@ -33,9 +34,9 @@ def _accumulated(quiet: str, divided_by: int = 4) -> tuple[int, float]:
 
 
 def _accumulate(world: Group, quiet: str, divided_by: int) -> torch.Tensor:
-    module = GPT(GPTConfig(), dtype=torch.float64)
+    module = GPT(_CONFIG, dtype=torch.float64)
     model = DDP(module, world, bucket_bytes=_BUCKET_BYTES)
-    whole = TrainConfig(num_sequences=16, dtype=torch.float64).batches(None, 64).at(0)
+    whole = TrainConfig(num_sequences=16, dtype=torch.float64).batches(None, _CONFIG.context).at(0)
     share = whole.share(world.rank, world.size)
     for number in range(4):
         keep_quiet: Quiet = nullcontext if number == 3 else model.no_sync

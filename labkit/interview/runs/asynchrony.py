@@ -28,6 +28,7 @@ from labkit.model import GPT, GPTConfig
 from labkit.train import TrainConfig
 
 _CONFIG = GPTConfig(context=32, num_layers=1, hidden=32, num_heads=2)
+_TINY = GPTConfig(context=8, num_layers=1, hidden=8, num_heads=1)  # for what no size decides
 _SETTINGS = TrainConfig(num_sequences=16, optimizer="sgd", learning_rate=0.16, num_steps=2)
 _PLAIN = "all-reduce"
 _COMPRESSORS: dict[str, Callable[[], Compressor]] = {
@@ -74,7 +75,7 @@ def _asynchronous(world: Group, slow_factor: int) -> list[Arrival]:
     """On the server; 20 gradients of each worker on average."""
     settings = replace(_SETTINGS, num_steps=20)
     delay = dict.fromkeys(range(1, world.size), 0.02) | {world.size - 1: 0.02 * slow_factor}
-    served = parameter_server.train(world, _CONFIG, settings, Asynchronous(), delay=delay)
+    served = parameter_server.train(world, _TINY, settings, Asynchronous(), delay=delay)
     return served.arrivals if served else []
 
 
@@ -155,4 +156,4 @@ def _outer_bytes(inner_steps: int) -> int:
 def _averaged(world: Group, inner_steps: int) -> None:
     settings = TrainConfig(num_sequences=16, num_steps=8)
     outer = Outer(learning_rate=1, momentum=0)
-    local_sgd.train(world, _CONFIG, settings, inner_steps=inner_steps, outer=outer)
+    local_sgd.train(world, _TINY, settings, inner_steps=inner_steps, outer=outer)
