@@ -10,7 +10,7 @@ from labkit.interview import slow_case
 from labkit.interview.case_files import CASES
 from labkit.interview.drills import Outcome
 from labkit.interview.mock import Item, Plan
-from labkit.interview.slow_case import Drawn, case_of, draw
+from labkit.interview.slow_case import Drawn, case_of, draw, open_case
 from labkit.notebook import case
 from labkit.notebook.mock_interview import MockInterview
 from labkit.profile.bottleneck import FAULTS
@@ -97,6 +97,23 @@ def test_the_pages_hide_the_diagnosis_until_the_answer(made):
     assert any("the median of the others is 180.0 ms" in step for step in case.steps)
     assert "72 ms" in case.prompt
     assert "72 ms" not in a_case(made, 3).prompt
+
+
+@pytest.mark.parametrize(("num_unclear", "num_runs"), [(0, 1), (1, 2), (9, 3)])
+def test_a_case_that_is_not_clear_runs_again(monkeypatch, num_unclear, num_runs):
+    runs = []
+
+    def recorded(folder, drawn, faults):
+        folder.mkdir(exist_ok=True)
+        runs.append(folder.name)
+        is_slow = bool(faults) and runs.count("slow") > num_unclear
+        return training({(faults[0].rank, "data"): 0.024} if is_slow else {})
+
+    monkeypatch.setattr(slow_case, "_recorded", recorded)
+    loader = next(seed for seed in range(99) if draw(2, seed).faults[0].cause == "input")
+    case = open_case(2, loader)
+    assert runs == ["slow", "without"] * num_runs
+    assert case.is_clear == (slow_case._BUSY not in case.steps) == (num_runs < 3)
 
 
 def labkit(monkeypatch, capsys, *arguments):
