@@ -39,11 +39,9 @@ class Picture(Figure):
         """The picture as a PNG file of twice its size on the page, usually well under 100 KB."""
         image = self._rendered()
         # Median cut keeps flat colours exact (white stays white); a faster octree does not.
-        # The colours of every fourth pixel are all that there are, and take a third of the time.
-        half = (image.width // 2, image.height // 2)
-        fewer_pixels = image.resize(half, Image.Resampling.NEAREST)
-        palette = fewer_pixels.quantize(_PALETTE_COLOURS, Image.Quantize.MEDIANCUT)
-        few_colours = image.quantize(palette=palette, dither=Image.Dither.NONE)
+        few_colours = image.quantize(
+            _PALETTE_COLOURS, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE
+        )
         small = io.BytesIO()
         few_colours.save(small, "PNG")
         return small.getvalue()

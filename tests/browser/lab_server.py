@@ -1,4 +1,7 @@
-"""A JupyterLab of the tests' own: a copy of the lab, a home and a port that nobody else has."""
+"""A JupyterLab of the tests' own: a copy of the lab, a home and a port that nobody else has.
+
+It is forked, and so are its kernels: see forked_programs.py.
+"""
 
 import contextlib
 import json
@@ -8,7 +11,6 @@ import secrets
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import time
 import urllib.error
@@ -16,6 +18,10 @@ import urllib.request
 from pathlib import Path
 
 import nbformat
+from jupyter_client.provisioning import local_provisioner
+
+from tests.forked_kernels import ForkedKernel
+from tests.forked_programs import ForkedProgram
 
 ROOT = Path(__file__).parents[2]
 START_S, END_S = 120, 30
@@ -53,15 +59,9 @@ class LabServer:
             "IdentityProvider.token": self.token,
             "LabApp.expose_app_in_browser": True,  # so that a test can ask what the lab is doing
         }
-        command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root"]
-        self._process = subprocess.Popen(
-            command + [f"--{name}={value}" for name, value in options.items()],
-            cwd=self.folder,
-            env=self._environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=self._log.open("w"),
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
+        words = ["--no-browser", "--allow-root", *(f"--{k}={v}" for k, v in options.items())]
+        self._process = ForkedProgram(
+            _be_jupyterlab, self._log, words, cwd=self.folder, env=self._environment()
         )
         try:
             self._wait_until_it_answers()
@@ -99,11 +99,8 @@ class LabServer:
     def close(self):
         """End the server, which ends its kernels. RuntimeError where a process outlives it."""
         self._process.send_signal(signal.SIGTERM)
-        try:
-            self._process.wait(timeout=END_S)
-        except subprocess.TimeoutExpired:
-            os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+        if self._process.wait(END_S) is None:
+            self._process.kill()
         deadline = time.monotonic() + END_S
         while (left := self.processes()) and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -114,14 +111,12 @@ class LabServer:
             raise RuntimeError(f"JupyterLab left processes {left}; it said:\n{self.log()[-2000:]}")
 
     def processes(self):
-        """Those of the server, its kernels and their ranks: all that have its home (Linux only)."""
-        mark, found = f"LABKIT_HOME={self.home}".encode(), []
-        for path in Path("/proc").glob("[0-9]*/environ"):
-            try:
-                if mark in path.read_bytes().split(b"\0"):
+        """Those of the server, its kernels and their ranks: all that work in it (Linux only)."""
+        found = []
+        for path in Path("/proc").glob("[0-9]*/cwd"):
+            with contextlib.suppress(OSError):  # it has ended, or is another user's
+                if path.readlink().is_relative_to(self.folder):
                     found.append(int(path.parent.name))
-            except OSError:  # it has ended, or is another user's
-                continue
         return found
 
     def _environment(self):
@@ -147,6 +142,17 @@ class LabServer:
                 if self._process.poll() is not None or time.monotonic() > deadline:
                     raise RuntimeError(f"JupyterLab does not answer:\n{self.log()}") from None
             time.sleep(0.1)
+
+
+def _be_jupyterlab(log, words):
+    with log.open("w") as output:
+        for number in (1, 2):
+            os.dup2(output.fileno(), number)
+    from jupyterlab import labapp  # it looks for its settings when it is imported
+
+    local_provisioner.launch_kernel = ForkedKernel
+    sys.argv = ["jupyter-lab", *words]
+    labapp.main()
 
 
 def free_port():

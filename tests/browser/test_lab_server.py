@@ -3,7 +3,6 @@
 import subprocess
 import sys
 import urllib.request
-from pathlib import Path
 
 import pytest
 
@@ -16,10 +15,10 @@ pytestmark = pytest.mark.clock
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="it looks into /proc")
 def test_kernels_are_among_the_processes_that_must_end_with_the_server(server):
     """Those that do not are an error of the last test here: its `close` finds them."""
+    before = server.processes()
     request = urllib.request.Request(server.url("api/kernels"), data=b"{}")
     urllib.request.urlopen(request).close()
-    commands = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in server.processes()]
-    assert any(b"ipykernel" in command for command in commands)
+    assert len(server.processes()) > len(before)
 
 
 def test_what_was_left_is_told_also_when_it_has_ended_meanwhile(tmp_path, monkeypatch):

@@ -51,9 +51,9 @@ def after_thousands_of_others(world):
     behind_a_function(world)
 
 
-@pytest.mark.parametrize("world_size", [2, 3])
 @pytest.mark.parametrize(
-    "program", [by_branches, behind_a_function, in_flight, after_thousands_of_others]
+    ("program", "world_size"),
+    [(by_branches, 3), (behind_a_function, 3), (in_flight, 2), (after_thousands_of_others, 2)],
 )
 def test_two_calls_in_another_order_are_an_error_with_both_lines(program, world_size):
     with pytest.raises(Mismatch) as caught:

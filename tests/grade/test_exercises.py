@@ -8,7 +8,7 @@ import pytest
 from labkit.grade import Outcome, check, engine, findings, observed
 from labkit.grade.catalog import load_catalog
 from labkit.grade.engine import observe
-from labkit.grade.grader import InParts, OnRanks
+from labkit.grade.grader import InParts, OnRanks, patch
 from labkit.grade.graders import load_grader
 from labkit.grade.stubs import stub_of
 from labkit.grade.submission import Submission
@@ -30,21 +30,21 @@ TIMEOUT_S = 4.0
 @pytest.fixture(autouse=True, scope="module")
 def _ranks_stay_for_the_next_attempt():
     ranks = WarmRanks()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine, "launch", ranks.launch)
+    with pytest.MonkeyPatch.context() as changed:
+        changed.setattr(engine, "launch", ranks.launch)
         yield
     ranks.end()
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _what_all_mistakes_share_is_computed_once():
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as changed:
         for module, name in (
             (engine, "cases_of"),
             (observed, "right_result"),
             (findings, "answer"),
         ):
-            patch.setattr(module, name, functools.cache(getattr(module, name)))
+            changed.setattr(module, name, functools.cache(getattr(module, name)))
         yield
 
 
@@ -99,3 +99,40 @@ def test_a_mistake_gets_its_own_name_and_no_other(name, mistake, tmp_path, count
                 assert list(counts.values()).count(counts[mistake.name]) == 1, counts
                 return
     pytest.fail(f"{mistake.name} passes")
+
+
+@pytest.mark.parametrize(
+    ("name", "diagnosis", "old", "new"),
+    [
+        (
+            "linear_scaling",
+            "rounds up in floats",
+            "return -(-num_samples // global_batch(setup))",
+            "return __import__('math').ceil(num_samples / global_batch(setup))",
+        ),
+        (
+            "linear_scaling",
+            "rounds up in floats",
+            'return steps_per_epoch(base_steps * setup["base_batch"], setup)',
+            "k = global_batch(setup) / setup['base_batch']\n"
+            "    return __import__('math').ceil(base_steps / k)",
+        ),
+        (
+            "global_grad_norm",
+            "returns another type",
+            "return norm",
+            "return torch.tensor(norm, dtype=torch.float64)",
+        ),
+        (
+            "ring_attention_step",
+            "calls the answer itself",
+            "    n, rank = group.size, group.rank\n",
+            "    n, rank = group.size, group.rank\n"
+            "    torch.nn.functional.scaled_dot_product_attention(q_HtK, k_HtK, v_HtK)\n",
+        ),
+    ],
+)
+def test_another_wrong_answer_is_found(name, diagnosis, old, new, tmp_path):
+    wrong = tmp_path / f"{name}.py"
+    wrong.write_text(patch(old, new).applied_to(WORKSPACE.solution(name).read_text()))
+    assert check(name, wrong, workspace=WORKSPACE).diagnosis == diagnosis

@@ -15,7 +15,7 @@ from labkit import profile
 from labkit.cli.commands import app
 from labkit.comm import Region, Timeline
 from labkit.profile import what_if
-from labkit.profile.step_trace import Exchange, RankTrace, Trace, Work, aligned
+from labkit.profile.step_trace import Exchange, RankTrace, Trace, Work, aligned, with_waits
 from tests.an_operation import an_operation
 
 TRACES = Path(__file__).parents[1] / "data" / "traces"
@@ -137,6 +137,107 @@ def steps_of_four(changes, num_steps=3):
             exchanges.append(all_reduce(ends[rank], ends[rank], done_s, turn))
             ends[rank] = done_s
     return Trace(4, {r: RankTrace(r, 0.0, ends[r], *plans[r]) for r in range(4)})
+
+
+def first_fault(ranks):
+    found = profile.diagnose(Trace(len(ranks), ranks))[0]
+    return (found.cause, found.rank) if found.is_fault else None
+
+
+@pytest.mark.parametrize(("size", "cause"), [(100, "straggler"), (130, "imbalance")])
+def test_a_slow_rank_whose_products_are_larger_has_more_to_do(size, cause):
+    """Rank 1 takes 13 s where the others take 10; it reads `size` numbers, they read 100."""
+    ranks = {}
+    for rank in range(3):
+        end_s = 13.0 if rank == 1 else 10.0
+        work = [Work(0.0, end_s, "compute", size=size if rank == 1 else 100)]
+        ranks[rank] = RankTrace(rank, 0.0, 14.0, work, [all_reduce(end_s, end_s, 14.0)])
+    assert first_fault(ranks) == (cause, 1)
+
+
+@pytest.mark.parametrize(("kind", "found"), [("barrier", ("barrier", None)), ("all_reduce", None)])
+def test_barriers_cost_what_layers_differ_by_and_collectives_are_needed(kind, found):
+    """Layers of 1 and of 3 s in turn, the long one on another rank each time."""
+    ranks = {}
+    for rank in range(2):
+        work, exchanges = [], []
+        for turn in range(6):
+            end_s = 3.0 * turn + (3 if turn % 2 == rank else 1)
+            work.append(Work(3.0 * turn, end_s, "compute"))
+            exchanges.append(all_reduce(end_s, end_s, 3.0 * turn + 3, turn, kind))
+        ranks[rank] = RankTrace(rank, 0.0, 18.0, work, exchanges)
+    assert first_fault(ranks) == found
+
+
+def ring(slow_pairs, num_rounds=6):
+    """Rounds of 5 s of computing and messages 0 -> 1 -> 2 -> 0 of 1 s, 4 s between slow pairs."""
+    now_s = [0.0] * 3
+    plans = {rank: ([], []) for rank in range(3)}
+    for turn in range(num_rounds):
+        sent_s = [each + 5 for each in now_s]
+        for rank, (work, exchanges) in plans.items():
+            source, target = (rank - 1) % 3, (rank + 1) % 3
+            work.append(Work(now_s[rank], sent_s[rank], "compute"))
+            done_s = {
+                pair: sent_s[pair[0]] + (4.0 if pair in slow_pairs else 1.0)
+                for pair in ((rank, target), (source, rank))
+            }
+            for pair, kind in zip(done_s, ("send", "recv"), strict=True):
+                waited_s = sent_s[rank] if kind == "recv" else None
+                key, end_s = (pair, turn), max(done_s[pair], sent_s[rank])
+                exchanges.append(Exchange(key, kind, pair, sent_s[rank], waited_s, end_s, 8, kind))
+            now_s[rank] = max(done_s[source, rank], sent_s[rank])
+    return {rank: RankTrace(rank, 0.0, now_s[rank], *plan) for rank, plan in plans.items()}
+
+
+@pytest.mark.parametrize(
+    ("slow_pairs", "found"),
+    [([(0, 1), (1, 2)], ("link", 1)), ([(0, 1)], ("link", None)), ([], None)],
+)
+def test_a_slow_link_is_on_the_rank_that_all_slow_pairs_share(slow_pairs, found):
+    assert first_fault(ring(slow_pairs)) == found
+
+
+@pytest.mark.parametrize(("num_buckets", "found"), [(1, ("overlap", None)), (4, None)])
+def test_the_only_exchange_of_a_step_could_be_cut_and_hidden(num_buckets, found):
+    """4 s of all-reduce in a step of 14 s; in 4 buckets the first three are hidden."""
+    ranks = {}
+    for rank in range(2):
+        work, exchanges, steps = [], [], []
+        for turn in range(3):
+            begin_s = 14.0 * turn
+            end_s = begin_s + (14 if num_buckets == 1 else 11)
+            work.append(Work(begin_s, begin_s + 10, "compute"))
+            for n in range(num_buckets):
+                posted_s = begin_s + 10 - (num_buckets - 1 - n)
+                done_s = posted_s + 4 / num_buckets
+                waited_s = begin_s + 10 if n == num_buckets - 1 else None
+                exchanges.append(all_reduce(posted_s, waited_s, done_s, (turn, n)))
+            if num_buckets > 1:
+                work.append(Work(end_s, begin_s + 14, "compute"))
+            steps.append((begin_s, begin_s + 14))
+        ranks[rank] = RankTrace(rank, 0.0, 42.0, work, exchanges, steps)
+    assert first_fault(ranks) == found
+
+
+def test_many_short_gaps_are_launches_and_long_ones_the_host():
+    def gaps(seconds, count):
+        work = [Work(n * 2 * seconds, (2 * n + 1) * seconds, "compute") for n in range(count)]
+        end_s = 2 * seconds * count
+        found = profile.diagnose(Trace(1, {0: RankTrace(0, 0.0, end_s, work, [])}))
+        return {each.cause: each.share for each in found}
+
+    assert gaps(2e-4, 100)["launch"] == pytest.approx(0.5)
+    assert gaps(2e-4, 100)["host"] == 0
+    assert gaps(2e-2, 10)["host"] == pytest.approx(0.5)
+
+
+def test_waits_follow_one_another_and_the_last_moment_of_a_transfer_does_not_tell_its_end():
+    """The lane is free from 2 s on: it waits for the first, then for the second."""
+    work = [Work(0, 2, "compute"), Work(9, 10, "compute")]
+    first = Exchange(("a", 1), "recv", (1, 0), 0, None, 5, 8)
+    second = Exchange(("b", 1), "send", (0, 1), 1, None, 5.1, 8)
+    assert [each.waited_s for each in with_waits(work, [second, first])] == [2, 5]
 
 
 @pytest.mark.parametrize(("file", "rank"), HTA)

@@ -134,7 +134,7 @@ def call(watch, args) -> dict[str, object] | None:
     after = [(each.grad, each.grad is None or each.grad.data_ptr()) for each in parameters]
     is_other = [a is not b or p != q for (a, p), (b, q) in zip(before, after, strict=True)]
     return {
-        "norm": norm.item() if isinstance(norm, Tensor) and norm.numel() == 1 else norm,
+        "norm": norm,
         "gradients": [each.grad for each in parameters],
         "other tensors in .grad": sum(is_other),
     }

@@ -45,13 +45,23 @@ def cases(draw: Draw) -> Iterator[Case]:
             whole + rng.randrange(1, batch),
             whole,
             whole + 1,
-            rng.randrange(10**12, 10**13),
+            rounded_by_floats(batch, rng),
         ):
             yield case(EPOCH, f"{num:,} samples; ", its, num)
     for its in setups:
         # 13,056 * 100 / 768 is 1,700. In floats 13,056 * (1 / 7.68) is a little more.
-        for num in (13_056, rng.randrange(10_000, 99_999), batch * rng.randrange(10, 99)):
+        for num in (
+            13_056,
+            rng.randrange(10_000, 99_999),
+            batch * rng.randrange(10, 99),
+            rounded_by_floats(batch, rng),
+        ):
             yield case(TOTAL, f"{num:,} base steps; ", its, num)
+
+
+def rounded_by_floats(batch: int, rng: random.Random) -> int:
+    """One more than a multiple of the batch, so large that floats do not have the quotient."""
+    return batch * rng.randrange(10**16, 10**17) + 1
 
 
 def setup(rng: random.Random, num_accumulated: int, warmup_steps: int, **others: Any) -> Setup:
@@ -290,11 +300,14 @@ MISTAKES = [
     Mistake(
         "rounds up in floats",
         "1 / k is not exact in floats, so ceil(base_steps * (1 / k)) is one step too many now and "
-        "then. Divide whole numbers: -(-samples // batch).",
+        "then, and ceil(samples / batch) is wrong above 2**53. Divide whole numbers: "
+        "-(-samples // batch).",
         hint=3,
         formula=[
             lambda steps, its: math.ceil(steps * (1 / (global_batch(its) / its["base_batch"]))),
             lambda steps, its: math.ceil(steps * (its["base_batch"] / global_batch(its))),
+            lambda steps, its: math.ceil(steps / (global_batch(its) / its["base_batch"])),
+            *rounded(lambda samples, batch: math.ceil(samples / batch)),
             *rounded(lambda samples, batch: math.ceil(samples * (1 / batch))),
             *rounded(lambda samples, batch: int(samples / batch + 0.999)),
             *rounded(lambda samples, batch: int(samples / batch + 0.99)),
