@@ -9,6 +9,7 @@ from rich.text import Text
 from labkit.cli import (
     bank,
     cards,
+    case,
     doctor,
     drills,
     exercises,
@@ -58,6 +59,7 @@ for _command in (
     puzzles.puzzle,
     cards.cards,
     drills.drill,
+    case.case,
     mock.mock,
     doctor.doctor,
     planner.plan,

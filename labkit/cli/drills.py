@@ -1,5 +1,6 @@
 """labkit drill: numeric questions with fresh numbers, judged one by one."""
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -47,16 +48,18 @@ def drill(
         raise typer.Exit(status)
 
 
-def ask(asked: Asked, heading: str) -> str:
+def ask(asked: Asked, heading: str, answers: Sequence[str] = ()) -> str:
     """One question, until it is right, given up, or wrong twice; then the way to its answer.
 
-    Returns the rating.
+    answers: given before, so that nothing is typed. Returns the rating.
     """
     out = console()
     out.print(Text(f"{heading}: {asked.drill.title} ({asked.drill.topic})", style="bold"))
     out.print(Text(asked.question.prompt))
+    out.print(Text(asked.question.exhibit.text), soft_wrap=True, end="")
+    given = iter(answers)
     while not asked.is_over:
-        typed = input("(an empty line gives up) > ").strip()
+        typed = next(given, "") if answers else input("(an empty line gives up) > ").strip()
         if not typed:
             break
         if asked.is_same_again(typed):
@@ -69,8 +72,8 @@ def ask(asked: Asked, heading: str) -> str:
     out.print(Text(f"Answer: {asked.question.answer_text}", style="bold"))
     for step in asked.question.steps:
         out.print(Padding(Text(step), (0, 0, 0, 2)))
-    again = f"labkit drill {asked.drill.name} asks for other numbers"
-    out.print(Text(f"Rated {rating}; {again}.\n", style="dim"))
+    out.print(Text(asked.question.proof.text), soft_wrap=True, end="")
+    out.print(Text(f"Rated {rating}; {asked.drill.command} asks another.\n", style="dim"))
     return rating
 
 

@@ -27,7 +27,7 @@ def mock(
         list[Path] | None, typer.Option(help="Keep the report: FILE.md or FILE.html; repeatable.")
     ] = None,
 ) -> None:
-    """Be interviewed: questions, drills, one exercise, a clock. Ctrl-D ends it with the report."""
+    """Be interviewed: questions, drills, an exercise, a clock. Ctrl-D ends it with the report."""
     files = save or []
     _check_files(files)
     try:
@@ -97,7 +97,7 @@ def _exercise(item: Item, _: int) -> asking.Scored:
             return asking.scored_exercise(passed=True)
 
 
-_TAKE = {"question": _question, "drill": _drill, "exercise": _exercise}
+_TAKE = {"question": _question, "drill": _drill, "case": _drill, "exercise": _exercise}
 
 
 def _check_files(files: list[Path]) -> None:

@@ -4,7 +4,7 @@
     from labkit.notebook import memory_calculator, pipeline_calculator
     from labkit.notebook import layout_planner, mesh_explorer, schedule_puzzle
     from labkit.notebook import docket, judge, vote
-    from labkit.notebook import card, dashboard, drill, mock_interview
+    from labkit.notebook import card, case, dashboard, drill, mock_interview
 
 The only room that imports IPython or ipywidgets. Everything here also works in a kernel without a
 browser, where it shows its plain-text form.
@@ -14,7 +14,7 @@ from labkit.notebook.calculator import calculator
 from labkit.notebook.card_sitting import CardSitting, card
 from labkit.notebook.claims_court import Vote, docket, vote
 from labkit.notebook.dashboard import Dashboard, dashboard
-from labkit.notebook.drill_round import DrillRound, drill
+from labkit.notebook.drill_round import DrillRound, case, drill
 from labkit.notebook.expect_error import expect_error
 from labkit.notebook.judgement import judge
 from labkit.notebook.knobs import Knob, knobs
@@ -45,6 +45,7 @@ __all__ = [
     "Vote",
     "calculator",
     "card",
+    "case",
     "dashboard",
     "docket",
     "drill",

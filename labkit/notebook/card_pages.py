@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 from labkit.grade.workspace import WorkspaceNotFound, find_workspace
 from labkit.interview.cards import Card, load_topics
-from labkit.interview.drills import Drill
+from labkit.interview.drills.drill import Kind
 from labkit.interview.page import html_of
 from labkit.notebook.proofs import proofs_html
 from labkit.notebook.shown import FAINT, box
@@ -18,7 +18,7 @@ def about(card: Card) -> str:
     return f"{card.id} · {load_topics()[card.topic].title} · for {card.level}"
 
 
-def topics_of(asked: Iterable[Card | Drill]) -> str:
+def topics_of(asked: Iterable[Card | Kind]) -> str:
     """The titles of their groups of topics, or `all topics`. No numbers, since banks grow."""
     groups = {topic.id: topic.group for topic in load_topics().values()}
     found = dict.fromkeys(groups[each.topic] for each in asked)

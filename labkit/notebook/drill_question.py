@@ -17,6 +17,7 @@ import ipywidgets as widgets
 from labkit.interview.cards import load_topics
 from labkit.interview.drills import Outcome, Question, Ruling
 from labkit.interview.drills.drill_session import SAME_AGAIN, Asked
+from labkit.interview.drills.question import Exhibit
 from labkit.notebook.card_pages import link
 from labkit.notebook.controls import button, note, on_enter, row, say, show
 from labkit.notebook.heard import listen
@@ -106,7 +107,7 @@ class DrillQuestion:
             return f"<p>{rated}. This rating is <b>not stored</b>.</p>"
         back = "; when to ask again needs the package fsrs: pip install fsrs"
         if scheduling.is_installed():
-            state, _ = listen(lambda: practice.state(f"drill/{self.asked.drill.name}"))
+            state, _ = listen(lambda: practice.state(self.asked.drill.subject))
             wait = "" if state is None else practice.in_words(state.due_s - clock.now_s())
             back = f", asked again in {wait}" if wait else ""
         return f"<p>{rated}: stored{escape(back)}. {self._place_html()}</p>"
@@ -124,6 +125,17 @@ def prompt_html(asked: Asked, heading: str = "") -> str:
     return (
         f'<div class="faint">{escape(" · ".join(filter(None, words)))}</div>'
         f'<div class="prompt">{escape(asked.question.prompt)}</div>'
+        f"{_framed(asked.question.exhibit, 'The run: breakdown and timeline of every rank')}"
+    )
+
+
+def _framed(exhibit: Exhibit, title: str) -> str:
+    """A page with a style of its own, in a frame; title: what a screen reader calls it."""
+    if not exhibit.page:
+        return ""
+    return (
+        f'<iframe title="{title}" srcdoc="{escape(exhibit.page)}" tabindex="0" '
+        'style="width: 100%; height: 34em; border: 0"></iframe>'
     )
 
 
@@ -141,4 +153,5 @@ def _ruling_html(ruling: Ruling, text: str, is_over: bool) -> str:
 
 def _solution_html(asked: Asked) -> str:
     steps = "".join(f"<li>{escape(step)}</li>" for step in asked.question.steps)
-    return f"<h4>Answer: {escape(asked.question.answer_text)}</h4><ol>{steps}</ol>"
+    proof = _framed(asked.question.proof, "The same run beside one without the fault")
+    return f"<h4>Answer: {escape(asked.question.answer_text)}</h4><ol>{steps}</ol>{proof}"

@@ -3,14 +3,18 @@
 drill()                             of all topics
 drill("pp")                         of a group of topics; "pp-2": of one
 drill("bubble_of_total", seed=3)    this one, with these numbers
+case(2)                             why is this run slow? A real one, with a hidden fault
 """
 
+from collections.abc import Sequence
 from html import escape
 from typing import Any
 
 import ipywidgets as widgets
 
-from labkit.interview.drills import Drill, UnknownDrill, drills_of
+from labkit.interview.case_files import CASES
+from labkit.interview.drills import UnknownDrill, drills_of
+from labkit.interview.drills.drill import Kind
 from labkit.interview.drills.drill_session import Round
 from labkit.notebook.card_pages import topics_of
 from labkit.notebook.controls import button, note, page, row, say, show
@@ -21,7 +25,7 @@ from labkit.notebook.shown import FAINT, Shown, box
 class DrillRound:
     """The box that `drill` shows. `question` is the one that is asked."""
 
-    def __init__(self, drills: list[Drill], seed: int | None) -> None:
+    def __init__(self, drills: Sequence[Kind], seed: int | None) -> None:
         """seed: the same one asks the same questions; None: others each time."""
         self._round = Round(drills, seed)
         self._place, self._tally = widgets.VBox(), note()
@@ -30,7 +34,7 @@ class DrillRound:
         self._ask()
         about = drills[0].title if len(drills) == 1 else topics_of(drills)
         self._static = f"{about}, with fresh numbers."
-        if seed is not None:
+        if seed is not None and not self.question.asked.question.exhibit.page:  # nothing measured
             self._static = self.question.asked.question.prompt
 
     def another(self) -> None:
@@ -79,3 +83,12 @@ def drill(what: str | None = None, seed: int | None = None) -> DrillRound | Show
         return DrillRound(drills_of(what), seed)
     except UnknownDrill as error:
         return Shown(f"{error}.")
+
+
+def case(difficulty: int = 1, seed: int | None = None) -> DrillRound:
+    """Why is this run slow? Two trainings run, with a hidden fault and without; find its cause.
+
+    difficulty: 1 to 5, see `labkit.interview.case_files`; KeyError for others. seed: the same one
+    draws the same fault. An answer is a line: cause, rank and expected gain.
+    """
+    return DrillRound([CASES[f"case_{difficulty}"]], seed)

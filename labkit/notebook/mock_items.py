@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from labkit.interview.cards import load_bank
 from labkit.interview.mock import Item, asking
 from labkit.interview.mock.asking import Scored
-from labkit.interview.mock.plan import DRILL, QUESTION
+from labkit.interview.mock.plan import EXERCISE, QUESTION
 from labkit.notebook.card_question import CardQuestion
 from labkit.notebook.drill_question import DrillQuestion
 from labkit.notebook.mock_exercise import ExerciseItem
@@ -37,7 +37,7 @@ def view_of(item: Item, seed: int, on_done: OnDone) -> ItemView:
     """The item, ready to be answered. seed: of the interview."""
     if item.kind == QUESTION:
         return _Question(item, on_done)
-    return _Drill(item, seed, on_done) if item.kind == DRILL else ExerciseItem(item, on_done)
+    return ExerciseItem(item, on_done) if item.kind == EXERCISE else _Drill(item, seed, on_done)
 
 
 class _Question:
@@ -56,7 +56,7 @@ class _Question:
 
 
 class _Drill:
-    """Numbers of the interview's seed."""
+    """A drill or a case, with the numbers of the interview's seed."""
 
     def __init__(self, item: Item, seed: int, on_done: OnDone) -> None:
         asked = asking.asked_drill(item, seed)

@@ -4,9 +4,10 @@
     practice.due(prefix="card/")               what to ask now, the longest overdue first
     practice.next_intervals("card/co-8")       {"again": "10 minutes", ..., "easy": "8 days"}
 
-Subjects are "card/co-8", "drill/bubble_share", "exercise/ring_all_reduce", "prediction/<key>" and
-"claim/ring-8". Ratings are the four of FSRS: "again" (not known), "hard" (known with effort),
-"good", "easy". Checks of exercises, predictions and votes on claims become ratings in graded.py.
+Subjects are "card/co-8", "drill/bubble_share", "case/2" (a difficulty), "exercise/scan",
+"prediction/<key>" and "claim/ring-8". Ratings are the four of FSRS: "again" (not known), "hard"
+(known with effort), "good", "easy". Checks of exercises, predictions and votes on claims become
+ratings in graded.py.
 Nothing here raises because of the store: where it cannot be written or read, a ProgressWarning says
 so.
 """

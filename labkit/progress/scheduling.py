@@ -25,14 +25,16 @@ if TYPE_CHECKING:
 
 RATINGS = ("again", "hard", "good", "easy")
 # What is practised: the part of a subject's name before the first "/".
-PRACTISED = ("card", "drill", "exercise", "prediction", "claim")
+PRACTISED = ("card", "drill", "case", "exercise", "prediction", "claim")
 DESIRED_RETENTION = 0.9
 _REVIEW = 2  # see State.phase
 LONGEST_DAYS = 365  # whoever prepares for an interview wants to see everything once a year
 # After "again" a card comes back while one still sits there. An exercise takes half an hour, and to
 # predict a number or to vote on a claim a second time shows nothing on the same day: these wait for
 # another day.
-_STEPS_S = {"card": (600,), "drill": (600,), "exercise": (), "prediction": (), "claim": ()}
+_STEPS_S = {
+    "card": (600,), "drill": (600,), "case": (), "exercise": (), "prediction": (), "claim": (),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

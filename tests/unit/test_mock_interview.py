@@ -10,6 +10,7 @@ from labkit import cli, progress
 from labkit.grade.catalog import load_catalog
 from labkit.grade.outcome import Outcome
 from labkit.interview.cards import load_bank, load_topics
+from labkit.interview.case_files import CASES
 from labkit.interview.drills import DRILLS
 from labkit.interview.mock import (
     LEVELS,
@@ -48,6 +49,8 @@ def test_a_plan_fills_the_time_with_things_of_its_level(minutes, level):
                 assert BANK[item.name].difficulty in of_questions
             elif item.kind == "drill":
                 assert DRILLS[item.name].difficulty in of_questions
+            elif item.kind == "case":
+                assert CASES[item.name].difficulty in of_exercises
             else:
                 assert load_catalog()[item.name].difficulty in of_exercises
         needed = sum(item.minutes for item in plan.items)
@@ -55,6 +58,7 @@ def test_a_plan_fills_the_time_with_things_of_its_level(minutes, level):
         kinds = [item.kind for item in plan.items]
         assert len(set(plan.items)) == len(plan.items)
         num = {kind: kinds.count(kind) for kind in ("question", "drill", "exercise")}
+        assert kinds.count("case") == (minutes >= 60)
         assert num["exercise"] == (minutes >= 30) and "exercise" not in kinds[:-1]
         every = sum(card.difficulty in of_questions for card in BANK.values())
         every_drill = sum(drill.difficulty in of_questions for drill in DRILLS.values())
@@ -85,7 +89,7 @@ def test_no_group_comes_twice_before_every_other_that_has_more_has_come_once(min
         left = Counter(topics[each.topic].group for each in every)
         turns = []
         for item in plan_interview(minutes, level, seed).items:
-            if item.kind == "exercise":
+            if item.kind in ("case", "exercise"):
                 continue
             turns = turns or [group for group, count in left.items() if count]
             assert item.group in turns, f"seed {seed}: {item.group} before {turns}"

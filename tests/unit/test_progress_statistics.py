@@ -109,6 +109,7 @@ def test_due_counts_name_every_kind():
     assert statistics.due_counts(1.8e9 + 601) == {
         "card": 2,
         "drill": 0,
+        "case": 0,
         "exercise": 0,
         "prediction": 0,
         "claim": 0,

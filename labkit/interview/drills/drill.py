@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from labkit.calc.result import Result
 from labkit.calc.units import Quantity, parse_quantity, parse_typed
+from labkit.interview.drills.judge import Ruling, judge
 from labkit.interview.drills.question import Question, Solution, told_apart
 from labkit.interview.levels import LEVELS
 
@@ -44,8 +45,8 @@ class Shown(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Drill:
-    """A kind of question."""
+class Kind:
+    """A kind of question that is typed an answer to: a drill, or case files of a difficulty."""
 
     name: str
     topic: str
@@ -53,6 +54,35 @@ class Drill:
     title: str
     difficulty: int
     notebook: str | None
+
+    @property
+    def level(self) -> str:
+        """Whom it is for: everyone, senior or expert."""
+        return LEVELS[min(self.difficulty, max(LEVELS))]
+
+    @property
+    def subject(self) -> str:
+        """What its answers are remembered as."""
+        return f"drill/{self.name}"
+
+    @property
+    def command(self) -> str:
+        """That asks another one."""
+        return f"labkit drill {self.name}"
+
+    def question(self, seed: int) -> Question:
+        """The question of this seed, any whole number."""
+        raise NotImplementedError
+
+    def judge(self, question: Any, text: str) -> Ruling:
+        """Rule on a typed answer to one of its questions; never raises for a text."""
+        return judge(question, text)
+
+
+@dataclass(frozen=True)
+class Drill(Kind):
+    """A kind of question whose answer is a number."""
+
     template: str
     """The prompt, with a field for each number."""
     draws: Mapping[str, Sequence[Any]]
@@ -63,11 +93,6 @@ class Drill:
     """Answers outside, in base units, are not asked for."""
     where: Callable[..., bool] | None
     solve: Callable[..., Solution]
-
-    @property
-    def level(self) -> str:
-        """Whom it is for: everyone, senior or expert."""
-        return LEVELS[self.difficulty]
 
     @property
     def fields(self) -> frozenset[str]:

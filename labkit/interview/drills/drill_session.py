@@ -19,8 +19,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from labkit.interview.drills.drill import Drill
-from labkit.interview.drills.judge import Outcome, Ruling, judge
+from labkit.interview.drills.drill import Kind
+from labkit.interview.drills.judge import Outcome, Ruling
 from labkit.interview.drills.question import Question
 from labkit.progress import practice
 
@@ -35,7 +35,7 @@ SAME_AGAIN = "The same answer again: change it, or show the answer."
 class Asked:
     """One question that is being answered."""
 
-    drill: Drill
+    drill: Kind
     question: Question
     clock: Callable[[], float] = time.monotonic
     tries: int = 0
@@ -64,7 +64,7 @@ class Asked:
         """Rule on a typed answer. One that cannot be read is no try. ValueError when it is over."""
         if self.is_over:
             raise ValueError("this question is over: ask the round for the next one")
-        ruling = judge(self.question, text)
+        ruling = self.drill.judge(self.question, text)
         self._last_text = text.strip()
         if ruling.outcome is Outcome.UNREADABLE:
             return ruling
@@ -80,7 +80,7 @@ class Asked:
         if self.rating is None:
             self.rating = self._rate()
             practice.answer(
-                f"drill/{self.drill.name}",
+                self.drill.subject,
                 self.rating,
                 topic=self.drill.topic,
                 seed=self.question.seed,
@@ -102,7 +102,7 @@ class Asked:
 class Round:
     """Questions of some drills, each drill once before any comes again."""
 
-    drills: Sequence[Drill]
+    drills: Sequence[Kind]
     seed: int | None = None
     """The same one asks the same questions; None: others each time."""
     clock: Callable[[], float] = time.monotonic
@@ -112,7 +112,7 @@ class Round:
         if not self.drills:
             raise ValueError("a round needs one drill or more; drills_of() has them all")
         self._rng = random.Random(self.seed)
-        self._left: list[Drill] = []
+        self._left: list[Kind] = []
 
     def ask(self) -> Asked:
         """The next question."""

@@ -6,6 +6,7 @@ drill + seed -> Question -> judge(question, "43.8%") -> Ruling: a trap, "relativ
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 from labkit.calc.result import Result
 from labkit.calc.units import UNITS, Quantity
@@ -31,6 +32,13 @@ class Solution:
     traps: Sequence[Trap]
 
 
+class Exhibit(NamedTuple):
+    """What is shown with a question: as text in a terminal, as a page of HTML in a notebook."""
+
+    text: str = ""
+    page: str = ""
+
+
 @dataclass(frozen=True)
 class Question:
     """One question. `Drill.question(seed)` makes it; the same seed makes the same one."""
@@ -50,6 +58,10 @@ class Question:
     traps: tuple[Trap, ...]
     left_out: tuple[str, ...] = ()
     """Traps whose value, with these numbers, could be taken for the answer or another trap."""
+    exhibit: Exhibit = Exhibit()
+    """Below the prompt."""
+    proof: Exhibit = Exhibit()
+    """Below the steps, when it is over."""
 
     @property
     def answer_text(self) -> str:

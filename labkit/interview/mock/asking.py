@@ -2,6 +2,7 @@
 
 question   the share of the rubric's points that were said; missed: the others
 drill      1 at the first try, 1/2 at the second, else 0; missed: the traps walked into
+case       the same
 exercise   1 after a pass, 0 when it is given up
 """
 
@@ -12,10 +13,9 @@ from labkit.grade.catalog import CatalogError
 from labkit.grade.submission import NothingToGrade
 from labkit.grade.workspace import WorkspaceNotFound
 from labkit.interview.cards import Card
-from labkit.interview.drills import get_drill
 from labkit.interview.drills.drill_session import Asked, Round
 from labkit.interview.mock.interview import Interview
-from labkit.interview.mock.plan import EXERCISE, Item, Plan
+from labkit.interview.mock.plan import EXERCISE, Item, Plan, kind_of
 
 SKIPPED = "skipped"
 # A file that is missing or no Python: the interview goes on, and says so.
@@ -49,8 +49,8 @@ def minutes_text(minutes: float) -> str:
 
 
 def asked_drill(item: Item, seed: int) -> Asked:
-    """The question of a drill, the same for the same seed."""
-    return Round([get_drill(item.name)], seed).ask()
+    """The question of a drill or a case, the same for the same seed."""
+    return Round([kind_of(item)], seed).ask()
 
 
 def scored_question(card: Card, said: Collection[int]) -> Scored:

@@ -2,6 +2,7 @@
 
     question   4 minutes: said aloud, and a follow-up
     drill      2 minutes
+    case       8 minutes, in an interview of 60 or more: why is this run slow?
     exercise  15 minutes, in an interview of 30 or more; last, as it is in life
 
 Two questions for a drill. No group of topics comes twice before every other has come once, whether
@@ -22,13 +23,15 @@ from labkit.grade.catalog import load_catalog
 from labkit.grade.course import is_passed
 from labkit.grade.desk import standings
 from labkit.interview.cards import load_bank, load_topics
+from labkit.interview.case_files import CASES
 from labkit.interview.drills import DRILLS
+from labkit.interview.drills.drill import Kind
 from labkit.interview.subjects import group_of_exercise
 
-QUESTION, DRILL, EXERCISE = "question", "drill", "exercise"
-MINUTES = {QUESTION: 4, DRILL: 2, EXERCISE: 15}
+QUESTION, DRILL, CASE, EXERCISE = "question", "drill", "case", "exercise"
+MINUTES = {QUESTION: 4, DRILL: 2, CASE: 8, EXERCISE: 15}
 _QUESTIONS_FOR_A_DRILL = 2
-_WITH_EXERCISE = 30
+_WITH_EXERCISE, _WITH_CASE = 30, 60
 SHORTEST, LONGEST = 6, 240
 
 LEVELS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
@@ -36,7 +39,7 @@ LEVELS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
     "senior": ((1, 2), (2, 3)),
     "expert": ((2, 3), (3, 4, 5)),
 }
-"""Difficulties of (cards and drills, exercises)."""
+"""Difficulties of (cards and drills, exercises). Cases have those of exercises."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +47,9 @@ class Item:
     """One thing that is asked."""
 
     kind: str
-    """question, drill or exercise."""
+    """question, drill, case or exercise."""
     name: str
-    """A card's id, a drill's or an exercise's name."""
+    """A card's id, or the name of the other kinds."""
     group: str
     """The title of its group of topics."""
 
@@ -54,6 +57,11 @@ class Item:
     def minutes(self) -> int:
         """That are meant for it."""
         return MINUTES[self.kind]
+
+
+def kind_of(item: Item) -> Kind:
+    """What asks a drill or a case."""
+    return CASES[item.name] if item.kind == CASE else DRILLS[item.name]
 
 
 @dataclass(frozen=True)
@@ -90,8 +98,9 @@ def plan_interview(minutes: int = 45, level: str = "senior", seed: int | None = 
     rng = random.Random(f"mock {seed}")
     of_questions, of_exercises = LEVELS[level]
     exercises = [_exercise(rng, of_exercises)] if minutes >= _WITH_EXERCISE else []
-    left = minutes - sum(each.minutes for each in exercises)
-    return Plan(minutes, level, seed, (*_short_items(rng, of_questions, left), *exercises))
+    long = ([_case(rng, of_exercises)] if minutes >= _WITH_CASE else []) + exercises
+    left = minutes - sum(each.minutes for each in long)
+    return Plan(minutes, level, seed, (*_short_items(rng, of_questions, left), *long))
 
 
 def _short_items(rng: random.Random, difficulties: Sequence[int], left: int) -> list[Item]:
@@ -125,6 +134,11 @@ def _drills(difficulties: Sequence[int]) -> list[Item]:
         for drill in DRILLS.values()
         if drill.difficulty in difficulties
     ]
+
+
+def _case(rng: random.Random, difficulties: Sequence[int]) -> Item:
+    found = rng.choice([each for each in CASES.values() if each.difficulty in difficulties])
+    return Item(CASE, found.name, load_topics()[found.topic].group)
 
 
 def _exercise(rng: random.Random, difficulties: Sequence[int]) -> Item:

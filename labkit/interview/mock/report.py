@@ -12,8 +12,7 @@ from html import escape
 
 from labkit.grade.catalog import load_catalog
 from labkit.interview.cards import load_bank
-from labkit.interview.drills import DRILLS
-from labkit.interview.mock.plan import DRILL, QUESTION, Item, Plan
+from labkit.interview.mock.plan import CASE, DRILL, QUESTION, Item, Plan, kind_of
 from labkit.interview.page import html_of
 
 _VERDICTS = (
@@ -138,7 +137,9 @@ def _told(each: Taken) -> list[str]:
 def _title(item: Item) -> str:
     if item.kind == QUESTION:
         return load_bank()[item.name].prompt
-    return DRILLS[item.name].title if item.kind == DRILL else load_catalog()[item.name].title
+    if item.kind in (DRILL, CASE):
+        return kind_of(item).title
+    return load_catalog()[item.name].title
 
 
 def _again(item: Item) -> str:
@@ -147,8 +148,8 @@ def _again(item: Item) -> str:
         card = load_bank()[item.name]
         where = f"`notebooks/{card.notebook}.ipynb`, then " if card.notebook else ""
         return f"{where}`labkit cards {card.id}`"
-    if item.kind == DRILL:
-        return f"`labkit drill {item.name}`"
+    if item.kind in (DRILL, CASE):
+        return f"`{kind_of(item).command}`"
     return f"`labkit hint {item.name}`, `labkit check {item.name}`"
 
 

@@ -1,0 +1,322 @@
+"""A case: a fault is drawn, a training on 4 ranks runs with it and without, an answer is judged.
+
+    briefing    The on-call engineer writes: since Tuesday a step takes 112 ms. Why?
+    before      folder/slow/rank0.json ...      for Perfetto and `labkit profile`; on a throttled
+                                                network trace.json, from the run's journal
+                folder/page.html                breakdown and timeline, without the diagnosis
+    answer      "straggler, rank 2, 28%"
+    after       folder/without/rank0.json ...   the same run without that fault
+                folder/answer.html              the diagnosis, and the two runs side by side
+
+The gain is the share of a step that goes with the fault. A replay of the trace predicts it and the
+second run measures it; what lies between the two, or up to 5 points beside them, is right.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import random
+import re
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from labkit import profile
+from labkit.calc.units import Quantity
+from labkit.comm import Topology
+from labkit.inject import (
+    NETWORK,
+    STEP_S,
+    Fault,
+    ItemPerStep,
+    Jitter,
+    NetworkFault,
+    NoisyNeighbour,
+    OneHugeBucket,
+    Pauses,
+    SkewedRouter,
+    SlowLink,
+    SlowLoader,
+    SlowRank,
+    SlowUplink,
+    TinyBuckets,
+    UnbalancedStage,
+    UnevenShards,
+    timed_training,
+)
+from labkit.interview.drills import Outcome, Question, Ruling
+from labkit.interview.drills.question import Exhibit
+from labkit.launch import run
+from labkit.profile import Comparison, Report, Trace
+from labkit.profile.bottleneck import FAULTS, Finding
+
+WORLD_SIZE, NUM_STEPS = 4, 5
+SHARES = {1: 0.4, 2: 0.4, 3: 0.2, 4: 0.12, 5: 0.4}
+"""By difficulty: the seconds of a fault, as a share of a healthy step."""
+SECOND, UNEVEN = 0.15, 0.05
+TOLERANCE = 0.05
+"""How far a gain may be off: 5 points."""
+_RUNS = 3
+"""A case that is not clear is run again."""
+_BUSY = "This machine was busy: the trace shows the fault less clearly than it should."
+_JOBS = {
+    "ddp": "data-parallel job (DDP)",
+    "zero3": "fully sharded job (ZeRO-3)",
+    "tp": "tensor-parallel job",
+    "pp": "pipeline of 4 stages (1F1B)",
+    "moe": "mixture of experts, an expert per rank",
+}
+_LOADING = ("ddp", "zero3", "moe")
+"""Strategies in which each rank has batches of its own."""
+_CALLERS = (
+    "The on-call engineer writes",
+    "A researcher asks in the channel of the cluster",
+    "The team that pays for the GPUs calls",
+    "The dashboard of step times has raised an alarm",
+)
+_DAYS = "Monday Tuesday Wednesday Thursday Friday".split()
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """A fault that a case may have: `make(rank, share of a step, seed)`."""
+
+    make: Callable[[int, float, int], Fault]
+    difficulties: tuple[int, ...]
+    strategies: tuple[str, ...] = tuple(_JOBS)
+    on_network: bool = False
+    """Messages are throttled to the links of a fat tree, with the fault and without."""
+
+
+def _pauses(rank: int | None, share: float) -> Pauses:
+    return Pauses(rank, share * STEP_S / 2, period_s=STEP_S / 2)
+
+
+SUSPECTS = (
+    Suspect(lambda rank, share, seed: SlowRank(rank, share), (1, 2, 3, 4, 5)),
+    Suspect(lambda rank, share, seed: NoisyNeighbour(rank, share, seed=seed), (2, 3)),
+    Suspect(lambda rank, share, seed: SlowLoader(None, share * STEP_S), (1, 3, 4, 5)),
+    Suspect(lambda rank, share, seed: SlowLoader(rank, share * STEP_S), (2, 3), _LOADING),
+    Suspect(lambda rank, share, seed: _pauses(None, share), (1, 3, 5)),
+    Suspect(lambda rank, share, seed: _pauses(rank, share), (2, 3)),
+    Suspect(lambda rank, share, seed: ItemPerStep(None, share * STEP_S), (1, 3, 4)),
+    Suspect(lambda rank, share, seed: UnevenShards(rank, share), (2, 3, 5), ("ddp", "zero3")),
+    Suspect(lambda rank, share, seed: SkewedRouter(rank, share), (3,), ("moe",)),
+    Suspect(lambda rank, share, seed: UnbalancedStage(rank), (3,), ("pp",)),
+    Suspect(lambda rank, share, seed: TinyBuckets(), (3,), ("ddp",), True),
+    Suspect(lambda rank, share, seed: OneHugeBucket(), (3,), ("ddp",), True),
+    # The end of a pipeline has one link: which of its two ranks is slow cannot be told.
+    Suspect(lambda rank, share, seed: SlowLink(1 + rank % 2, 0.01), (3,), ("pp",), True),
+    Suspect(lambda rank, share, seed: SlowLink(rank, 0.07), (3,), ("tp",), True),
+    Suspect(lambda rank, share, seed: SlowUplink(None, 0.035), (3,), ("tp",), True),
+)
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """What a case is about. Faults: the one that costs most, then what stays when it is gone."""
+
+    difficulty: int
+    seed: int
+    faults: tuple[Fault, ...]
+    strategy: str
+    on_network: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case(Question):
+    """A case whose runs are done. The answer is a line of words, and `judge` rules on it."""
+
+    drawn: Drawn
+    findings: list[Finding]
+    gains: tuple[float, float]
+    """As shares of a step: the smaller and the larger of what is predicted and what is measured."""
+
+    @property
+    def answer_text(self) -> str:
+        """`straggler, rank 2, 26% to 29%`."""
+        fault, (low, high) = self.drawn.faults[0], self.gains
+        return f"{fault.cause}, {_where(fault.rank)}, {low:.0%} to {high:.0%}"
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether the fault costs most, and about as much in both runs as in the replay."""
+        first, fault, (low, high) = self.findings[0], self.drawn.faults[0], self.gains
+        is_named = (first.cause, first.rank) == (fault.cause, fault.rank)
+        return is_named and high - low <= 2 * TOLERANCE
+
+    def judge(self, text: str) -> Ruling:
+        """Rule on `cause, rank, gain in percent`, in any order: what is right, and what is not."""
+        said = text.lower()
+        fault, (low, high) = self.drawn.faults[0], self.gains
+        asks_rank = self.drawn.difficulty > 1
+        cause = next((each for each in FAULTS if each in said), None)
+        rank = re.search(r"\b(?:rank\s*(\d+)|all|every|no rank)", said)
+        percent = re.search(r"(\d+(?:\.\d+)?)\s*(?:%|percent)", said)
+        if cause is None or percent is None or (rank is None and asks_rank):
+            return Ruling(Outcome.UNREADABLE, f"Name all that is asked for: {_example(asks_rank)}.")
+        gain = float(percent[1]) / 100
+        hints = {}
+        if cause != fault.cause:
+            hints["cause"] = self._about(cause)
+        if asks_rank and rank and (None if rank[1] is None else int(rank[1])) != fault.rank:
+            hints["rank"] = "Which ranks differ from the others, and for which do others wait?"
+        if not low - TOLERANCE <= gain <= high + TOLERANCE:
+            hints["gain"] = f"{gain:.0%} is too {'high' if gain > high else 'low'}."
+        if not hints:
+            return Ruling(Outcome.RIGHT, f"Right: {self.answer_text}.")
+        right = [
+            part
+            for part in ("cause", *(["rank"] if asks_rank else []), "gain")
+            if part not in hints
+        ]
+        words = f"Right: {', '.join(right) or 'nothing yet'}. Not right: {', '.join(hints)}."
+        return Ruling(Outcome.WRONG, " ".join([words, *filter(None, hints.values())]))
+
+    def _about(self, cause: str) -> str:
+        """What the trace says of a cause that is not the one."""
+        if cause in [each.cause for each in self.drawn.faults[1:]]:
+            return f"There is {cause} too, but another fault costs more."
+        found = next((each for each in self.findings if each.cause == cause), None)
+        return f"Without {cause} the replay gains {found.share:.0%}." if found else ""
+
+
+def open_case(difficulty: int, seed: int) -> Case:
+    """Draw a case, and run it with its fault and without. The same seed draws the same."""
+    drawn = draw(difficulty, seed)
+    folder = Path(tempfile.mkdtemp(prefix="labkit-case-"))
+    for _ in range(_RUNS):
+        slow, without = (
+            _recorded(folder / name, drawn, faults)
+            for name, faults in (("slow", drawn.faults), ("without", drawn.faults[1:]))
+        )
+        case = case_of(drawn, slow, without, folder)
+        if case.is_clear:
+            return case
+    return replace(case, steps=(*case.steps, _BUSY))
+
+
+def draw(difficulty: int, seed: int) -> Drawn:
+    """The faults and the strategy of a case."""
+    rng = random.Random(f"case {difficulty} {seed}")
+    suspects = [each for each in SUSPECTS if difficulty in each.difficulties]
+    suspect = rng.choice(suspects)
+    faults = [suspect.make(rng.randrange(WORLD_SIZE), SHARES[difficulty], seed)]
+    if difficulty == 4:
+        faults.append(Jitter(None, UNEVEN))
+    if difficulty == 5:
+        more = [each.make(rng.randrange(WORLD_SIZE), SECOND, seed) for each in suspects]
+        faults.append(rng.choice([each for each in more if each.cause != faults[0].cause]))
+    is_simple = difficulty in (1, 2, 5)
+    strategy = "ddp" if is_simple else rng.choice(suspect.strategies)
+    return Drawn(difficulty, seed, tuple(faults), strategy, suspect.on_network)
+
+
+def _recorded(folder: Path, drawn: Drawn, faults: Sequence[Fault]) -> Trace:
+    """A training with these faults: its files in the folder, and its trace."""
+    network: Topology | None = NETWORK if drawn.on_network else None
+    for fault in faults:
+        if isinstance(fault, NetworkFault) and network:
+            network = fault.on(network)
+    profiled = None if network else str(folder)
+    arguments = (profiled, tuple(faults), NUM_STEPS, drawn.strategy)
+    with contextlib.redirect_stdout(io.StringIO()):  # the profiler's messages, from every rank
+        done = run(timed_training, WORLD_SIZE, arguments, timeout=120, topology=network)
+    if profiled:
+        return profile.read([folder])
+    folder.mkdir(exist_ok=True)
+    done.to_chrome_trace(folder / "trace.json")
+    return profile.of_run(done)
+
+
+def case_of(drawn: Drawn, slow: Trace, without: Trace, folder: Path) -> Case:
+    """The case of two traces; writes its pages to the folder."""
+    report, comparison = profile.report(slow), profile.compare(without, slow)
+    fault, findings = drawn.faults[0], report.findings
+    finding = next((each for each in findings if each.cause == fault.cause), findings[0])
+    measured = 1 - comparison.before_s / comparison.after_s
+    low, high = sorted((finding.share, measured))
+    page = profile.page(replace(report, findings=[]))
+    answer_page = profile.page(report, comparison)
+    for name, text in (("page.html", page), ("answer.html", answer_page)):
+        (folder / name).write_text(text, encoding="utf-8")
+    return Case(
+        drill=f"case_{drawn.difficulty}",
+        seed=drawn.seed,
+        prompt=_briefing(drawn, comparison),
+        givens={},
+        answer=Quantity(measured, ""),
+        unit="",
+        unit_size=1.0,
+        digits=None,
+        steps=tuple(_steps(drawn, finding, comparison)),
+        traps=(),
+        exhibit=Exhibit(_exhibit_text(report, folder), page),
+        proof=Exhibit(_proof_text(comparison, folder), answer_page),
+        drawn=drawn,
+        findings=findings,
+        gains=(low, high),
+    )
+
+
+def _briefing(drawn: Drawn, comparison: Comparison) -> str:
+    rng = random.Random(drawn.seed)
+    before = f" instead of {_ms(comparison.before_s)}" if drawn.difficulty <= 2 else ""
+    asks_rank = drawn.difficulty > 1
+    where = ", on which rank," if asks_rank else ""
+    two = " There are two faults: name the one that costs more." if drawn.difficulty == 5 else ""
+    job = _JOBS[drawn.strategy]
+    return (
+        f"{rng.choice(_CALLERS)}: since {rng.choice(_DAYS)} a step of our {job} takes "
+        f"{_ms(comparison.after_s)}{before}. What is the cause{where} and by how many percent does "
+        f"a step get shorter without it?{two} The gain may be off by {100 * TOLERANCE:.0f} points. "
+        f"Answer in one line, such as {_example(asks_rank)}. Causes: {', '.join(FAULTS)}."
+    )
+
+
+def _example(asks_rank: bool) -> str:
+    return "'link, rank 9, 3%', or 'link, all ranks, 3%'" if asks_rank else "'link, 3%'"
+
+
+def _steps(drawn: Drawn, finding: Finding, comparison: Comparison) -> list[str]:
+    fault, *rest = drawn.faults
+    return [
+        f"Injected: {fault}{', beside ' + ' and '.join(map(str, rest)) if rest else ''}.",
+        f"In the trace: {finding.evidence} Without it the replay gains {finding.share:.0%}.",
+        f"Beside a run without it: {comparison.verdict}",
+        f"What helps: {finding.remedy}.",
+    ]
+
+
+def _exhibit_text(report: Report, folder: Path) -> str:
+    return (
+        f"\nMilliseconds of a step, on average\n{_table(report.rows())}\n"
+        f"{folder / 'page.html'} shows the timeline.\n"
+        f"{folder / 'slow'} has the traces: ui.perfetto.dev opens them.\n"
+        "`labkit profile` names the cause, of traces by rank: try without it first.\n\n"
+    )
+
+
+def _proof_text(comparison: Comparison, folder: Path) -> str:
+    return (
+        f"\nMilliseconds of a step, without the fault (before) and with it (after)\n"
+        f"{_table(comparison.rows())}\n{folder / 'answer.html'} shows the same.\n\n"
+    )
+
+
+def _table(rows: Sequence[dict[str, str]]) -> str:
+    lines = [list(rows[0]), *([*row.values()] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*lines)]
+    return "\n".join(
+        " ".join(cell.rjust(width) for cell, width in zip(line, widths)) for line in lines
+    )
+
+
+def _where(rank: int | None) -> str:
+    return "all ranks" if rank is None else f"rank {rank}"
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.0f} ms"
