@@ -56,10 +56,10 @@ HTA = {
     "two_gpus_rank-0": (338781, 75169, 21636, 435586, 14.31),
 }
 H200 = {
-    "h200_large_model": "compute",
-    "h200_small_model": "launch",
-    "h200_item_per_layer": "launch",
-    "h200_slow_loader": "input",
+    "large_model": "compute",
+    "small_model": "launch",
+    "item_per_layer": "launch",
+    "slow_loader": "input",
 }
 WORLD_SIZE = 4
 STRATEGIES = tuple(inject.STRATEGIES)
@@ -207,11 +207,13 @@ def gpu_traces() -> bool:
         agrees &= abs(ours[4] - reported[4]) <= 0.5
     print()
     for name, cause in H200.items():
-        trace = profile.read([TRACES / f"{name}.json.gz"])
+        trace = profile.h200(name)
         steps = profile.breakdown(trace)[0]
         step_ms = 1e3 * statistics.mean(step.total for step in steps)
         first = profile.diagnose(trace)[0]
-        print(f"{name:<22}{step_ms:>6.1f} ms per step, {first.share:.0%} of it {first.cause}")
+        print(
+            f"H200, {name:<16}{step_ms:>6.1f} ms per step, {first.share:.0%} of it {first.cause}"
+        )
         agrees &= first.cause == cause
     return agrees
 

@@ -27,6 +27,7 @@ import gzip
 import itertools
 import json
 import math
+import os
 import re
 import zlib
 from collections import Counter, defaultdict
@@ -365,6 +366,7 @@ def recording(
     memory: record allocations as well, and operators of the calling thread only. Without it, those
     of all threads: torch's profiler sees either other threads or memory.
     """
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else each rank prints that it began
     activities = [ProfilerActivity.CPU]
     if world.device.type == "cuda":
         activities.append(ProfilerActivity.CUDA)

@@ -356,20 +356,6 @@ def test_all_to_alls_of_other_shapes_meet_by_their_turn(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "cause", "share"),
-    [
-        ("large_model", "compute", 0.98),
-        ("small_model", "launch", 0.79),
-        ("item_per_layer", "launch", 0.83),
-        ("slow_loader", "input", 0.45),
-    ],
-)
-def test_what_bounds_a_gpu(name, cause, share):
-    first = profile.diagnose(profile.read([TRACES / f"h200_{name}.json.gz"]))[0]
-    assert (first.cause, round(first.share, 2)) == (cause, share)
-
-
-@pytest.mark.parametrize(
     ("text", "named"),
     [
         ("no json", "no JSON"),
