@@ -211,9 +211,7 @@ def gpu_traces() -> bool:
         steps = profile.breakdown(trace)[0]
         step_ms = 1e3 * statistics.mean(step.total for step in steps)
         first = profile.diagnose(trace)[0]
-        print(
-            f"H200, {name:<16}{step_ms:>6.1f} ms per step, {first.share:.0%} of it {first.cause}"
-        )
+        print(f"H200, {name:<16}{step_ms:>6.1f} ms per step, {first.share:.0%} of it {first.cause}")
         agrees &= first.cause == cause
     return agrees
 

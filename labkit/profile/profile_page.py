@@ -67,12 +67,13 @@ def page(found: Report, comparison: Comparison | None = None) -> str:
     what = f"{len(found.steps)} of {found.trace.world_size} ranks, {num_steps} steps"
     notes = "".join(f"<p class=faint>{escape(note)}</p>" for note in found.trace.notes)
     cards = "".join(_card(each, num_steps) for each in found.findings if each.share >= 0.005)
+    lost = f"<h2>What it is lost to</h2><div class=cards>{cards}</div>" if cards else ""
     bars = "".join(_bars(found))
     return f"""<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><title>{title}</title>
 <meta name="viewport" content="width=device-width"><style>{_STYLE}</style></head><body>
 <h1>{title}</h1><p class=faint>{what}</p>{notes}{_compared(comparison)}
-<h2>What it is lost to</h2><div class=cards>{cards}</div>
+{lost}
 <h2>Where the time of a step goes</h2>{_legend()}{bars}
 <h2>The last steps</h2>{_Timeline(found).drawn()}
 </body></html>
