@@ -335,7 +335,7 @@ def test_traffic_is_three_times_the_parameters_for_each_microbatch_and_two_witho
         if not reshard:
             expected *= 2 / 3
         for timeline in result.timeline:
-            (region,) = timeline.regions
+            region = timeline.regions[0]
             sent = [op for op in timeline.operations if op.posted_s >= region.start_s]
             assert sum(op.sent_bytes for op in sent) == round(expected)
 
@@ -373,7 +373,7 @@ def test_the_next_layer_is_on_its_way_while_one_computes():
                 model(tokens(0))
 
     for timeline in run(slow, 2).timeline:
-        first, second = timeline.regions
+        first, second = (r for r in timeline.regions if r.name.startswith("pass "))
         for region, is_ahead in ((first, False), (second, True)):
             begun_s = [
                 next(op.posted_s for op in timeline.operations if is_gather(op, n, region))

@@ -143,7 +143,8 @@ def _optional(kinds: Sequence[Any]) -> _Fit:
     def fit(data: Any) -> Any:
         if data is None:
             return None
-        return next(fit for names, fit in fits if not names or names <= set(data))(data)
+        fields = set(data) if isinstance(data, dict) else set()
+        return next(fit for names, fit in fits if names <= fields)(data)
 
     return fit
 
