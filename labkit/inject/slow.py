@@ -143,7 +143,10 @@ class ItemPerStep(Fault):
 
         def look(optimizer: Optimizer, *_: Any) -> None:
             gradients = (p.grad for group in optimizer.param_groups for p in group["params"])
-            next(each for each in gradients if each is not None).sum().item()
+            for gradient in gradients:
+                if gradient is not None:
+                    gradient.sum().item()
+                    break
             time.sleep(self.seconds)
 
         hook = register_optimizer_step_pre_hook(look)

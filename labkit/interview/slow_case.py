@@ -150,8 +150,10 @@ class Case(Question):
         said = text.lower()
         fault, (low, high) = self.drawn.faults[0], self.gains
         asks_rank = self.drawn.difficulty > 1
-        cause = next((each for each in FAULTS if each in said), None)
-        rank = re.search(r"\b(?:rank\s*(\d+)|all|every|no rank)", said)
+        cause = next((each for each in FAULTS if re.search(rf"\b{each}\b", said)), None)
+        rank = re.search(r"\brank\s*(\d+)", said) or re.search(
+            r"\b()(?:all|every|no) ranks?\b", said
+        )
         percent = re.search(r"(\d+(?:\.\d+)?)\s*(?:%|percent)", said)
         if cause is None or percent is None or (rank is None and asks_rank):
             return Ruling(Outcome.UNREADABLE, f"Name all that is asked for: {_example(asks_rank)}.")
@@ -159,7 +161,7 @@ class Case(Question):
         hints = {}
         if cause != fault.cause:
             hints["cause"] = self._about(cause)
-        if asks_rank and rank and (None if rank[1] is None else int(rank[1])) != fault.rank:
+        if asks_rank and rank and (int(rank[1]) if rank[1] else None) != fault.rank:
             hints["rank"] = "Which ranks differ from the others, and for which do others wait?"
         if not low - TOLERANCE <= gain <= high + TOLERANCE:
             hints["gain"] = f"{gain:.0%} is too {'high' if gain > high else 'low'}."

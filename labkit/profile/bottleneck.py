@@ -24,7 +24,7 @@ from computing, nor a straggler from imbalance: it has no operators.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from statistics import mean, median
@@ -109,7 +109,7 @@ def _finding(
 ) -> Finding:
     seconds = graph.seconds()
     gain_s = max(0.0, seconds - graph.seconds(change))
-    return Finding(cause, rank, gain_s, gain_s / seconds, why)
+    return Finding(cause, rank, gain_s, gain_s / seconds if seconds else 0.0, why)
 
 
 def _slow_rank(graph: Dependencies, cause: str, kind: str) -> Finding:
@@ -174,21 +174,25 @@ def _barriers(trace: Trace, seconds: float) -> Finding:
     if count:
         gain_s = max(0.0, seconds - Dependencies(replace(trace, ranks=ranks)).seconds(no_barrier))
     why = f"Each rank waits in {count} barriers."
-    return Finding("barrier", None, gain_s, gain_s / seconds, why)
+    return Finding("barrier", None, gain_s, gain_s / seconds if seconds else 0.0, why)
 
 
 def _slow_link(graph: Dependencies) -> Finding:
     """The pairs of ranks whose messages take twice as long as those of the fastest pair, or more,
-    and half as long as those of the slowest.
+    and half as long as those of the slowest. Of messages of one size, the most frequent one.
 
     A message is on its way from the moment when it is sent, whether its receiver is there or not.
     """
-    by_pair: dict[tuple[int, ...], list[float]] = defaultdict(list)
+    by_pair: dict[tuple[tuple[int, ...], int], list[float]] = defaultdict(list)
+    sizes: Counter[int] = Counter()
     for by_rank in graph.trace.meetings.values():
         ends = {each.kind: each for each in by_rank.values()}
         if ends.keys() == set(MESSAGES) and graph.sees_end(ends["recv"]):
-            by_pair[ends["recv"].group].append(ends["recv"].done_s - ends["send"].posted_s)
-    of_pairs = {pair: median(seconds) for pair, seconds in by_pair.items()}
+            sizes[ends["recv"].nbytes] += 1
+            took_s = ends["recv"].done_s - ends["send"].posted_s
+            by_pair[ends["recv"].group, ends["recv"].nbytes].append(took_s)
+    usual = sizes.most_common(1)[0][0] if sizes else 0
+    of_pairs = {pair: median(each_s) for (pair, size), each_s in by_pair.items() if size == usual}
     usual_s = min(of_pairs.values(), default=0.0)
     least_s = max(2 * usual_s, 0.5 * max(of_pairs.values(), default=0.0))
     slow = {pair: each_s for pair, each_s in of_pairs.items() if each_s > least_s}

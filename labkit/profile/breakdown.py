@@ -152,7 +152,7 @@ def figures(trace: Trace) -> dict[int, Figures]:
         last_s = own.steps[-1][0] if len(own.steps) > 1 else own.end_s
         spans = [(each.start_s, each.end_s) for each in own.work if each.kind != DATA]
         spans += [(each.posted_s, each.done_s) for each in own.exchanges]
-        whole = [span for span in spans if span[0] < last_s]
+        whole = [span for span in spans if span[0] < last_s] or [(own.start_s, own.end_s)]
         start_s, end_s = min(whole)[0], max(end_s for _, end_s in whole)
         terms = _terms(sorted(_moments(own, arrivals)), start_s, end_s)
         idle, compute = terms.seconds[HOST] + terms.seconds[DATA], terms.seconds[COMPUTE]

@@ -23,7 +23,7 @@ REST = "rest"
 _TERMS = (COMPUTE, DATA, COPY, TRANSFER, HOST)
 _SAME = 0.02
 """A step that differs by less than this share takes as long as before."""
-_NAMED = 0.2
+_NAMED = 0.15
 """The verdict names terms that explain this share of the difference."""
 
 

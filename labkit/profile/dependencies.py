@@ -112,7 +112,7 @@ class Dependencies:
         work = _OwnWork(own)
         here, now_s = self._new(own.rank, own.start_s, "start"), own.start_s
         for at_s, until_s, exchange, is_wait in _events(own):
-            start_s, end_s = max(at_s, now_s), max(until_s, now_s)
+            start_s, end_s = max(at_s, now_s), max(min(until_s, own.end_s), now_s)
             name = f"{'wait for' if is_wait else 'post'} {exchange.name}"
             moment = self._new(own.rank, end_s, name)
             # What a wait costs for a result that is there already is the host's.
@@ -249,10 +249,9 @@ class _Rates:
     def sees_end(self, exchange: Exchange) -> bool:
         """Whether its end is known: the rank waited for it, and not only in the last moment.
 
-        Else it was done at an earlier time, which is not recorded. The end of a send is when its
-        sender asked for it, and says nothing.
+        Else it was done at an earlier time, which is not recorded.
         """
-        if exchange.waited_s is None or exchange.kind == "send":
+        if exchange.waited_s is None:
             return False
         began_s = self._sent_s.get(exchange.key, self._arrivals[exchange.key][0])
         took_s = exchange.done_s - began_s

@@ -69,7 +69,9 @@ _KINDS = (
     "all_reduce all_gather reduce_scatter all_to_all broadcast reduce gather scatter barrier "
     "send_recv send recv"
 ).split()
-_WIDTH = {"float": 4, "double": 8, "half": 2, "bfloat16": 2, "long int": 8, "int": 4, "short": 2}
+_WIDTH = {"double": 8, "long": 8, "long int": 8, "half": 2, "bfloat16": 2, "short": 2}
+_WIDTH |= dict.fromkeys(("byte", "char", "unsigned char", "signed char", "bool"), 1)
+_WIDTH |= dict.fromkeys(("float8_e4m3fn", "float8_e5m2"), 1)
 
 
 def read(paths: Iterable[str | Path]) -> Trace:
@@ -235,9 +237,11 @@ def _of_gpu(spans: list[Event], rank: int) -> _Own:
         group = [
             int(each) for each in re.findall(r"\d+", str(arguments.get("Process Group Ranks")))
         ]
-        # Messages between ranks that are not named: nobody knows which belong together.
-        is_alone = kind in (*MESSAGES, "send_recv") and not group
-        key = (kind, rank if is_alone else arguments.get("Process Group Name", ""))
+        key: tuple = (kind, arguments.get("Process Group Name", ""))
+        if kind in (*MESSAGES, "send_recv"):
+            ends = arguments.get("Src Rank"), arguments.get("Dst Rank")
+            # Where ends are not named, nobody knows which messages belong together.
+            group, key = (group, (kind, rank)) if None in ends else (list(map(int, ends)), ends)
         own.add(kind, start_s, end_s, group, key, _bytes(each))
     return own
 
@@ -342,11 +346,15 @@ def _ends(kind: str, call: Event, rank: int) -> tuple[int, ...]:
 def _bytes(event: Event) -> int:
     arguments = event["args"]
     if "In msg nelems" in arguments:
-        return int(arguments["In msg nelems"]) * _WIDTH.get(str(arguments.get("dtype")).lower(), 4)
+        return int(arguments["In msg nelems"]) * _width(arguments.get("dtype"))
     count = 1
     for size in (arguments.get("Input Dims") or [[0]])[0]:
         count *= size if isinstance(size, int) else 1
-    return count * _WIDTH.get((arguments.get("Input type") or ["float"])[0], 4)
+    return count * _width((arguments.get("Input type") or ["float"])[0])
+
+
+def _width(name: object) -> int:
+    return _WIDTH.get(str(name).lower().removeprefix("c10::"), 4)
 
 
 @contextmanager

@@ -101,9 +101,15 @@ def _in_background(operations: list[Operation], steps: list[float]) -> Iterator[
             parts[0].posted_s,
             None,
             max(op.done_s or op.posted_s for op in parts),
-            sum(op.sent_bytes for op in parts),
+            _payload(parts),
             f"{parts[0].label} #{turns[*key]}",
         )
+
+
+def _payload(messages: list[Operation]) -> int:
+    """Bytes of the tensor of an all-reduce, of which this rank has sent 2(n-1)/n."""
+    size = len(messages[0].group)
+    return round(sum(op.sent_bytes for op in messages) * size / (2 * (size - 1)))
 
 
 def _exchange(rank: int, operation: Operation) -> Exchange:

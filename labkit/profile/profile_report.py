@@ -65,7 +65,7 @@ class Report:
             f"{share:.0%} {kind} of rank {rank}" for rank, kind, share in self.path[:3]
         )
         lines = [f"Critical path: {shares}."]
-        for each in self.findings[:3]:
+        for each in (f for f in self.findings[:3] if f.share >= 0.005):
             lines += [f"{'Fault' if each.is_fault else 'Bound'}: {each}", f"    {each.remedy}."]
         return lines + [f"Note: {note}." for note in self.trace.notes]
 

@@ -77,6 +77,11 @@ class Exchange:
         """The rank had to wait for it. If not, it may have been done before `done_s`."""
         return self.waited_s is not None and self.done_s > self.waited_s
 
+    def from_then_on(self, start_s: float) -> Exchange:
+        """The same, as one that was posted before `start_s` looks from then on."""
+        waited_s = None if self.waited_s is None else max(self.waited_s, start_s)
+        return replace(self, posted_s=max(self.posted_s, start_s), waited_s=waited_s)
+
     def moved(self, by_s: float) -> Exchange:
         """The same on a clock that shows by_s more."""
         waited_s = None if self.waited_s is None else self.waited_s + by_s
@@ -105,7 +110,11 @@ class RankTrace:
             return self
         start_s, end_s = self.steps[0][0], self.steps[-1][1]
         work = [w for w in self.work if start_s <= w.start_s < end_s]
-        exchanges = [each for each in self.exchanges if start_s <= each.posted_s < end_s]
+        exchanges = [
+            each.from_then_on(start_s)
+            for each in self.exchanges
+            if start_s < each.done_s and each.posted_s < end_s
+        ]
         before = [each for each in self.memory if each[0] < start_s][-1:]
         memory = before + [each for each in self.memory if start_s <= each[0] < end_s]
         return RankTrace(self.rank, start_s, end_s, work, exchanges, self.steps, memory)
@@ -158,6 +167,8 @@ def with_waits(work: list[Work], exchanges: Iterable[Exchange]) -> list[Exchange
     """
     found = []
     before_s = -math.inf
+    exchanges = list(exchanges)
+    posts_s = sorted(each.posted_s for each in exchanges)
     for each in sorted(exchanges, key=lambda each: each.done_s):
         after = bisect.bisect_left(
             work, each.done_s, key=lambda w: w.end_s
@@ -165,7 +176,9 @@ def with_waits(work: list[Work], exchanges: Iterable[Exchange]) -> list[Exchange
         is_free = after == len(work) or work[after].start_s >= each.done_s
         if is_free:
             free_from_s = work[after - 1].end_s if after else each.posted_s
-            waited_s = min(max(each.posted_s, free_from_s, before_s), each.done_s)
+            # A rank that posts something does not wait.
+            post_s = posts_s[bisect.bisect_left(posts_s, each.done_s) - 1]
+            waited_s = min(max(each.posted_s, free_from_s, before_s, post_s), each.done_s)
             before_s = each.done_s
         found.append(replace(each, waited_s=waited_s if is_free else None))
     return sorted(found, key=lambda each: each.posted_s)
@@ -212,5 +225,10 @@ def aligned(trace: Trace, least_s: float = 1e-3) -> Trace:
     ahead = {rank: median(found[True] or found[False]) for rank, found in ends.items() if found}
     off = {rank: by_s for rank, by_s in ahead.items() if abs(by_s) >= least_s}
     ranks = {rank: each.moved(-off.get(rank, 0.0)) for rank, each in trace.ranks.items()}
+    alone = [rank for rank, found in ends.items() if not found]
     notes = [f"clock of rank {rank} moved by {-by_s:+.3g} s" for rank, by_s in off.items()]
-    return replace(trace, ranks=ranks, notes=trace.notes + notes) if off else trace
+    notes += [
+        f"clock of rank {rank} not compared: no collective in common with rank {first}"
+        for rank in alone
+    ]
+    return replace(trace, ranks=ranks, notes=trace.notes + notes) if notes else trace

@@ -434,6 +434,38 @@ def test_messages_of_another_thread_are_one_exchange_for_each_bucket_and_step():
     assert (seconds["compute"], seconds["transfer"]) == (4, 1)
 
 
+def test_a_rank_that_posts_does_not_wait_and_what_began_before_the_steps_counts():
+    """Rank 0 posts A at 1 s and B at 8 s, and computes nothing: A is done at 10 s, B at 9 s."""
+    ranks = {}
+    for rank in range(2):
+        posted = [
+            all_reduce(1, None, 10, "A"), all_reduce(8 + rank, None, 9 + rank, "B"),
+        ]  # fmt: skip
+        work = [Work(0, 1, "compute"), Work(10, 12, "compute")]
+        exchanges = with_waits(work, posted)
+        ranks[rank] = RankTrace(rank, 0.0, 12.0, work, exchanges, [(2.0, 12.0)]).of_steps()
+    first, second = ranks[0].exchanges
+    assert (first.posted_s, first.waited_s, second.waited_s) == (2, 9, 8)
+    graph = profile.Dependencies(Trace(2, ranks))
+    assert graph.seconds() == 10
+    assert [m.at_s for m in graph.moments] == pytest.approx(graph.times())
+
+
+def test_messages_of_gpus_meet_by_their_ends_and_numbers_have_their_width(tmp_path):
+    for rank, kind in enumerate(("send", "recv")):
+        moved = {"Collective name": kind, "Src Rank": 0, "Dst Rank": 1, "In msg nelems": 10}
+        events = [
+            event("gemm", 0, 10 + 5 * rank, "kernel"),
+            event("ncclDevKernel_SendRecv(args)", 20, 5, "kernel", **moved, dtype="Long"),
+        ]
+        document = {"traceEvents": events, "distributedInfo": {"rank": rank, "world_size": 2}}
+        (tmp_path / f"rank{rank}.json").write_text(json.dumps(document))
+    ((sent, received),) = (
+        by_rank.values() for by_rank in profile.read([tmp_path]).meetings.values()
+    )
+    assert (sent.kind, received.kind, sent.group, sent.nbytes) == ("send", "recv", (0, 1), 80)
+
+
 def test_the_end_of_a_send_is_when_its_sender_asked_and_no_transfer():
     """Rank 0 computes beside its message, which rank 1 has after 1 s; it asks at 9 s."""
     sent = Exchange(("m", 1), "send", (0, 1), 1, 8, 9, 8)
