@@ -435,17 +435,15 @@ def test_messages_of_another_thread_are_one_exchange_for_each_bucket_and_step():
 
 
 def test_a_rank_that_posts_does_not_wait_and_what_began_before_the_steps_counts():
-    """Rank 0 posts A at 1 s and B at 8 s, and computes nothing: A is done at 10 s, B at 9 s."""
+    """Both ranks post A at 1 s and B at 8 and 9 s, and compute nothing until B is done at 11 s."""
     ranks = {}
     for rank in range(2):
-        posted = [
-            all_reduce(1, None, 10, "A"), all_reduce(8 + rank, None, 9 + rank, "B"),
-        ]  # fmt: skip
-        work = [Work(0, 1, "compute"), Work(10, 12, "compute")]
+        posted = [all_reduce(1, None, 10, "A"), all_reduce(8 + rank, None, 11, "B")]
+        work = [Work(0, 1, "compute"), Work(11, 12, "compute")]
         exchanges = with_waits(work, posted)
         ranks[rank] = RankTrace(rank, 0.0, 12.0, work, exchanges, [(2.0, 12.0)]).of_steps()
     first, second = ranks[0].exchanges
-    assert (first.posted_s, first.waited_s, second.waited_s) == (2, 9, 8)
+    assert (first.posted_s, first.waited_s, second.waited_s) == (2, 8, 10)
     graph = profile.Dependencies(Trace(2, ranks))
     assert graph.seconds() == 10
     assert [m.at_s for m in graph.moments] == pytest.approx(graph.times())
