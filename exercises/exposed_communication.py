@@ -23,8 +23,9 @@ Contract
     returns        a tuple (communication, exposed, overlap)
                    communication: microseconds in which at least one communication kernel runs
                    exposed: of these, microseconds in which no computing kernel runs
-                   overlap: the share of the communication that is not exposed, from 0 to 1, as HTA
-                   (Holistic Trace Analysis) defines it. It is 0 where nothing communicates
+                   overlap: a float, (communication - exposed) / communication, within 1e-9, from
+                   0 to 1; HTA (Holistic Trace Analysis) prints it in percent. It is 0 where nothing
+                   communicates
 
 Code: https://github.com/facebookresearch/HolisticTraceAnalysis, get_comm_comp_overlap.
 """

@@ -20,8 +20,8 @@ Contract
     A rank's gain in a step: the sum over the step's collectives
     A rank's gain: the median over the steps. Their number is odd. One slow step, such as a rank's
     checkpoint, makes no straggler
-    The straggler is the rank with the largest gain, if that is at least `least`. There are 3 ranks
-    or more.
+    The straggler is the rank with the largest gain, if that is `least` or more. No two ranks share
+    the largest gain. There are 3 ranks or more.
 """
 
 Collective = list[tuple[int, int]]

@@ -28,12 +28,13 @@ Contract
     returns  a tuple (what, group, number, ranks): the group's name, the collective_seq_id, and
              ranks in ascending order. `what` is one of
              "missing"   these members have not called the collective
-             "mismatch"  all members have called it. These differ from most others in
-                         profiling_name, input_dtypes or input_sizes. In an all_to_all every rank
-                         may have other sizes: that is no mismatch
+             "mismatch"  all members have called it, and more than half agree. These differ from
+                         them in profiling_name, input_dtypes or input_sizes. In an all_to_all every
+                         rank may have other sizes: that is no mismatch
              "running"   all members have called it, and agree: ask the network. `ranks` is []
     A rank waits in all its collectives that are not completed. It may have called several without
-    waiting for the first. In each group the first collective in which a member waits is the one to
+    waiting for the first. No member has completed a collective in which another waits, and at least
+    one rank waits. In each group the first collective in which a member waits is the one to
     look at. There may be one in several groups: a member that is missing in one may itself wait in
     another. Return the only one at which no missing member waits in another collective.
 """

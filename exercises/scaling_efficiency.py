@@ -33,7 +33,7 @@ base_s and n_s are the seconds of a step, as measured on base ranks and on n ran
 
 Contract
     returns  most_ranks: an int, exact, also where the efficiency equals `percent`. The others: a
-             number, within 1e-9 of the exact value. Efficiencies and shares are fractions: 0.25,
+             float, within 1e-9 of the exact value. Efficiencies and shares are fractions: 0.25,
              not 25. An efficiency may be above 1
     never    labkit.measure. Each function is a line or three
 

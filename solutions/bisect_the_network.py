@@ -6,7 +6,8 @@ it, and with how many measurements?"
 
 A network has n leaf switches, numbered 0 to n - 1, with many hosts below each. All hosts below a
 leaf share its uplink. At most one uplink is degraded: it carries less than it should, and still
-enough for a few hosts. So it shows only while all hosts below its leaf send upwards at once.
+enough for a few hosts. So it shows only while all hosts below its leaf send upwards at once, as
+they do in each measurement: two leaves are enough.
 
 Write find_degraded(n, healthy_s, measure).
 
@@ -24,7 +25,8 @@ Write find_degraded(n, healthy_s, measure).
 Contract
     returns  an int, or None
     budget   at most ceil(log2(n)) + 2 calls of measure
-    never    the same leaves three times, in whatever order: then measure raises RuntimeError
+    never    the same leaves three times, in whatever order: then measure raises RuntimeError. A
+             list may be measured again once
 """
 
 from collections.abc import Callable

@@ -21,7 +21,7 @@ ROUNDED = [(17, 32), (35, 2), (70, 2), (21, 16)]
 
 
 def cases(draw: Draw) -> list[Case]:
-    """From one rank and from several, efficient and not; efficiencies that are reached exactly."""
+    """From one rank and from several, efficient and not, above 1 too; some are reached exactly."""
     rng, asked = draw.rng, []
     for function in STRONG, WEAK, SERIAL:
         for base, times in ((1, 4), (1, 64), (8, 8), (3, 5), (16, 2)):
@@ -32,6 +32,10 @@ def cases(draw: Draw) -> list[Case]:
                 n_s = base_s * (share + (1 - share) / n) / (share + (1 - share) / base)
             label = f"{base_s:.3g} s on {base}, {n_s:.3g} s on {n} ranks"
             asked.append(Case(label, base, base_s, n, n_s, function=function, known=function))
+    for function in STRONG, WEAK:  # caches, for one
+        label = "4 s on 2, 0.9 s or less on 8 ranks"
+        n_s = 0.9 if function == STRONG else 3.6
+        asked.append(Case(label, 2, 4.0, 8, n_s, function=function, known=function))
     drawn = [(rng.randrange(2, 200), rng.randrange(30, 95)) for _ in range(12)]
     for permille, percent in EXACT + ROUNDED + drawn:
         label = f"serial share {permille}/1000, efficiency of at least {percent}%"
