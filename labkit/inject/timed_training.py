@@ -168,7 +168,7 @@ STRATEGIES = {"ddp": _ddp, "zero3": _zero3, "tp": _tp, "pp": _pp, "moe": _moe}
 
 
 NETWORK = FatTree(
-    hosts=4, hosts_per_leaf=2, leaves_per_pod=2, slow=Link(NETWORK_BYTES_PER_S, 100e-6)
+    hosts=4, hosts_per_leaf=2, leaves_per_pod=2, slow=Link(NETWORK_BYTES_PER_S, 150e-6)
 )
 """A host for each of 4 ranks, two leaf switches, one pod."""
 

@@ -37,6 +37,8 @@ from labkit.profile.step_trace import COMPUTE, COPY, DATA, MESSAGES, Trace
 FAULTS = ("straggler", "imbalance", "input", "host", "barrier", "link", "latency", "overlap")
 ALARM = 0.05
 """A fault is named from this share of the time on."""
+LATENCY_ALARM = 0.1
+"""Latency from this one: 4 healthy ranks on two cores lose up to a tenth to gloo's own."""
 MORE = 0.02
 """A rank that reads so much more than the median of the others has more to do."""
 _REMEDIES = {
@@ -71,7 +73,8 @@ class Finding:
     @property
     def is_fault(self) -> bool:
         """Something that a healthy run does not have, and that costs enough to look for."""
-        return self.cause in FAULTS and self.share >= ALARM
+        alarm = LATENCY_ALARM if self.cause == "latency" else ALARM
+        return self.cause in FAULTS and self.share >= alarm
 
     @property
     def remedy(self) -> str:
