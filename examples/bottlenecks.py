@@ -21,31 +21,14 @@ import random
 import statistics
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 
 from labkit import inject, profile
-from labkit.inject import (
-    STEP_S,
-    BarrierPerLayer,
-    Fault,
-    ItemPerStep,
-    Jitter,
-    NoisyNeighbour,
-    OneHugeBucket,
-    Pauses,
-    SkewedRouter,
-    SlowLink,
-    SlowLoader,
-    SlowRank,
-    SlowUplink,
-    TinyBuckets,
-    UnbalancedStage,
-    UnevenShards,
-)
+from labkit.inject import CATALOGUE
 from labkit.profile import Trace
 
 TRACES = Path(__file__).parents[1] / "tests" / "data" / "traces"
@@ -63,62 +46,11 @@ H200 = {
 }
 WORLD_SIZE = 4
 STRATEGIES = tuple(inject.STRATEGIES)
-Make = Callable[[int, int, float], tuple[Fault, ...]]
-"""From a rank, a seed and a share of the step to faults; the last one is to be found."""
-# Of its bandwidth a link keeps what makes the step about 20% longer.
-LINK = {"tp": 0.07, "pp": 0.01}
-
-
-@dataclass(frozen=True)
-class Row:
-    """A fault, and the strategies in which it can be."""
-
-    make: Make
-    strategies: tuple[str, ...] = STRATEGIES
-    on_network: bool = False
-    """Messages are throttled, with the fault and without it."""
-    is_uneven: bool = False
-    """Layers differ from rank to rank, with the fault and without it."""
-
-
-ROWS = {
-    "slow rank": Row(lambda r, seed, share: (SlowRank(r, share),)),
-    "noisy neighbour": Row(lambda r, seed, share: (NoisyNeighbour(r, share, seed=seed),)),
-    "pauses of one host": Row(lambda r, seed, share: (pauses(r, share),)),
-    "pauses of all hosts": Row(lambda r, seed, share: (pauses(None, share),)),
-    ".item() in each step": Row(lambda r, seed, share: (ItemPerStep(None, share * STEP_S),)),
-    "slow loader": Row(lambda r, seed, share: (SlowLoader(None, share * STEP_S),)),
-    "one slow loader": Row(
-        lambda r, seed, share: (SlowLoader(r, share * STEP_S),), ("ddp", "zero3", "moe")
-    ),
-    "barrier per layer": Row(
-        lambda r, seed, share: (Jitter(share=share), BarrierPerLayer()), ("ddp",), is_uneven=True
-    ),
-    "uneven shards": Row(lambda r, seed, share: (UnevenShards(r, share),), ("ddp", "zero3")),
-    "skewed router": Row(lambda r, seed, share: (SkewedRouter(r, share),), ("moe",)),
-    "unbalanced stage": Row(lambda r, seed, share: (UnbalancedStage(r),), ("pp",)),
-    "tiny buckets": Row(lambda r, seed, share: (TinyBuckets(),), ("ddp",), on_network=True),
-    "one huge bucket": Row(lambda r, seed, share: (OneHugeBucket(),), ("ddp",), on_network=True),
-    "slow link, tp": Row(lambda r, seed, share: (SlowLink(r, LINK["tp"]),), ("tp",), True),
-    # The end of a pipeline has one link: which of its two ranks is slow cannot be told.
-    "slow link, pp": Row(lambda r, seed, share: (SlowLink(1 + r % 2, LINK["pp"]),), ("pp",), True),
-    "slow uplink, tp": Row(
-        lambda r, seed, share: (SlowUplink(None, LINK["tp"] / 2),), ("tp",), True
-    ),
-    "slow uplink, pp": Row(
-        lambda r, seed, share: (SlowUplink(None, LINK["pp"] / 2),), ("pp",), True
-    ),
-}
 SIZED = ("slow rank", "pauses of one host", "slow loader", "uneven shards")
 # One for each cause.
 QUICK = ("slow rank", "pauses of one host", "slow loader", "barrier per layer", "skewed router")
 QUICK += ("tiny buckets", "one huge bucket", "slow link, tp")
 SIZES = (0.025, 0.05, 0.1, 0.2, 0.4)
-
-
-def pauses(rank: int | None, share: float) -> Pauses:
-    """Two pauses in a step."""
-    return Pauses(rank, share * STEP_S / 2, period_s=STEP_S / 2)
 
 
 Setting = tuple[str, bool, bool]
@@ -139,7 +71,7 @@ class Job:
     @property
     def setting(self) -> Setting:
         """What the run without the fault has in common with it."""
-        return self.strategy, ROWS[self.name].on_network, ROWS[self.name].is_uneven
+        return self.strategy, CATALOGUE[self.name].on_network, CATALOGUE[self.name].is_uneven
 
 
 @dataclass(frozen=True)
@@ -157,9 +89,9 @@ class Outcome:
 
 def outcome(job: Job) -> Outcome:
     """Make the run and look at it."""
-    row = ROWS[job.name]
+    row = CATALOGUE[job.name]
     rank = random.Random(f"{job.name} {job.strategy} {job.seed}").randrange(WORLD_SIZE)
-    faults = row.make(rank, job.seed, job.share)
+    faults = row.make(rank, job.share)
     present = faults if job.has_fault else faults[:-1]
     with redirect_stdout(None):  # notes on messages that came late
         trace = inject.timed_run(
@@ -265,12 +197,13 @@ def main() -> int:
     is_right = gpu_traces()
 
     num_runs, num_steps = (1, 3) if chosen.quick else (5, 5)
-    names = QUICK if chosen.quick else tuple(ROWS)
+    names = QUICK if chosen.quick else tuple(CATALOGUE)
     pairs = [
         (name, strategy)
         for n, name in enumerate(names)
-        for m, strategy in enumerate(ROWS[name].strategies)
-        if not chosen.quick or m == n % len(ROWS[name].strategies)  # another one for each fault
+        for m, strategy in enumerate(CATALOGUE[name].strategies)
+        if not chosen.quick
+        or m == n % len(CATALOGUE[name].strategies)  # another one for each fault
     ]
     of_setting = {Job(*pair, 0).setting: pair for pair in pairs}
     jobs = [

@@ -7,12 +7,12 @@
 Slowness is made by waiting: on two cores, computing would slow the other ranks down too.
 
     slow             faults that take time, and how faults are switched on
-    uneven           faults in how work and messages are cut
-    network          links with a part of their bandwidth
+    uneven           faults in how work and messages are cut, and of links
     timed_training   layers that take a given time, and a training on them with each strategy
+    catalogue        all faults, by name
 """
 
-from labkit.inject.network import NetworkFault, SlowLink, SlowUplink
+from labkit.inject.catalogue import CATALOGUE, Row
 from labkit.inject.slow import (
     BarrierPerLayer,
     Fault,
@@ -34,14 +34,18 @@ from labkit.inject.timed_training import (
     timed_training,
 )
 from labkit.inject.uneven import (
+    NetworkFault,
     OneHugeBucket,
     SkewedRouter,
+    SlowLink,
+    SlowUplink,
     TinyBuckets,
     UnbalancedStage,
     UnevenShards,
 )
 
 __all__ = [
+    "CATALOGUE",
     "NETWORK",
     "STEP_S",
     "STRATEGIES",
@@ -54,6 +58,7 @@ __all__ = [
     "OneHugeBucket",
     "Pauses",
     "Recompute",
+    "Row",
     "SkewedRouter",
     "SlowLink",
     "SlowLoader",

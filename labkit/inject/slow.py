@@ -87,7 +87,6 @@ class NoisyNeighbour(Fault):
     cause = "straggler"
     share: float = 0.2
     period_s: float = 0.03
-    seed: int = 0
 
     @contextmanager
     def switched_on(self, world: Group) -> Iterator[None]:
@@ -95,7 +94,7 @@ class NoisyNeighbour(Fault):
 
         def slow(took_s: float) -> None:
             period = int(time.monotonic() / self.period_s)
-            if random.Random(f"{self.seed} {period}").random() < 0.5:
+            if random.Random(period).random() < 0.5:
                 compute(2 * self.share * took_s)
 
         with _after_each(slow):

@@ -34,8 +34,8 @@ from labkit.collectives.wire import LIBRARY, RING, Wire
 from labkit.comm import FatTree, Group, Link, Topology
 from labkit.data_parallel import DDP, InBackground, library_all_reduce
 from labkit.gpt_config import GPTConfig
-from labkit.inject.network import NetworkFault
 from labkit.inject.slow import Fault, compute, faults
+from labkit.inject.uneven import NetworkFault
 from labkit.launch import run
 from labkit.moe.moe_config import MoEConfig
 from labkit.moe.moe_layer import ExpertParallelMoE
@@ -203,20 +203,30 @@ def timed_training(
 
 
 def timed_run(
-    *chosen: Fault, strategy: str = "ddp", num_steps: int = 5, on_network: bool = False
+    *chosen: Fault,
+    strategy: str = "ddp",
+    num_steps: int = 5,
+    on_network: bool = False,
+    folder: Path | None = None,
 ) -> Trace:
     """The trace of such a training on 4 ranks.
 
     From PyTorch Profiler on this machine's own network; or from the journal on the throttled
-    NETWORK, if this is asked for or a fault is one of the network.
+    NETWORK, if this is asked for or a fault is one of the network. folder: keeps the files, for
+    Perfetto and others.
     """
     network: Topology = NETWORK
     for fault in chosen:
         if isinstance(fault, NetworkFault):
             network, on_network = fault.on(network), True
     if on_network:
-        arguments = (None, chosen, num_steps, strategy)
-        return of_run(run(timed_training, 4, arguments, topology=network, timeout=120))
-    with tempfile.TemporaryDirectory() as folder:
-        run(timed_training, 4, (folder, chosen, num_steps, strategy), timeout=120)
-        return read(sorted(Path(folder).glob("rank*.json")))
+        done = run(
+            timed_training, 4, (None, chosen, num_steps, strategy), topology=network, timeout=120
+        )
+        if folder is not None:
+            folder.mkdir(exist_ok=True)
+            done.to_chrome_trace(folder / "trace.json")
+        return of_run(done)
+    with nullcontext(folder) if folder else tempfile.TemporaryDirectory() as kept:
+        run(timed_training, 4, (str(kept), chosen, num_steps, strategy), timeout=120)
+        return read([kept])

@@ -6,6 +6,12 @@ SkewedRouter     one rank's experts get more tokens                   imbalance
 UnbalancedStage  one stage has one more layer                         imbalance
 TinyBuckets      an all-reduce for every parameter                    latency
 OneHugeBucket    one all-reduce for all of them, after backward       overlap
+SlowLink         a rank's link has a part of its bandwidth            link, of this rank
+SlowUplink       a leaf switch's uplink, for all hosts below it       link, of no rank
+
+The last two are faults of a topology, to which `run(..., topology=)` throttles messages:
+
+    labkit.run(train, 4, topology=inject.SlowLink(rank=2).on(topology))
 """
 
 from __future__ import annotations
@@ -21,7 +27,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from labkit.comm import Group
+from labkit.comm import FatTree, Group, Topology
 from labkit.data_parallel import DDP
 from labkit.inject.slow import Fault
 from labkit.moe.router import TopKRouter
@@ -126,3 +132,39 @@ class OneHugeBucket(_Buckets):
 
     cause = "overlap"
     bucket_bytes = 2**40
+
+
+@dataclass(frozen=True)
+class NetworkFault(Fault):
+    """Links with `share` of their bandwidth."""
+
+    cause = "link"
+    share: float = 0.1
+
+    def on(self, topology: Topology) -> Topology:
+        """The same network with the fault. ValueError where it has no such link."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class SlowLink(NetworkFault):
+    """The link of the rank's host, or its own inside a single host."""
+
+    def on(self, topology: Topology) -> Topology:
+        """The same network with the fault. ValueError where it has no such link."""
+        assert self.rank is not None
+        host = topology.host_of(self.rank)
+        link = f"host {host}" if topology.hosts > 1 else f"rank {self.rank}"
+        return topology.degraded(link, self.share)
+
+
+@dataclass(frozen=True)
+class SlowUplink(NetworkFault):
+    """The uplink of a leaf switch of a FatTree."""
+
+    leaf: int = 0
+
+    def on(self, topology: Topology) -> Topology:
+        """The same network with the fault. ValueError where it has no such link."""
+        assert isinstance(topology, FatTree), "only a FatTree has leaf switches"
+        return topology.degraded(f"leaf {self.leaf}", self.share)

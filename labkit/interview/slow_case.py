@@ -19,39 +19,19 @@ import io
 import random
 import re
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from labkit import profile
 from labkit.calc.units import Quantity
-from labkit.comm import Topology
-from labkit.inject import (
-    NETWORK,
-    STEP_S,
-    Fault,
-    ItemPerStep,
-    Jitter,
-    NetworkFault,
-    NoisyNeighbour,
-    OneHugeBucket,
-    Pauses,
-    SkewedRouter,
-    SlowLink,
-    SlowLoader,
-    SlowRank,
-    TinyBuckets,
-    UnbalancedStage,
-    UnevenShards,
-    timed_training,
-)
+from labkit.inject import CATALOGUE, Fault, Jitter, timed_run
 from labkit.interview.drills import Outcome, Question, Ruling
 from labkit.interview.drills.question import Exhibit
-from labkit.launch import run
 from labkit.profile import Comparison, Report, Trace
 from labkit.profile.bottleneck import FAULTS, Finding
 
-WORLD_SIZE, NUM_STEPS = 4, 5
+WORLD_SIZE = 4
 SHARES = {1: 0.4, 2: 0.4, 3: 0.2, 4: 0.12, 5: 0.4}
 """By difficulty: the seconds of a fault, as a share of a healthy step."""
 SECOND, UNEVEN = 0.15, 0.05
@@ -67,8 +47,6 @@ _JOBS = {
     "pp": "pipeline of 4 stages (1F1B)",
     "moe": "mixture of experts, an expert per rank",
 }
-_LOADING = ("ddp", "zero3", "moe")
-"""Strategies in which each rank has batches of its own."""
 _CALLERS = (
     "The on-call engineer writes",
     "A researcher asks in the channel of the cluster",
@@ -78,38 +56,23 @@ _CALLERS = (
 _DAYS = "Monday Tuesday Wednesday Thursday Friday".split()
 
 
-@dataclass(frozen=True)
-class Suspect:
-    """A fault that a case may have: `make(rank, share of a step, seed)`."""
-
-    make: Callable[[int, float, int], Fault]
-    difficulties: tuple[int, ...]
-    strategies: tuple[str, ...] = tuple(_JOBS)
-    on_network: bool = False
-    """Messages are throttled to the links of a fat tree, with the fault and without."""
-
-
-def _pauses(rank: int | None, share: float) -> Pauses:
-    return Pauses(rank, share * STEP_S / 2, period_s=STEP_S / 2)
-
-
-SUSPECTS = (
-    Suspect(lambda rank, share, seed: SlowRank(rank, share), (1, 2, 3, 4, 5)),
-    Suspect(lambda rank, share, seed: NoisyNeighbour(rank, share, seed=seed), (2, 3)),
-    Suspect(lambda rank, share, seed: SlowLoader(None, share * STEP_S), (1, 3, 4, 5)),
-    Suspect(lambda rank, share, seed: SlowLoader(rank, share * STEP_S), (2, 3), _LOADING),
-    Suspect(lambda rank, share, seed: _pauses(None, share), (1, 3, 5)),
-    Suspect(lambda rank, share, seed: _pauses(rank, share), (2, 3)),
-    Suspect(lambda rank, share, seed: ItemPerStep(None, share * STEP_S), (1, 3, 4)),
-    Suspect(lambda rank, share, seed: UnevenShards(rank, share), (2, 3, 5), ("ddp", "zero3")),
-    Suspect(lambda rank, share, seed: SkewedRouter(rank, share), (3,), ("moe",)),
-    Suspect(lambda rank, share, seed: UnbalancedStage(rank), (3,), ("pp",)),
-    Suspect(lambda rank, share, seed: TinyBuckets(), (3,), ("ddp",), True),
-    Suspect(lambda rank, share, seed: OneHugeBucket(), (3,), ("ddp",), True),
-    # The end of a pipeline has one link: which of its two ranks is slow cannot be told.
-    Suspect(lambda rank, share, seed: SlowLink(1 + rank % 2, 0.01), (3,), ("pp",), True),
-    Suspect(lambda rank, share, seed: SlowLink(rank, 0.07), (3,), ("tp",), True),
-)
+SUSPECTS = {
+    "slow rank": (1, 2, 3, 4, 5),
+    "noisy neighbour": (2, 3),
+    "slow loader": (1, 3, 4, 5),
+    "one slow loader": (2, 3),
+    "pauses of all hosts": (1, 3, 5),
+    "pauses of one host": (2, 3),
+    ".item() in each step": (1, 3, 4),
+    "uneven shards": (2, 3, 5),
+    "skewed router": (3,),
+    "unbalanced stage": (3,),
+    "tiny buckets": (3,),
+    "one huge bucket": (3,),
+    "slow link, pp": (3,),
+    "slow link, tp": (3,),
+}
+"""By name in inject.CATALOGUE: the difficulties at which a fault may be drawn."""
 
 
 @dataclass(frozen=True)
@@ -201,13 +164,13 @@ def open_case(difficulty: int, seed: int) -> Case:
 def draw(difficulty: int, seed: int) -> Drawn:
     """The faults and the strategy of a case."""
     rng = random.Random(f"case {difficulty} {seed}")
-    suspects = [each for each in SUSPECTS if difficulty in each.difficulties]
+    suspects = [CATALOGUE[name] for name, levels in SUSPECTS.items() if difficulty in levels]
     suspect = rng.choice(suspects)
-    faults = [suspect.make(rng.randrange(WORLD_SIZE), SHARES[difficulty], seed)]
+    faults = [*suspect.make(rng.randrange(WORLD_SIZE), SHARES[difficulty])]
     if difficulty == 4:
         faults.append(Jitter(None, UNEVEN))
     if difficulty == 5:
-        more = [each.make(rng.randrange(WORLD_SIZE), SECOND, seed) for each in suspects]
+        more = [each.make(rng.randrange(WORLD_SIZE), SECOND)[-1] for each in suspects]
         faults.append(rng.choice([each for each in more if each.cause != faults[0].cause]))
     is_simple = difficulty in (1, 2, 5)
     strategy = "ddp" if is_simple else rng.choice(suspect.strategies)
@@ -216,19 +179,10 @@ def draw(difficulty: int, seed: int) -> Drawn:
 
 def _recorded(folder: Path, drawn: Drawn, faults: Sequence[Fault]) -> Trace:
     """A training with these faults: its files in the folder, and its trace."""
-    network: Topology | None = NETWORK if drawn.on_network else None
-    for fault in faults:
-        if isinstance(fault, NetworkFault) and network:
-            network = fault.on(network)
-    profiled = None if network else str(folder)
-    arguments = (profiled, tuple(faults), NUM_STEPS, drawn.strategy)
-    with contextlib.redirect_stdout(io.StringIO()):  # the profiler's messages, from every rank
-        done = run(timed_training, WORLD_SIZE, arguments, timeout=120, topology=network)
-    if profiled:
-        return profile.read([folder])
-    folder.mkdir(exist_ok=True)
-    done.to_chrome_trace(folder / "trace.json")
-    return profile.of_run(done)
+    with contextlib.redirect_stdout(io.StringIO()):  # notes on messages that came late
+        return timed_run(
+            *faults, strategy=drawn.strategy, on_network=drawn.on_network, folder=folder
+        )
 
 
 def case_of(drawn: Drawn, slow: Trace, without: Trace, folder: Path) -> Case:

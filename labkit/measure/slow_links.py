@@ -139,7 +139,7 @@ def pairs(
 def rounds_of_pairs(n: int, topology: Topology | None = None) -> tuple[tuple[Pair, ...], ...]:
     """Every pair of n ranks once, in rounds whose pairs share neither a rank nor a link.
 
-        round 0    0 1 2     round 1    0 5 1    one stands still, the others move on by a place;
+        round 0    0 1 2     round 1    0 5 1    one keeps its place, the others move on by one;
                    5 4 3                4 3 2    those above each other are a pair
 
     ValueError where the topology has other ranks.
@@ -164,12 +164,12 @@ def rounds_of_pairs(n: int, topology: Topology | None = None) -> tuple[tuple[Pai
 
 def _tournament(n: int) -> Iterator[Pair]:
     """All pairs in order of the rounds of a round-robin tournament (the circle method)."""
-    circle = list(range(n + n % 2))  # for an odd number one more: whoever meets it sits out
-    for _ in range(len(circle) - 1):
-        for a, b in zip(circle[: len(circle) // 2], reversed(circle)):
+    places = list(range(n + n % 2))  # of an odd n one more: its partner sits out
+    for _ in range(len(places) - 1):
+        for a, b in zip(places[: len(places) // 2], reversed(places)):
             if max(a, b) < n:
                 yield min(a, b), max(a, b)
-        circle.insert(1, circle.pop())
+        places.insert(1, places.pop())
 
 
 def _pairs_on_rank(

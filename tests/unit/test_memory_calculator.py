@@ -94,7 +94,7 @@ def test_the_text_is_aligned_and_ends_with_the_advice():
 
 @pytest.fixture
 def drawn(monkeypatch):
-    """What was drawn; in the place of a picture the widget shows the setup."""
+    """What was drawn; instead of a picture the widget shows the setup."""
     setups = []
 
     def png(setup, capacity):

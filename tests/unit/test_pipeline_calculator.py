@@ -117,7 +117,7 @@ def shown(widget):
 
 
 class Sketch:
-    """In the place of a picture: what it draws, in words."""
+    """Instead of a picture: what it draws, in words."""
 
     def __init__(self, given):
         self.caption, self._rows = "a sketch", repr(given.timing.rows)
