@@ -16,6 +16,7 @@ from labkit.comm.read_journal import parse
 from labkit.launch import warm_up
 from labkit.launch.session.command import GIVEN
 from tests.forked_programs import script
+from tests.processes import are_gone_within
 
 pytestmark = pytest.mark.clock
 
@@ -25,21 +26,6 @@ HAS_ENDED = "the session has ended: the next cell starts 3 new ranks, without th
 
 def processes(session):
     return [int(line.split()[3]) for line in session.status().splitlines() if " process " in line]
-
-
-def is_alive(pid):
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
-def are_gone_within(pids, seconds):
-    deadline = time.monotonic() + seconds
-    while any(map(is_alive, pids)) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return not any(map(is_alive, pids))
 
 
 @pytest.fixture
