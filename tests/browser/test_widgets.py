@@ -1,4 +1,4 @@
-"""Every widget, on one page: its names, keys, contrast and width; then each at work.
+"""Every widget, on one page: its names, keys, contrast and width; then each at work, then reopened.
 
 All that is clicked is pressed by a key, as somebody without a mouse does.
 """
@@ -32,6 +32,7 @@ WIDGETS = {
     "mock": "begun = mock_interview(10, 'junior', seed=3); begun.start(); begun",
     "dashboard": "dashboard()",
     "vote": "vote('gpipe-10-4')",
+    "open-prediction": "predict('size', 'How many bytes?', unit='B')",
     "prediction": "right = predict('access', 'How many?', answer=6); right.commit('6'); right",
     "wrong-prediction": "box = predict('other', 'How many?', answer=6); box.commit('3'); box",
     "refused-prediction": "no = predict('third', 'How many?'); no.commit('some'); no",
@@ -214,3 +215,30 @@ def test_the_court_tells_a_wrong_vote_from_a_right_one_and_keeps_it(page, anew):
         shows(votes, f"You say: {verdict}")
         shows(anew("judgement"), said)
     shows(anew("docket"), "you voted on 1, and on 1 of them as the court did")
+
+
+def test_a_stub_a_wrong_answer_and_a_right_one_get_their_verdicts(page, anew):
+    exercise = page.server.folder / "exercises" / "ring_all_reduce.py"
+    solution = (page.server.folder / "solutions" / "ring_all_reduce.py").read_text()
+    mine = exercise.read_text()
+    shows(page.output("verdict"), "not attempted")
+    try:
+        exercise.write_text(mine.replace("raise NotImplementedError", "return x  #"))
+        shows(anew("verdict"), "wrong")
+        exercise.write_text(solution)
+        shows(anew("verdict"), "passed")
+    finally:
+        exercise.write_text(mine)
+
+
+def test_a_page_reopens_with_its_widgets_and_what_was_committed(page, anew):
+    box = page.output("open-prediction")
+    box.get_by_role("textbox").fill("12 KB")
+    page.press(box.get_by_role("button", name="Commit"), "Enter")
+    shows(box, "Committed: 12 KB")
+    shows(anew("open-prediction"), "Earlier you committed to 12 KB")
+    page.come_back()
+    shows(page.output("open-prediction"), "Earlier you committed to 12 KB")
+    shows(page.output("calculator"), "each rank sends")
+    for widget in WIDGETS:
+        assert "Error displaying widget" not in page.output(widget).inner_text()

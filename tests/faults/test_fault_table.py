@@ -5,6 +5,7 @@ import inspect
 import re
 import sys
 import time
+import types
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -25,10 +26,11 @@ _SPEC.loader.exec_module(faults)
 cloudpickle.register_pickle_by_value(faults)
 
 SIZES = [2, 3, 4]
+# World size -> the rank that is wrong, where any may be; in all other programs it is rank 1.
+CULPRITS = {2: 1, 3: 0, 4: 3}
 # (world size, the rank that is wrong) -> how a verdict calls the rest
 OTHERS = {
     (2, 1): "rank 0",
-    (3, 1): "ranks 0 and 2",
     (4, 1): "ranks 0, 2 and 3",
     (3, 0): "ranks 1 and 2",
     (4, 3): "ranks 0, 1 and 2",
@@ -196,45 +198,42 @@ def test_the_verdict_names_rank_operation_and_line(name):
         list(pool.map(partial(require_verdict, name), SIZES))
 
 
-@pytest.mark.parametrize(("world_size", "culprit"), [(3, 0), (4, 3)], ids=["first", "last"])
-@pytest.mark.parametrize("name", OF_ONE_RANK)
-def test_the_verdict_names_the_rank_that_is_wrong(name, world_size, culprit, monkeypatch):
-    monkeypatch.setattr(faults, "CULPRIT", culprit)
-    error = require_verdict(name, world_size, timeout_s=1.5, stall_s=0.5)
-    assert (error.verdict.ranks if error.verdict else (error.rank,)) == (culprit,)
-
-
-@pytest.mark.parametrize(("world_size", "culprit"), [(3, 0), (4, 3)], ids=["first", "last"])
+@pytest.mark.parametrize("world_size", [3, 4])
 @pytest.mark.parametrize("name", OF_TWO_ORDERS)
-def test_the_rank_that_is_wrong_is_one_of_two_in_another_order(
-    name, world_size, culprit, monkeypatch
-):
-    monkeypatch.setattr(faults, "CULPRIT", culprit)
+def test_the_rank_that_is_wrong_is_one_of_two_in_another_order(name, world_size):
+    culprit = CULPRITS[world_size]
     with pytest.raises(Mismatch) as caught:
-        run(faults.FAULTS[name], world_size)
+        run(wrong_on(faults.FAULTS[name], culprit), world_size)
     ranks = caught.value.verdict.ranks
     assert len(ranks) == 2 and culprit in ranks
     assert "in another order" in str(caught.value)
 
 
-def require_verdict(name, world_size, timeout_s=2.5, stall_s=1.0):
-    """Cause the fault. The error that came of it, which says all that it must."""
-    program, culprit = faults.FAULTS[name], faults.CULPRIT
+def wrong_on(program, culprit):
+    """The same program with a CULPRIT of its own: others run side by side with it."""
+    its_globals = {**vars(faults), "CULPRIT": culprit}
+    return types.FunctionType(program.__code__, its_globals, program.__name__)
+
+
+def require_verdict(name, world_size):
+    """Cause the fault: the error that comes of it says all that it must."""
+    program = faults.FAULTS[name]
+    culprit = CULPRITS[world_size] if name in OF_ONE_RANK else faults.CULPRIT
     error_class, fault, said = VERDICTS[name]
-    if error_class is not RunTimeout:
-        timeout_s = 20
+    timeout_s = 2 if error_class is RunTimeout else 20
     with pytest.raises(error_class) as caught:
-        run(program, world_size, timeout=timeout_s, stall=stall_s)
+        run(wrong_on(program, culprit), world_size, timeout=timeout_s, stall=0.5)
     error, text = caught.value, str(caught.value)
     assert type(error) is error_class, world_size
-    said = said.format(culprit=culprit, others=OTHERS[world_size, culprit])
+    said = said.format(culprit=culprit, others=OTHERS.get((world_size, culprit)))
     assert re.search(said, text.splitlines()[0]), text
     assert (error.verdict and error.verdict.fault) == fault, text
+    if name in OF_ONE_RANK and world_size > 2:  # of two, nobody knows which is right
+        assert (error.verdict.ranks if error.verdict else (error.rank,)) == (culprit,)
     for line in marked_lines(program):
         assert f"faults.py, line {line}" in text or f'faults.py", line {line} in' in text, text
     if error_class is RankError:
         require_where_the_others_were(name, error, world_size)
-    return error
 
 
 def require_where_the_others_were(name, error, world_size):
@@ -244,9 +243,9 @@ def require_where_the_others_were(name, error, world_size):
         assert re.match(f"{WHERE_OTHERS_WERE[name]}{line}\\)", where), error
 
 
-@pytest.mark.parametrize("world_size", SIZES)
+@pytest.mark.parametrize("world_size", [2, 4])
 def test_a_straggler_is_told_with_its_line_and_let_go_on(world_size, capsys, monkeypatch):
-    monkeypatch.setattr(faults, "STALL_S", 1.0)  # it comes after 2 s
+    monkeypatch.setattr(faults, "STALL_S", 0.75)  # it comes after 1.5 s
     result = run(faults.straggles, world_size, stall=0.5)
     lines = capsys.readouterr().out.splitlines()
     slept, called = marked_lines(faults.straggles)
@@ -263,7 +262,7 @@ def test_a_straggler_is_told_with_its_line_and_let_go_on(world_size, capsys, mon
 
 def test_a_straggler_that_computes_is_told_to_compute(capsys):
     def straggles(world):
-        until_s = time.monotonic() + 2
+        until_s = time.monotonic() + 1.5
         while world.rank == 1 and time.monotonic() < until_s:
             pass
         world.all_reduce(torch.ones(3))

@@ -1,12 +1,12 @@
 """The same promises inside a real Jupyter kernel: cells, Stop, and the end of the kernel."""
 
-import os
 import time
 
 import pytest
 from nbval.kernel import CURRENT_ENV_KERNEL_NAME
 
 from tests.forked_kernels import start_forked_kernel, start_new_kernel
+from tests.processes import are_gone_within
 
 pytestmark = pytest.mark.clock
 
@@ -58,21 +58,6 @@ def rank_pids(text):
     return [int(line.split()[-1]) for line in text.splitlines() if " pid " in line]
 
 
-def is_alive(pid):
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
-def is_gone_within(pids, seconds):
-    deadline = time.monotonic() + seconds
-    while any(map(is_alive, pids)) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return not any(map(is_alive, pids))
-
-
 def started_hang(client):
     """The message id of the running cell, and the ranks' process ids."""
     message_id = client.execute(HUNG.strip())
@@ -91,7 +76,7 @@ def test_stop_ends_a_hang_names_the_cells_lines_and_leaves_the_kernel_usable(ker
     _, error = outputs_until(client, message_id, lambda text: False)
     took = time.monotonic() - began
     assert took < 1.0
-    assert is_gone_within(pids, 0.5)
+    assert are_gone_within(pids, 0.5)
     verdict = "\n".join(error["traceback"])
     assert error["ename"] == "Interrupted"
     assert "ranks 1 and 2 wait in all_reduce #1 (cell 1, line 8) for rank 0" in verdict
@@ -108,7 +93,7 @@ def test_the_end_of_the_kernel_is_the_end_of_its_ranks(kernel, how):
     manager, client = kernel
     _, pids = started_hang(client)
     manager.shutdown_kernel(now=how == "killed")
-    assert is_gone_within(pids, 5)
+    assert are_gone_within(pids, 5)
 
 
 def test_an_error_shows_the_cells_source_and_none_of_the_launcher(kernel):

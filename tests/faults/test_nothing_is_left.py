@@ -15,6 +15,7 @@ import pytest
 
 from labkit import Deadlock, RankError, RunTimeout, run
 from tests.forked_programs import script
+from tests.processes import alive, are_gone_within
 
 pytestmark = pytest.mark.clock
 
@@ -52,14 +53,14 @@ def sleeps(world):
     time.sleep(60)
 
 
-# (function, its error, the run's timeout, how often)
+# (function, its error, the run's timeout)
 MIX = [
-    (raises, RankError, 30, 5),
-    (exits, RankError, 30, 8),
-    (is_killed, RankError, 30, 8),
-    (aborts, RankError, 30, 5),
-    (sleeps, RunTimeout, 0.3, 2),
-    (leaves_early, Deadlock, 30, 2),
+    (raises, RankError, 30),
+    (exits, RankError, 30),
+    (is_killed, RankError, 30),
+    (aborts, RankError, 30),
+    (sleeps, RunTimeout, 0.3),
+    (leaves_early, Deadlock, 30),
 ]
 
 
@@ -104,26 +105,13 @@ def grown(before, after):
     }
 
 
-def fail_thirty_times():
-    """One of each kind after the other, until all of the mix have run."""
-    left = [[*row] for row in MIX]
-    while left:
-        for row in left:
-            fn, error, timeout, _ = row
-            with pytest.raises(error):
-                run(fn, 2, timeout=timeout)
-            row[3] -= 1
-        left = [row for row in left if row[3]]
-
-
-def test_thirty_failing_runs_leave_nothing_behind(tmp_path, monkeypatch):
+def test_failing_runs_of_every_kind_leave_nothing_behind(tmp_path, monkeypatch):
     run(lambda world: None, 2)  # from here on there is a fork server
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    assert sum(row[3] for row in MIX) == 30
     before = what_there_is(tmp_path)
-    began_s = time.monotonic()
-    fail_thirty_times()
-    print(f"30 failing runs in {time.monotonic() - began_s:.1f} s")
+    for fn, error, timeout in MIX + MIX:
+        with pytest.raises(error):
+            run(fn, 2, timeout=timeout)
     deadline_s = time.monotonic() + 2  # the fork server buries its dead in a moment
     # (Of what was open before, something may have been closed since.)
     while (more := grown(before, what_there_is(tmp_path))) and time.monotonic() < deadline_s:
@@ -132,7 +120,16 @@ def test_thirty_failing_runs_leave_nothing_behind(tmp_path, monkeypatch):
 
 
 DRIVER = """
-import os, torch, labkit
+import os, signal, threading, time, torch, labkit
+signal.signal(signal.SIGINT, signal.default_int_handler)
+os.setpgrp()  # Stop goes to a whole process group, as Jupyter sends it
+labkit.launch.warm_up()
+threading.Timer(0.2, os.killpg, (0, signal.SIGINT)).start()
+try:
+    labkit.run(lambda world: time.sleep(30), 2, timeout=60)
+except KeyboardInterrupt:
+    print(labkit.run(lambda world: world.rank, 2, timeout=60).values, flush=True)
+
 def blocked(world):
     print("pid", os.getpid(), flush=True)
     if world.rank:
@@ -142,15 +139,8 @@ labkit.run(blocked, 3, timeout=100)
 """
 
 
-def is_alive(pid):
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
-def test_a_killed_driver_leaves_no_rank_and_the_next_run_sweeps_its_folder(tmp_path, monkeypatch):
+def test_stop_spoils_no_later_run_and_a_killed_driver_leaves_no_rank(tmp_path, monkeypatch):
+    """Stop comes while the fork server imports. It is the driver's own: the driver is no fork."""
     script, folder = tmp_path / "driver.py", tmp_path / "tmp"
     script.write_text(DRIVER)
     folder.mkdir()
@@ -160,16 +150,14 @@ def test_a_killed_driver_leaves_no_rank_and_the_next_run_sweeps_its_folder(tmp_p
         text=True,
         env={**os.environ, "TMPDIR": str(folder)},
     )
+    assert driver.stdout.readline() == "[0, 1]\n"
     ranks = [int(driver.stdout.readline().split()[-1]) for _ in range(3)]
     time.sleep(0.3)  # into the deadlock
-    assert all(map(is_alive, ranks))
+    assert len(alive(ranks)) == 3
     driver.kill()
     driver.wait(10)
     driver.stdout.close()
-    deadline_s = time.monotonic() + 10  # a fraction of a second, but on a busy machine
-    while any(map(is_alive, ranks)) and time.monotonic() < deadline_s:
-        time.sleep(0.02)
-    assert not any(map(is_alive, ranks))
+    assert are_gone_within(ranks, 10)  # a fraction of a second, but on a busy machine
     (left,) = folder.glob("labkit-run-*")  # nobody was there to remove it
 
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
@@ -216,28 +204,34 @@ except KeyboardInterrupt as stop:
 """
 
 
-@pytest.mark.parametrize(
-    ("call", "said", "num_stacks"),
-    [
-        ("computes, 2", "rank 0  computes", 1),
-        ("computes_in_c, 2", "rank 0  computes", 1),
-        (
-            "hangs, 4",
-            r"ranks 1, 2 and 3 wait in all_reduce #1 \(.*\) "
-            "for rank 0, which sleeps or blocks before any operation",
-            2,
-        ),
-        (
-            "sends_slowly, 2, topology=Topology(hosts=2, ranks_per_host=1, slow=Link(1e-3))",
-            r"rank 0 waits in send #1 to rank 1 .* its data is under way",
-            2,
-        ),
-    ],
-)
-def test_stop_returns_soon_with_each_distinct_stack(tmp_path, call, said, num_stacks):
-    path = tmp_path / "stopped.py"
-    path.write_text(STOPPED.format(call=call))
-    took_s, _, text = script(path).output().partition("\n")
-    assert float(took_s) < 2.0  # 0.03 s on an idle machine; tests share theirs
-    assert re.search(said, text)
-    assert text.count(f"in {call.partition(',')[0]}") == num_stacks
+# (what is called, what the error says, how many stacks it shows)
+STOPS = [
+    ("computes, 2", "rank 0  computes", 1),
+    ("computes_in_c, 2", "rank 0  computes", 1),
+    (
+        "hangs, 4",
+        r"ranks 1, 2 and 3 wait in all_reduce #1 \(.*\) "
+        "for rank 0, which sleeps or blocks before any operation",
+        2,
+    ),
+    (
+        "sends_slowly, 2, topology=Topology(hosts=2, ranks_per_host=1, slow=Link(1e-3))",
+        "(rank 0 waits in send #1 to rank 1|rank 1 waits in recv #1 from rank 0) "
+        ".* its data is under way",
+        2,
+    ),
+]
+
+
+def test_stop_returns_soon_with_each_distinct_stack(tmp_path):
+    """All side by side: each is left alone for a second."""
+    drivers = []
+    for number, (call, _, _) in enumerate(STOPS):
+        path = tmp_path / f"{number}.py"
+        path.write_text(STOPPED.format(call=call))
+        drivers.append(script(path))
+    for (call, said, num_stacks), driver in zip(STOPS, drivers, strict=True):
+        took_s, _, text = driver.output().partition("\n")
+        assert float(took_s) < 2.0  # 0.03 s on an idle machine; tests share theirs
+        assert re.search(said, text), text
+        assert text.count(f"in {call.partition(',')[0]}") == num_stacks, text

@@ -1,6 +1,5 @@
 """`%%ranks` and `%ranks` in a real Jupyter kernel, as a reader meets them."""
 
-import os
 import re
 import time
 
@@ -8,6 +7,7 @@ import pytest
 from nbval.kernel import CURRENT_ENV_KERNEL_NAME
 
 from tests.forked_kernels import start_forked_kernel
+from tests.processes import are_gone_within
 
 HAS_ENDED = "the session has ended: the next cell starts 3 new ranks, without the variables"
 
@@ -202,15 +202,4 @@ def test_no_rank_outlives_its_kernel(how):
     assert len(pids) == 2
     kernel.client.stop_channels()
     kernel.manager.shutdown_kernel(now=how == "killed")
-    deadline = time.monotonic() + 5
-    while any(map(is_alive, pids)) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert not any(map(is_alive, pids))
-
-
-def is_alive(pid):
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
+    assert are_gone_within(pids, 5)

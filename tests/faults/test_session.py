@@ -16,6 +16,7 @@ from labkit.comm.read_journal import parse
 from labkit.launch import warm_up
 from labkit.launch.session.command import GIVEN
 from tests.forked_programs import script
+from tests.processes import are_gone_within
 
 pytestmark = pytest.mark.clock
 
@@ -25,21 +26,6 @@ HAS_ENDED = "the session has ended: the next cell starts 3 new ranks, without th
 
 def processes(session):
     return [int(line.split()[3]) for line in session.status().splitlines() if " process " in line]
-
-
-def is_alive(pid):
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
-def are_gone_within(pids, seconds):
-    deadline = time.monotonic() + seconds
-    while any(map(is_alive, pids)) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return not any(map(is_alive, pids))
 
 
 @pytest.fixture
@@ -132,13 +118,13 @@ def test_a_cell_that_lasts_reads_nothing_again_of_earlier_cells(session, monkeyp
         return parse(*record)
 
     monkeypatch.setattr(follow_journal, "parse", counted)
-    lasts = "import time\nfor _ in range(8):\n    world.barrier()\n    time.sleep(0.1)"
+    lasts = "import time\nfor _ in range(4):\n    world.barrier()\n    time.sleep(0.1)"
     session.execute("for _ in range(500):\n    with world.region('step'):\n        pass")
     session.execute(lasts)
     assert num_read >= 3 * 500, "nobody has looked: this test proves nothing"
     num_read = 0
     session.execute(lasts)
-    assert 3 * 8 <= num_read < 3 * 500
+    assert 3 * 4 <= num_read < 3 * 500
 
 
 def test_a_cell_on_some_ranks_leaves_the_others_alone(session):
@@ -420,7 +406,8 @@ def test_a_rank_that_dies_in_a_cell_is_named(session, capsys):
 def test_a_rank_that_dies_between_cells_is_named_and_the_cell_is_not_run(session, capsys, on):
     victim = processes(session)[1]
     os.kill(victim, signal.SIGKILL)
-    assert are_gone_within([victim], 30)
+    while not session._ranks.dead:  # the fork server tells the driver
+        time.sleep(0.01)
     with pytest.raises(RankError, match="rank 1 died: .*SIGKILL") as caught:
         session.execute("print('ran')", ranks=on)
     assert "This cell was not run" in str(caught.value)
@@ -437,7 +424,7 @@ session.execute("kept = 1")
 
 def stopped(source):
     def press():
-        time.sleep(1)
+        time.sleep(0.5)
         globals().update(pressed=time.monotonic())
         os.kill(os.getpid(), signal.SIGINT)
     threading.Thread(target=press).start()

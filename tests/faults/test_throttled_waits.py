@@ -9,8 +9,8 @@ from labkit import Deadlock, Link, RankError, RunTimeout, Session, Topology, run
 
 pytestmark = pytest.mark.clock
 
-# A message of 4 bytes takes one second and a half.
-TOPOLOGY = Topology(hosts=3, ranks_per_host=1, slow=Link(4, 0.5))
+# A message of 4 bytes takes three quarters of a second.
+TOPOLOGY = Topology(hosts=3, ranks_per_host=1, slow=Link(8, 0.25))
 NEVER = Topology(hosts=2, ranks_per_host=1, slow=Link(1e-3))
 
 
@@ -26,7 +26,7 @@ def along_a_line(world):
 
 
 def test_the_doctor_has_nothing_to_say_of_a_slow_link(capsys):
-    assert run(along_a_line, 3, topology=TOPOLOGY, stall=0.5).values[2] == 2
+    assert run(along_a_line, 3, topology=TOPOLOGY, stall=0.3).values[2] == 2
     assert capsys.readouterr().out == ""
 
 
@@ -69,7 +69,7 @@ def one_message(world):
 
 def test_the_timeout_ends_a_run_and_calls_the_data_under_way():
     with pytest.raises(RunTimeout, match="its data is under way"):
-        run(one_message, 2, topology=NEVER, timeout=1.5, stall=0.3)
+        run(one_message, 2, topology=NEVER, timeout=1, stall=0.3)
 
 
 def test_a_session_calls_back_ranks_from_a_throttled_wait_in_time():

@@ -7,6 +7,8 @@ waits for something else than it looks: such a program is right, and must not be
 import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 import torch
@@ -84,22 +86,19 @@ def meets_a_group_in_one_process_group(world):
     (dist if world.rank == 0 else world).all_reduce(torch.ones(1))
 
 
-def test_a_groups_collective_is_its_part_of_torchs():
-    run(meets_a_group_in_one_process_group, 3, timeout=60, stall=STALL_S)
+RIGHT = [
+    (_begins_and(sleeps), 2),
+    (_begins_and(waits_for_an_event), 2),
+    (sleeps_with_a_functional_collective_under_way, 2),
+    (is_woken_by_a_signal, 2),
+    (meets_a_group_in_one_process_group, 3),
+]
 
 
-@pytest.mark.parametrize(
-    "program",
-    [
-        _begins_and(sleeps),
-        _begins_and(waits_for_an_event),
-        sleeps_with_a_functional_collective_under_way,
-        is_woken_by_a_signal,
-    ],
-    ids=lambda program: program.__name__,
-)
-def test_a_program_that_is_right_comes_to_its_end(program):
-    run(program, 2, timeout=60, stall=STALL_S)
+def test_programs_that_are_right_come_to_their_ends():
+    with ThreadPoolExecutor() as pool:  # side by side: most of the time they wait
+        for ended in [pool.submit(run, *each, timeout=60, stall=STALL_S) for each in RIGHT]:
+            ended.result()
 
 
 def reduces_alone(world):
@@ -149,8 +148,12 @@ def gathers_a_dtensor(world):
     ],
     ids=lambda program: program.__name__,
 )
-@pytest.mark.parametrize("world_size", [2, 3])
-def test_a_hang_is_found_with_its_line(program, world_size):
+def test_a_hang_is_found_with_its_line(program):
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(partial(require_its_line, program), [2, 3]))
+
+
+def require_its_line(program, world_size):
     with pytest.raises(Deadlock) as caught:
         run(program, world_size, timeout=60, stall=STALL_S)
     said = str(caught.value).splitlines()[0]

@@ -1,7 +1,7 @@
 """`labkit watch` at a terminal of its own: saves, keys while a check runs, and every way out.
 
-The command runs on a pseudo-terminal, in a clone, with a store of its own. Where no check is needed
-it is forked, with a checker that does nothing.
+The command is forked, and runs on a pseudo-terminal, in a clone, with a store of its own. Where no
+check is needed its checker does nothing.
 """
 
 import contextlib
@@ -51,7 +51,7 @@ class NoChecker:
 
 
 def command(terminal, clone, words, checks):
-    """Be `labkit watch` at this terminal. checks: as a program of its own, with its checker."""
+    """Be `labkit watch` at this terminal. checks: with a checker, which is a new interpreter."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # blocked in the fork server
     os.setsid()
     descriptor = os.open(terminal, os.O_RDWR)
@@ -63,10 +63,9 @@ def command(terminal, clone, words, checks):
         LABKIT_HOME=f"{clone}/home", PYTHONPATH=str(ROOT), TERM="xterm-256color", NO_COLOR="1"
     )
     os.environ.pop("COLUMNS", None)
-    if checks:
-        os.execv(sys.executable, [sys.executable, "-m", "labkit.cli", "watch", *words])
     sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")
-    importlib.import_module("labkit.cli.watch").Checker = NoChecker
+    if not checks:
+        importlib.import_module("labkit.cli.watch").Checker = NoChecker
     sys.argv = ["labkit", "watch", *words]
     cli.main()
 

@@ -13,7 +13,7 @@ import torch
 import labkit
 
 NUM_STEPS = 12
-MEASURED_NUMEL = 500_000
+MEASURED_NUMEL = 300_000
 
 
 def greet(world):
@@ -35,7 +35,7 @@ def timed_on_slow_links(world):
         limit = f"tc qdisc replace dev cable0 root tbf rate {megabits}mbit burst 32kb latency 1s"
         subprocess.run(limit.split(), check=True)
         times = []
-        for _ in range(6):
+        for _ in range(5):
             world.barrier()
             started = time.monotonic()
             world.all_reduce(torch.ones(MEASURED_NUMEL))
@@ -56,7 +56,8 @@ def train_with_checkpoints(world):
         if world.rank == 0:
             checkpoint.write_text(json.dumps({"step": step}))
             print(f"step {step} of attempt {labkit.attempt()} is done", flush=True)
-        time.sleep(0.25)
+        if labkit.attempt() == 0:  # in which the other host is to end in the middle
+            time.sleep(0.25)
     return first, world.size, os.environ["GLOO_SOCKET_IFNAME"]
 
 

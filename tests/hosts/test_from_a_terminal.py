@@ -188,7 +188,7 @@ def ends_wrong(function, *options, cwd):
     [
         (
             "leaves_early",  # found when the operation has run into its timeout
-            ("--stall", "never", "--timeout", "3"),
+            ("--stall", "never", "--timeout", "2"),
             Deadlock,
             r"rank 0 .*barrier #2 \(train.py, line 10\); rank 1 .*all_reduce #1",
         ),

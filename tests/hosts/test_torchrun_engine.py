@@ -12,12 +12,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.distributed.launcher.api import elastic_launch
+from torch.distributed.run import config_from_args, parse_args
 
 from labkit import RankError, RunError, run
 from labkit.launch.cluster import torchrun
 from labkit.launch.cluster.torchrun import Torchrun
 from labkit.launch.payload import RunDirectory
-from tests.forked_programs import script
+from tests.forked_programs import ForkedProgram, script
 
 pytestmark = pytest.mark.clock
 
@@ -62,13 +64,33 @@ def test_the_run_is_that_of_the_local_engine(capsys):
     assert other.timeline[1].operations[0].site == local.timeline[1].operations[0].site
 
 
-def test_a_killed_rank_is_named_with_its_signal():
+# What torchrun takes for --standalone.
+STANDALONE = ["--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0"]
+
+
+class ForkedAgent(ForkedProgram):
+    """torch's agent, and its workers: forked, where new interpreters take seconds to start."""
+
+    def __init__(self, command, stdin, stdout, stderr, env, start_new_session):
+        words = command[command.index("--standalone") + 1 :]
+        super().__init__(_be_agent, words, env=env)
+
+
+def _be_agent(words):
+    config, _, words = config_from_args(parse_args([*STANDALONE, *words]))
+    config.start_method = "fork"
+    address, folder = words[-2:]
+    elastic_launch(config, torchrun.worker)(address, folder)
+
+
+def test_a_killed_rank_is_named_with_its_signal(monkeypatch):
     def killed(world):
         world.barrier()
         if world.rank == 1:
             os.kill(os.getpid(), signal.SIGKILL)
         world.barrier()
 
+    monkeypatch.setattr(torchrun.subprocess, "Popen", ForkedAgent)
     with pytest.raises(RankError, match="rank 1 died: .*SIGKILL") as caught:
         run(killed, 2, engine="torchrun")
     assert caught.value.exit_code == -signal.SIGKILL

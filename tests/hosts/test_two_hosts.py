@@ -22,15 +22,16 @@ REQUIRE = "LABKIT_REQUIRE_TWO_HOSTS"  # set by .ci/run: there a skip is a failur
 class Job:
     """torchrun on both hosts; what they print, as it comes."""
 
-    def __init__(self, hosts, folder, options, function, *arguments, share_a_folder=False):
+    def __init__(self, hosts, folder, options, function, *words, share_a_folder=False):
+        """words: of the launcher, then `--` and those of the program."""
         self.hosts, self.folder = hosts, folder
         self.lines = {"left": [], "right": []}
         self.agents, self.readers = {}, []
         for host in self.lines:
             out = "shared" if share_a_folder else host
-            words = (f"{PROGRAM}:{function}", "--out", folder / out, "--", *arguments)
+            program = (f"{PROGRAM}:{function}", "--out", folder / out, *words)
             agent = hosts.torchrun(
-                host, options, *words, TMPDIR=str(folder), CHECKPOINTS=str(folder)
+                host, options, *program, TMPDIR=str(folder), CHECKPOINTS=str(folder)
             )
             self.agents[host] = agent
             reader = threading.Thread(target=self.lines[host].extend, args=(agent.stdout,))
@@ -71,8 +72,8 @@ def hosts(two_hosts_can_be_made):
 def start(hosts, tmp_path):
     jobs = []
 
-    def started(options, function, *arguments, **more):
-        jobs.append(Job(hosts, tmp_path, options, function, *arguments, **more))
+    def started(options, function, *words, **more):
+        jobs.append(Job(hosts, tmp_path, options, function, *words, **more))
         return jobs[-1]
 
     yield started
@@ -86,7 +87,7 @@ def start(hosts, tmp_path):
 
 
 def test_an_all_reduce_over_a_slow_cable_takes_as_long_as_the_calculator_says(start):
-    job = start("--nnodes=2 --nproc-per-node=1", "timed_on_slow_links", "--fast")
+    job = start("--nnodes=2 --nproc-per-node=1", "timed_on_slow_links", "--", "--fast")
     assert (job.end("left"), job.end("right")) == (0, 0), job.output("left")
     assert "[rank 0] hello from left\n" in job.output("left")
     assert "[rank 1] hello from right\n" in job.output("right")
@@ -124,7 +125,8 @@ def test_ranks_that_differ_across_hosts_are_found_in_the_end(start):
 
 
 def test_ranks_that_wait_for_another_host_in_vain_are_found_before_their_timeout(start):
-    job = start("--nnodes=2 --nproc-per-node=2", "leave_the_other_host_waiting")
+    options = "--nnodes=2 --nproc-per-node=2"
+    job = start(options, "leave_the_other_host_waiting", "--stall", "1")
     assert job.end("left") != 0
     assert job.end("right") != 0
     line = 1 + [each.strip() for each in PROGRAM.read_text().splitlines()].index(
@@ -158,7 +160,7 @@ def test_after_a_host_is_killed_the_other_gives_a_verdict_and_goes_on_from_its_c
 ):
     options = (
         "--nnodes=1:2 --nproc-per-node=2 --max-restarts=1 "
-        "--rdzv-conf=last_call_timeout=3,keep_alive_interval=1,keep_alive_max_attempt=2"
+        "--rdzv-conf=last_call_timeout=2,keep_alive_interval=1,keep_alive_max_attempt=2"
     )
     job = start(options, "train_with_checkpoints")
     job.wait_for(job.folder / "checkpoint-left.json")
