@@ -26,7 +26,6 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 # Before labkit is imported, which adds to it what ranks are forked from. A rank of a test imports
 # these before the code under test begins, in 20 ms (graders) or 60 (pytest); there are thousands.
-# Strategies are not among them: whoever imports one may be what a grader looks at.
 PRELOADED = ["labkit.grade.graders", "labkit.grade.harness", "pytest"]
 # Kernels of notebooks are forked, too: see forked_kernels.py.
 PRELOADED += ["ipykernel.kernelapp", "ipywidgets", "matplotlib.backends.backend_agg", "PIL.Image"]
