@@ -37,7 +37,7 @@ def exchange(world):
         }
         x = numbered(rows, world.rank, 2)  # expanded: not contiguous
         found.append(pairwise_all_to_all(x, world, **splits))
-        for dtype in DTYPES if number == 0 else []:
+        for dtype in DTYPES if (world.size, number) == (3, 0) else []:
             x = torch.randint(0, 2, (sum(rows[world.rank]), 3)).to(dtype)
             before = x.clone()
             ours = pairwise_all_to_all(x, world, **splits)

@@ -26,7 +26,7 @@ SGD = TrainConfig(num_sequences=7, optimizer="sgd", learning_rate=0.1, dtype=tor
 EVENLY = [range(2), range(2, 4)]
 LAYOUTS = {
     "three axes": {"dp": 2, "pp": 2, "tp": 2},
-    "two ranks for each key-value head": {"tp": 4, "pp": 2, "dp": 1},
+    "two ranks for each key-value head": {"tp": 4, "pp": 1, "dp": 1},
     "one rank has both ends": {"dp": 2, "tp": 2, "pp": 1},
 }
 MAX_NORM = 0.25

@@ -41,10 +41,10 @@ GUARD = 8
 CASES = [
     ((2, 2, 2), "tp dp pp", "1f1b", "adamw", True),
     ((2, 1, 2), "pp dp tp", "interleaved", "adamw", True),
-    ((1, 1, 2), "dp pp tp", "zero bubble", "adamw", False),
+    ((1, 1, 3), "dp pp tp", "zero bubble", "adamw", False),
     ((4, 1, 1), "dp pp tp", "1f1b", "adamw", True),
-    ((1, 2, 3), "dp tp pp", "zero bubble", "sgd", True),
-    ((1, 4, 2), "dp pp tp", "gpipe", "sgd", True),  # two ranks for each key-value head
+    ((1, 2, 2), "dp tp pp", "zero bubble", "sgd", True),
+    ((1, 4, 1), "dp pp tp", "gpipe", "sgd", True),  # two ranks for each key-value head
 ]
 
 

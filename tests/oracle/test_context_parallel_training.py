@@ -35,13 +35,12 @@ WAYS = {
     "ring, contiguous": (ring_attention, contiguous),
     "ring, zigzag": (ring_attention, zigzag),
     "ulysses, contiguous": (ulysses_attention, contiguous),
-    "ulysses, zigzag": (ulysses_attention, zigzag),
     "gathered, zigzag": (gathered_attention, zigzag),
 }
 # In float64 a mistake is far above rounding; what else the optimizer or the dtype could spoil is
 # the same for every way.
-RUNS = [(way, "sgd in float64") for way in WAYS]
-RUNS += [("ring, zigzag", "sgd"), ("ulysses, contiguous", "adamw in float64")]
+RUNS = [("ring, zigzag", "sgd in float64"), ("gathered, zigzag", "sgd in float64")]
+RUNS += [("ring, contiguous", "sgd"), ("ulysses, contiguous", "adamw in float64")]
 GUARD = 8
 
 

@@ -22,7 +22,7 @@ from labkit.model import GPT, GPTConfig
 from labkit.train import TrainConfig, Trained, train_serial
 
 CONFIG = GPTConfig(context=32, num_layers=1, hidden=32, num_heads=2)
-SEVEN = TrainConfig(num_sequences=7, num_steps=4)  # divides by none of 2, 3 and 4
+SEVEN = TrainConfig(num_sequences=7, num_steps=2)  # divides by none of 2, 3 and 4
 SETTINGS = {
     "adamw": SEVEN,
     "sgd": replace(SEVEN, optimizer="sgd", learning_rate=0.1),
@@ -30,7 +30,8 @@ SETTINGS = {
 }
 LADDER = {"naive": NaiveDDP, "bucketed": BucketedDDP, "overlapped": DDP}
 # What the optimizer or the dtype could spoil is the same for every rung.
-RUNS = [(rung, "adamw in float64") for rung in LADDER] + [("naive", "adamw"), ("overlapped", "sgd")]
+RUNS = [("bucketed", "adamw in float64"), ("overlapped", "adamw in float64")]
+RUNS += [("naive", "adamw"), ("overlapped", "sgd")]
 GUARD = 8
 
 

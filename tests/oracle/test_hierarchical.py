@@ -11,6 +11,7 @@ DTYPES = [torch.uint8, torch.int64, torch.bfloat16, torch.complex64]
 CASES = [((numel,), torch.float32) for numel in (0, 1, 2, 8, 67)]
 CASES += [((), torch.float64), ((0, 3), torch.int64), ((5, 7), torch.float32)]
 CASES += [((45,), dtype) for dtype in DTYPES]
+FEW_CASES = CASES[1:5:3]  # fewer elements than ranks, and more
 
 
 def divisors(n):
@@ -25,11 +26,11 @@ def random_tensor(shape, dtype, seed):
 
 
 def reduce_cases(world):
-    """By ranks per host: every case, new and in place."""
+    """By ranks per host: new and in place, with two ranks on a host in every case."""
     results = {}
     for ranks_per_host in divisors(world.size):
         fast, slow = two_tiers(world, ranks_per_host)
-        for number, (shape, dtype) in enumerate(CASES):
+        for number, (shape, dtype) in enumerate(CASES if ranks_per_host == 2 else FEW_CASES):
             x = random_tensor(shape, dtype, 100 * number + world.rank)
             before = x.clone()
             total = hierarchical_all_reduce(x, fast, slow)
@@ -43,7 +44,6 @@ def reduce_cases(world):
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
 def test_equals_the_sum_on_any_hosts(world_size):
     by_rank = run(reduce_cases, world_size, timeout=60).values
-    assert len(by_rank[0]) == len(divisors(world_size)) * len(CASES)
     for key, (x, first) in by_rank[0].items():
         inputs = [results[key][0] for results in by_rank]
         wide = torch.complex128 if x.dtype.is_complex else torch.float64

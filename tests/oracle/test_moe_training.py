@@ -35,7 +35,7 @@ CONFIG = GPTConfig(context=7, num_layers=2, hidden=16, num_heads=2)
 # 5 sequences: no number of ranks divides them. Coefficients far above the usual ones, so that a
 # wrong auxiliary loss shows.
 SGD = TrainConfig(
-    num_sequences=5, num_steps=3, optimizer="sgd", learning_rate=0.3, dtype=torch.float64
+    num_sequences=5, num_steps=2, optimizer="sgd", learning_rate=0.3, dtype=torch.float64
 )
 MOE = MoEConfig(num_experts=4, balance_coefficient=0.2, z_coefficient=0.05)
 CASES = {
@@ -45,13 +45,12 @@ CASES = {
     "top 1": (replace(MOE, top_k=1, weights="of_all", capacity_factor=1.0), SGD),
     "a bias": (replace(MOE, router="bias_balanced", bias_rate=0.01), SGD),
     "expert choice": (replace(MOE, router="expert_choice"), SGD),
-    "adamw": (MOE, replace(SGD, optimizer="adamw", learning_rate=3e-3)),
 }
+ADAMW = replace(SGD, optimizer="adamw", learning_rate=3e-3)
 # Every routing on a mesh of two axes. On (1, 6) a rank has no sequence.
 RUNS = [((2, 2), name) for name in CASES]
-RUNS += [((1, 3), name) for name in ("dropless", "drops", "5 experts", "expert choice")]
-RUNS += [(mesh, "dropless") for mesh in [(1, 1), (1, 2), (1, 4), (2, 1)]]
-RUNS += [((1, 6), "drops")]
+RUNS += [((1, 3), "drops"), ((1, 3), "5 experts"), ((1, 6), "drops")]
+RUNS += [(mesh, "dropless") for mesh in [(1, 1), (1, 2), (2, 1)]]
 LIMIT = 1e-12
 
 
@@ -101,7 +100,7 @@ def test_steps_are_the_serial_ones(mesh, name):
 @pytest.mark.parametrize("name", CASES)
 def test_the_serial_runs_learn_and_drop_where_they_should(name):
     trained = serial(name, 4)
-    assert trained.losses[-1] < trained.losses[0] - 0.05
+    assert trained.losses[-1] < trained.losses[0] - 0.03
     moe, _ = CASES[name]
     assert bool(trained.dropped_SLE.sum()) == (moe.capacity_factor is not None)
     total = SGD.num_sequences * CONFIG.context * moe.top_k
@@ -316,11 +315,11 @@ def test_copies_that_have_drifted_apart_are_named(name):
 
 @functools.cache
 def clipped_serially(max_norm):
-    return train_serial(CONFIG, *CASES["adamw"], num_groups=4, max_norm=max_norm)
+    return train_serial(CONFIG, MOE, ADAMW, num_groups=4, max_norm=max_norm)
 
 
 def train_clipped(world, max_norm):
-    return train(world, CONFIG, *CASES["adamw"], dp=2, max_norm=max_norm)
+    return train(world, CONFIG, MOE, ADAMW, dp=2, max_norm=max_norm)
 
 
 def test_clipped_steps_are_the_serial_ones_and_no_others():

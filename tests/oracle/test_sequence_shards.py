@@ -30,6 +30,13 @@ def test_groups_attend_on_their_own():
         torch.testing.assert_close(found, expected)
 
 
+CASES = [
+    (num_tokens, placement, dim)
+    for num_tokens, dim in [(0, 1), (2, 1), (13, 0), (13, -1), (16, 1)]
+    for placement in (contiguous, zigzag)
+]
+
+
 def there_and_back(world, num_tokens, placement, dim):
     x = torch.randn(
         3, num_tokens, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64
@@ -43,15 +50,12 @@ def there_and_back(world, num_tokens, placement, dim):
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
-@pytest.mark.parametrize("placement", [contiguous, zigzag])
-@pytest.mark.parametrize(("num_tokens", "dim"), [(0, 1), (2, 1), (13, 0), (13, -1), (16, 1)])
-def test_gathering_undoes_sharding_and_its_gradient_is_the_sum_over_ranks(
-    world_size, placement, num_tokens, dim
-):
-    values = run(there_and_back, world_size, (num_tokens, placement, dim)).values
-    total = sum(cotangent for _, _, cotangent, _ in values)
-    for rank, (x, whole, _, pulled_back) in enumerate(values):
-        assert torch.equal(whole, x)
-        rows = [row for segment in placement(num_tokens, world_size, rank) for row in segment]
-        expected = total.index_select(dim, torch.tensor(rows, dtype=torch.long))
-        torch.testing.assert_close(pulled_back, expected)
+def test_gathering_undoes_sharding_and_its_gradient_is_the_sum_over_ranks(world_size):
+    by_rank = run(lambda world: [there_and_back(world, *case) for case in CASES], world_size).values
+    for (num_tokens, placement, dim), *values in zip(CASES, *by_rank, strict=True):
+        total = sum(cotangent for _, _, cotangent, _ in values)
+        for rank, (x, whole, _, pulled_back) in enumerate(values):
+            assert torch.equal(whole, x)
+            rows = [row for segment in placement(num_tokens, world_size, rank) for row in segment]
+            expected = total.index_select(dim, torch.tensor(rows, dtype=torch.long))
+            torch.testing.assert_close(pulled_back, expected)

@@ -43,7 +43,7 @@ SHARED_KV = replace(CONFIG, num_kv_heads=2, vocab=257)
 SGD = TrainConfig(
     num_sequences=3, num_steps=2, optimizer="sgd", learning_rate=0.1, dtype=torch.float64
 )
-ADAMW = TrainConfig(num_sequences=3, num_steps=3)
+ADAMW = TrainConfig(num_sequences=3, num_steps=2)
 GUARD = 8
 SMALL = GPTConfig(context=8, num_layers=1, hidden=16, num_heads=4)
 
@@ -100,7 +100,7 @@ def test_in_float32_with_adamw_it_stays_as_close_as_rounding_lets_it():
     exact = train_serial(CONFIG, replace(ADAMW, dtype=torch.float64))
     rounding = max(abs(a - b) for a, b in zip(serial.losses, exact.losses, strict=True))
     assert 1e-7 < rounding < 5e-5
-    for trained in run(partial(train, sequence_parallel=True), 4, (CONFIG, ADAMW)).values:
+    for trained in run(partial(train, sequence_parallel=True), 3, (CONFIG, ADAMW)).values:
         pairs = zip(trained.losses, serial.losses, strict=True)
         assert max(abs(a - b) for a, b in pairs) < GUARD * rounding
 
@@ -109,7 +109,7 @@ def replicas_after(world, sequence_parallel):
     batches = SGD.batches(None, SMALL.context)
     model = parallelize(GPT(SMALL), world, sequence_parallel=sequence_parallel)
     optimizer = replace(SGD, dtype=torch.float32).make_optimizer(model.parameters())
-    for step in range(3):
+    for step in range(2):
         train_step(model, optimizer, batches.at(step))
     return {n: p.detach() for n, p in model.named_parameters() if "norm" in n or "position" in n}
 
@@ -214,9 +214,12 @@ def few_tokens(world, shape):
     torch.testing.assert_close(gather_full_gradients(model), expected, rtol=1e-9, atol=1e-13)
 
 
-@pytest.mark.parametrize("shape", [(1, 1), (1, 5), (0, 8)])
-def test_fewer_tokens_than_ranks_are_sharded_too(shape):
-    run(few_tokens, 4, (shape,))
+def test_fewer_tokens_than_ranks_are_sharded_too():
+    def each_shape(world):
+        for shape in [(1, 1), (1, 5), (0, 8)]:
+            few_tokens(world, shape)
+
+    run(each_shape, 4)
 
 
 def what_is_left_of_the_whole(world):

@@ -21,8 +21,9 @@ CONFIG = GPTConfig(
     vocab=131, context=9, num_layers=4, hidden=24, num_heads=4, num_kv_heads=2, ffn=77
 )
 SGD = TrainConfig(num_sequences=11, optimizer="sgd")
+# The example below has three axes.
 CASES = {
-    "three axes": ({"tp": 2, "dp": 2, "pp": 2}, zero_bubble_h1, 3, 1.0),
+    "zero bubble": ({"tp": 1, "dp": 2, "pp": 2}, zero_bubble_h1, 3, 1.0),
     "interleaved": ({"pp": 2, "dp": 1, "tp": 2}, partial(interleaved, virtual=2), 4, None),
     "copies of key-value heads": ({"dp": 1, "tp": 4, "pp": 1}, one_f_one_b, 3, 1.0),
     "dp alone": ({"dp": 3, "pp": 1, "tp": 1}, one_f_one_b, 2, 1.0),

@@ -108,7 +108,7 @@ def test_the_examples_simulated_bubbles_are_those_of_the_closed_form():
 def test_a_measured_step_takes_as_long_as_the_simulated_one():
     """test_simulated_runs.py has other schedules, over links."""
     example = load_example()
-    schedule = plan(example.SCHEDULES["zb_v"], 4, example.NUM_MICROBATCHES)
+    schedule = plan(example.SCHEDULES["zb_v"], 4, 4)
     costs = example.costs_of("zb_v")
     simulated = simulate(schedule, costs)
     timing, _ = example.quickest(schedule, costs)
