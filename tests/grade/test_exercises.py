@@ -23,8 +23,8 @@ MISTAKES = [
     for mistake in load_grader(name).mistakes
 ]
 SEED = 20261124
-# What loops or hangs is ended by this.
-TIMEOUT_S = 4.0
+# What loops or hangs is ended by this. One process that calculates waits for nobody.
+TIMEOUT_S, ALONE_S = 4.0, 2.0
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -83,22 +83,32 @@ def test_there_are_six_mistakes_with_names_of_their_own(name):
 
 
 @pytest.mark.parametrize(("name", "mistake"), MISTAKES)
-def test_a_mistake_gets_its_own_name_and_no_other(name, mistake, tmp_path, counts):
+def test_a_mistake_gets_its_own_name_and_no_other(name, mistake, tmp_path, monkeypatch, counts):
     wrong = tmp_path / f"{name}.py"
     wrong.write_text(mistake.made_by.applied_to(WORKSPACE.solution(name).read_text()))
     grader = load_grader(name)
     code = Submission.read(wrong, name, grader.names, WORKSPACE)
+    # Few mistakes need a rank that is late: the others are spared that case.
+    all_of = engine.cases_of
+    with monkeypatch.context() as changed:
+        changed.setattr(engine, "cases_of", lambda *of: [c for c in all_of(*of) if c.late is None])
+        finding = _first_finding(grader, code)
+    finding = finding or _first_finding(grader, code)
+    assert finding is not None, f"{mistake.name} passes"
+    assert (finding.diagnosis, finding.outcome) == (mistake.name, mistake.outcome), finding
+    assert max(counts, key=counts.get) == mistake.name
+    assert list(counts.values()).count(counts[mistake.name]) == 1, counts
+
+
+def _first_finding(grader, code):
+    """As engine._graded, with timeouts of its own."""
     for part in grader.parts if isinstance(grader, InParts) else [grader]:
-        for n in part.world_sizes if isinstance(part, OnRanks) else [1]:
-            observation = observe(part, code, n, SEED, TIMEOUT_S)
-            finding = findings.first(part, observation)
-            if finding is not None:
-                found = (finding.diagnosis, finding.outcome)
-                assert found == (mistake.name, mistake.outcome), finding
-                assert max(counts, key=counts.get) == mistake.name
-                assert list(counts.values()).count(counts[mistake.name]) == 1, counts
-                return
-    pytest.fail(f"{mistake.name} passes")
+        waits = isinstance(part, OnRanks)
+        for n in part.world_sizes if waits else [1]:
+            observation = observe(part, code, n, SEED, TIMEOUT_S if waits else ALONE_S)
+            if finding := findings.first(part, observation):
+                return finding
+    return None
 
 
 @pytest.mark.parametrize(

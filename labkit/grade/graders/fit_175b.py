@@ -258,18 +258,20 @@ def fits_without(s: Observed, *parts: str) -> bool:
     return problem(job, s.y)[0].startswith("does not fit")
 
 
-def least_memory(job: calc.plan.Job, mine: calc.Layout) -> bool:
-    """Whether hardly any layout needs less memory."""
+@lru_cache
+def least_bytes(job: calc.plan.Job) -> float:
+    """The least memory that a layout needs."""
     small = (each for each in possible(job) if (each.recompute, each.microbatch) == ("full", 1))
-    least = min(float(calc.plan.memory(job, each)) for each in small if each.zero > 1)
-    return float(calc.plan.memory(job, mine)) <= 1.05 * least
+    return min(float(calc.plan.memory(job, each)) for each in small if each.zero > 1)
 
 
 HABITS: dict[str, tuple[str, Callable[..., bool], str]] = {
     "takes the layout with the least memory": (
         "Memory that fits is enough. Of all layouts that fit, take the fastest: recomputation and "
         "ZeRO-3 cost time.",
-        lambda s, mine, best: least_memory(s.case.known, mine),
+        lambda s, mine, best: (
+            float(calc.plan.memory(s.case.known, mine)) <= 1.05 * least_bytes(s.case.known)
+        ),
         "_bytes(task, each)",
     ),
     "uses no tensor parallelism": (
