@@ -1,0 +1,23 @@
+"""Checkpoints that are complete or not there, and that load into any layout.
+
+Read in this order:
+
+    checkpointer.py    Checkpointer: save and load, seen from a training loop
+    contents.py        what each strategy has to save: pieces of whole, named tensors
+    extent.py          which elements a piece has, and which ones two pieces share
+    saving.py          who writes what, and the moment at which a save counts
+    disk.py            durable file operations; one rank's file
+    manifest.py        what a complete checkpoint is
+    loading.py         the newest complete one, by the bytes that each rank needs
+    background.py      saving while training goes on
+
+plain_data.py: what ranks tell each other beside tensors.
+"""
+
+from labkit.checkpoint.checkpointer import Checkpointer
+from labkit.checkpoint.disk import Disk
+from labkit.checkpoint.loading import DoesNotFit, Loaded
+from labkit.checkpoint.manifest import Damaged
+from labkit.checkpoint.saving import SaveFailed
+
+__all__ = ["Checkpointer", "Damaged", "Disk", "DoesNotFit", "Loaded", "SaveFailed"]
