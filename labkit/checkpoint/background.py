@@ -23,7 +23,7 @@ import torch
 
 from labkit.checkpoint import disk
 from labkit.checkpoint.contents import Piece
-from labkit.checkpoint.disk import Disk, Written
+from labkit.checkpoint.disk import Disk, RecordedDisk, Written
 from labkit.checkpoint.saving import Plan, part_header, parts_of
 from labkit.comm import Group
 from labkit.data_parallel.communication_thread import CommunicationThread, OnThread
@@ -61,7 +61,9 @@ class Background:
         for number, ((share, x), (begin, end)) in enumerate(zip(tensors, places, strict=True)):
             self._memory.bytes[begin:end].view(x.dtype).copy_(x)
             parts.append([*part_header(plan, rank, share, number), begin, end])
-        return {"memory": self._memory.file.fileno(), "path": str(path), "parts": parts}
+        log = str(self._disk.log) if isinstance(self._disk, RecordedDisk) else None
+        memory = self._memory.file.fileno()
+        return {"memory": memory, "path": str(path), "parts": parts, "log": log}
 
     def start(self, job: Job | OSError, finish: Finish) -> OnThread[None]:
         """Start to write, and then to call `finish`, on the thread, with what was written.

@@ -21,7 +21,9 @@ from __future__ import annotations
 import json
 import mmap
 import os
+import signal
 import sys
+import time
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -48,44 +50,52 @@ class Written(NamedTuple):
     nbytes: int
 
 
+class OpenFile(NamedTuple):
+    """A file that is being written."""
+
+    path: Path
+    descriptor: int
+
+
 class Disk:
     """The operations on files of which a save consists, each in a method of its own.
 
     Errors are the operating system's: OSError with the path.
     """
 
+    def note(self, operation: str, path: Path, rest: bytes | memoryview | Path = b"") -> None:
+        """Called after each operation, with what it wrote, or the new name; see RecordedDisk."""
+
     def make_folder(self, path: Path) -> None:
         """Create a folder, and those above it, durably; it may exist."""
         if not path.exists():
             self.make_folder(path.parent)
             path.mkdir(exist_ok=True)
+            self.note("make_folder", path)
             self.sync_folder(path.parent)
 
-    def create(self, path: Path) -> int:
-        """A new, empty file to write into; its descriptor. An old one of this name is emptied."""
-        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    def create(self, path: Path) -> OpenFile:
+        """Create an empty file to write into. An old one of this name is emptied."""
+        file = OpenFile(path, os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644))
+        self.note("create", path)
+        return file
 
-    def write(self, file: int, data: bytes | memoryview) -> None:
+    def write(self, file: OpenFile, data: bytes | memoryview) -> None:
         """Append to a file."""
         rest = memoryview(data).cast("B")
         while rest:
-            rest = rest[os.write(file, rest) :]
+            count = os.write(file.descriptor, rest)
+            self.note("write", file.path, rest[:count])
+            rest = rest[count:]
 
-    def sync(self, file: int) -> None:
+    def sync(self, file: OpenFile) -> None:
         """Return when the file's bytes are on the disk."""
-        os.fsync(file)
+        os.fsync(file.descriptor)
+        self.note("sync", file.path)
 
-    def close(self, file: int) -> None:
+    def close(self, file: OpenFile) -> None:
         """Give the descriptor back."""
-        os.close(file)
-
-    def sync_folder(self, path: Path) -> None:
-        """Return when the names in a folder are on the disk."""
-        folder = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        os.close(file.descriptor)
 
     def write_whole(self, path: Path, data: bytes) -> None:
         """A new file with these bytes, synced."""
@@ -96,17 +106,49 @@ class Disk:
         finally:
             self.close(file)
 
+    def sync_folder(self, path: Path) -> None:
+        """Return when the names in a folder are on the disk."""
+        folder = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+        self.note("sync_folder", path)
+
     def rename(self, path: Path, new: Path) -> None:
         """Give a file or a folder another name, at once."""
         path.rename(new)
+        self.note("rename", path, new)
 
     def remove(self, path: Path) -> None:
         """Remove a file."""
         path.unlink()
+        self.note("remove", path)
 
     def remove_folder(self, path: Path) -> None:
         """Remove an empty folder."""
         path.rmdir()
+        self.note("remove_folder", path)
+
+
+class RecordedDisk(Disk):
+    """Appends each operation, with its time and its bytes, to a log: see power_cut.py.
+
+    kill_after: end the process with SIGKILL after so many operations; None: never.
+    """
+
+    def __init__(self, log: Path, kill_after: int | None = None) -> None:
+        self.log, self._left = log, kill_after
+
+    def note(self, operation: str, path: Path, rest: bytes | memoryview | Path = b"") -> None:
+        """Append one line of JSON."""
+        told = str(rest) if isinstance(rest, Path) else bytes(rest).hex()
+        with self.log.open("a") as log:
+            print(json.dumps([time.monotonic_ns(), operation, str(path), told]), file=log)
+        if self._left is not None:
+            self._left -= 1
+            if self._left <= 0:
+                os.kill(os.getpid(), signal.SIGKILL)
 
 
 def write_shard(disk: Disk, path: Path, parts: Sequence[Part]) -> Written:
@@ -134,7 +176,7 @@ def write_shard(disk: Disk, path: Path, parts: Sequence[Part]) -> Written:
     return Written(offsets, checksums, begin + end)
 
 
-def _write_checked(disk: Disk, file: int, data: memoryview) -> int:
+def _write_checked(disk: Disk, file: OpenFile, data: memoryview) -> int:
     checksum = 0
     for block in _blocks(data):
         checksum = zlib.crc32(block, checksum)
@@ -169,7 +211,8 @@ def _blocks(data: memoryview) -> Iterator[memoryview]:
 def serve() -> None:
     """Write the files that lines of standard input ask for, from shared memory; answer each.
 
-    A line: {"memory": descriptor, "path": ..., "parts": [[name, dtype, shape, begin, end], ...]}.
+    A line: {"memory": descriptor, "path": ..., "parts": [[name, dtype, shape, begin, end], ...],
+    "log": None or the path of a RecordedDisk's}.
     An answer: {"written": [offsets, checksums, nbytes]} or {"error": text}. Ends with its input.
     """
     for line in sys.stdin:
@@ -177,17 +220,18 @@ def serve() -> None:
         answer: dict[str, Any]
         try:
             with mmap.mmap(job["memory"], 0, prot=mmap.PROT_READ) as memory:
-                answer = {"written": _write_job(memory, job["path"], job["parts"])}
+                disk = Disk() if job["log"] is None else RecordedDisk(Path(job["log"]))
+                answer = {"written": _write_job(disk, memory, job["path"], job["parts"])}
         except OSError as error:
             answer = {"error": str(error)}
         print(json.dumps(answer), flush=True)
 
 
-def _write_job(memory: mmap.mmap, path: str, parts: list[Any]) -> Written:
+def _write_job(disk: Disk, memory: mmap.mmap, path: str, parts: list[Any]) -> Written:
     with memoryview(memory) as data:
         named = [Part(name, dtype, shape, data[a:b]) for name, dtype, shape, a, b in parts]
         try:
-            return write_shard(Disk(), Path(path), named)
+            return write_shard(disk, Path(path), named)
         finally:
             for part in named:
                 part.data.release()
