@@ -107,15 +107,14 @@ class Contents:
             for group in _groups_of(self.optimizer)
         ]
 
-    def load_settings(self, settings: Sequence[Values]) -> None:
-        """`settings` run backwards. ValueError for another number of groups."""
+    def takes_settings(self, settings: Sequence[Values]) -> bool:
+        """Whether they are of as many groups of parameters, or one of the two has no optimizer."""
         groups = _groups_of(self.optimizer)
-        if len(groups) != len(settings):
-            raise ValueError(
-                f"the checkpoint has settings of {len(settings)} groups of parameters, and this "
-                f"optimizer has {len(groups)}: make it with the same groups"
-            )
-        for group, saved in zip(groups, settings, strict=True):
+        return not groups or not settings or len(groups) == len(settings)
+
+    def load_settings(self, settings: Sequence[Values]) -> None:
+        """`settings` run backwards."""
+        for group, saved in zip(_groups_of(self.optimizer), settings):
             for key in _keys_of_settings(group) & saved.keys():
                 is_tuple = isinstance(group[key], tuple)
                 group[key] = tuple(saved[key]) if is_tuple else saved[key]

@@ -64,15 +64,19 @@ class Disk:
     """
 
     def note(self, operation: str, path: Path, rest: bytes | memoryview | Path = b"") -> None:
-        """Called after each operation, with what it wrote, or the new name; see RecordedDisk."""
+        """Called with each operation, and what it wrote, or the new name; see RecordedDisk."""
 
     def make_folder(self, path: Path) -> None:
         """Create a folder, and those above it, durably; it may exist."""
-        if not path.exists():
-            self.make_folder(path.parent)
-            path.mkdir(exist_ok=True)
-            self.note("make_folder", path)
-            self.sync_folder(path.parent)
+        if path.exists():
+            return
+        self.make_folder(path.parent)
+        self.note("make_folder", path)  # before it, since another rank may be in it at once
+        try:
+            path.mkdir()
+        except FileExistsError:  # that rank syncs it
+            return
+        self.sync_folder(path.parent)
 
     def create(self, path: Path) -> OpenFile:
         """Create an empty file to write into. An old one of this name is emptied."""

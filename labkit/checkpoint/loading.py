@@ -161,6 +161,11 @@ def wanted_pieces(
     pieces = [Piece(f"model.{each.name}", each.extent, each.tensor) for each in contents.tensors]
     for piece in pieces:
         _require_fits(piece, manifest.tensors.get(piece.name))
+    if not contents.takes_settings(manifest.values["settings"]):
+        raise DoesNotFit(
+            f"the optimizer has another number of groups of parameters than the checkpoint, "
+            f"{len(manifest.values['settings'])}: make it with the same groups"
+        )
     states = []
     by_parameter = _states_by_parameter(manifest)
     for state in contents.states():

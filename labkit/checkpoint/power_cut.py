@@ -92,7 +92,7 @@ class Cut:
     def _perform(self, operation: Operation) -> None:
         path, name = operation.path, operation.path.name
         match operation.kind:
-            case "make_folder":
+            case "make_folder" if name not in self._folder(path.parent).names:
                 self._folder(path.parent).change({name: _Folder()})
             case "create":
                 self._folder(path.parent).change({name: _File()})
