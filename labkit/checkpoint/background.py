@@ -72,7 +72,9 @@ class Background:
         """
         if isinstance(job, OSError):
             return self._thread.start(lambda group: finish(job, group))
-        process = self._process = self._process or self._start_process()
+        if self._process is None or self._process.poll() is not None:
+            self._process = self._start_process()
+        process = self._process
         return self._thread.start(lambda group: finish(_ask(process, job), group))
 
     def _start_process(self) -> subprocess.Popen[str]:

@@ -20,6 +20,7 @@ import ctypes
 import math
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -210,7 +211,8 @@ class Commit:
             self._everywhere(leads, self._write_manifest, manifest, group)
             self._everywhere(leads, self._rename, manifest, group)
         except SaveFailed:
-            self._remove(self.partial)
+            with suppress(OSError):  # else the next save removes it
+                self._remove(self.partial)
             raise
         if leads:
             try:

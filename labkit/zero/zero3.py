@@ -202,9 +202,9 @@ class FullyShardedModule(nn.Module):
             flat.load(parameters)
 
     def named_shards(self) -> Iterator[tuple[str, nn.Parameter, Tensor, int]]:
-        """Each parameter's name, this rank's part, the whole one's form, and the part's first element.
+        """Each parameter's name, this rank's part, the whole's form, and where the part begins.
 
-        The form is an empty tensor on the device "meta", of the whole parameter's shape and strides.
+        The form is an empty tensor on the device "meta", of the parameter's shape and strides.
         Elements are counted in the order of its memory. Frozen parameters are there, too.
         """
         for flat in self._flats:
