@@ -9,7 +9,8 @@ Read in this order:
     disk.py            durable file operations; one rank's file
     manifest.py        what a complete checkpoint is
     loading.py         the newest complete one, by the bytes that each rank needs
-    background.py      saving while training goes on
+    async_save.py      saving while training goes on
+    whole_tensors.py   a checkpoint without ranks
 
 plain_data.py: what ranks tell each other beside tensors.
 """

@@ -6,7 +6,7 @@
         train(...)
         checkpointer.save(step + 1)                    it counts, on every host, when this returns
 
-`save(step, wait=False)` copies the state and writes while training goes on: see background.py.
+`save(step, wait=False)` copies the state and writes while training goes on: see async_save.py.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ import secrets
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from threading import Thread
 from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import nn
 
 from labkit import arguments
-from labkit.checkpoint.background import Background
+from labkit.checkpoint.async_save import Background
 from labkit.checkpoint.contents import Contents, Piece, load_random_states, random_states
 from labkit.checkpoint.disk import Disk
 from labkit.checkpoint.extent import Extent
@@ -36,7 +37,16 @@ from labkit.checkpoint.loading import (
 )
 from labkit.checkpoint.manifest import Manifest
 from labkit.checkpoint.plain_data import gather_plain, raise_everywhere
-from labkit.checkpoint.saving import Commit, Plan, Row, file_of, make_plan, row_of, write_parts
+from labkit.checkpoint.saving import (
+    Commit,
+    Plan,
+    Row,
+    file_of,
+    make_plan,
+    remove_folders,
+    row_of,
+    write_parts,
+)
 from labkit.comm import Group
 from labkit.comm.group import chosen
 from labkit.data_parallel.communication_thread import OnThread
@@ -86,8 +96,10 @@ class Checkpointer:
         self._disk = disk or Disk()
         self._plan: Plan | None = None
         self._rows: list[Row] = []
+        self._token, self._num_saves = "", 0
         self._background: Background | None = None
         self._pending: OnThread[None] | None = None
+        self._removal: Thread | None = None
 
     def save(self, step: int, *, wait: bool = True) -> None:
         """Save the state after `step` steps. Every rank calls it, between two steps.
@@ -106,7 +118,10 @@ class Checkpointer:
         path, plan, rank = commit.partial / file_of(self.group.rank), commit.plan, self.group.rank
         if wait:
             written = _or_error(lambda: write_parts(self._disk, path, plan, rank, pieces))
-            commit.finish(written, self.group)
+            retired = commit.finish(written, self.group)
+            # A large file takes a tenth of a second, and nothing depends on it.
+            self._removal = Thread(target=remove_folders, args=(self._disk, retired))
+            self._removal.start()
             return
         if self._background is None:
             self._background = Background(self.group, self._disk)
@@ -115,7 +130,12 @@ class Checkpointer:
         self._pending = self._background.start(job, commit.finish)
 
     def wait(self) -> None:
-        """Return when the save that was started last counts. SaveFailed where it does not."""
+        """Return when the last save counts, and all before it are removed that are not kept.
+
+        SaveFailed where it does not count.
+        """
+        if self._removal is not None:
+            self._removal.join()
         pending, self._pending = self._pending, None
         if pending is not None:
             pending.wait()
@@ -152,21 +172,22 @@ class Checkpointer:
     def _prepare(self, step: int, pieces: Sequence[Piece]) -> Commit:
         """Agree on an identity, and on who writes what.
 
-        Wire: an all-gather of a few bytes, and one of all pieces' rows where a rank's have changed.
+        Wire: an all-reduce of one number; an all-gather of all rows where a rank's have changed.
         """
         rows = [row_of(piece) for piece in pieces]
-        is_changed = self._plan is None or rows != self._rows
-        told = gather_plain([is_changed, secrets.token_hex(4)], self.group)
-        if any(changed for changed, _ in told):
-            by_rank = gather_plain(rows, self.group)
-            self._plan = make_plan([[_tuple(row) for row in of_rank] for of_rank in by_rank])
-            self._rows = rows
+        is_changed = torch.tensor([rows != self._rows], dtype=torch.int64, device=self.group.device)
+        with self.group.label("whether what is saved has changed"):
+            if self.group.all_reduce(is_changed, "max").item():
+                told = gather_plain([secrets.token_hex(8), rows], self.group)
+                self._plan = make_plan([[_tuple(row) for row in of_rank] for _, of_rank in told])
+                self._token, self._rows = told[0][0], rows
         assert self._plan is not None
+        self._num_saves += 1
+        identity = f"{zlib.crc32(f'{self._token}/{self._num_saves}'.encode()):08x}"
         values = {
             "settings": self.contents.settings(),
             "extra": {name: each.state_dict() for name, each in self.extra.items()},
         }
-        identity = told[0][1]
         return Commit(self.folder, self._disk, self._plan, step, identity, values, self._is_kept)
 
     def _is_kept(self, step: int, steps: Sequence[int]) -> bool:

@@ -13,7 +13,7 @@ other. `safetensors.torch.load_file` reads it. It is written here because each o
 and because checksums are made while the bytes are in the processor's cache.
 
 This module imports nothing but the standard library: as a program it is the process that writes
-while its rank trains (background.py).
+while its rank trains (async_save.py).
 """
 
 from __future__ import annotations
@@ -156,7 +156,11 @@ class RecordedDisk(Disk):
 
 
 def write_shard(disk: Disk, path: Path, parts: Sequence[Part]) -> Written:
-    """Write one safetensors file, synced. Its name is durable when its folder is synced, too."""
+    """Write one safetensors file, synced, and make its folder.
+
+    Its name is durable when the folder is synced, too.
+    """
+    disk.make_folder(path.parent)
     header: dict[str, Any] = {}
     end = 0
     for part in parts:

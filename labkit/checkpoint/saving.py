@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import ctypes
 import math
-import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -164,8 +163,7 @@ def part_header(plan: Plan, rank: int, share: Share, number: int) -> tuple[str, 
 
 
 def write_parts(disk: Disk, path: Path, plan: Plan, rank: int, pieces: Sequence[Piece]) -> Written:
-    """Write a rank's file, in a folder of its own, from the tensors' own memory. OSError."""
-    disk.make_folder(path.parent)
+    """Write a rank's file from the tensors' own memory. OSError."""
     tensors = [(share, x.cpu()) for share, x in parts_of(plan, rank, pieces)]
     parts = [
         Part(*part_header(plan, rank, share, number), memory_of(x))
@@ -197,8 +195,10 @@ class Commit:
         """The folder until all of it is on the disk."""
         return self.folder / f"step-{self.step:08d}-{self.identity}{PARTIAL}"
 
-    def finish(self, written: Written | Exception, group: Group) -> None:
+    def finish(self, written: Written | Exception, group: Group) -> list[Path]:
         """Every rank calls it, with what it has written. SaveFailed, on all, if one could not.
+
+        Returns when the save counts, with the folders that can be removed now.
 
         Wire: a few all-gathers of plain data, the longest with a checksum for each part.
         """
@@ -211,14 +211,9 @@ class Commit:
             self._everywhere(leads, self._write_manifest, manifest, group)
             self._everywhere(leads, self._rename, manifest, group)
         except SaveFailed:
-            with suppress(OSError):  # else the next save removes it
-                self._remove(self.partial)
+            remove_folders(self.disk, [self.partial])
             raise
-        if leads:
-            try:
-                self._remove_old(manifest)
-            except OSError as error:  # the new one counts all the same
-                warnings.warn(f"an old checkpoint cannot be removed: {error}", stacklevel=2)
+        return self._retired(manifest) if leads else []
 
     def _manifest(self, written: list[tuple[list[int], list[int], int]]) -> Manifest:
         all_rows = (row for rows in self.plan.rows for row in rows)
@@ -256,22 +251,25 @@ class Commit:
         self.disk.rename(self.partial, self.folder / manifest.folder_name)
         self.disk.sync_folder(self.folder)
 
-    def _remove_old(self, manifest: Manifest) -> None:
-        """Checkpoints that are not kept; later steps of a run that was rolled back; leftovers."""
+    def _retired(self, manifest: Manifest) -> list[Path]:
+        """Take their names from checkpoints that are not kept, and find leftovers: to be removed.
+
+        Not kept are later steps, too: they are of a run that was rolled back.
+        """
         names = [name for name in named(self.folder) if name != manifest.folder_name]
         earlier = {name for name in names if step_of(name) < self.step}
         steps = sorted({self.step, *map(step_of, earlier)}, reverse=True)
-        for name in names:
-            if name not in earlier or not self.is_kept(step_of(name), steps):
-                self.disk.rename(self.folder / name, self.folder / f"{name}{REMOVED}")
-        for path in leftovers(self.folder, self.identity):
-            self._remove(path)
+        with suppress(OSError):  # the new one counts all the same
+            for name in names:
+                if name not in earlier or not self.is_kept(step_of(name), steps):
+                    self.disk.rename(self.folder / name, self.folder / f"{name}{REMOVED}")
+        return leftovers(self.folder, self.identity)
 
-    def _remove(self, folder: Path) -> None:
-        """Remove a folder and its files. Several ranks may do so at once."""
-        try:
+
+def remove_folders(disk: Disk, folders: Sequence[Path]) -> None:
+    """Remove folders and their files. What cannot be removed is a leftover for the next save."""
+    for folder in folders:
+        with suppress(OSError):  # or another rank is removing it
             for path in folder.iterdir():
-                self.disk.remove(path)
-            self.disk.remove_folder(folder)
-        except FileNotFoundError:
-            return
+                disk.remove(path)
+            disk.remove_folder(folder)

@@ -43,7 +43,8 @@ def test_runs_are_the_elements_in_order(pair):
 @given(two_extents())
 def test_overlaps_are_the_elements_that_both_have(pair):
     mine, theirs = map(elements, pair)
-    found = [(here + i, there + i) for here, there, n in pair[0].overlaps(pair[1]) for i in range(n)]
+    overlaps = pair[0].overlaps(pair[1])
+    found = [(here + i, there + i) for here, there, n in overlaps for i in range(n)]
     assert found == [(mine.index(x), theirs.index(x)) for x in mine if x in set(theirs)]
 
 

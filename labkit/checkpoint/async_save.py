@@ -24,14 +24,14 @@ import torch
 from labkit.checkpoint import disk
 from labkit.checkpoint.contents import Piece
 from labkit.checkpoint.disk import Disk, RecordedDisk, Written
-from labkit.checkpoint.saving import Plan, part_header, parts_of
+from labkit.checkpoint.saving import Plan, part_header, parts_of, remove_folders
 from labkit.comm import Group
 from labkit.data_parallel.communication_thread import CommunicationThread, OnThread
 
 ALIGNMENT = 64
 SHARED = Path("/dev/shm")
 Job = dict[str, Any]
-Finish = Callable[[Written | Exception, Group], None]
+Finish = Callable[[Written | Exception, Group], list[Path]]
 
 
 class Background:
@@ -47,7 +47,6 @@ class Background:
 
     def copy(self, path: Path, plan: Plan, rank: int, pieces: Sequence[Piece]) -> Job:
         """Copy what the plan lets this rank write: the job that writes it to `path`. OSError."""
-        self._disk.make_folder(path.parent)
         tensors = parts_of(plan, rank, pieces)
         places, end = [], 0
         for _, x in tensors:
@@ -70,12 +69,15 @@ class Background:
 
         The caller waits for one save before the next.
         """
-        if isinstance(job, OSError):
-            return self._thread.start(lambda group: finish(job, group))
         if self._process is None or self._process.poll() is not None:
             self._process = self._start_process()
         process = self._process
-        return self._thread.start(lambda group: finish(_ask(process, job), group))
+
+        def write_and_finish(group: Group) -> None:
+            written = job if isinstance(job, OSError) else _ask(process, job)
+            remove_folders(self._disk, finish(written, group))
+
+        return self._thread.start(write_and_finish)
 
     def _start_process(self) -> subprocess.Popen[str]:
         return subprocess.Popen(
