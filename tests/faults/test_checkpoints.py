@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from labkit import RankError, run
-from labkit.checkpoint import Checkpointer, Damaged, Disk, DoesNotFit, SaveFailed
+from labkit.checkpoint import AnnouncedEnd, Checkpointer, Damaged, Disk, DoesNotFit, SaveFailed
 from labkit.checkpoint.disk import RecordedDisk
 from labkit.checkpoint.manifest import named
 from labkit.checkpoint.power_cut import Cut, operations
@@ -342,3 +342,35 @@ def copies(world, folder):
 
 def test_later_steps_do_not_leak_into_an_asynchronous_save(tmp_path):
     assert run(copies, 2, (tmp_path,)).values == [True, True]
+
+
+def ends_in_time(world, folder):
+    """Rank 1 gets SIGTERM in step 3; when all have stopped, and what was before it."""
+    before = signal.getsignal(signal.SIGTERM)
+    _, step, checkpointer = job(world, folder)
+    with AnnouncedEnd(world) as end:
+        for number in range(1, 10):
+            if world.rank == 1 and number == 3:
+                os.kill(os.getpid(), signal.SIGTERM)
+            step()
+            if end.is_announced():
+                checkpointer.save(number)
+                asked = end.requeue()
+                break
+    return number, asked, signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_signal_to_one_rank_lets_all_save_after_the_same_step_and_requeue(
+    tmp_path, monkeypatch, expected
+):
+    assert run(ends_in_time, 2, (tmp_path / "a",)).values == [(3, False, True)] * 2
+    step, parameters = run(resumes, 3, (tmp_path / "a",)).values[0]
+    assert step == 3 and same(parameters, expected[3])
+    asked = tmp_path / "asked"
+    scontrol = tmp_path / "scontrol"
+    scontrol.write_text(f'#!/bin/sh\necho "$@" >> {asked}\n')
+    scontrol.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("SLURM_JOB_ID", "4711")
+    assert run(ends_in_time, 2, (tmp_path / "b",)).values == [(3, True, True)] * 2
+    assert asked.read_text() == "requeue 4711\n"
