@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,10 +15,22 @@ from labkit.zero.flat import by_elements, by_parameters, flattened
 from labkit.zero.groups import Groups, Member, by_kind
 from labkit.zero.inner import Inner, takes_fragments
 from labkit.zero.shard import Masters, Shard
-from labkit.zero.state_dict import State, gathered, is_sharded, merged, part_of
+from labkit.zero.state_dict import State, copied, gathered, is_sharded, merged, part_of
 
 MASTER = "master"
 _NOT_SETTINGS = ("params", "param_names")
+
+
+class OwnedFragment(NamedTuple):
+    """Elements `start` to `stop` of a parameter, which this rank's optimizer updates."""
+
+    parameter: Tensor
+    start: int
+    stop: int
+    target: Tensor
+    """What is updated: a view of these elements, or their master."""
+    values: State
+    """The optimizer's states of them, and their master under `MASTER` where there is one."""
 
 
 class ShardedStates(Groups):
@@ -66,11 +78,10 @@ class ShardedStates(Groups):
     def state_dict(self) -> State:
         """This rank's part: plain data, and tensors that are the optimizer's own."""
         parts = {}
-        for (shard, index), values in zip(self._owned(), self._inner.states, strict=True):
-            kept = {**values, MASTER: shard.masters[index]} if shard.masters else values
+        for (shard, index), fragment in zip(self._owned(), self.fragments(), strict=True):
             parts[shard.numbers[shard.fragments[index].number]] = {
                 **shard.place_of(index),
-                "values": {name: _plain(value) for name, value in kept.items()},
+                "values": {name: _plain(value) for name, value in fragment.values.items()},
             }
         return {
             "rank": self.group.rank,
@@ -78,6 +89,16 @@ class ShardedStates(Groups):
             "param_groups": self._numbered_groups(),
             "state": parts,
         }
+
+    def fragments(self) -> list[OwnedFragment]:
+        """What this rank's optimizer updates, in its order."""
+        found = []
+        for (shard, index), values in zip(self._owned(), self._inner.states, strict=True):
+            number, within, _ = shard.fragments[index]
+            kept = {**values, MASTER: shard.masters[index]} if shard.masters else values
+            parameter, target = shard.flat.parameters[number], shard.targets[index]
+            found.append(OwnedFragment(parameter, within.start, within.stop, target, kept))
+        return found
 
     def full_state_dict(self, root: int = 0) -> State | None:
         """The whole state, on rank `root`; None on the others. Every rank calls it.
@@ -104,7 +125,7 @@ class ShardedStates(Groups):
             raise ValueError(
                 "this state fits here and not on another rank, which says why; nothing is loaded"
             )
-        self._take(states)
+        self.load_fragments(states)
         for group, loaded in zip(self.param_groups, state_dict["param_groups"], strict=True):
             group.update({key: loaded[key] for key in loaded if key not in _NOT_SETTINGS})
 
@@ -134,7 +155,8 @@ class ShardedStates(Groups):
             number = shard.numbers[shard.fragments[index].number]
             place = shard.place_of(index)
             if is_sharded(state_dict):
-                states.append(dict(state_dict["state"][number]["values"]))
+                values = state_dict["state"][number]["values"]
+                states.append({name: copied(value) for name, value in values.items()})
             else:
                 states.append(part_of(state_dict, number, place))
         return states
@@ -159,17 +181,18 @@ class ShardedStates(Groups):
         """This rank's fragments, in the order of the optimizer within."""
         return [(shard, index) for shard in self.shards for index in range(len(shard.fragments))]
 
-    def _take(self, states: list[State]) -> None:
+    def load_fragments(self, states: Sequence[State]) -> None:
+        """Take the states of this rank's fragments, in the order of `fragments`; no copies.
+
+        Masters that they do not have are made of the parameters.
+        """
         for (shard, index), values in zip(self._owned(), states, strict=True):
             master = values.pop(MASTER, None)
             if shard.masters and master is not None:
                 shard.masters[index].copy_(master.view_as(shard.masters[index]))
             elif shard.masters:
                 shard.copy_to_masters(index)
-        self._inner.states = [
-            {k: v.clone() if isinstance(v, Tensor) else v for k, v in each.items()}
-            for each in states
-        ]
+        self._inner.states = states
 
     def _numbered_groups(self) -> list[State]:
         """As torch has them: with numbers instead of parameters."""

@@ -81,7 +81,7 @@ def part_of(whole: Mapping[str, Any], number: int, fragment: Mapping[str, Any]) 
     """
     values = whole["state"].get(number, {})
     if fragment["is_whole"]:
-        return {name: _copied(value) for name, value in values.items()}
+        return {name: copied(value) for name, value in values.items()}
     part = {}
     for name, value in values.items():
         if isinstance(value, Tensor) and value.dim() and tuple(value.shape) != fragment["shape"]:
@@ -99,7 +99,7 @@ def part_of(whole: Mapping[str, Any], number: int, fragment: Mapping[str, Any]) 
             value = (
                 value if is_scalar else _row(value, fragment)[fragment["start"] : fragment["stop"]]
             )
-        part[name] = _copied(value)
+        part[name] = copied(value)
     return part
 
 
@@ -155,5 +155,6 @@ def _row(value: Tensor, fragment: Mapping[str, Any]) -> Tensor:
     return row
 
 
-def _copied(value: Any) -> Any:
+def copied(value: Any) -> Any:
+    """A tensor's copy; anything else as it is."""
     return value.clone() if isinstance(value, Tensor) else value

@@ -19,7 +19,7 @@ and it has never seen `full` itself.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import NamedTuple
 
@@ -243,6 +243,14 @@ class FlatParameter:
         self._trained = now
         for parameter, is_trained in zip(self.parameters, now, strict=True):
             parameter.requires_grad_(is_trained)
+
+    def places(self) -> Iterator[tuple[str, nn.Parameter, Tensor, int]]:
+        """Each parameter's name, this rank's part, its form, and where the part begins."""
+        starts = {f.number: f.within.start for f in self._flat.fragments(self._how.group.rank)}
+        for number, (name, shard, form) in enumerate(
+            zip(self.names, self.shards, self._flat.forms, strict=True)
+        ):
+            yield name, shard, form, starts.get(number, 0)
 
     def whole(self) -> dict[str, Tensor]:
         """All parameters by name, in the dtype of the shards; copies."""

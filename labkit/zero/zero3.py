@@ -22,7 +22,7 @@ arXiv:2304.11277, whose way with storages and hooks this follows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -200,6 +200,15 @@ class FullyShardedModule(nn.Module):
             flat.require_shapes(parameters)
         for flat in self._flats:
             flat.load(parameters)
+
+    def named_shards(self) -> Iterator[tuple[str, nn.Parameter, Tensor, int]]:
+        """Each parameter's name, this rank's part, the whole's form, and where the part begins.
+
+        The form is an empty tensor on the device "meta", of the parameter's shape and strides.
+        Elements are counted in the order of its memory. Frozen parameters are there, too.
+        """
+        for flat in self._flats:
+            yield from flat.places()
 
     @property
     def shards(self) -> list[Tensor]:

@@ -1,0 +1,37 @@
+"""Checkpoints that are complete or not there, and that load into any layout.
+
+Read in this order:
+
+    checkpointer.py    Checkpointer: save and load, seen from a training loop
+    contents.py        what each strategy has to save: pieces of whole, named tensors
+    extent.py          which elements a piece has, and which ones two pieces share
+    saving.py          who writes what, and the moment at which a save counts
+    disk.py            durable file operations; one rank's file
+    manifest.py        what a complete checkpoint is
+    loading.py         the newest complete one, by the bytes that each rank needs
+    async_save.py      saving while training goes on
+    announced_end.py   SIGTERM and Slurm's signal: save in time
+    power_cut.py       what a power cut leaves of recorded operations
+    whole_tensors.py   a checkpoint without ranks
+
+plain_data.py: what ranks tell each other beside tensors.
+"""
+
+from labkit.checkpoint.announced_end import AnnouncedEnd
+from labkit.checkpoint.checkpointer import Checkpointer
+from labkit.checkpoint.disk import Disk
+from labkit.checkpoint.loading import DoesNotFit, Loaded
+from labkit.checkpoint.manifest import Damaged
+from labkit.checkpoint.saving import SaveFailed
+from labkit.checkpoint.whole_tensors import read_tensors
+
+__all__ = [
+    "AnnouncedEnd",
+    "Checkpointer",
+    "Damaged",
+    "Disk",
+    "DoesNotFit",
+    "Loaded",
+    "SaveFailed",
+    "read_tensors",
+]

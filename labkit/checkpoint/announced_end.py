@@ -1,0 +1,80 @@
+"""An end that is announced: a signal some seconds before the job is killed.
+
+    Slurm, before the time limit      what #SBATCH --signal=USR1@90 asks for, here 90 s before
+    Slurm, preemption                 SIGTERM, and SIGKILL after GraceTime
+    Kubernetes, spot machines         SIGTERM, and SIGKILL after 30 s or so
+
+The signal may reach one rank or all, and each in another step. If a rank saved at once, the others
+would go on with the step's collectives and wait for it. So a handler only notes the signal, and
+after each step the ranks ask each other.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Sequence
+from types import FrameType
+from typing import Any
+
+import torch
+
+from labkit.comm import Group
+from labkit.comm.group import chosen
+
+
+class AnnouncedEnd:
+    """Whether a signal has announced the end of the job to one of its ranks.
+
+    with AnnouncedEnd(world) as end:
+        for step in range(first, num_steps):
+            train(...)
+            if end.is_announced():
+                checkpointer.save(step + 1)
+                end.requeue()
+                break
+    """
+
+    def __init__(
+        self,
+        group: Group | None = None,
+        signals: Sequence[signal.Signals] = (signal.SIGTERM, signal.SIGUSR1),
+    ) -> None:
+        """group: all ranks of the job; None for torch.distributed's default one.
+
+        The main thread makes it: handlers run there, and nowhere else.
+        """
+        self._group, self._signals = chosen(group), signals
+        self._is_here = False
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> AnnouncedEnd:
+        self._before = {each: signal.signal(each, self._note) for each in self._signals}
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for each, handler in self._before.items():
+            signal.signal(each, handler)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self._is_here = True
+
+    def is_announced(self) -> bool:
+        """Whether any rank has had a signal. Every rank calls it after each step.
+
+        Wire: one number in an all-reduce.
+        """
+        here = torch.tensor([self._is_here], dtype=torch.int64, device=self._group.device)
+        with self._group.label("whether the end is announced"):
+            return bool(self._group.all_reduce(here, "max").item())
+
+    def requeue(self) -> bool:
+        """Let Slurm start the job again, which then loads what was saved. Rank 0 asks it.
+
+        False outside of a Slurm job. subprocess.CalledProcessError where Slurm refuses.
+        """
+        job = os.environ.get("SLURM_JOB_ID")
+        if job and self._group.rank == 0:
+            subprocess.run(["scontrol", "requeue", job], check=True)
+        return bool(job)

@@ -1,0 +1,249 @@
+"""Durable file operations, and one file of a checkpoint: a rank's shard in the safetensors format.
+
+    write      bytes into a new file        a crash of the machine may lose any of them
+    sync       the file, on the disk        now they stay
+    rename     the finished folder          a crash may undo it
+    sync       the folder that it is in     now it stays
+
+A killed process loses nothing that it has written: the page cache belongs to the kernel. A power
+cut loses what was not synced, and names of files belong to their folder, which is synced by itself.
+
+File: 8 bytes with the length of the header, the header as JSON, the tensors' bytes one after the
+other. `safetensors.torch.load_file` reads it. It is written here because each operation is counted,
+and because checksums are made while the bytes are in the processor's cache.
+
+This module imports nothing but the standard library: as a program it is the process that writes
+while its rank trains (async_save.py).
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import signal
+import sys
+import time
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+BLOCK = 4 << 20
+"""Bytes that are checksummed and written at a time."""
+
+
+class Part(NamedTuple):
+    """A tensor in a file: its name there, safetensors' name of its dtype, shape, and bytes."""
+
+    name: str
+    dtype: str
+    shape: Sequence[int]
+    data: memoryview
+
+
+class Written(NamedTuple):
+    """Where each part's bytes begin in a file, their checksums, and the size of the file."""
+
+    offsets: list[int]
+    checksums: list[int]
+    nbytes: int
+
+
+class OpenFile(NamedTuple):
+    """A file that is being written."""
+
+    path: Path
+    descriptor: int
+
+
+class Disk:
+    """The operations on files of which a save consists, each in a method of its own.
+
+    Errors are the operating system's: OSError with the path.
+    """
+
+    def note(self, operation: str, path: Path, rest: bytes | memoryview | Path = b"") -> None:
+        """Called with each operation, and what it wrote, or the new name; see RecordedDisk."""
+
+    def make_folder(self, path: Path) -> None:
+        """Create a folder, and those above it, durably; it may exist."""
+        if path.exists():
+            return
+        self.make_folder(path.parent)
+        self.note("make_folder", path)  # before it, since another rank may be in it at once
+        try:
+            path.mkdir()
+        except FileExistsError:  # that rank syncs it
+            return
+        self.sync_folder(path.parent)
+
+    def create(self, path: Path) -> OpenFile:
+        """Create an empty file to write into. An old one of this name is emptied."""
+        file = OpenFile(path, os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644))
+        self.note("create", path)
+        return file
+
+    def write(self, file: OpenFile, data: bytes | memoryview) -> None:
+        """Append to a file."""
+        rest = memoryview(data).cast("B")
+        while rest:
+            count = os.write(file.descriptor, rest)
+            self.note("write", file.path, rest[:count])
+            rest = rest[count:]
+
+    def sync(self, file: OpenFile) -> None:
+        """Return when the file's bytes are on the disk."""
+        os.fsync(file.descriptor)
+        self.note("sync", file.path)
+
+    def close(self, file: OpenFile) -> None:
+        """Give the descriptor back."""
+        os.close(file.descriptor)
+
+    def write_whole(self, path: Path, data: bytes) -> None:
+        """A new file with these bytes, synced."""
+        file = self.create(path)
+        try:
+            self.write(file, data)
+            self.sync(file)
+        finally:
+            self.close(file)
+
+    def sync_folder(self, path: Path) -> None:
+        """Return when the names in a folder are on the disk."""
+        folder = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+        self.note("sync_folder", path)
+
+    def rename(self, path: Path, new: Path) -> None:
+        """Give a file or a folder another name, at once."""
+        path.rename(new)
+        self.note("rename", path, new)
+
+    def remove(self, path: Path) -> None:
+        """Remove a file."""
+        path.unlink()
+        self.note("remove", path)
+
+    def remove_folder(self, path: Path) -> None:
+        """Remove an empty folder."""
+        path.rmdir()
+        self.note("remove_folder", path)
+
+
+class RecordedDisk(Disk):
+    """Appends each operation, with its time and its bytes, to a log: see power_cut.py.
+
+    kill_after: end the process with SIGKILL after so many operations; None: never.
+    """
+
+    def __init__(self, log: Path, kill_after: int | None = None) -> None:
+        self.log, self._left = log, kill_after
+
+    def note(self, operation: str, path: Path, rest: bytes | memoryview | Path = b"") -> None:
+        """Append one line of JSON."""
+        told = str(rest) if isinstance(rest, Path) else bytes(rest).hex()
+        with self.log.open("a") as log:
+            print(json.dumps([time.monotonic_ns(), operation, str(path), told]), file=log)
+        if self._left is not None:
+            self._left -= 1
+            if self._left <= 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+def write_shard(disk: Disk, path: Path, parts: Sequence[Part]) -> Written:
+    """Write one safetensors file, synced, and make its folder.
+
+    Its name is durable when the folder is synced, too.
+    """
+    disk.make_folder(path.parent)
+    header: dict[str, Any] = {}
+    end = 0
+    for part in parts:
+        begin, end = end, end + part.data.nbytes
+        header[part.name] = {
+            "dtype": part.dtype,
+            "shape": list(part.shape),
+            "data_offsets": [begin, end],
+        }
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # tensors begin at multiples of 8
+    begin = 8 + len(text)
+    offsets = [begin + header[part.name]["data_offsets"][0] for part in parts]
+    file = disk.create(path)
+    try:
+        disk.write(file, len(text).to_bytes(8, "little") + text)
+        checksums = [_write_checked(disk, file, part.data) for part in parts]
+        disk.sync(file)
+    finally:
+        disk.close(file)
+    return Written(offsets, checksums, begin + end)
+
+
+def _write_checked(disk: Disk, file: OpenFile, data: memoryview) -> int:
+    checksum = 0
+    for block in _blocks(data):
+        checksum = zlib.crc32(block, checksum)
+        disk.write(file, block)
+    return checksum
+
+
+def read_into(file: int, offset: int, into: memoryview) -> None:
+    """Fill `into` with the bytes from `offset` on. EOFError where the file ends before."""
+    while into:
+        count = os.preadv(file, [into], offset)
+        if not count:
+            raise EOFError(f"the file ends at byte {offset}")
+        into, offset = into[count:], offset + count
+
+
+def checksum_of(file: int, offset: int, nbytes: int) -> int:
+    """The checksum of some bytes of a file, as `write_shard` makes it of a part."""
+    checksum, buffer = 0, memoryview(bytearray(min(nbytes, BLOCK)))
+    for begin in range(0, nbytes, BLOCK):
+        block = buffer[: min(BLOCK, nbytes - begin)]
+        read_into(file, offset + begin, block)
+        checksum = zlib.crc32(block, checksum)
+    return checksum
+
+
+def _blocks(data: memoryview) -> Iterator[memoryview]:
+    data = data.cast("B")
+    return (data[begin : begin + BLOCK] for begin in range(0, len(data), BLOCK))
+
+
+def serve() -> None:
+    """Write the files that lines of standard input ask for, from shared memory; answer each.
+
+    A line: {"memory": descriptor, "path": ..., "parts": [[name, dtype, shape, begin, end], ...],
+    "log": None or the path of a RecordedDisk's}.
+    An answer: {"written": [offsets, checksums, nbytes]} or {"error": text}. Ends with its input.
+    """
+    for line in sys.stdin:
+        job = json.loads(line)
+        answer: dict[str, Any]
+        try:
+            with mmap.mmap(job["memory"], 0, prot=mmap.PROT_READ) as memory:
+                disk = Disk() if job["log"] is None else RecordedDisk(Path(job["log"]))
+                answer = {"written": _write_job(disk, memory, job["path"], job["parts"])}
+        except OSError as error:
+            answer = {"error": str(error)}
+        print(json.dumps(answer), flush=True)
+
+
+def _write_job(disk: Disk, memory: mmap.mmap, path: str, parts: list[Any]) -> Written:
+    with memoryview(memory) as data:
+        named = [Part(name, dtype, shape, data[a:b]) for name, dtype, shape, a, b in parts]
+        try:
+            return write_shard(disk, Path(path), named)
+        finally:
+            for part in named:
+                part.data.release()
+
+
+if __name__ == "__main__":
+    serve()

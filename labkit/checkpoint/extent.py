@@ -1,0 +1,111 @@
+"""Which elements of a whole tensor a rank holds, and where two ranks' elements are the same.
+
+Every strategy's shard is a box of the whole tensor, or a range of the elements of a box, counted
+row by row. Tensor parallelism cuts boxes, ZeRO cuts ranges, and ZeRO over tensor parallelism cuts
+ranges of boxes:
+
+    whole (3, 6)      box: rows 1-2, columns 2-4      elements 1 to 4 of the box
+    . . . . . .           . . . . . .                     . . . . . .
+    . . . . . .           . . 0 1 2 .                     . . . 1 2 .
+    . . . . . .           . . 3 4 5 .                     . . 3 4 . .
+
+In the memory of the whole tensor that is a list of runs of neighbouring elements: here elements 9
+and 10, then 14 and 15. Two extents overlap where their runs do, whatever cut them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Overlap(NamedTuple):
+    """A run of elements that two extents share."""
+
+    here: int
+    """Its first element, counted in the first extent."""
+    there: int
+    """The same element, counted in the second."""
+    numel: int
+
+
+@dataclass(frozen=True)
+class Extent:
+    """Elements `start` to `stop` of a box of a tensor of shape `shape`, counted row by row."""
+
+    shape: tuple[int, ...]
+    box: tuple[tuple[int, int], ...]
+    """By dim: the first index, and the one past the last."""
+    start: int
+    stop: int
+
+    @staticmethod
+    def whole(shape: tuple[int, ...]) -> Extent:
+        """All elements."""
+        return Extent(tuple(shape), tuple((0, n) for n in shape), 0, math.prod(shape))
+
+    @staticmethod
+    def of_dim(shape: tuple[int, ...], dim: int, indices: range) -> Extent:
+        """The slice `indices` of one dim."""
+        box = [(0, n) for n in shape]
+        box[dim] = (indices.start, indices.start + len(indices))
+        return Extent(tuple(shape), tuple(box), 0, math.prod(b - a for a, b in box))
+
+    @property
+    def numel(self) -> int:
+        """How many elements these are."""
+        return self.stop - self.start
+
+    @property
+    def box_shape(self) -> tuple[int, ...]:
+        """The shape of the box."""
+        return tuple(last - first for first, last in self.box)
+
+    def within(self, start: int, stop: int) -> Extent:
+        """Elements `start` to `stop` of these."""
+        return Extent(self.shape, self.box, self.start + start, self.start + stop)
+
+    def runs(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Runs of neighbouring elements: where each begins in the whole, where here, its length.
+
+        int64, (runs,) each, in ascending order.
+        """
+        sizes, strides = self.box_shape, _strides(self.shape)
+        # Dims from `inner` on are complete, so with the dim before them they make one run.
+        inner = len(sizes)
+        while inner and sizes[inner - 1] == self.shape[inner - 1]:
+            inner -= 1
+        length = math.prod(sizes[max(inner - 1, 0) :])
+        begins = torch.tensor([sum(a * s for (a, _), s in zip(self.box, strides, strict=True))])
+        for size, stride in list(zip(sizes, strides, strict=True))[: max(inner - 1, 0)]:
+            begins = (begins[:, None] + stride * torch.arange(size)).flatten()
+        if not self.numel:
+            begins = begins[:0]
+        here = length * torch.arange(len(begins))
+        first, last = here.clamp(min=self.start), (here + length).clamp(max=self.stop)
+        some = first < last
+        return (begins + first - here)[some], (first - self.start)[some], (last - first)[some]
+
+    def overlaps(self, other: Extent) -> list[Overlap]:
+        """The runs that both have, in ascending order."""
+        mine, here, lengths = self.runs()
+        theirs, there, their_lengths = other.runs()
+        # Each of my runs meets neighbouring ones of theirs: from `low` up to `high`.
+        low = torch.searchsorted(theirs + their_lengths, mine, right=True)
+        high = torch.searchsorted(theirs, mine + lengths)
+        i = torch.repeat_interleave(torch.arange(len(mine)), (high - low).clamp(min=0))
+        counts = (high - low).clamp(min=0)
+        j = torch.arange(len(i)) - torch.repeat_interleave(counts.cumsum(0) - counts - low, counts)
+        begin = torch.maximum(mine[i], theirs[j])
+        end = torch.minimum(mine[i] + lengths[i], theirs[j] + their_lengths[j])
+        rows = torch.stack([here[i] + begin - mine[i], there[j] + begin - theirs[j], end - begin])
+        return [Overlap(*row) for row in rows.T.tolist()]
+
+
+def _strides(shape: tuple[int, ...]) -> list[int]:
+    """Of the elements of a tensor of this shape, row by row."""
+    return [math.prod(shape[dim + 1 :]) for dim in range(len(shape))]

@@ -1,0 +1,145 @@
+"""What a power cut can leave on a disk, from a record of the operations before it.
+
+    operations          create a, write a, sync a, rename x -> y | cut
+    certainly there     a's bytes, under a's name if its folder was synced
+    may be there        the name y in place of x; a's bytes, where they were not synced
+
+A killed process is the kinder end: the kernel keeps all that it wrote. After a power cut a file has
+what was synced, and of later writes all, nothing, or a part. A folder has the names that it had
+when it was synced, and each later change of a name is there or is not. A rename is one change.
+
+`operations` reads the record of all processes of a save. `Cut` performs some of them on a model of
+a disk, and `leave` writes what is left into a real folder, which a real load then reads.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Operation(NamedTuple):
+    """One operation on a file or folder, when it had ended."""
+
+    at_ns: int
+    kind: str
+    path: Path
+    rest: str
+    """Of a write its bytes, in hexadecimal; of a rename the new path."""
+
+
+def operations(logs: Iterable[Path]) -> list[Operation]:
+    """What RecordedDisks of one machine have done, in the order of time."""
+    lines = (json.loads(line) for log in logs for line in log.read_text().splitlines())
+    return sorted(Operation(at_ns, kind, Path(path), rest) for at_ns, kind, path, rest in lines)
+
+
+@dataclass(eq=False)
+class _File:
+    data: bytes = b""
+    synced: bytes = b""
+
+    def after(self, choice: random.Random | bool) -> bytes:
+        if isinstance(choice, bool):
+            return self.data if choice else self.synced
+        return self.data[: choice.randint(len(self.synced), len(self.data))]
+
+
+@dataclass(eq=False)
+class _Folder:
+    names: dict[str, _File | _Folder] = field(default_factory=dict)
+    synced: dict[str, _File | _Folder] = field(default_factory=dict)
+    changes: list[dict[str, _File | _Folder | None]] = field(default_factory=list)
+    """Since it was synced: names with what they mean from then on; None: nothing."""
+
+    def change(self, change: dict[str, _File | _Folder | None]) -> None:
+        self.changes.append(change)
+        _apply(change, self.names)
+
+    def after(self, choice: random.Random | bool) -> dict[str, _File | _Folder]:
+        if isinstance(choice, bool):
+            return self.names if choice else self.synced
+        names = dict(self.synced)
+        for change in self.changes:
+            if choice.random() < 0.5:
+                _apply(change, names)
+        return names
+
+
+def _apply(change: dict[str, _File | _Folder | None], names: dict[str, _File | _Folder]) -> None:
+    for name, node in change.items():
+        if node is None:
+            names.pop(name, None)
+        else:
+            names[name] = node
+
+
+class Cut:
+    """A disk on which these operations were performed, all below `root`, when the power fails.
+
+    root: a folder that was there, and empty, before the first.
+    """
+
+    def __init__(self, root: Path, performed: Iterable[Operation]) -> None:
+        self._root, self._top = root, _Folder()
+        for operation in performed:
+            self._perform(operation)
+
+    def _perform(self, operation: Operation) -> None:
+        path, name = operation.path, operation.path.name
+        match operation.kind:
+            case "make_folder" if name not in self._folder(path.parent).names:
+                self._folder(path.parent).change({name: _Folder()})
+            case "create":
+                self._folder(path.parent).change({name: _File()})
+            case "write":
+                self._file(path).data += bytes.fromhex(operation.rest)
+            case "sync":
+                self._file(path).synced = self._file(path).data
+            case "sync_folder" if path.is_relative_to(self._root):
+                folder = self._folder(path)
+                folder.synced, folder.changes = dict(folder.names), []
+            case "rename":
+                folder, new = self._folder(path.parent), Path(operation.rest).name
+                folder.change({name: None, new: folder.names[name]})
+            case "remove" | "remove_folder":
+                self._folder(path.parent).change({name: None})
+
+    def _node(self, path: Path) -> _File | _Folder:
+        node: _File | _Folder = self._top
+        for name in path.relative_to(self._root).parts:
+            assert isinstance(node, _Folder)
+            node = node.names[name]
+        return node
+
+    def _folder(self, path: Path) -> _Folder:
+        node = self._node(path)
+        assert isinstance(node, _Folder)
+        return node
+
+    def _file(self, path: Path) -> _File:
+        node = self._node(path)
+        assert isinstance(node, _File)
+        return node
+
+    def leave(self, into: Path, data: random.Random | bool, names: random.Random | bool) -> None:
+        """Write what is left into the folder `into`, which must not exist.
+
+        data, names: of what was not synced all is kept (True), nothing (False), or each by chance.
+        """
+        _write(self._top, into, data, names)
+
+
+def _write(
+    folder: _Folder, into: Path, data: random.Random | bool, names: random.Random | bool
+) -> None:
+    into.mkdir()
+    for name, node in folder.after(names).items():
+        if isinstance(node, _Folder):
+            _write(node, into / name, data, names)
+        else:
+            (into / name).write_bytes(node.after(data))

@@ -1,0 +1,376 @@
+"""Checkpoints that cannot lie: whatever ends a save, a load gives one saved state, whole."""
+
+import errno
+import os
+import random
+import shutil
+import signal
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from labkit import RankError, run
+from labkit.checkpoint import AnnouncedEnd, Checkpointer, Damaged, Disk, DoesNotFit, SaveFailed
+from labkit.checkpoint.disk import RecordedDisk
+from labkit.checkpoint.manifest import named
+from labkit.checkpoint.power_cut import Cut, operations
+from labkit.checkpoint.whole_tensors import read_tensors
+from labkit.zero import FullyShardedModule
+
+STEPS = (1, 2, 3)
+
+
+def job(world, folder, seed=0, **options):
+    """A sharded model with an optimizer, its checkpoints, and a step."""
+    torch.manual_seed(seed)
+    model = FullyShardedModule(nn.Linear(7, 5), world)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+    def step():
+        model(torch.ones(2, 7)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return model, step, Checkpointer(folder, model, optimizer, world, **options)
+
+
+def saves(world, folder, log, wait, kill_after=None):
+    """Save after each of three steps; the parameters at each, and when each save had returned."""
+    disk = RecordedDisk(log / f"log-{world.rank}", kill_after if world.rank == 1 else None)
+    model, step, checkpointer = job(world, folder, keep_last=1, disk=disk)
+    expected, num_before = {}, []
+    for number in STEPS:
+        step()
+        expected[number] = model.full_parameters()
+        checkpointer.save(number, wait=wait)
+        checkpointer.wait()
+        world.barrier()  # rank 0 has removed the one before
+        num_before.append(len(operations(log.glob("log-*"))))
+        world.barrier()
+    return expected, num_before
+
+
+def loads(world, root, log, expected, num_before, is_drawn):
+    """Load after cuts of the power at every operation: (step, whether lost, whether mixed)."""
+    performed = operations(log.glob("log-*"))
+    draw = random.Random(0)
+    ways = [(False, False), (False, True), (True, False), (draw, draw), (draw, draw)]
+    found = []
+    for count in range(len(performed) + 1):
+        for data, names in draw.sample(ways, 2) if is_drawn else ways:
+            left = log / "left"
+            Cut(root, performed[:count]).leave(left, data, names)
+            model = nn.Linear(7, 5)
+            loaded = Checkpointer(left / "job", model, None, world).load()
+            step = loaded.step if loaded else 0
+            least = sum(count >= number for number in num_before)
+            whole = (
+                all(torch.equal(p, expected[step][name]) for name, p in model.named_parameters())
+                if step
+                else True
+            )
+            found.append((step, step < least, not whole))
+            shutil.rmtree(left)
+    return found
+
+
+@pytest.mark.parametrize("wait", [True, False], ids=["sync", "async"])
+def test_after_a_power_cut_at_any_operation_a_load_is_one_whole_state(tmp_path, wait):
+    root, log = tmp_path / "root", tmp_path / "log"
+    root.mkdir(), log.mkdir()
+    expected, num_before = run(saves, 2, (root / "job", log, wait)).values[0]
+    arguments = (root, log, expected, num_before, True)
+    found = run(loads, 1, arguments, timeout=120).values[0]
+    assert {step for step, _, _ in found} == {0, *STEPS}
+    assert not any(lost or mixed for _, lost, mixed in found)
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory):
+    """The parameters after each step, undisturbed."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    return run(saves, 2, (folder / "job", folder, True)).values[0][0]
+
+
+def resumes(world, folder):
+    model, _, checkpointer = job(world, folder, seed=1)
+    loaded = checkpointer.load()
+    return loaded.step if loaded else 0, model.full_parameters()
+
+
+def same(parameters, expected):
+    return all(torch.equal(p, expected[name]) for name, p in parameters.items())
+
+
+# A save is some 10 operations of rank 1; the last of these is in its second save.
+@pytest.mark.parametrize("kill_after", [1, 3, 5, 7, 14])
+def test_after_a_kill_at_an_operation_a_load_is_one_whole_state(tmp_path, expected, kill_after):
+    with pytest.raises(RankError):
+        run(saves, 2, (tmp_path / "job", tmp_path, True, kill_after))
+    step, parameters = run(resumes, 3, (tmp_path / "job",)).values[0]
+    assert step < 3 and (step == 0 or same(parameters, expected[step]))
+
+
+def dies_after_the_copy(world, folder):
+    _, step, checkpointer = job(world, folder)
+    step()
+    checkpointer.save(1)
+    step()
+    checkpointer.save(2, wait=False)
+    if world.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    checkpointer.wait()
+
+
+def test_after_a_kill_during_an_asynchronous_save_a_load_is_one_whole_state(tmp_path, expected):
+    with pytest.raises(RankError):
+        run(dies_after_the_copy, 2, (tmp_path / "job",))
+    step, parameters = run(resumes, 1, (tmp_path / "job",)).values[0]
+    assert step == 1 and same(parameters, expected[1])
+
+
+def loses_its_writer(world, folder):
+    """Kill the process that writes for rank 1 during the second of three saves."""
+    _, step, checkpointer = job(world, folder)
+    for number in (1, 2, 3):
+        step()
+        is_killed = number == 2 and world.rank == 1
+        if is_killed:
+            checkpointer._background._process.send_signal(signal.SIGSTOP)
+        checkpointer.save(number, wait=False)
+        if is_killed:
+            checkpointer._background._process.kill()
+        try:
+            checkpointer.wait()
+        except SaveFailed as error:
+            failed = number, str(error)
+    return failed, [name[:13] for name in named(folder)]
+
+
+def test_a_writer_that_is_killed_fails_its_save_and_the_next_has_a_new_one(tmp_path):
+    for (step, text), names in run(loses_its_writer, 2, (tmp_path / "job",)).values:
+        assert step == 2 and "rank 1" in text and "-9" in text
+        assert names == ["step-00000001", "step-00000003"]
+
+
+class FullDisk(Disk):
+    """A disk that is full from the second save on, and has room again for the fourth."""
+
+    def write(self, file, data):
+        if "step-00000002" in str(file.path) or "step-00000003" in str(file.path):
+            raise OSError(errno.ENOSPC, "No space left on device", str(file.path))
+        super().write(file, data)
+
+
+def goes_on(world, folder, wait):
+    """Save four times, while rank 1's disk is full at the second and third."""
+    disk = FullDisk() if world.rank == 1 else Disk()
+    _, step, checkpointer = job(world, folder, disk=disk, keep_last=5)
+    errors = {}
+    for number in (1, 2, 3, 4):
+        step()
+        try:
+            checkpointer.save(number, wait=wait)
+        except SaveFailed as error:
+            errors[number] = str(error)
+    checkpointer.wait()
+    return errors, sorted(path.name[:13] for path in folder.iterdir())
+
+
+def test_a_full_disk_fails_the_save_on_every_rank_and_training_goes_on(tmp_path):
+    for errors, names in run(goes_on, 2, (tmp_path / "job", True)).values:
+        assert errors.keys() == {2, 3}
+        assert all("rank 1" in text and "No space left" in text for text in errors.values())
+        assert names == ["step-00000001", "step-00000004"]
+
+
+def in_a_file(world, folder):
+    _, _, checkpointer = job(world, folder)
+    with pytest.raises(SaveFailed, match="Not a directory") as sync:
+        checkpointer.save(1)
+    checkpointer.save(1, wait=False)
+    with pytest.raises(SaveFailed, match="Not a directory"):
+        checkpointer.save(2)
+    return str(sync.value)
+
+
+def test_a_folder_that_cannot_be_made_is_named_and_async_the_next_save_says_it(tmp_path):
+    (tmp_path / "file").write_text("no folder")
+    text = run(in_a_file, 2, (tmp_path / "file" / "job",)).values[1]
+    assert "rank 0" in text and "rank 1" in text and str(tmp_path / "file") in text
+
+
+def keeps(world, folder):
+    """What stays of eight saves, and of one more after a return to step 4."""
+    _, step, checkpointer = job(world, folder, keep_last=2, keep_every=4)
+    for number in range(1, 9):
+        step()
+        checkpointer.save(number)
+    checkpointer.wait()
+    before = sorted(path.name[:13] for path in folder.iterdir())
+    loaded = checkpointer.load(step=4)
+    step()
+    checkpointer.save(5)
+    checkpointer.wait()
+    return before, loaded.step, sorted(path.name[:13] for path in folder.iterdir())
+
+
+def test_the_last_and_the_milestones_stay_and_the_abandoned_future_goes(tmp_path):
+    before, loaded, after = run(keeps, 2, (tmp_path / "job",)).values[0]
+    assert before == ["step-00000004", "step-00000007", "step-00000008"]
+    assert loaded == 4
+    assert after == ["step-00000004", "step-00000005"]
+
+
+def saves_apart(world, folder):
+    """Ranks 0 and 1 on one host, rank 2 on another: two folders, no shared storage."""
+    model, step, checkpointer = job(world, folder / str(world.rank // 2))
+    for number in (1, 2):
+        step()
+        checkpointer.save(number)
+    return model.full_parameters()
+
+
+def resumes_apart(world, folder):
+    model, _, checkpointer = job(world, folder / str(world.rank // 2), seed=1)
+    loaded = checkpointer.load()
+    return loaded.step, loaded.skipped, model.full_parameters()
+
+
+def test_hosts_without_shared_storage_have_one_commit_point(tmp_path, expected):
+    parameters = run(saves_apart, 3, (tmp_path,)).values[0]
+    files = {path.name for path in (tmp_path / "0").glob("*/*")}
+    assert files == {"rank-0000.safetensors", "rank-0001.safetensors", "manifest.json"}
+    for step, skipped, loaded in run(resumes_apart, 3, (tmp_path,)).values:
+        assert step == 2 and not skipped and same(loaded, parameters)
+    # The second host has died before its rename.
+    newest = tmp_path / "1" / named(tmp_path / "1")[-1]
+    newest.rename(newest.with_name(f"{newest.name}.partial"))
+    for step, skipped, _ in run(resumes_apart, 4, (tmp_path,)).values:
+        assert step == 1 and [name[:13] for name in skipped] == ["step-00000002"]
+
+
+def refuses(world, folder):
+    """What a load says, and that it has changed nothing."""
+    model, _, checkpointer = job(world, folder, seed=1)
+    before = model.full_parameters()
+    try:
+        checkpointer.load()
+    except (Damaged, DoesNotFit) as error:
+        assert same(model.full_parameters(), before)
+        return type(error), str(error), checkpointer.load(step=1).step
+    return None
+
+
+def two_saves(world, folder):
+    _, step, checkpointer = job(world, folder)
+    for number in (1, 2):
+        step()
+        checkpointer.save(number)
+
+
+@pytest.mark.parametrize("file", ["rank-0000.safetensors", "rank-0001.safetensors"])
+def test_a_flipped_byte_is_named_with_file_and_tensor_and_the_one_before_offered(tmp_path, file):
+    run(two_saves, 2, (tmp_path,))
+    path = tmp_path / named(tmp_path)[-1] / file
+    data = bytearray(path.read_bytes())
+    data[data.index(b"}}") + 16] ^= 1
+    path.write_bytes(data)
+    for kind, text, earlier in run(refuses, 2, (tmp_path,)).values:
+        assert kind is Damaged and file in text and "model." in text and "load(step=1)" in text
+        assert earlier == 1
+
+
+def test_a_flipped_byte_of_the_manifest_is_noticed(tmp_path):
+    run(two_saves, 2, (tmp_path,))
+    path = tmp_path / named(tmp_path)[-1] / "manifest.json"
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    for kind, text, _ in run(refuses, 2, (tmp_path,)).values:
+        assert kind is Damaged and "manifest.json" in text
+
+
+def test_a_file_that_was_cut_off_makes_a_checkpoint_incomplete(tmp_path):
+    run(two_saves, 2, (tmp_path,))
+    path = tmp_path / named(tmp_path)[-1] / "rank-0001.safetensors"
+    path.write_bytes(path.read_bytes()[:-1])
+    assert run(resumes, 2, (tmp_path,)).values[0][0] == 1
+
+
+def wrong_models(world, folder):
+    models = [nn.Linear(7, 6), nn.Sequential(nn.Linear(7, 5)), nn.Linear(7, 5).double()]
+    found = []
+    for model in models:
+        with pytest.raises(DoesNotFit) as error:
+            Checkpointer(folder, model, None, world).load()
+        found.append(str(error.value))
+    return found
+
+
+def test_another_model_is_refused_with_the_name_and_both_shapes_or_dtypes(tmp_path):
+    run(two_saves, 2, (tmp_path,))
+    shape, name, dtype = run(wrong_models, 1, (tmp_path,)).values[0]
+    assert "model.weight" in shape and "(6, 7)" in shape and "(5, 7)" in shape
+    assert "model.0.weight" in name
+    assert "float64" in dtype and "float32" in dtype
+
+
+def test_the_files_are_those_that_the_library_of_safetensors_reads(tmp_path):
+    run(two_saves, 2, (tmp_path,))
+    rows = [load_file(path) for path in sorted(tmp_path.glob("step-00000002-*/*.safetensors"))]
+    whole = read_tensors(tmp_path, prefix="model.")
+    for name, tensor in whole.items():
+        parts = [x for row in rows for key, x in row.items() if key.startswith(f"model.{name}")]
+        assert torch.equal(torch.cat([part.flatten() for part in parts]).view_as(tensor), tensor)
+
+
+def copies(world, folder):
+    """Steps after an asynchronous save, before it has been written."""
+    model, step, checkpointer = job(world, folder)
+    step()
+    expected = model.full_parameters()
+    checkpointer.save(1, wait=False)
+    for _ in range(3):
+        step()
+    checkpointer.wait()
+    checkpointer.load()
+    return same(model.full_parameters(), expected)
+
+
+def test_later_steps_do_not_leak_into_an_asynchronous_save(tmp_path):
+    assert run(copies, 2, (tmp_path,)).values == [True, True]
+
+
+def ends_in_time(world, folder):
+    """Rank 1 gets SIGTERM in step 3; when all have stopped, and what was before it."""
+    before = signal.getsignal(signal.SIGTERM)
+    _, step, checkpointer = job(world, folder)
+    with AnnouncedEnd(world) as end:
+        for number in range(1, 10):
+            if world.rank == 1 and number == 3:
+                os.kill(os.getpid(), signal.SIGTERM)
+            step()
+            if end.is_announced():
+                checkpointer.save(number)
+                asked = end.requeue()
+                break
+    return number, asked, signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_signal_to_one_rank_lets_all_save_after_the_same_step_and_requeue(
+    tmp_path, monkeypatch, expected
+):
+    assert run(ends_in_time, 2, (tmp_path / "a",)).values == [(3, False, True)] * 2
+    step, parameters = run(resumes, 3, (tmp_path / "a",)).values[0]
+    assert step == 3 and same(parameters, expected[3])
+    asked = tmp_path / "asked"
+    scontrol = tmp_path / "scontrol"
+    scontrol.write_text(f'#!/bin/sh\necho "$@" >> {asked}\n')
+    scontrol.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("SLURM_JOB_ID", "4711")
+    assert run(ends_in_time, 2, (tmp_path / "b",)).values == [(3, True, True)] * 2
+    assert asked.read_text() == "requeue 4711\n"
