@@ -3,8 +3,8 @@
 Read in this order:
 
     checkpointer.py    Checkpointer: save and load, seen from a training loop
-    contents.py        what each strategy has to save: pieces of whole, named tensors
-    extent.py          which elements a piece has, and which ones two pieces share
+    contents.py        what each strategy has to save: shards of whole, named tensors
+    extent.py          which elements a shard has, and which ones two shards share
     saving.py          who writes what, and the moment at which a save counts
     disk.py            durable file operations; one rank's file
     manifest.py        what a complete checkpoint is

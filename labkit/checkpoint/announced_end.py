@@ -46,7 +46,7 @@ class AnnouncedEnd:
         The main thread makes it: handlers run there, and nowhere else.
         """
         self._group, self._signals = chosen(group), signals
-        self._is_here = False
+        self._was_signalled = False
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> AnnouncedEnd:
@@ -58,14 +58,14 @@ class AnnouncedEnd:
             signal.signal(each, handler)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        self._is_here = True
+        self._was_signalled = True
 
     def is_announced(self) -> bool:
         """Whether any rank has had a signal. Every rank calls it after each step.
 
         Wire: one number in an all-reduce.
         """
-        here = torch.tensor([self._is_here], dtype=torch.int64, device=self._group.device)
+        here = torch.tensor([self._was_signalled], dtype=torch.int64, device=self._group.device)
         with self._group.label("whether the end is announced"):
             return bool(self._group.all_reduce(here, "max").item())
 

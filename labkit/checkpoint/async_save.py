@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import mmap
+import os
 import subprocess
 import sys
 import tempfile
@@ -22,9 +23,9 @@ from typing import Any
 import torch
 
 from labkit.checkpoint import disk
-from labkit.checkpoint.contents import Piece
+from labkit.checkpoint.contents import TensorShard
 from labkit.checkpoint.disk import Disk, RecordedDisk, Written
-from labkit.checkpoint.saving import Plan, part_header, parts_of, remove_folders
+from labkit.checkpoint.saving import Plan, remove_folders, tensors_to_write
 from labkit.comm import Group
 from labkit.data_parallel.communication_thread import CommunicationThread, OnThread
 
@@ -41,13 +42,18 @@ class Background:
     """
 
     def __init__(self, group: Group, disk: Disk) -> None:
-        self._thread, self._disk = CommunicationThread(group), disk
+        # On a GPU a thread of gloo's: nccl's operations start in the program's own order.
+        on_cpu = group if group.backend == "gloo" else group.on_cpu()
+        self._thread, self._disk = CommunicationThread(on_cpu), disk
         self._memory = _SharedMemory(0)
         self._process: subprocess.Popen[str] | None = None
 
-    def copy(self, path: Path, plan: Plan, rank: int, pieces: Sequence[Piece]) -> Job:
-        """Copy what the plan lets this rank write: the job that writes it to `path`. OSError."""
-        tensors = parts_of(plan, rank, pieces)
+    def copy(self, path: Path, plan: Plan, rank: int, shards: Sequence[TensorShard]) -> Job:
+        """Copy what the plan lets this rank write: the job that writes it to `path`.
+
+        OSError where there is not enough shared memory for it.
+        """
+        tensors = tensors_to_write(plan, rank, shards)
         places, end = [], 0
         for _, x in tensors:
             begin = -(-end // ALIGNMENT) * ALIGNMENT
@@ -56,25 +62,25 @@ class Background:
         if end > self._memory.nbytes:
             self._stop()
             self._memory = _SharedMemory(end)
-        parts = []
-        for number, ((share, x), (begin, end)) in enumerate(zip(tensors, places, strict=True)):
+        if self._process is None or self._process.poll() is not None:
+            self._process = self._start_process()
+        entries = []
+        for (header, x), (begin, end) in zip(tensors, places, strict=True):
             self._memory.bytes[begin:end].view(x.dtype).copy_(x)
-            parts.append([*part_header(plan, rank, share, number), begin, end])
+            entries.append([*header, begin, end])
         log = str(self._disk.log) if isinstance(self._disk, RecordedDisk) else None
         memory = self._memory.file.fileno()
-        return {"memory": memory, "path": str(path), "parts": parts, "log": log}
+        return {"memory": memory, "path": str(path), "entries": entries, "log": log}
 
-    def start(self, job: Job | OSError, finish: Finish) -> OnThread[None]:
+    def start(self, job: Job | Exception, finish: Finish) -> OnThread[None]:
         """Start to write, and then to call `finish`, on the thread, with what was written.
 
         The caller waits for one save before the next.
         """
-        if self._process is None or self._process.poll() is not None:
-            self._process = self._start_process()
         process = self._process
 
         def write_and_finish(group: Group) -> None:
-            written = job if isinstance(job, OSError) else _ask(process, job)
+            written = job if isinstance(job, Exception) else _ask(process, job)
             remove_folders(self._disk, finish(written, group))
 
         return self._thread.start(write_and_finish)
@@ -100,19 +106,17 @@ class _SharedMemory:
     def __init__(self, nbytes: int) -> None:
         self.nbytes = nbytes
         self.file = tempfile.TemporaryFile(dir=SHARED if SHARED.is_dir() else None)
-        self.file.truncate(max(nbytes, 1))
+        # Not truncate: where memory is short, a write would end the process with SIGBUS.
+        os.posix_fallocate(self.file.fileno(), 0, max(nbytes, 1))
         self.bytes = torch.frombuffer(mmap.mmap(self.file.fileno(), 0), dtype=torch.uint8)
 
 
-def _ask(process: subprocess.Popen[str], job: Job) -> Written | Exception:
-    assert process.stdin is not None and process.stdout is not None
+def _ask(process: subprocess.Popen[str] | None, job: Job) -> Written | Exception:
+    assert process and process.stdin and process.stdout
     try:
         process.stdin.write(json.dumps(job) + "\n")
         process.stdin.flush()
-        answer = process.stdout.readline()
-    except OSError:
-        answer = ""
-    if not answer:
+        answer = json.loads(process.stdout.readline())
+    except (OSError, ValueError):
         return OSError(f"the process that writes has ended with code {process.wait()}")
-    told = json.loads(answer)
-    return OSError(told["error"]) if "error" in told else Written(*told["written"])
+    return OSError(answer["error"]) if "error" in answer else Written(*answer["written"])

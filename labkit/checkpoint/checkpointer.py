@@ -4,27 +4,33 @@
     loaded = checkpointer.load()                       None: there is no checkpoint, begin at 0
     for step in range(loaded.step if loaded else 0, num_steps):
         train(...)
-        checkpointer.save(step + 1)                    it counts, on every host, when this returns
+        checkpointer.save(step + 1)                    durable on every host when it returns
 
 `save(step, wait=False)` copies the state and writes while training goes on: see async_save.py.
 """
 
 from __future__ import annotations
 
-import random
+import json
 import secrets
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from threading import Thread
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import torch
 from torch import nn
 
 from labkit import arguments
 from labkit.checkpoint.async_save import Background
-from labkit.checkpoint.contents import Contents, Piece, load_random_states, random_states
+from labkit.checkpoint.contents import (
+    Contents,
+    Kind,
+    TensorShard,
+    load_random_states,
+    random_states,
+)
 from labkit.checkpoint.disk import Disk
 from labkit.checkpoint.extent import Extent
 from labkit.checkpoint.loading import (
@@ -32,11 +38,12 @@ from labkit.checkpoint.loading import (
     Loaded,
     fill,
     find,
+    require_all_names,
     verify,
-    wanted_pieces,
+    wanted_shards,
 )
-from labkit.checkpoint.manifest import Manifest
-from labkit.checkpoint.plain_data import gather_plain, raise_everywhere
+from labkit.checkpoint.manifest import Manifest, finished_saves, step_of
+from labkit.checkpoint.plain_data import agreed, gather_plain, result_or_error
 from labkit.checkpoint.saving import (
     Commit,
     Plan,
@@ -45,13 +52,11 @@ from labkit.checkpoint.saving import (
     make_plan,
     remove_folders,
     row_of,
-    write_parts,
+    write_own,
 )
 from labkit.comm import Group
 from labkit.comm.group import chosen
 from labkit.data_parallel.communication_thread import OnThread
-
-T = TypeVar("T")
 
 
 class Stateful(Protocol):
@@ -100,39 +105,44 @@ class Checkpointer:
         self._background: Background | None = None
         self._pending: OnThread[None] | None = None
         self._removal: Thread | None = None
+        self._has_loaded = False
 
     def save(self, step: int, *, wait: bool = True) -> None:
         """Save the state after `step` steps. Every rank calls it, between two steps.
 
-        Returns when the checkpoint counts; with wait=False when the state is copied, and `wait()`
-        or the next save returns after it counts, or raises its error.
+        When it returns, the checkpoint is durable on every host. With wait=False it returns when
+        the state is copied; `wait()`, or the next save, returns after the checkpoint is durable.
+        Checkpoints of this step and later ones are removed: the run was rolled back.
 
-        SaveFailed, on every rank, where one of them cannot write: the checkpoints before are
-        untouched, and training can go on. Checkpoints of later steps are removed: they are of a
-        run that was rolled back.
+        SaveFailed, on every rank, where a rank cannot write: the checkpoints before are untouched,
+        and training can go on. It may be of the save before, which was not waited for: then this
+        one has been made nevertheless. ValueError where there are later checkpoints and this object
+        has loaded none: they are of another run.
         """
         arguments.whole("step", step, "the number of steps made, 0 or more", least=0)
-        self.wait()
-        pieces = [*self.contents.pieces(), *random_states(self.group.rank, self.group.device)]
-        commit = self._prepare(step, pieces)
+        failed = result_or_error(self.wait)
+        commit, shards = self._prepare(step)
         path, plan, rank = commit.partial / file_of(self.group.rank), commit.plan, self.group.rank
+        commit.make_room(rank)
         if wait:
-            written = _or_error(lambda: write_parts(self._disk, path, plan, rank, pieces))
+            written = result_or_error(lambda: write_own(self._disk, path, plan, rank, shards))
             retired = commit.finish(written, self.group)
-            # A large file takes a tenth of a second, and nothing depends on it.
+            # Removing a large file takes about 0.1 s, and no rank needs to wait for it.
             self._removal = Thread(target=remove_folders, args=(self._disk, retired))
             self._removal.start()
-            return
-        if self._background is None:
-            self._background = Background(self.group, self._disk)
-        copy = self._background.copy
-        job = _or_error(lambda: copy(path, plan, rank, pieces))
-        self._pending = self._background.start(job, commit.finish)
+        else:
+            if self._background is None:
+                self._background = Background(self.group, self._disk)
+            copy = self._background.copy
+            job = result_or_error(lambda: copy(path, plan, rank, shards))
+            self._pending = self._background.start(job, commit.finish)
+        if isinstance(failed, Exception):
+            raise failed
 
     def wait(self) -> None:
-        """Return when the last save counts, and all before it are removed that are not kept.
+        """Return when the last save is durable, and the files of those not kept are removed.
 
-        SaveFailed where it does not count.
+        SaveFailed where it is not.
         """
         if self._removal is not None:
             self._removal.join()
@@ -141,95 +151,132 @@ class Checkpointer:
             pending.wait()
 
     def load(self, step: int | None = None) -> Loaded | None:
-        """Load the newest complete checkpoint, or that of `step`; None without any.
+        """Load the newest complete checkpoint, or that of `step`; None where nothing was saved.
 
         Every rank calls it, in any layout: the world size and strategy may be others than those of
-        the save. Damaged, on every rank, where bytes are not those that were saved; DoesNotFit for
-        another model; FileNotFoundError for a step without a checkpoint. Then nothing is changed.
+        the save. Random states are loaded where the layout is the same; else the program's seeds
+        stay. In all these errors, on every rank, nothing is changed: Damaged where bytes are not
+        those that were saved, or no checkpoint is complete; DoesNotFit for another model;
+        FileNotFoundError for a step without a checkpoint.
         """
         self.wait()
         found = find(self.folder, self.group, step)
+        self._has_loaded = True
         if found is None:
             return None
-        manifest, contents, error = found.manifest, self.contents, None
-        try:
-            pieces, states = wanted_pieces(manifest, contents)
-        except DoesNotFit as failed:
-            error = failed
-        raise_everywhere(error, DoesNotFit, self.group)
+        manifest, contents = found.manifest, self.contents
+        fits = result_or_error(lambda: wanted_shards(manifest, contents))
+        shards, states = agreed(fits, DoesNotFit, self.group)
+        is_same_layout = self._is_same_layout(manifest)
         verified = verify(found, self.group)
-        rng = self._random_pieces(manifest)
-        bytes_read = fill(found, [*pieces, *rng.values()], self.group)
+        rng = self._random_shards(manifest) if is_same_layout else {}
+        bytes_read = fill(found, [*shards, *rng.values()], self.group)
         contents.load_states([{key: _value(x) for key, x in each.items()} for each in states])
         contents.load_settings(manifest.values["settings"])
-        self._load_random_states(manifest, rng)
-        for name, state in manifest.values["extra"].items():
-            if name in self.extra:
-                self.extra[name].load_state_dict(state)
+        random_states = {name: shard.tensor for name, shard in rng.items()}
+        load_random_states(random_states, self.group.device)
+        for name, each in self.extra.items():
+            each.load_state_dict(manifest.values["extra"][name])
         world_size = manifest.world_size
         return Loaded(manifest.step, world_size, bytes_read, verified, found.skipped)
 
-    def _prepare(self, step: int, pieces: Sequence[Piece]) -> Commit:
-        """Agree on an identity, and on who writes what.
+    def _prepare(self, step: int) -> tuple[Commit, list[TensorShard]]:
+        """Agree on the save's id and on who writes what.
 
         Wire: an all-reduce of one number; an all-gather of all rows where a rank's have changed.
         """
-        rows = [row_of(piece) for piece in pieces]
-        is_changed = torch.tensor([rows != self._rows], dtype=torch.int64, device=self.group.device)
+        given = result_or_error(lambda: self._own(step))
+        is_changed = isinstance(given, Exception) or given[1] != self._rows
+        flag = torch.tensor([is_changed], dtype=torch.int64, device=self.group.device)
         with self.group.label("whether what is saved has changed"):
-            if self.group.all_reduce(is_changed, "max").item():
-                told = gather_plain([secrets.token_hex(8), rows], self.group)
-                self._plan = make_plan([[_tuple(row) for row in of_rank] for _, of_rank in told])
-                self._token, self._rows = told[0][0], rows
+            must_plan = bool(self.group.all_reduce(flag, "max").item())
+        if must_plan:
+            shards, rows = agreed(given, ValueError, self.group)
+            plain = [(row.name, row.dtype, row.kind, *vars(row.extent).values()) for row in rows]
+            told = gather_plain([secrets.token_hex(8), plain], self.group)
+            self._plan = make_plan([[_row(*each) for each in of_rank] for _, of_rank in told])
+            self._token, self._rows = told[0][0], rows
+        else:
+            assert not isinstance(given, Exception)
+            shards, _ = given
         assert self._plan is not None
         self._num_saves += 1
-        identity = f"{zlib.crc32(f'{self._token}/{self._num_saves}'.encode()):08x}"
+        save_id = f"{zlib.crc32(f'{self._token}/{self._num_saves}'.encode()):08x}"
         values = {
             "settings": self.contents.settings(),
-            "extra": {name: each.state_dict() for name, each in self.extra.items()},
+            "optimizer": self.contents.optimizer_name,
+            "extra": {name: _plain(name, each) for name, each in self.extra.items()},
+            "layout": [_layout_of(rows) for rows in self._plan.rows],
         }
-        return Commit(self.folder, self._disk, self._plan, step, identity, values, self._is_kept)
+        folder, disk = self.folder, self._disk
+        commit = Commit(folder, disk, self._plan, step, save_id, values, self._is_kept)
+        return commit, shards
+
+    def _own(self, step: int) -> tuple[list[TensorShard], list[Row]]:
+        """This rank's shards, and their rows. Errors are raised on every rank."""
+        later = [name for name in finished_saves(self.folder) if step_of(name) >= step]
+        if later and not self._has_loaded:
+            raise ValueError(
+                f"{self.folder / later[-1]} is of a later step than {step}, and nothing was loaded "
+                "from there: call load() first, which goes on from it, or give another folder"
+            )
+        self._has_loaded = True
+        shards = [*self.contents.shards(), *random_states(self.group.rank, self.group.device)]
+        return shards, [row_of(shard) for shard in shards]
+
+    def _is_same_layout(self, manifest: Manifest) -> bool:
+        """Whether each rank holds what it held in the save. DoesNotFit where a name is missing."""
+        rows = [row_of(shard) for shard in self.contents.tensors()]
+        told = gather_plain([_layout_of(rows), [row.name for row in rows]], self.group)
+        require_all_names(manifest, {name for _, names in told for name in names})
+        for name in self.extra:
+            if name not in manifest.values["extra"]:
+                raise DoesNotFit(f"extra {name!r} is not in the checkpoint of step {manifest.step}")
+        return [layout for layout, _ in told] == manifest.values["layout"]
 
     def _is_kept(self, step: int, steps: Sequence[int]) -> bool:
         is_milestone = self._keep_every is not None and step % self._keep_every == 0
         return is_milestone or step in steps[: self._keep_last]
 
-    def _random_pieces(self, manifest: Manifest) -> dict[str, Piece]:
-        """This rank's random states, to be filled; none where the world has another size."""
+    def _random_shards(self, manifest: Manifest) -> dict[str, TensorShard]:
+        """This rank's random states, to be filled."""
         prefix = f"rng.{self.group.rank}."
-        if manifest.world_size != self.group.size:
-            return {}
         return {
-            name.removeprefix(prefix): Piece(
-                name, Extent.whole(whole.shape), torch.empty(whole.shape, dtype=torch.uint8)
+            name.removeprefix(prefix): TensorShard(
+                name, Extent.whole(record.shape), torch.empty(record.shape, dtype=torch.uint8)
             )
-            for name, whole in manifest.tensors.items()
+            for name, record in manifest.tensors.items()
             if name.startswith(prefix)
         }
 
-    def _load_random_states(self, manifest: Manifest, pieces: Mapping[str, Piece]) -> None:
-        if pieces:
-            states = {name: piece.tensor for name, piece in pieces.items()}
-            load_random_states(states, self.group.device)
-        else:  # other ranks than before: new streams, the same in each load
-            seed = zlib.crc32(f"{manifest.identity}/{self.group.rank}".encode())
-            torch.manual_seed(seed)
-            random.seed(seed)
 
-
-def _or_error(act: Callable[[], T]) -> T | OSError:
-    """What `act` returns, or the error that all ranks will raise."""
+def _plain(name: str, stateful: Stateful) -> dict[str, Any]:
+    """A state of plain data, copied. TypeError for what JSON would change."""
+    state = stateful.state_dict()
     try:
-        return act()
-    except OSError as error:
-        return error
+        copied: dict[str, Any] = json.loads(json.dumps(state))
+    except (TypeError, ValueError):
+        copied = {}
+    if copied != state:
+        raise TypeError(
+            f"extra {name!r} has the state {state!r:.80}, which JSON cannot keep as it is: give "
+            "numbers, texts, lists, and dicts with texts as keys"
+        )
+    return copied
 
 
-def _value(piece: Piece) -> Any:
+def _layout_of(rows: Sequence[Row]) -> int:
+    """A number that says which elements of the model a rank holds."""
+    return zlib.crc32(repr([row for row in rows if row.name.startswith("model.")]).encode())
+
+
+def _row(
+    name: str, dtype: str, kind: Kind, shape: list[int], box: list[list[int]], start: int, stop: int
+) -> Row:
+    extent = Extent(tuple(shape), tuple((first, last) for first, last in box), start, stop)
+    return Row(name, dtype, kind, extent)
+
+
+def _value(shard: TensorShard) -> Any:
     """A state as the optimizer keeps it."""
-    return piece.tensor if piece.kind in ("elements", "whole") else piece.tensor.item()
-
-
-def _tuple(row: Any) -> Any:
-    """JSON's lists as tuples, all the way down."""
-    return tuple(map(_tuple, row)) if isinstance(row, list) else row
+    return shard.tensor if shard.kind in ("elements", "whole") else shard.tensor.item()

@@ -1,6 +1,6 @@
-"""What a rank has to save: each strategy's tensors as pieces of whole, named tensors.
+"""What a rank has to save: each strategy's tensors as shards of whole, named tensors.
 
-    a rank holds                    its piece of `blocks.0.attention.output.weight` (64, 64)
+    a rank holds                    its shard of `blocks.0.attention.output.weight` (64, 64)
     serial, DDP, pipeline           the whole tensor, on one rank or on several
     tensor parallelism              rows 0-31, a box
     ZeRO-3                          elements 1024 to 2047, a range
@@ -17,33 +17,34 @@ is only a way to cut them, and a checkpoint of one layout loads into any other.
 from __future__ import annotations
 
 import json
+import math
 import random
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from labkit.checkpoint.extent import Extent
+from labkit.checkpoint.plain_data import memory_of
 from labkit.combined import CombinedGPT
+from labkit.data_parallel.naive import Replica
 from labkit.optimizer import load_states, states_of
 from labkit.pipeline import PipelineGPT
 from labkit.precision import MasterWeights
+from labkit.tensor_parallel import REPLICATED, Cut
 from labkit.tensor_parallel.full_state import parameters_with_cuts
 from labkit.zero import FullyShardedModule
-from labkit.zero.sharded_states import ShardedStates
+from labkit.zero.sharded_states import MASTER, ShardedStates
 
-MASTER = "master"
 Values = dict[str, Any]
-
-
 Kind = Literal["elements", "whole", "int", "float"]
-"""What a piece is: elements that a layout cuts; a tensor that none cuts; a number of Python's."""
+"""Elements that a layout cuts; a tensor that no layout cuts; a number of Python's."""
 
 
 @dataclass(frozen=True, eq=False)
-class Piece:
+class TensorShard:
     """Some elements of a whole tensor, and where this rank has them."""
 
     name: str
@@ -65,37 +66,44 @@ class StateOf:
 
 
 class Contents:
-    """A rank's model and optimizer as pieces, to be saved and to be filled."""
+    """A rank's model and optimizer as shards, to be saved and to be filled."""
 
     def __init__(self, model: nn.Module, optimizer: Any) -> None:
         """model: a plain one, or of any strategy. optimizer: of its parameters; None: none.
 
         TypeError for an optimizer whose parameters are not the model's.
         """
-        self.optimizer = optimizer
-        self.tensors = list(pieces_of(model))
-        self._by_id = {id(piece.tensor): piece for piece in self.tensors}
+        self._model, self.optimizer = model, optimizer
+        self.states()
 
-    def pieces(self) -> list[Piece]:
+    def tensors(self) -> list[TensorShard]:
+        """This rank's shards of the model's parameters and buffers, as they are now."""
+        return [replace(each, name=f"model.{each.name}") for each in shards_of(self._model)]
+
+    def shards(self) -> list[TensorShard]:
         """All that this rank has to save now: an optimizer has no states before its first step."""
-        found = [Piece(f"model.{each.name}", each.extent, each.tensor) for each in self.tensors]
-        for state in self.states():
-            for key, value in state.values.items():
-                found.append(_piece_of_state(state, key, value))
-        return found
+        of_states = [
+            _shard_of_state(state, key, value)
+            for state in self.states()
+            if state.extent.numel or not math.prod(state.extent.shape)
+            for key, value in state.values.items()
+        ]
+        return [*self.tensors(), *of_states]
 
     def states(self) -> list[StateOf]:
         """The optimizer's states, one for each tensor that it updates, in its order."""
-        return [] if self.optimizer is None else list(self._states(self.optimizer))
+        by_id = {id(shard.tensor): shard for shard in shards_of(self._model)}
+        return [] if self.optimizer is None else list(_states(self.optimizer, by_id))
 
     def load_states(self, states: Sequence[Values]) -> None:
-        """`states` run backwards: the optimizer keeps these from now on, in its order."""
+        """Give the optimizer these states, in the order of `states`. It keeps them, no copies."""
         optimizer = self.optimizer
         if isinstance(optimizer, ShardedStates):
             optimizer.load_fragments(states)
         elif isinstance(optimizer, MasterWeights):
-            for master, values in zip(optimizer.masters, states, strict=True):
-                master.detach().copy_(values.pop(MASTER))
+            pairs = zip(optimizer.masters, optimizer.parameters, strict=True)
+            for (master, parameter), values in zip(pairs, states, strict=True):
+                master.detach().copy_(values.pop(MASTER, parameter))
             load_states(optimizer.optimizer, states)
         elif optimizer is not None:
             load_states(optimizer, states)
@@ -113,71 +121,99 @@ class Contents:
         return not groups or not settings or len(groups) == len(settings)
 
     def load_settings(self, settings: Sequence[Values]) -> None:
-        """`settings` run backwards."""
+        """Give the optimizer these settings, group by group."""
         for group, saved in zip(_groups_of(self.optimizer), settings):
             for key in _keys_of_settings(group) & saved.keys():
                 is_tuple = isinstance(group[key], tuple)
                 group[key] = tuple(saved[key]) if is_tuple else saved[key]
 
-    def _states(self, optimizer: Any) -> Iterator[StateOf]:
-        if isinstance(optimizer, ShardedStates):
-            for fragment in optimizer.fragments():
-                piece = self._piece_of(fragment.parameter)
-                _require_rows(piece.name, fragment.parameter)
-                extent = piece.extent.within(fragment.start, fragment.stop)
-                yield StateOf(piece.name, extent, fragment.target, fragment.values)
-            return
-        if isinstance(optimizer, MasterWeights):
-            states = states_of(optimizer.optimizer)
-            pairs = zip(optimizer.parameters, optimizer.masters, strict=True)
-            for (parameter, master), values in zip(pairs, states, strict=True):
-                piece = self._piece_of(parameter)
-                yield StateOf(piece.name, piece.extent, master, {**values, MASTER: master})
-            return
+    @property
+    def optimizer_name(self) -> str | None:
+        """The class of the optimizer that makes the states; None without one."""
+        inner = self.optimizer
+        if isinstance(inner, ShardedStates):
+            return inner.optimizer_name
+        if isinstance(inner, MasterWeights):
+            inner = inner.optimizer
+        return None if inner is None else type(inner).__name__
+
+    @property
+    def has_steps_on_device(self) -> bool:
+        """Whether torch's optimizer keeps its number of steps where the parameters are."""
+        groups = _groups_of(self.optimizer)
+        return any(group.get("fused") or group.get("capturable") for group in groups)
+
+
+def _states(optimizer: Any, by_id: Mapping[int, TensorShard]) -> Iterator[StateOf]:
+    if isinstance(optimizer, ShardedStates):
+        for fragment in optimizer.fragments():
+            shard = _shard_of(fragment.parameter, by_id)
+            _require_rows(shard.name, fragment.parameter)
+            extent = shard.extent.within(fragment.start, fragment.stop)
+            yield StateOf(shard.name, extent, fragment.target, fragment.values)
+    elif isinstance(optimizer, MasterWeights):
+        states = states_of(optimizer.optimizer)
+        pairs = zip(optimizer.parameters, optimizer.masters, strict=True)
+        for (parameter, master), values in zip(pairs, states, strict=True):
+            shard = _shard_of(parameter, by_id)
+            yield StateOf(shard.name, shard.extent, master, {**values, MASTER: master})
+    else:
         for parameter, values in zip(_parameters_of(optimizer), states_of(optimizer), strict=True):
-            piece = self._piece_of(parameter)
-            yield StateOf(piece.name, piece.extent, parameter, values)
-
-    def _piece_of(self, parameter: Tensor) -> Piece:
-        if id(parameter) not in self._by_id:
-            raise TypeError(
-                f"the optimizer updates a tensor of shape {tuple(parameter.shape)} that is no "
-                "parameter of this model: give the model and the optimizer that belong together"
-            )
-        return self._by_id[id(parameter)]
+            shard = _shard_of(parameter, by_id)
+            yield StateOf(shard.name, shard.extent, parameter, values)
 
 
-def pieces_of(model: nn.Module) -> Iterator[Piece]:
-    """A model's parameters and saved buffers as pieces of the serial model's, by its names."""
+def _shard_of(parameter: Tensor, by_id: Mapping[int, TensorShard]) -> TensorShard:
+    if id(parameter) not in by_id:
+        raise TypeError(
+            f"the optimizer updates a tensor of shape {tuple(parameter.shape)} that is no "
+            "parameter of this model: give the model and the optimizer that belong together"
+        )
+    return by_id[id(parameter)]
+
+
+def shards_of(model: nn.Module) -> Iterator[TensorShard]:
+    """A model's parameters and saved buffers as shards of the serial model's, by its names.
+
+    Where each rank has buffers of its own, such as the averages of BatchNorm, one rank's are taken.
+    TypeError for a module that is cut by tensor parallelism within FullyShardedModule.
+    """
     if isinstance(model, FullyShardedModule):
+        if any(cut.dim is not None for _, _, cut in parameters_with_cuts(model.module)):
+            raise TypeError(
+                "a FullyShardedModule of a tensor-parallel model: its shards are ranges of a "
+                "rank's own rows, which no other layout has. Save from CombinedGPT, or shard the "
+                "optimizer's states with ShardedOptimizer instead"
+            )
         for name, shard, form, start in model.named_shards():
             _require_rows(name, form)
             extent = Extent.whole(tuple(form.shape)).within(start, start + shard.numel())
-            yield Piece(name, extent, shard)
+            yield TensorShard(name, extent, shard)
         yield from _buffers_of(model.module)
-    elif isinstance(model, CombinedGPT):
-        cuts = model.cuts()
+    elif isinstance(model, PipelineGPT):  # CombinedGPT is one
+        cuts = model.cuts() if isinstance(model, CombinedGPT) else {}
+        rank = model.mesh.tp.rank if isinstance(model, CombinedGPT) else 0
         for name, parameter in model.gpt_parameters().items():
-            yield Piece(name, _extent_of(parameter, cuts[name], model.mesh.tp.rank), parameter)
-    elif isinstance(model, PipelineGPT):
-        for name, parameter in model.gpt_parameters().items():
-            yield Piece(name, Extent.whole(tuple(parameter.shape)), parameter)
-    elif isinstance(wrapped := getattr(model, "module", None), nn.Module):  # DDP
-        yield from pieces_of(wrapped)
+            extent = _extent_of(parameter, cuts.get(name, REPLICATED), rank)
+            yield TensorShard(name, extent, parameter)
+        for stage in model.stages.values():
+            yield from _buffers_of(stage)
+    elif isinstance(model, Replica | nn.parallel.DistributedDataParallel):
+        yield from shards_of(model.module)
     else:
         rank = getattr(getattr(model, "group", None), "rank", 0)
-        found: dict[int, Piece] = {}  # a tied parameter under its first name only
+        found: dict[int, TensorShard] = {}  # a tied parameter under its first name only
         for name, tensor, cut in parameters_with_cuts(model):
-            found.setdefault(id(tensor), Piece(name, _extent_of(tensor, cut, rank), tensor))
+            found.setdefault(id(tensor), TensorShard(name, _extent_of(tensor, cut, rank), tensor))
         yield from found.values()
         yield from _buffers_of(model)
 
 
-def _buffers_of(model: nn.Module) -> Iterator[Piece]:
+def _buffers_of(model: nn.Module) -> Iterator[TensorShard]:
     saved = model.state_dict(keep_vars=True)
     for name, buffer in model.named_buffers():
         if name in saved:
-            yield Piece(name, Extent.whole(tuple(buffer.shape)), buffer)
+            yield TensorShard(name, Extent.whole(tuple(buffer.shape)), buffer, "whole")
 
 
 def _require_rows(name: str, parameter: Tensor) -> None:
@@ -189,23 +225,24 @@ def _require_rows(name: str, parameter: Tensor) -> None:
         )
 
 
-def _extent_of(parameter: Tensor, cut: Any, rank: int) -> Extent:
+def _extent_of(parameter: Tensor, cut: Cut, rank: int) -> Extent:
     if cut.dim is None:
         return Extent.whole(tuple(parameter.shape))
     return Extent.of_dim(tuple(cut.whole_shape(parameter)), cut.dim, cut.held[rank])
 
 
-def _piece_of_state(state: StateOf, key: str, value: Any) -> Piece:
+def _shard_of_state(state: StateOf, key: str, value: Any) -> TensorShard:
     """One of the states of a parameter. TypeError for what cannot be put together from ranks."""
     name, target = f"optimizer.{state.parameter}.{key}", state.target
     if isinstance(value, Tensor):
-        if value.shape == target.shape and value.dim():
-            return Piece(name, state.extent, value)
+        is_count = key == "step" and not value.dim()
+        if value.shape == target.shape and not is_count:
+            return TensorShard(name, state.extent, value)
         if not value.dim() or state.extent == Extent.whole(state.extent.shape):
-            return Piece(name, Extent.whole(tuple(value.shape)), value, "whole")
+            return TensorShard(name, Extent.whole(tuple(value.shape)), value, "whole")
     elif isinstance(value, int | float):
         kind: Kind = "float" if isinstance(value, float) else "int"
-        return Piece(name, Extent.whole(()), torch.tensor(value, dtype=_OF_KIND[kind]), kind)
+        return TensorShard(name, Extent.whole(()), torch.tensor(value, dtype=_OF_KIND[kind]), kind)
     raise TypeError(
         f"{name}: {value!r:.60} is neither a number nor a tensor of the parameter's shape, and "
         "this rank has a part of the parameter only: ranks' parts of it cannot be put together"
@@ -240,25 +277,29 @@ def _keys_of_settings(group: Values) -> set[str]:
     }
 
 
-def random_states(rank: int, device: torch.device) -> list[Piece]:
+_PYTHON_BYTES = 8192
+"""Longer than Python's random state as text, so that it has the same length in each save."""
+
+
+def random_states(rank: int, device: torch.device) -> list[TensorShard]:
     """The random states of this rank: of torch's generators and of Python's."""
     found = {"torch": torch.get_rng_state()}
     if device.type == "cuda":
         found["cuda"] = torch.cuda.get_rng_state(device)
-    text = json.dumps(random.getstate()).encode()
+    text = json.dumps(random.getstate()).encode().ljust(_PYTHON_BYTES)
     found["python"] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
     return [
-        Piece(f"rng.{rank}.{name}", Extent.whole(tuple(state.shape)), state, "whole")
+        TensorShard(f"rng.{rank}.{name}", Extent.whole(tuple(state.shape)), state, "whole")
         for name, state in found.items()
     ]
 
 
-def load_random_states(states: dict[str, Tensor], device: torch.device) -> None:
-    """`random_states` run backwards, by name without its rank."""
+def load_random_states(states: Mapping[str, Tensor], device: torch.device) -> None:
+    """Go on from these random states, by the last part of their names."""
     if "torch" in states:
         torch.set_rng_state(states["torch"])
     if "cuda" in states and device.type == "cuda":
         torch.cuda.set_rng_state(states["cuda"], device)
     if "python" in states:
-        version, numbers, gauss = json.loads(bytes(states["python"].tolist()))
+        version, numbers, gauss = json.loads(bytes(memory_of(states["python"])))
         random.setstate((version, tuple(numbers), gauss))

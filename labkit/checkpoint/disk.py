@@ -33,7 +33,7 @@ BLOCK = 4 << 20
 """Bytes that are checksummed and written at a time."""
 
 
-class Part(NamedTuple):
+class Entry(NamedTuple):
     """A tensor in a file: its name there, safetensors' name of its dtype, shape, and bytes."""
 
     name: str
@@ -43,7 +43,7 @@ class Part(NamedTuple):
 
 
 class Written(NamedTuple):
-    """Where each part's bytes begin in a file, their checksums, and the size of the file."""
+    """Where each entry's bytes begin in a file, their checksums, and the size of the file."""
 
     offsets: list[int]
     checksums: list[int]
@@ -155,7 +155,7 @@ class RecordedDisk(Disk):
                 os.kill(os.getpid(), signal.SIGKILL)
 
 
-def write_shard(disk: Disk, path: Path, parts: Sequence[Part]) -> Written:
+def write_rank_file(disk: Disk, path: Path, entries: Sequence[Entry]) -> Written:
     """Write one safetensors file, synced, and make its folder.
 
     Its name is durable when the folder is synced, too.
@@ -163,21 +163,21 @@ def write_shard(disk: Disk, path: Path, parts: Sequence[Part]) -> Written:
     disk.make_folder(path.parent)
     header: dict[str, Any] = {}
     end = 0
-    for part in parts:
-        begin, end = end, end + part.data.nbytes
-        header[part.name] = {
-            "dtype": part.dtype,
-            "shape": list(part.shape),
+    for entry in entries:
+        begin, end = end, end + entry.data.nbytes
+        header[entry.name] = {
+            "dtype": entry.dtype,
+            "shape": list(entry.shape),
             "data_offsets": [begin, end],
         }
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)  # tensors begin at multiples of 8
     begin = 8 + len(text)
-    offsets = [begin + header[part.name]["data_offsets"][0] for part in parts]
+    offsets = [begin + header[entry.name]["data_offsets"][0] for entry in entries]
     file = disk.create(path)
     try:
         disk.write(file, len(text).to_bytes(8, "little") + text)
-        checksums = [_write_checked(disk, file, part.data) for part in parts]
+        checksums = [_write_checked(disk, file, entry.data) for entry in entries]
         disk.sync(file)
     finally:
         disk.close(file)
@@ -202,7 +202,7 @@ def read_into(file: int, offset: int, into: memoryview) -> None:
 
 
 def checksum_of(file: int, offset: int, nbytes: int) -> int:
-    """The checksum of some bytes of a file, as `write_shard` makes it of a part."""
+    """The checksum of some bytes of a file, as `write_rank_file` makes it of an entry."""
     checksum, buffer = 0, memoryview(bytearray(min(nbytes, BLOCK)))
     for begin in range(0, nbytes, BLOCK):
         block = buffer[: min(BLOCK, nbytes - begin)]
@@ -219,30 +219,32 @@ def _blocks(data: memoryview) -> Iterator[memoryview]:
 def serve() -> None:
     """Write the files that lines of standard input ask for, from shared memory; answer each.
 
-    A line: {"memory": descriptor, "path": ..., "parts": [[name, dtype, shape, begin, end], ...],
+    A line: {"memory": descriptor, "path": ..., "entries": [[name, dtype, shape, begin, end], ...],
     "log": None or the path of a RecordedDisk's}.
     An answer: {"written": [offsets, checksums, nbytes]} or {"error": text}. Ends with its input.
     """
+    for announced in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(announced, signal.SIG_IGN)  # Slurm tells every process of a job
     for line in sys.stdin:
         job = json.loads(line)
         answer: dict[str, Any]
         try:
             with mmap.mmap(job["memory"], 0, prot=mmap.PROT_READ) as memory:
                 disk = Disk() if job["log"] is None else RecordedDisk(Path(job["log"]))
-                answer = {"written": _write_job(disk, memory, job["path"], job["parts"])}
+                answer = {"written": _write_job(disk, memory, job["path"], job["entries"])}
         except OSError as error:
             answer = {"error": str(error)}
         print(json.dumps(answer), flush=True)
 
 
-def _write_job(disk: Disk, memory: mmap.mmap, path: str, parts: list[Any]) -> Written:
+def _write_job(disk: Disk, memory: mmap.mmap, path: str, rows: list[Any]) -> Written:
     with memoryview(memory) as data:
-        named = [Part(name, dtype, shape, data[a:b]) for name, dtype, shape, a, b in parts]
+        entries = [Entry(name, dtype, shape, data[a:b]) for name, dtype, shape, a, b in rows]
         try:
-            return write_shard(disk, Path(path), named)
+            return write_rank_file(disk, Path(path), entries)
         finally:
-            for part in named:
-                part.data.release()
+            for entry in entries:
+                entry.data.release()
 
 
 if __name__ == "__main__":

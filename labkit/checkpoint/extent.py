@@ -97,8 +97,8 @@ class Extent:
         # Each of my runs meets neighbouring ones of theirs: from `low` up to `high`.
         low = torch.searchsorted(theirs + their_lengths, mine, right=True)
         high = torch.searchsorted(theirs, mine + lengths)
-        i = torch.repeat_interleave(torch.arange(len(mine)), (high - low).clamp(min=0))
-        counts = (high - low).clamp(min=0)
+        counts = high - low
+        i = torch.repeat_interleave(torch.arange(len(mine)), counts)
         j = torch.arange(len(i)) - torch.repeat_interleave(counts.cumsum(0) - counts - low, counts)
         begin = torch.maximum(mine[i], theirs[j])
         end = torch.minimum(mine[i] + lengths[i], theirs[j] + their_lengths[j])

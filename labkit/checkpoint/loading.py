@@ -20,20 +20,27 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from labkit.checkpoint.contents import MASTER, Contents, Piece, StateOf
+from labkit.checkpoint.contents import Contents, StateOf, TensorShard
 from labkit.checkpoint.disk import checksum_of, read_into
 from labkit.checkpoint.extent import Extent
-from labkit.checkpoint.manifest import Damaged, Manifest, Whole, files_here, named, step_of
-from labkit.checkpoint.plain_data import gather_plain, raise_everywhere
-from labkit.checkpoint.saving import DTYPES, memory_of
+from labkit.checkpoint.manifest import (
+    Damaged,
+    Manifest,
+    StoredShard,
+    TensorRecord,
+    files_here,
+    finished_saves,
+    step_of,
+)
+from labkit.checkpoint.plain_data import agreed, gather_plain, memory_of, result_or_error
+from labkit.checkpoint.saving import TORCH_DTYPES
 from labkit.comm import Group
-
-TORCH_DTYPES = {name: dtype for dtype, name in DTYPES.items()}
+from labkit.zero.sharded_states import MASTER
 
 
 class DoesNotFit(ValueError):
@@ -55,58 +62,68 @@ class Found:
 
 
 class Read(NamedTuple):
-    """`nbytes` of a file from `offset` on, and where they go: into a piece from byte `at` on."""
+    """`nbytes` of a file from `offset` on, and where they go: into a shard from byte `at` on."""
 
     file: str
     offset: int
     nbytes: int
-    piece: int
+    shard: int
     at: int
 
 
 def find(folder: Path, group: Group, step: int | None = None) -> Found | None:
-    """The newest complete checkpoint, or that of `step`; None without any. Every rank calls it.
+    """The newest complete checkpoint, or that of `step`; None where nothing was saved.
 
-    Damaged for a manifest that is not what was saved; FileNotFoundError for a step that has no
-    complete one. Wire: an all-gather of what each rank sees, and one of the manifest.
+    Every rank calls it. Damaged for a manifest that is not what was saved, and where there are
+    checkpoints and none is complete; FileNotFoundError for a step that has no complete one.
+    Wire: an all-gather of what each rank sees; the manifest, where a rank does not see it.
     """
     manifests: dict[str, Manifest] = {}
     damaged: dict[str, str] = {}
-    for name in named(folder):
+    here: dict[str, dict[str, bool]] = {}
+    for name in finished_saves(folder):
         try:
             manifests[name] = Manifest.read(folder / name)
+            seen = files_here(folder / name, manifests[name])
+            here[name] = {file: file in seen for file in manifests[name].files}
         except (Damaged, OSError) as error:
             damaged[name] = str(error)
-    files = {
-        name: {file: file in files_here(folder / name, manifest) for file in manifest.files}
-        for name, manifest in manifests.items()
-    }
-    by_rank = gather_plain([files, damaged], group)
-    seen_by = {
-        name: {
-            file: [r for r, (theirs, _) in enumerate(by_rank) if theirs.get(name, {}).get(file)]
-            for file in of_rank[name]
-        }
-        for of_rank, _ in by_rank
-        for name in of_rank
-    }
+    by_rank = gather_plain([here, damaged], group)
+    files = {name: list(each[name]) for each, _ in by_rank for name in each}
+    seen_by = {name: _seen_by(of_it, name, by_rank) for name, of_it in files.items()}
     unreadable = {name: text for _, of_rank in by_rank for name, text in of_rank.items()}
-    names = sorted({*seen_by, *unreadable}, key=lambda name: (step_of(name), name), reverse=True)
-    complete = [name for name in names if name in seen_by and all(seen_by[name].values())]
-    if step is not None:
-        names = [name for name in names if step_of(name) == step]
-    for position, name in enumerate(names):
+    names = sorted({*files, *unreadable}, key=lambda name: (step_of(name), name), reverse=True)
+    complete = [name for name in names if name in files and all(seen_by[name].values())]
+    asked = [name for name in names if step in (None, step_of(name))]
+    for position, name in enumerate(asked):
         earlier = [step_of(other) for other in complete if step_of(other) < step_of(name)]
         if name in unreadable:
             raise Damaged(f"{unreadable[name]}; {_instead(earlier)}")
         if name in complete:
-            texts = gather_plain(manifests[name].to_text() if name in manifests else None, group)
-            manifest = Manifest.from_text(next(text for text in texts if text))
-            return Found(manifest, folder / name, seen_by[name], earlier, names[:position])
+            manifest = manifests.get(name)
+            if not all(name in each for each, _ in by_rank):
+                texts = gather_plain(manifest and manifest.to_text(), group)
+                manifest = Manifest.from_text(next(text for text in texts if text))
+            assert manifest is not None
+            return Found(manifest, folder / name, seen_by[name], earlier, asked[:position])
     if step is not None:
         steps = ", ".join(str(step_of(name)) for name in complete) or "none"
         raise FileNotFoundError(f"{folder} has no complete checkpoint of step {step}: only {steps}")
+    if names:
+        lacks = [file for file, ranks in seen_by[names[0]].items() if not ranks]
+        raise Damaged(
+            f"{folder / names[0]} lacks {', '.join(lacks)}, and no checkpoint there is complete. "
+            "Mount the storage of all hosts; to begin anew, take another folder"
+        )
     return None
+
+
+def _seen_by(files: Sequence[str], name: str, by_rank: list[Any]) -> dict[str, list[int]]:
+    """The ranks that see each file of a checkpoint."""
+    return {
+        file: [rank for rank, (here, _) in enumerate(by_rank) if here.get(name, {}).get(file)]
+        for file in files
+    }
 
 
 def _instead(earlier: Sequence[int]) -> str:
@@ -120,21 +137,26 @@ def verify(found: Found, group: Group) -> int:
 
     Returns how many bytes this rank has read. Damaged, on every rank, that names file and tensor.
     """
-    load, nbytes, wrong = [0] * group.size, 0, []
+    return agreed(result_or_error(lambda: _verify_share(found, group)), Damaged, group)
+
+
+def _verify_share(found: Found, group: Group) -> int:
+    load, wrong = [0] * group.size, []
     with _Files(found.path) as files:
-        for name, whole in found.manifest.tensors.items():
-            for stored in whole.pieces:
-                size = stored.extent.numel * TORCH_DTYPES[whole.dtype].itemsize
+        for name, record in found.manifest.tensors.items():
+            for stored in record.shards:
+                nbytes = stored.extent.numel * TORCH_DTYPES[record.dtype].itemsize
                 rank = min(found.seen_by[stored.file], key=lambda rank: load[rank])
-                load[rank] += size
-                if rank != group.rank:
-                    continue
-                nbytes += size
-                if checksum_of(files[stored.file], stored.offset, size) != stored.checksum:
+                load[rank] += nbytes
+                if rank == group.rank and not _is_as_saved(files, stored, nbytes):
                     wrong.append(f"{name} in {found.path / stored.file}")
-    text = f"other bytes than were saved: {', '.join(wrong)}; {_instead(found.earlier)}"
-    raise_everywhere(Damaged(text) if wrong else None, Damaged, group)
-    return nbytes
+    if wrong:
+        raise Damaged(f"other bytes than were saved: {', '.join(wrong)}; {_instead(found.earlier)}")
+    return load[group.rank]
+
+
+def _is_as_saved(files: _Files, stored: StoredShard, nbytes: int) -> bool:
+    return checksum_of(files[stored.file], stored.offset, nbytes) == stored.checksum
 
 
 class Loaded(NamedTuple):
@@ -151,106 +173,128 @@ class Loaded(NamedTuple):
     """Newer checkpoints that are not complete, by their folders' names."""
 
 
-def wanted_pieces(
+def wanted_shards(
     manifest: Manifest, contents: Contents
-) -> tuple[list[Piece], list[dict[str, Piece]]]:
-    """This rank's pieces, to be filled; those among them of the optimizer, by tensor and state.
+) -> tuple[list[TensorShard], list[dict[str, TensorShard]]]:
+    """This rank's shards, to be filled; those among them of the optimizer, by tensor and state.
 
-    DoesNotFit for names, shapes or dtypes of another model.
+    DoesNotFit for names, shapes or dtypes of another model, and for another kind of optimizer.
     """
-    pieces = [Piece(f"model.{each.name}", each.extent, each.tensor) for each in contents.tensors]
-    for piece in pieces:
-        _require_fits(piece, manifest.tensors.get(piece.name))
+    shards = contents.tensors()
+    for shard in shards:
+        _require_fits(shard, manifest.tensors.get(shard.name))
+    saved_by, here = manifest.values["optimizer"], contents.optimizer_name
+    if saved_by and here and saved_by != here:
+        raise DoesNotFit(
+            f"the checkpoint has the states of {saved_by}, and this optimizer is {here}: take "
+            "the same, or load the model alone, Checkpointer(folder, model)"
+        )
     if not contents.takes_settings(manifest.values["settings"]):
         raise DoesNotFit(
-            f"the optimizer has another number of groups of parameters than the checkpoint, "
-            f"{len(manifest.values['settings'])}: make it with the same groups"
+            f"the checkpoint has {len(manifest.values['settings'])} groups of parameters, and this "
+            "optimizer another number: make it with the same groups"
         )
     states = []
     by_parameter = _states_by_parameter(manifest)
     for state in contents.states():
-        values: dict[str, Piece] = {}
-        for key, whole in by_parameter.get(state.parameter, {}).items():
-            if not state.extent.numel or (key == MASTER and MASTER not in state.values):
-                continue
-            piece = _empty_state(state, key, whole)
-            pieces.append(piece)
-            values[key] = piece
-        states.append(values)
-    return pieces, states
+        found: dict[str, TensorShard] = {}
+        for key, record in by_parameter.get(state.parameter, {}).items():
+            if state.extent.numel and (key != MASTER or MASTER in state.values):
+                found[key] = _empty_state(state, key, record, contents.has_steps_on_device)
+        shards += found.values()
+        states.append(found)
+    return shards, states
 
 
-def _states_by_parameter(manifest: Manifest) -> dict[str, dict[str, Whole]]:
-    found: dict[str, dict[str, Whole]] = {}
-    for name, whole in manifest.tensors.items():
+def _states_by_parameter(manifest: Manifest) -> dict[str, dict[str, TensorRecord]]:
+    found: dict[str, dict[str, TensorRecord]] = {}
+    for name, record in manifest.tensors.items():
         kind, _, rest = name.partition(".")
         if kind == "optimizer":
             parameter, _, key = rest.rpartition(".")
-            found.setdefault(parameter, {})[key] = whole
+            found.setdefault(parameter, {})[key] = record
     return found
 
 
-def _empty_state(state: StateOf, key: str, whole: Whole) -> Piece:
-    name, dtype = f"optimizer.{state.parameter}.{key}", TORCH_DTYPES[whole.dtype]
-    if whole.kind == "elements":
-        tensor = torch.empty(state.target.shape, dtype=dtype, device=state.target.device)
-        piece = Piece(name, state.extent, tensor)
-    else:  # torch keeps the number of steps on the CPU
-        device = state.target.device if whole.shape else "cpu"
-        tensor = torch.empty(whole.shape, dtype=dtype, device=device)
-        piece = Piece(name, Extent.whole(whole.shape), tensor, whole.kind)
-    _require_fits(piece, whole)
-    return piece
+def _empty_state(
+    state: StateOf, key: str, record: TensorRecord, has_steps_on_device: bool
+) -> TensorShard:
+    name, dtype = f"optimizer.{state.parameter}.{key}", TORCH_DTYPES[record.dtype]
+    is_count = key == "step" and not record.shape
+    device = "cpu" if is_count and not has_steps_on_device else state.target.device
+    shape, extent = record.shape, Extent.whole(record.shape)
+    if record.kind == "elements":
+        shape, extent = tuple(state.target.shape), state.extent
+    tensor = torch.empty(shape, dtype=dtype, device=device)
+    shard = TensorShard(name, extent, tensor, record.kind)
+    _require_fits(shard, record)
+    return shard
 
 
-def _require_fits(piece: Piece, whole: Whole | None) -> None:
-    if whole is None:
-        raise DoesNotFit(f"{piece.name} is not in the checkpoint, which is of another model")
-    if whole.shape != piece.extent.shape:
+def _require_fits(shard: TensorShard, record: TensorRecord | None) -> None:
+    if record is None:
+        raise DoesNotFit(f"{shard.name} is not in the checkpoint, which is of another model")
+    if record.shape != shard.extent.shape:
         raise DoesNotFit(
-            f"{piece.name} has shape {piece.extent.shape}, and {whole.shape} in the checkpoint, "
+            f"{shard.name} has shape {shard.extent.shape}, and {record.shape} in the checkpoint, "
             "which is of another model"
         )
-    if TORCH_DTYPES[whole.dtype] != piece.tensor.dtype:
+    if TORCH_DTYPES[record.dtype] != shard.tensor.dtype:
         raise DoesNotFit(
-            f"{piece.name} is {piece.tensor.dtype}, and {TORCH_DTYPES[whole.dtype]} in the "
+            f"{shard.name} is {shard.tensor.dtype}, and {TORCH_DTYPES[record.dtype]} in the "
             "checkpoint: make the model of that dtype, and convert it after loading"
         )
 
 
-def plan_reads(manifest: Manifest, pieces: Sequence[Piece]) -> list[Read]:
-    """What must be read for these pieces: each element once, and nothing else."""
+def require_all_names(manifest: Manifest, names: set[str]) -> None:
+    """DoesNotFit where the checkpoint has parameters that no rank has. names: of all ranks."""
+    saved = {name for name in manifest.tensors if name.startswith("model.")}
+    if missing := sorted(saved - names):
+        raise DoesNotFit(
+            f"the checkpoint has {missing[0]}, and no rank does: it is of another model, or the "
+            "ranks of this group have a part of the model"
+        )
+
+
+def plan_reads(manifest: Manifest, shards: Sequence[TensorShard]) -> list[Read]:
+    """What must be read for these shards: each element once, and nothing else."""
     reads = []
-    for number, piece in enumerate(pieces):
-        itemsize, left = piece.tensor.itemsize, piece.extent.numel
-        for stored in manifest.tensors[piece.name].pieces:
-            for here, there, numel in piece.extent.overlaps(stored.extent):
+    for number, shard in enumerate(shards):
+        itemsize, left = shard.tensor.itemsize, shard.extent.numel
+        for stored in manifest.tensors[shard.name].shards:
+            for here, there, numel in shard.extent.overlaps(stored.extent):
                 left -= numel
                 offset = stored.offset + there * itemsize
                 reads.append(Read(stored.file, offset, numel * itemsize, number, here * itemsize))
-        assert left == 0, f"{piece.name}: {left} elements are in no file"
+        assert left == 0, f"{shard.name}: {left} elements are in no file"
     return reads
 
 
-def fill(found: Found, pieces: Sequence[Piece], group: Group) -> int:
-    """Fill the pieces' tensors. Returns how many bytes this rank has received from files.
+def fill(found: Found, shards: Sequence[TensorShard], group: Group) -> int:
+    """Fill the shards' tensors. Returns how many bytes of files this rank has needed.
 
+    Damaged, on every rank, where a file cannot be read any more, which `verify` could read: some
+    tensors have changed by then.
     Wire: nothing with shared storage. Else an all-gather of what is missing, and an all-to-all.
     """
-    reads = plan_reads(found.manifest, pieces)
-    buffers = [_flat_on_cpu(piece.tensor) for piece in pieces]
+    reads = plan_reads(found.manifest, shards)
+    buffers = [_flat_on_cpu(shard.tensor) for shard in shards]
     memory = [memory_of(buffer) for buffer in buffers]
-    elsewhere = [read for read in reads if group.rank not in found.seen_by[read.file]]
     with _Files(found.path) as files:
-        for read in reads:
-            if group.rank in found.seen_by[read.file]:
-                read_into(files[read.file], read.offset, _place(memory, read))
+
+        def read_here() -> None:
+            for read in reads:
+                if group.rank in found.seen_by[read.file]:
+                    read_into(files[read.file], read.offset, _place(memory, read))
+
+        agreed(result_or_error(read_here), Damaged, group)
         if any(len(ranks) < group.size for ranks in found.seen_by.values()):
+            elsewhere = [read for read in reads if group.rank not in found.seen_by[read.file]]
             _fetch(found, elsewhere, memory, files, group)
     with torch.no_grad():
-        for piece, buffer in zip(pieces, buffers, strict=True):
-            if buffer.data_ptr() != piece.tensor.data_ptr():
-                piece.tensor.copy_(buffer.view(piece.tensor.shape))
+        for shard, buffer in zip(shards, buffers, strict=True):
+            if buffer.data_ptr() != shard.tensor.data_ptr():
+                shard.tensor.copy_(buffer.view(shard.tensor.shape))
     return sum(read.nbytes for read in reads)
 
 
@@ -262,7 +306,7 @@ def _flat_on_cpu(x: Tensor) -> Tensor:
 
 
 def _place(memory: Sequence[memoryview], read: Read) -> memoryview:
-    return memory[read.piece][read.at : read.at + read.nbytes]
+    return memory[read.shard][read.at : read.at + read.nbytes]
 
 
 def _fetch(

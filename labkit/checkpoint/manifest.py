@@ -2,14 +2,15 @@
 
     checkpoints/
         step-00000040-9f2c11d0/        complete: it has this name since all of it was on the disk
-            rank-0000.safetensors      the pieces that rank 0 wrote
+            rank-0000.safetensors      the shards that rank 0 wrote
             rank-0001.safetensors
-            manifest.json              every tensor, its pieces, their checksums; every file's size
+            manifest.json              every tensor, its shards, their checksums; every file's size
         step-00000050-51b07e66.partial/        never finished: nobody loads it
 
-No pointer says which is the newest, since a pointer can be wrong: `complete` looks. Each save has
-an id of its own, so the halves of two saves of one step are never taken for one. On hosts without
-shared storage each host's folder has the files of its ranks, and the manifest names all of them.
+No pointer says which is the newest, since a pointer can be wrong: `find` in loading.py looks.
+Each save has an id of its own, so the halves of two saves of one step are never taken for one. On
+hosts without shared storage each host's folder has the files of its ranks, and the manifest names
+all of them.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ class Damaged(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Stored:
-    """A piece in a file: which elements of the tensor, and where."""
+class StoredShard:
+    """A shard in a file: which elements of the tensor, and where."""
 
     file: str
     extent: Extent
@@ -46,13 +47,13 @@ class Stored:
 
 
 @dataclass(frozen=True)
-class Whole:
-    """A whole tensor: dtype as safetensors names it, kind, shape, and where its pieces are."""
+class TensorRecord:
+    """A whole tensor: dtype as safetensors names it, kind, shape, and where its shards are."""
 
     dtype: str
     kind: Kind
     shape: tuple[int, ...]
-    pieces: list[Stored]
+    shards: list[StoredShard]
 
 
 @dataclass(frozen=True)
@@ -60,24 +61,29 @@ class Manifest:
     """A checkpoint's table of contents."""
 
     step: int
-    identity: str
+    save_id: str
     world_size: int
     files: dict[str, int]
     """Sizes in bytes, by name."""
-    tensors: dict[str, Whole]
+    tensors: dict[str, TensorRecord]
     values: dict[str, Any] = field(default_factory=dict)
     """Plain data: settings of the optimizer, and what the program added."""
 
     @property
     def folder_name(self) -> str:
         """The name of its folder."""
-        return f"step-{self.step:08d}-{self.identity}"
+        return f"step-{self.step:08d}-{self.save_id}"
 
     def to_text(self) -> str:
         """As JSON on the second line, and a checksum of it on the first."""
         tensors = {
-            name: [whole.dtype, whole.kind, whole.shape, [_row(each) for each in whole.pieces]]
-            for name, whole in self.tensors.items()
+            name: [
+                record.dtype,
+                record.kind,
+                record.shape,
+                [_row_from(each) for each in record.shards],
+            ]
+            for name, record in self.tensors.items()
         }
         body = json.dumps({**vars(self), "tensors": tensors}, separators=(",", ":"))
         head = json.dumps({"format": _FORMAT, "crc32": zlib.crc32(body.encode())})
@@ -85,7 +91,7 @@ class Manifest:
 
     @staticmethod
     def from_text(text: str) -> Manifest:
-        """`to_text` run backwards. Damaged where the checksum differs."""
+        """The manifest of a text of `to_text`. Damaged where the checksum differs."""
         head, _, body = text.partition("\n")
         body = body.removesuffix("\n")
         expected = re.search(r'"crc32": (\d+)', head)
@@ -93,7 +99,7 @@ class Manifest:
             raise Damaged("other bytes than were saved")
         plain = json.loads(body)
         tensors = {
-            name: Whole(dtype, kind, tuple(shape), [_stored(shape, row) for row in rows])
+            name: TensorRecord(dtype, kind, tuple(shape), [_shard_from(shape, row) for row in rows])
             for name, (dtype, kind, shape, rows) in plain["tensors"].items()
         }
         return Manifest(**{**plain, "tensors": tensors})
@@ -108,15 +114,15 @@ class Manifest:
             raise Damaged(f"{path}: {error}") from None
 
 
-def _row(stored: Stored) -> list[Any]:
+def _row_from(stored: StoredShard) -> list[Any]:
     extent = stored.extent
     return [stored.file, extent.box, extent.start, extent.stop, stored.offset, stored.checksum]
 
 
-def _stored(shape: list[int], row: list[Any]) -> Stored:
+def _shard_from(shape: list[int], row: list[Any]) -> StoredShard:
     file, box, start, stop, offset, checksum = row
     extent = Extent(tuple(shape), tuple((first, last) for first, last in box), start, stop)
-    return Stored(file, extent, offset, checksum)
+    return StoredShard(file, extent, offset, checksum)
 
 
 def step_of(name: str) -> int:
@@ -124,7 +130,7 @@ def step_of(name: str) -> int:
     return int(name.split("-")[1])
 
 
-def named(folder: Path) -> list[str]:
+def finished_saves(folder: Path) -> list[str]:
     """The names of the folders of finished saves, oldest first; none where there is no folder."""
     if not folder.is_dir():
         return []
@@ -132,12 +138,12 @@ def named(folder: Path) -> list[str]:
     return sorted(found, key=lambda name: (step_of(name), name))
 
 
-def leftovers(folder: Path, identity: str) -> list[Path]:
-    """What interrupted saves and removals have left, but for the save `identity`."""
+def leftovers(folder: Path, save_id: str) -> list[Path]:
+    """What interrupted saves and removals have left, but for the save `save_id`."""
     return [
         path
-        for path in folder.iterdir()
-        if path.name.endswith((PARTIAL, REMOVED)) and identity not in path.name
+        for path in folder.glob("step-*")
+        if path.name.endswith((PARTIAL, REMOVED)) and save_id not in path.name
     ]
 
 

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
+from torch import Tensor
 
 from labkit.comm import Group
+
+T = TypeVar("T")
+
+
+def memory_of(x: Tensor) -> memoryview:
+    """The bytes of a contiguous tensor on the CPU, which must outlive them."""
+    return memoryview((ctypes.c_char * x.nbytes).from_address(x.data_ptr())).cast("B")
 
 
 def gather_plain(value: Any, group: Group) -> list[Any]:
@@ -20,11 +30,30 @@ def gather_plain(value: Any, group: Group) -> list[Any]:
     padded = torch.zeros(max(lengths), dtype=torch.uint8)
     padded[: len(text)] = text
     rows = group.all_gather(padded[None].to(group.device)).cpu()
-    return [json.loads(bytes(row[:n].tolist())) for row, n in zip(rows, lengths, strict=True)]
+    return [json.loads(bytes(memory_of(row[:n]))) for row, n in zip(rows, lengths, strict=True)]
 
 
-def raise_everywhere(error: Exception | None, kind: type[Exception], group: Group) -> None:
-    """Raise `kind` on every rank where one has an error; it says which rank and why."""
-    texts = gather_plain(None if error is None else f"{type(error).__name__}: {error}", group)
+def result_or_error(act: Callable[[], T]) -> T | Exception:
+    """What `act` returns, or the error that it raises."""
+    try:
+        return act()
+    except Exception as error:
+        return error
+
+
+def agreed(result: T | Exception, kind: type[Exception], group: Group) -> T:
+    """The result; or `kind`, on every rank, where one has an error. Every rank calls it.
+
+    An error of one rank alone would leave the others waiting in the next collective.
+    Wire: `gather_plain`.
+    """
+    error = result if isinstance(result, Exception) else None
+    texts = gather_plain(None if error is None else _text(error, kind), group)
     if failed := [f"rank {rank}: {text}" for rank, text in enumerate(texts) if text]:
         raise kind("; ".join(failed)) from error
+    assert not isinstance(result, Exception)
+    return result
+
+
+def _text(error: Exception, kind: type[Exception]) -> str:
+    return str(error) if isinstance(error, kind) else f"{type(error).__name__}: {error}"

@@ -4,12 +4,12 @@
     certainly there     a's bytes, under a's name if its folder was synced
     may be there        the name y in place of x; a's bytes, where they were not synced
 
-A killed process is the kinder end: the kernel keeps all that it wrote. After a power cut a file has
+A killed process loses less: the kernel keeps its writes. After a power cut a file has
 what was synced, and of later writes all, nothing, or a part. A folder has the names that it had
 when it was synced, and each later change of a name is there or is not. A rename is one change.
 
-`operations` reads the record of all processes of a save. `Cut` performs some of them on a model of
-a disk, and `leave` writes what is left into a real folder, which a real load then reads.
+`operations` reads the record of all processes of a save. `PowerCut` performs some of them on a
+model of a disk, and `leave` writes what is left into a real folder, which a real load then reads.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _apply(change: dict[str, _File | _Folder | None], names: dict[str, _File | _
             names[name] = node
 
 
-class Cut:
+class PowerCut:
     """A disk on which these operations were performed, all below `root`, when the power fails.
 
     root: a folder that was there, and empty, before the first.

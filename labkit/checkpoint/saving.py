@@ -16,32 +16,33 @@ there. The save counts from the last leader's rename on: `loading` asks all host
 
 from __future__ import annotations
 
-import ctypes
 import math
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from labkit.checkpoint.contents import Kind, Piece
-from labkit.checkpoint.disk import Disk, Part, Written, write_shard
+from labkit.checkpoint.contents import Kind, TensorShard
+from labkit.checkpoint.disk import Disk, Entry, Written, write_rank_file
 from labkit.checkpoint.extent import Extent
 from labkit.checkpoint.manifest import (
     MANIFEST,
     PARTIAL,
     REMOVED,
     Manifest,
-    Stored,
-    Whole,
+    StoredShard,
+    TensorRecord,
+    finished_saves,
     leftovers,
-    named,
     step_of,
 )
-from labkit.checkpoint.plain_data import gather_plain, raise_everywhere
+from labkit.checkpoint.plain_data import agreed, gather_plain, memory_of, result_or_error
 from labkit.comm import Group
 
 SPLIT_BYTES = 1 << 20
@@ -61,8 +62,20 @@ DTYPES = {
     torch.bool: "BOOL",
 }
 """safetensors' names."""
-Row = tuple[str, str, Kind, tuple[int, ...], tuple[tuple[int, int], ...], int, int]
-"""A piece without its tensor: name, dtype, kind, and the fields of its extent."""
+TORCH_DTYPES = {name: dtype for dtype, name in DTYPES.items()}
+
+
+class Row(NamedTuple):
+    """A shard without its tensor."""
+
+    name: str
+    dtype: str
+    kind: Kind
+    extent: Extent
+
+
+Header = tuple[str, str, tuple[int, ...]]
+"""A tensor in a file: its name there, dtype and shape."""
 
 
 class SaveFailed(RuntimeError):
@@ -70,11 +83,10 @@ class SaveFailed(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Share:
-    """What one rank writes of one of its pieces: the elements from `start` to `stop`."""
+class WriteShare:
+    """What one rank writes of one of its shards: the elements from `start` to `stop`."""
 
-    piece: int
-    extent: Extent
+    shard: int
     start: int
     stop: int
 
@@ -83,70 +95,83 @@ class Share:
 class Plan:
     """Who writes what, the same on every rank."""
 
-    shares: list[list[Share]]
+    shares: list[list[WriteShare]]
     """By rank."""
     rows: list[list[Row]]
-    """By rank: its pieces."""
+    """By rank: its shards."""
+
+    def extent(self, rank: int, share: WriteShare) -> Extent:
+        """The elements of a share, in the whole tensor."""
+        return self.rows[rank][share.shard].extent.within(share.start, share.stop)
 
 
-def row_of(piece: Piece) -> Row:
-    """A piece without its tensor. TypeError for a dtype that safetensors does not have."""
-    if piece.tensor.dtype not in DTYPES:
-        raise TypeError(f"{piece.name} is {piece.tensor.dtype}, which safetensors does not have")
-    extent = piece.extent
-    dtype = DTYPES[piece.tensor.dtype]
-    return piece.name, dtype, piece.kind, extent.shape, extent.box, extent.start, extent.stop
+def row_of(shard: TensorShard) -> Row:
+    """A shard without its tensor. TypeError for a dtype that safetensors does not have."""
+    if shard.tensor.dtype not in DTYPES:
+        raise TypeError(f"{shard.name} is {shard.tensor.dtype}, which safetensors does not have")
+    return Row(shard.name, DTYPES[shard.tensor.dtype], shard.kind, shard.extent)
 
 
 def make_plan(rows: list[list[Row]]) -> Plan:
-    """Deal out the writing. rows: by rank. ValueError where elements of a tensor are on no rank."""
+    """Choose for each shard the rank that writes it, or several that write a part of it each.
+
+    rows: by rank. ValueError where elements of a tensor are on no rank.
+    """
     holders: dict[Row, list[tuple[int, int]]] = {}
     for rank, of_rank in enumerate(rows):
         for index, row in enumerate(of_rank):
             holders.setdefault(row, []).append((rank, index))
     _require_all_elements(holders)
-    shares: list[list[Share]] = [[] for _ in rows]
+    shares: list[list[WriteShare]] = [[] for _ in rows]
     load = [0] * len(rows)
     for row, held in holders.items():
-        extent, itemsize = Extent(*row[3:]), _SIZES[row[1]]
-        if extent.numel * itemsize < SPLIT_BYTES:
+        numel, itemsize = row.extent.numel, TORCH_DTYPES[row.dtype].itemsize
+        if row.kind != "elements" or numel * itemsize < SPLIT_BYTES:
             held = [min(held, key=lambda each: load[each[0]])]
         for k, (rank, index) in enumerate(held):
-            start, stop = (extent.numel * i // len(held) for i in (k, k + 1))
+            start, stop = (numel * i // len(held) for i in (k, k + 1))
             load[rank] += (stop - start) * itemsize
             if start < stop:
-                shares[rank].append(Share(index, extent.within(start, stop), start, stop))
+                shares[rank].append(WriteShare(index, start, stop))
     return Plan(shares, rows)
 
 
-def _require_all_elements(holders: dict[Row, list[tuple[int, int]]]) -> None:
-    numel: dict[str, int] = {}
+def _require_all_elements(holders: Mapping[Row, list[tuple[int, int]]]) -> None:
+    numel: Counter[str] = Counter()
     first: dict[str, Row] = {}
-    for row in holders:
-        name = row[0]
-        if first.setdefault(name, row)[1:4] != row[1:4]:
+    for row, held in holders.items():
+        other = first.setdefault(row.name, row)
+        if (row.dtype, row.kind, row.extent.shape) != (other.dtype, other.kind, other.extent.shape):
             raise ValueError(
-                f"{name} is {first[name][1:4]} on rank {holders[first[name]][0][0]} and {row[1:4]} "
-                f"on rank {holders[row][0][0]}: these are ranks of several models"
+                f"{row.name} is {other.dtype} {other.extent.shape} on rank {holders[other][0][0]}, "
+                f"and {row.dtype} {row.extent.shape} on rank {held[0][0]}: these are ranks of "
+                "several models"
             )
-        numel[name] = numel.get(name, 0) + row[6] - row[5]
+        numel[row.name] += row.extent.numel
     for name, row in first.items():
-        if numel[name] != math.prod(row[3]):
+        if numel[name] != math.prod(row.extent.shape):
             raise ValueError(
-                f"{name} has {math.prod(row[3])} elements, and the ranks of this group hold "
-                f"{numel[name]} of them: save with the group of all ranks that share the model"
+                f"{name} has {math.prod(row.extent.shape)} elements, and the ranks of this group "
+                f"hold {numel[name]} of them: save with the group of all ranks of the job"
             )
 
 
-_SIZES = {name: dtype.itemsize for dtype, name in DTYPES.items()}
+def tensors_to_write(
+    plan: Plan, rank: int, shards: Sequence[TensorShard]
+) -> list[tuple[Header, Tensor]]:
+    """What a rank writes: flat tensors, views of its shards where these are contiguous.
 
-
-def parts_of(plan: Plan, rank: int, pieces: Sequence[Piece]) -> list[tuple[Share, Tensor]]:
-    """What a rank writes: flat tensors, views of its pieces where these are contiguous."""
-    return [
-        (share, pieces[share.piece].tensor.detach().reshape(-1)[share.start : share.stop])
-        for share in plan.shares[rank]
-    ]
+    A tensor that is whole in the file has its own name and shape there.
+    """
+    found = []
+    for number, share in enumerate(plan.shares[rank]):
+        row, extent = plan.rows[rank][share.shard], plan.extent(rank, share)
+        header: Header = (f"{row.name}/shard {number}", row.dtype, (extent.numel,))
+        if extent == Extent.whole(extent.shape):
+            header = row.name, row.dtype, extent.shape
+        x = shards[share.shard].tensor.detach().reshape(-1)[share.start : share.stop]
+        found.append((header, x))
+    return found
 
 
 def file_of(rank: int) -> str:
@@ -154,27 +179,12 @@ def file_of(rank: int) -> str:
     return f"rank-{rank:04d}.safetensors"
 
 
-def part_header(plan: Plan, rank: int, share: Share, number: int) -> tuple[str, str, list[int]]:
-    """Its name, dtype and shape in the file: the tensor's own name, where all of it is there."""
-    name, dtype, *_ = plan.rows[rank][share.piece]
-    if share.extent == Extent.whole(share.extent.shape):
-        return name, dtype, list(share.extent.shape)
-    return f"{name}/part {number}", dtype, [share.extent.numel]
-
-
-def write_parts(disk: Disk, path: Path, plan: Plan, rank: int, pieces: Sequence[Piece]) -> Written:
+def write_own(
+    disk: Disk, path: Path, plan: Plan, rank: int, shards: Sequence[TensorShard]
+) -> Written:
     """Write a rank's file from the tensors' own memory. OSError."""
-    tensors = [(share, x.cpu()) for share, x in parts_of(plan, rank, pieces)]
-    parts = [
-        Part(*part_header(plan, rank, share, number), memory_of(x))
-        for number, (share, x) in enumerate(tensors)
-    ]
-    return write_shard(disk, path, parts)
-
-
-def memory_of(x: Tensor) -> memoryview:
-    """The bytes of a contiguous tensor on the CPU, which must outlive them."""
-    return memoryview((ctypes.c_char * x.nbytes).from_address(x.data_ptr())).cast("B")
+    tensors = [(header, x.cpu()) for header, x in tensors_to_write(plan, rank, shards)]
+    return write_rank_file(disk, path, [Entry(*header, memory_of(x)) for header, x in tensors])
 
 
 @dataclass(frozen=True)
@@ -185,7 +195,7 @@ class Commit:
     disk: Disk
     plan: Plan
     step: int
-    identity: str
+    save_id: str
     values: dict[str, Any]
     is_kept: Callable[[int, Sequence[int]], bool]
     """Whether a step's checkpoint stays, given all steps there are, newest first."""
@@ -193,83 +203,92 @@ class Commit:
     @property
     def partial(self) -> Path:
         """The folder until all of it is on the disk."""
-        return self.folder / f"step-{self.step:08d}-{self.identity}{PARTIAL}"
+        return self.folder / f"step-{self.step:08d}-{self.save_id}{PARTIAL}"
+
+    def make_room(self, rank: int) -> None:
+        """Remove this rank's files in what interrupted saves have left."""
+        for path in leftovers(self.folder, self.save_id):
+            with suppress(OSError):
+                self.disk.remove(path / file_of(rank))
 
     def finish(self, written: Written | Exception, group: Group) -> list[Path]:
         """Every rank calls it, with what it has written. SaveFailed, on all, if one could not.
 
         Returns when the save counts, with the folders that can be removed now.
-
-        Wire: a few all-gathers of plain data, the longest with a checksum for each part.
+        Wire: a few all-gathers of plain data, the longest with a checksum for each shard.
         """
         try:
-            error = written if isinstance(written, Exception) else None
-            raise_everywhere(error, SaveFailed, group)
-            assert not isinstance(written, Exception)
-            manifest = self._manifest(gather_plain(written, group))
-            leads = self._leads(group)
-            self._everywhere(leads, self._write_manifest, manifest, group)
-            self._everywhere(leads, self._rename, manifest, group)
+            manifest = self._manifest(gather_plain(agreed(written, SaveFailed, group), group))
+            is_leader = self._is_leader(group)
+            for act in (self._write_manifest, self._rename):
+                done = result_or_error(partial(act, manifest)) if is_leader else None
+                agreed(done, SaveFailed, group)
         except SaveFailed:
             remove_folders(self.disk, [self.partial])
             raise
-        return self._retired(manifest) if leads else []
+        return self._retire(manifest) if is_leader else []
 
     def _manifest(self, written: list[tuple[list[int], list[int], int]]) -> Manifest:
-        all_rows = (row for rows in self.plan.rows for row in rows)
-        tensors = {row[0]: Whole(*row[1:4], []) for row in all_rows}
+        tensors = {
+            row.name: TensorRecord(row.dtype, row.kind, row.extent.shape, [])
+            for rows in self.plan.rows
+            for row in rows
+        }
         for rank, (offsets, checksums, _) in enumerate(written):
             for share, offset, checksum in zip(
                 self.plan.shares[rank], offsets, checksums, strict=True
             ):
-                name = self.plan.rows[rank][share.piece][0]
-                stored = Stored(file_of(rank), share.extent, offset, checksum)
-                tensors[name].pieces.append(stored)
+                extent = self.plan.extent(rank, share)
+                stored = StoredShard(file_of(rank), extent, offset, checksum)
+                tensors[self.plan.rows[rank][share.shard].name].shards.append(stored)
         files = {file_of(rank): nbytes for rank, (_, _, nbytes) in enumerate(written)}
-        return Manifest(self.step, self.identity, len(written), files, tensors, self.values)
+        return Manifest(self.step, self.save_id, len(written), files, tensors, self.values)
 
-    def _leads(self, group: Group) -> bool:
+    def _is_leader(self, group: Group) -> bool:
         """Whether this rank is the lowest of those whose files are in this storage."""
         return not any((self.partial / file_of(rank)).exists() for rank in range(group.rank))
-
-    def _everywhere(
-        self, leads: bool, act: Callable[[Manifest], None], manifest: Manifest, group: Group
-    ) -> None:
-        error = None
-        try:
-            if leads:
-                act(manifest)
-        except OSError as failed:
-            error = failed
-        raise_everywhere(error, SaveFailed, group)
 
     def _write_manifest(self, manifest: Manifest) -> None:
         self.disk.write_whole(self.partial / MANIFEST, manifest.to_text().encode())
         self.disk.sync_folder(self.partial)
 
     def _rename(self, manifest: Manifest) -> None:
-        self.disk.rename(self.partial, self.folder / manifest.folder_name)
-        self.disk.sync_folder(self.folder)
+        """The moment from which the save counts in this storage.
 
-    def _retired(self, manifest: Manifest) -> list[Path]:
-        """Take their names from checkpoints that are not kept, and find leftovers: to be removed.
-
-        Not kept are later steps, too: they are of a run that was rolled back.
+        Checkpoints of this step and of later ones go before: they are of a run that was rolled
+        back, and `find` would take them for the newest.
         """
-        names = [name for name in named(self.folder) if name != manifest.folder_name]
-        earlier = {name for name in names if step_of(name) < self.step}
-        steps = sorted({self.step, *map(step_of, earlier)}, reverse=True)
+        later = [name for name in finished_saves(self.folder) if step_of(name) >= self.step]
+        for name in later:
+            self.disk.rename(self.folder / name, self.folder / f"{name}{REMOVED}")
+        if later:
+            self.disk.sync_folder(self.folder)
+        final = self.folder / manifest.folder_name
+        self.disk.rename(self.partial, final)
+        try:
+            self.disk.sync_folder(self.folder)
+            self.disk.sync_folder(self.folder.parent)
+        except OSError:
+            self.disk.rename(final, self.partial)  # or it would count here and nowhere else
+            raise
+
+    def _retire(self, manifest: Manifest) -> list[Path]:
+        """Take their names from checkpoints that are not kept; all that can be removed now."""
         with suppress(OSError):  # the new one counts all the same
+            names = finished_saves(self.folder)
+            steps = sorted(map(step_of, names), reverse=True)
             for name in names:
-                if name not in earlier or not self.is_kept(step_of(name), steps):
+                if not self.is_kept(step_of(name), steps):
                     self.disk.rename(self.folder / name, self.folder / f"{name}{REMOVED}")
-        return leftovers(self.folder, self.identity)
+            return leftovers(self.folder, self.save_id)
+        return []
 
 
 def remove_folders(disk: Disk, folders: Sequence[Path]) -> None:
     """Remove folders and their files. What cannot be removed is a leftover for the next save."""
     for folder in folders:
-        with suppress(OSError):  # or another rank is removing it
+        with suppress(OSError):
             for path in folder.iterdir():
-                disk.remove(path)
+                with suppress(FileNotFoundError):  # another rank was faster
+                    disk.remove(path)
             disk.remove_folder(folder)

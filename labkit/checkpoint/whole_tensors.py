@@ -16,9 +16,9 @@ from torch import Tensor
 
 from labkit.checkpoint.disk import read_into
 from labkit.checkpoint.extent import Extent
-from labkit.checkpoint.loading import TORCH_DTYPES
-from labkit.checkpoint.manifest import Manifest, files_here, named, step_of
-from labkit.checkpoint.saving import memory_of
+from labkit.checkpoint.manifest import Manifest, files_here, finished_saves, step_of
+from labkit.checkpoint.plain_data import memory_of
+from labkit.checkpoint.saving import TORCH_DTYPES
 
 
 def read_tensors(
@@ -29,27 +29,27 @@ def read_tensors(
     prefix: of the names, which is taken away: "model." reads the parameters under their own names.
     FileNotFoundError where this host has no complete checkpoint.
     """
-    for name in reversed(named(Path(folder))):
-        path = Path(folder) / name
-        manifest = Manifest.read(path)
-        if step in (None, step_of(name)) and files_here(path, manifest) == manifest.files.keys():
-            return _tensors(path, manifest, prefix)
-    raise FileNotFoundError(
-        f"{folder} has no complete checkpoint" + (f" of step {step}" if step else "")
-    )
+    for name in reversed(finished_saves(Path(folder))):
+        if step in (None, step_of(name)):
+            path = Path(folder) / name
+            manifest = Manifest.read(path)
+            if files_here(path, manifest) == manifest.files.keys():
+                return _tensors(path, manifest, prefix)
+    which = "" if step is None else f" of step {step}"
+    raise FileNotFoundError(f"{folder} has no complete checkpoint{which}")
 
 
 def _tensors(path: Path, manifest: Manifest, prefix: str) -> dict[str, Tensor]:
     found = {}
-    for name, whole in manifest.tensors.items():
+    for name, record in manifest.tensors.items():
         if not name.startswith(prefix):
             continue
-        tensor = torch.empty(whole.shape, dtype=TORCH_DTYPES[whole.dtype])
+        tensor = torch.empty(record.shape, dtype=TORCH_DTYPES[record.dtype])
         memory, itemsize = memory_of(tensor), tensor.itemsize
-        for stored in whole.pieces:
+        for stored in record.shards:
             file = os.open(path / stored.file, os.O_RDONLY)
             try:
-                for here, there, numel in Extent.whole(whole.shape).overlaps(stored.extent):
+                for here, there, numel in Extent.whole(record.shape).overlaps(stored.extent):
                     begin = here * itemsize
                     place = memory[begin : begin + numel * itemsize]
                     read_into(file, stored.offset + there * itemsize, place)

@@ -158,6 +158,24 @@ class Group(Primitives):
             self._throttle,
         )
 
+    def on_cpu(self) -> Group:
+        """The same ranks on gloo, for tensors on the CPU. Every member calls it.
+
+        For messages that a thread sends beside the program's own. Wire: connections.
+        """
+        self._num_splits += 1
+        name = f"{self.name}.{self._num_splits}.cpu"
+        process_group = process_groups.connected(self.ranks, name, self._timeout, "gloo")
+        return Group(
+            process_group,
+            self.ranks,
+            torch.device("cpu"),
+            self._journal,
+            name,
+            self._timeout,
+            self._neighbours,
+        )
+
     def close(self) -> None:
         """Give back what split took: connections, open files and tables to compare by.
 

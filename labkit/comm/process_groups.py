@@ -8,21 +8,26 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 
-def connected(ranks: tuple[int, ...], name: str, timeout: timedelta | None) -> dist.ProcessGroup:
+def connected(
+    ranks: tuple[int, ...], name: str, timeout: timedelta | None, backend: str | None = None
+) -> dist.ProcessGroup:
     """A process group of `ranks`, which alone call this, under a name that no other group has.
+
+    backend: None for that of the default group.
 
     Not dist.new_group: either every rank of the world must call it, or (with
     use_local_synchronization) it makes up the name from how many groups this process has, and
     members that have been in different numbers of groups wait for each other for ever.
     """
+    backend = dist.Backend(backend or dist.get_backend())
     process_group, _ = c10d._new_process_group_helper(
         len(ranks),
         ranks.index(dist.get_rank()),
         list(ranks),
-        dist.get_backend(),
+        backend,
         c10d._get_default_store(),
         f"labkit/{name}",  # type: ignore[arg-type]
-        timeout=timeout or c10d._get_default_timeout(dist.get_backend()),
+        timeout=timeout or c10d._get_default_timeout(backend),
         group_desc=name,
     )
     c10d._world.pg_group_ranks[process_group] = {rank: i for i, rank in enumerate(ranks)}

@@ -110,7 +110,7 @@ class Inner:
 
     @states.setter
     def states(self, states: Sequence[Mapping[str, Any]]) -> None:
-        """states: of each fragment, in their order; copied. A rank without any ignores them."""
+        """states: of each fragment, in their order; no copies. A rank without any ignores them."""
         if self._optimizer is not None:
             load_states(self._optimizer, states)
 

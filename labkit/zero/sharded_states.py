@@ -69,6 +69,8 @@ class ShardedStates(Groups):
             self.settings,
             defaults,
         )
+        self.optimizer_name = getattr(optimizer_class, "__name__", repr(optimizer_class))
+        """Of the class of the optimizer within."""
         self._trained_names = {member.name for members in self.trained for member in members}
         for ours, theirs in zip(self.param_groups, self._inner.settings, strict=False):
             for name, value in theirs.items():
@@ -186,6 +188,7 @@ class ShardedStates(Groups):
 
         Masters that they do not have are made of the parameters.
         """
+        states = [dict(values) for values in states]
         for (shard, index), values in zip(self._owned(), states, strict=True):
             master = values.pop(MASTER, None)
             if shard.masters and master is not None:

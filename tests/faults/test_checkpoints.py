@@ -14,8 +14,8 @@ from torch import nn
 from labkit import RankError, run
 from labkit.checkpoint import AnnouncedEnd, Checkpointer, Damaged, Disk, DoesNotFit, SaveFailed
 from labkit.checkpoint.disk import RecordedDisk
-from labkit.checkpoint.manifest import named
-from labkit.checkpoint.power_cut import Cut, operations
+from labkit.checkpoint.manifest import finished_saves
+from labkit.checkpoint.power_cut import PowerCut, operations
 from labkit.checkpoint.whole_tensors import read_tensors
 from labkit.zero import FullyShardedModule
 
@@ -61,7 +61,7 @@ def loads(world, root, log, expected, num_before, is_drawn):
     for count in range(len(performed) + 1):
         for data, names in draw.sample(ways, 2) if is_drawn else ways:
             left = log / "left"
-            Cut(root, performed[:count]).leave(left, data, names)
+            PowerCut(root, performed[:count]).leave(left, data, names)
             model = nn.Linear(7, 5)
             loaded = Checkpointer(left / "job", model, None, world).load()
             step = loaded.step if loaded else 0
@@ -146,7 +146,7 @@ def loses_its_writer(world, folder):
             checkpointer.wait()
         except SaveFailed as error:
             failed = number, str(error)
-    return failed, [name[:13] for name in named(folder)]
+    return failed, [name[:13] for name in finished_saves(folder)]
 
 
 def test_a_writer_that_is_killed_fails_its_save_and_the_next_has_a_new_one(tmp_path):
@@ -246,7 +246,7 @@ def test_hosts_without_shared_storage_have_one_commit_point(tmp_path, expected):
     for step, skipped, loaded in run(resumes_apart, 3, (tmp_path,)).values:
         assert step == 2 and not skipped and same(loaded, parameters)
     # The second host has died before its rename.
-    newest = tmp_path / "1" / named(tmp_path / "1")[-1]
+    newest = tmp_path / "1" / finished_saves(tmp_path / "1")[-1]
     newest.rename(newest.with_name(f"{newest.name}.partial"))
     for step, skipped, _ in run(resumes_apart, 4, (tmp_path,)).values:
         assert step == 1 and [name[:13] for name in skipped] == ["step-00000002"]
@@ -274,7 +274,7 @@ def two_saves(world, folder):
 @pytest.mark.parametrize("file", ["rank-0000.safetensors", "rank-0001.safetensors"])
 def test_a_flipped_byte_is_named_with_file_and_tensor_and_the_one_before_offered(tmp_path, file):
     run(two_saves, 2, (tmp_path,))
-    path = tmp_path / named(tmp_path)[-1] / file
+    path = tmp_path / finished_saves(tmp_path)[-1] / file
     data = bytearray(path.read_bytes())
     data[data.index(b"}}") + 16] ^= 1
     path.write_bytes(data)
@@ -285,7 +285,7 @@ def test_a_flipped_byte_is_named_with_file_and_tensor_and_the_one_before_offered
 
 def test_a_flipped_byte_of_the_manifest_is_noticed(tmp_path):
     run(two_saves, 2, (tmp_path,))
-    path = tmp_path / named(tmp_path)[-1] / "manifest.json"
+    path = tmp_path / finished_saves(tmp_path)[-1] / "manifest.json"
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
@@ -295,7 +295,7 @@ def test_a_flipped_byte_of_the_manifest_is_noticed(tmp_path):
 
 def test_a_file_that_was_cut_off_makes_a_checkpoint_incomplete(tmp_path):
     run(two_saves, 2, (tmp_path,))
-    path = tmp_path / named(tmp_path)[-1] / "rank-0001.safetensors"
+    path = tmp_path / finished_saves(tmp_path)[-1] / "rank-0001.safetensors"
     path.write_bytes(path.read_bytes()[:-1])
     assert run(resumes, 2, (tmp_path,)).values[0][0] == 1
 
