@@ -19,7 +19,7 @@ from labkit.checkpoint.power_cut import PowerCut, operations
 from labkit.checkpoint.whole_tensors import read_tensors
 from labkit.zero import FullyShardedModule
 
-STEPS = (1, 2, 3)
+KILLS = (12, 13, 14, 15, 16, 30)
 
 
 def job(world, folder, seed=0, **options):
@@ -36,42 +36,54 @@ def job(world, folder, seed=0, **options):
     return model, step, Checkpointer(folder, model, optimizer, world, **options)
 
 
-def saves(world, folder, log, wait, kill_after=None):
-    """Save after each of three steps; the parameters at each, and when each save had returned."""
-    disk = RecordedDisk(log / f"log-{world.rank}", kill_after if world.rank == 1 else None)
-    model, step, checkpointer = job(world, folder, keep_last=1, disk=disk)
-    expected, num_before = {}, []
-    for number in STEPS:
+def saves(world, folder, log, wait=True, kills=None):
+    """Save three steps, return to the first, and save another second step.
+
+    kills: a rank, and after which of its operations. Returns the four states, and how many
+    operations there were when each save had returned, and when the first step was loaded again.
+    """
+    kill_after = kills[1] if kills and kills[0] == world.rank else None
+    disk = RecordedDisk(log / f"log-{world.rank}", kill_after)
+    _, step, checkpointer = job(world, folder, keep_last=3, disk=disk)
+    states, num_before = [], []
+    for number in (1, 2, 3, 2):
+        if len(states) == 3:
+            checkpointer.load(step=1)
+            world.barrier()
+            num_before.append(len(operations(log.glob("log-*"))))
+            step(), step()  # another state than all before
         step()
-        expected[number] = model.full_parameters()
         checkpointer.save(number, wait=wait)
         checkpointer.wait()
         world.barrier()  # rank 0 has removed the one before
         num_before.append(len(operations(log.glob("log-*"))))
+        states.append(read_tensors(folder))
         world.barrier()
-    return expected, num_before
+    return states, num_before
 
 
-def loads(world, root, log, expected, num_before, is_drawn):
-    """Load after cuts of the power at every operation: (step, whether lost, whether mixed)."""
+def loaded_state(world, folder, states):
+    """What a load gives: which of the states, from 1; 0 for none, None for something else."""
+    _, _, checkpointer = job(world, folder, seed=1)
+    if checkpointer.load() is None:
+        return 0
+    mine = {each.name: each.tensor.flatten() for each in checkpointer.contents.shards()}
+    equal = [all(torch.equal(x, state[n].flatten()) for n, x in mine.items()) for state in states]
+    return equal.index(True) + 1 if any(equal) else None
+
+
+def loads_after_cuts(world, root, log, states):
+    """By operation: the states that are loaded after a cut of the power behind it."""
     performed = operations(log.glob("log-*"))
     draw = random.Random(0)
-    ways = [(False, False), (False, True), (True, False), (draw, draw), (draw, draw)]
+    ways = [(False, False), (False, True), (True, False), (True, True), (draw, draw), (draw, draw)]
     found = []
     for count in range(len(performed) + 1):
-        for data, names in draw.sample(ways, 2) if is_drawn else ways:
+        found.append([])
+        for data, names in draw.sample(ways, 2):
             left = log / "left"
             PowerCut(root, performed[:count]).leave(left, data, names)
-            model = nn.Linear(7, 5)
-            loaded = Checkpointer(left / "job", model, None, world).load()
-            step = loaded.step if loaded else 0
-            least = sum(count >= number for number in num_before)
-            whole = (
-                all(torch.equal(p, expected[step][name]) for name, p in model.named_parameters())
-                if step
-                else True
-            )
-            found.append((step, step < least, not whole))
+            found[-1].append(loaded_state(world, left / "job", states))
             shutil.rmtree(left)
     return found
 
@@ -80,18 +92,28 @@ def loads(world, root, log, expected, num_before, is_drawn):
 def test_after_a_power_cut_at_any_operation_a_load_is_one_whole_state(tmp_path, wait):
     root, log = tmp_path / "root", tmp_path / "log"
     root.mkdir(), log.mkdir()
-    expected, num_before = run(saves, 2, (root / "job", log, wait)).values[0]
-    arguments = (root, log, expected, num_before, True)
-    found = run(loads, 1, arguments, timeout=120).values[0]
-    assert {step for step, _, _ in found} == {0, *STEPS}
-    assert not any(lost or mixed for _, lost, mixed in found)
+    states, num_before = run(saves, 2, (root / "job", log, wait)).values[0]
+    found = run(loads_after_cuts, 1, (root, log, states), timeout=120).values[0]
+    first, second, third, returned, fourth = num_before
+    least = [0] * first + [1] * (second - first) + [2] * (third - second) + [3] * (returned - third)
+    least += [1] * (fourth - returned) + [4]  # a return to the first step gives up the others
+    assert {state for after_cut in found for state in after_cut} == {0, 1, 2, 3, 4}
+    for count, after_cut in enumerate(found):
+        assert min(after_cut) >= least[count], count
 
 
 @pytest.fixture(scope="module")
-def expected(tmp_path_factory):
-    """The parameters after each step, undisturbed."""
+def states(tmp_path_factory):
+    """Undisturbed."""
     folder = tmp_path_factory.mktemp("undisturbed")
-    return run(saves, 2, (folder / "job", folder, True)).values[0][0]
+    return run(saves, 2, (folder / "job", folder)).values[0][0]
+
+
+@pytest.fixture(scope="module")
+def expected(states):
+    """The parameters after each of three steps."""
+    names = ("weight", "bias")
+    return [None, *({name: state[f"model.{name}"] for name in names} for state in states)]
 
 
 def resumes(world, folder):
@@ -104,13 +126,14 @@ def same(parameters, expected):
     return all(torch.equal(p, expected[name]) for name, p in parameters.items())
 
 
-# A save is some 10 operations of rank 1; the last of these is in its second save.
-@pytest.mark.parametrize("kill_after", [1, 3, 5, 7, 14])
-def test_after_a_kill_at_an_operation_a_load_is_one_whole_state(tmp_path, expected, kill_after):
+# Of rank 1 its file is written. Of rank 0, too; then the manifest and the renames.
+@pytest.mark.parametrize("rank, kill_after", [(1, 1), (1, 5), (1, 14)] + [(0, k) for k in KILLS])
+def test_after_a_kill_at_an_operation_a_load_is_one_whole_state(tmp_path, states, rank, kill_after):
     with pytest.raises(RankError):
-        run(saves, 2, (tmp_path / "job", tmp_path, True, kill_after))
-    step, parameters = run(resumes, 3, (tmp_path / "job",)).values[0]
-    assert step < 3 and (step == 0 or same(parameters, expected[step]))
+        run(saves, 2, (tmp_path / "job", tmp_path, True, (rank, kill_after)))
+    performed = operations(tmp_path.glob("log-*"))
+    num_saved = sum("removed" not in each.rest for each in performed if each.kind == "rename")
+    assert run(loaded_state, 1, (tmp_path / "job", states)).values[0] == num_saved
 
 
 def dies_after_the_copy(world, folder):
@@ -374,3 +397,65 @@ def test_a_signal_to_one_rank_lets_all_save_after_the_same_step_and_requeue(
     monkeypatch.setenv("SLURM_JOB_ID", "4711")
     assert run(ends_in_time, 2, (tmp_path / "b",)).values == [(3, True, True)] * 2
     assert asked.read_text() == "requeue 4711\n"
+
+
+def starts_anew(world, folder):
+    """A run that forgets to load, in the folder of another."""
+    _, step, checkpointer = job(world, folder)
+    step()
+    with pytest.raises(ValueError, match="step-00000002") as error:
+        checkpointer.save(1)
+    return str(error.value), [name[:13] for name in finished_saves(folder)]
+
+
+def test_a_run_that_has_not_loaded_removes_nothing_of_a_later_step(tmp_path):
+    run(two_saves, 2, (tmp_path,))
+    for text, names in run(starts_anew, 2, (tmp_path,)).values:
+        assert "load()" in text
+        assert names == ["step-00000001", "step-00000002"]
+
+
+def test_where_no_checkpoint_is_complete_a_load_says_what_is_missing(tmp_path):
+    run(saves_apart, 3, (tmp_path,))
+    shutil.rmtree(tmp_path / "1")  # the other host's storage is not mounted
+    with pytest.raises(RankError, match="rank-0002.safetensors"):
+        run(resumes_apart, 3, (tmp_path,))
+
+
+class Milestones:
+    """A schedule as torch's MultiStepLR: its keys are numbers, and JSON has texts only."""
+
+    def state_dict(self):
+        return {"milestones": {3: 1}}
+
+
+def keeps_milestones(world, folder):
+    _, _, checkpointer = job(world, folder, extra={"schedule": Milestones()})
+    with pytest.raises(TypeError, match="schedule.*milestones"):
+        checkpointer.save(1)
+    return list(folder.iterdir()) if folder.exists() else []
+
+
+def test_an_extra_state_that_json_would_change_is_refused_before_anything_is_written(tmp_path):
+    assert run(keeps_milestones, 2, (tmp_path / "job",)).values == [[], []]
+
+
+def saves_after_a_lost_one(world, folder):
+    """An asynchronous save fails; the next one is made, and says so."""
+    disk = FullDisk() if world.rank == 1 else Disk()
+    _, step, checkpointer = job(world, folder, disk=disk)
+    step()
+    checkpointer.save(1)
+    (folder / "file").touch()
+    checkpointer.folder = folder / "file"
+    checkpointer.save(4, wait=False)
+    checkpointer.folder = folder
+    with pytest.raises(SaveFailed, match="Not a directory"):
+        checkpointer.save(5)
+    checkpointer.wait()
+    return [name[:13] for name in finished_saves(folder)]
+
+
+def test_the_save_after_a_lost_one_is_made_before_the_error_is_raised(tmp_path):
+    names = run(saves_after_a_lost_one, 2, (tmp_path / "job",)).values[0]
+    assert names == ["step-00000001", "step-00000005"]
