@@ -6,7 +6,9 @@
 
 Both save the same tensors, sharded over the ranks (FullyShardedModule; DTensors of fully_shard's
 layout), to the same file system, synced. A checkpoint of the lab has checksums, which DCP does not
-make: their seconds are measured apart, and the ratio is without them.
+make. They are measured apart, in each round beside its save or load, and every ratio is without
+them. Loads read from the page cache, both. DCP's asynchronous save is its default, which copies
+into new memory each time; the lab's reuses its memory.
 
 One run, alternating, medians of the slowest rank. `python benchmarks/checkpoint.py [FOLDER]`: on
 the file system of FOLDER, else of the temporary folder.
@@ -59,26 +61,26 @@ class Pair:
         self.step = 0
 
     def save(self) -> None:
-        """Ours."""
+        """Save with labkit."""
         self.step += 1
         self.checkpointer.save(self.step)
 
     def start(self) -> None:
-        """Ours, until training goes on."""
+        """Start to save with labkit: until training goes on."""
         self.step += 1
         self.checkpointer.save(self.step, wait=False)
 
     def checksums(self) -> None:
-        """What of ours DCP does not do."""
+        """Compute the checksums that DCP does not make."""
         for shard in self.model.parameters():
             zlib.crc32(memory_of(shard.detach()))
 
     def dcp_save(self) -> None:
-        """Theirs."""
+        """Save with DCP."""
         dcp.save(self.dtensors, checkpoint_id=self.folder / "dcp")
 
     def dcp_start(self) -> None:
-        """Theirs, until training goes on."""
+        """Start to save with DCP: until training goes on."""
         where = self.folder / "dcp"
         self.future = dcp.async_save(
             self.dtensors, checkpoint_id=where, process_group=self.of_thread
@@ -121,13 +123,15 @@ def loads(world: labkit.Group, folder: Path) -> dict[str, list[float]]:
     """Load in turns what another number of ranks has saved."""
     pair = Pair(world, folder)
     found: dict[str, list[float]] = {}
+    saved = find(folder / "lab", world)
+    assert saved is not None
     for number in range(ROUNDS + 1):
         times = {
             "load": seconds(world, pair.checkpointer.load),
             "load, dcp": seconds(
                 world, lambda: dcp.load(pair.dtensors, checkpoint_id=folder / "dcp")
             ),
-            "verify": seconds(world, lambda: verify(find(folder / "lab", world), world)),
+            "verify": seconds(world, lambda: verify(saved, world)),
         }
         if number:
             for name, each in times.items():
@@ -138,13 +142,15 @@ def loads(world: labkit.Group, folder: Path) -> dict[str, list[float]]:
 
 
 def shown(name: str, times: dict[str, list[float]], apart: str | None = None) -> str:
-    """A line: medians, and the ratio, without what is counted apart."""
-    ours, theirs = (statistics.median(times[each]) for each in (name, f"{name}, dcp"))
-    checks = statistics.median(times[apart]) if apart else 0.0
-    spread = [a / b for a, b in zip(times[name], times[f"{name}, dcp"], strict=True)]
-    text = f"  {name:6} {ours:7.3f} s   dcp {theirs:7.3f} s   ratio {(ours - checks) / theirs:.2f}"
-    text += f" ({min(spread):.2f} to {max(spread):.2f} by round"
-    return text + (f", with {checks:.3f} s of checksums)" if apart else ")")
+    """A line: medians, and ratios without what is measured apart."""
+    checks = times[apart] if apart else [0.0] * ROUNDS
+    ours = [a - b for a, b in zip(times[name], checks, strict=True)]
+    theirs = times[f"{name}, dcp"]
+    ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
+    median = statistics.median
+    text = f"  {name:6}{median(ours):6.3f} s   dcp {median(theirs):6.3f} s   ratio "
+    text += f"{median(ours) / median(theirs):.2f} ({min(ratios):.2f} to {max(ratios):.2f} by round)"
+    return text + (f"; checksums {median(checks):.3f} s more" if apart else "")
 
 
 def main() -> None:

@@ -258,11 +258,9 @@ class Commit:
         Checkpoints of this step and of later ones go before: they are of a run that was rolled
         back, and `find` would take them for the newest.
         """
-        later = [name for name in finished_saves(self.folder) if step_of(name) >= self.step]
-        for name in later:
-            self.disk.rename(self.folder / name, self.folder / f"{name}{REMOVED}")
-        if later:
-            self.disk.sync_folder(self.folder)
+        for name in finished_saves(self.folder):
+            if step_of(name) >= self.step:
+                self.disk.rename(self.folder / name, self.folder / f"{name}{REMOVED}")
         final = self.folder / manifest.folder_name
         self.disk.rename(self.partial, final)
         try:
