@@ -41,7 +41,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # Most tests wait more than they compute. Those that compare times run alone, at the end.
 # A cell that takes 15 s takes 50 on a machine with three times the work: its limit is for hangs.
-TEST_WORKERS ?= 3
+TEST_WORKERS ?= 4
 PYTEST = IPYTHONDIR="$(CURDIR)/$(VENV)/ipython" $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help

@@ -11,6 +11,7 @@ Read in this order:
     loading.py         the newest complete one, by the bytes that each rank needs
     async_save.py      saving while training goes on
     announced_end.py   SIGTERM and Slurm's signal: save in time
+    rollout_bank.py    rollouts that are used exactly once
     power_cut.py       what a power cut leaves of recorded operations
     whole_tensors.py   a checkpoint without ranks
 
@@ -22,6 +23,7 @@ from labkit.checkpoint.checkpointer import Checkpointer
 from labkit.checkpoint.disk import Disk
 from labkit.checkpoint.loading import DoesNotFit, Loaded
 from labkit.checkpoint.manifest import Damaged
+from labkit.checkpoint.rollout_bank import Rollout, RolloutBank
 from labkit.checkpoint.saving import SaveFailed
 from labkit.checkpoint.whole_tensors import read_tensors
 
@@ -32,6 +34,8 @@ __all__ = [
     "Disk",
     "DoesNotFit",
     "Loaded",
+    "Rollout",
+    "RolloutBank",
     "SaveFailed",
     "read_tensors",
 ]

@@ -84,6 +84,18 @@ class Disk:
         self.note("create", path)
         return file
 
+    def open_to_append(self, path: Path) -> OpenFile:
+        """Open a file to write behind what it has; create it durably where there is none."""
+        if not path.exists():
+            self.close(self.create(path))
+            self.sync_folder(path.parent)
+        return OpenFile(path, os.open(path, os.O_WRONLY | os.O_APPEND))
+
+    def truncate(self, file: OpenFile, nbytes: int) -> None:
+        """Cut off what is behind the first bytes."""
+        os.ftruncate(file.descriptor, nbytes)
+        self.note("truncate", file.path, str(nbytes).encode())
+
     def write(self, file: OpenFile, data: bytes | memoryview) -> None:
         """Append to a file."""
         rest = memoryview(data).cast("B")

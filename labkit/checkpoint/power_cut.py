@@ -46,7 +46,8 @@ class _File:
     def after(self, choice: random.Random | bool) -> bytes:
         if isinstance(choice, bool):
             return self.data if choice else self.synced
-        return self.data[: choice.randint(len(self.synced), len(self.data))]
+        lengths = sorted((len(self.synced), len(self.data)))
+        return max(self.data, self.synced, key=len)[: choice.randint(*lengths)]
 
 
 @dataclass(eq=False)
@@ -98,6 +99,9 @@ class PowerCut:
                 self._folder(path.parent).change({name: _File()})
             case "write":
                 self._file(path).data += bytes.fromhex(operation.rest)
+            case "truncate":
+                length = int(bytes.fromhex(operation.rest))
+                self._file(path).data = self._file(path).data[:length]
             case "sync":
                 self._file(path).synced = self._file(path).data
             case "sync_folder" if path.is_relative_to(self._root):

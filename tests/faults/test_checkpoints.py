@@ -1,11 +1,14 @@
 """Checkpoints that cannot lie: whatever ends a save, a load gives one saved state, whole."""
 
 import errno
+import importlib.util
 import os
-import random
 import shutil
 import signal
+import sys
+from pathlib import Path
 
+import cloudpickle
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -13,79 +16,18 @@ from torch import nn
 
 from labkit import RankError, run
 from labkit.checkpoint import AnnouncedEnd, Checkpointer, Damaged, Disk, DoesNotFit, SaveFailed
-from labkit.checkpoint.disk import RecordedDisk
 from labkit.checkpoint.manifest import finished_saves
-from labkit.checkpoint.power_cut import PowerCut, operations
 from labkit.checkpoint.whole_tensors import read_tensors
-from labkit.zero import FullyShardedModule
 
+_SPEC = importlib.util.spec_from_file_location(
+    "recovery", Path(__file__).parents[2] / "examples" / "recovery.py"
+)
+recovery = importlib.util.module_from_spec(_SPEC)
+sys.modules["recovery"] = recovery
+_SPEC.loader.exec_module(recovery)
+cloudpickle.register_pickle_by_value(recovery)
+job, saves, loaded_state = recovery.small_job, recovery.saves, recovery.loaded_state
 KILLS = (12, 13, 14, 15, 16, 30)
-
-
-def job(world, folder, seed=0, **options):
-    """A sharded model with an optimizer, its checkpoints, and a step."""
-    torch.manual_seed(seed)
-    model = FullyShardedModule(nn.Linear(7, 5), world)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-
-    def step():
-        model(torch.ones(2, 7)).sum().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-    return model, step, Checkpointer(folder, model, optimizer, world, **options)
-
-
-def saves(world, folder, log, wait=True, kills=None):
-    """Save three steps, return to the first, and save another second step.
-
-    kills: a rank, and after which of its operations. Returns the four states, and how many
-    operations there were when each save had returned, and when the first step was loaded again.
-    """
-    kill_after = kills[1] if kills and kills[0] == world.rank else None
-    disk = RecordedDisk(log / f"log-{world.rank}", kill_after)
-    _, step, checkpointer = job(world, folder, keep_last=3, disk=disk)
-    states, num_before = [], []
-    for number in (1, 2, 3, 2):
-        if len(states) == 3:
-            checkpointer.load(step=1)
-            world.barrier()
-            num_before.append(len(operations(log.glob("log-*"))))
-            step(), step()  # another state than all before
-        step()
-        checkpointer.save(number, wait=wait)
-        checkpointer.wait()
-        world.barrier()  # rank 0 has removed the one before
-        num_before.append(len(operations(log.glob("log-*"))))
-        states.append(read_tensors(folder))
-        world.barrier()
-    return states, num_before
-
-
-def loaded_state(world, folder, states):
-    """What a load gives: which of the states, from 1; 0 for none, None for something else."""
-    _, _, checkpointer = job(world, folder, seed=1)
-    if checkpointer.load() is None:
-        return 0
-    mine = {each.name: each.tensor.flatten() for each in checkpointer.contents.shards()}
-    equal = [all(torch.equal(x, state[n].flatten()) for n, x in mine.items()) for state in states]
-    return equal.index(True) + 1 if any(equal) else None
-
-
-def loads_after_cuts(world, root, log, states):
-    """By operation: the states that are loaded after a cut of the power behind it."""
-    performed = operations(log.glob("log-*"))
-    draw = random.Random(0)
-    ways = [(False, False), (False, True), (True, False), (True, True), (draw, draw), (draw, draw)]
-    found = []
-    for count in range(len(performed) + 1):
-        found.append([])
-        for data, names in draw.sample(ways, 2):
-            left = log / "left"
-            PowerCut(root, performed[:count]).leave(left, data, names)
-            found[-1].append(loaded_state(world, left / "job", states))
-            shutil.rmtree(left)
-    return found
 
 
 @pytest.mark.parametrize("wait", [True, False], ids=["sync", "async"])
@@ -93,13 +35,11 @@ def test_after_a_power_cut_at_any_operation_a_load_is_one_whole_state(tmp_path, 
     root, log = tmp_path / "root", tmp_path / "log"
     root.mkdir(), log.mkdir()
     states, num_before = run(saves, 2, (root / "job", log, wait)).values[0]
-    found = run(loads_after_cuts, 1, (root, log, states), timeout=120).values[0]
-    first, second, third, returned, fourth = num_before
-    least = [0] * first + [1] * (second - first) + [2] * (third - second) + [3] * (returned - third)
-    least += [1] * (fourth - returned) + [4]  # a return to the first step gives up the others
+    arguments = (root, log, states, 2)
+    found = run(recovery.loads_after_cuts, 1, arguments, timeout=120).values[0]
     assert {state for after_cut in found for state in after_cut} == {0, 1, 2, 3, 4}
-    for count, after_cut in enumerate(found):
-        assert min(after_cut) >= least[count], count
+    for least, after_cut in zip(recovery.least_states(num_before), found, strict=True):
+        assert min(after_cut) >= least
 
 
 @pytest.fixture(scope="module")
@@ -129,11 +69,8 @@ def same(parameters, expected):
 # Of rank 1 its file is written. Of rank 0, too; then the manifest and the renames.
 @pytest.mark.parametrize("rank, kill_after", [(1, 1), (1, 5), (1, 14)] + [(0, k) for k in KILLS])
 def test_after_a_kill_at_an_operation_a_load_is_one_whole_state(tmp_path, states, rank, kill_after):
-    with pytest.raises(RankError):
-        run(saves, 2, (tmp_path / "job", tmp_path, True, (rank, kill_after)))
-    performed = operations(tmp_path.glob("log-*"))
-    num_saved = sum("removed" not in each.rest for each in performed if each.kind == "rename")
-    assert run(loaded_state, 1, (tmp_path / "job", states)).values[0] == num_saved
+    found, num_saved = recovery.state_after_kill(tmp_path, states, rank, kill_after)
+    assert found == num_saved
 
 
 def dies_after_the_copy(world, folder):

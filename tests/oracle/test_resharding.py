@@ -1,106 +1,33 @@
 """A checkpoint of any layout loads into any other, bit for bit, and training goes on as before."""
 
+import importlib.util
 import random
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import cache, partial
-from typing import Any
+import sys
+from functools import cache
+from pathlib import Path
 
+import cloudpickle
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from labkit import run
 from labkit.checkpoint import Checkpointer, loading
 from labkit.checkpoint.loading import find, wanted_shards
 from labkit.checkpoint.whole_tensors import read_tensors
-from labkit.combined import CombinedTraining
-from labkit.data import Corpus
 from labkit.data_parallel import DDP
-from labkit.data_parallel.train_dp import train_step as data_parallel_step
 from labkit.mesh import Mesh
-from labkit.model import GPT, GPTConfig
-from labkit.moe import ExpertParallelGPT, MoEConfig
-from labkit.moe.train_moe import train_step as moe_step
-from labkit.optimizer import AdamW
-from labkit.pipeline import Pipeline, PipelineGPT, one_f_one_b, plan, token_loss
-from labkit.pipeline import train_step as pipeline_step
 from labkit.precision import MasterWeights
-from labkit.tensor_parallel import parallelize
-from labkit.tensor_parallel.train_tp import train_step as tensor_parallel_step
-from labkit.train import TrainConfig, loss
 from labkit.zero import FullyShardedModule, ShardedGradients, ShardedOptimizer
 
-# 31 tokens and 22 features of the MLP divide by no number of ranks, 2 key-value heads not by 4.
-SIZES = {"num_layers": 4, "hidden": 16, "num_heads": 4, "num_kv_heads": 2, "ffn": 22}
-CONFIG = GPTConfig(vocab=31, context=6, **SIZES)
-SETTINGS = TrainConfig(num_sequences=8, learning_rate=1e-2, dtype=torch.float64)
-MOE = MoEConfig(num_experts=5, top_k=2, router="bias_balanced")
-CORPUS = Corpus("bytes below 31", torch.arange(900, dtype=torch.uint8).remainder(31))
-
-
-@dataclass
-class Job:
-    """A model and its optimizer in one layout, and how they take a step on a batch."""
-
-    model: nn.Module
-    optimizer: Any
-    step: Callable[[Any], Any]
-    extra: dict[str, Any] = field(default_factory=dict)
-
-
-def data_parallel(group, seed):
-    module = gpt(seed)
-    model, optimizer = DDP(module, group), AdamW(module.parameters(), 1e-2)
-    return Job(model, optimizer, partial(data_parallel_step, model, optimizer))
-
-
-def sharded_states(optimizer_class, group, seed):
-    module = gpt(seed)
-    optimizer = optimizer_class(module.parameters(), AdamW, group, learning_rate=1e-2)
-    return Job(module, optimizer, partial(backward_and_step, module, optimizer, group))
-
-
-def zero3(group, seed):
-    model = FullyShardedModule(gpt(seed), group)
-    optimizer = AdamW(model.parameters(), 1e-2)
-    return Job(model, optimizer, partial(backward_and_step, model, optimizer, group))
-
-
-def backward_and_step(model, optimizer, group, batch):
-    share = batch.share(group.rank, group.size)
-    optimizer.zero_grad()
-    (loss(model, share) * (len(share) * group.size / len(batch))).backward()
-    optimizer.step()
-
-
-def tensor_parallel(group, seed):
-    model = parallelize(gpt(seed), group)
-    optimizer = AdamW(model.parameters(), 1e-2)
-    return Job(model, optimizer, partial(tensor_parallel_step, model, optimizer))
-
-
-def pipelined(group, seed):
-    schedule = plan(one_f_one_b, group.size, 4)
-    model = PipelineGPT(CONFIG, schedule, group.rank, seed, torch.float64)
-    pipeline = Pipeline(schedule, model.stages, token_loss, group, tied=model.tied)
-    optimizer = AdamW(model.parameters(), 1e-2)
-    return Job(model, optimizer, partial(pipeline_step, pipeline, optimizer))
-
-
-def combined(group, seed, **sizes):
-    mesh = Mesh(group, **sizes)
-    settings = TrainConfig(num_sequences=8, learning_rate=1e-2, dtype=torch.float64, seed=seed)
-    training = CombinedTraining(mesh, CONFIG, settings, num_microbatches=2)
-    return Job(training.model, training.optimizer, training.step)
-
-
-def experts(group, seed):
-    mesh = Mesh(group, dp=1, ep=group.size)
-    model = ExpertParallelGPT(CONFIG, MOE, mesh.ep, seed, torch.float64)
-    optimizer = AdamW(model.parameters(), 1e-2)
-    return Job(model, optimizer, partial(moe_step, model, optimizer, mesh=mesh))
+_SPEC = importlib.util.spec_from_file_location(
+    "recovery", Path(__file__).parents[2] / "examples" / "recovery.py"
+)
+recovery = importlib.util.module_from_spec(_SPEC)
+sys.modules["recovery"] = recovery
+_SPEC.loader.exec_module(recovery)
+cloudpickle.register_pickle_by_value(recovery)
+Job, LAYOUTS, EXPERTS = recovery.Job, recovery.LAYOUTS, recovery.EXPERTS
 
 
 class Odd(nn.Module):
@@ -188,25 +115,6 @@ def odd_bfloat16_alone(group, seed):
     return odd_job(module, optimizer, group)
 
 
-def gpt(seed):
-    return GPT(CONFIG, seed, torch.float64)
-
-
-DENSE = {
-    "data parallel": (data_parallel, (1, 2, 3)),
-    "zero1": (partial(sharded_states, ShardedOptimizer), (2,)),
-    "zero2": (partial(sharded_states, ShardedGradients), (4,)),
-    "zero3": (zero3, (3, 4)),
-    "tensor parallel": (tensor_parallel, (2, 4)),
-    "pipeline": (pipelined, (3,)),
-    "dp 2 x tp 2": (partial(combined, dp=2, pp=1, tp=2), (4,)),
-    "dp 2 x pp 2": (partial(combined, dp=2, pp=2, tp=1), (4,)),
-    "pp 2 x tp 2": (partial(combined, dp=1, pp=2, tp=2), (4,)),
-}
-LAYOUTS = {f"{name}, {n}": (make, n) for name, (make, sizes) in DENSE.items() for n in sizes}
-EXPERTS = {f"experts, {n}": (experts, n) for n in (1, 2, 4)}
-
-
 ODD = {
     "odd, data parallel": (odd_data_parallel, 2),
     "odd, zero1": (odd_zero1, 3),
@@ -217,63 +125,12 @@ BFLOAT16 = {"bf16, zero2": (odd_bfloat16_zero2, 3), "bf16, alone": (odd_bfloat16
 ALL = {**LAYOUTS, **EXPERTS, **ODD, **BFLOAT16}
 
 
-def dropout(model):
-    """After the embedding, or the first layer, which some rank has. How many it found."""
-    found = 0
-    inner = getattr(model, "module", model)
-    for module in inner.modules():
-        if hasattr(module, "position") or module is getattr(inner, "first", None):
-            module.register_forward_hook(lambda _, inputs, x: F.dropout(x, 0.3))
-            found += 1
-    return found
-
-
-def batch(step):
-    return SETTINGS.batches(CORPUS, CONFIG.context).at(step)
-
-
-def sub_world(world, size):
-    """A group of the first ranks; None on the others."""
-    group = world.split(0 if world.rank < size else None)
-    return group if world.rank < size else None
-
-
-def goes_on(world, folder):
-    """By layout: whether a job that was saved and loaded ends like one that never stopped."""
-    found = {}
-    for name, (make, size) in ALL.items():
-        group = sub_world(world, size)
-        if group is None:
-            continue
-        torch.manual_seed(7)
-        whole = make(group, 0)
-        num_dropouts = dropout(whole.model)
-        for step in range(2):
-            whole.step(batch(step))
-        Checkpointer(folder / name, whole.model, whole.optimizer, group, extra=whole.extra).save(2)
-        whole.step(batch(2))
-        torch.manual_seed(8)
-        resumed = make(group, 1)
-        dropout(resumed.model)
-        checkpointer = Checkpointer(
-            folder / name, resumed.model, resumed.optimizer, group, extra=resumed.extra
-        )
-        loaded = checkpointer.load()
-        resumed.step(batch(loaded.step))
-        ends = [
-            {n: p.detach().clone() for n, p in job.model.named_parameters()}
-            for job in (whole, resumed)
-        ]
-        found[name] = (all(torch.equal(ends[0][n], ends[1][n]) for n in ends[0]), num_dropouts)
-    return found
-
-
 def travels(world, folder, pairs):
     """Load each checkpoint into another layout, and save it from there. Bytes read and needed."""
     found = {}
     for saved, other in pairs:
         make, size = ALL[other]
-        group = sub_world(world, size)
+        group = recovery.sub_world(world, size)
         if group is None:
             continue
         job = make(group, 2)
@@ -319,7 +176,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def resumed(folder):
-    return run(goes_on, 4, (folder,), timeout=120).values
+    return run(recovery.goes_on, 4, (folder, ALL), timeout=120).values
 
 
 @pytest.fixture(scope="module")

@@ -218,6 +218,11 @@ def noted(s: Observed, what: str) -> int:
     return max(e.value for seen in s.ranks for e in seen.notes if e.what == what)
 
 
+def all_reduces_rows(s: Observed) -> bool:
+    """Whether an all-reduce is of more than the weight's gradient."""
+    return any(e.numel > len(s.args[2]) for e in s.operations(0, "all_reduce"))
+
+
 def budget(s: Observed) -> Budget:
     """Two collectives of all rows in each direction; in backward the weight's gradient too."""
     num_rows, D = s.xs[0].shape
@@ -345,9 +350,7 @@ MISTAKES = [
         "An all-reduce is a reduce_scatter followed by an all_gather. A rank needs the sum of its "
         "own rows only: the first half. The second half follows the norm.",
         outcome=Outcome.OVER_BUDGET,
-        seen=lambda s: (
-            s.n > 1 and any(e.numel > len(s.args[2]) for e in s.operations(0, "all_reduce"))
-        ),
+        seen=lambda s: s.n > 1 and all_reduces_rows(s),
         made_by=patch(
             "group.reduce_scatter(pad(x_ND, padding))",
             "group.all_reduce(pad(x_ND, padding)).chunk(group.size)[group.rank].clone()",
@@ -373,7 +376,7 @@ MISTAKES = [
         seen=lambda s: (
             noted(s, "kept") == 0
             and noted(s, "most") > MOST
-            and not list(s.operations(0, "all_reduce"))  # which may be freed a moment later
+            and not all_reduces_rows(s)  # of which one more may be alive for a moment
         ),
         made_by=patch(
             "return group.reduce_scatter(pad(x_ND, padding))",
