@@ -42,7 +42,6 @@ from labkit.calc.pipeline.bubble import bubble_fraction, in_flight_microbatches
 from labkit.calc.result import Result, amount
 from labkit.calc.traffic.chunks import chunk_numels
 from labkit.calc.traffic.collective import collective
-from labkit.calc.traffic.collective_cost import Collective
 from labkit.calc.traffic.combined import combined_traffic_bytes
 from labkit.calc.traffic.context import (
     context_score_elements,
@@ -61,7 +60,6 @@ from labkit.calc.units import bytes_text, count_text, seconds_text
 
 __all__ = [
     "CLUSTERS",
-    "Collective",
     "GPUS",
     "Layout",
     "MODELS",

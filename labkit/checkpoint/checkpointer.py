@@ -89,7 +89,7 @@ class Checkpointer:
         model, optimizer: of any strategy. group: all ranks of the job; None for torch.distributed's
         default one. extra: by name, whatever else has a state_dict of plain data, equal on all
         ranks. keep_last: this many checkpoints stay, and those of steps that keep_every divides.
-        disk: performs the operations on files.
+        disk: performs the operations on files; asynchronous saves keep a RecordedDisk's log.
         """
         self.folder, self.group = Path(folder), chosen(group)
         self.contents = Contents(model, optimizer)
@@ -161,8 +161,8 @@ class Checkpointer:
         """
         self.wait()
         found = find(self.folder, self.group, step)
-        self._has_loaded = True
         if found is None:
+            self._has_loaded = True
             return None
         manifest, contents = found.manifest, self.contents
         fits = result_or_error(lambda: wanted_shards(manifest, contents))
@@ -173,10 +173,10 @@ class Checkpointer:
         bytes_read = fill(found, [*shards, *rng.values()], self.group)
         contents.load_states([{key: _value(x) for key, x in each.items()} for each in states])
         contents.load_settings(manifest.values["settings"])
-        random_states = {name: shard.tensor for name, shard in rng.items()}
-        load_random_states(random_states, self.group.device)
+        load_random_states({name: x.tensor for name, x in rng.items()}, self.group.device)
         for name, each in self.extra.items():
             each.load_state_dict(manifest.values["extra"][name])
+        self._has_loaded = True
         world_size = manifest.world_size
         return Loaded(manifest.step, world_size, bytes_read, verified, found.skipped)
 
@@ -193,9 +193,9 @@ class Checkpointer:
         if must_plan:
             shards, rows = agreed(given, ValueError, self.group)
             plain = [(row.name, row.dtype, row.kind, *vars(row.extent).values()) for row in rows]
-            told = gather_plain([secrets.token_hex(8), plain], self.group)
-            self._plan = make_plan([[_row(*each) for each in of_rank] for _, of_rank in told])
-            self._token, self._rows = told[0][0], rows
+            by_rank = gather_plain([secrets.token_hex(8), plain], self.group)
+            self._plan = make_plan([[_row(*each) for each in of_rank] for _, of_rank in by_rank])
+            self._token, self._rows = by_rank[0][0], rows
         else:
             assert not isinstance(given, Exception)
             shards, _ = given
@@ -227,12 +227,12 @@ class Checkpointer:
     def _is_same_layout(self, manifest: Manifest) -> bool:
         """Whether each rank holds what it held in the save. DoesNotFit where a name is missing."""
         rows = [row_of(shard) for shard in self.contents.tensors()]
-        told = gather_plain([_layout_of(rows), [row.name for row in rows]], self.group)
-        require_all_names(manifest, {name for _, names in told for name in names})
+        by_rank = gather_plain([_layout_of(rows), [row.name for row in rows]], self.group)
+        require_all_names(manifest, {name for _, names in by_rank for name in names})
         for name in self.extra:
             if name not in manifest.values["extra"]:
                 raise DoesNotFit(f"extra {name!r} is not in the checkpoint of step {manifest.step}")
-        return [layout for layout, _ in told] == manifest.values["layout"]
+        return [layout for layout, _ in by_rank] == manifest.values["layout"]
 
     def _is_kept(self, step: int, steps: Sequence[int]) -> bool:
         is_milestone = self._keep_every is not None and step % self._keep_every == 0

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from labkit import calc
+from labkit.calc.traffic.collective_cost import Collective
 
 # The least that makes sense; a link slower than a byte per second is a unit gone wrong.
 _LEAST = {
@@ -53,7 +54,7 @@ class RingCost:
         return self.num_parameters * self.bytes_per_element
 
     @property
-    def _ring(self) -> calc.Collective:
+    def _ring(self) -> Collective:
         return calc.collective("all_reduce", "ring", self.world_size, self.gradient_bytes)
 
     @property

@@ -352,6 +352,21 @@ def test_a_run_that_has_not_loaded_removes_nothing_of_a_later_step(tmp_path):
         assert names == ["step-00000001", "step-00000002"]
 
 
+def goes_on_after_damage(world, folder):
+    _, step, checkpointer = job(world, folder)
+    with pytest.raises(Damaged):
+        checkpointer.load()
+    with pytest.raises(ValueError, match="load"):
+        checkpointer.save(1)
+    return len(finished_saves(folder))
+
+
+def test_a_load_that_failed_does_not_let_a_save_remove_later_steps(tmp_path):
+    run(two_saves, 2, (tmp_path,))
+    (tmp_path / finished_saves(tmp_path)[-1] / "manifest.json").write_text("{}")
+    assert run(goes_on_after_damage, 2, (tmp_path,)).values == [2, 2]
+
+
 def test_where_no_checkpoint_is_complete_a_load_says_what_is_missing(tmp_path):
     run(saves_apart, 3, (tmp_path,))
     shutil.rmtree(tmp_path / "1")  # the other host's storage is not mounted

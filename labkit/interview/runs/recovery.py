@@ -16,9 +16,12 @@ from typing import NamedTuple
 import torch
 
 from labkit import Group
+from labkit.checkpoint import Checkpointer, Rollout, RolloutBank
 from labkit.interview.runs.real_run import real_run, run
 from labkit.model import GPT, GPTConfig
+from labkit.optimizer import AdamW
 from labkit.train import TrainConfig, train_step
+from labkit.zero import FullyShardedModule
 
 _CONFIG = GPTConfig(context=16, num_layers=1, hidden=32, num_heads=2, ffn=64)
 _SETTINGS = TrainConfig(num_sequences=4, dtype=torch.float64)
@@ -81,6 +84,76 @@ def _train(world: Group, saved: bytes | None, kept: tuple[str, ...], num_steps: 
     torch.save(states | {"cursor": first + num_steps}, buffer)
     used = [batch.inputs_BT.numpy().tobytes() for batch in batches]
     return _Half(losses, used, buffer.getvalue())
+
+
+@real_run
+def share_read(saved_by: int, loaded_by: int) -> float:
+    """What part of a sharded checkpoint a rank reads, at most, when others load it than saved it.
+
+    A GPT with AdamW, sharded by ZeRO-3 over the ranks that save and over those that load.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        whole = sum(run(_save_sharded, saved_by, (folder,)).values)
+        return max(run(_load_sharded, loaded_by, (folder,)).values) / whole
+
+
+def _sharded(world: Group, folder: str) -> tuple[FullyShardedModule, AdamW, Checkpointer]:
+    model = FullyShardedModule(GPT(_CONFIG, _SETTINGS.seed, _SETTINGS.dtype), world)
+    optimizer = AdamW(model.parameters(), 1e-3)
+    return model, optimizer, Checkpointer(folder, model, optimizer, world)
+
+
+def _save_sharded(world: Group, folder: str) -> int:
+    model, optimizer, checkpointer = _sharded(world, folder)
+    train_step(model, optimizer, _SETTINGS.batches(None, _CONFIG.context).at(0))
+    checkpointer.save(1)
+    shards = checkpointer.contents.shards()
+    return sum(shard.tensor.nbytes for shard in shards if shard.kind == "elements")
+
+
+def _load_sharded(world: Group, folder: str) -> int:
+    loaded = _sharded(world, folder)[2].load()
+    assert loaded is not None
+    return loaded.bytes_read
+
+
+_A_STEP = 2  # rollouts that a step learns from; three are generated meanwhile
+
+
+@real_run
+def rollouts_learned(cursor: str) -> tuple[int, int]:
+    """How many rollouts the parameters have learned from twice, and how many never, after a kill.
+
+    cursor: "in the checkpoint", "in a file" of its own that is written before each step, or "none":
+    the queue starts again. The job is killed after 6 steps, 2 of them after its checkpoint, and
+    goes on to 8.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        run(_learn, 1, (folder, cursor, 6))
+        times: list[int] = run(_learn, 1, (folder, cursor, 8)).values[0]
+    last = max(number for number, count in enumerate(times) if count)
+    return sum(count > 1 for count in times), times[: last + 1].count(0)
+
+
+def _learn(world: Group, folder: str, cursor: str, num_steps: int) -> list[int]:
+    bank, policy = RolloutBank(Path(folder, "log")), torch.nn.Linear(100, 1, bias=False)
+    torch.nn.init.zeros_(policy.weight)  # how often it has learned from each
+    extra = {"bank": bank} if cursor == "in the checkpoint" else {}
+    checkpointer = Checkpointer(Path(folder, "job"), policy, None, world, extra=extra)
+    loaded, file = checkpointer.load(), Path(folder, "cursor")
+    if cursor == "in a file" and file.exists():
+        bank.consumed = int(file.read_text())
+    for step in range(loaded.step if loaded else 0, num_steps):
+        first = len(bank)
+        bank.append([Rollout(step, str(number).encode()) for number in range(first, first + 3)])
+        rollouts = bank.take(_A_STEP)
+        file.write_text(str(bank.consumed))
+        with torch.no_grad():
+            for rollout in rollouts:
+                policy.weight[0, int(rollout.payload)] += 1
+        if (step + 1) % 4 == 0:
+            checkpointer.save(step + 1)
+    return [int(count) for count in policy.weight[0].tolist()]
 
 
 NUM_WORKERS = 2
