@@ -23,8 +23,8 @@ NOT_RECORDED = (
     "reduce ops: compare those first."
 )
 MIXED = (
-    "Each waits for what the other would do after its own wait. Make all of them come to these "
-    "calls in the same order."
+    "Each rank would make the other's call only after its own wait. Make these calls in the same "
+    "order on all ranks."
 )
 STOPPED = (
     "A stopped process executes nothing, not even what would tell its stack, and ranks that need "
