@@ -1,8 +1,7 @@
 """Real ranks with a fault switched on: the diagnosis names the fault and its rank.
 
-A step is 75 ms of waiting (inject/timed_training.py), and a fault 40% of it: other tests run beside
-this one, and a recording costs half a second. All faults on all strategies, and how small they may
-be: examples/bottlenecks.py.
+A step is 75 ms of waiting (inject/timed_training.py), and a fault 40% of it: a recording costs half
+a second. All faults on all strategies, and how small they may be: examples/bottlenecks.py.
 """
 
 import pytest
@@ -22,7 +21,7 @@ from labkit.inject import (
 )
 from labkit.profile import what_if
 
-pytestmark = pytest.mark.clock
+pytestmark = [pytest.mark.alone, pytest.mark.clock]
 
 SHARE = 0.4
 FAULT_S = SHARE * STEP_S
