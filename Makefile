@@ -65,7 +65,7 @@ test: $(STAMP)  ## run every test, notebooks included (TEST_ARGS="-k ring" reach
 	@$(PYTEST) -n $(TEST_WORKERS) -m "not alone" tests notebooks \
 	  --nbval --nbval-current-env --nbval-cell-timeout 180 \
 	  --nbval-sanitize-with tests/notebooks/sanitize.cfg $(TEST_ARGS); together=$$?; \
-	$(PYTEST) -m alone tests/faults tests/traffic tests/unit $(TEST_ARGS); alone=$$?; \
+	$(PYTEST) -m alone tests/faults tests/oracle tests/traffic tests/unit $(TEST_ARGS); alone=$$?; \
 	case "$$together $$alone" in "0 0" | "0 5" | "5 0") ;; *) exit 1 ;; esac  # 5: none is selected
 
 test-fast: $(STAMP)  ## run what takes seconds and at most two ranks: the inner loop

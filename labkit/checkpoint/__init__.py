@@ -1,21 +1,23 @@
-"""Checkpoints that are complete or not there, and that load into any layout.
+"""Save checkpoints that are complete or not there, and load them into any layout.
 
 Read in this order:
 
     checkpointer.py    Checkpointer: save and load, seen from a training loop
+    manifest.py        what a complete checkpoint is, on the disk
     contents.py        what each strategy has to save: shards of whole, named tensors
     extent.py          which elements a shard has, and which ones two shards share
+    plain_data.py      plain data and errors between ranks
     saving.py          who writes what, and the moment at which a save counts
     disk.py            durable file operations; one rank's file
-    manifest.py        what a complete checkpoint is
     loading.py         the newest complete one, by the bytes that each rank needs
     async_save.py      saving while training goes on
+    whole_tensors.py   a checkpoint without ranks
+
+Beside these:
+
     announced_end.py   SIGTERM and Slurm's signal: save in time
     rollout_bank.py    rollouts that are used exactly once
     power_cut.py       what a power cut leaves of recorded operations
-    whole_tensors.py   a checkpoint without ranks
-
-plain_data.py: what ranks tell each other beside tensors.
 """
 
 from labkit.checkpoint.announced_end import AnnouncedEnd

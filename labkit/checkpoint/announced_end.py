@@ -20,12 +20,13 @@ from typing import Any
 
 import torch
 
+from labkit.checkpoint.plain_data import agreed, result_or_error
 from labkit.comm import Group
 from labkit.comm.group import chosen
 
 
 class AnnouncedEnd:
-    """Whether a signal has announced the end of the job to one of its ranks.
+    """Report on every rank that a signal has announced the end of the job.
 
     with AnnouncedEnd(world) as end:
         for step in range(first, num_steps):
@@ -55,7 +56,7 @@ class AnnouncedEnd:
 
     def __exit__(self, *error: object) -> None:
         for each, handler in self._before.items():
-            signal.signal(each, handler)
+            signal.signal(each, handler or signal.SIG_DFL)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self._was_signalled = True
@@ -70,11 +71,13 @@ class AnnouncedEnd:
             return bool(self._group.all_reduce(here, "max").item())
 
     def requeue(self) -> bool:
-        """Let Slurm start the job again, which then loads what was saved. Rank 0 asks it.
+        """Let Slurm start the job again, which then loads what was saved. Every rank calls it.
 
-        False outside of a Slurm job. subprocess.CalledProcessError where Slurm refuses.
+        False outside of a Slurm job. RuntimeError, on every rank, where Slurm refuses.
         """
         job = os.environ.get("SLURM_JOB_ID")
-        if job and self._group.rank == 0:
-            subprocess.run(["scontrol", "requeue", job], check=True)
+        command = ["scontrol", "requeue", str(job)]
+        asks = bool(job) and self._group.rank == 0
+        done = result_or_error(lambda: asks and subprocess.run(command, check=True))
+        agreed(done, RuntimeError, self._group)
         return bool(job)

@@ -25,7 +25,7 @@ import torch
 from labkit.checkpoint import disk
 from labkit.checkpoint.contents import TensorShard
 from labkit.checkpoint.disk import Disk, RecordedDisk, Written
-from labkit.checkpoint.saving import Plan, remove_folders, tensors_to_write
+from labkit.checkpoint.saving import Plan, make_room, remove_folders, tensors_to_write
 from labkit.comm import Group
 from labkit.data_parallel.communication_thread import CommunicationThread, OnThread
 
@@ -35,17 +35,18 @@ Job = dict[str, Any]
 Finish = Callable[[Written | Exception, Group], list[Path]]
 
 
-class Background:
+class BackgroundWriter:
     """A rank's copy, its writing process, and the thread that speaks with the other ranks.
 
     Every rank makes one. Memory: what the rank writes, once more.
     """
 
     def __init__(self, group: Group, disk: Disk) -> None:
-        # On a GPU a thread of gloo's: nccl's operations start in the program's own order.
+        # Not nccl, whose operations start in the program's own order; and not the thread of the
+        # group, or DDP's buckets would wait behind a write.
         on_cpu = group if group.backend == "gloo" else group.on_cpu()
         self._thread, self._disk = CommunicationThread(on_cpu), disk
-        self._memory = _SharedMemory(0)
+        self._memory: _SharedMemory | None = None
         self._process: subprocess.Popen[str] | None = None
 
     def copy(self, path: Path, plan: Plan, rank: int, shards: Sequence[TensorShard]) -> Job:
@@ -53,24 +54,25 @@ class Background:
 
         OSError where there is not enough shared memory for it.
         """
+        make_room(self._disk, path)
         tensors = tensors_to_write(plan, rank, shards)
         places, end = [], 0
         for _, x in tensors:
             begin = -(-end // ALIGNMENT) * ALIGNMENT
             end = begin + x.nbytes
             places.append((begin, end))
-        if end > self._memory.nbytes:
+        if self._memory is None or end > self._memory.nbytes:
             self._stop()
+            self._memory = None  # before there is more of it
             self._memory = _SharedMemory(end)
         if self._process is None or self._process.poll() is not None:
-            self._process = self._start_process()
+            self._process = _start_process(self._memory.file.fileno())
         entries = []
         for (header, x), (begin, end) in zip(tensors, places, strict=True):
             self._memory.bytes[begin:end].view(x.dtype).copy_(x)
             entries.append([*header, begin, end])
         log = str(self._disk.log) if isinstance(self._disk, RecordedDisk) else None
-        memory = self._memory.file.fileno()
-        return {"memory": memory, "path": str(path), "entries": entries, "log": log}
+        return {"path": str(path), "entries": entries, "log": log}
 
     def start(self, job: Job | Exception, finish: Finish) -> OnThread[None]:
         """Start to write, and then to call `finish`, on the thread, with what was written.
@@ -85,19 +87,20 @@ class Background:
 
         return self._thread.start(write_and_finish)
 
-    def _start_process(self) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, "-I", "-S", disk.__file__],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            pass_fds=[self._memory.file.fileno()],
-        )
-
     def _stop(self) -> None:
         if self._process is not None:
             self._process.communicate()
             self._process = None
+
+
+def _start_process(memory: int) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", disk.__file__, str(memory)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        pass_fds=[memory],
+    )
 
 
 class _SharedMemory:

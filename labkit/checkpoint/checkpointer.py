@@ -23,7 +23,7 @@ import torch
 from torch import nn
 
 from labkit import arguments
-from labkit.checkpoint.async_save import Background
+from labkit.checkpoint.async_save import BackgroundWriter
 from labkit.checkpoint.contents import (
     Contents,
     Kind,
@@ -36,6 +36,7 @@ from labkit.checkpoint.extent import Extent
 from labkit.checkpoint.loading import (
     DoesNotFit,
     Loaded,
+    empty_shard,
     fill,
     find,
     require_all_names,
@@ -47,8 +48,9 @@ from labkit.checkpoint.plain_data import agreed, gather_plain, result_or_error
 from labkit.checkpoint.saving import (
     Commit,
     Plan,
-    Row,
+    ShardSpec,
     file_of,
+    layout_of,
     make_plan,
     remove_folders,
     row_of,
@@ -100,9 +102,9 @@ class Checkpointer:
             arguments.whole("keep_every", keep_every, "a number of steps, 1 or more, or None")
         self._disk = disk or Disk()
         self._plan: Plan | None = None
-        self._rows: list[Row] = []
+        self._rows: list[ShardSpec] = []
         self._token, self._num_saves = "", 0
-        self._background: Background | None = None
+        self._background: BackgroundWriter | None = None
         self._pending: OnThread[None] | None = None
         self._removal: Thread | None = None
         self._has_loaded = False
@@ -115,15 +117,14 @@ class Checkpointer:
         Checkpoints of this step and later ones are removed: the run was rolled back.
 
         SaveFailed, on every rank, where a rank cannot write: the checkpoints before are untouched,
-        and training can go on. It may be of the save before, which was not waited for: then this
-        one has been made nevertheless. ValueError where there are later checkpoints and this object
-        has loaded none: they are of another run.
+        and training can go on. The error may belong to the previous asynchronous save; in that case
+        the current save has been made. ValueError, on every rank, for what cannot be saved, and where
+        there are later checkpoints and this object has loaded none: they are of another run.
         """
         arguments.whole("step", step, "the number of steps made, 0 or more", least=0)
         failed = result_or_error(self.wait)
         commit, shards = self._prepare(step)
         path, plan, rank = commit.partial / file_of(self.group.rank), commit.plan, self.group.rank
-        commit.make_room(rank)
         if wait:
             written = result_or_error(lambda: write_own(self._disk, path, plan, rank, shards))
             retired = commit.finish(written, self.group)
@@ -132,7 +133,7 @@ class Checkpointer:
             self._removal.start()
         else:
             if self._background is None:
-                self._background = Background(self.group, self._disk)
+                self._background = BackgroundWriter(self.group, self._disk)
             copy = self._background.copy
             job = result_or_error(lambda: copy(path, plan, rank, shards))
             self._pending = self._background.start(job, commit.finish)
@@ -155,9 +156,9 @@ class Checkpointer:
 
         Every rank calls it, in any layout: the world size and strategy may be others than those of
         the save. Random states are loaded where the layout is the same; else the program's seeds
-        stay. In all these errors, on every rank, nothing is changed: Damaged where bytes are not
-        those that were saved, or no checkpoint is complete; DoesNotFit for another model;
-        FileNotFoundError for a step without a checkpoint.
+        stay. Errors are every rank's: Damaged where bytes are not those that were saved, or no
+        checkpoint is complete; DoesNotFit for another model or optimizer; FileNotFoundError for a
+        step without a checkpoint. The model is as before, unless a disk fails between two reads.
         """
         self.wait()
         found = find(self.folder, self.group, step)
@@ -169,13 +170,14 @@ class Checkpointer:
         shards, states = agreed(fits, DoesNotFit, self.group)
         is_same_layout = self._is_same_layout(manifest)
         verified = verify(found, self.group)
+        extra = result_or_error(lambda: self._load_extra(manifest))
+        agreed(extra, DoesNotFit, self.group)
         rng = self._random_shards(manifest) if is_same_layout else {}
         bytes_read = fill(found, [*shards, *rng.values()], self.group)
-        contents.load_states([{key: _value(x) for key, x in each.items()} for each in states])
-        contents.load_settings(manifest.values["settings"])
+        if manifest.values["optimizer"] is not None:
+            contents.load_states([{key: _value(x) for key, x in each.items()} for each in states])
+            contents.load_settings(manifest.values["settings"])
         load_random_states({name: x.tensor for name, x in rng.items()}, self.group.device)
-        for name, each in self.extra.items():
-            each.load_state_dict(manifest.values["extra"][name])
         self._has_loaded = True
         world_size = manifest.world_size
         return Loaded(manifest.step, world_size, bytes_read, verified, found.skipped)
@@ -185,54 +187,59 @@ class Checkpointer:
 
         Wire: an all-reduce of one number; an all-gather of all rows where a rank's have changed.
         """
-        given = result_or_error(lambda: self._own(step))
+        given = result_or_error(lambda: self._state(step))
         is_changed = isinstance(given, Exception) or given[1] != self._rows
         flag = torch.tensor([is_changed], dtype=torch.int64, device=self.group.device)
         with self.group.label("whether what is saved has changed"):
             must_plan = bool(self.group.all_reduce(flag, "max").item())
         if must_plan:
-            shards, rows = agreed(given, ValueError, self.group)
-            plain = [(row.name, row.dtype, row.kind, *vars(row.extent).values()) for row in rows]
+            shards, rows, values = agreed(given, ValueError, self.group)
+            plain = [[*row[:3], row.extent.to_plain()] for row in rows]
             by_rank = gather_plain([secrets.token_hex(8), plain], self.group)
-            self._plan = make_plan([[_row(*each) for each in of_rank] for _, of_rank in by_rank])
+            self._plan = make_plan([[_spec(*row) for row in of_rank] for _, of_rank in by_rank])
             self._token, self._rows = by_rank[0][0], rows
         else:
             assert not isinstance(given, Exception)
-            shards, _ = given
+            shards, _, values = given
         assert self._plan is not None
         self._num_saves += 1
         save_id = f"{zlib.crc32(f'{self._token}/{self._num_saves}'.encode()):08x}"
-        values = {
-            "settings": self.contents.settings(),
-            "optimizer": self.contents.optimizer_name,
-            "extra": {name: _plain(name, each) for name, each in self.extra.items()},
-            "layout": [_layout_of(rows) for rows in self._plan.rows],
-        }
+        values = {**values, "layout": self._plan.layouts}
         folder, disk = self.folder, self._disk
         commit = Commit(folder, disk, self._plan, step, save_id, values, self._is_kept)
         return commit, shards
 
-    def _own(self, step: int) -> tuple[list[TensorShard], list[Row]]:
-        """This rank's shards, and their rows. Errors are raised on every rank."""
+    def _state(self, step: int) -> tuple[list[TensorShard], list[ShardSpec], dict[str, Any]]:
+        """This rank's shards, their specs, and plain values. Errors are raised on every rank."""
         later = [name for name in finished_saves(self.folder) if step_of(name) >= step]
         if later and not self._has_loaded:
             raise ValueError(
-                f"{self.folder / later[-1]} is of a later step than {step}, and nothing was loaded "
-                "from there: call load() first, which goes on from it, or give another folder"
+                f"step={step}: {self.folder / later[-1]} is of this step or a later one, and "
+                "nothing was loaded from there: call load() first, which goes on from it, or give "
+                "another folder"
             )
         self._has_loaded = True
         shards = [*self.contents.shards(), *random_states(self.group.rank, self.group.device)]
-        return shards, [row_of(shard) for shard in shards]
+        values = {
+            "settings": self.contents.settings(),
+            "optimizer": self.contents.optimizer_name,
+            "extra": {name: _plain(name, each) for name, each in self.extra.items()},
+        }
+        return shards, [row_of(shard) for shard in shards], values
 
     def _is_same_layout(self, manifest: Manifest) -> bool:
         """Whether each rank holds what it held in the save. DoesNotFit where a name is missing."""
         rows = [row_of(shard) for shard in self.contents.tensors()]
-        by_rank = gather_plain([_layout_of(rows), [row.name for row in rows]], self.group)
+        by_rank = gather_plain([layout_of(rows), [row.name for row in rows]], self.group)
         require_all_names(manifest, {name for _, names in by_rank for name in names})
         for name in self.extra:
             if name not in manifest.values["extra"]:
                 raise DoesNotFit(f"extra {name!r} is not in the checkpoint of step {manifest.step}")
         return [layout for layout, _ in by_rank] == manifest.values["layout"]
+
+    def _load_extra(self, manifest: Manifest) -> None:
+        for name, each in self.extra.items():
+            each.load_state_dict(manifest.values["extra"][name])
 
     def _is_kept(self, step: int, steps: Sequence[int]) -> bool:
         is_milestone = self._keep_every is not None and step % self._keep_every == 0
@@ -242,9 +249,7 @@ class Checkpointer:
         """This rank's random states, to be filled."""
         prefix = f"rng.{self.group.rank}."
         return {
-            name.removeprefix(prefix): TensorShard(
-                name, Extent.whole(record.shape), torch.empty(record.shape, dtype=torch.uint8)
-            )
+            name.removeprefix(prefix): empty_shard(name, record)
             for name, record in manifest.tensors.items()
             if name.startswith(prefix)
         }
@@ -265,16 +270,8 @@ def _plain(name: str, stateful: Stateful) -> dict[str, Any]:
     return copied
 
 
-def _layout_of(rows: Sequence[Row]) -> int:
-    """A number that says which elements of the model a rank holds."""
-    return zlib.crc32(repr([row for row in rows if row.name.startswith("model.")]).encode())
-
-
-def _row(
-    name: str, dtype: str, kind: Kind, shape: list[int], box: list[list[int]], start: int, stop: int
-) -> Row:
-    extent = Extent(tuple(shape), tuple((first, last) for first, last in box), start, stop)
-    return Row(name, dtype, kind, extent)
+def _spec(name: str, dtype: str, kind: Kind, extent: list[Any]) -> ShardSpec:
+    return ShardSpec(name, dtype, kind, Extent.from_plain(extent))
 
 
 def _value(shard: TensorShard) -> Any:

@@ -129,13 +129,13 @@ class Contents:
 
     @property
     def optimizer_name(self) -> str | None:
-        """The class of the optimizer that makes the states; None without one."""
+        """The class of the optimizer that makes the states, with its module; None without one."""
         inner = self.optimizer
         if isinstance(inner, ShardedStates):
             return inner.optimizer_name
         if isinstance(inner, MasterWeights):
             inner = inner.optimizer
-        return None if inner is None else type(inner).__name__
+        return None if inner is None else f"{type(inner).__module__}.{type(inner).__qualname__}"
 
     @property
     def has_steps_on_device(self) -> bool:
@@ -267,13 +267,20 @@ def _groups_of(optimizer: Any) -> list[Values]:
     return optimizer.param_groups if hasattr(optimizer, "param_groups") else [vars(optimizer)]
 
 
+# How an optimizer computes its step, and not what it computes.
+_WAYS = {"fused", "foreach", "capturable", "differentiable"}
+
+
 def _keys_of_settings(group: Values) -> set[str]:
     plain = (bool, int, float, str, type(None))
     return {
         key
         for key, value in group.items()
-        if isinstance(value, plain)
-        or (isinstance(value, tuple) and all(isinstance(each, plain) for each in value))
+        if key not in _WAYS
+        and (
+            isinstance(value, plain)
+            or (isinstance(value, tuple) and all(isinstance(each, plain) for each in value))
+        )
     }
 
 

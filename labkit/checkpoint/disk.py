@@ -25,7 +25,7 @@ import signal
 import sys
 import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -63,7 +63,7 @@ class Disk:
     Errors are the operating system's: OSError with the path.
     """
 
-    def note(self, operation: str, path: Path, rest: bytes | memoryview | Path = b"") -> None:
+    def note(self, operation: str, path: Path, payload: bytes | memoryview | Path = b"") -> None:
         """Called with each operation, and what it wrote, or the new name; see RecordedDisk."""
 
     def make_folder(self, path: Path) -> None:
@@ -88,7 +88,7 @@ class Disk:
         """Open a file to write behind what it has; create it durably where there is none."""
         if not path.exists():
             self.close(self.create(path))
-            self.sync_folder(path.parent)
+        self.sync_folder(path.parent)  # also after a kill behind the creation
         return OpenFile(path, os.open(path, os.O_WRONLY | os.O_APPEND))
 
     def truncate(self, file: OpenFile, nbytes: int) -> None:
@@ -156,11 +156,11 @@ class RecordedDisk(Disk):
     def __init__(self, log: Path, kill_after: int | None = None) -> None:
         self.log, self._left = log, kill_after
 
-    def note(self, operation: str, path: Path, rest: bytes | memoryview | Path = b"") -> None:
+    def note(self, operation: str, path: Path, payload: bytes | memoryview | Path = b"") -> None:
         """Append one line of JSON."""
-        told = str(rest) if isinstance(rest, Path) else bytes(rest).hex()
+        text = str(payload) if isinstance(payload, Path) else bytes(payload).hex()
         with self.log.open("a") as log:
-            print(json.dumps([time.monotonic_ns(), operation, str(path), told]), file=log)
+            print(json.dumps([time.monotonic_ns(), operation, str(path), text]), file=log)
         if self._left is not None:
             self._left -= 1
             if self._left <= 0:
@@ -197,8 +197,9 @@ def write_rank_file(disk: Disk, path: Path, entries: Sequence[Entry]) -> Written
 
 
 def _write_checked(disk: Disk, file: OpenFile, data: memoryview) -> int:
-    checksum = 0
-    for block in _blocks(data):
+    checksum, data = 0, data.cast("B")
+    for begin in range(0, len(data), BLOCK):
+        block = data[begin : begin + BLOCK]
         checksum = zlib.crc32(block, checksum)
         disk.write(file, block)
     return checksum
@@ -223,41 +224,30 @@ def checksum_of(file: int, offset: int, nbytes: int) -> int:
     return checksum
 
 
-def _blocks(data: memoryview) -> Iterator[memoryview]:
-    data = data.cast("B")
-    return (data[begin : begin + BLOCK] for begin in range(0, len(data), BLOCK))
-
-
-def serve() -> None:
+def serve(descriptor: int) -> None:
     """Write the files that lines of standard input ask for, from shared memory; answer each.
 
-    A line: {"memory": descriptor, "path": ..., "entries": [[name, dtype, shape, begin, end], ...],
-    "log": None or the path of a RecordedDisk's}.
-    An answer: {"written": [offsets, checksums, nbytes]} or {"error": text}. Ends with its input.
+    descriptor: of the memory. A line: {"path": ..., "entries": [[name, dtype, shape, begin, end],
+    ...], "log": None or the path of a RecordedDisk's}. An answer: {"written": [offsets, checksums,
+    nbytes]} or {"error": text}. Ends with its input.
     """
     for announced in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
-        signal.signal(announced, signal.SIG_IGN)  # Slurm tells every process of a job
+        signal.signal(announced, signal.SIG_IGN)  # Slurm signals every process of a job
+    memory = memoryview(mmap.mmap(descriptor, 0, prot=mmap.PROT_READ))
     for line in sys.stdin:
         job = json.loads(line)
+        disk = Disk() if job["log"] is None else RecordedDisk(Path(job["log"]))
+        entries = [
+            Entry(name, dtype, shape, memory[begin:end])
+            for name, dtype, shape, begin, end in job["entries"]
+        ]
         answer: dict[str, Any]
         try:
-            with mmap.mmap(job["memory"], 0, prot=mmap.PROT_READ) as memory:
-                disk = Disk() if job["log"] is None else RecordedDisk(Path(job["log"]))
-                answer = {"written": _write_job(disk, memory, job["path"], job["entries"])}
+            answer = {"written": write_rank_file(disk, Path(job["path"]), entries)}
         except OSError as error:
             answer = {"error": str(error)}
         print(json.dumps(answer), flush=True)
 
 
-def _write_job(disk: Disk, memory: mmap.mmap, path: str, rows: list[Any]) -> Written:
-    with memoryview(memory) as data:
-        entries = [Entry(name, dtype, shape, data[a:b]) for name, dtype, shape, a, b in rows]
-        try:
-            return write_rank_file(disk, Path(path), entries)
-        finally:
-            for entry in entries:
-                entry.data.release()
-
-
 if __name__ == "__main__":
-    serve()
+    serve(int(sys.argv[1]))

@@ -16,8 +16,9 @@ and 10, then 14 and 15. Two extents overlap where their runs do, whatever cut th
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -55,6 +56,16 @@ class Extent:
         box[dim] = (indices.start, indices.start + len(indices))
         return Extent(tuple(shape), tuple(box), 0, math.prod(b - a for a, b in box))
 
+    def to_plain(self) -> list[Any]:
+        """As JSON has it; see from_plain."""
+        return [self.shape, self.box, self.start, self.stop]
+
+    @staticmethod
+    def from_plain(plain: Sequence[Any]) -> Extent:
+        """The extent of a `to_plain` that has been through JSON."""
+        shape, box, start, stop = plain
+        return Extent(tuple(shape), tuple((first, last) for first, last in box), start, stop)
+
     @property
     def numel(self) -> int:
         """How many elements these are."""
@@ -90,6 +101,12 @@ class Extent:
         some = first < last
         return (begins + first - here)[some], (first - self.start)[some], (last - first)[some]
 
+    def meets(self, other: Extent) -> bool:
+        """Whether both have an element in common."""
+        if self.box == other.box:
+            return self.start < other.stop and other.start < self.stop
+        return bool(self.overlaps(other))
+
     def overlaps(self, other: Extent) -> list[Overlap]:
         """The runs that both have, in ascending order."""
         mine, here, lengths = self.runs()
@@ -107,5 +124,5 @@ class Extent:
 
 
 def _strides(shape: tuple[int, ...]) -> list[int]:
-    """Of the elements of a tensor of this shape, row by row."""
+    """Strides, in elements, of a contiguous tensor of this shape."""
     return [math.prod(shape[dim + 1 :]) for dim in range(len(shape))]

@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,7 +31,6 @@ from labkit.checkpoint.extent import Extent
 from labkit.checkpoint.manifest import (
     Damaged,
     Manifest,
-    StoredShard,
     TensorRecord,
     files_here,
     finished_saves,
@@ -59,6 +58,20 @@ class Found:
     """The steps of complete ones before it, newest first."""
     skipped: list[str]
     """Newer ones that are not complete, by name."""
+
+
+class Loaded(NamedTuple):
+    """What was loaded, and how much was read for it."""
+
+    step: int
+    world_size: int
+    """Of the save."""
+    bytes_read: int
+    """Bytes that this rank needed for its shards."""
+    bytes_verified: int
+    """Bytes that this rank read to compare checksums."""
+    skipped: list[str]
+    """Newer checkpoints that are not complete, by their folders' names."""
 
 
 class Read(NamedTuple):
@@ -141,36 +154,29 @@ def verify(found: Found, group: Group) -> int:
 
 
 def _verify_share(found: Found, group: Group) -> int:
-    load, wrong = [0] * group.size, []
-    with _Files(found.path) as files:
+    load = [0] * group.size
+    with OpenFiles(found.path) as files:
         for name, record in found.manifest.tensors.items():
+            mine = []
             for stored in record.shards:
-                nbytes = stored.extent.numel * TORCH_DTYPES[record.dtype].itemsize
                 rank = min(found.seen_by[stored.file], key=lambda rank: load[rank])
-                load[rank] += nbytes
-                if rank == group.rank and not _is_as_saved(files, stored, nbytes):
-                    wrong.append(f"{name} in {found.path / stored.file}")
-    if wrong:
-        raise Damaged(f"other bytes than were saved: {', '.join(wrong)}; {_instead(found.earlier)}")
+                load[rank] += stored.extent.numel * TORCH_DTYPES[record.dtype].itemsize
+                mine += [stored] * (rank == group.rank)
+            try:
+                require_as_saved(files, name, replace(record, shards=mine))
+            except Damaged as error:
+                raise Damaged(f"{error}; {_instead(found.earlier)}") from None
     return load[group.rank]
 
 
-def _is_as_saved(files: _Files, stored: StoredShard, nbytes: int) -> bool:
-    return checksum_of(files[stored.file], stored.offset, nbytes) == stored.checksum
-
-
-class Loaded(NamedTuple):
-    """What was loaded, and how much was read for it."""
-
-    step: int
-    world_size: int
-    """Of the save."""
-    bytes_read: int
-    """By this rank, of what it needs."""
-    bytes_verified: int
-    """By this rank, for checksums."""
-    skipped: list[str]
-    """Newer checkpoints that are not complete, by their folders' names."""
+def require_as_saved(files: OpenFiles, name: str, record: TensorRecord) -> None:
+    """Damaged, with file and tensor, where the bytes of a shard are not those that were saved."""
+    for stored in record.shards:
+        nbytes = stored.extent.numel * TORCH_DTYPES[record.dtype].itemsize
+        if checksum_of(files[stored.file], stored.offset, nbytes) != stored.checksum:
+            raise Damaged(
+                f"{name} has other bytes than were saved, in {files.folder / stored.file}"
+            )
 
 
 def wanted_shards(
@@ -197,13 +203,26 @@ def wanted_shards(
     states = []
     by_parameter = _states_by_parameter(manifest)
     for state in contents.states():
-        found: dict[str, TensorShard] = {}
-        for key, record in by_parameter.get(state.parameter, {}).items():
-            if state.extent.numel and (key != MASTER or MASTER in state.values):
-                found[key] = _empty_state(state, key, record, contents.has_steps_on_device)
+        saved = by_parameter.get(state.parameter, {}) if state.extent.numel else {}
+        if saved and (MASTER in saved) != (MASTER in state.values):
+            which = "with" if MASTER in saved else "without"
+            raise DoesNotFit(
+                f"{state.parameter} was trained {which} a master in float32, and this optimizer is "
+                "the other way: make it as it was"
+            )
+        found = {
+            key: _empty_state(state, key, record, contents.has_steps_on_device)
+            for key, record in saved.items()
+        }
         shards += found.values()
         states.append(found)
     return shards, states
+
+
+def empty_shard(name: str, record: TensorRecord) -> TensorShard:
+    """A new tensor for all of a saved one."""
+    tensor = torch.empty(record.shape, dtype=TORCH_DTYPES[record.dtype])
+    return TensorShard(name, Extent.whole(record.shape), tensor, record.kind)
 
 
 def _states_by_parameter(manifest: Manifest) -> dict[str, dict[str, TensorRecord]]:
@@ -280,7 +299,7 @@ def fill(found: Found, shards: Sequence[TensorShard], group: Group) -> int:
     reads = plan_reads(found.manifest, shards)
     buffers = [_flat_on_cpu(shard.tensor) for shard in shards]
     memory = [memory_of(buffer) for buffer in buffers]
-    with _Files(found.path) as files:
+    with OpenFiles(found.path) as files:
 
         def read_here() -> None:
             for read in reads:
@@ -310,7 +329,7 @@ def _place(memory: Sequence[memoryview], read: Read) -> memoryview:
 
 
 def _fetch(
-    found: Found, reads: list[Read], memory: list[memoryview], files: _Files, group: Group
+    found: Found, reads: list[Read], memory: list[memoryview], files: OpenFiles, group: Group
 ) -> None:
     """Let the lowest rank that sees a file read for the ranks that don't."""
     asked = gather_plain([read[:3] for read in reads], group)
@@ -318,10 +337,14 @@ def _fetch(
         [read for read in of_rank if found.seen_by[read[0]][0] == group.rank] for of_rank in asked
     ]
     sent = torch.empty(sum(n for of_rank in mine for _, _, n in of_rank), dtype=torch.uint8)
-    at, out = 0, memory_of(sent)
-    for file, offset, nbytes in (read for of_rank in mine for read in of_rank):
-        read_into(files[file], offset, out[at : at + nbytes])
-        at += nbytes
+
+    def read_for_others() -> None:
+        at, out = 0, memory_of(sent)
+        for file, offset, nbytes in (read for of_rank in mine for read in of_rank):
+            read_into(files[file], offset, out[at : at + nbytes])
+            at += nbytes
+
+    agreed(result_or_error(read_for_others), Damaged, group)
     by_owner = sorted(reads, key=lambda read: found.seen_by[read.file][0])
     received = group.all_to_all(
         sent.to(group.device),
@@ -337,18 +360,18 @@ def _fetch(
         at += read.nbytes
 
 
-class _Files(dict[str, int]):
+class OpenFiles(dict[str, int]):
     """The descriptors of a checkpoint's files, opened when they are first used."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder, self._stack = folder, ExitStack()
+        self.folder, self._stack = folder, ExitStack()
 
     def __missing__(self, name: str) -> int:
-        file = self[name] = os.open(self._folder / name, os.O_RDONLY)
+        file = self[name] = os.open(self.folder / name, os.O_RDONLY)
         self._stack.callback(os.close, file)
         return file
 
-    def __enter__(self) -> _Files:
+    def __enter__(self) -> OpenFiles:
         return self
 
     def __exit__(self, *error: object) -> None:

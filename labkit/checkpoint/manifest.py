@@ -81,7 +81,7 @@ class Manifest:
                 record.dtype,
                 record.kind,
                 record.shape,
-                [_row_from(each) for each in record.shards],
+                [_plain(each) for each in record.shards],
             ]
             for name, record in self.tensors.items()
         }
@@ -99,7 +99,7 @@ class Manifest:
             raise Damaged("other bytes than were saved")
         plain = json.loads(body)
         tensors = {
-            name: TensorRecord(dtype, kind, tuple(shape), [_shard_from(shape, row) for row in rows])
+            name: TensorRecord(dtype, kind, tuple(shape), [_shard(row) for row in rows])
             for name, (dtype, kind, shape, rows) in plain["tensors"].items()
         }
         return Manifest(**{**plain, "tensors": tensors})
@@ -114,15 +114,13 @@ class Manifest:
             raise Damaged(f"{path}: {error}") from None
 
 
-def _row_from(stored: StoredShard) -> list[Any]:
-    extent = stored.extent
-    return [stored.file, extent.box, extent.start, extent.stop, stored.offset, stored.checksum]
+def _plain(shard: StoredShard) -> list[Any]:
+    return [shard.file, shard.extent.to_plain(), shard.offset, shard.checksum]
 
 
-def _shard_from(shape: list[int], row: list[Any]) -> StoredShard:
-    file, box, start, stop, offset, checksum = row
-    extent = Extent(tuple(shape), tuple((first, last) for first, last in box), start, stop)
-    return StoredShard(file, extent, offset, checksum)
+def _shard(row: list[Any]) -> StoredShard:
+    file, extent, offset, checksum = row
+    return StoredShard(file, Extent.from_plain(extent), offset, checksum)
 
 
 def step_of(name: str) -> int:

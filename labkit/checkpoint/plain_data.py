@@ -1,4 +1,4 @@
-"""What ranks tell each other beside tensors: plain data, and errors that all of them raise."""
+"""Exchange plain data between ranks, and raise one rank's error on all of them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Rollouts that are used exactly once: a log on disk, and a cursor in the checkpoint.
 
-    log           | 0 | 1 | 2 | 3 | 4 | 5 | 6 | to            appended by the ranks that generate
+    log           | 0 | 1 | 2 | 3 | 4 | 5 | 6 | to            appended by one process
     checkpoint    step 40, consumed 3                         what the parameters have learned from
     after a kill  3, 4, 5, 6 are used; "to", a torn record, is cut off
 
@@ -10,10 +10,14 @@ of a Checkpointer, and its cursor is saved, loaded and lost with them. A cursor 
 file of its own, before the step is saved, loses rollouts; one that is moved after it uses them
 twice.
 
-Record: one for each `append`, with length and CRC-32 of what follows; for each rollout its length,
-the version of the policy that generated it, and the payload. Numbers are 4 bytes, little-endian. An
-append counts when it has returned, since it is on the disk by then. So only the last record can be
-torn: one in the middle that is not as written was changed later.
+Record: one for each `append`. A head has the length and the CRC-32 of the body, and a CRC-32 of
+these two. The body has for each rollout its length, the version of the policy that generated it,
+and the payload. Numbers are 4 bytes, little-endian. An append counts when it has returned, since it
+is on the disk by then. So only the last record can be torn: one with others behind it was changed
+later.
+
+One process opens the log, and hands rollouts to the ranks. Where a job has several, the others give
+their Checkpointer an `extra` with the same state_dict: the cursor is one number for all.
 """
 
 from __future__ import annotations
@@ -28,6 +32,7 @@ from typing import Any, NamedTuple
 from labkit import arguments
 from labkit.checkpoint.disk import Disk, read_into
 
+_HEAD = struct.Struct("<III")
 _PAIR = struct.Struct("<II")
 
 
@@ -58,11 +63,11 @@ class RolloutBank:
         """How many rollouts the parameters have learned from."""
         self._disk.make_folder(self.path.parent)
         self._file = self._disk.open_to_append(self.path)
-        self._places, self._end = _scan(self.path)
+        self._payloads, self._end = _scan(self.path)
         self._cut_off()
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._payloads)
 
     @property
     def num_left(self) -> int:
@@ -74,24 +79,26 @@ class RolloutBank:
 
         OSError where they cannot be written: then none of them counts, and the log is as before.
         """
+        if not rollouts:
+            return
         body = b"".join(_PAIR.pack(len(data), version) + data for version, data in rollouts)
         try:
-            self._disk.write(self._file, _PAIR.pack(len(body), zlib.crc32(body)) + body)
+            self._disk.write(self._file, _head_of(body) + body)
             self._disk.sync(self._file)
         except OSError:
             self._cut_off()
             raise
-        self._places += _places_in(body, self._end + _PAIR.size)
-        self._end += _PAIR.size + len(body)
+        self._payloads += _payloads_in(body, self._end + _HEAD.size)
+        self._end += _HEAD.size + len(body)
 
     def take(self, count: int) -> list[Rollout]:
         """The next rollouts, oldest first, fewer where fewer are left; they count as consumed."""
         arguments.whole("count", count, "how many rollouts, 0 or more", least=0)
-        places = self._places[self.consumed : self.consumed + count]
-        self.consumed += len(places)
+        payloads = self._payloads[self.consumed : self.consumed + count]
+        self.consumed += len(payloads)
         file = os.open(self.path, os.O_RDONLY)
         try:
-            return [Rollout(version, _read(file, begin, end)) for begin, end, version in places]
+            return [Rollout(version, _read(file, begin, end)) for begin, end, version in payloads]
         finally:
             os.close(file)
 
@@ -122,46 +129,53 @@ class RolloutBank:
             self._disk.sync(self._file)
 
 
-Place = tuple[int, int, int]
+PayloadRange = tuple[int, int, int]
 """Where a payload begins and ends in the file, and its version."""
 
 
-def _scan(path: Path) -> tuple[list[Place], int]:
+def _head_of(body: bytes) -> bytes:
+    pair = _PAIR.pack(len(body), zlib.crc32(body))
+    return pair + zlib.crc32(pair).to_bytes(4, "little")
+
+
+def _scan(path: Path) -> tuple[list[PayloadRange], int]:
     """The payloads of all whole records, and where the last record ends."""
-    places: list[Place] = []
-    end, size = 0, path.stat().st_size
-    file = os.open(path, os.O_RDONLY)
-    try:
-        while end + _PAIR.size <= size:
-            begin = end + _PAIR.size
-            length, checksum = _PAIR.unpack(_read(file, end, begin))
-            after = begin + length
-            if not length or after > size:
-                break
-            body = _read(file, begin, after)
-            if zlib.crc32(body) != checksum:
-                if after < size:
-                    raise ValueError(
-                        f"{path}: the record at byte {end} is not what was appended, and there "
-                        "are others behind it: restore the file, or cut it off there"
-                    )
-                break
-            places += _places_in(body, begin)
-            end = after
-    finally:
-        os.close(file)
-    return places, end
+    data = path.read_bytes()
+    payloads: list[PayloadRange] = []
+    end = 0
+    while (after := _end_of_record(data, end)) is not None:
+        payloads += _payloads_in(data[end + _HEAD.size : after], end + _HEAD.size)
+        end = after
+    if any(_end_of_record(data, at) is not None for at in range(end + 1, len(data))):
+        raise ValueError(
+            f"{path}: the record at byte {end} is not what was appended, and there are others "
+            "behind it: restore the file, or cut it off there"
+        )
+    return payloads, end
 
 
-def _places_in(body: bytes, begin: int) -> list[Place]:
+def _end_of_record(data: bytes, begin: int) -> int | None:
+    """Where a whole record that begins here ends; None where there is none."""
+    head = data[begin : begin + _HEAD.size]
+    if len(head) < _HEAD.size:
+        return None
+    length, checksum, of_head = _HEAD.unpack(head)
+    after = begin + _HEAD.size + length
+    is_whole = length and zlib.crc32(head[: _PAIR.size]) == of_head and after <= len(data)
+    if not is_whole or zlib.crc32(data[begin + _HEAD.size : after]) != checksum:
+        return None
+    return after
+
+
+def _payloads_in(body: bytes, begin: int) -> list[PayloadRange]:
     """The payloads of a record whose body begins at byte `begin` of the file."""
-    places, at = [], 0
+    payloads, at = [], 0
     while at < len(body):
         length, version = _PAIR.unpack_from(body, at)
         at += _PAIR.size
-        places.append((begin + at, begin + at + length, version))
+        payloads.append((begin + at, begin + at + length, version))
         at += length
-    return places
+    return payloads
 
 
 def _read(file: int, begin: int, end: int) -> bytes:

@@ -6,7 +6,7 @@
                                    ^                                         ^
                         sizes and checksums are gathered           the save counts from here on
 
-Ranks that hold the same elements share the writing: of n replicas each writes an n-th. A name
+Replicas share the writing of tensors from 1 MiB on; one rank writes a smaller one. A name
 without `.partial` exists only after all bytes under it are on the disk, so whenever the job dies,
 the folder has the checkpoint before or the new one, whole. Older ones are removed after that.
 
@@ -17,7 +17,7 @@ there. The save counts from the last leader's rename on: `loading` asks all host
 from __future__ import annotations
 
 import math
-from collections import Counter
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -65,7 +65,7 @@ DTYPES = {
 TORCH_DTYPES = {name: dtype for dtype, name in DTYPES.items()}
 
 
-class Row(NamedTuple):
+class ShardSpec(NamedTuple):
     """A shard without its tensor."""
 
     name: str
@@ -97,34 +97,37 @@ class Plan:
 
     shares: list[list[WriteShare]]
     """By rank."""
-    rows: list[list[Row]]
+    rows: list[list[ShardSpec]]
     """By rank: its shards."""
+    layouts: list[int]
+    """By rank: a number that says which elements of the model it holds."""
 
     def extent(self, rank: int, share: WriteShare) -> Extent:
         """The elements of a share, in the whole tensor."""
         return self.rows[rank][share.shard].extent.within(share.start, share.stop)
 
 
-def row_of(shard: TensorShard) -> Row:
+def row_of(shard: TensorShard) -> ShardSpec:
     """A shard without its tensor. TypeError for a dtype that safetensors does not have."""
     if shard.tensor.dtype not in DTYPES:
         raise TypeError(f"{shard.name} is {shard.tensor.dtype}, which safetensors does not have")
-    return Row(shard.name, DTYPES[shard.tensor.dtype], shard.kind, shard.extent)
+    return ShardSpec(shard.name, DTYPES[shard.tensor.dtype], shard.kind, shard.extent)
 
 
-def make_plan(rows: list[list[Row]]) -> Plan:
-    """Choose for each shard the rank that writes it, or several that write a part of it each.
+def make_plan(rows: list[list[ShardSpec]]) -> Plan:
+    """Assign each element to the rank that writes it.
 
-    rows: by rank. ValueError where elements of a tensor are on no rank.
+    rows: by rank. Replicas may be cut in different ways: what overlaps with shards of lower ranks
+    is not written. ValueError where elements of a tensor are on no rank.
     """
-    holders: dict[Row, list[tuple[int, int]]] = {}
+    holders: dict[ShardSpec, list[tuple[int, int]]] = {}
     for rank, of_rank in enumerate(rows):
         for index, row in enumerate(of_rank):
             holders.setdefault(row, []).append((rank, index))
-    _require_all_elements(holders)
     shares: list[list[WriteShare]] = [[] for _ in rows]
     load = [0] * len(rows)
-    for row, held in holders.items():
+    for row in _each_element_once(holders):
+        held = holders[row]
         numel, itemsize = row.extent.numel, TORCH_DTYPES[row.dtype].itemsize
         if row.kind != "elements" or numel * itemsize < SPLIT_BYTES:
             held = [min(held, key=lambda each: load[each[0]])]
@@ -133,27 +136,34 @@ def make_plan(rows: list[list[Row]]) -> Plan:
             load[rank] += (stop - start) * itemsize
             if start < stop:
                 shares[rank].append(WriteShare(index, start, stop))
-    return Plan(shares, rows)
+    return Plan(shares, rows, [layout_of(of_rank) for of_rank in rows])
 
 
-def _require_all_elements(holders: Mapping[Row, list[tuple[int, int]]]) -> None:
-    numel: Counter[str] = Counter()
-    first: dict[str, Row] = {}
+def layout_of(rows: Sequence[ShardSpec]) -> int:
+    """A number that says which elements of the model a rank holds."""
+    return zlib.crc32(repr([row for row in rows if row.name.startswith("model.")]).encode())
+
+
+def _each_element_once(holders: Mapping[ShardSpec, list[tuple[int, int]]]) -> list[ShardSpec]:
+    by_name: dict[str, list[ShardSpec]] = {}
     for row, held in holders.items():
-        other = first.setdefault(row.name, row)
-        if (row.dtype, row.kind, row.extent.shape) != (other.dtype, other.kind, other.extent.shape):
+        taken = by_name.setdefault(row.name, [])
+        if taken and (row[1:3], row.extent.shape) != (taken[0][1:3], taken[0].extent.shape):
             raise ValueError(
-                f"{row.name} is {other.dtype} {other.extent.shape} on rank {holders[other][0][0]}, "
-                f"and {row.dtype} {row.extent.shape} on rank {held[0][0]}: these are ranks of "
-                "several models"
+                f"{row.name} is {taken[0].dtype} {taken[0].extent.shape} on rank "
+                f"{holders[taken[0]][0][0]}, and {row.dtype} {row.extent.shape} on rank "
+                f"{held[0][0]}: these are ranks of several models"
             )
-        numel[row.name] += row.extent.numel
-    for name, row in first.items():
-        if numel[name] != math.prod(row.extent.shape):
+        if not any(row.extent.meets(other.extent) for other in taken):
+            taken.append(row)
+    for name, taken in by_name.items():
+        numel, expected = sum(row.extent.numel for row in taken), math.prod(taken[0].extent.shape)
+        if numel != expected:
             raise ValueError(
-                f"{name} has {math.prod(row.extent.shape)} elements, and the ranks of this group "
-                f"hold {numel[name]} of them: save with the group of all ranks of the job"
+                f"{name} has {expected} elements, and the ranks of this group hold {numel} of them "
+                "in shards that do not overlap: save with the group of all ranks of the job"
             )
+    return [row for taken in by_name.values() for row in taken]
 
 
 def tensors_to_write(
@@ -179,10 +189,19 @@ def file_of(rank: int) -> str:
     return f"rank-{rank:04d}.safetensors"
 
 
+def make_room(disk: Disk, path: Path) -> None:
+    """Before a rank writes its file: remove what interrupted saves have left of it."""
+    for other in path.parent.parent.glob(f"step-*/{path.name}"):
+        if other.parent.name.endswith((PARTIAL, REMOVED)) and other != path:
+            with suppress(OSError):
+                disk.remove(other)
+
+
 def write_own(
     disk: Disk, path: Path, plan: Plan, rank: int, shards: Sequence[TensorShard]
 ) -> Written:
     """Write a rank's file from the tensors' own memory. OSError."""
+    make_room(disk, path)
     tensors = [(header, x.cpu()) for header, x in tensors_to_write(plan, rank, shards)]
     return write_rank_file(disk, path, [Entry(*header, memory_of(x)) for header, x in tensors])
 
@@ -205,12 +224,6 @@ class Commit:
         """The folder until all of it is on the disk."""
         return self.folder / f"step-{self.step:08d}-{self.save_id}{PARTIAL}"
 
-    def make_room(self, rank: int) -> None:
-        """Remove this rank's files in what interrupted saves have left."""
-        for path in leftovers(self.folder, self.save_id):
-            with suppress(OSError):
-                self.disk.remove(path / file_of(rank))
-
     def finish(self, written: Written | Exception, group: Group) -> list[Path]:
         """Every rank calls it, with what it has written. SaveFailed, on all, if one could not.
 
@@ -218,10 +231,13 @@ class Commit:
         Wire: a few all-gathers of plain data, the longest with a checksum for each shard.
         """
         try:
-            manifest = self._manifest(gather_plain(agreed(written, SaveFailed, group), group))
-            is_leader = self._is_leader(group)
-            for act in (self._write_manifest, self._rename):
-                done = result_or_error(partial(act, manifest)) if is_leader else None
+            mine = agreed(written, SaveFailed, group), zlib.crc32(repr(self.values).encode())
+            of_ranks = gather_plain(mine, group)
+            _require_same_values([values for _, values in of_ranks])
+            manifest = self._manifest([its for its, _ in of_ranks])
+            is_leader = agreed(result_or_error(lambda: self._leads(group)), SaveFailed, group)
+            for operation in (self._write_manifest, self._rename):
+                done = result_or_error(partial(operation, manifest)) if is_leader else None
                 agreed(done, SaveFailed, group)
         except SaveFailed:
             remove_folders(self.disk, [self.partial])
@@ -244,7 +260,7 @@ class Commit:
         files = {file_of(rank): nbytes for rank, (_, _, nbytes) in enumerate(written)}
         return Manifest(self.step, self.save_id, len(written), files, tensors, self.values)
 
-    def _is_leader(self, group: Group) -> bool:
+    def _leads(self, group: Group) -> bool:
         """Whether this rank is the lowest of those whose files are in this storage."""
         return not any((self.partial / file_of(rank)).exists() for rank in range(group.rank))
 
@@ -255,12 +271,11 @@ class Commit:
     def _rename(self, manifest: Manifest) -> None:
         """The moment from which the save counts in this storage.
 
-        Checkpoints of this step and of later ones go before: they are of a run that was rolled
-        back, and `find` would take them for the newest.
+        Checkpoints of later steps go before: they are of a run that was rolled back, and `find`
+        would take them for the newest. Another one of this step goes after.
         """
-        for name in finished_saves(self.folder):
-            if step_of(name) >= self.step:
-                self.disk.rename(self.folder / name, self.folder / f"{name}{REMOVED}")
+        names = finished_saves(self.folder)
+        self._take_names([name for name in names if step_of(name) > self.step])
         final = self.folder / manifest.folder_name
         self.disk.rename(self.partial, final)
         try:
@@ -269,17 +284,32 @@ class Commit:
         except OSError:
             self.disk.rename(final, self.partial)  # or it would count here and nowhere else
             raise
+        if same := [name for name in names if step_of(name) == self.step]:
+            self._take_names(same)
+            self.disk.sync_folder(self.folder)
+
+    def _take_names(self, names: Sequence[str]) -> None:
+        for name in names:
+            self.disk.rename(self.folder / name, self.folder / f"{name}{REMOVED}")
 
     def _retire(self, manifest: Manifest) -> list[Path]:
         """Take their names from checkpoints that are not kept; all that can be removed now."""
         with suppress(OSError):  # the new one counts all the same
             names = finished_saves(self.folder)
             steps = sorted(map(step_of, names), reverse=True)
-            for name in names:
-                if not self.is_kept(step_of(name), steps):
-                    self.disk.rename(self.folder / name, self.folder / f"{name}{REMOVED}")
+            self._take_names([name for name in names if not self.is_kept(step_of(name), steps)])
             return leftovers(self.folder, self.save_id)
         return []
+
+
+def _require_same_values(of_ranks: Sequence[int]) -> None:
+    other = [str(rank) for rank, values in enumerate(of_ranks) if values != of_ranks[0]]
+    if other:
+        raise SaveFailed(
+            f"the optimizer's settings or an extra state of rank {', '.join(other)} are not those "
+            "of rank 0, and a checkpoint has one for all ranks: keep numbers that are equal "
+            "everywhere, such as samples of the whole job"
+        )
 
 
 def remove_folders(disk: Disk, folders: Sequence[Path]) -> None:

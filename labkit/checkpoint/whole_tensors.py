@@ -8,17 +8,14 @@ For a look at a checkpoint, for a test, and for the one plain file that other pr
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from labkit.checkpoint.disk import read_into
-from labkit.checkpoint.extent import Extent
+from labkit.checkpoint.loading import OpenFiles, empty_shard, plan_reads, require_as_saved
 from labkit.checkpoint.manifest import Manifest, files_here, finished_saves, step_of
 from labkit.checkpoint.plain_data import memory_of
-from labkit.checkpoint.saving import TORCH_DTYPES
 
 
 def read_tensors(
@@ -27,7 +24,8 @@ def read_tensors(
     """The whole tensors of the newest complete checkpoint, or that of `step`, by name.
 
     prefix: of the names, which is taken away: "model." reads the parameters under their own names.
-    FileNotFoundError where this host has no complete checkpoint.
+    FileNotFoundError where this host has no complete checkpoint; Damaged for other bytes than were
+    saved.
     """
     for name in reversed(finished_saves(Path(folder))):
         if step in (None, step_of(name)):
@@ -40,20 +38,13 @@ def read_tensors(
 
 
 def _tensors(path: Path, manifest: Manifest, prefix: str) -> dict[str, Tensor]:
-    found = {}
-    for name, record in manifest.tensors.items():
-        if not name.startswith(prefix):
-            continue
-        tensor = torch.empty(record.shape, dtype=TORCH_DTYPES[record.dtype])
-        memory, itemsize = memory_of(tensor), tensor.itemsize
-        for stored in record.shards:
-            file = os.open(path / stored.file, os.O_RDONLY)
-            try:
-                for here, there, numel in Extent.whole(record.shape).overlaps(stored.extent):
-                    begin = here * itemsize
-                    place = memory[begin : begin + numel * itemsize]
-                    read_into(file, stored.offset + there * itemsize, place)
-            finally:
-                os.close(file)
-        found[name.removeprefix(prefix)] = tensor
-    return found
+    names = [name for name in manifest.tensors if name.startswith(prefix)]
+    shards = [empty_shard(name, manifest.tensors[name]) for name in names]
+    memory = [memory_of(shard.tensor) for shard in shards]
+    with OpenFiles(path) as files:
+        for name in names:
+            require_as_saved(files, name, manifest.tensors[name])
+        for read in plan_reads(manifest, shards):
+            place = memory[read.shard][read.at : read.at + read.nbytes]
+            read_into(files[read.file], read.offset, place)
+    return {shard.name.removeprefix(prefix): shard.tensor for shard in shards}

@@ -69,8 +69,11 @@ class ShardedStates(Groups):
             self.settings,
             defaults,
         )
-        self.optimizer_name = getattr(optimizer_class, "__name__", repr(optimizer_class))
-        """Of the class of the optimizer within."""
+        made = getattr(optimizer_class, "within", optimizer_class)
+        self.optimizer_name: str | None = None
+        """The class of the optimizer within, with its module; None for a function that makes it."""
+        if isinstance(made, type):
+            self.optimizer_name = f"{made.__module__}.{made.__qualname__}"
         self._trained_names = {member.name for members in self.trained for member in members}
         for ours, theirs in zip(self.param_groups, self._inner.settings, strict=False):
             for name, value in theirs.items():

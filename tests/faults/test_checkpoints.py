@@ -1,5 +1,6 @@
 """Checkpoints that cannot lie: whatever ends a save, a load gives one saved state, whole."""
 
+import copy
 import errno
 import importlib.util
 import os
@@ -18,6 +19,7 @@ from labkit import RankError, run
 from labkit.checkpoint import AnnouncedEnd, Checkpointer, Damaged, Disk, DoesNotFit, SaveFailed
 from labkit.checkpoint.manifest import finished_saves
 from labkit.checkpoint.whole_tensors import read_tensors
+from labkit.zero import ShardedOptimizer
 
 _SPEC = importlib.util.spec_from_file_location(
     "recovery", Path(__file__).parents[2] / "examples" / "recovery.py"
@@ -383,13 +385,70 @@ class Milestones:
 
 def keeps_milestones(world, folder):
     _, _, checkpointer = job(world, folder, extra={"schedule": Milestones()})
-    with pytest.raises(TypeError, match="schedule.*milestones"):
+    with pytest.raises(ValueError, match="schedule.*milestones"):
         checkpointer.save(1)
     return list(folder.iterdir()) if folder.exists() else []
 
 
 def test_an_extra_state_that_json_would_change_is_refused_before_anything_is_written(tmp_path):
     assert run(keeps_milestones, 2, (tmp_path / "job",)).values == [[], []]
+
+
+def has_a_cursor_of_its_own(world, folder):
+    cursor = Milestones()
+    cursor.state_dict = lambda: {"samples": 100 + world.rank}
+    _, _, checkpointer = job(world, folder, extra={"cursor": cursor})
+    with pytest.raises(SaveFailed, match="rank 1") as error:
+        checkpointer.save(1)
+    return str(error.value), list(folder.iterdir())
+
+
+def test_an_extra_state_that_differs_between_ranks_is_refused(tmp_path):
+    for text, left in run(has_a_cursor_of_its_own, 2, (tmp_path / "job",)).values:
+        assert "extra" in text and not left
+
+
+def saves_the_same_step_again(world, folder):
+    """In place: another state under the same step."""
+    model, step, checkpointer = job(world, folder, keep_last=1)
+    step()
+    checkpointer.save(1)
+    step()
+    checkpointer.save(1)
+    checkpointer.wait()
+    expected = model.full_parameters()
+    again, _, other = job(world, folder, seed=1)
+    other.load()
+    return same(again.full_parameters(), expected), len(list(folder.iterdir()))
+
+
+def test_a_second_save_of_a_step_takes_the_place_of_the_first(tmp_path):
+    assert run(saves_the_same_step_again, 2, (tmp_path / "job",)).values == [(True, 1)] * 2
+
+
+def other_optimizers(world, folder):
+    """torch's optimizer of another class, and one without the masters that were saved."""
+    module = nn.Linear(7, 5).bfloat16()
+    with_masters = ShardedOptimizer(
+        module.parameters(), torch.optim.AdamW, world, master_dtype=torch.float32
+    )
+    module(torch.ones(2, 7).bfloat16()).sum().backward()
+    with_masters.step()
+    Checkpointer(folder, module, with_masters, world).save(1)
+    found = []
+    for make in (torch.optim.SGD, torch.optim.AdamW):
+        other = nn.Linear(7, 5).bfloat16()
+        before = copy.deepcopy(other.state_dict())
+        with pytest.raises(DoesNotFit) as error:
+            Checkpointer(folder, other, make(other.parameters(), lr=0.1), world).load()
+        found.append((str(error.value), same(dict(other.named_parameters()), before)))
+    return found
+
+
+def test_another_optimizer_is_refused_before_anything_changes(tmp_path):
+    (other_class, kept), (without, also_kept) = run(other_optimizers, 2, (tmp_path,)).values[0]
+    assert "AdamW" in other_class and "SGD" in other_class and kept
+    assert "master" in without and also_kept
 
 
 def saves_after_a_lost_one(world, folder):

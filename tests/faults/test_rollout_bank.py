@@ -99,13 +99,22 @@ def test_an_append_that_was_torn_at_any_byte_is_cut_off_and_the_log_goes_on(bank
             assert RolloutBank(bank.path).take(9)[-1] == Rollout(4, b"six")
 
 
-def test_a_flipped_byte_in_the_middle_is_named_and_nothing_is_cut_off(bank):
+@pytest.mark.parametrize("byte", range(30))
+def test_a_flipped_byte_with_records_behind_it_is_named_and_nothing_is_cut_off(bank, byte):
     data = bytearray(bank.path.read_bytes())
-    data[20] ^= 1
+    data[byte] ^= 1
     bank.path.write_bytes(data)
     with pytest.raises(ValueError, match="byte 0"):
         RolloutBank(bank.path)
     assert bank.path.read_bytes() == data
+
+
+def test_an_append_of_nothing_writes_nothing(bank):
+    before = bank.path.read_bytes()
+    bank.append([])
+    assert bank.path.read_bytes() == before
+    bank.append([Rollout(3, b"four")])
+    assert len(RolloutBank(bank.path)) == 4
 
 
 def test_the_log_of_another_job_is_refused(bank):

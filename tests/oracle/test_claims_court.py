@@ -18,6 +18,7 @@ def test_a_verdict_holds(key):
     assert faults(CLAIMS[key]) == []
 
 
+@pytest.mark.alone
 @pytest.mark.clock
 @pytest.mark.parametrize("key", sorted(WITH_CLOCKS))
 def test_a_verdict_that_a_clock_has_part_in_holds(key):
@@ -43,6 +44,7 @@ def test_what_is_measured_is_no_repetition_of_what_is_predicted():
 
 
 @pytest.mark.parametrize("num_stages", [2, 3])
+@pytest.mark.alone
 @pytest.mark.clock
 def test_the_quoted_formula_is_far_from_what_ranks_do(num_stages):
     """(p-1)/(2m+p-1) for m = 2, against clocks: the runs can tell the two apart."""
