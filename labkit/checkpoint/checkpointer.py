@@ -118,8 +118,8 @@ class Checkpointer:
 
         SaveFailed, on every rank, where a rank cannot write: the checkpoints before are untouched,
         and training can go on. The error may belong to the previous asynchronous save; in that case
-        the current save has been made. ValueError, on every rank, for what cannot be saved, and where
-        there are later checkpoints and this object has loaded none: they are of another run.
+        the current save has been made. ValueError, on every rank, for what cannot be saved, and
+        where there are later checkpoints and this object has loaded none: they are of another run.
         """
         arguments.whole("step", step, "the number of steps made, 0 or more", least=0)
         failed = result_or_error(self.wait)
