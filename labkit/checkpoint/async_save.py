@@ -109,8 +109,10 @@ class _SharedMemory:
     def __init__(self, nbytes: int) -> None:
         self.nbytes = nbytes
         self.file = tempfile.TemporaryFile(dir=SHARED if SHARED.is_dir() else None)
-        # Not truncate: where memory is short, a write would end the process with SIGBUS.
-        os.posix_fallocate(self.file.fileno(), 0, max(nbytes, 1))
+        if sys.platform == "darwin":
+            self.file.truncate(max(nbytes, 1))
+        else:  # where memory is short, a write would end the process with SIGBUS
+            os.posix_fallocate(self.file.fileno(), 0, max(nbytes, 1))
         self.bytes = torch.frombuffer(mmap.mmap(self.file.fileno(), 0), dtype=torch.uint8)
 
 
