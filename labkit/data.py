@@ -8,14 +8,16 @@ so nothing has to be sent, and the shares together are the serial batch, whateve
 """
 
 import functools
-import sysconfig
+import gzip
 import zlib
 from dataclasses import dataclass, field
+from importlib import resources
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+_TEXT = "standard_library.txt.gz"
 # What a text file has at most a few of, and compressed or executable bytes 11% of.
 _CONTROL_BYTES = bytes({*range(32), 127} - {*b"\t\n\r\f\b\x1b"})
 
@@ -30,27 +32,15 @@ class Corpus:
     @staticmethod
     @functools.cache
     def standard_library(max_bytes: int = 1_000_000) -> "Corpus":
-        """The public top-level modules of Python's own standard library, by name, cut at max_bytes.
+        """The first bytes, at most 1,000,000, of the modules of Python's standard library.
 
-        They are on every machine, and about 4 MB; other Python versions have other text. Kept
-        after the first call of a process.
-        Raises FileNotFoundError where Python keeps its library as something else than .py files.
+        The public top-level modules of Python 3.11.7, by name. They come with labkit: the library of
+        the Python that runs has another text, and every loss would be another. Kept after the first
+        call of a process.
         """
         _require_positive(max_bytes=max_bytes)
-        folder = Path(sysconfig.get_path("stdlib"))
-        # not _*.py: _sysconfigdata differs from machine to machine
-        texts, num_bytes = [], 0
-        for path in sorted(folder.glob("[!_]*.py")):
-            if num_bytes >= max_bytes:
-                break
-            texts.append(path.read_bytes())
-            num_bytes += len(texts[-1])
-        if not texts:
-            raise FileNotFoundError(
-                f"no .py file in {folder}, where this Python says its standard library is; "
-                "pass a text of your own with Corpus.from_file(path)"
-            )
-        return Corpus("Python's standard library", _as_tensor(b"".join(texts)[:max_bytes]))
+        text = gzip.decompress(resources.files("labkit").joinpath(_TEXT).read_bytes())
+        return Corpus("Python's standard library", _as_tensor(text[:max_bytes]))
 
     @staticmethod
     def from_file(path: str | Path, max_bytes: int = 4_000_000) -> "Corpus":
