@@ -34,9 +34,9 @@ class Corpus:
     def standard_library(max_bytes: int = 1_000_000) -> "Corpus":
         """The first bytes, at most 1,000,000, of the modules of Python's standard library.
 
-        The public top-level modules of Python 3.11.7, by name. They come with labkit: the library of
-        the Python that runs has another text, and every loss would be another. Kept after the first
-        call of a process.
+        The public top-level modules of Python 3.11.7, by name. They come with labkit: the library
+        of another Python has another text, and gives other losses. Kept after the first call of a
+        process.
         """
         _require_positive(max_bytes=max_bytes)
         text = gzip.decompress(resources.files("labkit").joinpath(_TEXT).read_bytes())
