@@ -1,7 +1,7 @@
 """What a training job can lose: its state after power cuts and kills, here and with torch's DCP.
 
-    python examples/recovery.py            every operation, every way: about two minutes
-    python examples/recovery.py --quick    a sample of each, under 50 s
+    python examples/recovery.py            every operation, every way: about a minute
+    python examples/recovery.py --quick    a sample of each: 20 s
 
 - the power is cut behind every operation of every rank's saves, synchronous and asynchronous ones;
   of what was not synced all, nothing or a part is left. Then a real load: one saved state, whole?
