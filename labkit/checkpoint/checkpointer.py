@@ -53,7 +53,7 @@ from labkit.checkpoint.saving import (
     layout_of,
     make_plan,
     remove_folders,
-    row_of,
+    spec_of,
     write_own,
 )
 from labkit.comm import Group
@@ -107,7 +107,7 @@ class Checkpointer:
         self._background: BackgroundWriter | None = None
         self._pending: OnThread[None] | None = None
         self._removal: Thread | None = None
-        self._has_loaded = False
+        self._owns_later_steps = False
 
     def save(self, step: int, *, wait: bool = True) -> None:
         """Save the state after `step` steps. Every rank calls it, between two steps.
@@ -163,7 +163,7 @@ class Checkpointer:
         self.wait()
         found = find(self.folder, self.group, step)
         if found is None:
-            self._has_loaded = True
+            self._owns_later_steps = True
             return None
         manifest, contents = found.manifest, self.contents
         fits = result_or_error(lambda: wanted_shards(manifest, contents))
@@ -178,7 +178,7 @@ class Checkpointer:
             contents.load_states([{key: _value(x) for key, x in each.items()} for each in states])
             contents.load_settings(manifest.values["settings"])
         load_random_states({name: x.tensor for name, x in rng.items()}, self.group.device)
-        self._has_loaded = True
+        self._owns_later_steps = True
         world_size = manifest.world_size
         return Loaded(manifest.step, world_size, bytes_read, verified, found.skipped)
 
@@ -212,24 +212,24 @@ class Checkpointer:
     def _state(self, step: int) -> tuple[list[TensorShard], list[ShardSpec], dict[str, Any]]:
         """This rank's shards, their specs, and plain values. Errors are raised on every rank."""
         later = [name for name in finished_saves(self.folder) if step_of(name) >= step]
-        if later and not self._has_loaded:
+        if later and not self._owns_later_steps:
             raise ValueError(
                 f"step={step}: {self.folder / later[-1]} is of this step or a later one, and "
                 "nothing was loaded from there: call load() first, which goes on from it, or give "
                 "another folder"
             )
-        self._has_loaded = True
+        self._owns_later_steps = True
         shards = [*self.contents.shards(), *random_states(self.group.rank, self.group.device)]
         values = {
             "settings": self.contents.settings(),
             "optimizer": self.contents.optimizer_name,
             "extra": {name: _plain(name, each) for name, each in self.extra.items()},
         }
-        return shards, [row_of(shard) for shard in shards], values
+        return shards, [spec_of(shard) for shard in shards], values
 
     def _is_same_layout(self, manifest: Manifest) -> bool:
         """Whether each rank holds what it held in the save. DoesNotFit where a name is missing."""
-        rows = [row_of(shard) for shard in self.contents.tensors()]
+        rows = [spec_of(shard) for shard in self.contents.tensors()]
         by_rank = gather_plain([layout_of(rows), [row.name for row in rows]], self.group)
         require_all_names(manifest, {name for _, names in by_rank for name in names})
         for name in self.extra:

@@ -107,7 +107,7 @@ class Plan:
         return self.rows[rank][share.shard].extent.within(share.start, share.stop)
 
 
-def row_of(shard: TensorShard) -> ShardSpec:
+def spec_of(shard: TensorShard) -> ShardSpec:
     """A shard without its tensor. TypeError for a dtype that safetensors does not have."""
     if shard.tensor.dtype not in DTYPES:
         raise TypeError(f"{shard.name} is {shard.tensor.dtype}, which safetensors does not have")
@@ -242,7 +242,7 @@ class Commit:
         except SaveFailed:
             remove_folders(self.disk, [self.partial])
             raise
-        return self._retire(manifest) if is_leader else []
+        return self._retire() if is_leader else []
 
     def _manifest(self, written: list[tuple[list[int], list[int], int]]) -> Manifest:
         tensors = {
@@ -292,7 +292,7 @@ class Commit:
         for name in names:
             self.disk.rename(self.folder / name, self.folder / f"{name}{REMOVED}")
 
-    def _retire(self, manifest: Manifest) -> list[Path]:
+    def _retire(self) -> list[Path]:
         """Take their names from checkpoints that are not kept; all that can be removed now."""
         with suppress(OSError):  # the new one counts all the same
             names = finished_saves(self.folder)

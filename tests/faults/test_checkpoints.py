@@ -2,14 +2,10 @@
 
 import copy
 import errno
-import importlib.util
 import os
 import shutil
 import signal
-import sys
-from pathlib import Path
 
-import cloudpickle
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -19,15 +15,13 @@ from labkit import RankError, run
 from labkit.checkpoint import AnnouncedEnd, Checkpointer, Damaged, Disk, DoesNotFit, SaveFailed
 from labkit.checkpoint.manifest import finished_saves
 from labkit.checkpoint.whole_tensors import read_tensors
-from labkit.zero import ShardedOptimizer
+from labkit.mesh import Mesh
+from labkit.model import GPT, GPTConfig
+from labkit.tensor_parallel import parallelize
+from labkit.zero import FullyShardedModule, ShardedOptimizer
+from tests.an_example import load_example
 
-_SPEC = importlib.util.spec_from_file_location(
-    "recovery", Path(__file__).parents[2] / "examples" / "recovery.py"
-)
-recovery = importlib.util.module_from_spec(_SPEC)
-sys.modules["recovery"] = recovery
-_SPEC.loader.exec_module(recovery)
-cloudpickle.register_pickle_by_value(recovery)
+recovery = load_example("recovery")
 job, saves, loaded_state = recovery.small_job, recovery.saves, recovery.loaded_state
 KILLS = (12, 13, 14, 15, 16, 30)
 
@@ -240,6 +234,8 @@ def test_a_flipped_byte_is_named_with_file_and_tensor_and_the_one_before_offered
     data = bytearray(path.read_bytes())
     data[data.index(b"}}") + 16] ^= 1
     path.write_bytes(data)
+    with pytest.raises(Damaged, match=file):
+        read_tensors(tmp_path)
     for kind, text, earlier in run(refuses, 2, (tmp_path,)).values:
         assert kind is Damaged and file in text and "model." in text and "load(step=1)" in text
         assert earlier == 1
@@ -264,6 +260,7 @@ def test_a_file_that_was_cut_off_makes_a_checkpoint_incomplete(tmp_path):
 
 def wrong_models(world, folder):
     models = [nn.Linear(7, 6), nn.Sequential(nn.Linear(7, 5)), nn.Linear(7, 5).double()]
+    models.append(nn.Linear(7, 5, bias=False))
     found = []
     for model in models:
         with pytest.raises(DoesNotFit) as error:
@@ -274,10 +271,11 @@ def wrong_models(world, folder):
 
 def test_another_model_is_refused_with_the_name_and_both_shapes_or_dtypes(tmp_path):
     run(two_saves, 2, (tmp_path,))
-    shape, name, dtype = run(wrong_models, 1, (tmp_path,)).values[0]
+    shape, name, dtype, more = run(wrong_models, 1, (tmp_path,)).values[0]
     assert "model.weight" in shape and "(6, 7)" in shape and "(5, 7)" in shape
     assert "model.0.weight" in name
     assert "float64" in dtype and "float32" in dtype
+    assert "model.bias" in more
 
 
 def test_the_files_are_those_that_the_library_of_safetensors_reads(tmp_path):
@@ -449,6 +447,39 @@ def test_another_optimizer_is_refused_before_anything_changes(tmp_path):
     (other_class, kept), (without, also_kept) = run(other_optimizers, 2, (tmp_path,)).values[0]
     assert "AdamW" in other_class and "SGD" in other_class and kept
     assert "master" in without and also_kept
+
+
+def misfits(world, folder):
+    """Two groups of parameters, and a state that the checkpoint lacks."""
+    model = nn.Linear(7, 5)
+    groups = [{"params": [p]} for p in model.parameters()]
+    optimizer = torch.optim.SGD(groups, lr=0.1, momentum=0.9)
+    with pytest.raises(DoesNotFit, match="groups"):
+        Checkpointer(folder, model, optimizer, world).load()
+    with pytest.raises(DoesNotFit, match="cursor"):
+        Checkpointer(folder, model, None, world, extra={"cursor": Milestones()}).load()
+
+
+def test_other_groups_and_a_missing_extra_state_are_refused(tmp_path):
+    run(two_saves, 2, (tmp_path,))
+    run(misfits, 1, (tmp_path,))
+
+
+def cannot_be_saved(world, folder):
+    """Shards in the order of a memory that is not row by row; ZeRO-3 of a tensor-parallel model."""
+    strided = nn.Linear(7, 5)
+    strided.weight = nn.Parameter(torch.ones(7, 5).t())
+    with pytest.raises(ValueError, match="strides"):
+        Checkpointer(folder, FullyShardedModule(strided, world), None, world).save(1)
+    whole = GPT(GPTConfig(vocab=8, context=4, num_layers=1, hidden=8, num_heads=2))
+    mesh = Mesh(world, dp=1, tp=2)
+    cut = FullyShardedModule(parallelize(whole, mesh.tp), mesh.dp)
+    with pytest.raises(TypeError, match="tensor-parallel"):
+        Checkpointer(folder, cut, None, world)
+
+
+def test_layouts_that_no_other_could_read_are_refused(tmp_path):
+    run(cannot_be_saved, 2, (tmp_path,))
 
 
 def saves_after_a_lost_one(world, folder):

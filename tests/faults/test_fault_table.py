@@ -1,29 +1,20 @@
 """Every fault of examples/faults.py gets the verdict that names its rank, operation and line."""
 
-import importlib.util
 import inspect
 import re
-import sys
 import time
 import types
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
 
-import cloudpickle
 import pytest
 import torch
 
 from labkit import Deadlock, Mismatch, RankError, RunTimeout, run
 from labkit.doctor.verdict import Fault
+from tests.an_example import load_example
 
-_SPEC = importlib.util.spec_from_file_location(
-    "faults", Path(__file__).parents[2] / "examples" / "faults.py"
-)
-faults = importlib.util.module_from_spec(_SPEC)
-sys.modules["faults"] = faults
-_SPEC.loader.exec_module(faults)
-cloudpickle.register_pickle_by_value(faults)
+faults = load_example("faults")
 
 SIZES = [2, 3, 4]
 # World size -> the rank that is wrong, where any may be; in all other programs it is rank 1.

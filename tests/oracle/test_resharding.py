@@ -1,12 +1,8 @@
 """A checkpoint of any layout loads into any other, bit for bit, and training goes on as before."""
 
-import importlib.util
 import random
-import sys
 from functools import cache
-from pathlib import Path
 
-import cloudpickle
 import pytest
 import torch
 from torch import nn
@@ -19,14 +15,9 @@ from labkit.data_parallel import DDP
 from labkit.mesh import Mesh
 from labkit.precision import MasterWeights
 from labkit.zero import FullyShardedModule, ShardedGradients, ShardedOptimizer
+from tests.an_example import load_example
 
-_SPEC = importlib.util.spec_from_file_location(
-    "recovery", Path(__file__).parents[2] / "examples" / "recovery.py"
-)
-recovery = importlib.util.module_from_spec(_SPEC)
-sys.modules["recovery"] = recovery
-_SPEC.loader.exec_module(recovery)
-cloudpickle.register_pickle_by_value(recovery)
+recovery = load_example("recovery")
 Job, LAYOUTS, EXPERTS = recovery.Job, recovery.LAYOUTS, recovery.EXPERTS
 
 
