@@ -11,7 +11,8 @@ Read in this order:
     disk.py            durable file operations; one rank's file
     loading.py         the newest complete one, by the bytes that each rank needs
     async_save.py      saving while training goes on
-    whole_tensors.py   a checkpoint without ranks
+    whole_tensors.py   a checkpoint without ranks; one plain file of a model
+    dcp.py             checkpoints of torch's DCP, both ways; imported by itself
 
 Beside these:
 
@@ -29,7 +30,7 @@ from labkit.checkpoint.manifest import Damaged
 from labkit.checkpoint.rollout_bank import Rollout, RolloutBank
 from labkit.checkpoint.sample_cursor import Audit, SampleCursor, SampleLog, audit
 from labkit.checkpoint.saving import SaveFailed
-from labkit.checkpoint.whole_tensors import read_tensors
+from labkit.checkpoint.whole_tensors import load_plain, read_tensors
 
 __all__ = [
     "AnnouncedEnd",
@@ -45,5 +46,6 @@ __all__ = [
     "SampleLog",
     "SaveFailed",
     "audit",
+    "load_plain",
     "read_tensors",
 ]

@@ -179,6 +179,24 @@ def require_as_saved(files: OpenFiles, name: str, record: TensorRecord) -> None:
             )
 
 
+def fitting_shards(
+    manifest: Manifest, contents: Contents, group: Group
+) -> tuple[list[TensorShard], list[dict[str, TensorShard]]]:
+    """`wanted_shards` of this rank; DoesNotFit, on every rank, where one's do not fit.
+
+    Also where the checkpoint has parameters that no rank has.
+    """
+    wanted = agreed(result_or_error(lambda: wanted_shards(manifest, contents)), DoesNotFit, group)
+    of_ranks = gather_plain([shard.name for shard in contents.tensors()], group)
+    saved = {name for name in manifest.tensors if name.startswith("model.")}
+    if missing := sorted(saved.difference(*of_ranks)):
+        raise DoesNotFit(
+            f"the checkpoint has {missing[0]}, and no rank does: it is of another model, or the "
+            "ranks of this group have a part of the model"
+        )
+    return wanted
+
+
 def wanted_shards(
     manifest: Manifest, contents: Contents
 ) -> tuple[list[TensorShard], list[dict[str, TensorShard]]]:
@@ -265,16 +283,6 @@ def _require_fits(shard: TensorShard, record: TensorRecord | None) -> None:
         )
 
 
-def require_all_names(manifest: Manifest, names: set[str]) -> None:
-    """DoesNotFit where the checkpoint has parameters that no rank has. names: of all ranks."""
-    saved = {name for name in manifest.tensors if name.startswith("model.")}
-    if missing := sorted(saved - names):
-        raise DoesNotFit(
-            f"the checkpoint has {missing[0]}, and no rank does: it is of another model, or the "
-            "ranks of this group have a part of the model"
-        )
-
-
 def plan_reads(manifest: Manifest, shards: Sequence[TensorShard]) -> list[Read]:
     """What must be read for these shards: each element once, and nothing else."""
     reads = []
@@ -297,7 +305,7 @@ def fill(found: Found, shards: Sequence[TensorShard], group: Group) -> int:
     Wire: nothing with shared storage. Else an all-gather of what is missing, and an all-to-all.
     """
     reads = plan_reads(found.manifest, shards)
-    buffers = [_flat_on_cpu(shard.tensor) for shard in shards]
+    buffers = [flat_on_cpu(shard.tensor) for shard in shards]
     memory = [memory_of(buffer) for buffer in buffers]
     with OpenFiles(found.path) as files:
 
@@ -310,18 +318,23 @@ def fill(found: Found, shards: Sequence[TensorShard], group: Group) -> int:
         if any(len(ranks) < group.size for ranks in found.seen_by.values()):
             elsewhere = [read for read in reads if group.rank not in found.seen_by[read.file]]
             _fetch(found, elsewhere, memory, files, group)
-    with torch.no_grad():
-        for shard, buffer in zip(shards, buffers, strict=True):
-            if buffer.data_ptr() != shard.tensor.data_ptr():
-                shard.tensor.copy_(buffer.view(shard.tensor.shape))
+    copy_back(shards, buffers)
     return sum(read.nbytes for read in reads)
 
 
-def _flat_on_cpu(x: Tensor) -> Tensor:
+def flat_on_cpu(x: Tensor) -> Tensor:
     """The tensor itself, where bytes can be read straight into it, or a new one."""
     if x.device.type == "cpu" and x.is_contiguous():
         return x.detach().reshape(-1)
     return torch.empty(x.numel(), dtype=x.dtype)
+
+
+def copy_back(shards: Sequence[TensorShard], buffers: Sequence[Tensor]) -> None:
+    """Copy each buffer of `flat_on_cpu` into its shard's tensor, where it is not the tensor."""
+    with torch.no_grad():
+        for shard, buffer in zip(shards, buffers, strict=True):
+            if buffer.data_ptr() != shard.tensor.data_ptr():
+                shard.tensor.copy_(buffer.view(shard.tensor.shape))
 
 
 def _place(memory: Sequence[memoryview], read: Read) -> memoryview:
