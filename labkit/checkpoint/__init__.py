@@ -18,6 +18,7 @@ Beside these:
 
     announced_end.py   SIGTERM and Slurm's signal: save in time
     sample_cursor.py   each sample once per epoch, and the proof of it
+    loss_guard.py      NaN: return to a good step, and skip the batches that led there
     rollout_bank.py    rollouts that are used exactly once
     power_cut.py       what a power cut leaves of recorded operations
 """
@@ -26,6 +27,7 @@ from labkit.checkpoint.announced_end import AnnouncedEnd
 from labkit.checkpoint.checkpointer import Checkpointer
 from labkit.checkpoint.disk import Disk
 from labkit.checkpoint.loading import DoesNotFit, Loaded
+from labkit.checkpoint.loss_guard import Diverged, LossGuard
 from labkit.checkpoint.manifest import Damaged
 from labkit.checkpoint.rollout_bank import Rollout, RolloutBank
 from labkit.checkpoint.sample_cursor import Audit, SampleCursor, SampleLog, audit
@@ -38,8 +40,10 @@ __all__ = [
     "Checkpointer",
     "Damaged",
     "Disk",
+    "Diverged",
     "DoesNotFit",
     "Loaded",
+    "LossGuard",
     "Rollout",
     "RolloutBank",
     "SampleCursor",
