@@ -115,10 +115,9 @@ def _record_of(ours: str, row: TensorStorageMetadata, rows: Mapping[str, Any]) -
         raise DoesNotFit(f"{ours} is {dtype}, which safetensors does not have")
     kind: Kind = "elements"
     if ours.startswith("optimizer."):
-        parameter, _, key = ours.removeprefix("optimizer.").rpartition(".")
-        of_parameter = rows.get(f"model.{parameter}")
+        of_parameter = rows.get(f"model.{ours.removeprefix('optimizer.').rpartition('.')[0]}")
         is_cut = isinstance(of_parameter, TensorStorageMetadata) and of_parameter.size == row.size
-        kind = "elements" if is_cut and key != "step" else "whole"
+        kind = "elements" if is_cut else "whole"
     return TensorRecord(DTYPES[dtype], kind, shape, [])
 
 
