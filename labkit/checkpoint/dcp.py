@@ -51,7 +51,7 @@ from labkit.zero.sharded_states import MASTER
 
 # How an optimizer computes its step: a labkit checkpoint leaves it to each program.
 _WAYS = {"foreach": None, "fused": None, "capturable": False, "differentiable": False}
-_SETTING = re.compile(r"optim\.param_groups\.(\d+)\.(\w+)")
+_SETTING = re.compile(r"optim\.param_groups\.\d+\.\w+")
 
 
 def load_dcp(
@@ -88,11 +88,12 @@ def _manifest_of(
     """What a folder has, in labkit's terms, and the names there by labkit's. DoesNotFit."""
     rows, tensors, names, settings = metadata.state_dict_metadata, {}, {}, []
     for name, row in rows.items():
-        ours = _labkit_name(name)
+        own_name = _labkit_name(name)
+        is_mapped = own_name.startswith(("model.", "optimizer."))
         if _SETTING.fullmatch(name):
             settings.append(name)
-        elif isinstance(row, TensorStorageMetadata) and ours.startswith(("model.", "optimizer.")):
-            tensors[ours], names[ours] = _record_of(ours, row, rows), name
+        elif is_mapped and isinstance(row, TensorStorageMetadata):
+            tensors[own_name], names[own_name] = _record_of(own_name, row, rows), name
         else:
             raise DoesNotFit(
                 f"{folder} has {name}, which has no place in a labkit checkpoint: save "
@@ -105,17 +106,24 @@ def _manifest_of(
             f"{folder} has states of an optimizer of torch.optim, and this one is {optimizer}: "
             "take torch's, or load the model alone"
         )
-    values = {"optimizer": optimizer, "settings": _read_settings(folder, settings)}
+    saved = _read_settings(folder, settings)
+    for ours, theirs in zip(contents.settings(), saved):
+        if optimizer and (missing := sorted(ours.keys() - theirs.keys())):
+            raise DoesNotFit(
+                f"{folder} has no setting {missing[0]!r} of {optimizer}: it is of another optimizer"
+            )
+    values = {"optimizer": optimizer, "settings": saved}
     return Manifest(0, "", 0, {}, tensors, values), names
 
 
-def _record_of(ours: str, row: TensorStorageMetadata, rows: Mapping[str, Any]) -> TensorRecord:
+def _record_of(name: str, row: TensorStorageMetadata, rows: Mapping[str, Any]) -> TensorRecord:
     dtype, shape = row.properties.dtype, tuple(row.size)
     if dtype not in DTYPES:
-        raise DoesNotFit(f"{ours} is {dtype}, which safetensors does not have")
+        raise DoesNotFit(f"{name} is {dtype}, which safetensors does not have")
     kind: Kind = "elements"
-    if ours.startswith("optimizer."):
-        of_parameter = rows.get(f"model.{ours.removeprefix('optimizer.').rpartition('.')[0]}")
+    if name.startswith("optimizer."):
+        parameter = name.removeprefix("optimizer.").rpartition(".")[0]
+        of_parameter = rows.get(f"model.{parameter}")
         is_cut = isinstance(of_parameter, TensorStorageMetadata) and of_parameter.size == row.size
         kind = "elements" if is_cut else "whole"
     return TensorRecord(DTYPES[dtype], kind, shape, [])

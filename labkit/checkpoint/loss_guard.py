@@ -15,10 +15,9 @@
         if step % 100 == 0:
             step = guard.save(step)
 
-PaLM returned to a checkpoint about 100 steps before a loss spike, and skipped 200 to 500 batches;
-the same batches later did no harm, so a spike belongs to a batch and a state together
-(arXiv:2204.02311, section 5.1). Hence every batch since the checkpoint is skipped, not only the
-last.
+PaLM returned to a checkpoint about 100 steps before a loss spike, and skipped 200 to 500 batches
+(arXiv:2204.02311, section 5.1). The same batches from an earlier checkpoint gave no spike: it needs
+a batch and a state together. So every batch since the checkpoint is skipped, not only the last.
 
 Ask before `optimizer.step()`, and ask for the norm of the gradients too: a loss can be finite while
 a gradient is not, and one step later all parameters are NaN. A save in between would be a

@@ -206,6 +206,7 @@ def refuses(world, folder):
         ("1", FullyShardedModule(nn.Linear(7, 5), world), None),
         ("2", *zero3_in_groups(world, 1, 1)),
         ("1", plain := net(1), AdamW(plain.parameters(), 1e-2)),
+        ("1", plain, torch.optim.SGD(plain.parameters(), lr=1.0)),
     ]
     for name, model, optimizer in cases:
         before = [p.clone() for p in model.parameters()]
@@ -219,11 +220,12 @@ def refuses(world, folder):
 
 
 def test_what_has_no_place_is_refused_by_name(torchs):
-    for epoch, name, groups, own in run(refuses, 2, (torchs[0],)).values:
+    for epoch, name, groups, own, sgd in run(refuses, 2, (torchs[0],)).values:
         assert "epoch" in epoch
         assert "model.weight" in name
         assert "2 groups" in groups
         assert "labkit.optimizer.AdamW" in own
+        assert "'dampening'" in sgd
 
 
 def saves_own_adam(world, folder):
