@@ -12,10 +12,11 @@ once, shards are gone, and the newest checkpoint on the disk counts.
 
 A save needs no disk, so it may be of every step. The disk has one at a longer interval.
 
-    own     write into memory (Checkpointer, without syncs) | it counts while no host is lost
-    copy                                                    | send | rename | now it survives a host
+    own     write into memory (a Checkpointer without syncs) | it counts while no host is lost
+    copy                                                     | send, write | it survives a host
 
-A copy has its name only when it is whole. When a host is lost before that, the save before counts.
+The manifest has the size of each file, so a copy that a kill has cut short does not count: when its
+host is lost, too, the save before is loaded.
 
 Wire: each rank sends its file once, in an all-to-all, and what a Checkpointer sends.
 Memory: two saves stay, and a third is written: up to six times the shards of a host's ranks.
@@ -120,11 +121,8 @@ class PartnerMemory:
             return None
 
     def _keep(self, paths: Sequence[Path], files: Sequence[Tensor]) -> None:
-        """Write the copies. Each gets its name when all of it is there."""
         for path, file in zip(paths, files, strict=True):
-            part = path.with_suffix(".part")
-            self._disk.write_whole(part, memory_of(file))
-            self._disk.rename(part, path)
+            self._disk.write_whole(path, memory_of(file))
 
 
 class _Memory(Disk):

@@ -38,7 +38,7 @@ def trains(world, folder, kills=(), changes=()):
     checkpointer = Checkpointer(folder, model, optimizer, world)
     loaded = checkpointer.load()
     for step in range(loaded.step if loaded else 0, NUM_STEPS):
-        if attempt() < len(kills) and kills[attempt()] == (step, world.rank):
+        if kills[attempt() : attempt() + 1] == ((step, world.rank),):
             os.kill(os.getpid(), signal.SIGKILL)
         optimizer.zero_grad()
         (loss_of(model, step, world.rank, world.size) * world.size).backward()
@@ -72,13 +72,10 @@ def test_a_job_whose_ranks_are_killed_ends_equal_in_every_bit(tmp_path):
 
 
 def test_the_world_shrinks_after_a_failure_and_grows_at_a_planned_change(tmp_path):
-    arguments = (tmp_path / "job", ((3, 3),), {(1, 5)})
-    result = elastic.run(trains, 4, arguments, sizes=[4, 3, 4], restarts=1)
-    assert [(a.world_size, a.error is None) for a in result.attempts] == [
-        (4, False),
-        (3, True),
-        (4, True),
-    ]
+    arguments = (tmp_path / "job", ((3, 3), None, (7, 0)), {(1, 5)})
+    result = elastic.run(trains, 4, arguments, sizes=[4, 3, 4], restarts=2)
+    assert [a.world_size for a in result.attempts] == [4, 3, 4, 4]
+    assert [a.error is None for a in result.attempts] == [False, True, False, True]
     loaded, parameters = result.run.values[3]
     assert loaded == 6
     for name, expected in trained_serially().items():
