@@ -89,22 +89,21 @@ class PartnerMemory:
         folder, rank = self._checkpointer.folder, self._group.rank
         (name,) = (name for name in finished_saves(folder) if step_of(name) == step)
         sizes = Manifest.read(folder / name).files
-        mine = torch.frombuffer(
-            bytearray((folder / name / file_of(rank)).read_bytes()), dtype=torch.uint8
-        )
+        path, nbytes = folder / name / file_of(rank), sizes[file_of(rank)]
+        mine = torch.from_file(str(path), size=nbytes, dtype=torch.uint8)  # mapped, not read
         ranks = range(self._group.size)
         senders = [other for other in ranks if self._partners[other] == rank]
         with self._group.label("shards to the partner host"):
             received = self._group.all_to_all(
                 mine.to(self._group.device),
-                [len(mine) if other == self._partners[rank] else 0 for other in ranks],
+                [nbytes if other == self._partners[rank] else 0 for other in ranks],
                 [sizes[file_of(other)] if other in senders else 0 for other in ranks],
             ).cpu()
         paths = [folder / name / file_of(other) for other in senders]
         files = received.split([sizes[path.name] for path in paths])
         kept = result_or_error(lambda: self._keep(paths, files))
         agreed(kept, SaveFailed, self._group)
-        return len(mine)
+        return nbytes
 
     def load(self) -> Loaded | None:
         """Load the newest checkpoint of which all shards are in some host's memory.
