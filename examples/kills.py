@@ -1,20 +1,22 @@
 """One training, 50 SIGKILLs of ranks and hosts: it ends as if nothing had happened.
 
-    host left (network namespace)                 host right
-    torchrun: rank 0, rank 1      -- cable --     torchrun: rank 2, rank 3
-    checkpoints in left/                          checkpoints in right/       no shared storage
+    host left (network namespace)             host right
+    rank 0, rank 1             -- cable --    rank 2, rank 3
+    checkpoints in left/                      checkpoints in right/       no shared storage
 
-A kill ends one rank, or all processes of a host, torchrun included. Then this script ends what is
-left of the job and begins it again, as a scheduler does. ZeRO-3, dropout, a checkpoint every 5 steps, each
-second one asynchronous. Then: is the final loss that of a run without kills, in every bit, and has
-each sample been used exactly once? Needs Linux, root, and `ip`; takes about four minutes.
+A kill ends one rank, or all processes of a host. Then this script ends what is left of the job and
+begins it again, as a scheduler does. ZeRO-3, dropout, a checkpoint every 5 steps, every other one
+asynchronous. Two questions at the end: is the final loss that of a run without kills, in every bit,
+and has each sample been used exactly once? Needs Linux, root, and `ip`.
 
     python examples/kills.py --kills 50
 """
 
 import argparse
 import contextlib
+import ctypes
 import json
+import multiprocessing
 import os
 import random
 import shutil
@@ -40,11 +42,8 @@ CONFIG = GPTConfig(vocab=31, context=6, num_layers=2, hidden=16, num_heads=4, ff
 NUM_SAMPLES, BATCH = 10_000, 13  # 13 samples divide over no 4 ranks
 ADDRESSES = {"left": "10.231.88.1", "right": "10.231.88.2"}
 CABLE = "cable0"
-SETTINGS = {"GLOO_SOCKET_IFNAME": CABLE, "RES_OPTIONS": "timeout:1 attempts:1"}
-TORCHRUN = (
-    *(sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=2"),
-    *(f"--master-addr={ADDRESSES['left']}", "--master-port=29512", "--monitor-interval=0.1"),
-)
+PORT = 29512
+CLONE_NEWNET = 0x40000000  # of Linux
 
 
 def train(group, folder, host, num_steps):
@@ -57,7 +56,6 @@ def train(group, folder, host, num_steps):
     checkpointer = Checkpointer(folder / host, model, optimizer, group, extra={"data": cursor})
     loaded = checkpointer.load()
     log = SampleLog(folder / "samples", attempt(group, folder), group.rank)
-    (folder / f"process-{group.rank}").write_text(str(os.getpid()))
     for step in range(loaded.step if loaded else 0, num_steps):
         mine = cursor.next_batch().tensor_split(group.size)[group.rank]
         log.write(step, mine)
@@ -84,22 +82,28 @@ def attempt(group, folder):
     return int(group.broadcast(number).item())
 
 
-def worker(folder, num_steps):
-    """What torchrun starts, on each host twice."""
-    dist.init_process_group("gloo")
-    group, host = Group.default(), os.environ["HOST"]
-    loss = train(group, folder, host, num_steps)
-    (folder / f"loss-{group.rank}").write_text(json.dumps(loss))
-    group.barrier()
-    os._exit(0)
+def worker(rank, host, folder, num_steps):
+    """A rank on a host, from a fork of this script."""
+    with open(f"/run/netns/{namespace(host)}") as network:
+        if ctypes.CDLL(None).setns(network.fileno(), CLONE_NEWNET):
+            raise OSError(f"rank {rank} cannot enter the network of host {host}")
+    with open(folder / f"output-{host}", "a") as output:
+        os.dup2(output.fileno(), 1), os.dup2(output.fileno(), 2)
+    os.environ["GLOO_SOCKET_IFNAME"] = CABLE
+    torch.set_num_threads(1)
+    address = f"tcp://{ADDRESSES['left']}:{PORT}"
+    dist.init_process_group("gloo", init_method=address, rank=rank, world_size=4)
+    loss = train(Group.default(), folder, host, num_steps)
+    (folder / f"loss-{rank}").write_text(json.dumps(loss))
+    Group.default().barrier()
 
 
 class Hosts:
-    """Two network namespaces with a cable between them, and torchrun on both."""
+    """Two network namespaces with a cable between them, and the ranks of a job on both."""
 
     def __init__(self, folder, num_steps):
         self.folder, self.num_steps = folder, num_steps
-        self.agents = []
+        self.ranks = []
 
     def __enter__(self):
         for host in ADDRESSES:
@@ -115,34 +119,32 @@ class Hosts:
     def __exit__(self, *error):
         for host in ADDRESSES:
             self.kill(host)
-            with contextlib.suppress(subprocess.CalledProcessError):
-                ip("netns", "del", namespace(host))
+            ip("netns", "del", namespace(host))
 
-    def start(self, host):
-        """torchrun, on a host."""
-        words = ["ip", "netns", "exec", namespace(host), *TORCHRUN]
-        words += [f"--node-rank={list(ADDRESSES).index(host)}", __file__]
-        with open(self.folder / f"output-{host}", "a") as output:
-            return subprocess.Popen(
-                [*words, "--worker", str(self.folder), "--steps", str(self.num_steps)],
-                env={**os.environ, **SETTINGS, "HOST": host},
-                stdout=output,
-                stderr=output,
-            )
+    def start(self):
+        """Fork the ranks. This process has imported torch, and computes nothing."""
+        fork = multiprocessing.get_context("fork")
+        for rank, host in enumerate(["left", "left", "right", "right"]):
+            arguments = rank, host, self.folder, self.num_steps
+            self.ranks.append(fork.Process(target=worker, args=arguments, daemon=True))
+            self.ranks[-1].start()
 
     def is_over(self):
         """Whether the job has ended well. After a failure: end what is left of it, begin again."""
-        codes = [agent.poll() for agent in self.agents]
+        codes = [rank.exitcode for rank in self.ranks]
         if not codes or any(codes):
-            for host in ADDRESSES:
-                self.kill(host)
-            self.agents = [self.start(host) for host in ADDRESSES]
-        return codes == [0, 0]
+            for rank in self.ranks:
+                rank.kill()
+                rank.join()
+            self.ranks = []
+            self.start()
+        return codes == [0] * 4
 
     def kill(self, host):
         """End all that runs on a host, at once."""
         for process in ip("netns", "pids", namespace(host)).split():
-            end(int(process))
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(process), signal.SIGKILL)
 
 
 def namespace(host):
@@ -155,12 +157,6 @@ def ip(*words):
     return subprocess.run(["ip", *words], capture_output=True, text=True, check=True).stdout
 
 
-def end(process):
-    """SIGKILL."""
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(process, signal.SIGKILL)
-
-
 def number_in(path):
     """The number in a file that another process writes; 0 where there is none yet."""
     with contextlib.suppress(OSError, ValueError):
@@ -169,12 +165,10 @@ def number_in(path):
 
 
 def killed_often(folder, num_kills, num_steps, seed=0):
-    """Run the training with kills at random steps; how many ranks and how many hosts were killed."""
+    """Run the training with kills at random steps; how many kills of ranks and of hosts."""
     draw = random.Random(seed)
     moments = sorted(draw.sample(range(2, num_steps - 1), num_kills))
     victims = [draw.choice(["a rank", "a rank", "a host"]) for _ in moments]
-    for path in folder.glob("step-*"):
-        path.unlink()
     with Hosts(folder, num_steps) as hosts:
         for moment, victim in zip(moments, victims, strict=True):
             rank, host = draw.randrange(4), draw.choice(list(ADDRESSES))
@@ -184,7 +178,7 @@ def killed_often(folder, num_kills, num_steps, seed=0):
             if victim == "a host":
                 hosts.kill(host)
             else:
-                end(number_in(folder / f"process-{rank}"))
+                hosts.ranks[rank].kill()
         while not hosts.is_over():
             time.sleep(0.05)
     return victims.count("a rank"), victims.count("a host")
@@ -204,7 +198,7 @@ def report(num_kills):
         ranks, hosts = killed_often(killed, num_kills, num_steps)
         seconds = time.monotonic() - begin_s
         losses = [json.loads((killed / f"loss-{rank}").read_text()) for rank in range(4)]
-        samples = audit(killed / "samples", SampleCursor(NUM_SAMPLES, BATCH))
+        samples = audit(killed / "samples", num_samples=NUM_SAMPLES, batch=BATCH)
         num_attempts = number_in(killed / "attempt") + 1
     is_equal = losses == [expected] * 4
     is_clean = samples.num_steps == num_steps and not samples.lost and not samples.twice
@@ -219,14 +213,10 @@ def report(num_kills):
 
 
 def main():
-    """Be the script, or what torchrun starts."""
+    """Print the report."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--kills", type=int, default=50)
-    parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--steps", type=int, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
-    if chosen.worker:
-        worker(chosen.worker, chosen.steps)
     return 0 if report(chosen.kills) else 1
 
 
