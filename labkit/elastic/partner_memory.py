@@ -16,7 +16,8 @@ A save needs no disk, so it may be of every step. The disk has one at a longer i
     copy                                                     | send, write | it survives a host
 
 The manifest has the size of each file, so a copy that a kill has cut short does not count: when its
-host is lost, too, the save before is loaded.
+host is lost, too, the save before is loaded. After a load, the lost host's shards are in one memory
+until the next save returns.
 
 Wire: each rank sends its file once, in an all-to-all, and what a Checkpointer sends.
 Memory: two saves stay, and a third is written: up to six times the shards of a host's ranks.
@@ -73,8 +74,9 @@ class PartnerMemory:
         """
         arguments.whole("host", host, "the number of this rank's host, 0 or more", least=0)
         self._disk = _Memory()
+        # Two stay: the one before counts until all copies of the new one are written.
         self._checkpointer = Checkpointer(
-            folder, model, optimizer, group, extra=extra, disk=self._disk
+            folder, model, optimizer, group, extra=extra, keep_last=2, disk=self._disk
         )
         self._group = self._checkpointer.group
         self._partners = partners(gather_plain(host, self._group))
