@@ -113,7 +113,7 @@ class Disk:
         """Give the descriptor back."""
         os.close(file.descriptor)
 
-    def write_whole(self, path: Path, data: bytes) -> None:
+    def write_whole(self, path: Path, data: bytes | memoryview) -> None:
         """A new file with these bytes, synced."""
         file = self.create(path)
         try:
