@@ -16,7 +16,7 @@ two hosts the slow one is named). What is slow on all of them alike, no comparis
 
 On several hosts: `labkit.save_payload("check.payload", labkit.measure.preflight)`, then torchrun
 with `-m labkit.launch.payload check.payload --out runs/check` on each host, and
-`Run.load("runs/check").values[0]`.
+`Run.load("runs/check", trust=True).values[0]`.
 
 Papers: Hochschild et al., "Cores that don't count", HotOS 2021 (silent corruption); Freivalds,
 "Probabilistic machines can use less running time", 1977 (the check of a product); Cristian,
@@ -30,10 +30,10 @@ import shutil
 import socket
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median, median_high
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -62,7 +62,8 @@ Ranks = tuple[int, ...]
 """One rank, or the two of a pair. Of a disk: the rank that wrote for its host."""
 
 
-class Finding(NamedTuple):
+@dataclass(frozen=True)
+class Finding:
     """A value that is not as expected."""
 
     check: str
@@ -83,7 +84,8 @@ class Finding(NamedTuple):
         return f"{self.check}, rank {ranks}: {texts[0]}, expected {bound}{texts[1]}{note}"
 
 
-class RankCheck(NamedTuple):
+@dataclass(frozen=True)
+class RankCheck:
     """What one rank measured."""
 
     host: str
@@ -121,23 +123,19 @@ class Preflight:
         """A row per rank, then the findings, as aligned plain text."""
         rows = [["rank", "host", "products", "speed", "write/s", "free", "clock", "link"]]
         for rank, each in enumerate(self.ranks):
-            offset_s, uncertainty_s = (f"{1e3 * x:.2f}" for x in each[-2:])
             links = [x for pair, x in self.links.items() if rank in pair]
             row = [str(rank), each.host, f"{each.num_wrong} of {each.num_products} wrong"]
             row += [quantity_text(each.flops_per_s, "FLOP/s")]
-            row += ["" if x is None else quantity_text(x, "bytes") for x in each[5:7]]
-            row += [f"{offset_s} +- {uncertainty_s} ms"]
+            figures = (each.disk_bytes_per_s, each.free_bytes)
+            row += ["" if x is None else quantity_text(x, "bytes") for x in figures]
+            row += [f"{1e3 * each.clock_s:.2f} +- {1e3 * each.clock_uncertainty_s:.2f} ms"]
             rows.append([*row, quantity_text(median_high(links or [0]), "bytes/s")])
         return "\n".join([aligned(rows), "", *map(str, self.findings)])
 
     def to_json(self) -> dict[str, Any]:
         """All of it as plain data."""
-        return {
-            "is_ready": self.is_ready,
-            "findings": [each._asdict() for each in self.findings],
-            "ranks": [each._asdict() for each in self.ranks],
-            "links": [[*pair, speed] for pair, speed in self.links.items()],
-        }
+        links = [[*pair, speed] for pair, speed in self.links.items()]
+        return {"is_ready": self.is_ready, **asdict(self), "links": links}
 
 
 def preflight(
