@@ -12,7 +12,7 @@
     0 with each      round trips with time()       offset of the clock
 
 A rank, pair or host is slow compared with the median (of an even number the higher one, so that of
-two hosts the slow one is named). What is slow on all of them alike, no comparison shows.
+two hosts the slow one is named). A comparison cannot show what is slow on all of them alike.
 
 On several hosts: `labkit.save_payload("check.payload", labkit.measure.preflight)`, then torchrun
 with `-m labkit.launch.payload check.payload --out runs/check` on each host, and
@@ -30,6 +30,7 @@ import shutil
 import socket
 import tempfile
 import time
+from collections import defaultdict
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median, median_high
@@ -86,7 +87,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class RankCheck:
-    """What one rank measured."""
+    """The measurements of one rank."""
 
     host: str
     flops_per_s: float
@@ -99,7 +100,7 @@ class RankCheck:
     free_bytes: int | None
     disk_error: str
     clock_step_s: float
-    """What time() went further than monotonic() meanwhile, as where a clock is set."""
+    """How much further than monotonic() time() went meanwhile: the clock was set."""
     clock_s: float
     """Ahead of rank 0's clock, give or take clock_uncertainty_s: half of the round trip."""
     clock_uncertainty_s: float
@@ -107,7 +108,7 @@ class RankCheck:
 
 @dataclass(frozen=True)
 class Preflight:
-    """What the ranks measured, and what is wrong with it."""
+    """The measurements of all ranks, and what is wrong."""
 
     ranks: list[RankCheck]
     links: dict[Ranks, float]
@@ -129,7 +130,7 @@ class Preflight:
             figures = (each.disk_bytes_per_s, each.free_bytes)
             row += ["" if x is None else quantity_text(x, "bytes") for x in figures]
             row += [f"{1e3 * each.clock_s:.2f} +- {1e3 * each.clock_uncertainty_s:.2f} ms"]
-            rows.append([*row, quantity_text(median_high(links or [0]), "bytes/s")])
+            rows.append([*row, quantity_text(median_high(links), "bytes/s") if links else ""])
         return "\n".join([aligned(rows), "", *map(str, self.findings)])
 
     def to_json(self) -> dict[str, Any]:
@@ -144,7 +145,7 @@ def preflight(
     """Measure on all ranks of `world`, and return the same on each of them.
 
     folder: where checkpoints go; None: that of temporary files. burn_in_s: seconds of products.
-    free_bytes: what must be free in the folder.
+    free_bytes: required in the folder.
     Wire: messages of every pair, round trips of rank 0 with each other one, two gather_plain.
     """
     ahead_s = time.time() - time.monotonic()
@@ -178,10 +179,12 @@ def _of_links(links: dict[Ranks, float], hosts: list[str], times: float) -> list
     found = []
     for inside in (True, False):
         own = {(a, b): x for (a, b), x in links.items() if (hosts[a] == hosts[b]) is inside}
-        ends = sorted({rank for pair in own for rank in pair})
-        usual: dict[Ranks, float]
-        usual = {(r,): median_high(x for pair, x in own.items() if r in pair) for r in ends}
-        slow = _slow("link", usual, times) if len(ends) > 2 else []
+        of_rank = defaultdict[Ranks, list[float]](list)
+        for pair, x in own.items():
+            for rank in pair:
+                of_rank[(rank,)].append(x)
+        usual = {rank: median_high(speeds) for rank, speeds in of_rank.items()}
+        slow = _slow("link", usual, times) if len(usual) > 2 else []
         named = {rank for each in slow for rank in each.ranks}
         found += slow + _slow("link", {r: x for r, x in own.items() if not named & {*r}}, times)
     return found
@@ -230,7 +233,9 @@ def _burn_in(world: Group, seconds: float) -> tuple[Any, ...]:
 
     Their elements are -1, 0 and 1, and those of the product at most 256, so that bfloat16 holds
     every one exactly, in any order of the sums. Freivalds' check: (a b) v = a (b v) for random
-    whole v, where a (b v) takes n**2 steps in int64 on the CPU. Returns what RankCheck says.
+    whole v, where a (b v) takes n**2 steps in int64 on the CPU.
+
+    Returns RankCheck's flops_per_s, num_products, num_wrong and first_wrong.
     """
     side, dtype = _MATRIX[world.device.type]
     generator = torch.Generator().manual_seed(0)
@@ -252,7 +257,8 @@ def _burn_in(world: Group, seconds: float) -> tuple[Any, ...]:
             num_wrong += 1
             row = int(wrong.nonzero()[0])
             exact = exact_a[row] @ exact_b
-            column = int((product[row].cpu().double() != exact).nonzero()[0])
+            # Column 0, with equal numbers, where it is the check that was computed wrongly.
+            column = int((product[row].cpu().double() != exact).int().argmax())
             here = float(product[row, column]), float(exact[column])
             first_wrong = first_wrong or (len(times_s), row, column, *here)
     flops_per_s = 2 * side**3 / median(times_s[1:])  # the first only warms up
