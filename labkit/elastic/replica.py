@@ -49,6 +49,7 @@ from multiprocessing.connection import Client
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from labkit.checkpoint.checkpointer import Stateful
@@ -74,19 +75,18 @@ class Place:
 class Replica:
     """One replica's side of the job; made by run_replicas.
 
-    `number`: which replica; `step`: how many steps are committed; `members`: the replicas that take
-    part in the current step, in the order of their ranks in its group.
+    `number`: which replica; `step`: how many steps are committed; `quorum`: who takes part in the
+    current step, None before the first.
     """
 
     def __init__(self, number: int, attempt: int, place: Place) -> None:
         self.number, self.step = number, 0
-        self.members: tuple[int, ...] = ()
+        self.quorum: Quorum | None = None
         self._place = place
         self._heart = Heart(place.hearts, number, BEAT_S)
         self._coordinator = Client(place.address, authkey=place.key)
         self._coordinator.send((number, attempt))
         self._group: Group | None = None
-        self._num_quorum = 0
         self._is_good = False  # nothing has failed in this step
         self._held: Held | None = None
         self._extra_before: dict[str, Any] = {}
@@ -111,7 +111,7 @@ class Replica:
         if self._held is None:
             raise RuntimeError("begin_step has nothing to heal: call replica.hold(...) before it")
         while True:
-            quorum = self._asked("ask", self.step)
+            quorum = self._ask("ask", self.step)
             if quorum is None:
                 raise NoReplicaLeft("no living replica has the newest state, or the job has ended")
             try:
@@ -122,7 +122,7 @@ class Replica:
                 continue
             if state is not None:
                 self._held.load(state)
-            self.step, self.members, self._is_good = quorum.step, quorum.members, True
+            self.step, self.quorum, self._is_good = quorum.step, quorum, True
             self._heart.beat(self.step)
             self._extra_before = copy.deepcopy(self._held.extra_states())
             return group
@@ -131,14 +131,13 @@ class Replica:
         """Average over the samples of all members, in place.
 
         tensors: means over the `num_samples` samples of this replica, such as gradients; zeros
-        where it has none. All of one dtype. When a member dies meanwhile, the step is void and
-        the tensors are of no use: `commit` says so.
-        Wire: an all-reduce of all numbers and one more.
+        where it has none. When a member dies meanwhile, the step is void and the tensors are of no
+        use: `commit` says so. RuntimeError outside a step.
+        Wire: an all-reduce of all numbers and one more, in 32 bits at least.
         """
-        weight = tensors[0].new_ones(1)
-        flat = flattened([*tensors, weight]) * num_samples
+        group, weight = self._in_step(), torch.ones(1)
         try:
-            total = self._in_step().all_reduce(flat)
+            total = group.all_reduce(flattened([*tensors, weight]) * num_samples)
         except RuntimeError:
             self._is_good = False
         else:
@@ -152,7 +151,7 @@ class Replica:
         """
         self._in_step()
         assert self._held is not None
-        is_committed = bool(self._asked("vote", self._is_good))
+        is_committed = bool(self._ask("vote", self._is_good))
         if is_committed:
             self.step += 1
             self._heart.beat(self.step)
@@ -162,18 +161,18 @@ class Replica:
         self._is_good = False
         return is_committed
 
-    def _asked(self, *question: Any) -> Any:
+    def _ask(self, *question: Any) -> Any:
         self._coordinator.send(question)
         return self._coordinator.recv()
 
     def _in_step(self) -> Group:
-        if self._group is None or not self.members:
+        if self._group is None:
             raise RuntimeError("there is no step: call replica.begin_step() first")
         return self._group
 
     def _joined(self, quorum: Quorum) -> Group:
         """The group of this quorum: the one before, or a new one."""
-        if self._group is None or quorum.number != self._num_quorum:
+        if self._group is None or self.quorum is None or quorum.number != self.quorum.number:
             self._leave()
             self._group = Group.meet(
                 Path(self._place.folder) / f"group-{quorum.number}",
@@ -182,7 +181,6 @@ class Replica:
                 timedelta(seconds=self._place.patience_s),
                 f"quorum-{quorum.number}",
             )
-            self._num_quorum = quorum.number
         return self._group
 
     def _leave(self) -> None:
@@ -202,5 +200,5 @@ class Replica:
                 start_s = time.monotonic()
                 received, num_bytes = receive(group, quorum.members.index(source))
                 seconds = time.monotonic() - start_s
-                self._asked("healed", source, quorum.step, num_bytes, seconds)
+                self._ask("healed", source, quorum.step, num_bytes, seconds)
         return received
