@@ -7,14 +7,14 @@ Read in this order:
     heartbeat.py         Heart, HeartMonitor: alive, slow, frozen, dead
     quorum.py            Coordinator: who takes part in a step, and whether it counts
     healing.py           the state of a replica, received from another one
-    replica.py           Replica: go on without the dead one, and take it back
+    replica_steps.py     Replica: go on without the dead one, and take it back
     run_replicas.py      run_replicas: each replica a process that is started again alone
 """
 
 from labkit.elastic.heartbeat import Heart, HeartMonitor, false_alarms
 from labkit.elastic.partner_memory import PartnerMemory, load_newest
 from labkit.elastic.quorum import NoReplicaLeft
-from labkit.elastic.replica import Replica
+from labkit.elastic.replica_steps import Replica
 from labkit.elastic.restarts import Attempt, ElasticRun, Restart, run, seconds_lost
 from labkit.elastic.run_replicas import ReplicasRun, run_replicas
 

@@ -29,7 +29,7 @@ from typing import Any
 from labkit import arguments
 from labkit.comm import Group, owned_folder
 from labkit.elastic.quorum import Commit, Coordinator, Healing, NoReplicaLeft, Quorum
-from labkit.elastic.replica import Place, Replica
+from labkit.elastic.replica_steps import Place, Replica
 from labkit.elastic.restarts import Attempt
 from labkit.launch import RankError, RunError, launch
 from labkit.launch.cluster.attempts import remember_attempt

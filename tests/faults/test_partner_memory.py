@@ -179,6 +179,9 @@ def chooses(world, root):
     memory, disk, again_from_memory = loaded()
     saved(disk, 18, 8)
     loses_a_file(folder, 12), loses_a_file(folder, 16)
+    memory = PartnerMemory(folder, model, None, world, host=world.rank)
+    assert memory.load() is None
+    saved(memory, 14, 9)  # without load_newest
     return nothing, from_memory, from_disk, again_from_memory, loaded()[2]
 
 

@@ -75,8 +75,11 @@ class Killer:
         self.at("take")
 
 
-def train(replica, folder, num_steps, kills=(), waits=(), optimizer="lab"):
-    """waits: by step, the replicas and attempts that must live before it begins."""
+def train(replica, folder, num_steps, kills=(), waits=(), optimizer="lab", again=None):
+    """waits: by step, the replicas and attempts that must live before it begins.
+
+    again: a replica, and which of the steps that it begins it leaves without a vote.
+    """
     folder, waits = Path(folder), dict(waits)
     model, optimizer, data = made(optimizer)
     cursor, killer = SampleCursor(**SAMPLES), Killer(replica, kills, folder)
@@ -94,6 +97,8 @@ def train(replica, folder, num_steps, kills=(), waits=(), optimizer="lab"):
             log = SampleLog(folder / "log", number, replica.number)
         ids = cursor.next_batch().tensor_split(group.size)[group.rank]
         grads = gradients(model, data, ids)
+        if (replica.number, num_begun) == again:
+            continue
         killer.at("freeze")
         killer.at("reduce")
         replica.all_reduce(grads, len(ids))
@@ -125,6 +130,14 @@ def test_undisturbed_replicas_take_the_serial_steps(tmp_path):
     assert members(run) == [(0, (0, 1, 2, 3))]
     assert (run.healings, run.seconds_lost) == ([], [])
     assert [value[1] for value in run.values] == [4] * 4
+
+
+def test_a_step_begun_again_is_void_for_all(tmp_path):
+    # Nobody waits for the patience, which is longer than the timeout.
+    run = run_replicas(train, 2, (tmp_path, 4, (), (), "lab", (1, 3)), patience_s=60)
+    require_serial(run, tmp_path, 4)
+    assert members(run) == [(0, (0, 1)), (2, (0, 1))]
+    assert [value[1] for value in run.values] == [5, 5]
 
 
 @pytest.fixture(scope="module")

@@ -87,6 +87,7 @@ class Replica:
         self._coordinator = Client(place.address, authkey=place.key)
         self._coordinator.send((number, attempt))
         self._group: Group | None = None
+        self._is_in_step = False
         self._is_good = False  # nothing has failed in this step
         self._held: Held | None = None
         self._extra_before: dict[str, Any] = {}
@@ -105,11 +106,14 @@ class Replica:
     def begin_step(self) -> Group:
         """Wait for a quorum; heal, if this replica or another member is behind.
 
-        Returns the group of the members. It stays the same while they do. NoReplicaLeft where no
-        living replica has the newest state. RuntimeError before `hold`.
+        Returns the group of the members. It stays the same while they do. A step that was begun
+        and has no `commit` becomes void for all. NoReplicaLeft where no living replica has the
+        newest state. RuntimeError before `hold`.
         """
         if self._held is None:
             raise RuntimeError("begin_step has nothing to heal: call replica.hold(...) before it")
+        if self._is_in_step:
+            self._undo()
         while True:
             quorum = self._ask("ask", self.step)
             if quorum is None:
@@ -122,7 +126,8 @@ class Replica:
                 continue
             if state is not None:
                 self._held.load(state)
-            self.step, self.quorum, self._is_good = quorum.step, quorum, True
+            self.step, self.quorum = quorum.step, quorum
+            self._is_in_step = self._is_good = True
             self._heart.beat(self.step)
             self._extra_before = copy.deepcopy(self._held.extra_states())
             return group
@@ -150,23 +155,21 @@ class Replica:
         beginning, and the next begin_step repeats it. RuntimeError outside a step.
         """
         self._in_step()
-        assert self._held is not None
         is_committed = bool(self._ask("vote", self._is_good))
-        if is_committed:
-            self.step += 1
-            self._heart.beat(self.step)
-        else:
-            self._leave()
-            self._held.load_extra(self._extra_before)
-        self._is_good = False
-        return is_committed
+        if not is_committed:
+            self._undo()
+            return False
+        self._is_in_step = False
+        self.step += 1
+        self._heart.beat(self.step)
+        return True
 
     def _ask(self, *question: Any) -> Any:
         self._coordinator.send(question)
         return self._coordinator.recv()
 
     def _in_step(self) -> Group:
-        if self._group is None:
+        if not self._is_in_step or self._group is None:
             raise RuntimeError("there is no step: call replica.begin_step() first")
         return self._group
 
@@ -182,6 +185,13 @@ class Replica:
                 f"quorum-{quorum.number}",
             )
         return self._group
+
+    def _undo(self) -> None:
+        """As it was at the beginning of the step; the members that still wait fail at once."""
+        assert self._held is not None
+        self._leave()
+        self._held.load_extra(self._extra_before)
+        self._is_in_step = False
 
     def _leave(self) -> None:
         """Close the group's connections, so that no member waits for this one in it."""
