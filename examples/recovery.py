@@ -38,7 +38,8 @@ from kills import report as one_training
 from torch import nn
 from torch.nn import functional as F
 
-from labkit import RankError, run
+import labkit
+from labkit import RankError
 from labkit.checkpoint import Checkpointer, read_tensors
 from labkit.checkpoint.disk import RecordedDisk
 from labkit.checkpoint.power_cut import PowerCut, operations
@@ -60,6 +61,7 @@ from labkit.train import TrainConfig, loss
 from labkit.zero import FullyShardedModule, ShardedGradients, ShardedOptimizer
 
 NOTHING, MIXED = 0, None
+run = partial(labkit.run, device="cpu")  # also on a machine with a GPU
 
 # 31 tokens and 22 features of the MLP divide by no number of ranks, 2 key-value heads not by 4.
 SIZES = {"num_layers": 4, "hidden": 16, "num_heads": 4, "num_kv_heads": 2, "ffn": 22}

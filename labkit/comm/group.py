@@ -166,7 +166,7 @@ class Group(Primitives):
             if joins and its_color == color
         )
         name = f"{self.name}.{self._num_splits}.{int(color)}"
-        process_group = process_groups.connected(ranks, name, self._timeout)
+        process_group = process_groups.connected(ranks, name, self._timeout, self.backend)
         return Group(
             process_group,
             ranks,
