@@ -15,7 +15,7 @@ from labkit.elastic.heartbeat import Heart, HeartMonitor, false_alarms
 from labkit.elastic.partner_memory import PartnerMemory, load_newest
 from labkit.elastic.quorum import NoReplicaLeft
 from labkit.elastic.replica_steps import Replica
-from labkit.elastic.restarts import Attempt, ElasticRun, Restart, run
+from labkit.elastic.restarts import Attempt, ElasticRun, Restart, run, seconds_lost
 from labkit.elastic.run_replicas import ReplicasRun, run_replicas
 
 __all__ = [
@@ -32,4 +32,5 @@ __all__ = [
     "load_newest",
     "run",
     "run_replicas",
+    "seconds_lost",
 ]

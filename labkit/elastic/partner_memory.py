@@ -12,10 +12,12 @@ once, shards are gone, and the newest checkpoint on the disk counts.
 
 A save needs no disk, so it may be of every step. The disk has one at a longer interval.
 
-    own     write into memory (Checkpointer, without syncs) | it counts while no host is lost
-    copy                                                    | send | rename | now it survives a host
+    own     write into memory (a Checkpointer without syncs) | it counts while no host is lost
+    copy                                                     | send, write | it survives a host
 
-A copy has its name only when it is whole. When a host is lost before that, the save before counts.
+The manifest has the size of each file, so a copy that a kill has cut short does not count: when its
+host is lost, too, the save before is loaded. After a load, the lost host's shards are in one memory
+until the next save returns.
 
 Wire: each rank sends its file once, in an all-to-all, and what a Checkpointer sends.
 Memory: two saves stay, and a third is written: up to six times the shards of a host's ranks.
@@ -72,8 +74,9 @@ class PartnerMemory:
         """
         arguments.whole("host", host, "the number of this rank's host, 0 or more", least=0)
         self._disk = _Memory()
+        # Two stay: the one before counts until all copies of the new one are written.
         self._checkpointer = Checkpointer(
-            folder, model, optimizer, group, extra=extra, disk=self._disk
+            folder, model, optimizer, group, extra=extra, keep_last=2, disk=self._disk
         )
         self._group = self._checkpointer.group
         self._partners = partners(gather_plain(host, self._group))
@@ -88,22 +91,21 @@ class PartnerMemory:
         folder, rank = self._checkpointer.folder, self._group.rank
         (name,) = (name for name in finished_saves(folder) if step_of(name) == step)
         sizes = Manifest.read(folder / name).files
-        mine = torch.frombuffer(
-            bytearray((folder / name / file_of(rank)).read_bytes()), dtype=torch.uint8
-        )
+        path, nbytes = folder / name / file_of(rank), sizes[file_of(rank)]
+        mine = torch.from_file(str(path), size=nbytes, dtype=torch.uint8)  # mapped, not read
         ranks = range(self._group.size)
         senders = [other for other in ranks if self._partners[other] == rank]
         with self._group.label("shards to the partner host"):
             received = self._group.all_to_all(
                 mine.to(self._group.device),
-                [len(mine) if other == self._partners[rank] else 0 for other in ranks],
+                [nbytes if other == self._partners[rank] else 0 for other in ranks],
                 [sizes[file_of(other)] if other in senders else 0 for other in ranks],
             ).cpu()
         paths = [folder / name / file_of(other) for other in senders]
         files = received.split([sizes[path.name] for path in paths])
         kept = result_or_error(lambda: self._keep(paths, files))
         agreed(kept, SaveFailed, self._group)
-        return len(mine)
+        return nbytes
 
     def load(self) -> Loaded | None:
         """Load the newest checkpoint of which all shards are in some host's memory.
@@ -120,11 +122,8 @@ class PartnerMemory:
             return None
 
     def _keep(self, paths: Sequence[Path], files: Sequence[Tensor]) -> None:
-        """Write the copies. Each gets its name when all of it is there."""
         for path, file in zip(paths, files, strict=True):
-            part = path.with_suffix(".part")
-            self._disk.write_whole(part, memory_of(file))
-            self._disk.rename(part, path)
+            self._disk.write_whole(path, memory_of(file))
 
 
 class _Memory(Disk):

@@ -9,11 +9,11 @@ import torch
 from torch import nn
 
 from labkit import Deadlock, Mismatch, RankError, RunTimeout, attempt, elastic, run
-from labkit.checkpoint import Checkpointer
+from labkit.checkpoint import Checkpointer, SampleCursor, SampleLog, audit
 from labkit.optimizer import AdamW
 from labkit.zero import FullyShardedModule
 
-NUM_STEPS, NUM_ROWS = 8, 10  # rows that divide by neither 3 nor 4 ranks
+NUM_STEPS, NUM_SAMPLES, BATCH = 8, 27, 10  # 3 epochs; a batch divides by neither 3 nor 4 ranks
 
 
 def a_model():
@@ -21,11 +21,11 @@ def a_model():
     return nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3)).double()
 
 
-def loss_of(model, step, rank=0, size=1):
-    """A rank's part of the loss of the whole batch."""
-    draw = torch.Generator().manual_seed(step)
-    x = torch.randn(NUM_ROWS, 5, generator=draw, dtype=torch.float64)
-    return (model(torch.tensor_split(x, size)[rank]) ** 2).sum() / NUM_ROWS
+def loss_of(model, ids):
+    """The part of some samples in the loss of the whole batch."""
+    draw = torch.Generator().manual_seed(1)
+    samples = torch.randn(NUM_SAMPLES, 5, generator=draw, dtype=torch.float64)
+    return (model(samples[ids]) ** 2).sum() / BATCH
 
 
 def trains(world, folder, kills=(), changes=()):
@@ -34,14 +34,17 @@ def trains(world, folder, kills=(), changes=()):
     kills: by attempt, before which step which rank dies. changes: (attempt, step) of a planned one.
     """
     model = FullyShardedModule(a_model(), world)
-    optimizer = AdamW(model.parameters(), 1e-2)
-    checkpointer = Checkpointer(folder, model, optimizer, world)
+    optimizer, cursor = AdamW(model.parameters(), 1e-2), SampleCursor(NUM_SAMPLES, BATCH)
+    checkpointer = Checkpointer(folder, model, optimizer, world, extra={"data": cursor})
     loaded = checkpointer.load()
+    log = SampleLog(folder / "samples", attempt(), world.rank)
     for step in range(loaded.step if loaded else 0, NUM_STEPS):
-        if attempt() < len(kills) and kills[attempt()] == (step, world.rank):
+        if kills[attempt() : attempt() + 1] == ((step, world.rank),):
             os.kill(os.getpid(), signal.SIGKILL)
+        mine = cursor.next_batch().tensor_split(world.size)[world.rank]
+        log.write(step, mine)
         optimizer.zero_grad()
-        (loss_of(model, step, world.rank, world.size) * world.size).backward()
+        (loss_of(model, mine) * world.size).backward()
         optimizer.step()
         if step % 2:
             checkpointer.save(step + 1)
@@ -51,11 +54,11 @@ def trains(world, folder, kills=(), changes=()):
 
 
 def trained_serially():
-    model = a_model()
+    model, cursor = a_model(), SampleCursor(NUM_SAMPLES, BATCH)
     optimizer = AdamW(model.parameters(), 1e-2)
-    for step in range(NUM_STEPS):
+    for _ in range(NUM_STEPS):
         optimizer.zero_grad()
-        loss_of(model, step).backward()
+        loss_of(model, cursor.next_batch()).backward()
         optimizer.step()
     return dict(model.named_parameters())
 
@@ -72,17 +75,16 @@ def test_a_job_whose_ranks_are_killed_ends_equal_in_every_bit(tmp_path):
 
 
 def test_the_world_shrinks_after_a_failure_and_grows_at_a_planned_change(tmp_path):
-    arguments = (tmp_path / "job", ((3, 3),), {(1, 5)})
-    result = elastic.run(trains, 4, arguments, sizes=[4, 3, 4], restarts=1)
-    assert [(a.world_size, a.error is None) for a in result.attempts] == [
-        (4, False),
-        (3, True),
-        (4, True),
-    ]
+    arguments = (tmp_path / "job", ((3, 3), None, (7, 0)), {(1, 5)})
+    result = elastic.run(trains, 4, arguments, sizes=[4, 3, 4], restarts=2)
+    assert [a.world_size for a in result.attempts] == [4, 3, 4, 4]
+    assert [a.error is None for a in result.attempts] == [False, True, False, True]
     loaded, parameters = result.run.values[3]
     assert loaded == 6
     for name, expected in trained_serially().items():
         torch.testing.assert_close(parameters[name], expected, rtol=1e-12, atol=1e-14)
+    used = audit(tmp_path / "job" / "samples", num_samples=NUM_SAMPLES, batch=BATCH)
+    assert (used.num_steps, used.lost, used.twice) == (NUM_STEPS, [], [])
 
 
 def dies_always(world, folder):
