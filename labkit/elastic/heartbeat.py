@@ -176,6 +176,7 @@ class HeartMonitor:
                 self._judge(now_s)
         for key in list(self._selector.get_map().values()):
             self._forget(key.fileobj)
+        self._selector.close()
 
     def _hear(self, connection: Any, unread: bytearray, now_s: float) -> None:
         """Take in the beats of one connection, or its end."""

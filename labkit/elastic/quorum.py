@@ -180,6 +180,8 @@ class Coordinator:
 
     def _join(self, replica: int, start: int) -> None:
         with self._changed:
+            while not self._is_living(replica) and not self._is_over:
+                self._changed.wait(_LOOK_S)  # its first beat is on the way
             self._questions.pop(replica, None)  # of the start before, which is dead
             self._rounds.pop(replica, None)
             self._starts[replica] = start

@@ -1,11 +1,10 @@
 """Replicas that go on without a restart: each fails alone, and heals from a living one.
 
-    driver                     replica 0        replica 1        replica 2        (processes)
-    run_replicas ------------> fn(replica)      fn(replica)      fn(replica)
-                               step 7           step 7           killed in step 7
-    starts only replica 2 anew step 7 again     step 7 again     fn(replica) from its beginning
-                               step 8           step 8 <-state-- begin_step: behind, heals from 0
-                               step 9           step 9           step 8, 9: takes part again
+    replica 0                  replica 1        replica 2
+    step 7                     step 7           killed in step 7
+    step 7 again               step 7 again     a new process: fn(replica) from its beginning
+    step 8: begin_step ------------- state ---> begin_step: behind, heals
+    step 8                     step 8           step 8: takes part as all others
 
     def train(replica, num_steps):
         replica.hold(model, optimizer, {"data": cursor})
@@ -20,14 +19,14 @@
 When a replica dies, the others lose the step in flight. Their processes, models and compiled code
 stay. A whole job that begins anew (restarts.py) loses all of that, and the steps since its save.
 
-    void step    the all-reduce failed, or a member died before its vote. Model and optimizer have
-                 not changed, since only a committed step is taken; begin_step puts `extra` back.
-    healing      in begin_step, before anyone computes: a replica that is behind receives model,
-                 optimizer and `extra` from a member with the newest step, each from another one
-                 where there are enough. So it takes part in this step as all others do.
-    the mean     over the samples of the members: sum of n_r * mean_r / sum of n_r. With fewer
-                 replicas each has more of the same global batch, or the batch is smaller: what
-                 the program cuts by group.size is its own decision.
+    void step    The all-reduce failed, or a member died before its vote. Model and optimizer have
+                 not changed, since the program takes only a committed step. `extra` is put back.
+    healing      In begin_step, before anyone computes, a replica that is behind receives model,
+                 optimizer and `extra` from a member with the newest step (healing.py).
+    the mean     Over the samples of the members: sum of n_r * mean_r / sum of n_r. The program
+                 decides what fewer replicas do. Here they share the same global batch.
+    cost         A killed member is detected at once. One that freezes, or dies while the members
+                 connect their new group, costs `patience_s`: the others wait for it so long.
 
 All replicas begin with the same state, as those of DDP do: make it from one seed. Steps are
 repeated, so nothing but `extra` may advance in a step; random numbers are not put back.

@@ -78,8 +78,10 @@ def test_a_silent_host_is_dead_only_when_it_is_given_up():
 
 def test_a_restarted_rank_has_a_new_connection():
     with HeartMonitor(1, INTERVAL_S, TIMEOUT_S) as monitor:
-        first, second = Heart(monitor.address, 0), Heart(monitor.address, 0, INTERVAL_S)
-        time.sleep(0.1)
+        first = Heart(monitor.address, 0, 0.2)
+        time.sleep(0.05)
+        second = Heart(monitor.address, 0, INTERVAL_S)
+        time.sleep(0.05)
         first.close()
         time.sleep(0.1)
         assert monitor.states() == ["alive"]

@@ -75,12 +75,13 @@ class Killer:
         self.at("take")
 
 
-def train(replica, folder, num_steps, kills=(), waits=(), optimizer="lab", again=None):
+def train(replica, folder, num_steps, kills=(), waits=(), optimizer="lab", leaves=()):
     """waits: by step, the replicas and attempts that must live before it begins.
 
-    again: a replica, and which of the steps that it begins it leaves without a vote.
+    leaves: by how many steps it has begun, where replica 1 leaves the last one without a vote.
     """
     folder, waits = Path(folder), dict(waits)
+    leaves = dict(leaves) if replica.number == 1 else {}
     model, optimizer, data = made(optimizer)
     cursor, killer = SampleCursor(**SAMPLES), Killer(replica, kills, folder)
     replica.hold(model, optimizer, {"data": cursor, "killer": killer})
@@ -97,11 +98,13 @@ def train(replica, folder, num_steps, kills=(), waits=(), optimizer="lab", again
             log = SampleLog(folder / "log", number, replica.number)
         ids = cursor.next_batch().tensor_split(group.size)[group.rank]
         grads = gradients(model, data, ids)
-        if (replica.number, num_begun) == again:
+        if leaves.get(num_begun) == "before":
             continue
         killer.at("freeze")
         killer.at("reduce")
         replica.all_reduce(grads, len(ids))
+        if leaves.get(num_begun) == "after":
+            continue
         log.write(replica.step, ids)
         killer.at("vote")
         if replica.commit():
@@ -133,11 +136,12 @@ def test_undisturbed_replicas_take_the_serial_steps(tmp_path):
 
 
 def test_a_step_begun_again_is_void_for_all(tmp_path):
+    leaves = {3: "before", 6: "after"}  # its all-reduce
     # Nobody waits for the patience, which is longer than the timeout.
-    run = run_replicas(train, 2, (tmp_path, 4, (), (), "lab", (1, 3)), patience_s=60)
-    require_serial(run, tmp_path, 4)
-    assert members(run) == [(0, (0, 1)), (2, (0, 1))]
-    assert [value[1] for value in run.values] == [5, 5]
+    run = run_replicas(train, 2, (tmp_path, 6, (), (), "lab", leaves), patience_s=60)
+    require_serial(run, tmp_path, 6)
+    assert members(run) == [(0, (0, 1)), (2, (0, 1)), (4, (0, 1))]
+    assert [value[1] for value in run.values] == [8, 8]
 
 
 @pytest.fixture(scope="module")
