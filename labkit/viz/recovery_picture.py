@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from labkit.calc.units import seconds_text
-from labkit.elastic import seconds_lost
 from labkit.viz import style
 from labkit.viz.memory_header import clean
 from labkit.viz.picture import Picture
@@ -25,12 +23,10 @@ def going_on(
     """Draw the steps of several jobs over the seconds since each one's failure.
 
     steps_made: by name, (seconds, step) for each step that a job has made, in order, repeated ones
-    too; see `elastic.seconds_lost`. The failure is before the longest pause. Returns a Picture.
+    too. The failure is before the longest pause. Returns a Picture.
     """
-    lost = {name: seconds_text(seconds_lost(made)) for name, made in steps_made.items()}
-    words = ", ".join(f"{name} {seconds}" for name, seconds in lost.items())
     title = title or "steps over time"
-    picture = Picture(_WIDTH, _HEIGHT, f"{title}: lost by {words}")
+    picture = Picture(_WIDTH, _HEIGHT, f"{title}: {'; '.join(steps_made)}")
     picture.text(0.013, 1 - 0.2 / _HEIGHT, title, **style.TITLE)
     axes = picture.add_axes((0.06, 0.15, 0.64, 0.72))
     for number, (name, made) in enumerate(steps_made.items()):
@@ -43,7 +39,7 @@ def going_on(
             markersize=3,
             linewidth=1.2,
             color=style.rank_colour(number),
-            label=f"{name}: {lost[name]} lost",
+            label=name,
         )
         axes.plot(0, made[failed][1], "x", color=style.ALARM, markersize=9, zorder=5)
     clean(axes)
