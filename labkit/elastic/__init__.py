@@ -9,8 +9,10 @@ Read in this order:
     healing.py           the state of a replica, received from another one
     replica_steps.py     Replica: go on without the dead one, and take it back
     run_replicas.py      run_replicas: each replica a process that is started again alone
+    goodput.py           measure_goodput: failures at random moments, and where the time goes
 """
 
+from labkit.elastic.goodput import Goodput, measure_goodput
 from labkit.elastic.heartbeat import Heart, HeartMonitor, false_alarms
 from labkit.elastic.partner_memory import PartnerMemory, load_newest
 from labkit.elastic.quorum import NoReplicaLeft
@@ -24,12 +26,14 @@ __all__ = [
     "Heart",
     "HeartMonitor",
     "NoReplicaLeft",
+    "Goodput",
     "PartnerMemory",
     "Replica",
     "ReplicasRun",
     "Restart",
     "false_alarms",
     "load_newest",
+    "measure_goodput",
     "run",
     "run_replicas",
     "seconds_lost",
