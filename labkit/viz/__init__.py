@@ -19,6 +19,7 @@
     viz.roofline(operations, flops_per_s, bytes_per_s)  # what bounds each operation
     viz.step_terms({"healthy": trace})               # a step's terms by rank, side by side
     viz.simulated_step(step)                         # a simulated step: classes of ranks by time
+    viz.goodput(measured, predicted, optima)         # share of useful time over the interval
     viz.chrome_trace.write(result, "trace.json")     # no matplotlib needed for this one
 
 Names load when first used: a machine without matplotlib can still write traces.
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from labkit.viz import chrome_trace
     from labkit.viz.curve import Curve, Mark
     from labkit.viz.expert_load import load_of_experts
+    from labkit.viz.goodput_picture import goodput
     from labkit.viz.heat_map import bandwidth_map
     from labkit.viz.in_flight_curve import in_flight
     from labkit.viz.link_curves import over_links
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from labkit.viz.mesh_picture import mesh_map
     from labkit.viz.movement import moves
     from labkit.viz.picture import Picture
+    from labkit.viz.recovery_picture import going_on
     from labkit.viz.ring_picture import ring_steps
     from labkit.viz.ring_step_picture import ring_step
     from labkit.viz.roofline_picture import roofline
@@ -58,6 +61,8 @@ _HOME = {
     "Mark": "labkit.viz.curve",
     "Picture": "labkit.viz.picture",
     "bandwidth_map": "labkit.viz.heat_map",
+    "going_on": "labkit.viz.recovery_picture",
+    "goodput": "labkit.viz.goodput_picture",
     "in_flight": "labkit.viz.in_flight_curve",
     "latency_bandwidth": "labkit.viz.size_curves",
     "load_of_experts": "labkit.viz.expert_load",
@@ -85,6 +90,8 @@ __all__ = [
     "Picture",
     "bandwidth_map",
     "chrome_trace",
+    "going_on",
+    "goodput",
     "in_flight",
     "latency_bandwidth",
     "load_of_experts",
