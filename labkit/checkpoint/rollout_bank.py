@@ -65,6 +65,8 @@ class RolloutBank:
         self._file = self._disk.open_to_append(self.path)
         self._payloads, self._end = _scan(self.path)
         self._cut_off()
+        # A killed process may have written a whole record and not synced it.
+        self._disk.sync(self._file)
 
     def __len__(self) -> int:
         return len(self._payloads)

@@ -109,6 +109,13 @@ def test_a_flipped_byte_with_records_behind_it_is_named_and_nothing_is_cut_off(b
     assert bank.path.read_bytes() == data
 
 
+def test_a_record_that_a_killed_process_did_not_sync_is_synced_before_it_counts(tmp_path):
+    path, log = tmp_path / "rollouts.log", tmp_path / "operations"
+    RolloutBank(path).append([Rollout(0, b"0")])
+    assert len(RolloutBank(path, disk=RecordedDisk(log))) == 1
+    assert [each.kind for each in operations([log]) if each.path == path][-1] == "sync"
+
+
 def test_an_append_of_nothing_writes_nothing(bank):
     before = bank.path.read_bytes()
     bank.append([])
