@@ -168,7 +168,7 @@ def killed_often(folder, num_kills, num_steps, seed=0):
     """Run the training with kills at random steps; how many kills of ranks and of hosts."""
     draw = random.Random(seed)
     moments = sorted(draw.sample(range(2, num_steps - 1), num_kills))
-    victims = [draw.choice(["a rank", "a rank", "a host"]) for _ in moments]
+    victims = ["a host" if number % 3 == 1 else "a rank" for number in range(num_kills)]
     with Hosts(folder, num_steps) as hosts:
         for moment, victim in zip(moments, victims, strict=True):
             rank, host = draw.randrange(4), draw.choice(list(ADDRESSES))

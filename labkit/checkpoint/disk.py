@@ -246,7 +246,10 @@ def serve(descriptor: int) -> None:
             answer = {"written": write_rank_file(disk, Path(job["path"]), entries)}
         except OSError as error:
             answer = {"error": str(error)}
-        print(json.dumps(answer), flush=True)
+        try:
+            print(json.dumps(answer), flush=True)
+        except BrokenPipeError:  # the rank was killed
+            os._exit(1)
 
 
 if __name__ == "__main__":

@@ -30,6 +30,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
+from statistics import median
 from typing import Any
 
 from labkit import arguments
@@ -116,6 +118,19 @@ def run(
         elif result is not None and not _is_planned_change(result):
             notes.tell_late_messages(result)
             return ElasticRun(result, attempts)
+
+
+def seconds_lost(steps_made: Sequence[tuple[float, int]]) -> float:
+    """What a failure cost: the longest wait for a new step, less the usual one.
+
+    It has all of noticing, beginning anew and repeating. steps_made: (seconds, step) for each step
+    that was made, in order; repeated ones, too.
+    """
+    reached: dict[int, float] = {}
+    for seconds, step in steps_made:
+        reached.setdefault(step, seconds)
+    waits = [after - before for before, after in pairwise(reached.values())]
+    return max(waits) - median(waits)
 
 
 def _begin(fn: Callable[..., Any], number: int, world: Any, *args: Any) -> Any:

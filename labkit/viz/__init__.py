@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from labkit.viz.mesh_picture import mesh_map
     from labkit.viz.movement import moves
     from labkit.viz.picture import Picture
+    from labkit.viz.recovery_picture import going_on
     from labkit.viz.ring_picture import ring_steps
     from labkit.viz.ring_step_picture import ring_step
     from labkit.viz.roofline_picture import roofline
@@ -60,6 +61,7 @@ _HOME = {
     "Mark": "labkit.viz.curve",
     "Picture": "labkit.viz.picture",
     "bandwidth_map": "labkit.viz.heat_map",
+    "going_on": "labkit.viz.recovery_picture",
     "goodput": "labkit.viz.goodput_picture",
     "in_flight": "labkit.viz.in_flight_curve",
     "latency_bandwidth": "labkit.viz.size_curves",
@@ -88,6 +90,7 @@ __all__ = [
     "Picture",
     "bandwidth_map",
     "chrome_trace",
+    "going_on",
     "goodput",
     "in_flight",
     "latency_bandwidth",
