@@ -16,6 +16,7 @@ Read in this order:
 Beside these:
 
     announced_end.py   SIGTERM and Slurm's signal: save in time
+    sample_cursor.py   each sample once per epoch, and the proof of it
     rollout_bank.py    rollouts that are used exactly once
     power_cut.py       what a power cut leaves of recorded operations
 """
@@ -26,11 +27,13 @@ from labkit.checkpoint.disk import Disk
 from labkit.checkpoint.loading import DoesNotFit, Loaded
 from labkit.checkpoint.manifest import Damaged
 from labkit.checkpoint.rollout_bank import Rollout, RolloutBank
+from labkit.checkpoint.sample_cursor import Audit, SampleCursor, SampleLog, audit
 from labkit.checkpoint.saving import SaveFailed
 from labkit.checkpoint.whole_tensors import read_tensors
 
 __all__ = [
     "AnnouncedEnd",
+    "Audit",
     "Checkpointer",
     "Damaged",
     "Disk",
@@ -38,6 +41,9 @@ __all__ = [
     "Loaded",
     "Rollout",
     "RolloutBank",
+    "SampleCursor",
+    "SampleLog",
     "SaveFailed",
+    "audit",
     "read_tensors",
 ]
