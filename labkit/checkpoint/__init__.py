@@ -11,12 +11,14 @@ Read in this order:
     disk.py            durable file operations; one rank's file
     loading.py         the newest complete one, by the bytes that each rank needs
     async_save.py      saving while training goes on
-    whole_tensors.py   a checkpoint without ranks
+    whole_tensors.py   a checkpoint without ranks; one plain file of a model
+    dcp.py             checkpoints of torch's DCP, both ways; imported by itself
 
 Beside these:
 
     announced_end.py   SIGTERM and Slurm's signal: save in time
     sample_cursor.py   each sample once per epoch, and the proof of it
+    loss_guard.py      NaN: return to a good step, and skip the batches that led there
     rollout_bank.py    rollouts that are used exactly once
     power_cut.py       what a power cut leaves of recorded operations
 """
@@ -25,11 +27,12 @@ from labkit.checkpoint.announced_end import AnnouncedEnd
 from labkit.checkpoint.checkpointer import Checkpointer
 from labkit.checkpoint.disk import Disk
 from labkit.checkpoint.loading import DoesNotFit, Loaded
+from labkit.checkpoint.loss_guard import Diverged, LossGuard
 from labkit.checkpoint.manifest import Damaged
 from labkit.checkpoint.rollout_bank import Rollout, RolloutBank
 from labkit.checkpoint.sample_cursor import Audit, SampleCursor, SampleLog, audit
 from labkit.checkpoint.saving import SaveFailed
-from labkit.checkpoint.whole_tensors import read_tensors
+from labkit.checkpoint.whole_tensors import load_plain, read_tensors
 
 __all__ = [
     "AnnouncedEnd",
@@ -37,13 +40,16 @@ __all__ = [
     "Checkpointer",
     "Damaged",
     "Disk",
+    "Diverged",
     "DoesNotFit",
     "Loaded",
+    "LossGuard",
     "Rollout",
     "RolloutBank",
     "SampleCursor",
     "SampleLog",
     "SaveFailed",
     "audit",
+    "load_plain",
     "read_tensors",
 ]

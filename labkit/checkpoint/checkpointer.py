@@ -39,9 +39,8 @@ from labkit.checkpoint.loading import (
     empty_shard,
     fill,
     find,
-    require_all_names,
+    fitting_shards,
     verify,
-    wanted_shards,
 )
 from labkit.checkpoint.manifest import Manifest, finished_saves, step_of
 from labkit.checkpoint.plain_data import agreed, gather_plain, result_or_error
@@ -166,8 +165,7 @@ class Checkpointer:
             self._owns_later_steps = True
             return None
         manifest, contents = found.manifest, self.contents
-        fits = result_or_error(lambda: wanted_shards(manifest, contents))
-        shards, states = agreed(fits, DoesNotFit, self.group)
+        shards, states = fitting_shards(manifest, contents, self.group)
         is_same_layout = self._is_same_layout(manifest)
         verified = verify(found, self.group)
         extra = result_or_error(lambda: self._load_extra(manifest))
@@ -228,16 +226,15 @@ class Checkpointer:
         return shards, [spec_of(shard) for shard in shards], values
 
     def _is_same_layout(self, manifest: Manifest) -> bool:
-        """Whether each rank holds what it held in the save. DoesNotFit where a name is missing."""
+        """Whether each rank holds what it held in the save."""
         rows = [spec_of(shard) for shard in self.contents.tensors()]
-        by_rank = gather_plain([layout_of(rows), [row.name for row in rows]], self.group)
-        require_all_names(manifest, {name for _, names in by_rank for name in names})
-        for name in self.extra:
-            if name not in manifest.values["extra"]:
-                raise DoesNotFit(f"extra {name!r} is not in the checkpoint of step {manifest.step}")
-        return [layout for layout, _ in by_rank] == manifest.values["layout"]
+        return gather_plain(layout_of(rows), self.group) == manifest.values["layout"]
 
     def _load_extra(self, manifest: Manifest) -> None:
+        """Of all names or none. DoesNotFit where one is missing."""
+        if missing := self.extra.keys() - manifest.values["extra"].keys():
+            names = ", ".join(sorted(missing))
+            raise DoesNotFit(f"the checkpoint of step {manifest.step} has no extra {names}")
         for name, each in self.extra.items():
             each.load_state_dict(manifest.values["extra"][name])
 

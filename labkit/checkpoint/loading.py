@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -91,52 +91,75 @@ def find(folder: Path, group: Group, step: int | None = None) -> Found | None:
     checkpoints and none is complete; FileNotFoundError for a step that has no complete one.
     Wire: an all-gather of what each rank sees; the manifest, where a rank does not see it.
     """
+    manifests, here = _seen_here(folder)
+    by_rank = gather_plain(here, group)
+    saves = {name for of_rank in by_rank for name in of_rank}
+    names = sorted(saves, key=lambda name: (step_of(name), name), reverse=True)
+    seen_by = {name: _seen_by(name, by_rank) for name in names}
+    complete = [name for name in names if seen_by[name] and all(seen_by[name].values())]
+    asked = [name for name in names if step in (None, step_of(name))]
+    chosen = next((name for name in asked if name in complete or not seen_by[name]), None)
+    if chosen is None:
+        _require_none(folder, step, complete, seen_by)
+        return None
+    earlier = [step_of(name) for name in complete if step_of(name) < step_of(chosen)]
+    if not seen_by[chosen]:
+        text = next(each[chosen] for each in by_rank if isinstance(each.get(chosen), str))
+        raise Damaged(f"{text}; {_instead(earlier)}")
+    manifest = manifests.get(chosen)
+    if not all(chosen in each for each in by_rank):
+        texts = gather_plain(manifest and manifest.to_text(), group)
+        manifest = Manifest.from_text(next(text for text in texts if text))
+    assert manifest is not None
+    return Found(manifest, folder / chosen, seen_by[chosen], earlier, asked[: asked.index(chosen)])
+
+
+Seen = dict[str, bool] | str
+"""Whether a rank sees each file of a checkpoint; or why it cannot read the manifest."""
+
+
+def _seen_here(folder: Path) -> tuple[dict[str, Manifest], dict[str, Seen]]:
+    """The manifests that this rank can read, and what it sees of each finished save."""
     manifests: dict[str, Manifest] = {}
-    damaged: dict[str, str] = {}
-    here: dict[str, dict[str, bool]] = {}
+    here: dict[str, Seen] = {}
     for name in finished_saves(folder):
         try:
             manifests[name] = Manifest.read(folder / name)
             seen = files_here(folder / name, manifests[name])
             here[name] = {file: file in seen for file in manifests[name].files}
         except (Damaged, OSError) as error:
-            damaged[name] = str(error)
-    by_rank = gather_plain([here, damaged], group)
-    files = {name: list(each[name]) for each, _ in by_rank for name in each}
-    seen_by = {name: _seen_by(of_it, name, by_rank) for name, of_it in files.items()}
-    unreadable = {name: text for _, of_rank in by_rank for name, text in of_rank.items()}
-    names = sorted({*files, *unreadable}, key=lambda name: (step_of(name), name), reverse=True)
-    complete = [name for name in names if name in files and all(seen_by[name].values())]
-    asked = [name for name in names if step in (None, step_of(name))]
-    for position, name in enumerate(asked):
-        earlier = [step_of(other) for other in complete if step_of(other) < step_of(name)]
-        if name in unreadable:
-            raise Damaged(f"{unreadable[name]}; {_instead(earlier)}")
-        if name in complete:
-            manifest = manifests.get(name)
-            if not all(name in each for each, _ in by_rank):
-                texts = gather_plain(manifest and manifest.to_text(), group)
-                manifest = Manifest.from_text(next(text for text in texts if text))
-            assert manifest is not None
-            return Found(manifest, folder / name, seen_by[name], earlier, asked[:position])
+            here[name] = str(error)
+    return manifests, here
+
+
+def _seen_by(name: str, by_rank: Sequence[dict[str, Seen]]) -> dict[str, list[int]]:
+    """The ranks that see each file of a checkpoint; {} where a rank cannot read its manifest."""
+    found: dict[str, list[int]] = {}
+    for rank, here in enumerate(by_rank):
+        files = here.get(name, {})
+        if isinstance(files, str):
+            return {}
+        for file, is_here in files.items():
+            found.setdefault(file, []).extend([rank] * is_here)
+    return found
+
+
+def _require_none(
+    folder: Path,
+    step: int | None,
+    complete: Sequence[str],
+    seen_by: dict[str, dict[str, list[int]]],
+) -> None:
+    """FileNotFoundError where `step` was asked for; Damaged where there are saves, newest first."""
     if step is not None:
         steps = ", ".join(str(step_of(name)) for name in complete) or "none"
         raise FileNotFoundError(f"{folder} has no complete checkpoint of step {step}: only {steps}")
-    if names:
-        lacks = [file for file, ranks in seen_by[names[0]].items() if not ranks]
+    for name, of_files in seen_by.items():
+        lacks = [file for file, ranks in of_files.items() if not ranks]
         raise Damaged(
-            f"{folder / names[0]} lacks {', '.join(lacks)}, and no checkpoint there is complete. "
+            f"{folder / name} lacks {', '.join(lacks)}, and no checkpoint there is complete. "
             "Mount the storage of all hosts; to begin anew, take another folder"
         )
-    return None
-
-
-def _seen_by(files: Sequence[str], name: str, by_rank: list[Any]) -> dict[str, list[int]]:
-    """The ranks that see each file of a checkpoint."""
-    return {
-        file: [rank for rank, (here, _) in enumerate(by_rank) if here.get(name, {}).get(file)]
-        for file in files
-    }
 
 
 def _instead(earlier: Sequence[int]) -> str:
@@ -177,6 +200,24 @@ def require_as_saved(files: OpenFiles, name: str, record: TensorRecord) -> None:
             raise Damaged(
                 f"{name} has other bytes than were saved, in {files.folder / stored.file}"
             )
+
+
+def fitting_shards(
+    manifest: Manifest, contents: Contents, group: Group
+) -> tuple[list[TensorShard], list[dict[str, TensorShard]]]:
+    """`wanted_shards` of this rank; DoesNotFit, on every rank, where one's do not fit.
+
+    Also where the checkpoint has parameters that no rank has.
+    """
+    wanted = agreed(result_or_error(lambda: wanted_shards(manifest, contents)), DoesNotFit, group)
+    of_ranks = gather_plain([shard.name for shard in contents.tensors()], group)
+    saved = {name for name in manifest.tensors if name.startswith("model.")}
+    if missing := sorted(saved.difference(*of_ranks)):
+        raise DoesNotFit(
+            f"the checkpoint has {missing[0]}, and no rank does: it is of another model, or the "
+            "ranks of this group have a part of the model"
+        )
+    return wanted
 
 
 def wanted_shards(
@@ -265,16 +306,6 @@ def _require_fits(shard: TensorShard, record: TensorRecord | None) -> None:
         )
 
 
-def require_all_names(manifest: Manifest, names: set[str]) -> None:
-    """DoesNotFit where the checkpoint has parameters that no rank has. names: of all ranks."""
-    saved = {name for name in manifest.tensors if name.startswith("model.")}
-    if missing := sorted(saved - names):
-        raise DoesNotFit(
-            f"the checkpoint has {missing[0]}, and no rank does: it is of another model, or the "
-            "ranks of this group have a part of the model"
-        )
-
-
 def plan_reads(manifest: Manifest, shards: Sequence[TensorShard]) -> list[Read]:
     """What must be read for these shards: each element once, and nothing else."""
     reads = []
@@ -297,7 +328,7 @@ def fill(found: Found, shards: Sequence[TensorShard], group: Group) -> int:
     Wire: nothing with shared storage. Else an all-gather of what is missing, and an all-to-all.
     """
     reads = plan_reads(found.manifest, shards)
-    buffers = [_flat_on_cpu(shard.tensor) for shard in shards]
+    buffers = [flat_on_cpu(shard.tensor) for shard in shards]
     memory = [memory_of(buffer) for buffer in buffers]
     with OpenFiles(found.path) as files:
 
@@ -310,18 +341,23 @@ def fill(found: Found, shards: Sequence[TensorShard], group: Group) -> int:
         if any(len(ranks) < group.size for ranks in found.seen_by.values()):
             elsewhere = [read for read in reads if group.rank not in found.seen_by[read.file]]
             _fetch(found, elsewhere, memory, files, group)
-    with torch.no_grad():
-        for shard, buffer in zip(shards, buffers, strict=True):
-            if buffer.data_ptr() != shard.tensor.data_ptr():
-                shard.tensor.copy_(buffer.view(shard.tensor.shape))
+    copy_back(shards, buffers)
     return sum(read.nbytes for read in reads)
 
 
-def _flat_on_cpu(x: Tensor) -> Tensor:
+def flat_on_cpu(x: Tensor) -> Tensor:
     """The tensor itself, where bytes can be read straight into it, or a new one."""
     if x.device.type == "cpu" and x.is_contiguous():
         return x.detach().reshape(-1)
     return torch.empty(x.numel(), dtype=x.dtype)
+
+
+def copy_back(shards: Sequence[TensorShard], buffers: Sequence[Tensor]) -> None:
+    """Copy each buffer of `flat_on_cpu` into its shard's tensor, where it is not the tensor."""
+    with torch.no_grad():
+        for shard, buffer in zip(shards, buffers, strict=True):
+            if buffer.data_ptr() != shard.tensor.data_ptr():
+                shard.tensor.copy_(buffer.view(shard.tensor.shape))
 
 
 def _place(memory: Sequence[memoryview], read: Read) -> memoryview:

@@ -138,7 +138,9 @@ class _Line(NamedTuple):
     ids: list[int]
 
 
-def audit(folder: str | Path, *, num_samples: int, batch: int, seed: int = 0) -> Audit:
+def audit(
+    folder: str | Path, *, num_samples: int, batch: int, seed: int = 0, num_skipped: int = 0
+) -> Audit:
     """Find the samples that a job has lost or used twice, from the logs of all its attempts.
 
         attempt 0, 4 ranks    step 0   1   2   3   4 |              killed; the last save was 3
@@ -147,7 +149,8 @@ def audit(folder: str | Path, *, num_samples: int, batch: int, seed: int = 0) ->
 
     The lines of an attempt are void from the step on with which a later attempt began. A rank that
     goes back within an attempt, as LossGuard does, begins a new attempt in this sense. What counts
-    is compared with as many batches of a new cursor, each id by how often it was used.
+    is compared with as many batches of a new cursor, each id by how often it was used. num_skipped:
+    batches that a LossGuard has skipped; so many more are expected, and these are found lost.
 
     The job has ended: the last step of a killed attempt may lack the lines of some ranks. Its batch
     was the same in all steps. A last line without a newline was torn by a kill, and is not read.
@@ -160,7 +163,8 @@ def audit(folder: str | Path, *, num_samples: int, batch: int, seed: int = 0) ->
         num_lines += len(lines)
     num_steps = max((line.step + 1 for line in effective), default=0)
     cursor = SampleCursor(num_samples, batch, seed)
-    expected = Counter(x for _ in range(num_steps) for x in cursor.next_batch().tolist())
+    batches = (cursor.next_batch().tolist() for _ in range(num_steps + num_skipped))
+    expected = Counter(x for ids in batches for x in ids)
     used = Counter(x for line in effective for x in line.ids)
     lost, twice = (sorted(left.elements()) for left in (expected - used, used - expected))
     return Audit(num_steps, lost, twice, num_lines - len(effective))

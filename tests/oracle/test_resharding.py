@@ -5,15 +5,17 @@ from functools import cache
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from labkit import run
-from labkit.checkpoint import Checkpointer, loading
+from labkit.checkpoint import Checkpointer, DoesNotFit, load_plain, loading
 from labkit.checkpoint.loading import find, wanted_shards
 from labkit.checkpoint.whole_tensors import read_tensors
 from labkit.data_parallel import DDP
 from labkit.mesh import Mesh
 from labkit.precision import MasterWeights
+from labkit.tensor_parallel import parallelize
 from labkit.zero import FullyShardedModule, ShardedGradients, ShardedOptimizer
 from tests.an_example import load_example
 
@@ -197,3 +199,31 @@ def test_a_rank_reads_the_bytes_that_it_needs_and_no_others(resharded):
     for of_rank in resharded:
         for (saved, other), (num_read, num_told, num_needed) in of_rank.items():
             assert num_read == num_told == num_needed, (saved, other)
+
+
+def loads_plain(world, odd, gpt, out):
+    """Load a file into three layouts, and save each."""
+    whole, sharded = Odd(1), FullyShardedModule(Odd(1), world)
+    tensor_parallel = parallelize(recovery.gpt(1), world)
+    for name, model, path in (
+        ("whole", whole, odd),
+        ("zero3", sharded, odd),
+        ("tensor parallel", tensor_parallel, gpt),
+    ):
+        load_plain(path, model, world)
+        Checkpointer(out / name, model, None, world).save(0)
+    with pytest.raises(DoesNotFit, match=r"model\.scale"):
+        load_plain(gpt, whole, world)
+    with pytest.raises(OSError, match="none"):
+        load_plain(gpt.with_name("none"), whole, world)
+
+
+def test_one_plain_file_loads_into_any_layout(tmp_path):
+    odd, gpt = tmp_path / "odd.safetensors", tmp_path / "gpt.safetensors"
+    for path, model in ((odd, Odd(0)), (gpt, recovery.gpt(0))):
+        save_file({**dict(model.named_parameters()), **dict(model.named_buffers())}, path)
+    run(loads_plain, 2, (odd, gpt, tmp_path))
+    for name, path in {"whole": odd, "zero3": odd, "tensor parallel": gpt}.items():
+        found, expected = read_tensors(tmp_path / name, prefix="model."), load_file(path)
+        assert found.keys() == expected.keys()
+        assert all(torch.equal(x, expected[key]) for key, x in found.items())

@@ -40,6 +40,7 @@ EXCEPTIONS = {
 OUTSIDE = {
     "torch": None,
     "torch.distributed": {"comm"},
+    "torch.distributed.checkpoint": {"checkpoint"},
     "cloudpickle": {"launch", "grade"},
     "numpy": {"viz", "notebook"},
     "PIL": {"viz", "notebook"},
@@ -121,7 +122,9 @@ def fault(module, target, function):
             return f"imports {other}, and {room} imports nothing of labkit"
         later = ROOMS.index(other) > ROOMS.index(room)
         return f"imports {other}, which is a later room" if later else None
-    known = "torch.distributed" if f"{target}.".startswith("torch.distributed.") else top
+    known = next(
+        (each for each in sorted(OUTSIDE, reverse=True) if f"{target}.".startswith(f"{each}.")), top
+    )
     if known not in OUTSIDE:
         return f"imports {known}, which no room may"
     allowed = OUTSIDE[known]
@@ -185,6 +188,8 @@ def test_a_module_imports_only_from_rooms_before_its_own():
         ("labkit.launch.run", "from torch import distributed", "imports torch.distributed"),
         ("labkit.launch.run", "from torch.distributed.nn import x", "imports torch.distributed"),
         ("labkit.launch.run", "import torch\ntorch.distributed.barrier()", "torch.distributed"),
+        ("labkit.zero.zero3", "import torch.distributed.checkpoint", "only for {'checkpoint'}"),
+        ("labkit.checkpoint.dcp", "import torch.distributed.fsdp", "only for {'comm'}"),
         ("labkit.grade.engine", "from rich.table import Table", "imports rich"),
         ("labkit.viz.lanes", "from IPython.display import display", "imports IPython"),
         ("labkit.train", "import pandas", "imports pandas, which no room may"),

@@ -1,0 +1,248 @@
+"""Checkpoints of torch's Distributed Checkpoint (DCP): read into any layout, and written.
+
+    labkit                               DCP, as torch's get_state_dict names things
+    model.NAME                           model.NAME
+    optimizer.NAME.STATE                 optim.state.NAME.STATE
+    the optimizer's settings by group    optim.param_groups.INDEX.KEY
+    rng.RANK.*, extra                    not written: another program has other ones
+
+A job of FSDP2 or DDP saves `dcp.save({"model": ..., "optim": ...}, checkpoint_id=folder)` with the
+two dicts of get_state_dict, and loads such a folder the same way. Optimizers are torch.optim's.
+Whatever has no line above is refused by name. A tied parameter has its first name only: for a GPT
+whose head is the embedding, torch's side does `state["model"].pop("head.weight")` before both.
+
+DCP's folder has `.metadata`, a pickle, and files `__RANK_NUMBER.distcp`. A tensor is stored in
+chunks, and a chunk is a box of the whole tensor. A rank reads the chunks that its shards overlap
+with, one at a time, and keeps what it needs:
+
+    a chunk of FSDP2    rows 0-2 of (5, 4)      x x x x  x x x x  x x x x
+    a shard of ZeRO-3   elements 7 to 13                        x  x x x x  x x
+    copied              elements 7 to 11                        x  x x x x
+
+Not imported with labkit.checkpoint, since DCP takes a second to load. Unpickling runs code: load
+folders of jobs that you trust.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed.checkpoint as dcp
+from torch import Tensor, nn
+from torch.distributed.checkpoint.metadata import MetadataIndex, TensorStorageMetadata
+from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, ReadItem
+
+from labkit.checkpoint.contents import Contents, Kind, TensorShard
+from labkit.checkpoint.extent import Extent, Overlap
+from labkit.checkpoint.loading import DoesNotFit, copy_back, fitting_shards, flat_on_cpu
+from labkit.checkpoint.manifest import Damaged, Manifest, TensorRecord
+from labkit.checkpoint.plain_data import agreed, result_or_error
+from labkit.checkpoint.saving import DTYPES, TORCH_DTYPES
+from labkit.checkpoint.whole_tensors import complete_here, whole_tensors
+from labkit.comm import Group
+from labkit.comm.group import chosen
+from labkit.zero.sharded_states import MASTER
+
+# How an optimizer computes its step: a labkit checkpoint leaves it to each program.
+_WAYS = {"foreach": None, "fused": None, "capturable": False, "differentiable": False}
+_SETTING = re.compile(r"optim\.param_groups\.\d+\.\w+")
+
+
+def load_dcp(
+    folder: str | Path, model: nn.Module, optimizer: Any = None, group: Group | None = None
+) -> None:
+    """Load a folder that torch.distributed.checkpoint has saved. Every rank calls it.
+
+    model, optimizer: of any strategy and world size, as for Checkpointer. folder: seen by all
+    ranks. An optimizer's groups of parameters are those of the save, in the same order; where the
+    folder has no optimizer, it stays as it is.
+
+    DoesNotFit, on every rank, before anything has changed: for another model or optimizer, and for
+    a name that is not in the table above. OSError for a folder without `.metadata`. Damaged where a
+    file cannot be read.
+    """
+    group, contents = chosen(group), Contents(model, optimizer)
+    reader = dcp.FileSystemReader(folder)
+    metadata = agreed(result_or_error(reader.read_metadata), OSError, group)
+    mapped = result_or_error(lambda: _manifest_of(metadata, folder, contents))
+    manifest, names = agreed(mapped, DoesNotFit, group)
+    shards, states = fitting_shards(manifest, contents, group)
+    reader.set_up_storage_reader(metadata, is_coordinator=False)
+    chunks = _Chunks({names[shard.name]: shard for shard in shards}, metadata)
+    agreed(result_or_error(lambda: reader.read_data(chunks.plan, chunks).wait()), Damaged, group)
+    copy_back(shards, list(chunks.buffers.values()))
+    if manifest.values["optimizer"] is not None:
+        contents.load_states([{key: x.tensor for key, x in each.items()} for each in states])
+        contents.load_settings(manifest.values["settings"])
+
+
+def _manifest_of(
+    metadata: dcp.Metadata, folder: str | Path, contents: Contents
+) -> tuple[Manifest, dict[str, str]]:
+    """What a folder has, in labkit's terms, and the names there by labkit's. DoesNotFit."""
+    rows, tensors, names, settings = metadata.state_dict_metadata, {}, {}, []
+    for name, row in rows.items():
+        own_name = _labkit_name(name)
+        is_mapped = own_name.startswith(("model.", "optimizer."))
+        if _SETTING.fullmatch(name):
+            settings.append(name)
+        elif is_mapped and isinstance(row, TensorStorageMetadata):
+            tensors[own_name], names[own_name] = _record_of(own_name, row, rows), name
+        else:
+            raise DoesNotFit(
+                f"{folder} has {name}, which has no place in a labkit checkpoint: save "
+                '{"model": ..., "optim": ...} with the two dicts of get_state_dict alone'
+            )
+    has_states = any(name.startswith("optimizer.") for name in tensors)
+    optimizer = contents.optimizer_name if has_states else None
+    if optimizer and not optimizer.startswith("torch.optim."):
+        raise DoesNotFit(
+            f"{folder} has states of an optimizer of torch.optim, and this one is {optimizer}: "
+            "take torch's, or load the model alone"
+        )
+    saved = _read_settings(folder, settings)
+    for ours, theirs in zip(contents.settings(), saved):
+        if optimizer and (missing := sorted(ours.keys() - theirs.keys())):
+            raise DoesNotFit(
+                f"{folder} has no setting {missing[0]!r} of {optimizer}: it is of another optimizer"
+            )
+    values = {"optimizer": optimizer, "settings": saved}
+    return Manifest(0, "", 0, {}, tensors, values), names
+
+
+def _record_of(name: str, row: TensorStorageMetadata, rows: Mapping[str, Any]) -> TensorRecord:
+    dtype, shape = row.properties.dtype, tuple(row.size)
+    if dtype not in DTYPES:
+        raise DoesNotFit(f"{name} is {dtype}, which safetensors does not have")
+    kind: Kind = "elements"
+    if name.startswith("optimizer."):
+        parameter = name.removeprefix("optimizer.").rpartition(".")[0]
+        of_parameter = rows.get(f"model.{parameter}")
+        is_cut = isinstance(of_parameter, TensorStorageMetadata) and of_parameter.size == row.size
+        kind = "elements" if is_cut else "whole"
+    return TensorRecord(DTYPES[dtype], kind, shape, [])
+
+
+def _labkit_name(name: str) -> str:
+    return re.sub(r"^optim\.state\.", "optimizer.", name)
+
+
+def _read_settings(folder: str | Path, names: Sequence[str]) -> list[dict[str, Any]]:
+    """The optimizer's settings by group."""
+    values: dict[str, Any] = dict.fromkeys(names)
+    if names:
+        _alone(dcp.load, values, checkpoint_id=folder)
+    groups: dict[int, dict[str, Any]] = {}
+    for name, value in values.items():
+        _, _, index, key = name.split(".")
+        groups.setdefault(int(index), {})[key] = value
+    return [group for _, group in sorted(groups.items())]
+
+
+def _alone(act: Callable[..., Any], *given: Any, **options: Any) -> None:
+    """Call a function of DCP for this process alone, without its warning that it does so."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        act(*given, no_dist=True, **options)
+
+
+class _Chunks(dcp.DefaultLoadPlanner):
+    """Which stored chunks a rank reads, and what it takes from each.
+
+    FileSystemReader asks for memory for one chunk after the other, and gives it back filled.
+    """
+
+    def __init__(self, shards: Mapping[str, TensorShard], metadata: dcp.Metadata) -> None:
+        """shards: this rank's, by the names that DCP has."""
+        super().__init__()
+        self.buffers = {name: flat_on_cpu(shard.tensor) for name, shard in shards.items()}
+        self.plan = LoadPlan([])
+        self._overlaps: dict[MetadataIndex, list[Overlap]] = {}
+        for name, shard in shards.items():
+            row = metadata.state_dict_metadata[name]
+            assert isinstance(row, TensorStorageMetadata)
+            for chunk in row.chunks:
+                sizes, first = chunk.sizes, torch.Size([0] * len(chunk.sizes))
+                box = tuple((at, at + n) for at, n in zip(chunk.offsets, sizes, strict=True))
+                extent = Extent(tuple(row.size), box, 0, math.prod(sizes))
+                if overlaps := shard.extent.overlaps(extent):
+                    index = MetadataIndex(name, chunk.offsets)
+                    self._overlaps[index] = overlaps
+                    item = ReadItem(LoadItemType.TENSOR, index, first, index, first, sizes)
+                    self.plan.items.append(item)
+
+    def resolve_tensor(self, read_item: ReadItem) -> Tensor:
+        """Memory for a chunk."""
+        name = read_item.storage_index.fqn
+        return torch.empty(read_item.lengths, dtype=self.buffers[name].dtype)
+
+    def commit_tensor(self, read_item: ReadItem, tensor: Tensor) -> None:
+        """Take what is this rank's from a chunk."""
+        index = read_item.storage_index
+        for here, there, numel in self._overlaps[index]:
+            chunk = tensor.reshape(-1)[there : there + numel]
+            self.buffers[index.fqn][here : here + numel] = chunk
+
+
+def save_as_dcp(folder: str | Path, out: str | Path, step: int | None = None) -> None:
+    """Write the newest complete checkpoint of `folder`, or that of `step`, as a DCP folder `out`.
+
+    One process does it, with the memory of one tensor. `dcp.load` of torch reads the folder, into
+    any number of ranks, and `dcp_to_torch_save` makes one file of it.
+
+    FileNotFoundError where this host has no complete checkpoint; FileExistsError for an `out` that
+    exists; ValueError for an optimizer that torch does not have, and for several groups of
+    parameters, since a labkit checkpoint does not say which parameter is in which.
+    """
+    path, manifest = complete_here(folder, step)
+    model: dict[str, Tensor] = {}
+    states: dict[str, dict[str, Tensor]] = {}
+    for name, record in manifest.tensors.items():
+        kind, _, rest = name.partition(".")
+        empty = torch.empty(record.shape, dtype=TORCH_DTYPES[record.dtype], device="meta")
+        if kind == "model":
+            model[rest] = empty
+        elif kind == "optimizer":
+            parameter, _, key = rest.rpartition(".")
+            states.setdefault(parameter, {})[key] = empty
+    state: dict[str, Any] = {"model": model}
+    if states:
+        state["optim"] = {"state": states, "param_groups": [_group_of(manifest, states)]}
+    Path(out).mkdir(parents=True)
+    _alone(dcp.save, state, checkpoint_id=out, planner=_ReadWhenWritten(path, manifest))
+
+
+def _group_of(manifest: Manifest, states: Mapping[str, Any]) -> dict[str, Any]:
+    """The one group of parameters, as torch's optimizer has it. ValueError, see save_as_dcp."""
+    optimizer, settings = manifest.values["optimizer"], manifest.values["settings"]
+    has_masters = any(MASTER in each for each in states.values())
+    if not optimizer.startswith("torch.optim.") or has_masters or len(settings) != 1:
+        raise ValueError(
+            f"the checkpoint is of {optimizer}, {'with' if has_masters else 'without'} masters, "
+            f"with {len(settings)} groups of parameters, and DCP's readers expect one of "
+            "torch.optim, without masters, with one group: save the model alone, "
+            "Checkpointer(folder, model), and write that"
+        )
+    plain = {k: tuple(x) if isinstance(x, list) else x for k, x in settings[0].items()}
+    return {**_WAYS, **plain, "params": list(states)}
+
+
+class _ReadWhenWritten(dcp.DefaultSavePlanner):
+    """Reads each tensor of a labkit checkpoint when DCP writes it."""
+
+    def __init__(self, path: Path, manifest: Manifest) -> None:
+        super().__init__()
+        self._path, self._manifest = path, manifest
+
+    def lookup_object(self, index: MetadataIndex) -> Any:
+        """A tensor, in place of the empty one; settings as they are."""
+        found = super().lookup_object(index)
+        if not isinstance(found, Tensor):
+            return found
+        return whole_tensors(self._path, self._manifest, [_labkit_name(index.fqn)])[0]

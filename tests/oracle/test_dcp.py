@@ -1,0 +1,242 @@
+"""Checkpoints between labkit and torch's Distributed Checkpoint (DCP), equal in every bit."""
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from torch import nn
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+from labkit import run
+from labkit.checkpoint import Checkpointer, DoesNotFit, read_tensors
+from labkit.checkpoint.contents import TensorShard
+from labkit.checkpoint.dcp import _Chunks, load_dcp, save_as_dcp
+from labkit.checkpoint.extent import Extent
+from labkit.model import GPT, GPTConfig
+from labkit.optimizer import AdamW
+from labkit.tensor_parallel import parallelize
+from labkit.zero import FullyShardedModule, ShardedOptimizer
+
+CONFIG = GPTConfig(vocab=31, context=6, num_layers=1, hidden=18, num_heads=3, ffn=22)
+
+
+def net(seed):
+    """Shapes that divide by no number of ranks, and buffers."""
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(7, 5), nn.BatchNorm1d(5), nn.Linear(5, 3))
+
+
+def adam(model, groups=1):
+    parameters = list(model.parameters())
+    of_groups = [{"params": parameters[k::groups], "lr": 0.1 / (k + 1)} for k in range(groups)]
+    return torch.optim.AdamW(of_groups, betas=(0.8, 0.99))
+
+
+def train(model, optimizer):
+    torch.manual_seed(5)
+    for _ in range(2):
+        optimizer.zero_grad()
+        (model(torch.randn(4, 7)) ** 2).mean().backward()
+        optimizer.step()
+
+
+def zero3(world, seed):
+    model = FullyShardedModule(net(seed), world)
+    return model, adam(model)
+
+
+def data_parallel(world, seed):
+    model = DistributedDataParallel(net(seed))
+    return model, adam(model)
+
+
+def fsdp2(world, seed, groups=1):
+    model = net(seed)
+    mesh = init_device_mesh("cpu", (world.size,))
+    fully_shard(model[0], mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    return model, adam(model, groups)
+
+
+def whole(state):
+    """A state dict of DCP with whole tensors, flat."""
+    if isinstance(state, dict):
+        flat = {f"{key}.{k}": x for key, each in state.items() for k, x in whole(each).items()}
+        return {key.removesuffix("."): x for key, x in flat.items()}
+    return {"": state.full_tensor() if isinstance(state, DTensor) else state}
+
+
+def of_torch(model, optimizer):
+    model_state, optimizer_state = get_state_dict(model, optimizer)
+    return {"model": model_state, "optim": optimizer_state}
+
+
+def same(ours, theirs):
+    """Whether tensors of labkit, by its names, are those of a state dict of DCP."""
+    theirs = {name.replace("optim.state.", "optimizer."): x for name, x in whole(theirs).items()}
+    theirs.pop("optim.param_groups", None)
+    ours = {name: x for name, x in ours.items() if not name.startswith("rng.")}
+    assert ours.keys() == theirs.keys()
+    return all(torch.equal(x, theirs[name]) for name, x in ours.items())
+
+
+def saves_labkit(world, folder):
+    model, optimizer = zero3(world, 0)
+    train(model, optimizer)
+    Checkpointer(folder, model, optimizer, world).save(2)
+
+
+def loads_into_torch(world, out, make, ours):
+    model, optimizer = make(world, 1)
+    state = of_torch(model, optimizer)
+    dcp.load(state, checkpoint_id=out)
+    set_state_dict(
+        model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optim"]
+    )
+    group = optimizer.param_groups[0]
+    return same(ours, of_torch(model, optimizer)), group["lr"], group["betas"]
+
+
+@pytest.fixture(scope="module")
+def labkits(tmp_path_factory):
+    """A checkpoint of ZeRO-3 on 2 ranks, and the DCP folder that is written of it."""
+    folder = tmp_path_factory.mktemp("labkit")
+    run(saves_labkit, 2, (folder / "ours",))
+    save_as_dcp(folder / "ours", folder / "dcp")
+    return folder
+
+
+@pytest.mark.parametrize("make, world_size", [(fsdp2, 3), (data_parallel, 1)])
+def test_torch_loads_what_zero3_saved(labkits, make, world_size):
+    ours = read_tensors(labkits / "ours")
+    values = run(loads_into_torch, world_size, (labkits / "dcp", make, ours)).values
+    assert values == [(True, 0.1, (0.8, 0.99))] * world_size
+
+
+def test_one_file_is_made_of_the_folder(labkits):
+    dcp_to_torch_save(labkits / "dcp", labkits / "one.pt")
+    state = torch.load(labkits / "one.pt")
+    assert same(read_tensors(labkits / "ours"), state)
+
+
+def gpt_state():
+    """Of a model whose head is its embedding, under one name."""
+    state = GPT(CONFIG, 0).state_dict()
+    state.pop("head.weight")
+    return state
+
+
+def saves_fsdp2(world, folder):
+    """A folder for one and for two groups of parameters, and one with more in it; the states."""
+    found = []
+    for groups in (1, 2):
+        model, optimizer = fsdp2(world, 0, groups)
+        train(model, optimizer)
+        state = of_torch(model, optimizer)
+        dcp.save(state, checkpoint_id=folder / f"{groups}")
+        found.append(whole(state))
+    dcp.save({**state, "epoch": 3}, checkpoint_id=folder / "epoch")
+    dcp.save({"model": gpt_state()}, checkpoint_id=folder / "gpt")
+    return found
+
+
+@pytest.fixture(scope="module")
+def torchs(tmp_path_factory):
+    """The folders of `saves_fsdp2` on 2 ranks, and their states, whole."""
+    folder = tmp_path_factory.mktemp("torch")
+    return folder, run(saves_fsdp2, 2, (folder,)).values[0]
+
+
+def sharded(world, seed, groups):
+    model = net(seed)
+    return model, ShardedOptimizer(adam(model, groups).param_groups, torch.optim.AdamW, world)
+
+
+def zero3_in_groups(world, seed, groups):
+    model = FullyShardedModule(net(seed), world)
+    return model, adam(model, groups)
+
+
+def loads_into_labkit(world, folder, out):
+    """Load each folder into each layout, and save it from there: settings by group."""
+    found = {}
+    for groups in (1, 2):
+        for make in (zero3_in_groups, sharded):
+            model, optimizer = make(world, 1, groups)
+            optimizer.param_groups[0]["lr"] = 7.0
+            load_dcp(folder / f"{groups}", model, optimizer, world)
+            Checkpointer(out / f"{make.__name__} {groups}", model, optimizer, world).save(2)
+            found[make.__name__, groups] = [(g["lr"], g["betas"]) for g in optimizer.param_groups]
+    model = parallelize(GPT(CONFIG, 1), world)
+    load_dcp(folder / "gpt", model, group=world)
+    Checkpointer(out / "gpt", model, None, world).save(2)
+    return found
+
+
+def test_labkit_loads_what_fsdp2_saved_into_any_layout(torchs, tmp_path):
+    folder, states = torchs
+    for found in run(loads_into_labkit, 3, (folder, tmp_path)).values:
+        for (_, groups), settings in found.items():
+            assert settings == [(0.1, (0.8, 0.99)), (0.05, (0.8, 0.99))][:groups]
+    for name, groups in found:
+        assert same(read_tensors(tmp_path / f"{name} {groups}"), states[groups - 1])
+    assert same(read_tensors(tmp_path / "gpt"), {"model": gpt_state()})
+
+
+def test_a_rank_reads_the_chunks_that_it_needs_and_no_others(torchs):
+    """Of ZeRO-3 on 2 ranks, whose shards are cut elsewhere than the rows of FSDP2."""
+    reader = dcp.FileSystemReader(torchs[0] / "1")
+    shard = TensorShard("0", Extent.whole((5, 7)).within(18, 35), torch.empty(17))
+    chunks = _Chunks({"model.0.weight": shard}, reader.read_metadata())
+    assert [list(item.lengths) for item in chunks.plan.items] == [[3, 7], [2, 7]]
+    shard = TensorShard("0", Extent.whole((5, 7)).within(21, 35), torch.empty(14))
+    chunks = _Chunks({"model.0.weight": shard}, reader.read_metadata())
+    assert [list(item.storage_index.offset) for item in chunks.plan.items] == [[3, 0]]
+
+
+def refuses(world, folder):
+    """What does not fit, and that nothing has changed."""
+    texts = []
+    cases = [
+        ("epoch", *zero3_in_groups(world, 1, 2)),
+        ("1", FullyShardedModule(nn.Linear(7, 5), world), None),
+        ("2", *zero3_in_groups(world, 1, 1)),
+        ("1", plain := net(1), AdamW(plain.parameters(), 1e-2)),
+        ("1", plain, torch.optim.SGD(plain.parameters(), lr=1.0)),
+    ]
+    for name, model, optimizer in cases:
+        before = [p.clone() for p in model.parameters()]
+        with pytest.raises(DoesNotFit) as error:
+            load_dcp(folder / name, model, optimizer, world)
+        assert all(map(torch.equal, before, model.parameters()))
+        texts.append(str(error.value))
+    with pytest.raises(OSError, match="metadata"):
+        load_dcp(folder / "nothing", model, None, world)
+    return texts
+
+
+def test_what_has_no_place_is_refused_by_name(torchs):
+    for epoch, name, groups, own, sgd in run(refuses, 2, (torchs[0],)).values:
+        assert "epoch" in epoch
+        assert "model.weight" in name
+        assert "2 groups" in groups
+        assert "labkit.optimizer.AdamW" in own
+        assert "'dampening'" in sgd
+
+
+def saves_own_adam(world, folder):
+    model = net(0)
+    optimizer = AdamW(model.parameters(), 1e-2)
+    train(model, optimizer)
+    Checkpointer(folder, model, optimizer, world).save(2)
+
+
+def test_states_that_torch_does_not_have_are_not_written(tmp_path):
+    run(saves_own_adam, 1, (tmp_path / "ours",))
+    with pytest.raises(ValueError, match="labkit.optimizer.AdamW"):
+        save_as_dcp(tmp_path / "ours", tmp_path / "dcp")
+    assert not (tmp_path / "dcp").exists()
