@@ -53,4 +53,4 @@ class AsyncSaver:
 
     def wait(self) -> None:
         """Return when no write is under way; raise what the last one has raised."""
-    raise NotImplementedError("not attempted yet: your code replaces this line")
+        raise NotImplementedError("not attempted yet: your code replaces this line")

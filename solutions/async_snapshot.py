@@ -55,7 +55,7 @@ class AsyncSaver:
         """Copy the state, and start to write the copy."""
         ### BEGIN SOLUTION
         self.wait()  # before the memory of the copy is used again
-        copy = self.copy = copied(state, self.copy)
+        copy = self.copy = self.copied(state, self.copy)
         self.pending = self.start(lambda: self.write(copy))
         ### END SOLUTION
 
@@ -66,16 +66,15 @@ class AsyncSaver:
         if pending is not None:
             pending.wait()
 
-
-def copied(value: Any, before: Any) -> Any:
-    """A copy of a value, in the memory of the copy before where that fits."""
-    if isinstance(value, dict):
-        old = before if isinstance(before, dict) else {}
-        return {name: copied(each, old.get(name)) for name, each in value.items()}
-    if not isinstance(value, torch.Tensor):
-        return value
-    fits = isinstance(before, torch.Tensor) and before.shape == value.shape
-    if not fits or before.dtype != value.dtype:
-        before = torch.empty(value.shape, dtype=value.dtype)
-    return before.copy_(value)
-    ### END SOLUTION
+    def copied(self, value: Any, before: Any) -> Any:
+        """A copy of a value, in the memory of the copy before where that fits."""
+        if isinstance(value, dict):
+            old = before if isinstance(before, dict) else {}
+            return {name: self.copied(each, old.get(name)) for name, each in value.items()}
+        if not isinstance(value, torch.Tensor):
+            return value
+        fits = isinstance(before, torch.Tensor) and before.shape == value.shape
+        if not fits or before.dtype != value.dtype:
+            before = torch.empty(value.shape, dtype=value.dtype)
+        return before.copy_(value)
+        ### END SOLUTION

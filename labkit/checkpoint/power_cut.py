@@ -166,10 +166,15 @@ def cuts(root: Path, performed: Sequence[Operation]) -> Iterator[Cut]:
     "all kept" is what a kill of the process leaves. root: see PowerCut.
     """
     chance = random.Random(0)
-    ways = {"all kept": (True, True), "names lost": (True, False), "bytes lost": (False, True)}
+    ways: dict[str, tuple[random.Random | bool, random.Random | bool]] = {
+        "all kept": (True, True),
+        "names lost": (True, False),
+        "bytes lost": (False, True),
+        "by chance": (chance, chance),
+    }
     with tempfile.TemporaryDirectory() as name:
         for count in range(1, len(performed) + 1):
-            for way, (data, names) in {**ways, "by chance": (chance, chance)}.items():
+            for way, (data, names) in ways.items():
                 left = Path(name, f"{count} {way}")
                 PowerCut(root, performed[:count]).leave(left, data, names)
                 yield Cut(count, way, left)

@@ -217,7 +217,7 @@ def moves(s: Observed) -> bool:
 
 
 WAITS = "        self.wait()  # before the memory of the copy is used again\n"
-COPIES = "        copy = self.copy = copied(state, self.copy)\n"
+COPIES = "        copy = self.copy = self.copied(state, self.copy)\n"
 MISTAKES = [
     Mistake(
         "starts a write while another is under way",
@@ -232,7 +232,7 @@ MISTAKES = [
         "their values before save returns.",
         seen=lambda s: any(noted(s, "live")),
         made_by=patch(
-            "    fits = isinstance(before", "    return value\n    fits = isinstance(before"
+            "        fits = isinstance(b", "        return value\n        fits = isinstance(b"
         ),
     ),
     Mistake(
@@ -240,7 +240,7 @@ MISTAKES = [
         "Between the call of save and the copy the loop has made another step. The copy belongs "
         "into save itself; only the write goes to the thread.",
         seen=lambda s: not any(noted(s, "live")) and is_wrong(s, -1) and s.y["most under way"] == 1,
-        made_by=patch(COPIES, "", "self.write(copy)", "self.write(copied(state, {}))"),
+        made_by=patch(COPIES, "", "self.write(copy)", "self.write(self.copied(state, {}))"),
     ),
     Mistake(
         "copies before the write before has ended",
@@ -261,9 +261,9 @@ MISTAKES = [
             and s.y["most under way"] == 1
         ),
         made_by=patch(
-            "    if isinstance(value, dict):\n",
-            "    if isinstance(value, dict) and 'lr' in value:\n"
-            "        return value\n    if isinstance(value, dict):\n",
+            "        if isinstance(value, dict):\n",
+            "        if isinstance(value, dict) and 'lr' in value:\n"
+            "            return value\n        if isinstance(value, dict):\n",
         ),
     ),
     Mistake(
