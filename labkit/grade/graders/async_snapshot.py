@@ -182,14 +182,18 @@ def described(s: Observed) -> str:
         return "a save returns after its write has ended"
     if s.y["raised"] != expected["raised"]:
         names = [f"{s.args[0][i]} (call {i})" for i in expected["raised"]]
-        return f"of the calls, the numbers {s.y['raised']} raise, and {names or 'none'} should"
+        got = [f"{s.args[0][i]} (call {i})" for i in s.y["raised"]]
+        return f"an error is raised by {got or 'no call'}, expected: {names or 'no call'}"
     for number, (got, wanted) in enumerate(zip(s.y["written"], expected["written"], strict=False)):
         wrong = [path for path in wanted if not close(got.get(path), wanted[path])]
         if wrong:
-            path = wrong[0]
-            return (
-                f"write {number} has {path} = {got.get(path)!r:.60}, expected {wanted[path]!r:.60}"
-            )
+            values = [x.get(wrong[0]) for x in (got, wanted)]
+            is_tensor = all(isinstance(x, torch.Tensor) and x.numel() for x in values)
+            shown = [x.flatten()[0].item() if is_tensor else x for x in values]
+            first = " begins with" if is_tensor else " is"
+            return f"write {number}: {wrong[0]}{first} {shown[0]!r:.30}, expected {shown[1]!r:.30}"
+    if not s.wrong_ranks:
+        return "what is written is right"
     return f"{len(s.y['written'])} writes, expected {len(expected['written'])}"
 
 
@@ -277,13 +281,6 @@ MISTAKES = [
             "            try:\n                pending.wait()\n            except OSError:\n"
             "                pass\n",
         ),
-    ),
-    Mistake(
-        "raises an error again and again",
-        "An error belongs to one save. Forget the pending job before it is waited for.",
-        hint=3,
-        seen=lambda s: len(s.y["raised"]) > len(s.right[0]["raised"]),
-        made_by=patch("pending, self.pending = self.pending, None", "pending = self.pending"),
     ),
     Mistake(
         "waits for its own write",

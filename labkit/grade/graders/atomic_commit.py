@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from labkit.checkpoint.disk import RecordedDisk
-from labkit.checkpoint.power_cut import cuts, operations
+from labkit.checkpoint.power_cut import Operation, PowerCut, cuts, operations
 from labkit.grade.grader import Case, Draw, Mistake, Observed, Outcome, Questions, patch, program
 
 SAVE, LOAD = "save", "load_newest"
 STEPS = (40, 50, 60)
 KILLED = "all kept"
+OUTSIDE = "what the disk has not written"
 
 
 class Failure(NamedTuple):
@@ -56,6 +57,8 @@ def call(watch: Any, args: tuple[Any, ...]) -> list[Failure]:
         if empty is not None:
             failures.append(Failure("", KILLED, "something in an empty folder", False))
         performed = operations([log])
+        if is_changed_otherwise(root, performed):
+            return [Failure("", KILLED, OUTSIDE, True)]
         for count, way, left in cuts(root, performed):
             least = sum(count >= number for number in before[1:])
             files = {path.name: path.read_bytes() for path in left.iterdir()}
@@ -67,6 +70,20 @@ def call(watch: Any, args: tuple[Any, ...]) -> list[Failure]:
             if tried[key]:
                 failures.append(Failure(performed[count - 1].kind, way, tried[key], held))
     return failures
+
+
+def is_changed_otherwise(root: Path, performed: list[Operation]) -> bool:
+    """Whether the folder has other files than the recorded operations make."""
+    with tempfile.TemporaryDirectory() as name:
+        try:
+            PowerCut(root, performed).leave(Path(name, "left"), True, True)
+        except KeyError:  # the disk renames or removes what it has not made
+            return True
+        there, made = (
+            {path.name: path.read_bytes() for path in folder.iterdir()}
+            for folder in (root, Path(name, "left"))
+        )
+    return there != made
 
 
 def what_is_wrong(
@@ -103,7 +120,11 @@ def right(states: list[bytes]) -> list[Failure]:
 
 def described(s: Observed) -> str:
     """The first wrong load in words."""
+    if not s.y:
+        return f"{max(e.value for e in s.ranks[0].events if e.what == 'files')} files are left"
     ended, way, wrong, _ = s.y[0]
+    if wrong == OUTSIDE:
+        return "the folder has files that the operations of disk do not make"
     how = "a kill" if way == KILLED else f"a power cut, {way},"
     number = f"{len(s.y)} ends are wrong. The first" if len(s.y) > 1 else "One end is wrong. It"
     return f"{number}: {how} behind {ended or 'nothing'}. The load then gives {wrong}"
@@ -132,6 +153,13 @@ REMOVAL = """    for path in folder.iterdir():
             disk.remove(path)
 """
 MISTAKES = [
+    Mistake(
+        "changes files without disk",
+        "Only the methods of `disk` are recorded, and followed by an end. Write, rename and remove "
+        "with them.",
+        seen=lambda s: any(each[2] == OUTSIDE for each in s.y),
+        made_by=patch("            disk.remove(path)\n", "            path.unlink()\n"),
+    ),
     Mistake(
         "writes over the state before",
         "From the first operation on the old state is gone, and the new one is not there yet. "

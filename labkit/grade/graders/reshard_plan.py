@@ -114,7 +114,7 @@ def reads_of(s: Observed) -> list[Any]:
 
 
 def described(s: Observed) -> str:
-    """The first byte that is not right."""
+    """The first byte that is not right; how much was read, where all are."""
     for name, expected in s.right[0].items():
         wrong = [
             i for i, pair in enumerate(zip(s.y[name], expected, strict=True)) if len({*pair}) > 1
@@ -125,7 +125,8 @@ def described(s: Observed) -> str:
             )
             what = "no read fills it" if read is None else f"it comes from the read {read}"
             return f"byte {wrong[0]} of {name} {s.args[1][name]} is not the saved one: {what}"
-    return "other tensors than asked for"
+    num_bytes = sum(read[3] for read in reads_of(s))
+    return f"{len(reads_of(s))} reads of {num_bytes} bytes"
 
 
 def is_over_bytes(s: Observed) -> bool:
