@@ -1,7 +1,7 @@
 """What a training job can lose: its state after power cuts and kills, here and with torch's DCP.
 
-    python examples/recovery.py            every operation, every way: about a minute
-    python examples/recovery.py --quick    a sample of each: 20 s
+    python examples/recovery.py            all of it: about @@ minutes
+    python examples/recovery.py --quick    a sample of the first four: 20 s
 
 - the power is cut behind every operation of every rank's saves, synchronous and asynchronous ones;
   of what was not synced all, nothing or a part is left. Then a real load: one saved state, whole?
@@ -19,6 +19,8 @@ import os
 import random
 import shutil
 import signal
+import statistics
+import subprocess
 import sys
 import tempfile
 import warnings
@@ -32,10 +34,12 @@ from typing import Any
 
 import torch
 import torch.distributed.checkpoint as dcp
+from kills import report as one_training
 from torch import nn
 from torch.nn import functional as F
 
-from labkit import RankError, run
+import labkit
+from labkit import RankError
 from labkit.checkpoint import Checkpointer, read_tensors
 from labkit.checkpoint.disk import RecordedDisk
 from labkit.checkpoint.power_cut import PowerCut, operations
@@ -43,6 +47,7 @@ from labkit.combined import CombinedTraining
 from labkit.data import Corpus
 from labkit.data_parallel import DDP
 from labkit.data_parallel.train_dp import train_step as data_parallel_step
+from labkit.interview.runs.rungs import RUNGS, after_a_kill
 from labkit.mesh import Mesh
 from labkit.model import GPT, GPTConfig
 from labkit.moe import ExpertParallelGPT, MoEConfig
@@ -56,6 +61,7 @@ from labkit.train import TrainConfig, loss
 from labkit.zero import FullyShardedModule, ShardedGradients, ShardedOptimizer
 
 NOTHING, MIXED = 0, None
+run = partial(labkit.run, device="cpu")  # also on a machine with a GPU
 
 # 31 tokens and 22 features of the MLP divide by no number of ranks, 2 key-value heads not by 4.
 SIZES = {"num_layers": 4, "hidden": 16, "num_heads": 4, "num_kv_heads": 2, "ffn": 22}
@@ -390,6 +396,34 @@ def resumed(layouts):
     return all(are_equal.values())
 
 
+def costs(moments):
+    """Print a table; whether only the disk made the job repeat steps that were complete."""
+    print("one failure of four ranks: what it costs to go on (median, least to most)")
+    is_right = True
+    for rung in RUNGS:
+        found = [after_a_kill(rung, killed_in) for killed_in in moments]
+        steps, sent, moved, seconds = zip(*found, strict=True)
+        print(
+            f"  {rung:12} steps repeated {spread(steps, 0)}, seconds lost {spread(seconds, 2)}, "
+            f"bytes sent per save {sent[0]:,}, moved to be back {moved[0]:,}"
+        )
+        is_right &= rung == "from disk" or max(steps) <= 1
+    return is_right
+
+
+def spread(numbers, digits):
+    """Median, and the range."""
+    median, least, most = statistics.median(numbers), min(numbers), max(numbers)
+    return f"{median:.{digits}f} ({least:.{digits}f} to {most:.{digits}f})"
+
+
+def beside_dcp():
+    """Print what the benchmark measures."""
+    program = Path(__file__).parents[1] / "benchmarks" / "checkpoint.py"
+    print("seconds beside torch's DCP (benchmarks/checkpoint.py):", flush=True)
+    subprocess.run([sys.executable, program], check=True)
+
+
 def main():
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
@@ -402,6 +436,9 @@ def main():
         resumed(layouts),
     ]
     dcp_drill()
+    if not chosen.quick:
+        is_right += [costs(range(9, 16)), one_training(50)]
+        beside_dcp()
     return 0 if all(is_right) else 1
 
 

@@ -86,7 +86,8 @@ class WarmRanks:
             return _launch(
                 fn, world_size, args_by_rank, timeout=timeout, stall=stall, echo=echo, **others
             )
-        device = _runs._checked(fn, world_size, args_by_rank, timeout, None, None)
+        # A machine with a GPU tests the same as others, but for what asks for one.
+        device = _runs._checked(fn, world_size, args_by_rank, timeout, "cpu", None)
         ranks = self._by_size.pop(world_size, None)
         if ranks is None or ranks.dead:
             ranks = SessionRanks(world_size, device, _START_S, False, None)

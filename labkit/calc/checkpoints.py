@@ -1,13 +1,15 @@
 """How often to write a checkpoint: seldom enough to work, often enough to lose little.
 
-    lost per second  =  write / interval  +  (interval / 2 + restart) / MTBF
+    lost per second  =  write / interval  +  (interval / 2 + restart) / MTBF         to first order
+                     =  1 - T / (M e^(R/M) (e^((T + W)/M) - 1))                      exactly
 
-    young   sqrt(2 W M)                                the least of that, for W much below M
-    daly    sqrt(2 W M) (1 + sqrt(W/(2M))/3 + W/(18M)) - W      good up to W = 2 M
+    young   sqrt(2 W M)                                the least of the first, for W much below M
+    daly    sqrt(2 W M) (1 + sqrt(W/(2M))/3 + W/(18M)) - W      of the second, up to W = 2 M
 
-W seconds to write, M mean time between interruptions. Papers: Young, "A first order approximation
-to the optimum checkpoint interval", CACM 17(9), 1974; Daly, "A higher order estimate of the optimum
-checkpoint interval for restart dumps", FGCS 22(3), 2006.
+T seconds of work between checkpoints, W to write one, R to restart, M mean time between
+interruptions. Papers: Young, "A first order approximation to the optimum checkpoint interval", CACM
+17(9), 1974; Daly, "A higher order estimate of the optimum checkpoint interval for restart dumps",
+FGCS 22(3), 2006.
 """
 
 from __future__ import annotations
@@ -54,8 +56,7 @@ def checkpoint_interval(
     write_s, mtbf = number_of(write_s, "write_s", "seconds"), number_of(mtbf_s, "mtbf_s", "seconds")
     check_above_zero(write_s, "write_s", "what costs nothing is written all the time")
     check_above_zero(mtbf, "mtbf_s", "give the mean time between interruptions")
-    if method not in METHODS:
-        raise ValueError(f"method={shown(method)}: give 'young' or 'daly'")
+    _checked(method)
     young = math.sqrt(2 * write_s * mtbf)
     formula, source = "sqrt(2 W M)", "Young, CACM 17(9), 1974"
     interval = young
@@ -81,10 +82,13 @@ def lost_share(
     write_s: float | Result,
     mtbf_s: float | Result,
     restart_s: float | Result = 0.0,
+    method: str = "young",
 ) -> Result:
     """The share of all time that goes into writing, and into what interruptions undo.
 
-    ValueError where that is more than all of it: the formula is for times well below the MTBF.
+    method: "young", the first order; ValueError where that is more than all time, since it is for
+    times well below the MTBF. "daly": the exact mean where interruptions are exponential.
+    round(float(lost_share(1200, 60, 3600, 600, "daly")), 3) == 0.327
     """
     interval, mtbf = (
         number_of(interval_s, "interval_s", "seconds"),
@@ -96,12 +100,15 @@ def lost_share(
     check_not_negative(write_s, "write_s")
     check_above_zero(mtbf, "mtbf_s", "give the mean time between interruptions")
     check_not_negative(restart_s, "restart_s")
+    if _checked(method) == "daly":
+        return _exact_share(interval, write_s, mtbf, restart_s)
     share = write_s / interval + (interval / 2 + restart_s) / mtbf
     if share > 1:
         raise ValueError(
             f"{share:.3g} times all time would be lost: interval_s={interval:g}, write_s="
             f"{write_s:g} and restart_s={restart_s:g} are too long for mtbf_s={mtbf:g}, and no "
-            "work gets done; this formula is for times well below the MTBF"
+            "work gets done; this formula is for times well below the MTBF, and method='daly' "
+            "for all"
         )
     return Result(
         share,
@@ -112,3 +119,24 @@ def lost_share(
         convention="first order: for T and R much below M",
         source="Young, CACM 17(9), 1974",
     )
+
+
+def _exact_share(interval: float, write_s: float, mtbf: float, restart_s: float) -> Result:
+    """A turn of work and write is begun again until none interrupts it: T over its mean time."""
+    turn = mtbf * math.exp(restart_s / mtbf) * math.expm1((interval + write_s) / mtbf)
+    return Result(
+        1 - interval / turn,
+        "share",
+        "lost time",
+        "1 - T / (M e^(R/M) (e^((T + W)/M) - 1))",
+        f"T = {interval:g} s, W = {write_s:g} s, M = {mtbf:g} s, R = {restart_s:g} s",
+        convention="interruptions are exponential, and begin a restart anew; where none comes in a "
+        "restart, M + R is in the place of M e^(R/M)",
+        source="Daly, FGCS 22(3), 2006, equation 13",
+    )
+
+
+def _checked(method: str) -> str:
+    if method not in METHODS:
+        raise ValueError(f"method={shown(method)}: give 'young' or 'daly'")
+    return method

@@ -63,14 +63,18 @@ class BackgroundWriter:
             places.append((begin, end))
         if self._memory is None or end > self._memory.nbytes:
             self._stop()
+            if self._memory is not None:
+                self._memory.unpin()
             self._memory = None  # before there is more of it
-            self._memory = _SharedMemory(end)
+            self._memory = _SharedMemory(end, any(x.is_cuda for _, x in tensors))
         if self._process is None or self._process.poll() is not None:
             self._process = _start_process(self._memory.file.fileno())
         entries = []
         for (header, x), (begin, end) in zip(tensors, places, strict=True):
-            self._memory.bytes[begin:end].view(x.dtype).copy_(x)
+            self._memory.bytes[begin:end].view(x.dtype).copy_(x, non_blocking=True)
             entries.append([*header, begin, end])
+        if self._memory.is_pinned:
+            torch.cuda.synchronize()
         log = str(self._disk.log) if isinstance(self._disk, RecordedDisk) else None
         return {"path": str(path), "entries": entries, "log": log}
 
@@ -104,9 +108,12 @@ def _start_process(memory: int) -> subprocess.Popen[str]:
 
 
 class _SharedMemory:
-    """Memory that the writing process maps, too. It has no name that could be left over."""
+    """Memory that the writing process maps, too. It has no name that could be left over.
 
-    def __init__(self, nbytes: int) -> None:
+    For tensors of a GPU it is pinned, where CUDA can: the copy is then about four times as fast.
+    """
+
+    def __init__(self, nbytes: int, pins: bool) -> None:
         self.nbytes = nbytes
         self.file = tempfile.TemporaryFile(dir=SHARED if SHARED.is_dir() else None)
         if sys.platform == "darwin":
@@ -114,6 +121,15 @@ class _SharedMemory:
         else:  # where memory is short, a write would end the process with SIGBUS
             os.posix_fallocate(self.file.fileno(), 0, max(nbytes, 1))
         self.bytes = torch.frombuffer(mmap.mmap(self.file.fileno(), 0), dtype=torch.uint8)
+        self.is_pinned = False
+        if pins:
+            code = torch.cuda.cudart().cudaHostRegister(self.bytes.data_ptr(), self.bytes.nbytes, 0)
+            self.is_pinned = int(code) == 0
+
+    def unpin(self) -> None:
+        """Before it is given back to the system."""
+        if self.is_pinned:
+            torch.cuda.cudart().cudaHostUnregister(self.bytes.data_ptr())
 
 
 def _ask(process: subprocess.Popen[str] | None, job: Job) -> Written | Exception:

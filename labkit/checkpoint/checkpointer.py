@@ -180,6 +180,13 @@ class Checkpointer:
         world_size = manifest.world_size
         return Loaded(manifest.step, world_size, bytes_read, verified, found.skipped)
 
+    def own_later_steps(self) -> None:
+        """Let the next save remove later checkpoints, as after a load: they are of this run.
+
+        For a state that was loaded from elsewhere, such as from the memory of another host.
+        """
+        self._owns_later_steps = True
+
     def _prepare(self, step: int) -> tuple[Commit, list[TensorShard]]:
         """Agree on the save's id and on who writes what.
 

@@ -113,7 +113,7 @@ class Disk:
         """Give the descriptor back."""
         os.close(file.descriptor)
 
-    def write_whole(self, path: Path, data: bytes) -> None:
+    def write_whole(self, path: Path, data: bytes | memoryview) -> None:
         """A new file with these bytes, synced."""
         file = self.create(path)
         try:
@@ -246,7 +246,10 @@ def serve(descriptor: int) -> None:
             answer = {"written": write_rank_file(disk, Path(job["path"]), entries)}
         except OSError as error:
             answer = {"error": str(error)}
-        print(json.dumps(answer), flush=True)
+        try:
+            print(json.dumps(answer), flush=True)
+        except BrokenPipeError:  # the rank was killed
+            os._exit(1)
 
 
 if __name__ == "__main__":

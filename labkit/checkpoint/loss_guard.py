@@ -73,7 +73,9 @@ class LossGuard:
 
         Wire: one number in an all-reduce. On a GPU the host waits for the numbers.
         """
-        group, is_finite = self._group, all(math.isfinite(number) for number in numbers)
+        group = self._group
+        values = [x.item() if isinstance(x, Tensor) else x for x in numbers]
+        is_finite = all(map(math.isfinite, values))
         # The lowest rank with a bad number sends the largest one.
         mine = torch.tensor([0 if is_finite else group.size - group.rank], device=group.device)
         with group.label("whether a loss is not finite"):

@@ -77,6 +77,26 @@ class Group(Primitives):
             _WORLDS[process_group] = cls(process_group, ranks, device, NoJournal())
         return _WORLDS[process_group]
 
+    @classmethod
+    def meet(cls, store: Path, rank: int, size: int, timeout: timedelta, name: str) -> Group:
+        """A group of `size` processes of this host that have no world in common: on gloo.
+
+        They meet in the file `store`, a new one for each group. An operation that waits longer than
+        `timeout` is a RuntimeError. Without a journal; it cannot be split, and abandon() ends it.
+        RuntimeError: the others have not come in time.
+        """
+        process_group = process_groups.met(store, rank, size, timeout)
+        ranks = tuple(range(size))
+        return cls(process_group, ranks, torch.device("cpu"), NoJournal(), name, timeout)
+
+    def abandon(self) -> None:
+        """Close the connections of a group from `meet`, without a word to the others.
+
+        Their operations with this rank fail at once. For a group with a member that is dead.
+        """
+        self._process_group = self._agreement = Closed(self.name)
+        self._of_torch = None
+
     def compare_what_is_left(self) -> None:
         """At the end of a run: compare the last operations of all groups. Raises Disagreement."""
         for agreement in self._neighbours.agreements:
@@ -146,7 +166,7 @@ class Group(Primitives):
             if joins and its_color == color
         )
         name = f"{self.name}.{self._num_splits}.{int(color)}"
-        process_group = process_groups.connected(ranks, name, self._timeout)
+        process_group = process_groups.connected(ranks, name, self._timeout, self.backend)
         return Group(
             process_group,
             ranks,

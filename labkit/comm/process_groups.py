@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
@@ -32,6 +34,16 @@ def connected(
     )
     c10d._world.pg_group_ranks[process_group] = {rank: i for i, rank in enumerate(ranks)}
     return process_group
+
+
+def met(store: Path, rank: int, size: int, timeout: timedelta) -> Any:
+    """A gloo process group of processes that have no world in common, and meet in the file `store`.
+
+    torch knows nothing of it: its connections are closed with its last reference.
+    """
+    files = dist.FileStore(str(store), size)
+    files.set_timeout(timeout)
+    return dist.ProcessGroupGloo(files, rank, size, timeout)
 
 
 def destroy(process_group: dist.ProcessGroup) -> None:

@@ -14,7 +14,9 @@ from labkit.comm.callers import is_machinery, is_of_a_library
 from labkit.doctor import sources
 
 _MAIN = re.compile(r"in (rank|session)_main\b")
-_LAUNCHER = re.compile(r"labkit/launch/(rank|session/session_main|session/command)\.py")
+_LAUNCHER = re.compile(
+    r"labkit/(launch/(rank|session/session_main|session/command)|elastic/restarts)\.py"
+)
 _LIFELINE = "in _watch_lifeline"
 _THREADING = f"{os.sep}threading.py"
 # A lock or event, another thread's end (with a timeout it reads otherwise; Python 3.13 has no such

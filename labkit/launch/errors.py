@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from labkit.comm import Site, Timeline
 from labkit.doctor.verdict import Verdict
@@ -14,8 +15,10 @@ class RunError(RuntimeError):
     `timeline`: the journals as far as they were written. `logs`: what was printed.
     `positions`: where each rank was, in words. `stacks`: Python stacks of ranks still alive.
     `verdict`: the doctor's (fault, text, advice, ranks, is_proof); None where a rank raised or
-    died, and that says it all.
+    died, and that says it all. `attempts`: of a job that elastic.run has restarted.
     """
+
+    attempts: Sequence[Any] = ()
 
     def __init__(
         self,
@@ -37,7 +40,8 @@ class RunError(RuntimeError):
 
     def _render_traceback_(self) -> list[str]:
         """Notebooks show this instead of the launcher's own frames, which say nothing."""
-        return f"{type(self).__name__}: {self}".splitlines()
+        text = "\n\n".join([f"{type(self).__name__}: {self}", *getattr(self, "__notes__", [])])
+        return text.splitlines()
 
 
 class RankError(RunError):

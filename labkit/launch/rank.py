@@ -55,7 +55,7 @@ _LAUNCH = Path(os.path.abspath(__file__)).parent
 # Their frames are below the reader's code in every traceback, and say nothing; an error that comes
 # from them alone is about what was asked for, and is raised at no line of the reader's.
 _LAUNCHER = {
-    str(_LAUNCH / name)
+    os.path.normpath(_LAUNCH / name)
     for name in (
         "rank.py",
         "session/session_main.py",
@@ -63,6 +63,7 @@ _LAUNCHER = {
         "cluster/hosted_rank.py",
         "payload/__init__.py",
         "request.py",
+        "../elastic/restarts.py",
     )
 }
 

@@ -40,6 +40,7 @@ _CHAPTERS = [
     "labkit.data_parallel.compression",
     "labkit.data_parallel.local_sgd",
     "labkit.data_parallel.parameter_server",
+    "labkit.elastic",  # and checkpoint
     "labkit.moe",
 ]
 # Added to what is to be loaded already: a program may use the fork server for its own ends.

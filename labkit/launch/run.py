@@ -104,12 +104,14 @@ def launch(
     engine: str = "local",
     topology: Topology | None = None,
     ends_deadlocks: bool = True,
+    on_start: Callable[[list[int]], None] | None = None,
 ) -> Run:
     """`run` with arguments of its own for each rank (or one set for all).
 
     echo: whether ranks' output, and a word about slow ranks, is shown as it comes.
     ends_deadlocks: False leaves ranks that wait in vain to the timeout, for who wants to look at
     them.
+    on_start: called when all ranks begin the function, with their process ids.
     """
     started_s = time.monotonic()
     device = _checked(fn, world_size, args_by_rank, timeout, device, topology)
@@ -127,7 +129,7 @@ def launch(
         if torchrun is not None:
             torchrun.start(specs, started_s + timeout)
         _add_ranks(ranks, specs, torchrun.rank if torchrun else start_rank, echo=echo)
-        supervisor = Supervisor(ranks, directory)
+        supervisor = Supervisor(ranks, directory, on_start)
         watch = StallWatch(supervisor, stall, ends_deadlocks=ends_deadlocks)
         listen_to_the_end(supervisor, started_s + timeout, timeout, watch, echo=echo)
         for rank in ranks:

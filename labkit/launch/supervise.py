@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing import connection
 
 from labkit.doctor.stage import Stage
@@ -31,9 +31,14 @@ class Supervisor:
     nothing_follows = True
     """Whether what the ranks leave behind stays so: they do nothing after this."""
 
-    def __init__(self, ranks: Sequence[Rank], directory: RunDirectory) -> None:
-        """The ranks are already started."""
-        self.ranks = ranks
+    def __init__(
+        self,
+        ranks: Sequence[Rank],
+        directory: RunDirectory,
+        on_start: Callable[[list[int]], None] | None = None,
+    ) -> None:
+        """The ranks are already started. on_start: called after "go", with their process ids."""
+        self.ranks, self._on_start = ranks, on_start
         self.directory = directory
         self.ready_s = 0.0
         self.evidence = Evidence(ranks, directory)
@@ -95,6 +100,9 @@ class Supervisor:
         for rank in self.ranks:
             with contextlib.suppress(OSError):  # of one that just died: heard as any other death
                 rank.process.control.send("go")
+        if self._on_start is not None:
+            pids = (rank.process.process.pid for rank in self.ranks)
+            self._on_start([pid for pid in pids if pid is not None])
 
     def wait_for_consequences(self) -> None:
         """After a failure, hear for a moment what it does to the others.

@@ -7,6 +7,7 @@
     labkit.measure.pairs(8, topology=tree).show()           # bandwidth of every pair of ranks
     labkit.measure.bisect_uplinks(tree).leaf                # whose uplink is degraded
     labkit.measure.scaling().table()                        # a step on 1, 2, 4 ranks: efficiency
+    labkit.measure.preflight(world).table()                 # links, arithmetic, disks, clocks
     labkit.measure.roofline().show()                        # a GPT's operations on this machine
 
 Pictures load matplotlib when they are drawn, and not before.
@@ -18,6 +19,7 @@ from labkit.measure.alternate import alternate, slowest
 from labkit.measure.crossover import Crossover
 from labkit.measure.gpt_roofline import Roofline, roofline
 from labkit.measure.measured import Measured
+from labkit.measure.preflight_checks import Preflight, preflight
 from labkit.measure.scaling_law import Scaling, scaling
 from labkit.measure.slow_links import Bisection, Pairs, bisect_uplinks, pairs
 from labkit.measure.sweep import collectives
@@ -28,6 +30,7 @@ __all__ = [
     "Crossover",
     "Fit",
     "Measured",
+    "Preflight",
     "Pairs",
     "Roofline",
     "Scaling",
@@ -37,6 +40,7 @@ __all__ = [
     "fit_alpha_beta",
     "link_speed_text",
     "pairs",
+    "preflight",
     "roofline",
     "scaling",
     "slowest",

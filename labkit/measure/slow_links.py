@@ -130,7 +130,7 @@ def pairs(
     rounds = rounds_of_pairs(world_size, topology)
     args = (rounds, nbytes, repetitions)
     result = launch(
-        _pairs_on_rank, world_size, [args], topology=topology, timeout=timeout, device="cpu"
+        pairs_on_rank, world_size, [args], topology=topology, timeout=timeout, device="cpu"
     )
     seconds = {pair: result.values[pair[0]][pair] for pair in sorted(sum(rounds, ()))}
     return Pairs(world_size, nbytes, rounds, seconds, topology)
@@ -172,11 +172,11 @@ def _tournament(n: int) -> Iterator[Pair]:
         places.insert(1, places.pop())
 
 
-def _pairs_on_rank(
+def pairs_on_rank(
     world: Group, rounds: Sequence[Sequence[Pair]], nbytes: int, repetitions: int
 ) -> dict[Pair, float]:
     """On every rank: seconds one way, of each of its pairs."""
-    x, seconds = torch.zeros(nbytes, dtype=torch.uint8), {}
+    x, seconds = torch.zeros(nbytes, dtype=torch.uint8, device=world.device), {}
     for members in rounds:
         world.barrier()
         for pair in members:
@@ -194,6 +194,8 @@ def _there_and_back(world: Group, pair: Pair, x: torch.Tensor) -> float:
     else:
         world.recv(x, first)
         world.send(x, first)
+    if x.is_cuda:
+        torch.cuda.synchronize(x.device)  # nccl returns before the bytes have moved
     return time.perf_counter() - began_s
 
 

@@ -21,6 +21,7 @@
     viz.simulated_step(step)                         # a simulated step: classes of ranks by time
     viz.extents({"saved": extents, "loaded": ...})   # who holds which elements, in several layouts
     viz.power_cuts(operations, found)                # a save's operations, and what loads give
+    viz.goodput(measured, predicted, optima)         # share of useful time over the interval
     viz.chrome_trace.write(result, "trace.json")     # no matplotlib needed for this one
 
 Names load when first used: a machine without matplotlib can still write traces.
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from labkit.viz.curve import Curve, Mark
     from labkit.viz.expert_load import load_of_experts
     from labkit.viz.extents_picture import extents
+    from labkit.viz.goodput_picture import goodput
     from labkit.viz.heat_map import bandwidth_map
     from labkit.viz.in_flight_curve import in_flight
     from labkit.viz.link_curves import over_links
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from labkit.viz.movement import moves
     from labkit.viz.picture import Picture
     from labkit.viz.power_cut_picture import power_cuts
+    from labkit.viz.recovery_picture import going_on
     from labkit.viz.ring_picture import ring_steps
     from labkit.viz.ring_step_picture import ring_step
     from labkit.viz.roofline_picture import roofline
@@ -63,6 +66,8 @@ _HOME = {
     "Picture": "labkit.viz.picture",
     "bandwidth_map": "labkit.viz.heat_map",
     "extents": "labkit.viz.extents_picture",
+    "going_on": "labkit.viz.recovery_picture",
+    "goodput": "labkit.viz.goodput_picture",
     "in_flight": "labkit.viz.in_flight_curve",
     "latency_bandwidth": "labkit.viz.size_curves",
     "load_of_experts": "labkit.viz.expert_load",
@@ -92,6 +97,8 @@ __all__ = [
     "bandwidth_map",
     "chrome_trace",
     "extents",
+    "going_on",
+    "goodput",
     "in_flight",
     "latency_bandwidth",
     "load_of_experts",

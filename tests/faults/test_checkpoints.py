@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from labkit import RankError, run
+from labkit import RankError
 from labkit.checkpoint import AnnouncedEnd, Checkpointer, Damaged, Disk, DoesNotFit, SaveFailed
 from labkit.checkpoint.manifest import finished_saves
 from labkit.checkpoint.whole_tensors import read_tensors
@@ -22,6 +22,7 @@ from labkit.zero import FullyShardedModule, ShardedOptimizer
 from tests.an_example import load_example
 
 recovery = load_example("recovery")
+run = recovery.run  # on the CPU
 job, saves, loaded_state = recovery.small_job, recovery.saves, recovery.loaded_state
 KILLS = (12, 13, 14, 15, 16, 30)
 

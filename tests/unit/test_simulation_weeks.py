@@ -17,8 +17,7 @@ HOUR = 3600.0
 
 
 def exact_goodput(interval_s, write_s, restart_s, mtbf_s):
-    turn = math.exp(restart_s / mtbf_s) * math.expm1((interval_s + write_s) / mtbf_s)
-    return interval_s / (mtbf_s * turn)
+    return 1 - calc.lost_share(interval_s, write_s, mtbf_s, restart_s, "daly").value
 
 
 def weeks(interval_s, write_s, restart_s, mtbf_s, num_weeks=2000, **other):

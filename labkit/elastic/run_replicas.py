@@ -1,0 +1,216 @@
+"""The driver of replicas: each one in a thread, which starts it anew when it dies.
+
+    thread 0   attempt 0 -------------------------------------------------> returned
+    thread 1   attempt 0 -------------------------------------------------> returned
+    thread 2   attempt 0 ------- killed | attempt 1 ----------------------> returned
+    thread 3   attempt 0 -------------------------- killed | attempt 1 ---> returned
+
+An attempt is a run of the lab's with one rank: a process of its own, with a world of size 1. So a
+replica is a failure domain, and the others are not touched when it ends. What connects them is the
+coordinator (quorum.py) and the group that each quorum makes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from labkit import arguments
+from labkit.comm import Group, owned_folder
+from labkit.elastic.quorum import Commit, Coordinator, Healing, NoReplicaLeft, Quorum
+from labkit.elastic.replica_steps import Place, Replica
+from labkit.elastic.restarts import Attempt
+from labkit.launch import RankError, RunError, launch
+from labkit.launch.cluster.attempts import remember_attempt
+from labkit.launch.request import check_args, check_function
+
+
+@dataclass(frozen=True)
+class ReplicasRun:
+    """What `run_replicas` returns. Times are seconds since it began, but those of `attempts`."""
+
+    values: list[Any]
+    """What each replica returned; None for one that was dead when the others returned."""
+    attempts: list[list[Attempt]]
+    """The starts of each replica."""
+    quorums: list[Quorum]
+    """One for each process group: who its members were, and from which step on."""
+    commits: list[Commit]
+    healings: list[Healing]
+    seconds: float
+
+    @property
+    def seconds_lost(self) -> list[float]:
+        """What each change of the members cost, from the second quorum on.
+
+        From the last commit before it to its own first one, less the median step. 0 for a quorum
+        without a commit: its loss is in the next one.
+        """
+        pairs = list(zip(self.commits, self.commits[1:]))
+        steps_s = [new.at_s - old.at_s for old, new in pairs if new.quorum == old.quorum]
+        usual_s = median(steps_s) if steps_s else 0.0
+        lost = dict.fromkeys((quorum.number for quorum in self.quorums[1:]), 0.0)
+        for old, new in pairs:
+            if new.quorum != old.quorum:
+                lost[new.quorum] = new.at_s - old.at_s - usual_s
+        return list(lost.values())
+
+
+def run_replicas(
+    fn: Callable[..., Any],
+    num_replicas: int,
+    args: Sequence[Any] = (),
+    *,
+    restarts: int = 3,
+    timeout: float = 30,
+    patience_s: float = 5.0,
+) -> ReplicasRun:
+    """Call `fn(replica, *args)` in `num_replicas` processes; each fails and restarts alone.
+
+    restarts: of each replica. timeout: seconds for all of it. patience_s: how long an operation may
+    last, and the silence of a replica, before the others go on without it. A replica that computes
+    longer than the others by more than this makes every step void.
+
+    A replica that returns ends the job: those that die after that are not started again.
+    Raises NoReplicaLeft where none returned, and RunTimeout.
+    """
+    check_function(fn)
+    check_args(args)
+    arguments.whole("num_replicas", num_replicas, "the number of replicas, 1 or more")
+    arguments.whole("restarts", restarts, "0 or more", least=0)
+    folder = owned_folder.make(Path(tempfile.gettempdir()), "replicas")
+    coordinator = Coordinator(num_replicas, patience_s)
+    end_s = coordinator.began_s + timeout
+    hearts = coordinator.monitor.address
+    place = Place(coordinator.address, coordinator.key, hearts, str(folder), patience_s)
+    job = _Job(fn, args, place, restarts, end_s, coordinator)
+    lives = [_Life(number, job) for number in range(num_replicas)]
+    try:
+        for life in lives:
+            life.start()
+        for life in lives:
+            life.join()
+    finally:
+        job.is_over = True
+        for life in lives:  # none is left, unless Stop was pressed
+            life.end()
+        coordinator.close()
+        shutil.rmtree(folder, ignore_errors=True)
+    _require_one_returned(lives, coordinator)
+    return ReplicasRun(
+        [life.value for life in lives],
+        [life.attempts for life in lives],
+        coordinator.quorums,
+        coordinator.commits,
+        coordinator.healings,
+        time.monotonic() - coordinator.began_s,
+    )
+
+
+@dataclass
+class _Job:
+    """What all replicas share. is_over: none is started any more."""
+
+    fn: Callable[..., Any]
+    args: Sequence[Any]
+    place: Place
+    restarts: int
+    end_s: float
+    coordinator: Coordinator
+    is_over: bool = False
+
+
+class _Life(threading.Thread):
+    """The attempts of one replica, one after the other."""
+
+    def __init__(self, number: int, job: _Job) -> None:
+        super().__init__(daemon=True)
+        self._number, self._job = number, job
+        self._pid: int | None = None  # while it lives
+        self.attempts: list[Attempt] = []
+        self.value: Any = None
+        self.error: Exception | None = None
+
+    def run(self) -> None:
+        """Until it returns, or is not to be started again."""
+        try:
+            while not self._job.is_over and len(self.attempts) <= self._job.restarts:
+                self.error = self._attempt()
+                if self.error is None:
+                    self._job.is_over = True
+                if not isinstance(self.error, RankError) or _has_no_state(self.error):
+                    return
+        except Exception as error:  # the call cannot be made
+            self.error = error
+        finally:
+            self._job.coordinator.give_up(self._number)
+
+    def _attempt(self) -> RunError | None:
+        """One start; what ended it, or None where it returned."""
+        job, start_s, error = self._job, time.monotonic(), None
+        try:
+            result = launch(
+                partial(_main, job.fn, self._number, len(self.attempts), job.place),
+                1,
+                [job.args],
+                timeout=max(job.end_s - start_s, 0.01),
+                device="cpu",
+                echo=False,
+                on_start=self._note,
+            )
+            self.value = result.values[0]
+        except RunError as failure:
+            error = failure
+        self._pid = None
+        self.attempts.append(Attempt(1, start_s, time.monotonic(), error))
+        return error
+
+    def _note(self, pids: list[int]) -> None:
+        self._pid = pids[0]
+
+    def end(self) -> None:
+        """Kill the replica, and wait for its thread. From another thread, when the job is over."""
+        while self.is_alive():
+            if self._pid is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(self._pid, signal.SIGKILL)
+            self.join(0.05)
+
+
+def _has_no_state(error: Exception | None) -> bool:
+    """Whether a replica ended because nobody is left to heal it."""
+    return isinstance(error, RankError) and isinstance(error.exception, NoReplicaLeft)
+
+
+def _require_one_returned(lives: Sequence[_Life], coordinator: Coordinator) -> None:
+    """Raise what explains that no replica returned."""
+    errors = [life.error for life in lives]
+    if None in errors:
+        return
+    for error in errors:
+        if error is not None and not isinstance(error, RankError):
+            raise error
+    cause = next((error for error in errors if not _has_no_state(error)), errors[0])
+    raise NoReplicaLeft(
+        f"no replica is left after {len(coordinator.commits)} committed steps: begin anew from a "
+        f"checkpoint. One of them ended with: {cause}"
+    ) from cause
+
+
+def _main(
+    fn: Callable[..., Any], number: int, attempt: int, place: Place, world: Group, *args: Any
+) -> Any:
+    """In the process of a replica."""
+    remember_attempt(attempt)
+    return fn(Replica(number, attempt, place), *args)

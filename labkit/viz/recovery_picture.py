@@ -1,0 +1,60 @@
+"""How jobs go on after a failure: the steps they make over time, one line for each.
+
+step   |            ,---x            ,-'        x: the failure
+       |        ,--'    |         ,-'
+       |    ,--'        '......,-'              the line falls to the step that was saved
+       +----------------0------------- seconds since the failure
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from labkit.viz import style
+from labkit.viz.memory_header import clean
+from labkit.viz.picture import Picture
+
+_WIDTH, _HEIGHT = 9.0, 3.4  # inches
+
+
+def going_on(
+    steps_made: Mapping[str, Sequence[tuple[float, int]]], *, title: str | None = None
+) -> Picture:
+    """Draw the steps of several jobs over the seconds since each one's failure.
+
+    steps_made: by name, (seconds, step) for each step that a job has made, in order, repeated ones
+    too. The failure is before the longest pause. Returns a Picture.
+    """
+    title = title or "steps over time"
+    picture = Picture(_WIDTH, _HEIGHT, f"{title}: {'; '.join(steps_made)}")
+    picture.text(0.013, 1 - 0.2 / _HEIGHT, title, **style.TITLE)
+    axes = picture.add_axes((0.06, 0.15, 0.64, 0.72))
+    for number, (name, made) in enumerate(steps_made.items()):
+        failed = _before_longest_pause(made)
+        zero_s = made[failed][0]
+        axes.plot(
+            [seconds - zero_s for seconds, _ in made],
+            [step for _, step in made],
+            marker="o",
+            markersize=3,
+            linewidth=1.2,
+            color=style.rank_colour(number),
+            label=name,
+        )
+        axes.plot(0, made[failed][1], "x", color=style.ALARM, markersize=9, zorder=5)
+    clean(axes)
+    axes.set_xlabel("seconds since the failure", fontsize=style.SMALL_POINTS)
+    axes.set_title("step", loc="left", fontsize=style.BASE_POINTS)
+    axes.legend(
+        frameon=False,
+        fontsize=style.SMALL_POINTS,
+        loc="upper left",
+        bbox_to_anchor=(1.0, 1.0),
+    )
+    return picture
+
+
+def _before_longest_pause(made: Sequence[tuple[float, int]]) -> int:
+    """The number of the last step before it."""
+    pauses = [after - before for (before, _), (after, _) in zip(made, made[1:], strict=False)]
+    return pauses.index(max(pauses))

@@ -1,0 +1,13 @@
+"""examples/kills.py, with two kills: of a rank, and of a host."""
+
+import pytest
+from test_two_hosts import two_hosts_can_be_made  # noqa: F401  (a fixture)
+
+from tests.an_example import load_example
+
+pytestmark = [pytest.mark.clock, pytest.mark.usefixtures("two_hosts_can_be_made")]
+kills = load_example("kills")
+
+
+def test_a_training_through_kills_of_ranks_and_hosts_ends_like_one_without(capsys):
+    assert kills.report(2), capsys.readouterr().out
