@@ -30,6 +30,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from statistics import median
 from typing import Any
 
@@ -120,14 +121,16 @@ def run(
 
 
 def seconds_lost(steps_made: Sequence[tuple[float, int]]) -> float:
-    """How much longer a job took than its steps: for noticing, beginning anew and repeating.
+    """What a failure cost: the longest wait for a new step, less the usual one.
 
-    steps_made: (seconds, step) for each step that was made, in order; repeated ones, too.
+    It has all of noticing, beginning anew and repeating. steps_made: (seconds, step) for each step
+    that was made, in order; repeated ones, too.
     """
-    pairs = list(zip(steps_made, steps_made[1:], strict=False))
-    usual_s = median(after - before for (before, a), (after, b) in pairs if b == a + 1)
-    (begin_s, first), (end_s, last) = steps_made[0], steps_made[-1]
-    return end_s - begin_s - (last - first) * usual_s
+    reached: dict[int, float] = {}
+    for seconds, step in steps_made:
+        reached.setdefault(step, seconds)
+    waits = [after - before for before, after in pairwise(reached.values())]
+    return max(waits) - median(waits)
 
 
 def _begin(fn: Callable[..., Any], number: int, world: Any, *args: Any) -> Any:

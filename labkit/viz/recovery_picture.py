@@ -15,6 +15,7 @@ from labkit.viz.memory_header import clean
 from labkit.viz.picture import Picture
 
 _WIDTH, _HEIGHT = 9.0, 3.4  # inches
+_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")
 
 
 def going_on(
@@ -28,7 +29,7 @@ def going_on(
     title = title or "steps over time"
     picture = Picture(_WIDTH, _HEIGHT, f"{title}: {'; '.join(steps_made)}")
     picture.text(0.013, 1 - 0.2 / _HEIGHT, title, **style.TITLE)
-    axes = picture.add_axes((0.06, 0.15, 0.64, 0.72))
+    axes = picture.add_axes((0.06, 0.15, 0.64, 0.66))
     for number, (name, made) in enumerate(steps_made.items()):
         failed = _before_longest_pause(made)
         zero_s = made[failed][0]
@@ -37,8 +38,8 @@ def going_on(
             [step for _, step in made],
             marker="o",
             markersize=3,
-            linewidth=1.2,
-            color=style.rank_colour(number),
+            linewidth=1.4,
+            color=_COLOURS[number % len(_COLOURS)],
             label=name,
         )
         axes.plot(0, made[failed][1], "x", color=style.ALARM, markersize=9, zorder=5)

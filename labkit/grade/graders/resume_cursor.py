@@ -38,10 +38,8 @@ def cases(draw: Draw) -> list[Case]:
         (31, [Attempt(1, 5, 9, 8), Attempt(1, 5, 3, 3)]),
     ]
     for _ in range(8):
-        drawn = [
-            Attempt(rng.randint(1, 5), rng.randint(4, 14), 5, rng.randint(1, 5)) for _ in "012"
-        ]
-        asked.append((rng.randint(20, 60), drawn))
+        jobs = [(rng.randint(1, 5), rng.randint(4, 14), 5, rng.randint(1, 5)) for _ in range(3)]
+        asked.append((rng.randint(20, 60), [Attempt(*each) for each in jobs]))
     return [
         Case(f"{n} samples: {'; '.join(map(in_words, jobs))}", n, rng.randrange(10**6), jobs)
         for n, jobs in asked
@@ -179,11 +177,6 @@ def is_where_it_was(s: Observed) -> bool:
     return (s.right[0][number - 1][-1][1] if s.args[2][number].rolls_back else 0) in starts
 
 
-def epochs_repeat(s: Observed) -> bool:
-    """Whether the second epoch has the order of the first."""
-    return s.y["order"][: s.xs] == s.y["order"][s.xs : 2 * s.xs]
-
-
 def order_is_lost(s: Observed) -> bool:
     """Whether ranks shuffle otherwise than one alone, or a restart has the first epoch's order."""
     shares = s.y["steps"][0][0]
@@ -292,7 +285,7 @@ MISTAKES = [
         "The seed of the shuffle must contain the epoch, as DistributedSampler's does after "
         "set_epoch.",
         hint=2,
-        seen=epochs_repeat,
+        seen=lambda s: s.y["order"][: s.xs] == s.y["order"][s.xs : 2 * s.xs],
         made_by=patch('f"{self.seed} {epoch}"', "self.seed"),
     ),
     Mistake(

@@ -22,6 +22,7 @@ from labkit.interview.drills import (
     model_sizes,
     pipeline_drills,
     recovery_drills,
+    restart_drills,
     shorter_bubbles,
     slow_ranks,
     states_drills,
@@ -37,8 +38,8 @@ _MODULES = (
     collectives_drills, trees_and_tiers, links_drills, batches, slow_ranks, traffic_drills,
     states_drills, zero_states_by_level, model_sizes, activations_drills, tensor_drills,
     context_drills, bubble_drills, shorter_bubbles, pipeline_drills, capacity_drills,
-    expert_exchange, utilisation, days_and_cost, failures, recovery_drills, kv_cache_drills,
-    decoding, finetuning,
+    expert_exchange, utilisation, days_and_cost, failures, recovery_drills, restart_drills,
+    kv_cache_drills, decoding, finetuning,
 )  # fmt: skip
 
 
