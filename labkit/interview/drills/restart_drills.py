@@ -21,7 +21,7 @@ from labkit.interview.drills.question import Solution, Trap
     "ft-4",
     "Steps left after a restart",
     difficulty=1,
-    notebook=None,
+    notebook="14_checkpoints",
     prompt="An epoch has {samples} samples. A job is killed after {steps} steps of {batch} "
     "samples, on all ranks together, all of them saved. Its loader is {ahead} batches ahead. The "
     "job goes on with {new} samples per step. How many steps does it make until the epoch ends? "
@@ -73,7 +73,7 @@ def steps_left(samples: int, steps: int, batch: int, new: int, ahead: int) -> So
     "ft-6",
     "Copies in memory that are lost together",
     difficulty=2,
-    notebook=None,
+    notebook="15_failing_and_going_on",
     prompt="{n} hosts hold {m} copies of each host's state in memory, the host's own included. "
     "{placement}. {k} hosts fail at once, each set of {k} equally likely. How likely is it that "
     "a state is lost?",
