@@ -10,13 +10,15 @@ when it was synced, and each later change of a name is there or is not. A rename
 
 `operations` reads the record of all processes of a save. `PowerCut` performs some of them on a
 model of a disk, and `leave` writes what is left into a real folder, which a real load then reads.
+`cuts` does so behind every operation.
 """
 
 from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterable
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -147,3 +149,32 @@ def _write(
             _write(node, into / name, data, names)
         else:
             (into / name).write_bytes(node.after(data))
+
+
+class Cut(NamedTuple):
+    """A power cut, and what it has left."""
+
+    num_performed: int
+    way: str
+    left: Path
+    """A folder with what `root` had, which is there until the last cut."""
+
+
+def cuts(root: Path, performed: Sequence[Operation]) -> Iterator[Cut]:
+    """Cut the power behind each operation, in four ways: of what was not synced, what is kept?
+
+    "all kept" is what a kill of the process leaves. root: see PowerCut.
+    """
+    chance = random.Random(0)
+    ways: dict[str, tuple[random.Random | bool, random.Random | bool]] = {
+        "all kept": (True, True),
+        "names lost": (True, False),
+        "bytes lost": (False, True),
+        "by chance": (chance, chance),
+    }
+    with tempfile.TemporaryDirectory() as name:
+        for count in range(1, len(performed) + 1):
+            for way, (data, names) in ways.items():
+                left = Path(name, f"{count} {way}")
+                PowerCut(root, performed[:count]).leave(left, data, names)
+                yield Cut(count, way, left)

@@ -19,6 +19,8 @@
     viz.roofline(operations, flops_per_s, bytes_per_s)  # what bounds each operation
     viz.step_terms({"healthy": trace})               # a step's terms by rank, side by side
     viz.simulated_step(step)                         # a simulated step: classes of ranks by time
+    viz.extents({"saved": extents, "loaded": ...})   # who holds which elements, in several layouts
+    viz.power_cuts(operations, found)                # a save's operations, and what loads give
     viz.goodput(measured, predicted, optima)         # share of useful time over the interval
     viz.chrome_trace.write(result, "trace.json")     # no matplotlib needed for this one
 
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from labkit.viz import chrome_trace
     from labkit.viz.curve import Curve, Mark
     from labkit.viz.expert_load import load_of_experts
+    from labkit.viz.extents_picture import extents
     from labkit.viz.goodput_picture import goodput
     from labkit.viz.heat_map import bandwidth_map
     from labkit.viz.in_flight_curve import in_flight
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
     from labkit.viz.mesh_picture import mesh_map
     from labkit.viz.movement import moves
     from labkit.viz.picture import Picture
+    from labkit.viz.power_cut_picture import power_cuts
     from labkit.viz.recovery_picture import going_on
     from labkit.viz.ring_picture import ring_steps
     from labkit.viz.ring_step_picture import ring_step
@@ -61,6 +65,7 @@ _HOME = {
     "Mark": "labkit.viz.curve",
     "Picture": "labkit.viz.picture",
     "bandwidth_map": "labkit.viz.heat_map",
+    "extents": "labkit.viz.extents_picture",
     "going_on": "labkit.viz.recovery_picture",
     "goodput": "labkit.viz.goodput_picture",
     "in_flight": "labkit.viz.in_flight_curve",
@@ -71,6 +76,7 @@ _HOME = {
     "mesh_map": "labkit.viz.mesh_picture",
     "moves": "labkit.viz.movement",
     "over_links": "labkit.viz.link_curves",
+    "power_cuts": "labkit.viz.power_cut_picture",
     "ring_step": "labkit.viz.ring_step_picture",
     "ring_steps": "labkit.viz.ring_picture",
     "roofline": "labkit.viz.roofline_picture",
@@ -90,6 +96,7 @@ __all__ = [
     "Picture",
     "bandwidth_map",
     "chrome_trace",
+    "extents",
     "going_on",
     "goodput",
     "in_flight",
@@ -100,6 +107,7 @@ __all__ = [
     "mesh_map",
     "moves",
     "over_links",
+    "power_cuts",
     "ring_step",
     "ring_steps",
     "roofline",

@@ -1,0 +1,62 @@
+"""Save a state so that the next run finds a whole one, whenever the process or the machine dies.
+
+An interviewer asks: "Your job saves a checkpoint every ten minutes, and one day the machine loses
+its power in the middle of it. How do you make sure that the next run loads a state that is whole,
+and not an older one than it has to?"
+
+Write two functions: `save` and `load_newest`. A state is some bytes, and the folder holds nothing
+but what `save` puts there.
+
+    killed        the process ends between two operations; the kernel keeps all that it has done
+    power cut     of bytes that were not synced any number may be lost, from the end of the file on;
+                  of changes of names that were not synced each may be lost
+
+Contract
+    disk     the operations that change files. Each is a method, and nothing else may change a file
+             disk.create(path)        a new file, empty, to write into; one of this name is emptied
+             disk.write(file, data)   append bytes to it
+             disk.sync(file)          returns when the bytes of the file are on the disk
+             disk.close(file)
+             disk.rename(path, new)   one change of names; replaces a file of the new name
+             disk.remove(path)        a change of names
+             disk.sync_folder(path)   returns when all names in a folder are on the disk: those of
+                                      new files, too
+    save(disk, folder, step, data)
+             folder is a pathlib.Path, and exists. Steps ascend. When it has returned, every later
+             load gives this state or a newer one. One file stays in the folder, if nothing ended
+    load_newest(folder)
+             (step, data) of the newest state that is whole, or None where none was saved. It
+             changes nothing. After every end it gives a state that was saved, whole
+    The next run calls load_newest, and goes on to save in the same folder, with what is left there
+
+Paper: Pillai et al., "All file systems are not created equal", OSDI 2014.
+"""
+
+from pathlib import Path
+from typing import Any
+
+
+def save(disk: Any, folder: Path, step: int, data: bytes) -> None:
+    """Save one state durably, and remove the one before it."""
+    ### BEGIN SOLUTION
+    unfinished, finished = folder / "unfinished", folder / f"step-{step:08d}"
+    file = disk.create(unfinished)
+    disk.write(file, data)
+    disk.sync(file)
+    disk.close(file)
+    disk.rename(unfinished, finished)
+    disk.sync_folder(folder)
+    for path in folder.iterdir():
+        if path != finished:
+            disk.remove(path)
+    ### END SOLUTION
+
+
+def load_newest(folder: Path) -> tuple[int, bytes] | None:
+    """Return the newest whole state and its step, or None."""
+    ### BEGIN SOLUTION
+    finished = sorted(folder.glob("step-*"))
+    if not finished:
+        return None
+    return int(finished[-1].name.removeprefix("step-")), finished[-1].read_bytes()
+    ### END SOLUTION
