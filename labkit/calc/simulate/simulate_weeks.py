@@ -87,7 +87,7 @@ class Goodputs(NamedTuple):
 
 def goodputs(*given: Any, num_seeds: int = 20, **options: Any) -> Goodputs:
     """The goodput of `weeks` with these arguments, over the seeds 0, 1, 2 and so on."""
-    found = [weeks(*given, seed=seed, **options).goodput for seed in range(num_seeds)]
+    found = [weeks(*given, **{**options, "seed": seed}).goodput for seed in range(num_seeds)]
     return Goodputs(statistics.mean(found), statistics.stdev(found))
 
 
