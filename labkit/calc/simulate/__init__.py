@@ -13,7 +13,7 @@ simulate_weeks             failures, checkpoints, restarts; weeks_result: what i
 from labkit.calc.simulate.disturbance import Disturbance, Jitter, SlowLink, SlowNode, Straggler
 from labkit.calc.simulate.failing_run import Spares
 from labkit.calc.simulate.simulate_step import step
-from labkit.calc.simulate.simulate_weeks import weeks
+from labkit.calc.simulate.simulate_weeks import goodputs, weeks
 from labkit.calc.simulate.simulated_step import RankClass, SimulatedStep, StepSpan
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "Spares",
     "StepSpan",
     "Straggler",
+    "goodputs",
     "step",
     "weeks",
 ]

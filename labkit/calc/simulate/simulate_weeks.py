@@ -21,6 +21,8 @@ Papers: Young, CACM 17(9), 1974; Daly, FGCS 22(3), 2006.
 from __future__ import annotations
 
 import random
+import statistics
+from typing import Any, NamedTuple
 
 from labkit.calc.checked_numbers import check_above_zero, check_not_negative, check_ranks
 from labkit.calc.result import Result, number_of
@@ -73,6 +75,20 @@ def weeks(
         rng=random.Random(seed),
     )
     return run.simulated(step)
+
+
+class Goodputs(NamedTuple):
+    """Of runs that differ in their failures only."""
+
+    mean: float
+    deviation: float
+    """Standard deviation: how far one run is from the mean."""
+
+
+def goodputs(*given: Any, num_seeds: int = 20, **options: Any) -> Goodputs:
+    """The goodput of `weeks` with these arguments, over the seeds 0, 1, 2 and so on."""
+    found = [weeks(*given, **{**options, "seed": seed}).goodput for seed in range(num_seeds)]
+    return Goodputs(statistics.mean(found), statistics.stdev(found))
 
 
 def _check(seconds: dict[str, float], weeks: float, hours: float, share: float) -> None:

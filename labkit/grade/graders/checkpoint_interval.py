@@ -90,6 +90,16 @@ def best(
     return [formula(method) for method in calc.checkpoints.METHODS]
 
 
+def of_one_node(job: Job, *_: Any) -> float:
+    """Seconds between the failures of a node."""
+    return job["node_mtbf_days"] * 86400
+
+
+WHOLE_WRITE = best(write=lambda job: job["write_s"])
+ONE_NODE = best(mtbf=of_one_node)
+NO_FACTOR_2 = best(factor=1 / math.sqrt(2))
+
+
 def first_order(job: Job, interval_s: float) -> float:
     """Young's loss, which passes 1 for large saves."""
     mtbf, down = RIGHT["mtbf"](job), RIGHT["down"](job) + RIGHT["beside"](job)
@@ -108,8 +118,7 @@ MISTAKES = [
     Mistake(
         "takes the mean time of one node for the job's",
         "Any node that fails stops the whole job, so with n nodes failures come n times as often.",
-        formula=[lambda job, *_: job["node_mtbf_days"] * 86400],
-        function="mtbf_s",
+        formula=[of_one_node, *ONE_NODE, lost(mtbf=of_one_node)],
         made_by=patch(MTBF, " * 86400"),
     ),
     Mistake(
@@ -128,7 +137,7 @@ MISTAKES = [
         "While the rest of a save is written, training goes on. What costs is the idle time: "
         "write_s * blocking.",
         formula=[
-            *best(write=lambda job: job["write_s"]),
+            *WHOLE_WRITE,
             lost(blocked=lambda job: job["write_s"]),
             lost(blocked=lambda job: job["write_s"], beside=lambda job: 0),
         ],
@@ -141,7 +150,7 @@ MISTAKES = [
         "A failure comes in the middle of an interval on average, so T / 2 is lost: the least of "
         "W / T + T / (2 M) is at sqrt(2 W M).",
         hint=2,
-        formula=best(factor=1 / math.sqrt(2))
+        formula=NO_FACTOR_2
         + best(write=lambda job: RIGHT["blocked"](job) / 2)
         + [
             lambda job: (best()[1](job) + (1 - math.sqrt(2)) * RIGHT["blocked"](job)) / math.sqrt(2)

@@ -1,10 +1,12 @@
-"""Drills on what failures cost: the interval between checkpoints, the share lost, an outage."""
+"""Drills on what failures cost: intervals, lost shares, an outage, resharding, nodes in repair."""
 
 import math
 
 from labkit import calc
+from labkit.calc.result import Result
+from labkit.grade.graders.checkpoint_interval import NO_FACTOR_2, ONE_NODE, WHOLE_WRITE
 from labkit.interview.drills.drill import drill
-from labkit.interview.drills.numbers import amounts
+from labkit.interview.drills.numbers import MODEL_SIZES, amounts
 from labkit.interview.drills.question import Solution, Trap
 
 _JOBS = {
@@ -161,5 +163,159 @@ def outage_cost(gpus: int, timeout: float, restart: float, interval: float) -> S
                 "What was done since the last checkpoint is lost as well.",
             ),
             Trap("GPU-minutes", lost * 60, "GPU-hours were asked for."),
+        ],
+    )
+
+
+@drill(
+    "ft-3",
+    "Checkpoint interval of an asynchronous save",
+    difficulty=2,
+    notebook=None,
+    prompt="A node fails once in {days} days on average, and a job has {nodes} nodes. A checkpoint "
+    "takes {write} to write, and training is idle for {blocking}% of that. How much work should "
+    "lie between two checkpoints, by Young's formula?",
+    draws={
+        "days": (120, 150, 200, 250, 300, 365),
+        "nodes": (256, 512, 768, 1024, 2048),
+        "write": amounts("1 min", "90 s", "2 min", "3 min", "5 min"),
+        "blocking": (5, 10, 15, 20, 25),
+    },
+    unit="min",
+    between=("1 min", "200 min"),
+)
+def asynchronous_interval(days: int, nodes: int, write: float, blocking: int) -> Solution:
+    """sqrt(2 W M), W being the idle time and M the job's."""
+    idle, mtbf = write * blocking / 100, days * 86400 / nodes
+    job = {"num_nodes": nodes, "node_mtbf_days": days, "write_s": write, "blocking": blocking / 100}
+    interval = calc.checkpoint_interval(idle, mtbf)
+    return Solution(
+        interval,
+        [
+            f"The job's mean time: {days} x 86,400 s / {nodes:,} = {mtbf:,.0f} s.",
+            f"Idle: {blocking}% of {write:g} s = {idle:g} s.",
+            f"The root of 2 x {idle:g} s x {mtbf:,.0f} s is {float(interval):.4g} s, "
+            f"{interval.to('min'):.3g} min.",
+        ],
+        [
+            Trap(
+                "the whole write",
+                WHOLE_WRITE[0](job),
+                "While the rest is written, training goes on: only idle time costs.",
+            ),
+            Trap(
+                "the mean time of one node",
+                ONE_NODE[0](job),
+                "Any node that fails stops the job.",
+            ),
+            Trap(
+                "the factor 2 left out",
+                NO_FACTOR_2[0](job),
+                "Half an interval is lost on average, which is where the 2 comes from.",
+            ),
+            Trap(
+                "the time in which nothing is idle",
+                calc.checkpoint_interval(write - idle, mtbf),
+                "That part of the write costs nothing; the other part does.",
+            ),
+        ],
+    )
+
+
+@drill(
+    "ft-4",
+    "Bytes read at resharding",
+    difficulty=1,
+    notebook=None,
+    prompt="{saved} ranks saved a model of {size} parameters: masters and Adam's two moments in "
+    "float32, sharded evenly over the ranks (ZeRO). Now {loaded} ranks load it. How many bytes "
+    "does a rank read, if it reads what it needs and no more?",
+    draws={
+        "saved loaded": (
+            *((64, 48), (64, 96), (128, 96), (128, 112), (256, 192), (256, 240), (512, 384)),
+            *((512, 448), (1024, 768), (48, 64), (96, 128), (192, 256)),
+        ),
+        "size": MODEL_SIZES,
+    },
+    unit="GB",
+    between=("0.01 GB", "100 GB"),
+)
+def bytes_read(saved: int, loaded: int, size: float) -> Solution:
+    """12 N / (ranks that load)."""
+    whole = 12 * size
+    files = -(-saved // loaded) + 1  # a shard may begin in the middle of a file
+    return Solution(
+        Result(whole / loaded, "bytes"),
+        [
+            f"The whole: 3 x 4 bytes x {size:.4g} = {whole / 1e9:,.4g} GB.",
+            f"A new rank owns 1/{loaded} of it, whoever saved it: the files say which elements "
+            "they have.",
+            f"{whole / 1e9:,.4g} GB / {loaded} = {whole / loaded / 1e9:.4g} GB.",
+        ],
+        [
+            Trap(
+                "the share of a rank that saved",
+                Result(whole / saved, "bytes"),
+                "Each rank reads for the new layout, not for the old one.",
+            ),
+            Trap(
+                "everything",
+                Result(whole, "bytes"),
+                "A rank reads the slices that it owns: no rank needs the whole.",
+            ),
+            Trap(
+                "whole files",
+                Result(files * whole / saved, "bytes"),
+                "A slice of a file can be read without the rest of it.",
+            ),
+            Trap(
+                "masters only",
+                Result(whole / 3 / loaded, "bytes"),
+                "Adam's moments are part of the state, 8 of 12 bytes.",
+            ),
+        ],
+    )
+
+
+@drill(
+    "ft-7",
+    "Nodes in repair",
+    difficulty=1,
+    notebook=None,
+    prompt="A node fails once in {days} days on average, and its repair takes {repair}. A cluster "
+    "keeps {nodes} nodes working, and replaces each that fails by a spare one. How many nodes are "
+    "in repair, on average?",
+    draws={
+        "days": (90, 120, 150, 200, 250, 300),
+        "repair": amounts("8 h", "12 h", "36 h", "48 h", "72 h"),
+        "nodes": (512, 768, 1024, 1536, 2048, 3072),
+    },
+    unit="",
+    between=("0.5", "120"),
+)
+def nodes_in_repair(days: int, repair: float, nodes: int) -> Solution:
+    """Failures per second times the seconds of a repair: Little's law."""
+    mtbf = calc.mean_time_between_interruptions(nodes, days * 24)
+    broken = repair / float(mtbf)
+    return Solution(
+        broken,
+        [
+            f"Failures: {nodes:,} nodes / {days} days = {nodes / days:.4g} a day.",
+            f"Each is in repair for {repair / 86400:g} days.",
+            f"{nodes / days:.4g} x {repair / 86400:g} = {broken:.4g} nodes on average; more "
+            "spares than that are needed, since failures come at random.",
+        ],
+        [
+            Trap(
+                "failures per day",
+                nodes / days,
+                "That many break in a day; they stay away for as long as the repair takes.",
+            ),
+            Trap("of one node", repair / (days * 86400), "All nodes can fail."),
+            Trap(
+                "hours taken for days",
+                24 * broken,
+                "Failures per day go with days of repair.",
+            ),
         ],
     )

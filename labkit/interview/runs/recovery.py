@@ -7,15 +7,18 @@ And torchrun's elastic agent when one of its workers fails. Which processes go o
 """
 
 import io
+import os
+import signal
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
-from labkit import Group
+from labkit import Group, RankError, attempt, elastic
 from labkit.checkpoint import Checkpointer, Rollout, RolloutBank
 from labkit.interview.runs.real_run import real_run, run
 from labkit.model import GPT, GPTConfig
@@ -154,6 +157,38 @@ def _learn(world: Group, folder: str, cursor: str, num_steps: int) -> list[int]:
         if (step + 1) % 4 == 0:
             checkpointer.save(step + 1)
     return [int(count) for count in policy.weight[0].tolist()]
+
+
+_FAILS_IN = 5  # of 8 steps, with a checkpoint after each fourth
+
+
+@real_run
+def where_attempts_end(failure: str) -> list[int]:
+    """For each attempt of a job that restarts: how many steps were made when it ended.
+
+    failure: "a batch" that raises whenever it is used, or "a kill" of a rank in the same step.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        with suppress(RankError):
+            elastic.run(_fails, 2, (folder, failure), timeout=180)
+        made = [each.name.split("-") for each in Path(folder).glob("*-*")]
+    attempts = sorted({number for number, _ in made})
+    return [max(int(step) for number, step in made if number == each) for each in attempts]
+
+
+def _fails(world: Group, folder: str, failure: str) -> None:
+    checkpointer = Checkpointer(Path(folder, "job"), torch.nn.Linear(1, 1), None, world)
+    loaded = checkpointer.load()
+    for step in range(loaded.step if loaded else 0, 2 * _HALF):
+        if step == _FAILS_IN and world.rank == 1:
+            if failure == "a batch":
+                raise FloatingPointError("the loss of this batch is not finite")
+            if attempt() == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+        world.all_reduce(torch.ones(1))
+        Path(folder, f"{attempt()}-{step + 1}").touch()
+        if (step + 1) % _HALF == 0:
+            checkpointer.save(step + 1)
 
 
 NUM_WORKERS = 2
