@@ -14,6 +14,18 @@ of work T and write W, with restarts R, takes (M + R) (e^((T + W)/M) - 1) on ave
 `mtbf_s`. If restarts failed and began anew as well, the first factor would be M e^(R/M) (Daly 2006,
 equation 13; calc.lost_share), which is 2% more at R = M/5.
 
+How far formulas hold, by steps between saves, on two cores: steps of 7 ms, writes of 51, restarts
+of 0.25 s, one failure a second. 20 jobs for each, with one or two failures in most:
+
+                                       3      8     16     32     96
+    measured                         23%    39%    46%    48%    44%
+    exact (calc.lost_share, "daly")  22%    39%    50%    55%    49%
+    first order                     none   none    25%    42%    33%
+
+The first order counts failures in time that is lost already. The rest is mostly chance: 8 other
+jobs with 32 steps between saves met 0.42 failures a second, which happens, and had 68%. The exact
+formula gives 69% at that rate. So compare intervals with the same seeds.
+
 Wire: an all-reduce of one number a step, and a Checkpointer's.
 """
 
@@ -145,10 +157,9 @@ def account(events: Sequence[Event]) -> Goodput:
         seconds = after.at_s - event.at_s
         if event.kind != "step":
             spent["down" if event.kind == "end" else event.kind] += seconds
-        elif after.kind == "down":
-            spent["repeated"] += seconds
         else:
-            spent["repeated"] += useful.get(event.step, 0.0)  # which was in vain
+            # What this step took before was in vain, killed or undone.
+            spent["repeated"] += useful.get(event.step, 0.0)
             useful[event.step] = seconds
     kinds = [event.kind for event in known]
     wall_s, useful_s = known[-1].at_s - known[0].at_s, sum(useful.values())
