@@ -4,19 +4,19 @@
         --rdzv-backend=c10d --rdzv-endpoint=localhost:29500 \
         -m labkit.launch.payload examples/train.py --out runs/first -- --steps 200
 
-Rank 0 writes a checkpoint. After a restart it reads it, and gives parameters and step to the
-others: NaiveDDP broadcasts the parameters anyway, so that no shared folder is needed. The step is
-plain SGD, which has no state of its own to save.
+It goes on from the newest checkpoint, on another number of ranks too. Hosts may share the folder or
+have one each. When the end of the job is announced (SIGTERM, or Slurm's signal), it saves and asks
+Slurm to start it again.
 """
 
 import argparse
-import os
 from pathlib import Path
 
 import torch
 
 import labkit
-from labkit.data_parallel import NaiveDDP, train_step
+from labkit.checkpoint import AnnouncedEnd, Checkpointer
+from labkit.data_parallel import DDP, train_step
 from labkit.model import GPT, GPTConfig
 from labkit.train import TrainConfig
 
@@ -24,25 +24,28 @@ from labkit.train import TrainConfig
 def main(world):
     """What every rank does. Returns the loss over all ranks before each step of this attempt."""
     options = arguments()
-    config, settings = GPTConfig(), TrainConfig(optimizer="sgd", learning_rate=0.1)
+    config, settings = GPTConfig(), TrainConfig()
     module = GPT(config, settings.seed).to(world.device)
-    first_step = torch.zeros(1, dtype=torch.int64, device=world.device)
-    if world.rank == 0 and labkit.attempt() > 0 and options.checkpoint.exists():
-        saved = torch.load(options.checkpoint, weights_only=True, map_location=world.device)
-        module.load_state_dict(saved["parameters"])
-        first_step.fill_(saved["step"] + 1)
-    model = NaiveDDP(module, world)  # from here on all ranks have rank 0's parameters
-    first = int(world.broadcast(first_step))
-
+    model = DDP(module, world)
     optimizer = settings.make_optimizer(module.parameters())
+    checkpointer = Checkpointer(options.checkpoints, model, optimizer, world)
+    loaded = checkpointer.load()
+    first = loaded.step if loaded else 0
     batches = settings.batches(None, config.context)
     losses = []
-    for step in range(first, options.steps):
-        part = train_step(model, optimizer, batches.at(step))
-        losses.append(float(world.all_reduce(torch.tensor(part, device=world.device))))
-        if step % options.every == 0 and world.rank == 0:
-            print(f"attempt {labkit.attempt()}, step {step}: loss {losses[-1]:.3f}")
-            save(options.checkpoint, module, step)
+    with AnnouncedEnd(world) as end:
+        for step in range(first, options.steps):
+            part = train_step(model, optimizer, batches.at(step))
+            losses.append(float(world.all_reduce(torch.tensor(part, device=world.device))))
+            is_end = end.is_announced()
+            if (step + 1) % options.every == 0 or is_end:
+                checkpointer.save(step + 1, wait=is_end)
+                if world.rank == 0:
+                    print(f"attempt {labkit.attempt()}, step {step + 1}: loss {losses[-1]:.3f}")
+            if is_end:
+                end.requeue()
+                break
+    checkpointer.wait()
     return {"first_step": first, "losses": losses}
 
 
@@ -51,12 +54,5 @@ def arguments():
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--every", type=int, default=10, help="steps from checkpoint to checkpoint")
-    parser.add_argument("--checkpoint", type=Path, default=Path("checkpoint.pt"))
+    parser.add_argument("--checkpoints", type=Path, default=Path("checkpoints"))
     return parser.parse_args()
-
-
-def save(path, module, step):
-    """Write the checkpoint beside the old one and rename it: a kill leaves one or the other."""
-    half = path.with_suffix(".part")
-    torch.save({"parameters": module.state_dict(), "step": step}, half)
-    os.replace(half, path)
