@@ -1,6 +1,6 @@
 """What a training job can lose: its state after power cuts and kills, here and with torch's DCP.
 
-    python examples/recovery.py            all of it: about @@ minutes
+    python examples/recovery.py            all of it: about six minutes
     python examples/recovery.py --quick    a sample of the first four: 20 s
 
 - the power is cut behind every operation of every rank's saves, synchronous and asynchronous ones;
@@ -15,6 +15,7 @@ is printed as measured, and decides nothing.
 """
 
 import argparse
+import io
 import os
 import random
 import shutil
@@ -26,7 +27,7 @@ import tempfile
 import warnings
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -401,7 +402,8 @@ def costs(moments):
     print("one failure of four ranks: what it costs to go on (median, least to most)")
     is_right = True
     for rung in RUNGS:
-        found = [after_a_kill(rung, killed_in) for killed_in in moments]
+        with redirect_stdout(io.StringIO()):  # which says that an attempt has failed
+            found = [after_a_kill(rung, killed_in) for killed_in in moments]
         steps, sent, moved, seconds = zip(*found, strict=True)
         print(
             f"  {rung:12} steps repeated {spread(steps, 0)}, seconds lost {spread(seconds, 2)}, "
