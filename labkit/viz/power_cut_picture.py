@@ -1,4 +1,4 @@
-"""What the next load gives after a power cut behind each operation of a save.
+"""What the next load gives when the power is cut after each operation of a save.
 
     rank 0       .  m  c w w s . . .  c w s d R d d r x x x
     rank 1       m  .  . . . . c w s
@@ -42,11 +42,11 @@ def power_cuts(
     operations: Sequence[Operation],
     found: Mapping[str, Sequence[int | str | None]],
     *,
-    title: str = "a power cut behind each operation, and what the next load gives",
+    title: str = "a power cut after each operation, and what the next load gives",
 ) -> Picture:
     """Draw the operations of all ranks in the order of time, and the outcomes below.
 
-    found: by the way in which things are lost, behind each operation, what the next load gives: a
+    found: by the way in which things are lost, after each operation, what the next load gives: a
     step, None for no checkpoint, "mixed". Returns a Picture. ValueError for more than 80
     operations, and for another number of outcomes than of operations.
     """
@@ -55,7 +55,7 @@ def power_cuts(
         raise ValueError(f"{n} operations: a picture that can be read has 1 to {MAX_OPERATIONS}")
     for way, each in found.items():
         if len(each) != n:
-            raise ValueError(f"{way}: {len(each)} outcomes of {n} operations: give one behind each")
+            raise ValueError(f"{way}: {len(each)} outcomes of {n} operations: give one after each")
     ranks = [_rank_of(each) for each in operations]
     rows = [f"rank {rank}" for rank in range(max(ranks) + 1)] + list(found)
     height = _HEADER + _ROW * (len(rows) + 0.5) + _BOTTOM
