@@ -175,7 +175,8 @@ def _shard_of(parameter: Tensor, by_id: Mapping[int, TensorShard]) -> TensorShar
 def shards_of(model: nn.Module) -> Iterator[TensorShard]:
     """A model's parameters and saved buffers as shards of the serial model's, by its names.
 
-    Where each rank has buffers of its own, such as the averages of BatchNorm, one rank's are taken.
+    Where replicas have buffers of their own, such as the averages of BatchNorm, a checkpoint has
+    those of the lowest rank, which torch's DDP broadcasts, too.
     TypeError for a module that is cut by tensor parallelism within FullyShardedModule.
     """
     if isinstance(model, FullyShardedModule):
