@@ -268,8 +268,8 @@ def _groups_of(optimizer: Any) -> list[Values]:
     return optimizer.param_groups if hasattr(optimizer, "param_groups") else [vars(optimizer)]
 
 
-# How an optimizer computes its step, and not what it computes.
-_WAYS = {"fused", "foreach", "capturable", "differentiable"}
+KERNEL_SETTINGS = {"foreach": None, "fused": None, "capturable": False, "differentiable": False}
+"""How torch's optimizers compute a step, and not what: each program's own, here with defaults."""
 
 
 def _keys_of_settings(group: Values) -> set[str]:
@@ -277,7 +277,7 @@ def _keys_of_settings(group: Values) -> set[str]:
     return {
         key
         for key, value in group.items()
-        if key not in _WAYS
+        if key not in KERNEL_SETTINGS
         and (
             isinstance(value, plain)
             or (isinstance(value, tuple) and all(isinstance(each, plain) for each in value))
