@@ -143,7 +143,7 @@ def cannot_save(world, folder):
     with pytest.raises(Diverged, match="step 0"):
         for number in range(3):
             cursor.next_batch()
-            guard.save(1, wait=False)
+            guard.save(number + 1, wait=False)
             assert guard.is_bad(math.nan)
             assert guard.roll_back() == 0
     return number
