@@ -41,6 +41,8 @@ from labkit.zero import FullyShardedModule
 CONFIG = GPTConfig(vocab=31, context=6, num_layers=2, hidden=16, num_heads=4, ffn=22)
 NUM_SAMPLES, BATCH = 10_000, 13  # 13 samples divide over no 4 ranks
 ADDRESSES = {"left": "10.231.88.1", "right": "10.231.88.2"}
+# Network namespaces. Two runs at once have their own.
+NAMESPACES = {host: f"labkit-kills-{os.getpid()}-{host}" for host in ADDRESSES}
 CABLE = "cable0"
 PORT = 29512
 CLONE_NEWNET = 0x40000000  # of Linux
@@ -84,7 +86,7 @@ def attempt(group, folder):
 
 def worker(rank, host, folder, num_steps):
     """A rank on a host, from a fork of this script."""
-    with open(f"/run/netns/{namespace(host)}") as network:
+    with open(f"/run/netns/{NAMESPACES[host]}") as network:
         if ctypes.CDLL(None).setns(network.fileno(), CLONE_NEWNET):
             raise OSError(f"rank {rank} cannot enter the network of host {host}")
     with open(folder / f"output-{host}", "a") as output:
@@ -106,20 +108,28 @@ class Hosts:
         self.ranks = []
 
     def __enter__(self):
-        for host in ADDRESSES:
-            ip("netns", "add", namespace(host))
-        left, right = map(namespace, ADDRESSES)
-        ip(*f"link add {CABLE} netns {left} type veth peer name {CABLE} netns {right}".split())
-        for host, address in ADDRESSES.items():
-            for words in (f"addr add {address}/24 dev {CABLE}", f"link set {CABLE} up"):
-                ip("-n", namespace(host), *words.split())
-            ip("-n", namespace(host), "link", "set", "lo", "up")
+        left, right = NAMESPACES.values()
+        cable = f"link add {CABLE} netns {left} type veth peer name {CABLE} netns {right}"
+        with contextlib.ExitStack() as stack:
+            for host, name in NAMESPACES.items():
+                stack.callback(self.remove, host)
+                ip("netns", "add", name)
+            ip(*cable.split())
+            for host, address in ADDRESSES.items():
+                set_up = f"addr add {address}/24 dev {CABLE}", f"link set {CABLE} up"
+                for words in (*set_up, "link set lo up"):
+                    ip("-n", NAMESPACES[host], *words.split())
+            self.made = stack.pop_all()
         return self
 
     def __exit__(self, *error):
-        for host in ADDRESSES:
+        self.made.close()
+
+    def remove(self, host):
+        """End all that runs on a host, and remove the host. It may not have been made."""
+        with contextlib.suppress(subprocess.CalledProcessError):
             self.kill(host)
-            ip("netns", "del", namespace(host))
+            ip("netns", "del", NAMESPACES[host])
 
     def start(self):
         """Fork the ranks. This process has imported torch, and computes nothing."""
@@ -142,14 +152,9 @@ class Hosts:
 
     def kill(self, host):
         """End all that runs on a host, at once."""
-        for process in ip("netns", "pids", namespace(host)).split():
+        for process in ip("netns", "pids", NAMESPACES[host]).split():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(process), signal.SIGKILL)
-
-
-def namespace(host):
-    """The name of a host's network namespace."""
-    return f"labkit-kills-{host}"
 
 
 def ip(*words):
@@ -193,7 +198,8 @@ def report(num_kills):
     with tempfile.TemporaryDirectory() as name:
         whole, killed = Path(name, "whole"), Path(name, "killed")
         whole.mkdir(), killed.mkdir()
-        expected = run(train, 4, (whole, "one", num_steps), timeout=300).values[0]
+        arguments = whole, "one", num_steps
+        expected = run(train, 4, arguments, device="cpu", timeout=300).values[0]
         begin_s = time.monotonic()
         ranks, hosts = killed_often(killed, num_kills, num_steps)
         seconds = time.monotonic() - begin_s

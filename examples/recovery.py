@@ -9,6 +9,8 @@
 - the same with torch's Distributed Checkpoint, which saves a second version over the first
 - in every layout: does a job that was saved and loaded end like one that never stopped, bit for
   bit, with dropout?
+- without --quick: what one failure costs in three ways to go on; one training through 50 kills
+  (kills.py); seconds beside DCP
 
 Exits with 1 where a state of the lab is mixed or lost, or where a job ends otherwise. What DCP does
 is printed as measured, and decides nothing.

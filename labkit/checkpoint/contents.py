@@ -175,7 +175,8 @@ def _shard_of(parameter: Tensor, by_id: Mapping[int, TensorShard]) -> TensorShar
 def shards_of(model: nn.Module) -> Iterator[TensorShard]:
     """A model's parameters and saved buffers as shards of the serial model's, by its names.
 
-    Where each rank has buffers of its own, such as the averages of BatchNorm, one rank's are taken.
+    Where replicas have buffers of their own, such as the averages of BatchNorm, a checkpoint has
+    those of the lowest rank, which torch's DDP broadcasts, too.
     TypeError for a module that is cut by tensor parallelism within FullyShardedModule.
     """
     if isinstance(model, FullyShardedModule):
@@ -267,8 +268,8 @@ def _groups_of(optimizer: Any) -> list[Values]:
     return optimizer.param_groups if hasattr(optimizer, "param_groups") else [vars(optimizer)]
 
 
-# How an optimizer computes its step, and not what it computes.
-_WAYS = {"fused", "foreach", "capturable", "differentiable"}
+KERNEL_SETTINGS = {"foreach": None, "fused": None, "capturable": False, "differentiable": False}
+"""How torch's optimizers compute a step, and not what: each program's own, here with defaults."""
 
 
 def _keys_of_settings(group: Values) -> set[str]:
@@ -276,7 +277,7 @@ def _keys_of_settings(group: Values) -> set[str]:
     return {
         key
         for key, value in group.items()
-        if key not in _WAYS
+        if key not in KERNEL_SETTINGS
         and (
             isinstance(value, plain)
             or (isinstance(value, tuple) and all(isinstance(each, plain) for each in value))

@@ -9,7 +9,8 @@
 A job of FSDP2 or DDP saves `dcp.save({"model": ..., "optim": ...}, checkpoint_id=folder)` with the
 two dicts of get_state_dict, and loads such a folder the same way. Optimizers are torch.optim's.
 Whatever has no line above is refused by name. A tied parameter has its first name only: for a GPT
-whose head is the embedding, torch's side does `state["model"].pop("head.weight")` before both.
+whose head is the embedding, torch's side does `state["model"].pop("head.weight")` before both, and
+gives set_state_dict `options=StateDictOptions(strict=False)`.
 
 DCP's folder has `.metadata`, a pickle, and files `__RANK_NUMBER.distcp`. A tensor is stored in
 chunks, and a chunk is a box of the whole tensor. A rank reads the chunks that its shards overlap
@@ -28,7 +29,7 @@ from __future__ import annotations
 import math
 import re
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ from torch import Tensor, nn
 from torch.distributed.checkpoint.metadata import MetadataIndex, TensorStorageMetadata
 from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, ReadItem
 
-from labkit.checkpoint.contents import Contents, Kind, TensorShard
+from labkit.checkpoint.contents import KERNEL_SETTINGS, Contents, Kind, TensorShard
 from labkit.checkpoint.extent import Extent, Overlap
 from labkit.checkpoint.loading import DoesNotFit, copy_back, fitting_shards, flat_on_cpu
 from labkit.checkpoint.manifest import Damaged, Manifest, TensorRecord
@@ -49,8 +50,6 @@ from labkit.comm import Group
 from labkit.comm.group import chosen
 from labkit.zero.sharded_states import MASTER
 
-# How an optimizer computes its step: a labkit checkpoint leaves it to each program.
-_WAYS = {"foreach": None, "fused": None, "capturable": False, "differentiable": False}
 _SETTING = re.compile(r"optim\.param_groups\.\d+\.\w+")
 
 
@@ -70,7 +69,8 @@ def load_dcp(
     group, contents = chosen(group), Contents(model, optimizer)
     reader = dcp.FileSystemReader(folder)
     metadata = agreed(result_or_error(reader.read_metadata), OSError, group)
-    mapped = result_or_error(lambda: _manifest_of(metadata, folder, contents))
+    settings = agreed(result_or_error(lambda: _read_settings(folder, metadata)), Damaged, group)
+    mapped = result_or_error(lambda: _manifest_of(metadata, settings, folder, contents))
     manifest, names = agreed(mapped, DoesNotFit, group)
     shards, states = fitting_shards(manifest, contents, group)
     reader.set_up_storage_reader(metadata, is_coordinator=False)
@@ -83,36 +83,37 @@ def load_dcp(
 
 
 def _manifest_of(
-    metadata: dcp.Metadata, folder: str | Path, contents: Contents
+    metadata: dcp.Metadata,
+    settings: list[dict[str, Any]],
+    folder: str | Path,
+    contents: Contents,
 ) -> tuple[Manifest, dict[str, str]]:
     """What a folder has, in labkit's terms, and the names there by labkit's. DoesNotFit."""
-    rows, tensors, names, settings = metadata.state_dict_metadata, {}, {}, []
+    rows, tensors, names = metadata.state_dict_metadata, {}, {}
     for name, row in rows.items():
         own_name = _labkit_name(name)
         is_mapped = own_name.startswith(("model.", "optimizer."))
         if _SETTING.fullmatch(name):
-            settings.append(name)
-        elif is_mapped and isinstance(row, TensorStorageMetadata):
+            continue
+        if is_mapped and isinstance(row, TensorStorageMetadata):
             tensors[own_name], names[own_name] = _record_of(own_name, row, rows), name
         else:
             raise DoesNotFit(
                 f"{folder} has {name}, which has no place in a labkit checkpoint: save "
                 '{"model": ..., "optim": ...} with the two dicts of get_state_dict alone'
             )
-    has_states = any(name.startswith("optimizer.") for name in tensors)
-    optimizer = contents.optimizer_name if has_states else None
+    optimizer = contents.optimizer_name if settings else None
     if optimizer and not optimizer.startswith("torch.optim."):
         raise DoesNotFit(
-            f"{folder} has states of an optimizer of torch.optim, and this one is {optimizer}: "
+            f"{folder} is of an optimizer of torch.optim, and this one is {optimizer}: "
             "take torch's, or load the model alone"
         )
-    saved = _read_settings(folder, settings)
-    for ours, theirs in zip(contents.settings(), saved):
+    for ours, theirs in zip(contents.settings(), settings):
         if optimizer and (missing := sorted(ours.keys() - theirs.keys())):
             raise DoesNotFit(
                 f"{folder} has no setting {missing[0]!r} of {optimizer}: it is of another optimizer"
             )
-    values = {"optimizer": optimizer, "settings": saved}
+    values = {"optimizer": optimizer, "settings": settings}
     return Manifest(0, "", 0, {}, tensors, values), names
 
 
@@ -133,10 +134,10 @@ def _labkit_name(name: str) -> str:
     return re.sub(r"^optim\.state\.", "optimizer.", name)
 
 
-def _read_settings(folder: str | Path, names: Sequence[str]) -> list[dict[str, Any]]:
-    """The optimizer's settings by group."""
-    values: dict[str, Any] = dict.fromkeys(names)
-    if names:
+def _read_settings(folder: str | Path, metadata: dcp.Metadata) -> list[dict[str, Any]]:
+    """The optimizer's settings by group; [] where the folder has no optimizer."""
+    values: dict[str, Any] = dict.fromkeys(filter(_SETTING.fullmatch, metadata.state_dict_metadata))
+    if values:
         _alone(dcp.load, values, checkpoint_id=folder)
     groups: dict[int, dict[str, Any]] = {}
     for name, value in values.items():
@@ -146,10 +147,16 @@ def _read_settings(folder: str | Path, names: Sequence[str]) -> list[dict[str, A
 
 
 def _alone(act: Callable[..., Any], *given: Any, **options: Any) -> None:
-    """Call a function of DCP for this process alone, without its warning that it does so."""
+    """Call a function of DCP for this process alone, without its warning that it does so.
+
+    Errors are those that DCP found, out of its CheckpointException, which is no Exception.
+    """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
-        act(*given, no_dist=True, **options)
+        try:
+            act(*given, no_dist=True, **options)
+        except dcp.CheckpointException as error:
+            raise error.failures[0][0] from None
 
 
 class _Chunks(dcp.DefaultLoadPlanner):
@@ -202,18 +209,22 @@ def save_as_dcp(folder: str | Path, out: str | Path, step: int | None = None) ->
     """
     path, manifest = complete_here(folder, step)
     model: dict[str, Tensor] = {}
+    parameters: list[str] = []
     states: dict[str, dict[str, Tensor]] = {}
     for name, record in manifest.tensors.items():
         kind, _, rest = name.partition(".")
         empty = torch.empty(record.shape, dtype=TORCH_DTYPES[record.dtype], device="meta")
         if kind == "model":
             model[rest] = empty
+            parameters += [rest] * (record.kind == "elements")
         elif kind == "optimizer":
             parameter, _, key = rest.rpartition(".")
             states.setdefault(parameter, {})[key] = empty
     state: dict[str, Any] = {"model": model}
-    if states:
-        state["optim"] = {"state": states, "param_groups": [_group_of(manifest, states)]}
+    if manifest.values["optimizer"] is not None:
+        params = list(states) or parameters  # SGD without momentum has no states
+        group = {**_group_of(manifest, states), "params": params}
+        state["optim"] = {"state": states, "param_groups": [group]}
     Path(out).mkdir(parents=True)
     _alone(dcp.save, state, checkpoint_id=out, planner=_ReadWhenWritten(path, manifest))
 
@@ -230,7 +241,7 @@ def _group_of(manifest: Manifest, states: Mapping[str, Any]) -> dict[str, Any]:
             "Checkpointer(folder, model), and write that"
         )
     plain = {k: tuple(x) if isinstance(x, list) else x for k, x in settings[0].items()}
-    return {**_WAYS, **plain, "params": list(states)}
+    return {**KERNEL_SETTINGS, **plain}
 
 
 class _ReadWhenWritten(dcp.DefaultSavePlanner):

@@ -25,7 +25,8 @@ import signal
 import sys
 import time
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -55,6 +56,16 @@ class OpenFile(NamedTuple):
 
     path: Path
     descriptor: int
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Give an error of an open file its path, which the system leaves out."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = str(path)
+        raise
 
 
 class Disk:
@@ -93,20 +104,23 @@ class Disk:
 
     def truncate(self, file: OpenFile, nbytes: int) -> None:
         """Cut off what is behind the first bytes."""
-        os.ftruncate(file.descriptor, nbytes)
+        with _named(file.path):
+            os.ftruncate(file.descriptor, nbytes)
         self.note("truncate", file.path, str(nbytes).encode())
 
     def write(self, file: OpenFile, data: bytes | memoryview) -> None:
         """Append to a file."""
         rest = memoryview(data).cast("B")
         while rest:
-            count = os.write(file.descriptor, rest)
+            with _named(file.path):
+                count = os.write(file.descriptor, rest)
             self.note("write", file.path, rest[:count])
             rest = rest[count:]
 
     def sync(self, file: OpenFile) -> None:
         """Return when the file's bytes are on the disk."""
-        os.fsync(file.descriptor)
+        with _named(file.path):
+            os.fsync(file.descriptor)
         self.note("sync", file.path)
 
     def close(self, file: OpenFile) -> None:

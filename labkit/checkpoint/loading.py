@@ -299,10 +299,11 @@ def _require_fits(shard: TensorShard, record: TensorRecord | None) -> None:
             f"{shard.name} has shape {shard.extent.shape}, and {record.shape} in the checkpoint, "
             "which is of another model"
         )
-    if TORCH_DTYPES[record.dtype] != shard.tensor.dtype:
+    saved = TORCH_DTYPES.get(record.dtype, record.dtype)
+    if saved != shard.tensor.dtype:
         raise DoesNotFit(
-            f"{shard.name} is {shard.tensor.dtype}, and {TORCH_DTYPES[record.dtype]} in the "
-            "checkpoint: make the model of that dtype, and convert it after loading"
+            f"{shard.name} is {shard.tensor.dtype}, and {saved} in the checkpoint: "
+            "make the model of that dtype, and convert it after loading"
         )
 
 

@@ -54,8 +54,8 @@ class LossGuard:
     """Detects numbers that are not finite on any rank, and returns all ranks to a good step."""
 
     def __init__(self, checkpointer: Checkpointer, cursor: SampleCursor, *, limit: int = 3) -> None:
-        """cursor: one of the checkpointer's `extra`. limit: as many bad steps since the last
-        save end the job; more of them are a bug, or a learning rate that is too high.
+        """cursor: one of the checkpointer's `extra`. limit: as many bad steps since the newest
+        checkpoint end the job; more of them are a bug, or a learning rate that is too high.
         """
         if not any(each is cursor for each in checkpointer.extra.values()):
             raise ValueError(
@@ -66,7 +66,8 @@ class LossGuard:
         self._group = checkpointer.group
         self._limit = arguments.whole("limit", limit, "1 or more bad steps")
         self._bad: list[str] = []
-        """What was bad since the last save."""
+        """What was bad since the checkpoint of step `_good`."""
+        self._good = -1
 
     def is_bad(self, *numbers: float | Tensor) -> bool:
         """Whether any of these numbers is NaN or infinite on any rank. Every rank calls it.
@@ -93,7 +94,6 @@ class LossGuard:
             self._note(found)
             return self.roll_back()
         self._checkpointer.save(step, wait=wait)
-        self._bad = []
         return step
 
     def roll_back(self) -> int:
@@ -113,6 +113,8 @@ class LossGuard:
                 f"the checkpoint of step {loaded.step} is not good, {found}: save with "
                 "LossGuard.save, and begin with load(step=...) of an earlier one"
             )
+        if loaded.step != self._good:  # a save since then was durable
+            self._bad, self._good = self._bad[-1:], loaded.step
         if len(self._bad) >= self._limit:
             raise Diverged(
                 f"{self._history()}; limit={self._limit} bad steps since the checkpoint of step "

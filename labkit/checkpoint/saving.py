@@ -118,7 +118,8 @@ def make_plan(rows: list[list[ShardSpec]]) -> Plan:
     """Assign each element to the rank that writes it.
 
     rows: by rank. Replicas may be cut in different ways: what overlaps with shards of lower ranks
-    is not written. ValueError where elements of a tensor are on no rank.
+    is not written. Buffers may differ between replicas, so the lowest rank writes all of its own.
+    ValueError where elements of a tensor are on no rank.
     """
     holders: dict[ShardSpec, list[tuple[int, int]]] = {}
     for rank, of_rank in enumerate(rows):
@@ -129,7 +130,9 @@ def make_plan(rows: list[list[ShardSpec]]) -> Plan:
     for row in _each_element_once(holders):
         held = holders[row]
         numel, itemsize = row.extent.numel, TORCH_DTYPES[row.dtype].itemsize
-        if row.kind != "elements" or numel * itemsize < SPLIT_BYTES:
+        if row.kind != "elements":
+            held = held[:1]
+        elif numel * itemsize < SPLIT_BYTES:
             held = [min(held, key=lambda each: load[each[0]])]
         for k, (rank, index) in enumerate(held):
             start, stop = (numel * i // len(held) for i in (k, k + 1))

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -59,7 +61,7 @@ def load_plain(path: str | Path, model: nn.Module, group: Group | None = None) -
     """Load one safetensors file of a whole model into a model of any layout. Every rank calls it.
 
     Each rank reads the bytes of its own shards. DoesNotFit, on every rank, for another model, and
-    OSError for a file that cannot be read; then the model is as before.
+    OSError for a file that is not there or not whole; then the model is as before.
     """
     path, group, contents = Path(path), chosen(group), Contents(model, None)
     manifest = agreed(result_or_error(lambda: _manifest_of_file(path)), OSError, group)
@@ -69,17 +71,24 @@ def load_plain(path: str | Path, model: nn.Module, group: Group | None = None) -
 
 
 def _manifest_of_file(path: Path) -> Manifest:
-    """One shard for each tensor of a safetensors file; nobody compares checksums."""
-    with path.open("rb") as file:
+    """One shard for each tensor of a safetensors file, without a checksum. OSError."""
+    nbytes, header = path.stat().st_size, dict[str, Any]()
+    with path.open("rb") as file, suppress(ValueError):
         length = int.from_bytes(file.read(8), "little")
-        header = json.loads(file.read(length))
+        header = json.loads(file.read(min(length, nbytes)))
+    header.pop("__metadata__", None)
+    expected = max((8 + length + row["data_offsets"][1] for row in header.values()), default=0)
+    if not 0 < expected <= nbytes:
+        raise OSError(
+            f"{path} has {nbytes} bytes, and its header tells of {expected or 'no tensors'}: it is "
+            "no safetensors file, or a part of one; copy it again"
+        )
     tensors = {}
     for name, row in header.items():
-        if name != "__metadata__":
-            extent = Extent.whole(tuple(row["shape"]))
-            stored = StoredShard(path.name, extent, 8 + length + row["data_offsets"][0], 0)
-            record = TensorRecord(row["dtype"], "elements", extent.shape, [stored])
-            tensors[f"model.{name}"] = record
+        extent = Extent.whole(tuple(row["shape"]))
+        stored = StoredShard(path.name, extent, 8 + length + row["data_offsets"][0], 0)
+        record = TensorRecord(row["dtype"], "elements", extent.shape, [stored])
+        tensors[f"model.{name}"] = record
     return Manifest(0, "", 1, {}, tensors, {"optimizer": None, "settings": []})
 
 

@@ -31,6 +31,7 @@ import socket
 import tempfile
 import time
 from collections import defaultdict
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median, median_high
@@ -96,9 +97,11 @@ class RankCheck:
     first_wrong: tuple[int, int, int, float, float] | None
     """Number of the product, row and column in it, the value there and the exact one."""
     disk_bytes_per_s: float | None
-    """None, as free_bytes: another rank wrote for this host."""
+    """None: another rank wrote for this host. 0: the write failed."""
     free_bytes: int | None
+    """None also where the folder cannot be asked."""
     disk_error: str
+    """Why the write failed; "" where it did not."""
     clock_step_s: float
     """How much further than monotonic() time() went meanwhile: the clock was set."""
     clock_s: float
@@ -200,10 +203,12 @@ def _of_ranks(ranks: list[RankCheck], times: float, free_bytes: float) -> list[F
             number, row, column, got, exact = x.first_wrong
             where = f"row {row}, column {column} of product {number}; {x.num_wrong} are wrong"
             others.append(Finding("product", (r,), got, exact, where))
-        if x.disk_bytes_per_s is not None and x.free_bytes is not None:
+        if x.disk_error:
+            others.append(Finding("disk", (r,), 0.0, DISK_BYTES_PER_S, x.disk_error))
+        elif x.disk_bytes_per_s is not None:
             disks[(r,)] = x.disk_bytes_per_s
-            if x.free_bytes < free_bytes:
-                others.append(Finding("space", (r,), x.free_bytes, free_bytes, x.disk_error))
+        if x.free_bytes is not None and x.free_bytes < free_bytes:
+            others.append(Finding("space", (r,), x.free_bytes, free_bytes))
         if abs(x.clock_s - usual_s) > CLOCK_S + x.clock_uncertainty_s:
             within = f"+- {seconds_text(x.clock_uncertainty_s)}"
             others.append(Finding("clock", (r,), x.clock_s - usual_s, CLOCK_S, within))
@@ -265,20 +270,20 @@ def _burn_in(world: Group, seconds: float) -> tuple[Any, ...]:
     return flops_per_s, len(times_s), num_wrong, first_wrong
 
 
-def _write(folder: Path) -> tuple[float, int, str]:
+def _write(folder: Path) -> tuple[float, int | None, str]:
     """Bytes per second of a new file with fsync, what is free, and the error where it fails."""
-    disk, data = Disk(), os.urandom(BLOCK)
+    free, data = None, os.urandom(BLOCK) * _BLOCKS
     path = folder / f"labkit-preflight-{os.getpid()}"
     try:
         free = shutil.disk_usage(folder).free
         began_s = time.perf_counter()
-        disk.write_whole(path, data * _BLOCKS)
-        seconds = time.perf_counter() - began_s
+        Disk().write_whole(path, data)
+        return len(data) / (time.perf_counter() - began_s), free, ""
     except OSError as error:
-        return 0.0, 0, str(error)
+        return 0.0, free, f"{error.strerror}: {folder}"
     finally:
-        path.unlink(missing_ok=True)
-    return _BLOCKS * BLOCK / seconds, free, ""
+        with suppress(OSError):
+            path.unlink()
 
 
 def _clocks(world: Group) -> list[tuple[float, float]]:

@@ -1,5 +1,6 @@
 """NaN on one rank: all ranks return to a good step, and go on as if the batches had never been."""
 
+import errno
 import math
 from functools import partial
 
@@ -9,7 +10,15 @@ from torch import nn
 from torch.nn import functional as F
 
 from labkit import run
-from labkit.checkpoint import Checkpointer, Diverged, LossGuard, SampleCursor, SampleLog, audit
+from labkit.checkpoint import (
+    Checkpointer,
+    Disk,
+    Diverged,
+    LossGuard,
+    SampleCursor,
+    SampleLog,
+    audit,
+)
 from labkit.data_parallel import DDP
 
 NUM_STEPS, NUM_SAMPLES, BATCH = 8, 200, 6
@@ -115,6 +124,33 @@ def test_three_bad_steps_at_one_place_are_an_error_with_batches_rank_and_step(tm
     for text in run(diverges, 3, (tmp_path,)).values:
         for fact in ("batch 5: rank 1", "batch 6: rank 1", "batch 7: rank 1", "step 4"):
             assert fact in text
+
+
+class FailsFromTheSecondSaveOn(Disk):
+    def rename(self, path, new):
+        if "step-00000000" not in new.name:
+            raise OSError(errno.EIO, "Input/output error", str(new))
+        super().rename(path, new)
+
+
+def cannot_save(world, folder):
+    """Asynchronous saves, none of which counts, and NaN after each: no step is ever gained."""
+    cursor = SampleCursor(NUM_SAMPLES, BATCH)
+    model, disk = nn.Linear(2, 2), FailsFromTheSecondSaveOn()
+    saves = Checkpointer(folder, model, None, world, extra={"data": cursor}, disk=disk)
+    guard = LossGuard(saves, cursor)
+    guard.save(0)
+    with pytest.raises(Diverged, match="step 0"):
+        for number in range(3):
+            cursor.next_batch()
+            guard.save(number + 1, wait=False)
+            assert guard.is_bad(math.nan)
+            assert guard.roll_back() == 0
+    return number
+
+
+def test_saves_that_fail_are_no_progress(tmp_path):
+    assert run(cannot_save, 2, (tmp_path,)).values == [2, 2]
 
 
 def has_no_good_state(world, folder):

@@ -1,5 +1,6 @@
 """Faults switched on in real ranks: the preflight names the rank or the pair, and nothing else."""
 
+import errno
 import json
 import os
 import sys
@@ -147,10 +148,36 @@ def test_the_command_prints_figures_for_programs(monkeypatch, capsys, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def checks_folders(world, folders):
+    """With a disk that has no room in the last of them."""
+
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    found = []
+    for folder in folders:
+        with mock.patch("os.fsync", full if folder is folders[-1] else fsync):
+            found.append(measure.preflight(world, folder, burn_in_s=0, free_bytes=0))
+    return found
+
+
+def test_a_folder_that_cannot_be_written_into_is_a_finding_with_its_reason(tmp_path):
+    file, full = tmp_path / "file", tmp_path / "full"
+    file.touch(), full.mkdir()
+    folders = [tmp_path / "missing", file, full]
+    reasons = errno.ENOENT, errno.ENOTDIR, errno.ENOSPC
+    checked = labkit.run(checks_folders, 2, (folders,)).values[0]
+    for each, folder, reason in zip(checked, folders, reasons, strict=True):
+        (finding,) = each.findings
+        assert (finding.check, finding.ranks, finding.measured) == ("disk", (0,), 0)
+        assert finding.note == f"{os.strerror(reason)}: {folder}"
+    assert checked[2].ranks[0].free_bytes > 0 and list(full.iterdir()) == []
+
+
 def test_the_command_fails_where_the_folder_is_missing_or_full(monkeypatch, capsys, tmp_path):
     folder = str(tmp_path / "missing")
     status, out = command(monkeypatch, capsys, "--burn-in", "0", "--folder", folder)
-    assert status == 1 and "disk, rank 0: 0 B/s" in out and "[Errno 2]" in out
+    assert status == 1 and "disk, rank 0: 0 B/s" in out and folder in out
     monkeypatch.chdir(tmp_path)
     words = ("--burn-in", "0", "--folder", ".", "--free", "1000000 TB")
     status, out = command(monkeypatch, capsys, *words)

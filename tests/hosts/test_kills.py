@@ -11,3 +11,18 @@ kills = load_example("kills")
 
 def test_a_training_through_kills_of_ranks_and_hosts_ends_like_one_without(capsys):
     assert kills.report(2), capsys.readouterr().out
+
+
+def test_hosts_that_were_made_in_part_are_removed(tmp_path, monkeypatch):
+    """Ctrl-C when the second is made."""
+    right, ip = kills.NAMESPACES["right"], kills.ip
+
+    def interrupted(*words):
+        if words == ("netns", "add", right):
+            raise KeyboardInterrupt
+        return ip(*words)
+
+    monkeypatch.setattr(kills, "ip", interrupted)
+    with pytest.raises(KeyboardInterrupt), kills.Hosts(tmp_path, 1):
+        pass
+    assert not [line for line in ip("netns").split() if line in kills.NAMESPACES.values()]

@@ -5,14 +5,14 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from labkit import run
-from labkit.checkpoint import Checkpointer, DoesNotFit, read_tensors
+from labkit.checkpoint import Checkpointer, Damaged, DoesNotFit, read_tensors
 from labkit.checkpoint.contents import TensorShard
 from labkit.checkpoint.dcp import _Chunks, load_dcp, save_as_dcp
 from labkit.checkpoint.extent import Extent
@@ -240,3 +240,82 @@ def test_states_that_torch_does_not_have_are_not_written(tmp_path):
     with pytest.raises(ValueError, match="labkit.optimizer.AdamW"):
         save_as_dcp(tmp_path / "ours", tmp_path / "dcp")
     assert not (tmp_path / "dcp").exists()
+
+
+def plain_sgd(seed, lr):
+    model = net(seed)
+    return model, torch.optim.SGD(model.parameters(), lr=lr)
+
+
+def saves_sgd(world, folder):
+    """Without momentum there are settings and no states: a folder of DCP, and one of labkit."""
+    model, optimizer = plain_sgd(0, 0.5)
+    train(model, optimizer)
+    dcp.save(of_torch(model, optimizer), checkpoint_id=folder / "torch")
+    Checkpointer(folder / "ours", model, optimizer, world).save(2)
+
+
+def loads_sgd(world, folder):
+    model, optimizer = plain_sgd(1, 7.0)
+    with pytest.raises(DoesNotFit, match="'amsgrad'"):
+        load_dcp(folder / "torch", model, adam(model), world)
+    load_dcp(folder / "torch", model, optimizer, world)
+    loaded, optimizer_of_torch = plain_sgd(2, 7.0)
+    state = of_torch(loaded, optimizer_of_torch)
+    dcp.load(state, checkpoint_id=folder / "ours as dcp")
+    set_state_dict(
+        loaded,
+        optimizer_of_torch,
+        model_state_dict=state["model"],
+        optim_state_dict=state["optim"],
+    )
+    assert all(map(torch.equal, model.parameters(), loaded.parameters()))
+    return optimizer.param_groups[0]["lr"], optimizer_of_torch.param_groups[0]["lr"]
+
+
+def test_settings_of_an_optimizer_without_states_go_both_ways(tmp_path):
+    run(saves_sgd, 1, (tmp_path,))
+    save_as_dcp(tmp_path / "ours", tmp_path / "ours as dcp")
+    assert run(loads_sgd, 1, (tmp_path,)).values == [(0.5, 0.5)]
+
+
+def loads_without_a_file(world, folder):
+    with pytest.raises(Damaged, match="distcp"):
+        load_dcp(folder, *zero3_in_groups(world, 1, 1), world)
+
+
+def test_a_file_that_is_missing_is_an_error_on_every_rank(torchs, tmp_path):
+    """The one with the settings, which one rank has written."""
+    (tmp_path / ".metadata").write_bytes((torchs[0] / "1" / ".metadata").read_bytes())
+    run(loads_without_a_file, 2, (tmp_path,))
+
+
+def saves_and_loads_tied_weights(world, folder):
+    """The head of this GPT is its embedding."""
+    models = [GPT(CONFIG, seed) for seed in (0, 1)]
+    for seed, model in enumerate(models):
+        fully_shard(model, mesh=init_device_mesh("cpu", (world.size,)))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1 + seed)
+        state = of_torch(model, optimizer)
+        state["model"].pop("head.weight")
+        if seed == 0:
+            dcp.save(state, checkpoint_id=folder)
+    dcp.load(state, checkpoint_id=folder)
+    set_state_dict(
+        models[1],
+        optimizer,
+        model_state_dict=state["model"],
+        optim_state_dict=state["optim"],
+        options=StateDictOptions(strict=False),
+    )
+    plain = GPT(CONFIG, 2)
+    load_dcp(folder, plain, torch.optim.AdamW(plain.parameters(), lr=7.0), world)
+    first = [x.full_tensor() for x in models[0].parameters()]
+    for model in (models[1], plain):
+        found = [x.full_tensor() if isinstance(x, DTensor) else x for x in model.parameters()]
+        assert all(map(torch.equal, first, found))
+    assert optimizer.param_groups[0]["lr"] == 0.1
+
+
+def test_tied_weights_of_fsdp2_have_one_name(tmp_path):
+    run(saves_and_loads_tied_weights, 2, (tmp_path,))

@@ -227,3 +227,31 @@ def test_one_plain_file_loads_into_any_layout(tmp_path):
         found, expected = read_tensors(tmp_path / name, prefix="model."), load_file(path)
         assert found.keys() == expected.keys()
         assert all(torch.equal(x, expected[key]) for key, x in found.items())
+
+
+def refuses_plain(world, folder):
+    """Whether errors of files, by name, name the file, and nothing has changed."""
+    model = FullyShardedModule(Odd(1), world)
+    before = [x.clone() for x in model.parameters()]
+    for name in ("none", "empty", "text", "half", "without its end"):
+        with pytest.raises(OSError, match=f"{folder / name}"):
+            load_plain(folder / name, model, world)
+    with pytest.raises(DoesNotFit, match="scale.* U16"):
+        load_plain(folder / "of another dtype", model, world)
+    assert all(map(torch.equal, before, model.parameters()))
+
+
+def test_a_plain_file_that_is_not_whole_changes_nothing(tmp_path):
+    model, path = Odd(0), tmp_path / "of another dtype"
+    state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    save_file(state, path)
+    data = path.read_bytes()
+    for name, text in {
+        "empty": b"",
+        "text": b"<html> Not found </html>",
+        "half": data[:100],
+        "without its end": data[:-1],
+    }.items():
+        (tmp_path / name).write_bytes(text)
+    save_file({**state, "scale": torch.ones((), dtype=torch.uint16)}, path)
+    run(refuses_plain, 2, (tmp_path,))

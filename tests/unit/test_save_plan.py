@@ -44,3 +44,16 @@ def test_a_tensor_of_which_elements_are_on_no_rank_is_refused():
 def test_ranks_of_two_models_are_refused():
     with pytest.raises(ValueError, match="rank 0.*rank 1"):
         make_plan([[shard(0, 4112)], [shard(0, 8, (8,))]])
+
+
+def test_buffers_that_replicas_keep_for_themselves_are_all_of_the_lowest_rank_that_has_them():
+    """A stage of a pipeline on ranks 1 and 2, and a BatchNorm that all three have."""
+    names = ["running_mean", "running_var", "num_batches_tracked"]
+    norm = [ShardSpec(f"model.{n}", "F32", "whole", Extent.whole((8,))) for n in names]
+    stage = [each._replace(name=f"{each.name} of a stage") for each in norm]
+    plan = make_plan([norm, norm + stage, norm + stage])
+    assert [[share.shard for share in shares] for shares in plan.shares] == [
+        [0, 1, 2],
+        [3, 4, 5],
+        [],
+    ]

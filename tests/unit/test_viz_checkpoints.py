@@ -1,4 +1,4 @@
-"""Who holds which elements of a matrix, and what a load gives after a power cut: every cell."""
+"""Who holds which elements, what a load gives after a power cut, and how jobs go on: every cell."""
 
 import pytest
 from matplotlib.colors import to_hex
@@ -95,3 +95,13 @@ def test_outcomes_belong_to_operations(performed):
         viz.power_cuts(performed, {"lost": [None]})
     with pytest.raises(ValueError, match="0 operations"):
         viz.power_cuts([], {})
+
+
+def test_jobs_go_on_from_their_failure_which_is_before_the_longest_pause():
+    restarted = [(3.0, 0), (4.0, 1), (5.0, 2), (9.0, 1), (10.0, 2)]
+    (axes,) = viz.going_on({"from disk": restarted, "replicas": [(0.0, 0), (2.0, 1)]}).axes
+    first, failure, second, other = (line.get_xydata().tolist() for line in axes.lines)
+    assert first == [[-2, 0], [-1, 1], [0, 2], [4, 1], [5, 2]]
+    assert second == [[0, 0], [2, 1]]
+    assert (failure, other) == ([[0, 2]], [[0, 0]])
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["from disk", "replicas"]

@@ -85,9 +85,9 @@ class Goodputs(NamedTuple):
     """Standard deviation: how far one run is from the mean."""
 
 
-def goodputs(*given: Any, num_seeds: int = 20, **options: Any) -> Goodputs:
-    """The goodput of `weeks` with these arguments, over the seeds 0, 1, 2 and so on."""
-    found = [weeks(*given, **{**options, "seed": seed}).goodput for seed in range(num_seeds)]
+def goodputs(*given: Any, **options: Any) -> Goodputs:
+    """The goodput of `weeks` with these arguments, over the seeds 0 to 19."""
+    found = [weeks(*given, **{**options, "seed": seed}).goodput for seed in range(20)]
     return Goodputs(statistics.mean(found), statistics.stdev(found))
 
 
