@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from matplotlib.ticker import MaxNLocator
+
 from labkit.viz import style
 from labkit.viz.memory_header import clean
 from labkit.viz.picture import Picture
@@ -19,19 +21,23 @@ _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")
 
 
 def going_on(
-    steps_made: Mapping[str, Sequence[tuple[float, int]]], *, title: str | None = None
+    steps_made: Mapping[str, Sequence[tuple[float, int]]],
+    failed_in: int,
+    *,
+    title: str | None = None,
 ) -> Picture:
     """Draw the steps of several jobs over the seconds since each one's failure.
 
     steps_made: by name, (seconds, step) for each step that a job has made, in order, repeated ones
-    too. The failure is before the longest pause. Returns a Picture.
+    too. failed_in: the step in which each job failed; seconds count from the end of the one before.
+    Returns a Picture.
     """
     title = title or "steps over time"
     picture = Picture(_WIDTH, _HEIGHT, f"{title}: {'; '.join(steps_made)}")
     picture.text(0.013, 1 - 0.2 / _HEIGHT, title, **style.TITLE)
     axes = picture.add_axes((0.06, 0.15, 0.64, 0.66))
     for number, (name, made) in enumerate(steps_made.items()):
-        failed = _before_longest_pause(made)
+        failed = [step for _, step in made].index(failed_in - 1)
         zero_s = made[failed][0]
         axes.plot(
             [seconds - zero_s for seconds, _ in made],
@@ -44,6 +50,7 @@ def going_on(
         )
         axes.plot(0, made[failed][1], "x", color=style.ALARM, markersize=9, zorder=5)
     clean(axes)
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("seconds since the failure", fontsize=style.SMALL_POINTS)
     axes.set_title("step", loc="left", fontsize=style.BASE_POINTS)
     axes.legend(
@@ -53,9 +60,3 @@ def going_on(
         bbox_to_anchor=(1.0, 1.0),
     )
     return picture
-
-
-def _before_longest_pause(made: Sequence[tuple[float, int]]) -> int:
-    """The number of the last step before it."""
-    pauses = [after - before for (before, _), (after, _) in zip(made, made[1:], strict=False)]
-    return pauses.index(max(pauses))
