@@ -232,8 +232,8 @@ MISTAKES = [
     ),
     Mistake(
         "hands over the tensors themselves",
-        "A dict of tensors has references: training changes them while they are written. Copy "
-        "their values before save returns.",
+        "A dict has references, and so have its inner dicts: training changes the tensors while "
+        "they are written. Copy the values of all tensors before save returns.",
         seen=lambda s: any(noted(s, "live")),
         made_by=patch(
             "        fits = isinstance(b", "        return value\n        fits = isinstance(b"
@@ -280,6 +280,19 @@ MISTAKES = [
             "            pending.wait()\n",
             "            try:\n                pending.wait()\n            except OSError:\n"
             "                pass\n",
+        ),
+    ),
+    Mistake(
+        "raises an error again",
+        "The pending job is forgotten only where its wait returns, so a failed one is waited for "
+        "again and again, and nothing is saved any more. Forget it before you wait.",
+        hint=2,
+        seen=lambda s: len(s.y["raised"]) > len(s.right[0]["raised"]),
+        made_by=patch(
+            "pending, self.pending = self.pending, None",
+            "pending = self.pending",
+            "pending.wait()\n",
+            "pending.wait()\n            self.pending = None\n",
         ),
     ),
     Mistake(

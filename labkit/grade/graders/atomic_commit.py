@@ -15,9 +15,12 @@ from labkit.checkpoint.power_cut import Operation, PowerCut, cuts, operations
 from labkit.grade.grader import Case, Draw, Mistake, Observed, Outcome, Questions, patch, program
 
 SAVE, LOAD = "save", "load_newest"
-STEPS = (40, 50, 60)
+STEPS = (8, 9, 10)
 KILLED = "all kept"
 OUTSIDE = "what the disk has not written"
+MIXED, NOTHING = "no state that was saved", "nothing"
+OLDER = "step {}, and the save of step {} had returned"
+AS_TEXT = OLDER.format(9, 10)
 
 
 class Failure(NamedTuple):
@@ -96,15 +99,15 @@ def what_is_wrong(
     """What a load gives that it must not, or what the next save does; empty: all is right."""
     allowed = [None if not least else (STEPS[least - 1], states[least - 1])]
     allowed += list(zip(STEPS, states, strict=True))[least : least + 1]
-    older = [None, *zip(STEPS, states, strict=True)][:least]
+    older = list(zip(STEPS, states, strict=True))[:least]
     try:
         loaded = load(folder)
     except Exception as error:
         return f"{type(error).__name__} by {LOAD}"
     if loaded not in allowed:
         if loaded is None:
-            return "nothing"
-        return "an older state" if loaded in older else "no state that was saved"
+            return NOTHING
+        return OLDER.format(loaded[0], STEPS[least - 1]) if loaded in older else MIXED
     try:
         save(RecordedDisk(folder.with_name("other")), folder, 99, b"next")
         loaded = load(folder)
@@ -147,7 +150,6 @@ def is_of_the_next_run(f: Failure) -> bool:
     return "next run" in f.wrong
 
 
-MIXED, OLDER, NOTHING = "no state that was saved", "an older state", "nothing"
 REMOVAL = """    for path in folder.iterdir():
         if path != finished:
             disk.remove(path)
@@ -254,10 +256,18 @@ def load_newest(folder):
         "rename of a save that has returned. Names belong to their folder, which is synced itself.",
         hint=3,
         seen=failed(
-            lambda f: f.way == "names lost" and f.wrong in (OLDER, NOTHING),
+            lambda f: f.way == "names lost" and f.wrong != AS_TEXT,
             never=lambda f: f.way in (KILLED, "bytes lost"),
         ),
         made_by=patch("    disk.sync_folder(folder)\n", ""),
+    ),
+    Mistake(
+        "compares steps as text",
+        "As text 9 is greater than 10, so the load takes the older of two states. Compare "
+        "numbers, or write all names with equally many digits.",
+        hint=3,
+        seen=failed(lambda f: f.wrong == AS_TEXT, never=lambda f: f.wrong != AS_TEXT),
+        made_by=patch("{step:08d}", "{step}"),
     ),
     Mistake(
         "the next run stops at what is left there",

@@ -82,12 +82,22 @@ def best(
     mtbf: Callable[[Job], float] = RIGHT["mtbf"],
     factor: float = 1.0,
 ) -> list[Callable[[Job], float]]:
-    """Formulas of the interval: Daly's and Young's, with this mistake."""
+    """Formulas of the interval: Young's, Daly's and the exact one, with this mistake."""
 
     def formula(method: str) -> Callable[[Job], float]:
         return lambda job: factor * float(calc.checkpoint_interval(write(job), mtbf(job), method))
 
-    return [formula(method) for method in calc.checkpoints.METHODS]
+    exact = [lambda job: factor * exact_interval(write(job) / mtbf(job)) * mtbf(job)]
+    return [formula(method) for method in calc.checkpoints.METHODS] + exact
+
+
+def exact_interval(write: float) -> float:
+    """The best interval in times of the MTBF: (1 - x) e^x = e^-write, by halving."""
+    low, high = 0.0, 1.0
+    for _ in range(50):
+        x = (low + high) / 2
+        low, high = (x, high) if (1 - x) * math.exp(x) > math.exp(-write) else (low, x)
+    return low
 
 
 def of_one_node(job: Job, *_: Any) -> float:
@@ -100,10 +110,12 @@ ONE_NODE = best(mtbf=of_one_node)
 NO_FACTOR_2 = best(factor=1 / math.sqrt(2))
 
 
-def first_order(job: Job, interval_s: float) -> float:
-    """Young's loss, which passes 1 for large saves."""
+def first_order(job: Job, interval_s: float, base: str = "interval") -> float:
+    """Young's loss, with the idle time as a share of the work or of the turn."""
     mtbf, down = RIGHT["mtbf"](job), RIGHT["down"](job) + RIGHT["beside"](job)
-    return RIGHT["blocked"](job) / interval_s + (interval_s / 2 + down) / mtbf
+    blocked = RIGHT["blocked"](job)
+    turn = interval_s + (blocked if base == "turn" else 0)
+    return blocked / turn + (interval_s / 2 + down) / mtbf
 
 
 def same(got: Any, right: float, case: Case) -> bool:
@@ -163,7 +175,7 @@ MISTAKES = [
         "sqrt(2 W M) is the least of a first order, for W and T much below M. With W = M / 10 it "
         "is 17% too long: search for the least loss, or use Daly's formula.",
         hint=2,
-        formula=best()[0],
+        formula=[best()[0], lambda job: best()[0](job) - RIGHT["blocked"](job)],
         function="best_interval_s",
         made_by=patch(f"young * (1 + math.sqrt(ratio) / 3 {RETURNED}", "young"),
     ),
@@ -212,7 +224,7 @@ MISTAKES = [
         "loses time to first order only",
         "W / T + (T / 2 + R) / M is for times much below M. It counts failures in time that "
         "is lost already, and passes 1. The contract has the exact mean of a turn.",
-        formula=first_order,
+        formula=[first_order, lambda job, interval_s: first_order(job, interval_s, "turn")],
         function="lost_share",
         made_by=patch(
             "return 1 - interval_s / turn",

@@ -20,6 +20,7 @@ ACTIONS = (3, -2, 2, -2, 1, -6, -1, 4, 1, -3, 2, -3)
 """Rollouts appended, or taken if negative."""
 LAST = 24
 Kill = tuple[int, str]
+EMPTY = "a rollout of no bytes"
 LOST_STEP, SHORT, TORN, RESTART = "a lost step", "a short take", "a torn record", "a restart"
 
 
@@ -99,10 +100,11 @@ class Disk:
         if not new.startswith(old):  # it was cut
             return old
         size = self.rng.randint(len(old), len(new))
-        if self.rng.random() < 0.82:
+        if self.rng.random() < 0.6:
             return new[:size]
+        begin = self.rng.choice((len(old), size))  # the head of a record can be zeros, too
         end = self.rng.randint(size, len(new))
-        return new[:size] + bytes(end - size) + new[end:]
+        return new[:begin] + bytes(end - begin) + new[end:]
 
 
 def cases(draw: Draw) -> list[Case]:
@@ -134,6 +136,8 @@ def call(watch: Any, args: tuple[Any, ...]) -> Any:
     def name(rollout: bytes) -> int | str:
         if rollout in numbers:
             return numbers[rollout]
+        if not rollout:
+            return EMPTY
         whole = (numbers[each] for each in numbers if each.startswith(rollout))
         return next((f"a part of rollout {number}" for number in whole), "other bytes")
 
@@ -201,7 +205,10 @@ def fault(s: Observed) -> Finding | None:
     """Not exactly once, and no usual reason for it."""
     if not s.wrong_ranks:
         return None
-    name, why = "a rollout is not used exactly once", "Each appended rollout is, wherever it stops."
+    name, why = (
+        "a rollout is not used exactly once",
+        "Each rollout whose append has returned is used once.",
+    )
     return Finding(Outcome.WRONG, name, why, f"{s.label}: {problem(s.y)}", 2)
 
 
@@ -260,7 +267,7 @@ MISTAKES = [
         "moves the marker after the step is saved",
         "A job that is killed between the two takes rollouts again that the saved parameters have "
         "learned from. The marker belongs into the checkpoint: state_dict returns it.",
-        seen=lambda s: max(Counter(s.y["learned"]).values()) > 1,
+        seen=lambda s: max(Counter(x for x in s.y["learned"] if x != EMPTY).values()) > 1,
         made_by=patch(
             *(OPENS, MARKED, LOADS, "pass"),
             "rollouts = self.rollouts[self.taken : self.taken + count]",
@@ -284,6 +291,14 @@ MISTAKES = [
         made_by=patch(
             LENGTH, "if length == 0:", "if zlib.crc32(rollout) != checksum:", "if False:"
         ),
+    ),
+    Mistake(
+        "takes zeros for a record of no bytes",
+        "The checksum of no bytes is 0, so eight zeros look like a whole record. A rollout has 1 "
+        "byte or more: refuse a length of 0.",
+        hint=2,
+        seen=lambda s: EMPTY in s.y["learned"],
+        made_by=patch(LENGTH, "if len(rollout) < length:"),
     ),
     Mistake(
         "leaves a torn record in the log",

@@ -159,6 +159,10 @@ def plan(saved: Saved, wanted: dict[str, Part], mistake: str) -> list[Any]:
                 if number in numbers:
                     there = number if mistake == "global offset" else numbers.index(number)
                     place = number if mistake == "global place" else here
+                    if "wide rows" in mistake:
+                        there = number - numbers[0]
+                    if mistake == "wide rows everywhere":
+                        place = number - numbered(part)[0]
                     start = 0 if mistake == "no offset" else offset
                     size = 1 if mistake == "elements" else itemsize
                     read = name, file, start + size * there, itemsize, itemsize * place
@@ -254,6 +258,14 @@ MISTAKES = [
         "each row is a run of its own.",
         seen=made("box as range"),
         made_by=patch(BOX, "[(top * columns + left, 0, width * (bottom - top))]"),
+    ),
+    Mistake(
+        "skips the whole tensor's columns in a box",
+        "In a file and in memory the rows of a box follow each other: the next row is right - left "
+        "elements later.",
+        hint=2,
+        seen=lambda s: made("wide rows")(s) or made("wide rows everywhere")(s),
+        made_by=patch("(row - top) * width", "(row - top) * columns"),
     ),
     Mistake(
         "reads from one file only",
