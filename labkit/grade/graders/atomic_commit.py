@@ -26,13 +26,10 @@ AS_TEXT = OLDER.format(9, 10)
 class Failure(NamedTuple):
     """An end behind which a load was wrong."""
 
-    ended: str
-    """The operation before it."""
-    way: str
-    wrong: str
-    """What was loaded instead of a state that was saved."""
-    held: bool
-    """Whether the last state that counted is in some file."""
+    ended: str  # the operation before it
+    way: str  # of the cut
+    wrong: str  # what was loaded instead of a state that was saved
+    held: bool  # whether the last state that counted is in some file
 
 
 def cases(draw: Draw) -> Iterator[Case]:
@@ -89,25 +86,17 @@ def is_changed_otherwise(root: Path, performed: list[Operation]) -> bool:
     return there != made
 
 
-def what_is_wrong(
-    save: Callable[..., Any],
-    load: Callable[..., Any],
-    folder: Path,
-    states: list[bytes],
-    least: int,
-) -> str:
+def what_is_wrong(save: Any, load: Any, folder: Path, states: list[bytes], least: int) -> str:
     """What a load gives that it must not, or what the next save does; empty: all is right."""
-    allowed = [None if not least else (STEPS[least - 1], states[least - 1])]
-    allowed += list(zip(STEPS, states, strict=True))[least : least + 1]
-    older = list(zip(STEPS, states, strict=True))[:least]
+    saved = [None, *zip(STEPS, states, strict=True)]
     try:
         loaded = load(folder)
     except Exception as error:
         return f"{type(error).__name__} by {LOAD}"
-    if loaded not in allowed:
+    if loaded not in saved[least : least + 2]:
         if loaded is None:
             return NOTHING
-        return OLDER.format(loaded[0], STEPS[least - 1]) if loaded in older else MIXED
+        return OLDER.format(loaded[0], STEPS[least - 1]) if loaded in saved[:least] else MIXED
     try:
         save(RecordedDisk(folder.with_name("other")), folder, 99, b"next")
         loaded = load(folder)
@@ -170,21 +159,9 @@ MISTAKES = [
             lambda f: f.way == KILLED and not f.held,
             never=lambda f: f.ended == "remove" and not f.held,
         ),
-        made_by=program("""
-def save(disk, folder, step, data):
-    file = disk.create(folder / "state")
-    disk.write(file, b"%d " % step + data)
-    disk.sync(file)
-    disk.close(file)
-    disk.sync_folder(folder)
-
-
-def load_newest(folder):
-    if not (folder / "state").exists():
-        return None
-    step, _, data = (folder / "state").read_bytes().partition(b" ")
-    return int(step), data
-"""),
+        made_by=patch(
+            'folder / "unfinished",', 'next(folder.glob("step-*"), folder / "unfinished"),'
+        ),
     ),
     Mistake(
         "removes the state before too early",

@@ -18,13 +18,10 @@ BLOCKING = (1.0, 0.05, 0.2, 0.5)
 def cases(draw: Draw) -> list[Case]:
     """The same jobs for each function; intervals around the best one."""
     jobs = [a_job(draw, write, BLOCKING[n % len(BLOCKING)]) for n, write in enumerate(WRITES)]
-    asked = [
-        Case(f"{job}", job, function=name, known=name) for name in FUNCTIONS[:2] for job in jobs
-    ]
+    asked = [Case(f"{job}", job, function=it, known=it) for it in FUNCTIONS[:2] for job in jobs]
     for job in jobs:
-        interval_s = round(
-            right(job, known="best_interval_s") * draw.rng.choice((0.4, 0.8, 1.2, 2)), 1
-        )
+        best_s = right(job, known="best_interval_s")
+        interval_s = round(best_s * draw.rng.choice((0.4, 0.8, 1.2, 2)), 1)
         label = f"{job}, interval_s={interval_s}"
         asked.append(Case(label, job, interval_s, function="lost_share", known="lost_share"))
     return asked
@@ -47,13 +44,12 @@ def a_job(draw: Draw, write: float, blocking: float) -> Job:
 
 def right(job: Job, interval_s: float = 0.0, *, known: str) -> float:
     """The answer of the function `known`, by the calculator."""
-    mtbf = job["node_mtbf_days"] * 86400 / job["num_nodes"]
-    blocked = job["write_s"] * job["blocking"]
+    mtbf, blocked = RIGHT["mtbf"](job), RIGHT["blocked"](job)
     if known == "mtbf_s":
         return mtbf
     if known == "best_interval_s":
         return float(calc.checkpoint_interval(blocked, mtbf, "daly"))
-    down = 60 * (job["detect_min"] + job["restart_min"]) + job["write_s"] - blocked
+    down = RIGHT["down"](job) + RIGHT["beside"](job)
     return float(calc.lost_share(interval_s, blocked, mtbf, down, "daly"))
 
 

@@ -138,8 +138,7 @@ def named(name: str) -> Callable[[Observed], bool]:
 
 def each_alone(groups: Iterable[Collection[int]], n: int, k: int) -> list[float]:
     """For each group, the probability that all its hosts are among k of n that fail."""
-    sizes = [len(group) for group in groups]
-    return [comb(n - size, k - size) / comb(n, k) if k >= size else 0.0 for size in sizes]
+    return [comb(n - len(its), k - len(its)) / comb(n, k) if k >= len(its) else 0 for its in groups]
 
 
 def lost_states(holders: Holders, k: int) -> float:
@@ -244,12 +243,8 @@ MISTAKES = [
         "each set once, if it loses any state.",
         hint=2,
         function=LOSS,
-        formula=[
-            lost_states,
-            lost_groups,
-            lambda holders, k: min(1.0, lost_states(holders, k)),
-            lambda holders, k: min(1.0, lost_groups(holders, k)),
-        ],
+        formula=[lost_states, lost_groups]
+        + [lambda *its, of=of: min(1.0, of(*its)) for of in (lost_states, lost_groups)],
         made_by=patch(ANY, ANY.replace("any", "sum")),
     ),
     Mistake(
