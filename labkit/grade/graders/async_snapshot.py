@@ -101,6 +101,7 @@ class Thread:
         mine, live = tensors(state), tensors(self.training.state).values()
         places = {(path, x.shape, str(x.dtype)): x.data_ptr() for path, x in mine.items()}
         self.note("places", places)
+        self.note("strided", not all(x.is_contiguous() for x in mine.values()))
         self.note("live", any(x.data_ptr() in places.values() for x in live))
         self.note("excess", any(x.untyped_storage().nbytes() > x.nbytes for x in mine.values()))
         self.stalls |= not self.is_running
@@ -194,7 +195,8 @@ def described(s: Observed) -> str:
             first = " begins with" if is_tensor else " is"
             return f"write {number}: {wrong[0]}{first} {shown[0]!r:.30}, expected {shown[1]!r:.30}"
     if not s.wrong_ranks:
-        return "what is written is right"
+        strided = any(noted(s, "strided"))
+        return f"what is written is right{', and not contiguous' if strided else ''}"
     return f"{len(s.y['written'])} writes, expected {len(expected['written'])}"
 
 
@@ -204,10 +206,12 @@ def noted(s: Observed, what: str) -> list[Any]:
 
 
 def is_wrong(s: Observed, number: int, kind: type = torch.Tensor) -> bool:
-    """Whether a write, alone under way, has wrong values of a kind: tensors, or numbers."""
+    """Whether a write has wrong values of a kind: tensors, or numbers. Nothing else is wrong."""
+    if s.y["most under way"] > 1 or s.y["raised"] != s.right[0]["raised"]:
+        return False
     got, wanted = s.y["written"][number], s.right[0]["written"][number]
     wrong = [x for path, x in wanted.items() if not close(got.get(path), x)]
-    return s.y["most under way"] == 1 and any(isinstance(x, kind) for x in wrong)
+    return any(isinstance(x, kind) for x in wrong)
 
 
 def moves(s: Observed) -> bool:
@@ -302,6 +306,15 @@ MISTAKES = [
         outcome=Outcome.OVER_BUDGET,
         seen=lambda s: any(noted(s, "excess")),
         made_by=patch("return before.copy_(value)", "return __import__('copy').deepcopy(value)"),
+    ),
+    Mistake(
+        "keeps the strides of a view",
+        "empty_like and clone keep the order of a transposed view's elements in memory. The copy "
+        "is contiguous: make it with torch.empty, or with memory_format=torch.contiguous_format.",
+        hint=3,
+        outcome=Outcome.OVER_BUDGET,
+        seen=lambda s: any(noted(s, "strided")) and not any(noted(s, "excess")),
+        made_by=patch("torch.empty(value.shape, dtype=value.dtype)", "torch.empty_like(value)"),
     ),
     Mistake(
         "takes new memory for every copy",

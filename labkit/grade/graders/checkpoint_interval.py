@@ -10,6 +10,7 @@ from labkit.grade.grader import Case, Draw, Mistake, Questions, patch
 
 Job = Mapping[str, float]
 FUNCTIONS = ("mtbf_s", "best_interval_s", "lost_share")
+# lost_share comes before best_interval_s, which may search with it.
 # Idle seconds of a save, in times of the job's MTBF.
 WRITES = (0.0001, 0.001, 0.004, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3)
 BLOCKING = (1.0, 0.05, 0.2, 0.5)
@@ -18,13 +19,16 @@ BLOCKING = (1.0, 0.05, 0.2, 0.5)
 def cases(draw: Draw) -> list[Case]:
     """The same jobs for each function; intervals around the best one."""
     jobs = [a_job(draw, write, BLOCKING[n % len(BLOCKING)]) for n, write in enumerate(WRITES)]
-    asked = [Case(f"{job}", job, function=it, known=it) for it in FUNCTIONS[:2] for job in jobs]
+    mtbfs, bests = (
+        [Case(f"{job}", job, function=name, known=name) for job in jobs] for name in FUNCTIONS[:2]
+    )
+    losses = []
     for job in jobs:
         best_s = right(job, known="best_interval_s")
         interval_s = round(best_s * draw.rng.choice((0.4, 0.8, 1.2, 2)), 1)
         label = f"{job}, interval_s={interval_s}"
-        asked.append(Case(label, job, interval_s, function="lost_share", known="lost_share"))
-    return asked
+        losses.append(Case(label, job, interval_s, function="lost_share", known="lost_share"))
+    return [*mtbfs, *losses, *bests]
 
 
 def a_job(draw: Draw, write: float, blocking: float) -> Job:
@@ -148,6 +152,7 @@ MISTAKES = [
             *WHOLE_WRITE,
             lost(blocked=lambda job: job["write_s"]),
             lost(blocked=lambda job: job["write_s"], beside=lambda job: 0),
+            lost(blocked=RIGHT["beside"], beside=RIGHT["blocked"]),
         ],
         made_by=patch(
             'write_s, mtbf = job["write_s"] * job["blocking"]', 'write_s, mtbf = job["write_s"]'
@@ -215,6 +220,15 @@ MISTAKES = [
         formula=lost(beside=lambda job: 0),
         function="lost_share",
         made_by=patch(" + beside", ""),
+    ),
+    Mistake(
+        "has the idle time in R",
+        "The turn has W already. R has only the rest of the write, in which training goes on: "
+        "write_s * (1 - blocking).",
+        hint=2,
+        formula=lost(beside=lambda job: job["write_s"]),
+        function="lost_share",
+        made_by=patch('beside = job["write_s"] - blocked', 'beside = job["write_s"]'),
     ),
     Mistake(
         "loses time to first order only",

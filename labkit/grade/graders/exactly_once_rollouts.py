@@ -39,7 +39,7 @@ class Disk:
         self.whole = {b""}
         """What a file can be if no append is torn."""
         self.num_operations = self.num_truncates = 0
-        self.is_dead = False
+        self.is_dead = self.is_rewritten = False
 
     @property
     def is_durable(self) -> bool:
@@ -65,6 +65,8 @@ class Disk:
     def truncate(self, name: str, size: int) -> None:
         """Leave the first bytes of a file."""
         self.num_truncates += 1
+        file = self.read(name)
+        self.is_rewritten |= size < max(len(each) for each in self.whole if file.startswith(each))
         self._do(lambda part: part or self._file(name).append(self.read(name)[:size]))
 
     def sync(self, name: str) -> None:
@@ -143,11 +145,15 @@ def call(watch: Any, args: tuple[Any, ...]) -> Any:
 
     def step(log: Any, count: int, learned: list[int | str]) -> list[int | str]:
         watch.note("begin step", len(learned))
+        before = disk.num_operations
         waiting = [number for number in sure if number not in learned]
         taken = [name(bytes(each)) for each in log.take(count)]
         watch.note("take", (count, waiting, taken, disk.is_durable))
         learned += taken
-        disk.save((learned, log.state_dict()))
+        state = log.state_dict()
+        if disk.num_operations > before:
+            watch.note("marks")
+        disk.save((learned, state))
         return taken
 
     def run() -> list[int | str]:
@@ -176,6 +182,8 @@ def call(watch: Any, args: tuple[Any, ...]) -> Any:
             num_ends += 1
         except Killed:
             watch.note("killed")
+    if disk.is_rewritten:
+        watch.note("rewrites")
     notes = [note.value[-1] for note in watch.events if note.what in ("append", "take")]
     return {"learned": learned, "sure": sure, "durable": all(notes)}
 
@@ -254,7 +262,7 @@ MISTAKES = [
         "moves the marker before the step is saved",
         "A job that is killed between the two goes on behind rollouts that no saved parameters "
         "have learned from. The marker belongs into the checkpoint: state_dict returns it.",
-        seen=lambda s: is_durable(s) and gap_behind(s) == LOST_STEP,
+        seen=lambda s: values(s, "marks") and is_durable(s) and gap_behind(s) == LOST_STEP,
         made_by=patch(
             *(OPENS, MARKED, LOADS, "pass"),
             *(
@@ -307,6 +315,17 @@ MISTAKES = [
         hint=2,
         seen=lambda s: gap_behind(s) == TORN,
         made_by=patch("if end < len(data):", "if False:"),
+    ),
+    Mistake(
+        "writes the log anew when it opens it",
+        "A job that is killed between the two operations has lost whole records. Leave what is "
+        "whole where it is, and cut off the rest.",
+        hint=2,
+        seen=lambda s: values(s, "rewrites") and not values(s, "marks"),
+        made_by=patch(
+            'disk.truncate("log", end)',
+            'disk.truncate("log", 0)\n            disk.append("log", data[:end])',
+        ),
     ),
     Mistake(
         "does not sync before append returns",

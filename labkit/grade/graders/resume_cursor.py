@@ -176,7 +176,7 @@ def order_is_lost(s: Observed) -> bool:
     """Whether ranks shuffle otherwise than one alone, or a restart has the first epoch's order."""
     shares = s.y["steps"][0][0]
     first = s.y["order"][: s.args[2][0].batch]
-    if len(together(shares)) == len(first) and not {*shares[0]} <= {*first}:
+    if len(together(shares)) == len(first) and not {*together(shares)} <= {*first}:
         return True
     _, begin, starts = wrong_restart(s)
     return begin >= s.xs and begin % s.xs in starts
@@ -283,7 +283,8 @@ MISTAKES = [
     Mistake(
         "shuffles in another order after a restart",
         "A generator that runs on from epoch to epoch begins anew with the process, and one "
-        "without a seed differs on each rank. Make the order of an epoch from seed and epoch.",
+        "without a seed, or with the rank in it, differs on each rank. Make the order of an epoch "
+        "from seed and epoch.",
         hint=2,
         seen=order_is_lost,
         made_by=patch(
