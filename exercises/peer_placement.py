@@ -16,8 +16,8 @@ Write two functions.
         m        2 or more
         returns  a list by host: the list of the m - 1 other hosts that have a copy of its state
     loss_probability(holders, k)
-        holders  any placement, in the form that place returns, good or bad. The lists have one host
-                 or more; lengths may differ
+        holders  any placement, in the form that place returns, good or bad. The lists have one
+                 other host or more; lengths may differ
         k        how many hosts fail at once, from 0 to n. All sets of k hosts are equally likely
         returns  a float: the probability that at least one state is lost, within 1e-9. n is at most
                  14, so you can try all sets

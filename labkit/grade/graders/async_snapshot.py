@@ -4,6 +4,7 @@ A job runs when it is waited for, after the loop has changed everything: the lat
 thread could choose. What `write` is given then, and which calls raise, is the result.
 """
 
+import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -85,6 +86,10 @@ class Thread:
         self.most, self.number = 1, 0
         self.is_full = self.is_running = self.stalls = False
 
+    def fill(self) -> None:
+        """The next write finds no space."""
+        self.is_full = True
+
     def start(self, job: Callable[[], None]) -> "Pending":
         """As the learner calls it."""
         self.under_way.append(Pending(self, job, self.number))
@@ -94,11 +99,11 @@ class Thread:
     def write(self, state: dict[str, Any]) -> None:
         """As the learner calls it."""
         mine, live = tensors(state), tensors(self.training.state).values()
-        self.note(
-            "live", bool({x.data_ptr() for x in live} & {x.data_ptr() for x in mine.values()})
-        )
+        places = {(path, x.shape, str(x.dtype)): x.data_ptr() for path, x in mine.items()}
+        self.note("places", places)
+        self.note("strided", not all(x.is_contiguous() for x in mine.values()))
+        self.note("live", any(x.data_ptr() in places.values() for x in live))
         self.note("excess", any(x.untyped_storage().nbytes() > x.nbytes for x in mine.values()))
-        self.note("places", {(p, x.shape, str(x.dtype)): x.data_ptr() for p, x in mine.items()})
         self.stalls |= not self.is_running
         if self.is_full:
             self.is_full = False
@@ -135,21 +140,18 @@ def call(watch: Any, args: tuple[Any, ...]) -> dict[str, Any]:
     training, raised = Training(weight), []
     thread = Thread(watch.note, training)
     saver = watch.function(thread.start, thread.write)
-    for thread.number, what in enumerate([*script, "end"]):
+    perform: dict[str, Callable[[], None]] = {"step": training.step, "grow": training.grow}
+    perform |= {"full": thread.fill, "wait": saver.wait}
+    perform["save"] = lambda: saver.save(training.state)
+    for thread.number, what in enumerate(script):
         try:
-            if what == "save":
-                saver.save(training.state)
-            elif what == "wait":
-                saver.wait()
-            elif what == "full":
-                thread.is_full = True
-            elif what == "end":
-                for each in list(thread.under_way):
-                    each.wait()
-            else:
-                getattr(training, what)()
+            perform[what]()
         except OSError:
-            raised += [thread.number] if what != "end" else []
+            raised.append(thread.number)
+    thread.number = len(script)
+    for each in list(thread.under_way):
+        with contextlib.suppress(OSError):
+            each.wait()
     found = {"written": thread.written, "raised": raised}
     return {**found, "most under way": thread.most, "stalls": thread.stalls}
 
@@ -193,7 +195,8 @@ def described(s: Observed) -> str:
             first = " begins with" if is_tensor else " is"
             return f"write {number}: {wrong[0]}{first} {shown[0]!r:.30}, expected {shown[1]!r:.30}"
     if not s.wrong_ranks:
-        return "what is written is right"
+        strided = any(noted(s, "strided"))
+        return f"what is written is right{', and not contiguous' if strided else ''}"
     return f"{len(s.y['written'])} writes, expected {len(expected['written'])}"
 
 
@@ -203,11 +206,12 @@ def noted(s: Observed, what: str) -> list[Any]:
 
 
 def is_wrong(s: Observed, number: int, kind: type = torch.Tensor) -> bool:
-    """Whether a write has wrong values of a kind: tensors, or numbers."""
-    pair = s.y["written"][number], s.right[0]["written"][number]
-    return any(
-        isinstance(x, kind) and not close(pair[0].get(path), x) for path, x in pair[1].items()
-    )
+    """Whether a write has wrong values of a kind: tensors, or numbers. Nothing else is wrong."""
+    if s.y["most under way"] > 1 or s.y["raised"] != s.right[0]["raised"]:
+        return False
+    got, wanted = s.y["written"][number], s.right[0]["written"][number]
+    wrong = [x for path, x in wanted.items() if not close(got.get(path), x)]
+    return any(isinstance(x, kind) for x in wrong)
 
 
 def moves(s: Observed) -> bool:
@@ -232,8 +236,8 @@ MISTAKES = [
     ),
     Mistake(
         "hands over the tensors themselves",
-        "A dict of tensors has references: training changes them while they are written. Copy "
-        "their values before save returns.",
+        "A dict has references, and so have its inner dicts: training changes the tensors while "
+        "they are written. Copy the values of all tensors before save returns.",
         seen=lambda s: any(noted(s, "live")),
         made_by=patch(
             "        fits = isinstance(b", "        return value\n        fits = isinstance(b"
@@ -243,14 +247,14 @@ MISTAKES = [
         "copies when the thread runs",
         "Between the call of save and the copy the loop has made another step. The copy belongs "
         "into save itself; only the write goes to the thread.",
-        seen=lambda s: not any(noted(s, "live")) and is_wrong(s, -1) and s.y["most under way"] == 1,
+        seen=lambda s: not any(noted(s, "live")) and is_wrong(s, -1),
         made_by=patch(COPIES, "", "self.write(copy)", "self.write(self.copied(state, {}))"),
     ),
     Mistake(
         "copies before the write before has ended",
         "The memory of the copy is still being written. Wait first, then copy.",
         hint=2,
-        seen=lambda s: is_wrong(s, 0) and not is_wrong(s, -1) and s.y["most under way"] == 1,
+        seen=lambda s: is_wrong(s, 0) and not is_wrong(s, -1),
         made_by=patch(WAITS, "", COPIES, f"{COPIES}        self.wait()\n"),
     ),
     Mistake(
@@ -258,16 +262,10 @@ MISTAKES = [
         "dict(state) has the same inner dicts, and their numbers go on to change in the copy. Copy "
         "dicts at every depth.",
         hint=2,
-        seen=lambda s: (
-            not any(noted(s, "live"))
-            and is_wrong(s, -1, float)
-            and not is_wrong(s, -1)
-            and s.y["most under way"] == 1
-        ),
+        seen=lambda s: not any(noted(s, "live")) and is_wrong(s, -1, float) and not is_wrong(s, -1),
         made_by=patch(
             "        if isinstance(value, dict):\n",
-            "        if isinstance(value, dict) and 'lr' in value:\n"
-            "            return value\n        if isinstance(value, dict):\n",
+            "        if isinstance(value, dict) and 'lr' not in value:\n",
         ),
     ),
     Mistake(
@@ -283,6 +281,19 @@ MISTAKES = [
         ),
     ),
     Mistake(
+        "raises an error again",
+        "The pending job is forgotten only where its wait returns, so a failed one is waited for "
+        "again and again, and nothing is saved any more. Forget it before you wait.",
+        hint=2,
+        seen=lambda s: len(s.y["raised"]) > len(s.right[0]["raised"]),
+        made_by=patch(
+            "pending, self.pending = self.pending, None",
+            "pending = self.pending",
+            "pending.wait()\n",
+            "pending.wait()\n            self.pending = None\n",
+        ),
+    ),
+    Mistake(
         "waits for its own write",
         "The stall is then the whole write. Start it, return, and wait at the next call.",
         seen=lambda s: s.y["stalls"],
@@ -295,6 +306,15 @@ MISTAKES = [
         outcome=Outcome.OVER_BUDGET,
         seen=lambda s: any(noted(s, "excess")),
         made_by=patch("return before.copy_(value)", "return __import__('copy').deepcopy(value)"),
+    ),
+    Mistake(
+        "keeps the strides of a view",
+        "empty_like and clone keep the order of a transposed view's elements in memory. The copy "
+        "is contiguous: make it with torch.empty, or with memory_format=torch.contiguous_format.",
+        hint=3,
+        outcome=Outcome.OVER_BUDGET,
+        seen=lambda s: any(noted(s, "strided")) and not any(noted(s, "excess")),
+        made_by=patch("torch.empty(value.shape, dtype=value.dtype)", "torch.empty_like(value)"),
     ),
     Mistake(
         "takes new memory for every copy",

@@ -15,21 +15,21 @@ from labkit.checkpoint.power_cut import Operation, PowerCut, cuts, operations
 from labkit.grade.grader import Case, Draw, Mistake, Observed, Outcome, Questions, patch, program
 
 SAVE, LOAD = "save", "load_newest"
-STEPS = (40, 50, 60)
+STEPS = (8, 9, 10)
 KILLED = "all kept"
 OUTSIDE = "what the disk has not written"
+MIXED, NOTHING = "no state that was saved", "nothing"
+OLDER = "step {}, and the save of step {} had returned"
+AS_TEXT = OLDER.format(9, 10)
 
 
 class Failure(NamedTuple):
     """An end behind which a load was wrong."""
 
-    ended: str
-    """The operation before it."""
-    way: str
-    wrong: str
-    """What was loaded instead of a state that was saved."""
-    held: bool
-    """Whether the last state that counted is in some file."""
+    ended: str  # the operation before it
+    way: str  # of the cut
+    wrong: str  # what was loaded instead of a state that was saved
+    held: bool  # whether the last state that counted is in some file
 
 
 def cases(draw: Draw) -> Iterator[Case]:
@@ -86,25 +86,17 @@ def is_changed_otherwise(root: Path, performed: list[Operation]) -> bool:
     return there != made
 
 
-def what_is_wrong(
-    save: Callable[..., Any],
-    load: Callable[..., Any],
-    folder: Path,
-    states: list[bytes],
-    least: int,
-) -> str:
+def what_is_wrong(save: Any, load: Any, folder: Path, states: list[bytes], least: int) -> str:
     """What a load gives that it must not, or what the next save does; empty: all is right."""
-    allowed = [None if not least else (STEPS[least - 1], states[least - 1])]
-    allowed += list(zip(STEPS, states, strict=True))[least : least + 1]
-    older = [None, *zip(STEPS, states, strict=True)][:least]
+    saved = [None, *zip(STEPS, states, strict=True)]
     try:
         loaded = load(folder)
     except Exception as error:
         return f"{type(error).__name__} by {LOAD}"
-    if loaded not in allowed:
+    if loaded not in saved[least : least + 2]:
         if loaded is None:
-            return "nothing"
-        return "an older state" if loaded in older else "no state that was saved"
+            return NOTHING
+        return OLDER.format(loaded[0], STEPS[least - 1]) if loaded in saved[:least] else MIXED
     try:
         save(RecordedDisk(folder.with_name("other")), folder, 99, b"next")
         loaded = load(folder)
@@ -147,7 +139,6 @@ def is_of_the_next_run(f: Failure) -> bool:
     return "next run" in f.wrong
 
 
-MIXED, OLDER, NOTHING = "no state that was saved", "an older state", "nothing"
 REMOVAL = """    for path in folder.iterdir():
         if path != finished:
             disk.remove(path)
@@ -168,21 +159,9 @@ MISTAKES = [
             lambda f: f.way == KILLED and not f.held,
             never=lambda f: f.ended == "remove" and not f.held,
         ),
-        made_by=program("""
-def save(disk, folder, step, data):
-    file = disk.create(folder / "state")
-    disk.write(file, b"%d " % step + data)
-    disk.sync(file)
-    disk.close(file)
-    disk.sync_folder(folder)
-
-
-def load_newest(folder):
-    if not (folder / "state").exists():
-        return None
-    step, _, data = (folder / "state").read_bytes().partition(b" ")
-    return int(step), data
-"""),
+        made_by=patch(
+            'folder / "unfinished",', 'next(folder.glob("step-*"), folder / "unfinished"),'
+        ),
     ),
     Mistake(
         "removes the state before too early",
@@ -254,10 +233,18 @@ def load_newest(folder):
         "rename of a save that has returned. Names belong to their folder, which is synced itself.",
         hint=3,
         seen=failed(
-            lambda f: f.way == "names lost" and f.wrong in (OLDER, NOTHING),
+            lambda f: f.way == "names lost" and f.wrong != AS_TEXT,
             never=lambda f: f.way in (KILLED, "bytes lost"),
         ),
         made_by=patch("    disk.sync_folder(folder)\n", ""),
+    ),
+    Mistake(
+        "compares steps as text",
+        "As text 9 is greater than 10, so the load takes the older of two states. Compare "
+        "numbers, or write all names with equally many digits.",
+        hint=3,
+        seen=failed(lambda f: f.wrong == AS_TEXT, never=lambda f: f.wrong != AS_TEXT),
+        made_by=patch("{step:08d}", "{step}"),
     ),
     Mistake(
         "the next run stops at what is left there",

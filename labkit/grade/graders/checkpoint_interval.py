@@ -10,6 +10,7 @@ from labkit.grade.grader import Case, Draw, Mistake, Questions, patch
 
 Job = Mapping[str, float]
 FUNCTIONS = ("mtbf_s", "best_interval_s", "lost_share")
+# lost_share comes before best_interval_s, which may search with it.
 # Idle seconds of a save, in times of the job's MTBF.
 WRITES = (0.0001, 0.001, 0.004, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3)
 BLOCKING = (1.0, 0.05, 0.2, 0.5)
@@ -18,16 +19,16 @@ BLOCKING = (1.0, 0.05, 0.2, 0.5)
 def cases(draw: Draw) -> list[Case]:
     """The same jobs for each function; intervals around the best one."""
     jobs = [a_job(draw, write, BLOCKING[n % len(BLOCKING)]) for n, write in enumerate(WRITES)]
-    asked = [
-        Case(f"{job}", job, function=name, known=name) for name in FUNCTIONS[:2] for job in jobs
-    ]
+    mtbfs, bests = (
+        [Case(f"{job}", job, function=name, known=name) for job in jobs] for name in FUNCTIONS[:2]
+    )
+    losses = []
     for job in jobs:
-        interval_s = round(
-            right(job, known="best_interval_s") * draw.rng.choice((0.4, 0.8, 1.2, 2)), 1
-        )
+        best_s = right(job, known="best_interval_s")
+        interval_s = round(best_s * draw.rng.choice((0.4, 0.8, 1.2, 2)), 1)
         label = f"{job}, interval_s={interval_s}"
-        asked.append(Case(label, job, interval_s, function="lost_share", known="lost_share"))
-    return asked
+        losses.append(Case(label, job, interval_s, function="lost_share", known="lost_share"))
+    return [*mtbfs, *losses, *bests]
 
 
 def a_job(draw: Draw, write: float, blocking: float) -> Job:
@@ -47,13 +48,12 @@ def a_job(draw: Draw, write: float, blocking: float) -> Job:
 
 def right(job: Job, interval_s: float = 0.0, *, known: str) -> float:
     """The answer of the function `known`, by the calculator."""
-    mtbf = job["node_mtbf_days"] * 86400 / job["num_nodes"]
-    blocked = job["write_s"] * job["blocking"]
+    mtbf, blocked = RIGHT["mtbf"](job), RIGHT["blocked"](job)
     if known == "mtbf_s":
         return mtbf
     if known == "best_interval_s":
         return float(calc.checkpoint_interval(blocked, mtbf, "daly"))
-    down = 60 * (job["detect_min"] + job["restart_min"]) + job["write_s"] - blocked
+    down = RIGHT["down"](job) + RIGHT["beside"](job)
     return float(calc.lost_share(interval_s, blocked, mtbf, down, "daly"))
 
 
@@ -82,12 +82,22 @@ def best(
     mtbf: Callable[[Job], float] = RIGHT["mtbf"],
     factor: float = 1.0,
 ) -> list[Callable[[Job], float]]:
-    """Formulas of the interval: Daly's and Young's, with this mistake."""
+    """Formulas of the interval: Young's, Daly's and the exact one, with this mistake."""
 
     def formula(method: str) -> Callable[[Job], float]:
         return lambda job: factor * float(calc.checkpoint_interval(write(job), mtbf(job), method))
 
-    return [formula(method) for method in calc.checkpoints.METHODS]
+    exact = [lambda job: factor * exact_interval(write(job) / mtbf(job)) * mtbf(job)]
+    return [formula(method) for method in calc.checkpoints.METHODS] + exact
+
+
+def exact_interval(write: float) -> float:
+    """The best interval in times of the MTBF: (1 - x) e^x = e^-write, by halving."""
+    low, high = 0.0, 1.0
+    for _ in range(50):
+        x = (low + high) / 2
+        low, high = (x, high) if (1 - x) * math.exp(x) > math.exp(-write) else (low, x)
+    return low
 
 
 def of_one_node(job: Job, *_: Any) -> float:
@@ -100,10 +110,12 @@ ONE_NODE = best(mtbf=of_one_node)
 NO_FACTOR_2 = best(factor=1 / math.sqrt(2))
 
 
-def first_order(job: Job, interval_s: float) -> float:
-    """Young's loss, which passes 1 for large saves."""
+def first_order(job: Job, interval_s: float, base: str = "interval") -> float:
+    """Young's loss, with the idle time as a share of the work or of the turn."""
     mtbf, down = RIGHT["mtbf"](job), RIGHT["down"](job) + RIGHT["beside"](job)
-    return RIGHT["blocked"](job) / interval_s + (interval_s / 2 + down) / mtbf
+    blocked = RIGHT["blocked"](job)
+    turn = interval_s + (blocked if base == "turn" else 0)
+    return blocked / turn + (interval_s / 2 + down) / mtbf
 
 
 def same(got: Any, right: float, case: Case) -> bool:
@@ -140,6 +152,7 @@ MISTAKES = [
             *WHOLE_WRITE,
             lost(blocked=lambda job: job["write_s"]),
             lost(blocked=lambda job: job["write_s"], beside=lambda job: 0),
+            lost(blocked=RIGHT["beside"], beside=RIGHT["blocked"]),
         ],
         made_by=patch(
             'write_s, mtbf = job["write_s"] * job["blocking"]', 'write_s, mtbf = job["write_s"]'
@@ -163,7 +176,7 @@ MISTAKES = [
         "sqrt(2 W M) is the least of a first order, for W and T much below M. With W = M / 10 it "
         "is 17% too long: search for the least loss, or use Daly's formula.",
         hint=2,
-        formula=best()[0],
+        formula=[best()[0], lambda job: best()[0](job) - RIGHT["blocked"](job)],
         function="best_interval_s",
         made_by=patch(f"young * (1 + math.sqrt(ratio) / 3 {RETURNED}", "young"),
     ),
@@ -209,10 +222,19 @@ MISTAKES = [
         made_by=patch(" + beside", ""),
     ),
     Mistake(
+        "has the idle time in R",
+        "The turn has W already. R has only the rest of the write, in which training goes on: "
+        "write_s * (1 - blocking).",
+        hint=2,
+        formula=lost(beside=lambda job: job["write_s"]),
+        function="lost_share",
+        made_by=patch('beside = job["write_s"] - blocked', 'beside = job["write_s"]'),
+    ),
+    Mistake(
         "loses time to first order only",
         "W / T + (T / 2 + R) / M is for times much below M. It counts failures in time that "
         "is lost already, and passes 1. The contract has the exact mean of a turn.",
-        formula=first_order,
+        formula=[first_order, lambda job, interval_s: first_order(job, interval_s, "turn")],
         function="lost_share",
         made_by=patch(
             "return 1 - interval_s / turn",

@@ -20,6 +20,7 @@ ACTIONS = (3, -2, 2, -2, 1, -6, -1, 4, 1, -3, 2, -3)
 """Rollouts appended, or taken if negative."""
 LAST = 24
 Kill = tuple[int, str]
+EMPTY = "a rollout of no bytes"
 LOST_STEP, SHORT, TORN, RESTART = "a lost step", "a short take", "a torn record", "a restart"
 
 
@@ -38,7 +39,7 @@ class Disk:
         self.whole = {b""}
         """What a file can be if no append is torn."""
         self.num_operations = self.num_truncates = 0
-        self.is_dead = False
+        self.is_dead = self.is_rewritten = False
 
     @property
     def is_durable(self) -> bool:
@@ -64,6 +65,8 @@ class Disk:
     def truncate(self, name: str, size: int) -> None:
         """Leave the first bytes of a file."""
         self.num_truncates += 1
+        file = self.read(name)
+        self.is_rewritten |= size < max(len(each) for each in self.whole if file.startswith(each))
         self._do(lambda part: part or self._file(name).append(self.read(name)[:size]))
 
     def sync(self, name: str) -> None:
@@ -99,10 +102,11 @@ class Disk:
         if not new.startswith(old):  # it was cut
             return old
         size = self.rng.randint(len(old), len(new))
-        if self.rng.random() < 0.82:
+        if self.rng.random() < 0.6:
             return new[:size]
+        begin = self.rng.choice((len(old), size))  # the head of a record can be zeros, too
         end = self.rng.randint(size, len(new))
-        return new[:size] + bytes(end - size) + new[end:]
+        return new[:begin] + bytes(end - begin) + new[end:]
 
 
 def cases(draw: Draw) -> list[Case]:
@@ -134,16 +138,22 @@ def call(watch: Any, args: tuple[Any, ...]) -> Any:
     def name(rollout: bytes) -> int | str:
         if rollout in numbers:
             return numbers[rollout]
+        if not rollout:
+            return EMPTY
         whole = (numbers[each] for each in numbers if each.startswith(rollout))
         return next((f"a part of rollout {number}" for number in whole), "other bytes")
 
     def step(log: Any, count: int, learned: list[int | str]) -> list[int | str]:
         watch.note("begin step", len(learned))
+        before = disk.num_operations
         waiting = [number for number in sure if number not in learned]
         taken = [name(bytes(each)) for each in log.take(count)]
         watch.note("take", (count, waiting, taken, disk.is_durable))
         learned += taken
-        disk.save((learned, log.state_dict()))
+        state = log.state_dict()
+        if disk.num_operations > before:
+            watch.note("marks")
+        disk.save((learned, state))
         return taken
 
     def run() -> list[int | str]:
@@ -172,6 +182,8 @@ def call(watch: Any, args: tuple[Any, ...]) -> Any:
             num_ends += 1
         except Killed:
             watch.note("killed")
+    if disk.is_rewritten:
+        watch.note("rewrites")
     notes = [note.value[-1] for note in watch.events if note.what in ("append", "take")]
     return {"learned": learned, "sure": sure, "durable": all(notes)}
 
@@ -201,7 +213,10 @@ def fault(s: Observed) -> Finding | None:
     """Not exactly once, and no usual reason for it."""
     if not s.wrong_ranks:
         return None
-    name, why = "a rollout is not used exactly once", "Each appended rollout is, wherever it stops."
+    name, why = (
+        "a rollout is not used exactly once",
+        "Each rollout whose append has returned is used once.",
+    )
     return Finding(Outcome.WRONG, name, why, f"{s.label}: {problem(s.y)}", 2)
 
 
@@ -247,7 +262,7 @@ MISTAKES = [
         "moves the marker before the step is saved",
         "A job that is killed between the two goes on behind rollouts that no saved parameters "
         "have learned from. The marker belongs into the checkpoint: state_dict returns it.",
-        seen=lambda s: is_durable(s) and gap_behind(s) == LOST_STEP,
+        seen=lambda s: values(s, "marks") and is_durable(s) and gap_behind(s) == LOST_STEP,
         made_by=patch(
             *(OPENS, MARKED, LOADS, "pass"),
             *(
@@ -260,7 +275,7 @@ MISTAKES = [
         "moves the marker after the step is saved",
         "A job that is killed between the two takes rollouts again that the saved parameters have "
         "learned from. The marker belongs into the checkpoint: state_dict returns it.",
-        seen=lambda s: max(Counter(s.y["learned"]).values()) > 1,
+        seen=lambda s: max(Counter(x for x in s.y["learned"] if x != EMPTY).values()) > 1,
         made_by=patch(
             *(OPENS, MARKED, LOADS, "pass"),
             "rollouts = self.rollouts[self.taken : self.taken + count]",
@@ -286,12 +301,31 @@ MISTAKES = [
         ),
     ),
     Mistake(
+        "takes zeros for a record of no bytes",
+        "The checksum of no bytes is 0, so eight zeros look like a whole record. A rollout has 1 "
+        "byte or more: refuse a length of 0.",
+        hint=2,
+        seen=lambda s: EMPTY in s.y["learned"],
+        made_by=patch(LENGTH, "if len(rollout) < length:"),
+    ),
+    Mistake(
         "leaves a torn record in the log",
         "The next append writes behind it, and nobody who reads the log comes that far. Cut the "
         "log after the last whole record before anything is appended.",
         hint=2,
         seen=lambda s: gap_behind(s) == TORN,
         made_by=patch("if end < len(data):", "if False:"),
+    ),
+    Mistake(
+        "writes the log anew when it opens it",
+        "A job that is killed between the two operations has lost whole records. Leave what is "
+        "whole where it is, and cut off the rest.",
+        hint=2,
+        seen=lambda s: values(s, "rewrites") and not values(s, "marks"),
+        made_by=patch(
+            'disk.truncate("log", end)',
+            'disk.truncate("log", 0)\n            disk.append("log", data[:end])',
+        ),
     ),
     Mistake(
         "does not sync before append returns",

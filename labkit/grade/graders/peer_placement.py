@@ -71,19 +71,24 @@ def right(first: Any, second: int, known: str) -> float:
     n = len(first)
     if known == PLACE:
         return n // second if n % second == 0 else n // second - 1 + second + n % second
-    return fatal_share([[host, *others] for host, others in enumerate(first)], second)
+    return fatal_share(states_of(first), second)
 
 
-def fatal_share(groups: Holders, k: int) -> float:
+def fatal_share(groups: Sequence[Collection[int]], k: int) -> float:
     """Which part of all sets of k failures has a whole group, by sets as bits."""
     fatal = {sum(1 << host for host in {*group}) for group in groups}
     failed = [bits for bits in range(1 << len(groups)) if bits.bit_count() == k]
     return sum(any(bits & its == its for its in fatal) for bits in failed) / len(failed)
 
 
+def states_of(holders: Holders) -> list[frozenset[int]]:
+    """The hosts that have a state, by state."""
+    return [frozenset([host, *others]) for host, others in enumerate(holders)]
+
+
 def groups_of(holders: Holders) -> set[frozenset[int]]:
     """The sets of hosts that have the same state."""
-    return {frozenset([host, *others]) for host, others in enumerate(holders)}
+    return {*states_of(holders)}
 
 
 def problem(racks: Sequence[int], m: int, placed: Any) -> str:
@@ -138,14 +143,12 @@ def named(name: str) -> Callable[[Observed], bool]:
 
 def each_alone(groups: Iterable[Collection[int]], n: int, k: int) -> list[float]:
     """For each group, the probability that all its hosts are among k of n that fail."""
-    sizes = [len(group) for group in groups]
-    return [comb(n - size, k - size) / comb(n, k) if k >= size else 0.0 for size in sizes]
+    return [comb(n - len(its), k - len(its)) / comb(n, k) if k >= len(its) else 0 for its in groups]
 
 
 def lost_states(holders: Holders, k: int) -> float:
     """How many states are lost on average."""
-    its = [{host, *others} for host, others in enumerate(holders)]
-    return sum(each_alone(its, len(holders), k))
+    return sum(each_alone(states_of(holders), len(holders), k))
 
 
 def lost_groups(holders: Holders, k: int) -> float:
@@ -153,14 +156,14 @@ def lost_groups(holders: Holders, k: int) -> float:
     return sum(each_alone(groups_of(holders), len(holders), k))
 
 
-def independent(holders: Holders, k: int) -> float:
-    """As if groups failed independently."""
-    return 1 - prod(1 - each for each in each_alone(groups_of(holders), len(holders), k))
+def independent(holders: Holders, k: int, of: Any = groups_of) -> float:
+    """As if groups, or states, failed independently."""
+    return 1 - prod(1 - each for each in each_alone(of(holders), len(holders), k))
 
 
-def with_replacement(holders: Holders, k: int) -> float:
+def with_replacement(holders: Holders, k: int, of: Any = groups_of) -> float:
     """As if each host failed with k / n, whatever the others do."""
-    return 1 - prod(1 - (k / len(holders)) ** len(group) for group in groups_of(holders))
+    return 1 - prod(1 - (k / len(holders)) ** len(its) for its in of(holders))
 
 
 WHOLE = "groups = {frozenset([host, *others]) for host, others in enumerate(holders)}"
@@ -244,12 +247,8 @@ MISTAKES = [
         "each set once, if it loses any state.",
         hint=2,
         function=LOSS,
-        formula=[
-            lost_states,
-            lost_groups,
-            lambda holders, k: min(1.0, lost_states(holders, k)),
-            lambda holders, k: min(1.0, lost_groups(holders, k)),
-        ],
+        formula=[lost_states, lost_groups]
+        + [lambda *its, of=of: min(1.0, of(*its)) for of in (lost_states, lost_groups)],
         made_by=patch(ANY, ANY.replace("any", "sum")),
     ),
     Mistake(
@@ -277,7 +276,11 @@ MISTAKES = [
         "others. Products of probabilities do not see that.",
         hint=2,
         function=LOSS,
-        formula=[independent, with_replacement],
+        formula=[
+            lambda *its, lost=lost, of=of: lost(*its, of=of)
+            for lost in (independent, with_replacement)
+            for of in (states_of, groups_of)
+        ],
         made_by=patch(
             "return num_fatal / len(losses)",
             "survives = 1.0\n"

@@ -7,7 +7,7 @@ rank's part afterwards is the result.
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from labkit.grade.grader import Case, Draw, Mistake, Observed, Outcome, Questions, patch, program
+from labkit.grade.grader import Case, Draw, Mistake, Observed, Outcome, Questions, patch
 
 Part = tuple[Any, ...]
 Saved = dict[str, tuple[tuple[int, int], int, list[tuple[str, int, Part]]]]
@@ -115,18 +115,14 @@ def reads_of(s: Observed) -> list[Any]:
 
 def described(s: Observed) -> str:
     """The first byte that is not right; how much was read, where all are."""
+    reads = reads_of(s)
     for name, expected in s.right[0].items():
-        wrong = [
-            i for i, pair in enumerate(zip(s.y[name], expected, strict=True)) if len({*pair}) > 1
-        ]
-        if wrong:
-            read = next(
-                (r for r in reads_of(s) if r[0] == name and 0 <= wrong[0] - r[4] < r[3]), None
-            )
-            what = "no read fills it" if read is None else f"it comes from the read {read}"
-            return f"byte {wrong[0]} of {name} {s.args[1][name]} is not the saved one: {what}"
-    num_bytes = sum(read[3] for read in reads_of(s))
-    return f"{len(reads_of(s))} reads of {num_bytes} bytes"
+        for at, (got, wanted) in enumerate(zip(s.y[name], expected, strict=True)):
+            if got != wanted:
+                its = [r for r in reads if r[0] == name and 0 <= at - r[4] < r[3]]
+                what = f"it comes from the read {its[0]}" if its else "no read fills it"
+                return f"byte {at} of {name} {s.args[1][name]} is not the saved one: {what}"
+    return f"{len(reads)} reads of {sum(read[3] for read in reads)} bytes"
 
 
 def is_over_bytes(s: Observed) -> bool:
@@ -138,7 +134,7 @@ def is_split(s: Observed) -> bool:
     """Whether a read goes on where another one ends."""
     reads = reads_of(s)
     begins = {(name, file, offset, place) for name, file, offset, _, place in reads}
-    return any((r[0], r[1], r[2] + r[3], r[4] + r[3]) in begins for r in reads if r[3])
+    return any((n, file, o + size, p + size) in begins for n, file, o, size, p in reads if size)
 
 
 def plan(saved: Saved, wanted: dict[str, Part], mistake: str) -> list[Any]:
@@ -159,6 +155,10 @@ def plan(saved: Saved, wanted: dict[str, Part], mistake: str) -> list[Any]:
                 if number in numbers:
                     there = number if mistake == "global offset" else numbers.index(number)
                     place = number if mistake == "global place" else here
+                    if "wide rows" in mistake:
+                        there = number - numbers[0]
+                    if mistake == "wide rows everywhere":
+                        place = number - numbered(part)[0]
                     start = 0 if mistake == "no offset" else offset
                     size = 1 if mistake == "elements" else itemsize
                     read = name, file, start + size * there, itemsize, itemsize * place
@@ -174,37 +174,6 @@ def made(mistake: str) -> Callable[[Observed], bool]:
     return lambda s: s.is_answer([performed(plan(*s.args, mistake), *s.args)])
 
 
-INTERSECTION = """
-def reshard_plan(saved, wanted):
-    reads = []
-    for name, part in wanted.items():
-        (_, columns), itemsize, pieces = saved[name]
-        for file, offset, piece in pieces:
-            for begin, here, length in runs(part, columns):
-                for first, there, held in runs(piece, columns):
-                    low, high = max(begin, first), min(begin + length, first + held)
-                    if low < high:
-                        begins = offset + itemsize * (there + low - first)
-                        place = itemsize * (here + low - begin)
-                        add(reads, [name, file, begins, itemsize * (high - low), place])
-    return reads
-
-
-def add(reads, read):
-    name, file, offset, length, place = reads[-1] if reads else [None] * 5
-    if reads and [name, file, offset + length, place + length] == read[:3] + read[4:]:
-        reads[-1][3] += read[3]
-    else:
-        reads.append(read)
-
-
-def runs(part, columns):
-    if part[0] == "range":
-        return [(part[1], 0, part[2] - part[1])]
-    width = part[2][1] - part[2][0]
-    rows = range(*part[1])
-    return [(row * columns + part[2][0], i * width, width) for i, row in enumerate(rows)]
-"""
 BOX = "[(row * columns + left, (row - top) * width, width) for row in range(top, bottom)]"
 PLACE, SKIPPED = "itemsize * (here + at - begin)", "itemsize * (at - first)"
 MISTAKES = [
@@ -256,6 +225,14 @@ MISTAKES = [
         made_by=patch(BOX, "[(top * columns + left, 0, width * (bottom - top))]"),
     ),
     Mistake(
+        "skips the whole tensor's columns in a box",
+        "In a file and in memory the rows of a box follow each other: the next row is right - left "
+        "elements later.",
+        hint=2,
+        seen=lambda s: made("wide rows")(s) or made("wide rows everywhere")(s),
+        made_by=patch("(row - top) * width", "(row - top) * columns"),
+    ),
+    Mistake(
         "reads from one file only",
         "Where layouts differ, a part comes from several files: intersect it with every piece.",
         seen=made("first file"),
@@ -274,7 +251,12 @@ MISTAKES = [
         "Each piece that has the element gives the same bytes. Read it from one of them.",
         outcome=Outcome.OVER_BUDGET,
         seen=is_over_bytes,
-        made_by=program(INTERSECTION),
+        made_by=patch(
+            "for begin, here, length in runs(part, columns):",
+            "twice = [(each, run) for each in (held, held[::-1]) for run in runs(part, columns)]\n"
+            "        for held, (begin, here, length) in twice:",
+            *("return reads\n", "return list(dict.fromkeys(reads))\n"),
+        ),
     ),
     Mistake(
         "makes a read of every row",

@@ -19,8 +19,11 @@ class Attempt(NamedTuple):
     batch: int
     num_steps: int
     saved: int
-    rolls_back: bool = False
-    """Whether it goes on with the objects of the attempt before."""
+    rolls_back: bool = False  # it goes on with the objects of the attempt before
+
+    def __str__(self) -> str:
+        how = "rolled back" if self.rolls_back else f"{self.size} ranks, batch {self.batch}"
+        return f"{how}, {self.saved} of {self.num_steps} steps saved"
 
 
 def cases(draw: Draw) -> list[Case]:
@@ -41,15 +44,9 @@ def cases(draw: Draw) -> list[Case]:
         jobs = [(rng.randint(1, 5), rng.randint(4, 14), 5, rng.randint(1, 5)) for _ in range(3)]
         asked.append((rng.randint(20, 60), [Attempt(*each) for each in jobs]))
     return [
-        Case(f"{n} samples: {'; '.join(map(in_words, jobs))}", n, rng.randrange(10**6), jobs)
+        Case(f"{n} samples: {'; '.join(map(str, jobs))}", n, rng.randrange(10**6), jobs)
         for n, jobs in asked
     ]
-
-
-def in_words(its: Attempt) -> str:
-    """The attempt in a label."""
-    how = "rolled back" if its.rolls_back else f"{its.size} ranks, batch {its.batch}"
-    return f"{how}, {its.saved} of {its.num_steps} steps saved"
 
 
 def call(watch: Any, args: tuple[Any, ...]) -> Any:
@@ -138,18 +135,18 @@ def found(s: Observed, ids: list[int]) -> list[int]:
     return [i for i in range(len(order)) if n and sorted(order[i : i + n]) == ids]
 
 
-def first_wrong_restart(s: Observed) -> tuple[int, list[int]]:
-    """The first attempt that goes on at a wrong sample, and where it does."""
+def wrong_restart(s: Observed) -> tuple[int, int, list[int]]:
+    """The first attempt that goes on at a wrong sample: its number, where it should, and does."""
     for number, (spans, steps) in enumerate(zip(s.right[0], s.y["steps"], strict=True)):
         starts = found(s, together(steps[0]))
         if number and spans[0][0] not in starts:
-            return number, starts
+            return number, spans[0][0], starts
     raise LookupError  # which counts as no
 
 
 def goes_on_at(s: Observed, count: Callable[[list[Shares], Attempt], int]) -> bool:
     """Whether a wrong restart is explained by a count of saved steps, of all or of the epoch's."""
-    number, starts = first_wrong_restart(s)
+    number, _, starts = wrong_restart(s)
     attempts = s.args[2]
     saved = [
         (begin, shares)
@@ -165,15 +162,13 @@ def goes_on_at(s: Observed, count: Callable[[list[Shares], Attempt], int]) -> bo
 
 def loaded_counts(s: Observed) -> bool:
     """Whether the job goes on behind a step that was loaded when the state was saved."""
-    number, starts = first_wrong_restart(s)
-    before = s.args[2][number - 1]
-    begin = s.right[0][number][0][0]
-    return min(begin + before.batch, (begin // s.xs + 1) * s.xs) in starts
+    number, begin, starts = wrong_restart(s)
+    return min(begin + s.args[2][number - 1].batch, (begin // s.xs + 1) * s.xs) in starts
 
 
 def is_where_it_was(s: Observed) -> bool:
     """Whether the job goes on as if load_state_dict had not been called, for a step at least."""
-    number, starts = first_wrong_restart(s)
+    number, _, starts = wrong_restart(s)
     return (s.right[0][number - 1][-1][1] if s.args[2][number].rolls_back else 0) in starts
 
 
@@ -181,41 +176,38 @@ def order_is_lost(s: Observed) -> bool:
     """Whether ranks shuffle otherwise than one alone, or a restart has the first epoch's order."""
     shares = s.y["steps"][0][0]
     first = s.y["order"][: s.args[2][0].batch]
-    if len(together(shares)) == len(first) and not {*shares[0]} <= {*first}:
+    if len(together(shares)) == len(first) and not {*together(shares)} <= {*first}:
         return True
-    number, starts = first_wrong_restart(s)
-    begin = s.right[0][number][0][0]
+    _, begin, starts = wrong_restart(s)
     return begin >= s.xs and begin % s.xs in starts
 
 
-def first_wrong_step(s: Observed) -> tuple[Span, Shares]:
-    """Which samples it should use, and the ids of its ranks."""
-    pairs = zip(s.right[0], s.y["steps"], strict=True)
-    steps = [each for spans, shares in pairs for each in zip(spans, shares, strict=True)]
+def wrong_step(s: Observed) -> tuple[Span, Shares, list[int]]:
+    """The first wrong step: the samples to use, its shares, and where these samples are."""
+    pairs = zip(sum(s.right[0], []), sum(s.y["steps"], []), strict=True)
     return next(
-        (span, shares)
-        for span, shares in steps
+        (span, shares, found(s, together(shares)))
+        for span, shares in pairs
         if together(shares) != sorted(s.y["order"][slice(*span)])
     )
 
 
 def shares_are_equal(s: Observed) -> bool:
     """Whether all ranks have the same number, where the step's samples do not divide."""
-    (begin, end), shares = first_wrong_step(s)
+    (begin, end), shares, _ = wrong_step(s)
     return (end - begin) % len(shares) > 0 and len({*map(len, shares)}) == 1
 
 
 def drops_the_end(s: Observed) -> bool:
     """Whether the step that should be an epoch's last one is the first of the next epoch."""
-    (begin, end), shares = first_wrong_step(s)
-    return end % s.xs == 0 and end in found(s, together(shares))
+    (_, end), _, starts = wrong_step(s)
+    return end % s.xs == 0 and end in starts
 
 
 def fills_up(s: Observed) -> bool:
     """Whether an epoch's last step also has samples of the next epoch."""
-    (begin, end), shares = first_wrong_step(s)
-    ids = together(shares)
-    return end % s.xs == 0 and len(ids) > end - begin and begin in found(s, ids)
+    (begin, end), shares, starts = wrong_step(s)
+    return end % s.xs == 0 and len(together(shares)) > end - begin and begin in starts
 
 
 def describe(s: Observed) -> str:
@@ -291,7 +283,8 @@ MISTAKES = [
     Mistake(
         "shuffles in another order after a restart",
         "A generator that runs on from epoch to epoch begins anew with the process, and one "
-        "without a seed differs on each rank. Make the order of an epoch from seed and epoch.",
+        "without a seed, or with the rank in it, differs on each rank. Make the order of an epoch "
+        "from seed and epoch.",
         hint=2,
         seen=order_is_lost,
         made_by=patch(
