@@ -40,7 +40,6 @@ a replica may be a group of ranks with shards. Here it is one rank.
 from __future__ import annotations
 
 import copy
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -78,13 +77,13 @@ class Replica:
     current step, None before the first.
     """
 
-    def __init__(self, number: int, attempt: int, place: Place) -> None:
+    def __init__(self, number: int, place: Place) -> None:
         self.number, self.step = number, 0
         self.quorum: Quorum | None = None
         self._place = place
         self._heart = Heart(place.hearts, number, BEAT_S)
         self._coordinator = Client(place.address, authkey=place.key)
-        self._coordinator.send((number, attempt))
+        self._coordinator.send(number)
         self._group: Group | None = None
         self._is_in_step = False
         self._is_good = False  # nothing has failed in this step
@@ -206,8 +205,6 @@ class Replica:
             if source == self.number:
                 send(self._held.state(), group, quorum.members.index(replica))
             elif replica == self.number:
-                start_s = time.monotonic()
                 received, num_bytes = receive(group, quorum.members.index(source))
-                seconds = time.monotonic() - start_s
-                self._ask("healed", source, quorum.step, num_bytes, seconds)
+                self._ask("healed", source, quorum.step, num_bytes)
         return received
