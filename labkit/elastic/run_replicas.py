@@ -64,7 +64,8 @@ def run_replicas(
     last, and the silence of a replica, before the others go on without it. A replica that computes
     longer than the others by more than this makes every step void.
 
-    A replica that returns ends the job: those that die after that are not started again.
+    A replica that returns ends the job: those that die after that are not started again, and those
+    that are frozen are killed when no other one is left.
     Raises NoReplicaLeft where none returned, and RunTimeout.
     """
     check_function(fn)

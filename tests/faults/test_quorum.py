@@ -62,10 +62,13 @@ class Killer:
     def at(self, point):
         if (self.replica.number, attempt(), point, self.replica.step) not in self.kills:
             return
+        if point == "raise":
+            raise RuntimeError("of the program")
         os.kill(os.getpid(), signal.SIGSTOP if point == "freeze" else signal.SIGKILL)
 
     def state_dict(self):
         self.at("give")
+        self.at("raise")
         return {}
 
     def load_state_dict(self, state):
@@ -219,6 +222,13 @@ def test_no_replica_left(tmp_path):
     kills = [(0, 0, "reduce", 2), (1, 0, "reduce", 2)]
     with pytest.raises(NoReplicaLeft, match="after 2 committed steps"):
         run_replicas(train, 2, (tmp_path, 5, kills))
+
+
+def test_an_error_of_a_state_dict_is_not_taken_for_a_dead_member(tmp_path):
+    back, kills = {(1, 1): 4}, [(1, 0, "reduce", 2), (0, 0, "raise", 4)]
+    with pytest.raises(NoReplicaLeft) as caught:
+        run_until_back(2, (tmp_path, 5, kills, back), back, timeout=20)
+    assert caught.value.__cause__.exception_type == "RuntimeError"
 
 
 def raises(replica):
