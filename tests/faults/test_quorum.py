@@ -227,7 +227,7 @@ def test_no_replica_left(tmp_path):
 def test_an_error_of_a_state_dict_is_not_taken_for_a_dead_member(tmp_path):
     back, kills = {(1, 1): 4}, [(1, 0, "reduce", 2), (0, 0, "raise", 4)]
     with pytest.raises(NoReplicaLeft) as caught:
-        run_until_back(2, (tmp_path, 5, kills, back), back, timeout=20)
+        run_until_back(2, (tmp_path, 5, kills, back), back)
     assert caught.value.__cause__.exception_type == "RuntimeError"
 
 
