@@ -23,10 +23,10 @@ from labkit.elastic.run_replicas import ReplicasRun, run_replicas
 __all__ = [
     "Attempt",
     "ElasticRun",
+    "Goodput",
     "Heart",
     "HeartMonitor",
     "NoReplicaLeft",
-    "Goodput",
     "PartnerMemory",
     "Replica",
     "ReplicasRun",

@@ -9,7 +9,8 @@
     dead      the kernel closed the connection, as it does when a process ends; or no beat for
               give_up_s: the host is gone, and nobody closes anything
 
-A process that ends is detected in milliseconds, because its kernel says so. Silence proves nothing:
+A process that ends is detected in milliseconds, because its kernel says so. (A forked child that
+lives on, such as a DataLoader's worker, keeps the connection open.) Silence proves nothing:
 a host without power and a rank that holds the GIL for long look the same. So a timeout is a choice
 between two mistakes: a short one calls ranks frozen that go on a moment later, a long one finds a
 silent host late. `false_alarms` counts the first kind. Phi accrual (Hayashibara et al., SRDS 2004)

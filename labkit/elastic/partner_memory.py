@@ -20,7 +20,8 @@ host is lost, too, the save before is loaded. After a load, the lost host's shar
 until the next save returns.
 
 Wire: each rank sends its file once, in an all-to-all, and what a Checkpointer sends.
-Memory: two saves stay, and a third is written: up to six times the shards of a host's ranks.
+Memory: two saves stay, and a third is written: up to six times the shards of a host's ranks, where
+all hosts have as many. During a copy, a rank also holds the file that it receives.
 Paper: Wang et al., "Gemini: Fast Failure Recovery in Distributed Training with In-Memory
 Checkpoints", SOSP 2023, which sends the copies while the network is idle. Here training waits.
 """
@@ -28,20 +29,20 @@ Checkpoints", SOSP 2023, which sends the copies while the network is idle. Here 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from labkit import arguments
 from labkit.checkpoint import Checkpointer, Damaged, Disk, Loaded, SaveFailed
 from labkit.checkpoint.checkpointer import Stateful
 from labkit.checkpoint.disk import OpenFile
 from labkit.checkpoint.loading import find
-from labkit.checkpoint.manifest import Manifest, finished_saves, step_of
+from labkit.checkpoint.manifest import REMOVED, Manifest, finished_saves, step_of
 from labkit.checkpoint.plain_data import agreed, gather_plain, memory_of, result_or_error
-from labkit.checkpoint.saving import file_of
+from labkit.checkpoint.saving import file_of, remove_folders
 from labkit.comm import Group
 
 
@@ -72,7 +73,6 @@ class PartnerMemory:
         host: the number of this rank's host. Hosts may have different numbers of ranks. The rest is
         as in Checkpointer. ValueError, on every rank, where there is one host only.
         """
-        arguments.whole("host", host, "the number of this rank's host, 0 or more", least=0)
         self._disk = _Memory()
         # Two stay: the one before counts until all copies of the new one are written.
         self._checkpointer = Checkpointer(
@@ -85,7 +85,7 @@ class PartnerMemory:
         """Save the state after `step` steps, on this host and on its partner. Every rank calls it.
 
         Returns how many bytes this rank has sent: the size of its file. SaveFailed, on every rank,
-        where a rank cannot write; where it is a copy, the save counts while no host is lost.
+        where a rank cannot write its file or a copy: the saves before are untouched.
         """
         self._checkpointer.save(step)
         folder, rank = self._checkpointer.folder, self._group.rank
@@ -104,7 +104,15 @@ class PartnerMemory:
         paths = [folder / name / file_of(other) for other in senders]
         files = received.split([sizes[path.name] for path in paths])
         kept = result_or_error(lambda: self._keep(paths, files))
-        agreed(kept, SaveFailed, self._group)
+        try:
+            agreed(kept, SaveFailed, self._group)
+        except SaveFailed:
+            # It would push out the last one that has its copies. A rank of this host is the first.
+            removed = folder / f"{name}{REMOVED}"
+            with suppress(OSError):
+                self._disk.rename(folder / name, removed)
+            remove_folders(self._disk, [removed])
+            raise
         return nbytes
 
     def load(self) -> Loaded | None:

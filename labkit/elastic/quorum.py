@@ -16,7 +16,9 @@
                                                           0 sends its state to 2, then step 8 begins
 
 - A quorum is formed when every living replica has asked. The first one waits for all replicas.
-- Living: it has joined, and its heart (heartbeat.py) is neither frozen nor dead.
+- Living: it has asked before, and its heart (heartbeat.py) is neither frozen nor dead. So nobody
+  waits for a replica that begins anew until it asks. One that hangs while its heart beats holds
+  all others, to the timeout of the job.
 - A step is committed when every member of its quorum votes yes. A member that dies or freezes
   before its vote makes the step void for all. So all living members decide the same.
 - A quorum has a new number when its members differ from those before, or a step was void. Then the
@@ -24,9 +26,10 @@
 - A frozen member that goes on later learns that its step is void. It is in the next quorum again.
 - The newest state lives in the replicas only. When the last one that has it is dead, the job ends.
 
-A single coordinator can fail, too: it keeps no state of the training, so a job starts anew from its
-newest checkpoint. torchft has the same roles: its lighthouse forms quorums, and a manager in each
-replica group asks for them.
+A single coordinator can fail, too. Here it ends with the driver, and so does the job. torchft has
+the same roles: its lighthouse forms quorums, and a manager in each replica group asks for them.
+Its vote is among the ranks of one replica group: a group whose all-reduce failed while others
+committed is behind, and heals.
 
 Wire: pickles over TCP with a secret key (multiprocessing.connection): one question and one answer
 for each replica before a step, and again after it.
@@ -41,7 +44,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing import AuthenticationError
-from multiprocessing.connection import Client, Connection, Listener
+from multiprocessing.connection import (
+    Client,
+    Connection,
+    Listener,
+    answer_challenge,
+    deliver_challenge,
+)
 from typing import Any
 
 from labkit.elastic.heartbeat import Address, HeartMonitor
@@ -62,13 +71,11 @@ class Quorum:
 
     `number`: of the process group. `members`: replicas, in the order of their ranks in the group.
     `steps`: how many steps each of them has committed. `step`: the newest of these.
-    `at_s`: when it was formed, in seconds since the coordinator began.
     """
 
     number: int
     members: tuple[int, ...]
     steps: tuple[int, ...]
-    at_s: float
 
     @property
     def step(self) -> int:
@@ -93,31 +100,34 @@ class Healing:
     source: int
     step: int
     num_bytes: int
-    seconds: float
+
+
+@dataclass(eq=False)
+class _Start:
+    """A process of a replica, and what it wants. step: so many it has committed; None: no word."""
+
+    replica: int
+    step: int | None = None
+    is_asking: bool = False
+    round: _Round | None = None
+    """The newest one that it was a member of."""
 
 
 @dataclass
 class _Round:
-    """One step of a quorum, and its vote. starts: which start of each member takes part."""
+    """One step of a quorum, and its vote, by replica."""
 
     quorum: Quorum
-    starts: dict[int, int]
+    members: list[_Start]
     votes: dict[int, bool] = field(default_factory=dict)
     is_committed: bool | None = None
-
-
-@dataclass
-class _Question:
-    """A replica waits for a quorum. step: so many steps it has committed."""
-
-    step: int
-    answer: _Round | None = None
 
 
 class Coordinator:
     """Forms quorums and counts votes, in threads of the driver. `close()` ends it.
 
     `quorums`: one of each number, the first; `commits`, `healings`: all of them, in order.
+    `is_over`: no replica can go on any more.
     """
 
     def __init__(self, num_replicas: int, patience_s: float) -> None:
@@ -129,14 +139,12 @@ class Coordinator:
         self.key = secrets.token_bytes(32)
         self.monitor = HeartMonitor(num_replicas, BEAT_S, patience_s)
         self._changed = self.monitor.changed  # its lock guards everything here
-        self._absent = set(range(num_replicas))  # has not joined yet, and may still do so
-        self._starts: dict[int, int] = {}  # by replica that has joined: which start of it
-        self._questions: dict[int, _Question] = {}  # by replica that waits for a quorum
-        self._rounds: dict[int, _Round] = {}  # by replica: the newest that it was a member of
+        self._absent = set(range(num_replicas))  # has not asked yet, and may still do so
+        self._starts: dict[int, _Start] = {}  # the newest by replica; the others are dead
         self._newest: _Round | None = None
         self._num_committed = 0
-        self._is_over = False
-        self._listener = Listener(("127.0.0.1", 0), backlog=num_replicas, authkey=self.key)
+        self.is_over = self._is_closed = False
+        self._listener = Listener(("127.0.0.1", 0), backlog=num_replicas)
         self.address: Address = self._listener.address
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -149,97 +157,93 @@ class Coordinator:
     def close(self) -> None:
         """End the threads. Replicas that wait get NoReplicaLeft."""
         with self._changed:
-            self._is_over = True
+            self.is_over = self._is_closed = True
             self._changed.notify_all()
-        with contextlib.suppress(OSError, EOFError):
-            Client(self.address, authkey=self.key).close()  # wakes the thread that accepts
+        with contextlib.suppress(OSError):
+            Client(self.address).close()  # wakes the thread that accepts
         self.monitor.close()
 
     def _accept(self) -> None:
         with self._listener:
-            while not self._is_over:
-                with contextlib.suppress(OSError, EOFError, AuthenticationError):
+            while not self._is_closed:
+                with contextlib.suppress(OSError):
                     connection = self._listener.accept()
                     threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: Connection) -> None:
-        """Answer one replica until its end: (method, *arguments) -> what the method returns."""
+        """Answer one start of a replica until its end: (method, *arguments) -> the result."""
         methods: dict[str, Callable[..., Any]] = {
             "ask": self._ask,
             "vote": self._vote,
             "healed": self._healed,
         }
-        with connection, contextlib.suppress(OSError, EOFError):
-            replica, start = connection.recv()
-            self._join(replica, start)
+        with connection, contextlib.suppress(OSError, EOFError, AuthenticationError):
+            # Not in `accept`: a client that is silent would hold up all others.
+            deliver_challenge(connection, self.key)
+            answer_challenge(connection, self.key)
+            start = _Start(connection.recv())
+            with self._changed:
+                self._starts[start.replica] = start
             while True:
                 method, *arguments = connection.recv()
                 with self._changed:
-                    answer = methods[method](replica, *arguments)
+                    if self._starts[start.replica] is not start:
+                        return  # the last words of a process that was killed
+                    answer = methods[method](start, *arguments)
                 connection.send(answer)
 
-    def _join(self, replica: int, start: int) -> None:
-        with self._changed:
-            while not self._is_living(replica) and not self._is_over:
-                self._changed.wait(_LOOK_S)  # its first beat is on the way
-            self._questions.pop(replica, None)  # of the start before, which is dead
-            self._rounds.pop(replica, None)
-            self._starts[replica] = start
-            self._absent.discard(replica)
-            self._changed.notify_all()
+    def _is_living(self, start: _Start) -> bool:
+        is_newest = self._starts[start.replica] is start
+        return is_newest and self.monitor.states()[start.replica] in ("alive", "slow")
 
-    def _is_living(self, replica: int) -> bool:
-        return self.monitor.states()[replica] in ("alive", "slow")
-
-    def _ask(self, replica: int, step: int) -> Quorum | None:
-        """Wait for the next quorum of which this replica is a member. None: there will be none."""
-        if replica in self._rounds:  # to ask without a vote is a no
-            self._rounds[replica].votes.setdefault(replica, False)
-        question = self._questions[replica] = _Question(step)
+    def _ask(self, start: _Start, step: int) -> Quorum | None:
+        """Wait for the next quorum with this replica. None: there will be none."""
+        if start.round is not None:  # to ask without a vote is a no
+            start.round.votes.setdefault(start.replica, False)
+        start.step, start.is_asking = step, True
+        self._absent.discard(start.replica)
         self._changed.notify_all()
-        while question.answer is None:
-            if self._is_over or self._questions.get(replica) is not question:
+        while start.is_asking:
+            if self.is_over or self._starts[start.replica] is not start:
                 return None
             self._form()
-            if question.answer is None:
+            if start.is_asking:
                 self._changed.wait(_LOOK_S)
-        return question.answer.quorum
+        assert start.round is not None
+        return start.round.quorum
 
     def _form(self) -> None:
         """Form a quorum if every living replica has asked, and one of them has the newest state."""
-        living = [replica for replica in sorted(self._starts) if self._is_living(replica)]
-        if self._absent or not living or not self._questions.keys() >= set(living):
+        known = [start for _, start in sorted(self._starts.items()) if start.step is not None]
+        living = [start for start in known if self._is_living(start)]
+        if self._absent or not living or not all(start.is_asking for start in living):
             return
-        steps = tuple(self._questions[replica].step for replica in living)
+        steps = tuple(start.step for start in living if start.step is not None)
         if max(steps) < self._num_committed:
             # One that is frozen may have the newest state, and go on.
             states = self.monitor.states()
-            self._is_over = not any(states[replica] == "frozen" for replica in self._starts)
+            self.is_over = not any(states[start.replica] == "frozen" for start in known)
             return
-        starts = {replica: self._starts[replica] for replica in living}
-        number = len(self.quorums)
-        last = self._newest
-        is_same = last is not None and last.is_committed and last.starts == starts
-        quorum = Quorum(number + (not is_same), tuple(living), steps, self._now_s())
+        last, number = self._newest, len(self.quorums)
+        is_same = last is not None and last.is_committed and last.members == living
+        members = tuple(start.replica for start in living)
+        quorum = Quorum(number + (not is_same), members, steps)
         if not is_same:
             self.quorums.append(quorum)
-        self._newest = _Round(quorum, starts)
-        for replica in living:
-            self._rounds[replica] = self._questions.pop(replica).answer = self._newest
+        self._newest = _Round(quorum, living)
+        for start in living:
+            start.round, start.is_asking = self._newest, False
         self._changed.notify_all()
 
-    def _vote(self, replica: int, is_good: bool) -> bool:
+    def _vote(self, start: _Start, is_good: bool) -> bool:
         """Wait until the step is decided: True where it is committed."""
-        voted = self._rounds[replica]
-        voted.votes[replica] = is_good
+        voted = start.round
+        assert voted is not None
+        voted.votes[start.replica] = is_good
         self._changed.notify_all()
-        while voted.is_committed is None and not self._is_over:
-            missing = voted.starts.keys() - voted.votes.keys()
-            is_void = not all(voted.votes.values()) or not all(
-                self._is_living(member) and self._starts[member] == voted.starts[member]
-                for member in missing
-            )
-            if is_void:
+        while voted.is_committed is None and not self.is_over:
+            missing = [member for member in voted.members if member.replica not in voted.votes]
+            if not all(voted.votes.values()) or not all(map(self._is_living, missing)):
                 voted.is_committed = False
             elif missing:
                 self._changed.wait(_LOOK_S)
@@ -250,8 +254,8 @@ class Coordinator:
         self._changed.notify_all()
         return bool(voted.is_committed)
 
-    def _healed(self, *what: Any) -> None:
-        self.healings.append(Healing(*what))
+    def _healed(self, start: _Start, *what: Any) -> None:
+        self.healings.append(Healing(start.replica, *what))
 
     def _now_s(self) -> float:
         return time.monotonic() - self.began_s

@@ -29,7 +29,8 @@ stay. A whole job that begins anew (restarts.py) loses all of that, and the step
                  connect their new group, costs `patience_s`: the others wait for it so long.
 
 All replicas begin with the same state, as those of DDP do: make it from one seed. Steps are
-repeated, so nothing but `extra` may advance in a step; random numbers are not put back.
+repeated, so nothing but `extra` may advance in a step. Random numbers are not put back, and neither
+are buffers that a forward changes, such as BatchNorm's, which also differ between replicas.
 
 Wire: for each step a question and a vote (quorum.py), and one all-reduce of the numbers and one
 more. Healing: a header (pickle) and then each tensor as it is.
@@ -40,7 +41,6 @@ a replica may be a group of ranks with shards. Here it is one rank.
 from __future__ import annotations
 
 import copy
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -78,13 +78,13 @@ class Replica:
     current step, None before the first.
     """
 
-    def __init__(self, number: int, attempt: int, place: Place) -> None:
+    def __init__(self, number: int, place: Place) -> None:
         self.number, self.step = number, 0
         self.quorum: Quorum | None = None
         self._place = place
         self._heart = Heart(place.hearts, number, BEAT_S)
         self._coordinator = Client(place.address, authkey=place.key)
-        self._coordinator.send((number, attempt))
+        self._coordinator.send(number)
         self._group: Group | None = None
         self._is_in_step = False
         self._is_good = False  # nothing has failed in this step
@@ -117,9 +117,10 @@ class Replica:
             quorum = self._ask("ask", self.step)
             if quorum is None:
                 raise NoReplicaLeft("no living replica has the newest state, or the job has ended")
+            own = self._held.state() if self.number in healers(quorum).values() else None
             try:
                 group = self._joined(quorum)
-                state = self._exchanged(quorum, group)
+                state = self._exchanged(quorum, group, own)
             except RuntimeError:  # a member died meanwhile: it is not in the next quorum
                 self._leave()
                 continue
@@ -198,16 +199,13 @@ class Replica:
             self._group.abandon()
         self._group = None
 
-    def _exchanged(self, quorum: Quorum, group: Group) -> Any:
-        """Send the state to those that this replica heals; what it received itself, or None."""
-        assert self._held is not None
+    def _exchanged(self, quorum: Quorum, group: Group, own: Any) -> Any:
+        """Send the own state to those that this replica heals; what it received itself, or None."""
         received = None
         for replica, source in healers(quorum).items():
             if source == self.number:
-                send(self._held.state(), group, quorum.members.index(replica))
+                send(own, group, quorum.members.index(replica))
             elif replica == self.number:
-                start_s = time.monotonic()
                 received, num_bytes = receive(group, quorum.members.index(source))
-                seconds = time.monotonic() - start_s
-                self._ask("healed", source, quorum.step, num_bytes, seconds)
+                self._ask("healed", source, quorum.step, num_bytes)
         return received

@@ -89,7 +89,8 @@ def run(
 
     Raises the last error, with all `attempts`, when restarts are used up. At once: Mismatch and
     Deadlock, and an exception that two attempts in a row raised with the same type, message and
-    line. These are deterministic, so the next attempt would end there, too.
+    line. These are most likely deterministic, so the next attempt would end there, too. (A storage
+    that fails twice in the same way looks the same.)
     """
     check_args(args)
     arguments.whole("restarts", restarts, "0 or more", least=0)

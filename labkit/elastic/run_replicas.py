@@ -23,7 +23,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from labkit import arguments
@@ -38,33 +37,16 @@ from labkit.launch.request import check_args, check_function
 
 @dataclass(frozen=True)
 class ReplicasRun:
-    """What `run_replicas` returns. Times are seconds since it began, but those of `attempts`."""
+    """What `run_replicas` returns."""
 
     values: list[Any]
-    """What each replica returned; None for one that was dead when the others returned."""
+    """What each replica returned; None for one that has failed, or was frozen at the end."""
     attempts: list[list[Attempt]]
     """The starts of each replica."""
     quorums: list[Quorum]
     """One for each process group: who its members were, and from which step on."""
     commits: list[Commit]
     healings: list[Healing]
-    seconds: float
-
-    @property
-    def seconds_lost(self) -> list[float]:
-        """What each change of the members cost, from the second quorum on.
-
-        From the last commit before it to its own first one, less the median step. 0 for a quorum
-        without a commit: its loss is in the next one.
-        """
-        pairs = list(zip(self.commits, self.commits[1:]))
-        steps_s = [new.at_s - old.at_s for old, new in pairs if new.quorum == old.quorum]
-        usual_s = median(steps_s) if steps_s else 0.0
-        lost = dict.fromkeys((quorum.number for quorum in self.quorums[1:]), 0.0)
-        for old, new in pairs:
-            if new.quorum != old.quorum:
-                lost[new.quorum] = new.at_s - old.at_s - usual_s
-        return list(lost.values())
 
 
 def run_replicas(
@@ -82,7 +64,8 @@ def run_replicas(
     last, and the silence of a replica, before the others go on without it. A replica that computes
     longer than the others by more than this makes every step void.
 
-    A replica that returns ends the job: those that die after that are not started again.
+    A replica that returns ends the job: those that die after that are not started again, and those
+    that are frozen are killed when no other one is left.
     Raises NoReplicaLeft where none returned, and RunTimeout.
     """
     check_function(fn)
@@ -99,11 +82,11 @@ def run_replicas(
     try:
         for life in lives:
             life.start()
-        for life in lives:
-            life.join()
+        while any(life.is_alive() and not life.is_left_behind() for life in lives):
+            time.sleep(0.02)
     finally:
         job.is_over = True
-        for life in lives:  # none is left, unless Stop was pressed
+        for life in lives:  # only those left behind, unless Stop was pressed
             life.end()
         coordinator.close()
         shutil.rmtree(folder, ignore_errors=True)
@@ -114,7 +97,6 @@ def run_replicas(
         coordinator.quorums,
         coordinator.commits,
         coordinator.healings,
-        time.monotonic() - coordinator.began_s,
     )
 
 
@@ -145,7 +127,7 @@ class _Life(threading.Thread):
     def run(self) -> None:
         """Until it returns, or is not to be started again."""
         try:
-            while not self._job.is_over and len(self.attempts) <= self._job.restarts:
+            while self._may_start():
                 self.error = self._attempt()
                 if self.error is None:
                     self._job.is_over = True
@@ -155,6 +137,15 @@ class _Life(threading.Thread):
             self.error = error
         finally:
             self._job.coordinator.give_up(self._number)
+
+    def _may_start(self) -> bool:
+        is_over = self._job.is_over or self._job.coordinator.is_over
+        return not is_over and len(self.attempts) <= self._job.restarts
+
+    def is_left_behind(self) -> bool:
+        """Whether another replica has returned, and nobody knows if this one will go on."""
+        states = self._job.coordinator.monitor.states()
+        return self._job.is_over and states[self._number] == "frozen"
 
     def _attempt(self) -> RunError | None:
         """One start; what ended it, or None where it returned."""
@@ -201,10 +192,12 @@ def _require_one_returned(lives: Sequence[_Life], coordinator: Coordinator) -> N
     for error in errors:
         if error is not None and not isinstance(error, RankError):
             raise error
-    cause = next((error for error in errors if not _has_no_state(error)), errors[0])
+    attempts = [attempt for life in lives for attempt in life.attempts]
+    attempts.sort(key=lambda attempt: attempt.end_s)
+    *_, cause = [attempt.error for attempt in attempts if not _has_no_state(attempt.error)]
     raise NoReplicaLeft(
         f"no replica is left after {len(coordinator.commits)} committed steps: begin anew from a "
-        f"checkpoint. One of them ended with: {cause}"
+        f"checkpoint. The last one ended with: {cause}"
     ) from cause
 
 
@@ -213,4 +206,4 @@ def _main(
 ) -> Any:
     """In the process of a replica."""
     remember_attempt(attempt)
-    return fn(Replica(number, attempt, place), *args)
+    return fn(Replica(number, place), *args)

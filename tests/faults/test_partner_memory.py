@@ -1,5 +1,6 @@
 """A lost host costs nothing but the steps since the last save in its partner's memory."""
 
+import errno
 import os
 import shutil
 import signal
@@ -9,7 +10,7 @@ import torch
 from torch import nn
 
 from labkit import attempt, elastic, run
-from labkit.checkpoint import Checkpointer
+from labkit.checkpoint import Checkpointer, SaveFailed
 from labkit.checkpoint.manifest import finished_saves
 from labkit.elastic import PartnerMemory, load_newest
 from labkit.elastic.partner_memory import partners
@@ -126,6 +127,33 @@ def test_a_copy_that_was_cut_short_does_not_count(tmp_path):
     loaded = result.run.values[0][0]
     assert loaded.step == 5
     assert [name[:13] for name in loaded.skipped] == ["step-00000006"]
+
+
+def runs_out_of_memory(world, root):
+    """Of rank 0's host, at the copy of steps 2 and 3; returns what this host has after each."""
+    folder = root / f"host-{world.rank}"
+    memory = PartnerMemory(folder, nn.Linear(2, 2), None, world, host=world.rank)
+    write, has = memory._disk.write, []
+
+    def full(file, data):
+        if file.path.parent.name in finished_saves(folder) and world.rank == 0 and step in (2, 3):
+            raise OSError(errno.ENOSPC, "full", file.path)
+        write(file, data)
+
+    memory._disk.write = full
+    for step in range(1, 5):
+        try:
+            memory.save(step)
+        except SaveFailed:
+            has.append("failed")
+        has.append([int(name[5:13]) for name in finished_saves(folder)])
+        world.barrier()
+    return has, len(list(folder.glob("step-*/rank-*")))
+
+
+def test_a_save_without_its_copies_pushes_out_none_that_has_them(tmp_path):
+    for found in run(runs_out_of_memory, 2, (tmp_path,)).values:
+        assert found == ([[1], "failed", [1], "failed", [1], [1, 4]], 4)
 
 
 def test_each_rank_sends_its_file_and_nothing_more(undisturbed):

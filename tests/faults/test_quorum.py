@@ -2,8 +2,10 @@
 
 import os
 import signal
+import socket
 import threading
 import time
+from multiprocessing.connection import Client
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,8 @@ from torch import nn
 
 from labkit import attempt
 from labkit.checkpoint import SampleCursor, SampleLog, audit
-from labkit.elastic import NoReplicaLeft, run_replicas
+from labkit.elastic import Heart, NoReplicaLeft, run_replicas, seconds_lost
+from labkit.elastic.quorum import BEAT_S, Coordinator
 from labkit.launch import RankError
 from labkit.optimizer import AdamW
 
@@ -59,38 +62,37 @@ class Killer:
     def at(self, point):
         if (self.replica.number, attempt(), point, self.replica.step) not in self.kills:
             return
-        if point == "freeze":
-            (self.folder / "frozen").touch()
-            os.kill(os.getpid(), signal.SIGSTOP)
-            time.sleep(0.2)  # the beats come before the others go on
-            (self.folder / "awake").touch()
-        else:
-            os.kill(os.getpid(), signal.SIGKILL)
+        if point == "raise":
+            raise RuntimeError("of the program")
+        os.kill(os.getpid(), signal.SIGSTOP if point == "freeze" else signal.SIGKILL)
 
     def state_dict(self):
         self.at("give")
+        self.at("raise")
         return {}
 
     def load_state_dict(self, state):
         self.at("take")
 
 
-def train(replica, folder, num_steps, kills=(), waits=(), optimizer="lab", leaves=()):
-    """waits: by step, the replicas and attempts that must live before it begins.
+def train(replica, folder, num_steps, kills=(), back=(), optimizer="lab", leaves=()):
+    """back: by replica and attempt, the step for which it comes back, once the others are there.
 
     leaves: by how many steps it has begun, where replica 1 leaves the last one without a vote.
     """
-    folder, waits = Path(folder), dict(waits)
+    folder, back = Path(folder), dict(back)
     leaves = dict(leaves) if replica.number == 1 else {}
+    step = back.get((replica.number, attempt()), 0)
+    while attempt() and not (folder / f"at-{step}").exists():
+        time.sleep(0.01)
     model, optimizer, data = made(optimizer)
     cursor, killer = SampleCursor(**SAMPLES), Killer(replica, kills, folder)
     replica.hold(model, optimizer, {"data": cursor, "killer": killer})
     (folder / f"{replica.number}-{attempt()}").write_text(str(os.getpid()))
     number, num_begun = 0, 0
     while replica.step < num_steps:
-        while not all((folder / name).exists() for name in waits.get(replica.step, ())):
-            time.sleep(0.01)
         killer.at("begin")
+        (folder / f"at-{replica.step}").touch()
         group = replica.begin_step()
         num_begun += 1
         if number != replica.quorum.number:
@@ -113,6 +115,22 @@ def train(replica, folder, num_steps, kills=(), waits=(), optimizer="lab", leave
     return os.getpid(), num_begun, list(model.parameters())
 
 
+def run_until_back(num_replicas, arguments, back, **options):
+    """`train`, with all replicas in the first quorum of each step in `back`."""
+    form = Coordinator._form
+
+    def form_when_back(coordinator):
+        step, starts = coordinator._num_committed, coordinator._starts.values()
+        is_begun = any(quorum.step == step for quorum in coordinator.quorums)
+        here = [start for start in starts if start.is_asking and coordinator._is_living(start)]
+        if step not in dict(back).values() or is_begun or len(here) == num_replicas:
+            form(coordinator)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Coordinator, "_form", form_when_back)
+        return run_replicas(train, num_replicas, arguments, **options)
+
+
 def require_serial(run, folder, num_steps, optimizer="lab"):
     """All that returned have the same bits, those of the serial run but for rounding."""
     first, *others = [value[2] for value in run.values if value is not None]
@@ -131,7 +149,7 @@ def test_undisturbed_replicas_take_the_serial_steps(tmp_path):
     run = run_replicas(train, 4, (tmp_path, 4))
     require_serial(run, tmp_path, 4)
     assert members(run) == [(0, (0, 1, 2, 3))]
-    assert (run.healings, run.seconds_lost) == ([], [])
+    assert run.healings == []
     assert [value[1] for value in run.values] == [4] * 4
 
 
@@ -149,8 +167,8 @@ def two_in_turn(tmp_path_factory):
     """Replica 2 is killed before an all-reduce, replica 1 after one; both come back."""
     folder = tmp_path_factory.mktemp("two_in_turn")
     kills = [(2, 0, "reduce", 3), (1, 0, "vote", 7)]
-    waits = {5: ["2-1"], 9: ["1-1"]}
-    return folder, run_replicas(train, 4, (folder, 11, kills, waits))
+    back = {(2, 1): 5, (1, 1): 9}
+    return folder, run_until_back(4, (folder, 11, kills, back), back)
 
 
 def test_a_kill_costs_the_step_in_flight_and_no_other_process(two_in_turn):
@@ -177,7 +195,6 @@ def test_healing_moves_the_state_once(two_in_turn):
     assert healed == [(2, 0, 5), (1, 0, 9)]
     for each in run.healings:
         assert STATE_BYTES < each.num_bytes < STATE_BYTES + 1000
-    assert len(run.seconds_lost) == 4 and min(run.seconds_lost) > 0
 
 
 def test_kills_at_once_during_healing_and_after_a_commit(tmp_path):
@@ -186,8 +203,8 @@ def test_kills_at_once_during_healing_and_after_a_commit(tmp_path):
         *[(3, 0, "give", 4), (1, 1, "take", 0)],  # 3 as it sends to 2, 1 as it takes from 0
         (0, 0, "step", 8),  # it has the vote's result, and not the step
     ]
-    waits = {4: ["1-1", "2-1"], 6: ["1-2", "3-1"], 9: ["0-1"]}
-    run = run_replicas(train, 4, (tmp_path, 11, kills, waits, "torch"))
+    back = {(1, 1): 4, (2, 1): 4, (1, 2): 6, (3, 1): 6, (0, 1): 9}
+    run = run_until_back(4, (tmp_path, 11, kills, back, "torch"), back)
     require_serial(run, tmp_path, 11, "torch")
     assert [len(attempts) for attempts in run.attempts] == [2, 3, 2, 2]
     assert {each.replica for each in run.healings} == {0, 1, 2, 3}
@@ -205,6 +222,13 @@ def test_no_replica_left(tmp_path):
     kills = [(0, 0, "reduce", 2), (1, 0, "reduce", 2)]
     with pytest.raises(NoReplicaLeft, match="after 2 committed steps"):
         run_replicas(train, 2, (tmp_path, 5, kills))
+
+
+def test_an_error_of_a_state_dict_is_not_taken_for_a_dead_member(tmp_path):
+    back, kills = {(1, 1): 4}, [(1, 0, "reduce", 2), (0, 0, "raise", 4)]
+    with pytest.raises(NoReplicaLeft) as caught:
+        run_until_back(2, (tmp_path, 5, kills, back), back)
+    assert caught.value.__cause__.exception_type == "RuntimeError"
 
 
 def raises(replica):
@@ -231,19 +255,66 @@ def test_nothing_to_heal():
 @pytest.mark.clock
 def test_a_frozen_replica_is_left_behind_and_heals_when_it_goes_on(tmp_path):
     def unfreeze():
-        while not (tmp_path / "frozen").exists():
+        while not (tmp_path / "at-4").exists():
             time.sleep(0.01)
-        time.sleep(1)
         os.kill(int((tmp_path / "1-0").read_text()), signal.SIGCONT)
 
     thread = threading.Thread(target=unfreeze)
     thread.start()
-    kills, waits = [(1, 0, "freeze", 2)], {4: ["awake"]}
-    run = run_replicas(train, 3, (tmp_path, 7, kills, waits), patience_s=0.5)
+    kills, back = [(1, 0, "freeze", 2)], {1: 4}
+    run = run_until_back(3, (tmp_path, 7, kills), back, patience_s=0.5)
     thread.join()
     require_serial(run, tmp_path, 7)
     assert members(run) == [(0, (0, 1, 2)), (2, (0, 2)), (4, (0, 1, 2))]
     assert [(each.replica, each.source, each.step) for each in run.healings] == [(1, 0, 4)]
     assert [len(attempts) for attempts in run.attempts] == [1, 1, 1]
     assert run.values[1][0] == int((tmp_path / "1-0").read_text())
-    assert run.seconds_lost[0] > 0.3
+    assert seconds_lost([(commit.at_s, commit.step) for commit in run.commits]) > 0.3
+
+
+@pytest.mark.alone
+@pytest.mark.clock
+def test_the_job_ends_without_a_replica_that_stays_frozen(tmp_path):
+    run = run_replicas(train, 3, (tmp_path, 4, [(1, 0, "freeze", 2)]), patience_s=0.5)
+    require_serial(run, tmp_path, 4)
+    assert run.values[1] is None
+    assert isinstance(run.attempts[1][0].error, RankError)  # killed, and no RunTimeout
+
+
+@pytest.fixture
+def coordinator():
+    coordinator = Coordinator(1, patience_s=60)
+    yield coordinator
+    coordinator.close()
+
+
+def started(coordinator):
+    """A new start of replica 0, in this process."""
+    connection = Client(coordinator.address, authkey=coordinator.key)
+    connection.send(0)
+    connection.send(("ask", 0))
+    return Heart(coordinator.monitor.address, 0, BEAT_S), connection
+
+
+def test_a_vote_of_a_process_that_was_replaced_does_not_count(coordinator):
+    old_heart, old = started(coordinator)
+    assert old.recv().number == 1
+    new_heart, new = started(coordinator)
+    assert new.recv().number == 2
+    old.send(("vote", True))
+    with pytest.raises(EOFError):
+        old.recv()
+    assert coordinator.commits == []
+    new.send(("vote", True))
+    assert new.recv() and len(coordinator.commits) == 1
+    old_heart.close(), new_heart.close()
+
+
+def test_a_silent_client_holds_up_nobody(coordinator):
+    found = []
+    with socket.create_connection(coordinator.address):
+        thread = threading.Thread(target=lambda: found.append(started(coordinator)), daemon=True)
+        thread.start()
+        thread.join(20)
+    assert found[0][1].recv().members == (0,)
+    found[0][0].close()
