@@ -2,12 +2,13 @@
 
     host left (network namespace)             host right
     rank 0, rank 1             -- cable --    rank 2, rank 3
-    checkpoints in left/                      checkpoints in right/       no shared storage
+    disk-left/, memory-left/                  disk-right/, memory-right/    nothing is shared
 
-A kill ends one rank, or all processes of a host. Then this script ends what is left of the job and
-begins it again, as a scheduler does. ZeRO-3, dropout, a checkpoint every 5 steps, every other one
-asynchronous. Two questions at the end: is the final loss that of a run without kills, in every bit,
-and has each sample been used exactly once? Needs Linux, root, and `ip`.
+A kill ends one rank, or a host: all of its processes and its memory. Then this script ends what is
+left of the job and begins it again, as a scheduler does. ZeRO-3, dropout, a checkpoint on disk
+every 5 steps, every other one asynchronous, and one in both hosts' memory every 2 steps. Two
+questions at the end: is the final loss that of a run without kills, in every bit, and has each
+sample been used exactly once? Needs Linux, root, and `ip`.
 
     python examples/kills.py --kills 50
 """
@@ -34,6 +35,7 @@ import torch.nn.functional as F
 from labkit import run
 from labkit.checkpoint import Checkpointer, SampleCursor, SampleLog, audit
 from labkit.comm import Group
+from labkit.elastic import PartnerMemory, load_newest
 from labkit.model import GPT, GPTConfig
 from labkit.optimizer import AdamW
 from labkit.zero import FullyShardedModule
@@ -43,20 +45,24 @@ NUM_SAMPLES, BATCH = 10_000, 13  # 13 samples divide over no 4 ranks
 ADDRESSES = {"left": "10.231.88.1", "right": "10.231.88.2"}
 # Network namespaces. Two runs at once have their own.
 NAMESPACES = {host: f"labkit-kills-{os.getpid()}-{host}" for host in ADDRESSES}
+PLACES = ("left", "left", "right", "right")  # of ranks
 CABLE = "cable0"
 PORT = 29512
 CLONE_NEWNET = 0x40000000  # of Linux
 
 
 def train(group, folder, host, num_steps):
-    """Train, from the newest checkpoint of this host on; the loss of the last step."""
+    """Train, from the newest state in memory or on disk; the loss of the last step."""
     torch.manual_seed(group.rank)
     module = GPT(CONFIG)
     module.embedding.register_forward_hook(lambda _, inputs, x: F.dropout(x, 0.1))
     model = FullyShardedModule(module, group)
     optimizer, cursor = AdamW(model.parameters(), 1e-2), SampleCursor(NUM_SAMPLES, BATCH)
-    checkpointer = Checkpointer(folder / host, model, optimizer, group, extra={"data": cursor})
-    loaded = checkpointer.load()
+    job, extra = (model, optimizer, group), {"data": cursor}
+    checkpointer = Checkpointer(folder / f"disk-{host}", *job, extra=extra)
+    number = list(ADDRESSES).index(host)
+    memory = PartnerMemory(folder / f"memory-{host}", *job, host=number, extra=extra)
+    loaded = load_newest(memory, checkpointer)
     log = SampleLog(folder / "samples", attempt(group, folder), group.rank)
     for step in range(loaded.step if loaded else 0, num_steps):
         mine = cursor.next_batch().tensor_split(group.size)[group.rank]
@@ -69,6 +75,8 @@ def train(group, folder, host, num_steps):
         optimizer.zero_grad()
         if (step + 1) % 5 == 0:
             checkpointer.save(step + 1, wait=step % 2 == 0)
+        if (step + 1) % 2 == 0:
+            memory.save(step + 1)
         (folder / f"step-{group.rank}").write_text(str(step + 1))
     checkpointer.wait()
     return group.all_reduce(loss.detach()).item()
@@ -134,7 +142,7 @@ class Hosts:
     def start(self):
         """Fork the ranks. This process has imported torch, and computes nothing."""
         fork = multiprocessing.get_context("fork")
-        for rank, host in enumerate(["left", "left", "right", "right"]):
+        for rank, host in enumerate(PLACES):
             arguments = rank, host, self.folder, self.num_steps
             self.ranks.append(fork.Process(target=worker, args=arguments, daemon=True))
             self.ranks[-1].start()
@@ -182,11 +190,17 @@ def killed_often(folder, num_kills, num_steps, seed=0):
                 time.sleep(0.01)
             if victim == "a host":
                 hosts.kill(host)
+                shutil.rmtree(folder / f"memory-{host}", ignore_errors=True)
             else:
                 hosts.ranks[rank].kill()
         while not hosts.is_over():
             time.sleep(0.05)
     return victims.count("a rank"), victims.count("a host")
+
+
+def undisturbed(world, folder, num_steps):
+    """The same on four ranks of one machine."""
+    return train(world, folder, PLACES[world.rank], num_steps)
 
 
 def report(num_kills):
@@ -198,8 +212,7 @@ def report(num_kills):
     with tempfile.TemporaryDirectory() as name:
         whole, killed = Path(name, "whole"), Path(name, "killed")
         whole.mkdir(), killed.mkdir()
-        arguments = whole, "one", num_steps
-        expected = run(train, 4, arguments, device="cpu", timeout=300).values[0]
+        expected = run(undisturbed, 4, (whole, num_steps), device="cpu", timeout=300).values[0]
         begin_s = time.monotonic()
         ranks, hosts = killed_often(killed, num_kills, num_steps)
         seconds = time.monotonic() - begin_s
