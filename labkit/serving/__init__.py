@@ -6,3 +6,9 @@ Read in this order:
     pages.py       rung 3: pages, shared between sequences
     decoder.py     one forward for prompts and single tokens together
 """
+
+from labkit.serving.caches import ContiguousCache, NoCache, Piece, SlotUse
+from labkit.serving.decoder import Decoder
+from labkit.serving.pages import PagedCache
+
+__all__ = ["ContiguousCache", "Decoder", "NoCache", "PagedCache", "Piece", "SlotUse"]
