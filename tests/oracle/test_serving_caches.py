@@ -10,8 +10,6 @@ from random import Random
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from labkit.model import GPT, GPTConfig
 from labkit.serving import ContiguousCache, Decoder, NoCache, PagedCache, Piece
@@ -97,8 +95,7 @@ def serve(model, cache, prompts, num_new, random):
 
 @pytest.mark.parametrize("config", [LEARNED, ROTARY], ids=["learned", "rotary"])
 @pytest.mark.parametrize("rung", RUNGS)
-@settings(max_examples=5)
-@given(seed=st.integers(0, 2**32))
+@pytest.mark.parametrize("seed", range(3))
 def test_tokens_and_logits_are_those_of_naive_generation(rung, config, seed):
     random = Random(seed)
     prompts = prompts_of(random, 6)
