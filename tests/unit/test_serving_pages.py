@@ -122,7 +122,7 @@ def test_of_two_pages_with_equal_tokens_the_first_is_found():
 
 def test_contiguous_regions_go_into_the_first_hole_that_is_long_enough():
     cache = ContiguousCache(CONFIG, 20)
-    assert [cache.reserve(i, 1, longest) for i, longest in enumerate([6, 4, 8])] == [True] * 3
+    assert [cache.reserve(i, 1, longest) for i, longest in enumerate([6, 4, 10])] == [True] * 3
     assert not cache.reserve(3, 1, 3)
     cache.free(1)
     assert (cache.num_free_pages, cache.pages_needed(3, 1, 3)) == (4, 3)
