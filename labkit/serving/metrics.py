@@ -38,7 +38,7 @@ class Timing:
     def ttft_s(self) -> float:
         """Time to first token: from arrival to the first token.
 
-        Confusion: from admission. The time in the queue counts, too, and under load it is most of it.
+        Confusion: from admission. The wait in the queue counts, too; under load it is the most.
         """
         return self.token_s[0] - self.arrival_s
 

@@ -98,7 +98,8 @@ def preempting(state: State, *, max_running: int = 8) -> Plan:
     pass computes keys and values of all its tokens: preemption by recomputation. The first one is
     preempted by nobody, so it ends, and so does the next.
     """
-    chunks, room = [], state.cache.num_free_pages
+    chunks: list[Chunk] = []
+    room = state.cache.num_free_pages
     for each in [*state.running, *state.waiting[: max_running - len(state.running)]]:
         room -= _pages(state, each, len(each.tokens))
         if room < 0:
