@@ -2,19 +2,18 @@
 
 Read in this order:
 
-    caches.py      what a cache does; rungs 1 and 2: no cache, and contiguous regions
-    pages.py       rung 3: pages, shared between sequences
-    decoder.py     one forward for prompts and single tokens together
-    sampling.py    the next token from logits
-    requests.py    what clients ask for, how far each answer is, and traces of arrivals
-    scheduler.py   which tokens the next pass computes: five rungs
-    engine.py      Engine: requests that come at any time, a pass per step
-    metrics.py     how long users wait, each measure defined once
+    caches.py           what a cache does; rungs 1 and 2: no cache, and contiguous regions
+    pages.py            rung 3: pages, shared between sequences
+    decoder.py          one forward for prompts and single tokens together
+    sampling.py         the next token from logits
+    requests.py         what clients ask for, how far each answer is, and traces of arrivals
+    scheduler.py        which tokens the next pass computes: five rungs
+    serving_engine.py   Engine: requests that come at any time, a pass per step
+    metrics.py          how long users wait, each measure defined once
 """
 
 from labkit.serving.caches import ContiguousCache, NoCache, Piece, SlotUse
 from labkit.serving.decoder import Decoder
-from labkit.serving.engine import Engine, Output
 from labkit.serving.metrics import Timing, goodput, percentile, replay, throughput
 from labkit.serving.pages import PagedCache
 from labkit.serving.requests import Arrival, Request, poisson_trace
@@ -29,6 +28,7 @@ from labkit.serving.scheduler import (
     priorities,
     static_batches,
 )
+from labkit.serving.serving_engine import Engine, Output
 
 __all__ = [
     "Arrival",

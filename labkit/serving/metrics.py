@@ -19,8 +19,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from labkit.serving.engine import Engine
 from labkit.serving.requests import Arrival
+from labkit.serving.serving_engine import Engine
 
 
 @dataclass

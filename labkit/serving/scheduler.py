@@ -3,7 +3,7 @@
     waiting  g f e  ->  running  d c b a  ->  one pass of pieces  ->  a new token each
 
 A scheduler is a pure function from the state to a plan. It changes nothing, so a test calls it
-without a model. The engine (engine.py) carries out the plan.
+without a model. The engine (serving_engine.py) carries out the plan.
 
     rung 1  static_batches     a batch enters together, and the next one when all of it has ended
     rung 2  continuous         a place is given again in the pass after its generation ended

@@ -35,7 +35,7 @@ with torch.no_grad():  # larger weights, so that answers are not one token again
 CACHES = {
     "none": lambda: NoCache(CONFIG),
     "regions": lambda: ContiguousCache(CONFIG, 80, torch.float64),
-    "pages": lambda: PagedCache(CONFIG, 17, 3, torch.float64),
+    "pages": lambda: PagedCache(CONFIG, 11, 3, torch.float64),
 }
 SCHEDULERS = [
     static_batches,
@@ -58,7 +58,7 @@ REQUESTS = st.builds(
         st.sampled_from([0, 7, 12]),
         st.lists(st.integers(0, 18), min_size=1, max_size=8),
     ),
-    max_new_tokens=st.integers(1, 12),
+    max_new_tokens=st.sampled_from([1, 5, 12]),
     sampling=st.builds(
         Sampling,
         temperature=st.sampled_from([0.0, 0.7, 1.5]),
@@ -86,7 +86,7 @@ def naive(request):
 @settings(max_examples=60)
 @given(
     st.sampled_from(LADDER),
-    st.lists(REQUESTS, min_size=1, max_size=7),
+    st.lists(REQUESTS, min_size=2, max_size=7),
     st.randoms(use_true_random=False),
 )
 def test_any_traffic_gives_the_tokens_of_naive_generation(rung, requests, random):
@@ -136,7 +136,7 @@ def test_a_step_that_raised_can_be_made_again():
             answers[output.id].append(output.token)
     assert num_failed
     assert list(answers.values()) == [naive(request) for request in requests]
-    assert engine.cache.num_free_pages == 17
+    assert engine.cache.num_free_pages == 11
 
 
 @pytest.mark.parametrize(
