@@ -4,6 +4,7 @@ Naive: one sequence at a time, all of its tokens in every forward of the model i
 mixes whole prompts, chunks and single tokens in a pass, of sequences that come and go.
 """
 
+from collections import Counter
 from dataclasses import replace
 from random import Random
 
@@ -20,9 +21,9 @@ ROTARY = replace(LEARNED, rotary=True)
 RUNGS = {
     "none": NoCache,
     "contiguous": lambda config: ContiguousCache(config, 130, torch.float64),
-    "pages of 1": lambda config: PagedCache(config, 80, 1, torch.float64),
-    "pages of 3": lambda config: PagedCache(config, 30, 3, torch.float64),
-    "pages of 16": lambda config: PagedCache(config, 8, 16, torch.float64),
+    "pages of 1": lambda config: PagedCache(config, 60, 1, torch.float64),
+    "pages of 3": lambda config: PagedCache(config, 20, 3, torch.float64),
+    "pages of 16": lambda config: PagedCache(config, 5, 16, torch.float64),
 }
 
 
@@ -62,24 +63,24 @@ def serve(model, cache, prompts, num_new, random):
     """Random pieces of random sequences until all have their tokens: (tokens, logits) of each."""
     decoder = Decoder(model)
     tokens, rows = [list(prompt) for prompt in prompts], [[] for _ in prompts]
-    waiting, active, num_shared = list(range(len(prompts))), [], 0
+    waiting, active, counts = list(range(len(prompts))), [], Counter()
     longest = [len(prompt) + num for prompt, num in zip(prompts, num_new, strict=True)]
     while waiting or active:
         if waiting and random.random() < 0.6:
-            num_shared += cache.share_prefix(waiting[0], tokens[waiting[0]])
+            counts["shared"] += cache.share_prefix(waiting[0], tokens[waiting[0]])
             active.append(waiting.pop(0))
         pieces = []
         for i in sorted(active, key=lambda _: random.random()):
             start = cache.num_cached(i)
-            most = len(tokens[i]) - start
-            length = (
-                most if isinstance(cache, NoCache) else random.choice([most, 1, (most + 1) // 2])
-            )
+            rest = len(tokens[i]) - start
+            is_whole = isinstance(cache, NoCache) or random.random() < 0.4
+            length = rest if is_whole else random.randint(1, rest)
             if cache.reserve(i, start + length, longest[i]):
                 pieces.append(Piece(i, tokens[i][start : start + length], start))
         if active and not pieces:
             victim = active.pop()  # preempted: computed again later
             cache.free(victim)
+            counts["preempted"] += 1
             waiting.insert(0, victim)
         if not pieces:
             continue
@@ -91,7 +92,7 @@ def serve(model, cache, prompts, num_new, random):
             if len(tokens[i]) == longest[i]:
                 active.remove(i)
                 cache.free(i)
-    return list(zip(tokens, rows, strict=True)), num_shared
+    return list(zip(tokens, rows, strict=True)), counts
 
 
 @pytest.mark.parametrize("config", [LEARNED, ROTARY], ids=["learned", "rotary"])
@@ -110,6 +111,18 @@ def test_tokens_and_logits_are_those_of_naive_generation(rung, config, seed):
         assert tokens == expected_tokens
         torch.testing.assert_close(torch.stack(rows), torch.stack(expected_rows))
     assert cache.num_free_pages == num_free
+
+
+def test_the_traffic_above_shares_pages_and_preempts():
+    total = Counter()
+    for seed in range(4):
+        random = Random(seed)
+        cache = PagedCache(LEARNED, 20, 3, torch.float64)
+        answers, counts = serve(MODELS[LEARNED], cache, prompts_of(random, 6), [9] * 6, random)
+        total += counts
+        assert len({tuple(tokens[-9:]) for tokens, _ in answers}) > 3
+    assert total["shared"] > 20
+    assert total["preempted"] > 4
 
 
 def test_a_sequence_with_rotary_positions_grows_beyond_the_context():
