@@ -5,8 +5,8 @@
 A scheduler is a pure function from the state to a plan. It changes nothing, so a test calls it
 without a model. The engine (serving_engine.py) carries out the plan.
 
-    rung 1  static_batches     a batch enters together, and the next one when all of it has ended
-    rung 2  continuous         a place is given again in the pass after its generation ended
+    rung 1  static_batches     a batch starts together; the next one starts when all have ended
+    rung 2  continuous         the next generation starts in the pass after another one ended
     rung 3  preempting         nothing is reserved for later; when pages run out, the last one waits
     rung 4  chunked_prefill    a pass has at most so many tokens; long prompts take several passes
     rung 5  priorities         in the order of priority, also against those that run already
@@ -71,7 +71,7 @@ Scheduler = Callable[[State], Plan]
 
 
 def static_batches(state: State, *, max_running: int = 8) -> Plan:
-    """Rung 1: admit up to `max_running` when nothing runs. Whoever ends leaves an idle place."""
+    """Rung 1: admit up to `max_running` when nothing runs. One that ends leaves an idle place."""
     waiting = [] if state.running else state.waiting
     return continuous(replace(state, waiting=waiting), max_running=max_running)
 
@@ -95,8 +95,8 @@ def preempting(state: State, *, max_running: int = 8) -> Plan:
     """Rung 3: admit if the tokens that are there fit. If the cache is full, preempt the last one.
 
     The preempted generation keeps its tokens and loses its pages. When it is admitted again, one
-    pass computes keys and values of all its tokens: preemption by recomputation. The first one is
-    preempted by nobody, so it ends, and so does the next.
+    pass computes keys and values of all its tokens: preemption by recomputation. The first one
+    is never preempted, so it ends, and so does the next.
     """
     chunks: list[Chunk] = []
     room = state.cache.num_free_pages
@@ -132,8 +132,9 @@ def chunked_prefill(state: State, *, max_running: int = 8, token_budget: int = 6
 def priorities(state: State, *, max_running: int = 8, token_budget: int = 64) -> Plan:
     """Rung 5: as rung 4, by priority, and within a priority by arrival.
 
-    A waiting generation that is left out though it comes before one that runs preempts the last.
-    Those of a low priority can wait forever, as long as others arrive.
+    If a generation is left out that comes before one that runs, the last one that runs is
+    preempted, whatever is short: places, pages or tokens of the budget. A low priority can wait
+    forever, as long as requests of a higher one arrive.
     """
 
     def order(each: Generation) -> tuple[int, int]:
@@ -142,8 +143,9 @@ def priorities(state: State, *, max_running: int = 8, token_budget: int = 64) ->
     waiting, running = sorted(state.waiting, key=order), sorted(state.running, key=order)
     state = State(waiting, running, state.cache)
     plan = chunked_prefill(state, max_running=max_running, token_budget=token_budget)
-    is_late = waiting and running and order(waiting[0]) < order(running[-1])
-    if is_late and waiting[0] not in [chunk.generation for chunk in plan.chunks]:
+    planned = [chunk.generation for chunk in plan.chunks]
+    left_out = [each for each in waiting if each not in planned]
+    if left_out and running and order(left_out[0]) < order(running[-1]):
         return Plan(preempt=running[-1])
     return plan
 

@@ -10,13 +10,11 @@
         for output in engine.step():
             print(output.id, output.token, output.finish_reason)
 
-One step is one pass. It returns a token of each generation that it brought to its end of tokens, so
-that a caller can send each token on when it is there.
+One step is one pass. It returns the new tokens, so that a caller can send each one at once.
 
 Answers do not depend on the traffic. The decoder computes each sequence from its own tokens, and
-each request has a random generator of its own, from which one number is drawn per token. In float32
-the same sequence gives sums in another order in another batch, which can change a token whose
-logit is almost equal to the next.
+each request draws from a random generator of its own. In another batch, though, sums can be added
+in another order. In float32 this can change a token if two logits are almost equal.
 """
 
 from __future__ import annotations

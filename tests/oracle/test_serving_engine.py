@@ -87,10 +87,10 @@ def naive(request):
 @given(
     st.sampled_from(LADDER),
     st.lists(REQUESTS, min_size=2, max_size=7),
-    st.randoms(use_true_random=False),
+    st.integers(0, 2**32).map(Random),
 )
 def test_any_traffic_gives_the_tokens_of_naive_generation(rung, requests, random):
-    """Requests come between steps; a third of them is cancelled while others go on."""
+    """Requests come between steps; some are cancelled while others go on."""
     cache, scheduler = rung
     engine, answers = Engine(Decoder(MODEL), CACHES[cache](), scheduler), {}
     coming, cancelled = list(requests), set()
@@ -99,7 +99,7 @@ def test_any_traffic_gives_the_tokens_of_naive_generation(rung, requests, random
             answers[engine.add(coming.pop())] = []
         for output in engine.step():
             answers[output.id].append(output.token)
-        if random.random() < 0.1:
+        if random.random() < 0.03:
             number = random.randrange(len(requests))
             engine.cancel(number)
             cancelled.add(number)
