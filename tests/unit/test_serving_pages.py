@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labkit.model import GPTConfig
-from labkit.serving import ContiguousCache, PagedCache, Piece, SlotUse
+from labkit.serving import ContiguousCache, NoCache, PagedCache, Piece, SlotUse
 
 CONFIG = GPTConfig(num_layers=1, hidden=1, num_heads=1)
 NUM_PAGES = 7
@@ -142,5 +142,6 @@ def test_waste_is_reserved_internal_and_external():
     assert contiguous.slot_use(final, wanted=8) == SlotUse(5, 3, 8, 4, 0)
     assert contiguous.slot_use(final, wanted=4) == SlotUse(5, 3, 8, 0, 4)
     assert pages.slot_use(final, wanted=8) == SlotUse(5, 2, 1, 0, 12)
+    assert NoCache(CONFIG).slot_use(final, wanted=8) == SlotUse(0, 0, 0, 0, 0)
     pages.fork(0, 2)  # shared slots count once
     assert pages.slot_use({**final, 2: 4}, wanted=8) == SlotUse(5, 2, 1, 0, 12)
