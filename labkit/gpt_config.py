@@ -12,19 +12,24 @@ class GPTConfig:
     """The sizes of a GPT.
 
     ValueError: a size under 1, heads that do not divide `hidden`, key-value heads that do not
-    divide the heads.
+    divide the heads, rotary positions for heads of an odd number of features.
     """
 
     vocab: int = 256  # the values of a byte
-    context: int = 64  # the longest sequence, in tokens
+    context: int = 64  # the longest sequence, in tokens; with rotary positions, of training
     num_layers: int = 2
     hidden: int = 64
     num_heads: int = 4
     ffn: int | None = None  # features inside the MLP; None: 4 * hidden, see `ffn_hidden`
     num_kv_heads: int | None = None  # as many heads share one's keys and values; None: none do
+    rotary: bool = False  # positions turn queries and keys, instead of a learned table
 
     def __post_init__(self) -> None:
+        if not isinstance(self.rotary, bool):
+            raise TypeError(f"rotary={self.rotary!r}: give True or False")
         for field in fields(self):
+            if field.name == "rotary":
+                continue
             size = getattr(self, field.name)
             if field.name in ("ffn", "num_kv_heads") and size is None:
                 continue
@@ -41,6 +46,16 @@ class GPTConfig:
                 "every key-value head serves as many heads as another; try "
                 f"num_kv_heads={math.gcd(self.kv_heads, self.num_heads)}"
             )
+        if self.rotary and self.head_dim % 2:
+            raise ValueError(
+                f"rotary positions turn pairs of features, and heads have {self.head_dim}; give "
+                "a hidden that is an even multiple of num_heads"
+            )
+
+    @property
+    def longest(self) -> int | None:
+        """The tokens of the longest sequence that has positions; None: no limit (rotary)."""
+        return None if self.rotary else self.context
 
     @property
     def head_dim(self) -> int:

@@ -4,7 +4,8 @@
 
 GPT-2 (pre-norm, learned positions, GELU, head tied to the token embedding) without dropout and,
 like most models since, without biases: 12 L D^2 numbers in the blocks, and few tensors to send.
-One projection per module, so that each can be sharded alone.
+One projection per module, so that each can be sharded alone. GPTConfig(rotary=True) exchanges the
+learned positions for rotary ones, which have no parameters and no longest sequence.
 
 Shapes, by suffix, in every file of labkit (`x_BTD` is a tensor of shape (B, T, D)):
 
@@ -30,31 +31,42 @@ from labkit.gpt_config import GPTConfig as GPTConfig
 
 
 class Embedding(nn.Module):
-    """tokens_BT (int64) -> x_BTD: a row per token value plus a row per position."""
+    """tokens_BT (int64) -> x_BTD: a row per token value plus a row per position.
+
+    With rotary positions there is no row per position: attention turns queries and keys.
+    """
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
         self.token = nn.Embedding(config.vocab, config.hidden)
-        self.position = nn.Embedding(config.context, config.hidden)
+        self.position = None if config.rotary else nn.Embedding(config.context, config.hidden)
 
     def forward(self, tokens_BT: Tensor) -> Tensor:
         """x_BTD. Raises TypeError or ValueError for tokens that this table cannot look up."""
-        require_tokens(tokens_BT, self.token.num_embeddings, self.position.num_embeddings)
-        positions_T = torch.arange(tokens_BT.shape[1], device=tokens_BT.device)
-        return self.token(tokens_BT) + self.position(positions_T)
+        longest = None if self.position is None else self.position.num_embeddings
+        require_tokens(tokens_BT, self.token.num_embeddings, longest)
+        return self.at(tokens_BT, torch.arange(tokens_BT.shape[1], device=tokens_BT.device))
+
+    def at(self, tokens_BT: Tensor, positions_T: Tensor) -> Tensor:
+        """x_BTD of tokens at these positions in their sequences."""
+        x_BTD = self.token(tokens_BT)
+        return x_BTD if self.position is None else x_BTD + self.position(positions_T)
 
 
-def require_tokens(tokens_BT: Tensor, vocab: int, context: int) -> None:
-    """TypeError or ValueError for tokens that tables of these lengths cannot look up."""
+def require_tokens(tokens_BT: Tensor, vocab: int, longest: int | None) -> None:
+    """TypeError or ValueError for tokens that tables of these lengths cannot look up.
+
+    longest: the positions that there are; None: no limit.
+    """
     arguments.instance("tokens", tokens_BT, Tensor, "give a tensor of row numbers, (batch, time)")
     if tokens_BT.dtype not in (torch.int64, torch.int32):
         raise TypeError(f"tokens are {tokens_BT.dtype}, not row numbers; pass tokens.long()")
     if tokens_BT.dim() != 2:
         raise ValueError(f"{tokens_BT.dim()} dims, not 2: (batch, time); try tokens[None]")
-    if tokens_BT.shape[1] > context:
+    if longest is not None and tokens_BT.shape[1] > longest:
         raise ValueError(
-            f"{tokens_BT.shape[1]} tokens exceed context={context}, where the positions end; "
-            f"pass tokens[:, :{context}] or raise the context"
+            f"{tokens_BT.shape[1]} tokens exceed context={longest}, where the positions end; "
+            f"pass tokens[:, :{longest}] or raise the context"
         )
     # On a GPU this would wait for the device at every step; there, torch's own assert speaks.
     if tokens_BT.is_cpu and ((tokens_BT < 0) | (tokens_BT >= vocab)).any():
@@ -74,23 +86,28 @@ class Attention(nn.Module):
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
-        D, self.head_dim = config.hidden, config.head_dim
+        D, self.head_dim, self.rotary = config.hidden, config.head_dim, config.rotary
         self.query = nn.Linear(D, D, bias=False)
         self.key = nn.Linear(D, config.kv_heads * self.head_dim, bias=False)
         self.value = nn.Linear(D, config.kv_heads * self.head_dim, bias=False)
         self.out = nn.Linear(D, D, bias=False)
         # Another function where a rank has only some of the tokens.
-        self.attend: Callable[[Tensor, Tensor, Tensor, int], Tensor] = attend
+        self.attend: Callable[[Tensor, Tensor, Tensor, int, bool], Tensor] = attend
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         """The mixed features, x_BTD."""
         q_BTD, k_BTD, v_BTD = self.query(x_BTD), self.key(x_BTD), self.value(x_BTD)
-        return self.out(self.attend(q_BTD, k_BTD, v_BTD, self.head_dim))
+        return self.out(self.attend(q_BTD, k_BTD, v_BTD, self.head_dim, self.rotary))
 
 
-def attend(q_BTD: Tensor, k_BTD: Tensor, v_BTD: Tensor, head_dim: int) -> Tensor:
+def attend(
+    q_BTD: Tensor, k_BTD: Tensor, v_BTD: Tensor, head_dim: int, rotary: bool = False
+) -> Tensor:
     """Causal attention by heads of `head_dim` features each: (B, T, H*K), keys (B, T, G*K)."""
     q_BHTK, k_BGTK, v_BGTK = (split_heads(x, head_dim) for x in (q_BTD, k_BTD, v_BTD))
+    if rotary:
+        positions_T = torch.arange(q_BTD.shape[1], device=q_BTD.device)
+        q_BHTK, k_BGTK = rotate(q_BHTK, positions_T), rotate(k_BGTK, positions_T)
     shared = k_BGTK.shape[1] != q_BHTK.shape[1]
     y_BHTK = F.scaled_dot_product_attention(
         q_BHTK, k_BGTK, v_BGTK, is_causal=True, enable_gqa=shared
@@ -102,6 +119,22 @@ def split_heads(x_BTD: Tensor, head_dim: int) -> Tensor:
     """(B, T, H*K) -> (B, H, T, K), a view."""
     num_heads = x_BTD.shape[2] // head_dim  # -1 would fail on a rank without sequences
     return x_BTD.unflatten(2, (num_heads, head_dim)).transpose(1, 2)
+
+
+def rotate(x_XTK: Tensor, positions_T: Tensor) -> Tensor:
+    """Rotary positions: turn each pair of features by an angle that grows with the position.
+
+    Features i and i + K/2 are a pair, turned by position / 10,000^(2i/K). The product of a query
+    and a key then depends on how far apart they are, not on where: any length has positions.
+    Paper: Su et al., "RoFormer", arXiv:2104.09864; the pairs are those of GPT-NeoX and Llama.
+    """
+    half = x_XTK.shape[-1] // 2
+    # In float64: at position 100,000 the angles of float32 are wrong by 1/100 of a radian.
+    exponents = torch.arange(half, device=positions_T.device, dtype=torch.float64) / half
+    angles_Tk = positions_T[:, None] / 10_000**exponents
+    cos_Tk, sin_Tk = angles_Tk.cos().to(x_XTK.dtype), angles_Tk.sin().to(x_XTK.dtype)
+    a, b = x_XTK[..., :half], x_XTK[..., half:]
+    return torch.cat([a * cos_Tk - b * sin_Tk, b * cos_Tk + a * sin_Tk], -1)
 
 
 class MLP(nn.Module):

@@ -54,8 +54,9 @@ class ParallelStage(GPTStage):
         """
         layout = Replicated(self.group)
         if self.embedding is not None:
-            require_tokens(x, self.config.vocab, self.config.context)
-            x = self.embedding(x, self.embedding.position.weight, layout)
+            require_tokens(x, self.config.vocab, self.config.longest)
+            position = self.embedding.position
+            x = self.embedding(x, None if position is None else position.weight, layout)
         for block in self.blocks.values():
             assert isinstance(block, ParallelBlock)
             x = block(x, block.attention_norm.weight, block.mlp_norm.weight, layout)

@@ -4,8 +4,8 @@
               -> blocks, whose attention alone looks past the rank -> logits_BtV of its tokens
 
 Norms, MLP, head and the projections of attention work token by token, so the cut changes nothing in
-them. Two things differ from `labkit.model`: the embedding, which must not count positions from 0 on
-every rank, and the function by which queries look at keys and values.
+them. Two things differ from `labkit.model`: positions, which must not be counted from 0 on every
+rank, and the function by which queries look at keys and values.
 
 Layout: parameters replicated, under the names of GPT; activations sharded by time.
 Wire: that of the attention, once per layer, forward and backward.
@@ -25,7 +25,7 @@ from labkit.context_parallel.token_placement import (
     require_placement,
     shard_sequence,
 )
-from labkit.model import GPT, Block, Embedding, GPTConfig, require_tokens, split_heads
+from labkit.model import GPT, Block, Embedding, GPTConfig, require_tokens, rotate, split_heads
 
 Attend = Callable[..., Tensor]
 """ring_attention, ulysses_attention, gathered_attention, or what takes the same arguments."""
@@ -57,13 +57,20 @@ class ContextParallelGPT(GPT):
         super().__init__(config, seed, dtype)
         self.group, self.placement = chosen(group), placement
 
-        def attend(q_BtD: Tensor, k_BtD: Tensor, v_BtD: Tensor, head_dim: int) -> Tensor:
-            heads = (split_heads(each, head_dim) for each in (q_BtD, k_BtD, v_BtD))
+        def attend(
+            q_BtD: Tensor, k_BtD: Tensor, v_BtD: Tensor, head_dim: int, rotary: bool
+        ) -> Tensor:
+            q_BHtK, k_BGtK, v_BGtK = (split_heads(x, head_dim) for x in (q_BtD, k_BtD, v_BtD))
+            if rotary:
+                positions_T = torch.arange(config.context, device=q_BtD.device)
+                positions_t = shard_sequence(positions_T, self.group, placement, dim=0)
+                q_BHtK, k_BGtK = rotate(q_BHtK, positions_t), rotate(k_BGtK, positions_t)
             cut = {"placement": placement, "num_tokens": config.context}
-            return attention(*heads, self.group, True, **cut).transpose(1, 2).flatten(2)
+            y_BHtK = attention(q_BHtK, k_BGtK, v_BGtK, self.group, True, **cut)
+            return y_BHtK.transpose(1, 2).flatten(2)
 
         # The same parameters: names and values stay.
-        self.embedding = _OwnTokens(self.embedding, self.group, placement)
+        self.embedding = _OwnTokens(self.embedding, config.context, self.group, placement)
         for block in self.blocks:
             assert isinstance(block, Block)
             block.attention.attend = attend
@@ -72,13 +79,13 @@ class ContextParallelGPT(GPT):
 class _OwnTokens(Embedding):
     """tokens_BT -> x_BtD: the rank's tokens, each with the row of its place in the sequence."""
 
-    def __init__(self, whole: Embedding, group: Group, placement: Placement) -> None:
+    def __init__(self, whole: Embedding, context: int, group: Group, placement: Placement) -> None:
         nn.Module.__init__(self)
         self.token, self.position = whole.token, whole.position
-        self._group, self._placement = group, placement
+        self._context, self._group, self._placement = context, group, placement
 
     def forward(self, tokens_BT: Tensor) -> Tensor:
-        context = self.position.num_embeddings
+        context = self._context
         require_tokens(tokens_BT, self.token.num_embeddings, context)
         if tokens_BT.shape[1] != context:
             raise ValueError(
@@ -90,4 +97,4 @@ class _OwnTokens(Embedding):
             shard_sequence(whole, self._group, self._placement)
             for whole in (tokens_BT, positions_1T)
         )
-        return self.token(tokens_Bt) + self.position(positions_1t)
+        return self.at(tokens_Bt, positions_1t)

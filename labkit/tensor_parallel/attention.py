@@ -66,7 +66,7 @@ class ParallelAttention(nn.Module):
         instead = "give the attention of a block of labkit.model.GPT"
         arguments.instance("attention", attention, Attention, instead)
         group = chosen(group)
-        self.head_dim = attention.head_dim
+        self.head_dim, self.rotary = attention.head_dim, attention.rotary
         num_heads = attention.query.out_features // self.head_dim
         num_kv_heads = attention.key.out_features // self.head_dim
         shares = HeadShares(num_heads, num_kv_heads, group.size)
@@ -90,7 +90,7 @@ class ParallelAttention(nn.Module):
         if self.copies is not None:
             key, value = summed_over(self.copies, key, value)
         q_BTf, k_BTf, v_BTf = column_linear(x, layout, self.query.weight, key, value)
-        y_BTf = attend(q_BTf, k_BTf, v_BTf, self.head_dim)
+        y_BTf = attend(q_BTf, k_BTf, v_BTf, self.head_dim, self.rotary)
         return row_linear(y_BTf, layout, self.out.weight)
 
 

@@ -7,7 +7,7 @@ Parameters keep their names, so a rank's state_dict looks like GPT's, with small
 
     embedding.token.weight, up, query, key, value   Shard(0)
     out, down                                       Shard(1)
-    norms, embedding.position.weight                replicated
+    norms, embedding.position.weight                replicated; rotary positions have no weight
 
 sequence_parallel: between the layers a rank holds an nth of the tokens, see
 activation_layout.py. Norms and
@@ -83,17 +83,21 @@ class TensorParallelGPT(nn.Module):
 
     def forward(self, tokens_BT: Tensor) -> Tensor:
         """logits_BTv. Every rank passes the same tokens (not checked). Errors as of GPT."""
-        require_tokens(tokens_BT, self.config.vocab, self.config.context)
+        require_tokens(tokens_BT, self.config.vocab, self.config.longest)
         layout: ActivationLayout = Replicated(self.group, self._wire)
-        position_TD, *norms = self._replicated()
+        replicated = self._replicated()
         if self.sequence_parallel:
             num_sequences, num_tokens = tokens_BT.shape
             layout = SequenceSharded(self.group, num_sequences, num_tokens, self._wire)
-            position_TD, *norms = summed_over(self.group, position_TD, *norms)
+            replicated = list(summed_over(self.group, *replicated))
+        position_TD = None if self.config.rotary else replicated.pop(0)
+        *of_blocks, of_head = replicated
         x = self.embedding(tokens_BT, position_TD, layout)
-        for block, of_attention, of_mlp in zip(self.blocks, norms[:-1:2], norms[1::2], strict=True):
+        for block, of_attention, of_mlp in zip(
+            self.blocks, of_blocks[::2], of_blocks[1::2], strict=True
+        ):
             x = block(x, of_attention, of_mlp, layout)
-        (logits_BTv,) = column_linear(normed(x, norms[-1]), layout, self.head.weight)
+        (logits_BTv,) = column_linear(normed(x, of_head), layout, self.head.weight)
         return logits_BTv
 
     def loss(self, batch: Batch) -> Tensor:
@@ -110,8 +114,9 @@ class TensorParallelGPT(nn.Module):
         return total / max(1, targets_BT.numel())
 
     def _replicated(self) -> list[Tensor]:
-        """Positions, and the weights of the norms in the order of their use."""
-        found: list[Tensor] = [self.embedding.position.weight]
+        """Learned positions, and the weights of the norms in the order of their use."""
+        position = self.embedding.position
+        found: list[Tensor] = [] if position is None else [position.weight]
         for block in self.blocks:
             assert isinstance(block, ParallelBlock)
             found += [block.attention_norm.weight, block.mlp_norm.weight]
@@ -127,11 +132,17 @@ class ParallelEmbedding(nn.Module):
         vocab = even_cut(embedding.token.num_embeddings, 0, group.size)
         self.vocab = vocab.held[group.rank]
         self.token = ShardedWeight(embedding.token.weight, vocab, group)
-        self.position = ShardedWeight(embedding.position.weight, REPLICATED, group)
+        self.position: ShardedWeight | None = None
+        if embedding.position is not None:
+            self.position = ShardedWeight(embedding.position.weight, REPLICATED, group)
 
-    def forward(self, tokens_BT: Tensor, position_TD: Tensor, layout: ActivationLayout) -> Tensor:
-        """Wire: one sum of B*T*D numbers."""
+    def forward(
+        self, tokens_BT: Tensor, position_TD: Tensor | None, layout: ActivationLayout
+    ) -> Tensor:
+        """position_TD: None with rotary positions. Wire: one sum of B*T*D numbers."""
         x = vocab_embedding(tokens_BT, self.token.weight, self.vocab, layout)
+        if position_TD is None:
+            return x
         num_tokens = tokens_BT.shape[1]
         if not isinstance(layout, SequenceSharded):
             return x + position_TD[:num_tokens]

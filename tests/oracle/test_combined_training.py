@@ -119,6 +119,13 @@ def test_losses_and_all_parameters_follow_the_serial_run(
         assert each.largest_difference(expected) <= of_parameters
 
 
+def test_rotary_positions_need_no_weight_on_any_stage(tolerance):
+    config = replace(CONFIG, rotary=True, num_heads=4, num_kv_heads=2)
+    expected = train_serial(config, SGD)
+    for each in run(partial(train, tp=2, pp=2), 4, (config, SGD)).values:
+        assert distance(each, expected) <= tolerance["sgd"][0]
+
+
 def test_clipping_and_the_optimizers_make_a_difference_that_the_tolerance_sees(serial, tolerance):
     for name, (of_losses, of_parameters) in tolerance.items():
         assert 0 < of_losses < 1e-12 and 0 < of_parameters < 1e-12

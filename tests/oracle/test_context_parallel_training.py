@@ -103,6 +103,13 @@ def test_ranks_without_a_token_take_part(tolerance, placement):
         assert distance(trained, expected) < tolerance[torch.float32]
 
 
+def test_rotary_positions_are_those_of_the_whole_sequence(tolerance):
+    config, settings = replace(CONFIG, rotary=True), SETTINGS["sgd in float64"]
+    expected = train_serial(config, settings)
+    for trained in run(train, 2, (config, settings, None, ring_attention, zigzag)).values:
+        assert distance(trained, expected) < tolerance[torch.float64]
+
+
 def own_keys_only(q, k, v, group, causal, placement, **cut):
     """Every rank looks at what it has itself."""
     return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)

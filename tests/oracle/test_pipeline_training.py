@@ -97,6 +97,13 @@ def test_losses_and_parameters_follow_the_serial_run(serial, tolerance, num_rank
             assert trained.largest_difference(serial[name]) <= limit * 10, row  # a sum of steps
 
 
+def test_so_they_do_with_rotary_positions(tolerance):
+    config, settings = replace(CONFIG, rotary=True), SETTINGS["sgd in float64"]
+    expected = train_serial(config, settings)
+    for trained in run(train, 2, (config, settings, one_f_one_b, 4)).values:
+        assert distance(trained, expected) <= tolerance[torch.float64]
+
+
 def state_of(world: Group) -> tuple[dict[str, torch.Tensor], int, list[int]]:
     schedule = plan(one_f_one_b, world.size, 2)
     model = PipelineGPT(CONFIG, schedule, world.rank, layers=[range(4), range(4, 5), range(5, 8)])

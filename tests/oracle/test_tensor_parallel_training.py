@@ -95,6 +95,13 @@ def test_so_they_do_with_copies_of_kv_heads_on_every_wire(wire, sequence_paralle
         assert max(found) < 1e-12
 
 
+@pytest.mark.parametrize("sequence_parallel", [False, True], ids=["replicated", "sequence"])
+def test_so_they_do_with_rotary_positions(sequence_parallel):
+    config = replace(SHARED_KV, rotary=True)
+    for found in run(side_by_side, 2, (config, sequence_parallel, None)).values:
+        assert max(found) < 1e-12
+
+
 def test_in_float32_with_adamw_it_stays_as_close_as_rounding_lets_it():
     serial = train_serial(CONFIG, ADAMW)
     exact = train_serial(CONFIG, replace(ADAMW, dtype=torch.float64))

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from labkit.model import GPT, Attention, Embedding, GPTConfig
+from labkit.model import GPT, Attention, Embedding, GPTConfig, attend, rotate
 
 SMALL = GPTConfig(vocab=11, context=6, num_layers=2, hidden=8, num_heads=2, ffn=12)
 
@@ -125,6 +125,35 @@ def test_heads_that_share_a_key_give_what_they_give_with_copies_of_it():
     torch.testing.assert_close(shared(x_BTD), copied(x_BTD))
 
 
+def test_rotary_positions_turn_a_pair_of_features_as_a_complex_number():
+    x_TK = torch.randn(5, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    positions_T = torch.tensor([0, 1, 2, 7, 100_000])
+    found = torch.complex(*rotate(x_TK, positions_T).chunk(2, -1))
+    rates = 10_000.0 ** -(torch.arange(4, dtype=torch.float64) / 4)
+    expected = torch.complex(*x_TK.chunk(2, -1)) * torch.exp(1j * positions_T[:, None] * rates)
+    torch.testing.assert_close(found, expected)
+
+
+def test_rotary_attention_depends_on_distances_only():
+    q, k, v = torch.randn(3, 1, 6, 8, dtype=torch.float64)
+    far = torch.arange(6) + 1000
+    q_HTK, k_HTK = (rotate(x.unflatten(2, (2, 4)).transpose(1, 2), far) for x in (q, k))
+    moved = torch.nn.functional.scaled_dot_product_attention(
+        q_HTK, k_HTK, v.unflatten(2, (2, 4)).transpose(1, 2), is_causal=True
+    )
+    expected = attend(q, k, v, 4, rotary=True)
+    torch.testing.assert_close(moved.transpose(1, 2).flatten(2), expected)
+    assert not torch.allclose(expected, attend(q, k, v, 4))
+
+
+def test_rotary_positions_have_no_table_and_no_longest_sequence():
+    config = GPTConfig(vocab=11, context=6, num_layers=1, hidden=8, num_heads=2, rotary=True)
+    model = GPT(config)
+    assert "embedding.position.weight" not in model.state_dict()
+    assert config.longest is None
+    assert model(torch.zeros(1, 50, dtype=torch.int64)).shape == (1, 50, 11)
+
+
 def test_no_sequences_at_all_give_no_logits():
     assert small_gpt()(torch.zeros(0, 5, dtype=torch.int64)).shape == (0, 5, 11)
 
@@ -137,6 +166,7 @@ def test_no_sequences_at_all_give_no_logits():
         ({"hidden": 64, "num_heads": 6}, "num_heads=6 does not divide hidden=64.*try num_heads=2"),
         ({"num_kv_heads": 3}, "num_kv_heads=3 does not divide num_heads=4.*try num_kv_heads=1"),
         ({"num_kv_heads": 0}, "num_kv_heads=0: give a whole number"),
+        ({"hidden": 12, "rotary": True}, "pairs of features, and heads have 3"),
     ],
 )
 def test_sizes_that_make_no_model_are_refused(sizes, message):

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 ROOMS = """
     arguments comm doctor copies launch collectives mesh gpt_config model data optimizer large_batch
     global_norm train memory data_parallel zero precision recompute tensor_parallel context_parallel
-    pipeline moe combined checkpoint elastic calc profile inject viz measure progress grade
+    pipeline moe combined checkpoint elastic serving calc profile inject viz measure progress grade
     interview notebook cli
 """.split()
 OF_THE_PACKAGE = "launch"

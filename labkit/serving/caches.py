@@ -1,0 +1,292 @@
+"""Where the keys and values of past tokens are: what every cache does, and its first two rungs.
+
+A token's keys and values do not change once they are computed, so a new token only needs its own.
+A cache has one slot per token. The rungs differ in how they hand out slots:
+
+    rung 1  NoCache            keeps nothing: every pass computes all tokens again
+    rung 2  ContiguousCache    one region per sequence, as long as the sequence may ever get
+    rung 3  PagedCache         pages anywhere, taken as the sequence grows: pages.py
+
+    a b c d    cached                      rung 2   |a a a . . ~ ~ ~|       |b b . ~ ~ ~|
+    .          reserved for later                     sequence a      hole   sequence b
+    ~          reserved, but never used    rung 3   |a a|b b|a .|b .|c c|   pages of two slots
+
+A pass uses a cache like this. The scheduler does the first step, the decoder the others:
+
+    cache.reserve(...)                 make room for the tokens of each piece
+    cache.slots(pieces)                the slot of every token of these sequences, old and new
+    cache.write(layer, slots, k, v)    in each layer
+    cache.commit(pieces)               the tokens count as cached
+
+Layout: keys_LNGK and values_LNGK, N slots. A slot takes 2 L G K numbers.
+Papers: Yu et al., "Orca", OSDI 2022, whose cache is rung 2; Kwon et al., "Efficient Memory
+Management for Large Language Model Serving with PagedAttention", SOSP 2023: section 3 is the waste.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from labkit.model import GPTConfig
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Consecutive tokens of one sequence, of which a pass computes keys, values and the logits.
+
+    sequence: its number. start: how many of its tokens are cached, so the place of tokens[0].
+    A whole prompt, a chunk of it, and a single new token are all pieces.
+    """
+
+    sequence: int
+    tokens: list[int]
+    start: int
+
+    @property
+    def end(self) -> int:
+        """How many tokens of the sequence are cached after the pass."""
+        return self.start + len(self.tokens)
+
+
+@dataclass(frozen=True)
+class SlotUse:
+    """How many slots serve what at one moment; together all slots of the cache.
+
+    cached: hold keys and values. reserved: their sequence fills them later. internal: their
+    sequence never fills them. external: free, but in holes too small for the next sequence.
+    free: the next sequence can have them. All but cached and free are waste.
+    """
+
+    cached: int
+    reserved: int
+    internal: int
+    external: int
+    free: int
+
+
+class KVCache:
+    """N slots of keys and values in each layer, and which sequence uses which."""
+
+    def __init__(
+        self, config: GPTConfig, num_slots: int, dtype: torch.dtype = torch.float32
+    ) -> None:
+        """num_slots: N, the tokens that fit."""
+        shape = (config.num_layers, num_slots, config.kv_heads, config.head_dim)
+        # Not torch.empty: attention gives unused slots the weight 0, and 0 * nan is nan.
+        self.keys_LNGK = torch.zeros(shape, dtype=dtype)
+        self.values_LNGK = torch.zeros(shape, dtype=dtype)
+        self._num_cached: dict[int, int] = {}
+
+    @property
+    def capacity(self) -> float:
+        """How many tokens one sequence can have that is alone in the cache."""
+        return self.keys_LNGK.shape[1]
+
+    @property
+    def num_free_pages(self) -> int:
+        """Pages that `reserve` can take now.
+
+        If the `pages_needed` of several reservations add up to at most this, all of them succeed.
+        """
+        raise NotImplementedError
+
+    def pages_needed(self, sequence: int, num_tokens: int, longest: int) -> int:
+        """How many free pages `reserve` with these arguments takes at most."""
+        raise NotImplementedError
+
+    def reserve(self, sequence: int, num_tokens: int, longest: int) -> bool:
+        """Make room for the first `num_tokens` tokens of the sequence, counted from its beginning.
+
+        longest: the tokens that it may have at most, prompt and answer; rung 2 reserves them all.
+        False: there is no room, and nothing has changed.
+        """
+        raise NotImplementedError
+
+    def share_prefix(self, sequence: int, tokens: Sequence[int]) -> int:
+        """Give a new sequence the cached pages that hold its first tokens: how many tokens.
+
+        At most len(tokens) - 1, for the last token is computed: its logits give the next one.
+        The sequence then holds pages, so `free` it if `reserve` fails. Rungs 1 and 2: 0.
+        """
+        return 0
+
+    def num_cached(self, sequence: int) -> int:
+        """How many of its first tokens are cached: where its next piece starts. Rung 1: 0."""
+        return self._num_cached.get(sequence, 0)
+
+    def slots(self, pieces: Sequence[Piece]) -> list[Tensor]:
+        """For each piece, the slots of its sequence's tokens 0 to end - 1.
+
+        ValueError: a piece does not start where the cached tokens end, or has no room.
+        """
+        found = []
+        for piece in pieces:
+            cached, held_n = self.num_cached(piece.sequence), self._held(piece.sequence)
+            if piece.start != cached:
+                raise ValueError(
+                    f"sequence {piece.sequence} has {cached} cached tokens, and its piece starts "
+                    f"at {piece.start}; give the tokens from num_cached({piece.sequence}) on"
+                )
+            if piece.end > len(held_n):
+                raise ValueError(
+                    f"sequence {piece.sequence} has {len(held_n)} slots, and its piece ends at "
+                    f"{piece.end}; call reserve({piece.sequence}, {piece.end}, ...) first"
+                )
+            found.append(held_n[: piece.end])
+        return found
+
+    def write(
+        self, layer: int, slots_n: Tensor, k_nGK: Tensor, v_nGK: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Store keys and values of n tokens in these slots; returns those of all N slots."""
+        self.keys_LNGK[layer].index_copy_(0, slots_n, k_nGK)
+        self.values_LNGK[layer].index_copy_(0, slots_n, v_nGK)
+        return self.keys_LNGK[layer], self.values_LNGK[layer]
+
+    def commit(self, pieces: Sequence[Piece]) -> None:
+        """Count the tokens of these pieces as cached: they were written in all layers."""
+        for piece in pieces:
+            self._num_cached[piece.sequence] = piece.end
+
+    def free(self, sequence: int) -> None:
+        """Give up all slots of a sequence that ended, was cancelled or preempted, if it has any."""
+        self._num_cached.pop(sequence, None)
+
+    def slot_use(self, final: Mapping[int, int], wanted: int) -> SlotUse:
+        """What the slots are used for now.
+
+        final: for each sequence in the cache, the tokens that it has when it ends: known for a
+        recorded trace only. wanted: the `longest` of the sequence that comes next.
+        """
+        cached: set[int] = set()
+        to_be_filled: set[int] = set()
+        held: set[int] = set()  # shared slots count once
+        for sequence, num_tokens in final.items():
+            slots = self._held(sequence).tolist()
+            held.update(slots)
+            to_be_filled.update(slots[:num_tokens])
+            cached.update(slots[: self.num_cached(sequence)])
+        to_be_filled |= cached
+        external = self._in_small_holes(wanted)
+        return SlotUse(
+            cached=len(cached),
+            reserved=len(to_be_filled - cached),
+            internal=len(held - to_be_filled),
+            external=external,
+            free=self.keys_LNGK.shape[1] - len(held) - external,
+        )
+
+    def _held(self, sequence: int) -> Tensor:
+        """The slots of a sequence, by position; empty where it has none, as on rung 1."""
+        return torch.arange(0)
+
+    def _in_small_holes(self, wanted: int) -> int:
+        """Free slots that a sequence cannot use which wants so many."""
+        return 0
+
+
+class NoCache(KVCache):
+    """Rung 1: nothing is kept. Each pass computes all tokens of its sequences, from the first."""
+
+    def __init__(self, config: GPTConfig) -> None:
+        super().__init__(config, 0)
+
+    @property
+    def capacity(self) -> float:
+        """No limit."""
+        return math.inf
+
+    @property
+    def num_free_pages(self) -> int:
+        """None, and none are needed."""
+        return 0
+
+    def pages_needed(self, sequence: int, num_tokens: int, longest: int) -> int:
+        """None."""
+        return 0
+
+    def reserve(self, sequence: int, num_tokens: int, longest: int) -> bool:
+        """There is always room for what is not kept."""
+        return True
+
+    def slots(self, pieces: Sequence[Piece]) -> list[Tensor]:
+        """The places of the tokens in the pass itself."""
+        for piece in pieces:
+            if piece.start:
+                raise ValueError(
+                    f"sequence {piece.sequence} has no cached tokens, and its piece starts at "
+                    f"{piece.start}; without a cache, give all of its tokens in every pass"
+                )
+        places_n = torch.arange(sum(piece.end for piece in pieces))
+        return list(places_n.split([piece.end for piece in pieces]))
+
+    def write(
+        self, layer: int, slots_n: Tensor, k_nGK: Tensor, v_nGK: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The keys and values of this pass are all that there are."""
+        return k_nGK, v_nGK
+
+    def commit(self, pieces: Sequence[Piece]) -> None:
+        """Keep nothing."""
+
+
+class ContiguousCache(KVCache):
+    """Rung 2: a region of neighbouring slots per sequence, in the first hole that is long enough.
+
+    A sequence reserves its longest length when it comes, since the region cannot grow. Most
+    sequences end earlier: the rest of their region is wasted, and so are holes that fit nobody.
+    In the terms of KVCache, a page is one slot.
+    """
+
+    def __init__(
+        self, config: GPTConfig, num_slots: int, dtype: torch.dtype = torch.float32
+    ) -> None:
+        super().__init__(config, num_slots, dtype)
+        self._regions: dict[int, range] = {}
+
+    @property
+    def num_free_pages(self) -> int:
+        """The slots of the longest hole."""
+        return max(map(len, self._holes()), default=0)
+
+    def pages_needed(self, sequence: int, num_tokens: int, longest: int) -> int:
+        """All slots that it may ever use, at its first reservation."""
+        return 0 if sequence in self._regions else longest
+
+    def reserve(self, sequence: int, num_tokens: int, longest: int) -> bool:
+        """As of KVCache. ValueError: the sequence outgrows the region that it reserved."""
+        if sequence not in self._regions:
+            hole = next((each for each in self._holes() if len(each) >= longest), None)
+            if hole is None:
+                return False
+            self._regions[sequence] = hole[:longest]
+        if num_tokens > (length := len(self._regions[sequence])):
+            raise ValueError(
+                f"sequence {sequence} reserved {length} slots and wants {num_tokens}; "
+                "give the longest length with the first reservation"
+            )
+        return True
+
+    def free(self, sequence: int) -> None:
+        """Make a hole of its region, together with holes beside it."""
+        super().free(sequence)
+        self._regions.pop(sequence, None)
+
+    def _held(self, sequence: int) -> Tensor:
+        region = self._regions.get(sequence, range(0))
+        return torch.arange(region.start, region.stop)
+
+    def _holes(self) -> list[range]:
+        """The free slots between the regions."""
+        used = sorted(self._regions.values(), key=lambda region: region.start)
+        starts = [0, *(region.stop for region in used)]
+        stops = [*(region.start for region in used), self.keys_LNGK.shape[1]]
+        return [range(*ends) for ends in zip(starts, stops, strict=True) if ends[0] < ends[1]]
+
+    def _in_small_holes(self, wanted: int) -> int:
+        return sum(len(hole) for hole in self._holes() if len(hole) < wanted)

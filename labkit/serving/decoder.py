@@ -1,0 +1,135 @@
+"""One forward for a batch of pieces: whole prompts, chunks of them, and single tokens together.
+
+    pieces     sequence 7: T h e      sequence 3: t      sequence 9: a      (S = 3)
+    tokens_n   T h e t a              all tokens of the pass in one row, n = 5
+               -> embedding -> norm, query, key, value -> attention -> out -> norm, MLP -> ...
+    logits_SV  a row for each piece, of the token that follows its last
+
+All but attention works token by token and does not care whose token it is. Attention of a piece
+reads the keys and values of its whole sequence from the cache, after the piece's own were written:
+
+    q_SHtK     pieces of equally many tokens t, together: one call for all single tokens
+    k_SGsK     their keys by slots, the shorter sequences padded to the longest, s
+    mask_Sts   true where a key's position is at most the query's; padding lies beyond it
+
+Papers: Yu et al., "Orca", OSDI 2022: all but attention over the tokens of all requests; Agrawal et
+al., "Sarathi-Serve", OSDI 2024: chunks of prompts in one pass with single tokens.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
+
+from labkit.model import GPT, Block, rotate
+from labkit.serving.caches import KVCache, Piece
+
+
+class Decoder:
+    """A GPT that reads and writes a cache. The parameters are the GPT's own, not copies."""
+
+    def __init__(self, model: GPT) -> None:
+        self.model = model
+
+    @torch.no_grad()
+    def __call__(self, pieces: Sequence[Piece], cache: KVCache) -> Tensor:
+        """logits_SV. Reserve room before. The pieces are then cached; each is of another sequence.
+
+        ValueError: a piece without room or with a wrong start, or more tokens than positions.
+        """
+        model, longest = self.model, self.model.config.longest
+        for piece in pieces:
+            if longest is not None and piece.end > longest:
+                raise ValueError(
+                    f"sequence {piece.sequence} gets {piece.end} tokens, and the model has "
+                    f"{longest} positions; end it before, or use GPTConfig(rotary=True)"
+                )
+        layout = _layout(pieces, cache)
+        x_nD = model.embedding.at(layout.tokens_n, layout.positions_n)
+        for layer, block in enumerate(model.blocks):
+            assert isinstance(block, Block)
+            x_nD = x_nD + _attention(block, block.attention_norm(x_nD), layer, layout, cache)
+            x_nD = x_nD + block.mlp(block.mlp_norm(x_nD))
+        cache.commit(pieces)
+        return model.head(model.norm(x_nD[layout.last_S]))
+
+
+@dataclass(frozen=True)
+class _Alike:
+    """Pieces of equally many tokens, whose attention is one call."""
+
+    rows_St: Tensor  # which of the n tokens
+    slots_Ss: Tensor
+    mask_S1ts: Tensor
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Which token is where in a pass; the same in all layers."""
+
+    tokens_n: Tensor
+    positions_n: Tensor
+    slots_n: Tensor
+    last_S: Tensor
+    groups: list[_Alike]
+
+
+def _layout(pieces: Sequence[Piece], cache: KVCache) -> _Layout:
+    slots = cache.slots(pieces)
+    positions = [torch.arange(piece.start, piece.end) for piece in pieces]
+    ends_S = torch.tensor([len(piece.tokens) for piece in pieces]).cumsum(0)
+    alike = defaultdict(list)
+    for index, piece in enumerate(pieces):
+        alike[len(piece.tokens)].append(index)
+    groups = []
+    for num_tokens, members in alike.items():
+        rows_St = ends_S[members, None] - num_tokens + torch.arange(num_tokens)
+        slots_Ss = pad_sequence([slots[index] for index in members], batch_first=True)
+        positions_St = torch.stack([positions[index] for index in members])
+        mask_Sts = torch.arange(slots_Ss.shape[1]) <= positions_St[..., None]
+        groups.append(_Alike(rows_St, slots_Ss, mask_Sts[:, None]))
+    return _Layout(
+        tokens_n=torch.tensor([token for piece in pieces for token in piece.tokens]),
+        positions_n=torch.cat(positions),
+        slots_n=torch.cat([s[p.start :] for s, p in zip(slots, pieces, strict=True)]),
+        last_S=ends_S - 1,
+        groups=groups,
+    )
+
+
+def _attention(block: Block, x_nD: Tensor, layer: int, layout: _Layout, cache: KVCache) -> Tensor:
+    """Write the tokens' keys and values, and attend over all that their sequences have."""
+    of = block.attention
+    q_nHK, k_nGK, v_nGK = (
+        project(x_nD).unflatten(1, (-1, of.head_dim)) for project in (of.query, of.key, of.value)
+    )
+    if of.rotary:
+        q_nHK, k_nGK = (
+            rotate(x_nHK.transpose(0, 1), layout.positions_n).transpose(0, 1)
+            for x_nHK in (q_nHK, k_nGK)
+        )
+    keys_NGK, values_NGK = cache.write(layer, layout.slots_n, k_nGK, v_nGK)
+    y_nHK = torch.empty_like(q_nHK)
+    for group in layout.groups:
+        y_SHtK = F.scaled_dot_product_attention(
+            q_nHK[group.rows_St].transpose(1, 2),
+            _gather(keys_NGK, group.slots_Ss),
+            _gather(values_NGK, group.slots_Ss),
+            attn_mask=group.mask_S1ts,
+            enable_gqa=keys_NGK.shape[1] != q_nHK.shape[1],
+        )
+        y_nHK[group.rows_St] = y_SHtK.transpose(1, 2)
+    return of.out(y_nHK.flatten(1))
+
+
+def _gather(x_NGK: Tensor, slots_Ss: Tensor) -> Tensor:
+    """x_SGsK: the keys or values in these slots."""
+    # On a CPU, x_NGK[slots_Ss] takes more than twice as long.
+    x_SsGK = x_NGK.index_select(0, slots_Ss.flatten()).unflatten(0, slots_Ss.shape)
+    return x_SsGK.transpose(1, 2)

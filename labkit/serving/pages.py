@@ -1,0 +1,193 @@
+"""Rung 3: pages that sequences take as they grow, and share where they begin alike.
+
+    sequence 7   tokens   T h e _ c a t _ s a t        pages of 4 slots
+                 table    5       2       8            page 8 has one slot left
+    sequence 9   tokens   T h e _ d o g
+                 table    5       1                    page 5 is shared: two references
+
+A sequence wastes less than one page, since a page is taken when the one before it is full. Every
+page fits every sequence, so there are no holes.
+
+Sharing. A full page is known by its prefix key: a hash of its tokens and of all tokens before it,
+on which keys and values depend, too. A new sequence takes the pages that have its keys. A page that
+no sequence uses is free and keeps its key until it is taken, the page freed first before others.
+
+Copy on write. `fork` shares the last page, too, which is not full. The first sequence that writes
+to it while another holds it takes a copy.
+
+Paper: Kwon et al., PagedAttention, SOSP 2023, section 4. Prefix keys: vLLM's automatic prefix
+caching; SGLang finds prefixes in a tree instead (Zheng et al., RadixAttention, arXiv:2312.07104).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from labkit.model import GPTConfig
+from labkit.serving.caches import KVCache, Piece
+
+
+class PagePool:
+    """How many sequences hold each page, which pages are free, and what full pages contain."""
+
+    def __init__(self, num_pages: int) -> None:
+        self.references = [0] * num_pages
+        self._free = dict.fromkeys(range(num_pages))  # ordered: the page freed first comes first
+        self._page_of: dict[bytes, int] = {}
+        self._key_of: dict[int, bytes] = {}
+
+    @property
+    def num_free(self) -> int:
+        """Pages that no sequence holds."""
+        return len(self._free)
+
+    def take(self) -> int:
+        """A free page, without what it contained. There is one: ask num_free before."""
+        page = next(iter(self._free))
+        if (key := self._key_of.pop(page, None)) is not None:
+            del self._page_of[key]
+        return self.share(page)
+
+    def share(self, page: int) -> int:
+        """The same page, held by one more sequence."""
+        self._free.pop(page, None)
+        self.references[page] += 1
+        return page
+
+    def release(self, page: int) -> None:
+        """One sequence gives up the page. Without a holder it is free, and keeps its key."""
+        self.references[page] -= 1
+        if self.references[page] == 0:
+            self._free[page] = None
+
+    def publish(self, page: int, key: bytes) -> None:
+        """The page is full and has this prefix key. Of two pages with one key, the first counts."""
+        if key not in self._page_of:
+            self._page_of[key], self._key_of[page] = page, key
+
+    def find(self, key: bytes) -> int | None:
+        """The page with this prefix key."""
+        return self._page_of.get(key)
+
+
+@dataclass
+class _Table:
+    """The pages of a sequence, by position, and its cached tokens with their full pages' keys."""
+
+    pages: list[int] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    keys: list[bytes] = field(default_factory=list)
+
+
+class PagedCache(KVCache):
+    """`num_pages` pages of `page_size` slots: any sequence can take any page next."""
+
+    def __init__(
+        self,
+        config: GPTConfig,
+        num_pages: int,
+        page_size: int = 16,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        super().__init__(config, num_pages * page_size, dtype)
+        self.pool, self.page_size = PagePool(num_pages), page_size
+        self._tables: dict[int, _Table] = {}
+
+    @property
+    def num_free_pages(self) -> int:
+        """Pages that no sequence holds, also those that are kept for their prefix."""
+        return self.pool.num_free
+
+    def pages_needed(self, sequence: int, num_tokens: int, longest: int) -> int:
+        """Those that it does not have, and a copy of a shared page that it will write to."""
+        table = self._tables.get(sequence, _Table())
+        new = -(-num_tokens // self.page_size) - len(table.pages)
+        return max(0, new) + self._must_copy(table, num_tokens)
+
+    def reserve(self, sequence: int, num_tokens: int, longest: int) -> bool:
+        """As of KVCache: `longest` is not needed, since a sequence can take pages later."""
+        if self.pages_needed(sequence, num_tokens, longest) > self.pool.num_free:
+            return False
+        table = self._tables.setdefault(sequence, _Table())
+        if self._must_copy(table, num_tokens):
+            last = len(table.tokens) // self.page_size
+            table.pages[last] = self._copy(table.pages[last])
+        while len(table.pages) * self.page_size < num_tokens:
+            table.pages.append(self.pool.take())
+        return True
+
+    def share_prefix(self, sequence: int, tokens: Sequence[int]) -> int:
+        """As of KVCache. Only full pages are shared."""
+        table = _Table()
+        for key in prefix_keys(tokens[:-1], self.page_size):
+            if (page := self.pool.find(key)) is None:
+                break
+            table.pages.append(self.pool.share(page))
+            table.keys.append(key)
+        num_shared = len(table.pages) * self.page_size
+        if num_shared:
+            assert sequence not in self._tables, "a sequence shares before it reserves"
+            table.tokens = list(tokens[:num_shared])
+            self._tables[sequence] = table
+        return num_shared
+
+    def fork(self, parent: int, child: int) -> None:
+        """Let a new sequence have the cached tokens of another, without computing or copying."""
+        whole = self._tables[parent]
+        num_pages = -(-len(whole.tokens) // self.page_size)
+        pages = [self.pool.share(page) for page in whole.pages[:num_pages]]
+        self._tables[child] = _Table(pages, list(whole.tokens), list(whole.keys))
+
+    def num_cached(self, sequence: int) -> int:
+        """As of KVCache."""
+        return len(self._tables[sequence].tokens) if sequence in self._tables else 0
+
+    def commit(self, pieces: Sequence[Piece]) -> None:
+        """As of KVCache, and other sequences find the pages that are full now."""
+        for piece in pieces:
+            table = self._tables[piece.sequence]
+            table.tokens += piece.tokens
+            num_known = len(table.keys)
+            parent = table.keys[-1] if table.keys else b""
+            tokens = table.tokens[num_known * self.page_size :]
+            table.keys += prefix_keys(tokens, self.page_size, parent)
+            for index in range(num_known, len(table.keys)):
+                self.pool.publish(table.pages[index], table.keys[index])
+
+    def free(self, sequence: int) -> None:
+        """As of KVCache. The last page first: the first ones are the most likely to be shared."""
+        for page in reversed(self._tables.pop(sequence, _Table()).pages):
+            self.pool.release(page)
+
+    def _held(self, sequence: int) -> Tensor:
+        pages_P = torch.tensor(self._tables.get(sequence, _Table()).pages, dtype=torch.int64)
+        return (pages_P[:, None] * self.page_size + torch.arange(self.page_size)).flatten()
+
+    def _must_copy(self, table: _Table, num_tokens: int) -> bool:
+        """Whether the next token goes to a page that is not full, and held by others, too."""
+        num_cached = len(table.tokens)
+        if num_tokens <= num_cached or num_cached % self.page_size == 0:
+            return False
+        return self.pool.references[table.pages[num_cached // self.page_size]] > 1
+
+    def _copy(self, page: int) -> int:
+        """A page of one's own with the same keys and values."""
+        copy = self.pool.take()
+        for cached_LNGK in (self.keys_LNGK, self.values_LNGK):
+            pages_LPnGK = cached_LNGK.unflatten(1, (-1, self.page_size))
+            pages_LPnGK[:, copy] = pages_LPnGK[:, page]
+        self.pool.release(page)
+        return copy
+
+
+def prefix_keys(tokens: Sequence[int], page_size: int, parent: bytes = b"") -> Iterator[bytes]:
+    """The prefix key of each full page of these tokens; parent: the key of the page before them."""
+    for start in range(0, len(tokens) - page_size + 1, page_size):
+        page = ",".join(map(str, tokens[start : start + page_size]))
+        parent = hashlib.sha256(parent + page.encode()).digest()
+        yield parent

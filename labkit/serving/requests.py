@@ -1,0 +1,101 @@
+"""What clients ask for, and how far each answer is: requests, generations, traces of arrivals.
+
+    Request      prompt  T h e _ c a t        max_new_tokens=4
+    Generation   tokens  T h e _ c a t _ s    two of four are there; longest = 7 + 4
+
+A request never changes. A generation is a request that an engine serves: its tokens grow by one in
+each pass that ends with its last token.
+
+A trace is a list of requests with the time at which each arrives, whether or not the engine is
+ready for it (an open loop). Clients that wait for an answer before they ask again (a closed loop)
+slow down with the engine, and hide how long its queue would be.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+
+from labkit.serving.sampling import GREEDY, Sampling
+
+
+@dataclass(frozen=True)
+class Request:
+    """A prompt and how to continue it.
+
+    stop: the answer ends with the first of these tokens, which is its last one.
+    priority: a smaller number is served first, as in vLLM; one scheduler looks at it.
+    """
+
+    prompt: Sequence[int]
+    max_new_tokens: int = 16
+    sampling: Sampling = GREEDY
+    stop: frozenset[int] = frozenset()
+    priority: int = 0
+
+
+@dataclass(eq=False)
+class Generation:
+    """A request in an engine, and its tokens so far.
+
+    id: counts arrivals, and names the sequence in the cache. tokens: the prompt and the answer.
+    Each generation draws from a generator of its own, so that no other request changes its answer.
+    """
+
+    id: int
+    request: Request
+    tokens: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.tokens = list(self.request.prompt)
+        self.generator = torch.Generator().manual_seed(self.request.sampling.seed)
+
+    @property
+    def longest(self) -> int:
+        """How many tokens it has at most, prompt and answer."""
+        return len(self.request.prompt) + self.request.max_new_tokens
+
+    @property
+    def finish_reason(self) -> str | None:
+        """Why the answer has ended, in OpenAI's words, "stop" or "length"; None: it goes on."""
+        if len(self.tokens) > len(self.request.prompt) and self.tokens[-1] in self.request.stop:
+            return "stop"
+        return "length" if len(self.tokens) == self.longest else None
+
+
+class Arrival(NamedTuple):
+    """A request of a trace, and when it arrives, in seconds from the beginning of the trace."""
+
+    at_s: float
+    request: Request
+
+
+def poisson_trace(
+    num_requests: int,
+    per_second: float,
+    *,
+    vocab: int = 256,
+    mean_prompt: int = 16,
+    mean_answer: int = 16,
+    max_new_tokens: int = 64,
+    seed: int = 0,
+) -> list[Arrival]:
+    """Requests at random moments, `per_second` on average: exponential gaps (a Poisson process).
+
+    Prompts have 1 to 2 * mean_prompt - 1 tokens. One token in `mean_answer` is a stop token. A
+    model that is not trained draws all tokens about equally often, so its answers have as many
+    tokens on average, and few of them reach max_new_tokens: as in real traffic, the reservation is
+    much longer than the answer.
+    """
+    draw, at_s, trace = random.Random(seed), 0.0, []
+    stop = frozenset(range(vocab // mean_answer))
+    for _ in range(num_requests):
+        at_s += draw.expovariate(per_second)
+        prompt = [draw.randrange(vocab) for _ in range(draw.randint(1, 2 * mean_prompt - 1))]
+        sampling = Sampling(temperature=1.0, seed=draw.getrandbits(31))
+        trace.append(Arrival(at_s, Request(prompt, max_new_tokens, sampling, stop)))
+    return trace

@@ -1,0 +1,148 @@
+"""Serve requests that come at any time: passes of a decoder, planned by a scheduler.
+
+    add(request) -> waiting -> running -> pass, pass, pass -> ended: its pages are free
+                       ^          |
+                       +----------+  preempted: no pages, but its tokens stay
+
+    engine = Engine(Decoder(model), PagedCache(model.config, num_pages=64), continuous)
+    engine.add(Request(prompt=[1, 2, 3], max_new_tokens=8))
+    while engine.has_work:
+        for output in engine.step():
+            print(output.id, output.token, output.finish_reason)
+
+One step is one pass. It returns the new tokens, so that a caller can send each one at once.
+
+Answers do not depend on the traffic. The decoder computes each sequence from its own tokens, and
+each request draws from a random generator of its own. In another batch, though, sums can be added
+in another order. In float32 this can change a token if two logits are almost equal.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from labkit import arguments
+from labkit.serving.caches import KVCache, Piece
+from labkit.serving.decoder import Decoder
+from labkit.serving.requests import Generation, Request
+from labkit.serving.sampling import sample
+from labkit.serving.scheduler import Chunk, Plan, Scheduler, State
+
+
+class Output(NamedTuple):
+    """The next token of an answer. finish_reason: "stop" or "length" with the last, or None."""
+
+    id: int
+    token: int
+    finish_reason: str | None
+
+
+class Engine:
+    """Requests in one cache, with the passes of one scheduler."""
+
+    def __init__(self, decoder: Decoder, cache: KVCache, scheduler: Scheduler) -> None:
+        self.decoder, self.cache, self.scheduler = decoder, cache, scheduler
+        self.waiting: list[Generation] = []
+        self.running: list[Generation] = []
+        self._ids = itertools.count()
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a request waits or runs."""
+        return bool(self.waiting or self.running)
+
+    def add(self, request: Request) -> int:
+        """Let a request wait for its turn; returns its id.
+
+        ValueError: no pass could ever serve it: it has no tokens, tokens that the model does not
+        know, or more tokens than the model has positions or the cache has slots.
+        """
+        config, prompt = self.decoder.model.config, request.prompt
+        arguments.whole("max_new_tokens", request.max_new_tokens, "1 or more tokens")
+        if not prompt:
+            raise ValueError("the prompt is empty: give at least one token to continue")
+        if wrong := [token for token in prompt if not 0 <= token < config.vocab]:
+            raise ValueError(f"token {wrong[0]} is outside 0..{config.vocab - 1} of the model")
+        limits = {
+            "positions of the model": config.longest,
+            "slots of the cache": self.cache.capacity,
+        }
+        longest = len(prompt) + request.max_new_tokens
+        for what, limit in limits.items():
+            if limit is not None and longest > limit:
+                raise ValueError(
+                    f"{len(prompt)} tokens of prompt and max_new_tokens={request.max_new_tokens} "
+                    f"are {longest}, more than the {limit} {what}; shorten one of them"
+                )
+        generation = Generation(next(self._ids), request)
+        self.waiting.append(generation)
+        return generation.id
+
+    def cancel(self, id: int) -> None:
+        """Give up a request and its pages. Nothing happens if it has ended already."""
+        for queue in (self.waiting, self.running):
+            queue[:] = [each for each in queue if each.id != id]
+        self.cache.free(id)
+
+    def step(self) -> list[Output]:
+        """Run one pass: the new tokens, none for a prompt that needs more passes.
+
+        If the decoder raises, tokens are as before, and the same step can be made again.
+        RuntimeError: the scheduler planned nothing though there is work, or more than fits.
+        """
+        if not self.has_work:
+            return []
+        while (plan := self._plan()).preempt:
+            self._preempt(plan.preempt)
+        if not plan.chunks:
+            raise RuntimeError(
+                f"the scheduler planned no tokens, with {len(self.waiting)} waiting and "
+                f"{len(self.running)} running; it must admit or continue at least one"
+            )
+        pieces = [self._piece(chunk) for chunk in plan.chunks]
+        logits_SV = self.decoder(pieces, self.cache)
+        outputs = []
+        for chunk, piece, logits_V in zip(plan.chunks, pieces, logits_SV, strict=True):
+            generation = chunk.generation
+            if piece.end == len(generation.tokens):  # else the next token is known already
+                token = sample(logits_V, generation.request.sampling, generation.generator)
+                generation.tokens.append(token)
+                outputs.append(Output(generation.id, token, generation.finish_reason))
+                if generation.finish_reason:
+                    self.cancel(generation.id)
+        return outputs
+
+    def generate(self, requests: Iterable[Request]) -> list[list[int]]:
+        """The answers to these requests, all added now, in their order."""
+        ids = [self.add(request) for request in requests]
+        answers = defaultdict(list)
+        while self.has_work:
+            for output in self.step():
+                answers[output.id].append(output.token)
+        return [answers[id] for id in ids]
+
+    def _plan(self) -> Plan:
+        return self.scheduler(State(self.waiting, self.running, self.cache))
+
+    def _preempt(self, generation: Generation) -> None:
+        """Free its pages, and let it wait before those that have not run."""
+        self.cancel(generation.id)
+        self.waiting.insert(0, generation)
+
+    def _piece(self, chunk: Chunk) -> Piece:
+        """The tokens of a chunk. Room for all tokens of its generation is reserved at once."""
+        generation, id = chunk.generation, chunk.generation.id
+        if generation in self.waiting:
+            self.waiting.remove(generation)
+            self.running.append(generation)
+            self.cache.share_prefix(id, generation.tokens)
+        if not self.cache.reserve(id, len(generation.tokens), generation.longest):
+            raise RuntimeError(
+                f"the scheduler planned request {id} with {len(generation.tokens)} tokens, and "
+                f"the cache has {self.cache.num_free_pages} free pages; ask pages_needed before"
+            )
+        start = self.cache.num_cached(id)
+        return Piece(id, generation.tokens[start : start + chunk.num_tokens], start)

@@ -1,0 +1,180 @@
+"""Any traffic through the engine gives each request the tokens of naive generation, in float64."""
+
+from dataclasses import replace
+from functools import partial
+from random import Random
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from labkit.model import GPT, GPTConfig
+from labkit.serving import (
+    ContiguousCache,
+    Decoder,
+    Engine,
+    NoCache,
+    PagedCache,
+    Request,
+    Sampling,
+    chunked_prefill,
+    continuous,
+    poisson_trace,
+    preempting,
+    priorities,
+    static_batches,
+)
+from labkit.serving.sampling import sample
+
+CONFIG = GPTConfig(vocab=19, context=40, num_layers=1, hidden=8, num_heads=2, num_kv_heads=1)
+MODEL = GPT(CONFIG, dtype=torch.float64)
+with torch.no_grad():  # larger weights, so that answers are not one token again and again
+    for name, weight in MODEL.named_parameters():
+        weight.mul_(20 if weight.dim() == 2 and "token" not in name else 1)
+CACHES = {
+    "none": lambda: NoCache(CONFIG),
+    "regions": lambda: ContiguousCache(CONFIG, 80, torch.float64),
+    "pages": lambda: PagedCache(CONFIG, 11, 3, torch.float64),
+}
+SCHEDULERS = [
+    static_batches,
+    continuous,
+    preempting,
+    partial(chunked_prefill, token_budget=9),
+    partial(priorities, token_budget=9, max_running=4),
+]
+LADDER = [
+    (cache, scheduler)
+    for cache in CACHES
+    for scheduler in SCHEDULERS
+    if cache != "none" or scheduler in SCHEDULERS[:3]
+]
+REQUESTS = st.builds(
+    Request,
+    # Prompts that begin alike share pages.
+    prompt=st.builds(
+        lambda same, own: [*range(same), *own],
+        st.sampled_from([0, 7, 12]),
+        st.lists(st.integers(0, 18), min_size=1, max_size=8),
+    ),
+    max_new_tokens=st.sampled_from([1, 5, 12]),
+    sampling=st.builds(
+        Sampling,
+        temperature=st.sampled_from([0.0, 0.7, 1.5]),
+        top_k=st.sampled_from([None, 5]),
+        top_p=st.sampled_from([1.0, 0.8]),
+        seed=st.integers(0, 99),
+    ),
+    stop=st.sampled_from([frozenset(), frozenset({3, 4})]),
+    priority=st.integers(0, 1),
+)
+
+
+@torch.no_grad()
+def naive(request):
+    """One request, all of its tokens in every forward of the model itself."""
+    tokens, generator = list(request.prompt), torch.Generator().manual_seed(request.sampling.seed)
+    for _ in range(request.max_new_tokens):
+        logits_V = MODEL(torch.tensor([tokens]))[0, -1]
+        tokens.append(sample(logits_V, request.sampling, generator))
+        if tokens[-1] in request.stop:
+            break
+    return tokens[len(request.prompt) :]
+
+
+@settings(max_examples=60)
+@given(
+    st.sampled_from(LADDER),
+    st.lists(REQUESTS, min_size=2, max_size=7),
+    st.integers(0, 2**32).map(Random),
+)
+def test_any_traffic_gives_the_tokens_of_naive_generation(rung, requests, random):
+    """Requests come between steps; some are cancelled while others go on."""
+    cache, scheduler = rung
+    engine, answers = Engine(Decoder(MODEL), CACHES[cache](), scheduler), {}
+    coming, cancelled = list(requests), set()
+    while coming or engine.has_work:
+        if coming and random.random() < 0.7:
+            answers[engine.add(coming.pop())] = []
+        for output in engine.step():
+            answers[output.id].append(output.token)
+        if random.random() < 0.03:
+            number = random.randrange(len(requests))
+            engine.cancel(number)
+            cancelled.add(number)
+    for number, request in enumerate(reversed(requests)):
+        expected = naive(request)
+        if number in cancelled:
+            expected = expected[: len(answers[number])]
+        assert answers[number] == expected
+    assert engine.cache.num_free_pages == CACHES[cache]().num_free_pages
+
+
+def test_a_step_that_raised_can_be_made_again():
+    """A prompt of a preempted, shared or new request is computed again, and nothing leaks."""
+    random = Random(0)
+
+    def fails_sometimes(pieces, cache):
+        if random.random() < 0.3:
+            raise ConnectionError
+        return decoder(pieces, cache)
+
+    decoder = Decoder(MODEL)
+    fails_sometimes.model = MODEL
+    requests = [Request([*range(7), i], 9, Sampling(seed=i)) for i in range(6)]
+    engine = Engine(fails_sometimes, CACHES["pages"](), preempting)
+    answers = {engine.add(request): [] for request in requests}
+    num_failed = 0
+    while engine.has_work:
+        try:
+            outputs = engine.step()
+        except ConnectionError:
+            num_failed += 1
+            continue
+        for output in outputs:
+            answers[output.id].append(output.token)
+    assert num_failed
+    assert list(answers.values()) == [naive(request) for request in requests]
+    assert engine.cache.num_free_pages == 11
+
+
+@pytest.mark.parametrize(
+    ("request_", "reason"),
+    [
+        (Request([], 1), "the prompt is empty"),
+        (Request([1, 19], 1), "token 19 is outside 0..18"),
+        (Request([1], 0), "max_new_tokens=0"),
+        (Request([1] * 30, 11), "are 41, more than the 40 positions of the model"),
+    ],
+)
+def test_a_request_that_no_pass_could_serve_is_refused(request_, reason):
+    engine = Engine(Decoder(MODEL), CACHES["pages"](), preempting)
+    with pytest.raises(ValueError, match=reason):
+        engine.add(request_)
+    assert not engine.has_work
+
+
+def test_a_request_longer_than_the_cache_is_refused_and_one_as_long_is_served():
+    model = GPT(replace(CONFIG, rotary=True))
+    engine = Engine(Decoder(model), PagedCache(model.config, 4, 3), preempting)
+    with pytest.raises(ValueError, match="are 13, more than the 12 slots of the cache"):
+        engine.add(Request([1] * 9, 4))
+    assert len(engine.generate([Request([1] * 9, 3)])[0]) == 3
+
+
+def test_a_poisson_trace_has_its_rate_and_its_lengths():
+    trace = poisson_trace(2000, 50.0, vocab=19, mean_prompt=8, mean_answer=4, max_new_tokens=12)
+    assert trace == poisson_trace(
+        2000, 50.0, vocab=19, mean_prompt=8, mean_answer=4, max_new_tokens=12
+    )
+    assert 2000 / trace[-1].at_s == pytest.approx(50, rel=0.1)
+    lengths = [len(arrival.request.prompt) for arrival in trace]
+    assert (min(lengths), max(lengths)) == (1, 15)
+    assert sum(lengths) / 2000 == pytest.approx(8, rel=0.1)
+    untrained = GPT(CONFIG)
+    engine = Engine(
+        Decoder(untrained), PagedCache(CONFIG, 400, 3), partial(continuous, max_running=32)
+    )
+    answers = engine.generate(arrival.request for arrival in trace[:300])
+    assert sum(map(len, answers)) / 300 == pytest.approx(4, rel=0.2)

@@ -1,0 +1,147 @@
+"""Which sequence holds which slots: no model, only reservations. Caches of one number per slot."""
+
+from collections import Counter
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from labkit.model import GPTConfig
+from labkit.serving import ContiguousCache, NoCache, PagedCache, Piece, SlotUse
+
+CONFIG = GPTConfig(num_layers=1, hidden=1, num_heads=1)
+NUM_PAGES = 7
+NUMBERS = st.integers(0, 3)
+OPS = st.one_of(
+    st.tuples(st.just("grow"), NUMBERS, st.integers(1, 6)),
+    st.tuples(st.just("fork"), NUMBERS, NUMBERS),
+    st.tuples(st.just("free"), NUMBERS, st.just(0)),
+)
+
+
+def held(cache, sequence, num):
+    return cache.slots([Piece(sequence, [0] * num, cache.num_cached(sequence))])[0].tolist()
+
+
+class Model:
+    """What the cache should contain: tokens by sequence. Each token is its own key."""
+
+    def __init__(self, page_size):
+        self.cache, self.tokens = PagedCache(CONFIG, NUM_PAGES, page_size), {}
+
+    def grow(self, i, num):
+        """All begin alike, and a new sequence shares what it can. Later tokens are its own."""
+        if i in self.tokens:
+            start = len(self.tokens[i])
+            tokens = [*self.tokens[i], *[10 + i] * num]
+        else:
+            tokens = [5, 6, 7, 5, 6, 7][:num]
+            start = self.cache.share_prefix(i, tokens)
+        needed, num_free = self.cache.pages_needed(i, len(tokens), 99), self.cache.num_free_pages
+        fits = self.cache.reserve(i, len(tokens), 99)
+        assert fits == (needed <= num_free)
+        assert self.cache.num_free_pages == num_free - needed * fits
+        if not fits:
+            self.free(i, 0)
+            return
+        piece = Piece(i, tokens[start:], start)
+        (slots,) = self.cache.slots([piece])
+        new = torch.tensor(piece.tokens, dtype=torch.float32).view(-1, 1, 1)
+        self.cache.write(0, slots[start:], new, -new)
+        self.cache.commit([piece])
+        self.tokens[i] = tokens
+
+    def fork(self, parent, child):
+        if parent in self.tokens and child not in self.tokens:
+            self.cache.fork(parent, child)
+            self.tokens[child] = list(self.tokens[parent])
+
+    def free(self, i, _):
+        self.cache.free(i)
+        self.tokens.pop(i, None)
+
+    def check(self):
+        """References are the tables' own, every page is free or held, and tokens are there."""
+        cache, pool = self.cache, self.cache.pool
+        tables = [cache._tables[i].pages for i in self.tokens]
+        assert cache._tables.keys() == self.tokens.keys()
+        references = Counter(page for table in tables for page in table)
+        assert pool.references == [references[page] for page in range(NUM_PAGES)]
+        assert all(len(set(table)) == len(table) for table in tables)
+        assert set(pool._free) == set(range(NUM_PAGES)) - references.keys()
+        for i, tokens in self.tokens.items():
+            assert cache.num_cached(i) == len(tokens)
+            slots = held(cache, i, 0)
+            assert cache.keys_LNGK[0, slots].flatten().tolist() == tokens
+            assert cache.values_LNGK[0, slots].flatten().tolist() == [-t for t in tokens]
+
+
+@settings(max_examples=100)
+@given(st.sampled_from([1, 2, 3]), st.lists(OPS, max_size=30))
+def test_no_page_is_lost_or_held_twice_and_no_token_overwritten(page_size, ops):
+    model = Model(page_size)
+    for name, *arguments in ops:
+        getattr(model, name)(*arguments)
+        model.check()
+    for i in list(model.tokens):
+        model.free(i, 0)
+    assert model.cache.num_free_pages == NUM_PAGES
+
+
+def test_the_page_that_was_freed_first_is_taken_first_and_forgotten():
+    cache = PagedCache(CONFIG, 2, 2)
+    for i in range(2):
+        cache.reserve(i, 2, 2)
+        cache.commit([Piece(i, [i, i], 0)])
+    cache.free(1)
+    cache.free(0)
+    assert cache.reserve(2, 1, 9)
+    assert cache.share_prefix(3, [1, 1, 5]) == 0
+    assert cache.share_prefix(4, [0, 0, 5]) == 2
+
+
+def test_of_a_sequence_that_ended_the_first_page_is_kept_longest():
+    cache = PagedCache(CONFIG, 3, 2)
+    cache.reserve(0, 6, 6)
+    cache.commit([Piece(0, [1, 2, 3, 4, 5, 6], 0)])
+    cache.free(0)
+    cache.reserve(1, 1, 9)
+    assert cache.share_prefix(2, [1, 2, 3, 4, 5, 6, 7]) == 4
+
+
+def test_of_two_pages_with_equal_tokens_the_first_is_found():
+    cache = PagedCache(CONFIG, 3, 2)
+    for i in range(2):
+        assert cache.share_prefix(i, [1, 2]) == 0  # both before either is computed
+        cache.reserve(i, 2, 2)
+    cache.commit([Piece(i, [1, 2], 0) for i in range(2)])
+    cache.share_prefix(2, [1, 2, 3])
+    assert cache.pool.references == [2, 1, 0]
+
+
+def test_contiguous_regions_go_into_the_first_hole_that_is_long_enough():
+    cache = ContiguousCache(CONFIG, 20)
+    assert [cache.reserve(i, 1, longest) for i, longest in enumerate([6, 4, 10])] == [True] * 3
+    assert not cache.reserve(3, 1, 3)
+    cache.free(1)
+    assert (cache.num_free_pages, cache.pages_needed(3, 1, 3)) == (4, 3)
+    assert cache.reserve(3, 1, 3)
+    assert held(cache, 3, 1) == [6]
+    with pytest.raises(ValueError, match="sequence 3 reserved 3 slots and wants 4"):
+        cache.reserve(3, 4, 4)
+
+
+def test_waste_is_reserved_internal_and_external():
+    final = {0: 5, 1: 3}  # tokens at the end, of 8 that each may have at most
+    cached = [Piece(0, [1, 2, 3], 0), Piece(1, [9, 9], 0)]
+    contiguous, pages = ContiguousCache(CONFIG, 20), PagedCache(CONFIG, 5, 4)
+    for cache in (contiguous, pages):
+        assert all(cache.reserve(piece.sequence, piece.end, 8) for piece in cached)
+        cache.commit(cached)
+    assert contiguous.slot_use(final, wanted=8) == SlotUse(5, 3, 8, 4, 0)
+    assert contiguous.slot_use(final, wanted=4) == SlotUse(5, 3, 8, 0, 4)
+    assert pages.slot_use(final, wanted=8) == SlotUse(5, 2, 1, 0, 12)
+    assert NoCache(CONFIG).slot_use(final, wanted=8) == SlotUse(0, 0, 0, 0, 0)
+    pages.fork(0, 2)  # shared slots count once
+    assert pages.slot_use({**final, 2: 4}, wanted=8) == SlotUse(5, 2, 1, 0, 12)
