@@ -107,6 +107,12 @@ class Engine:
         outputs = []
         for chunk, piece, logits_V in zip(plan.chunks, pieces, logits_SV, strict=True):
             generation = chunk.generation
+            if self.cache.num_cached(generation.id) < piece.end < len(generation.tokens):
+                raise RuntimeError(
+                    f"a chunk of request {generation.id}'s prompt is not in the cache afterwards, "
+                    f"so the prompt would never end: {type(self.cache).__name__} needs a scheduler "
+                    "that computes whole prompts, such as preempting"
+                )
             if piece.end == len(generation.tokens):  # else the next token is known already
                 token = sample(logits_V, generation.request.sampling, generation.generator)
                 generation.tokens.append(token)

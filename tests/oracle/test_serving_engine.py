@@ -178,3 +178,11 @@ def test_a_poisson_trace_has_its_rate_and_its_lengths():
     )
     answers = engine.generate(arrival.request for arrival in trace[:300])
     assert sum(map(len, answers)) / 300 == pytest.approx(4, rel=0.2)
+
+
+def test_chunks_of_a_prompt_need_a_cache_that_keeps_them():
+    scheduler = partial(chunked_prefill, max_running=2, token_budget=4)
+    engine = Engine(Decoder(MODEL), NoCache(CONFIG), scheduler)
+    engine.add(Request(prompt=[1] * 9, max_new_tokens=2))
+    with pytest.raises(RuntimeError, match="request 0's prompt .* NoCache needs a scheduler"):
+        engine.step()
