@@ -166,7 +166,8 @@ class Group(Primitives):
             if joins and its_color == color
         )
         name = f"{self.name}.{self._num_splits}.{int(color)}"
-        process_group = process_groups.connected(ranks, name, self._timeout, self.backend)
+        backend = dist.get_backend(self._of_torch)  # on_cpu gives another one than the world's
+        process_group = process_groups.connected(ranks, name, self._timeout, backend)
         return Group(
             process_group,
             ranks,

@@ -143,7 +143,7 @@ def test_the_slurm_script_trains_and_leaves_a_run(tmp_path):
     losses = run.values[0]["losses"]
     assert len(losses) == 12 and losses[-1] < losses[0]
     assert run.values[1] == run.values[0]
-    assert (tmp_path / "runs" / f"{job}.pt").exists()
+    assert list((tmp_path / "runs" / f"{job}-checkpoints").glob("step-00000010-*/manifest.json"))
     assert "step 10: loss" in run.logs[0]
 
 

@@ -97,11 +97,12 @@ def test_outcomes_belong_to_operations(performed):
         viz.power_cuts([], {})
 
 
-def test_jobs_go_on_from_their_failure_which_is_before_the_longest_pause():
+def test_jobs_are_drawn_over_the_seconds_since_the_step_before_their_failure():
     restarted = [(3.0, 0), (4.0, 1), (5.0, 2), (9.0, 1), (10.0, 2)]
-    (axes,) = viz.going_on({"from disk": restarted, "replicas": [(0.0, 0), (2.0, 1)]}).axes
+    ways = {"from disk": restarted, "replicas": [(0.0, 0), (2.0, 2)]}
+    (axes,) = viz.going_on(ways, 3).axes
     first, failure, second, other = (line.get_xydata().tolist() for line in axes.lines)
     assert first == [[-2, 0], [-1, 1], [0, 2], [4, 1], [5, 2]]
-    assert second == [[0, 0], [2, 1]]
-    assert (failure, other) == ([[0, 2]], [[0, 0]])
+    assert second == [[-2, 0], [0, 2]]
+    assert (failure, other) == ([[0, 2]], [[0, 2]])
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["from disk", "replicas"]
