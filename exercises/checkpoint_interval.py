@@ -1,7 +1,7 @@
 """Choose the interval between checkpoints, and say what share of the time is lost.
 
 An interviewer asks: "2,048 nodes train a model. One node fails once in 260 days. A checkpoint takes
-two minutes, of which training stands still for 20%. A failure is noticed after one minute, and a
+two minutes, and training is idle for 20% of that time. A failure is noticed after one minute, and a
 restart takes nine. How often do you save? Which share of the time is lost? And if you save every
 two hours?"
 

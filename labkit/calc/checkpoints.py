@@ -131,7 +131,7 @@ def _exact_share(interval: float, write_s: float, mtbf: float, restart_s: float)
         "1 - T / (M e^(R/M) (e^((T + W)/M) - 1))",
         f"T = {interval:g} s, W = {write_s:g} s, M = {mtbf:g} s, R = {restart_s:g} s",
         convention="interruptions are exponential, and begin a restart anew; where none comes in a "
-        "restart, M + R is in the place of M e^(R/M)",
+        "restart, use M + R instead of M e^(R/M)",
         source="Daly, FGCS 22(3), 2006, equation 13",
     )
 

@@ -16,8 +16,7 @@ from labkit.serving.caches import ContiguousCache, NoCache, Piece, SlotUse
 from labkit.serving.decoder import Decoder
 from labkit.serving.metrics import Timing, goodput, percentile, replay, throughput
 from labkit.serving.pages import PagedCache
-from labkit.serving.requests import Arrival, Request, poisson_trace
-from labkit.serving.sampling import Sampling
+from labkit.serving.requests import Arrival, Request, Sampling, poisson_trace
 from labkit.serving.scheduler import (
     Chunk,
     Plan,

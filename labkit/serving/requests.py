@@ -1,4 +1,4 @@
-"""What clients ask for, and how far each answer is: requests, generations, traces of arrivals.
+"""What clients ask for, and how far each answer is: requests, sampling, generations, traces.
 
     Request      prompt  T h e _ c a t        max_new_tokens=4
     Generation   tokens  T h e _ c a t _ s    two of four are there; longest = 7 + 4
@@ -9,6 +9,19 @@ each pass that ends with its last token.
 A trace is a list of requests with the time at which each arrives, whether or not the engine is
 ready for it (an open loop). Clients that wait for an answer before they ask again (a closed loop)
 slow down with the engine, and hide how long its queue would be.
+
+A request says how its tokens are drawn: greedy, by temperature, among the k most likely ones, or
+among the fewest that reach a probability.
+
+    logits         a  2.1   b  1.7   c  0.3   d -1.0
+    temperature 1    0.53     0.36     0.09     0.02    softmax(logits / temperature)
+    top_k=3          0.54     0.37     0.09     -       only the k most likely, scaled to 1
+    top_p=0.8        0.60     0.40     -        -       the fewest that reach p together
+
+The three filters apply in this order, as in Hugging Face transformers and in vLLM. Temperature 0
+means greedy: the most likely token, without a draw.
+
+Papers: Fan et al., arXiv:1805.04833 (top-k); Holtzman et al., arXiv:1904.09751 (top-p, "nucleus").
 """
 
 from __future__ import annotations
@@ -19,8 +32,28 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
-from labkit.serving.sampling import GREEDY, Sampling
+from labkit import arguments
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How to draw tokens. top_k=None and top_p=1: among all. seed: of the request's own draws."""
+
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        arguments.number("temperature", self.temperature, "0 (greedy) or more", least=0)
+        arguments.number("top_p", self.top_p, "above 0, at most 1", above=0, most=1)
+        if self.top_k is not None:
+            arguments.whole("top_k", self.top_k, "1 or more tokens, or None for all")
+
+
+GREEDY = Sampling(temperature=0.0)
 
 
 @dataclass(frozen=True)
@@ -99,3 +132,18 @@ def poisson_trace(
         sampling = Sampling(temperature=1.0, seed=draw.getrandbits(31))
         trace.append(Arrival(at_s, Request(prompt, max_new_tokens, sampling, stop)))
     return trace
+
+
+def sample(logits_V: Tensor, sampling: Sampling, generator: torch.Generator) -> int:
+    """The next token. It takes one draw from the generator, or none if it is greedy."""
+    if sampling.temperature == 0:
+        return int(logits_V.argmax())
+    weights_V, tokens_V = (
+        (logits_V.double() / sampling.temperature).softmax(0).sort(descending=True, stable=True)
+    )
+    if sampling.top_k is not None:
+        weights_V[sampling.top_k :] = 0
+    weights_V /= weights_V.sum()
+    # A token counts if those that are more likely do not reach top_p by themselves.
+    weights_V[weights_V.cumsum(0) - weights_V >= sampling.top_p] = 0
+    return int(tokens_V[torch.multinomial(weights_V, 1, generator=generator)])

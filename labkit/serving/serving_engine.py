@@ -27,8 +27,7 @@ from typing import NamedTuple
 from labkit import arguments
 from labkit.serving.caches import KVCache, Piece
 from labkit.serving.decoder import Decoder
-from labkit.serving.requests import Generation, Request
-from labkit.serving.sampling import sample
+from labkit.serving.requests import Generation, Request, sample
 from labkit.serving.scheduler import Chunk, Plan, Scheduler, State
 
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from labkit.viz.movement import moves
     from labkit.viz.picture import Picture
     from labkit.viz.power_cut_picture import power_cuts
-    from labkit.viz.recovery_picture import going_on
+    from labkit.viz.recovery_picture import recovery
     from labkit.viz.ring_picture import ring_steps
     from labkit.viz.ring_step_picture import ring_step
     from labkit.viz.roofline_picture import roofline
@@ -66,7 +66,7 @@ _HOME = {
     "Picture": "labkit.viz.picture",
     "bandwidth_map": "labkit.viz.heat_map",
     "extents": "labkit.viz.extents_picture",
-    "going_on": "labkit.viz.recovery_picture",
+    "recovery": "labkit.viz.recovery_picture",
     "goodput": "labkit.viz.goodput_picture",
     "in_flight": "labkit.viz.in_flight_curve",
     "latency_bandwidth": "labkit.viz.size_curves",
@@ -97,7 +97,7 @@ __all__ = [
     "bandwidth_map",
     "chrome_trace",
     "extents",
-    "going_on",
+    "recovery",
     "goodput",
     "in_flight",
     "latency_bandwidth",

@@ -84,10 +84,18 @@ def power_cuts(
         for column, state in enumerate(outcomes):
             text = "·" if state is None else "!" if state == MIXED else str(state)
             cell(column, max(ranks) + 1.5 + number, text, _colour_of(state))
+    _draw_legend(picture, height, operations, MIXED in states)
+    return picture
+
+
+def _draw_legend(
+    picture: Picture, height: float, operations: Sequence[Operation], has_mixed: bool
+) -> None:
+    """Below the title: the kinds of operations that occur, and the outcomes."""
     present = dict.fromkeys(KINDS[each.kind] for each in operations)
     handles = [Patch(color=colour, label=f"{a} {name}") for a, name, colour in present]
     handles.append(Patch(color=_STATES[0], label="· no checkpoint"))
-    if MIXED in states:
+    if has_mixed:
         handles.append(Patch(color=style.ALARM, label="! mixed"))
     picture.legend(
         handles=handles,
@@ -100,7 +108,6 @@ def power_cuts(
         columnspacing=1.0,
         borderaxespad=0,
     )
-    return picture
 
 
 def _rank_of(operation: Operation) -> int:

@@ -17,14 +17,13 @@ from labkit.viz.memory_header import clean
 from labkit.viz.picture import Picture
 
 _WIDTH, _HEIGHT = 9.0, 3.4  # inches
-_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")
 
 
-def going_on(
+def recovery(
     steps_made: Mapping[str, Sequence[tuple[float, int]]],
     failed_in: int,
     *,
-    title: str | None = None,
+    title: str,
 ) -> Picture:
     """Draw the steps of several jobs over the seconds since each one's failure.
 
@@ -32,20 +31,20 @@ def going_on(
     too. failed_in: the step in which each job failed; seconds count from the end of the one before.
     Returns a Picture.
     """
-    title = title or "steps over time"
     picture = Picture(_WIDTH, _HEIGHT, f"{title}: {'; '.join(steps_made)}")
     picture.text(0.013, 1 - 0.2 / _HEIGHT, title, **style.TITLE)
     axes = picture.add_axes((0.06, 0.15, 0.64, 0.66))
-    for number, (name, made) in enumerate(steps_made.items()):
+    looks = style.series(list(steps_made))
+    for name, made in steps_made.items():
         failed = [step for _, step in made].index(failed_in - 1)
         zero_s = made[failed][0]
         axes.plot(
             [seconds - zero_s for seconds, _ in made],
             [step for _, step in made],
-            marker="o",
+            marker=looks[name].marker,
             markersize=3,
             linewidth=1.4,
-            color=_COLOURS[number % len(_COLOURS)],
+            color=looks[name].colour,
             label=name,
         )
         axes.plot(0, made[failed][1], "x", color=style.ALARM, markersize=9, zorder=5)

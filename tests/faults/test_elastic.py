@@ -185,3 +185,8 @@ def test_ranks_that_raise_restart_while_others_return_are_named():
 def test_what_cannot_be_asked_for_is_refused(options, error, text):
     with pytest.raises(error, match=text):
         elastic.run(raises, 2, **options)
+
+
+def test_seconds_lost_are_the_longest_wait_for_a_new_step_less_the_usual_one():
+    repeated = [(0.0, 0), (1.0, 1), (2.0, 2), (5.5, 1), (6.5, 2), (7.5, 3), (8.5, 4)]
+    assert elastic.seconds_lost(repeated) == (7.5 - 2.0) - 1.0

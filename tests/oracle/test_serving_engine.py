@@ -25,7 +25,7 @@ from labkit.serving import (
     priorities,
     static_batches,
 )
-from labkit.serving.sampling import sample
+from labkit.serving.requests import sample
 
 CONFIG = GPTConfig(vocab=19, context=40, num_layers=1, hidden=8, num_heads=2, num_kv_heads=1)
 MODEL = GPT(CONFIG, dtype=torch.float64)

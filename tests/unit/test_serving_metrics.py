@@ -23,7 +23,7 @@ from labkit.serving import (
     replay,
     throughput,
 )
-from labkit.serving.sampling import sample
+from labkit.serving.requests import sample
 
 
 def test_each_measure_of_one_request():

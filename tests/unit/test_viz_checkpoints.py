@@ -100,7 +100,7 @@ def test_outcomes_belong_to_operations(performed):
 def test_jobs_are_drawn_over_the_seconds_since_the_step_before_their_failure():
     restarted = [(3.0, 0), (4.0, 1), (5.0, 2), (9.0, 1), (10.0, 2)]
     ways = {"from disk": restarted, "replicas": [(0.0, 0), (2.0, 2)]}
-    (axes,) = viz.going_on(ways, 3).axes
+    (axes,) = viz.recovery(ways, 3, title="ways to go on").axes
     first, failure, second, other = (line.get_xydata().tolist() for line in axes.lines)
     assert first == [[-2, 0], [-1, 1], [0, 2], [4, 1], [5, 2]]
     assert second == [[-2, 0], [0, 2]]

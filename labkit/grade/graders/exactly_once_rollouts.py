@@ -121,33 +121,52 @@ def cases(draw: Draw) -> list[Case]:
     return asked
 
 
-def call(watch: Any, args: tuple[Any, ...]) -> Any:
-    """Run the job, again after each kill: what was learned, and what should have been."""
-    kills, seed = args
-    rng = random.Random(seed)
-    disk = Disk(kills, rng)
-    actions, sure = [*ACTIONS], []
-    numbers: dict[bytes, int] = {}
+class Job:
+    """A training that appends and learns, on a disk that kills it."""
 
-    def generate(count: int) -> list[bytes]:
-        first = len(numbers)
+    def __init__(self, watch: Any, disk: Disk, rng: random.Random) -> None:
+        self.watch, self.disk, self.rng = watch, disk, rng
+        self.actions = [*ACTIONS]
+        self.numbers: dict[bytes, int] = {}
+        """Of all rollouts that were generated."""
+        self.sure: list[int] = []
+        """Those whose append has returned."""
+
+    def run(self) -> list[int | str]:
+        """From the newest checkpoint to the end, or to a kill: what the parameters learned."""
+        disk, watch, numbers = self.disk, self.watch, self.numbers
+        disk.is_dead, is_torn = False, disk.is_torn
+        log = watch.function(disk)
+        learned, state = json.loads(disk.checkpoint or "[[], null]")
+        watch.note("open", (is_torn and not disk.num_truncates, len(learned)))
+        if state is not None:
+            log.load_state_dict(state)
+        while self.actions:
+            if (action := self.actions.pop(0)) < 0:
+                self.step(log, -action, learned)
+                continue
+            rollouts = self.generate(action)
+            log.append([*rollouts])
+            watch.note("append", (disk.is_durable,))
+            self.sure.extend(numbers[each] for each in rollouts)
+        while len(learned) < 3 * len(numbers) and self.step(log, 4, learned):
+            pass
+        return learned
+
+    def generate(self, count: int) -> list[bytes]:
+        """Rollouts that the job has not seen."""
+        first, rng = len(self.numbers), self.rng
         made = [bytes([first + i]) + rng.randbytes(rng.randint(0, 30)) for i in range(count)]
-        numbers.update((each, first + i) for i, each in enumerate(made))
+        self.numbers.update((each, first + i) for i, each in enumerate(made))
         return made
 
-    def name(rollout: bytes) -> int | str:
-        if rollout in numbers:
-            return numbers[rollout]
-        if not rollout:
-            return EMPTY
-        whole = (numbers[each] for each in numbers if each.startswith(rollout))
-        return next((f"a part of rollout {number}" for number in whole), "other bytes")
-
-    def step(log: Any, count: int, learned: list[int | str]) -> list[int | str]:
+    def step(self, log: Any, count: int, learned: list[int | str]) -> list[int | str]:
+        """Learn from the next rollouts, and save."""
+        disk, watch = self.disk, self.watch
         watch.note("begin step", len(learned))
         before = disk.num_operations
-        waiting = [number for number in sure if number not in learned]
-        taken = [name(bytes(each)) for each in log.take(count)]
+        waiting = [number for number in self.sure if number not in learned]
+        taken = [self.name(bytes(each)) for each in log.take(count)]
         watch.note("take", (count, waiting, taken, disk.is_durable))
         learned += taken
         state = log.state_dict()
@@ -156,36 +175,33 @@ def call(watch: Any, args: tuple[Any, ...]) -> Any:
         disk.save((learned, state))
         return taken
 
-    def run() -> list[int | str]:
-        disk.is_dead, is_torn = False, disk.is_torn
-        log = watch.function(disk)
-        learned, state = json.loads(disk.checkpoint or "[[], null]")
-        watch.note("open", (is_torn and not disk.num_truncates, len(learned)))
-        if state is not None:
-            log.load_state_dict(state)
-        while actions:
-            if (action := actions.pop(0)) < 0:
-                step(log, -action, learned)
-                continue
-            rollouts = generate(action)
-            log.append([*rollouts])
-            watch.note("append", (disk.is_durable,))
-            sure.extend(numbers[each] for each in rollouts)
-        while len(learned) < 3 * len(numbers) and step(log, 4, learned):
-            pass
-        return learned
+    def name(self, rollout: bytes) -> int | str:
+        """The number of a rollout, or what it is instead."""
+        if rollout in self.numbers:
+            return self.numbers[rollout]
+        if not rollout:
+            return EMPTY
+        whole = (self.numbers[each] for each in self.numbers if each.startswith(rollout))
+        return next((f"a part of rollout {number}" for number in whole), "other bytes")
 
+
+def call(watch: Any, args: tuple[Any, ...]) -> Any:
+    """Run the job, again after each kill: what was learned, and what should have been."""
+    kills, seed = args
+    rng = random.Random(seed)
+    disk = Disk(kills, rng)
+    job = Job(watch, disk, rng)
     learned, num_ends = [], 0
     while num_ends < 2:  # the second time there is nothing left to do
         try:
-            learned = run()
+            learned = job.run()
             num_ends += 1
         except Killed:
             watch.note("killed")
     if disk.is_rewritten:
         watch.note("rewrites")
     notes = [note.value[-1] for note in watch.events if note.what in ("append", "take")]
-    return {"learned": learned, "sure": sure, "durable": all(notes)}
+    return {"learned": learned, "sure": job.sure, "durable": all(notes)}
 
 
 def right(kills: Sequence[Kill], seed: int) -> str:
@@ -310,7 +326,7 @@ MISTAKES = [
     ),
     Mistake(
         "leaves a torn record in the log",
-        "The next append writes behind it, and nobody who reads the log comes that far. Cut the "
+        "The next append writes behind it, and a reader stops at the torn record. Cut the "
         "log after the last whole record before anything is appended.",
         hint=2,
         seen=lambda s: gap_behind(s) == TORN,

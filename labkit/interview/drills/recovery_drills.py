@@ -248,8 +248,8 @@ def bytes_read(saved: int, loaded: int, size: float) -> Solution:
         Result(whole / loaded, "bytes"),
         [
             f"The whole: 3 x 4 bytes x {size:.4g} = {whole / 1e9:,.4g} GB.",
-            f"A new rank owns 1/{loaded} of it, whoever saved it: the files say which elements "
-            "they have.",
+            f"A new rank owns 1/{loaded} of it. The old layout does not matter: the files say "
+            "which elements they have.",
             f"{whole / 1e9:,.4g} GB / {loaded} = {whole / loaded / 1e9:.4g} GB.",
         ],
         [
