@@ -16,6 +16,7 @@ A pass uses a cache like this. The scheduler does the first step, the decoder th
     cache.reserve(...)                 make room for the tokens of each piece
     cache.slots(pieces)                the slot of every token of these sequences, old and new
     cache.write(layer, slots, k, v)    in each layer
+    cache.read(layer, slots)           in each layer
     cache.commit(pieces)               the tokens count as cached
 
 Layout: keys_LNGK and values_LNGK, N slots. A slot takes 2 L G K numbers.
@@ -140,13 +141,18 @@ class KVCache:
             found.append(held_n[: piece.end])
         return found
 
-    def write(
-        self, layer: int, slots_n: Tensor, k_nGK: Tensor, v_nGK: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Store keys and values of n tokens in these slots; returns those of all N slots."""
+    def write(self, layer: int, slots_n: Tensor, k_nGK: Tensor, v_nGK: Tensor) -> None:
+        """Store keys and values of n tokens in these slots."""
         self.keys_LNGK[layer].index_copy_(0, slots_n, k_nGK)
         self.values_LNGK[layer].index_copy_(0, slots_n, v_nGK)
-        return self.keys_LNGK[layer], self.values_LNGK[layer]
+
+    def read(self, layer: int, slots_n: Tensor) -> tuple[Tensor, Tensor]:
+        """k_nGK and v_nGK in these slots, as copies."""
+        # On a CPU, keys_LNGK[layer, slots_n] takes more than twice as long.
+        return (
+            self.keys_LNGK[layer].index_select(0, slots_n),
+            self.values_LNGK[layer].index_select(0, slots_n),
+        )
 
     def commit(self, pieces: Sequence[Piece]) -> None:
         """Count the tokens of these pieces as cached: they were written in all layers."""
@@ -156,6 +162,26 @@ class KVCache:
     def free(self, sequence: int) -> None:
         """Give up all slots of a sequence that ended, was cancelled or preempted, if it has any."""
         self._num_cached.pop(sequence, None)
+
+    def copy_out(self, sequence: int) -> Tensor:
+        """Keys and values of its cached tokens, kv_L2nGK: for another cache, or for later."""
+        held_n = self._held(sequence)[: self.num_cached(sequence)]
+        layers = range(self.keys_LNGK.shape[0])
+        return torch.stack([torch.stack(self.read(layer, held_n)) for layer in layers])
+
+    def copy_in(self, sequence: int, tokens: list[int], longest: int, kv_L2nGK: Tensor) -> bool:
+        """Reserve room for a new sequence and fill it with what `copy_out` gave for its tokens.
+
+        False: there is no room, and nothing has changed.
+        """
+        if not self.reserve(sequence, len(tokens), longest):
+            return False
+        whole = [Piece(sequence, tokens, 0)]
+        (slots_n,) = self.slots(whole)
+        for layer, (k_nGK, v_nGK) in enumerate(kv_L2nGK):
+            self.write(layer, slots_n, k_nGK, v_nGK)
+        self.commit(whole)
+        return True
 
     def slot_use(self, final: Mapping[int, int], wanted: int) -> SlotUse:
         """What the slots are used for now.
@@ -225,11 +251,14 @@ class NoCache(KVCache):
         places_n = torch.arange(sum(piece.end for piece in pieces))
         return list(places_n.split([piece.end for piece in pieces]))
 
-    def write(
-        self, layer: int, slots_n: Tensor, k_nGK: Tensor, v_nGK: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """The keys and values of this pass are all that there are."""
-        return k_nGK, v_nGK
+    def write(self, layer: int, slots_n: Tensor, k_nGK: Tensor, v_nGK: Tensor) -> None:
+        """The keys and values of this layer and pass are all that there are."""
+        self._of_layer = k_nGK, v_nGK
+
+    def read(self, layer: int, slots_n: Tensor) -> tuple[Tensor, Tensor]:
+        """Those of the layer that was written last."""
+        k_nGK, v_nGK = self._of_layer
+        return k_nGK.index_select(0, slots_n), v_nGK.index_select(0, slots_n)
 
     def commit(self, pieces: Sequence[Piece]) -> None:
         """Keep nothing."""

@@ -43,6 +43,19 @@ class Decoder:
 
         ValueError: a piece without room or with a wrong start, or more tokens than positions.
         """
+        ends_S = torch.tensor([len(piece.tokens) for piece in pieces]).cumsum(0)
+        return self._logits(self._features(pieces, cache)[ends_S - 1])
+
+    @torch.no_grad()
+    def of_all_tokens(self, pieces: Sequence[Piece], cache: KVCache) -> Tensor:
+        """logits_nV of every token of the pieces in one row; otherwise as a call."""
+        return self._logits(self._features(pieces, cache))
+
+    def _logits(self, x_nD: Tensor) -> Tensor:
+        return self.model.head(self.model.norm(x_nD))
+
+    def _features(self, pieces: Sequence[Piece], cache: KVCache) -> Tensor:
+        """x_nD after the last block."""
         model, longest = self.model, self.model.config.longest
         for piece in pieces:
             if longest is not None and piece.end > longest:
@@ -57,7 +70,7 @@ class Decoder:
             x_nD = x_nD + _attention(block, block.attention_norm(x_nD), layer, layout, cache)
             x_nD = x_nD + block.mlp(block.mlp_norm(x_nD))
         cache.commit(pieces)
-        return model.head(model.norm(x_nD[layout.last_S]))
+        return x_nD
 
 
 @dataclass(frozen=True)
@@ -76,7 +89,6 @@ class _Layout:
     tokens_n: Tensor
     positions_n: Tensor
     slots_n: Tensor
-    last_S: Tensor
     groups: list[_Alike]
 
 
@@ -98,7 +110,6 @@ def _layout(pieces: Sequence[Piece], cache: KVCache) -> _Layout:
         tokens_n=torch.tensor([token for piece in pieces for token in piece.tokens]),
         positions_n=torch.cat(positions),
         slots_n=torch.cat([s[p.start :] for s, p in zip(slots, pieces, strict=True)]),
-        last_S=ends_S - 1,
         groups=groups,
     )
 
@@ -114,22 +125,21 @@ def _attention(block: Block, x_nD: Tensor, layer: int, layout: _Layout, cache: K
             rotate(x_nHK.transpose(0, 1), layout.positions_n).transpose(0, 1)
             for x_nHK in (q_nHK, k_nGK)
         )
-    keys_NGK, values_NGK = cache.write(layer, layout.slots_n, k_nGK, v_nGK)
+    cache.write(layer, layout.slots_n, k_nGK, v_nGK)
     y_nHK = torch.empty_like(q_nHK)
     for group in layout.groups:
+        # x_SsGK -> x_SGsK
+        k_SGsK, v_SGsK = (
+            x.unflatten(0, group.slots_Ss.shape).transpose(1, 2)
+            for x in cache.read(layer, group.slots_Ss.flatten())
+        )
         y_SHtK = F.scaled_dot_product_attention(
             q_nHK[group.rows_St].transpose(1, 2),
-            _gather(keys_NGK, group.slots_Ss),
-            _gather(values_NGK, group.slots_Ss),
+            k_SGsK,
+            v_SGsK,
             attn_mask=group.mask_S1ts,
-            enable_gqa=keys_NGK.shape[1] != q_nHK.shape[1],
+            enable_gqa=k_SGsK.shape[1] != q_nHK.shape[1],
         )
         y_nHK[group.rows_St] = y_SHtK.transpose(1, 2)
     return of.out(y_nHK.flatten(1))
 
-
-def _gather(x_NGK: Tensor, slots_Ss: Tensor) -> Tensor:
-    """x_SGsK: the keys or values in these slots."""
-    # On a CPU, x_NGK[slots_Ss] takes more than twice as long.
-    x_SsGK = x_NGK.index_select(0, slots_Ss.flatten()).unflatten(0, slots_Ss.shape)
-    return x_SsGK.transpose(1, 2)
