@@ -88,7 +88,7 @@ pins:  ## write constraints.txt anew: today's newest versions, torch as it is (T
 	rm -rf build/pins
 	$(PYTHON) -m venv build/pins
 	build/pins/bin/python -m pip install $(TORCH)
-	build/pins/bin/python -m pip install --editable '.[lab,dev]'
+	build/pins/bin/python -m pip install --editable '.[lab,serve,peers,dev]'
 	build/pins/bin/python scripts/pins.py > build/constraints.txt
 	mv build/constraints.txt constraints.txt
 	rm -rf build/pins
@@ -109,7 +109,7 @@ endif
 	@rm -f $(STAMP)
 	$(PIP) install $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX),--constraint constraints.txt) $(TORCH)
 	$(PIP) install --quiet --constraint constraints.txt setuptools
-	$(PIP) install --quiet --constraint constraints.txt --no-build-isolation --editable '.[lab,dev]'
+	$(PIP) install --quiet --constraint constraints.txt --no-build-isolation --editable '.[lab,serve,dev]'
 	@mkdir -p $(LAB_SETTINGS) && echo '$(OVERRIDES)' > $(LAB_SETTINGS)/overrides.json
 	@echo "$(TORCH_INDEX)" > $(VENV)/.torch-index
 	@echo "$(CURDIR)" > $(STAMP)

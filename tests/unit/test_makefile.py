@@ -59,7 +59,7 @@ def test_torch_is_installed_first_and_by_its_exact_version(checkout):
     assert "-m venv --clear .venv" in venv
     assert torch.endswith(f"install --constraint constraints.txt {TORCH}")
     assert all("--constraint constraints.txt" in line for line in others)
-    assert others[-1].endswith("--editable '.[lab,dev]'")
+    assert others[-1].endswith("--editable '.[lab,serve,dev]'")
 
 
 def test_another_build_of_torch_comes_from_its_own_index_and_nothing_else_does(checkout):

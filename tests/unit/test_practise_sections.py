@@ -12,7 +12,7 @@ from labkit.interview.court import load_claims
 from labkit.interview.drills import DRILLS, get_drill
 from scripts.topic_map import NOTEBOOKS
 
-COURT = "16_claims_court"
+COURT = "18_claims_court"
 WITH_CARDS = sorted({card.notebook for card in load_bank().values() if card.notebook})
 _CALL = re.compile(r'`(?:labkit (cards|drill|check|reset) (\w[\w-]*)|(card|drill)\("([\w-]+)"\))`')
 
