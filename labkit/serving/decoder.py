@@ -32,7 +32,6 @@ from torch.nn.utils.rnn import pad_sequence
 from labkit.model import GPT, GPTConfig, rotate
 from labkit.serving.caches import KVCache, Piece
 
-
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Queries, keys and values of the pass's tokens, all heads in a row -> what the heads give."""
 Rows = Callable[[Sequence[Piece]], Tensor]
@@ -105,7 +104,7 @@ class Decoder:
     def _through(self, block: Any, x_nD: Tensor, attend: Attend) -> Tensor:
         of, h_nD = block.attention, block.attention_norm(x_nD)
         x_nD = x_nD + of.out(attend(of.query(h_nD), of.key(h_nD), of.value(h_nD)))
-        return x_nD + block.mlp(block.mlp_norm(x_nD))  # type: ignore[no-any-return]
+        return x_nD + block.mlp(block.mlp_norm(x_nD))
 
 
 def _ends(pieces: Sequence[Piece]) -> Tensor:

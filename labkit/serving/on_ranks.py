@@ -29,6 +29,7 @@ ranks again. An error that is the request's fault, such as a prompt that is too 
 
 from __future__ import annotations
 
+import pickle
 from types import TracebackType
 from typing import Self
 
@@ -39,6 +40,9 @@ from labkit.model import GPTConfig
 from labkit.serving.requests import Request
 from labkit.serving.serving_engine import Engine, Output
 
+_Event = Request | int
+"""A request that was added, or the id of one that was cancelled."""
+
 
 class Leader(Engine):
     """The Engine of rank 0, whose passes the other ranks of the group make, too: `follow`.
@@ -48,29 +52,49 @@ class Leader(Engine):
 
     def __init__(self, engine: Engine, group: Group) -> None:
         """engine: of this rank, any kind; every other rank has an equal one."""
-        raise NotImplementedError
+        # The queues are the engine's own lists, which it changes in place.
+        self.decoder, self.cache, self.scheduler = engine.decoder, engine.cache, engine.scheduler
+        self.waiting, self.running = engine.waiting, engine.running
+        self._engine, self._group = engine, group
+        self._events: list[_Event] = []
+        self._is_open = True
 
     def add(self, request: Request) -> int:
         """As of Engine. The other ranks hear of it at the next step."""
-        raise NotImplementedError
+        id = self._engine.add(request)
+        self._events.append(request)
+        return id
 
     def cancel(self, id: int) -> None:
         """As of Engine. The other ranks hear of it at the next step."""
-        raise NotImplementedError
+        self._engine.cancel(id)
+        self._events.append(id)
 
     def step(self) -> list[Output]:
         """As of Engine, on all ranks. Without work, too, it asks whether all ranks are alive.
 
-        RuntimeError: a rank is gone, or an earlier step has failed.
+        RuntimeError: a rank is gone, an earlier step has failed, or the Leader is closed.
         """
-        raise NotImplementedError
+        if not self._is_open:
+            raise RuntimeError(
+                "this Leader is closed, or a step has failed, and its ranks no longer make the "
+                "same passes; start the ranks again, with a new engine on each"
+            )
+        self._is_open = False  # until the step has ended well
+        _on_every_rank(self._events, self._group)
+        self._events.clear()
+        outputs = self._engine.step()
+        self._is_open = True
+        return outputs
 
     def close(self) -> None:
         """Let the other ranks return from `follow`; requests that still run are dropped.
 
         After a step that failed, and a second time, it does nothing.
         """
-        raise NotImplementedError
+        if self._is_open:
+            self._is_open = False
+            _on_every_rank(None, self._group)
 
     def __enter__(self) -> Self:
         """For the length of a `with`, then closed."""
@@ -92,7 +116,24 @@ def follow(engine: Engine, group: Group) -> None:
 
     RuntimeError: a rank is gone.
     """
-    raise NotImplementedError
+    while (events := _on_every_rank([], group)) is not None:
+        for event in events:
+            if isinstance(event, Request):
+                engine.add(event)
+            else:
+                engine.cancel(event)
+        engine.step()
+
+
+def _on_every_rank(events: list[_Event] | None, group: Group) -> list[_Event] | None:
+    """Rank 0's events, or None for the end. Wire: a broadcast of 8 bytes, and one of the events."""
+    data = pickle.dumps(events) if group.rank == 0 and events != [] else b""
+    num_bytes = int(group.broadcast(torch.tensor([len(data)], device=group.device)))
+    if not num_bytes:
+        return []
+    buffer = torch.tensor(list(data) or [0] * num_bytes, dtype=torch.uint8, device=group.device)
+    received: list[_Event] | None = pickle.loads(bytes(group.broadcast(buffer).tolist()))
+    return received
 
 
 def agreed_num_pages(
@@ -107,4 +148,6 @@ def agreed_num_pages(
     config: decoder.cache_config, this rank's share. num_bytes: for the cache, on this rank.
     With numbers of their own, ranks would plan different passes. Wire: an all-reduce of 8 bytes.
     """
-    raise NotImplementedError
+    numbers_per_slot = 2 * config.num_layers * config.kv_heads * config.head_dim
+    here = num_bytes // (page_size * numbers_per_slot * dtype.itemsize)
+    return int(group.all_reduce(torch.tensor(here, device=group.device), "min"))

@@ -38,6 +38,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -45,7 +46,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from labkit.combined import ParallelStage
-from labkit.comm import Group
+from labkit.comm import Group, Pending
 from labkit.model import GPTConfig
 from labkit.pipeline import PipelineGPT
 from labkit.serving.caches import KVCache, Piece
@@ -140,7 +141,49 @@ class PipelineDecoder(Decoder):
     @property
     def cache_config(self) -> GPTConfig:
         """As the whole model's, with this rank's layers, and its heads where they are cut, too."""
-        raise NotImplementedError
+        num_layers = len(self.stage.model.blocks)
+        return replace(self.stage.cache_config, num_layers=max(1, num_layers))
 
     def _pass(self, pieces: Sequence[Piece], cache: KVCache, rows: Rows) -> Tensor:
-        raise NotImplementedError
+        rank, last = self.group.rank, self.group.size - 1
+        parts = _microbatches(pieces, self.num_microbatches)
+        sent, logits = [], []
+        coming = self._receive(parts[0])
+        for part, following in zip_longest(parts, parts[1:]):
+            layout = self.layout(part, cache)
+            x_nD = coming.wait() if coming else self.stage.embedded(layout)
+            coming = self._receive(following)  # it travels while this part is computed
+            x_nD = self.stage.through_blocks(x_nD, layout, cache)
+            if rank == last:
+                logits.append(self.stage.logits(x_nD[rows(part)]))
+            else:
+                sent.append(self.group.isend(x_nD, rank + 1))
+        for pending in sent:
+            pending.wait()
+        vocab = self.model.config.vocab
+        mine = torch.cat(logits) if logits else self._empty(len(rows(pieces)), vocab)
+        all_logits: Tensor = self.group.broadcast(mine, last)
+        cache.commit(pieces)
+        return all_logits
+
+    def _receive(self, part: Sequence[Piece] | None) -> Pending[Tensor] | None:
+        """Begin to receive a microbatch; None where there is none, or it begins here."""
+        if part is None or self.group.rank == 0:
+            return None
+        num_tokens = sum(len(piece.tokens) for piece in part)
+        buffer = self._empty(num_tokens, self.model.config.hidden)
+        return self.group.irecv(buffer, self.group.rank - 1)
+
+    def _empty(self, *shape: int) -> Tensor:
+        return next(self.model.parameters()).new_empty(shape)
+
+
+def _microbatches(pieces: Sequence[Piece], at_most: int) -> list[list[Piece]]:
+    """Neighbouring pieces, with about equally many tokens in each microbatch."""
+    total = sum(len(piece.tokens) for piece in pieces)
+    parts: list[list[Piece]] = [[] for _ in range(at_most)]
+    start = 0
+    for piece in pieces:
+        parts[start * at_most // total].append(piece)
+        start += len(piece.tokens)
+    return [part for part in parts if part]
