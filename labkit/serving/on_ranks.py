@@ -43,6 +43,8 @@ from labkit.serving.serving_engine import Engine, Output
 _Event = Request | int
 """A request that was added, or the id of one that was cancelled."""
 
+_PASS = "pass"  # a label: ranks call an engine's operations from different lines
+
 
 class Leader(Engine):
     """The Engine of rank 0, whose passes the other ranks of the group make, too: `follow`.
@@ -83,7 +85,8 @@ class Leader(Engine):
         self._is_open = False  # until the step has ended well
         _on_every_rank(self._events, self._group)
         self._events.clear()
-        outputs = self._engine.step()
+        with self._group.label(_PASS):
+            outputs = self._engine.step()
         self._is_open = True
         return outputs
 
@@ -122,18 +125,21 @@ def follow(engine: Engine, group: Group) -> None:
                 engine.add(event)
             else:
                 engine.cancel(event)
-        engine.step()
+        with group.label(_PASS):
+            engine.step()
 
 
 def _on_every_rank(events: list[_Event] | None, group: Group) -> list[_Event] | None:
     """Rank 0's events, or None for the end. Wire: a broadcast of 8 bytes, and one of the events."""
     data = pickle.dumps(events) if group.rank == 0 and events != [] else b""
-    num_bytes = int(group.broadcast(torch.tensor([len(data)], device=group.device)))
-    if not num_bytes:
-        return []
-    buffer = torch.tensor(list(data) or [0] * num_bytes, dtype=torch.uint8, device=group.device)
-    received: list[_Event] | None = pickle.loads(bytes(group.broadcast(buffer).tolist()))
-    return received
+    with group.label("requests"):
+        num_bytes = int(group.broadcast(torch.tensor([len(data)], device=group.device)))
+        if not num_bytes:
+            return []
+        buffer = torch.tensor(list(data) or [0] * num_bytes, dtype=torch.uint8)
+        received = group.broadcast(buffer.to(group.device))
+    result: list[_Event] | None = pickle.loads(bytes(received.tolist()))
+    return result
 
 
 def agreed_num_pages(
