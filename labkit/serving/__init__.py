@@ -27,7 +27,7 @@ from labkit.serving.scheduler import (
     priorities,
     static_batches,
 )
-from labkit.serving.serving_engine import Engine, Output
+from labkit.serving.serving_engine import Engine, Output, QueueFull
 
 __all__ = [
     "Arrival",
@@ -40,6 +40,7 @@ __all__ = [
     "PagedCache",
     "Piece",
     "Plan",
+    "QueueFull",
     "Request",
     "Sampling",
     "SlotUse",
