@@ -170,6 +170,10 @@ class Engine:
         generation.tokens.append(token)
         return Output(generation.id, token, generation.finish_reason)
 
+    def _fill(self, generation: Generation) -> None:
+        """Cache what need not be computed of a generation that is admitted."""
+        self.cache.share_prefix(generation.id, generation.tokens)
+
     def _preempt(self, generation: Generation) -> None:
         """Free its pages, and let it wait before those that have not run."""
         self.cancel(generation.id)
@@ -181,7 +185,7 @@ class Engine:
         if generation in self.waiting:
             self.waiting.remove(generation)
             self.running.append(generation)
-            self.cache.share_prefix(id, generation.tokens)
+            self._fill(generation)
         if not self.cache.reserve(id, len(generation.tokens), generation.longest):
             raise RuntimeError(
                 f"the scheduler planned request {id} with {len(generation.tokens)} tokens, and "
