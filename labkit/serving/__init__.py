@@ -9,6 +9,7 @@ Read in this order:
     requests.py         what clients ask for, how far each answer is, and traces of arrivals
     scheduler.py        which tokens the next pass computes: five rungs
     serving_engine.py   Engine: requests that come at any time, a pass per step
+    swapping.py         SwappingEngine: what is preempted waits in host memory
     metrics.py          how long users wait, each measure defined once
 """
 
@@ -27,7 +28,8 @@ from labkit.serving.scheduler import (
     priorities,
     static_batches,
 )
-from labkit.serving.serving_engine import Engine, Output
+from labkit.serving.serving_engine import Engine, Output, QueueFull
+from labkit.serving.swapping import SwappingEngine
 
 __all__ = [
     "Arrival",
@@ -40,10 +42,12 @@ __all__ = [
     "PagedCache",
     "Piece",
     "Plan",
+    "QueueFull",
     "Request",
     "Sampling",
     "SlotUse",
     "State",
+    "SwappingEngine",
     "Timing",
     "chunked_prefill",
     "continuous",

@@ -93,8 +93,9 @@ class PagedCache(KVCache):
         num_pages: int,
         page_size: int = 16,
         dtype: torch.dtype = torch.float32,
+        device: str = "cpu",
     ) -> None:
-        super().__init__(config, num_pages * page_size, dtype)
+        super().__init__(config, num_pages * page_size, dtype, device)
         self.pool, self.page_size = PagePool(num_pages), page_size
         self._tables: dict[int, _Table] = {}
 
