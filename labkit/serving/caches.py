@@ -159,6 +159,15 @@ class KVCache:
         for piece in pieces:
             self._num_cached[piece.sequence] = piece.end
 
+    def truncate(self, sequence: int, num_tokens: int) -> None:
+        """Forget the cached tokens of a sequence after its first `num_tokens`.
+
+        Rung 3 also gives up the pages without a token, and does not let others find a page that it
+        will write to again.
+        """
+        if num_tokens < self.num_cached(sequence):
+            self._num_cached[sequence] = num_tokens
+
     def free(self, sequence: int) -> None:
         """Give up all slots of a sequence that ended, was cancelled or preempted, if it has any."""
         self._num_cached.pop(sequence, None)

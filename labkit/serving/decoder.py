@@ -142,4 +142,3 @@ def _attention(block: Block, x_nD: Tensor, layer: int, layout: _Layout, cache: K
         )
         y_nHK[group.rows_St] = y_SHtK.transpose(1, 2)
     return of.out(y_nHK.flatten(1))
-
