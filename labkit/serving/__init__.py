@@ -9,6 +9,7 @@ Read in this order:
     requests.py         what clients ask for, how far each answer is, and traces of arrivals
     scheduler.py        which tokens the next pass computes: five rungs
     serving_engine.py   Engine: requests that come at any time, a pass per step
+    swapping.py         SwappingEngine: what is preempted waits in host memory
     metrics.py          how long users wait, each measure defined once
     quantized.py        weights of 8 and 4 bits; quantized_cache.py: keys and values of 8 bits
     quantization_aware.py   training with rounded weights
@@ -35,6 +36,7 @@ from labkit.serving.scheduler import (
 )
 from labkit.serving.serving_engine import Engine, Output, QueueFull
 from labkit.serving.speculative import SpeculativeEngine, accept
+from labkit.serving.swapping import SwappingEngine
 
 __all__ = [
     "Arrival",
@@ -54,6 +56,7 @@ __all__ = [
     "SlotUse",
     "SpeculativeEngine",
     "State",
+    "SwappingEngine",
     "Timing",
     "accept",
     "chunked_prefill",

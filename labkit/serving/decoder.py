@@ -93,7 +93,7 @@ class _Layout:
 
 
 def _layout(pieces: Sequence[Piece], cache: KVCache) -> _Layout:
-    slots = cache.slots(pieces)
+    slots, device = cache.slots(pieces), cache.keys_LNGK.device
     positions = [torch.arange(piece.start, piece.end) for piece in pieces]
     ends_S = torch.tensor([len(piece.tokens) for piece in pieces]).cumsum(0)
     alike = defaultdict(list)
@@ -105,11 +105,11 @@ def _layout(pieces: Sequence[Piece], cache: KVCache) -> _Layout:
         slots_Ss = pad_sequence([slots[index] for index in members], batch_first=True)
         positions_St = torch.stack([positions[index] for index in members])
         mask_Sts = torch.arange(slots_Ss.shape[1]) <= positions_St[..., None]
-        groups.append(_Alike(rows_St, slots_Ss, mask_Sts[:, None]))
+        groups.append(_Alike(rows_St.to(device), slots_Ss.to(device), mask_Sts[:, None].to(device)))
     return _Layout(
-        tokens_n=torch.tensor([token for piece in pieces for token in piece.tokens]),
-        positions_n=torch.cat(positions),
-        slots_n=torch.cat([s[p.start :] for s, p in zip(slots, pieces, strict=True)]),
+        tokens_n=torch.tensor([token for piece in pieces for token in piece.tokens], device=device),
+        positions_n=torch.cat(positions).to(device),
+        slots_n=torch.cat([s[p.start :] for s, p in zip(slots, pieces, strict=True)]).to(device),
         groups=groups,
     )
 

@@ -97,8 +97,9 @@ class PagedCache(KVCache):
         num_pages: int,
         page_size: int = 16,
         dtype: torch.dtype = torch.float32,
+        device: str = "cpu",
     ) -> None:
-        super().__init__(config, num_pages * page_size, dtype)
+        super().__init__(config, num_pages * page_size, dtype, device)
         self.pool, self.page_size = PagePool(num_pages), page_size
         self._tables: dict[int, _Table] = {}
 
@@ -196,9 +197,9 @@ class PagedCache(KVCache):
     def _copy(self, page: int) -> int:
         """A page of one's own with the same keys and values."""
         copy = self.pool.take()
-        for cached_LNGK in (self.keys_LNGK, self.values_LNGK):
-            pages_LPnGK = cached_LNGK.unflatten(1, (-1, self.page_size))
-            pages_LPnGK[:, copy] = pages_LPnGK[:, page]
+        for stored_LNXX in self.tensors:
+            pages_LPnXX = stored_LNXX.unflatten(1, (-1, self.page_size))
+            pages_LPnXX[:, copy] = pages_LPnXX[:, page]
         self.pool.release(page)
         return copy
 

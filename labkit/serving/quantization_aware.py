@@ -16,14 +16,18 @@ Papers: Bengio et al., arXiv:1308.3432 (straight-through); Jacob et al., arXiv:1
 
 from __future__ import annotations
 
+import copy
+from dataclasses import replace
 from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from labkit.data import Corpus
 from labkit.model import GPT, GPTConfig
 from labkit.serving.quantized import rounded
-from labkit.train import TrainConfig
+from labkit.train import TrainConfig, loss, train_step
 
 
 class FakeQuantize(nn.Module):
@@ -41,7 +45,9 @@ class FakeQuantize(nn.Module):
 
 def fake_quantize(model: GPT, bits: int, group: int | None = None) -> None:
     """Round the weights of the model's blocks in each forward; parameters stay full numbers."""
-    raise NotImplementedError
+    for module in list(model.blocks.modules()):
+        if isinstance(module, nn.Linear):
+            parametrize.register_parametrization(module, "weight", FakeQuantize(bits, group))
 
 
 class Losses(NamedTuple):
@@ -60,4 +66,27 @@ def compare_quantized_training(
     corpus: Corpus | None = None,
 ) -> Losses:
     """Train a GPT twice for as many steps, on the same batches; bits: 2 to 8."""
-    raise NotImplementedError
+    corpus = corpus or Corpus.standard_library()
+    first_N, last_N = corpus.bytes_N.tensor_split([len(corpus) * 9 // 10])
+    batches = settings.batches(replace(corpus, bytes_N=first_N), config.context)
+    unseen = settings.batches(replace(corpus, bytes_N=last_N), config.context)
+
+    @torch.no_grad()
+    def loss_of(model: GPT) -> float:
+        return sum(loss(model, unseen.at(step)).item() for step in range(8)) / 8
+
+    def train(model: GPT, steps: range) -> GPT:
+        optimizer = settings.make_optimizer(model.parameters())
+        for step in steps:
+            train_step(model, optimizer, batches.at(step))
+        return model
+
+    half = settings.num_steps // 2
+    model = train(GPT(config, settings.seed, settings.dtype), range(half))
+    aware = copy.deepcopy(model)
+    fake_quantize(aware, bits, group)
+    train(model, range(half, settings.num_steps))
+    train(aware, range(half, settings.num_steps))
+    exact = loss_of(model)
+    fake_quantize(model, bits, group)
+    return Losses(exact, loss_of(model), loss_of(aware))
