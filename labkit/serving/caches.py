@@ -93,6 +93,16 @@ class KVCache:
         return self.keys_LNGK.shape[1]
 
     @property
+    def tensors(self) -> list[Tensor]:
+        """All that is stored by layer and slot."""
+        return [self.keys_LNGK, self.values_LNGK]
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Size of a slot in all layers."""
+        return sum(tensor[:, :1].nbytes for tensor in self.tensors)
+
+    @property
     def num_free_pages(self) -> int:
         """Pages that `reserve` can take now.
 
@@ -162,6 +172,15 @@ class KVCache:
         """Count the tokens of these pieces as cached: they were written in all layers."""
         for piece in pieces:
             self._num_cached[piece.sequence] = piece.end
+
+    def truncate(self, sequence: int, num_tokens: int) -> None:
+        """Forget the cached tokens of a sequence after its first `num_tokens`.
+
+        Rung 3 also gives up the pages without a token, and does not let others find a page that it
+        will write to again.
+        """
+        if num_tokens < self.num_cached(sequence):
+            self._num_cached[sequence] = num_tokens
 
     def free(self, sequence: int) -> None:
         """Give up all slots of a sequence that ended, was cancelled or preempted, if it has any."""

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from torch import Tensor
@@ -128,9 +128,8 @@ class Engine:
                 f"{len(self.running)} running; it must admit or continue at least one"
             )
         pieces = [self._piece(chunk) for chunk in plan.chunks]
-        logits_SV = self.decoder(pieces, self.cache)
-        outputs = []
-        for chunk, piece, logits_V in zip(plan.chunks, pieces, logits_SV, strict=True):
+        outputs: list[Output] = []
+        for chunk, piece, logits in zip(plan.chunks, pieces, self._logits(pieces), strict=True):
             generation = chunk.generation
             if self.cache.num_cached(generation.id) < piece.end < len(generation.tokens):
                 raise RuntimeError(
@@ -139,7 +138,7 @@ class Engine:
                     "that computes whole prompts, such as preempting"
                 )
             if piece.end == len(generation.tokens):  # else the next token is known already
-                outputs.append(self._next(generation, logits_V))
+                outputs += self._next(generation, logits)
                 if outputs[-1].finish_reason:
                     self.cancel(generation.id)
         return outputs
@@ -161,14 +160,18 @@ class Engine:
     def _plan(self) -> Plan:
         return self.scheduler(State(self.waiting, self.running, self.cache))
 
-    def _next(self, generation: Generation, logits_V: Tensor) -> Output:
+    def _logits(self, pieces: list[Piece]) -> Sequence[Tensor]:
+        """Run the pass; for each piece, what `_next` is given if it ends with the last token."""
+        return list(self.decoder(pieces, self.cache))
+
+    def _next(self, generation: Generation, logits_V: Tensor) -> list[Output]:
         """Draw the next token and append it."""
         try:
             token = sample(logits_V, generation.request.sampling, generation.generator)
         except ValueError as error:
-            return Output(generation.id, None, "error", str(error))
+            return [Output(generation.id, None, "error", str(error))]
         generation.tokens.append(token)
-        return Output(generation.id, token, generation.finish_reason)
+        return [Output(generation.id, token, generation.finish_reason)]
 
     def _fill(self, generation: Generation) -> None:
         """Cache what need not be computed of a generation that is admitted."""
