@@ -10,10 +10,12 @@ Read in this order:
     scheduler.py        which tokens the next pass computes: five rungs
     serving_engine.py   Engine: requests that come at any time, a pass per step
     metrics.py          how long users wait, each measure defined once
+    local_server.py     serve(model): OpenAI's protocol on this machine
 """
 
 from labkit.serving.caches import ContiguousCache, NoCache, Piece, SlotUse
 from labkit.serving.decoder import Decoder
+from labkit.serving.local_server import Server, serve
 from labkit.serving.metrics import Timing, goodput, percentile, replay, throughput
 from labkit.serving.pages import PagedCache
 from labkit.serving.requests import Arrival, Request, Sampling, poisson_trace
@@ -42,6 +44,7 @@ __all__ = [
     "Plan",
     "Request",
     "Sampling",
+    "Server",
     "SlotUse",
     "State",
     "Timing",
@@ -53,6 +56,7 @@ __all__ = [
     "preempting",
     "priorities",
     "replay",
+    "serve",
     "static_batches",
     "throughput",
 ]
