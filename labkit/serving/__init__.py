@@ -29,7 +29,7 @@ from labkit.serving.scheduler import (
     priorities,
     static_batches,
 )
-from labkit.serving.serving_engine import Engine, Output
+from labkit.serving.serving_engine import Engine, Output, QueueFull
 
 __all__ = [
     "Arrival",
@@ -42,6 +42,7 @@ __all__ = [
     "PagedCache",
     "Piece",
     "Plan",
+    "QueueFull",
     "Request",
     "Sampling",
     "Server",

@@ -26,6 +26,7 @@ Papers: Fan et al., arXiv:1805.04833 (top-k); Holtzman et al., arXiv:1904.09751 
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -135,12 +136,18 @@ def poisson_trace(
 
 
 def sample(logits_V: Tensor, sampling: Sampling, generator: torch.Generator) -> int:
-    """The next token. It takes one draw from the generator, or none if it is greedy."""
+    """The next token. It takes one draw from the generator, or none if it is greedy.
+
+    ValueError: a logit is NaN or infinite, so no token is the most likely one.
+    """
+    largest = float(logits_V.max())  # NaN if any is
+    if not math.isfinite(largest):
+        raise ValueError(f"the largest logit is {largest}; check the model's weights")
     if sampling.temperature == 0:
         return int(logits_V.argmax())
-    weights_V, tokens_V = (
-        (logits_V.double() / sampling.temperature).softmax(0).sort(descending=True, stable=True)
-    )
+    # Without the largest first, a tiny temperature would make it infinite.
+    scaled_V = (logits_V.cpu().double() - largest) / sampling.temperature
+    weights_V, tokens_V = scaled_V.softmax(0).sort(descending=True, stable=True)
     if sampling.top_k is not None:
         weights_V[sampling.top_k :] = 0
     weights_V /= weights_V.sum()

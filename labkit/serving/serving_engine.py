@@ -24,6 +24,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from torch import Tensor
+
 from labkit import arguments
 from labkit.serving.caches import KVCache, Piece
 from labkit.serving.decoder import Decoder
@@ -31,19 +33,36 @@ from labkit.serving.requests import Generation, Request, sample
 from labkit.serving.scheduler import Chunk, Plan, Scheduler, State
 
 
+class QueueFull(RuntimeError):
+    """As many requests wait as may. A client asks again later; a server answers 429."""
+
+
 class Output(NamedTuple):
-    """The next token of an answer. finish_reason: "stop" or "length" with the last, or None."""
+    """The next token of an answer, or the error that ends it.
+
+    finish_reason: "stop" or "length" with the last token; "error" without a token; else None.
+    """
 
     id: int
-    token: int
+    token: int | None
     finish_reason: str | None
+    error: str = ""
 
 
 class Engine:
     """Requests in one cache, with the passes of one scheduler."""
 
-    def __init__(self, decoder: Decoder, cache: KVCache, scheduler: Scheduler) -> None:
+    def __init__(
+        self,
+        decoder: Decoder,
+        cache: KVCache,
+        scheduler: Scheduler,
+        *,
+        max_waiting: int | None = None,
+    ) -> None:
+        """max_waiting: `add` refuses a request while so many wait. None: it never does."""
         self.decoder, self.cache, self.scheduler = decoder, cache, scheduler
+        self.max_waiting = max_waiting
         self.waiting: list[Generation] = []
         self.running: list[Generation] = []
         self._ids = itertools.count()
@@ -58,6 +77,7 @@ class Engine:
 
         ValueError: no pass could ever serve it: it has no tokens, tokens that the model does not
         know, or more tokens than the model has positions or the cache has slots.
+        QueueFull: `max_waiting` requests wait. The next ones would wait for longer and longer.
         """
         config, prompt = self.decoder.model.config, request.prompt
         arguments.whole("max_new_tokens", request.max_new_tokens, "1 or more tokens")
@@ -76,6 +96,11 @@ class Engine:
                     f"{len(prompt)} tokens of prompt and max_new_tokens={request.max_new_tokens} "
                     f"are {longest}, more than the {limit} {what}; shorten one of them"
                 )
+        if self.max_waiting is not None and len(self.waiting) >= self.max_waiting:
+            raise QueueFull(
+                f"{len(self.waiting)} requests wait, of max_waiting={self.max_waiting}; "
+                "ask again when some have been served"
+            )
         generation = Generation(next(self._ids), request)
         self.waiting.append(generation)
         return generation.id
@@ -89,7 +114,8 @@ class Engine:
     def step(self) -> list[Output]:
         """Run one pass: the new tokens, none for a prompt that needs more passes.
 
-        If the decoder raises, tokens are as before, and the same step can be made again.
+        A request whose next token cannot be drawn ends with an error; the others go on. If the
+        decoder raises, tokens are as before, and the same step can be made again.
         RuntimeError: the scheduler planned nothing though there is work, or more than fits.
         """
         if not self.has_work:
@@ -113,24 +139,36 @@ class Engine:
                     "that computes whole prompts, such as preempting"
                 )
             if piece.end == len(generation.tokens):  # else the next token is known already
-                token = sample(logits_V, generation.request.sampling, generation.generator)
-                generation.tokens.append(token)
-                outputs.append(Output(generation.id, token, generation.finish_reason))
-                if generation.finish_reason:
+                outputs.append(self._next(generation, logits_V))
+                if outputs[-1].finish_reason:
                     self.cancel(generation.id)
         return outputs
 
     def generate(self, requests: Iterable[Request]) -> list[list[int]]:
-        """The answers to these requests, all added now, in their order."""
+        """The answers to these requests, all added now, in their order.
+
+        RuntimeError: one of them ends with an error.
+        """
         ids = [self.add(request) for request in requests]
         answers = defaultdict(list)
         while self.has_work:
             for output in self.step():
+                if output.token is None:
+                    raise RuntimeError(f"request {output.id} has no next token: {output.error}")
                 answers[output.id].append(output.token)
         return [answers[id] for id in ids]
 
     def _plan(self) -> Plan:
         return self.scheduler(State(self.waiting, self.running, self.cache))
+
+    def _next(self, generation: Generation, logits_V: Tensor) -> Output:
+        """Draw the next token and append it."""
+        try:
+            token = sample(logits_V, generation.request.sampling, generation.generator)
+        except ValueError as error:
+            return Output(generation.id, None, "error", str(error))
+        generation.tokens.append(token)
+        return Output(generation.id, token, generation.finish_reason)
 
     def _preempt(self, generation: Generation) -> None:
         """Free its pages, and let it wait before those that have not run."""

@@ -16,6 +16,7 @@ from labkit.serving import (
     Engine,
     NoCache,
     PagedCache,
+    QueueFull,
     Request,
     Sampling,
     chunked_prefill,
@@ -137,6 +138,51 @@ def test_a_step_that_raised_can_be_made_again():
     assert num_failed
     assert list(answers.values()) == [naive(request) for request in requests]
     assert engine.cache.num_free_pages == 11
+
+
+def test_logits_that_are_not_finite_end_only_their_request():
+    def breaks_request_1(pieces, cache):
+        logits_SV = decoder(pieces, cache)
+        for piece, logits_V in zip(pieces, logits_SV, strict=True):
+            if piece.sequence == 1 and piece.end == 5:
+                logits_V[3] = broken
+        return logits_SV
+
+    decoder = Decoder(MODEL)
+    breaks_request_1.model = MODEL
+    for broken, temperature in [(torch.nan, 0.0), (torch.nan, 1.0), (torch.inf, 1.0)]:
+        requests = [Request([i, i, i], 5, Sampling(temperature, seed=i)) for i in range(3)]
+        engine = Engine(breaks_request_1, CACHES["pages"](), preempting)
+        answers = {engine.add(request): [] for request in requests}
+        while engine.has_work:
+            for output in engine.step():
+                answers[output.id].append(output)
+        assert [each.finish_reason for each in answers[1]] == [None, None, "error"]
+        assert (answers[1][-1].token, str(broken) in answers[1][-1].error) == (None, True)
+        for id, request in enumerate(requests):
+            tokens = [each.token for each in answers[id]]
+            assert tokens == (naive(request) if id != 1 else [*naive(request)[:2], None])
+        assert engine.cache.num_free_pages == 11
+        engine = Engine(breaks_request_1, CACHES["pages"](), preempting)
+        with pytest.raises(RuntimeError, match=f"request 1 .* {broken}"):
+            engine.generate(requests)
+
+
+def test_a_tiny_temperature_is_greedy():
+    logits_V, generator = torch.tensor([1.0, 3.0, 2.0]), torch.Generator()
+    assert sample(logits_V, Sampling(temperature=1e-310), generator) == 1
+
+
+def test_a_full_queue_refuses_and_takes_requests_again_later():
+    engine = Engine(Decoder(MODEL), CACHES["pages"](), continuous, max_waiting=2)
+    ids = [engine.add(Request([1], 2)), engine.add(Request([2], 2))]
+    with pytest.raises(QueueFull, match="2 requests wait"):
+        engine.add(Request([3], 2))
+    with pytest.raises(ValueError, match="empty"):  # never possible: said first
+        engine.add(Request([], 2))
+    engine.step()
+    ids.append(engine.add(Request([3], 2)))
+    assert ids == [0, 1, 2]
 
 
 @pytest.mark.parametrize(
