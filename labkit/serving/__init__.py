@@ -10,12 +10,20 @@ Read in this order:
     scheduler.py        which tokens the next pass computes: five rungs
     serving_engine.py   Engine: requests that come at any time, a pass per step
     metrics.py          how long users wait, each measure defined once
-    local_server.py     serve(model): OpenAI's protocol on this machine
+
+A server, which needs the extra `serve`:
+
+    byte_text.py        prompts and chats as bytes, and text from tokens that come one by one
+    engine_thread.py    an engine that many tasks of an event loop ask
+    openai_api.py       what clients send and get
+    prometheus.py       what /metrics shows
+    local_server.py     serve(model): all of it on this machine
 """
+
+from typing import Any
 
 from labkit.serving.caches import ContiguousCache, NoCache, Piece, SlotUse
 from labkit.serving.decoder import Decoder
-from labkit.serving.local_server import Server, serve
 from labkit.serving.metrics import Timing, goodput, percentile, replay, throughput
 from labkit.serving.pages import PagedCache
 from labkit.serving.requests import Arrival, Request, Sampling, poisson_trace
@@ -45,7 +53,6 @@ __all__ = [
     "QueueFull",
     "Request",
     "Sampling",
-    "Server",
     "SlotUse",
     "State",
     "Timing",
@@ -61,3 +68,15 @@ __all__ = [
     "static_batches",
     "throughput",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # FastAPI is an extra: ranks have an engine without it.
+    if name != "serve":
+        raise AttributeError(f"module 'labkit.serving' has no attribute {name!r}")
+    try:
+        from labkit.serving.local_server import serve
+    except ModuleNotFoundError as error:
+        message = f"{error}: a server needs more packages; pip install fastapi uvicorn"
+        raise ModuleNotFoundError(message, name=error.name) from None
+    return serve
