@@ -5,16 +5,29 @@ Read in this order:
     caches.py           what a cache does; rungs 1 and 2: no cache, and contiguous regions
     pages.py            rung 3: pages, shared between sequences
     decoder.py          one forward for prompts and single tokens together
-    sampling.py         the next token from logits
-    requests.py         what clients ask for, how far each answer is, and traces of arrivals
+    requests.py         what clients ask for, sampling, how far each answer is, traces of arrivals
     scheduler.py        which tokens the next pass computes: five rungs
     serving_engine.py   Engine: requests that come at any time, a pass per step
     swapping.py         SwappingEngine: what is preempted waits in host memory
     metrics.py          how long users wait, each measure defined once
-    quantized.py        weights of 8 and 4 bits; quantized_cache.py: keys and values of 8 bits
+
+Fewer bits, and several tokens in a pass:
+
+    quantized.py            weights of 8 and 4 bits
+    quantized_cache.py      keys and values of 8 bits
     quantization_aware.py   training with rounded weights
-    speculative.py      a small model drafts, the large one checks several tokens in a pass
+    speculative.py          a small model drafts, the large one checks several tokens in a pass
+
+A server, which needs the extra `serve`:
+
+    byte_text.py        prompts and chats as bytes, and text from tokens that come one by one
+    engine_thread.py    an engine that many tasks of an event loop ask
+    openai_api.py       what clients send and get
+    prometheus.py       what /metrics shows
+    local_server.py     serve(model): all of it on this machine
 """
+
+from typing import Any
 
 from labkit.serving.caches import ContiguousCache, NoCache, Piece, SlotUse
 from labkit.serving.decoder import Decoder
@@ -71,7 +84,20 @@ __all__ = [
     "priorities",
     "quantize",
     "replay",
+    "serve",
     "static_batches",
     "throughput",
     "weight_bytes",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # FastAPI is an extra: ranks have an engine without it.
+    if name != "serve":
+        raise AttributeError(f"module 'labkit.serving' has no attribute {name!r}")
+    try:
+        from labkit.serving.local_server import serve
+    except ModuleNotFoundError as error:
+        message = f"{error}: a server needs more packages; pip install fastapi uvicorn"
+        raise ModuleNotFoundError(message, name=error.name) from None
+    return serve

@@ -20,6 +20,7 @@ in another order. In float32 this can change a token if two logits are almost eq
 from __future__ import annotations
 
 import itertools
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -35,6 +36,10 @@ from labkit.serving.scheduler import Chunk, Plan, Scheduler, State
 
 class QueueFull(RuntimeError):
     """As many requests wait as may. A client asks again later; a server answers 429."""
+
+
+class TooLong(ValueError):
+    """A request has more tokens than the model has positions or the cache has slots."""
 
 
 class Output(NamedTuple):
@@ -72,11 +77,16 @@ class Engine:
         """Whether a request waits or runs."""
         return bool(self.waiting or self.running)
 
+    @property
+    def longest(self) -> float:
+        """The tokens that one request can have, prompt and answer."""
+        return min(self._limits().values())
+
     def add(self, request: Request) -> int:
         """Let a request wait for its turn; returns its id.
 
-        ValueError: no pass could ever serve it: it has no tokens, tokens that the model does not
-        know, or more tokens than the model has positions or the cache has slots.
+        ValueError: no pass could ever serve it: it has no tokens, or tokens that the model does not
+        know. TooLong: or more tokens than the model has positions or the cache has slots.
         QueueFull: `max_waiting` requests wait. The next ones would wait for longer and longer.
         """
         config, prompt = self.decoder.model.config, request.prompt
@@ -85,14 +95,10 @@ class Engine:
             raise ValueError("the prompt is empty: give at least one token to continue")
         if wrong := [token for token in prompt if not 0 <= token < config.vocab]:
             raise ValueError(f"token {wrong[0]} is outside 0..{config.vocab - 1} of the model")
-        limits = {
-            "positions of the model": config.longest,
-            "slots of the cache": self.cache.capacity,
-        }
         longest = len(prompt) + request.max_new_tokens
-        for what, limit in limits.items():
-            if limit is not None and longest > limit:
-                raise ValueError(
+        for what, limit in self._limits().items():
+            if longest > limit:
+                raise TooLong(
                     f"{len(prompt)} tokens of prompt and max_new_tokens={request.max_new_tokens} "
                     f"are {longest}, more than the {limit} {what}; shorten one of them"
                 )
@@ -156,6 +162,13 @@ class Engine:
                     raise RuntimeError(f"request {output.id} has no next token: {output.error}")
                 answers[output.id].append(output.token)
         return [answers[id] for id in ids]
+
+    def _limits(self) -> dict[str, float]:
+        positions = self.decoder.model.config.longest
+        return {
+            "positions of the model": math.inf if positions is None else positions,
+            "slots of the cache": self.cache.capacity,
+        }
 
     def _plan(self) -> Plan:
         return self.scheduler(State(self.waiting, self.running, self.cache))
