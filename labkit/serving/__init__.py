@@ -9,13 +9,17 @@ Read in this order:
     requests.py         what clients ask for, how far each answer is, and traces of arrivals
     scheduler.py        which tokens the next pass computes: five rungs
     serving_engine.py   Engine: requests that come at any time, a pass per step
+    parallel_decoders.py  a model cut over ranks, by heads or by layers
+    on_ranks.py         an Engine on each of these ranks: one leads, the others follow
     metrics.py          how long users wait, each measure defined once
 """
 
 from labkit.serving.caches import ContiguousCache, NoCache, Piece, SlotUse
 from labkit.serving.decoder import Decoder
 from labkit.serving.metrics import Timing, goodput, percentile, replay, throughput
+from labkit.serving.on_ranks import Leader, agreed_num_pages, follow
 from labkit.serving.pages import PagedCache
+from labkit.serving.parallel_decoders import PipelineDecoder, TensorParallelDecoder
 from labkit.serving.requests import Arrival, Request, Sampling, poisson_trace
 from labkit.serving.scheduler import (
     Chunk,
@@ -35,18 +39,23 @@ __all__ = [
     "ContiguousCache",
     "Decoder",
     "Engine",
+    "Leader",
     "NoCache",
     "Output",
     "PagedCache",
     "Piece",
+    "PipelineDecoder",
     "Plan",
     "Request",
     "Sampling",
     "SlotUse",
     "State",
+    "TensorParallelDecoder",
     "Timing",
+    "agreed_num_pages",
     "chunked_prefill",
     "continuous",
+    "follow",
     "goodput",
     "percentile",
     "poisson_trace",

@@ -21,10 +21,10 @@ is sent. Only what comes from outside is: new requests, and those that were canc
 Wire of a step, besides the decoder's: a broadcast of 8 bytes, and one of the events if there are
 any. vLLM sends the scheduler's output instead, from its engine to all workers.
 
-Failure. A rank that raises or dies ends the step with an error on every rank: RuntimeError, a peer
-is gone. Ranks are then in different places of a pass, so the Leader makes no other step: start the
-ranks again. An error that is the request's fault, such as a prompt that is too long, is raised by
-`add` on rank 0, before anything is sent.
+Failure. A rank that dies ends the step with a RuntimeError on every other rank. One that raises
+ends the run, whose error names that rank and where the others wait. Ranks are then in different
+places of a pass, so the Leader makes no other step: start the ranks again. An error that is the
+request's fault, such as a prompt that is too long, is raised by `add` before anything is sent.
 """
 
 from __future__ import annotations
