@@ -140,7 +140,7 @@ class Layout:
 
 
 def _layout(pieces: Sequence[Piece], cache: KVCache) -> Layout:
-    slots = cache.slots(pieces)
+    slots, device = cache.slots(pieces), cache.keys_LNGK.device
     positions = [torch.arange(piece.start, piece.end) for piece in pieces]
     ends_S = _ends(pieces)
     alike = defaultdict(list)
@@ -152,11 +152,11 @@ def _layout(pieces: Sequence[Piece], cache: KVCache) -> Layout:
         slots_Ss = pad_sequence([slots[index] for index in members], batch_first=True)
         positions_St = torch.stack([positions[index] for index in members])
         mask_Sts = torch.arange(slots_Ss.shape[1]) <= positions_St[..., None]
-        groups.append(_Alike(rows_St, slots_Ss, mask_Sts[:, None]))
+        groups.append(_Alike(rows_St.to(device), slots_Ss.to(device), mask_Sts[:, None].to(device)))
     return Layout(
-        tokens_n=torch.tensor([token for piece in pieces for token in piece.tokens]),
-        positions_n=torch.cat(positions),
-        slots_n=torch.cat([s[p.start :] for s, p in zip(slots, pieces, strict=True)]),
+        tokens_n=torch.tensor([token for piece in pieces for token in piece.tokens], device=device),
+        positions_n=torch.cat(positions).to(device),
+        slots_n=torch.cat([s[p.start :] for s, p in zip(slots, pieces, strict=True)]).to(device),
         groups=groups,
     )
 

@@ -21,6 +21,9 @@ is sent. Only what comes from outside is: new requests, and those that were canc
 Wire of a step, besides the decoder's: a broadcast of 8 bytes, and one of the events if there are
 any. vLLM sends the scheduler's output instead, from its engine to all workers.
 
+Whatever an engine decides by must be equal on all ranks. The number of pages is: agreed_num_pages.
+max_host_bytes of a SwappingEngine is not, where ranks have unequal numbers of layers.
+
 Failure. A rank that dies ends the step with a RuntimeError on every other rank. One that raises
 ends the run, whose error names that rank and where the others wait. Ranks are then in different
 places of a pass, so the Leader makes no other step: start the ranks again. An error that is the
@@ -57,6 +60,7 @@ class Leader(Engine):
         # The queues are the engine's own lists, which it changes in place.
         self.decoder, self.cache, self.scheduler = engine.decoder, engine.cache, engine.scheduler
         self.waiting, self.running = engine.waiting, engine.running
+        self.max_waiting = engine.max_waiting
         self._engine, self._group = engine, group
         self._events: list[_Event] = []
         self._is_open = True
