@@ -22,6 +22,7 @@ Several ranks:
 
     parallel_decoders.py   a model cut over ranks, by heads or by layers
     on_ranks.py            an Engine on each of these ranks: one leads, the others follow
+    disaggregated.py       prompts on one rank, single tokens on another
 
 A server, which needs the extra `serve`:
 
@@ -36,6 +37,7 @@ from typing import Any
 
 from labkit.serving.caches import ContiguousCache, NoCache, Piece, SlotUse
 from labkit.serving.decoder import Decoder
+from labkit.serving.disaggregated import DisaggregatedEngine, prefill
 from labkit.serving.metrics import Timing, goodput, percentile, replay, throughput
 from labkit.serving.on_ranks import Leader, agreed_num_pages, follow
 from labkit.serving.pages import PagedCache
@@ -63,6 +65,7 @@ __all__ = [
     "Chunk",
     "ContiguousCache",
     "Decoder",
+    "DisaggregatedEngine",
     "Engine",
     "Int8PagedCache",
     "Leader",
@@ -93,6 +96,7 @@ __all__ = [
     "percentile",
     "poisson_trace",
     "preempting",
+    "prefill",
     "priorities",
     "quantize",
     "replay",

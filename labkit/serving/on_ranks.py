@@ -33,7 +33,6 @@ request's fault, such as a prompt that is too long, is raised by `add` before an
 from __future__ import annotations
 
 import pickle
-from types import TracebackType
 from typing import Self
 
 import torch
@@ -49,11 +48,29 @@ _Event = Request | int
 _PASS = "pass"  # a label: ranks call an engine's operations from different lines
 
 
-class Leader(Engine):
-    """The Engine of rank 0, whose passes the other ranks of the group make, too: `follow`.
+class EngineWithRanks(Engine):
+    """An Engine that other ranks work for, until `close` lets them return.
 
-    `close` lets the others return. At the end of a `with` it is called, unless an error leads out.
+    At the end of a `with` it is called, unless an error leads out: then ranks may be in the midst
+    of a pass, and would not receive it.
     """
+
+    def close(self) -> None:
+        """Let the other ranks return; requests that still wait or run are dropped."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        """For the length of a `with`, then closed."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        """Close it, unless an error leads out."""
+        if kind is None:
+            self.close()
+
+
+class Leader(EngineWithRanks):
+    """The Engine of rank 0, whose passes the other ranks of the group make, too: `follow`."""
 
     def __init__(self, engine: Engine, group: Group) -> None:
         """engine: of this rank, any kind; every other rank has an equal one."""
@@ -95,27 +112,10 @@ class Leader(Engine):
         return outputs
 
     def close(self) -> None:
-        """Let the other ranks return from `follow`; requests that still run are dropped.
-
-        After a step that failed, and a second time, it does nothing.
-        """
+        """As above. After a step that failed, and a second time, it does nothing."""
         if self._is_open:
             self._is_open = False
             _on_every_rank(None, self._group)
-
-    def __enter__(self) -> Self:
-        """For the length of a `with`, then closed."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close it; not where an error leads out, since ranks may be in the midst of a pass."""
-        if error is None:
-            self.close()
 
 
 def follow(engine: Engine, group: Group) -> None:

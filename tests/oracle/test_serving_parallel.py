@@ -21,6 +21,7 @@ from labkit.model import GPT, GPTConfig
 from labkit.pipeline import PipelineGPT, gpipe, plan
 from labkit.serving import (
     Decoder,
+    DisaggregatedEngine,
     Engine,
     Leader,
     PagedCache,
@@ -33,6 +34,7 @@ from labkit.serving import (
     chunked_prefill,
     follow,
     preempting,
+    prefill,
 )
 from labkit.serving.requests import sample
 from labkit.tensor_parallel import parallelize
@@ -297,3 +299,58 @@ def test_a_refused_request_reaches_no_other_rank_and_close_releases_them():
     answer, other_has_work = run(refused_and_closed, 2).values
     assert answer == naive(enlarged(GPT(GROUPED, dtype=torch.float64)), Request([1, 2], 3))
     assert other_has_work
+
+
+def apart(world, config, dtype, seeds, num_pages):
+    """Rank 0: what `lead` returned, by seed, and the tokens of each piece of its passes."""
+    decoder = Decoder(enlarged(GPT(config, dtype=dtype)))
+    lengths = []
+
+    def counted(pieces, cache):
+        lengths.extend(len(piece.tokens) for piece in pieces)
+        return decoder(pieces, cache)
+
+    counted.model = decoder.model
+    found = []
+    for seed in seeds:
+        cache = PagedCache(config, num_pages, PAGE_SIZE, dtype)
+        if world.rank:
+            prefill(decoder, cache, world)
+        else:
+            with DisaggregatedEngine(counted, cache, SCHEDULERS[seed % 2], world) as engine:
+                found.append(lead(engine, seed))
+        assert cache.num_free_pages == num_pages
+    return found, lengths
+
+
+@pytest.mark.parametrize("num_pages", [NUM_PAGES, 60])
+def test_tokens_of_prefill_and_decode_apart_are_those_of_naive_generation(num_pages):
+    config = replace(GROUPED, rotary=True)
+    result = run(apart, 2, (config, torch.float64, range(4), num_pages))
+    found, lengths = result.values[0]
+    model = enlarged(GPT(config, dtype=torch.float64))
+    for request, answer, is_cancelled in (each for served, _ in found for each in served):
+        expected = naive(model, request)
+        assert answer == (expected[: len(answer)] if is_cancelled else expected)
+    if num_pages == 60:  # nothing is preempted, and computed again
+        assert set(lengths) == {1}
+
+
+def prompt_that_fails(world, failure):
+    decoder = Decoder(GPT(GROUPED))
+    cache = PagedCache(GROUPED, 2 if world.rank else NUM_PAGES, PAGE_SIZE)
+    if world.rank:
+        if failure == "killed":
+            world.recv(torch.empty(1, dtype=torch.int64), 0)
+            os.kill(os.getpid(), signal.SIGKILL)
+        prefill(decoder, cache, world)
+    with DisaggregatedEngine(decoder, cache, preempting, world) as engine:
+        engine.generate([Request([1], 2), Request([1] * 9, 2)])
+
+
+@pytest.mark.parametrize(("failure", "message"), [("killed", "died"), ("few pages", "too few for")])
+def test_a_rank_of_prompts_that_fails_ends_the_step(failure, message):
+    with pytest.raises(RankError, match=message) as caught:
+        run(prompt_that_fails, 2, (failure,))
+    assert caught.value.rank == 1
+    assert sorted(caught.value.consequences) == [0]

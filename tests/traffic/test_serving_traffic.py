@@ -9,6 +9,8 @@ from labkit.combined import within
 from labkit.model import GPT, GPTConfig
 from labkit.pipeline import PipelineGPT, gpipe, plan
 from labkit.serving import (
+    Decoder,
+    DisaggregatedEngine,
     Engine,
     Leader,
     PagedCache,
@@ -18,6 +20,7 @@ from labkit.serving import (
     TensorParallelDecoder,
     continuous,
     follow,
+    prefill,
 )
 from labkit.tensor_parallel import parallelize
 
@@ -114,3 +117,21 @@ def test_a_step_without_new_requests_sends_eight_bytes_more_than_its_pass():
         requests = [op for op in timeline.operations if op.label == "requests"]
         assert kinds(requests) == {"broadcast": 4 + 1 + 2}  # 4 steps, one of them new, and the end
         assert [op.payload_bytes for op in requests[2:5]] == [8, 8, 8]
+
+
+def apart(world):
+    decoder, cache = Decoder(GPT(CONFIG)), PagedCache(CONFIG, 8, 4)
+    if world.rank:
+        return prefill(decoder, cache, world)
+    with DisaggregatedEngine(decoder, cache, continuous, world) as engine:
+        engine.generate([Request([1, 2, 3], 4), Request([4], 4), Request([5, 6], 4)])
+    return None
+
+
+def test_keys_and_values_of_all_tokens_of_a_prompt_but_the_last_are_sent_once():
+    sent = [
+        [op.sent_bytes for op in timeline.operations if op.kind == "send"]
+        for timeline in run(apart, 2).timeline
+    ]
+    assert sent[0] == [8, 8 * 2, 8, 8 * 1, 8]
+    assert sent[1] == [2 * L * D * num_tokens * ITEM for num_tokens in (2, 1)]
