@@ -14,6 +14,8 @@ Read in this order:
     quantized.py        weights of 8 and 4 bits; quantized_cache.py: keys and values of 8 bits
     quantization_aware.py   training with rounded weights
     speculative.py      a small model drafts, the large one checks several tokens in a pass
+    replicas.py         Replicas: engines in processes of their own, which fail and restart alone
+    request_router.py   Router: which replica gets a request, and where it goes on after a failure
 """
 
 from labkit.serving.caches import ContiguousCache, NoCache, Piece, SlotUse
@@ -23,7 +25,9 @@ from labkit.serving.pages import PagedCache
 from labkit.serving.quantization_aware import compare_quantized_training, fake_quantize
 from labkit.serving.quantized import logits_error, quantize, weight_bytes
 from labkit.serving.quantized_cache import Int8PagedCache
+from labkit.serving.replicas import Replicas
 from labkit.serving.requests import Arrival, Request, Sampling, poisson_trace
+from labkit.serving.request_router import Load, Router, by_prefix, least_loaded, round_robin
 from labkit.serving.scheduler import (
     Chunk,
     Plan,
@@ -45,13 +49,16 @@ __all__ = [
     "Decoder",
     "Engine",
     "Int8PagedCache",
+    "Load",
     "NoCache",
     "Output",
     "PagedCache",
     "Piece",
     "Plan",
     "QueueFull",
+    "Replicas",
     "Request",
+    "Router",
     "Sampling",
     "SlotUse",
     "SpeculativeEngine",
@@ -59,11 +66,13 @@ __all__ = [
     "SwappingEngine",
     "Timing",
     "accept",
+    "by_prefix",
     "chunked_prefill",
     "compare_quantized_training",
     "continuous",
     "fake_quantize",
     "goodput",
+    "least_loaded",
     "logits_error",
     "percentile",
     "poisson_trace",
@@ -71,6 +80,7 @@ __all__ = [
     "priorities",
     "quantize",
     "replay",
+    "round_robin",
     "static_batches",
     "throughput",
     "weight_bytes",
