@@ -26,8 +26,8 @@ from labkit.serving.quantization_aware import compare_quantized_training, fake_q
 from labkit.serving.quantized import logits_error, quantize, weight_bytes
 from labkit.serving.quantized_cache import Int8PagedCache
 from labkit.serving.replicas import Replicas
-from labkit.serving.requests import Arrival, Request, Sampling, poisson_trace
 from labkit.serving.request_router import Load, Router, by_prefix, least_loaded, round_robin
+from labkit.serving.requests import Arrival, Request, Sampling, poisson_trace
 from labkit.serving.scheduler import (
     Chunk,
     Plan,

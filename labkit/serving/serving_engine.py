@@ -52,7 +52,7 @@ class Output(NamedTuple):
 
 
 class EngineClient(ABC):
-    """What a caller uses of an engine, wherever it runs: in this process, or in others (request_router.py).
+    """What a caller uses of an engine: one in this process, or those of a Router in others.
 
     waiting, running: the requests that have not ended.
     """
