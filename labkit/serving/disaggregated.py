@@ -24,7 +24,8 @@ A thread of rank 0 asks rank 1 for one prompt after the other. A request that wa
 computed again on rank 0, as in every Engine.
 
 Wire of a prompt of n + 1 tokens: 8 n bytes, and 8 for their number, to rank 1; 2 L G K n numbers
-back. Nothing for a prompt of one token. A real system sends each layer when it is computed, so that the messages overlap.
+back. Nothing for a prompt of one token. A real system sends each layer when it
+is computed, so that the messages overlap.
 Papers: Zhong et al., "DistServe", OSDI 2024; Patel et al., "Splitwise", ISCA 2024.
 """
 
