@@ -9,7 +9,11 @@ Read in this order:
     requests.py         what clients ask for, how far each answer is, and traces of arrivals
     scheduler.py        which tokens the next pass computes: five rungs
     serving_engine.py   Engine: requests that come at any time, a pass per step
+    swapping.py         SwappingEngine: what is preempted waits in host memory
     metrics.py          how long users wait, each measure defined once
+    quantized.py        weights of 8 and 4 bits; quantized_cache.py: keys and values of 8 bits
+    quantization_aware.py   training with rounded weights
+    speculative.py      a small model drafts, the large one checks several tokens in a pass
 
 A server, which needs the extra `serve`:
 
@@ -26,6 +30,9 @@ from labkit.serving.caches import ContiguousCache, NoCache, Piece, SlotUse
 from labkit.serving.decoder import Decoder
 from labkit.serving.metrics import Timing, goodput, percentile, replay, throughput
 from labkit.serving.pages import PagedCache
+from labkit.serving.quantization_aware import compare_quantized_training, fake_quantize
+from labkit.serving.quantized import logits_error, quantize, weight_bytes
+from labkit.serving.quantized_cache import Int8PagedCache
 from labkit.serving.requests import Arrival, Request, Sampling, poisson_trace
 from labkit.serving.scheduler import (
     Chunk,
@@ -38,6 +45,8 @@ from labkit.serving.scheduler import (
     static_batches,
 )
 from labkit.serving.serving_engine import Engine, Output, QueueFull
+from labkit.serving.speculative import SpeculativeEngine, accept
+from labkit.serving.swapping import SwappingEngine
 
 __all__ = [
     "Arrival",
@@ -45,6 +54,7 @@ __all__ = [
     "ContiguousCache",
     "Decoder",
     "Engine",
+    "Int8PagedCache",
     "NoCache",
     "Output",
     "PagedCache",
@@ -54,19 +64,27 @@ __all__ = [
     "Request",
     "Sampling",
     "SlotUse",
+    "SpeculativeEngine",
     "State",
+    "SwappingEngine",
     "Timing",
+    "accept",
     "chunked_prefill",
+    "compare_quantized_training",
     "continuous",
+    "fake_quantize",
     "goodput",
+    "logits_error",
     "percentile",
     "poisson_trace",
     "preempting",
     "priorities",
+    "quantize",
     "replay",
     "serve",
     "static_batches",
     "throughput",
+    "weight_bytes",
 ]
 
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from torch import Tensor
@@ -134,9 +134,8 @@ class Engine:
                 f"{len(self.running)} running; it must admit or continue at least one"
             )
         pieces = [self._piece(chunk) for chunk in plan.chunks]
-        logits_SV = self.decoder(pieces, self.cache)
-        outputs = []
-        for chunk, piece, logits_V in zip(plan.chunks, pieces, logits_SV, strict=True):
+        outputs: list[Output] = []
+        for chunk, piece, logits in zip(plan.chunks, pieces, self._logits(pieces), strict=True):
             generation = chunk.generation
             if self.cache.num_cached(generation.id) < piece.end < len(generation.tokens):
                 raise RuntimeError(
@@ -145,7 +144,7 @@ class Engine:
                     "that computes whole prompts, such as preempting"
                 )
             if piece.end == len(generation.tokens):  # else the next token is known already
-                outputs.append(self._next(generation, logits_V))
+                outputs += self._next(generation, logits)
                 if outputs[-1].finish_reason:
                     self.cancel(generation.id)
         return outputs
@@ -174,14 +173,22 @@ class Engine:
     def _plan(self) -> Plan:
         return self.scheduler(State(self.waiting, self.running, self.cache))
 
-    def _next(self, generation: Generation, logits_V: Tensor) -> Output:
+    def _logits(self, pieces: list[Piece]) -> Sequence[Tensor]:
+        """Run the pass; for each piece, what `_next` is given if it ends with the last token."""
+        return list(self.decoder(pieces, self.cache))
+
+    def _next(self, generation: Generation, logits_V: Tensor) -> list[Output]:
         """Draw the next token and append it."""
         try:
             token = sample(logits_V, generation.request.sampling, generation.generator)
         except ValueError as error:
-            return Output(generation.id, None, "error", str(error))
+            return [Output(generation.id, None, "error", str(error))]
         generation.tokens.append(token)
-        return Output(generation.id, token, generation.finish_reason)
+        return [Output(generation.id, token, generation.finish_reason)]
+
+    def _fill(self, generation: Generation) -> None:
+        """Cache what need not be computed of a generation that is admitted."""
+        self.cache.share_prefix(generation.id, generation.tokens)
 
     def _preempt(self, generation: Generation) -> None:
         """Free its pages, and let it wait before those that have not run."""
@@ -194,7 +201,7 @@ class Engine:
         if generation in self.waiting:
             self.waiting.remove(generation)
             self.running.append(generation)
-            self.cache.share_prefix(id, generation.tokens)
+            self._fill(generation)
         if not self.cache.reserve(id, len(generation.tokens), generation.longest):
             raise RuntimeError(
                 f"the scheduler planned request {id} with {len(generation.tokens)} tokens, and "

@@ -19,6 +19,7 @@ from labkit.serving import (
     QueueFull,
     Request,
     Sampling,
+    SwappingEngine,
     chunked_prefill,
     continuous,
     poisson_trace,
@@ -45,6 +46,8 @@ SCHEDULERS = [
     partial(chunked_prefill, token_budget=9),
     partial(priorities, token_budget=9, max_running=4),
 ]
+TOKEN_BYTES = 2 * 1 * 1 * 4 * 8  # keys and values, layers, heads, features, bytes of float64
+ENGINES = [Engine, partial(SwappingEngine, max_host_bytes=25 * TOKEN_BYTES)]
 LADDER = [
     (cache, scheduler)
     for cache in CACHES
@@ -87,13 +90,14 @@ def naive(request):
 @settings(max_examples=60)
 @given(
     st.sampled_from(LADDER),
+    st.sampled_from(ENGINES),
     st.lists(REQUESTS, min_size=2, max_size=7),
     st.integers(0, 2**32).map(Random),
 )
-def test_any_traffic_gives_the_tokens_of_naive_generation(rung, requests, random):
+def test_any_traffic_gives_the_tokens_of_naive_generation(rung, kind, requests, random):
     """Requests come between steps; some are cancelled while others go on."""
     cache, scheduler = rung
-    engine, answers = Engine(Decoder(MODEL), CACHES[cache](), scheduler), {}
+    engine, answers = kind(Decoder(MODEL), CACHES[cache](), scheduler), {}
     coming, cancelled = list(requests), set()
     while coming or engine.has_work:
         if coming and random.random() < 0.7:
@@ -110,6 +114,46 @@ def test_any_traffic_gives_the_tokens_of_naive_generation(rung, requests, random
             expected = expected[: len(answers[number])]
         assert answers[number] == expected
     assert engine.cache.num_free_pages == CACHES[cache]().num_free_pages
+
+
+@pytest.mark.parametrize(
+    ("room", "num_copied", "num_computed"),
+    [
+        (
+            0,
+            0,
+            4 * 23 + 21,
+        ),  # of 9 + 15 + 12 + 12 tokens, 27 are found in pages that are still full
+        (20, 9 + 12 + 12, 4 * 23 + 6),  # the 15 tokens do not fit beside the 9
+        (99, 9 + 15 + 12 + 12, 4 * 23),  # each token is computed once
+    ],
+)
+def test_swapping_copies_what_fits_and_recomputes_the_rest(room, num_copied, num_computed):
+    """Four requests of 8 pages at the end, in 11 pages: three of them are preempted."""
+
+    def counted(pieces, cache):
+        nonlocal counts
+        counts += sum(len(piece.tokens) for piece in pieces)
+        return decoder(pieces, cache)
+
+    decoder, counts = Decoder(MODEL), 0
+    counted.model = MODEL
+    requests = [Request([i] * 7, 17) for i in range(4)]
+    size = room * TOKEN_BYTES
+    engine = SwappingEngine(counted, CACHES["pages"](), preempting, max_host_bytes=size)
+    assert engine.generate(requests) == [naive(request) for request in requests]
+    assert (engine.swapped_bytes, counts) == (2 * num_copied * TOKEN_BYTES, num_computed)
+
+
+def test_a_request_that_is_cancelled_leaves_no_copy_in_host_memory():
+    engine = SwappingEngine(Decoder(MODEL), CACHES["pages"](), preempting, max_host_bytes=9999)
+    for i in range(4):
+        engine.add(Request([i] * 7, 17))
+    while not engine.host_bytes:
+        engine.step()
+    for each in list(engine.waiting):
+        engine.cancel(each.id)
+    assert engine.host_bytes == 0
 
 
 def test_a_step_that_raised_can_be_made_again():
