@@ -156,7 +156,9 @@ class EngineThread:
     def _deliver(self, outputs: Sequence[Output]) -> None:
         now_s = time.perf_counter()
         for output in outputs:
-            answer = self._answers[output.id]
+            answer = self._answers.get(output.id)
+            if answer is None:
+                continue  # a speculative pass has drafted more tokens behind a stop string
             if output.token is None:
                 answer.send(RuntimeError(output.error))
                 self._cancel([answer], "error")
