@@ -22,6 +22,8 @@
     viz.extents({"saved": extents, "loaded": ...})   # who holds which elements, in several layouts
     viz.power_cuts(operations, found)                # a save's operations, and what loads give
     viz.goodput(measured, predicted, optima)         # share of useful time over the interval
+    viz.passes({"continuous": recorded.passes})      # which request computes what in which pass
+    viz.latency_throughput({"TTFT": points})         # latency over tokens per second, by load
     viz.chrome_trace.write(result, "trace.json")     # no matplotlib needed for this one
 
 Names load when first used: a machine without matplotlib can still write traces.
@@ -39,9 +41,11 @@ if TYPE_CHECKING:
     from labkit.viz.heat_map import bandwidth_map
     from labkit.viz.in_flight_curve import in_flight
     from labkit.viz.link_curves import over_links
+    from labkit.viz.load_curves import latency_throughput
     from labkit.viz.memory_pictures import memory_bar, memory_timeline
     from labkit.viz.mesh_picture import mesh_map
     from labkit.viz.movement import moves
+    from labkit.viz.passes_picture import passes
     from labkit.viz.picture import Picture
     from labkit.viz.power_cut_picture import power_cuts
     from labkit.viz.recovery_picture import recovery
@@ -70,12 +74,14 @@ _HOME = {
     "goodput": "labkit.viz.goodput_picture",
     "in_flight": "labkit.viz.in_flight_curve",
     "latency_bandwidth": "labkit.viz.size_curves",
+    "latency_throughput": "labkit.viz.load_curves",
     "load_of_experts": "labkit.viz.expert_load",
     "memory_bar": "labkit.viz.memory_pictures",
     "memory_timeline": "labkit.viz.memory_pictures",
     "mesh_map": "labkit.viz.mesh_picture",
     "moves": "labkit.viz.movement",
     "over_links": "labkit.viz.link_curves",
+    "passes": "labkit.viz.passes_picture",
     "power_cuts": "labkit.viz.power_cut_picture",
     "ring_step": "labkit.viz.ring_step_picture",
     "ring_steps": "labkit.viz.ring_picture",
@@ -101,12 +107,14 @@ __all__ = [
     "goodput",
     "in_flight",
     "latency_bandwidth",
+    "latency_throughput",
     "load_of_experts",
     "memory_bar",
     "memory_timeline",
     "mesh_map",
     "moves",
     "over_links",
+    "passes",
     "power_cuts",
     "ring_step",
     "ring_steps",
