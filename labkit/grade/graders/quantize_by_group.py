@@ -1,6 +1,6 @@
 """Grade quantize_by_group: weights that are made from codes and scales, so both are known."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -77,16 +77,14 @@ def same(got: Any, right: Any, case: Case) -> bool:
     return close(got[0], codes) and close(its.where(scales > 0, 0 * its.nan_to_num()), scales)
 
 
-def has_scales(
-    *wrong: Callable[[Tensor, Tensor], Tensor], by: Sequence[float] = (7,)
-) -> Callable[[Observed], bool]:
+def has_scales(*wrong: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Observed], bool]:
     """A predicate of quantize: the scales, as functions of all weights and those of a group."""
 
     def seen(s: Observed) -> bool:
         weight, group = s.args
         parts = weight.split(group, 1)
         found = [torch.stack([of(weight, part) for part in parts], 1) for of in wrong]
-        return any(close(s.y[1].expand_as(x), x / steps) for x in found for steps in by)
+        return any(close(s.y[1].expand_as(x), x / 7) for x in found)
 
     return seen
 
@@ -142,14 +140,6 @@ MISTAKES = [
         hint=3,
         seen=has_scales(lambda _, part: part.amax(1)),
         made_by=patch(AMAX, "each.amax(1)"),
-    ),
-    Mistake(
-        "divides by another number of steps than 7",
-        "Codes go from -7 to 7, so the largest weight is 7 steps. With 8 it would need the code 8, "
-        "which is not there.",
-        hint=2,
-        seen=has_scales(lambda _, part: part.abs().amax(1), by=(7.5, 8, 15, 16)),
-        made_by=patch("], 1) / 7", "], 1) / 8"),
     ),
     Mistake(
         "makes groups of outputs",

@@ -4,6 +4,8 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy
+
 from labkit.grade.grader import Case, Draw, Mistake, Observed, Questions, close, patch
 from labkit.serving.metrics import Timing
 
@@ -14,8 +16,8 @@ FUNCTIONS = TIMINGS, PERCENTILE, REPORT = "timings", "percentile", "report"
 def cases(draw: Draw) -> list[Case]:
     """Logs of a few requests, all percentiles that are asked for, reports with targets."""
     rng, asked = draw.rng, []
-    logs = [a_log(draw, num_requests, patience=1) for num_requests in (2, 5, 9, 20)]
-    logs.append(a_log(draw, 12, patience=0))
+    logs = [a_log(draw, num_requests) for num_requests in (2, 5, 9, 20)]
+    logs.append(a_log(draw, 12, impatient=True))
     for log in logs:
         asked.append(Case(f"a log of {len(log)} events", log, function=TIMINGS, known=TIMINGS))
     for n, percent in ((1, 50), (4, 50), (5, 50), (7, 90), (20, 99), (20, 95), (40, 5), (3, 100)):
@@ -32,49 +34,32 @@ def cases(draw: Draw) -> list[Case]:
     return asked
 
 
-def a_log(draw: Draw, num_requests: int, patience: int) -> Log:
-    """Requests that arrive at random. patience: the tokens that one which cancels has at least."""
+def a_log(draw: Draw, num_requests: int, impatient: bool = False) -> Log:
+    """Requests that arrive at random; every third one cancels, before its first token or later."""
     rng, log, now = draw.rng, [], draw.rng.uniform(0, 100)
-    for request in rng.sample(range(100), num_requests):
-        now += rng.expovariate(2)
-        prompt, sent, time_s = rng.randint(1, 500), 0, now
-        log.append((time_s, request, "arrives", prompt))
-        does_cancel = len(log) > 20 and rng.random() < 0.3
-        wanted = rng.randint(patience, 6) if does_cancel else rng.choice((1, 2, 6, 9, 14))
-        for what in ("starts", "opens", *["sends"] * 20, "ends"):
-            time_s += rng.expovariate(2 if what in ("starts", "opens") else 20)
-            count = min(wanted - sent, rng.choice((0, 1, 1, 2, 3)))
-            if what == "starts":
-                log.append((time_s, request, what, prompt))
-            elif what == "opens":
-                log.append((time_s, request, "sends", 0))
-            elif sent < wanted:
-                log.append((time_s, request, "sends", count))
-                sent += count
-        log.append((time_s, request, "cancels" if does_cancel else "ends", sent))
+    for number, request in enumerate(rng.sample(range(100), num_requests)):
+        time_s = now = now + rng.expovariate(2)
+        does_cancel, prompt = number % 3 == 2, rng.randint(1, 500)
+        counts = [*rng.choices((0, 1, 1, 2, 3), k=rng.randint(0, 9)), 1 + (number == 0)]
+        if does_cancel and impatient:
+            counts = []
+        events = [("arrives", prompt), ("starts", prompt), *(("sends", n) for n in [0, *counts])]
+        for what, count in [*events, ("cancels" if does_cancel else "ends", sum(counts))]:
+            log.append((time_s, request, what, count))
+            time_s += rng.expovariate(20 if what == "sends" else 2)
     return sorted(log)
 
 
 def waits(
-    log: Log,
-    begin: str = "arrives",
-    ends: Sequence[str] = ("ends",),
-    tokens: Callable[[int], int] = lambda count: count,
+    log: Log, begin: str = "arrives", tokens: Callable[[int], int] = lambda count: count
 ) -> dict[int, Timing]:
     """A Timing for each request that ended; a mistake replaces a rule."""
-    return {
-        request: Timing(
-            next(at for at, other, event, _ in log if (other, event) == (request, begin)),
-            [
-                at
-                for at, other, event, count in log
-                if (other, event) == (request, "sends")
-                for _ in range(tokens(count))
-            ],
-        )
-        for _, request, what, _ in log
-        if what in ends
-    }
+    begins = {request: at for at, request, what, _ in log if what == begin}
+    found = {request: Timing(begins[request]) for _, request, what, _ in log if what == "ends"}
+    for at, request, what, count in log:
+        if what == "sends" and request in found:
+            found[request].token_s += [at] * tokens(count)
+    return found
 
 
 def right(*args: Any, known: str) -> Any:
@@ -92,62 +77,56 @@ def nearest(values: Sequence[float], percent: int) -> float:
 
 def report(log: Log, percent: int, ttft_s: float, tpot_s: float) -> Mapping[str, float]:
     """All five numbers."""
-    each, seconds = waits(log).values(), log[-1][0] - log[0][0]
-    good = sum(its.ttft_s <= ttft_s and (its.tpot_s or 0) <= tpot_s for its in each)
+    each = waits(log).values()
     return {
         "ttft_s": nearest([its.ttft_s for its in each], percent),
         "itl_s": nearest([gap for its in each for gap in its.itl_s], percent),
         "tpot_s": nearest([its.tpot_s for its in each if its.tpot_s is not None], percent),
-        "throughput": sum(len(its.token_s) for its in each) / seconds,
-        "goodput": good / seconds,
+        "throughput": rate(log, lambda its: len(its.token_s)),
+        "goodput": rate(log, lambda its: its.ttft_s <= ttft_s and (its.tpot_s or 0) <= tpot_s),
     }
 
 
+def rate(log: Log, of: Callable[[Timing], float]) -> float:
+    """A sum over the requests that ended, per second of the log."""
+    return sum(map(of, waits(log).values())) / (log[-1][0] - log[0][0])
+
+
+def by_place(of: Callable[[int, int], int]) -> Callable[..., float]:
+    """A formula of a percentile: the value at this place from 0, of n values and percent."""
+    return lambda values, percent: sorted(values)[min(len(values) - 1, of(len(values), percent))]
+
+
 def of_each(key: str, *formulas: Callable[[Timing], Any], **rule: Any) -> Callable[..., bool]:
-    """A predicate: this key of timings is wrong, and what a formula makes of each Timing."""
+    """A predicate of timings: this key is wrong, and a formula of each request's Timing gives it.
+
+    Wrong gaps make other keys wrong, too: then only the gaps are asked for.
+    """
+
+    def is_wrong(s: Observed, key: str) -> bool:
+        return any(not close(s.y[request][key], its[key]) for request, its in s.right[0].items())
 
     def seen(s: Observed) -> bool:
-        return s.case.function == TIMINGS and any(
-            is_wrong(s, key) and close([its[key] for its in s.y.values()], list(map(of, timings)))
-            for timings in ([waits(s.xs, **rule)[request] for request in s.y],)
-            for of in formulas
+        if s.case.function != TIMINGS or not is_wrong(s, key):
+            return False
+        got = {request: its[key] for request, its in s.y.items()}
+        timings = waits(s.xs, **rule).items()
+        return (key == "itl_s" or not is_wrong(s, "itl_s")) and any(
+            close(got, {request: of(its) for request, its in timings}) for of in formulas
         )
 
     return seen
 
 
-def is_wrong(s: Observed, key: str) -> bool:
-    """Whether a request's value of this key is not the right one."""
-    return any(not close(s.y[request][key], its[key]) for request, its in s.right[0].items())
-
-
-def gaps_are_right(s: Observed) -> bool:
-    """Whether ITL is right, so that another key is to blame."""
-    return not is_wrong(s, "itl_s")
-
-
 def reports(key: str, *formulas: Callable[..., float]) -> Callable[[Observed], bool]:
-    """A predicate: this number of the report is wrong, and a formula gives it."""
+    """A predicate of report: this number is wrong, and a formula gives it."""
     return lambda s: (
         s.case.function == REPORT
         and not close(s.y[key], s.right[0][key])
-        and any(close(float(s.y[key]), float(of(*s.args))) for of in formulas)
+        and any(close(s.y[key], of(*s.args)) for of in formulas)
     )
 
 
-def interpolated(values: Sequence[float], percent: int) -> float:
-    """As numpy's percentile."""
-    place, ordered = (len(values) - 1) * percent / 100, sorted(values)
-    low = min(int(place), len(values) - 2) if len(values) > 1 else 0
-    return ordered[low] + (place - low) * (ordered[min(low + 1, len(values) - 1)] - ordered[low])
-
-
-def seconds_of(log: Log) -> float:
-    """From the first event to the last."""
-    return log[-1][0] - log[0][0]
-
-
-PLACE = "sorted(values)[place - 1]"
 MISTAKES = [
     Mistake(
         "counts from the first pass, not from the arrival",
@@ -162,10 +141,7 @@ MISTAKES = [
         "A stream opens with an event that holds no token. TTFT ends with the first event whose "
         "count is above 0.",
         hint=2,
-        seen=lambda s: (
-            gaps_are_right(s)
-            and of_each("ttft_s", lambda its: its.ttft_s, tokens=lambda count: 1)(s)
-        ),
+        seen=of_each("ttft_s", lambda its: its.ttft_s, tokens=lambda count: 1),
         made_by=patch(
             "timing(arrival_s[request], token_s[request]) for request in ended",
             "timing(arrival_s[request], token_s[request]) | {'ttft_s': next(at for at, one, what, _"
@@ -199,14 +175,11 @@ MISTAKES = [
         "TPOT is the mean gap: the time from the first token to the last, divided by the n - 1 "
         "gaps. The time to the first token is not in it, and n counts one gap too many.",
         hint=2,
-        seen=lambda s: (
-            gaps_are_right(s)
-            and of_each(
-                "tpot_s",
-                lambda its: its.end_to_end_s / len(its.token_s),
-                lambda its: sum(its.itl_s) / len(its.token_s),
-                lambda its: sum(its.itl_s) / len(its.token_s) if its.itl_s else None,
-            )(s)
+        seen=of_each(
+            "tpot_s",
+            lambda its: its.end_to_end_s / len(its.token_s),
+            lambda its: sum(its.itl_s) / len(its.token_s),
+            lambda its: sum(its.itl_s) / len(its.token_s) if its.itl_s else None,
         ),
         made_by=patch("sum(itl_s) / len(itl_s) if itl_s else None", "sum(itl_s) / len(token_s)"),
     ),
@@ -225,13 +198,11 @@ MISTAKES = [
         hint=2,
         function=PERCENTILE,
         formula=[
-            interpolated,
-            lambda values, percent: sorted(values)[
-                min(len(values) - 1, percent * len(values) // 100)
-            ],
-            lambda values, percent: sorted(values)[round((len(values) - 1) * percent / 100)],
+            lambda values, percent: float(numpy.percentile(values, percent)),
+            by_place(lambda n, percent: percent * n // 100),
+            by_place(lambda n, percent: round((n - 1) * percent / 100)),
         ],
-        made_by=patch(PLACE, "sorted(values)[min(percent * len(values) // 100, len(values) - 1)]"),
+        made_by=patch("place - 1]", "min(percent * len(values) // 100, len(values) - 1)]"),
     ),
     Mistake(
         "has no single gaps in the percentile of ITL",
@@ -249,36 +220,14 @@ MISTAKES = [
         made_by=patch('[gap for its in each for gap in its["itl_s"]]', "tpots"),
     ),
     Mistake(
-        "counts tokens that no user got",
-        "Throughput has tokens of answers that ended, the first one of each included. Prompts are "
-        "read in large pieces, so with them the number looks several times as good.",
-        hint=3,
-        seen=reports(
-            "throughput",
-            lambda log, *_: (
-                sum(n for *_, what, n in log if what in ("starts", "sends")) / seconds_of(log)
-            ),
-            lambda log, *_: sum(n for *_, what, n in log if what == "sends") / seconds_of(log),
-            lambda log, *_: sum(len(its.itl_s) for its in waits(log).values()) / seconds_of(log),
-        ),
-        made_by=patch(
-            'sum(len(its["itl_s"]) + 1 for its in each)',
-            'sum(n for *_, what, n in log if what in ("starts", "sends"))',
-        ),
-    ),
-    Mistake(
         "does not ask each request for both targets",
         "A request is good if its own TTFT and its own TPOT meet the targets. One of the two is "
         "not enough, and neither is a percentile that meets them.",
         hint=2,
         seen=reports(
             "goodput",
-            lambda log, percent, ttft_s, tpot_s: (
-                sum(its.ttft_s <= ttft_s for its in waits(log).values()) / seconds_of(log)
-            ),
-            lambda log, percent, ttft_s, tpot_s: (
-                sum((its.tpot_s or 0) <= tpot_s for its in waits(log).values()) / seconds_of(log)
-            ),
+            lambda log, _, ttft_s, tpot_s: rate(log, lambda its: its.ttft_s <= ttft_s),
+            lambda log, _, ttft_s, tpot_s: rate(log, lambda its: (its.tpot_s or 0) <= tpot_s),
         ),
         made_by=patch(' and (its["tpot_s"] or 0) <= tpot_s', ""),
     ),

@@ -1,7 +1,7 @@
 """Grade speculative_accept: how often each result comes out, over all drafts and random numbers.
 
-The probabilities are such that all thresholds lie on multiples of 1/8, for the numbers that accept,
-and of 1/24, for the one that draws. So the middles of these intervals stand for all numbers.
+The probabilities are such that all thresholds lie on multiples of 1/4, for the numbers that accept,
+and of 1/24, for the one that draws. So one number in each interval stands for all that are in it.
 """
 
 from collections import Counter
@@ -53,14 +53,15 @@ def right(draft: Sequence[Distribution], target: Sequence[Distribution]) -> dict
 def outcomes(function: Callable[..., Any], draft: Any, target: Any) -> Any:
     """How often each result comes out of a function."""
     found: Counter[tuple[int, ...]] = Counter()
-    numbers = [[(i + 0.5) / n for i in range(n)] for n in [8] * len(draft) + [24]]
+    sizes = [8 if len(draft) == 1 else 4] * len(draft) + [24]
+    numbers = [[(i + 0.4) / size for i in range(size)] for size in sizes]
     for drafted in product(range(3), repeat=len(draft)):
         if chance := prod(row[token] for row, token in zip(draft, drafted)):
             for uniforms in product(*numbers):
                 tokens = function(list(drafted), draft, target, list(uniforms))
                 if not isinstance(tokens, list | tuple):
                     return tokens
-                found[tuple(tokens)] += chance / prod(map(len, numbers))
+                found[tuple(tokens)] += chance / prod(sizes)
     return dict(found)
 
 
