@@ -44,7 +44,7 @@ class ParallelStage(GPTStage):
 
     def __init__(self, whole: TensorParallelGPT, layers: range) -> None:
         super().__init__(whole, layers)
-        self.config, self.group = whole.config, whole.group
+        self.group = whole.group
 
     def forward(self, x: Tensor) -> Tensor:
         """tokens_BT or x_BTD -> x_BTD or logits_BTv. Every tp rank passes the same.

@@ -74,19 +74,33 @@ class KVCache:
     """N slots of keys and values in each layer, and which sequence uses which."""
 
     def __init__(
-        self, config: GPTConfig, num_slots: int, dtype: torch.dtype = torch.float32
+        self,
+        config: GPTConfig,
+        num_slots: int,
+        dtype: torch.dtype = torch.float32,
+        device: str = "cpu",
     ) -> None:
-        """num_slots: N, the tokens that fit."""
+        """num_slots: N, the tokens that fit. device: the model's."""
         shape = (config.num_layers, num_slots, config.kv_heads, config.head_dim)
         # Not torch.empty: attention gives unused slots the weight 0, and 0 * nan is nan.
-        self.keys_LNGK = torch.zeros(shape, dtype=dtype)
-        self.values_LNGK = torch.zeros(shape, dtype=dtype)
+        self.keys_LNGK = torch.zeros(shape, dtype=dtype, device=device)
+        self.values_LNGK = torch.zeros(shape, dtype=dtype, device=device)
         self._num_cached: dict[int, int] = {}
 
     @property
     def capacity(self) -> float:
         """How many tokens one sequence can have that is alone in the cache."""
         return self.keys_LNGK.shape[1]
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """All that is stored by layer and slot."""
+        return [self.keys_LNGK, self.values_LNGK]
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Size of a slot in all layers."""
+        return sum(tensor[:, :1].nbytes for tensor in self.tensors)
 
     @property
     def num_free_pages(self) -> int:
@@ -121,13 +135,13 @@ class KVCache:
         return self._num_cached.get(sequence, 0)
 
     def slots(self, pieces: Sequence[Piece]) -> list[Tensor]:
-        """For each piece, the slots of its sequence's tokens 0 to end - 1.
+        """For each piece, the slots of its sequence's tokens 0 to end - 1, on the CPU.
 
         ValueError: a piece does not start where the cached tokens end, or has no room.
         """
         found = []
         for piece in pieces:
-            cached, held_n = self.num_cached(piece.sequence), self._held(piece.sequence)
+            cached, held_n = self.num_cached(piece.sequence), self.held(piece.sequence)
             if piece.start != cached:
                 raise ValueError(
                     f"sequence {piece.sequence} has {cached} cached tokens, and its piece starts "
@@ -142,7 +156,7 @@ class KVCache:
         return found
 
     def write(self, layer: int, slots_n: Tensor, k_nGK: Tensor, v_nGK: Tensor) -> None:
-        """Store keys and values of n tokens in these slots."""
+        """Store keys and values of n tokens in these slots, a tensor on the cache's device."""
         self.keys_LNGK[layer].index_copy_(0, slots_n, k_nGK)
         self.values_LNGK[layer].index_copy_(0, slots_n, v_nGK)
 
@@ -159,13 +173,22 @@ class KVCache:
         for piece in pieces:
             self._num_cached[piece.sequence] = piece.end
 
+    def truncate(self, sequence: int, num_tokens: int) -> None:
+        """Forget the cached tokens of a sequence after its first `num_tokens`.
+
+        Rung 3 also gives up the pages without a token, and does not let others find a page that it
+        will write to again.
+        """
+        if num_tokens < self.num_cached(sequence):
+            self._num_cached[sequence] = num_tokens
+
     def free(self, sequence: int) -> None:
         """Give up all slots of a sequence that ended, was cancelled or preempted, if it has any."""
         self._num_cached.pop(sequence, None)
 
     def copy_out(self, sequence: int) -> Tensor:
         """Keys and values of its cached tokens, kv_L2nGK: for another cache, or for later."""
-        held_n = self._held(sequence)[: self.num_cached(sequence)]
+        held_n = self.held(sequence)[: self.num_cached(sequence)].to(self.keys_LNGK.device)
         layers = range(self.keys_LNGK.shape[0])
         return torch.stack([torch.stack(self.read(layer, held_n)) for layer in layers])
 
@@ -178,8 +201,9 @@ class KVCache:
             return False
         whole = [Piece(sequence, tokens, 0)]
         (slots_n,) = self.slots(whole)
-        for layer, (k_nGK, v_nGK) in enumerate(kv_L2nGK):
-            self.write(layer, slots_n, k_nGK, v_nGK)
+        device = self.keys_LNGK.device
+        for layer, (k_nGK, v_nGK) in enumerate(kv_L2nGK.to(device)):
+            self.write(layer, slots_n.to(device), k_nGK, v_nGK)
         self.commit(whole)
         return True
 
@@ -193,7 +217,7 @@ class KVCache:
         to_be_filled: set[int] = set()
         held: set[int] = set()  # shared slots count once
         for sequence, num_tokens in final.items():
-            slots = self._held(sequence).tolist()
+            slots = self.held(sequence).tolist()
             held.update(slots)
             to_be_filled.update(slots[:num_tokens])
             cached.update(slots[: self.num_cached(sequence)])
@@ -207,7 +231,7 @@ class KVCache:
             free=self.keys_LNGK.shape[1] - len(held) - external,
         )
 
-    def _held(self, sequence: int) -> Tensor:
+    def held(self, sequence: int) -> Tensor:
         """The slots of a sequence, by position; empty where it has none, as on rung 1."""
         return torch.arange(0)
 
@@ -219,8 +243,8 @@ class KVCache:
 class NoCache(KVCache):
     """Rung 1: nothing is kept. Each pass computes all tokens of its sequences, from the first."""
 
-    def __init__(self, config: GPTConfig) -> None:
-        super().__init__(config, 0)
+    def __init__(self, config: GPTConfig, device: str = "cpu") -> None:
+        super().__init__(config, 0, device=device)
 
     @property
     def capacity(self) -> float:
@@ -273,9 +297,13 @@ class ContiguousCache(KVCache):
     """
 
     def __init__(
-        self, config: GPTConfig, num_slots: int, dtype: torch.dtype = torch.float32
+        self,
+        config: GPTConfig,
+        num_slots: int,
+        dtype: torch.dtype = torch.float32,
+        device: str = "cpu",
     ) -> None:
-        super().__init__(config, num_slots, dtype)
+        super().__init__(config, num_slots, dtype, device)
         self._regions: dict[int, range] = {}
 
     @property
@@ -306,7 +334,8 @@ class ContiguousCache(KVCache):
         super().free(sequence)
         self._regions.pop(sequence, None)
 
-    def _held(self, sequence: int) -> Tensor:
+    def held(self, sequence: int) -> Tensor:
+        """As of KVCache: its region, also the slots that are reserved for later."""
         region = self._regions.get(sequence, range(0))
         return torch.arange(region.start, region.stop)
 

@@ -49,8 +49,7 @@ class PagePool:
     def take(self) -> int:
         """A free page, without what it contained. There is one: ask num_free before."""
         page = next(iter(self._free))
-        if (key := self._key_of.pop(page, None)) is not None:
-            del self._page_of[key]
+        self.forget(page)
         return self.share(page)
 
     def share(self, page: int) -> int:
@@ -69,6 +68,11 @@ class PagePool:
         """The page is full and has this prefix key. Of two pages with one key, the first counts."""
         if key not in self._page_of:
             self._page_of[key], self._key_of[page] = page, key
+
+    def forget(self, page: int) -> None:
+        """No sequence finds the page any more: it will be written to."""
+        if (key := self._key_of.pop(page, None)) is not None:
+            del self._page_of[key]
 
     def find(self, key: bytes) -> int | None:
         """The page with this prefix key."""
@@ -93,8 +97,9 @@ class PagedCache(KVCache):
         num_pages: int,
         page_size: int = 16,
         dtype: torch.dtype = torch.float32,
+        device: str = "cpu",
     ) -> None:
-        super().__init__(config, num_pages * page_size, dtype)
+        super().__init__(config, num_pages * page_size, dtype, device)
         self.pool, self.page_size = PagePool(num_pages), page_size
         self._tables: dict[int, _Table] = {}
 
@@ -159,12 +164,27 @@ class PagedCache(KVCache):
             for index in range(num_known, len(table.keys)):
                 self.pool.publish(table.pages[index], table.keys[index])
 
+    def truncate(self, sequence: int, num_tokens: int) -> None:
+        """As of KVCache. Dropped pages keep their prefix keys, for their contents stay true."""
+        if sequence not in self._tables:
+            return
+        table = self._tables[sequence]
+        del table.tokens[num_tokens:]
+        del table.keys[len(table.tokens) // self.page_size :]
+        num_pages = -(-len(table.tokens) // self.page_size)
+        for page in reversed(table.pages[num_pages:]):
+            self.pool.release(page)
+        del table.pages[num_pages:]
+        if len(table.keys) < num_pages:  # the last page is not full
+            self.pool.forget(table.pages[-1])
+
     def free(self, sequence: int) -> None:
         """As of KVCache. The last page first: the first ones are the most likely to be shared."""
         for page in reversed(self._tables.pop(sequence, _Table()).pages):
             self.pool.release(page)
 
-    def _held(self, sequence: int) -> Tensor:
+    def held(self, sequence: int) -> Tensor:
+        """As of KVCache: the slots of its pages."""
         pages_P = torch.tensor(self._tables.get(sequence, _Table()).pages, dtype=torch.int64)
         return (pages_P[:, None] * self.page_size + torch.arange(self.page_size)).flatten()
 
@@ -178,9 +198,9 @@ class PagedCache(KVCache):
     def _copy(self, page: int) -> int:
         """A page of one's own with the same keys and values."""
         copy = self.pool.take()
-        for cached_LNGK in (self.keys_LNGK, self.values_LNGK):
-            pages_LPnGK = cached_LNGK.unflatten(1, (-1, self.page_size))
-            pages_LPnGK[:, copy] = pages_LPnGK[:, page]
+        for stored_LNXX in self.tensors:
+            pages_LPnXX = stored_LNXX.unflatten(1, (-1, self.page_size))
+            pages_LPnXX[:, copy] = pages_LPnXX[:, page]
         self.pool.release(page)
         return copy
 

@@ -26,6 +26,7 @@ Papers: Fan et al., arXiv:1805.04833 (top-k); Holtzman et al., arXiv:1904.09751 
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -33,6 +34,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from labkit import arguments
 
@@ -134,16 +136,50 @@ def poisson_trace(
     return trace
 
 
-def sample(logits_V: Tensor, sampling: Sampling, generator: torch.Generator) -> int:
-    """The next token. It takes one draw from the generator, or none if it is greedy."""
+def distribution(logits_XV: Tensor, sampling: Sampling) -> Tensor:
+    """p_XV in float64: the probability of each token after the filters. Greedy: 1 for one token.
+
+    ValueError: a logit is NaN or infinite, so no token is the most likely one.
+    """
+    _require_finite(logits_XV)
     if sampling.temperature == 0:
-        return int(logits_V.argmax())
-    weights_V, tokens_V = (
-        (logits_V.double() / sampling.temperature).softmax(0).sort(descending=True, stable=True)
-    )
+        return F.one_hot(logits_XV.argmax(-1), logits_XV.shape[-1]).cpu().double()
+    # Without the largest first, a tiny temperature would make it infinite.
+    above_XV = logits_XV.cpu().double() - logits_XV.amax(-1, keepdim=True).cpu()
+    weights_XV = (above_XV / sampling.temperature).softmax(-1)
+    weights_XV, tokens_XV = weights_XV.sort(descending=True, stable=True)
     if sampling.top_k is not None:
-        weights_V[sampling.top_k :] = 0
-    weights_V /= weights_V.sum()
+        weights_XV[..., sampling.top_k :] = 0
+    weights_XV /= weights_XV.sum(-1, keepdim=True)
     # A token counts if those that are more likely do not reach top_p by themselves.
-    weights_V[weights_V.cumsum(0) - weights_V >= sampling.top_p] = 0
-    return int(tokens_V[torch.multinomial(weights_V, 1, generator=generator)])
+    weights_XV[weights_XV.cumsum(-1) - weights_XV >= sampling.top_p] = 0
+    weights_XV /= weights_XV.sum(-1, keepdim=True)
+    return torch.zeros_like(weights_XV).scatter(-1, tokens_XV, weights_XV)
+
+
+def draw_token(weights_V: Tensor, uniform: float) -> int:
+    """The token at this place, in [0, 1), of all weights in a row. Weights need not add up to 1.
+
+    weights     a 0.5      b 0    c 0.25   d 0.25
+    uniform     0 ... 0.5         ... 0.75 ... 1
+    """
+    until_V = weights_V.cumsum(0)
+    return int(torch.searchsorted(until_V, uniform * until_V[-1], right=True))
+
+
+def sample(logits_V: Tensor, sampling: Sampling, generator: torch.Generator) -> int:
+    """The next token. It takes one draw from the generator, or none if it is greedy.
+
+    ValueError: as of `distribution`.
+    """
+    if sampling.temperature == 0:  # without a list of all probabilities
+        _require_finite(logits_V)
+        return int(logits_V.argmax())
+    uniform = torch.rand((), generator=generator, dtype=torch.float64).item()
+    return draw_token(distribution(logits_V, sampling), uniform)
+
+
+def _require_finite(logits_XV: Tensor) -> None:
+    largest = float(logits_XV.amax(-1).abs().max())  # NaN if any is
+    if not math.isfinite(largest):
+        raise ValueError(f"the largest logit is {largest}; check the model's weights")

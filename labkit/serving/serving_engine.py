@@ -20,9 +20,12 @@ in another order. In float32 this can change a token if two logits are almost eq
 from __future__ import annotations
 
 import itertools
+import math
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
+
+from torch import Tensor
 
 from labkit import arguments
 from labkit.serving.caches import KVCache, Piece
@@ -31,19 +34,40 @@ from labkit.serving.requests import Generation, Request, sample
 from labkit.serving.scheduler import Chunk, Plan, Scheduler, State
 
 
+class QueueFull(RuntimeError):
+    """As many requests wait as may. A client asks again later; a server answers 429."""
+
+
+class TooLong(ValueError):
+    """A request has more tokens than the model has positions or the cache has slots."""
+
+
 class Output(NamedTuple):
-    """The next token of an answer. finish_reason: "stop" or "length" with the last, or None."""
+    """The next token of an answer, or the error that ends it.
+
+    finish_reason: "stop" or "length" with the last token; "error" without a token; else None.
+    """
 
     id: int
-    token: int
+    token: int | None
     finish_reason: str | None
+    error: str = ""
 
 
 class Engine:
     """Requests in one cache, with the passes of one scheduler."""
 
-    def __init__(self, decoder: Decoder, cache: KVCache, scheduler: Scheduler) -> None:
+    def __init__(
+        self,
+        decoder: Decoder,
+        cache: KVCache,
+        scheduler: Scheduler,
+        *,
+        max_waiting: int | None = None,
+    ) -> None:
+        """max_waiting: `add` refuses a request while so many wait. None: it never does."""
         self.decoder, self.cache, self.scheduler = decoder, cache, scheduler
+        self.max_waiting = max_waiting
         self.waiting: list[Generation] = []
         self.running: list[Generation] = []
         self._ids = itertools.count()
@@ -53,11 +77,17 @@ class Engine:
         """Whether a request waits or runs."""
         return bool(self.waiting or self.running)
 
+    @property
+    def longest(self) -> float:
+        """The tokens that one request can have, prompt and answer."""
+        return min(self._limits().values())
+
     def add(self, request: Request) -> int:
         """Let a request wait for its turn; returns its id.
 
-        ValueError: no pass could ever serve it: it has no tokens, tokens that the model does not
-        know, or more tokens than the model has positions or the cache has slots.
+        ValueError: no pass could ever serve it: it has no tokens, or tokens that the model does not
+        know. TooLong: or more tokens than the model has positions or the cache has slots.
+        QueueFull: `max_waiting` requests wait. The next ones would wait for longer and longer.
         """
         config, prompt = self.decoder.model.config, request.prompt
         arguments.whole("max_new_tokens", request.max_new_tokens, "1 or more tokens")
@@ -65,17 +95,18 @@ class Engine:
             raise ValueError("the prompt is empty: give at least one token to continue")
         if wrong := [token for token in prompt if not 0 <= token < config.vocab]:
             raise ValueError(f"token {wrong[0]} is outside 0..{config.vocab - 1} of the model")
-        limits = {
-            "positions of the model": config.longest,
-            "slots of the cache": self.cache.capacity,
-        }
         longest = len(prompt) + request.max_new_tokens
-        for what, limit in limits.items():
-            if limit is not None and longest > limit:
-                raise ValueError(
+        for what, limit in self._limits().items():
+            if longest > limit:
+                raise TooLong(
                     f"{len(prompt)} tokens of prompt and max_new_tokens={request.max_new_tokens} "
                     f"are {longest}, more than the {limit} {what}; shorten one of them"
                 )
+        if self.max_waiting is not None and len(self.waiting) >= self.max_waiting:
+            raise QueueFull(
+                f"{len(self.waiting)} requests wait, of max_waiting={self.max_waiting}; "
+                "ask again when some have been served"
+            )
         generation = Generation(next(self._ids), request)
         self.waiting.append(generation)
         return generation.id
@@ -89,7 +120,8 @@ class Engine:
     def step(self) -> list[Output]:
         """Run one pass: the new tokens, none for a prompt that needs more passes.
 
-        If the decoder raises, tokens are as before, and the same step can be made again.
+        A request whose next token cannot be drawn ends with an error; the others go on. If the
+        decoder raises, tokens are as before, and the same step can be made again.
         RuntimeError: the scheduler planned nothing though there is work, or more than fits.
         """
         if not self.has_work:
@@ -102,9 +134,8 @@ class Engine:
                 f"{len(self.running)} running; it must admit or continue at least one"
             )
         pieces = [self._piece(chunk) for chunk in plan.chunks]
-        logits_SV = self.decoder(pieces, self.cache)
-        outputs = []
-        for chunk, piece, logits_V in zip(plan.chunks, pieces, logits_SV, strict=True):
+        outputs: list[Output] = []
+        for chunk, piece, logits in zip(plan.chunks, pieces, self._logits(pieces), strict=True):
             generation = chunk.generation
             if self.cache.num_cached(generation.id) < piece.end < len(generation.tokens):
                 raise RuntimeError(
@@ -113,24 +144,51 @@ class Engine:
                     "that computes whole prompts, such as preempting"
                 )
             if piece.end == len(generation.tokens):  # else the next token is known already
-                token = sample(logits_V, generation.request.sampling, generation.generator)
-                generation.tokens.append(token)
-                outputs.append(Output(generation.id, token, generation.finish_reason))
-                if generation.finish_reason:
+                outputs += self._next(generation, logits)
+                if outputs[-1].finish_reason:
                     self.cancel(generation.id)
         return outputs
 
     def generate(self, requests: Iterable[Request]) -> list[list[int]]:
-        """The answers to these requests, all added now, in their order."""
+        """The answers to these requests, all added now, in their order.
+
+        RuntimeError: one of them ends with an error.
+        """
         ids = [self.add(request) for request in requests]
         answers = defaultdict(list)
         while self.has_work:
             for output in self.step():
+                if output.token is None:
+                    raise RuntimeError(f"request {output.id} has no next token: {output.error}")
                 answers[output.id].append(output.token)
         return [answers[id] for id in ids]
 
+    def _limits(self) -> dict[str, float]:
+        positions = self.decoder.model.config.longest
+        return {
+            "positions of the model": math.inf if positions is None else positions,
+            "slots of the cache": self.cache.capacity,
+        }
+
     def _plan(self) -> Plan:
         return self.scheduler(State(self.waiting, self.running, self.cache))
+
+    def _logits(self, pieces: list[Piece]) -> Sequence[Tensor]:
+        """Run the pass; for each piece, what `_next` is given if it ends with the last token."""
+        return list(self.decoder(pieces, self.cache))
+
+    def _next(self, generation: Generation, logits_V: Tensor) -> list[Output]:
+        """Draw the next token and append it."""
+        try:
+            token = sample(logits_V, generation.request.sampling, generation.generator)
+        except ValueError as error:
+            return [Output(generation.id, None, "error", str(error))]
+        generation.tokens.append(token)
+        return [Output(generation.id, token, generation.finish_reason)]
+
+    def _fill(self, generation: Generation) -> None:
+        """Cache what need not be computed of a generation that is admitted."""
+        self.cache.share_prefix(generation.id, generation.tokens)
 
     def _preempt(self, generation: Generation) -> None:
         """Free its pages, and let it wait before those that have not run."""
@@ -143,7 +201,7 @@ class Engine:
         if generation in self.waiting:
             self.waiting.remove(generation)
             self.running.append(generation)
-            self.cache.share_prefix(id, generation.tokens)
+            self._fill(generation)
         if not self.cache.reserve(id, len(generation.tokens), generation.longest):
             raise RuntimeError(
                 f"the scheduler planned request {id} with {len(generation.tokens)} tokens, and "

@@ -22,6 +22,8 @@
     viz.extents({"saved": extents, "loaded": ...})   # who holds which elements, in several layouts
     viz.power_cuts(operations, found)                # a save's operations, and what loads give
     viz.goodput(measured, predicted, optima)         # share of useful time over the interval
+    viz.cache_map(cache, {0: "The cat"})             # whose keys and values are in which slot
+    viz.slot_use({"paged": uses})                    # cached, reserved and wasted slots over passes
     viz.chrome_trace.write(result, "trace.json")     # no matplotlib needed for this one
 
 Names load when first used: a machine without matplotlib can still write traces.
@@ -32,6 +34,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from labkit.viz import chrome_trace
+    from labkit.viz.cache_picture import cache_map, slot_use
     from labkit.viz.curve import Curve, Mark
     from labkit.viz.expert_load import load_of_experts
     from labkit.viz.extents_picture import extents
@@ -65,6 +68,7 @@ _HOME = {
     "Mark": "labkit.viz.curve",
     "Picture": "labkit.viz.picture",
     "bandwidth_map": "labkit.viz.heat_map",
+    "cache_map": "labkit.viz.cache_picture",
     "extents": "labkit.viz.extents_picture",
     "recovery": "labkit.viz.recovery_picture",
     "goodput": "labkit.viz.goodput_picture",
@@ -84,6 +88,7 @@ _HOME = {
     "schedule": "labkit.viz.schedule_grid",
     "shards": "labkit.viz.shard_map",
     "simulated_step": "labkit.viz.step_timeline",
+    "slot_use": "labkit.viz.cache_picture",
     "step_terms": "labkit.viz.terms_picture",
     "tagged": "labkit.viz.tags",
     "timeline": "labkit.viz.swimlanes",
@@ -95,6 +100,7 @@ __all__ = [
     "Mark",
     "Picture",
     "bandwidth_map",
+    "cache_map",
     "chrome_trace",
     "extents",
     "recovery",
@@ -115,6 +121,7 @@ __all__ = [
     "schedule",
     "shards",
     "simulated_step",
+    "slot_use",
     "step_terms",
     "tagged",
     "timeline",

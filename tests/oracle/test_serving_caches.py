@@ -191,3 +191,20 @@ def test_pieces_that_cannot_be_computed_are_refused(piece, message):
 def test_without_a_cache_a_piece_starts_at_the_first_token():
     with pytest.raises(ValueError, match="no cached tokens.*starts at 1"):
         Decoder(MODELS[LEARNED])([Piece(0, [1], 1)], NoCache(LEARNED))
+
+
+@pytest.mark.parametrize("config", [LEARNED, ROTARY], ids=["learned", "rotary"])
+def test_all_tensors_of_a_pass_are_on_the_device_of_model_and_cache(config):
+    """The meta device computes nothing, and refuses most tensors of the CPU, as a GPU does."""
+    decoder = Decoder(GPT(config).to("meta"))
+    for cache in (
+        NoCache(config, device="meta"),
+        ContiguousCache(config, 120, device="meta"),
+        PagedCache(config, 30, 4, device="meta"),
+    ):
+        for sequence in range(2):
+            cache.reserve(sequence, 3, 40)
+        logits_SV = decoder([Piece(0, [1, 2, 3], 0), Piece(1, [1], 0)], cache)
+        assert logits_SV.device.type == "meta"
+    assert cache.copy_out(0).device.type == "meta"
+    assert cache.copy_in(2, [1, 2, 3], 40, torch.zeros(2, 2, 3, 2, 4))

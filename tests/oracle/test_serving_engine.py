@@ -16,8 +16,10 @@ from labkit.serving import (
     Engine,
     NoCache,
     PagedCache,
+    QueueFull,
     Request,
     Sampling,
+    SwappingEngine,
     chunked_prefill,
     continuous,
     poisson_trace,
@@ -44,6 +46,8 @@ SCHEDULERS = [
     partial(chunked_prefill, token_budget=9),
     partial(priorities, token_budget=9, max_running=4),
 ]
+TOKEN_BYTES = 2 * 1 * 1 * 4 * 8  # keys and values, layers, heads, features, bytes of float64
+ENGINES = [Engine, partial(SwappingEngine, max_host_bytes=25 * TOKEN_BYTES)]
 LADDER = [
     (cache, scheduler)
     for cache in CACHES
@@ -86,13 +90,14 @@ def naive(request):
 @settings(max_examples=60)
 @given(
     st.sampled_from(LADDER),
+    st.sampled_from(ENGINES),
     st.lists(REQUESTS, min_size=2, max_size=7),
     st.integers(0, 2**32).map(Random),
 )
-def test_any_traffic_gives_the_tokens_of_naive_generation(rung, requests, random):
+def test_any_traffic_gives_the_tokens_of_naive_generation(rung, kind, requests, random):
     """Requests come between steps; some are cancelled while others go on."""
     cache, scheduler = rung
-    engine, answers = Engine(Decoder(MODEL), CACHES[cache](), scheduler), {}
+    engine, answers = kind(Decoder(MODEL), CACHES[cache](), scheduler), {}
     coming, cancelled = list(requests), set()
     while coming or engine.has_work:
         if coming and random.random() < 0.7:
@@ -109,6 +114,46 @@ def test_any_traffic_gives_the_tokens_of_naive_generation(rung, requests, random
             expected = expected[: len(answers[number])]
         assert answers[number] == expected
     assert engine.cache.num_free_pages == CACHES[cache]().num_free_pages
+
+
+@pytest.mark.parametrize(
+    ("room", "num_copied", "num_computed"),
+    [
+        (
+            0,
+            0,
+            4 * 23 + 21,
+        ),  # of 9 + 15 + 12 + 12 tokens, 27 are found in pages that are still full
+        (20, 9 + 12 + 12, 4 * 23 + 6),  # the 15 tokens do not fit beside the 9
+        (99, 9 + 15 + 12 + 12, 4 * 23),  # each token is computed once
+    ],
+)
+def test_swapping_copies_what_fits_and_recomputes_the_rest(room, num_copied, num_computed):
+    """Four requests of 8 pages at the end, in 11 pages: three of them are preempted."""
+
+    def counted(pieces, cache):
+        nonlocal counts
+        counts += sum(len(piece.tokens) for piece in pieces)
+        return decoder(pieces, cache)
+
+    decoder, counts = Decoder(MODEL), 0
+    counted.model = MODEL
+    requests = [Request([i] * 7, 17) for i in range(4)]
+    size = room * TOKEN_BYTES
+    engine = SwappingEngine(counted, CACHES["pages"](), preempting, max_host_bytes=size)
+    assert engine.generate(requests) == [naive(request) for request in requests]
+    assert (engine.swapped_bytes, counts) == (2 * num_copied * TOKEN_BYTES, num_computed)
+
+
+def test_a_request_that_is_cancelled_leaves_no_copy_in_host_memory():
+    engine = SwappingEngine(Decoder(MODEL), CACHES["pages"](), preempting, max_host_bytes=9999)
+    for i in range(4):
+        engine.add(Request([i] * 7, 17))
+    while not engine.host_bytes:
+        engine.step()
+    for each in list(engine.waiting):
+        engine.cancel(each.id)
+    assert engine.host_bytes == 0
 
 
 def test_a_step_that_raised_can_be_made_again():
@@ -137,6 +182,51 @@ def test_a_step_that_raised_can_be_made_again():
     assert num_failed
     assert list(answers.values()) == [naive(request) for request in requests]
     assert engine.cache.num_free_pages == 11
+
+
+def test_logits_that_are_not_finite_end_only_their_request():
+    def breaks_request_1(pieces, cache):
+        logits_SV = decoder(pieces, cache)
+        for piece, logits_V in zip(pieces, logits_SV, strict=True):
+            if piece.sequence == 1 and piece.end == 5:
+                logits_V[3] = broken
+        return logits_SV
+
+    decoder = Decoder(MODEL)
+    breaks_request_1.model = MODEL
+    for broken, temperature in [(torch.nan, 0.0), (torch.nan, 1.0), (torch.inf, 1.0)]:
+        requests = [Request([i, i, i], 5, Sampling(temperature, seed=i)) for i in range(3)]
+        engine = Engine(breaks_request_1, CACHES["pages"](), preempting)
+        answers = {engine.add(request): [] for request in requests}
+        while engine.has_work:
+            for output in engine.step():
+                answers[output.id].append(output)
+        assert [each.finish_reason for each in answers[1]] == [None, None, "error"]
+        assert (answers[1][-1].token, str(broken) in answers[1][-1].error) == (None, True)
+        for id, request in enumerate(requests):
+            tokens = [each.token for each in answers[id]]
+            assert tokens == (naive(request) if id != 1 else [*naive(request)[:2], None])
+        assert engine.cache.num_free_pages == 11
+        engine = Engine(breaks_request_1, CACHES["pages"](), preempting)
+        with pytest.raises(RuntimeError, match=f"request 1 .* {broken}"):
+            engine.generate(requests)
+
+
+def test_a_tiny_temperature_is_greedy():
+    logits_V, generator = torch.tensor([1.0, 3.0, 2.0]), torch.Generator()
+    assert sample(logits_V, Sampling(temperature=1e-310), generator) == 1
+
+
+def test_a_full_queue_refuses_and_takes_requests_again_later():
+    engine = Engine(Decoder(MODEL), CACHES["pages"](), continuous, max_waiting=2)
+    ids = [engine.add(Request([1], 2)), engine.add(Request([2], 2))]
+    with pytest.raises(QueueFull, match="2 requests wait"):
+        engine.add(Request([3], 2))
+    with pytest.raises(ValueError, match="empty"):  # never possible: said first
+        engine.add(Request([], 2))
+    engine.step()
+    ids.append(engine.add(Request([3], 2)))
+    assert ids == [0, 1, 2]
 
 
 @pytest.mark.parametrize(

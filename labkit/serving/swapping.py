@@ -1,0 +1,70 @@
+"""Preemption by swapping: keys and values of a preempted request wait in host memory.
+
+    recompute   running -> its pages are freed             -> admitted: one pass of all its tokens
+    swap        running -> pages copied to host memory     -> admitted: pages copied back
+                           and freed                          and a pass of one token
+
+The same answers, and another price. To recompute takes the arithmetic of a prompt of that length.
+To swap moves 2 L G K numbers per cached token twice, over the link between device and host, and
+takes host memory as long as the request waits. Short sequences are cheap to recompute, and long
+ones, whose attention grows with the square, are cheap to swap. vLLM's first engine had both, and
+its present one only recomputes.
+
+Paper: Kwon et al., PagedAttention, SOSP 2023, sections 4.5 and 7.3.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from labkit.serving.caches import KVCache
+from labkit.serving.decoder import Decoder
+from labkit.serving.requests import Generation
+from labkit.serving.scheduler import Scheduler
+from labkit.serving.serving_engine import Engine
+
+
+class SwappingEngine(Engine):
+    """An Engine that copies what it preempts to host memory, as long as that has room.
+
+    swapped_bytes: what was copied so far, out and in. host_bytes: what host memory holds now.
+    """
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        cache: KVCache,
+        scheduler: Scheduler,
+        *,
+        max_host_bytes: int,
+        max_waiting: int | None = None,
+    ) -> None:
+        """max_host_bytes: of all copies together. What does not fit is computed again."""
+        super().__init__(decoder, cache, scheduler, max_waiting=max_waiting)
+        self.max_host_bytes, self.swapped_bytes = max_host_bytes, 0
+        self._copies: dict[int, Tensor] = {}
+
+    @property
+    def host_bytes(self) -> int:
+        """Size of the copies that wait."""
+        return sum(copy.nbytes for copy in self._copies.values())
+
+    def cancel(self, id: int) -> None:
+        """As of Engine, and drop the request's copy."""
+        super().cancel(id)
+        self._copies.pop(id, None)
+
+    def _preempt(self, generation: Generation) -> None:
+        kv_L2nGK = self.cache.copy_out(generation.id)
+        super()._preempt(generation)
+        if self.host_bytes + kv_L2nGK.nbytes <= self.max_host_bytes:
+            self._copies[generation.id] = kv_L2nGK.cpu()
+            self.swapped_bytes += kv_L2nGK.nbytes
+
+    def _fill(self, generation: Generation) -> None:
+        id, tokens = generation.id, generation.tokens
+        kv_L2nGK = self._copies.pop(id, None)
+        if kv_L2nGK is None:
+            super()._fill(generation)
+        elif self.cache.copy_in(id, tokens[: kv_L2nGK.shape[2]], generation.longest, kv_L2nGK):
+            self.swapped_bytes += kv_L2nGK.nbytes
