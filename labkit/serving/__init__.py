@@ -23,6 +23,8 @@ Several ranks:
     parallel_decoders.py   a model cut over ranks, by heads or by layers
     on_ranks.py            an Engine on each of these ranks: one leads, the others follow
     disaggregated.py       prompts on one rank, single tokens on another
+    replicas.py            engines in processes of their own, which fail and restart alone
+    request_router.py      which replica gets a request, and where it goes on after a failure
 
 A server, which needs the extra `serve`:
 
@@ -45,6 +47,8 @@ from labkit.serving.parallel_decoders import PipelineDecoder, TensorParallelDeco
 from labkit.serving.quantization_aware import compare_quantized_training, fake_quantize
 from labkit.serving.quantized import logits_error, quantize, weight_bytes
 from labkit.serving.quantized_cache import Int8PagedCache
+from labkit.serving.replicas import Replicas
+from labkit.serving.request_router import Load, Router, by_prefix, least_loaded, round_robin
 from labkit.serving.requests import Arrival, Request, Sampling, poisson_trace
 from labkit.serving.scheduler import (
     Chunk,
@@ -69,6 +73,7 @@ __all__ = [
     "Engine",
     "Int8PagedCache",
     "Leader",
+    "Load",
     "NoCache",
     "Output",
     "PagedCache",
@@ -76,7 +81,9 @@ __all__ = [
     "PipelineDecoder",
     "Plan",
     "QueueFull",
+    "Replicas",
     "Request",
+    "Router",
     "Sampling",
     "SlotUse",
     "SpeculativeEngine",
@@ -86,12 +93,14 @@ __all__ = [
     "Timing",
     "accept",
     "agreed_num_pages",
+    "by_prefix",
     "chunked_prefill",
     "compare_quantized_training",
     "continuous",
     "fake_quantize",
     "follow",
     "goodput",
+    "least_loaded",
     "logits_error",
     "percentile",
     "poisson_trace",
@@ -100,6 +109,7 @@ __all__ = [
     "priorities",
     "quantize",
     "replay",
+    "round_robin",
     "serve",
     "static_batches",
     "throughput",
