@@ -52,7 +52,7 @@ from labkit.serving.openai_api import (
 from labkit.serving.pages import PagedCache
 from labkit.serving.requests import Request, Sampling
 from labkit.serving.scheduler import chunked_prefill
-from labkit.serving.serving_engine import Engine
+from labkit.serving.serving_engine import Engine, EngineClient
 
 T = TypeVar("T")
 DEFAULT_CHAT_TOKENS = 1024  # or fewer, where the model ends before
@@ -67,7 +67,7 @@ class Server:
 
 @contextmanager
 def serve(
-    model: GPT | Engine, *, name: str = "labkit", host: str = "127.0.0.1", port: int = 0
+    model: GPT | EngineClient, *, name: str = "labkit", host: str = "127.0.0.1", port: int = 0
 ) -> Iterator[Server]:
     """Serve a model, or an engine that you made, until the `with` block ends.
 
