@@ -140,14 +140,17 @@ class EngineThread:
                 raise EngineEnded(self.ended)
             for answer in answers:
                 ids.append(self.engine.add(answer.request))
-        except Exception as error:
+        except (EngineEnded, QueueFull, ValueError) as error:
+            self.metrics.ends["refused"] += len(answers)
             if isinstance(error, QueueFull) and not self._answers:
                 error = ValueError(f"{len(answers)} answers are more than may wait: {error}")
             answers[0].send(error)
-            self.metrics.ends["refused"] += len(answers)
             for id in ids:
                 self.engine.cancel(id)
             return
+        except Exception as error:
+            answers[0].send(EngineEnded(str(error)))
+            raise
         for answer, id in zip(answers, ids, strict=True):
             answer.id = id
             self._answers[id] = answer

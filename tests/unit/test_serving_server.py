@@ -1,4 +1,4 @@
-"""A server and the real client of OpenAI: answers, streams, stops, errors, load, clients that go."""
+"""A server and OpenAI's own client: answers, streams, stops, errors, load, clients that go away."""
 
 import asyncio
 import re
@@ -15,9 +15,9 @@ import torch
 
 from labkit import serving
 from labkit.model import GPT, GPTConfig
-from labkit.serving import Decoder, Engine, PagedCache, Request, Sampling, preempting
+from labkit.serving import Engine, PagedCache, Request, Sampling, preempting
 from labkit.serving.byte_text import END, TextStream, encode, encode_chat
-from labkit.serving.local_server import engine_of
+from labkit.serving.default_engine import engine_of
 
 CONFIG = GPTConfig(context=200, num_layers=1, hidden=16, num_heads=2)
 MODEL = GPT(CONFIG, dtype=torch.float64)
@@ -372,20 +372,8 @@ def test_an_engine_that_fails_ends_all_answers_and_health_says_so(capfd):
     assert "ConnectionError" in capfd.readouterr().err  # with its traceback
 
 
-def test_a_server_that_closes_ends_its_streams_and_frees_pages_threads_and_port():
+def test_a_server_that_closes_ends_its_streams_and_leaves_no_page_thread_or_port():
     before = set(threading.enumerate())
-    with scripted(b"a", partial(time.sleep, 0.01)) as server:
-        stream = iter(server.ask(prompt="x", max_tokens=150, stream=True))
-        next(stream)
-        url, engine = server.url, server.engine
-        client = server.client
-    assert is_free(engine)
-    assert set(threading.enumerate()) == before
-    with pytest.raises(httpx.ConnectError):
-        httpx.get(url + "/health")
-
-
-def test_a_stream_that_the_server_closes_ends_with_an_error():
     engine = Engine(Script(b"a", partial(time.sleep, 0.01)), PagedCache(CONFIG, 40), preempting)
     with serving.serve(engine, name="tiny") as server:
         client = openai.OpenAI(base_url=server.url + "/v1", api_key="none")
@@ -393,6 +381,9 @@ def test_a_stream_that_the_server_closes_ends_with_an_error():
         next(iter(stream))
     with pytest.raises(openai.APIError, match="closing"):
         list(stream)
+    assert is_free(engine) and set(threading.enumerate()) == before
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(server.url + "/health")
 
 
 def test_a_model_of_other_tokens_and_a_port_that_is_taken_are_refused(gpt):
