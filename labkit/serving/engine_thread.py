@@ -156,16 +156,20 @@ class EngineThread:
     def _deliver(self, outputs: Sequence[Output]) -> None:
         now_s = time.perf_counter()
         for output in outputs:
-            answer = self._answers[output.id]
+            answer = self._answers.get(output.id)
+            if answer is None:
+                continue  # a speculative pass has drafted more tokens behind a stop string
             if output.token is None:
                 answer.send(RuntimeError(output.error))
                 self._cancel([answer], "error")
                 continue
+            self.metrics.count_token(answer.timing, now_s)
             reason = output.finish_reason
             text = answer.text.push(output.token, is_last=reason is not None)
             if answer.text.is_stopped:
                 reason = "stop"
-            self.metrics.count_token(answer.timing, now_s)
+                self.engine.cancel(output.id)
             answer.send(Part(answer.choice, text, reason))
             if reason is not None:
-                self._cancel([answer], reason)
+                del self._answers[output.id]
+                self.metrics.ends[reason] += 1
