@@ -29,6 +29,8 @@ from labkit.serving import (
     PipelineDecoder,
     Request,
     Sampling,
+    SpeculativeEngine,
+    SwappingEngine,
     TensorParallelDecoder,
     agreed_num_pages,
     chunked_prefill,
@@ -118,12 +120,12 @@ def lead(leader, seed):
     return served, num_preempted
 
 
-def traffic(world, make, config, dtype, seeds):
-    """Rank 0: what `lead` returned, by seed. All ranks: the free pages at the end."""
+def traffic(world, make, config, dtype, seeds, make_engine=Engine):
+    """Rank 0: what `lead` returned, by seed."""
     decoder, found = make(world, config, dtype), []
     for seed in seeds:
         cache = PagedCache(decoder.cache_config, NUM_PAGES, PAGE_SIZE, dtype)
-        engine = Engine(decoder, cache, SCHEDULERS[seed % 2])
+        engine = make_engine(decoder, cache, SCHEDULERS[seed % 2])
         if world.rank:
             follow(engine, world)
         else:
@@ -156,6 +158,28 @@ def test_tokens_on_ranks_are_those_of_naive_generation(layout):
             num_cancelled += is_cancelled
         total_preempted += num_preempted
     assert total_preempted and num_cancelled
+
+
+def speculative(decoder, cache, scheduler):
+    draft = Decoder(GPT(replace(GROUPED, num_layers=1, rotary=True), dtype=torch.float64))
+    draft_cache = PagedCache(draft.cache_config, NUM_PAGES, PAGE_SIZE, torch.float64)
+    return SpeculativeEngine(decoder, cache, scheduler, draft=draft, draft_cache=draft_cache)
+
+
+OTHER_ENGINES = [partial(SwappingEngine, max_host_bytes=4000), speculative]
+
+
+@pytest.mark.parametrize("make_engine", OTHER_ENGINES, ids=["swapping", "speculative"])
+def test_other_engines_are_led_alike(make_engine):
+    config = LAYOUTS["tp 2"][2]
+    args = tensor_parallel, config, torch.float64, range(2), make_engine
+    model = enlarged(GPT(config, dtype=torch.float64))
+    for served, _ in run(traffic, 2, args).values[0]:
+        for request, answer, is_cancelled in served:
+            # Other draws from the same distribution: greedy answers are equal.
+            if make_engine is not speculative or request.sampling.temperature == 0:
+                expected = naive(model, request)
+                assert answer == (expected[: len(answer)] if is_cancelled else expected)
 
 
 def some_passes(world, make, config, dtype):
@@ -257,10 +281,10 @@ def step_that_fails(world, layout, failure, folder):
     with pytest.raises(RuntimeError) as caught:
         while leader.has_work:
             leader.step()
-    (folder / "0").write_text(repr(caught.value))
     with pytest.raises(RuntimeError, match="a step has failed"):
         leader.step()
     leader.close()  # sends nothing to ranks that no longer follow
+    (folder / "0").write_text(repr(caught.value))
     raise caught.value
 
 

@@ -121,14 +121,19 @@ def test_a_step_without_new_requests_sends_eight_bytes_more_than_its_pass():
 
 def apart(world):
     decoder, cache = Decoder(GPT(CONFIG)), PagedCache(CONFIG, 8, 4)
+    messages = world.split(0)
     if world.rank:
-        return prefill(decoder, cache, world)
-    with DisaggregatedEngine(decoder, cache, continuous, world) as engine:
-        engine.generate([Request([1, 2, 3], 4), Request([4], 4), Request([5, 6], 4)])
+        world.barrier()  # rank 0 has added its requests, and cancelled one
+        return prefill(decoder, cache, messages)
+    with DisaggregatedEngine(decoder, cache, continuous, messages) as engine:
+        engine.add(Request([1, 2, 3], 4))
+        engine.cancel(engine.add(Request([7, 8, 9], 4)))
+        world.barrier()
+        engine.generate([Request([4], 4), Request([5, 6], 4)])
     return None
 
 
-def test_keys_and_values_of_all_tokens_of_a_prompt_but_the_last_are_sent_once():
+def test_keys_and_values_of_each_prompt_are_sent_once_without_the_last_token():
     sent = [
         [op.sent_bytes for op in timeline.operations if op.kind == "send"]
         for timeline in run(apart, 2).timeline

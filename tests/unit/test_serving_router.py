@@ -210,6 +210,30 @@ def test_a_conversation_goes_on_where_its_beginning_is_cached():
     assert num_computed == {round_robin: 12, by_prefix: 4}
 
 
+def test_the_loads_are_what_each_replica_has_to_do_and_what_it_was_sent():
+    def first(loads, num_before):
+        seen.append(loads[0])
+        return 0
+
+    seen, replicas = [], ReplicasHere(1)
+    router, prompt = Router(replicas, first), [5] * 33
+    router.add(Request(prompt, 9))
+    router.add(Request([5] * 32 + [6], 9))
+    replicas.step(0)
+    router.step()  # both have their first token
+    router.add(Request([6] * 33, 9))
+    router.cancel(0)
+    assert len(replicas.engines[0].running) + len(replicas.engines[0].waiting) == 2
+    router.cancel(1)
+    router.add(Request(prompt, 9))
+    replicas.fail(0)
+    router.step()
+    replicas.start(0)
+    router.step()
+    assert seen[:4] == [(0, 0, 0), (0, 42, 32), (0, 8 + 8, 0), (0, 42, 32)]
+    assert seen[4:] == [(0, 0, 0), (0, 42, 0)]
+
+
 def test_round_robin_leaves_out_those_that_are_not_ready():
     loads = [Load(0, 99, 0), Load(2, 0, 0), Load(3, 0, 0)]
     assert [round_robin(loads, turn) for turn in range(4)] == [0, 2, 3, 0]
