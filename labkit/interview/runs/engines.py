@@ -3,6 +3,8 @@
 Counts come from float64, so that a token depends on no machine's rounding.
 """
 
+import os
+import random
 from collections.abc import Sequence
 
 import torch
@@ -14,14 +16,20 @@ from labkit.model import GPT, GPTConfig
 from labkit.serving import (
     ContiguousCache,
     Decoder,
+    DisaggregatedEngine,
     Engine,
     Int8PagedCache,
+    Load,
     PagedCache,
     Piece,
     Request,
     Sampling,
     SpeculativeEngine,
+    by_prefix,
+    least_loaded,
     preempting,
+    prefill,
+    round_robin,
 )
 from labkit.serving.caches import KVCache
 from labkit.serving.parallel_decoders import TensorParallelDecoder
@@ -34,12 +42,16 @@ _DTYPE = torch.float64
 
 
 class _Counting(Decoder):
-    """Counts the tokens that it computes."""
+    """Notes how many tokens of prompts it computes, and the most of one request in a pass."""
 
-    num_tokens = 0
+    def __init__(self) -> None:
+        super().__init__(GPT(_CONFIG, seed=0, dtype=_DTYPE))
+        self.num_prompt_tokens = self.longest_piece = 0
 
     def __call__(self, pieces: Sequence[Piece], cache: KVCache) -> Tensor:
-        self.num_tokens += sum(len(piece.tokens) for piece in pieces)
+        sizes = [len(piece.tokens) for piece in pieces]
+        self.num_prompt_tokens += sum(size for size in sizes if size > 1)
+        self.longest_piece = max(self.longest_piece, *sizes)
         return super().__call__(pieces, cache)
 
 
@@ -86,17 +98,72 @@ def prompt_tokens_computed(num_requests: int, prefix: int, own: int, shares: boo
 def _prompt_tokens_computed(
     world: Group, num_requests: int, prefix: int, own: int, shares: bool
 ) -> int:
-    decoder = _Counting(GPT(_CONFIG, seed=0, dtype=_DTYPE))
+    decoder = _Counting()
     cache = _pages(_CONFIG) if shares else ContiguousCache(_CONFIG, 16_000, _DTYPE)
     engine = Engine(decoder, cache, preempting)
     for number in range(num_requests):
-        # Answers of one token: it comes with the prompt's pass, and is never computed.
         engine.add(Request([0] * prefix + [number] * own, max_new_tokens=1))
         if number == 0:
             engine.step()
     while engine.has_work:
         engine.step()
-    return decoder.num_tokens
+    return decoder.num_prompt_tokens
+
+
+@real_run
+def prompt_tokens_by_policy(policy: str) -> tuple[int, int]:
+    """Tokens of prompts that four replicas compute in all, and the most requests of one replica.
+
+    policy: "round_robin", "least_loaded" or "by_prefix". 64 requests, one in each pass: one of
+    eight prefixes of 64 tokens at random, 8 tokens of its own, and an answer of 16 tokens.
+    """
+    return run(_prompt_tokens_by_policy, 1, (policy,)).values[0]
+
+
+def _prompt_tokens_by_policy(world: Group, policy: str) -> tuple[int, int]:
+    policies = {each.__name__: each for each in (round_robin, least_loaded, by_prefix)}
+    decoders = [_Counting() for _ in range(4)]
+    engines = [Engine(decoder, _pages(_CONFIG), preempting) for decoder in decoders]
+    sent: list[list[list[int]]] = [[] for _ in engines]
+    draw = random.Random(0)
+    for number in range(64):
+        prompt = [draw.randrange(8)] * 64 + [draw.randrange(8, 256) for _ in range(8)]
+        loads = [
+            Load(
+                replica,
+                sum(each.longest - len(each.tokens) for each in engine.running),
+                max((len(os.path.commonprefix([prompt, other])) for other in prompts), default=0),
+            )
+            for replica, (engine, prompts) in enumerate(zip(engines, sent, strict=True))
+        ]
+        replica = policies[policy](loads, number)
+        sent[replica].append(prompt)
+        engines[replica].add(Request(prompt, max_new_tokens=16))
+        for engine in engines:
+            engine.step()
+    return sum(each.num_prompt_tokens for each in decoders), max(map(len, sent))
+
+
+@real_run
+def longest_piece(prompt: int, apart: bool) -> int:
+    """The most tokens of one request in a pass of rank 0, where 4 requests have such long prompts.
+
+    apart: rank 1 computes prompts, and sends keys and values to rank 0; else there is one rank.
+    """
+    return run(_longest_piece, 2 if apart else 1, (prompt,)).values[0]
+
+
+def _longest_piece(world: Group, prompt: int) -> int:
+    requests = [Request([number] * prompt, 16) for number in range(4)]
+    decoder, cache = _Counting(), _pages(_CONFIG)
+    if world.rank == 1:
+        prefill(decoder, cache, world)
+    elif world.size == 1:
+        Engine(decoder, cache, preempting).generate(requests)
+    else:
+        with DisaggregatedEngine(decoder, cache, preempting, world) as engine:
+            engine.generate(requests)
+    return decoder.longest_piece
 
 
 @real_run
