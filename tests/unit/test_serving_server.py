@@ -15,7 +15,15 @@ import torch
 
 from labkit import serving
 from labkit.model import GPT, GPTConfig
-from labkit.serving import Engine, PagedCache, Request, Sampling, preempting
+from labkit.serving import (
+    Decoder,
+    Engine,
+    PagedCache,
+    Request,
+    Sampling,
+    SpeculativeEngine,
+    preempting,
+)
 from labkit.serving.byte_text import END, TextStream, encode, encode_chat
 from labkit.serving.default_engine import engine_of
 
@@ -168,6 +176,20 @@ def test_an_answer_ends_before_a_stop_string_in_the_pass_that_completes_it(stop)
         streamed = server.ask(prompt="x", max_tokens=50, stop=stop, stream=True)
         assert texts(streamed)[:2] == ({0: "é EN "}, {0: "stop"})
         until(lambda: is_free(server.engine))
+
+
+def test_tokens_that_a_speculative_pass_gives_behind_a_stop_string_do_not_count():
+    text, num_tokens = expected(encode("x"), 30, 0, temperature=0)
+    stop = text[3]
+    model = Decoder(MODEL)
+    cache, draft_cache = (PagedCache(CONFIG, 40, dtype=torch.float64) for _ in range(2))
+    engine = SpeculativeEngine(model, cache, preempting, draft=model, draft_cache=draft_cache)
+    with serving_of(engine) as server:
+        whole = server.ask(prompt="x", max_tokens=30, temperature=0, stop=stop)
+        assert whole.choices[0].text == text[: text.index(stop)]
+        assert whole.usage.completion_tokens < num_tokens
+        assert server.ask(prompt="x", max_tokens=30, temperature=0).choices[0].text == text
+        assert is_free(engine) and not any(draft_cache.pool.references)
 
 
 def test_a_character_is_sent_whole_and_half_of_one_at_the_end_is_replaced():
