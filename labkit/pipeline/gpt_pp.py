@@ -44,6 +44,7 @@ class GPTStage(nn.Module):
 
     def __init__(self, whole: Layered, layers: range) -> None:
         super().__init__()
+        self.config = whole.config
         last = whole.config.num_layers + 1
         self.embedding = whole.embedding if 0 in layers else None
         self.blocks = nn.ModuleDict(

@@ -19,23 +19,40 @@ al., "Sarathi-Serve", OSDI 2024: chunks of prompts in one pass with single token
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
-from labkit.model import GPT, Block, rotate
+from labkit.model import GPT, GPTConfig, rotate
 from labkit.serving.caches import KVCache, Piece
+
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""Queries, keys and values of the pass's tokens, all heads in a row -> what the heads give."""
+Rows = Callable[[Sequence[Piece]], Tensor]
+"""Which rows of x_nD, the tokens of these pieces, become logits."""
 
 
 class Decoder:
-    """A GPT that reads and writes a cache. The parameters are the GPT's own, not copies."""
+    """A GPT that reads and writes a cache. The parameters are the GPT's own, not copies.
+
+    A pass is embedded -> through_blocks -> logits. Decoders on several ranks (parallel_decoders.py)
+    replace the steps that communicate, or send what is between two steps.
+    """
 
     def __init__(self, model: GPT) -> None:
-        self.model = model
+        self.model: Any = model  # or what has the same parts: see parallel_decoders.py
+
+    @property
+    def cache_config(self) -> GPTConfig:
+        """What a cache of this decoder is made for: PagedCache(decoder.cache_config, ...)."""
+        config: GPTConfig = self.model.config
+        return config
 
     @torch.no_grad()
     def __call__(self, pieces: Sequence[Piece], cache: KVCache) -> Tensor:
@@ -43,34 +60,64 @@ class Decoder:
 
         ValueError: a piece without room or with a wrong start, or more tokens than positions.
         """
-        ends_S = torch.tensor([len(piece.tokens) for piece in pieces]).cumsum(0)
-        return self._logits(self._features(pieces, cache)[ends_S - 1])
+        return self._pass(pieces, cache, _last_tokens)
 
     @torch.no_grad()
     def of_all_tokens(self, pieces: Sequence[Piece], cache: KVCache) -> Tensor:
         """logits_nV of every token of the pieces in one row; otherwise as a call."""
-        return self._logits(self._features(pieces, cache))
+        return self._pass(pieces, cache, _all_tokens)
 
-    def _logits(self, x_nD: Tensor) -> Tensor:
-        return self.model.head(self.model.norm(x_nD))
+    def _pass(self, pieces: Sequence[Piece], cache: KVCache, rows: Rows) -> Tensor:
+        layout = self.layout(pieces, cache)
+        x_nD = self.through_blocks(self.embedded(layout), layout, cache)
+        logits = self.logits(x_nD[rows(pieces)])
+        cache.commit(pieces)
+        return logits
 
-    def _features(self, pieces: Sequence[Piece], cache: KVCache) -> Tensor:
-        """x_nD after the last block."""
-        model, longest = self.model, self.model.config.longest
+    def layout(self, pieces: Sequence[Piece], cache: KVCache) -> Layout:
+        """Which token is where. ValueError: more tokens than positions, and as of cache.slots."""
+        longest = self.model.config.longest
         for piece in pieces:
             if longest is not None and piece.end > longest:
                 raise ValueError(
                     f"sequence {piece.sequence} gets {piece.end} tokens, and the model has "
                     f"{longest} positions; end it before, or use GPTConfig(rotary=True)"
                 )
-        layout = _layout(pieces, cache)
-        x_nD = model.embedding.at(layout.tokens_n, layout.positions_n)
-        for layer, block in enumerate(model.blocks):
-            assert isinstance(block, Block)
-            x_nD = x_nD + _attention(block, block.attention_norm(x_nD), layer, layout, cache)
-            x_nD = x_nD + block.mlp(block.mlp_norm(x_nD))
-        cache.commit(pieces)
+        return _layout(pieces, cache)
+
+    def embedded(self, layout: Layout) -> Tensor:
+        """x_nD before the first block."""
+        x_nD: Tensor = self.model.embedding.at(layout.tokens_n, layout.positions_n)
         return x_nD
+
+    def through_blocks(self, x_nD: Tensor, layout: Layout, cache: KVCache) -> Tensor:
+        """x_nD after the last block; their keys and values are in the cache."""
+        for layer, block in enumerate(self.model.blocks.children()):
+            x_nD = self._through(block, x_nD, partial(_attention, block, layer, layout, cache))
+        return x_nD
+
+    def logits(self, x_nD: Tensor) -> Tensor:
+        """logits_nV of the token after each."""
+        logits_nV: Tensor = self.model.head(self.model.norm(x_nD))
+        return logits_nV
+
+    def _through(self, block: Any, x_nD: Tensor, attend: Attend) -> Tensor:
+        of, h_nD = block.attention, block.attention_norm(x_nD)
+        x_nD = x_nD + of.out(attend(of.query(h_nD), of.key(h_nD), of.value(h_nD)))
+        return x_nD + block.mlp(block.mlp_norm(x_nD))
+
+
+def _ends(pieces: Sequence[Piece]) -> Tensor:
+    """Where each piece ends in the row of all tokens."""
+    return torch.tensor([len(piece.tokens) for piece in pieces]).cumsum(0)
+
+
+def _last_tokens(pieces: Sequence[Piece]) -> Tensor:
+    return _ends(pieces) - 1
+
+
+def _all_tokens(pieces: Sequence[Piece]) -> Tensor:
+    return torch.arange(sum(len(piece.tokens) for piece in pieces))
 
 
 @dataclass(frozen=True)
@@ -83,7 +130,7 @@ class _Alike:
 
 
 @dataclass(frozen=True)
-class _Layout:
+class Layout:
     """Which token is where in a pass; the same in all layers."""
 
     tokens_n: Tensor
@@ -92,10 +139,10 @@ class _Layout:
     groups: list[_Alike]
 
 
-def _layout(pieces: Sequence[Piece], cache: KVCache) -> _Layout:
+def _layout(pieces: Sequence[Piece], cache: KVCache) -> Layout:
     slots, device = cache.slots(pieces), cache.keys_LNGK.device
     positions = [torch.arange(piece.start, piece.end) for piece in pieces]
-    ends_S = torch.tensor([len(piece.tokens) for piece in pieces]).cumsum(0)
+    ends_S = _ends(pieces)
     alike = defaultdict(list)
     for index, piece in enumerate(pieces):
         alike[len(piece.tokens)].append(index)
@@ -106,7 +153,7 @@ def _layout(pieces: Sequence[Piece], cache: KVCache) -> _Layout:
         positions_St = torch.stack([positions[index] for index in members])
         mask_Sts = torch.arange(slots_Ss.shape[1]) <= positions_St[..., None]
         groups.append(_Alike(rows_St.to(device), slots_Ss.to(device), mask_Sts[:, None].to(device)))
-    return _Layout(
+    return Layout(
         tokens_n=torch.tensor([token for piece in pieces for token in piece.tokens], device=device),
         positions_n=torch.cat(positions).to(device),
         slots_n=torch.cat([s[p.start :] for s, p in zip(slots, pieces, strict=True)]).to(device),
@@ -114,12 +161,18 @@ def _layout(pieces: Sequence[Piece], cache: KVCache) -> _Layout:
     )
 
 
-def _attention(block: Block, x_nD: Tensor, layer: int, layout: _Layout, cache: KVCache) -> Tensor:
-    """Write the tokens' keys and values, and attend over all that their sequences have."""
+def _attention(
+    block: Any,
+    layer: int,
+    layout: Layout,
+    cache: KVCache,
+    q_nF: Tensor,
+    k_nF: Tensor,
+    v_nF: Tensor,
+) -> Tensor:
+    """Write the tokens' keys and values, and attend over all that their sequences have: y_nF."""
     of = block.attention
-    q_nHK, k_nGK, v_nGK = (
-        project(x_nD).unflatten(1, (-1, of.head_dim)) for project in (of.query, of.key, of.value)
-    )
+    q_nHK, k_nGK, v_nGK = (x.unflatten(1, (-1, of.head_dim)) for x in (q_nF, k_nF, v_nF))
     if of.rotary:
         q_nHK, k_nGK = (
             rotate(x_nHK.transpose(0, 1), layout.positions_n).transpose(0, 1)
@@ -141,4 +194,4 @@ def _attention(block: Block, x_nD: Tensor, layer: int, layout: _Layout, cache: K
             enable_gqa=k_SGsK.shape[1] != q_nHK.shape[1],
         )
         y_nHK[group.rows_St] = y_SHtK.transpose(1, 2)
-    return of.out(y_nHK.flatten(1))
+    return y_nHK.flatten(1)

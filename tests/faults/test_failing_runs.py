@@ -161,8 +161,8 @@ def hammer(delay):
 for delay in (0.0, 0.03, 0.06, 0.3):
     signal.signal(signal.SIGINT, signal.default_int_handler)
     presses = threading.Thread(target=hammer, args=(delay,))
-    presses.start()
     try:
+        presses.start()  # its first press can come before it returns
         labkit.run(lambda world: time.sleep(30), 2, timeout=60)
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.SIG_IGN)

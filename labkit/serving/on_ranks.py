@@ -1,0 +1,164 @@
+"""One engine on several ranks: rank 0 leads, and the others make the same passes.
+
+    rank 0   add(a), cancel(3)   step: send [a, 3] -> plan -> pass -> sample -> outputs, returned
+    rank 1                       follow:  receive  -> plan -> pass -> sample -> outputs, dropped
+    rank 2                       follow:  receive  -> plan -> pass -> sample -> outputs, dropped
+
+Every rank has the same Engine, of a decoder from parallel_decoders.py and a cache of its own. A
+scheduler is a pure function, a request draws from a seed of its own, and the decoder gives every
+rank the same bits. So all ranks plan the same passes and sample the same tokens, and nothing of it
+is sent. Only what comes from outside is: new requests, and those that were cancelled.
+
+    def serve(world, model, requests):
+        decoder = TensorParallelDecoder(parallelize(model, world))
+        num_pages = agreed_num_pages(decoder.cache_config, free_bytes, world)
+        engine = Engine(decoder, PagedCache(decoder.cache_config, num_pages), continuous)
+        if world.rank:
+            return follow(engine, world)
+        with Leader(engine, world) as leader:
+            return leader.generate(requests)
+
+Wire of a step, besides the decoder's: a broadcast of 8 bytes, and one of the events if there are
+any. vLLM sends the scheduler's output instead, from its engine to all workers.
+
+Whatever an engine decides by must be equal on all ranks. The number of pages is: agreed_num_pages.
+max_host_bytes of a SwappingEngine is not, where ranks have unequal numbers of layers.
+
+Failure. If a rank dies, ranks that exchange data with it get a RuntimeError, and when those end,
+the others do. If a rank raises, the run ends, and its error names that rank and where the others
+wait. Ranks are then in different places of a pass, so the Leader makes no other step: start the
+ranks again. An error that is the request's fault, such as a prompt that is too long, is raised by
+`add` before anything is sent.
+"""
+
+from __future__ import annotations
+
+import pickle
+from typing import Self
+
+import torch
+
+from labkit.comm import Group
+from labkit.model import GPTConfig
+from labkit.serving.requests import Request
+from labkit.serving.serving_engine import Engine, Output
+
+_Event = Request | int
+"""A request that was added, or the id of one that was cancelled."""
+
+_PASS = "pass"  # a label: ranks call an engine's operations from different lines
+
+
+class EngineWithRanks(Engine):
+    """An Engine that other ranks work for, until `close` lets them return.
+
+    At the end of a `with` it is called, unless an error leads out: then ranks may be in the midst
+    of a pass, and would not receive it.
+    """
+
+    def close(self) -> None:
+        """Let the other ranks return; requests that still wait or run are dropped."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        """For the length of a `with`, then closed."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        """Close it, unless an error leads out."""
+        if kind is None:
+            self.close()
+
+
+class Leader(EngineWithRanks):
+    """The Engine of rank 0, whose passes the other ranks of the group make, too: `follow`."""
+
+    def __init__(self, engine: Engine, group: Group) -> None:
+        """engine: of this rank, any kind; every other rank has an equal one."""
+        # The queues are the engine's own lists, which it changes in place.
+        self.decoder, self.cache, self.scheduler = engine.decoder, engine.cache, engine.scheduler
+        self.waiting, self.running = engine.waiting, engine.running
+        self.max_waiting = engine.max_waiting
+        self._engine, self._group = engine, group
+        self._events: list[_Event] = []
+        self._is_open = True
+
+    def add(self, request: Request) -> int:
+        """As of Engine. The other ranks hear of it at the next step."""
+        id = self._engine.add(request)
+        self._events.append(request)
+        return id
+
+    def cancel(self, id: int) -> None:
+        """As of Engine. The other ranks hear of it at the next step."""
+        self._engine.cancel(id)
+        self._events.append(id)
+
+    def step(self) -> list[Output]:
+        """As of Engine, on all ranks. Without work, it only sends, and so finds ranks that died.
+
+        RuntimeError: a rank is gone, an earlier step has failed, or the Leader is closed.
+        """
+        if not self._is_open:
+            raise RuntimeError(
+                "this Leader is closed, or a step has failed, and its ranks no longer make the "
+                "same passes; start the ranks again, with a new engine on each"
+            )
+        self._is_open = False  # until the step has ended well
+        _on_every_rank(self._events, self._group)
+        self._events.clear()
+        with self._group.label(_PASS):
+            outputs = self._engine.step()
+        self._is_open = True
+        return outputs
+
+    def close(self) -> None:
+        """As above. After a step that failed, and a second time, it does nothing."""
+        if self._is_open:
+            self._is_open = False
+            _on_every_rank(None, self._group)
+
+
+def follow(engine: Engine, group: Group) -> None:
+    """Make the passes of rank 0's Leader with this rank's engine, until the Leader is closed.
+
+    RuntimeError: a rank is gone.
+    """
+    while (events := _on_every_rank([], group)) is not None:
+        for event in events:
+            if isinstance(event, Request):
+                engine.add(event)
+            else:
+                engine.cancel(event)
+        with group.label(_PASS):
+            engine.step()
+
+
+def _on_every_rank(events: list[_Event] | None, group: Group) -> list[_Event] | None:
+    """Rank 0's events, or None for the end. Wire: a broadcast of 8 bytes, and one of the events."""
+    data = pickle.dumps(events) if group.rank == 0 and events != [] else b""
+    with group.label("requests"):
+        num_bytes = int(group.broadcast(torch.tensor([len(data)], device=group.device)))
+        if not num_bytes:
+            return []
+        buffer = torch.tensor(list(data) or [0] * num_bytes, dtype=torch.uint8)
+        received = group.broadcast(buffer.to(group.device))
+    result: list[_Event] | None = pickle.loads(bytes(received.tolist()))
+    return result
+
+
+def agreed_num_pages(
+    config: GPTConfig,
+    num_bytes: int,
+    group: Group,
+    page_size: int = 16,
+    dtype: torch.dtype = torch.float32,
+) -> int:
+    """How many pages fit into the memory of every rank: the least number of all ranks.
+
+    config: decoder.cache_config, this rank's share. num_bytes: for the cache, on this rank.
+    With numbers of their own, ranks would plan different passes. Wire: an all-reduce of 8 bytes.
+    """
+    numbers_per_slot = 2 * config.num_layers * config.kv_heads * config.head_dim
+    here = num_bytes // (page_size * numbers_per_slot * dtype.itemsize)
+    return int(group.all_reduce(torch.tensor(here, device=group.device), "min"))
