@@ -18,8 +18,17 @@ Fewer bits, and several tokens in a pass:
     quantization_aware.py   training with rounded weights
     speculative.py          a small model drafts, the large one checks several tokens in a pass
 
+Several ranks:
+
+    parallel_decoders.py   a model cut over ranks, by heads or by layers
+    on_ranks.py            an Engine on each of these ranks: one leads, the others follow
+    disaggregated.py       prompts on one rank, single tokens on another
+    replicas.py            engines in processes of their own, which fail and restart alone
+    request_router.py      which replica gets a request, and where it goes on after a failure
+
 A server, which needs the extra `serve`:
 
+    default_engine.py   the engine of a server: in this process, or in replicas
     byte_text.py        prompts and chats as bytes, and text from tokens that come one by one
     engine_thread.py    an engine that many tasks of an event loop ask
     openai_api.py       what clients send and get
@@ -31,11 +40,16 @@ from typing import Any
 
 from labkit.serving.caches import ContiguousCache, NoCache, Piece, SlotUse
 from labkit.serving.decoder import Decoder
+from labkit.serving.disaggregated import DisaggregatedEngine, prefill
 from labkit.serving.metrics import Timing, goodput, percentile, replay, throughput
+from labkit.serving.on_ranks import Leader, agreed_num_pages, follow
 from labkit.serving.pages import PagedCache
+from labkit.serving.parallel_decoders import PipelineDecoder, TensorParallelDecoder
 from labkit.serving.quantization_aware import compare_quantized_training, fake_quantize
 from labkit.serving.quantized import logits_error, quantize, weight_bytes
 from labkit.serving.quantized_cache import Int8PagedCache
+from labkit.serving.replicas import Replicas
+from labkit.serving.request_router import Load, Router, by_prefix, least_loaded, round_robin
 from labkit.serving.requests import Arrival, Request, Sampling, poisson_trace
 from labkit.serving.scheduler import (
     Chunk,
@@ -56,34 +70,47 @@ __all__ = [
     "Chunk",
     "ContiguousCache",
     "Decoder",
+    "DisaggregatedEngine",
     "Engine",
     "Int8PagedCache",
+    "Leader",
+    "Load",
     "NoCache",
     "Output",
     "PagedCache",
     "Piece",
+    "PipelineDecoder",
     "Plan",
     "QueueFull",
+    "Replicas",
     "Request",
+    "Router",
     "Sampling",
     "SlotUse",
     "SpeculativeEngine",
     "State",
     "SwappingEngine",
+    "TensorParallelDecoder",
     "Timing",
     "accept",
+    "agreed_num_pages",
+    "by_prefix",
     "chunked_prefill",
     "compare_quantized_training",
     "continuous",
     "fake_quantize",
+    "follow",
     "goodput",
+    "least_loaded",
     "logits_error",
     "percentile",
     "poisson_trace",
     "preempting",
+    "prefill",
     "priorities",
     "quantize",
     "replay",
+    "round_robin",
     "serve",
     "static_batches",
     "throughput",

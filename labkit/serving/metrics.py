@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from labkit.serving.requests import Arrival
-from labkit.serving.serving_engine import Engine
+from labkit.serving.serving_engine import EngineClient
 
 
 @dataclass
@@ -103,7 +103,7 @@ def goodput(timings: Sequence[Timing], *, ttft_s: float, tpot_s: float) -> float
 
 
 def replay(
-    engine: Engine,
+    engine: EngineClient,
     trace: Iterable[Arrival],
     *,
     now: Callable[[], float] = time.perf_counter,

@@ -96,7 +96,7 @@ class CompletionBody(Body):
     def prompts(self) -> list[list[int]]:
         """The tokens of each prompt."""
         given: Any = self.prompt
-        if isinstance(given, str) or (given and isinstance(given[0], int)):
+        if isinstance(given, str) or not given or isinstance(given[0], int):
             given = [given]
         return [encode(each) if isinstance(each, str) else each for each in given]
 

@@ -64,6 +64,8 @@ class Request:
 
     stop: the answer ends with the first of these tokens, which is its last one.
     priority: a smaller number is served first, as in vLLM; one scheduler looks at it.
+    answered: the first tokens of the answer, where another engine has given them out already. They
+    count as new tokens, and the next ones are those that the other engine would have given.
     """
 
     prompt: Sequence[int]
@@ -71,6 +73,7 @@ class Request:
     sampling: Sampling = GREEDY
     stop: frozenset[int] = frozenset()
     priority: int = 0
+    answered: Sequence[int] = ()
 
 
 @dataclass(eq=False)
@@ -86,8 +89,10 @@ class Generation:
     tokens: list[int] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.tokens = list(self.request.prompt)
+        self.tokens = [*self.request.prompt, *self.request.answered]
         self.generator = torch.Generator().manual_seed(self.request.sampling.seed)
+        for _ in self.request.answered:  # each took one draw: see `sample`
+            torch.rand((), generator=self.generator, dtype=torch.float64)
 
     @property
     def longest(self) -> int:

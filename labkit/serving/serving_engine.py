@@ -21,13 +21,15 @@ from __future__ import annotations
 
 import itertools
 import math
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from labkit import arguments
+from labkit.model import GPTConfig
 from labkit.serving.caches import KVCache, Piece
 from labkit.serving.decoder import Decoder
 from labkit.serving.requests import Generation, Request, sample
@@ -54,7 +56,68 @@ class Output(NamedTuple):
     error: str = ""
 
 
-class Engine:
+class EngineClient(ABC):
+    """What a caller uses of an engine: one in this process, or those of a Router in others.
+
+    waiting, running: the requests that have not ended.
+    """
+
+    waiting: list[Any]
+    running: list[Any]
+
+    @property
+    @abstractmethod
+    def config(self) -> GPTConfig:
+        """The model's sizes."""
+
+    @property
+    @abstractmethod
+    def capacity(self) -> float:
+        """How many tokens one request can have that is alone in the cache."""
+
+    @property
+    @abstractmethod
+    def num_free_pages(self) -> int:
+        """Pages of the cache that no request holds; of several engines, together."""
+
+    @property
+    def longest(self) -> float:
+        """The tokens that one request can have, prompt and answer."""
+        return min(self.capacity, self.config.longest or math.inf)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a request waits or runs."""
+        return bool(self.waiting or self.running)
+
+    @abstractmethod
+    def add(self, request: Request) -> int:
+        """Let a request wait for its turn; returns its id. ValueError, QueueFull: it is refused."""
+
+    @abstractmethod
+    def cancel(self, id: int) -> None:
+        """Give up a request. Nothing happens if it has ended already."""
+
+    @abstractmethod
+    def step(self) -> list[Output]:
+        """The next tokens, as soon as there are any; now and then none."""
+
+    def generate(self, requests: Iterable[Request]) -> list[list[int]]:
+        """The answers to these requests, all added now, in their order.
+
+        RuntimeError: one of them ends with an error.
+        """
+        ids = [self.add(request) for request in requests]
+        answers = defaultdict(list)
+        while self.has_work:
+            for output in self.step():
+                if output.token is None:
+                    raise RuntimeError(f"request {output.id} has no next token: {output.error}")
+                answers[output.id].append(output.token)
+        return [answers[id] for id in ids]
+
+
+class Engine(EngineClient):
     """Requests in one cache, with the passes of one scheduler."""
 
     def __init__(
@@ -73,14 +136,19 @@ class Engine:
         self._ids = itertools.count()
 
     @property
-    def has_work(self) -> bool:
-        """Whether a request waits or runs."""
-        return bool(self.waiting or self.running)
+    def config(self) -> GPTConfig:
+        """The model's sizes."""
+        return self.decoder.model.config
 
     @property
-    def longest(self) -> float:
-        """The tokens that one request can have, prompt and answer."""
-        return min(self._limits().values())
+    def capacity(self) -> float:
+        """As of EngineClient."""
+        return self.cache.capacity
+
+    @property
+    def num_free_pages(self) -> int:
+        """As of EngineClient."""
+        return self.cache.num_free_pages
 
     def add(self, request: Request) -> int:
         """Let a request wait for its turn; returns its id.
@@ -89,19 +157,7 @@ class Engine:
         know. TooLong: or more tokens than the model has positions or the cache has slots.
         QueueFull: `max_waiting` requests wait. The next ones would wait for longer and longer.
         """
-        config, prompt = self.decoder.model.config, request.prompt
-        arguments.whole("max_new_tokens", request.max_new_tokens, "1 or more tokens")
-        if not prompt:
-            raise ValueError("the prompt is empty: give at least one token to continue")
-        if wrong := [token for token in prompt if not 0 <= token < config.vocab]:
-            raise ValueError(f"token {wrong[0]} is outside 0..{config.vocab - 1} of the model")
-        longest = len(prompt) + request.max_new_tokens
-        for what, limit in self._limits().items():
-            if longest > limit:
-                raise TooLong(
-                    f"{len(prompt)} tokens of prompt and max_new_tokens={request.max_new_tokens} "
-                    f"are {longest}, more than the {limit} {what}; shorten one of them"
-                )
+        require_servable(request, self.config, self.capacity)
         if self.max_waiting is not None and len(self.waiting) >= self.max_waiting:
             raise QueueFull(
                 f"{len(self.waiting)} requests wait, of max_waiting={self.max_waiting}; "
@@ -149,27 +205,6 @@ class Engine:
                     self.cancel(generation.id)
         return outputs
 
-    def generate(self, requests: Iterable[Request]) -> list[list[int]]:
-        """The answers to these requests, all added now, in their order.
-
-        RuntimeError: one of them ends with an error.
-        """
-        ids = [self.add(request) for request in requests]
-        answers = defaultdict(list)
-        while self.has_work:
-            for output in self.step():
-                if output.token is None:
-                    raise RuntimeError(f"request {output.id} has no next token: {output.error}")
-                answers[output.id].append(output.token)
-        return [answers[id] for id in ids]
-
-    def _limits(self) -> dict[str, float]:
-        positions = self.decoder.model.config.longest
-        return {
-            "positions of the model": math.inf if positions is None else positions,
-            "slots of the cache": self.cache.capacity,
-        }
-
     def _plan(self) -> Plan:
         return self.scheduler(State(self.waiting, self.running, self.cache))
 
@@ -209,3 +244,27 @@ class Engine:
             )
         start = self.cache.num_cached(id)
         return Piece(id, generation.tokens[start : start + chunk.num_tokens], start)
+
+
+def require_servable(request: Request, config: GPTConfig, capacity: float) -> None:
+    """ValueError: no pass of such a model could ever serve it; capacity: slots of the cache.
+
+    TooLong: it has more tokens than the model has positions or the cache has slots.
+    """
+    prompt = request.prompt
+    arguments.whole("max_new_tokens", request.max_new_tokens, "1 or more tokens")
+    if not prompt:
+        raise ValueError("the prompt is empty: give at least one token to continue")
+    if wrong := [token for token in prompt if not 0 <= token < config.vocab]:
+        raise ValueError(f"token {wrong[0]} is outside 0..{config.vocab - 1} of the model")
+    limits = {
+        "positions of the model": config.longest,
+        "slots of the cache": capacity,
+    }
+    longest = len(prompt) + request.max_new_tokens
+    for what, limit in limits.items():
+        if limit is not None and longest > limit:
+            raise TooLong(
+                f"{len(prompt)} tokens of prompt and max_new_tokens={request.max_new_tokens} "
+                f"are {longest}, more than the {limit} {what}; shorten one of them"
+            )

@@ -24,6 +24,8 @@
     viz.goodput(measured, predicted, optima)         # share of useful time over the interval
     viz.cache_map(cache, {0: "The cat"})             # whose keys and values are in which slot
     viz.slot_use({"paged": uses})                    # cached, reserved and wasted slots over passes
+    viz.passes({"continuous": recorded.passes})      # which request computes what in which pass
+    viz.latency_throughput({"TTFT": points})         # latency over tokens per second, by load
     viz.chrome_trace.write(result, "trace.json")     # no matplotlib needed for this one
 
 Names load when first used: a machine without matplotlib can still write traces.
@@ -42,9 +44,11 @@ if TYPE_CHECKING:
     from labkit.viz.heat_map import bandwidth_map
     from labkit.viz.in_flight_curve import in_flight
     from labkit.viz.link_curves import over_links
+    from labkit.viz.load_curves import latency_throughput
     from labkit.viz.memory_pictures import memory_bar, memory_timeline
     from labkit.viz.mesh_picture import mesh_map
     from labkit.viz.movement import moves
+    from labkit.viz.passes_picture import passes
     from labkit.viz.picture import Picture
     from labkit.viz.power_cut_picture import power_cuts
     from labkit.viz.recovery_picture import recovery
@@ -74,12 +78,14 @@ _HOME = {
     "goodput": "labkit.viz.goodput_picture",
     "in_flight": "labkit.viz.in_flight_curve",
     "latency_bandwidth": "labkit.viz.size_curves",
+    "latency_throughput": "labkit.viz.load_curves",
     "load_of_experts": "labkit.viz.expert_load",
     "memory_bar": "labkit.viz.memory_pictures",
     "memory_timeline": "labkit.viz.memory_pictures",
     "mesh_map": "labkit.viz.mesh_picture",
     "moves": "labkit.viz.movement",
     "over_links": "labkit.viz.link_curves",
+    "passes": "labkit.viz.passes_picture",
     "power_cuts": "labkit.viz.power_cut_picture",
     "ring_step": "labkit.viz.ring_step_picture",
     "ring_steps": "labkit.viz.ring_picture",
@@ -107,12 +113,14 @@ __all__ = [
     "goodput",
     "in_flight",
     "latency_bandwidth",
+    "latency_throughput",
     "load_of_experts",
     "memory_bar",
     "memory_timeline",
     "mesh_map",
     "moves",
     "over_links",
+    "passes",
     "power_cuts",
     "ring_step",
     "ring_steps",

@@ -212,6 +212,19 @@ def test_logits_that_are_not_finite_end_only_their_request():
             engine.generate(requests)
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_an_answer_goes_on_at_another_engine_with_the_same_tokens(temperature):
+    for num_answered in range(8):
+        request = Request([3, 1, 4], 8, Sampling(temperature, seed=5), frozenset({3}))
+        expected = naive(request)
+        answered = expected[:num_answered]
+        if num_answered < len(expected):
+            engine = Engine(Decoder(MODEL), CACHES["pages"](), preempting)
+            assert (
+                engine.generate([replace(request, answered=answered)])[0] == expected[num_answered:]
+            )
+
+
 def test_a_tiny_temperature_is_greedy():
     logits_V, generator = torch.tensor([1.0, 3.0, 2.0]), torch.Generator()
     assert sample(logits_V, Sampling(temperature=1e-310), generator) == 1

@@ -1,4 +1,4 @@
-"""The serving engine with a small GPT: passes, waits and cached tokens; weights in fewer bits."""
+"""The serving engine with a small GPT: passes, waits and cached tokens."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -131,25 +131,3 @@ class _Recording(Decoder):
         self.cached += use.cached
         self.held += use.cached + use.internal
         return logits_SV
-
-
-@real_run
-def quantization_error(bits: int, group: int) -> float:
-    """Relative error of X W^T where W is rounded to `bits`, each `group` inputs with a scale.
-
-    W: 1024 x 1024 normal numbers, X: 256 rows of them. Symmetric, the scale by the largest value;
-    the error is the norm of the difference over the norm of the exact product, both in float32.
-    """
-    generator = torch.Generator().manual_seed(0)
-    weight_OI = torch.randn(1024, 1024, generator=generator)
-    x_BI = torch.randn(256, 1024, generator=generator)
-    exact_BO = x_BI @ weight_OI.T
-    rounded_BO = x_BI @ _rounded(weight_OI, bits, group).T
-    return ((rounded_BO - exact_BO).norm() / exact_BO.norm()).item()
-
-
-def _rounded(weight_OI: Tensor, bits: int, group: int) -> Tensor:
-    most = 2 ** (bits - 1) - 1
-    groups = weight_OI.unflatten(1, (-1, group))
-    scale = groups.abs().amax(-1, keepdim=True) / most
-    return ((groups / scale).round().clamp(-most, most) * scale).flatten(1)

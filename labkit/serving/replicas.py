@@ -1,0 +1,330 @@
+"""Engines in processes of their own, each of which fails and restarts alone.
+
+    this process                                 replica 0                replica 1 (two ranks)
+    send(0, Add(7, request))      -- TCP -->     engine.add
+    events() -> 0, [Output ...]   <--------      engine.step              rank 0: Leader.step
+                                                 engine.step              rank 1: follow
+                                                 killed
+    events() -> 0, None           <- closed -    starts again
+    0 in ready                    <- ready --    engine.step
+
+A replica is a run of the lab's with one rank or several: `make_engine(world, *args)` is called on
+each of them. Rank 0 reports after every pass, and twice a second when there is nothing to do.
+
+- A process that ends closes its connection, as the kernel does for it. That takes milliseconds.
+- A replica that is silent for `patience_s` is killed: it is frozen, or one of its ranks is.
+- When a rank dies, the run ends with all of its ranks, and a new one starts: `restarts` times.
+- What a replica had reported before its end is delivered first, and then None. So a caller knows
+  exactly which tokens it has. What to do with the requests is its matter: request_router.py.
+
+Wire: pickles over TCP on 127.0.0.1 with a secret key (multiprocessing.connection).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import secrets
+import signal
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import (
+    Client,
+    Connection,
+    Listener,
+    answer_challenge,
+    deliver_challenge,
+)
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from labkit.comm import Group
+from labkit.launch import RunError, launch
+from labkit.launch.request import LONGEST_TIMEOUT_S, check_args, check_function
+from labkit.model import GPTConfig
+from labkit.serving.on_ranks import Leader, follow
+from labkit.serving.requests import Request
+from labkit.serving.serving_engine import Engine, Output, QueueFull
+
+_BEAT_S = 0.5
+"""How often a replica without work reports."""
+
+
+class Add(NamedTuple):
+    """To a replica: serve this request. Its outputs have this id."""
+
+    id: int
+    request: Request
+
+
+class Cancel(NamedTuple):
+    """To a replica: give up this request."""
+
+    id: int
+
+
+class _Ready(NamedTuple):
+    """From a replica, once its engine is made."""
+
+    config: GPTConfig
+    capacity: float
+    num_pages: int
+
+
+class _Report(NamedTuple):
+    """From a replica, after a pass."""
+
+    outputs: list[Output]
+    num_free_pages: int
+
+
+class _Place(NamedTuple):
+    """Where a replica finds its driver, and its number."""
+
+    address: Any
+    key: bytes
+    number: int
+
+
+class Replicas:
+    """Engines in processes of their own; use them in a `with`, or close() them.
+
+    config, capacity: the model's sizes, and the slots of one replica's cache. used_pages: of each
+    replica's cache, as last reported. errors: of those that are not started again.
+    """
+
+    config: GPTConfig
+    capacity: float
+
+    def __init__(
+        self,
+        make_engine: Callable[..., Engine],
+        num_replicas: int,
+        args: Sequence[Any] = (),
+        *,
+        num_ranks: int = 1,
+        restarts: int = 3,
+        patience_s: float = 10.0,
+    ) -> None:
+        """Start them, and wait until all are ready. The error of one that cannot start is raised.
+
+        num_ranks, restarts: of each replica. patience_s: a longer silence ends a replica, also
+        while it makes its engine.
+        """
+        check_function(make_engine)
+        check_args(args)
+        self.used_pages: dict[int, int] = {}
+        self.errors: dict[int, Exception] = {}
+        self._patience_s, self._is_closed = patience_s, False
+        self._ready: dict[int, tuple[Connection, int]] = {}
+        self._news: queue.SimpleQueue[tuple[int, Connection | None, Any]] = queue.SimpleQueue()
+        self._key, self._listener = secrets.token_bytes(32), Listener(("127.0.0.1", 0))
+        threading.Thread(target=self._accept, daemon=True).start()
+        self._lives = []
+        for number in range(num_replicas):
+            place = _Place(self._listener.address, self._key, number)
+            start = partial(launch, _serve, num_ranks, [(make_engine, place, *args)])
+            ended = partial(self._note, number, None)
+            self._lives.append(_Life(start, restarts, ended))
+            self._lives[-1].start()
+        try:
+            while len(self._ready) < num_replicas:
+                self.events(_BEAT_S)
+                for error in self.errors.values():
+                    raise error
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def ready(self) -> list[int]:
+        """The numbers of those that serve now."""
+        return sorted(self._ready)
+
+    @property
+    def num_free_pages(self) -> int:
+        """Of all that serve now, as last reported."""
+        return sum(num - self.used_pages.get(i, 0) for i, (_, num) in self._ready.items())
+
+    @property
+    def is_over(self) -> bool:
+        """None serves, and none will be started again."""
+        return len(self.errors) == len(self._lives)
+
+    @property
+    def pids(self) -> list[list[int]]:
+        """The processes of each replica, by rank; none while it does not run."""
+        return [list(life.pids) for life in self._lives]
+
+    @property
+    def num_starts(self) -> list[int]:
+        """How often each replica was started."""
+        return [life.num_starts for life in self._lives]
+
+    def send(self, number: int, what: Add | Cancel) -> None:
+        """To a replica that is ready. If it has just ended, `events` will say so."""
+        with contextlib.suppress(OSError):
+            self._ready[number][0].send(what)
+
+    def events(self, wait_s: float) -> list[tuple[int, list[Output] | None]]:
+        """What has come from replicas, in order; waits so long if there is nothing yet.
+
+        Outputs of a replica, or None: it has lost its requests, and nothing follows of them.
+        """
+        events: list[tuple[int, list[Output] | None]] = []
+        with contextlib.suppress(queue.Empty):
+            news = self._news.get(timeout=wait_s)
+            while True:
+                events += self._take(*news)
+                news = self._news.get_nowait()
+        return events
+
+    def _take(
+        self, number: int, connection: Connection | None, what: Any
+    ) -> list[tuple[int, list[Output] | None]]:
+        if isinstance(what, _Report):
+            self.used_pages[number] = self._ready[number][1] - what.num_free_pages
+            return [(number, what.outputs)]
+        if isinstance(what, _Ready):
+            assert connection is not None
+            self.config, self.capacity = what.config, what.capacity
+            self._ready[number] = connection, what.num_pages
+        elif isinstance(what, Exception):
+            self.errors[number] = what
+        elif number in self._ready and self._ready[number][0] is connection:
+            del self._ready[number]
+            return [(number, None)]
+        return []
+
+    def close(self) -> None:
+        """End all replicas, with what they serve."""
+        self._is_closed = True
+        for life in self._lives:
+            life.end()
+        with contextlib.suppress(OSError):
+            Client(self._listener.address).close()  # wakes the thread that accepts
+
+    def __enter__(self) -> Self:
+        """For the length of a `with`, then closed."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close them."""
+        self.close()
+
+    def _accept(self) -> None:
+        with self._listener:
+            while not self._is_closed:
+                with contextlib.suppress(OSError):
+                    connection = self._listener.accept()
+                    threading.Thread(target=self._hear, args=(connection,), daemon=True).start()
+
+    def _hear(self, connection: Connection) -> None:
+        """Pass on what one start of a replica says, until its end."""
+        number = None
+        with connection, contextlib.suppress(OSError, EOFError, AuthenticationError):
+            deliver_challenge(connection, self._key)
+            answer_challenge(connection, self._key)
+            number = connection.recv()
+            while connection.poll(self._patience_s):
+                self._note(number, connection, connection.recv())
+            self._lives[number].kill()
+        if number is not None:
+            self._note(number, connection, None)
+
+    def _note(self, number: int, connection: Connection | None, what: Any) -> None:
+        """For `events`. From any thread."""
+        self._news.put((number, connection, what))
+
+
+class _Life(threading.Thread):
+    """The starts of one replica, one after the other."""
+
+    def __init__(
+        self, start: Callable[..., Any], restarts: int, ended: Callable[[Exception], None]
+    ) -> None:
+        """start: `launch`, but for how. ended: called with the error of the last start."""
+        super().__init__(daemon=True)
+        self._start, self._restarts, self._ended = start, restarts, ended
+        self._is_over = False
+        self.pids: list[int] = []  # while it runs
+        self.num_starts = 0
+
+    def run(self) -> None:
+        """Start it, until it has failed too often."""
+        while not self._is_over:
+            self.num_starts += 1
+            try:
+                self._start(
+                    timeout=LONGEST_TIMEOUT_S, device="cpu", echo=False, on_start=self._begin
+                )
+            except Exception as error:
+                # What is no RunError is a call that cannot be made, and never will be.
+                if not isinstance(error, RunError) or self.num_starts > self._restarts:
+                    self._ended(error)
+                    return
+            finally:
+                self.pids = []
+
+    def _begin(self, pids: list[int]) -> None:
+        self.pids = pids
+
+    def kill(self) -> None:
+        """End all ranks of this start."""
+        for pid in self.pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def end(self) -> None:
+        """Kill it, and wait until nothing is left of it. It may be in the midst of a start."""
+        self._is_over = True
+        while self.is_alive():
+            self.kill()
+            self.join(0.05)
+
+
+def _serve(world: Group, make_engine: Callable[..., Engine], place: _Place, *args: Any) -> None:
+    """On each rank of a replica, until it is killed."""
+    if world.rank:
+        follow(make_engine(world, *args), world)
+        return
+    with Client(place.address, authkey=place.key) as connection:
+        connection.send(place.number)
+        engine = make_engine(world, *args)
+        if world.size > 1:
+            engine = Leader(engine, world)
+        cache = engine.cache
+        connection.send(_Ready(engine.config, cache.capacity, cache.num_free_pages))
+        ids: dict[int, int] = {}  # of the engine -> of the requests that it serves
+        while True:
+            outputs = _take_in(connection, engine, ids)
+            for output in engine.step():
+                outputs.append(output._replace(id=ids[output.id]))
+                if output.finish_reason:
+                    del ids[output.id]
+            connection.send(_Report(outputs, cache.num_free_pages))
+
+
+def _take_in(connection: Connection, engine: Engine, ids: dict[int, int]) -> list[Output]:
+    """What was sent since the last pass. Without work, wait for it a while."""
+    wait_s, refused = 0.0 if engine.has_work else _BEAT_S, []
+    while connection.poll(wait_s):
+        wait_s, what = 0.0, connection.recv()
+        if isinstance(what, Cancel):
+            for own in [own for own, id in ids.items() if id == what.id]:
+                engine.cancel(own)
+                del ids[own]
+            continue
+        try:
+            ids[engine.add(what.request)] = what.id
+        except QueueFull as error:  # of an engine with a bound of its own
+            refused.append(Output(what.id, None, "error", str(error)))
+    return refused

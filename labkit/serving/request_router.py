@@ -1,0 +1,250 @@
+"""A router: requests go to one of several replicas, and on to another when theirs fails.
+
+    add(request) -> policy -> replica 1     tokens  a b c     killed
+                              replica 0                 d e f     the same answer, each token once
+
+Which replica? A policy is a pure function of what the router knows about each one.
+
+    round_robin     the next one. Even in requests, not in tokens: answers differ in length
+    least_loaded    the one that has the fewest tokens left to compute
+    by_prefix       the one that was sent the longest part of the prompt before, and so has it in
+                    its cache; but only among those whose load is near the least
+
+Without the last condition one popular prefix would bring all requests to one replica.
+
+A replica fails, and its requests go on elsewhere. The router has the tokens that it gave out. The
+other replica gets them as `Request.answered`, computes keys and values of all tokens in a pass, as
+after a preemption, and draws with the request's seed where the first one stopped. A request that
+was at three replicas that failed ends with an error: it may be what they failed of.
+
+Papers: Mitzenmacher, "The Power of Two Choices", 2001 (what load to look at); Srivatsa et al.,
+"Preble", arXiv:2407.00023, and SGLang's router (by prefix, with a bound on imbalance).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from labkit.model import GPTConfig
+from labkit.serving.pages import prefix_keys
+from labkit.serving.replicas import Add, Cancel, Replicas
+from labkit.serving.requests import Request
+from labkit.serving.serving_engine import EngineClient, Output, QueueFull, require_servable
+
+_WAIT_S = 0.02
+_MOST_REPLICAS = 3
+_BLOCK = 16  # tokens of a prompt that the router remembers together
+
+
+class AllReplicasFailed(RuntimeError):
+    """No replica serves, and none will be started again."""
+
+
+class Load(NamedTuple):
+    """What a policy knows about a replica that is ready.
+
+    outstanding_tokens: of the requests that it has, at most, prompts included. shared_tokens: how
+    many of the first tokens of this prompt it was sent before.
+    """
+
+    replica: int
+    outstanding_tokens: int
+    shared_tokens: int
+
+
+Policy = Callable[[Sequence[Load], int], int]
+"""From the loads of all replicas that are ready, and the number of earlier requests, to a replica.
+"""
+
+
+def round_robin(loads: Sequence[Load], num_before: int) -> int:
+    """The next one."""
+    return loads[num_before % len(loads)].replica
+
+
+def least_loaded(loads: Sequence[Load], num_before: int) -> int:
+    """The one with the fewest outstanding tokens."""
+    return min(loads, key=lambda load: load.outstanding_tokens).replica
+
+
+def by_prefix(loads: Sequence[Load], num_before: int, *, max_imbalance_tokens: int = 256) -> int:
+    """The one that knows most of the prompt, among those near the least load, then the least."""
+    least = min(load.outstanding_tokens for load in loads)
+    near = [load for load in loads if load.outstanding_tokens <= least + max_imbalance_tokens]
+    return max(near, key=lambda load: (load.shared_tokens, -load.outstanding_tokens)).replica
+
+
+@dataclass(eq=False)
+class Routed:
+    """A request that has not ended, and the tokens of its answer that the router gave out.
+
+    replica: that has it; None: it waits for one. num_replicas: how many have had it.
+    """
+
+    id: int
+    request: Request
+    answer: list[int] = field(default_factory=list)
+    replica: int | None = None
+    num_replicas: int = 0
+    num_before: int = 0  # tokens that earlier replicas gave
+
+    @property
+    def so_far(self) -> Request:
+        """The request, with the tokens that were given out."""
+        return replace(self.request, answered=[*self.request.answered, *self.answer])
+
+    @property
+    def tokens(self) -> list[int]:
+        """Prompt and answer so far."""
+        return [*self.request.prompt, *self.so_far.answered]
+
+    @property
+    def outstanding_tokens(self) -> int:
+        """How many tokens its replica has yet to compute, at most."""
+        num_left = self.request.max_new_tokens - len(self.so_far.answered)
+        has_begun = len(self.answer) > self.num_before
+        return num_left if has_begun else len(self.tokens) + num_left
+
+
+class Router(EngineClient):
+    """Several replicas as one engine."""
+
+    def __init__(
+        self, replicas: Replicas, policy: Policy, *, max_unfinished: int | None = None
+    ) -> None:
+        """max_unfinished: `add` refuses a request while it has so many. None: it never does."""
+        self.replicas, self.policy, self.max_unfinished = replicas, policy, max_unfinished
+        self.waiting: list[Routed] = []  # for a replica that is ready
+        self.running: list[Routed] = []  # at a replica, in its queue or in its passes
+        self._ids, self._num_placed = itertools.count(), 0
+        # The blocks of tokens that each replica was sent, by prefix key, the latest last.
+        self._sent: dict[int, dict[bytes, None]] = defaultdict(dict)
+
+    @property
+    def config(self) -> GPTConfig:
+        """The model's sizes."""
+        return self.replicas.config
+
+    @property
+    def capacity(self) -> float:
+        """As of EngineClient."""
+        return self.replicas.capacity
+
+    @property
+    def num_free_pages(self) -> int:
+        """As of EngineClient."""
+        return self.replicas.num_free_pages
+
+    def add(self, request: Request) -> int:
+        """Route a request, or let it wait until a replica is ready; returns its id.
+
+        ValueError: no pass could ever serve it. QueueFull: there are `max_unfinished` requests.
+        AllReplicasFailed: nothing will serve it.
+        """
+        require_servable(request, self.config, self.capacity)
+        if self.replicas.is_over:
+            raise AllReplicasFailed(self._none_is_left())
+        num_unfinished = len(self.waiting) + len(self.running)
+        if self.max_unfinished is not None and num_unfinished >= self.max_unfinished:
+            raise QueueFull(
+                f"{num_unfinished} requests are not finished, of max_unfinished="
+                f"{self.max_unfinished}; ask again when some have been served"
+            )
+        routed = Routed(next(self._ids), request)
+        self.waiting.append(routed)
+        self._place()
+        return routed.id
+
+    def cancel(self, id: int) -> None:
+        """Give up a request. Nothing happens if it has ended already."""
+        for each in self.running:
+            if each.id == id and each.replica in self.replicas.ready:
+                self.replicas.send(each.replica, Cancel(id))
+        for queue in (self.waiting, self.running):
+            queue[:] = [each for each in queue if each.id != id]
+
+    def step(self) -> list[Output]:
+        """The tokens that have come; waits up to 20 ms for the first. It mends what has failed."""
+        outputs = []
+        for number, what in self.replicas.events(_WAIT_S):
+            outputs += self._lost(number) if what is None else self._received(what)
+        self._place()
+        if self.replicas.is_over:
+            reason = self._none_is_left()
+            outputs += [Output(each.id, None, "error", reason) for each in self.waiting]
+            self.waiting.clear()
+        return outputs
+
+    def _place(self) -> None:
+        """Send all that wait to replicas, if one is ready."""
+        while self.waiting and self.replicas.ready:
+            routed = self.waiting.pop(0)
+            keys = list(prefix_keys(routed.tokens, _BLOCK))
+            loads = [self._load(number, keys) for number in self.replicas.ready]
+            number = self.policy(loads, self._num_placed)
+            self._num_placed += 1
+            self._remember(number, keys)
+            routed.replica, routed.num_before = number, len(routed.answer)
+            routed.num_replicas += 1
+            self.running.append(routed)
+            self.replicas.send(number, Add(routed.id, routed.so_far))
+
+    def _load(self, number: int, keys: Sequence[bytes]) -> Load:
+        shared = itertools.takewhile(self._sent[number].__contains__, keys)
+        outstanding = sum(
+            each.outstanding_tokens for each in self.running if each.replica == number
+        )
+        return Load(number, outstanding, _BLOCK * len(list(shared)))
+
+    def _remember(self, number: int, keys: Iterable[bytes]) -> None:
+        """That a replica has these blocks; forget what has no room in its cache besides."""
+        sent = self._sent[number]
+        for key in keys:
+            sent.pop(key, None)
+            sent[key] = None
+        while len(sent) * _BLOCK > self.replicas.capacity:
+            del sent[next(iter(sent))]
+
+    def _received(self, outputs: Sequence[Output]) -> list[Output]:
+        """Take in tokens; those of requests that were cancelled meanwhile are dropped."""
+        known = {each.id: each for each in self.running}
+        outputs = [output for output in outputs if output.id in known]
+        for output in outputs:
+            routed = known[output.id]
+            if output.token is not None:
+                routed.answer.append(output.token)
+            if output.finish_reason:
+                self.running.remove(routed)
+                assert routed.replica is not None
+                self._remember(routed.replica, prefix_keys(routed.tokens, _BLOCK))
+        return outputs
+
+    def _lost(self, number: int) -> list[Output]:
+        """Let the requests of a replica that failed wait, before all others."""
+        self._sent.pop(number, None)
+        lost = [each for each in self.running if each.replica == number]
+        self.running = [each for each in self.running if each.replica != number]
+        for each in lost:
+            each.replica = None
+        self.waiting[:0] = [each for each in lost if each.num_replicas < _MOST_REPLICAS]
+        return [
+            Output(
+                each.id,
+                None,
+                "error",
+                f"{_MOST_REPLICAS} replicas failed while they served it, and it may be the cause",
+            )
+            for each in lost
+            if each.num_replicas == _MOST_REPLICAS
+        ]
+
+    def _none_is_left(self) -> str:
+        *_, error = self.replicas.errors.values()
+        return (
+            f"no replica is left after {sum(self.replicas.num_starts)} starts, and the last one "
+            f"ended with {type(error).__name__}; see Replicas.errors, and start new ones"
+        )
