@@ -28,6 +28,7 @@ Several ranks:
 
 A server, which needs the extra `serve`:
 
+    default_engine.py   the engine of a server: in this process, or in replicas
     byte_text.py        prompts and chats as bytes, and text from tokens that come one by one
     engine_thread.py    an engine that many tasks of an event loop ask
     openai_api.py       what clients send and get

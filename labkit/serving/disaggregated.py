@@ -20,8 +20,8 @@ longer than on a single rank.
                  engine.generate(requests)
     rank 1   prefill(Decoder(model), cache, world)
 
-A thread of rank 0 asks rank 1 for one prompt after the other. Keys and values that have come wait in
-memory outside the cache until their request is admitted: max_waiting bounds how many. A request
+A thread of rank 0 asks rank 1 for one prompt after the other. Keys and values that have come wait
+in memory outside the cache until their request is admitted: max_waiting bounds how many. A request
 that was preempted is computed again on rank 0, as in every Engine.
 
 Wire of a prompt of n + 1 tokens: 8 n bytes, and 8 for their number, to rank 1; 2 L G K n numbers

@@ -18,9 +18,10 @@ import asyncio
 import time
 import traceback
 from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import NamedTuple
 
@@ -28,7 +29,10 @@ from labkit.serving.byte_text import TextStream
 from labkit.serving.metrics import Timing
 from labkit.serving.prometheus import ServerMetrics
 from labkit.serving.requests import Request
-from labkit.serving.serving_engine import Engine, Output
+from labkit.serving.serving_engine import EngineClient, Output, QueueFull
+
+_BEAT_S = 0.5
+"""How often an engine without work makes a step."""
 
 
 class EngineEnded(RuntimeError):
@@ -61,7 +65,7 @@ class _Answer:
 class EngineThread:
     """Steps an engine while it has work, and gives each asker its parts."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: EngineClient) -> None:
         self.engine = engine
         self.metrics = ServerMetrics(engine)
         self.ended: str | None = None  # why no request is served any more
@@ -111,14 +115,23 @@ class EngineThread:
     def _run(self) -> None:
         while self._is_open:
             try:
-                # Without work, wait for a call; with work, make those that have come meanwhile.
-                if not self._answers or not self._calls.empty():
-                    self._calls.get()()
-                else:
+                self._make_calls()
+                if self.ended is None:
                     self._deliver(self.engine.step())
             except Exception as error:
                 traceback.print_exc()
                 self.end(f"the engine failed with {type(error).__name__}: {error}")
+
+    def _make_calls(self) -> None:
+        """All that have come; without answers to compute, wait for one a while.
+
+        Then comes a step in any case: engines on several ranks see if all are alive.
+        """
+        wait_s = 0.0 if self._answers else _BEAT_S
+        with suppress(Empty):
+            while True:
+                self._calls.get(timeout=wait_s)()
+                wait_s = 0.0
 
     def _add(self, answers: Sequence[_Answer]) -> None:
         ids: list[int] = []
@@ -127,12 +140,17 @@ class EngineThread:
                 raise EngineEnded(self.ended)
             for answer in answers:
                 ids.append(self.engine.add(answer.request))
-        except Exception as error:
-            answers[0].send(error)
+        except (EngineEnded, QueueFull, ValueError) as error:
             self.metrics.ends["refused"] += len(answers)
+            if isinstance(error, QueueFull) and not self._answers:
+                error = ValueError(f"{len(answers)} answers are more than may wait: {error}")
+            answers[0].send(error)
             for id in ids:
                 self.engine.cancel(id)
             return
+        except Exception as error:
+            answers[0].send(EngineEnded(str(error)))
+            raise
         for answer, id in zip(answers, ids, strict=True):
             answer.id = id
             self._answers[id] = answer

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from labkit.serving.metrics import Timing
-from labkit.serving.serving_engine import Engine
+from labkit.serving.serving_engine import EngineClient
 
 BOUNDS_S = (*(m * 10.0**e for e in (-3, -2, -1, 0) for m in (1, 2.5, 5)), 10.0, math.inf)
 
@@ -47,8 +47,8 @@ class Histogram:
 class ServerMetrics:
     """Latencies, tokens and ends of requests since the start, and the engine's state now."""
 
-    def __init__(self, engine: Engine) -> None:
-        self.engine, self.num_pages = engine, engine.cache.num_free_pages
+    def __init__(self, engine: EngineClient) -> None:
+        self.engine, self.num_pages = engine, engine.num_free_pages
         self.ttft, self.itl = Histogram(), Histogram()
         self.num_prompt_tokens, self.num_answer_tokens = 0, 0
         # By how they ended: stop, length, cancelled, refused, error.
@@ -64,7 +64,6 @@ class ServerMetrics:
             self.itl.observe(now_s - timing.token_s[-2])
 
     def __str__(self) -> str:
-        used = 1 - self.engine.cache.num_free_pages / max(1, self.num_pages)
         families = {
             "time_to_first_token_seconds histogram": self.ttft,
             "inter_token_latency_seconds histogram": self.itl,
@@ -73,7 +72,8 @@ class ServerMetrics:
             "requests_total counter": self.ends,
             "requests_running gauge": len(self.engine.running),
             "requests_waiting gauge": len(self.engine.waiting),
-            "cache_usage_ratio gauge": used,
+            "cache_pages gauge": self.num_pages,
+            "cache_pages_free gauge": self.engine.num_free_pages,
         }
         lines = []
         for family, value in families.items():

@@ -134,6 +134,11 @@ class Router(EngineClient):
         """As of EngineClient."""
         return self.replicas.capacity
 
+    @property
+    def num_free_pages(self) -> int:
+        """As of EngineClient."""
+        return self.replicas.num_free_pages
+
     def add(self, request: Request) -> int:
         """Route a request, or let it wait until a replica is ready; returns its id.
 

@@ -76,6 +76,11 @@ class EngineClient(ABC):
         """How many tokens one request can have that is alone in the cache."""
 
     @property
+    @abstractmethod
+    def num_free_pages(self) -> int:
+        """Pages of the cache that no request holds; of several engines, together."""
+
+    @property
     def longest(self) -> float:
         """The tokens that one request can have, prompt and answer."""
         return min(self.capacity, self.config.longest or math.inf)
@@ -139,6 +144,11 @@ class Engine(EngineClient):
     def capacity(self) -> float:
         """As of EngineClient."""
         return self.cache.capacity
+
+    @property
+    def num_free_pages(self) -> int:
+        """As of EngineClient."""
+        return self.cache.num_free_pages
 
     def add(self, request: Request) -> int:
         """Let a request wait for its turn; returns its id.

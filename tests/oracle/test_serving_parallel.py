@@ -149,7 +149,7 @@ def naive(model, request):
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_tokens_on_ranks_are_those_of_naive_generation(layout):
     world_size, make, config = LAYOUTS[layout]
-    result = run(traffic, world_size, (make, config, torch.float64, range(4)))
+    result = run(traffic, world_size, (make, config, torch.float64, range(3)))
     model, total_preempted, num_cancelled = enlarged(GPT(config, dtype=torch.float64)), 0, 0
     for served, num_preempted in result.values[0]:
         for request, answer, is_cancelled in served:
@@ -350,7 +350,7 @@ def apart(world, config, dtype, seeds, num_pages):
 @pytest.mark.parametrize("num_pages", [NUM_PAGES, 60])
 def test_tokens_of_prefill_and_decode_apart_are_those_of_naive_generation(num_pages):
     config = replace(GROUPED, rotary=True)
-    result = run(apart, 2, (config, torch.float64, range(4), num_pages))
+    result = run(apart, 2, (config, torch.float64, range(3), num_pages))
     found, lengths = result.values[0]
     model = enlarged(GPT(config, dtype=torch.float64))
     for request, answer, is_cancelled in (each for served, _ in found for each in served):

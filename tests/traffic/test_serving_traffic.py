@@ -22,7 +22,7 @@ from labkit.serving import (
     follow,
     prefill,
 )
-from labkit.tensor_parallel import parallelize
+from labkit.tensor_parallel import SHARED_MEMORY, parallelize
 
 CONFIG = GPTConfig(vocab=19, num_layers=3, hidden=12, num_heads=12)
 D, V, L, ITEM = 12, 19, 3, 4
@@ -71,6 +71,17 @@ def test_tensor_parallelism_adds_up_twice_per_block_and_once_for_the_embedding(s
                 (2 * L + 1) * 2 * (size - 1) / size * n * D * ITEM, abs=2 * L + 1
             )
             assert gather.sent_bytes == (size - 1) * -(-V // size) * S * ITEM
+
+
+def on_shared_memory(world):
+    return TensorParallelDecoder(parallelize(GPT(CONFIG), world, wire=SHARED_MEMORY))
+
+
+def test_sums_go_over_the_wire_that_the_model_was_cut_for():
+    for timeline in run(passes, 2, (on_shared_memory,)).timeline:
+        operations = within(timeline, "tokens")
+        assert [op.medium for op in operations].count("shared memory") == 2 * L + 1
+        assert {op.kind for op in operations if op.sent_bytes} == {"all_gather"}
 
 
 # By number of ranks: microbatches of each pass. 4, 1 and 2 tokens for 4 ranks are 4 | 1 2.
