@@ -156,4 +156,5 @@ def test_the_list_and_words_that_are_none(labkit):
     assert status == 0 and "bubble_of_total" in out and f"of {len(DRILLS)} drills" in out
     status, out, _ = labkit("drill", "in", "--list")
     assert "requests_that_fit" in out and "bubble" not in out
+    status, _, err = labkit("drill", "bubble_share")
     assert status == 2 and "near it: " in err and "bubble_of_ideal" in err
