@@ -122,10 +122,11 @@ class Replicas:
         self._ready: dict[int, tuple[Connection, int]] = {}
         self._news: queue.SimpleQueue[tuple[int, Connection | None, Any]] = queue.SimpleQueue()
         self._key, self._listener = secrets.token_bytes(32), Listener(("127.0.0.1", 0))
+        self._address = self._listener.address
         threading.Thread(target=self._accept, daemon=True).start()
         self._lives = []
         for number in range(num_replicas):
-            place = _Place(self._listener.address, self._key, number)
+            place = _Place(self._address, self._key, number)
             start = partial(launch, _serve, num_ranks, [(make_engine, place, *args)])
             ended = partial(self._note, number, None)
             self._lives.append(_Life(start, restarts, ended))
@@ -205,7 +206,7 @@ class Replicas:
         for life in self._lives:
             life.end()
         with contextlib.suppress(OSError):
-            Client(self._listener.address).close()  # wakes the thread that accepts
+            Client(self._address).close()  # wakes the thread that accepts
 
     def __enter__(self) -> Self:
         """For the length of a `with`, then closed."""
