@@ -111,8 +111,8 @@ class Replicas:
     ) -> None:
         """Start them, and wait until all are ready. The error of one that cannot start is raised.
 
-        num_ranks, restarts: of each replica. patience_s: a longer silence ends a replica, also
-        while it makes its engine.
+        num_ranks: of each replica. restarts: how often each is started again, in all. patience_s: a
+        longer silence ends a replica, also while it makes its engine.
         """
         check_function(make_engine)
         check_args(args)
@@ -181,16 +181,19 @@ class Replicas:
     def _take(
         self, number: int, connection: Connection | None, what: Any
     ) -> list[tuple[int, list[Output] | None]]:
-        if isinstance(what, _Report):
+        was_ready = number in self._ready
+        is_newest = was_ready and self._ready[number][0] is connection
+        if isinstance(what, _Report) and is_newest:
             self.used_pages[number] = self._ready[number][1] - what.num_free_pages
             return [(number, what.outputs)]
         if isinstance(what, _Ready):
             assert connection is not None
             self.config, self.capacity = what.config, what.capacity
             self._ready[number] = connection, what.num_pages
-        elif isinstance(what, Exception):
+            return [(number, None)] if was_ready else []  # the end of the start before comes later
+        if isinstance(what, Exception):
             self.errors[number] = what
-        elif number in self._ready and self._ready[number][0] is connection:
+        elif what is None and is_newest:
             del self._ready[number]
             return [(number, None)]
         return []
