@@ -28,7 +28,9 @@ def main(world):
     module = GPT(config, settings.seed).to(world.device)
     model = DDP(module, world)
     optimizer = settings.make_optimizer(module.parameters())
-    checkpointer = Checkpointer(options.checkpoints, model, optimizer, world)
+    # With its sizes, a checkpoint can be served: labkit serve checkpoints
+    extra = {"config": config}
+    checkpointer = Checkpointer(options.checkpoints, model, optimizer, world, extra=extra)
     loaded = checkpointer.load()
     first = loaded.step if loaded else 0
     batches = settings.batches(None, config.context)

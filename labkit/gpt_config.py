@@ -4,7 +4,9 @@ Letters in brackets, such as K, are those of the legend in model.py.
 """
 
 import math
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,3 +73,12 @@ class GPTConfig:
     def ffn_hidden(self) -> int:
         """F: the features inside the MLP."""
         return 4 * self.hidden if self.ffn is None else self.ffn
+
+    def state_dict(self) -> dict[str, Any]:
+        """The sizes by name: Checkpointer(..., extra={"config": config}) saves them, too."""
+        return asdict(self)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Compare with saved sizes. ValueError: they are of another model."""
+        if (saved := GPTConfig(**state)) != self:
+            raise ValueError(f"the checkpoint is of {saved}, and the model is of {self}")

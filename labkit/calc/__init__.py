@@ -24,12 +24,25 @@ from labkit.calc.compute.training_time import mfu, training_days
 from labkit.calc.expert_capacity import dropped_choices, expert_capacity
 from labkit.calc.hardware.cluster import CLUSTERS, cluster
 from labkit.calc.hardware.gpu import GPUS
+from labkit.calc.inference import (
+    PassTime,
+    chunk_delay,
+    compute_bound_batch,
+    pass_time,
+    requests_that_fit,
+    speculative_speedup,
+    speculative_tokens,
+)
 from labkit.calc.layout import Layout
 from labkit.calc.memory.activations import activation_bytes
 from labkit.calc.memory.fit import changes_that_fit
 from labkit.calc.memory.footprint import TrainingSetup, footprint, footprints
 from labkit.calc.memory.head import head_input_bytes, logits_bytes, loss_gradient_bytes
-from labkit.calc.memory.kv_cache import kv_cache_bytes_per_token
+from labkit.calc.memory.kv_cache import (
+    contiguous_cache_use,
+    kv_cache_bytes_per_token,
+    paged_cache_use,
+)
 from labkit.calc.memory.model_state import model_state_bytes
 from labkit.calc.memory.optimizer_offload import offload_bandwidth, offload_traffic_bytes
 from labkit.calc.memory.recipe import RECIPES, Recipe
@@ -64,6 +77,7 @@ __all__ = [
     "Layout",
     "MODELS",
     "ModelConfig",
+    "PassTime",
     "RECIPES",
     "Recipe",
     "Result",
@@ -79,12 +93,15 @@ __all__ = [
     "changes_that_fit",
     "checkpoint_interval",
     "choose_algorithm",
+    "chunk_delay",
     "cluster",
     "collective",
     "combined_traffic_bytes",
+    "compute_bound_batch",
     "context_score_elements",
     "context_shard_tokens",
     "context_traffic_bytes",
+    "contiguous_cache_use",
     "count_text",
     "crossover_bytes",
     "dropped_choices",
@@ -108,11 +125,16 @@ __all__ = [
     "offload_bandwidth",
     "offload_traffic_bytes",
     "padded_expert_traffic_bytes",
+    "paged_cache_use",
+    "pass_time",
     "pipeline_traffic_bytes",
     "plan",
+    "requests_that_fit",
     "seconds_text",
     "chunk_numels",
     "simulate",
+    "speculative_speedup",
+    "speculative_tokens",
     "step_traffic_bytes",
     "step_traffic_volume",
     "tensor_parallel_traffic_bytes",

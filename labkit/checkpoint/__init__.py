@@ -32,7 +32,7 @@ from labkit.checkpoint.manifest import Damaged
 from labkit.checkpoint.rollout_bank import Rollout, RolloutBank
 from labkit.checkpoint.sample_cursor import Audit, SampleCursor, SampleLog, audit
 from labkit.checkpoint.saving import SaveFailed
-from labkit.checkpoint.whole_tensors import load_plain, read_tensors
+from labkit.checkpoint.whole_tensors import load_plain, read_gpt, read_tensors
 
 __all__ = [
     "AnnouncedEnd",
@@ -51,5 +51,6 @@ __all__ = [
     "SaveFailed",
     "audit",
     "load_plain",
+    "read_gpt",
     "read_tensors",
 ]

@@ -1,5 +1,6 @@
 """Whole tensors: those of a checkpoint, in this process, and one plain file into any layout.
 
+    read_gpt("checkpoints")                                        GPT(...), trained
     read_tensors("checkpoints")                                    {"model.head.weight": ..., ...}
     safetensors.torch.save_file(read_tensors(..., prefix="model."), "model.safetensors")
     load_plain("model.safetensors", model, world)                  each rank reads its shards
@@ -21,6 +22,7 @@ from labkit.checkpoint.contents import Contents
 from labkit.checkpoint.disk import read_into
 from labkit.checkpoint.extent import Extent
 from labkit.checkpoint.loading import (
+    DoesNotFit,
     Found,
     OpenFiles,
     empty_shard,
@@ -40,6 +42,7 @@ from labkit.checkpoint.manifest import (
 from labkit.checkpoint.plain_data import agreed, memory_of, result_or_error
 from labkit.comm import Group
 from labkit.comm.group import chosen
+from labkit.model import GPT, GPTConfig
 
 
 def read_tensors(
@@ -55,6 +58,29 @@ def read_tensors(
     names = [name for name in manifest.tensors if name.startswith(prefix)]
     tensors = whole_tensors(path, manifest, names)
     return {name.removeprefix(prefix): x for name, x in zip(names, tensors, strict=True)}
+
+
+def read_gpt(folder: str | Path, step: int | None = None) -> GPT:
+    """The GPT of the newest complete checkpoint, or that of `step`, trained in any layout.
+
+    Save it with Checkpointer(..., extra={"config": config}): tensors do not tell the number of
+    heads. DoesNotFit where the sizes were not saved, or are of another kind of model; other errors
+    as of `read_tensors`.
+    """
+    _, manifest = complete_here(folder, step)
+    sizes = manifest.values["extra"].get("config")
+    if sizes is None:
+        raise DoesNotFit(
+            f"{folder} has no sizes of a GPT beside its tensors; save it with "
+            'Checkpointer(..., extra={"config": config})'
+        )
+    tensors = read_tensors(folder, manifest.step, prefix="model.")
+    model = GPT(GPTConfig(**sizes), dtype=tensors["embedding.token.weight"].dtype)
+    parameters = dict(model.named_parameters())  # without the head, which is tied
+    if tensors.keys() != parameters.keys():
+        raise DoesNotFit(f"{folder} is of no GPT: {sorted(tensors.keys() ^ parameters.keys())}")
+    model.load_state_dict(tensors, strict=False)
+    return model
 
 
 def load_plain(path: str | Path, model: nn.Module, group: Group | None = None) -> None:

@@ -3,6 +3,7 @@
 labkit check ring_all_reduce     exit status 0 after a pass, 1 otherwise, 2 for a call that is wrong
 labkit puzzle "two ranks" rows.txt    the same
 labkit plan --model llama3-70b --cluster h100 --gpus 512    1 where no layout fits
+labkit serve checkpoints         a trained GPT, by OpenAI's protocol
 labkit doctor                    exit status 0 where runs work, 1 where something prevents them
 """
 

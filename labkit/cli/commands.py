@@ -18,6 +18,7 @@ from labkit.cli import (
     profile,
     progress,
     puzzles,
+    serve_command,
 )
 from labkit.cli import watch as watching
 from labkit.cli.new import CannotBegin, new
@@ -65,6 +66,7 @@ for _command in (
     doctor.preflight,
     planner.plan,
     profile.profile,
+    serve_command.serve,
     bank.bank,
     progress.progress,
     progress.export,

@@ -9,6 +9,7 @@
     labkit.measure.scaling().table()                        # a step on 1, 2, 4 ranks: efficiency
     labkit.measure.preflight(world).table()                 # links, arithmetic, disks, clocks
     labkit.measure.roofline().show()                        # a GPT's operations on this machine
+    labkit.measure.serving(model, continuous).show()        # latency over the load of an engine
 
 Pictures load matplotlib when they are drawn, and not before.
 """
@@ -16,9 +17,11 @@ Pictures load matplotlib when they are drawn, and not before.
 from labkit.measure.algorithms import Algorithm
 from labkit.measure.alpha_beta_fit import Fit, fit_alpha_beta, link_speed_text
 from labkit.measure.alternate import alternate, slowest
+from labkit.measure.arrival_sweep import ArrivalSweep, serving
 from labkit.measure.crossover import Crossover
 from labkit.measure.gpt_roofline import Roofline, roofline
 from labkit.measure.measured import Measured
+from labkit.measure.pass_times import RecordedEngine, fit_pass_time, predict
 from labkit.measure.preflight_checks import Preflight, preflight
 from labkit.measure.scaling_law import Scaling, scaling
 from labkit.measure.slow_links import Bisection, Pairs, bisect_uplinks, pairs
@@ -26,12 +29,14 @@ from labkit.measure.sweep import collectives
 
 __all__ = [
     "Algorithm",
+    "ArrivalSweep",
     "Bisection",
     "Crossover",
     "Fit",
     "Measured",
     "Preflight",
     "Pairs",
+    "RecordedEngine",
     "Roofline",
     "Scaling",
     "alternate",
@@ -39,9 +44,12 @@ __all__ = [
     "collectives",
     "fit_alpha_beta",
     "link_speed_text",
+    "fit_pass_time",
     "pairs",
+    "predict",
     "preflight",
     "roofline",
     "scaling",
+    "serving",
     "slowest",
 ]

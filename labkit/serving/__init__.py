@@ -5,23 +5,46 @@ Read in this order:
     caches.py           what a cache does; rungs 1 and 2: no cache, and contiguous regions
     pages.py            rung 3: pages, shared between sequences
     decoder.py          one forward for prompts and single tokens together
-    sampling.py         the next token from logits
-    requests.py         what clients ask for, how far each answer is, and traces of arrivals
+    requests.py         what clients ask for, sampling, how far each answer is, traces of arrivals
     scheduler.py        which tokens the next pass computes: five rungs
     serving_engine.py   Engine: requests that come at any time, a pass per step
     swapping.py         SwappingEngine: what is preempted waits in host memory
     metrics.py          how long users wait, each measure defined once
-    quantized.py        weights of 8 and 4 bits; quantized_cache.py: keys and values of 8 bits
+
+Fewer bits, and several tokens in a pass:
+
+    quantized.py            weights of 8 and 4 bits
+    quantized_cache.py      keys and values of 8 bits
     quantization_aware.py   training with rounded weights
-    speculative.py      a small model drafts, the large one checks several tokens in a pass
-    replicas.py         Replicas: engines in processes of their own, which fail and restart alone
-    request_router.py   Router: which replica gets a request, and where it goes on after a failure
+    speculative.py          a small model drafts, the large one checks several tokens in a pass
+
+Several ranks:
+
+    parallel_decoders.py   a model cut over ranks, by heads or by layers
+    on_ranks.py            an Engine on each of these ranks: one leads, the others follow
+    disaggregated.py       prompts on one rank, single tokens on another
+    replicas.py            engines in processes of their own, which fail and restart alone
+    request_router.py      which replica gets a request, and where it goes on after a failure
+
+A server, which needs the extra `serve`:
+
+    default_engine.py   the engine of a server: in this process, or in replicas
+    byte_text.py        prompts and chats as bytes, and text from tokens that come one by one
+    engine_thread.py    an engine that many tasks of an event loop ask
+    openai_api.py       what clients send and get
+    prometheus.py       what /metrics shows
+    local_server.py     serve(model): all of it on this machine
 """
+
+from typing import Any
 
 from labkit.serving.caches import ContiguousCache, NoCache, Piece, SlotUse
 from labkit.serving.decoder import Decoder
+from labkit.serving.disaggregated import DisaggregatedEngine, prefill
 from labkit.serving.metrics import Timing, goodput, percentile, replay, throughput
+from labkit.serving.on_ranks import Leader, agreed_num_pages, follow
 from labkit.serving.pages import PagedCache
+from labkit.serving.parallel_decoders import PipelineDecoder, TensorParallelDecoder
 from labkit.serving.quantization_aware import compare_quantized_training, fake_quantize
 from labkit.serving.quantized import logits_error, quantize, weight_bytes
 from labkit.serving.quantized_cache import Int8PagedCache
@@ -47,13 +70,16 @@ __all__ = [
     "Chunk",
     "ContiguousCache",
     "Decoder",
+    "DisaggregatedEngine",
     "Engine",
     "Int8PagedCache",
+    "Leader",
     "Load",
     "NoCache",
     "Output",
     "PagedCache",
     "Piece",
+    "PipelineDecoder",
     "Plan",
     "QueueFull",
     "Replicas",
@@ -64,24 +90,41 @@ __all__ = [
     "SpeculativeEngine",
     "State",
     "SwappingEngine",
+    "TensorParallelDecoder",
     "Timing",
     "accept",
+    "agreed_num_pages",
     "by_prefix",
     "chunked_prefill",
     "compare_quantized_training",
     "continuous",
     "fake_quantize",
+    "follow",
     "goodput",
     "least_loaded",
     "logits_error",
     "percentile",
     "poisson_trace",
     "preempting",
+    "prefill",
     "priorities",
     "quantize",
     "replay",
     "round_robin",
+    "serve",
     "static_batches",
     "throughput",
     "weight_bytes",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # FastAPI is an extra: ranks have an engine without it.
+    if name != "serve":
+        raise AttributeError(f"module 'labkit.serving' has no attribute {name!r}")
+    try:
+        from labkit.serving.local_server import serve
+    except ModuleNotFoundError as error:
+        message = f"{error}: a server needs more packages; pip install fastapi uvicorn"
+        raise ModuleNotFoundError(message, name=error.name) from None
+    return serve

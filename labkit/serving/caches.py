@@ -141,7 +141,7 @@ class KVCache:
         """
         found = []
         for piece in pieces:
-            cached, held_n = self.num_cached(piece.sequence), self._held(piece.sequence)
+            cached, held_n = self.num_cached(piece.sequence), self.held(piece.sequence)
             if piece.start != cached:
                 raise ValueError(
                     f"sequence {piece.sequence} has {cached} cached tokens, and its piece starts "
@@ -188,7 +188,7 @@ class KVCache:
 
     def copy_out(self, sequence: int) -> Tensor:
         """Keys and values of its cached tokens, kv_L2nGK: for another cache, or for later."""
-        held_n = self._held(sequence)[: self.num_cached(sequence)].to(self.keys_LNGK.device)
+        held_n = self.held(sequence)[: self.num_cached(sequence)].to(self.keys_LNGK.device)
         layers = range(self.keys_LNGK.shape[0])
         return torch.stack([torch.stack(self.read(layer, held_n)) for layer in layers])
 
@@ -217,7 +217,7 @@ class KVCache:
         to_be_filled: set[int] = set()
         held: set[int] = set()  # shared slots count once
         for sequence, num_tokens in final.items():
-            slots = self._held(sequence).tolist()
+            slots = self.held(sequence).tolist()
             held.update(slots)
             to_be_filled.update(slots[:num_tokens])
             cached.update(slots[: self.num_cached(sequence)])
@@ -231,7 +231,7 @@ class KVCache:
             free=self.keys_LNGK.shape[1] - len(held) - external,
         )
 
-    def _held(self, sequence: int) -> Tensor:
+    def held(self, sequence: int) -> Tensor:
         """The slots of a sequence, by position; empty where it has none, as on rung 1."""
         return torch.arange(0)
 
@@ -334,7 +334,8 @@ class ContiguousCache(KVCache):
         super().free(sequence)
         self._regions.pop(sequence, None)
 
-    def _held(self, sequence: int) -> Tensor:
+    def held(self, sequence: int) -> Tensor:
+        """As of KVCache: its region, also the slots that are reserved for later."""
         region = self._regions.get(sequence, range(0))
         return torch.arange(region.start, region.stop)
 

@@ -21,16 +21,19 @@ is sent. Only what comes from outside is: new requests, and those that were canc
 Wire of a step, besides the decoder's: a broadcast of 8 bytes, and one of the events if there are
 any. vLLM sends the scheduler's output instead, from its engine to all workers.
 
-Failure. A rank that raises or dies ends the step with an error on every rank: RuntimeError, a peer
-is gone. Ranks are then in different places of a pass, so the Leader makes no other step: start the
+Whatever an engine decides by must be equal on all ranks. The number of pages is: agreed_num_pages.
+max_host_bytes of a SwappingEngine is not, where ranks have unequal numbers of layers.
+
+Failure. If a rank dies, ranks that exchange data with it get a RuntimeError, and when those end,
+the others do. If a rank raises, the run ends, and its error names that rank and where the others
+wait. Ranks are then in different places of a pass, so the Leader makes no other step: start the
 ranks again. An error that is the request's fault, such as a prompt that is too long, is raised by
-`add` on rank 0, before anything is sent.
+`add` before anything is sent.
 """
 
 from __future__ import annotations
 
 import pickle
-from types import TracebackType
 from typing import Self
 
 import torch
@@ -46,17 +49,36 @@ _Event = Request | int
 _PASS = "pass"  # a label: ranks call an engine's operations from different lines
 
 
-class Leader(Engine):
-    """The Engine of rank 0, whose passes the other ranks of the group make, too: `follow`.
+class EngineWithRanks(Engine):
+    """An Engine that other ranks work for, until `close` lets them return.
 
-    `close` lets the others return. At the end of a `with` it is called, unless an error leads out.
+    At the end of a `with` it is called, unless an error leads out: then ranks may be in the midst
+    of a pass, and would not receive it.
     """
+
+    def close(self) -> None:
+        """Let the other ranks return; requests that still wait or run are dropped."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        """For the length of a `with`, then closed."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        """Close it, unless an error leads out."""
+        if kind is None:
+            self.close()
+
+
+class Leader(EngineWithRanks):
+    """The Engine of rank 0, whose passes the other ranks of the group make, too: `follow`."""
 
     def __init__(self, engine: Engine, group: Group) -> None:
         """engine: of this rank, any kind; every other rank has an equal one."""
         # The queues are the engine's own lists, which it changes in place.
         self.decoder, self.cache, self.scheduler = engine.decoder, engine.cache, engine.scheduler
         self.waiting, self.running = engine.waiting, engine.running
+        self.max_waiting = engine.max_waiting
         self._engine, self._group = engine, group
         self._events: list[_Event] = []
         self._is_open = True
@@ -73,7 +95,7 @@ class Leader(Engine):
         self._events.append(id)
 
     def step(self) -> list[Output]:
-        """As of Engine, on all ranks. Without work, too, it asks whether all ranks are alive.
+        """As of Engine, on all ranks. Without work, it only sends, and so finds ranks that died.
 
         RuntimeError: a rank is gone, an earlier step has failed, or the Leader is closed.
         """
@@ -91,27 +113,10 @@ class Leader(Engine):
         return outputs
 
     def close(self) -> None:
-        """Let the other ranks return from `follow`; requests that still run are dropped.
-
-        After a step that failed, and a second time, it does nothing.
-        """
+        """As above. After a step that failed, and a second time, it does nothing."""
         if self._is_open:
             self._is_open = False
             _on_every_rank(None, self._group)
-
-    def __enter__(self) -> Self:
-        """For the length of a `with`, then closed."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close it; not where an error leads out, since ranks may be in the midst of a pass."""
-        if error is None:
-            self.close()
 
 
 def follow(engine: Engine, group: Group) -> None:

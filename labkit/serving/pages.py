@@ -183,7 +183,8 @@ class PagedCache(KVCache):
         for page in reversed(self._tables.pop(sequence, _Table()).pages):
             self.pool.release(page)
 
-    def _held(self, sequence: int) -> Tensor:
+    def held(self, sequence: int) -> Tensor:
+        """As of KVCache: the slots of its pages."""
         pages_P = torch.tensor(self._tables.get(sequence, _Table()).pages, dtype=torch.int64)
         return (pages_P[:, None] * self.page_size + torch.arange(self.page_size)).flatten()
 

@@ -22,13 +22,13 @@ PipelineDecoder: every rank has some layers. A pass is cut into microbatches of 
     cache    keys_lNGK: the layers of this rank, all heads
     wire     m messages to the next rank, together x_nD; a broadcast of logits_SV
 
-With t ranks of tensor parallelism, one token's pass waits 2 L + 1 times for a message that is
-small: such ranks belong on the fastest links. A pipeline waits p times, but its ranks are idle for
-(p - 1) / (m + p - 1) of a pass, and a single piece passes through one rank at a time. A pipeline
-lets more requests be served; only tensor parallelism makes one request faster.
+Tensor parallelism waits 2 L + 1 times in a pass for small messages, so its ranks belong on the
+fastest links. A pipeline waits p times. Its ranks are idle for (p - 1) / (m + p - 1) of a pass, and
+a single piece is on one rank at a time. So tensor parallelism makes each token faster, and a
+pipeline serves more requests at once, with models that do not fit on one rank.
 
-An engine that sends more than it must: ranks need the sampled tokens, not the logits. vLLM samples
-on one rank and sends tokens. Here every rank samples, so that each has a whole Engine.
+More is sent here than is needed: every rank gets the logits and samples, so that each has a whole
+Engine. vLLM samples on one rank and sends the tokens.
 
 Papers: Pope et al., "Efficiently Scaling Transformer Inference", MLSys 2023, section 3: layouts of
 tensor parallelism; Yu et al., "Orca", OSDI 2022, section 4.2: both kinds together.
@@ -74,7 +74,7 @@ class TensorParallelDecoder(Decoder):
     def __init__(self, model: TensorParallelGPT | ParallelStage) -> None:
         self.model: Any = model
         self.group: Group = model.group
-        self._layout = Replicated(model.group)
+        self._layout = Replicated(model.group, model.wire)
 
     @property
     def cache_config(self) -> GPTConfig:

@@ -146,6 +146,11 @@ class Replicas:
         return sorted(self._ready)
 
     @property
+    def num_free_pages(self) -> int:
+        """Of all that serve now, as last reported."""
+        return sum(num - self.used_pages.get(i, 0) for i, (_, num) in self._ready.items())
+
+    @property
     def is_over(self) -> bool:
         """None serves, and none will be started again."""
         return len(self.errors) == len(self._lives)

@@ -134,13 +134,23 @@ class Router(EngineClient):
         """The model's sizes."""
         return self.replicas.config
 
+    @property
+    def capacity(self) -> float:
+        """As of EngineClient."""
+        return self.replicas.capacity
+
+    @property
+    def num_free_pages(self) -> int:
+        """As of EngineClient."""
+        return self.replicas.num_free_pages
+
     def add(self, request: Request) -> int:
         """Route a request, or let it wait until a replica is ready; returns its id.
 
         ValueError: no pass could ever serve it. QueueFull: there are `max_unfinished` requests.
         AllReplicasFailed: nothing will serve it.
         """
-        require_servable(request, self.config, self.replicas.capacity)
+        require_servable(request, self.config, self.capacity)
         if self.replicas.is_over:
             raise AllReplicasFailed(self._none_is_left())
         num_unfinished = len(self.waiting) + len(self.running)

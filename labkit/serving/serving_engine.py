@@ -20,6 +20,7 @@ in another order. In float32 this can change a token if two logits are almost eq
 from __future__ import annotations
 
 import itertools
+import math
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -37,6 +38,10 @@ from labkit.serving.scheduler import Chunk, Plan, Scheduler, State
 
 class QueueFull(RuntimeError):
     """As many requests wait as may. A client asks again later; a server answers 429."""
+
+
+class TooLong(ValueError):
+    """A request has more tokens than the model has positions or the cache has slots."""
 
 
 class Output(NamedTuple):
@@ -64,6 +69,21 @@ class EngineClient(ABC):
     @abstractmethod
     def config(self) -> GPTConfig:
         """The model's sizes."""
+
+    @property
+    @abstractmethod
+    def capacity(self) -> float:
+        """How many tokens one request can have that is alone in the cache."""
+
+    @property
+    @abstractmethod
+    def num_free_pages(self) -> int:
+        """Pages of the cache that no request holds; of several engines, together."""
+
+    @property
+    def longest(self) -> float:
+        """The tokens that one request can have, prompt and answer."""
+        return min(self.capacity, self.config.longest or math.inf)
 
     @property
     def has_work(self) -> bool:
@@ -120,14 +140,24 @@ class Engine(EngineClient):
         """The model's sizes."""
         return self.decoder.model.config
 
+    @property
+    def capacity(self) -> float:
+        """As of EngineClient."""
+        return self.cache.capacity
+
+    @property
+    def num_free_pages(self) -> int:
+        """As of EngineClient."""
+        return self.cache.num_free_pages
+
     def add(self, request: Request) -> int:
         """Let a request wait for its turn; returns its id.
 
-        ValueError: no pass could ever serve it: it has no tokens, tokens that the model does not
-        know, or more tokens than the model has positions or the cache has slots.
+        ValueError: no pass could ever serve it: it has no tokens, or tokens that the model does not
+        know. TooLong: or more tokens than the model has positions or the cache has slots.
         QueueFull: `max_waiting` requests wait. The next ones would wait for longer and longer.
         """
-        require_servable(request, self.config, self.cache.capacity)
+        require_servable(request, self.config, self.capacity)
         if self.max_waiting is not None and len(self.waiting) >= self.max_waiting:
             raise QueueFull(
                 f"{len(self.waiting)} requests wait, of max_waiting={self.max_waiting}; "
@@ -217,7 +247,10 @@ class Engine(EngineClient):
 
 
 def require_servable(request: Request, config: GPTConfig, capacity: float) -> None:
-    """ValueError: no pass of such a model could ever serve it; capacity: slots of the cache."""
+    """ValueError: no pass of such a model could ever serve it; capacity: slots of the cache.
+
+    TooLong: it has more tokens than the model has positions or the cache has slots.
+    """
     prompt = request.prompt
     arguments.whole("max_new_tokens", request.max_new_tokens, "1 or more tokens")
     if not prompt:
@@ -231,7 +264,7 @@ def require_servable(request: Request, config: GPTConfig, capacity: float) -> No
     longest = len(prompt) + request.max_new_tokens
     for what, limit in limits.items():
         if limit is not None and longest > limit:
-            raise ValueError(
+            raise TooLong(
                 f"{len(prompt)} tokens of prompt and max_new_tokens={request.max_new_tokens} "
                 f"are {longest}, more than the {limit} {what}; shorten one of them"
             )

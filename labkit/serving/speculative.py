@@ -172,7 +172,7 @@ class SpeculativeEngine(Engine):
         """Run the draft model, a pass for each draft, and forget what it cached of the drafts.
 
         Those that are accepted are computed again, in the pass for the next first draft. So its
-        cache never has a token that the answer has not, even if a pass raises.
+        cache has no token that is not in the answer, and not the last one, even if a pass raises.
         """
         try:
             for index in range(self.num_drafts):
@@ -181,7 +181,7 @@ class SpeculativeEngine(Engine):
                     self._propose_one(drafts)
         finally:
             for id, draft in self._drafts.items():
-                self.draft_cache.truncate(id, len(draft.generation.tokens))
+                self.draft_cache.truncate(id, len(draft.generation.tokens) - 1)
 
     def _propose_one(self, drafts: list[_Draft]) -> None:
         pieces = []

@@ -22,6 +22,10 @@
     viz.extents({"saved": extents, "loaded": ...})   # who holds which elements, in several layouts
     viz.power_cuts(operations, found)                # a save's operations, and what loads give
     viz.goodput(measured, predicted, optima)         # share of useful time over the interval
+    viz.cache_map(cache, {0: "The cat"})             # whose keys and values are in which slot
+    viz.slot_use({"paged": uses})                    # cached, reserved and wasted slots over passes
+    viz.passes({"continuous": recorded.passes})      # which request computes what in which pass
+    viz.latency_throughput({"TTFT": points})         # latency over tokens per second, by load
     viz.chrome_trace.write(result, "trace.json")     # no matplotlib needed for this one
 
 Names load when first used: a machine without matplotlib can still write traces.
@@ -32,6 +36,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from labkit.viz import chrome_trace
+    from labkit.viz.cache_picture import cache_map, slot_use
     from labkit.viz.curve import Curve, Mark
     from labkit.viz.expert_load import load_of_experts
     from labkit.viz.extents_picture import extents
@@ -39,9 +44,11 @@ if TYPE_CHECKING:
     from labkit.viz.heat_map import bandwidth_map
     from labkit.viz.in_flight_curve import in_flight
     from labkit.viz.link_curves import over_links
+    from labkit.viz.load_curves import latency_throughput
     from labkit.viz.memory_pictures import memory_bar, memory_timeline
     from labkit.viz.mesh_picture import mesh_map
     from labkit.viz.movement import moves
+    from labkit.viz.passes_picture import passes
     from labkit.viz.picture import Picture
     from labkit.viz.power_cut_picture import power_cuts
     from labkit.viz.recovery_picture import recovery
@@ -65,17 +72,20 @@ _HOME = {
     "Mark": "labkit.viz.curve",
     "Picture": "labkit.viz.picture",
     "bandwidth_map": "labkit.viz.heat_map",
+    "cache_map": "labkit.viz.cache_picture",
     "extents": "labkit.viz.extents_picture",
     "recovery": "labkit.viz.recovery_picture",
     "goodput": "labkit.viz.goodput_picture",
     "in_flight": "labkit.viz.in_flight_curve",
     "latency_bandwidth": "labkit.viz.size_curves",
+    "latency_throughput": "labkit.viz.load_curves",
     "load_of_experts": "labkit.viz.expert_load",
     "memory_bar": "labkit.viz.memory_pictures",
     "memory_timeline": "labkit.viz.memory_pictures",
     "mesh_map": "labkit.viz.mesh_picture",
     "moves": "labkit.viz.movement",
     "over_links": "labkit.viz.link_curves",
+    "passes": "labkit.viz.passes_picture",
     "power_cuts": "labkit.viz.power_cut_picture",
     "ring_step": "labkit.viz.ring_step_picture",
     "ring_steps": "labkit.viz.ring_picture",
@@ -84,6 +94,7 @@ _HOME = {
     "schedule": "labkit.viz.schedule_grid",
     "shards": "labkit.viz.shard_map",
     "simulated_step": "labkit.viz.step_timeline",
+    "slot_use": "labkit.viz.cache_picture",
     "step_terms": "labkit.viz.terms_picture",
     "tagged": "labkit.viz.tags",
     "timeline": "labkit.viz.swimlanes",
@@ -95,18 +106,21 @@ __all__ = [
     "Mark",
     "Picture",
     "bandwidth_map",
+    "cache_map",
     "chrome_trace",
     "extents",
     "recovery",
     "goodput",
     "in_flight",
     "latency_bandwidth",
+    "latency_throughput",
     "load_of_experts",
     "memory_bar",
     "memory_timeline",
     "mesh_map",
     "moves",
     "over_links",
+    "passes",
     "power_cuts",
     "ring_step",
     "ring_steps",
@@ -115,6 +129,7 @@ __all__ = [
     "schedule",
     "shards",
     "simulated_step",
+    "slot_use",
     "step_terms",
     "tagged",
     "timeline",

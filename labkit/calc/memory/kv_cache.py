@@ -2,13 +2,23 @@
 
     2 L G K b       L layers, G key-value heads of K features, b bytes each: a key and a value
     L (C + R) b     latent attention: one compressed vector, and the rotated part of the key
+
+A request holds room for more tokens than it has. A contiguous cache holds room for the longest
+answer, a paged one for less than a page more:
+
+    pass       1          2          3                 # cached   . filled later   ~ never filled
+    longest    ##..~~~~   ###.~~~~   ####~~~~          prompt 2, answer 3, at most 8 tokens
+    pages      ##         ###.       ####              pages of two tokens
+
 Papers: Shazeer, arXiv:1911.02150 (one key-value head); Ainslie et al., arXiv:2305.13245 (groups of
 heads); DeepSeek-V2, arXiv:2405.04434, section 2.1 (latent).
 """
 
 from __future__ import annotations
 
-from labkit.calc.checked_numbers import check_itemsize
+from collections.abc import Callable, Sequence
+
+from labkit.calc.checked_numbers import check_itemsize, check_ranks
 from labkit.calc.models.model_config import ModelConfig
 from labkit.calc.models.presets import model
 from labkit.calc.result import Result
@@ -40,4 +50,55 @@ def kv_cache_bytes_per_token(config: ModelConfig | str, itemsize: int = 2) -> Re
         f"2 * {config.layers} * {heads} * {features} * {itemsize}",
         convention="no padding and no pages: what the tokens themselves take",
         source="the model's configuration",
+    )
+
+
+def contiguous_cache_use(
+    prompts: Sequence[int], answers: Sequence[int], max_new_tokens: int
+) -> Result:
+    """The share of the held slots that is used, where each request holds its longest length.
+
+    prompts, answers: tokens of each request. The share is over all passes, and a request takes one
+    pass for each token of its answer. The last token of an answer is never cached. The parts are
+    slots times passes, by kind: `cached`, `reserved` (filled later) and `internal` (never filled).
+    float(contiguous_cache_use([2], [3], 6)) == 9 / 24
+    """
+    check_ranks(max_new_tokens, "max_new_tokens")
+    how = f"prompt + {max_new_tokens} slots from the first pass on"
+    return _use(prompts, answers, lambda prompt, _: prompt + max_new_tokens, how)
+
+
+def paged_cache_use(prompts: Sequence[int], answers: Sequence[int], page_size: int) -> Result:
+    """The same where each request holds as many pages as its tokens fill or begin to fill.
+
+    Pages that requests share are counted for each.
+    float(paged_cache_use([2], [3], 2)) == 9 / 10
+    """
+    page_size = check_ranks(page_size, "page_size")
+    how = f"whole pages of {page_size} slots"
+    return _use(prompts, answers, lambda _, cached: -(-cached // page_size) * page_size, how)
+
+
+def _use(
+    prompts: Sequence[int], answers: Sequence[int], held_by: Callable[[int, int], int], how: str
+) -> Result:
+    """held_by: slots of a request, from the length of its prompt and its cached tokens."""
+    cached = reserved = internal = 0
+    for prompt, answer in zip(prompts, answers, strict=True):
+        final = prompt + answer - 1
+        for now in range(prompt, final + 1):
+            held = held_by(prompt, now)
+            cached += now
+            reserved += min(held, final) - now
+            internal += max(0, held - final)
+    slots = {"cached": cached, "reserved": reserved, "internal": internal}
+    return Result(
+        cached / sum(slots.values()),
+        "share",
+        "used share of the held slots",
+        "cached / (cached + reserved + internal)",
+        f"{cached:,} / ({cached:,} + {reserved:,} + {internal:,})",
+        convention=f"{how}; summed over the passes of {len(prompts)} requests",
+        source="Kwon et al., PagedAttention, SOSP 2023, section 3.1",
+        parts={kind: Result(num, "", f"slots {kind}") for kind, num in slots.items()},
     )

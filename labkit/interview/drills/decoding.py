@@ -21,7 +21,7 @@ _MEMORIES = [
     "in-1",
     "The fastest token of a batch of one",
     difficulty=2,
-    notebook=None,
+    notebook="16_one_request_and_its_cache",
     prompt="{params} parameters in {itemsize} are split evenly over {tp} {gpu} GPUs, whose memory "
     "gives {bandwidth} each. With one request at a time every weight is read once for each token. "
     "How long does a token take at the least, communication and KV cache left out?",

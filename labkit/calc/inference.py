@@ -1,0 +1,253 @@
+"""How long a pass of a served model takes, how many requests fit, and what speculation gains.
+
+A pass computes some new tokens, of all requests together. It reads each weight once, whatever the
+number of tokens, and it reads the keys and values that are cached. While it reads, it computes:
+
+    memory        (N w + c k) / bandwidth      N parameters of w bytes, c cached tokens of k bytes
+    arithmetic    2 N t / peak                 t new tokens
+    pass          the longer of the two
+
+      time |            .'  arithmetic         decode: few tokens, bound by memory. One more request
+           |__________.'                       adds only its cache.
+           |   memory :                        prefill: many tokens, bound by arithmetic. A chunk
+           +----------:------- tokens          of a prompt delays every request of its pass.
+                 compute_bound_batch
+
+This is the least time: attention's scores, kernel launches and communication are left out. On a
+machine that was measured, `PassTime` has the same form with fitted numbers.
+
+Papers: Pope et al., arXiv:2211.05102 (memory and arithmetic of a pass); Agrawal et al.,
+"Sarathi-Serve", OSDI 2024 (a chunk's delay); Leviathan et al., arXiv:2211.17192 (speculation).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from labkit.calc.checked_numbers import (
+    check_above_zero,
+    check_itemsize,
+    check_not_negative,
+    check_number,
+    check_ranks,
+)
+from labkit.calc.compute.flops import flops_per_token
+from labkit.calc.hardware.gpu import GPU, gpu
+from labkit.calc.memory.kv_cache import kv_cache_bytes_per_token
+from labkit.calc.models.model_config import ModelConfig
+from labkit.calc.models.parameters import num_parameters
+from labkit.calc.models.presets import model
+from labkit.calc.result import Result
+
+_POPE = "Pope et al., arXiv:2211.05102"
+_LEVIATHAN = "Leviathan et al., arXiv:2211.17192"
+
+
+class PassTime(NamedTuple):
+    """Seconds of a pass on a machine that was measured; `measure.fit_pass_time` finds them."""
+
+    fixed_s: float
+    """Whatever the pass computes: weights that are read, calls."""
+    token_s: float
+    """For each new token."""
+    cached_s: float
+    """For each cached token that is read."""
+
+    def __call__(self, tokens: float, cached: float = 0) -> float:
+        """Of a pass over `tokens` new tokens that reads so many cached ones."""
+        return self.fixed_s + self.token_s * tokens + self.cached_s * cached
+
+
+def requests_that_fit(
+    config: ModelConfig | str,
+    accelerator: GPU | str,
+    tokens: float,
+    *,
+    page_size: int = 1,
+    itemsize: int = 2,
+    usable: float = 0.9,
+) -> Result:
+    """How many requests have their cache beside the weights, a whole number.
+
+    tokens: for which each request holds room: its longest length in a contiguous cache, those that
+    it has in a paged one. page_size: tokens of a page; only whole pages are held. usable: the share
+    of the memory that weights and caches may take.
+    requests_that_fit("llama2-13b", "a100-40g", 2048) == 7
+    """
+    config, accelerator = model(config), gpu(accelerator)
+    check_above_zero(tokens, "tokens", "a request has tokens")
+    page_size = check_ranks(page_size, "page_size")
+    check_above_zero(usable, "usable", "give the share that weights and caches may take, as 0.9")
+    weights = float(num_parameters(config)) * check_itemsize(itemsize)
+    held = math.ceil(tokens / page_size) * page_size
+    each = held * float(kv_cache_bytes_per_token(config, itemsize))
+    left = usable * accelerator.memory_bytes - weights
+    parts = {
+        "weights": Result(weights, "bytes", "weights"),
+        "left for caches": Result(max(0, left), "bytes", "left for caches"),
+        "cache of a request": Result(each, "bytes", "cache of a request"),
+    }
+    return Result(
+        max(0, math.floor(left / each)),
+        "",
+        "requests that fit",
+        "(u M - N w) / (tokens k)",
+        f"({usable:g} * {accelerator.memory_bytes:.4g} - {weights:.4g}) / ({held:,} * "
+        f"{each / held:,.0f})",
+        convention="nothing else needs memory than the share that is not usable",
+        source="Kwon et al., PagedAttention, SOSP 2023, section 3",
+        parts=parts,
+    )
+
+
+def pass_time(
+    config: ModelConfig | str,
+    accelerator: GPU | str,
+    tokens: float,
+    cached: float = 0,
+    *,
+    itemsize: int = 2,
+) -> Result:
+    """The least time of a pass: reading weights and caches, or computing, whichever is longer.
+
+    tokens: new ones, of all requests: one of each that decodes, many of a prompt. cached: tokens
+    whose keys and values are read, of all requests. itemsize: bytes of a weight, and of a cached
+    number.
+    str(pass_time("llama3-8b", "h100", 1)) == "4.79 ms"
+    """
+    config, accelerator = model(config), gpu(accelerator)
+    check_above_zero(tokens, "tokens", "a pass computes at least one")
+    check_not_negative(cached, "cached")
+    weights_s, cached_s, token_s = _seconds_of_each(config, accelerator, itemsize)
+    parts = {
+        "weights": Result(weights_s, "seconds", "weights", "N w / bandwidth"),
+        "cache": Result(cached * cached_s, "seconds", "cache", "c k / bandwidth"),
+        "arithmetic": Result(tokens * token_s, "seconds", "arithmetic", "2 N t / peak"),
+    }
+    memory_s, arithmetic_s = weights_s + cached * cached_s, tokens * token_s
+    return Result(
+        max(memory_s, arithmetic_s),
+        "seconds",
+        "time of a pass",
+        "max((N w + c k) / bandwidth, 2 N t / peak)",
+        f"max({memory_s:.4g}, {arithmetic_s:.4g})",
+        convention="memory and arithmetic overlap; attention's scores are not counted",
+        source=_POPE,
+        parts=parts,
+    )
+
+
+def compute_bound_batch(
+    config: ModelConfig | str, accelerator: GPU | str, cached: float = 0, *, itemsize: int = 2
+) -> Result:
+    """The batch from which on a pass of decoding is bound by arithmetic.
+
+    cached: tokens that each request has in its cache. They are read for this request only, so
+    they move the batch up. Where reading them takes longer than a token's arithmetic, no batch is
+    large enough: infinite. ValueError below 0 tokens.
+    round(float(compute_bound_batch("llama3-8b", "h100"))) == 295
+    """
+    config, accelerator = model(config), gpu(accelerator)
+    check_not_negative(cached, "cached")
+    weights_s, cached_s, token_s = _seconds_of_each(config, accelerator, itemsize)
+    left_s = token_s - cached * cached_s
+    return Result(
+        weights_s / left_s if left_s > 0 else math.inf,
+        "",
+        "batch at which arithmetic takes as long as memory",
+        "(N w / bandwidth) / (2 N / peak - c k / bandwidth)",
+        f"{weights_s:.4g} / ({token_s:.4g} - {cached * cached_s:.4g})",
+        convention="one new token of each request; attention's scores are not counted",
+        source=_POPE,
+    )
+
+
+def chunk_delay(
+    config: ModelConfig | str,
+    accelerator: GPU | str,
+    batch: float,
+    chunk: float,
+    cached: float = 0,
+    *,
+    itemsize: int = 2,
+) -> Result:
+    """How much longer a pass is that computes a chunk of a prompt beside a batch that decodes.
+
+    All requests of the batch wait as much longer for their next token. batch: requests that decode,
+    with `cached` tokens each. chunk: tokens of the prompt, or a whole prompt. Up to the batch at
+    which arithmetic is the bound, a chunk is free.
+    """
+    both = {
+        name: pass_time(config, accelerator, tokens, batch * cached, itemsize=itemsize)
+        for name, tokens in (("decode alone", batch), ("with the chunk", batch + chunk))
+    }
+    alone, together = both.values()
+    return Result(
+        together.value - alone.value,
+        "seconds",
+        "delay by a chunk of a prompt",
+        "pass(batch + chunk) - pass(batch)",
+        f"{together.value:.4g} - {alone.value:.4g}",
+        convention="the chunk's own cached tokens are not counted",
+        source="Agrawal et al., Sarathi-Serve, OSDI 2024",
+        parts=both,
+    )
+
+
+def speculative_tokens(acceptance: float, num_drafted: int) -> Result:
+    """Tokens that a pass of the target gives on average: accepted ones, and one of its own.
+
+    acceptance: the chance that a drafted token is accepted, each independent of the others.
+    num_drafted: tokens that the draft proposes before each pass. ValueError: a chance outside 0
+    to 1.
+    round(float(speculative_tokens(0.8, 4)), 2) == 3.36
+    """
+    check_number(acceptance, "acceptance")
+    if not 0 <= acceptance <= 1:
+        raise ValueError(f"acceptance={acceptance!r}: give a chance, from 0 to 1")
+    num_drafted = check_ranks(num_drafted, "num_drafted")
+    return Result(
+        sum(acceptance**place for place in range(num_drafted + 1)),
+        "",
+        "tokens of a pass of the target",
+        "1 + a + ... + a^n = (1 - a^(n+1)) / (1 - a)",
+        f"a = {acceptance:g}, n = {num_drafted}",
+        convention="drafted tokens are accepted independently",
+        source=f"{_LEVIATHAN}, equation 1",
+    )
+
+
+def speculative_speedup(acceptance: float, num_drafted: int, cost: float) -> Result:
+    """How many times as fast a request is with speculation.
+
+    cost: time of the draft's pass over that of the target's. The target's pass over the drafted
+    tokens is taken to last as long as over one token, which holds where it is bound by memory.
+    round(float(speculative_speedup(0.8, 4, 0.1)), 2) == 2.4
+    """
+    tokens = speculative_tokens(acceptance, num_drafted)
+    check_not_negative(cost, "cost")
+    return Result(
+        tokens.value / (num_drafted * cost + 1),
+        "",
+        "speed-up by speculation",
+        "(1 - a^(n+1)) / ((1 - a) (n c + 1))",
+        f"{tokens.value:.4g} / ({num_drafted} * {cost:g} + 1)",
+        convention="a pass over drafted tokens takes as long as one over a single token",
+        source=f"{_LEVIATHAN}, theorem 3.8",
+        parts={"tokens of a pass": tokens},
+    )
+
+
+def _seconds_of_each(
+    config: ModelConfig, accelerator: GPU, itemsize: int
+) -> tuple[float, float, float]:
+    """Of reading all weights, of reading a cached token, and of computing a new one."""
+    itemsize = check_itemsize(itemsize)
+    bandwidth = accelerator.memory_bytes_per_s
+    operations = flops_per_token(config, training=False, attention=False)
+    return (
+        itemsize * float(num_parameters(config)) / bandwidth,
+        float(kv_cache_bytes_per_token(config, itemsize)) / bandwidth,
+        float(operations) / accelerator.flops_per_s,
+    )

@@ -1,0 +1,155 @@
+"""How long passes take on this machine, and what that says about latency before it is measured.
+
+    engine = RecordedEngine(Decoder(model), PagedCache(...), scheduler)
+    timings = replay(engine, trace)                                   measured
+    fitted = fit_pass_time(engine.passes, engine.seconds)
+    timings = predict(engine.decoder, cache, scheduler, trace, answers, fitted)
+
+    seconds of a step = fixed + token * new tokens + cached * tokens that are in the cache
+
+The prediction runs the real scheduler and cache. Only the model is left out: a pass gives the
+recorded tokens and takes the fitted time, on a clock that nobody waits for.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from labkit.calc import PassTime
+from labkit.serving import Arrival, Decoder, Engine, Output, Piece, Timing, replay
+from labkit.serving.caches import KVCache
+from labkit.serving.scheduler import Scheduler
+
+_ROUNDS, _CLOSE = 20, 1e-3
+
+
+class RecordedEngine(Engine):
+    """An engine that notes what each of its passes computed, and how long each step took.
+
+    passes: the pieces of each pass; `viz.passes` draws them. seconds: of each step, with the
+    scheduler and the sampling.
+    """
+
+    def __init__(self, decoder: Decoder, cache: KVCache, scheduler: Scheduler) -> None:
+        self.passes: list[list[Piece]] = []
+        self.seconds: list[float] = []
+        super().__init__(_Noting(decoder, self.passes), cache, scheduler)
+
+    def step(self) -> list[Output]:
+        """As of Engine."""
+        began_s = time.perf_counter()
+        outputs = super().step()
+        if len(self.passes) > len(self.seconds):
+            self.seconds.append(time.perf_counter() - began_s)
+        return outputs
+
+
+class _Noting(Decoder):
+    """Appends the pieces of each pass to a list."""
+
+    def __init__(self, decoder: Decoder, passes: list[list[Piece]]) -> None:
+        super().__init__(decoder.model)
+        self.decoder, self.passes = decoder, passes
+
+    def __call__(self, pieces: Sequence[Piece], cache: KVCache) -> Tensor:
+        logits_SV = self.decoder(pieces, cache)
+        self.passes.append(list(pieces))
+        return logits_SV
+
+
+def fit_pass_time(passes: Sequence[Sequence[Piece]], seconds: Sequence[float]) -> PassTime:
+    """The three numbers, none below 0, whose passes are closest to these, relatively.
+
+    The sum of |fitted - measured| / measured is the least, as a median is the number with the least
+    sum: a pass that the machine disturbed counts no more than another. ValueError: fewer than three
+    passes.
+    """
+    if len(passes) < 3:
+        raise ValueError(f"{len(passes)} passes do not determine three numbers; record some more")
+    seconds_n = torch.tensor(seconds, dtype=torch.float64)
+    terms_n3 = torch.tensor([[1, *_work(pieces)] for pieces in passes], dtype=torch.float64)
+    fits = [
+        _least_deviation(terms_n3 / seconds_n[:, None], list(used))
+        for num in (1, 2, 3)
+        for used in itertools.combinations(range(3), num)
+    ]
+    allowed = [fit for fit in fits if (fit >= 0).all()]
+    best = min(allowed, key=lambda fit: float((terms_n3 @ fit / seconds_n - 1).abs().sum()))
+    return PassTime(*best.tolist())
+
+
+def _work(pieces: Sequence[Piece]) -> tuple[int, int]:
+    """New tokens of a pass, and tokens that are cached before it."""
+    return sum(len(piece.tokens) for piece in pieces), sum(piece.start for piece in pieces)
+
+
+def _least_deviation(relative_n3: Tensor, used: list[int]) -> Tensor:
+    """Factors of these columns so that the sum of |row @ factors - 1| is the least; others are 0.
+
+    Least squares again and again, each row weighted by 1 / its last deviation.
+    """
+    rows_nu = relative_n3[:, used]
+    weights_n1 = torch.ones(len(rows_nu), 1, dtype=rows_nu.dtype)
+    for _ in range(_ROUNDS):
+        factors_u = torch.linalg.lstsq(
+            weights_n1 * rows_nu, weights_n1, driver="gelsd"
+        ).solution.squeeze(1)
+        deviations_n1 = (rows_nu @ factors_u - 1).abs()[:, None]
+        weights_n1 = deviations_n1.clamp(min=_CLOSE).rsqrt()
+    factors_3 = torch.zeros(3, dtype=rows_nu.dtype)
+    factors_3[used] = factors_u
+    return factors_3
+
+
+class _FittedDecoder(Decoder):
+    """Gives recorded tokens, and moves a clock on by the time of a pass."""
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        trace: Sequence[Arrival],
+        answers: Sequence[Sequence[int]],
+        pass_time: PassTime,
+    ) -> None:
+        super().__init__(decoder.model)
+        self.tokens = [
+            [*arrival.request.prompt, *answer]
+            for arrival, answer in zip(trace, answers, strict=True)
+        ]
+        self.pass_time, self.now_s = pass_time, 0.0
+
+    def __call__(self, pieces: Sequence[Piece], cache: KVCache) -> Tensor:
+        """Logits that leave one choice: the token that was recorded."""
+        cache.commit(pieces)
+        self.now_s += self.pass_time(*_work(pieces))
+        logits_SV = torch.full((len(pieces), self.model.config.vocab), -torch.inf)
+        for logits_V, piece in zip(logits_SV, pieces, strict=True):
+            logits_V[self.tokens[piece.sequence][piece.end]] = 0
+        return logits_SV
+
+    def sleep(self, seconds: float) -> None:
+        """Let the clock be later."""
+        self.now_s += seconds
+
+
+def predict(
+    decoder: Decoder,
+    cache: KVCache,
+    scheduler: Scheduler,
+    trace: Sequence[Arrival],
+    answers: Sequence[Sequence[int]],
+    pass_time: PassTime,
+) -> list[Timing]:
+    """Timings of a trace, as `replay` measures them, if each pass takes the time by the formula.
+
+    cache: an empty one. answers: of each request of the trace, as they were recorded; they do not
+    depend on the traffic.
+    """
+    fitted = _FittedDecoder(decoder, trace, answers, pass_time)
+    engine = Engine(fitted, cache, scheduler)
+    return replay(engine, trace, now=lambda: fitted.now_s, sleep=fitted.sleep)

@@ -1,0 +1,147 @@
+"""Prefill and decode on different ranks, with keys and values sent between them.
+
+    together   rank 0   t t t [ prompt a ] t t t t [ prompt b ] t t     a gap in every answer
+
+    apart      rank 1         [ prompt a ]         [ prompt b ]         keys and values
+                                         \\ sent              \\
+               rank 0   t t t t t t t t t t t t t t t t t t t t t t     single tokens only
+
+A prompt takes long, since its tokens keep the arithmetic units busy. A single token reads all
+weights for little arithmetic. In one pass the single tokens wait for the prompt; chunked prefill
+makes that wait shorter, and a rank of its own takes it away. The number of ranks, their kind and
+their parallelism can then be chosen for each of the two: here there is one of each.
+
+Rank 1 caches all tokens of a prompt but the last and sends keys and values. Rank 0 copies them into
+its cache, and computes the last token in a pass with the single tokens of the others. So only rank
+0 draws tokens, and rank 1 knows nothing of sampling. The first token takes one message and one pass
+longer than on a single rank.
+
+    rank 0   with DisaggregatedEngine(Decoder(model), cache, preempting, world) as engine:
+                 engine.generate(requests)
+    rank 1   prefill(Decoder(model), cache, world)
+
+A thread of rank 0 asks rank 1 for one prompt after the other. Keys and values that have come wait
+in memory outside the cache until their request is admitted: max_waiting bounds how many. A request
+that was preempted is computed again on rank 0, as in every Engine.
+
+Wire of a prompt of n + 1 tokens: 8 n bytes, and 8 for their number, to rank 1; 2 L G K n numbers
+back. Nothing for a prompt of one token. Real systems send each layer as soon as it is computed.
+Papers: Zhong et al., "DistServe", OSDI 2024; Patel et al., "Splitwise", ISCA 2024.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from concurrent import futures
+
+import torch
+from torch import Tensor
+
+from labkit.comm import Group
+from labkit.serving.caches import KVCache, Piece
+from labkit.serving.decoder import Decoder
+from labkit.serving.on_ranks import EngineWithRanks
+from labkit.serving.requests import Generation, Request
+from labkit.serving.scheduler import Plan, Scheduler, State
+from labkit.serving.serving_engine import Output
+
+
+class DisaggregatedEngine(EngineWithRanks):
+    """The Engine of rank 0, which computes single tokens; rank 1 computes prompts: `prefill`."""
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        cache: KVCache,
+        scheduler: Scheduler,
+        group: Group,
+        *,
+        max_waiting: int | None = None,
+    ) -> None:
+        """group: of two ranks, which nobody else uses until this is closed."""
+        super().__init__(decoder, cache, scheduler, max_waiting=max_waiting)
+        self._group = group
+        self._thread = futures.ThreadPoolExecutor(1, thread_name_prefix="prefill")
+        self._coming: dict[int, futures.Future[Tensor]] = {}
+        self._no_kv_L20GK = cache.copy_out(-1)  # of no sequence: the layout of what is sent
+
+    def add(self, request: Request) -> int:
+        """As of Engine. The request waits until its keys and values have come."""
+        id = super().add(request)
+        if len(request.prompt) > 1:
+            self._coming[id] = self._thread.submit(self._ask, request.prompt[:-1])
+        return id
+
+    def cancel(self, id: int) -> None:
+        """As of Engine. A prompt that rank 1 has begun is computed in vain."""
+        super().cancel(id)
+        if (coming := self._coming.pop(id, None)) is not None:
+            coming.cancel()
+
+    def step(self) -> list[Output]:
+        """As of Engine. If no request can go on, wait for the next keys and values.
+
+        RuntimeError: rank 1 is gone.
+        """
+        if self.has_work and not self.running and not self._have_come():
+            futures.wait(self._coming.values(), return_when=futures.FIRST_COMPLETED)
+        return super().step()
+
+    def close(self) -> None:
+        """As above. Prompts that rank 1 has not begun are dropped."""
+        self._thread.shutdown(cancel_futures=True)
+        self._group.send(torch.tensor([0], device=self._group.device), 1)
+
+    def _have_come(self) -> list[Generation]:
+        """Those that can be admitted."""
+        return [each for each in self.waiting if self._is_here(each.id)]
+
+    def _is_here(self, id: int) -> bool:
+        return id not in self._coming or self._coming[id].done()
+
+    def _plan(self) -> Plan:
+        return self.scheduler(State(self._have_come(), self.running, self.cache))
+
+    def _fill(self, generation: Generation) -> None:
+        coming = self._coming.pop(generation.id, None)
+        if coming is None:
+            super()._fill(generation)
+        else:
+            self.cache.copy_in(
+                generation.id, generation.tokens[:-1], generation.longest, coming.result()
+            )
+
+    def _ask(self, tokens: Sequence[int]) -> Tensor:
+        """kv_L2nGK of these tokens, from rank 1. On the thread."""
+        device = self._group.device
+        self._group.send(torch.tensor([len(tokens)], device=device), 1)
+        self._group.send(torch.tensor(tokens, device=device), 1)
+        num_layers, two, _, *heads = self._no_kv_L20GK.shape
+        kv_L2nGK = self._no_kv_L20GK.new_empty(num_layers, two, len(tokens), *heads)
+        return self._group.recv(kv_L2nGK, 1)
+
+
+@torch.no_grad()
+def prefill(decoder: Decoder, cache: KVCache, group: Group) -> None:
+    """Rank 1: send keys and values of the prompts that rank 0 asks for, until it closes.
+
+    cache: for as many tokens as rank 0's. It keeps pages for prompts that begin alike.
+    RuntimeError: rank 0 is gone.
+    """
+    for sequence in itertools.count():
+        num_tokens = int(group.recv(torch.empty(1, dtype=torch.int64, device=group.device), 0))
+        if num_tokens == 0:
+            return
+        buffer = torch.empty(num_tokens, dtype=torch.int64, device=group.device)
+        tokens = group.recv(buffer, 0).tolist()
+        num_shared = cache.share_prefix(sequence, [*tokens, -1])  # the last one is computed there
+        if not cache.reserve(sequence, num_tokens, num_tokens):
+            raise RuntimeError(
+                f"rank 1 has {cache.num_free_pages} free pages, too few for {num_tokens} tokens; "
+                "give its cache as many pages as that of rank 0"
+            )
+        if num_shared < num_tokens:
+            decoder([Piece(sequence, tokens[num_shared:], num_shared)], cache)
+        group.send(cache.copy_out(sequence), 0)
+        cache.free(sequence)

@@ -1,0 +1,203 @@
+"""Serve a model on this machine, for any client that speaks OpenAI's protocol.
+
+    with serving.serve(model, name="tiny") as server:
+        client = openai.OpenAI(base_url=server.url + "/v1", api_key="none")
+        client.completions.create(model="tiny", prompt="def ", max_tokens=32).choices[0].text
+
+    threads    yours            uvicorn's event loop                       the engine's
+               serve(...)       a task per HTTP request     -- ask -->     pass, pass, pass
+               ... your code    JSON, or a stream of it     <- parts --    (engine_thread.py)
+               close            (openai_api.py)
+
+    POST /v1/completions, /v1/chat/completions     GET /v1/models, /metrics, /health
+
+The server listens on 127.0.0.1 only, unless you give another host. It knows no passwords and no
+users: on another host, everyone who reaches the port can use the model.
+
+It needs the extra `serve` (fastapi, uvicorn). Ranks do not: they use an Engine directly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import socket
+import time
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import Thread
+from typing import Any, TypeVar
+
+import uvicorn
+from fastapi import FastAPI, Response
+from fastapi import Request as HttpRequest
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
+from starlette.exceptions import HTTPException
+
+from labkit.model import GPT
+from labkit.serving.byte_text import END
+from labkit.serving.default_engine import engine_of
+from labkit.serving.engine_thread import EngineThread
+from labkit.serving.openai_api import (
+    ApiError,
+    ChatBody,
+    CompletionBody,
+    Reply,
+    api_error,
+    field_error,
+)
+from labkit.serving.requests import Request, Sampling
+from labkit.serving.serving_engine import EngineClient
+
+T = TypeVar("T")
+DEFAULT_CHAT_TOKENS = 1024  # or fewer, where the model ends before
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server that runs. url: such as http://127.0.0.1:8000, without the /v1 of the protocol."""
+
+    url: str
+
+
+@contextmanager
+def serve(
+    model: GPT | EngineClient, *, name: str = "labkit", host: str = "127.0.0.1", port: int = 0
+) -> Iterator[Server]:
+    """Serve a model, or an engine that you made, until the `with` block ends.
+
+    model: of bytes, so of 256 tokens. A GPT gets an Engine with pages for 32 of its longest
+    sequences, chunked prefill, and 64 places to wait: more requests are refused with status 429.
+    name: what clients give as `model`. port: 0 for any that is free.
+
+    At the end of the block, answers that are not complete end with an error.
+    ValueError: a model of another vocabulary. OSError: the port is taken.
+    """
+    if model.config.vocab != 256:
+        raise ValueError(
+            f"the model has {model.config.vocab} tokens, and the server's are bytes; "
+            "use GPTConfig(vocab=256)"
+        )
+    with socket.create_server((host, port), backlog=2048) as listener:
+        engine = EngineThread(engine_of(model) if isinstance(model, GPT) else model)
+        server = uvicorn.Server(
+            uvicorn.Config(
+                make_app(engine, name),
+                lifespan="off",
+                log_level="warning",
+                timeout_graceful_shutdown=5,  # a client may have stopped to read
+            )
+        )
+        thread = Thread(target=server.run, args=([listener],), name="server", daemon=True)
+        thread.start()
+        try:
+            yield Server(f"http://{host}:{listener.getsockname()[1]}")
+        finally:
+            engine.end("the server is closing")
+            server.should_exit = True
+            thread.join()
+            engine.close()
+
+
+def make_app(engine: EngineThread, name: str) -> FastAPI:
+    """The web application. name: of the model."""
+    app = FastAPI(openapi_url=None)
+    card = {"id": name, "object": "model", "created": int(time.time()), "owned_by": "labkit"}
+
+    def require_model(id: str) -> None:
+        if id != name:
+            message = f"The model `{id}` does not exist; this server has `{name}`"
+            raise ApiError(404, message, "model", "model_not_found")
+
+    @app.post("/v1/completions")
+    async def complete(body: CompletionBody, http: HttpRequest) -> Response:
+        require_model(body.model)
+        return await answer(engine, http, body, body.max_tokens or 16)
+
+    @app.post("/v1/chat/completions")
+    async def chat(body: ChatBody, http: HttpRequest) -> Response:
+        require_model(body.model)
+        [prompt] = body.prompts()
+        room = max(1, min(engine.engine.longest - len(prompt), DEFAULT_CHAT_TOKENS))
+        limit = body.max_completion_tokens or body.max_tokens or int(room)
+        return await answer(engine, http, body, limit)
+
+    @app.get("/v1/models")
+    async def models() -> dict[str, Any]:
+        return {"object": "list", "data": [card]}
+
+    @app.get("/v1/models/{id:path}")
+    async def model(id: str) -> dict[str, Any]:
+        require_model(id)
+        return card
+
+    @app.get("/health")
+    async def health() -> dict[str, str]:
+        if engine.ended is not None:
+            raise ApiError(503, engine.ended)
+        return {"status": "ok"}
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        return PlainTextResponse(str(engine.metrics), media_type="text/plain; version=0.0.4")
+
+    @app.exception_handler(ApiError)
+    async def of_api(http: HttpRequest, error: ApiError) -> Response:
+        # openai's client waits for as long, and tries again twice.
+        headers = {"Retry-After": "1"} if error.status == 429 else None
+        return JSONResponse(error.body, error.status, headers)
+
+    @app.exception_handler(RequestValidationError)
+    async def of_field(http: HttpRequest, error: RequestValidationError) -> Response:
+        return await of_api(http, field_error(error))
+
+    @app.exception_handler(HTTPException)
+    async def of_url(http: HttpRequest, error: HTTPException) -> Response:
+        message = f"{error.detail}: {http.method} {http.url.path}"
+        return await of_api(http, ApiError(error.status_code, message))
+
+    return app
+
+
+async def answer(
+    engine: EngineThread, http: HttpRequest, body: CompletionBody | ChatBody, max_tokens: int
+) -> Response:
+    """The answers to one call. If its client goes away, they are cancelled."""
+    seed = secrets.randbits(62) if body.seed is None else body.seed
+    requests = [
+        Request(
+            prompt,
+            max_tokens,
+            # Some clients give top_p=0 for the most likely token.
+            Sampling(body.temperature, top_p=max(body.top_p, 1e-9), seed=seed + i),
+            frozenset([END]),
+        )
+        for prompt in body.prompts()
+        for i in range(body.n)
+    ]
+    parts = engine.ask(requests, body.stop)
+    reply = Reply(body, requests)
+    try:
+        if not body.stream:
+            return JSONResponse(await unless_gone(http, reply.whole(parts)))
+        # A request that is refused has a status of its own, so the stream begins after its first
+        # part. And a generator that has not started would not be closed.
+        first = await unless_gone(http, anext(parts))
+    except (RuntimeError, ValueError) as error:
+        raise api_error(error) from error
+    return StreamingResponse(reply.events(first, parts), media_type="text/event-stream")
+
+
+async def unless_gone(http: HttpRequest, work: Coroutine[Any, Any, T]) -> T:
+    """The result of the work, which is cancelled if the client goes away."""
+    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(http.receive())
+    try:
+        await asyncio.wait([task, gone], return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ApiError(499, "the client has gone")
+        return task.result()
+    finally:
+        task.cancel()
+        gone.cancel()

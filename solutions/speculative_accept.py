@@ -1,0 +1,64 @@
+"""Which drafted tokens count: the rule that keeps speculative decoding exact.
+
+An interviewer asks: "A small model drafts four tokens, and the large one checks them in one pass.
+Which of them do you keep? What comes after the first one that you drop? Why is the output
+distributed as if the large model had drawn every token itself, however bad the small one is?"
+
+Write `speculative_accept(drafted, draft, target, uniforms)`: it returns the tokens that come out of
+one pass of the large model.
+
+Contract
+    drafted   K tokens, whole numbers. The draft model drew token k from draft[k]
+    draft     K distributions of the draft model, each a list of V probabilities that add up to 1
+    target    K + 1 distributions of the large model at the same places: target[k] is for the place
+              of drafted[k], given all drafted tokens before it, and target[K] for the place after
+              the last one
+    uniforms  K + 1 random numbers, uniform in [0, 1), independent. uniforms[k] decides whether
+              drafted[k] counts. uniforms[K] draws the token that is not drafted: the last one of
+              the result
+    returns   a list of 1 to K + 1 tokens: drafted ones, in order, and then one that is not drafted
+    exact     the output must be distributed as the large model's own: the first token as target[0],
+              and so on. Of the rules that do this, yours accepts as many drafted tokens as possible
+    ratio     a token of probability 0 in the draft is never drafted. In the target it may have 0,
+              and both distributions may be the same
+    The arguments stay as they are. K may be 0
+
+Test. Your function is called with all drafts and with uniforms of the whole range. The probability
+of each result must be correct to 1e-9. How you make a token from a uniform number is up to you.
+"""
+
+from collections.abc import Sequence
+
+Distribution = Sequence[float]
+
+
+def speculative_accept(
+    drafted: Sequence[int],
+    draft: Sequence[Distribution],
+    target: Sequence[Distribution],
+    uniforms: Sequence[float],
+) -> list[int]:
+    """Return the drafted tokens that count, and one more.
+
+    Paper: Leviathan et al., "Fast Inference from Transformers via Speculative Decoding",
+    arXiv:2211.17192, algorithm 1.
+    """
+    ### BEGIN SOLUTION
+    for k, token in enumerate(drafted):
+        p, q = target[k], draft[k]
+        if uniforms[k] * q[token] >= p[token]:
+            # Accepted tokens make up min(p, q) of this place: the rest of p is missing.
+            missing = [max(0.0, of_p - of_q) for of_p, of_q in zip(p, q, strict=True)]
+            return [*drafted[:k], _draw(missing, uniforms[-1])]
+    return [*drafted, _draw(target[-1], uniforms[-1])]
+
+
+def _draw(weights: Sequence[float], uniform: float) -> int:
+    """The token whose share of all weights, laid end to end, covers the uniform number."""
+    left = uniform * sum(weights)
+    for token, weight in enumerate(weights):
+        left -= weight
+        if left < 0:
+            return token
+    return max(range(len(weights)), key=lambda token: weights[token])  # left is 0 by rounding
+    ### END SOLUTION
