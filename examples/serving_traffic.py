@@ -236,8 +236,8 @@ def report(seconds, seed=0):
     print(
         f"{len(traffic.asked)} requests in {seconds:g} s, and {traffic.num_refused} refused since "
         f"{MAX_UNFINISHED} were not finished\n"
-        f"  {failures[signal.SIGKILL]} ranks killed and {failures[signal.SIGSTOP]} frozen: {num_starts} "
-        f"starts of {NUM_REPLICAS} replicas with {NUM_RANKS} ranks\n"
+        f"  {failures[signal.SIGKILL]} ranks killed and {failures[signal.SIGSTOP]} frozen: "
+        f"{num_starts} starts of {NUM_REPLICAS} replicas with {NUM_RANKS} ranks\n"
         f"  {traffic.router.num_moved} answers went on at another replica\n"
         f"  ended: {ends['stop'] + ends['length']} with all their tokens, {ends['cancelled']} "
         f"cancelled, {ends['error']} with an error\n"

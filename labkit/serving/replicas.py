@@ -148,7 +148,7 @@ class Replicas:
     @property
     def num_free_pages(self) -> int:
         """Of all that serve now, as last reported."""
-        return sum(num - self.used_pages.get(i, 0) for i, (_, num) in self._ready.items())
+        return sum(num - self.used_pages[i] for i, (_, num) in self._ready.items())
 
     @property
     def is_over(self) -> bool:
@@ -194,7 +194,7 @@ class Replicas:
         if isinstance(what, _Ready):
             assert connection is not None
             self.config, self.capacity = what.config, what.capacity
-            self._ready[number] = connection, what.num_pages
+            self._ready[number], self.used_pages[number] = (connection, what.num_pages), 0
             return [(number, None)] if was_ready else []  # the end of the start before comes later
         if isinstance(what, Exception):
             self.errors[number] = what
