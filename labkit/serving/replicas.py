@@ -1,12 +1,11 @@
 """Engines in processes of their own, each of which fails and restarts alone.
 
-    this process                                 replica 0                replica 1 (two ranks)
-    send(0, Add(7, request))      -- TCP -->     engine.add
-    events() -> 0, [Output ...]   <--------      engine.step              rank 0: Leader.step
-                                                 engine.step              rank 1: follow
-                                                 killed
-    events() -> 0, None           <- closed -    starts again
-    0 in ready                    <- ready --    engine.step
+    this process                               rank 0 of replica 0      its other ranks
+    send(0, Add(7, request))    -- TCP -->     add
+    events() -> 0, [Output..]   <--------      step                     follow
+                                               killed                   ended with their run
+    events() -> 0, None         <- closed -
+    ready == [1], then [0, 1]   <--------      starts again             start again
 
 A replica is a run of the lab's with one rank or several: `make_engine(world, *args)` is called on
 each of them. Rank 0 reports after every pass, and twice a second when there is nothing to do.
@@ -14,8 +13,8 @@ each of them. Rank 0 reports after every pass, and twice a second when there is 
 - A process that ends closes its connection, as the kernel does for it. That takes milliseconds.
 - A replica that is silent for `patience_s` is killed: it is frozen, or one of its ranks is.
 - When a rank dies, the run ends with all of its ranks, and a new one starts: `restarts` times.
-- What a replica had reported before its end is delivered first, and then None. So a caller knows
-  exactly which tokens it has. What to do with the requests is its matter: request_router.py.
+- What a replica has reported before its end is delivered first, and then None. So the caller knows
+  which tokens are lost. A Router (request_router.py) moves the requests to another replica.
 
 Wire: pickles over TCP on 127.0.0.1 with a secret key (multiprocessing.connection).
 """
