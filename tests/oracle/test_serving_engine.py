@@ -210,6 +210,7 @@ def test_logits_that_are_not_finite_end_only_their_request():
         engine = Engine(breaks_request_1, CACHES["pages"](), preempting)
         with pytest.raises(RuntimeError, match=f"request 1 .* {broken}"):
             engine.generate(requests)
+        assert (engine.has_work, engine.cache.num_free_pages) == (False, 11)
 
 
 class WithoutNumbers(Decoder):
