@@ -84,7 +84,6 @@ class KVCache:
     ) -> None:
         """num_slots: N, the tokens that fit. device: the model's."""
         shape = (config.num_layers, num_slots, config.kv_heads, config.head_dim)
-        # Not torch.empty: attention gives unused slots the weight 0, and 0 * nan is nan.
         self.keys_LNGK = torch.zeros(shape, dtype=dtype, device=device)
         self.values_LNGK = torch.zeros(shape, dtype=dtype, device=device)
         self._num_cached: dict[int, int] = {}

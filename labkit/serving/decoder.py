@@ -9,7 +9,7 @@ All but attention works token by token and does not care whose token it is. Atte
 reads the keys and values of its whole sequence from the cache, after the piece's own were written:
 
     q_SHtK     pieces of equally many tokens t, together: one call for all single tokens
-    k_SGsK     their keys by slots, the shorter sequences padded to the longest, s
+    k_SGsK     their keys by slots, the shorter sequences padded with their own first, s
     mask_Sts   true where a key's position is at most the query's; padding lies beyond it
 
 Papers: Yu et al., "Orca", OSDI 2022: all but attention over the tokens of all requests; Agrawal et
@@ -142,7 +142,9 @@ def _layout(pieces: Sequence[Piece], cache: KVCache) -> Layout:
     groups = []
     for num_tokens, members in alike.items():
         rows_St = ends_S[members, None] - num_tokens + torch.arange(num_tokens)
-        slots_Ss = pad_sequence([slots[index] for index in members], batch_first=True)
+        slots_Ss = pad_sequence([slots[i] for i in members], batch_first=True, padding_value=-1)
+        # Padding is a sequence's own slot: the weight 0 times the nan of another would be nan.
+        slots_Ss = slots_Ss.where(slots_Ss >= 0, slots_Ss[:, :1])
         positions_St = torch.stack([positions[index] for index in members])
         mask_Sts = torch.arange(slots_Ss.shape[1]) <= positions_St[..., None]
         groups.append(_Alike(rows_St.to(device), slots_Ss.to(device), mask_Sts[:, None].to(device)))

@@ -187,7 +187,11 @@ class SpeculativeEngine(Engine):
             start = self.draft_cache.num_cached(draft.generation.id)
             pieces.append(Piece(draft.generation.id, tokens[start:], start))
         for draft, logits_V in zip(drafts, self.draft(pieces, self.draft_cache), strict=True):
-            q_V = distribution(logits_V, draft.generation.request.sampling)
+            try:
+                q_V = distribution(logits_V, draft.generation.request.sampling)
+            except ValueError:  # the draft model has no number; the target may have one
+                draft.num_wanted = len(draft.tokens)
+                continue
             draft.tokens.append(draw_token(q_V, *_uniforms(draft.generation, 1)))
             draft.rows_kV.append(q_V)
 

@@ -343,6 +343,10 @@ def apart(world, config, dtype, seeds, num_pages):
         else:
             with DisaggregatedEngine(counted, cache, SCHEDULERS[seed % 2], world) as engine:
                 found.append(lead(engine, seed))
+                request = Request([1, 2, 3], 6)
+                [answer] = engine.generate([request])
+                moved = replace(request, answered=answer[:2])
+                found[-1][0].append([request, answer[:2] + engine.generate([moved])[0], False])
         assert cache.num_free_pages == num_pages
     return found, lengths
 

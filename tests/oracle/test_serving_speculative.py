@@ -231,6 +231,23 @@ def test_logits_that_are_not_finite_end_only_their_request():
     assert (engine.cache.num_free_pages, engine.draft_cache.num_free_pages) == (11, 11)
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_draft_model_without_numbers_drafts_nothing_and_no_request_ends(temperature):
+    class Broken(Decoder):
+        def __call__(self, pieces, cache):
+            logits_SV = super().__call__(pieces, cache)
+            logits_SV[len(pieces[0].tokens) == 1 :] = torch.nan
+            return logits_SV
+
+    engine = engine_of("pages", preempting, "itself")
+    engine.draft = Broken(MODEL)
+    requests = [Request([i, 1], 6, Sampling(temperature, seed=i)) for i in range(2)]
+    answers = engine.generate(requests)
+    assert [len(answer) for answer in answers] == [6, 6]
+    assert {num_drafts for num_drafts, _ in engine.accepted} == {0}
+    assert (engine.cache.num_free_pages, engine.draft_cache.num_free_pages) == (11, 11)
+
+
 # Probabilities are multiples of 1/4, so p / q and a residual scaled to 1 are multiples of 1/12. Of
 # the random numbers in (i/12, (i + 1)/12), all lead to the same tokens: one stands for all.
 QUARTERS = [
