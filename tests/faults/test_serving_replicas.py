@@ -92,7 +92,6 @@ def test_an_answer_goes_on_at_another_replica_when_its_own_is_killed(two, policy
     assert router.num_moved == len([1 for _, replica, num in had if replica == 0 and num < 40]) > 0
     wait_until_ready(router, 2)
     assert two.num_starts == [starts[0] + 1, starts[1]]
-    two.events(0.6)  # both report when they are idle, too
     assert two.used_pages == {0: 0, 1: 0}
 
 
@@ -109,6 +108,7 @@ def test_a_cancelled_request_frees_its_pages(two):
         assert router.step() == []
 
 
+@pytest.mark.clock
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_replica_of_two_ranks_fails_as_one(how):
     with Replicas(make_engine, 2, num_ranks=2, patience_s=3) as replicas:
