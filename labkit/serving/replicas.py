@@ -328,6 +328,6 @@ def _take_in(connection: Connection, engine: Engine, ids: dict[int, int]) -> lis
             continue
         try:
             ids[engine.add(what.request)] = what.id
-        except QueueFull as error:  # of an engine with a bound of its own
+        except (QueueFull, ValueError) as error:  # an engine can refuse what the router does not
             refused.append(Output(what.id, None, "error", str(error)))
     return refused

@@ -26,6 +26,7 @@ from labkit.serving import (
     serve,
 )
 from labkit.serving.parallel_decoders import TensorParallelDecoder
+from labkit.serving.replicas import Add
 from labkit.serving.request_router import AllReplicasFailed
 from labkit.tensor_parallel import parallelize
 
@@ -158,6 +159,16 @@ def test_a_stream_of_a_server_goes_on_when_its_replica_is_killed():
                     (busy,) = [each.replica for each in router.running]
                     os.kill(replicas.pids[busy][0], signal.SIGKILL)
     assert (text, router.num_moved) == (expected, 1)
+
+
+def test_a_request_that_an_engine_refuses_ends_with_its_error(two):
+    starts = list(two.num_starts)
+    two.send(0, Add(7, Request([99], 1)))
+    outputs = []
+    while not outputs and two.num_starts == starts:
+        outputs = [output for _, found in two.events(1) for output in found or ()]
+    assert [output[:3] for output in outputs] == [(7, None, "error")]
+    assert two.num_starts == starts
 
 
 def test_without_a_replica_requests_end_with_an_error_and_nothing_is_left():
