@@ -163,6 +163,15 @@ def test_keys_and_values_of_8_bits_are_wrong_by_half_a_step_and_take_a_byte_each
         assert (read_nGK - x_nGK).abs().max() > half_nG1.max() / 2
 
 
+def test_a_copy_of_rounded_keys_and_values_has_the_same_codes():
+    cache, prompt = Int8PagedCache(ROTARY, 12, 4, torch.float64), [3, 1, 4, 1, 5, 9]
+    answers(Decoder(MODELS[ROTARY]), cache, {0: prompt}, 1)
+    assert cache.copy_in(1, prompt, 9, cache.copy_out(0))
+    first, second = (cache.held(sequence)[:6] for sequence in range(2))
+    for stored_LNGX in cache.tensors:
+        assert torch.equal(stored_LNGX[:, first], stored_LNGX[:, second])
+
+
 def test_the_traffic_above_shares_pages_and_preempts():
     total = Counter()
     for seed in range(4):
