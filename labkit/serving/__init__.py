@@ -38,7 +38,7 @@ A server, which needs the extra `serve`:
 from typing import Any
 
 from labkit.serving.caches import ContiguousCache, NoCache, Piece, SlotUse
-from labkit.serving.decoder import Decoder
+from labkit.serving.decoder import Decoder, store_for_decoding
 from labkit.serving.disaggregated import DisaggregatedEngine, prefill
 from labkit.serving.metrics import Timing, goodput, percentile, replay, throughput
 from labkit.serving.on_ranks import Leader, agreed_num_pages, follow
@@ -112,6 +112,7 @@ __all__ = [
     "round_robin",
     "serve",
     "static_batches",
+    "store_for_decoding",
     "throughput",
     "weight_bytes",
 ]
