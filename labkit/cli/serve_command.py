@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from labkit.checkpoint import Damaged, read_gpt
 from labkit.cli.terminal import console
 
 
@@ -24,15 +23,23 @@ def serve(
         str, typer.Option(help="Where to listen. There are no passwords: mind who can reach it.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="0 for any that is free.")] = 8000,
+    tp: Annotated[int, typer.Option(min=1, help="Ranks that share each layer.")] = 1,
+    replicas: Annotated[int, typer.Option(min=1, help="Of the model; each restarts alone.")] = 1,
 ) -> None:
     """Serve the newest checkpoint of a GPT by OpenAI's protocol, until Ctrl-C."""
-    from labkit.serving import serve as serving  # FastAPI: an extra that no other command needs
+    # They take a second to import, and need FastAPI, an extra.
+    from labkit.checkpoint import Damaged, read_gpt
+    from labkit.serving import serve as serving
+    from labkit.serving.default_engine import engine_for
 
     out, name = console(), name or folder.resolve().name
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         model = read_gpt(folder)
-        with serving(model, name=name, host=host, port=port) as server:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        with (
+            engine_for(model, replicas, tp) as engine,
+            serving(engine, name=name, host=host, port=port) as server,
+        ):
             out.print(Text(f"{name}: {model.num_parameters:,} parameters, at {server.url}/v1"))
             out.print(Text(f"OpenAI(base_url='{server.url}/v1', api_key='none')", style="bold"))
             out.print(Text("Ctrl-C ends it."))

@@ -28,6 +28,7 @@ Several ranks:
 
 A server, which needs the extra `serve`:
 
+    default_engine.py   the engine of a server: in this process, or in replicas
     byte_text.py        prompts and chats as bytes, and text from tokens that come one by one
     engine_thread.py    an engine that many tasks of an event loop ask
     openai_api.py       what clients send and get
@@ -38,7 +39,7 @@ A server, which needs the extra `serve`:
 from typing import Any
 
 from labkit.serving.caches import ContiguousCache, NoCache, Piece, SlotUse
-from labkit.serving.decoder import Decoder, store_for_decoding
+from labkit.serving.decoder import Decoder
 from labkit.serving.disaggregated import DisaggregatedEngine, prefill
 from labkit.serving.metrics import Timing, goodput, percentile, replay, throughput
 from labkit.serving.on_ranks import Leader, agreed_num_pages, follow
@@ -112,7 +113,6 @@ __all__ = [
     "round_robin",
     "serve",
     "static_batches",
-    "store_for_decoding",
     "throughput",
     "weight_bytes",
 ]

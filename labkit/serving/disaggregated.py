@@ -20,12 +20,12 @@ longer than on a single rank.
                  engine.generate(requests)
     rank 1   prefill(Decoder(model), cache, world)
 
-A thread of rank 0 asks rank 1 for one prompt after the other. A request that was preempted is
-computed again on rank 0, as in every Engine.
+A thread of rank 0 asks rank 1 for one prompt after the other. Keys and values that have come wait
+in memory outside the cache until their request is admitted: max_waiting bounds how many. A request
+that was preempted is computed again on rank 0, as in every Engine.
 
 Wire of a prompt of n + 1 tokens: 8 n bytes, and 8 for their number, to rank 1; 2 L G K n numbers
-back. Nothing for a prompt of one token. A real system sends each layer when it
-is computed, so that the messages overlap.
+back. Nothing for a prompt of one token. Real systems send each layer as soon as it is computed.
 Papers: Zhong et al., "DistServe", OSDI 2024; Patel et al., "Splitwise", ISCA 2024.
 """
 
@@ -69,8 +69,8 @@ class DisaggregatedEngine(EngineWithRanks):
     def add(self, request: Request) -> int:
         """As of Engine. The request waits until its keys and values have come."""
         id = super().add(request)
-        if len(request.prompt) > 1:
-            self._coming[id] = self._thread.submit(self._ask, request.prompt[:-1])
+        if tokens := self.waiting[-1].tokens[:-1]:
+            self._coming[id] = self._thread.submit(self._ask, tokens)
         return id
 
     def cancel(self, id: int) -> None:
@@ -86,9 +86,6 @@ class DisaggregatedEngine(EngineWithRanks):
         """
         if self.has_work and not self.running and not self._have_come():
             futures.wait(self._coming.values(), return_when=futures.FIRST_COMPLETED)
-        for each in self._coming.values():
-            if each.done():
-                each.result()  # or the error
         return super().step()
 
     def close(self) -> None:

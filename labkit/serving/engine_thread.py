@@ -5,11 +5,11 @@
         ...                                          engine.step()     a pass
                                      <-- parts --    token -> text     to each asker's queue
 
-A pass takes milliseconds or more, and an event loop that waits for it would serve nobody else. The
-engine is touched by its thread only, so it needs no locks. Whoever stops to listen, because its
-client has gone, closes its iterator; its pages are free before the next pass.
+A pass takes milliseconds or more. An event loop that waited for it would serve no other client
+meanwhile. Only the engine's thread uses the engine, so the engine needs no locks. A task whose
+client has gone closes its iterator, and the request's pages are free before the next pass.
 
-The thread also turns tokens into text: a request that reaches a stop string ends in that pass.
+The thread also turns tokens into text. A request that reaches a stop string ends in that pass.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ import asyncio
 import time
 import traceback
 from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import NamedTuple
 
@@ -28,7 +29,10 @@ from labkit.serving.byte_text import TextStream
 from labkit.serving.metrics import Timing
 from labkit.serving.prometheus import ServerMetrics
 from labkit.serving.requests import Request
-from labkit.serving.serving_engine import Engine, Output
+from labkit.serving.serving_engine import EngineClient, Output, QueueFull
+
+_BEAT_S = 0.5
+"""How often an engine without work makes a step."""
 
 
 class EngineEnded(RuntimeError):
@@ -61,7 +65,7 @@ class _Answer:
 class EngineThread:
     """Steps an engine while it has work, and gives each asker its parts."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: EngineClient) -> None:
         self.engine = engine
         self.metrics = ServerMetrics(engine)
         self.ended: str | None = None  # why no request is served any more
@@ -111,14 +115,24 @@ class EngineThread:
     def _run(self) -> None:
         while self._is_open:
             try:
-                # Without work, wait for a call; with work, make those that have come meanwhile.
-                if not self._answers or not self._calls.empty():
-                    self._calls.get()()
-                else:
+                self._make_calls()
+                if self.ended is None:
                     self._deliver(self.engine.step())
+                    self.metrics.look_at(self.engine)
             except Exception as error:
                 traceback.print_exc()
                 self.end(f"the engine failed with {type(error).__name__}: {error}")
+
+    def _make_calls(self) -> None:
+        """All that have come; without answers to compute, wait for one a while.
+
+        The step after that is made in any case: it finds ranks that have died.
+        """
+        wait_s = 0.0 if self._answers else _BEAT_S
+        with suppress(Empty):
+            while True:
+                self._calls.get(timeout=wait_s)()
+                wait_s = 0.0
 
     def _add(self, answers: Sequence[_Answer]) -> None:
         ids: list[int] = []
@@ -127,12 +141,17 @@ class EngineThread:
                 raise EngineEnded(self.ended)
             for answer in answers:
                 ids.append(self.engine.add(answer.request))
-        except Exception as error:
-            answers[0].send(error)
+        except (EngineEnded, QueueFull, ValueError) as error:
             self.metrics.ends["refused"] += len(answers)
+            if isinstance(error, QueueFull) and not self._answers:
+                error = ValueError(f"{len(answers)} answers are more than may wait: {error}")
+            answers[0].send(error)
             for id in ids:
                 self.engine.cancel(id)
             return
+        except Exception as error:
+            answers[0].send(EngineEnded(str(error)))
+            raise
         for answer, id in zip(answers, ids, strict=True):
             answer.id = id
             self._answers[id] = answer
@@ -141,8 +160,8 @@ class EngineThread:
     def _cancel(self, answers: Sequence[_Answer], end: str = "cancelled") -> None:
         for answer in answers:
             if self._answers.pop(answer.id, None) is not None:
-                self.metrics.ends[end] += 1
                 self.engine.cancel(answer.id)
+                self.metrics.ends[end] += 1
 
     def _end(self, why: str) -> None:
         self.ended = self.ended or why
@@ -158,7 +177,7 @@ class EngineThread:
         for output in outputs:
             answer = self._answers.get(output.id)
             if answer is None:
-                continue  # a speculative pass has drafted more tokens behind a stop string
+                continue  # a speculative pass gives several tokens, and one has ended the text
             if output.token is None:
                 answer.send(RuntimeError(output.error))
                 self._cancel([answer], "error")

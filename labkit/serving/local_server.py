@@ -26,7 +26,6 @@ import time
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from threading import Thread
 from typing import Any, TypeVar
 
@@ -39,7 +38,7 @@ from starlette.exceptions import HTTPException
 
 from labkit.model import GPT
 from labkit.serving.byte_text import END
-from labkit.serving.decoder import Decoder
+from labkit.serving.default_engine import engine_of
 from labkit.serving.engine_thread import EngineThread
 from labkit.serving.openai_api import (
     ApiError,
@@ -49,10 +48,8 @@ from labkit.serving.openai_api import (
     api_error,
     field_error,
 )
-from labkit.serving.pages import PagedCache
 from labkit.serving.requests import Request, Sampling
-from labkit.serving.scheduler import chunked_prefill
-from labkit.serving.serving_engine import Engine
+from labkit.serving.serving_engine import EngineClient
 
 T = TypeVar("T")
 DEFAULT_CHAT_TOKENS = 1024  # or fewer, where the model ends before
@@ -67,7 +64,7 @@ class Server:
 
 @contextmanager
 def serve(
-    model: GPT | Engine, *, name: str = "labkit", host: str = "127.0.0.1", port: int = 0
+    model: GPT | EngineClient, *, name: str = "labkit", host: str = "127.0.0.1", port: int = 0
 ) -> Iterator[Server]:
     """Serve a model, or an engine that you made, until the `with` block ends.
 
@@ -78,33 +75,30 @@ def serve(
     At the end of the block, answers that are not complete end with an error.
     ValueError: a model of another vocabulary. OSError: the port is taken.
     """
-    listener = socket.create_server((host, port), backlog=2048)
-    engine = EngineThread(engine_of(model) if isinstance(model, GPT) else model)
-    config = uvicorn.Config(make_app(engine, name), lifespan="off", log_level="warning")
-    server = uvicorn.Server(config)
-    thread = Thread(target=server.run, args=([listener],), name="server", daemon=True)
-    thread.start()
-    try:
-        yield Server(f"http://{host}:{listener.getsockname()[1]}")
-    finally:
-        engine.end("the server is closing")
-        server.should_exit = True
-        thread.join()
-        engine.close()
-        listener.close()
-
-
-def engine_of(model: GPT) -> Engine:
-    """An engine with pages for 32 of the model's longest sequences, and 64 places to wait."""
     if model.config.vocab != 256:
         raise ValueError(
             f"the model has {model.config.vocab} tokens, and the server's are bytes; "
             "use GPTConfig(vocab=256)"
         )
-    dtype = next(model.parameters()).dtype
-    cache = PagedCache(model.config, num_pages=32 * -(-model.config.context // 16), dtype=dtype)
-    scheduler = partial(chunked_prefill, max_running=32, token_budget=256)
-    return Engine(Decoder(model), cache, scheduler, max_waiting=64)
+    with socket.create_server((host, port), backlog=2048) as listener:
+        engine = EngineThread(engine_of(model) if isinstance(model, GPT) else model)
+        server = uvicorn.Server(
+            uvicorn.Config(
+                make_app(engine, name),
+                lifespan="off",
+                log_level="warning",
+                timeout_graceful_shutdown=5,  # a client may have stopped reading
+            )
+        )
+        thread = Thread(target=server.run, args=([listener],), name="server", daemon=True)
+        thread.start()
+        try:
+            yield Server(f"http://{host}:{listener.getsockname()[1]}")
+        finally:
+            engine.end("the server is closing")
+            server.should_exit = True
+            thread.join()
+            engine.close()
 
 
 def make_app(engine: EngineThread, name: str) -> FastAPI:

@@ -24,10 +24,11 @@ any. vLLM sends the scheduler's output instead, from its engine to all workers.
 Whatever an engine decides by must be equal on all ranks. The number of pages is: agreed_num_pages.
 max_host_bytes of a SwappingEngine is not, where ranks have unequal numbers of layers.
 
-Failure. A rank that dies ends the step with a RuntimeError on every other rank. One that raises
-ends the run, whose error names that rank and where the others wait. Ranks are then in different
-places of a pass, so the Leader makes no other step: start the ranks again. An error that is the
-request's fault, such as a prompt that is too long, is raised by `add` before anything is sent.
+Failure. If a rank dies, ranks that exchange data with it get a RuntimeError, and when those end,
+the others do. If a rank raises, the run ends, and its error names that rank and where the others
+wait. Ranks are then in different places of a pass, so the Leader makes no other step: start the
+ranks again. An error that is the request's fault, such as a prompt that is too long, is raised by
+`add` before anything is sent.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ class Leader(EngineWithRanks):
         self._events.append(id)
 
     def step(self) -> list[Output]:
-        """As of Engine, on all ranks. Without work, too, it asks whether all ranks are alive.
+        """As of Engine, on all ranks. Without work, it only sends, and so finds ranks that died.
 
         RuntimeError: a rank is gone, an earlier step has failed, or the Leader is closed.
         """

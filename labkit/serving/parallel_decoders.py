@@ -22,13 +22,13 @@ PipelineDecoder: every rank has some layers. A pass is cut into microbatches of 
     cache    keys_lNGK: the layers of this rank, all heads
     wire     m messages to the next rank, together x_nD; a broadcast of logits_SV
 
-With t ranks of tensor parallelism, one token's pass waits 2 L + 1 times for a message that is
-small: such ranks belong on the fastest links. A pipeline waits p times, but its ranks are idle for
-(p - 1) / (m + p - 1) of a pass, and a single piece passes through one rank at a time. A pipeline
-lets more requests be served; only tensor parallelism makes one request faster.
+Tensor parallelism waits 2 L + 1 times in a pass for small messages, so its ranks belong on the
+fastest links. A pipeline waits p times. Its ranks are idle for (p - 1) / (m + p - 1) of a pass, and
+a single piece is on one rank at a time. So tensor parallelism makes each token faster, and a
+pipeline serves more requests at once, with models that do not fit on one rank.
 
-An engine that sends more than it must: ranks need the sampled tokens, not the logits. vLLM samples
-on one rank and sends tokens. Here every rank samples, so that each has a whole Engine.
+More is sent here than is needed: every rank gets the logits and samples, so that each has a whole
+Engine. vLLM samples on one rank and sends the tokens.
 
 Papers: Pope et al., "Efficiently Scaling Transformer Inference", MLSys 2023, section 3: layouts of
 tensor parallelism; Yu et al., "Orca", OSDI 2022, section 4.2: both kinds together.
@@ -50,7 +50,7 @@ from labkit.comm import Group, Pending
 from labkit.model import GPTConfig
 from labkit.pipeline import PipelineGPT
 from labkit.serving.caches import KVCache, Piece
-from labkit.serving.decoder import Attend, Decoder, Layout, Rows
+from labkit.serving.decoder import Attend, Decoder, Layout, rows_of_logits
 from labkit.tensor_parallel import (
     Replicated,
     TensorParallelGPT,
@@ -74,7 +74,7 @@ class TensorParallelDecoder(Decoder):
     def __init__(self, model: TensorParallelGPT | ParallelStage) -> None:
         self.model: Any = model
         self.group: Group = model.group
-        self._layout = Replicated(model.group)
+        self._layout = Replicated(model.group, model.wire)
 
     @property
     def cache_config(self) -> GPTConfig:
@@ -144,7 +144,9 @@ class PipelineDecoder(Decoder):
         num_layers = len(self.stage.model.blocks)
         return replace(self.stage.cache_config, num_layers=max(1, num_layers))
 
-    def _pass(self, pieces: Sequence[Piece], cache: KVCache, rows: Rows) -> Tensor:
+    @torch.no_grad()
+    def __call__(self, pieces: Sequence[Piece], cache: KVCache) -> Tensor:
+        """As of Decoder, on all ranks."""
         rank, last = self.group.rank, self.group.size - 1
         parts = _microbatches(pieces, self.num_microbatches)
         sent, logits = [], []
@@ -155,13 +157,13 @@ class PipelineDecoder(Decoder):
             coming = self._receive(following)  # it travels while this part is computed
             x_nD = self.stage.through_blocks(x_nD, layout, cache)
             if rank == last:
-                logits.append(self.stage.logits(x_nD[rows(part)]))
+                logits.append(self.stage.logits(x_nD[rows_of_logits(part)]))
             else:
                 sent.append(self.group.isend(x_nD, rank + 1))
         for pending in sent:
             pending.wait()
         vocab = self.model.config.vocab
-        mine = torch.cat(logits) if logits else self._empty(len(rows(pieces)), vocab)
+        mine = torch.cat(logits) if logits else self._empty(len(rows_of_logits(pieces)), vocab)
         all_logits: Tensor = self.group.broadcast(mine, last)
         cache.commit(pieces)
         return all_logits

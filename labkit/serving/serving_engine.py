@@ -76,6 +76,11 @@ class EngineClient(ABC):
         """How many tokens one request can have that is alone in the cache."""
 
     @property
+    @abstractmethod
+    def num_free_pages(self) -> int:
+        """Pages of the cache that no request holds; of several engines, together."""
+
+    @property
     def longest(self) -> float:
         """The tokens that one request can have, prompt and answer."""
         return min(self.capacity, self.config.longest or math.inf)
@@ -100,15 +105,22 @@ class EngineClient(ABC):
     def generate(self, requests: Iterable[Request]) -> list[list[int]]:
         """The answers to these requests, all added now, in their order.
 
-        RuntimeError: one of them ends with an error.
+        Tokens of requests that were added before are computed, too, and dropped.
+        RuntimeError: one of them ends with an error. After any error, all of them are cancelled.
         """
-        ids = [self.add(request) for request in requests]
+        ids: list[int] = []
         answers = defaultdict(list)
-        while self.has_work:
-            for output in self.step():
-                if output.token is None:
-                    raise RuntimeError(f"request {output.id} has no next token: {output.error}")
-                answers[output.id].append(output.token)
+        try:
+            ids.extend(self.add(request) for request in requests)
+            while self.has_work:
+                for output in self.step():
+                    if output.token is None:
+                        raise RuntimeError(f"request {output.id} has no next token: {output.error}")
+                    answers[output.id].append(output.token)
+        except BaseException:  # an interrupted notebook cell, too
+            for id in ids:
+                self.cancel(id)
+            raise
         return [answers[id] for id in ids]
 
 
@@ -139,6 +151,11 @@ class Engine(EngineClient):
     def capacity(self) -> float:
         """As of EngineClient."""
         return self.cache.capacity
+
+    @property
+    def num_free_pages(self) -> int:
+        """As of EngineClient."""
+        return self.cache.num_free_pages
 
     def add(self, request: Request) -> int:
         """Let a request wait for its turn; returns its id.

@@ -75,7 +75,7 @@ class TensorParallelGPT(nn.Module):
     def __init__(self, model: GPT, group: Group, sequence_parallel: bool, wire: Wire) -> None:
         super().__init__()
         self.config = model.config
-        self.group, self.sequence_parallel, self._wire = group, sequence_parallel, wire
+        self.group, self.sequence_parallel, self.wire = group, sequence_parallel, wire
         self.embedding = ParallelEmbedding(model, group)
         self.blocks = nn.ModuleList(_parallel_blocks(model, group))
         self.norm = ShardedWeight(model.norm.weight, REPLICATED, group)
@@ -84,11 +84,11 @@ class TensorParallelGPT(nn.Module):
     def forward(self, tokens_BT: Tensor) -> Tensor:
         """logits_BTv. Every rank passes the same tokens (not checked). Errors as of GPT."""
         require_tokens(tokens_BT, self.config.vocab, self.config.longest)
-        layout: ActivationLayout = Replicated(self.group, self._wire)
+        layout: ActivationLayout = Replicated(self.group, self.wire)
         replicated = self._replicated()
         if self.sequence_parallel:
             num_sequences, num_tokens = tokens_BT.shape
-            layout = SequenceSharded(self.group, num_sequences, num_tokens, self._wire)
+            layout = SequenceSharded(self.group, num_sequences, num_tokens, self.wire)
             replicated = list(summed_over(self.group, *replicated))
         position_TD = None if self.config.rotary else replicated.pop(0)
         *of_blocks, of_head = replicated

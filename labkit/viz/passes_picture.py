@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 
-from labkit.serving import Piece
+from labkit.serving.caches import Piece
 from labkit.viz import style
 from labkit.viz.picture import Picture
 

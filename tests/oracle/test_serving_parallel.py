@@ -29,6 +29,8 @@ from labkit.serving import (
     PipelineDecoder,
     Request,
     Sampling,
+    SpeculativeEngine,
+    SwappingEngine,
     TensorParallelDecoder,
     agreed_num_pages,
     chunked_prefill,
@@ -118,12 +120,12 @@ def lead(leader, seed):
     return served, num_preempted
 
 
-def traffic(world, make, config, dtype, seeds):
-    """Rank 0: what `lead` returned, by seed. All ranks: the free pages at the end."""
+def traffic(world, make, config, dtype, seeds, make_engine=Engine):
+    """Rank 0: what `lead` returned, by seed."""
     decoder, found = make(world, config, dtype), []
     for seed in seeds:
         cache = PagedCache(decoder.cache_config, NUM_PAGES, PAGE_SIZE, dtype)
-        engine = Engine(decoder, cache, SCHEDULERS[seed % 2])
+        engine = make_engine(decoder, cache, SCHEDULERS[seed % 2])
         if world.rank:
             follow(engine, world)
         else:
@@ -147,7 +149,7 @@ def naive(model, request):
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_tokens_on_ranks_are_those_of_naive_generation(layout):
     world_size, make, config = LAYOUTS[layout]
-    result = run(traffic, world_size, (make, config, torch.float64, range(4)))
+    result = run(traffic, world_size, (make, config, torch.float64, range(3)))
     model, total_preempted, num_cancelled = enlarged(GPT(config, dtype=torch.float64)), 0, 0
     for served, num_preempted in result.values[0]:
         for request, answer, is_cancelled in served:
@@ -158,8 +160,30 @@ def test_tokens_on_ranks_are_those_of_naive_generation(layout):
     assert total_preempted and num_cancelled
 
 
+def speculative(decoder, cache, scheduler):
+    draft = Decoder(GPT(replace(GROUPED, num_layers=1, rotary=True), dtype=torch.float64))
+    draft_cache = PagedCache(draft.cache_config, NUM_PAGES, PAGE_SIZE, torch.float64)
+    return SpeculativeEngine(decoder, cache, scheduler, draft=draft, draft_cache=draft_cache)
+
+
+OTHER_ENGINES = [partial(SwappingEngine, max_host_bytes=4000), speculative]
+
+
+@pytest.mark.parametrize("make_engine", OTHER_ENGINES, ids=["swapping", "speculative"])
+def test_other_engines_are_led_alike(make_engine):
+    config = LAYOUTS["tp 2"][2]
+    args = tensor_parallel, config, torch.float64, range(2), make_engine
+    model = enlarged(GPT(config, dtype=torch.float64))
+    for served, _ in run(traffic, 2, args).values[0]:
+        for request, answer, is_cancelled in served:
+            # Other draws from the same distribution: greedy answers are equal.
+            if make_engine is not speculative or request.sampling.temperature == 0:
+                expected = naive(model, request)
+                assert answer == (expected[: len(answer)] if is_cancelled else expected)
+
+
 def some_passes(world, make, config, dtype):
-    """Logits of each pass, of all tokens in the last one; and the shape of this rank's keys."""
+    """Logits of each pass, of several tokens in the last one; and the shape of this rank's keys."""
     decoder = make(world, config, dtype)
     cache = PagedCache(decoder.cache_config, NUM_PAGES, PAGE_SIZE, dtype)
     prompts = [[1, 2, 3, 4, 5], [6], [7, 8, 9], [10, 11]]
@@ -171,9 +195,9 @@ def some_passes(world, make, config, dtype):
         [Piece(2, [12], 3), Piece(1, [13], 1), Piece(0, [14], 5), Piece(3, [15], 2)],
     ]
     found = [decoder(pieces, cache) for pieces in passes]
-    last = [Piece(3, [16], 3), Piece(0, [17, 18], 6)]
-    assert cache.reserve(0, 8, 40)
-    return [*found, decoder.of_all_tokens(last, cache)], tuple(cache.keys_LNGK.shape)
+    last = [Piece(3, [16], 3), Piece(0, [17, 18, 0], 6, num_logits=2)]
+    assert cache.reserve(0, 9, 40)
+    return [*found, decoder(last, cache)], tuple(cache.keys_LNGK.shape)
 
 
 def one_rank(world, config, dtype):
@@ -257,10 +281,10 @@ def step_that_fails(world, layout, failure, folder):
     with pytest.raises(RuntimeError) as caught:
         while leader.has_work:
             leader.step()
-    (folder / "0").write_text(repr(caught.value))
     with pytest.raises(RuntimeError, match="a step has failed"):
         leader.step()
     leader.close()  # sends nothing to ranks that no longer follow
+    (folder / "0").write_text(repr(caught.value))
     raise caught.value
 
 
@@ -319,6 +343,10 @@ def apart(world, config, dtype, seeds, num_pages):
         else:
             with DisaggregatedEngine(counted, cache, SCHEDULERS[seed % 2], world) as engine:
                 found.append(lead(engine, seed))
+                request = Request([1, 2, 3], 6)
+                [answer] = engine.generate([request])
+                moved = replace(request, answered=answer[:2])
+                found[-1][0].append([request, answer[:2] + engine.generate([moved])[0], False])
         assert cache.num_free_pages == num_pages
     return found, lengths
 
@@ -326,7 +354,7 @@ def apart(world, config, dtype, seeds, num_pages):
 @pytest.mark.parametrize("num_pages", [NUM_PAGES, 60])
 def test_tokens_of_prefill_and_decode_apart_are_those_of_naive_generation(num_pages):
     config = replace(GROUPED, rotary=True)
-    result = run(apart, 2, (config, torch.float64, range(4), num_pages))
+    result = run(apart, 2, (config, torch.float64, range(3), num_pages))
     found, lengths = result.values[0]
     model = enlarged(GPT(config, dtype=torch.float64))
     for request, answer, is_cancelled in (each for served, _ in found for each in served):

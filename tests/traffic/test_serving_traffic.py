@@ -22,7 +22,7 @@ from labkit.serving import (
     follow,
     prefill,
 )
-from labkit.tensor_parallel import parallelize
+from labkit.tensor_parallel import SHARED_MEMORY, parallelize
 
 CONFIG = GPTConfig(vocab=19, num_layers=3, hidden=12, num_heads=12)
 D, V, L, ITEM = 12, 19, 3, 4
@@ -73,6 +73,17 @@ def test_tensor_parallelism_adds_up_twice_per_block_and_once_for_the_embedding(s
             assert gather.sent_bytes == (size - 1) * -(-V // size) * S * ITEM
 
 
+def on_shared_memory(world):
+    return TensorParallelDecoder(parallelize(GPT(CONFIG), world, wire=SHARED_MEMORY))
+
+
+def test_sums_go_over_the_wire_that_the_model_was_cut_for():
+    for timeline in run(passes, 2, (on_shared_memory,)).timeline:
+        operations = within(timeline, "tokens")
+        assert [op.medium for op in operations].count("shared memory") == 2 * L + 1
+        assert {op.kind for op in operations if op.sent_bytes} == {"all_gather"}
+
+
 # By number of ranks: microbatches of each pass. 4, 1 and 2 tokens for 4 ranks are 4 | 1 2.
 NUM_PARTS = {
     2: {"prompts": 2, "tokens": 2},
@@ -121,14 +132,19 @@ def test_a_step_without_new_requests_sends_eight_bytes_more_than_its_pass():
 
 def apart(world):
     decoder, cache = Decoder(GPT(CONFIG)), PagedCache(CONFIG, 8, 4)
+    messages = world.split(0)
     if world.rank:
-        return prefill(decoder, cache, world)
-    with DisaggregatedEngine(decoder, cache, continuous, world) as engine:
-        engine.generate([Request([1, 2, 3], 4), Request([4], 4), Request([5, 6], 4)])
+        world.barrier()  # rank 0 has added its requests, and cancelled one
+        return prefill(decoder, cache, messages)
+    with DisaggregatedEngine(decoder, cache, continuous, messages) as engine:
+        engine.add(Request([1, 2, 3], 4))
+        engine.cancel(engine.add(Request([7, 8, 9], 4)))
+        world.barrier()
+        engine.generate([Request([4], 4), Request([5, 6], 4)])
     return None
 
 
-def test_keys_and_values_of_all_tokens_of_a_prompt_but_the_last_are_sent_once():
+def test_keys_and_values_of_each_prompt_are_sent_once_without_the_last_token():
     sent = [
         [op.sent_bytes for op in timeline.operations if op.kind == "send"]
         for timeline in run(apart, 2).timeline

@@ -39,6 +39,7 @@ def test_each_measure_of_one_request():
 def test_a_percentile_is_one_of_the_values():
     values = [5.0, 1.0, 4.0, 2.0, 3.0]
     assert [percentile(values, p) for p in (0, 20, 21, 50, 99, 100)] == [1, 1, 2, 3, 5, 5]
+    assert [percentile(range(1, 101), p) for p in range(1, 101)] == [*range(1, 101)]
 
 
 def test_throughput_counts_tokens_and_goodput_requests_that_met_both_targets():
@@ -118,7 +119,14 @@ def test_tokens_are_drawn_as_often_as_they_should_be(settings, expected):
 
 
 @pytest.mark.parametrize(
-    "settings", [{"temperature": -1.0}, {"temperature": math.nan}, {"top_p": 0.0}, {"top_k": 0}]
+    "settings",
+    [
+        {"temperature": -1.0},
+        {"temperature": math.nan},
+        {"top_p": 0.0},
+        {"top_k": 0},
+        {"seed": 2**64},
+    ],
 )
 def test_settings_that_cannot_be_are_refused(settings):
     with pytest.raises(ValueError, match=next(iter(settings))):

@@ -133,20 +133,27 @@ def test_each_token_is_given_out_once_whenever_replicas_fail(policy, requests, r
         assert engine.cache.num_free_pages == 20
 
 
-def test_a_request_ends_with_an_error_after_three_replicas_that_failed():
+def test_a_request_ends_with_an_error_after_three_failures_without_a_token():
     replicas = ReplicasHere(2)
     router = Router(replicas, round_robin)
     router.add(Request([1], 9))
-    for number in (0, 1, 0):
+    for number, gives_a_token in [
+        (0, False),
+        (1, False),
+        (0, True),
+        (1, False),
+        (0, False),
+        (1, False),
+    ]:
         assert [each.replica for each in router.running] == [number]
-        replicas.step(number)
-        (output,) = router.step()
-        assert output.token is not None
+        if gives_a_token:
+            replicas.step(number)
+            assert router.step()[0].token is not None
         replicas.fail(number)
         outputs = router.step()
         replicas.start(number)
     assert [(each.id, each.token, each.finish_reason) for each in outputs] == [(0, None, "error")]
-    assert "3 replicas failed" in outputs[0].error
+    assert "3 replicas in a row failed" in outputs[0].error
     assert not router.has_work
 
 
@@ -208,6 +215,30 @@ def test_a_conversation_goes_on_where_its_beginning_is_cached():
                     router.step()
         num_computed[policy] = len(set(places))
     assert num_computed == {round_robin: 12, by_prefix: 4}
+
+
+def test_the_loads_are_what_each_replica_has_to_do_and_what_it_was_sent():
+    def first(loads, num_before):
+        seen.append(loads[0])
+        return 0
+
+    seen, replicas = [], ReplicasHere(1)
+    router, prompt = Router(replicas, first), [5] * 33
+    router.add(Request(prompt, 9))
+    router.add(Request([5] * 32 + [6], 9))
+    replicas.step(0)
+    router.step()  # both have their first token
+    router.add(Request([6] * 33, 9))
+    router.cancel(0)
+    assert len(replicas.engines[0].running) + len(replicas.engines[0].waiting) == 2
+    router.cancel(1)
+    router.add(Request(prompt, 9))
+    replicas.fail(0)
+    router.step()
+    replicas.start(0)
+    router.step()
+    assert seen[:4] == [(0, 0, 0), (0, 42, 32), (0, 8 + 8, 0), (0, 42, 32)]
+    assert seen[4:] == [(0, 0, 0), (0, 42, 0)]
 
 
 def test_round_robin_leaves_out_those_that_are_not_ready():

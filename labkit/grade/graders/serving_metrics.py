@@ -1,10 +1,9 @@
 """Grade serving_metrics: logs with queues, empty events, several tokens at once, cancellations."""
 
+import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
-
-import numpy
 
 from labkit.grade.grader import Case, Draw, Mistake, Observed, Questions, close, patch
 from labkit.serving.metrics import Timing
@@ -90,6 +89,13 @@ def report(log: Log, percent: int, ttft_s: float, tpot_s: float) -> Mapping[str,
 def rate(log: Log, of: Callable[[Timing], float]) -> float:
     """A sum over the requests that ended, per second of the log."""
     return sum(map(of, waits(log).values())) / (log[-1][0] - log[0][0])
+
+
+def between(values: Sequence[float], percent: int) -> float:
+    """The percentile as numpy has it: on the line between two neighbouring values."""
+    ordered, place = sorted(values), (len(values) - 1) * percent / 100
+    low, high = ordered[math.floor(place)], ordered[math.ceil(place)]
+    return low + (place % 1) * (high - low)
 
 
 def by_place(of: Callable[[int, int], int]) -> Callable[..., float]:
@@ -198,7 +204,7 @@ MISTAKES = [
         hint=2,
         function=PERCENTILE,
         formula=[
-            lambda values, percent: float(numpy.percentile(values, percent)),
+            between,
             by_place(lambda n, percent: percent * n // 100),
             by_place(lambda n, percent: round((n - 1) * percent / 100)),
         ],

@@ -8,6 +8,7 @@ from labkit import arguments
 from labkit.interview.drills import (
     activations_drills,
     batches,
+    batching_drills,
     bubble_drills,
     capacity_drills,
     collectives_drills,
@@ -23,6 +24,7 @@ from labkit.interview.drills import (
     pipeline_drills,
     recovery_drills,
     restart_drills,
+    serving_drills,
     shorter_bubbles,
     slow_ranks,
     states_drills,
@@ -39,7 +41,7 @@ _MODULES = (
     states_drills, zero_states_by_level, model_sizes, activations_drills, tensor_drills,
     context_drills, bubble_drills, shorter_bubbles, pipeline_drills, capacity_drills,
     expert_exchange, utilisation, days_and_cost, failures, recovery_drills, restart_drills,
-    kv_cache_drills, decoding, finetuning,
+    kv_cache_drills, batching_drills, decoding, serving_drills, finetuning,
 )  # fmt: skip
 
 

@@ -1,0 +1,62 @@
+"""The engine of `labkit serve`: in this process, or in replicas of one rank or several each.
+
+    num_replicas=2, tp=2         replica 0    rank 0  rank 1      half of the heads each
+    this process -> Router ->    replica 1    rank 0  rank 1      the same model
+
+Tensor parallelism makes one request faster, replicas serve more of them, and a replica that fails
+restarts alone while the other one goes on with its requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+
+from labkit.comm import Group
+from labkit.model import GPT
+from labkit.serving.decoder import Decoder
+from labkit.serving.pages import PagedCache
+from labkit.serving.parallel_decoders import TensorParallelDecoder
+from labkit.serving.replicas import Replicas
+from labkit.serving.request_router import Router, by_prefix
+from labkit.serving.scheduler import chunked_prefill
+from labkit.serving.serving_engine import Engine, EngineClient
+from labkit.tensor_parallel import parallelize
+
+MAX_RUNNING, MAX_WAITING = 32, 64
+
+
+def engine_of(model: GPT, max_waiting: int | None = MAX_WAITING) -> Engine:
+    """In this process: pages for 32 of the model's longest sequences, and chunked prefill."""
+    return _engine(Decoder(model), model, max_waiting)
+
+
+@contextmanager
+def engine_for(model: GPT, num_replicas: int, tp: int) -> Iterator[EngineClient]:
+    """In num_replicas * tp processes, until the `with` block ends; for one, in this process.
+
+    tp: the ranks of one replica, tensor parallel. Each rank gets a copy of the model and cuts it.
+    """
+    if num_replicas * tp == 1:
+        yield engine_of(model)
+        return
+    with Replicas(_on_rank, num_replicas, (model,), num_ranks=tp) as replicas:
+        limit = num_replicas * (MAX_RUNNING + MAX_WAITING)
+        yield Router(replicas, by_prefix, max_unfinished=limit)
+
+
+def _on_rank(world: Group, model: GPT) -> Engine:
+    is_alone = world.size == 1
+    decoder = Decoder(model) if is_alone else TensorParallelDecoder(parallelize(model, world))
+    return _engine(decoder, model)  # the router has the bound
+
+
+def _engine(decoder: Decoder, model: GPT, max_waiting: int | None = None) -> Engine:
+    num_pages = MAX_RUNNING * -(-model.config.context // 16)
+    weight = next(model.parameters())
+    cache = PagedCache(
+        decoder.cache_config, num_pages, dtype=weight.dtype, device=str(weight.device)
+    )
+    scheduler = partial(chunked_prefill, max_running=MAX_RUNNING, token_budget=256)
+    return Engine(decoder, cache, scheduler, max_waiting=max_waiting)
