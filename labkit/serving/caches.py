@@ -41,12 +41,14 @@ class Piece:
     """Consecutive tokens of one sequence, of which a pass computes keys, values and the logits.
 
     sequence: its number. start: how many of its tokens are cached, so the place of tokens[0].
+    num_logits: the logits of how many of its last tokens the pass gives.
     A whole prompt, a chunk of it, and a single new token are all pieces.
     """
 
     sequence: int
     tokens: list[int]
     start: int
+    num_logits: int = 1
 
     @property
     def end(self) -> int:
@@ -82,7 +84,6 @@ class KVCache:
     ) -> None:
         """num_slots: N, the tokens that fit. device: the model's."""
         shape = (config.num_layers, num_slots, config.kv_heads, config.head_dim)
-        # Not torch.empty: attention gives unused slots the weight 0, and 0 * nan is nan.
         self.keys_LNGK = torch.zeros(shape, dtype=dtype, device=device)
         self.values_LNGK = torch.zeros(shape, dtype=dtype, device=device)
         self._num_cached: dict[int, int] = {}

@@ -9,7 +9,7 @@ All but attention works token by token and does not care whose token it is. Atte
 reads the keys and values of its whole sequence from the cache, after the piece's own were written:
 
     q_SHtK     pieces of equally many tokens t, together: one call for all single tokens
-    k_SGsK     their keys by slots, the shorter sequences padded to the longest, s
+    k_SGsK     their keys by slots, the shorter sequences padded with their own first, s
     mask_Sts   true where a key's position is at most the query's; padding lies beyond it
 
 Papers: Yu et al., "Orca", OSDI 2022: all but attention over the tokens of all requests; Agrawal et
@@ -34,8 +34,6 @@ from labkit.serving.caches import KVCache, Piece
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Queries, keys and values of the pass's tokens, all heads in a row -> what the heads give."""
-Rows = Callable[[Sequence[Piece]], Tensor]
-"""Which rows of x_nD, the tokens of these pieces, become logits."""
 
 
 class Decoder:
@@ -56,23 +54,16 @@ class Decoder:
 
     @torch.no_grad()
     def __call__(self, pieces: Sequence[Piece], cache: KVCache) -> Tensor:
-        """logits_SV. Reserve room before. The pieces are then cached; each is of another sequence.
+        """logits_SV, or more rows: num_logits of each piece.
 
-        ValueError: a piece without room or with a wrong start, or more tokens than positions.
+        Reserve room before. The pieces are then cached; each is of another sequence. ValueError: a
+        piece without room or with a wrong start, or more tokens than positions.
         """
-        return self._pass(pieces, cache, _last_tokens)
-
-    @torch.no_grad()
-    def of_all_tokens(self, pieces: Sequence[Piece], cache: KVCache) -> Tensor:
-        """logits_nV of every token of the pieces in one row; otherwise as a call."""
-        return self._pass(pieces, cache, _all_tokens)
-
-    def _pass(self, pieces: Sequence[Piece], cache: KVCache, rows: Rows) -> Tensor:
         layout = self.layout(pieces, cache)
         x_nD = self.through_blocks(self.embedded(layout), layout, cache)
-        logits = self.logits(x_nD[rows(pieces)])
+        logits_SV = self.logits(x_nD[rows_of_logits(pieces)])
         cache.commit(pieces)
-        return logits
+        return logits_SV
 
     def layout(self, pieces: Sequence[Piece], cache: KVCache) -> Layout:
         """Which token is where. ValueError: more tokens than positions, and as of cache.slots."""
@@ -112,12 +103,14 @@ def _ends(pieces: Sequence[Piece]) -> Tensor:
     return torch.tensor([len(piece.tokens) for piece in pieces]).cumsum(0)
 
 
-def _last_tokens(pieces: Sequence[Piece]) -> Tensor:
-    return _ends(pieces) - 1
-
-
-def _all_tokens(pieces: Sequence[Piece]) -> Tensor:
-    return torch.arange(sum(len(piece.tokens) for piece in pieces))
+def rows_of_logits(pieces: Sequence[Piece]) -> list[int]:
+    """Which rows of x_nD become logits: the last num_logits tokens of each piece."""
+    ends = _ends(pieces).tolist()
+    return [
+        row
+        for piece, end in zip(pieces, ends, strict=True)
+        for row in range(end - piece.num_logits, end)
+    ]
 
 
 @dataclass(frozen=True)
@@ -149,7 +142,9 @@ def _layout(pieces: Sequence[Piece], cache: KVCache) -> Layout:
     groups = []
     for num_tokens, members in alike.items():
         rows_St = ends_S[members, None] - num_tokens + torch.arange(num_tokens)
-        slots_Ss = pad_sequence([slots[index] for index in members], batch_first=True)
+        slots_Ss = pad_sequence([slots[i] for i in members], batch_first=True, padding_value=-1)
+        # Padding is a sequence's own slot: the weight 0 times the nan of another would be nan.
+        slots_Ss = slots_Ss.where(slots_Ss >= 0, slots_Ss[:, :1])
         positions_St = torch.stack([positions[index] for index in members])
         mask_Sts = torch.arange(slots_Ss.shape[1]) <= positions_St[..., None]
         groups.append(_Alike(rows_St.to(device), slots_Ss.to(device), mask_Sts[:, None].to(device)))

@@ -69,8 +69,8 @@ class DisaggregatedEngine(EngineWithRanks):
     def add(self, request: Request) -> int:
         """As of Engine. The request waits until its keys and values have come."""
         id = super().add(request)
-        if len(request.prompt) > 1:
-            self._coming[id] = self._thread.submit(self._ask, request.prompt[:-1])
+        if tokens := self.waiting[-1].tokens[:-1]:
+            self._coming[id] = self._thread.submit(self._ask, tokens)
         return id
 
     def cancel(self, id: int) -> None:

@@ -5,11 +5,11 @@
         ...                                          engine.step()     a pass
                                      <-- parts --    token -> text     to each asker's queue
 
-A pass takes milliseconds or more, and an event loop that waits for it would serve nobody else. The
-engine is touched by its thread only, so it needs no locks. Whoever stops to listen, because its
-client has gone, closes its iterator; its pages are free before the next pass.
+A pass takes milliseconds or more. An event loop that waited for it would serve no other client
+meanwhile. Only the engine's thread uses the engine, so the engine needs no locks. A task whose
+client has gone closes its iterator, and the request's pages are free before the next pass.
 
-The thread also turns tokens into text: a request that reaches a stop string ends in that pass.
+The thread also turns tokens into text. A request that reaches a stop string ends in that pass.
 """
 
 from __future__ import annotations
@@ -118,6 +118,7 @@ class EngineThread:
                 self._make_calls()
                 if self.ended is None:
                     self._deliver(self.engine.step())
+                    self.metrics.look_at(self.engine)
             except Exception as error:
                 traceback.print_exc()
                 self.end(f"the engine failed with {type(error).__name__}: {error}")
@@ -125,7 +126,7 @@ class EngineThread:
     def _make_calls(self) -> None:
         """All that have come; without answers to compute, wait for one a while.
 
-        Then comes a step in any case: engines on several ranks see if all are alive.
+        The step after that is made in any case: it finds ranks that have died.
         """
         wait_s = 0.0 if self._answers else _BEAT_S
         with suppress(Empty):
@@ -159,8 +160,8 @@ class EngineThread:
     def _cancel(self, answers: Sequence[_Answer], end: str = "cancelled") -> None:
         for answer in answers:
             if self._answers.pop(answer.id, None) is not None:
-                self.metrics.ends[end] += 1
                 self.engine.cancel(answer.id)
+                self.metrics.ends[end] += 1
 
     def _end(self, why: str) -> None:
         self.ended = self.ended or why
@@ -176,7 +177,7 @@ class EngineThread:
         for output in outputs:
             answer = self._answers.get(output.id)
             if answer is None:
-                continue  # a speculative pass has drafted more tokens behind a stop string
+                continue  # a speculative pass gives several tokens, and one has ended the text
             if output.token is None:
                 answer.send(RuntimeError(output.error))
                 self._cancel([answer], "error")

@@ -80,20 +80,25 @@ def serve(
             f"the model has {model.config.vocab} tokens, and the server's are bytes; "
             "use GPTConfig(vocab=256)"
         )
-    listener = socket.create_server((host, port), backlog=2048)
-    engine = EngineThread(engine_of(model) if isinstance(model, GPT) else model)
-    config = uvicorn.Config(make_app(engine, name), lifespan="off", log_level="warning")
-    server = uvicorn.Server(config)
-    thread = Thread(target=server.run, args=([listener],), name="server", daemon=True)
-    thread.start()
-    try:
-        yield Server(f"http://{host}:{listener.getsockname()[1]}")
-    finally:
-        engine.end("the server is closing")
-        server.should_exit = True
-        thread.join()
-        engine.close()
-        listener.close()
+    with socket.create_server((host, port), backlog=2048) as listener:
+        engine = EngineThread(engine_of(model) if isinstance(model, GPT) else model)
+        server = uvicorn.Server(
+            uvicorn.Config(
+                make_app(engine, name),
+                lifespan="off",
+                log_level="warning",
+                timeout_graceful_shutdown=5,  # a client may have stopped reading
+            )
+        )
+        thread = Thread(target=server.run, args=([listener],), name="server", daemon=True)
+        thread.start()
+        try:
+            yield Server(f"http://{host}:{listener.getsockname()[1]}")
+        finally:
+            engine.end("the server is closing")
+            server.should_exit = True
+            thread.join()
+            engine.close()
 
 
 def make_app(engine: EngineThread, name: str) -> FastAPI:

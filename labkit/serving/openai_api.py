@@ -113,7 +113,6 @@ class Message(_Body):
 
     role: Literal["system", "developer", "user", "assistant"]
     content: str | list[TextPart] = ""
-    name: str | None = None
 
 
 class ChatBody(Body):

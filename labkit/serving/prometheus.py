@@ -21,6 +21,7 @@ from labkit.serving.metrics import Timing
 from labkit.serving.serving_engine import EngineClient
 
 BOUNDS_S = (*(m * 10.0**e for e in (-3, -2, -1, 0) for m in (1, 2.5, 5)), 10.0, math.inf)
+ENDS = ("stop", "length", "cancelled", "refused", "error")  # of requests
 
 
 class Histogram:
@@ -45,14 +46,14 @@ class Histogram:
 
 
 class ServerMetrics:
-    """Latencies, tokens and ends of requests since the start, and the engine's state now."""
+    """Latencies, tokens and ends of requests since the start; the engine after its last pass."""
 
     def __init__(self, engine: EngineClient) -> None:
-        self.engine, self.num_pages = engine, engine.num_free_pages
+        self._num_pages = engine.num_free_pages
         self.ttft, self.itl = Histogram(), Histogram()
         self.num_prompt_tokens, self.num_answer_tokens = 0, 0
-        # By how they ended: stop, length, cancelled, refused, error.
-        self.ends = Counter[str]()
+        self.ends = Counter(dict.fromkeys(ENDS, 0))
+        self.look_at(engine)
 
     def count_token(self, timing: Timing, now_s: float) -> None:
         """A request has one more token."""
@@ -63,17 +64,23 @@ class ServerMetrics:
         else:
             self.itl.observe(now_s - timing.token_s[-2])
 
+    def look_at(self, engine: EngineClient) -> None:
+        """Note the engine's state after a pass; only its own thread may look at it."""
+        self._now = {
+            "requests_running gauge": len(engine.running),
+            "requests_waiting gauge": len(engine.waiting),
+            "cache_pages gauge": self._num_pages,
+            "cache_pages_free gauge": engine.num_free_pages,
+        }
+
     def __str__(self) -> str:
-        families = {
+        families: dict[str, Histogram | Counter[str] | int] = {
             "time_to_first_token_seconds histogram": self.ttft,
             "inter_token_latency_seconds histogram": self.itl,
             "prompt_tokens_total counter": self.num_prompt_tokens,
             "answer_tokens_total counter": self.num_answer_tokens,
             "requests_total counter": self.ends,
-            "requests_running gauge": len(self.engine.running),
-            "requests_waiting gauge": len(self.engine.waiting),
-            "cache_pages gauge": self.num_pages,
-            "cache_pages_free gauge": self.engine.num_free_pages,
+            **self._now,
         }
         lines = []
         for family, value in families.items():

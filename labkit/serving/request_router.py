@@ -14,18 +14,18 @@ Without the last condition one popular prefix would bring all requests to one re
 
 A replica fails, and its requests go on elsewhere. The router has the tokens that it gave out. The
 other replica gets them as `Request.answered`, computes keys and values of all tokens in a pass, as
-after a preemption, and draws with the request's seed where the first one stopped. A request that
-was at three replicas that failed ends with an error: it may be what they failed of.
+after a preemption, and draws with the request's seed where the first one stopped. If three replicas
+in a row fail before they give a token of it, the request ends with an error: it may be the cause.
 
-Papers: Mitzenmacher, "The Power of Two Choices", 2001 (what load to look at); Srivatsa et al.,
-"Preble", arXiv:2407.00023, and SGLang's router (by prefix, with a bound on imbalance).
+Paper: Srivatsa et al., "Preble", arXiv:2407.00023 (by prefix, with a bound on imbalance; SGLang's
+router has one, too).
 """
 
 from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -36,7 +36,7 @@ from labkit.serving.requests import Request
 from labkit.serving.serving_engine import EngineClient, Output, QueueFull, require_servable
 
 _WAIT_S = 0.02
-_MOST_REPLICAS = 3
+_MOST_FAILURES = 3
 _BLOCK = 16  # tokens of a prompt that the router remembers together
 
 
@@ -82,36 +82,37 @@ def by_prefix(loads: Sequence[Load], num_before: int, *, max_imbalance_tokens: i
 class Routed:
     """A request that has not ended, and the tokens of its answer that the router gave out.
 
-    replica: that has it; None: it waits for one. num_replicas: how many have had it.
+    replica: that has it; None: it waits for one. num_before: how many tokens there were when this
+    replica got it. num_failures: of replicas in a row that failed before they gave a token of it.
     """
 
     id: int
     request: Request
     answer: list[int] = field(default_factory=list)
     replica: int | None = None
-    num_replicas: int = 0
-    num_before: int = 0  # tokens that earlier replicas gave
+    num_before: int = 0
+    num_failures: int = 0
 
     @property
     def so_far(self) -> Request:
-        """The request, with the tokens that were given out."""
+        """The request, with all tokens of its answer that are known."""
         return replace(self.request, answered=[*self.request.answered, *self.answer])
 
     @property
-    def tokens(self) -> list[int]:
-        """Prompt and answer so far."""
-        return [*self.request.prompt, *self.so_far.answered]
+    def has_begun(self) -> bool:
+        """Whether its replica gave a token of it."""
+        return len(self.answer) > self.num_before
 
     @property
     def outstanding_tokens(self) -> int:
         """How many tokens its replica has yet to compute, at most."""
-        num_left = self.request.max_new_tokens - len(self.so_far.answered)
-        has_begun = len(self.answer) > self.num_before
-        return num_left if has_begun else len(self.tokens) + num_left
+        if not self.has_begun:  # its answer so far is computed again, too
+            return len(self.request.prompt) + self.request.max_new_tokens
+        return self.request.max_new_tokens - len(self.request.answered) - len(self.answer)
 
 
 class Router(EngineClient):
-    """Several replicas as one engine."""
+    """Several replicas as one engine. num_moved: answers that went on at another replica."""
 
     def __init__(
         self, replicas: Replicas, policy: Policy, *, max_unfinished: int | None = None
@@ -120,7 +121,7 @@ class Router(EngineClient):
         self.replicas, self.policy, self.max_unfinished = replicas, policy, max_unfinished
         self.waiting: list[Routed] = []  # for a replica that is ready
         self.running: list[Routed] = []  # at a replica, in its queue or in its passes
-        self._ids, self._num_placed = itertools.count(), 0
+        self._ids, self._num_placed, self.num_moved = itertools.count(), 0, 0
         # The blocks of tokens that each replica was sent, by prefix key, the latest last.
         self._sent: dict[int, dict[bytes, None]] = defaultdict(dict)
 
@@ -168,7 +169,7 @@ class Router(EngineClient):
             queue[:] = [each for each in queue if each.id != id]
 
     def step(self) -> list[Output]:
-        """The tokens that have come; waits up to 20 ms for the first. It mends what has failed."""
+        """The tokens that have come; waits up to 20 ms for the first."""
         outputs = []
         for number, what in self.replicas.events(_WAIT_S):
             outputs += self._lost(number) if what is None else self._received(what)
@@ -183,15 +184,15 @@ class Router(EngineClient):
         """Send all that wait to replicas, if one is ready."""
         while self.waiting and self.replicas.ready:
             routed = self.waiting.pop(0)
-            keys = list(prefix_keys(routed.tokens, _BLOCK))
+            so_far = routed.so_far
+            keys = list(_keys(so_far))
             loads = [self._load(number, keys) for number in self.replicas.ready]
             number = self.policy(loads, self._num_placed)
             self._num_placed += 1
             self._remember(number, keys)
             routed.replica, routed.num_before = number, len(routed.answer)
-            routed.num_replicas += 1
             self.running.append(routed)
-            self.replicas.send(number, Add(routed.id, routed.so_far))
+            self.replicas.send(number, Add(routed.id, so_far))
 
     def _load(self, number: int, keys: Sequence[bytes]) -> Load:
         shared = itertools.takewhile(self._sent[number].__contains__, keys)
@@ -220,7 +221,7 @@ class Router(EngineClient):
             if output.finish_reason:
                 self.running.remove(routed)
                 assert routed.replica is not None
-                self._remember(routed.replica, prefix_keys(routed.tokens, _BLOCK))
+                self._remember(routed.replica, _keys(routed.so_far))
         return outputs
 
     def _lost(self, number: int) -> list[Output]:
@@ -228,18 +229,19 @@ class Router(EngineClient):
         self._sent.pop(number, None)
         lost = [each for each in self.running if each.replica == number]
         self.running = [each for each in self.running if each.replica != number]
+        self.num_moved += sum(each.has_begun for each in lost)
         for each in lost:
             each.replica = None
-        self.waiting[:0] = [each for each in lost if each.num_replicas < _MOST_REPLICAS]
+            each.num_failures = 0 if each.has_begun else each.num_failures + 1
+        self.waiting[:0] = [each for each in lost if each.num_failures < _MOST_FAILURES]
+        reason = (
+            f"{_MOST_FAILURES} replicas in a row failed while they had this request, and it may be "
+            "the cause"
+        )
         return [
-            Output(
-                each.id,
-                None,
-                "error",
-                f"{_MOST_REPLICAS} replicas failed while they served it, and it may be the cause",
-            )
+            Output(each.id, None, "error", reason)
             for each in lost
-            if each.num_replicas == _MOST_REPLICAS
+            if each.num_failures == _MOST_FAILURES
         ]
 
     def _none_is_left(self) -> str:
@@ -248,3 +250,8 @@ class Router(EngineClient):
             f"no replica is left after {sum(self.replicas.num_starts)} starts, and the last one "
             f"ended with {type(error).__name__}; see Replicas.errors, and start new ones"
         )
+
+
+def _keys(request: Request) -> Iterator[bytes]:
+    """The prefix keys of its blocks of tokens, prompt and answer."""
+    return prefix_keys([*request.prompt, *request.answered], _BLOCK)

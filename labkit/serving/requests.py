@@ -51,6 +51,7 @@ class Sampling:
     def __post_init__(self) -> None:
         arguments.number("temperature", self.temperature, "0 (greedy) or more", least=0)
         arguments.number("top_p", self.top_p, "above 0, at most 1", above=0, most=1)
+        arguments.whole("seed", self.seed, "of 64 bits", least=-(2**63), most=2**64 - 1)
         if self.top_k is not None:
             arguments.whole("top_k", self.top_k, "1 or more tokens, or None for all")
 

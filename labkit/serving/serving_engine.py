@@ -105,15 +105,22 @@ class EngineClient(ABC):
     def generate(self, requests: Iterable[Request]) -> list[list[int]]:
         """The answers to these requests, all added now, in their order.
 
-        RuntimeError: one of them ends with an error.
+        Tokens of requests that were added before are computed, too, and dropped.
+        RuntimeError: one of them ends with an error. After any error, all of them are cancelled.
         """
-        ids = [self.add(request) for request in requests]
+        ids: list[int] = []
         answers = defaultdict(list)
-        while self.has_work:
-            for output in self.step():
-                if output.token is None:
-                    raise RuntimeError(f"request {output.id} has no next token: {output.error}")
-                answers[output.id].append(output.token)
+        try:
+            ids.extend(self.add(request) for request in requests)
+            while self.has_work:
+                for output in self.step():
+                    if output.token is None:
+                        raise RuntimeError(f"request {output.id} has no next token: {output.error}")
+                    answers[output.id].append(output.token)
+        except BaseException:  # an interrupted notebook cell, too
+            for id in ids:
+                self.cancel(id)
+            raise
         return [answers[id] for id in ids]
 
 

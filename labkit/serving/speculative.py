@@ -147,12 +147,9 @@ class SpeculativeEngine(Engine):
         running = {each.id: each for each in self.running}
         self._drafts = {p.sequence: self._reserved(running[p.sequence], p) for p in pieces}
         self._propose()
-        longer = [replace(p, tokens=[*p.tokens, *self._drafts[p.sequence].tokens]) for p in pieces]
-        logits_nV = self.decoder.of_all_tokens(longer, self.cache)
-        rows = logits_nV.split([len(piece.tokens) for piece in longer])
-        return [
-            rows_nV[len(piece.tokens) - 1 :] for rows_nV, piece in zip(rows, pieces, strict=True)
-        ]
+        longer = [self._with_drafts(piece) for piece in pieces]
+        logits_nV = self.decoder(longer, self.cache)
+        return list(logits_nV.split([piece.num_logits for piece in longer]))
 
     def _reserved(self, generation: Generation, piece: Piece) -> _Draft:
         """Room for drafts in both caches, if the answer has begun; no drafts where there is none.
@@ -172,7 +169,7 @@ class SpeculativeEngine(Engine):
         """Run the draft model, a pass for each draft, and forget what it cached of the drafts.
 
         Those that are accepted are computed again, in the pass for the next first draft. So its
-        cache never has a token that the answer has not, even if a pass raises.
+        cache has no token that is not in the answer, and not the last one, even if a pass raises.
         """
         try:
             for index in range(self.num_drafts):
@@ -181,7 +178,7 @@ class SpeculativeEngine(Engine):
                     self._propose_one(drafts)
         finally:
             for id, draft in self._drafts.items():
-                self.draft_cache.truncate(id, len(draft.generation.tokens))
+                self.draft_cache.truncate(id, len(draft.generation.tokens) - 1)
 
     def _propose_one(self, drafts: list[_Draft]) -> None:
         pieces = []
@@ -190,9 +187,17 @@ class SpeculativeEngine(Engine):
             start = self.draft_cache.num_cached(draft.generation.id)
             pieces.append(Piece(draft.generation.id, tokens[start:], start))
         for draft, logits_V in zip(drafts, self.draft(pieces, self.draft_cache), strict=True):
-            q_V = distribution(logits_V, draft.generation.request.sampling)
+            try:
+                q_V = distribution(logits_V, draft.generation.request.sampling)
+            except ValueError:  # the draft model has no number; the target may have one
+                draft.num_wanted = len(draft.tokens)
+                continue
             draft.tokens.append(draw_token(q_V, *_uniforms(draft.generation, 1)))
             draft.rows_kV.append(q_V)
+
+    def _with_drafts(self, piece: Piece) -> Piece:
+        drafts = self._drafts[piece.sequence].tokens
+        return replace(piece, tokens=[*piece.tokens, *drafts], num_logits=len(drafts) + 1)
 
     def _next(self, generation: Generation, logits_jV: Tensor) -> list[Output]:
         """Check the drafts, append what is accepted and one token more, and cache no others."""

@@ -24,6 +24,7 @@ from labkit.serving import (
     round_robin,
 )
 from labkit.serving.parallel_decoders import TensorParallelDecoder
+from labkit.serving.replicas import Add
 from labkit.serving.request_router import AllReplicasFailed
 from labkit.tensor_parallel import parallelize
 
@@ -87,7 +88,7 @@ def test_an_answer_goes_on_at_another_replica_when_its_own_is_killed(two, policy
     starts = list(two.num_starts)
     answers, had = serve_and(router, lambda: os.kill(two.pids[0][0], signal.SIGKILL))
     assert answers == EXPECTED
-    assert any(replica == 0 and 0 < num < 40 for _, replica, num in had)
+    assert router.num_moved == len([1 for _, replica, num in had if replica == 0 and num < 40]) > 0
     wait_until_ready(router, 2)
     assert two.num_starts == [starts[0] + 1, starts[1]]
     two.events(0.6)  # both report when they are idle, too
@@ -138,6 +139,16 @@ def test_a_request_that_breaks_replicas_ends_with_an_error_and_the_next_are_serv
         assert [output[:3] for output in outputs] == [(poisoned, None, "error")]
         assert replicas.num_starts == [2, 2]
         assert router.generate(REQUESTS[:1]) == EXPECTED[:1]
+
+
+def test_a_request_that_an_engine_refuses_ends_with_its_error(two):
+    starts = list(two.num_starts)
+    two.send(0, Add(7, Request([99], 1)))
+    outputs = []
+    while not outputs and two.num_starts == starts:
+        outputs = [output for _, found in two.events(1) for output in found or ()]
+    assert [output[:3] for output in outputs] == [(7, None, "error")]
+    assert two.num_starts == starts
 
 
 def test_without_a_replica_requests_end_with_an_error_and_nothing_is_left():

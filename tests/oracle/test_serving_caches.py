@@ -5,14 +5,16 @@ mixes whole prompts, chunks and single tokens in a pass, of sequences that come 
 """
 
 from collections import Counter
+from copy import deepcopy
 from dataclasses import replace
 from random import Random
 
 import pytest
 import torch
 
-from labkit.model import GPT, GPTConfig
-from labkit.serving import ContiguousCache, Decoder, NoCache, PagedCache, Piece
+from labkit.model import GPT, GPTConfig, attend, rotate, split_heads
+from labkit.serving import ContiguousCache, Decoder, Int8PagedCache, NoCache, PagedCache, Piece
+from labkit.serving.quantized import from_codes, to_codes
 
 LEARNED = GPTConfig(vocab=19, context=40, hidden=16, num_heads=4, num_kv_heads=2)
 ROTARY = replace(LEARNED, rotary=True)
@@ -34,7 +36,25 @@ def model_of(config):
     return model
 
 
+def attend_rounded(q_BTD, k_BTD, v_BTD, head_dim, rotary):
+    """Attention to keys and values of 8 bits, with a scale per token and head."""
+    heads = [split_heads(x_BTD, head_dim) for x_BTD in (q_BTD, k_BTD, v_BTD)]
+    if rotary:
+        heads[:2] = (rotate(x_BHTK, torch.arange(x_BHTK.shape[2])) for x_BHTK in heads[:2])
+    heads[1:] = (from_codes(*to_codes(x_BHTK, 8), x_BHTK.dtype) for x_BHTK in heads[1:])
+    return attend(*(x_BHTK.transpose(1, 2).flatten(2) for x_BHTK in heads), head_dim)
+
+
+def rounding(model):
+    """The same model, whose attention rounds keys and values as Int8PagedCache does."""
+    model = deepcopy(model)
+    for block in model.blocks:
+        block.attention.attend = attend_rounded
+    return model
+
+
 MODELS = {config: model_of(config) for config in (LEARNED, ROTARY)}
+ROUNDING = {config: rounding(model) for config, model in MODELS.items()}
 
 
 @torch.no_grad()
@@ -110,6 +130,39 @@ def test_tokens_and_logits_are_those_of_naive_generation(rung, config, seed):
     assert cache.num_free_pages == num_free
 
 
+@pytest.mark.parametrize("config", [LEARNED, ROTARY], ids=["learned", "rotary"])
+@pytest.mark.parametrize("seed", range(3))
+def test_with_a_cache_of_8_bits_tokens_are_those_of_rounded_keys_and_values(config, seed):
+    """So they do not depend on the traffic: a pass reads what it wrote from the cache, too."""
+    random = Random(seed)
+    prompts = prompts_of(random, 6)
+    num_new = [random.randint(1, 12) for _ in prompts]
+    cache = Int8PagedCache(config, 20, 3, torch.float64)
+    found, _ = serve(MODELS[config], cache, prompts, num_new, random)
+    for (tokens, rows), prompt, num in zip(found, prompts, num_new, strict=True):
+        expected_tokens, expected_rows = naive(ROUNDING[config], prompt, num)
+        assert tokens == expected_tokens
+        torch.testing.assert_close(torch.stack(rows), torch.stack(expected_rows))
+        exact = naive(MODELS[config], prompt, 1)[1][0]
+        assert 0 < (rows[0] - exact).norm() / exact.norm() < 0.02
+    assert cache.num_free_pages == 20
+
+
+def test_keys_and_values_of_8_bits_are_wrong_by_half_a_step_and_take_a_byte_each():
+    config = GPTConfig(num_layers=3, hidden=64, num_heads=4, num_kv_heads=2)
+    cache = Int8PagedCache(config, 4, 2)
+    assert cache.bytes_per_token == 3 * 2 * 2 * (16 + 2)
+    assert PagedCache(config, 4, 2).bytes_per_token == 3 * 2 * 2 * 16 * 4
+    k_nGK, v_nGK = torch.randn(2, 5, 2, 16, generator=torch.Generator().manual_seed(0))
+    slots_n = torch.tensor([7, 1, 0, 3, 2])
+    cache.write(1, slots_n, k_nGK, v_nGK)
+    for x_nGK, read_nGK in zip((k_nGK, v_nGK), cache.read(1, slots_n), strict=True):
+        assert read_nGK.dtype == torch.float32
+        half_nG1 = x_nGK.abs().amax(-1, keepdim=True) / 127 / 2
+        assert ((read_nGK - x_nGK).abs() <= half_nG1 * (1 + 2**-8)).all()  # a scale's rounding
+        assert (read_nGK - x_nGK).abs().max() > half_nG1.max() / 2
+
+
 def test_the_traffic_above_shares_pages_and_preempts():
     total = Counter()
     for seed in range(4):
@@ -143,8 +196,13 @@ def answers(decoder, cache, sequences, num_new):
     return tokens
 
 
-def test_forks_write_to_copies_of_the_page_that_they_share():
-    model, cache = MODELS[ROTARY], PagedCache(ROTARY, 12, 4, torch.float64)
+@pytest.mark.parametrize(
+    ("cache_class", "oracle"),
+    [(PagedCache, MODELS[ROTARY]), (Int8PagedCache, ROUNDING[ROTARY])],
+    ids=["exact", "int8"],
+)
+def test_forks_write_to_copies_of_the_page_that_they_share(cache_class, oracle):
+    model, cache = MODELS[ROTARY], cache_class(ROTARY, 12, 4, torch.float64)
     prompt = [3, 1, 4, 1, 5, 9]
     answers(Decoder(model), cache, {0: prompt}, 1)
     cache.fork(0, 1)
@@ -154,7 +212,7 @@ def test_forks_write_to_copies_of_the_page_that_they_share():
     found = answers(Decoder(model), cache, begun, 5)
     assert cache.pool.references[:3] == [3, 1, 1]
     for i, tokens in found.items():
-        assert tokens == naive(model, begun[i], 5)[0]
+        assert tokens == naive(oracle, begun[i], 5)[0]
 
 
 def test_a_prompt_that_was_served_before_shares_its_full_pages():

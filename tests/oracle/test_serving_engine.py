@@ -210,6 +210,29 @@ def test_logits_that_are_not_finite_end_only_their_request():
         engine = Engine(breaks_request_1, CACHES["pages"](), preempting)
         with pytest.raises(RuntimeError, match=f"request 1 .* {broken}"):
             engine.generate(requests)
+        assert (engine.has_work, engine.cache.num_free_pages) == (False, 11)
+
+
+class WithoutNumbers(Decoder):
+    """Where token 18 is, keys, values and logits are nan."""
+
+    def embedded(self, layout):
+        x_nD = super().embedded(layout)
+        x_nD[layout.tokens_n == 18] = torch.nan
+        return x_nD
+
+
+def test_keys_and_values_that_are_not_finite_reach_no_other_request():
+    good = [Request([1, 2], 6, Sampling(seed=1)), Request([1, 2, 3, 4, 5], 6)]
+    decoder = WithoutNumbers(MODEL)
+    for cache in CACHES.values():
+        engine = Engine(decoder, cache(), preempting)
+        engine.add(Request([18], 2))
+        ids = [engine.add(request) for request in good]
+        outputs = [output for _ in range(6) for output in engine.step()]
+        assert outputs[0].finish_reason == "error"
+        answers = [[each.token for each in outputs if each.id == id] for id in ids]
+        assert answers == [naive(request) for request in good]
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

@@ -119,7 +119,14 @@ def test_tokens_are_drawn_as_often_as_they_should_be(settings, expected):
 
 
 @pytest.mark.parametrize(
-    "settings", [{"temperature": -1.0}, {"temperature": math.nan}, {"top_p": 0.0}, {"top_k": 0}]
+    "settings",
+    [
+        {"temperature": -1.0},
+        {"temperature": math.nan},
+        {"top_p": 0.0},
+        {"top_k": 0},
+        {"seed": 2**64},
+    ],
 )
 def test_settings_that_cannot_be_are_refused(settings):
     with pytest.raises(ValueError, match=next(iter(settings))):

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from labkit.model import GPTConfig
 from labkit.serving import ContiguousCache, NoCache, PagedCache, Piece, SlotUse
+from labkit.serving.pages import prefix_keys
 
 CONFIG = GPTConfig(num_layers=1, hidden=1, num_heads=1)
 NUM_PAGES = 7
@@ -17,6 +18,7 @@ OPS = st.one_of(
     st.tuples(st.just("grow"), NUMBERS, st.integers(1, 6)),
     st.tuples(st.just("fork"), NUMBERS, NUMBERS),
     st.tuples(st.just("free"), NUMBERS, st.just(0)),
+    st.tuples(st.just("truncate"), NUMBERS, st.integers(0, 6)),
 )
 
 
@@ -29,6 +31,7 @@ class Model:
 
     def __init__(self, page_size):
         self.cache, self.tokens = PagedCache(CONFIG, NUM_PAGES, page_size), {}
+        self.of_key = {}  # prefix key -> all tokens up to the end of its page
 
     def grow(self, i, num):
         """All begin alike, and a new sequence shares what it can. Later tokens are its own."""
@@ -57,13 +60,22 @@ class Model:
             self.cache.fork(parent, child)
             self.tokens[child] = list(self.tokens[parent])
 
+    def truncate(self, i, num):
+        """Drop the last tokens of a sequence, which then goes on with others."""
+        if i in self.tokens:
+            del self.tokens[i][max(0, len(self.tokens[i]) - num) :]
+            self.cache.truncate(i, len(self.tokens[i]))
+
     def free(self, i, _):
         self.cache.free(i)
         self.tokens.pop(i, None)
 
     def check(self):
-        """References are the tables' own, every page is free or held, and tokens are there."""
-        cache, pool = self.cache, self.cache.pool
+        """References are the tables' own, every page is free or held, and tokens are there.
+
+        A page that is found by a prefix key has the last tokens of that prefix.
+        """
+        cache, pool, size = self.cache, self.cache.pool, self.cache.page_size
         tables = [cache._tables[i].pages for i in self.tokens]
         assert cache._tables.keys() == self.tokens.keys()
         references = Counter(page for table in tables for page in table)
@@ -75,6 +87,12 @@ class Model:
             slots = held(cache, i, 0)
             assert cache.keys_LNGK[0, slots].flatten().tolist() == tokens
             assert cache.values_LNGK[0, slots].flatten().tolist() == [-t for t in tokens]
+            for index, key in enumerate(prefix_keys(tokens, size)):
+                self.of_key[key] = tokens[index * size : (index + 1) * size]
+        for key, page in pool._page_of.items():
+            slots = range(page * size, (page + 1) * size)
+            assert cache.keys_LNGK[0, slots].flatten().tolist() == self.of_key[key]
+            assert pool._key_of[page] == key
 
 
 @settings(max_examples=100)
@@ -87,6 +105,42 @@ def test_no_page_is_lost_or_held_twice_and_no_token_overwritten(page_size, ops):
     for i in list(model.tokens):
         model.free(i, 0)
     assert model.cache.num_free_pages == NUM_PAGES
+
+
+def test_a_page_that_was_found_by_others_is_copied_after_a_truncation_and_no_longer_found():
+    """The last token of sequence 0 was rejected. Sequence 1 has it, too, and keeps it."""
+    model = Model(3)
+    model.grow(0, 3)
+    model.cache.share_prefix(1, [5, 6, 7, 1])
+    model.tokens[1] = [5, 6, 7]
+    model.truncate(0, 1)
+    assert model.cache.pages_needed(0, 3, 99) == 1
+    assert model.cache.share_prefix(2, [5, 6, 7, 1]) == 0
+    model.free(1, 0)
+    assert model.cache.pages_needed(0, 3, 99) == 0
+    model.grow(0, 1)
+    model.check()
+    assert model.cache.share_prefix(3, [5, 6, 10, 1]) == 3
+
+
+def test_pages_without_a_token_after_a_truncation_are_free_and_still_found():
+    model = Model(2)
+    model.grow(0, 6)
+    model.truncate(0, 3)
+    assert model.cache.num_free_pages == NUM_PAGES - 2
+    assert model.cache.share_prefix(1, [5, 6, 1]) == 2
+    model.cache.reserve(0, 6, 99)
+    assert model.cache.num_free_pages == NUM_PAGES - 3
+
+
+@pytest.mark.parametrize("cache", [NoCache(CONFIG), ContiguousCache(CONFIG, 9)])
+def test_other_caches_forget_the_last_tokens(cache):
+    cache.reserve(0, 3, 9)
+    cache.commit([Piece(0, [1, 2, 3], 0)])
+    num_cached = min(cache.num_cached(0), 2)
+    cache.truncate(0, 2)
+    cache.truncate(0, 9)
+    assert cache.num_cached(0) == num_cached
 
 
 def test_the_page_that_was_freed_first_is_taken_first_and_forgotten():

@@ -133,20 +133,27 @@ def test_each_token_is_given_out_once_whenever_replicas_fail(policy, requests, r
         assert engine.cache.num_free_pages == 20
 
 
-def test_a_request_ends_with_an_error_after_three_replicas_that_failed():
+def test_a_request_ends_with_an_error_after_three_failures_without_a_token():
     replicas = ReplicasHere(2)
     router = Router(replicas, round_robin)
     router.add(Request([1], 9))
-    for number in (0, 1, 0):
+    for number, gives_a_token in [
+        (0, False),
+        (1, False),
+        (0, True),
+        (1, False),
+        (0, False),
+        (1, False),
+    ]:
         assert [each.replica for each in router.running] == [number]
-        replicas.step(number)
-        (output,) = router.step()
-        assert output.token is not None
+        if gives_a_token:
+            replicas.step(number)
+            assert router.step()[0].token is not None
         replicas.fail(number)
         outputs = router.step()
         replicas.start(number)
     assert [(each.id, each.token, each.finish_reason) for each in outputs] == [(0, None, "error")]
-    assert "3 replicas failed" in outputs[0].error
+    assert "3 replicas in a row failed" in outputs[0].error
     assert not router.has_work
 
 

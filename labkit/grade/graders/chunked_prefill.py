@@ -140,7 +140,9 @@ def fault(s: Observed) -> Finding | None:
     if s.case.function == ATTEND or not s.wrong_ranks:
         return None
     why = "Give out the budget token by token: first to all that decode, then prompt after prompt."
-    return Finding(Outcome.WRONG, "a pass has other chunks", why, f"{PLAN}, {describe(s)}", 2)
+    return Finding(
+        Outcome.WRONG, "a pass has other chunks", why, f"{PLAN}, {s.label}: {describe(s)}", 2
+    )
 
 
 LEFT, TAKE = "left = token_budget - len(chunks)", "num_now := min(num, left)"

@@ -34,6 +34,11 @@ class Decision(NamedTuple):
     preempted: list[int]
     computed: list[int]
 
+    @property
+    def admitted(self) -> list[int]:
+        """Who waited before."""
+        return [request.id for request in self.waiting if request.id in self.computed]
+
 
 def cases(draw: Draw) -> list[Case]:
     """One rule after the other, then random traffic in small caches."""
@@ -143,25 +148,14 @@ class Wrong(NamedTuple):
     right: Decision
     before: list[Decision]
 
-    @property
-    def joined(self) -> list[int]:
-        """Who was admitted."""
-        return [r.id for r in self.got.waiting if r.id in self.got.computed]
-
-    @property
-    def should_join(self) -> list[int]:
-        """Who should have been."""
-        return [r.id for r in self.got.waiting if r.id in self.right.computed]
-
 
 def first_wrong(s: Observed) -> Wrong:
-    """LookupError without one."""
-    made = [Decision(*each) for each in s.y]
-    number = [a == b for a, b in zip(made, s.right[0], strict=False)].index(False)
-    waiting, running = ([Request(*r) for r in each] for each in made[number][:2])
-    return Wrong(
-        made[number]._replace(waiting=waiting, running=running), s.right[0][number], made[:number]
-    )
+    """ValueError without one."""
+    number = [a == b for a, b in zip(s.y, s.right[0], strict=False)].index(False)
+    *_, preempted, computed = s.y[number]
+    right = s.right[0][number]
+    got = right._replace(preempted=preempted, computed=computed)
+    return Wrong(got, right, s.right[0][:number])
 
 
 def describe(s: Observed) -> str:
@@ -169,7 +163,7 @@ def describe(s: Observed) -> str:
     got, right, before = first_wrong(s)
     waiting, running = (
         ", ".join(f"{r.id} ({r.num_tokens} tokens, {r.num_pages} pages)" for r in each) or "none"
-        for each in got[:2]
+        for each in (got.waiting, got.running)
     )
     return (
         f"call {len(before)}, waiting: {waiting}; running: {running}; {got.num_free} pages free: "
@@ -182,19 +176,23 @@ def fault(s: Observed) -> Finding | None:
     if not s.wrong_ranks:
         return None
     why = "Count the pages of this pass by hand, in order of arrival."
-    return Finding(Outcome.WRONG, "a pass computes other requests", why, describe(s), 2)
+    return Finding(
+        Outcome.WRONG, "a pass computes other requests", why, f"{s.label}: {describe(s)}", 2
+    )
 
 
 def is_static(s: Observed) -> bool:
-    """Whether nobody has ever joined others, here and before."""
-    wrong = first_wrong(s)
-    joins = [each.running for each in wrong.before if {*each.computed} - ids(each.running)]
-    return bool(wrong.should_join and wrong.got.running) and not wrong.joined and not any(joins)
+    """Whether no request has joined others that run, here and before."""
+    got, right, before = first_wrong(s)
+    has_joined = any(each.running and each.admitted for each in before)
+    return bool(got.running and right.admitted) and not got.admitted and not has_joined
 
 
-def ids(requests: list[Request]) -> set[int]:
-    """Their numbers."""
-    return {request[0] for request in requests}
+def overtakes(s: Observed) -> bool:
+    """Whether one is admitted that has arrived after one that waits, perhaps preempted."""
+    got = first_wrong(s).got
+    first = [request.id for request in got.waiting][: len(got.admitted)]
+    return got.admitted != first or bool(got.preempted and got.admitted)
 
 
 def admits_by(s: Observed, **pages: Callable[[Request, int], int]) -> bool:
@@ -220,11 +218,8 @@ MISTAKES = [
     Mistake(
         "lets a small request overtake",
         "While small requests take the pages, a large one may never find enough of them. Stop at "
-        "the first that does not fit.",
-        seen=lambda s: (
-            (wrong := first_wrong(s)).joined
-            != [r.id for r in wrong.got.waiting][: len(wrong.joined)]
-        ),
+        "the first that does not fit, and at once after a preemption.",
+        seen=overtakes,
         made_by=patch(
             "            break", "            room += missing(request)\n            continue"
         ),
@@ -266,7 +261,7 @@ MISTAKES = [
         hint=2,
         seen=lambda s: (
             (wrong := first_wrong(s)).got.preempted
-            and max(ids(wrong.got.running)) not in wrong.got.preempted
+            and wrong.got.running[-1].id not in wrong.got.preempted
         ),
         made_by=patch("going_on.pop()", "going_on.pop(0)"),
     ),

@@ -150,13 +150,16 @@ def fault(s: Observed) -> Finding | None:
     if not s.wrong_ranks:
         return None
     why = "Follow this call by hand: which pages are taken, copied and given up."
-    return Finding(Outcome.WRONG, "a call leaves a wrong state", why, describe(s), 2)
+    return Finding(
+        Outcome.WRONG, "a call leaves a wrong state", why, f"{s.label}: {describe(s)}", 2
+    )
 
 
 def is_early(s: Observed) -> bool:
-    """Whether a sequence holds more pages than its tokens need."""
-    step = first_wrong(s)
-    return any(len(step.got.tables[n]) > len(step.right.tables[n]) for n in NAMES)
+    """Whether an append gave a sequence more pages than its tokens need."""
+    (kind, name, *_), _, got, _, right = first_wrong(s)
+    is_longer = len(got.tables[name]) > len(right.tables[name])
+    return kind == "append" and right.returned and is_longer
 
 
 def overwrites(s: Observed) -> bool:
@@ -167,23 +170,25 @@ def overwrites(s: Observed) -> bool:
 
 
 def leaks(s: Observed, of_copies: bool) -> bool:
-    """Whether a page has neither a holder nor is free: one that was copied, or another one."""
+    """Whether too few pages are free: one that was copied is missing, or those of a sequence."""
     copied: set[int] = set()
     for step in steps(s.args, s.y, s.right[0]):
         for old, new in zip(step.before.tables, step.got.tables, strict=True):
             copied |= {a for a, b in zip(old, new, strict=False) if a != b}
         if problem(step):
-            lost = step.before.held - step.got.held
-            is_leak = step.got.num_free + len(step.got.held) < s.args[0] and lost
-            return bool(is_leak) and bool(lost & copied) == of_copies
+            too_few = step.got.num_free < step.right.num_free
+            is_of_copies = not copied.isdisjoint(step.before.held - step.got.held)
+            is_known = is_of_copies or step.call[0] == "free"
+            return too_few and is_known and is_of_copies == of_copies
     return False
 
 
 def writes_elsewhere(s: Observed) -> bool:
     """Whether an append had room, and its tokens are not where its table says."""
-    (kind, name, *_), _, got, _, right = first_wrong(s)
-    rows = right.tokens[name]
-    return kind == "append" and got.returned is True and got.tokens[name][: len(rows)] != rows
+    (kind, name, *_), _, got, right_before, right = first_wrong(s)
+    new = slice(len(right_before.tokens[name]), len(right.tokens[name]))
+    is_wrong = got.tokens[name][new] != right.tokens[name][new]
+    return kind == "append" and got.returned is True and is_wrong
 
 
 MISTAKES = [
