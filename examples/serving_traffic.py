@@ -16,6 +16,7 @@ another one. Some requests are cancelled in the midst of their answers. At the e
 
 import argparse
 import collections
+import contextlib
 import os
 import random
 import signal
@@ -160,12 +161,13 @@ class Traffic:
 
 
 def fail_one(replicas, draw):
-    """Kill or freeze a rank of a replica that runs; what was done."""
-    ranks = [pid for pids in replicas.pids for pid in pids]
+    """Kill or freeze a rank of a replica that runs; the signal, or None where it ended before."""
+    ranks = sum(replicas.pids, [])
     how = signal.SIGSTOP if draw.random() < IS_FROZEN else signal.SIGKILL
-    if ranks:
+    with contextlib.suppress(ProcessLookupError, IndexError):
         os.kill(draw.choice(ranks), how)
-    return how.name if ranks else "none"
+        return how
+    return None
 
 
 def serve_traffic(replicas, questions, seconds, draw):
@@ -234,8 +236,8 @@ def report(seconds, seed=0):
     print(
         f"{len(traffic.asked)} requests in {seconds:g} s, and {traffic.num_refused} refused since "
         f"{MAX_UNFINISHED} were not finished\n"
-        f"  {failures['SIGKILL']} ranks killed and {failures['SIGSTOP']} frozen: {num_starts} "
-        f"starts of {NUM_REPLICAS} replicas with {NUM_RANKS} ranks\n"
+        f"  {failures[signal.SIGKILL]} ranks killed and {failures[signal.SIGSTOP]} frozen: "
+        f"{num_starts} starts of {NUM_REPLICAS} replicas with {NUM_RANKS} ranks\n"
         f"  {traffic.router.num_moved} answers went on at another replica\n"
         f"  ended: {ends['stop'] + ends['length']} with all their tokens, {ends['cancelled']} "
         f"cancelled, {ends['error']} with an error\n"

@@ -75,7 +75,7 @@ def read_gpt(folder: str | Path, step: int | None = None) -> GPT:
             'Checkpointer(..., extra={"config": config})'
         )
     tensors = read_tensors(folder, manifest.step, prefix="model.")
-    model = GPT(GPTConfig(**sizes), dtype=tensors["embedding.token.weight"].dtype)
+    model = GPT(GPTConfig(**sizes), dtype=next(iter(tensors.values())).dtype)
     parameters = dict(model.named_parameters())  # without the head, which is tied
     if tensors.keys() != parameters.keys():
         raise DoesNotFit(f"{folder} is of no GPT: {sorted(tensors.keys() ^ parameters.keys())}")

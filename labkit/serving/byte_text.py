@@ -67,5 +67,4 @@ class TextStream:
 
 def _overlap(text: str, stop: str) -> int:
     """How many letters at the end of the text are the beginning of the stop string."""
-    longest = min(len(text), len(stop) - 1)
-    return next((n for n in range(longest, 0, -1) if text.endswith(stop[:n])), 0)
+    return next((n for n in range(len(stop) - 1, 0, -1) if text.endswith(stop[:n])), 0)

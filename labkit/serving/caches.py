@@ -41,12 +41,14 @@ class Piece:
     """Consecutive tokens of one sequence, of which a pass computes keys, values and the logits.
 
     sequence: its number. start: how many of its tokens are cached, so the place of tokens[0].
+    num_logits: the logits of how many of its last tokens the pass gives.
     A whole prompt, a chunk of it, and a single new token are all pieces.
     """
 
     sequence: int
     tokens: list[int]
     start: int
+    num_logits: int = 1
 
     @property
     def end(self) -> int:

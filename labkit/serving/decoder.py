@@ -34,8 +34,6 @@ from labkit.serving.caches import KVCache, Piece
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Queries, keys and values of the pass's tokens, all heads in a row -> what the heads give."""
-Rows = Callable[[Sequence[Piece]], Tensor]
-"""Which rows of x_nD, the tokens of these pieces, become logits."""
 
 
 class Decoder:
@@ -56,23 +54,16 @@ class Decoder:
 
     @torch.no_grad()
     def __call__(self, pieces: Sequence[Piece], cache: KVCache) -> Tensor:
-        """logits_SV. Reserve room before. The pieces are then cached; each is of another sequence.
+        """logits_SV, or more rows: num_logits of each piece.
 
-        ValueError: a piece without room or with a wrong start, or more tokens than positions.
+        Reserve room before. The pieces are then cached; each is of another sequence. ValueError: a
+        piece without room or with a wrong start, or more tokens than positions.
         """
-        return self._pass(pieces, cache, _last_tokens)
-
-    @torch.no_grad()
-    def of_all_tokens(self, pieces: Sequence[Piece], cache: KVCache) -> Tensor:
-        """logits_nV of every token of the pieces in one row; otherwise as a call."""
-        return self._pass(pieces, cache, _all_tokens)
-
-    def _pass(self, pieces: Sequence[Piece], cache: KVCache, rows: Rows) -> Tensor:
         layout = self.layout(pieces, cache)
         x_nD = self.through_blocks(self.embedded(layout), layout, cache)
-        logits = self.logits(x_nD[rows(pieces)])
+        logits_SV = self.logits(x_nD[rows_of_logits(pieces)])
         cache.commit(pieces)
-        return logits
+        return logits_SV
 
     def layout(self, pieces: Sequence[Piece], cache: KVCache) -> Layout:
         """Which token is where. ValueError: more tokens than positions, and as of cache.slots."""
@@ -112,12 +103,14 @@ def _ends(pieces: Sequence[Piece]) -> Tensor:
     return torch.tensor([len(piece.tokens) for piece in pieces]).cumsum(0)
 
 
-def _last_tokens(pieces: Sequence[Piece]) -> Tensor:
-    return _ends(pieces) - 1
-
-
-def _all_tokens(pieces: Sequence[Piece]) -> Tensor:
-    return torch.arange(sum(len(piece.tokens) for piece in pieces))
+def rows_of_logits(pieces: Sequence[Piece]) -> list[int]:
+    """Which rows of x_nD become logits: the last num_logits tokens of each piece."""
+    ends = _ends(pieces).tolist()
+    return [
+        row
+        for piece, end in zip(pieces, ends, strict=True)
+        for row in range(end - piece.num_logits, end)
+    ]
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,9 @@ def _on_rank(world: Group, model: GPT) -> Engine:
 
 def _engine(decoder: Decoder, model: GPT, max_waiting: int | None = None) -> Engine:
     num_pages = MAX_RUNNING * -(-model.config.context // 16)
-    dtype = next(model.parameters()).dtype
-    cache = PagedCache(decoder.cache_config, num_pages, dtype=dtype)
+    weight = next(model.parameters())
+    cache = PagedCache(
+        decoder.cache_config, num_pages, dtype=weight.dtype, device=str(weight.device)
+    )
     scheduler = partial(chunked_prefill, max_running=MAX_RUNNING, token_budget=256)
     return Engine(decoder, cache, scheduler, max_waiting=max_waiting)

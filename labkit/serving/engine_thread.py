@@ -161,8 +161,8 @@ class EngineThread:
     def _cancel(self, answers: Sequence[_Answer], end: str = "cancelled") -> None:
         for answer in answers:
             if self._answers.pop(answer.id, None) is not None:
-                self.metrics.ends[end] += 1
                 self.engine.cancel(answer.id)
+                self.metrics.ends[end] += 1
 
     def _end(self, why: str) -> None:
         self.ended = self.ended or why

@@ -87,7 +87,7 @@ def serve(
                 make_app(engine, name),
                 lifespan="off",
                 log_level="warning",
-                timeout_graceful_shutdown=5,  # a client may have stopped to read
+                timeout_graceful_shutdown=5,  # a client may have stopped reading
             )
         )
         thread = Thread(target=server.run, args=([listener],), name="server", daemon=True)

@@ -50,7 +50,7 @@ from labkit.comm import Group, Pending
 from labkit.model import GPTConfig
 from labkit.pipeline import PipelineGPT
 from labkit.serving.caches import KVCache, Piece
-from labkit.serving.decoder import Attend, Decoder, Layout, Rows
+from labkit.serving.decoder import Attend, Decoder, Layout, rows_of_logits
 from labkit.tensor_parallel import (
     Replicated,
     TensorParallelGPT,
@@ -144,7 +144,9 @@ class PipelineDecoder(Decoder):
         num_layers = len(self.stage.model.blocks)
         return replace(self.stage.cache_config, num_layers=max(1, num_layers))
 
-    def _pass(self, pieces: Sequence[Piece], cache: KVCache, rows: Rows) -> Tensor:
+    @torch.no_grad()
+    def __call__(self, pieces: Sequence[Piece], cache: KVCache) -> Tensor:
+        """As of Decoder, on all ranks."""
         rank, last = self.group.rank, self.group.size - 1
         parts = _microbatches(pieces, self.num_microbatches)
         sent, logits = [], []
@@ -155,13 +157,13 @@ class PipelineDecoder(Decoder):
             coming = self._receive(following)  # it travels while this part is computed
             x_nD = self.stage.through_blocks(x_nD, layout, cache)
             if rank == last:
-                logits.append(self.stage.logits(x_nD[rows(part)]))
+                logits.append(self.stage.logits(x_nD[rows_of_logits(part)]))
             else:
                 sent.append(self.group.isend(x_nD, rank + 1))
         for pending in sent:
             pending.wait()
         vocab = self.model.config.vocab
-        mine = torch.cat(logits) if logits else self._empty(len(rows(pieces)), vocab)
+        mine = torch.cat(logits) if logits else self._empty(len(rows_of_logits(pieces)), vocab)
         all_logits: Tensor = self.group.broadcast(mine, last)
         cache.commit(pieces)
         return all_logits

@@ -21,6 +21,7 @@ from labkit.serving.metrics import Timing
 from labkit.serving.serving_engine import EngineClient
 
 BOUNDS_S = (*(m * 10.0**e for e in (-3, -2, -1, 0) for m in (1, 2.5, 5)), 10.0, math.inf)
+ENDS = ("stop", "length", "cancelled", "refused", "error")  # of requests
 
 
 class Histogram:
@@ -51,8 +52,7 @@ class ServerMetrics:
         self._num_pages = engine.num_free_pages
         self.ttft, self.itl = Histogram(), Histogram()
         self.num_prompt_tokens, self.num_answer_tokens = 0, 0
-        # By how they ended: stop, length, cancelled, refused, error.
-        self.ends = Counter[str]()
+        self.ends = Counter(dict.fromkeys(ENDS, 0))
         self.look_at(engine)
 
     def count_token(self, timing: Timing, now_s: float) -> None:

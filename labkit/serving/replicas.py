@@ -1,12 +1,11 @@
 """Engines in processes of their own, each of which fails and restarts alone.
 
-    this process                                 replica 0                replica 1 (two ranks)
-    send(0, Add(7, request))      -- TCP -->     engine.add
-    events() -> 0, [Output ...]   <--------      engine.step              rank 0: Leader.step
-                                                 engine.step              rank 1: follow
-                                                 killed
-    events() -> 0, None           <- closed -    starts again
-    0 in ready                    <- ready --    engine.step
+    this process                               rank 0 of replica 0      its other ranks
+    send(0, Add(7, request))    -- TCP -->     add
+    events() -> 0, [Output..]   <--------      step                     follow
+                                               killed                   ended with their run
+    events() -> 0, None         <- closed -
+    ready == [1], then [0, 1]   <--------      starts again             start again
 
 A replica is a run of the lab's with one rank or several: `make_engine(world, *args)` is called on
 each of them. Rank 0 reports after every pass, and twice a second when there is nothing to do.
@@ -14,8 +13,8 @@ each of them. Rank 0 reports after every pass, and twice a second when there is 
 - A process that ends closes its connection, as the kernel does for it. That takes milliseconds.
 - A replica that is silent for `patience_s` is killed: it is frozen, or one of its ranks is.
 - When a rank dies, the run ends with all of its ranks, and a new one starts: `restarts` times.
-- What a replica had reported before its end is delivered first, and then None. So a caller knows
-  exactly which tokens it has. What to do with the requests is its matter: request_router.py.
+- What a replica has reported before its end is delivered first, and then None. So the caller knows
+  which tokens are lost. A Router (request_router.py) moves the requests to another replica.
 
 Wire: pickles over TCP on 127.0.0.1 with a secret key (multiprocessing.connection).
 """
@@ -111,8 +110,8 @@ class Replicas:
     ) -> None:
         """Start them, and wait until all are ready. The error of one that cannot start is raised.
 
-        num_ranks, restarts: of each replica. patience_s: a longer silence ends a replica, also
-        while it makes its engine.
+        num_ranks: of each replica. restarts: how often each is started again, in all. patience_s: a
+        longer silence ends a replica, also while it makes its engine.
         """
         check_function(make_engine)
         check_args(args)
@@ -148,7 +147,7 @@ class Replicas:
     @property
     def num_free_pages(self) -> int:
         """Of all that serve now, as last reported."""
-        return sum(num - self.used_pages.get(i, 0) for i, (_, num) in self._ready.items())
+        return sum(num - self.used_pages[i] for i, (_, num) in self._ready.items())
 
     @property
     def is_over(self) -> bool:
@@ -186,16 +185,19 @@ class Replicas:
     def _take(
         self, number: int, connection: Connection | None, what: Any
     ) -> list[tuple[int, list[Output] | None]]:
-        if isinstance(what, _Report):
+        was_ready = number in self._ready
+        is_newest = was_ready and self._ready[number][0] is connection
+        if isinstance(what, _Report) and is_newest:
             self.used_pages[number] = self._ready[number][1] - what.num_free_pages
             return [(number, what.outputs)]
         if isinstance(what, _Ready):
             assert connection is not None
             self.config, self.capacity = what.config, what.capacity
-            self._ready[number] = connection, what.num_pages
-        elif isinstance(what, Exception):
+            self._ready[number], self.used_pages[number] = (connection, what.num_pages), 0
+            return [(number, None)] if was_ready else []  # the end of the start before comes later
+        if isinstance(what, Exception):
             self.errors[number] = what
-        elif number in self._ready and self._ready[number][0] is connection:
+        elif what is None and is_newest:
             del self._ready[number]
             return [(number, None)]
         return []

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -95,13 +95,8 @@ class Routed:
 
     @property
     def so_far(self) -> Request:
-        """The request, with the tokens that were given out."""
+        """The request, with all tokens of its answer that are known."""
         return replace(self.request, answered=[*self.request.answered, *self.answer])
-
-    @property
-    def tokens(self) -> list[int]:
-        """Prompt and answer so far."""
-        return [*self.request.prompt, *self.so_far.answered]
 
     @property
     def has_begun(self) -> bool:
@@ -111,8 +106,9 @@ class Routed:
     @property
     def outstanding_tokens(self) -> int:
         """How many tokens its replica has yet to compute, at most."""
-        num_left = self.request.max_new_tokens - len(self.so_far.answered)
-        return num_left if self.has_begun else len(self.tokens) + num_left
+        if not self.has_begun:  # its answer so far is computed again, too
+            return len(self.request.prompt) + self.request.max_new_tokens
+        return self.request.max_new_tokens - len(self.request.answered) - len(self.answer)
 
 
 class Router(EngineClient):
@@ -173,7 +169,7 @@ class Router(EngineClient):
             queue[:] = [each for each in queue if each.id != id]
 
     def step(self) -> list[Output]:
-        """The tokens that have come; waits up to 20 ms for the first. It mends what has failed."""
+        """The tokens that have come; waits up to 20 ms for the first."""
         outputs = []
         for number, what in self.replicas.events(_WAIT_S):
             outputs += self._lost(number) if what is None else self._received(what)
@@ -188,14 +184,15 @@ class Router(EngineClient):
         """Send all that wait to replicas, if one is ready."""
         while self.waiting and self.replicas.ready:
             routed = self.waiting.pop(0)
-            keys = list(prefix_keys(routed.tokens, _BLOCK))
+            so_far = routed.so_far
+            keys = list(_keys(so_far))
             loads = [self._load(number, keys) for number in self.replicas.ready]
             number = self.policy(loads, self._num_placed)
             self._num_placed += 1
             self._remember(number, keys)
             routed.replica, routed.num_before = number, len(routed.answer)
             self.running.append(routed)
-            self.replicas.send(number, Add(routed.id, routed.so_far))
+            self.replicas.send(number, Add(routed.id, so_far))
 
     def _load(self, number: int, keys: Sequence[bytes]) -> Load:
         shared = itertools.takewhile(self._sent[number].__contains__, keys)
@@ -224,7 +221,7 @@ class Router(EngineClient):
             if output.finish_reason:
                 self.running.remove(routed)
                 assert routed.replica is not None
-                self._remember(routed.replica, prefix_keys(routed.tokens, _BLOCK))
+                self._remember(routed.replica, _keys(routed.so_far))
         return outputs
 
     def _lost(self, number: int) -> list[Output]:
@@ -238,7 +235,8 @@ class Router(EngineClient):
             each.num_failures = 0 if each.has_begun else each.num_failures + 1
         self.waiting[:0] = [each for each in lost if each.num_failures < _MOST_FAILURES]
         reason = (
-            f"{_MOST_FAILURES} replicas in a row failed when they had it, and it may be the cause"
+            f"{_MOST_FAILURES} replicas in a row failed while they had this request, and it may be "
+            "the cause"
         )
         return [
             Output(each.id, None, "error", reason)
@@ -252,3 +250,8 @@ class Router(EngineClient):
             f"no replica is left after {sum(self.replicas.num_starts)} starts, and the last one "
             f"ended with {type(error).__name__}; see Replicas.errors, and start new ones"
         )
+
+
+def _keys(request: Request) -> Iterator[bytes]:
+    """The prefix keys of its blocks of tokens, prompt and answer."""
+    return prefix_keys([*request.prompt, *request.answered], _BLOCK)

@@ -147,12 +147,9 @@ class SpeculativeEngine(Engine):
         running = {each.id: each for each in self.running}
         self._drafts = {p.sequence: self._reserved(running[p.sequence], p) for p in pieces}
         self._propose()
-        longer = [replace(p, tokens=[*p.tokens, *self._drafts[p.sequence].tokens]) for p in pieces]
-        logits_nV = self.decoder.of_all_tokens(longer, self.cache)
-        rows = logits_nV.split([len(piece.tokens) for piece in longer])
-        return [
-            rows_nV[len(piece.tokens) - 1 :] for rows_nV, piece in zip(rows, pieces, strict=True)
-        ]
+        longer = [self._with_drafts(piece) for piece in pieces]
+        logits_nV = self.decoder(longer, self.cache)
+        return list(logits_nV.split([piece.num_logits for piece in longer]))
 
     def _reserved(self, generation: Generation, piece: Piece) -> _Draft:
         """Room for drafts in both caches, if the answer has begun; no drafts where there is none.
@@ -197,6 +194,10 @@ class SpeculativeEngine(Engine):
                 continue
             draft.tokens.append(draw_token(q_V, *_uniforms(draft.generation, 1)))
             draft.rows_kV.append(q_V)
+
+    def _with_drafts(self, piece: Piece) -> Piece:
+        drafts = self._drafts[piece.sequence].tokens
+        return replace(piece, tokens=[*piece.tokens, *drafts], num_logits=len(drafts) + 1)
 
     def _next(self, generation: Generation, logits_jV: Tensor) -> list[Output]:
         """Check the drafts, append what is accepted and one token more, and cache no others."""

@@ -10,9 +10,10 @@ import openai
 import pytest
 import torch
 
-from labkit import cli
+from labkit import RankError, cli
 from labkit.checkpoint import Checkpointer, DoesNotFit, read_gpt
 from labkit.launch import run
+from labkit.model import GPTConfig
 from labkit.serving import Request
 from labkit.serving.default_engine import engine_of
 from tests.an_example import load_example
@@ -71,11 +72,25 @@ def test_what_cannot_be_served_is_one_clear_message(tmp_path, monkeypatch, capsy
     assert ended.value.code == 2 and "Traceback" not in capsys.readouterr().err
 
 
-def saves_without_sizes(world, folder):
-    Checkpointer(folder, torch.nn.Linear(2, 2), None, world).save(1)
+def saves_no_gpt(world, folder):
+    model = torch.nn.Linear(2, 2)
+    Checkpointer(folder / "none", model, None, world).save(1)
+    Checkpointer(folder / "sizes", model, None, world, extra={"config": GPTConfig()}).save(1)
 
 
-def test_a_checkpoint_without_sizes_is_no_gpt(tmp_path):
-    run(saves_without_sizes, 1, (tmp_path,))
-    with pytest.raises(DoesNotFit, match="extra="):
-        read_gpt(tmp_path)
+def test_a_checkpoint_of_another_model_or_without_sizes_is_no_gpt(tmp_path):
+    run(saves_no_gpt, 1, (tmp_path,))
+    for folder, reason in [("none", "extra="), ("sizes", "weight")]:
+        with pytest.raises(DoesNotFit, match=reason):
+            read_gpt(tmp_path / folder)
+
+
+def loads_with_other_sizes(world, folder):
+    config = GPTConfig(num_heads=2)
+    Checkpointer(folder, torch.nn.Linear(2, 2), None, world, extra={"config": config}).load()
+
+
+def test_a_checkpoint_of_other_sizes_does_not_load(tmp_path):
+    run(saves_no_gpt, 1, (tmp_path,))
+    with pytest.raises(RankError, match="num_heads=4"):
+        run(loads_with_other_sizes, 1, (tmp_path / "sizes",))

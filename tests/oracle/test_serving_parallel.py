@@ -183,7 +183,7 @@ def test_other_engines_are_led_alike(make_engine):
 
 
 def some_passes(world, make, config, dtype):
-    """Logits of each pass, of all tokens in the last one; and the shape of this rank's keys."""
+    """Logits of each pass, of several tokens in the last one; and the shape of this rank's keys."""
     decoder = make(world, config, dtype)
     cache = PagedCache(decoder.cache_config, NUM_PAGES, PAGE_SIZE, dtype)
     prompts = [[1, 2, 3, 4, 5], [6], [7, 8, 9], [10, 11]]
@@ -195,9 +195,9 @@ def some_passes(world, make, config, dtype):
         [Piece(2, [12], 3), Piece(1, [13], 1), Piece(0, [14], 5), Piece(3, [15], 2)],
     ]
     found = [decoder(pieces, cache) for pieces in passes]
-    last = [Piece(3, [16], 3), Piece(0, [17, 18], 6)]
-    assert cache.reserve(0, 8, 40)
-    return [*found, decoder.of_all_tokens(last, cache)], tuple(cache.keys_LNGK.shape)
+    last = [Piece(3, [16], 3), Piece(0, [17, 18, 0], 6, num_logits=2)]
+    assert cache.reserve(0, 9, 40)
+    return [*found, decoder(last, cache)], tuple(cache.keys_LNGK.shape)
 
 
 def one_rank(world, config, dtype):

@@ -115,13 +115,8 @@ class Fails(Decoder):
             raise ConnectionError
         return super().__call__(pieces, cache)
 
-    def of_all_tokens(self, pieces, cache):
-        if self.random.random() < 0.05:
-            raise ConnectionError
-        return super().of_all_tokens(pieces, cache)
 
-
-@settings(max_examples=200)
+@settings(max_examples=120)
 @given(
     st.sampled_from(LADDER),
     st.sampled_from(sorted(DRAFTS)),
@@ -216,8 +211,8 @@ def test_a_draft_model_that_cannot_draft_for_the_target_is_refused(config, messa
 
 def test_logits_that_are_not_finite_end_only_their_request():
     class Broken(Decoder):
-        def of_all_tokens(self, pieces, cache):
-            logits_nV = super().of_all_tokens(pieces, cache)
+        def __call__(self, pieces, cache):
+            logits_nV = super().__call__(pieces, cache)
             if len(pieces) == 2 and len(pieces[0].tokens) > 1:
                 logits_nV[0] = torch.nan
             return logits_nV
@@ -323,8 +318,8 @@ def test_the_mean_number_of_tokens_is_that_of_the_formula():
 
 
 def test_drawn_answers_have_the_targets_distribution_by_a_chi_square_test():
-    """3000 answers of four tokens, each with a seed of its own; rare answers count together."""
-    prompt, num_answers, how = [1, 2], 3000, Sampling(temperature=0.05, top_k=3)
+    """2000 answers of four tokens, each with a seed of its own; rare answers count together."""
+    prompt, num_answers, how = [1, 2], 2000, Sampling(temperature=0.05, top_k=3)
     engine, seen = engine_of("regions", continuous, "similar", num_drafts=2), Counter()
     for first in range(0, num_answers, 8):
         requests = [Request(prompt, 4, replace(how, seed=first + i)) for i in range(8)]

@@ -170,6 +170,18 @@ def test_a_module_imports_only_from_rooms_before_its_own():
     assert [line for each in MODULES for line in faults(each, imports_of(each))] == []
 
 
+def test_who_only_uses_an_engine_needs_no_web_server():
+    server = {"labkit.serving.local_server", "labkit.serving.openai_api"}
+    importing = {
+        module
+        for module in MODULES
+        for target, function, _ in imports_of(module)
+        if not function
+        and {target, target.partition(".")[0]} & {"fastapi", "pydantic", "uvicorn", *server}
+    }
+    assert importing == server
+
+
 @pytest.mark.parametrize(
     ("module", "source", "reason"),
     [

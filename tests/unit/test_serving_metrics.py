@@ -39,6 +39,7 @@ def test_each_measure_of_one_request():
 def test_a_percentile_is_one_of_the_values():
     values = [5.0, 1.0, 4.0, 2.0, 3.0]
     assert [percentile(values, p) for p in (0, 20, 21, 50, 99, 100)] == [1, 1, 2, 3, 5, 5]
+    assert [percentile(range(1, 101), p) for p in range(1, 101)] == [*range(1, 101)]
 
 
 def test_throughput_counts_tokens_and_goodput_requests_that_met_both_targets():

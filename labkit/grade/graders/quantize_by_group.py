@@ -70,11 +70,12 @@ def right(*args: Any, known: Any) -> Any:
 
 
 def same(got: Any, right: Any, case: Case) -> bool:
-    """A group of zeros may have any scale."""
-    if case.function == DEQUANTIZE:
-        return close(got, right)
-    (codes, scales), (_, its) = right, got
-    return close(got[0], codes) and close(its.where(scales > 0, 0 * its.nan_to_num()), scales)
+    """A group of zeros may have any scale that is a number."""
+    if case.function == QUANTIZE and isinstance(got, tuple | list) and len(got) == 2:
+        codes, scales = got
+        if isinstance(scales, Tensor) and scales.shape == right[1].shape:
+            got = codes, scales.where(right[1] > 0, 0 * scales)
+    return close(got, right)
 
 
 def has_scales(*wrong: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Observed], bool]:

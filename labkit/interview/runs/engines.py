@@ -42,17 +42,31 @@ _DTYPE = torch.float64
 
 
 class _Counting(Decoder):
-    """Notes how many tokens of prompts it computes, and the most of one request in a pass."""
+    """Counts passes, tokens, tokens of prompts, and the most of one request in a pass."""
 
     def __init__(self) -> None:
         super().__init__(GPT(_CONFIG, seed=0, dtype=_DTYPE))
-        self.num_prompt_tokens = self.longest_piece = 0
+        self.num_passes = self.num_tokens = self.num_prompt_tokens = self.longest_piece = 0
 
     def __call__(self, pieces: Sequence[Piece], cache: KVCache) -> Tensor:
         sizes = [len(piece.tokens) for piece in pieces]
+        self.num_passes += 1
+        self.num_tokens += sum(sizes)
         self.num_prompt_tokens += sum(size for size in sizes if size > 1)
         self.longest_piece = max(self.longest_piece, *sizes)
         return super().__call__(pieces, cache)
+
+
+@real_run
+def passes_of_a_request(prompt: int, answer: int) -> tuple[int, int]:
+    """Passes of an engine that serves one request, and the tokens that it computes in them."""
+    return run(_passes_of_a_request, 1, (prompt, answer)).values[0]
+
+
+def _passes_of_a_request(world: Group, prompt: int, answer: int) -> tuple[int, int]:
+    decoder = _Counting()
+    Engine(decoder, _pages(_CONFIG), preempting).generate([Request([0] * prompt, answer)])
+    return decoder.num_passes, decoder.num_tokens
 
 
 @real_run
