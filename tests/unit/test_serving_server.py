@@ -27,6 +27,7 @@ from labkit.serving import (
 )
 from labkit.serving.byte_text import END, TextStream, encode, encode_chat
 from labkit.serving.default_engine import engine_of
+from labkit.serving.engine_thread import EngineThread
 
 CONFIG = GPTConfig(context=200, num_layers=1, hidden=16, num_heads=2)
 MODEL = GPT(CONFIG, dtype=torch.float64)
@@ -425,6 +426,22 @@ def test_a_server_that_closes_ends_its_streams_and_leaves_no_page_thread_or_port
     assert is_free(engine) and set(threading.enumerate()) == before
     with pytest.raises(httpx.ConnectError):
         httpx.get(server.url + "/health")
+
+
+def test_an_event_loop_that_ends_during_a_pass_leaves_the_engine_to_others():
+    async def ask(seconds):
+        async with asyncio.timeout(seconds):
+            return [part.text async for part in thread.ask([Request([1], 2)])]
+
+    gate = threading.Event()
+    engine = Engine(Script(b"ab", gate.wait), PagedCache(CONFIG, 40), preempting)
+    thread = EngineThread(engine)
+    with pytest.raises(TimeoutError):
+        asyncio.run(ask(0.1))
+    gate.set()
+    assert asyncio.run(ask(10)) == ["a", "b"]
+    thread.close()
+    assert is_free(engine)
 
 
 def test_a_model_of_other_tokens_and_a_port_that_is_taken_are_refused(gpt):
