@@ -88,7 +88,8 @@ class EngineThread:
         loop = asyncio.get_running_loop()
 
         def send(part: Part | Exception) -> None:
-            loop.call_soon_threadsafe(parts.put_nowait, part)
+            with suppress(RuntimeError):  # the loop is closed: nobody listens
+                loop.call_soon_threadsafe(parts.put_nowait, part)
 
         answers = [_Answer(i, each, TextStream(stops), send) for i, each in enumerate(requests)]
         num_open = len(answers)

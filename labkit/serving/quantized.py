@@ -95,7 +95,7 @@ class QuantizedLinear(nn.Module):
 
 
 def quantize(model: GPT, bits: int, group: int | None = None) -> GPT:
-    """A copy of a GPT whose blocks have weights of 8 or 4 bits. Every decoder can run it.
+    """A copy of a GPT whose blocks have weights of 8 or 4 bits. A Decoder can run it.
 
     group: inputs with one scale; None: all inputs of an output. ValueError: bits other than 8 and
     4, or a group that does not divide a layer's inputs.
