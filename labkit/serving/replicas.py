@@ -46,7 +46,7 @@ from labkit.launch.request import LONGEST_TIMEOUT_S, check_args, check_function
 from labkit.model import GPTConfig
 from labkit.serving.on_ranks import Leader, follow
 from labkit.serving.requests import Request
-from labkit.serving.serving_engine import Engine, Output, QueueFull
+from labkit.serving.serving_engine import Engine, EngineClient, Output, QueueFull
 
 _BEAT_S = 0.5
 """How often a replica without work reports."""
@@ -301,11 +301,9 @@ def _serve(world: Group, make_engine: Callable[..., Engine], place: _Place, *arg
         return
     with Client(place.address, authkey=place.key) as connection:
         connection.send(place.number)
-        engine = make_engine(world, *args)
-        if world.size > 1:
-            engine = Leader(engine, world)
-        cache = engine.cache
-        connection.send(_Ready(engine.config, cache.capacity, cache.num_free_pages))
+        own = make_engine(world, *args)
+        engine: EngineClient = own if world.size == 1 else Leader(own, world)
+        connection.send(_Ready(engine.config, engine.capacity, engine.num_free_pages))
         ids: dict[int, int] = {}  # of the engine -> of the requests that it serves
         while True:
             outputs = _take_in(connection, engine, ids)
@@ -313,10 +311,10 @@ def _serve(world: Group, make_engine: Callable[..., Engine], place: _Place, *arg
                 outputs.append(output._replace(id=ids[output.id]))
                 if output.finish_reason:
                     del ids[output.id]
-            connection.send(_Report(outputs, cache.num_free_pages))
+            connection.send(_Report(outputs, engine.num_free_pages))
 
 
-def _take_in(connection: Connection, engine: Engine, ids: dict[int, int]) -> list[Output]:
+def _take_in(connection: Connection, engine: EngineClient, ids: dict[int, int]) -> list[Output]:
     """What was sent since the last pass. Without work, wait for it a while."""
     wait_s, refused = 0.0 if engine.has_work else _BEAT_S, []
     while connection.poll(wait_s):
