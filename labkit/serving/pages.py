@@ -24,6 +24,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -185,8 +186,7 @@ class PagedCache(KVCache):
 
     def held(self, sequence: int) -> Tensor:
         """As of KVCache: the slots of its pages."""
-        pages_P = torch.tensor(self._tables.get(sequence, _Table()).pages, dtype=torch.int64)
-        return (pages_P[:, None] * self.page_size + torch.arange(self.page_size)).flatten()
+        return _slots_of(tuple(self._tables.get(sequence, _Table()).pages), self.page_size)
 
     def _must_copy(self, table: _Table, num_tokens: int) -> bool:
         """Whether the next token goes to a page that is not full, and held by others, too."""
@@ -203,6 +203,12 @@ class PagedCache(KVCache):
             pages_LPnXX[:, copy] = pages_LPnXX[:, page]
         self.pool.release(page)
         return copy
+
+
+@lru_cache  # a sequence's pages are the same in most passes
+def _slots_of(pages: tuple[int, ...], page_size: int) -> Tensor:
+    pages_P = torch.tensor(pages, dtype=torch.int64)
+    return (pages_P[:, None] * page_size + torch.arange(page_size)).flatten()
 
 
 def prefix_keys(tokens: Sequence[int], page_size: int, parent: bytes = b"") -> Iterator[bytes]:

@@ -156,6 +156,7 @@ def test_choices_have_seeds_one_after_another(gpt):
         answer = gpt.ask(prompt=prompts[:1] * 2, n=2, seed=3, max_tokens=9, **options)
         found = texts(answer)[0] if options else {c.index: c.text for c in answer.choices}
         assert found == {i: expected(encode("ab"), 9, 3 + i % 2)[0] for i in range(4)}
+        assert options or answer.usage.prompt_tokens == 4
     assert (
         gpt.ask(prompt=prompts[1], seed=3, max_tokens=9).choices[0].text
         == (expected(encode("c"), 9, 3)[0])
@@ -346,6 +347,17 @@ def test_more_than_may_wait_are_refused_and_served_when_they_ask_again():
         assert is_free(engine)
 
 
+def test_of_answers_that_are_asked_together_all_are_computed_or_none():
+    passes = []
+    decoder = Script(b"a", lambda: passes.append(None))
+    engine = Engine(decoder, PagedCache(CONFIG, 40), preempting, max_waiting=3)
+    with serving_of(engine) as server:
+        with pytest.raises(openai.BadRequestError):
+            server.ask(prompt="x", n=4)
+        server.ask(prompt="x", n=3, max_tokens=1)
+    assert len(passes) == 1
+
+
 def test_the_metrics_count_each_token_and_each_gap_between_two_tokens():
     with scripted(b"a") as server:
         for max_tokens in (1, 3, 6):
@@ -375,6 +387,7 @@ def test_logits_that_are_no_numbers_end_one_request():
         with pytest.raises(openai.InternalServerError) as caught:
             server.ask(prompt="x")
         assert caught.value.type == "server_error"
+        assert 'labkit_requests_total{end="error"} 1' in httpx.get(server.url + "/metrics").text
         hook.remove()
         server.ask(prompt="x")
         assert is_free(server.engine)
