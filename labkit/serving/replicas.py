@@ -231,7 +231,7 @@ class Replicas:
                     threading.Thread(target=self._hear, args=(connection,), daemon=True).start()
 
     def _hear(self, connection: Connection) -> None:
-        """Pass on what one start of a replica says, until its end."""
+        """Pass on the messages of one start of a replica, until its connection closes."""
         number = None
         with connection, contextlib.suppress(OSError, EOFError, AuthenticationError):
             deliver_challenge(connection, self._key)
@@ -244,17 +244,17 @@ class Replicas:
             self._note(number, connection, None)
 
     def _note(self, number: int, connection: Connection | None, what: Any) -> None:
-        """For `events`. From any thread."""
+        """Keep a message for `events`. Any thread may call this."""
         self._news.put((number, connection, what))
 
 
 class _Life(threading.Thread):
-    """The starts of one replica, one after the other."""
+    """Starts one replica, and starts it again when it has failed."""
 
     def __init__(
         self, start: Callable[..., Any], restarts: int, ended: Callable[[Exception], None]
     ) -> None:
-        """start: `launch`, but for how. ended: called with the error of the last start."""
+        """start: `launch` with its function and ranks. ended: gets the error of the last start."""
         super().__init__(daemon=True)
         self._start, self._restarts, self._ended = start, restarts, ended
         self._is_over = False
@@ -262,7 +262,7 @@ class _Life(threading.Thread):
         self.num_starts = 0
 
     def run(self) -> None:
-        """Start it, until it has failed too often."""
+        """Start the replica again and again, until it has failed too often."""
         while not self._is_over:
             self.num_starts += 1
             try:
@@ -270,7 +270,7 @@ class _Life(threading.Thread):
                     timeout=LONGEST_TIMEOUT_S, device="cpu", echo=False, on_start=self._begin
                 )
             except Exception as error:
-                # What is no RunError is a call that cannot be made, and never will be.
+                # Other errors are raised before any rank starts, so each start has them.
                 if not isinstance(error, RunError) or self.num_starts > self._restarts:
                     self._ended(error)
                     return
@@ -287,7 +287,7 @@ class _Life(threading.Thread):
                 os.kill(pid, signal.SIGKILL)
 
     def end(self) -> None:
-        """Kill it, and wait until nothing is left of it. It may be in the midst of a start."""
+        """Kill the replica, and wait for its processes; they may just be starting."""
         self._is_over = True
         while self.is_alive():
             self.kill()
@@ -315,7 +315,7 @@ def _serve(world: Group, make_engine: Callable[..., Engine], place: _Place, *arg
 
 
 def _take_in(connection: Connection, engine: EngineClient, ids: dict[int, int]) -> list[Output]:
-    """What was sent since the last pass. Without work, wait for it a while."""
+    """Add and cancel what was sent since the last pass. Without work, wait for it a while."""
     wait_s, refused = 0.0 if engine.has_work else _BEAT_S, []
     while connection.poll(wait_s):
         wait_s, what = 0.0, connection.recv()
