@@ -58,7 +58,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class SlotUse:
-    """How many slots serve what at one moment; together all slots of the cache.
+    """Count the slots by their use at one moment. The counts add up to all slots of the cache.
 
     cached: hold keys and values. reserved: their sequence fills them later. internal: their
     sequence never fills them. external: free, but in holes too small for the next sequence.
@@ -238,7 +238,7 @@ class KVCache:
         return torch.arange(0)
 
     def _in_small_holes(self, wanted: int) -> int:
-        """Free slots that a sequence cannot use which wants so many."""
+        """Count free slots in holes that are too small for a sequence of this length."""
         return 0
 
 

@@ -45,10 +45,10 @@ from labkit.serving.decoder import Decoder
 from labkit.serving.on_ranks import EngineWithRanks
 from labkit.serving.requests import Generation, Request
 from labkit.serving.scheduler import Plan, Scheduler, State
-from labkit.serving.serving_engine import Output
+from labkit.serving.serving_engine import Engine, Output
 
 
-class DisaggregatedEngine(EngineWithRanks):
+class DisaggregatedEngine(EngineWithRanks, Engine):
     """The Engine of rank 0, which computes single tokens; rank 1 computes prompts: `prefill`."""
 
     def __init__(

@@ -4,11 +4,11 @@
     swap        running -> pages copied to host memory     -> admitted: pages copied back
                            and freed                          and a pass of one token
 
-The same answers, and another price. To recompute takes the arithmetic of a prompt of that length.
-To swap moves 2 L G K numbers per cached token twice, over the link between device and host, and
-takes host memory as long as the request waits. Short sequences are cheap to recompute, and long
-ones, whose attention grows with the square, are cheap to swap. vLLM's first engine had both, and
-its present one only recomputes.
+Both give the same answers, at different costs. Recomputing takes the arithmetic of a prompt of that
+length. Swapping moves 2 L G K numbers per cached token twice, over the link between device and
+host, and takes host memory as long as the request waits. Short sequences are cheap to recompute.
+Long ones, whose attention grows with the square, are cheap to swap. vLLM's first engine had both,
+and its present one only recomputes.
 
 Paper: Kwon et al., PagedAttention, SOSP 2023, sections 4.5 and 7.3.
 """

@@ -166,7 +166,7 @@ def test_choices_have_seeds_one_after_another(gpt):
 def test_without_a_seed_answers_differ_and_greedy_ones_do_not(gpt):
     drawn = {gpt.ask(prompt="a", max_tokens=30).choices[0].text for _ in range(3)}
     assert len(drawn) == 3
-    for greedy in ({"temperature": 0}, {"top_p": 0}):
+    for greedy in ({"temperature": 0}, {"top_p": 0}, {"extra_body": {"top_k": 1}}):
         text = gpt.ask(prompt="a", max_tokens=30, **greedy).choices[0].text
         assert text == expected(encode("a"), 30, 0, temperature=0)[0]
 
