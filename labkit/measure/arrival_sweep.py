@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from labkit.viz.picture import Picture
 
 LOADS = (0.25, 0.5, 0.75, 0.9, 1.1, 1.5)
+_ALONE = 8
 
 
 class Latencies(NamedTuple):
@@ -145,8 +146,10 @@ def serving(
     for _ in range(2):  # the first one warms up
         recorded = RecordedEngine(decoder, make_cache(), scheduler)
         answers = recorded.generate(arrival.request for arrival in trace)
-    pass_time = fit_pass_time(recorded.passes, recorded.seconds)
     most_per_s = len(trace) / sum(recorded.seconds)
+    for arrival in trace[:_ALONE]:  # passes of one token, for the fit
+        recorded.generate([arrival.request])
+    pass_time = fit_pass_time(recorded.passes, recorded.seconds)
     rate = len(trace) / trace[-1].at_s
     found = []
     for share in loads:

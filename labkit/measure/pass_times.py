@@ -63,24 +63,24 @@ class _Noting(Decoder):
 
 
 def fit_pass_time(passes: Sequence[Sequence[Piece]], seconds: Sequence[float]) -> PassTime:
-    """The three numbers, none below 0, whose passes are closest to these, relatively.
+    """The three numbers, none below 0, with the least sum of |fitted - measured| seconds.
 
-    The sum of |fitted - measured| / measured is the least, as a median is the number with the least
-    sum: a pass that the machine disturbed counts no more than another. ValueError: fewer than three
-    passes.
+    A median is the number with the least such sum: passes that the machine disturbed do not move
+    it, and neither do they move this fit. Give passes of one token and of many. ValueError: fewer
+    than three passes.
     """
     if len(passes) < 3:
         raise ValueError(f"{len(passes)} passes do not determine three numbers; record some more")
-    seconds_n = torch.tensor(seconds, dtype=torch.float64)
+    seconds_n1 = torch.tensor(seconds, dtype=torch.float64)[:, None]
     terms_n3 = torch.tensor([[1, *_work(pieces)] for pieces in passes], dtype=torch.float64)
     fits = [
-        _least_deviation(terms_n3 / seconds_n[:, None], list(used))
+        _least_deviation(terms_n3, seconds_n1, list(used))
         for num in (1, 2, 3)
         for used in itertools.combinations(range(3), num)
     ]
-    allowed = [fit for fit in fits if (fit >= 0).all()]
-    best = min(allowed, key=lambda fit: float((terms_n3 @ fit / seconds_n - 1).abs().sum()))
-    return PassTime(*best.tolist())
+    allowed_31 = [fit for fit in fits if (fit >= 0).all()]
+    best_31 = min(allowed_31, key=lambda fit: float((terms_n3 @ fit - seconds_n1).abs().sum()))
+    return PassTime(*best_31.flatten().tolist())
 
 
 def _work(pieces: Sequence[Piece]) -> tuple[int, int]:
@@ -88,22 +88,19 @@ def _work(pieces: Sequence[Piece]) -> tuple[int, int]:
     return sum(len(piece.tokens) for piece in pieces), sum(piece.start for piece in pieces)
 
 
-def _least_deviation(relative_n3: Tensor, used: list[int]) -> Tensor:
-    """Factors of these columns so that the sum of |row @ factors - 1| is the least; others are 0.
+def _least_deviation(terms_n3: Tensor, seconds_n1: Tensor, used: list[int]) -> Tensor:
+    """Factors of these columns with the least sum of |terms @ factors - seconds|; others are 0.
 
-    Least squares again and again, each row weighted by 1 / its last deviation.
+    Least squares again and again, each row weighted by 1 / its deviation before.
     """
-    rows_nu = relative_n3[:, used]
-    weights_n1 = torch.ones(len(rows_nu), 1, dtype=rows_nu.dtype)
+    factors_31 = torch.zeros(3, 1, dtype=torch.float64)
+    weights_n1 = torch.ones_like(seconds_n1)
     for _ in range(_ROUNDS):
-        factors_u = torch.linalg.lstsq(
-            weights_n1 * rows_nu, weights_n1, driver="gelsd"
-        ).solution.squeeze(1)
-        deviations_n1 = (rows_nu @ factors_u - 1).abs()[:, None]
-        weights_n1 = deviations_n1.clamp(min=_CLOSE).rsqrt()
-    factors_3 = torch.zeros(3, dtype=rows_nu.dtype)
-    factors_3[used] = factors_u
-    return factors_3
+        rows_nu, targets_n1 = weights_n1 * terms_n3[:, used], weights_n1 * seconds_n1
+        factors_31[used] = torch.linalg.lstsq(rows_nu, targets_n1, driver="gelsd").solution
+        deviations_n1 = (terms_n3 @ factors_31 - seconds_n1).abs()
+        weights_n1 = deviations_n1.clamp(min=_CLOSE * float(seconds_n1.median())).rsqrt()
+    return factors_31
 
 
 class _FittedDecoder(Decoder):

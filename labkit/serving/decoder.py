@@ -134,7 +134,7 @@ class Layout:
 
 def _layout(pieces: Sequence[Piece], cache: KVCache) -> Layout:
     slots, device = cache.slots(pieces), cache.keys_LNGK.device
-    positions = [torch.arange(piece.start, piece.end) for piece in pieces]
+    positions_n = torch.tensor([at for piece in pieces for at in range(piece.start, piece.end)])
     ends_S = _ends(pieces)
     alike = defaultdict(list)
     for index, piece in enumerate(pieces):
@@ -145,12 +145,11 @@ def _layout(pieces: Sequence[Piece], cache: KVCache) -> Layout:
         slots_Ss = pad_sequence([slots[i] for i in members], batch_first=True, padding_value=-1)
         # Padding is a sequence's own slot: the weight 0 times the nan of another would be nan.
         slots_Ss = slots_Ss.where(slots_Ss >= 0, slots_Ss[:, :1])
-        positions_St = torch.stack([positions[index] for index in members])
-        mask_Sts = torch.arange(slots_Ss.shape[1]) <= positions_St[..., None]
+        mask_Sts = torch.arange(slots_Ss.shape[1]) <= positions_n[rows_St][..., None]
         groups.append(_Alike(rows_St.to(device), slots_Ss.to(device), mask_Sts[:, None].to(device)))
     return Layout(
         tokens_n=torch.tensor([token for piece in pieces for token in piece.tokens], device=device),
-        positions_n=torch.cat(positions).to(device),
+        positions_n=positions_n.to(device),
         slots_n=torch.cat([s[p.start :] for s, p in zip(slots, pieces, strict=True)]).to(device),
         groups=groups,
     )

@@ -147,7 +147,7 @@ def distribution(logits_XV: Tensor, sampling: Sampling) -> Tensor:
 
     ValueError: a logit is NaN or infinite, so no token is the most likely one.
     """
-    _require_finite(logits_XV)
+    _require_finite(float(logits_XV.amax(-1).abs().max()))  # NaN if any is
     if sampling.temperature == 0:
         return F.one_hot(logits_XV.argmax(-1), logits_XV.shape[-1]).cpu().double()
     # Without the largest first, a tiny temperature would make it infinite.
@@ -179,13 +179,13 @@ def sample(logits_V: Tensor, sampling: Sampling, generator: torch.Generator) -> 
     ValueError: as of `distribution`.
     """
     if sampling.temperature == 0:  # without a list of all probabilities
-        _require_finite(logits_V)
-        return int(logits_V.argmax())
+        largest, token = logits_V.max(0)
+        _require_finite(float(largest))
+        return int(token)
     uniform = torch.rand((), generator=generator, dtype=torch.float64).item()
     return draw_token(distribution(logits_V, sampling), uniform)
 
 
-def _require_finite(logits_XV: Tensor) -> None:
-    largest = float(logits_XV.amax(-1).abs().max())  # NaN if any is
+def _require_finite(largest: float) -> None:
     if not math.isfinite(largest):
         raise ValueError(f"the largest logit is {largest}; check the model's weights")

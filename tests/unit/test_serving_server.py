@@ -28,6 +28,7 @@ from labkit.serving import (
 )
 from labkit.serving.byte_text import END, TextStream, encode, encode_chat
 from labkit.serving.default_engine import engine_of
+from labkit.serving.engine_thread import EngineThread
 from labkit.serving.prometheus import Histogram, ServerMetrics
 
 CONFIG = GPTConfig(context=200, num_layers=1, hidden=16, num_heads=2)
@@ -167,7 +168,7 @@ def test_choices_have_seeds_one_after_another(gpt):
 def test_without_a_seed_answers_differ_and_greedy_ones_do_not(gpt):
     drawn = {gpt.ask(prompt="a", max_tokens=30).choices[0].text for _ in range(3)}
     assert len(drawn) == 3
-    for greedy in ({"temperature": 0}, {"top_p": 0}):
+    for greedy in ({"temperature": 0}, {"top_p": 0}, {"extra_body": {"top_k": 1}}):
         text = gpt.ask(prompt="a", max_tokens=30, **greedy).choices[0].text
         assert text == expected(encode("a"), 30, 0, temperature=0)[0]
 
@@ -445,6 +446,22 @@ def test_a_server_that_closes_ends_its_streams_and_leaves_no_page_thread_or_port
     assert is_free(engine) and set(threading.enumerate()) == before
     with pytest.raises(httpx.ConnectError):
         httpx.get(server.url + "/health")
+
+
+def test_an_event_loop_that_ends_during_a_pass_leaves_the_engine_to_others():
+    async def ask(seconds):
+        async with asyncio.timeout(seconds):
+            return [part.text async for part in thread.ask([Request([1], 2)])]
+
+    gate = threading.Event()
+    engine = Engine(Script(b"ab", gate.wait), PagedCache(CONFIG, 40), preempting)
+    thread = EngineThread(engine)
+    with pytest.raises(TimeoutError):
+        asyncio.run(ask(0.1))
+    gate.set()
+    assert asyncio.run(ask(10)) == ["a", "b"]
+    thread.close()
+    assert is_free(engine)
 
 
 def test_a_model_of_other_tokens_and_a_port_that_is_taken_are_refused(gpt):
