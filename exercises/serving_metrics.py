@@ -32,12 +32,12 @@ Write three functions.
         returns  the smallest of the values such that at least `percent` % of them are at most as
                  large. There is at least one value; percent is a whole number, 1 to 100
     report(log, percent, ttft_s, tpot_s)
-        returns  a dict. A second is one of the whole log, from its first event to its last. At
-                 least one answer has two tokens or more
+        returns  a dict. `Per second` is by the time of the whole log, from its first event to its
+                 last. At least one answer has two tokens or more
             ttft_s        percentile over requests
             itl_s         percentile over all gaps of all requests
             tpot_s        percentile over requests that have a TPOT
-            throughput    tokens of answers per second
+            throughput    tokens per second, of all answers that ended
             goodput       requests per second that met both targets: a TTFT of at most ttft_s, and
                           a TPOT of at most tpot_s if they have one
 

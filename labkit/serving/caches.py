@@ -58,7 +58,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class SlotUse:
-    """How many slots serve what at one moment; together all slots of the cache.
+    """Count the slots by their use at one moment. The counts add up to all slots of the cache.
 
     cached: hold keys and values. reserved: their sequence fills them later. internal: their
     sequence never fills them. external: free, but in holes too small for the next sequence.
@@ -187,13 +187,14 @@ class KVCache:
         """Give up all slots of a sequence that ended, was cancelled or preempted, if it has any."""
         self._num_cached.pop(sequence, None)
 
-    def copy_out(self, sequence: int) -> Tensor:
-        """Keys and values of its cached tokens, kv_L2nGK: for another cache, or for later."""
+    def copy_out(self, sequence: int) -> list[Tensor]:
+        """What `tensors` store for its cached tokens, copy_LnXX: for another cache, or later."""
         held_n = self.held(sequence)[: self.num_cached(sequence)].to(self.keys_LNGK.device)
-        layers = range(self.keys_LNGK.shape[0])
-        return torch.stack([torch.stack(self.read(layer, held_n)) for layer in layers])
+        return [stored_LNXX.index_select(1, held_n) for stored_LNXX in self.tensors]
 
-    def copy_in(self, sequence: int, tokens: list[int], longest: int, kv_L2nGK: Tensor) -> bool:
+    def copy_in(
+        self, sequence: int, tokens: list[int], longest: int, copies: Sequence[Tensor]
+    ) -> bool:
         """Reserve room for a new sequence and fill it with what `copy_out` gave for its tokens.
 
         False: there is no room, and nothing has changed.
@@ -202,9 +203,9 @@ class KVCache:
             return False
         whole = [Piece(sequence, tokens, 0)]
         (slots_n,) = self.slots(whole)
-        device = self.keys_LNGK.device
-        for layer, (k_nGK, v_nGK) in enumerate(kv_L2nGK.to(device)):
-            self.write(layer, slots_n.to(device), k_nGK, v_nGK)
+        for stored_LNXX, copy_LnXX in zip(self.tensors, copies, strict=True):
+            device = stored_LNXX.device
+            stored_LNXX.index_copy_(1, slots_n.to(device), copy_LnXX.to(device))
         self.commit(whole)
         return True
 
@@ -237,7 +238,7 @@ class KVCache:
         return torch.arange(0)
 
     def _in_small_holes(self, wanted: int) -> int:
-        """Free slots that a sequence cannot use which wants so many."""
+        """Count free slots in holes that are too small for a sequence of this length."""
         return 0
 
 

@@ -24,8 +24,9 @@ A thread of rank 0 asks rank 1 for one prompt after the other. Keys and values t
 in memory outside the cache until their request is admitted: max_waiting bounds how many. A request
 that was preempted is computed again on rank 0, as in every Engine.
 
-Wire of a prompt of n + 1 tokens: 8 n bytes, and 8 for their number, to rank 1; 2 L G K n numbers
-back. Nothing for a prompt of one token. Real systems send each layer as soon as it is computed.
+Wire of a prompt of n + 1 tokens: 8 n bytes, and 8 for their number, to rank 1; L G K n numbers
+back, twice, as the cache stores them. Nothing for a prompt of one token. Real systems send each
+layer as soon as it is computed.
 Papers: Zhong et al., "DistServe", OSDI 2024; Patel et al., "Splitwise", ISCA 2024.
 """
 
@@ -44,10 +45,10 @@ from labkit.serving.decoder import Decoder
 from labkit.serving.on_ranks import EngineWithRanks
 from labkit.serving.requests import Generation, Request
 from labkit.serving.scheduler import Plan, Scheduler, State
-from labkit.serving.serving_engine import Output
+from labkit.serving.serving_engine import Engine, Output
 
 
-class DisaggregatedEngine(EngineWithRanks):
+class DisaggregatedEngine(EngineWithRanks, Engine):
     """The Engine of rank 0, which computes single tokens; rank 1 computes prompts: `prefill`."""
 
     def __init__(
@@ -63,8 +64,8 @@ class DisaggregatedEngine(EngineWithRanks):
         super().__init__(decoder, cache, scheduler, max_waiting=max_waiting)
         self._group = group
         self._thread = futures.ThreadPoolExecutor(1, thread_name_prefix="prefill")
-        self._coming: dict[int, futures.Future[Tensor]] = {}
-        self._no_kv_L20GK = cache.copy_out(-1)  # of no sequence: the layout of what is sent
+        self._coming: dict[int, futures.Future[list[Tensor]]] = {}
+        self._nothing = cache.copy_out(-1)  # of no sequence: the layout of what is sent
 
     def add(self, request: Request) -> int:
         """As of Engine. The request waits until its keys and values have come."""
@@ -112,14 +113,17 @@ class DisaggregatedEngine(EngineWithRanks):
                 generation.id, generation.tokens[:-1], generation.longest, coming.result()
             )
 
-    def _ask(self, tokens: Sequence[int]) -> Tensor:
-        """kv_L2nGK of these tokens, from rank 1. On the thread."""
+    def _ask(self, tokens: Sequence[int]) -> list[Tensor]:
+        """Keys and values of these tokens, from rank 1. On the thread."""
         device = self._group.device
         self._group.send(torch.tensor([len(tokens)], device=device), 1)
         self._group.send(torch.tensor(tokens, device=device), 1)
-        num_layers, two, _, *heads = self._no_kv_L20GK.shape
-        kv_L2nGK = self._no_kv_L20GK.new_empty(num_layers, two, len(tokens), *heads)
-        return self._group.recv(kv_L2nGK, 1)
+        return [
+            self._group.recv(
+                each_L0XX.new_empty(len(each_L0XX), len(tokens), *each_L0XX.shape[2:]), 1
+            )
+            for each_L0XX in self._nothing
+        ]
 
 
 @torch.no_grad()
@@ -143,5 +147,6 @@ def prefill(decoder: Decoder, cache: KVCache, group: Group) -> None:
             )
         if num_shared < num_tokens:
             decoder([Piece(sequence, tokens[num_shared:], num_shared)], cache)
-        group.send(cache.copy_out(sequence), 0)
+        for copy_LnXX in cache.copy_out(sequence):
+            group.send(copy_LnXX, 0)
         cache.free(sequence)

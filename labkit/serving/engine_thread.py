@@ -88,7 +88,8 @@ class EngineThread:
         loop = asyncio.get_running_loop()
 
         def send(part: Part | Exception) -> None:
-            loop.call_soon_threadsafe(parts.put_nowait, part)
+            with suppress(RuntimeError):  # the loop is closed: nobody listens
+                loop.call_soon_threadsafe(parts.put_nowait, part)
 
         answers = [_Answer(i, each, TextStream(stops), send) for i, each in enumerate(requests)]
         num_open = len(answers)
@@ -104,11 +105,11 @@ class EngineThread:
             self._calls.put(partial(self._cancel, answers))
 
     def end(self, why: str) -> None:
-        """Answers end with EngineEnded, and so does whatever is asked from now on."""
+        """End all answers with EngineEnded, also those that are asked for from now on."""
         self._calls.put(partial(self._end, why))
 
     def close(self) -> None:
-        """End the thread. Nobody asks any more."""
+        """End the thread. No task may ask afterwards."""
         self._calls.put(partial(setattr, self, "_is_open", False))
         self._thread.join()
 
@@ -124,9 +125,9 @@ class EngineThread:
                 self.end(f"the engine failed with {type(error).__name__}: {error}")
 
     def _make_calls(self) -> None:
-        """All that have come; without answers to compute, wait for one a while.
+        """Make all calls that have come. Without answers to compute, wait for one a while.
 
-        The step after that is made in any case: it finds ranks that have died.
+        The engine makes a step afterwards, also without work: it finds ranks that have died.
         """
         wait_s = 0.0 if self._answers else _BEAT_S
         with suppress(Empty):

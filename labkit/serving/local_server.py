@@ -171,7 +171,7 @@ async def answer(
             prompt,
             max_tokens,
             # Some clients give top_p=0 for the most likely token.
-            Sampling(body.temperature, top_p=max(body.top_p, 1e-9), seed=seed + i),
+            Sampling(body.temperature, body.top_k, max(body.top_p, 1e-9), seed + i),
             frozenset([END]),
         )
         for prompt in body.prompts()

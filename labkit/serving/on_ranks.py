@@ -41,7 +41,7 @@ import torch
 from labkit.comm import Group
 from labkit.model import GPTConfig
 from labkit.serving.requests import Request
-from labkit.serving.serving_engine import Engine, Output
+from labkit.serving.serving_engine import Engine, EngineClient, Output
 
 _Event = Request | int
 """A request that was added, or the id of one that was cancelled."""
@@ -49,8 +49,8 @@ _Event = Request | int
 _PASS = "pass"  # a label: ranks call an engine's operations from different lines
 
 
-class EngineWithRanks(Engine):
-    """An Engine that other ranks work for, until `close` lets them return.
+class EngineWithRanks(EngineClient):
+    """An engine that other ranks work for, until `close` lets them return.
 
     At the end of a `with` it is called, unless an error leads out: then ranks may be in the midst
     of a pass, and would not receive it.
@@ -71,17 +71,21 @@ class EngineWithRanks(Engine):
 
 
 class Leader(EngineWithRanks):
-    """The Engine of rank 0, whose passes the other ranks of the group make, too: `follow`."""
+    """The engine of rank 0, whose passes the other ranks of the group make, too: `follow`."""
 
     def __init__(self, engine: Engine, group: Group) -> None:
         """engine: of this rank, any kind; every other rank has an equal one."""
-        # The queues are the engine's own lists, which it changes in place.
-        self.decoder, self.cache, self.scheduler = engine.decoder, engine.cache, engine.scheduler
+        self.config, self.capacity = engine.config, engine.capacity
+        # The engine changes its queues in place.
         self.waiting, self.running = engine.waiting, engine.running
-        self.max_waiting = engine.max_waiting
         self._engine, self._group = engine, group
         self._events: list[_Event] = []
         self._is_open = True
+
+    @property
+    def num_free_pages(self) -> int:
+        """As of EngineClient: of this rank, and so of each."""
+        return self._engine.num_free_pages
 
     def add(self, request: Request) -> int:
         """As of Engine. The other ranks hear of it at the next step."""

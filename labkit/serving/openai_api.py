@@ -70,6 +70,7 @@ class Body(_Body):
     n: int = Field(1, ge=1, le=128)
     temperature: float = Field(1.0, ge=0, le=2)
     top_p: float = Field(1.0, ge=0, le=1)
+    top_k: int | None = Field(None, ge=1)  # not OpenAI's; as in vLLM
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)
     stop: Stops = []
     max_tokens: int | None = Field(None, ge=1)

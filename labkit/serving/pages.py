@@ -48,30 +48,30 @@ class PagePool:
         return len(self._free)
 
     def take(self) -> int:
-        """A free page, without what it contained. There is one: ask num_free before."""
+        """Take a free page, and forget what it contained. Ask num_free before."""
         page = next(iter(self._free))
         self.forget(page)
         return self.share(page)
 
     def share(self, page: int) -> int:
-        """The same page, held by one more sequence."""
+        """Let one more sequence hold the page."""
         self._free.pop(page, None)
         self.references[page] += 1
         return page
 
     def release(self, page: int) -> None:
-        """One sequence gives up the page. Without a holder it is free, and keeps its key."""
+        """Let one sequence give up the page. Without a holder it is free, and keeps its key."""
         self.references[page] -= 1
         if self.references[page] == 0:
             self._free[page] = None
 
     def publish(self, page: int, key: bytes) -> None:
-        """The page is full and has this prefix key. Of two pages with one key, the first counts."""
+        """Let sequences find this full page by its prefix key. The first page of a key stays."""
         if key not in self._page_of:
             self._page_of[key], self._key_of[page] = page, key
 
     def forget(self, page: int) -> None:
-        """No sequence finds the page any more: it will be written to."""
+        """Let no sequence find the page any more, since it will be written to."""
         if (key := self._key_of.pop(page, None)) is not None:
             del self._page_of[key]
 

@@ -89,7 +89,7 @@ class ServerMetrics:
             if isinstance(value, Histogram):
                 lines += value.lines(name)
             elif isinstance(value, Counter):
-                lines += [f'{name}{{end="{end}"}} {count}' for end, count in value.items()]
+                lines += [f'{name}{{end="{end}"}} {count}' for end, count in sorted(value.items())]
             else:
                 lines.append(f"{name} {value}")
         return "\n".join([*lines, ""])

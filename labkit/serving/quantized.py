@@ -24,7 +24,6 @@ which chooses the roundings better; Lin et al., "AWQ", arXiv:2306.00978, which s
 from __future__ import annotations
 
 import copy
-from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -32,8 +31,6 @@ from torch.nn import functional as F
 
 from labkit import arguments
 from labkit.model import GPT
-
-Model = TypeVar("Model", bound=nn.Module)
 
 
 def to_codes(x_XI: Tensor, bits: int) -> tuple[Tensor, Tensor]:
@@ -45,7 +42,8 @@ def to_codes(x_XI: Tensor, bits: int) -> tuple[Tensor, Tensor]:
     # bfloat16 has float32's range. Its rounding moves the largest code by 0.25 at most.
     scale_X1 = (x_XI.abs().amax(-1, keepdim=True) / most).bfloat16()
     scale_X1 = scale_X1.clamp_min(2**-24)  # for a group of zeros; the smallest in float16
-    return (x_XI / scale_X1.to(x_XI.dtype)).round().to(torch.int8), scale_X1
+    wide = torch.promote_types(x_XI.dtype, torch.float32)  # 16 bits are too few to divide
+    return (x_XI.to(wide) / scale_X1.to(wide)).round().to(torch.int8), scale_X1
 
 
 def from_codes(codes_XI: Tensor, scale_X1: Tensor, dtype: torch.dtype) -> Tensor:
@@ -97,10 +95,10 @@ class QuantizedLinear(nn.Module):
 
 
 def quantize(model: GPT, bits: int, group: int | None = None) -> GPT:
-    """A copy of a GPT whose blocks have weights of 8 or 4 bits. Every decoder can run it.
+    """A copy of a GPT whose blocks have weights of 8 or 4 bits. A Decoder can run it.
 
     group: inputs with one scale; None: all inputs of an output. ValueError: bits other than 8 and
-    4, a group that does not divide a layer's inputs, or 4 bits for an odd number of inputs.
+    4, or a group that does not divide a layer's inputs.
     """
     arguments.instance("model", model, GPT, "give a GPT")
     if bits not in (8, 4):

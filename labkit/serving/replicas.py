@@ -46,7 +46,7 @@ from labkit.launch.request import LONGEST_TIMEOUT_S, check_args, check_function
 from labkit.model import GPTConfig
 from labkit.serving.on_ranks import Leader, follow
 from labkit.serving.requests import Request
-from labkit.serving.serving_engine import Engine, Output, QueueFull
+from labkit.serving.serving_engine import Engine, EngineClient, Output, QueueFull
 
 _BEAT_S = 0.5
 """How often a replica without work reports."""
@@ -231,7 +231,7 @@ class Replicas:
                     threading.Thread(target=self._hear, args=(connection,), daemon=True).start()
 
     def _hear(self, connection: Connection) -> None:
-        """Pass on what one start of a replica says, until its end."""
+        """Pass on the messages of one start of a replica, until its connection closes."""
         number = None
         with connection, contextlib.suppress(OSError, EOFError, AuthenticationError):
             deliver_challenge(connection, self._key)
@@ -244,17 +244,17 @@ class Replicas:
             self._note(number, connection, None)
 
     def _note(self, number: int, connection: Connection | None, what: Any) -> None:
-        """For `events`. From any thread."""
+        """Keep a message for `events`. Any thread may call this."""
         self._news.put((number, connection, what))
 
 
 class _Life(threading.Thread):
-    """The starts of one replica, one after the other."""
+    """Starts one replica, and starts it again when it has failed."""
 
     def __init__(
         self, start: Callable[..., Any], restarts: int, ended: Callable[[Exception], None]
     ) -> None:
-        """start: `launch`, but for how. ended: called with the error of the last start."""
+        """start: `launch` with its function and ranks. ended: gets the error of the last start."""
         super().__init__(daemon=True)
         self._start, self._restarts, self._ended = start, restarts, ended
         self._is_over = False
@@ -262,7 +262,7 @@ class _Life(threading.Thread):
         self.num_starts = 0
 
     def run(self) -> None:
-        """Start it, until it has failed too often."""
+        """Start the replica again and again, until it has failed too often."""
         while not self._is_over:
             self.num_starts += 1
             try:
@@ -270,7 +270,7 @@ class _Life(threading.Thread):
                     timeout=LONGEST_TIMEOUT_S, device="cpu", echo=False, on_start=self._begin
                 )
             except Exception as error:
-                # What is no RunError is a call that cannot be made, and never will be.
+                # Other errors are raised before any rank starts, so each start has them.
                 if not isinstance(error, RunError) or self.num_starts > self._restarts:
                     self._ended(error)
                     return
@@ -287,7 +287,7 @@ class _Life(threading.Thread):
                 os.kill(pid, signal.SIGKILL)
 
     def end(self) -> None:
-        """Kill it, and wait until nothing is left of it. It may be in the midst of a start."""
+        """Kill the replica, and wait for its processes; they may just be starting."""
         self._is_over = True
         while self.is_alive():
             self.kill()
@@ -301,11 +301,9 @@ def _serve(world: Group, make_engine: Callable[..., Engine], place: _Place, *arg
         return
     with Client(place.address, authkey=place.key) as connection:
         connection.send(place.number)
-        engine = make_engine(world, *args)
-        if world.size > 1:
-            engine = Leader(engine, world)
-        cache = engine.cache
-        connection.send(_Ready(engine.config, cache.capacity, cache.num_free_pages))
+        own = make_engine(world, *args)
+        engine: EngineClient = own if world.size == 1 else Leader(own, world)
+        connection.send(_Ready(engine.config, engine.capacity, engine.num_free_pages))
         ids: dict[int, int] = {}  # of the engine -> of the requests that it serves
         while True:
             outputs = _take_in(connection, engine, ids)
@@ -313,11 +311,11 @@ def _serve(world: Group, make_engine: Callable[..., Engine], place: _Place, *arg
                 outputs.append(output._replace(id=ids[output.id]))
                 if output.finish_reason:
                     del ids[output.id]
-            connection.send(_Report(outputs, cache.num_free_pages))
+            connection.send(_Report(outputs, engine.num_free_pages))
 
 
-def _take_in(connection: Connection, engine: Engine, ids: dict[int, int]) -> list[Output]:
-    """What was sent since the last pass. Without work, wait for it a while."""
+def _take_in(connection: Connection, engine: EngineClient, ids: dict[int, int]) -> list[Output]:
+    """Add and cancel what was sent since the last pass. Without work, wait for it a while."""
     wait_s, refused = 0.0 if engine.has_work else _BEAT_S, []
     while connection.poll(wait_s):
         wait_s, what = 0.0, connection.recv()

@@ -29,7 +29,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from labkit.model import GPTConfig
 from labkit.serving.pages import prefix_keys
 from labkit.serving.replicas import Add, Cancel, Replicas
 from labkit.serving.requests import Request
@@ -119,21 +118,12 @@ class Router(EngineClient):
     ) -> None:
         """max_unfinished: `add` refuses a request while it has so many. None: it never does."""
         self.replicas, self.policy, self.max_unfinished = replicas, policy, max_unfinished
+        self.config, self.capacity = replicas.config, replicas.capacity
         self.waiting: list[Routed] = []  # for a replica that is ready
         self.running: list[Routed] = []  # at a replica, in its queue or in its passes
         self._ids, self._num_placed, self.num_moved = itertools.count(), 0, 0
         # The blocks of tokens that each replica was sent, by prefix key, the latest last.
         self._sent: dict[int, dict[bytes, None]] = defaultdict(dict)
-
-    @property
-    def config(self) -> GPTConfig:
-        """The model's sizes."""
-        return self.replicas.config
-
-    @property
-    def capacity(self) -> float:
-        """As of EngineClient."""
-        return self.replicas.capacity
 
     @property
     def num_free_pages(self) -> int:
@@ -207,7 +197,7 @@ class Router(EngineClient):
         for key in keys:
             sent.pop(key, None)
             sent[key] = None
-        while len(sent) * _BLOCK > self.replicas.capacity:
+        while len(sent) * _BLOCK > self.capacity:
             del sent[next(iter(sent))]
 
     def _received(self, outputs: Sequence[Output]) -> list[Output]:

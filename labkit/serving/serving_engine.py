@@ -59,21 +59,14 @@ class Output(NamedTuple):
 class EngineClient(ABC):
     """What a caller uses of an engine: one in this process, or those of a Router in others.
 
-    waiting, running: the requests that have not ended.
+    config: the model's sizes. capacity: how many tokens one request can have that is alone in the
+    cache. waiting, running: the requests that have not ended.
     """
 
+    config: GPTConfig
+    capacity: float
     waiting: list[Any]
     running: list[Any]
-
-    @property
-    @abstractmethod
-    def config(self) -> GPTConfig:
-        """The model's sizes."""
-
-    @property
-    @abstractmethod
-    def capacity(self) -> float:
-        """How many tokens one request can have that is alone in the cache."""
 
     @property
     @abstractmethod
@@ -137,20 +130,11 @@ class Engine(EngineClient):
     ) -> None:
         """max_waiting: `add` refuses a request while so many wait. None: it never does."""
         self.decoder, self.cache, self.scheduler = decoder, cache, scheduler
+        self.config, self.capacity = decoder.model.config, cache.capacity
         self.max_waiting = max_waiting
         self.waiting: list[Generation] = []
         self.running: list[Generation] = []
         self._ids = itertools.count()
-
-    @property
-    def config(self) -> GPTConfig:
-        """The model's sizes."""
-        return self.decoder.model.config
-
-    @property
-    def capacity(self) -> float:
-        """As of EngineClient."""
-        return self.cache.capacity
 
     @property
     def num_free_pages(self) -> int:

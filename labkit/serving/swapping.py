@@ -4,16 +4,18 @@
     swap        running -> pages copied to host memory     -> admitted: pages copied back
                            and freed                          and a pass of one token
 
-The same answers, and another price. To recompute takes the arithmetic of a prompt of that length.
-To swap moves 2 L G K numbers per cached token twice, over the link between device and host, and
-takes host memory as long as the request waits. Short sequences are cheap to recompute, and long
-ones, whose attention grows with the square, are cheap to swap. vLLM's first engine had both, and
-its present one only recomputes.
+Both give the same answers, at different costs. Recomputing takes the arithmetic of a prompt of that
+length. Swapping moves 2 L G K numbers per cached token twice, over the link between device and
+host, and takes host memory as long as the request waits. Short sequences are cheap to recompute.
+Long ones, whose attention grows with the square, are cheap to swap. vLLM's first engine had both,
+and its present one only recomputes.
 
 Paper: Kwon et al., PagedAttention, SOSP 2023, sections 4.5 and 7.3.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from torch import Tensor
 
@@ -42,12 +44,12 @@ class SwappingEngine(Engine):
         """max_host_bytes: of all copies together. What does not fit is computed again."""
         super().__init__(decoder, cache, scheduler, max_waiting=max_waiting)
         self.max_host_bytes, self.swapped_bytes = max_host_bytes, 0
-        self._copies: dict[int, Tensor] = {}
+        self._copies: dict[int, list[Tensor]] = {}
 
     @property
     def host_bytes(self) -> int:
         """Size of the copies that wait."""
-        return sum(copy.nbytes for copy in self._copies.values())
+        return sum(map(_num_bytes, self._copies.values()))
 
     def cancel(self, id: int) -> None:
         """As of Engine, and drop the request's copy."""
@@ -55,16 +57,21 @@ class SwappingEngine(Engine):
         self._copies.pop(id, None)
 
     def _preempt(self, generation: Generation) -> None:
-        kv_L2nGK = self.cache.copy_out(generation.id)
+        copies = self.cache.copy_out(generation.id)
         super()._preempt(generation)
-        if self.host_bytes + kv_L2nGK.nbytes <= self.max_host_bytes:
-            self._copies[generation.id] = kv_L2nGK.cpu()
-            self.swapped_bytes += kv_L2nGK.nbytes
+        if self.host_bytes + _num_bytes(copies) <= self.max_host_bytes:
+            self._copies[generation.id] = [copy_LnXX.cpu() for copy_LnXX in copies]
+            self.swapped_bytes += _num_bytes(copies)
 
     def _fill(self, generation: Generation) -> None:
-        id, tokens = generation.id, generation.tokens
-        kv_L2nGK = self._copies.pop(id, None)
-        if kv_L2nGK is None:
+        copies = self._copies.pop(generation.id, None)
+        if copies is None:
             super()._fill(generation)
-        elif self.cache.copy_in(id, tokens[: kv_L2nGK.shape[2]], generation.longest, kv_L2nGK):
-            self.swapped_bytes += kv_L2nGK.nbytes
+            return
+        tokens = generation.tokens[: copies[0].shape[1]]
+        if self.cache.copy_in(generation.id, tokens, generation.longest, copies):
+            self.swapped_bytes += _num_bytes(copies)
+
+
+def _num_bytes(copies: Sequence[Tensor]) -> int:
+    return sum(copy_LnXX.nbytes for copy_LnXX in copies)

@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 import torch
@@ -22,6 +23,7 @@ from labkit.serving import (
     least_loaded,
     preempting,
     round_robin,
+    serve,
 )
 from labkit.serving.parallel_decoders import TensorParallelDecoder
 from labkit.serving.replicas import Add
@@ -32,10 +34,10 @@ CONFIG = GPTConfig(vocab=19, context=64, num_layers=1, hidden=8, num_heads=2, nu
 POISON = 13
 
 
-def make_engine(world, poison=None):
+def make_engine(world, poison=None, vocab=19, pass_s=0.005):
     """An engine on one rank, or on several; a pass lasts a while."""
     torch.manual_seed(0)
-    model = GPT(CONFIG, dtype=torch.float64)
+    model = GPT(replace(CONFIG, vocab=vocab), dtype=torch.float64)
     with torch.no_grad():  # larger weights, so that answers are not one token again and again
         for name, weight in model.named_parameters():
             weight.mul_(20 if weight.dim() == 2 and "token" not in name else 1)
@@ -44,7 +46,7 @@ def make_engine(world, poison=None):
 
     def slow(pieces, cache):
         if world is not None:
-            time.sleep(0.005)
+            time.sleep(pass_s)
         if any(poison in piece.tokens for piece in pieces):
             raise ArithmeticError("the poison")
         return decoder(pieces, cache)
@@ -91,7 +93,6 @@ def test_an_answer_goes_on_at_another_replica_when_its_own_is_killed(two, policy
     assert router.num_moved == len([1 for _, replica, num in had if replica == 0 and num < 40]) > 0
     wait_until_ready(router, 2)
     assert two.num_starts == [starts[0] + 1, starts[1]]
-    two.events(0.6)  # both report when they are idle, too
     assert two.used_pages == {0: 0, 1: 0}
 
 
@@ -108,6 +109,7 @@ def test_a_cancelled_request_frees_its_pages(two):
         assert router.step() == []
 
 
+@pytest.mark.clock
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_replica_of_two_ranks_fails_as_one(how):
     with Replicas(make_engine, 2, num_ranks=2, patience_s=3) as replicas:
@@ -139,6 +141,24 @@ def test_a_request_that_breaks_replicas_ends_with_an_error_and_the_next_are_serv
         assert [output[:3] for output in outputs] == [(poisoned, None, "error")]
         assert replicas.num_starts == [2, 2]
         assert router.generate(REQUESTS[:1]) == EXPECTED[:1]
+
+
+def test_a_stream_of_a_server_goes_on_when_its_replica_is_killed():
+    openai = pytest.importorskip("openai")
+    pytest.importorskip("fastapi")
+    with Replicas(make_engine, 2, (None, 256, 0.02)) as replicas:
+        router = Router(replicas, least_loaded)
+        with serve(router) as server:
+            client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none")
+            what = {"model": "labkit", "prompt": "abc", "max_tokens": 60, "seed": 1}
+            expected = client.completions.create(**what).choices[0].text
+            text = ""
+            for number, part in enumerate(client.completions.create(**what, stream=True)):
+                text += part.choices[0].text
+                if number == 5:
+                    (busy,) = [each.replica for each in router.running]
+                    os.kill(replicas.pids[busy][0], signal.SIGKILL)
+    assert (text, router.num_moved) == (expected, 1)
 
 
 def test_a_request_that_an_engine_refuses_ends_with_its_error(two):

@@ -163,6 +163,19 @@ def test_keys_and_values_of_8_bits_are_wrong_by_half_a_step_and_take_a_byte_each
         assert (read_nGK - x_nGK).abs().max() > half_nG1.max() / 2
 
 
+@pytest.mark.parametrize("make", [PagedCache, Int8PagedCache])
+def test_a_copy_has_all_bits_and_as_many_bytes_as_its_tokens_in_the_cache(make):
+    config = GPTConfig(num_layers=2, hidden=8, num_heads=2)
+    cache, tokens = make(config, 8, 4, torch.bfloat16), list(range(9))
+    cache.reserve(0, 9, 9)
+    Decoder(GPT(config, dtype=torch.bfloat16))([Piece(0, tokens, 0)], cache)
+    copies = cache.copy_out(0)
+    assert cache.copy_in(1, tokens, 9, copies)
+    for copy, again in zip(copies, cache.copy_out(1), strict=True):
+        assert torch.equal(copy, again)
+    assert sum(copy.nbytes for copy in copies) == 9 * cache.bytes_per_token
+
+
 def test_the_traffic_above_shares_pages_and_preempts():
     total = Counter()
     for seed in range(4):
@@ -258,11 +271,12 @@ def test_all_tensors_of_a_pass_are_on_the_device_of_model_and_cache(config):
     for cache in (
         NoCache(config, device="meta"),
         ContiguousCache(config, 120, device="meta"),
+        Int8PagedCache(config, 30, 4, device="meta"),
         PagedCache(config, 30, 4, device="meta"),
     ):
         for sequence in range(2):
             cache.reserve(sequence, 3, 40)
         logits_SV = decoder([Piece(0, [1, 2, 3], 0), Piece(1, [1], 0)], cache)
         assert logits_SV.device.type == "meta"
-    assert cache.copy_out(0).device.type == "meta"
-    assert cache.copy_in(2, [1, 2, 3], 40, torch.zeros(2, 2, 3, 2, 4))
+    assert {copy.device.type for copy in cache.copy_out(0)} == {"meta"}
+    assert cache.copy_in(2, [1, 2, 3], 40, [torch.zeros(2, 3, 2, 4)] * 2)

@@ -150,4 +150,4 @@ def test_keys_and_values_of_each_prompt_are_sent_once_without_the_last_token():
         for timeline in run(apart, 2).timeline
     ]
     assert sent[0] == [8, 8 * 2, 8, 8 * 1, 8]
-    assert sent[1] == [2 * L * D * num_tokens * ITEM for num_tokens in (2, 1)]
+    assert sent[1] == [L * D * num_tokens * ITEM for num_tokens in (2, 2, 1, 1)]

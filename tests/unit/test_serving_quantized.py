@@ -29,14 +29,20 @@ MODEL = GPT(CONFIG)
 TOKENS = torch.randint(0, 256, (4, 64), generator=torch.Generator().manual_seed(0))
 
 
-@given(st.integers(2, 8), st.integers(0, 2**31), st.sampled_from([1e-3, 1.0, 1e6]))
-def test_each_weight_is_wrong_by_at_most_half_a_step(bits, seed, size):
+@given(
+    st.integers(2, 8),
+    st.integers(0, 2**31),
+    st.sampled_from([1e-3, 1.0, 1e6]),
+    st.sampled_from([torch.float32, torch.bfloat16, torch.float64]),
+)
+def test_each_weight_is_wrong_by_at_most_half_a_step(bits, seed, size, dtype):
     """In float64, where the difference is exact. The quotient's own rounding is left room for."""
     generator = torch.Generator().manual_seed(seed)
-    weight_OI = torch.randn(8, 6, generator=generator) * size
-    weight_OI[:2] = torch.tensor([[0.0], [1e-9]])  # no scale is as small
+    weight_OI = (torch.randn(8, 6, generator=generator) * size).to(dtype)
+    weight_OI[:2] = torch.tensor([[0.0], [1e-9]])
     codes_OI, scale_O1 = to_codes(weight_OI, bits)
     assert codes_OI.abs().max() <= 2 ** (bits - 1) - 1
+    assert scale_O1[:2].tolist() == [[2**-24]] * 2  # never 0, which cannot be divided by
     assert codes_OI[2:].abs().amax(1).tolist() == [2 ** (bits - 1) - 1] * 6
     error_OI = (from_codes(codes_OI, scale_O1, torch.float64) - weight_OI.double()).abs()
     assert (error_OI <= scale_O1.double() / 2 * (1 + 2**-22)).all()

@@ -94,7 +94,7 @@ REQUESTS = st.builds(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(
     st.sampled_from([round_robin, least_loaded, by_prefix]),
     st.lists(REQUESTS, min_size=2, max_size=6),

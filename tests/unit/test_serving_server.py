@@ -27,6 +27,7 @@ from labkit.serving import (
 )
 from labkit.serving.byte_text import END, TextStream, encode, encode_chat
 from labkit.serving.default_engine import engine_of
+from labkit.serving.engine_thread import EngineThread
 
 CONFIG = GPTConfig(context=200, num_layers=1, hidden=16, num_heads=2)
 MODEL = GPT(CONFIG, dtype=torch.float64)
@@ -155,6 +156,7 @@ def test_choices_have_seeds_one_after_another(gpt):
         answer = gpt.ask(prompt=prompts[:1] * 2, n=2, seed=3, max_tokens=9, **options)
         found = texts(answer)[0] if options else {c.index: c.text for c in answer.choices}
         assert found == {i: expected(encode("ab"), 9, 3 + i % 2)[0] for i in range(4)}
+        assert options or answer.usage.prompt_tokens == 4
     assert (
         gpt.ask(prompt=prompts[1], seed=3, max_tokens=9).choices[0].text
         == (expected(encode("c"), 9, 3)[0])
@@ -164,7 +166,7 @@ def test_choices_have_seeds_one_after_another(gpt):
 def test_without_a_seed_answers_differ_and_greedy_ones_do_not(gpt):
     drawn = {gpt.ask(prompt="a", max_tokens=30).choices[0].text for _ in range(3)}
     assert len(drawn) == 3
-    for greedy in ({"temperature": 0}, {"top_p": 0}):
+    for greedy in ({"temperature": 0}, {"top_p": 0}, {"extra_body": {"top_k": 1}}):
         text = gpt.ask(prompt="a", max_tokens=30, **greedy).choices[0].text
         assert text == expected(encode("a"), 30, 0, temperature=0)[0]
 
@@ -345,6 +347,17 @@ def test_more_than_may_wait_are_refused_and_served_when_they_ask_again():
         assert is_free(engine)
 
 
+def test_of_answers_that_are_asked_together_all_are_computed_or_none():
+    passes = []
+    decoder = Script(b"a", lambda: passes.append(None))
+    engine = Engine(decoder, PagedCache(CONFIG, 40), preempting, max_waiting=3)
+    with serving_of(engine) as server:
+        with pytest.raises(openai.BadRequestError):
+            server.ask(prompt="x", n=4)
+        server.ask(prompt="x", n=3, max_tokens=1)
+    assert len(passes) == 1
+
+
 def test_the_metrics_count_each_token_and_each_gap_between_two_tokens():
     with scripted(b"a") as server:
         for max_tokens in (1, 3, 6):
@@ -374,6 +387,7 @@ def test_logits_that_are_no_numbers_end_one_request():
         with pytest.raises(openai.InternalServerError) as caught:
             server.ask(prompt="x")
         assert caught.value.type == "server_error"
+        assert 'labkit_requests_total{end="error"} 1' in httpx.get(server.url + "/metrics").text
         hook.remove()
         server.ask(prompt="x")
         assert is_free(server.engine)
@@ -389,9 +403,10 @@ def test_an_engine_that_fails_ends_all_answers_and_health_says_so(capfd):
 
     with scripted(b"a", fail) as server:
         assert httpx.get(server.url + "/health").status_code == 200
-        stream = server.ask(prompt="x", max_tokens=150, stream=True)
-        with pytest.raises(openai.APIError, match="a rank is gone"):
-            list(stream)
+        body = {"model": "tiny", "prompt": "x", "max_tokens": 150, "stream": True}
+        events = httpx.post(server.url + "/v1/completions", json=body).text.split("\n\n")
+        assert len(events) == 5 and events[-1] == ""  # three tokens, and the error
+        assert "a rank is gone" in events[3] and "[DONE]" not in events[3]
         for _ in range(2):
             with pytest.raises(openai.InternalServerError, match="a rank is gone") as caught:
                 server.ask(prompt="x")
@@ -412,6 +427,22 @@ def test_a_server_that_closes_ends_its_streams_and_leaves_no_page_thread_or_port
     assert is_free(engine) and set(threading.enumerate()) == before
     with pytest.raises(httpx.ConnectError):
         httpx.get(server.url + "/health")
+
+
+def test_an_event_loop_that_ends_during_a_pass_leaves_the_engine_to_others():
+    async def ask(seconds):
+        async with asyncio.timeout(seconds):
+            return [part.text async for part in thread.ask([Request([1], 2)])]
+
+    gate = threading.Event()
+    engine = Engine(Script(b"ab", gate.wait), PagedCache(CONFIG, 40), preempting)
+    thread = EngineThread(engine)
+    with pytest.raises(TimeoutError):
+        asyncio.run(ask(0.1))
+    gate.set()
+    assert asyncio.run(ask(10)) == ["a", "b"]
+    thread.close()
+    assert is_free(engine)
 
 
 def test_a_model_of_other_tokens_and_a_port_that_is_taken_are_refused(gpt):

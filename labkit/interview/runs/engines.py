@@ -217,15 +217,16 @@ def int8_cache_share(head_dim: int) -> float:
 
 
 @real_run
-def quantization_error(bits: int, group: int) -> float:
+def quantization_error(bits: int, group: int, outlier: int = 1) -> float:
     """Relative error of X W^T where W is rounded to `bits`, each `group` inputs with a scale.
 
-    W: 1024 x 1024 normal numbers, X: 256 rows of them. The error is the norm of the difference over
-    the norm of the exact product, both in float32.
+    W: 1024 x 1024 normal numbers, one in 1024 of them `outlier` times as large; X: 256 rows. The
+    error is the norm of the difference over the norm of the exact product, both in float32.
     """
     generator = torch.Generator().manual_seed(0)
     weight_OI = torch.randn(1024, 1024, generator=generator)
     x_BI = torch.randn(256, 1024, generator=generator)
+    weight_OI.view(-1)[torch.randperm(2**20, generator=generator)[:1024]] *= outlier
     exact_BO = x_BI @ weight_OI.T
     return ((x_BI @ rounded(weight_OI, bits, group).T - exact_BO).norm() / exact_BO.norm()).item()
 
