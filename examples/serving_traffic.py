@@ -49,7 +49,7 @@ from labkit.serving.requests import sample
 from labkit.tensor_parallel import parallelize
 
 CONFIG = GPTConfig(vocab=31, context=96, num_layers=2, hidden=16, num_heads=4, num_kv_heads=2)
-NUM_REPLICAS, NUM_RANKS, NUM_PAGES = 3, 2, 48
+NUM_REPLICAS, NUM_RANKS, NUM_PAGES = 3, 2, 32
 REQUESTS_PER_SECOND, SECONDS_PER_FAILURE = 10.0, 4.0
 IS_CANCELLED, IS_FROZEN = 0.15, 0.25  # probabilities
 MAX_UNFINISHED = 32

@@ -57,7 +57,7 @@ hypothesis.settings.load_profile("tests")
 SLOW = (
     "bank bare_machine checker checkup closing footprint measure memory_calculator mesh "
     "notebook_widgets pipeline_calculator planner_plan progress_exchange progress_practice "
-    "progress_store run saves simulation_weeks viz_schedule"
+    "progress_store run saves serving_server simulation_weeks viz_schedule"
 ).split()
 
 

@@ -271,6 +271,7 @@ def test_all_tensors_of_a_pass_are_on_the_device_of_model_and_cache(config):
     for cache in (
         NoCache(config, device="meta"),
         ContiguousCache(config, 120, device="meta"),
+        Int8PagedCache(config, 30, 4, device="meta"),
         PagedCache(config, 30, 4, device="meta"),
     ):
         for sequence in range(2):
