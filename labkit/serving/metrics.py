@@ -115,6 +115,7 @@ def replay(
     A request arrives at the trace's time, though the engine may be in a pass, and takes it a little
     later. Confusion: to count from when the engine takes it, which hides the wait behind a long
     pass (coordinated omission). now, sleep: another clock, such as one that a test sets.
+    RuntimeError: a request ends with an error.
     """
     begin_s, timings = now(), {}
     coming = deque(trace)
@@ -125,6 +126,8 @@ def replay(
         if not engine.has_work:
             sleep(max(0.0, coming[0].at_s - (now() - begin_s)))
         for output in engine.step():
+            if output.token is None:
+                raise RuntimeError(f"request {output.id} has no next token: {output.error}")
             timings[output.id].token_s.append(now() - begin_s)
     return list(timings.values())
 

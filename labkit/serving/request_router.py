@@ -159,7 +159,10 @@ class Router(EngineClient):
             queue[:] = [each for each in queue if each.id != id]
 
     def step(self) -> list[Output]:
-        """The tokens that have come; waits up to 20 ms for the first."""
+        """The tokens that have come; waits up to 20 ms for the first.
+
+        AllReplicasFailed: nothing serves, and every request has ended.
+        """
         outputs = []
         for number, what in self.replicas.events(_WAIT_S):
             outputs += self._lost(number) if what is None else self._received(what)
@@ -168,6 +171,8 @@ class Router(EngineClient):
             reason = self._none_is_left()
             outputs += [Output(each.id, None, "error", reason) for each in self.waiting]
             self.waiting.clear()
+            if not (outputs or self.running):
+                raise AllReplicasFailed(reason)
         return outputs
 
     def _place(self) -> None:

@@ -88,6 +88,14 @@ def test_a_request_arrives_at_the_traces_time_also_during_a_pass():
     assert timings(preempting)[1].ttft_s == 13.5
 
 
+def test_a_request_that_ends_with_an_error_is_no_measurement():
+    model = GPT(GPTConfig(vocab=19, num_layers=1, hidden=4, num_heads=1))
+    torch.nn.init.constant_(model.embedding.token.weight, math.nan)
+    engine = Engine(Decoder(model), PagedCache(model.config, 20, 4), preempting)
+    with pytest.raises(RuntimeError, match="request 0 .* nan"):
+        replay(engine, [Arrival(0.0, Request([1], 5))])
+
+
 PROBABILITIES = torch.tensor([0.1, 0.4, 0.2, 0.3], dtype=torch.float64)
 
 

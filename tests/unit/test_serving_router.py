@@ -181,6 +181,8 @@ def test_when_all_have_failed_too_often_every_request_ends_with_an_error():
     outputs = router.step()
     assert [(each.id, each.finish_reason) for each in outputs] == [(1, "error"), (0, "error")]
     assert "no replica is left after 2 starts" in outputs[0].error
+    with pytest.raises(AllReplicasFailed):  # so that a server without requests hears of it
+        router.step()
     with pytest.raises(AllReplicasFailed, match="ConnectionError"):
         router.add(Request([3], 9))
 
