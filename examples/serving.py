@@ -4,6 +4,7 @@
     python examples/serving.py --quick    without trainings, long sweeps and killed processes: 40 s
 
 - answers of every cache, scheduler and layout of ranks are those of naive generation, in float64
+  (serving_answers.py)
 - slots of a cache that hold tokens, before and after paging, beside calc's formula
 - static batches beside continuous batching: passes, tokens per second
 - prompts in chunks: time to the first token, and between tokens, beside their prediction
@@ -31,168 +32,38 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import torch
+from serving_answers import exact_answers, naive, paged, tiny, traffic
 
-import labkit
 from labkit import calc, measure, serving
 from labkit.calc.units import bytes_text, seconds_text
 from labkit.measure.arrival_sweep import Latencies
 from labkit.model import GPT, GPTConfig
-from labkit.pipeline import PipelineGPT, gpipe, plan
 from labkit.serving import (
     Arrival,
     ContiguousCache,
     Decoder,
-    DisaggregatedEngine,
     Engine,
     Int8PagedCache,
-    Leader,
-    NoCache,
     PagedCache,
-    PipelineDecoder,
     Request,
     Sampling,
     SpeculativeEngine,
-    SwappingEngine,
-    TensorParallelDecoder,
     chunked_prefill,
     continuous,
-    follow,
     logits_error,
     poisson_trace,
     preempting,
-    prefill,
-    priorities,
     quantize,
     replay,
     static_batches,
     weight_bytes,
 )
 from labkit.serving.quantized import rounded
-from labkit.serving.requests import Generation, sample
-from labkit.tensor_parallel import parallelize
 from labkit.train import TrainConfig
 
 ROOT = Path(__file__).parents[1]
-TINY = GPTConfig(vocab=32, context=64, num_layers=2, hidden=16, num_heads=4, num_kv_heads=2)
 MODEL = GPTConfig(context=512, num_layers=4, hidden=128, num_heads=4)
 MAX_RUNNING = 8
-
-
-def traffic(num):
-    """Small requests of different lengths, some with a stop token, at different priorities."""
-    trace = poisson_trace(num, 1.0, vocab=TINY.vocab, mean_prompt=8, mean_answer=8)
-    requests = [replace(each, max_new_tokens=20) for _, each in trace]
-    return [replace(each, priority=number % 3) for number, each in enumerate(requests)]
-
-
-def tiny(model=None):
-    """The model of the exact facts, with larger weights than at the start of training.
-
-    With those, each token would predict itself.
-    """
-    model = model or GPT(TINY, dtype=torch.float64)
-    with torch.no_grad():
-        for name, weight in model.named_parameters():
-            if weight.dim() == 2 and ("blocks" in name or "position" in name):
-                weight.mul_(20)
-    return model
-
-
-@torch.no_grad()
-def naive(model, request):
-    """The answer without a cache or another request."""
-    generation = Generation(0, request)
-    while not generation.finish_reason:
-        logits_V = model(torch.tensor([generation.tokens]))[0, -1]
-        token = sample(logits_V, request.sampling, generation.generator)
-        generation.tokens.append(token)
-    return generation.tokens[len(request.prompt) :]
-
-
-def paged(decoder, num_pages=12):
-    """A cache that is too small for all requests at once."""
-    return PagedCache(decoder.cache_config, num_pages, 4, torch.float64)
-
-
-def on_one_rank():
-    """By name, an engine of each rung."""
-    decoder = Decoder(tiny())
-    contiguous = partial(ContiguousCache, TINY, 128, torch.float64)
-    return {
-        "no cache, continuous": Engine(decoder, NoCache(TINY), continuous),
-        "contiguous, static batches": Engine(decoder, contiguous(), static_batches),
-        "contiguous, continuous": Engine(decoder, contiguous(), continuous),
-        "pages, preempting": Engine(decoder, paged(decoder), preempting),
-        "pages, swapping": SwappingEngine(
-            decoder, paged(decoder), preempting, max_host_bytes=2**20
-        ),
-        "pages, chunked prefill": Engine(
-            decoder, paged(decoder), partial(chunked_prefill, token_budget=9)
-        ),
-        "pages, priorities": Engine(decoder, paged(decoder), priorities),
-    }
-
-
-def lead(world, decoder, requests):
-    """Serve on all ranks: the answers, and whether all pages are free again; from rank 0."""
-    engine = Engine(decoder, paged(decoder), partial(chunked_prefill, token_budget=9))
-    if world.rank:
-        return follow(engine, world)
-    with Leader(engine, world) as leader:
-        return served(leader, requests)
-
-
-def tensor_parallel(world, requests):
-    """Each rank has some of the heads."""
-    return lead(world, TensorParallelDecoder(parallelize(tiny(), world)), requests)
-
-
-def pipelined(world, requests):
-    """Each rank has some of the layers."""
-    schedule = plan(gpipe, num_ranks=world.size, num_microbatches=1)
-    model = tiny(PipelineGPT(TINY, schedule, world.rank, dtype=torch.float64))
-    return lead(world, PipelineDecoder(model, world), requests)
-
-
-def disaggregated(world, requests):
-    """Rank 1 computes prompts, rank 0 single tokens."""
-    decoder = Decoder(tiny())
-    cache = paged(decoder)
-    if world.rank:
-        return prefill(decoder, cache, world)
-    with DisaggregatedEngine(decoder, cache, preempting, world) as engine:
-        return served(engine, requests)
-
-
-def on_two_ranks(world, requests):
-    """By layout, what rank 0 has found."""
-    layouts = {
-        "tensor parallel, 2 ranks": tensor_parallel,
-        "pipeline, 2 ranks": pipelined,
-        "prefill apart, 2 ranks": disaggregated,
-    }
-    return {name: serve(world, requests) for name, serve in layouts.items()}
-
-
-def served(engine, requests):
-    """The answers, and whether as many pages are free as before."""
-    num_free = engine.cache.num_free_pages
-    return engine.generate(requests), engine.cache.num_free_pages == num_free
-
-
-def exact_answers(num):
-    """Print a row for each engine; whether all answers are naive ones and no page is lost."""
-    print(f"answers to {num} requests beside naive generation, float64")
-    requests = traffic(num)
-    model = tiny()
-    expected = [naive(model, request) for request in requests]
-    found = {name: served(engine, requests) for name, engine in on_one_rank().items()}
-    # On the CPU also on a machine with a GPU; the timeout is for a busy machine.
-    found |= labkit.run(on_two_ranks, 2, (requests,), device="cpu", timeout=300).values[0]
-    for name, (answers, is_free) in found.items():
-        equal = sum(each == other for each, other in zip(answers, expected, strict=True))
-        print(f"  {name:28}{equal:4} equal   pages {'free again' if is_free else 'LOST'}")
-    return all(answers == expected and is_free for answers, is_free in found.values())
 
 
 class WatchedDecoder(Decoder):

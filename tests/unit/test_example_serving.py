@@ -6,7 +6,7 @@ from labkit.model import GPT
 from labkit.serving import continuous, poisson_trace
 from tests.an_example import load_example
 
-example = load_example("serving")
+example, answers_example = load_example("serving"), load_example("serving_answers")
 TRACE = poisson_trace(12, 1.0, mean_answer=8)
 
 
@@ -34,6 +34,7 @@ def test_passes_that_the_lengths_do_not_predict_are_found(monkeypatch):
 
 
 def test_an_answer_that_is_not_the_naive_one_is_found(monkeypatch):
-    monkeypatch.setattr(example, "naive", lambda model, request: [0])
-    monkeypatch.setattr(example.labkit, "run", lambda *_, **__: type("Run", (), {"values": [{}]}))
-    assert not example.exact_answers(2)
+    monkeypatch.setattr(answers_example, "naive", lambda model, request: [0])
+    no_ranks = type("Run", (), {"values": [{}]})
+    monkeypatch.setattr(answers_example.labkit, "run", lambda *_, **__: no_ranks)
+    assert not answers_example.exact_answers(2)
