@@ -11,11 +11,9 @@ from hypothesis import strategies as st
 
 from labkit.model import GPTConfig
 from labkit.serving import (
-    Chunk,
     ContiguousCache,
     Engine,
     PagedCache,
-    Plan,
     Request,
     chunked_prefill,
     continuous,
@@ -23,6 +21,7 @@ from labkit.serving import (
     priorities,
     static_batches,
 )
+from labkit.serving.scheduler import Chunk, Plan
 
 CONFIG = GPTConfig(vocab=16, num_layers=1, hidden=1, num_heads=1, context=1000)
 MOST_RUNNING, BUDGET, NUM_SLOTS = 3, 5, 24
