@@ -23,11 +23,13 @@ from labkit.serving import (
     Request,
     Sampling,
     SpeculativeEngine,
+    Timing,
     preempting,
 )
 from labkit.serving.byte_text import END, TextStream, encode, encode_chat
 from labkit.serving.default_engine import engine_of
 from labkit.serving.engine_thread import EngineThread
+from labkit.serving.prometheus import Histogram, ServerMetrics
 
 CONFIG = GPTConfig(context=200, num_layers=1, hidden=16, num_heads=2)
 MODEL = GPT(CONFIG, dtype=torch.float64)
@@ -375,6 +377,23 @@ def test_the_metrics_count_each_token_and_each_gap_between_two_tokens():
         buckets = [int(v) for key, v in values.items() if key.startswith(f"{name}_seconds_bucket")]
         assert buckets == sorted(buckets) and buckets[-1] == count
         assert 0 < float(values[f"{name}_seconds_sum"]) < 60
+
+
+def test_a_bucket_contains_its_bound_and_all_buckets_before_it():
+    histogram = Histogram()
+    for value in (0.01, 0.011, 11):
+        histogram.observe(value)
+    lines = [
+        line for line in histogram.lines("t") if re.search('"(0.005|0.01|0.025|10|.Inf)"', line)
+    ]
+    assert [int(line.split()[-1]) for line in lines] == [0, 1, 2, 2, 3]
+
+
+def test_the_first_token_is_timed_from_the_arrival_and_the_next_ones_from_the_one_before():
+    metrics, timing = ServerMetrics(engine_of(MODEL)), Timing(1.0)
+    for now_s in (2.0, 2.5, 2.75):
+        metrics.count_token(timing, now_s)
+    assert (metrics.ttft.sum, metrics.itl.sum, metrics.num_answer_tokens) == (1.0, 0.75, 3)
 
 
 def test_logits_that_are_no_numbers_end_one_request():
