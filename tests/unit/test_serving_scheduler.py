@@ -205,6 +205,15 @@ def test_a_long_prompt_takes_what_single_tokens_leave_of_the_budget():
     ]
 
 
+def test_a_prefix_that_is_cached_takes_nothing_of_the_budget():
+    decoder = FakeDecoder()
+    engine = Engine(decoder, PagedCache(CONFIG, 40, 4), partial(chunked_prefill, token_budget=5))
+    prompt = [*range(9)]
+    engine.generate([Request(prompt, 1)])
+    engine.generate([Request([*prompt, i], 1) for i in range(2)])
+    assert [[len(piece.tokens) for piece in each] for each in decoder.passes[2:]] == [[2, 2]]
+
+
 def test_a_small_request_does_not_overtake_one_that_does_not_fit():
     requests = [Request([1] * 4, 1), Request([2] * 4, 1), Request([3], 1)]
     assert passes(preempting, requests, num_pages=6)[0] == {0: 4}
