@@ -38,23 +38,20 @@ A server, which needs the extra `serve`:
 
 from typing import Any
 
-from labkit.serving.caches import ContiguousCache, NoCache, Piece, SlotUse
+from labkit.serving.caches import ContiguousCache, NoCache, Piece
 from labkit.serving.decoder import Decoder
 from labkit.serving.disaggregated import DisaggregatedEngine, prefill
 from labkit.serving.metrics import Timing, goodput, percentile, replay, throughput
 from labkit.serving.on_ranks import Leader, agreed_num_pages, follow
 from labkit.serving.pages import PagedCache
 from labkit.serving.parallel_decoders import PipelineDecoder, TensorParallelDecoder
-from labkit.serving.quantization_aware import compare_quantized_training, fake_quantize
+from labkit.serving.quantization_aware import compare_quantized_training
 from labkit.serving.quantized import logits_error, quantize, weight_bytes
 from labkit.serving.quantized_cache import Int8PagedCache
 from labkit.serving.replicas import Replicas
 from labkit.serving.request_router import Load, Router, by_prefix, least_loaded, round_robin
 from labkit.serving.requests import Arrival, Request, Sampling, poisson_trace
 from labkit.serving.scheduler import (
-    Chunk,
-    Plan,
-    State,
     chunked_prefill,
     continuous,
     preempting,
@@ -67,7 +64,6 @@ from labkit.serving.swapping import SwappingEngine
 
 __all__ = [
     "Arrival",
-    "Chunk",
     "ContiguousCache",
     "Decoder",
     "DisaggregatedEngine",
@@ -80,15 +76,12 @@ __all__ = [
     "PagedCache",
     "Piece",
     "PipelineDecoder",
-    "Plan",
     "QueueFull",
     "Replicas",
     "Request",
     "Router",
     "Sampling",
-    "SlotUse",
     "SpeculativeEngine",
-    "State",
     "SwappingEngine",
     "TensorParallelDecoder",
     "Timing",
@@ -98,7 +91,6 @@ __all__ = [
     "chunked_prefill",
     "compare_quantized_training",
     "continuous",
-    "fake_quantize",
     "follow",
     "goodput",
     "least_loaded",

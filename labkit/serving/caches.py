@@ -131,6 +131,10 @@ class KVCache:
         """
         return 0
 
+    def num_found(self, tokens: Sequence[int]) -> int:
+        """How many of these tokens `share_prefix` would find now. Rungs 1 and 2: 0."""
+        return 0
+
     def num_cached(self, sequence: int) -> int:
         """How many of its first tokens are cached: where its next piece starts. Rung 1: 0."""
         return self._num_cached.get(sequence, 0)

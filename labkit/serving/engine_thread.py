@@ -172,6 +172,7 @@ class EngineThread:
             self.metrics.ends["error"] += 1
         for id in answers:
             self.engine.cancel(id)
+        self.metrics.look_at(self.engine)
 
     def _deliver(self, outputs: Sequence[Output]) -> None:
         now_s = time.perf_counter()

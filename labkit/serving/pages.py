@@ -127,14 +127,14 @@ class PagedCache(KVCache):
             table.pages.append(self.pool.take())
         return True
 
+    def num_found(self, tokens: Sequence[int]) -> int:
+        """As of KVCache."""
+        return self.page_size * len(self._found(tokens))
+
     def share_prefix(self, sequence: int, tokens: Sequence[int]) -> int:
         """As of KVCache. Only full pages are shared."""
-        table = _Table()
-        for key in prefix_keys(tokens[:-1], self.page_size):
-            if (page := self.pool.find(key)) is None:
-                break
-            table.pages.append(self.pool.share(page))
-            table.keys.append(key)
+        found = self._found(tokens)
+        table = _Table([self.pool.share(page) for page in found.values()], keys=list(found))
         num_shared = len(table.pages) * self.page_size
         if num_shared:
             assert sequence not in self._tables, "a sequence shares before it reserves"
@@ -187,6 +187,15 @@ class PagedCache(KVCache):
     def held(self, sequence: int) -> Tensor:
         """As of KVCache: the slots of its pages."""
         return _slots_of(tuple(self._tables.get(sequence, _Table()).pages), self.page_size)
+
+    def _found(self, tokens: Sequence[int]) -> dict[bytes, int]:
+        """The pages of the first tokens, by prefix key, up to the first that is not there."""
+        found: dict[bytes, int] = {}
+        for key in prefix_keys(tokens[:-1], self.page_size):
+            if (page := self.pool.find(key)) is None:
+                break
+            found[key] = page
+        return found
 
     def _must_copy(self, table: _Table, num_tokens: int) -> bool:
         """Whether the next token goes to a page that is not full, and held by others, too."""

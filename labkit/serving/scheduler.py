@@ -113,6 +113,7 @@ def chunked_prefill(state: State, *, max_running: int = 8, token_budget: int = 6
 
     A pass takes longer with more tokens, and all that run wait for it. The budget bounds the gap
     between two tokens of an answer, however long other prompts are; a prompt itself takes longer.
+    Tokens of a prefix that is cached do not count.
     The budget is at least max_running, or some wait though they run. It needs a cache that keeps
     tokens, not NoCache.
     """
@@ -156,5 +157,6 @@ def _pages(state: State, each: Generation, num_tokens: int) -> int:
 
 
 def _all_tokens(state: State, each: Generation) -> Chunk:
-    """All of its tokens that are not cached: its prompt, or one."""
-    return Chunk(each, len(each.tokens) - state.cache.num_cached(each.id))
+    """All of its tokens that are not cached: its prompt, without a prefix that is, or one."""
+    num_cached = state.cache.num_cached(each.id) or state.cache.num_found(each.tokens)
+    return Chunk(each, len(each.tokens) - num_cached)

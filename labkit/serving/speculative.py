@@ -81,7 +81,9 @@ class SpeculativeEngine(Engine):
     )
 
     `step` gives an Output for each token, several of one request in their order. Greedy answers
-    are those of Engine; sampled ones have the same distribution, but not the same draws.
+    are those of Engine; sampled ones have the same distribution, but not the same draws. So drawn
+    tokens of an answer that goes on at another engine (Request.answered) are not those that the
+    first one would have given.
 
     Drafts come on top of what the scheduler plans, and take pages that are left over in both
     caches: no request is preempted for them. A pass has no drafts for a prompt.

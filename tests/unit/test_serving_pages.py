@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labkit.model import GPTConfig
-from labkit.serving import ContiguousCache, NoCache, PagedCache, Piece, SlotUse
+from labkit.serving import ContiguousCache, NoCache, PagedCache, Piece
+from labkit.serving.caches import SlotUse
 from labkit.serving.pages import prefix_keys
 
 CONFIG = GPTConfig(num_layers=1, hidden=1, num_heads=1)

@@ -15,12 +15,11 @@ from labkit.serving import (
     Request,
     compare_quantized_training,
     continuous,
-    fake_quantize,
     logits_error,
     quantize,
     weight_bytes,
 )
-from labkit.serving.quantization_aware import FakeQuantize
+from labkit.serving.quantization_aware import FakeQuantize, fake_quantize
 from labkit.serving.quantized import from_codes, pack, rounded, to_codes, unpack
 from labkit.train import TrainConfig
 

@@ -11,11 +11,9 @@ from hypothesis import strategies as st
 
 from labkit.model import GPTConfig
 from labkit.serving import (
-    Chunk,
     ContiguousCache,
     Engine,
     PagedCache,
-    Plan,
     Request,
     chunked_prefill,
     continuous,
@@ -23,6 +21,7 @@ from labkit.serving import (
     priorities,
     static_batches,
 )
+from labkit.serving.scheduler import Chunk, Plan
 
 CONFIG = GPTConfig(vocab=16, num_layers=1, hidden=1, num_heads=1, context=1000)
 MOST_RUNNING, BUDGET, NUM_SLOTS = 3, 5, 24
@@ -204,6 +203,15 @@ def test_a_long_prompt_takes_what_single_tokens_leave_of_the_budget():
         {0: 1, 1: 1, 2: 1},
         {0: 1},
     ]
+
+
+def test_a_prefix_that_is_cached_takes_nothing_of_the_budget():
+    decoder = FakeDecoder()
+    engine = Engine(decoder, PagedCache(CONFIG, 40, 4), partial(chunked_prefill, token_budget=5))
+    prompt = [*range(9)]
+    engine.generate([Request(prompt, 1)])
+    engine.generate([Request([*prompt, i], 1) for i in range(2)])
+    assert [[len(piece.tokens) for piece in each] for each in decoder.passes[2:]] == [[2, 2]]
 
 
 def test_a_small_request_does_not_overtake_one_that_does_not_fit():

@@ -431,6 +431,7 @@ def test_an_engine_that_fails_ends_all_answers_and_health_says_so(capfd):
                 server.ask(prompt="x")
             assert caught.value.status_code == 503
         assert httpx.get(server.url + "/health").status_code == 503
+        assert "labkit_requests_running 0\n" in httpx.get(server.url + "/metrics").text
     assert "ConnectionError" in capfd.readouterr().err  # with its traceback
 
 

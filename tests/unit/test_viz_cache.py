@@ -6,7 +6,8 @@ from matplotlib.colors import to_hex
 
 from labkit import viz
 from labkit.model import GPT, GPTConfig
-from labkit.serving import ContiguousCache, Decoder, PagedCache, Piece, SlotUse
+from labkit.serving import ContiguousCache, Decoder, PagedCache, Piece
+from labkit.serving.caches import SlotUse
 from labkit.viz import style
 
 CONFIG = GPTConfig(num_layers=1, hidden=8, num_heads=2, rotary=True)
