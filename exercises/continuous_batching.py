@@ -26,8 +26,7 @@ has ended gives up its pages. A preempted one gives up its pages, keeps its toke
 before all that have arrived after it.
 
 Contract
-    room      the pages that the pass needs beyond those that its requests hold are free, or become
-              free by the preemptions
+    room      the requests of a pass need no more new pages than are free after the preemptions
     continue  a running request is in the pass, if it is not preempted
     preempt   only if there is no room for all that run, and no more than needed, the last arrival
               first. So the first one always goes on, and every request ends

@@ -19,8 +19,8 @@ Contract
     returns   a list of 1 to K + 1 tokens: drafted ones, in order, and then one that is not drafted
     exact     the output must be distributed as the large model's own: the first token as target[0],
               and so on. Of the rules that do this, yours accepts as many drafted tokens as possible
-    ratio     a token of probability 0 in the draft is never drafted. In the target it may have 0,
-              and both distributions may be the same
+    zeros     draft[k] gives drafted[k] a probability above 0. target[k] may give it 0. Both
+              distributions may be equal
     The arguments stay as they are. K may be 0
 
 Test. Your function is called with all drafts and with uniforms of the whole range. The probability

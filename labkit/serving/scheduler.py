@@ -38,7 +38,7 @@ from labkit.serving.requests import Generation
 
 @dataclass(frozen=True)
 class State:
-    """What a scheduler decides from. waiting and running: who came first is first.
+    """The input of a scheduler. waiting and running are in the order of arrival.
 
     A preempted generation waits before all that arrived after it.
     """
