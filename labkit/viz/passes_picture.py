@@ -64,7 +64,7 @@ def passes(
     words = ", ".join(f"{name} {count} passes" for name, count in counts.items())
     picture = Picture(_WIDTH, height, f"{title}: {words}")
     picture.text(0.013, 1 - 0.2 / height, title, **style.TITLE)
-    _draw_legend(picture, {cell.kind for each in cells.values() for cell in each}, height)
+    _draw_legend(picture, list(cells.values()), height)
     width = _WIDTH - _LEFT - _RIGHT
     column = min(_WIDEST, width / max(counts.values()))  # inches
     top = height - _HEADER
@@ -136,15 +136,27 @@ def _draw_bars(axes: Axes, cells: Sequence[Cell], num_passes: int, column: float
         axes.text(-0.08 / column, level * max(below), words, **style.FAINT | {"ha": "right"})
 
 
-def _draw_legend(picture: Picture, kinds: set[str], height: float) -> None:
+def _draw_legend(picture: Picture, schedules: Sequence[Sequence[Cell]], height: float) -> None:
+    """What is in the picture, and nothing else."""
+    kinds = {cell.kind for cells in schedules for cell in cells}
     handles: list[Artist] = [
         Patch(color=_COLOURS[kind], label=_LABELS[kind]) for kind in _COLOURS if kind in kinds
     ]
+    if any(map(_has_gap, schedules)):
+        handles.append(Line2D([], [], **_BETWEEN, label="left out or preempted"))
     picture.legend(
-        handles=[*handles, Line2D([], [], **_BETWEEN, label="left out or preempted")],
+        handles=handles,
         loc="upper left",
         bbox_to_anchor=(0.004, 1 - 0.32 / height),
-        ncols=len(handles) + 1,
+        ncols=len(handles),
         frameon=False,
         fontsize=style.SMALL_POINTS,
     )
+
+
+def _has_gap(cells: Sequence[Cell]) -> bool:
+    """Whether a request has no tokens in a pass between its first and its last."""
+    columns: dict[int, list[int]] = {}
+    for cell in cells:
+        columns.setdefault(cell.sequence, []).append(cell.column)
+    return any(len(each) <= each[-1] - each[0] for each in columns.values())

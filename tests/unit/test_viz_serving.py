@@ -45,6 +45,13 @@ def test_a_cell_is_a_prompt_with_its_tokens_a_new_token_or_computed_again():
     assert of_pass == [4, 2, 1, 3, 1]
 
 
+def test_the_legend_has_what_is_in_the_picture():
+    entries = [
+        len(viz.passes({"a": schedule}).legends[0].get_texts()) for schedule in (PREEMPTED, CHUNKED)
+    ]
+    assert entries == [4, 2]  # two kinds less: computed again, and passes between
+
+
 def test_chunks_of_a_prompt_are_prompts_and_columns_of_all_panels_are_equally_wide():
     picture = viz.passes({"preempting": PREEMPTED, "chunked": CHUNKED})
     first, _, second, _ = picture.axes
