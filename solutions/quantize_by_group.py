@@ -13,16 +13,16 @@ Write two functions.
 
 Contract
     weight_OI   float32, O outputs and I inputs. It stays as it is
-    group       a group is so many inputs of one output that follow each other. If `group` does not
-                divide I, the last group is shorter: G = ceil(I / group)
+    group       how many consecutive inputs of one output share a scale. If it does not divide I,
+                the last group is shorter: G = ceil(I / group)
     scales_OG   float32. A group's scale is its largest |weight| divided by 7
     codes       weight / scale, rounded to the nearest whole number: -7 to 7. So a weight comes back
                 within half its group's scale
-    zeros       a group may have zeros only. They come back as zeros, and their codes are 0
+    zeros       a group may contain only zeros. They come back as zeros, and their codes are 0
     packed_OB   uint8. It has code + 8 in 4 bits, 1 to 15. Byte b of a row has input 2 b in its low
                 4 bits and input 2 b + 1 in its high ones: B = ceil(I / 2). If I is odd, the last
                 high 4 bits are 0
-    dequantize  of a weight: its code times its group's scale. num_inputs is I
+    dequantize  a weight is its code times its group's scale. num_inputs is I
     never       labkit.serving, torch.ao and torch's quantized dtypes
 """
 

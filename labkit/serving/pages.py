@@ -10,7 +10,7 @@ page fits every sequence, so there are no holes.
 
 Sharing. A full page is known by its prefix key: a hash of its tokens and of all tokens before it,
 on which keys and values depend, too. A new sequence takes the pages that have its keys. A page that
-no sequence uses is free and keeps its key until it is taken, the page freed first before others.
+no sequence uses is free, and keeps its key until it is taken. The page freed first is taken first.
 
 Copy on write. `fork` shares the last page, too, which is not full. The first sequence that writes
 to it while another holds it takes a copy.

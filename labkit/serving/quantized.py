@@ -10,8 +10,8 @@ half of its group's scale. A large weight makes the scale large for its whole gr
 are more precise. They cost more scales: `bits + 16 / group` bits per weight.
 
 Decoding a few sequences is bound by the bandwidth of memory, for each pass reads all weights. A
-quarter of the bytes can be four times as fast, on hardware whose kernel makes numbers of the codes
-inside the multiplication. Here torch makes them before it, so memory is saved and time is not.
+quarter of the bytes can be four times as fast, if the kernel dequantizes inside the multiplication.
+Here torch dequantizes before it, so memory is saved and time is not.
 
 Layout: codes_OI int8, or codes_Oi uint8, two codes in a byte, the first in its lower half;
 scale_Og bfloat16. O outputs, I inputs, g groups of inputs. No group: one scale for all inputs of
