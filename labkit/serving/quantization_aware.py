@@ -8,9 +8,9 @@ Rounding has the gradient 0 almost everywhere, so training would stop. The strai
 estimator uses the gradient by the rounded weight as if it were by the full one. An optimizer's step
 is often smaller than a step of the codes; the full weights add such steps up until a code changes.
 
-Post-training quantization (PTQ) rounds once, after training. Quantization-aware training (QAT) costs
-training steps, and is worth them where PTQ loses much: large models at 4 bits or fewer. A GPT as small
-as this lab's loses almost nothing at 4 and 3 bits, and 0.1 to 0.2 nats per token at 2.
+Post-training quantization (PTQ) rounds once, after training. Quantization-aware training (QAT)
+costs training steps, and is worth them where PTQ loses much: large models at 4 bits or fewer. A GPT
+as small as this lab's loses almost nothing at 4 and 3 bits, and 0.1 to 0.2 nats per token at 2.
 
 Papers: Bengio et al., arXiv:1308.3432 (straight-through); Jacob et al., arXiv:1712.05877 (QAT).
 """
