@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from labkit import calc
-from labkit.interview.runs import combining, diagnosis, neighbours, recovery, serving
+from labkit.interview.runs import combining, diagnosis, engines, neighbours, recovery, serving
 
 
 def test_a_rank_of_three_axes_has_one_neighbour_on_each():
@@ -53,14 +53,14 @@ def test_static_batches_last_as_long_as_their_longest_request():
 
 def test_fewer_bits_and_larger_groups_are_less_exact():
     errors = [
-        serving.quantization_error(*each) for each in ((8, 1024), (4, 32), (4, 128), (3, 128))
+        engines.quantization_error(*each) for each in ((8, 1024), (4, 32), (4, 128), (3, 128))
     ]
     assert errors == sorted(errors)
     # A rounding error is even over a step: its mean square is a twelfth of the step's.
     torch.manual_seed(1)
     largest = torch.randn(4096, 128).abs().amax(1)
     expected = ((largest / 7).square().mean() / 12).sqrt().item()
-    assert serving.quantization_error(4, 128) == pytest.approx(expected, rel=0.02)
+    assert engines.quantization_error(4, 128) == pytest.approx(expected, rel=0.02)
 
 
 @pytest.mark.parametrize("world_size", [2, 4])
