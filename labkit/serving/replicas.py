@@ -97,12 +97,11 @@ class _Place(NamedTuple):
 class Replicas:
     """Engines in processes of their own; use them in a `with`, or close() them.
 
-    config, capacity: the model's sizes, and the slots of one replica's cache. used_pages: of each
-    replica's cache, as last reported. errors: of those that are not started again.
+    config: the model's sizes. used_pages: of the cache of each replica that serves now, as last
+    reported. errors: of those that are not started again.
     """
 
     config: GPTConfig
-    capacity: float
 
     def __init__(
         self,
@@ -129,6 +128,7 @@ class Replicas:
         self.errors: dict[int, Exception] = {}
         self._patience_s, self._start_patience_s = patience_s, start_patience_s
         self._is_closed = False
+        self._capacities: dict[int, float] = {}
         self._ready: dict[int, tuple[Connection, int]] = {}
         self._news: queue.SimpleQueue[tuple[int, Connection | None, Any]] = queue.SimpleQueue()
         self._key, self._listener = secrets.token_bytes(32), Listener(("127.0.0.1", 0))
@@ -154,6 +154,11 @@ class Replicas:
     def ready(self) -> list[int]:
         """The numbers of those that serve now."""
         return sorted(self._ready)
+
+    @property
+    def capacity(self) -> float:
+        """The slots of the smallest cache: a request that fits there can move to any replica."""
+        return min(self._capacities.values())
 
     @property
     def num_free_pages(self) -> int:
@@ -203,13 +208,13 @@ class Replicas:
             return [(number, what.outputs)]
         if isinstance(what, _Ready):
             assert connection is not None
-            self.config, self.capacity = what.config, what.capacity
+            self.config, self._capacities[number] = what.config, what.capacity
             self._ready[number], self.used_pages[number] = (connection, what.num_pages), 0
             return [(number, None)] if was_ready else []  # the end of the start before comes later
         if isinstance(what, Exception):
             self.errors[number] = what
         elif what is None and is_newest:
-            del self._ready[number]
+            del self._ready[number], self.used_pages[number]
             return [(number, None)]
         return []
 

@@ -186,6 +186,7 @@ def test_without_a_replica_requests_end_with_an_error_and_nothing_is_left():
             for output in router.step():
                 answers[output.id].append(output)
         assert {type(error) for error in replicas.errors.values()} == {RankError}
+        assert replicas.used_pages == {}
         with pytest.raises(AllReplicasFailed):
             router.add(REQUESTS[0])
     for outputs, whole in zip(answers.values(), EXPECTED, strict=True):
