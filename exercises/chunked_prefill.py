@@ -11,7 +11,7 @@ Write two functions.
         waiting    a list of requests that have not begun, in order of arrival
         request    has three whole numbers: request.id, request.num_tokens (of the prompt, and of
                    the answer so far) and request.num_cached (how many of them, the first ones, have
-                   keys and values already: fewer than num_tokens)
+                   keys and values already: fewer than num_tokens, and 0 if it waits)
         token_budget  how many tokens a pass computes at most; max_running or more
         max_running   how many requests may run; as many or fewer run now
         returns    a dict: for each request of the next pass, its id and how many tokens it computes

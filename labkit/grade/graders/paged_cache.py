@@ -165,7 +165,13 @@ def is_early(s: Observed) -> bool:
 def overwrites(s: Observed) -> bool:
     """Whether an append changed tokens of another sequence that holds the page, too."""
     _, name, *_ = (step := first_wrong(s)).call
-    changed = [n for n in NAMES if step.got.tokens[n] != step.before.tokens[n] and n != name]
+    changed = [
+        n
+        for n in NAMES
+        if n != name
+        and step.got.tokens[n] != step.before.tokens[n]
+        and step.got.tables[n] == step.before.tables[n]
+    ]
     return any({*step.got.tables[n]} & {*step.got.tables[name]} for n in changed)
 
 
@@ -188,7 +194,37 @@ def writes_elsewhere(s: Observed) -> bool:
     (kind, name, *_), _, got, right_before, right = first_wrong(s)
     new = slice(len(right_before.tokens[name]), len(right.tokens[name]))
     is_wrong = got.tokens[name][new] != right.tokens[name][new]
-    return kind == "append" and got.returned is True and is_wrong
+    has_written = any(map(any, got.tokens))
+    return kind == "append" and got.returned is True and is_wrong and has_written
+
+
+def copies_at_fork(s: Observed) -> bool:
+    """Whether a fork gave the child pages that the parent does not hold."""
+    kind, *names = (step := first_wrong(s)).call
+    return kind == "fork" and not {*step.got.tables[names[1]]} <= {*step.got.tables[names[0]]}
+
+
+def loses_tokens(s: Observed) -> bool:
+    """Whether an append took another page for tokens that are there, and they are not in it."""
+    (kind, name, *_), before, got, right_before, _ = first_wrong(s)
+    num = len(right_before.tokens[name])
+    is_copied = not {*before.tables[name]} <= {*got.tables[name]}
+    return kind == "append" and is_copied and got.tokens[name][:num] != right_before.tokens[name]
+
+
+def copies_more(s: Observed) -> bool:
+    """Whether an append took other pages for tokens that are there, and none of it was needed."""
+    (kind, name, *_), before, got, right_before, right = first_wrong(s)
+    old, num = before.tables[name], len(right_before.tokens[name])
+    keeps = right.tables[name][: len(old)] == right_before.tables[name]
+    is_same = got.tokens[name][:num] == right_before.tokens[name]
+    return kind == "append" and keeps and is_same and got.tables[name][: len(old)] != old
+
+
+def changes_other_table(s: Observed) -> bool:
+    """Whether an append changed the table of another sequence."""
+    (kind, name, *_), before, got, *_ = first_wrong(s)
+    return kind == "append" and any(before.tables[n] != got.tables[n] for n in NAMES if n != name)
 
 
 MISTAKES = [
@@ -207,9 +243,41 @@ MISTAKES = [
         made_by=patch("must_copy = begin % size > 0 and", "must_copy = False and"),
     ),
     Mistake(
+        "has one list for two tables",
+        "A fork shares the pages. The lists of pages are two, for the sequences go on differently: "
+        "copy the list.",
+        hint=3,
+        seen=changes_other_table,
+        made_by=patch(
+            *(
+                "self.lengths[child] = self.table(parent), ",
+                "self.lengths[child] = self.tables.get(parent, []), ",
+            ),
+            *(
+                "size, pages = self.page_size, self.table(sequence)",
+                "size, pages = self.page_size, self.tables.get(sequence, [])",
+            ),
+        ),
+    ),
+    Mistake(
+        "takes a new page without the tokens of the old one",
+        "The page holds tokens before the new ones. Copy them, too, or the sequence has lost them.",
+        hint=3,
+        seen=loses_tokens,
+        made_by=patch("            self.of_page(pages[-1]).copy_(self.of_page(shared))\n", ""),
+    ),
+    Mistake(
+        "copies a page without need",
+        "A sequence copies a page that it writes to and others hold. A full page gets no more "
+        "tokens, and a page of a single holder is its own.",
+        hint=2,
+        seen=copies_more,
+        made_by=patch("begin % size > 0 and self", "begin > 0 and self"),
+    ),
+    Mistake(
         "copies pages at a fork",
         "Most shared pages are never written again. A fork only counts one holder more.",
-        seen=lambda s: (step := first_wrong(s)).call[0] == "fork" and bool(step.got.tables),
+        seen=copies_at_fork,
         made_by=patch(
             "self.tables[child], self.lengths[child] = self.table(parent), ",
             "rows_nK = self.slots_NK.unflatten(0, (-1, self.page_size))[self.table(parent)]\n"
