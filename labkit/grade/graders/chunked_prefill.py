@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention as attention
 
-from labkit.grade.grader import Case, Draw, Mistake, Observed, Outcome, Questions, close, patch
-from labkit.grade.outcome import Finding
+from labkit.grade.grader import Case, Draw, Mistake, Observed, Questions, close, patch, unexplained
 
 FUNCTIONS = PLAN, ATTEND = "plan_chunks", "chunk_attention"
 
@@ -148,16 +147,11 @@ def describe(s: Observed) -> str:
     )
 
 
-def fault(s: Observed) -> Finding | None:
-    """A plan that no usual mistake explains."""
-    if s.case.function == ATTEND or not s.wrong_ranks:
-        return None
-    why = "Give out the budget token by token: first to all that decode, then prompt after prompt."
-    return Finding(
-        Outcome.WRONG, "a pass has other chunks", why, f"{PLAN}, {s.label}: {describe(s)}", 2
-    )
-
-
+OTHER_CHUNKS = unexplained(
+    "a pass has other chunks",
+    "Give out the budget token by token: first to all that decode, then prompt after prompt.",
+    describe,
+)
 LEFT, TAKE = "left = token_budget - len(chunks)", "num_now := min(num, left)"
 MASK = "is_later_ts = position_s > position_t[:, None]"
 MISTAKES = [
@@ -272,7 +266,7 @@ GRADER = Questions(
     mistakes=MISTAKES,
     closed=("labkit.serving",),
     describe=describe,
-    fault=fault,
+    fault=lambda s: OTHER_CHUNKS(s) if s.case.function == PLAN else None,
     shown="every answer gets a token from each pass, however long the prompts are, no pass "
     "computes more than its budget, and chunks attend as the whole prompt does",
 )

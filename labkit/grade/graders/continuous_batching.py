@@ -4,8 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-from labkit.grade.grader import Case, Draw, Mistake, Observed, Outcome, Questions, patch
-from labkit.grade.outcome import Finding
+from labkit.grade.grader import Case, Draw, Mistake, Observed, Questions, patch, unexplained
 
 
 class Arrival(NamedTuple):
@@ -177,16 +176,6 @@ def describe(s: Observed) -> str:
     )
 
 
-def fault(s: Observed) -> Finding | None:
-    """A decision that no usual mistake explains."""
-    if not s.wrong_ranks:
-        return None
-    why = "Count the pages of this pass by hand, in order of arrival."
-    return Finding(
-        Outcome.WRONG, "a pass computes other requests", why, f"{s.label}: {describe(s)}", 2
-    )
-
-
 def is_static(s: Observed) -> bool:
     """Whether no request has joined others that run, here and before."""
     got, right, before = first_wrong(s)
@@ -242,7 +231,7 @@ MISTAKES = [
         "keeps pages free for the longest answer",
         "Most answers are much shorter than allowed, so most of these pages stay empty. Admit by "
         "the tokens that are there, and preempt in the rare case.",
-        seen=lambda s: reserves(s),
+        seen=reserves,
         made_by=patch(
             "    for request in waiting[",
             "    room = num_free - sum(-(-r.longest // page_size) - r.num_pages for r in running)\n"
@@ -333,7 +322,11 @@ GRADER = Questions(
     mistakes=MISTAKES,
     closed=("labkit.serving",),
     describe=describe,
-    fault=fault,
+    fault=unexplained(
+        "a pass computes other requests",
+        "Count the pages of this pass by hand, in order of arrival.",
+        describe,
+    ),
     shown="no pass has an idle place that a waiting request could fill, no page is taken twice, "
     "and every request ends",
 )

@@ -10,8 +10,7 @@ from itertools import product
 from math import prod
 from typing import Any
 
-from labkit.grade.grader import Case, Draw, Mistake, Observed, Outcome, Questions, close, patch
-from labkit.grade.outcome import Finding
+from labkit.grade.grader import Case, Draw, Mistake, Observed, Questions, close, patch, unexplained
 
 Distribution = Sequence[float]
 # (draft, target) of a place, in eighths.
@@ -142,19 +141,6 @@ def undivided(last: Callable[[Distribution], int]) -> Callable[[Distribution, fl
     )
 
 
-def fault(s: Observed) -> Finding | None:
-    """A distribution that no usual mistake explains."""
-    if not s.wrong_ranks or not isinstance(s.y, dict):
-        return None
-    why = (
-        "Add up by hand how often a result comes out: the drafted token with min(p, q), every "
-        "other token with its share of max(0, p - q)."
-    )
-    return Finding(
-        Outcome.WRONG, "the output has another distribution", why, f"{s.label}: {describe(s)}", 2
-    )
-
-
 DROPS, MISSING = "uniforms[k] * q[token] >= p[token]", "max(0.0, of_p - of_q)"
 REPLACED, BONUS = "return [*drafted[:k], _draw(missing, uniforms[-1])]", "_draw(target[-1]"
 MISTAKES = [
@@ -258,7 +244,12 @@ GRADER = Questions(
     mistakes=MISTAKES,
     closed=("labkit.serving",),
     describe=describe,
-    fault=fault,
+    fault=unexplained(
+        "the output has another distribution",
+        "Add up by hand how often a result comes out: the drafted token with min(p, q), every "
+        "other token with its share of max(0, p - q).",
+        describe,
+    ),
     shown="over all drafts and random numbers the output is distributed as the large model's own, "
     "and no rule that is exact keeps more of the draft",
 )
