@@ -225,6 +225,7 @@ def report(seconds, seed=0):
     run(lambda world: None, 1, device="cpu")  # starts what stays: the server that forks ranks
     before = resources()
     options = {"num_ranks": NUM_RANKS, "restarts": 10**6, "patience_s": PATIENCE_S}
+    options |= {"start_patience_s": PATIENCE_S}  # a rank may be frozen while it makes its engine
     with Replicas(make_engine, NUM_REPLICAS, **options) as replicas:
         traffic, failures = serve_traffic(replicas, questions, seconds, draw)
         num_pages, num_starts = pages_in_use(replicas), sum(replicas.num_starts)

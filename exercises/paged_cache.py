@@ -12,8 +12,9 @@ Write the class `PagedCache`. A server makes one, and uses it like this:
     cache.append(8, rows_nK)
     cache.free(7)
 
-    slots_NK     a tensor of N slots. A slot has K numbers, the keys and values of one token. Page p
-                 is slots_NK[p * page_size : (p + 1) * page_size]. page_size divides N
+    slots_NK     a tensor of N slots; append writes into it. A slot has K numbers, the keys and
+                 values of one token. Page p is slots_NK[p * page_size : (p + 1) * page_size].
+                 page_size divides N
     sequence     a number, the name of a sequence. After free, the name may be used again
 
 Contract

@@ -17,8 +17,8 @@ Write the function `next_pass`. A server calls it before each pass, and does wha
     num_free     how many pages of the cache nobody holds
     page_size    tokens in a page
     max_running  how many requests a pass computes at most
-    returns      a tuple of two lists of ids: of running requests to preempt, and of all requests
-                 that the pass computes
+    returns      a tuple of two lists of ids, each in any order: of running requests to preempt, and
+                 of all requests that the pass computes
 
 After the preemptions, the pass computes for each of its requests what is missing: keys and values
 of all its tokens, in ceil(num_tokens / page_size) pages, and one new token. A request whose answer

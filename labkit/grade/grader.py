@@ -22,7 +22,7 @@ from labkit.grade.observed import ByRank, Case, Draw, Observed
 from labkit.grade.outcome import Finding, Outcome
 
 __all__ = ["Budget", "ByRank", "Case", "Draw", "Mistake", "Observed", "OnRanks", "Outcome"]
-__all__ += ["Patch", "Questions", "close", "patch", "program", "within"]
+__all__ += ["Patch", "Questions", "close", "patch", "program", "unexplained", "within"]
 
 
 @dataclass(frozen=True)
@@ -146,6 +146,19 @@ def close(got: Any, right: Any, case: Case | None = None, steps: float = 8) -> b
 def within(steps: float) -> Callable[[Any, Any, Case], bool]:
     """`close` with another tolerance, for results of long computations."""
     return lambda got, right, case: close(got, right, case, steps)
+
+
+def unexplained(
+    name: str, why: str, describe: Callable[[Observed], str]
+) -> Callable[[Observed], Finding | None]:
+    """A grader's `fault`: a wrong result that no mistake explains, in the exercise's words."""
+
+    def fault(observed: Observed) -> Finding | None:
+        if not observed.wrong_ranks:
+            return None
+        return Finding(Outcome.WRONG, name, why, f"{observed.label}: {describe(observed)}", 2)
+
+    return fault
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -187,6 +187,9 @@ class KVCache:
         if num_tokens < self.num_cached(sequence):
             self._num_cached[sequence] = num_tokens
 
+    def unpublish(self, sequence: int) -> None:
+        """Let no other sequence find the tokens of this one: its keys or values are not numbers."""
+
     def free(self, sequence: int) -> None:
         """Give up all slots of a sequence that ended, was cancelled or preempted, if it has any."""
         self._num_cached.pop(sequence, None)

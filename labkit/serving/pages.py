@@ -179,6 +179,12 @@ class PagedCache(KVCache):
         if len(table.keys) < num_pages:  # the last page is not full
             self.pool.forget(table.pages[-1])
 
+    def unpublish(self, sequence: int) -> None:
+        """As of KVCache. Also pages of other sequences that have the same tokens are not found."""
+        for key in self._tables.get(sequence, _Table()).keys:
+            if (page := self.pool.find(key)) is not None:
+                self.pool.forget(page)
+
     def free(self, sequence: int) -> None:
         """As of KVCache. The last page first: the first ones are the most likely to be shared."""
         for page in reversed(self._tables.pop(sequence, _Table()).pages):

@@ -11,8 +11,10 @@ A replica is a run of the lab's with one rank or several: `make_engine(world, *a
 each of them. Rank 0 reports after every pass, and twice a second when there is nothing to do.
 
 - A process that ends closes its connection, as the kernel does for it. That takes milliseconds.
-- A replica that is silent for `patience_s` is killed: it is frozen, or one of its ranks is.
-- When a rank dies, the run ends with all of its ranks, and a new one starts: `restarts` times.
+- A replica that is silent for `patience_s` is killed: it is frozen, or one of its ranks is. Only
+  for the time in which it makes its engine there is another limit, `start_patience_s`.
+- When a rank dies, the run ends with all of its ranks, and a new one starts: `restarts` times in a
+  row. A start that served for a minute begins a new row.
 - What a replica has reported before its end is delivered first, and then None. So the caller knows
   which tokens are lost. A Router (request_router.py) moves the requests to another replica.
 
@@ -22,11 +24,13 @@ Wire: pickles over TCP on 127.0.0.1 with a secret key (multiprocessing.connectio
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import queue
 import secrets
 import signal
 import threading
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from multiprocessing import AuthenticationError
@@ -41,7 +45,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from labkit.comm import Group
-from labkit.launch import RunError, launch
+from labkit.launch import RunError, RunTimeout, launch
 from labkit.launch.request import LONGEST_TIMEOUT_S, check_args, check_function
 from labkit.model import GPTConfig
 from labkit.serving.on_ranks import Leader, follow
@@ -50,6 +54,8 @@ from labkit.serving.serving_engine import Engine, EngineClient, Output, QueueFul
 
 _BEAT_S = 0.5
 """How often a replica without work reports."""
+_STEADY_S = 60.0
+"""After serving for so long, a replica may fail `restarts` times again."""
 
 
 class Add(NamedTuple):
@@ -91,12 +97,11 @@ class _Place(NamedTuple):
 class Replicas:
     """Engines in processes of their own; use them in a `with`, or close() them.
 
-    config, capacity: the model's sizes, and the slots of one replica's cache. used_pages: of each
-    replica's cache, as last reported. errors: of those that are not started again.
+    config: the model's sizes. used_pages: of the cache of each replica that serves now, as last
+    reported. errors: of those that are not started again.
     """
 
     config: GPTConfig
-    capacity: float
 
     def __init__(
         self,
@@ -107,17 +112,23 @@ class Replicas:
         num_ranks: int = 1,
         restarts: int = 3,
         patience_s: float = 10.0,
+        start_patience_s: float = 600.0,
     ) -> None:
         """Start them, and wait until all are ready. The error of one that cannot start is raised.
 
-        num_ranks: of each replica. restarts: how often each is started again, in all. patience_s: a
-        longer silence ends a replica, also while it makes its engine.
+        num_ranks: of each replica. restarts: so many failures of a replica are followed by another
+        start. A start that served for more than a minute sets this count to 0, so that failures far
+        apart do not add up. The longest time of a run, a week, ends a start, but is no failure.
+        patience_s: a longer silence ends a replica. start_patience_s: it may take so long to make
+        its engine, on all its ranks.
         """
         check_function(make_engine)
         check_args(args)
         self.used_pages: dict[int, int] = {}
         self.errors: dict[int, Exception] = {}
-        self._patience_s, self._is_closed = patience_s, False
+        self._patience_s, self._start_patience_s = patience_s, start_patience_s
+        self._is_closed = False
+        self._capacities: dict[int, float] = {}
         self._ready: dict[int, tuple[Connection, int]] = {}
         self._news: queue.SimpleQueue[tuple[int, Connection | None, Any]] = queue.SimpleQueue()
         self._key, self._listener = secrets.token_bytes(32), Listener(("127.0.0.1", 0))
@@ -143,6 +154,11 @@ class Replicas:
     def ready(self) -> list[int]:
         """The numbers of those that serve now."""
         return sorted(self._ready)
+
+    @property
+    def capacity(self) -> float:
+        """The slots of the smallest cache: a request that fits there can move to any replica."""
+        return min(self._capacities.values())
 
     @property
     def num_free_pages(self) -> int:
@@ -192,13 +208,13 @@ class Replicas:
             return [(number, what.outputs)]
         if isinstance(what, _Ready):
             assert connection is not None
-            self.config, self.capacity = what.config, what.capacity
+            self.config, self._capacities[number] = what.config, what.capacity
             self._ready[number], self.used_pages[number] = (connection, what.num_pages), 0
             return [(number, None)] if was_ready else []  # the end of the start before comes later
         if isinstance(what, Exception):
             self.errors[number] = what
         elif what is None and is_newest:
-            del self._ready[number]
+            del self._ready[number], self.used_pages[number]
             return [(number, None)]
         return []
 
@@ -237,9 +253,13 @@ class Replicas:
             deliver_challenge(connection, self._key)
             answer_challenge(connection, self._key)
             number = connection.recv()
-            while connection.poll(self._patience_s):
+            life = self._lives[number]
+            if connection.poll(self._start_patience_s):
                 self._note(number, connection, connection.recv())
-            self._lives[number].kill()
+                life.ready_s = time.monotonic()
+                while connection.poll(self._patience_s):
+                    self._note(number, connection, connection.recv())
+            life.kill()
         if number is not None:
             self._note(number, connection, None)
 
@@ -260,18 +280,26 @@ class _Life(threading.Thread):
         self._is_over = False
         self.pids: list[int] = []  # while it runs
         self.num_starts = 0
+        self.ready_s = math.inf  # when this start began to serve
 
     def run(self) -> None:
-        """Start the replica again and again, until it has failed too often."""
+        """Start the replica again and again, until it has failed too often in a row."""
+        num_failures = 0
         while not self._is_over:
             self.num_starts += 1
+            self.ready_s = math.inf
             try:
                 self._start(
                     timeout=LONGEST_TIMEOUT_S, device="cpu", echo=False, on_start=self._begin
                 )
+            except RunTimeout:
+                continue  # no failure: a run has a longest time
             except Exception as error:
+                if time.monotonic() - self.ready_s > _STEADY_S:
+                    num_failures = 0
+                num_failures += 1
                 # Other errors are raised before any rank starts, so each start has them.
-                if not isinstance(error, RunError) or self.num_starts > self._restarts:
+                if not isinstance(error, RunError) or num_failures > self._restarts:
                     self._ended(error)
                     return
             finally:
@@ -297,11 +325,11 @@ class _Life(threading.Thread):
 def _serve(world: Group, make_engine: Callable[..., Engine], place: _Place, *args: Any) -> None:
     """On each rank of a replica, until it is killed."""
     if world.rank:
-        follow(make_engine(world, *args), world)
+        follow(_made(make_engine, world, args), world)
         return
     with Client(place.address, authkey=place.key) as connection:
         connection.send(place.number)
-        own = make_engine(world, *args)
+        own = _made(make_engine, world, args)
         engine: EngineClient = own if world.size == 1 else Leader(own, world)
         connection.send(_Ready(engine.config, engine.capacity, engine.num_free_pages))
         ids: dict[int, int] = {}  # of the engine -> of the requests that it serves
@@ -312,6 +340,13 @@ def _serve(world: Group, make_engine: Callable[..., Engine], place: _Place, *arg
                 if output.finish_reason:
                     del ids[output.id]
             connection.send(_Report(outputs, engine.num_free_pages))
+
+
+def _made(make_engine: Callable[..., Engine], world: Group, args: Sequence[Any]) -> Engine:
+    """This rank's engine, once every rank has its own: the first pass need not wait for one."""
+    engine = make_engine(world, *args)
+    world.barrier()
+    return engine
 
 
 def _take_in(connection: Connection, engine: EngineClient, ids: dict[int, int]) -> list[Output]:

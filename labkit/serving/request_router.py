@@ -166,6 +166,7 @@ class Router(EngineClient):
         outputs = []
         for number, what in self.replicas.events(_WAIT_S):
             outputs += self._lost(number) if what is None else self._received(what)
+        self.capacity = self.replicas.capacity  # a start can have fewer pages than the one before
         self._place()
         if self.replicas.is_over:
             reason = self._none_is_left()

@@ -192,6 +192,8 @@ class Engine(EngineClient):
                 )
             if piece.end == len(generation.tokens):  # else the next token is known already
                 outputs += self._next(generation, logits)
+                if outputs[-1].finish_reason == "error":
+                    self.cache.unpublish(generation.id)
                 if outputs[-1].finish_reason:
                     self.cancel(generation.id)
         return outputs

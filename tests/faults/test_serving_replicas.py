@@ -186,6 +186,7 @@ def test_without_a_replica_requests_end_with_an_error_and_nothing_is_left():
             for output in router.step():
                 answers[output.id].append(output)
         assert {type(error) for error in replicas.errors.values()} == {RankError}
+        assert replicas.used_pages == {}
         with pytest.raises(AllReplicasFailed):
             router.add(REQUESTS[0])
     for outputs, whole in zip(answers.values(), EXPECTED, strict=True):
@@ -202,3 +203,38 @@ def test_an_engine_that_cannot_be_made_raises_its_error():
 
     with pytest.raises(RankError, match="ZeroDivisionError: in rank 0"):
         Replicas(broken, 2, restarts=1)
+
+
+def serve_until_restarted(replicas):
+    """Until the only replica has started again and serves."""
+    num_starts = replicas.num_starts[0]
+    while replicas.num_starts[0] == num_starts or not replicas.ready:
+        replicas.events(0.1)
+        assert not replicas.errors
+
+
+def test_failures_of_a_replica_that_served_for_long_in_between_do_not_add_up(monkeypatch):
+    monkeypatch.setattr("labkit.serving.replicas._STEADY_S", 0.0)
+    with Replicas(make_engine, 1, restarts=1) as replicas:
+        for _ in range(3):
+            os.kill(replicas.pids[0][0], signal.SIGKILL)
+            serve_until_restarted(replicas)
+
+
+def test_the_longest_time_of_a_run_is_no_failure(monkeypatch):
+    monkeypatch.setattr("labkit.serving.replicas.LONGEST_TIMEOUT_S", 2.0)
+    with Replicas(make_engine, 1, restarts=0) as replicas:
+        serve_until_restarted(replicas)
+
+
+@pytest.mark.clock
+def test_to_make_an_engine_may_take_longer_than_a_silence():
+    def make_slowly(world):
+        engine = make_engine(world)
+        time.sleep(2.5 * (1 + world.rank))  # also longer on one rank than on the other
+        return engine
+
+    with Replicas(make_slowly, 1, num_ranks=2, restarts=0, patience_s=1.5) as replicas:
+        assert Router(replicas, round_robin).generate(REQUESTS[:1]) == EXPECTED[:1]
+    with pytest.raises(RankError):
+        Replicas(make_slowly, 1, restarts=0, start_patience_s=0.5)

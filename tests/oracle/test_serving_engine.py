@@ -214,11 +214,13 @@ def test_logits_that_are_not_finite_end_only_their_request():
 
 
 class WithoutNumbers(Decoder):
-    """Where token 18 is, keys, values and logits are nan."""
+    """Where a broken token is, keys, values and logits are nan."""
+
+    broken_token = 18
 
     def embedded(self, layout):
         x_nD = super().embedded(layout)
-        x_nD[layout.tokens_n == 18] = torch.nan
+        x_nD[layout.tokens_n == self.broken_token] = torch.nan
         return x_nD
 
 
@@ -233,6 +235,16 @@ def test_keys_and_values_that_are_not_finite_reach_no_other_request():
         assert outputs[0].finish_reason == "error"
         answers = [[each.token for each in outputs if each.id == id] for id in ids]
         assert answers == [naive(request) for request in good]
+
+
+def test_keys_and_values_that_are_not_finite_are_not_found_by_their_prefix_afterwards():
+    """A device fails once. The same prompt is served afterwards, from keys computed anew."""
+    engine = Engine(WithoutNumbers(MODEL), CACHES["pages"](), preempting)
+    prompt, engine.decoder.broken_token = [*range(9)], 3
+    with pytest.raises(RuntimeError):
+        engine.generate([Request(prompt, 4)])
+    engine.decoder.broken_token = -1
+    assert engine.generate([Request(prompt, 4)]) == [naive(Request(prompt, 4))]
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

@@ -15,6 +15,7 @@ from labkit.serving import (
     Load,
     PagedCache,
     QueueFull,
+    Replicas,
     Request,
     Router,
     Sampling,
@@ -23,8 +24,9 @@ from labkit.serving import (
     preempting,
     round_robin,
 )
-from labkit.serving.replicas import Add
+from labkit.serving.replicas import Add, _Ready
 from labkit.serving.request_router import AllReplicasFailed
+from labkit.serving.serving_engine import TooLong
 
 CONFIG = GPTConfig(vocab=19, context=64, num_layers=1, hidden=8, num_heads=2, num_kv_heads=1)
 MODEL = GPT(CONFIG, dtype=torch.float64)
@@ -198,6 +200,20 @@ def test_what_cannot_be_served_is_refused_before_it_is_sent():
         router.add(Request([1], 9))
     router.cancel(first)
     router.add(Request([1], 9))
+
+
+def test_the_capacity_is_that_of_the_smallest_replica_also_after_a_restart():
+    with Replicas(engine_of, 0) as replicas:
+        for number, capacity, expected in [(0, 40, 40), (1, 80, 40), (0, 20, 20), (1, 60, 20)]:
+            replicas._note(number, object(), _Ready(CONFIG, capacity, capacity // 4))
+            replicas.events(0)
+            assert replicas.capacity == expected
+    here = ReplicasHere(1)
+    router = Router(here, round_robin)
+    here.capacity = 8
+    router.step()
+    with pytest.raises(TooLong):
+        router.add(Request([1], 9))
 
 
 def test_a_conversation_goes_on_where_its_beginning_is_cached():

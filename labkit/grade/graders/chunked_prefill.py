@@ -1,13 +1,13 @@
 """Grade chunked_prefill: plans of passes, and attention of chunks as in the whole prompt."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention as attention
 
-from labkit.grade.grader import Case, Draw, Mistake, Observed, Outcome, Questions, close, patch
-from labkit.grade.outcome import Finding
+from labkit.grade.grader import Case, Draw, Mistake, Observed, Questions, close, patch, unexplained
 
 FUNCTIONS = PLAN, ATTEND = "plan_chunks", "chunk_attention"
 
@@ -82,6 +82,18 @@ def last_rows(q_HtK: Tensor, k_HsK: Tensor, v_HsK: Tensor) -> Tensor:
     return attention(q_HsK, k_HsK, v_HsK, is_causal=True)[:, s - t :]
 
 
+def one_off(keys: int) -> Callable[..., Tensor]:
+    """A formula of attention: each token attends to so many keys more."""
+
+    def attend(q_HtK: Tensor, k_HsK: Tensor, v_HsK: Tensor) -> Tensor:
+        scores_Hts = q_HtK @ k_HsK.transpose(1, 2) / q_HtK.shape[2] ** 0.5
+        t, s = scores_Hts.shape[1:]
+        sees_ts = torch.ones(t, s).tril(s - t + keys) > 0
+        return scores_Hts.where(sees_ts, -torch.inf).softmax(-1) @ v_HsK
+
+    return attend
+
+
 class Planned(NamedTuple):
     """A wrong plan: its chunks, and the requests that may have some, in order."""
 
@@ -106,7 +118,7 @@ def planned(s: Observed) -> Planned:
     running, waiting, budget, most = s.args
     may_run = [*running, *waiting[: most - len(running)]]
     decoding = [each for each in running if each.missing == 1]
-    return Planned(s.y, decoding, [each for each in may_run if each not in decoding], budget)
+    return Planned({**s.y}, decoding, [each for each in may_run if each not in decoding], budget)
 
 
 def waits_for_room(s: Observed) -> bool:
@@ -135,16 +147,11 @@ def describe(s: Observed) -> str:
     )
 
 
-def fault(s: Observed) -> Finding | None:
-    """A plan that no usual mistake explains."""
-    if s.case.function == ATTEND or not s.wrong_ranks:
-        return None
-    why = "Give out the budget token by token: first to all that decode, then prompt after prompt."
-    return Finding(
-        Outcome.WRONG, "a pass has other chunks", why, f"{PLAN}, {s.label}: {describe(s)}", 2
-    )
-
-
+OTHER_CHUNKS = unexplained(
+    "a pass has other chunks",
+    "Give out the budget token by token: first to all that decode, then prompt after prompt.",
+    describe,
+)
 LEFT, TAKE = "left = token_budget - len(chunks)", "num_now := min(num, left)"
 MASK = "is_later_ts = position_s > position_t[:, None]"
 MISTAKES = [
@@ -152,7 +159,7 @@ MISTAKES = [
         "lets prompts go before tokens of answers",
         "A request that decodes and is not in the pass makes its user wait. Single tokens first: "
         "there are max_running at most, so the budget holds them all.",
-        seen=lambda s: any(each.id not in planned(s).chunks for each in planned(s).decoding),
+        seen=lambda s: any(not planned(s).chunks.get(each.id) for each in planned(s).decoding),
         made_by=patch("if num == 1}", "if num < 1}", "if num > 1}", "if num}"),
     ),
     Mistake(
@@ -186,6 +193,26 @@ MISTAKES = [
         made_by=patch("            left -= num_now", "            break"),
     ),
     Mistake(
+        "computes cached tokens again",
+        "A prompt that runs has keys and values of its first num_cached tokens. What is left is "
+        "num_tokens - num_cached.",
+        hint=2,
+        seen=lambda s: any(r.missing < planned(s).chunks.get(r.id, 0) for r in planned(s).prompts),
+        made_by=patch(
+            "{id: num for id, num in missing.items() if num > 1}",
+            "{each.id: each.num_tokens for each in running if each.id not in chunks}",
+        ),
+    ),
+    Mistake(
+        "has requests without tokens",
+        "The pass computes the requests of the dict. Leave out those for which nothing is left.",
+        hint=3,
+        seen=lambda s: (
+            all(planned(s).chunks.get(r.id) for r in planned(s).decoding) and 0 in s.y.values()
+        ),
+        made_by=patch(f"if {TAKE}:", f"if ({TAKE}) >= 0:"),
+    ),
+    Mistake(
         "lets too many requests run",
         "max_running counts requests that run already, those with unfinished prompts among them.",
         hint=3,
@@ -200,6 +227,15 @@ MISTAKES = [
         function=ATTEND,
         formula=lambda q, k, v: attention(q, k, v, is_causal=True),
         made_by=patch("torch.arange(s - t, s)", "torch.arange(t)"),
+    ),
+    Mistake(
+        "begins or ends the keys one token off",
+        "Token i of the chunk has position s - t + i. It attends to the keys 0 to s - t + i, its "
+        "own included, and to none after it.",
+        hint=3,
+        function=ATTEND,
+        formula=[one_off(1), one_off(-1)],
+        made_by=patch(MASK, MASK.replace("[:, None]", "[:, None] + 1")),
     ),
     Mistake(
         "attends to later tokens of the chunk",
@@ -230,7 +266,7 @@ GRADER = Questions(
     mistakes=MISTAKES,
     closed=("labkit.serving",),
     describe=describe,
-    fault=fault,
+    fault=lambda s: OTHER_CHUNKS(s) if s.case.function == PLAN else None,
     shown="every answer gets a token from each pass, however long the prompts are, no pass "
     "computes more than its budget, and chunks attend as the whole prompt does",
 )

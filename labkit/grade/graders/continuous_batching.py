@@ -1,10 +1,10 @@
 """Grade continuous_batching: traffic of requests, decided pass by pass until all have ended."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
-from labkit.grade.grader import Case, Draw, Mistake, Observed, Outcome, Questions, patch
-from labkit.grade.outcome import Finding
+from labkit.grade.grader import Case, Draw, Mistake, Observed, Questions, patch, unexplained
 
 
 class Arrival(NamedTuple):
@@ -38,6 +38,11 @@ class Decision(NamedTuple):
     def admitted(self) -> list[int]:
         """Who waited before."""
         return [request.id for request in self.waiting if request.id in self.computed]
+
+    @property
+    def running_on(self) -> list[int]:
+        """Who ran before, and is in the pass."""
+        return [request.id for request in self.running if request.id in self.computed]
 
 
 def cases(draw: Draw) -> list[Case]:
@@ -171,16 +176,6 @@ def describe(s: Observed) -> str:
     )
 
 
-def fault(s: Observed) -> Finding | None:
-    """A decision that no usual mistake explains."""
-    if not s.wrong_ranks:
-        return None
-    why = "Count the pages of this pass by hand, in order of arrival."
-    return Finding(
-        Outcome.WRONG, "a pass computes other requests", why, f"{s.label}: {describe(s)}", 2
-    )
-
-
 def is_static(s: Observed) -> bool:
     """Whether no request has joined others that run, here and before."""
     got, right, before = first_wrong(s)
@@ -195,16 +190,24 @@ def overtakes(s: Observed) -> bool:
     return got.admitted != first or bool(got.preempted and got.admitted)
 
 
-def admits_by(s: Observed, **pages: Callable[[Request, int], int]) -> bool:
-    """Whether the decision is that of other numbers of pages."""
-    got = first_wrong(s).got
-    wrong = decided(got.waiting, got.running, got.num_free, *s.args[2:], **pages)
-    return (got.preempted, got.computed) == wrong
+def reserves(s: Observed) -> bool:
+    """Whether all decisions keep pages for the longest answers: of those that join, or of all."""
+
+    def in_the_end(request: Request, page_size: int) -> int:
+        return -(-request.longest // page_size) - request.num_pages
+
+    return any(
+        s.y == serve(partial(decided, joining=in_the_end, going_on=going_on), *s.args)
+        for going_on in (missing, in_the_end)
+    )
 
 
-def in_the_end(request: Request, page_size: int) -> int:
-    """Pages that a request may still take."""
-    return -(-request.longest // page_size) - request.num_pages
+def overcommits(s: Observed) -> bool:
+    """Whether requests are admitted that need more pages than are free, beside those that run."""
+    got, right, _ = first_wrong(s)
+    computed = [r for r in (*got.waiting, *got.running) if r.id in got.computed]
+    needed = sum(missing(r, s.args[2]) for r in computed)
+    return bool(got.admitted) and not right.preempted and needed > got.num_free
 
 
 MISTAKES = [
@@ -228,10 +231,7 @@ MISTAKES = [
         "keeps pages free for the longest answer",
         "Most answers are much shorter than allowed, so most of these pages stay empty. Admit by "
         "the tokens that are there, and preempt in the rare case.",
-        seen=lambda s: (
-            admits_by(s, joining=in_the_end)
-            or admits_by(s, joining=in_the_end, going_on=in_the_end)
-        ),
+        seen=reserves,
         made_by=patch(
             "    for request in waiting[",
             "    room = num_free - sum(-(-r.longest // page_size) - r.num_pages for r in running)\n"
@@ -241,11 +241,38 @@ MISTAKES = [
         ),
     ),
     Mistake(
-        "admits before those that run have their pages",
-        "Some running requests need a page in this pass. Take these off the free pages first.",
+        "gives away more pages than are free",
+        "Some running requests need a page in this pass, and each that joins needs ceil(num_tokens "
+        "/ page_size). Take off the free pages first what those that run need, then what each "
+        "takes that joins.",
         hint=3,
-        seen=lambda s: admits_by(s, going_on=lambda request, page_size: 0),
+        seen=overcommits,
         made_by=patch("    if preempted:", "    room = num_free\n    if preempted:"),
+    ),
+    Mistake(
+        "admits fewer than there is room for",
+        "Requests join until max_running are in the pass or the next one's pages are not free. The "
+        "last place counts, too, and the last page. A page is for tokens that are there: "
+        "ceil(num_tokens / page_size), none for later ones.",
+        hint=3,
+        seen=lambda s: (
+            (wrong := first_wrong(s)).got.preempted == wrong.right.preempted
+            and wrong.got.running_on == wrong.right.running_on
+            and {*wrong.got.computed} < {*wrong.right.computed}
+            and not (is_static(s) or overtakes(s) or reserves(s))
+        ),
+        made_by=patch("        if room < 0:\n", "        if room <= 0:\n"),
+    ),
+    Mistake(
+        "leaves out requests that go on",
+        "The second list has all requests that the pass computes: those that go on, and those that "
+        "join.",
+        hint=2,
+        seen=lambda s: (
+            len((wrong := first_wrong(s)).got.running_on) < len(wrong.right.running_on)
+            and wrong.got.preempted == wrong.right.preempted
+        ),
+        made_by=patch("computed = [request.id for request in going_on]", "computed = []"),
     ),
     Mistake(
         "does not preempt when pages run out",
@@ -269,7 +296,10 @@ MISTAKES = [
         "preempts more than needed",
         "Each preempted request computes all its tokens again. Stop as soon as there is room.",
         hint=2,
-        seen=lambda s: {*(wrong := first_wrong(s)).got.preempted} > {*wrong.right.preempted},
+        seen=lambda s: (
+            {*(wrong := first_wrong(s)).got.preempted} > {*wrong.right.preempted}
+            and {*wrong.got.preempted} <= {request.id for request in wrong.got.running}
+        ),
         made_by=patch("while room < 0:", "while room < 0 or preempted and going_on:"),
     ),
     Mistake(
@@ -292,7 +322,11 @@ GRADER = Questions(
     mistakes=MISTAKES,
     closed=("labkit.serving",),
     describe=describe,
-    fault=fault,
+    fault=unexplained(
+        "a pass computes other requests",
+        "Count the pages of this pass by hand, in order of arrival.",
+        describe,
+    ),
     shown="no pass has an idle place that a waiting request could fill, no page is taken twice, "
     "and every request ends",
 )

@@ -1,13 +1,12 @@
 """Grade paged_cache: after each call, each sequence's tokens and pages, and how many are free."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
 
-from labkit.grade.grader import Case, Draw, Mistake, Observed, Outcome, Questions, patch
-from labkit.grade.outcome import Finding
+from labkit.grade.grader import Case, Draw, Mistake, Observed, Questions, patch, unexplained
 
 Call = tuple[Any, ...]  # ("append", sequence, n), ("fork", parent, child) or ("free", sequence)
 NAMES = range(4)
@@ -145,28 +144,26 @@ def describe(s: Observed) -> str:
     return f"{step.call[0]}({', '.join(map(str, step.call[1:]))}): {problem(step)}"
 
 
-def fault(s: Observed) -> Finding | None:
-    """A state that no usual mistake explains."""
-    if not s.wrong_ranks:
-        return None
-    why = "Follow this call by hand: which pages are taken, copied and given up."
-    return Finding(
-        Outcome.WRONG, "a call leaves a wrong state", why, f"{s.label}: {describe(s)}", 2
+def append_that(predicate: Callable[..., bool]) -> Callable[[Observed], bool]:
+    """A predicate: the first call that goes wrong is an append, for which this one holds.
+
+    It is asked with the name, the states before and after, and what these two should be.
+    """
+
+    def seen(s: Observed) -> bool:
+        (kind, name, *_), *states = first_wrong(s)
+        return kind == "append" and bool(predicate(name, *states))
+
+    return seen
+
+
+def overwrites(name: int, before: State, got: State, *_: State) -> bool:
+    """Whether another sequence that holds the page has other tokens now, in the same table."""
+    return any(
+        got.tokens[n] != before.tokens[n] and {*got.tables[n]} & {*got.tables[name]}
+        for n in NAMES
+        if n != name and got.tables[n] == before.tables[n]
     )
-
-
-def is_early(s: Observed) -> bool:
-    """Whether an append gave a sequence more pages than its tokens need."""
-    (kind, name, *_), _, got, _, right = first_wrong(s)
-    is_longer = len(got.tables[name]) > len(right.tables[name])
-    return kind == "append" and right.returned and is_longer
-
-
-def overwrites(s: Observed) -> bool:
-    """Whether an append changed tokens of another sequence that holds the page, too."""
-    _, name, *_ = (step := first_wrong(s)).call
-    changed = [n for n in NAMES if step.got.tokens[n] != step.before.tokens[n] and n != name]
-    return any({*step.got.tables[n]} & {*step.got.tables[name]} for n in changed)
 
 
 def leaks(s: Observed, of_copies: bool) -> bool:
@@ -183,12 +180,31 @@ def leaks(s: Observed, of_copies: bool) -> bool:
     return False
 
 
-def writes_elsewhere(s: Observed) -> bool:
-    """Whether an append had room, and its tokens are not where its table says."""
-    (kind, name, *_), _, got, right_before, right = first_wrong(s)
+def writes_elsewhere(name: int, _: State, got: State, right_before: State, right: State) -> bool:
+    """Whether there was room, and the new tokens are not where the table says."""
     new = slice(len(right_before.tokens[name]), len(right.tokens[name]))
     is_wrong = got.tokens[name][new] != right.tokens[name][new]
-    return kind == "append" and got.returned is True and is_wrong
+    return got.returned is True and is_wrong and any(map(any, got.tokens))
+
+
+def copies_at_fork(s: Observed) -> bool:
+    """Whether a fork gave the child pages that the parent does not hold."""
+    kind, *names = (step := first_wrong(s)).call
+    return kind == "fork" and not {*step.got.tables[names[1]]} <= {*step.got.tables[names[0]]}
+
+
+def keeps_tokens(name: int, got: State, right_before: State) -> bool:
+    """Whether the tokens are there that the sequence had before."""
+    old = right_before.tokens[name]
+    return got.tokens[name][: len(old)] == old
+
+
+def copies_more(name: int, before: State, got: State, right_before: State, right: State) -> bool:
+    """Whether other pages hold the tokens that were there, and it was not needed."""
+    old = slice(len(before.tables[name]))
+    needs_none = right.tables[name][old] == right_before.tables[name]
+    has_copied = got.tables[name][old] != before.tables[name]
+    return needs_none and has_copied and keeps_tokens(name, got, right_before)
 
 
 MISTAKES = [
@@ -196,20 +212,65 @@ MISTAKES = [
         "takes a page before it is needed",
         "T tokens need ceil(T / page_size) pages: a full last page is no reason to take another.",
         hint=2,
-        seen=is_early,
+        seen=append_that(
+            lambda name, before, got, right_before, right: (
+                right.returned and len(got.tables[name]) > len(right.tables[name])
+            )
+        ),
         made_by=patch("while len(pages) * size < end:", "while len(pages) * size <= end:"),
     ),
     Mistake(
         "writes to a page that another sequence holds",
         "After a fork both sequences hold the last page, which may have room. The first one that "
         "writes takes a copy, or the other one reads tokens that are not its own.",
-        seen=overwrites,
+        seen=append_that(overwrites),
         made_by=patch("must_copy = begin % size > 0 and", "must_copy = False and"),
+    ),
+    Mistake(
+        "has one list for two tables",
+        "A fork shares the pages. The lists of pages are two, for the sequences go on differently: "
+        "copy the list.",
+        hint=3,
+        seen=append_that(
+            lambda name, before, got, *_: any(
+                before.tables[n] != got.tables[n] for n in NAMES if n != name
+            )
+        ),
+        made_by=patch(
+            *(
+                "self.lengths[child] = self.table(parent), ",
+                "self.lengths[child] = self.tables.get(parent, []), ",
+            ),
+            *(
+                "size, pages = self.page_size, self.table(sequence)",
+                "size, pages = self.page_size, self.tables.get(sequence, [])",
+            ),
+        ),
+    ),
+    Mistake(
+        "takes a new page without the tokens of the old one",
+        "The page holds tokens before the new ones. Copy them, too, or the sequence has lost them.",
+        hint=3,
+        seen=append_that(
+            lambda name, before, got, right_before, _: (
+                not {*before.tables[name]} <= {*got.tables[name]}
+                and not keeps_tokens(name, got, right_before)
+            )
+        ),
+        made_by=patch("            self.of_page(pages[-1]).copy_(self.of_page(shared))\n", ""),
+    ),
+    Mistake(
+        "copies a page without need",
+        "A sequence copies a page that it writes to and others hold. A full page gets no more "
+        "tokens, and a page of a single holder is its own.",
+        hint=2,
+        seen=append_that(copies_more),
+        made_by=patch("begin % size > 0 and self", "begin > 0 and self"),
     ),
     Mistake(
         "copies pages at a fork",
         "Most shared pages are never written again. A fork only counts one holder more.",
-        seen=lambda s: (step := first_wrong(s)).call[0] == "fork" and bool(step.got.tables),
+        seen=copies_at_fork,
         made_by=patch(
             "self.tables[child], self.lengths[child] = self.table(parent), ",
             "rows_nK = self.slots_NK.unflatten(0, (-1, self.page_size))[self.table(parent)]\n"
@@ -260,7 +321,7 @@ MISTAKES = [
         "writes past the end of a page",
         "The next page of a sequence is anywhere. Compute the slot of each token from the table.",
         hint=3,
-        seen=writes_elsewhere,
+        seen=append_that(writes_elsewhere),
         made_by=patch(
             "[[pages[i // size] * size + i % size for i in range(begin, end)]]",
             "[[(pages[begin // size] * size + begin % size + i) % len(self.slots_NK)"
@@ -280,7 +341,11 @@ GRADER = Questions(
     mistakes=MISTAKES,
     closed=("labkit.serving",),
     describe=describe,
-    fault=fault,
+    fault=unexplained(
+        "a call leaves a wrong state",
+        "Follow this call by hand: which pages are taken, copied and given up.",
+        describe,
+    ),
     shown="after each call all tokens are where the tables say, no sequence holds a page more than "
     "it needs, and a page is free when its last holder has given it up",
 )

@@ -14,7 +14,7 @@ SIZES = {
     "one group to a row": (5, 8, 8),
     "several groups": (6, 24, 4),
     "an odd number of inputs": (4, 15, 3),
-    "a short last group": (7, 22, 8),
+    "a short last group": (7, 20, 8),
     "a last group of one": (4, 13, 4),
     "groups longer than a row": (3, 10, 16),
     ZEROS: (4, 18, 6),
@@ -131,6 +131,7 @@ MISTAKES = [
         seen=has_scales(
             lambda weight, _: weight.abs().amax(1),
             lambda weight, _: weight.abs().amax().expand(len(weight)),
+            lambda weight, part: part.abs().amax().expand(len(weight)),
         ),
         made_by=patch(AMAX, "weight_OI.abs().max().expand(len(weight_OI))"),
     ),
@@ -141,6 +142,14 @@ MISTAKES = [
         hint=3,
         seen=has_scales(lambda _, part: part.amax(1)),
         made_by=patch(AMAX, "each.amax(1)"),
+    ),
+    Mistake(
+        "divides by another number than 7",
+        "The largest weight of a group gets the largest code, 7. 8 is not a code, and 15 is how "
+        "many codes there are.",
+        hint=2,
+        seen=lambda s: any(close(s.y[1], s.right[0][1] * 7 / n) for n in (7.5, 8, 15, 16)),
+        made_by=patch("for each in groups], 1) / 7", "for each in groups], 1) / 8"),
     ),
     Mistake(
         "makes groups of outputs",
@@ -203,11 +212,22 @@ MISTAKES = [
         made_by=patch("stored_OI.float() - 8", "stored_OI.float()"),
     ),
     Mistake(
+        "subtracts 8 from a uint8",
+        "uint8 has no sign, so 3 - 8 is 251. Convert first, then subtract.",
+        hint=3,
+        seen=lambda s: returns(s, lambda stored, n: unpacked(stored, n) % 256),
+        made_by=patch("stored_OI.float() - 8", "(stored_OI - 8).float()"),
+    ),
+    Mistake(
         "multiplies with another group's scale",
         "Input i is in group i // group. repeat_interleave(group) gives a scale to `group` inputs "
-        "that follow each other; repeat gives neighbours different ones.",
+        "that follow each other; repeat gives neighbours different ones. A short last group does "
+        "not make the others shorter.",
         hint=3,
-        seen=lambda s: returns(s, scales=lambda scales, n, group: scales.repeat(1, group)[:, :n]),
+        seen=lambda s: (
+            returns(s, scales=lambda scales, n, group: scales.repeat(1, group)[:, :n])
+            or returns(s, scales=lambda scales, n, _: each(scales, n, -(-n // scales.shape[1])))
+        ),
         made_by=patch(
             "return codes_OI * _per_input(scales_OG, num_inputs, group)",
             "return codes_OI * scales_OG.repeat(1, group)[:, :num_inputs]",

@@ -19,13 +19,13 @@ def cases(draw: Draw) -> list[Case]:
     logs.append(a_log(draw, 12, impatient=True))
     for log in logs:
         asked.append(Case(f"a log of {len(log)} events", log, function=TIMINGS, known=TIMINGS))
-    for n, percent in ((1, 50), (4, 50), (5, 50), (7, 90), (20, 99), (20, 95), (40, 5), (3, 100)):
+    for n, percent in ((1, 50), (4, 50), (5, 50), (7, 90), (20, 95), (40, 5), (14, 50), (3, 100)):
         values = [rng.expovariate(1) for _ in range(n)]
         label = f"{n} values, {percent}%"
         asked.append(Case(label, values, percent, function=PERCENTILE, known=PERCENTILE))
-    for log in logs:
-        percent, timings = rng.choice((50, 90, 95)), list(waits(log).values())
-        ttft_s = statistics.median(each.ttft_s for each in timings) * rng.uniform(1.1, 1.6)
+    for log, percent in zip(logs, (50, 90, 20, 95, 50), strict=True):
+        timings = list(waits(log).values())
+        ttft_s = statistics.median_high(each.ttft_s for each in timings)
         tpot_s = statistics.mean(each.tpot_s or 0.1 for each in timings)
         label = f"a log of {len(log)} events, {percent}%, targets {ttft_s:.3g} s and {tpot_s:.3g} s"
         its = (log, percent, ttft_s, tpot_s)
@@ -34,19 +34,26 @@ def cases(draw: Draw) -> list[Case]:
 
 
 def a_log(draw: Draw, num_requests: int, impatient: bool = False) -> Log:
-    """Requests that arrive at random; every third one cancels, before its first token or later."""
+    """Requests that arrive at random; every third one cancels, before its first token or later.
+
+    Times are multiples of 2**-10, so that their differences are exact: a TTFT can equal its target.
+    The last event is a late cancellation, where there are some.
+    """
     rng, log, now = draw.rng, [], draw.rng.uniform(0, 100)
     for number, request in enumerate(rng.sample(range(100), num_requests)):
         time_s = now = now + rng.expovariate(2)
         does_cancel, prompt = number % 3 == 2, rng.randint(1, 500)
         counts = [*rng.choices((0, 1, 1, 2, 3), k=rng.randint(0, 9)), 1 + (number == 0)]
+        if number == 1:
+            counts = [1]
         if does_cancel and impatient:
             counts = []
         events = [("arrives", prompt), ("starts", prompt), *(("sends", n) for n in [0, *counts])]
         for what, count in [*events, ("cancels" if does_cancel else "ends", sum(counts))]:
-            log.append((time_s, request, what, count))
+            time_s += 3 * (what == "cancels")
+            log.append((round(time_s * 1024) / 1024, request, what, count))
             time_s += rng.expovariate(20 if what == "sends" else 2)
-    return sorted(log)
+    return sorted(log, key=lambda event: event[0])
 
 
 def waits(
@@ -88,7 +95,12 @@ def report(log: Log, percent: int, ttft_s: float, tpot_s: float) -> Mapping[str,
 
 def rate(log: Log, of: Callable[[Timing], float]) -> float:
     """A sum over the requests that ended, per second of the log."""
-    return sum(map(of, waits(log).values())) / (log[-1][0] - log[0][0])
+    return sum(map(of, waits(log).values())) / span(log)
+
+
+def span(log: Log) -> float:
+    """Seconds from the first event to the last."""
+    return log[-1][0] - log[0][0]
 
 
 def between(values: Sequence[float], percent: int) -> float:
@@ -133,6 +145,30 @@ def reports(key: str, *formulas: Callable[..., float]) -> Callable[[Observed], b
     )
 
 
+def divides_by(key: str, *others: Callable[[Log], float]) -> Callable[[Observed], bool]:
+    """A predicate of report: this rate is divided by something else than the log's seconds."""
+
+    def wrong(other: Callable[[Log], float]) -> Callable[..., float]:
+        return lambda log, *its: report(log, *its)[key] * span(log) / other(log)
+
+    return reports(key, *map(wrong, others))
+
+
+def at(log: Log, event: str) -> list[float]:
+    """The times of all events of a kind."""
+    return [time_s for time_s, _, what, _ in log if what == event]
+
+
+def of_all(log: Log, *_: float) -> float:
+    """The throughput if cancelled answers count, too."""
+    return sum(count for *_, what, count in log if what in ("ends", "cancels")) / span(log)
+
+
+WITH_FIRST = [
+    lambda its: its.end_to_end_s / len(its.token_s),
+    lambda its: its.end_to_end_s / max(1, len(its.itl_s)),
+    lambda its: sum(its.itl_s) / len(its.token_s),
+]
 MISTAKES = [
     Mistake(
         "counts from the first pass, not from the arrival",
@@ -162,7 +198,7 @@ MISTAKES = [
         hint=2,
         seen=lambda s: any(
             of_each("itl_s", lambda its: its.itl_s, tokens=tokens)(s)
-            for tokens in (lambda count: 1, lambda count: min(count, 1))
+            for tokens in (lambda count: 1, lambda n: min(n, 1), lambda n: max(n, 1))
         ),
         made_by=patch("[time_s] * count", "[time_s] * min(count, 1)"),
     ),
@@ -183,9 +219,8 @@ MISTAKES = [
         hint=2,
         seen=of_each(
             "tpot_s",
-            lambda its: its.end_to_end_s / len(its.token_s),
-            lambda its: sum(its.itl_s) / len(its.token_s),
-            lambda its: sum(its.itl_s) / len(its.token_s) if its.itl_s else None,
+            *WITH_FIRST,
+            *(lambda its, of=of: of(its) if its.itl_s else None for of in WITH_FIRST),
         ),
         made_by=patch("sum(itl_s) / len(itl_s) if itl_s else None", "sum(itl_s) / len(token_s)"),
     ),
@@ -194,21 +229,35 @@ MISTAKES = [
         "A cancelled request is shorter than its client wanted, and would make the mean better. "
         "Only requests that ended count.",
         hint=3,
-        seen=lambda s: s.case.function == TIMINGS and s.y.keys() > s.right[0].keys(),
+        seen=lambda s: (
+            s.y.keys() > s.right[0].keys()
+            if s.case.function == TIMINGS
+            else reports("throughput", of_all)(s)
+        ),
         made_by=patch('what == "ends"', 'what in ("ends", "cancels")'),
     ),
     Mistake(
         "takes another percentile",
         "The percentile is one of the values, at place ceil(percent n / 100) from 1. It is not "
-        "between two of them, as numpy has it, and not one place further.",
+        "between two of them, as numpy has it, and not one place further or before.",
         hint=2,
         function=PERCENTILE,
         formula=[
             between,
             by_place(lambda n, percent: percent * n // 100),
+            by_place(lambda n, percent: max(0, percent * n // 100 - 1)),
             by_place(lambda n, percent: round((n - 1) * percent / 100)),
         ],
         made_by=patch("place - 1]", "min(percent * len(values) // 100, len(values) - 1)]"),
+    ),
+    Mistake(
+        "rounds up in floats",
+        "14 / 100 * 50 is 7.000000000000001, and its ceil is 8. percent * n is a whole number: "
+        "divide it last, as in -(-percent * n // 100).",
+        hint=3,
+        function=PERCENTILE,
+        formula=by_place(lambda n, percent: math.ceil(n / 100 * percent) - 1),
+        made_by=patch("-percent * len(values) // 100", "int(-len(values) / 100 * percent // 1)"),
     ),
     Mistake(
         "has no single gaps in the percentile of ITL",
@@ -236,6 +285,29 @@ MISTAKES = [
             lambda log, _, ttft_s, tpot_s: rate(log, lambda its: (its.tpot_s or 0) <= tpot_s),
         ),
         made_by=patch(' and (its["tpot_s"] or 0) <= tpot_s', ""),
+    ),
+    Mistake(
+        "gives the share of requests that meet the targets",
+        "Goodput is a rate: requests per second. A server that refuses most of its requests can "
+        "have a share of 100%, and little goodput.",
+        seen=divides_by(
+            "goodput", lambda log: len(at(log, "ends")), lambda log: len(at(log, "arrives"))
+        ),
+        made_by=patch("len(good) / seconds", "len(good) / len(each)"),
+    ),
+    Mistake(
+        "divides by another time",
+        "Both rates are by the time of the whole log: from its first event to its last, whatever "
+        "these are.",
+        hint=3,
+        seen=divides_by(
+            "throughput",
+            lambda log: log[-1][0],
+            lambda log: log[-1][0] - at(log, "starts")[0],
+            lambda log: at(log, "ends")[-1] - log[0][0],
+            lambda log: sum(its.end_to_end_s for its in waits(log).values()),
+        ),
+        made_by=patch("log[-1][0] - log[0][0]", "log[-1][0]"),
     ),
 ]
 

@@ -10,7 +10,7 @@ from itertools import product
 from math import prod
 from typing import Any
 
-from labkit.grade.grader import Case, Draw, Mistake, Observed, Questions, close, patch
+from labkit.grade.grader import Case, Draw, Mistake, Observed, Questions, close, patch, unexplained
 
 Distribution = Sequence[float]
 # (draft, target) of a place, in eighths.
@@ -86,6 +86,7 @@ def rule(
     rest: Callable[..., float] = lambda p, q: max(0.0, p - q),
     bonus: Callable[..., Distribution] = lambda draft, target: target[-1],
     number: Callable[..., float] = lambda uniforms, k: uniforms[-1],
+    draw: Callable[[Distribution, float], int] = pick,
     goes_on: bool = False,
     without: Sequence[str] = (),
 ) -> Callable[..., Any]:
@@ -98,7 +99,7 @@ def rule(
                 tokens.append(token)
                 continue
             if "replacement" not in without:
-                tokens.append(pick(list(map(rest, target[k], draft[k])), number(uniforms, k)))
+                tokens.append(draw(list(map(rest, target[k], draft[k])), number(uniforms, k)))
             if not goes_on:
                 return tokens
         if "bonus" in without:
@@ -121,6 +122,23 @@ def describe(s: Observed) -> str:
 def largest(row: Distribution) -> int:
     """The most likely token, the first of several."""
     return max(range(len(row)), key=row.__getitem__)
+
+
+def last_one(row: Distribution) -> int:
+    """The last token."""
+    return len(row) - 1
+
+
+def last_missing(row: Distribution) -> int:
+    """The last token with a weight."""
+    return max(token for token, weight in enumerate(row) if weight)
+
+
+def undivided(last: Callable[[Distribution], int]) -> Callable[[Distribution, float], int]:
+    """Weights that do not add up to 1, laid end to end; what is beyond them is this token."""
+    return lambda weights, uniform: next(
+        (t for t in range(len(weights)) if uniform < sum(weights[: t + 1])), last(weights)
+    )
 
 
 DROPS, MISSING = "uniforms[k] * q[token] >= p[token]", "max(0.0, of_p - of_q)"
@@ -158,6 +176,14 @@ MISTAKES = [
         "enough. Draw it from what is missing: max(0, p - q), divided by its sum.",
         seen=follows(rule(rest=lambda p, q: p)),
         made_by=patch(MISSING, "of_p"),
+    ),
+    Mistake(
+        "does not divide the residual by its sum",
+        "The weights max(0, p - q) add up to less than 1, so a number in [0, 1) often lies beyond "
+        "all of them. Divide by their sum, or multiply the number with it.",
+        hint=3,
+        seen=follows(*(rule(draw=undivided(last)) for last in (largest, last_one, last_missing))),
+        made_by=patch("left = uniform * sum(weights)", "left = uniform"),
     ),
     Mistake(
         "does not cut the residual off at 0",
@@ -218,6 +244,12 @@ GRADER = Questions(
     mistakes=MISTAKES,
     closed=("labkit.serving",),
     describe=describe,
+    fault=unexplained(
+        "the output has another distribution",
+        "Add up by hand how often a result comes out: the drafted token with min(p, q), every "
+        "other token with its share of max(0, p - q).",
+        describe,
+    ),
     shown="over all drafts and random numbers the output is distributed as the large model's own, "
     "and no rule that is exact keeps more of the draft",
 )
