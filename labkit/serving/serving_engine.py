@@ -55,6 +55,12 @@ class Output(NamedTuple):
     finish_reason: str | None
     error: str = ""
 
+    def required_token(self) -> int:
+        """The token. RuntimeError: the answer has ended with an error."""
+        if self.token is None:
+            raise RuntimeError(f"request {self.id} has no next token: {self.error}")
+        return self.token
+
 
 class EngineClient(ABC):
     """What a caller uses of an engine: one in this process, or those of a Router in others.
@@ -107,9 +113,7 @@ class EngineClient(ABC):
             ids.extend(self.add(request) for request in requests)
             while self.has_work:
                 for output in self.step():
-                    if output.token is None:
-                        raise RuntimeError(f"request {output.id} has no next token: {output.error}")
-                    answers[output.id].append(output.token)
+                    answers[output.id].append(output.required_token())
         except BaseException:  # an interrupted notebook cell, too
             for id in ids:
                 self.cancel(id)
@@ -149,11 +153,7 @@ class Engine(EngineClient):
         QueueFull: `max_waiting` requests wait. The next ones would wait for longer and longer.
         """
         require_servable(request, self.config, self.capacity)
-        if self.max_waiting is not None and len(self.waiting) >= self.max_waiting:
-            raise QueueFull(
-                f"{len(self.waiting)} requests wait, of max_waiting={self.max_waiting}; "
-                "ask again when some have been served"
-            )
+        require_room("max_waiting", self.max_waiting, len(self.waiting))
         generation = Generation(next(self._ids), request)
         self.waiting.append(generation)
         return generation.id
@@ -237,6 +237,15 @@ class Engine(EngineClient):
             )
         start = self.cache.num_cached(id)
         return Piece(id, generation.tokens[start : start + chunk.num_tokens], start)
+
+
+def require_room(name: str, limit: int | None, number: int) -> None:
+    """QueueFull: there are as many requests as may be. limit: None for any number of them."""
+    if limit is not None and number >= limit:
+        raise QueueFull(
+            f"the limit is {name}={limit}, and {number} requests are there; ask again when some "
+            "have been served"
+        )
 
 
 def require_servable(request: Request, config: GPTConfig, capacity: float) -> None:

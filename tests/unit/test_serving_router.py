@@ -196,7 +196,7 @@ def test_what_cannot_be_served_is_refused_before_it_is_sent():
     router.add(Request([1], 9))
     first = router.running[0].id
     router.add(Request([1], 9))
-    with pytest.raises(QueueFull, match="2 requests are not finished"):
+    with pytest.raises(QueueFull, match="max_unfinished=2, and 2 requests"):
         router.add(Request([1], 9))
     router.cancel(first)
     router.add(Request([1], 9))
