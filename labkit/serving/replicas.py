@@ -29,6 +29,7 @@ import queue
 import secrets
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from multiprocessing import AuthenticationError
@@ -79,10 +80,11 @@ class _Ready(NamedTuple):
 
 
 class _Report(NamedTuple):
-    """From a replica, after a pass."""
+    """From a replica, after a pass. counts: since the report before."""
 
     outputs: list[Output]
     num_free_pages: int
+    counts: Counter[str]
 
 
 class _Place(NamedTuple):
@@ -97,7 +99,8 @@ class Replicas:
     """Engines in processes of their own; use them in a `with`, or close() them.
 
     config: the model's sizes. used_pages: of the cache of each replica that serves now, as last
-    reported. errors: of those that are not started again.
+    reported. counts: as of EngineClient, of all together. errors: of those that are not started
+    again.
     """
 
     config: GPTConfig
@@ -125,6 +128,7 @@ class Replicas:
         check_args(args)
         self.used_pages: dict[int, int] = {}
         self.errors: dict[int, Exception] = {}
+        self.counts: Counter[str] = Counter()
         self._patience_s, self._start_patience_s = patience_s, start_patience_s
         self._is_closed = False
         self._capacities: dict[int, float] = {}
@@ -203,6 +207,7 @@ class Replicas:
         is_newest = was_ready and self._ready[number][0] is connection
         if isinstance(what, _Report) and is_newest:
             self.used_pages[number] = self._ready[number][1] - what.num_free_pages
+            self.counts += what.counts
             return [(number, what.outputs)]
         if isinstance(what, _Ready):
             assert connection is not None
@@ -320,7 +325,8 @@ def _serve(world: Group, make_engine: Callable[..., Engine], place: _Place, *arg
                 outputs.append(output._replace(id=ids[output.id]))
                 if output.finish_reason:
                     del ids[output.id]
-            connection.send(_Report(outputs, engine.num_free_pages))
+            connection.send(_Report(outputs, engine.num_free_pages, engine.counts))
+            engine.counts.clear()
 
 
 def _made(make_engine: Callable[..., Engine], world: Group, args: Sequence[Any]) -> Engine:

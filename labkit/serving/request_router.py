@@ -119,6 +119,7 @@ class Router(EngineClient):
         """max_unfinished: `add` refuses a request while it has so many. None: it never does."""
         self.replicas, self.policy, self.max_unfinished = replicas, policy, max_unfinished
         self.config, self.capacity = replicas.config, replicas.capacity
+        self.counts = replicas.counts
         self.waiting: list[Routed] = []  # for a replica that is ready
         self.running: list[Routed] = []  # at a replica, in its queue or in its passes
         self._ids, self._num_placed, self.num_moved = itertools.count(), 0, 0

@@ -22,7 +22,7 @@ from __future__ import annotations
 import itertools
 import math
 from abc import ABC, abstractmethod
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -66,11 +66,13 @@ class EngineClient(ABC):
     """What a caller uses of an engine: one in this process, or those of a Router in others.
 
     config: the model's sizes. capacity: how many tokens one request can have that is alone in the
-    cache. waiting, running: the requests that have not ended.
+    cache. waiting, running: the requests that have not ended. counts: since the start, of
+    "preemptions", and of "prompt_tokens_cached", which were found in the cache and not computed.
     """
 
     config: GPTConfig
     capacity: float
+    counts: Counter[str]
     waiting: list[Any]
     running: list[Any]
 
@@ -135,7 +137,7 @@ class Engine(EngineClient):
         """max_waiting: `add` refuses a request while so many wait. None: it never does."""
         self.decoder, self.cache, self.scheduler = decoder, cache, scheduler
         self.config, self.capacity = decoder.model.config, cache.capacity
-        self.max_waiting = max_waiting
+        self.max_waiting, self.counts = max_waiting, Counter()
         self.waiting: list[Generation] = []
         self.running: list[Generation] = []
         self._ids = itertools.count()
@@ -216,12 +218,15 @@ class Engine(EngineClient):
 
     def _fill(self, generation: Generation) -> None:
         """Cache what need not be computed of a generation that is admitted."""
-        self.cache.share_prefix(generation.id, generation.tokens)
+        num_found = self.cache.share_prefix(generation.id, generation.tokens)
+        if len(generation.tokens) == len(generation.request.prompt):  # else it goes on
+            self.counts["prompt_tokens_cached"] += num_found
 
     def _preempt(self, generation: Generation) -> None:
         """Free its pages, and let it wait before those that have not run."""
         self.cancel(generation.id)
         self.waiting.insert(0, generation)
+        self.counts["preemptions"] += 1
 
     def _piece(self, chunk: Chunk) -> Piece:
         """The tokens of a chunk. Room for all tokens of its generation is reserved at once."""

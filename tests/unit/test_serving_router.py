@@ -1,6 +1,6 @@
 """Policies, and a router over replicas that fail at any moment, here without processes."""
 
-from collections import deque
+from collections import Counter, deque
 from random import Random
 
 import pytest
@@ -44,7 +44,7 @@ class ReplicasHere:
     def __init__(self, num_replicas, restarts=999):
         self.engines, self.ids = {}, {}
         self.num_starts, self.errors, self.restarts = [0] * num_replicas, {}, restarts
-        self.news, self.computed = deque(), 0
+        self.news, self.computed, self.counts = deque(), 0, Counter()
         for number in range(num_replicas):
             self.start(number)
 
