@@ -12,12 +12,8 @@ coordinator (quorum.py) and the group that each quorum makes.
 
 from __future__ import annotations
 
-import contextlib
-import os
 import shutil
-import signal
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -30,9 +26,10 @@ from labkit.comm import Group, owned_folder
 from labkit.elastic.quorum import Commit, Coordinator, Healing, NoReplicaLeft, Quorum
 from labkit.elastic.replica_steps import Place, Replica
 from labkit.elastic.restarts import Attempt
-from labkit.launch import RankError, RunError, launch
+from labkit.launch import RankError, RunError
 from labkit.launch.cluster.attempts import remember_attempt
 from labkit.launch.request import check_args, check_function
+from labkit.launch.run_thread import RunThread
 
 
 @dataclass(frozen=True)
@@ -113,13 +110,12 @@ class _Job:
     is_over: bool = False
 
 
-class _Life(threading.Thread):
+class _Life(RunThread):
     """The attempts of one replica, one after the other."""
 
     def __init__(self, number: int, job: _Job) -> None:
-        super().__init__(daemon=True)
+        super().__init__()
         self._number, self._job = number, job
-        self._pid: int | None = None  # while it lives
         self.attempts: list[Attempt] = []
         self.value: Any = None
         self.error: Exception | None = None
@@ -151,32 +147,13 @@ class _Life(threading.Thread):
         """One start; what ended it, or None where it returned."""
         job, start_s, error = self._job, time.monotonic(), None
         try:
-            result = launch(
-                partial(_main, job.fn, self._number, len(self.attempts), job.place),
-                1,
-                [job.args],
-                timeout=max(job.end_s - start_s, 0.01),
-                device="cpu",
-                echo=False,
-                on_start=self._note,
-            )
+            main = partial(_main, job.fn, self._number, len(self.attempts), job.place)
+            result = self.launch(main, 1, job.args, timeout=max(job.end_s - start_s, 0.01))
             self.value = result.values[0]
         except RunError as failure:
             error = failure
-        self._pid = None
         self.attempts.append(Attempt(1, start_s, time.monotonic(), error))
         return error
-
-    def _note(self, pids: list[int]) -> None:
-        self._pid = pids[0]
-
-    def end(self) -> None:
-        """Kill the replica, and wait for its thread. From another thread, when the job is over."""
-        while self.is_alive():
-            if self._pid is not None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(self._pid, signal.SIGKILL)
-            self.join(0.05)
 
 
 def _has_no_state(error: Exception | None) -> bool:

@@ -12,7 +12,7 @@ To follow one run that goes well, read in this order; nothing else is needed:
     run_result.py         the Run
 
 A run that fails: examine.py (evidence), failure.py (the error that explains it), errors.py.
-Lines that the lab prints: notes.py. Besides that:
+Lines that the lab prints: notes.py. Runs that another thread can kill: run_thread.py. Besides that:
 
     session/    ranks that keep their variables from cell to cell; begin with session.py
     cluster/    several hosts, torchrun, saved runs; begin with hosted_job.py

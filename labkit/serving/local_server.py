@@ -20,6 +20,7 @@ It needs the extra `serve` (fastapi, uvicorn). Ranks do not: they use an Engine 
 from __future__ import annotations
 
 import asyncio
+import math
 import secrets
 import socket
 import time
@@ -104,7 +105,14 @@ def serve(
 def make_app(engine: EngineThread, name: str) -> FastAPI:
     """The web application. name: of the model."""
     app = FastAPI(openapi_url=None)
-    card = {"id": name, "object": "model", "created": int(time.time()), "owned_by": "labkit"}
+    card = {
+        "id": name,
+        "object": "model",
+        "created": int(time.time()),
+        "owned_by": "labkit",
+        # As vLLM's; JSON has no infinity, for a model without a limit.
+        "max_model_len": None if engine.engine.longest == math.inf else engine.engine.longest,
+    }
 
     def require_model(id: str) -> None:
         if id != name:

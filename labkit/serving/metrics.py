@@ -126,8 +126,7 @@ def replay(
         if not engine.has_work:
             sleep(max(0.0, coming[0].at_s - (now() - begin_s)))
         for output in engine.step():
-            if output.token is None:
-                raise RuntimeError(f"request {output.id} has no next token: {output.error}")
+            output.required_token()
             timings[output.id].token_s.append(now() - begin_s)
     return list(timings.values())
 

@@ -76,8 +76,8 @@ class Leader(EngineWithRanks):
     def __init__(self, engine: Engine, group: Group) -> None:
         """engine: of this rank, any kind; every other rank has an equal one."""
         self.config, self.capacity = engine.config, engine.capacity
-        # The engine changes its queues in place.
-        self.waiting, self.running = engine.waiting, engine.running
+        # The engine changes them in place.
+        self.waiting, self.running, self.counts = engine.waiting, engine.running, engine.counts
         self._engine, self._group = engine, group
         self._events: list[_Event] = []
         self._is_open = True

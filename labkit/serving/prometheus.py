@@ -71,6 +71,8 @@ class ServerMetrics:
             "requests_waiting gauge": len(engine.waiting),
             "cache_pages gauge": self._num_pages,
             "cache_pages_free gauge": engine.num_free_pages,
+            "preemptions_total counter": engine.counts["preemptions"],
+            "prompt_tokens_cached_total counter": engine.counts["prompt_tokens_cached"],
         }
 
     def __str__(self) -> str:

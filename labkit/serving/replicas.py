@@ -25,12 +25,11 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import queue
 import secrets
-import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from multiprocessing import AuthenticationError
@@ -45,8 +44,9 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from labkit.comm import Group
-from labkit.launch import RunError, RunTimeout, launch
+from labkit.launch import RunError, RunTimeout
 from labkit.launch.request import LONGEST_TIMEOUT_S, check_args, check_function
+from labkit.launch.run_thread import RunThread
 from labkit.model import GPTConfig
 from labkit.serving.on_ranks import Leader, follow
 from labkit.serving.requests import Request
@@ -80,10 +80,11 @@ class _Ready(NamedTuple):
 
 
 class _Report(NamedTuple):
-    """From a replica, after a pass."""
+    """From a replica, after a pass. counts: since the report before."""
 
     outputs: list[Output]
     num_free_pages: int
+    counts: Counter[str]
 
 
 class _Place(NamedTuple):
@@ -98,7 +99,8 @@ class Replicas:
     """Engines in processes of their own; use them in a `with`, or close() them.
 
     config: the model's sizes. used_pages: of the cache of each replica that serves now, as last
-    reported. errors: of those that are not started again.
+    reported. counts: as of EngineClient, of all together. errors: of those that are not started
+    again.
     """
 
     config: GPTConfig
@@ -126,6 +128,7 @@ class Replicas:
         check_args(args)
         self.used_pages: dict[int, int] = {}
         self.errors: dict[int, Exception] = {}
+        self.counts: Counter[str] = Counter()
         self._patience_s, self._start_patience_s = patience_s, start_patience_s
         self._is_closed = False
         self._capacities: dict[int, float] = {}
@@ -137,9 +140,8 @@ class Replicas:
         self._lives = []
         for number in range(num_replicas):
             place = _Place(self._address, self._key, number)
-            start = partial(launch, _serve, num_ranks, [(make_engine, place, *args)])
             ended = partial(self._note, number, None)
-            self._lives.append(_Life(start, restarts, ended))
+            self._lives.append(_Life(num_ranks, (make_engine, place, *args), restarts, ended))
             self._lives[-1].start()
         try:
             while len(self._ready) < num_replicas:
@@ -205,6 +207,7 @@ class Replicas:
         is_newest = was_ready and self._ready[number][0] is connection
         if isinstance(what, _Report) and is_newest:
             self.used_pages[number] = self._ready[number][1] - what.num_free_pages
+            self.counts += what.counts
             return [(number, what.outputs)]
         if isinstance(what, _Ready):
             assert connection is not None
@@ -268,30 +271,31 @@ class Replicas:
         self._news.put((number, connection, what))
 
 
-class _Life(threading.Thread):
+class _Life(RunThread):
     """Starts one replica, and starts it again when it has failed."""
 
     def __init__(
-        self, start: Callable[..., Any], restarts: int, ended: Callable[[Exception], None]
+        self,
+        num_ranks: int,
+        args: Sequence[Any],
+        restarts: int,
+        ended: Callable[[Exception], None],
     ) -> None:
-        """start: `launch` with its function and ranks. ended: gets the error of the last start."""
-        super().__init__(daemon=True)
-        self._start, self._restarts, self._ended = start, restarts, ended
-        self._is_over = False
-        self.pids: list[int] = []  # while it runs
+        """args: of `_serve`. ended: gets the error of the last start."""
+        super().__init__()
+        self._num_ranks, self._args = num_ranks, args
+        self._restarts, self._ended = restarts, ended
         self.num_starts = 0
         self.ready_s = math.inf  # when this start began to serve
 
     def run(self) -> None:
         """Start the replica again and again, until it has failed too often in a row."""
         num_failures = 0
-        while not self._is_over:
+        while not self.is_over:
             self.num_starts += 1
             self.ready_s = math.inf
             try:
-                self._start(
-                    timeout=LONGEST_TIMEOUT_S, device="cpu", echo=False, on_start=self._begin
-                )
+                self.launch(_serve, self._num_ranks, self._args, LONGEST_TIMEOUT_S)
             except RunTimeout:
                 continue  # no failure: a run has a longest time
             except Exception as error:
@@ -302,24 +306,6 @@ class _Life(threading.Thread):
                 if not isinstance(error, RunError) or num_failures > self._restarts:
                     self._ended(error)
                     return
-            finally:
-                self.pids = []
-
-    def _begin(self, pids: list[int]) -> None:
-        self.pids = pids
-
-    def kill(self) -> None:
-        """End all ranks of this start."""
-        for pid in self.pids:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-
-    def end(self) -> None:
-        """Kill the replica, and wait for its processes; they may just be starting."""
-        self._is_over = True
-        while self.is_alive():
-            self.kill()
-            self.join(0.05)
 
 
 def _serve(world: Group, make_engine: Callable[..., Engine], place: _Place, *args: Any) -> None:
@@ -339,7 +325,8 @@ def _serve(world: Group, make_engine: Callable[..., Engine], place: _Place, *arg
                 outputs.append(output._replace(id=ids[output.id]))
                 if output.finish_reason:
                     del ids[output.id]
-            connection.send(_Report(outputs, engine.num_free_pages))
+            connection.send(_Report(outputs, engine.num_free_pages, engine.counts))
+            engine.counts.clear()
 
 
 def _made(make_engine: Callable[..., Engine], world: Group, args: Sequence[Any]) -> Engine:

@@ -32,7 +32,7 @@ from typing import NamedTuple
 from labkit.serving.pages import prefix_keys
 from labkit.serving.replicas import Add, Cancel, Replicas
 from labkit.serving.requests import Request
-from labkit.serving.serving_engine import EngineClient, Output, QueueFull, require_servable
+from labkit.serving.serving_engine import EngineClient, Output, require_room, require_servable
 
 _WAIT_S = 0.02
 _MOST_FAILURES = 3
@@ -119,6 +119,7 @@ class Router(EngineClient):
         """max_unfinished: `add` refuses a request while it has so many. None: it never does."""
         self.replicas, self.policy, self.max_unfinished = replicas, policy, max_unfinished
         self.config, self.capacity = replicas.config, replicas.capacity
+        self.counts = replicas.counts
         self.waiting: list[Routed] = []  # for a replica that is ready
         self.running: list[Routed] = []  # at a replica, in its queue or in its passes
         self._ids, self._num_placed, self.num_moved = itertools.count(), 0, 0
@@ -139,12 +140,7 @@ class Router(EngineClient):
         require_servable(request, self.config, self.capacity)
         if self.replicas.is_over:
             raise AllReplicasFailed(self._none_is_left())
-        num_unfinished = len(self.waiting) + len(self.running)
-        if self.max_unfinished is not None and num_unfinished >= self.max_unfinished:
-            raise QueueFull(
-                f"{num_unfinished} requests are not finished, of max_unfinished="
-                f"{self.max_unfinished}; ask again when some have been served"
-            )
+        require_room("max_unfinished", self.max_unfinished, len(self.waiting) + len(self.running))
         routed = Routed(next(self._ids), request)
         self.waiting.append(routed)
         self._place()

@@ -22,7 +22,7 @@ from __future__ import annotations
 import itertools
 import math
 from abc import ABC, abstractmethod
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -55,16 +55,24 @@ class Output(NamedTuple):
     finish_reason: str | None
     error: str = ""
 
+    def required_token(self) -> int:
+        """The token. RuntimeError: the answer has ended with an error."""
+        if self.token is None:
+            raise RuntimeError(f"request {self.id} has no next token: {self.error}")
+        return self.token
+
 
 class EngineClient(ABC):
     """What a caller uses of an engine: one in this process, or those of a Router in others.
 
     config: the model's sizes. capacity: how many tokens one request can have that is alone in the
-    cache. waiting, running: the requests that have not ended.
+    cache. waiting, running: the requests that have not ended. counts: since the start, of
+    "preemptions", and of "prompt_tokens_cached", which were found in the cache and not computed.
     """
 
     config: GPTConfig
     capacity: float
+    counts: Counter[str]
     waiting: list[Any]
     running: list[Any]
 
@@ -107,9 +115,7 @@ class EngineClient(ABC):
             ids.extend(self.add(request) for request in requests)
             while self.has_work:
                 for output in self.step():
-                    if output.token is None:
-                        raise RuntimeError(f"request {output.id} has no next token: {output.error}")
-                    answers[output.id].append(output.token)
+                    answers[output.id].append(output.required_token())
         except BaseException:  # an interrupted notebook cell, too
             for id in ids:
                 self.cancel(id)
@@ -131,7 +137,7 @@ class Engine(EngineClient):
         """max_waiting: `add` refuses a request while so many wait. None: it never does."""
         self.decoder, self.cache, self.scheduler = decoder, cache, scheduler
         self.config, self.capacity = decoder.model.config, cache.capacity
-        self.max_waiting = max_waiting
+        self.max_waiting, self.counts = max_waiting, Counter()
         self.waiting: list[Generation] = []
         self.running: list[Generation] = []
         self._ids = itertools.count()
@@ -149,11 +155,7 @@ class Engine(EngineClient):
         QueueFull: `max_waiting` requests wait. The next ones would wait for longer and longer.
         """
         require_servable(request, self.config, self.capacity)
-        if self.max_waiting is not None and len(self.waiting) >= self.max_waiting:
-            raise QueueFull(
-                f"{len(self.waiting)} requests wait, of max_waiting={self.max_waiting}; "
-                "ask again when some have been served"
-            )
+        require_room("max_waiting", self.max_waiting, len(self.waiting))
         generation = Generation(next(self._ids), request)
         self.waiting.append(generation)
         return generation.id
@@ -216,12 +218,15 @@ class Engine(EngineClient):
 
     def _fill(self, generation: Generation) -> None:
         """Cache what need not be computed of a generation that is admitted."""
-        self.cache.share_prefix(generation.id, generation.tokens)
+        num_found = self.cache.share_prefix(generation.id, generation.tokens)
+        if len(generation.tokens) == len(generation.request.prompt):  # else it goes on
+            self.counts["prompt_tokens_cached"] += num_found
 
     def _preempt(self, generation: Generation) -> None:
         """Free its pages, and let it wait before those that have not run."""
         self.cancel(generation.id)
         self.waiting.insert(0, generation)
+        self.counts["preemptions"] += 1
 
     def _piece(self, chunk: Chunk) -> Piece:
         """The tokens of a chunk. Room for all tokens of its generation is reserved at once."""
@@ -237,6 +242,15 @@ class Engine(EngineClient):
             )
         start = self.cache.num_cached(id)
         return Piece(id, generation.tokens[start : start + chunk.num_tokens], start)
+
+
+def require_room(name: str, limit: int | None, number: int) -> None:
+    """QueueFull: there are as many requests as may be. limit: None for any number of them."""
+    if limit is not None and number >= limit:
+        raise QueueFull(
+            f"the limit is {name}={limit}, and {number} requests are there; ask again when some "
+            "have been served"
+        )
 
 
 def require_servable(request: Request, config: GPTConfig, capacity: float) -> None:

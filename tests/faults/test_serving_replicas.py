@@ -109,6 +109,14 @@ def test_a_cancelled_request_frees_its_pages(two):
         assert router.step() == []
 
 
+def test_preemptions_of_replicas_are_counted(two):
+    router = Router(two, lambda loads, num_before: loads[0].replica)
+    wait_until_ready(router, 2)
+    before = router.counts["preemptions"]
+    assert router.generate(REQUESTS) == EXPECTED  # 66 pages of 40
+    assert router.counts["preemptions"] > before
+
+
 @pytest.mark.clock
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_replica_of_two_ranks_fails_as_one(how):

@@ -268,7 +268,7 @@ def test_a_tiny_temperature_is_greedy():
 def test_a_full_queue_refuses_and_takes_requests_again_later():
     engine = Engine(Decoder(MODEL), CACHES["pages"](), continuous, max_waiting=2)
     ids = [engine.add(Request([1], 2)), engine.add(Request([2], 2))]
-    with pytest.raises(QueueFull, match="2 requests wait"):
+    with pytest.raises(QueueFull, match="max_waiting=2, and 2 requests"):
         engine.add(Request([3], 2))
     with pytest.raises(ValueError, match="empty"):  # never possible: said first
         engine.add(Request([], 2))

@@ -1,6 +1,6 @@
 """Policies, and a router over replicas that fail at any moment, here without processes."""
 
-from collections import deque
+from collections import Counter, deque
 from random import Random
 
 import pytest
@@ -44,7 +44,7 @@ class ReplicasHere:
     def __init__(self, num_replicas, restarts=999):
         self.engines, self.ids = {}, {}
         self.num_starts, self.errors, self.restarts = [0] * num_replicas, {}, restarts
-        self.news, self.computed = deque(), 0
+        self.news, self.computed, self.counts = deque(), 0, Counter()
         for number in range(num_replicas):
             self.start(number)
 
@@ -196,7 +196,7 @@ def test_what_cannot_be_served_is_refused_before_it_is_sent():
     router.add(Request([1], 9))
     first = router.running[0].id
     router.add(Request([1], 9))
-    with pytest.raises(QueueFull, match="2 requests are not finished"):
+    with pytest.raises(QueueFull, match="max_unfinished=2, and 2 requests"):
         router.add(Request([1], 9))
     router.cancel(first)
     router.add(Request([1], 9))

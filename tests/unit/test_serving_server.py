@@ -263,6 +263,7 @@ def test_fields_that_change_nothing_are_accepted(gpt):
 def test_models_and_urls_that_are_not_there(gpt):
     assert [each.id for each in gpt.client.models.list()] == ["tiny"]
     assert gpt.client.models.retrieve("tiny").object == "model"
+    assert gpt.client.models.retrieve("tiny").max_model_len == CONFIG.context
     for ask in (partial(gpt.client.models.retrieve, "a/b"), partial(gpt.chat, model="a/b")):
         with pytest.raises(openai.NotFoundError) as caught:
             ask()
@@ -377,6 +378,16 @@ def test_the_metrics_count_each_token_and_each_gap_between_two_tokens():
         buckets = [int(v) for key, v in values.items() if key.startswith(f"{name}_seconds_bucket")]
         assert buckets == sorted(buckets) and buckets[-1] == count
         assert 0 < float(values[f"{name}_seconds_sum"]) < 60
+
+
+def test_the_metrics_count_preemptions_and_prompt_tokens_that_are_not_computed():
+    engine = Engine(Decoder(MODEL), PagedCache(CONFIG, 6, 4, torch.float64), preempting)
+    for _ in range(3):  # the second one and the third find a page, and compute the last token
+        engine.generate([Request(range(8), 1)])
+    engine.generate([Request([i], 15) for i in (1, 2)])  # four pages each, of six
+    page = str(ServerMetrics(engine))
+    assert "labkit_prompt_tokens_cached_total 8\n" in page
+    assert "labkit_preemptions_total 1\n" in page
 
 
 def test_a_bucket_contains_its_bound_and_all_buckets_before_it():
