@@ -177,10 +177,13 @@ def describe(s: Observed) -> str:
 
 
 def is_static(s: Observed) -> bool:
-    """Whether no request has joined others that run, here and before."""
-    got, right, before = first_wrong(s)
-    has_joined = any(each.running and each.admitted for each in before)
-    return bool(got.running and right.admitted) and not got.admitted and not has_joined
+    """Whether no request ever joins others that run."""
+    got, right, _ = first_wrong(s)
+    has_joined = any(
+        running and {id for id, *_ in waiting} & {*computed}
+        for waiting, running, *_, computed in s.y
+    )
+    return bool(got.running and right.admitted) and not has_joined
 
 
 def overtakes(s: Observed) -> bool:
