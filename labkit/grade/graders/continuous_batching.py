@@ -146,48 +146,55 @@ def decided(
     return [r.id for r in gone], [r.id for r in computed]
 
 
-class Wrong(NamedTuple):
-    """The first wrong decision, what is right there, and the decisions before it."""
-
-    got: Decision
-    right: Decision
-    before: list[Decision]
-
-
-def first_wrong(s: Observed) -> Wrong:
-    """ValueError without one."""
+def first_wrong(s: Observed) -> tuple[Decision, Decision, int]:
+    """The first wrong decision, the right one there, and its number; ValueError without one."""
     number = [a == b for a, b in zip(s.y, s.right[0], strict=False)].index(False)
     *_, preempted, computed = s.y[number]
     right = s.right[0][number]
-    got = right._replace(preempted=preempted, computed=computed)
-    return Wrong(got, right, s.right[0][:number])
+    return right._replace(preempted=preempted, computed=computed), right, number
+
+
+def decision_that(
+    predicate: Callable[[Decision, Decision], object],
+) -> Callable[[Observed], bool]:
+    """A predicate: this one holds of the first wrong decision, and the right one there."""
+    return lambda s: bool(predicate(*first_wrong(s)[:2]))
 
 
 def describe(s: Observed) -> str:
     """The first wrong decision."""
-    got, right, before = first_wrong(s)
+    got, right, number = first_wrong(s)
     waiting, running = (
         ", ".join(f"{r.id} ({r.num_tokens} tokens, {r.num_pages} pages)" for r in each) or "none"
         for each in (got.waiting, got.running)
     )
     return (
-        f"call {len(before)}, waiting: {waiting}; running: {running}; {got.num_free} pages free: "
+        f"call {number}, waiting: {waiting}; running: {running}; {got.num_free} pages free: "
         f"got {(got.preempted, got.computed)}, expected {(right.preempted, right.computed)}"
     )
 
 
 def is_static(s: Observed) -> bool:
-    """Whether no request has joined others that run, here and before."""
-    got, right, before = first_wrong(s)
-    has_joined = any(each.running and each.admitted for each in before)
-    return bool(got.running and right.admitted) and not got.admitted and not has_joined
+    """Whether no request ever joins others that run."""
+    got, right, _ = first_wrong(s)
+    has_joined = any(
+        running and {id for id, *_ in waiting} & {*computed}
+        for waiting, running, *_, computed in s.y
+    )
+    return bool(got.running and right.admitted) and not has_joined
 
 
-def overtakes(s: Observed) -> bool:
+def overtakes(got: Decision, _: Decision) -> bool:
     """Whether one is admitted that has arrived after one that waits, perhaps preempted."""
-    got = first_wrong(s).got
     first = [request.id for request in got.waiting][: len(got.admitted)]
     return got.admitted != first or bool(got.preempted and got.admitted)
+
+
+def admits_fewer(s: Observed) -> bool:
+    """Whether the same requests go on, and the first ones that should join do, but not all."""
+    got, right, _ = first_wrong(s)
+    is_same = (got.preempted, got.running_on) == (right.preempted, right.running_on)
+    return is_same and {*got.computed} < {*right.computed} and not overtakes(got, right)
 
 
 def reserves(s: Observed) -> bool:
@@ -222,7 +229,7 @@ MISTAKES = [
         "lets a small request overtake",
         "While small requests take the pages, a large one may never find enough of them. Stop at "
         "the first that does not fit, and at once after a preemption.",
-        seen=overtakes,
+        seen=decision_that(overtakes),
         made_by=patch(
             "            break", "            room += missing(request)\n            continue"
         ),
@@ -255,12 +262,7 @@ MISTAKES = [
         "last place counts, too, and the last page. A page is for tokens that are there: "
         "ceil(num_tokens / page_size), none for later ones.",
         hint=3,
-        seen=lambda s: (
-            (wrong := first_wrong(s)).got.preempted == wrong.right.preempted
-            and wrong.got.running_on == wrong.right.running_on
-            and {*wrong.got.computed} < {*wrong.right.computed}
-            and not (is_static(s) or overtakes(s) or reserves(s))
-        ),
+        seen=lambda s: admits_fewer(s) and not is_static(s) and not reserves(s),
         made_by=patch("        if room < 0:\n", "        if room <= 0:\n"),
     ),
     Mistake(
@@ -268,9 +270,10 @@ MISTAKES = [
         "The second list has all requests that the pass computes: those that go on, and those that "
         "join.",
         hint=2,
-        seen=lambda s: (
-            len((wrong := first_wrong(s)).got.running_on) < len(wrong.right.running_on)
-            and wrong.got.preempted == wrong.right.preempted
+        seen=decision_that(
+            lambda got, right: (
+                got.preempted == right.preempted and {*got.running_on} < {*right.running_on}
+            )
         ),
         made_by=patch("computed = [request.id for request in going_on]", "computed = []"),
     ),
@@ -278,7 +281,7 @@ MISTAKES = [
         "does not preempt when pages run out",
         "A pass in which a running request has no page for its next token cannot be computed. "
         "Preempt the last arrival, so that the others go on.",
-        seen=lambda s: (wrong := first_wrong(s)).right.preempted and not wrong.got.preempted,
+        seen=decision_that(lambda got, right: right.preempted and not got.preempted),
         made_by=patch("while room < 0:", "while room < 0 and not room:"),
     ),
     Mistake(
@@ -286,9 +289,8 @@ MISTAKES = [
         "If the first can be preempted, each can be preempted again and again, and perhaps none "
         "ends. The last arrival has also lost the least.",
         hint=2,
-        seen=lambda s: (
-            (wrong := first_wrong(s)).got.preempted
-            and wrong.got.running[-1].id not in wrong.got.preempted
+        seen=decision_that(
+            lambda got, _: got.preempted and got.running[-1].id not in got.preempted
         ),
         made_by=patch("going_on.pop()", "going_on.pop(0)"),
     ),
@@ -296,9 +298,10 @@ MISTAKES = [
         "preempts more than needed",
         "Each preempted request computes all its tokens again. Stop as soon as there is room.",
         hint=2,
-        seen=lambda s: (
-            {*(wrong := first_wrong(s)).got.preempted} > {*wrong.right.preempted}
-            and {*wrong.got.preempted} <= {request.id for request in wrong.got.running}
+        seen=decision_that(
+            lambda got, right: (
+                {*right.preempted} < {*got.preempted} <= {request.id for request in got.running}
+            )
         ),
         made_by=patch("while room < 0:", "while room < 0 or preempted and going_on:"),
     ),
@@ -306,7 +309,7 @@ MISTAKES = [
         "computes more requests than allowed",
         "max_running counts all requests of the pass, also those that run already.",
         hint=3,
-        seen=lambda s: len(first_wrong(s).got.computed) > s.args[3],
+        seen=lambda s: len(first_wrong(s)[0].computed) > s.args[3],
         made_by=patch("waiting[: max_running - len(going_on)]", "waiting[:max_running]"),
     ),
 ]

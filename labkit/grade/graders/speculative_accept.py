@@ -87,6 +87,7 @@ def rule(
     bonus: Callable[..., Distribution] = lambda draft, target: target[-1],
     number: Callable[..., float] = lambda uniforms, k: uniforms[-1],
     draw: Callable[[Distribution, float], int] = pick,
+    keeps_rejected: bool = False,
     goes_on: bool = False,
     without: Sequence[str] = (),
 ) -> Callable[..., Any]:
@@ -98,6 +99,8 @@ def rule(
             if keeps(uniforms[k], target[k], draft[k], token):
                 tokens.append(token)
                 continue
+            if keeps_rejected:
+                tokens.append(token)
             if "replacement" not in without:
                 tokens.append(draw(list(map(rest, target[k], draft[k])), number(uniforms, k)))
             if not goes_on:
@@ -200,6 +203,13 @@ MISTAKES = [
         hint=2,
         seen=follows(rule(number=lambda uniforms, k: uniforms[k])),
         made_by=patch("_draw(missing, uniforms[-1])", "_draw(missing, uniforms[k])"),
+    ),
+    Mistake(
+        "returns the rejected token, too",
+        "The replacement stands in its place: the result is drafted[:k] and one more token.",
+        hint=3,
+        seen=follows(rule(keeps_rejected=True)),
+        made_by=patch("[*drafted[:k], _draw", "[*drafted[: k + 1], _draw"),
     ),
     Mistake(
         "goes on after a rejected token",
