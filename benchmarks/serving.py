@@ -1,8 +1,9 @@
 """The lab's engine beside Hugging Face transformers: tokens of answers per second on a CPU.
 
-    labkit            Engine with PagedCache and the scheduler `continuous`
-    labkit, head      the same, with the head's weight stored by inputs: for a single row, MKL then
-                      takes 60% of the time, since it adds up long rows, not short dot products
+    labkit            Engine with PagedCache and the scheduler `continuous`, and the head's weight
+                      stored by inputs (`store_head_by_inputs`), as transformers stores all of the
+                      blocks' weights (Conv1D)
+    labkit, trained   the same, with the weight as training leaves it
     generate          model.generate: one static batch, padded on the left where prompts differ
     generate_batch    transformers' own continuous batching, on pages
 
@@ -34,6 +35,7 @@ from measure import machine
 
 from labkit.model import GPT, GPTConfig
 from labkit.serving import Decoder, Engine, PagedCache, Request, continuous
+from labkit.serving.decoder import store_head_by_inputs
 
 try:
     import transformers
@@ -66,16 +68,6 @@ def labkit_engine(model: GPT, requests: list[Request]) -> Answers:
     cache = PagedCache(model.config, num_pages, PAGE)
     scheduler = partial(continuous, max_running=len(requests))
     return Engine(Decoder(model), cache, scheduler).generate(requests)
-
-
-@torch.no_grad()
-def stored_by_inputs(model: GPT) -> GPT:
-    """The model with its head's weight in memory as (D, V), though its shape stays (V, D).
-
-    The token embedding is the same parameter: looking up a token then takes longer, 5 us.
-    """
-    model.head.weight.data = model.head.weight.t().contiguous().t()
-    return model
 
 
 def same_model(model: GPT) -> transformers.GPT2LMHeadModel:
@@ -196,7 +188,7 @@ def compare(
 def report(config: GPTConfig, rounds: int) -> None:
     """Print a row for each workload and candidate."""
     torch.set_num_threads(1)
-    model, by_inputs = GPT(config), stored_by_inputs(GPT(config))
+    model, stored = GPT(config), store_head_by_inputs(GPT(config))
     peer = None if transformers is None else same_model(model)
     print(f"Medians of {rounds} rounds, one thread. {machine()}")
     size = f"{config.num_layers} layers, {config.hidden} features, vocabulary of {config.vocab:,}"
@@ -206,8 +198,8 @@ def report(config: GPTConfig, rounds: int) -> None:
     for name, requests in workloads(config).items():
         with contextlib.ExitStack() as stack:
             candidates: dict[str, Serve] = {
-                "labkit": partial(labkit_engine, model),
-                "labkit, head": partial(labkit_engine, by_inputs),
+                "labkit": partial(labkit_engine, stored),
+                "labkit, trained": partial(labkit_engine, model),
             }
             if peer is not None:
                 candidates["generate"] = partial(generate, peer)

@@ -15,7 +15,7 @@ from functools import partial
 
 from labkit.comm import Group
 from labkit.model import GPT
-from labkit.serving.decoder import Decoder
+from labkit.serving.decoder import Decoder, store_head_by_inputs
 from labkit.serving.pages import PagedCache
 from labkit.serving.parallel_decoders import TensorParallelDecoder
 from labkit.serving.replicas import Replicas
@@ -39,7 +39,7 @@ def engine_for(model: GPT, num_replicas: int, tp: int) -> Iterator[EngineClient]
     tp: the ranks of one replica, tensor parallel. Each rank gets a copy of the model and cuts it.
     """
     if num_replicas * tp == 1:
-        yield engine_of(model)
+        yield engine_of(store_head_by_inputs(model))
         return
     with Replicas(_on_rank, num_replicas, (model,), num_ranks=tp) as replicas:
         limit = num_replicas * (MAX_RUNNING + MAX_WAITING)

@@ -14,6 +14,7 @@ import torch
 
 from labkit.model import GPT, GPTConfig, attend, rotate, split_heads
 from labkit.serving import ContiguousCache, Decoder, Int8PagedCache, NoCache, PagedCache, Piece
+from labkit.serving.decoder import store_head_by_inputs
 from labkit.serving.quantized import from_codes, to_codes
 
 LEARNED = GPTConfig(vocab=19, context=40, hidden=16, num_heads=4, num_kv_heads=2)
@@ -186,6 +187,14 @@ def test_the_traffic_above_shares_pages_and_preempts():
         assert len({tuple(tokens[-9:]) for tokens, _ in answers}) > 3
     assert total["shared"] > 20
     assert total["preempted"] > 4
+
+
+def test_a_head_stored_by_inputs_has_the_same_numbers_and_is_still_tied():
+    plain, stored = model_of(LEARNED), store_head_by_inputs(model_of(LEARNED))
+    assert stored.head.weight.stride() == (1, LEARNED.vocab)
+    assert stored.head.weight is stored.embedding.token.weight
+    tokens_BT = torch.arange(12).view(2, 6)
+    torch.testing.assert_close(stored(tokens_BT), plain(tokens_BT), rtol=1e-12, atol=1e-12)
 
 
 def test_a_sequence_with_rotary_positions_grows_beyond_the_context():
