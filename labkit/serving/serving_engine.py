@@ -182,6 +182,8 @@ class Engine(EngineClient):
                 f"the scheduler planned no tokens, with {len(self.waiting)} waiting and "
                 f"{len(self.running)} running; it must admit or continue at least one"
             )
+        for chunk in plan.chunks:  # all prefixes before any page is taken, which may be one of them
+            self._admit(chunk.generation)
         pieces = [self._piece(chunk) for chunk in plan.chunks]
         outputs: list[Output] = []
         for chunk, piece, logits in zip(plan.chunks, pieces, self._logits(pieces), strict=True):
@@ -228,13 +230,16 @@ class Engine(EngineClient):
         self.waiting.insert(0, generation)
         self.counts["preemptions"] += 1
 
-    def _piece(self, chunk: Chunk) -> Piece:
-        """The tokens of a chunk. Room for all tokens of its generation is reserved at once."""
-        generation, id = chunk.generation, chunk.generation.id
+    def _admit(self, generation: Generation) -> None:
+        """Let it run, if it waits."""
         if generation in self.waiting:
             self.waiting.remove(generation)
             self.running.append(generation)
             self._fill(generation)
+
+    def _piece(self, chunk: Chunk) -> Piece:
+        """The tokens of a chunk. Room for all tokens of its generation is reserved at once."""
+        generation, id = chunk.generation, chunk.generation.id
         if not self.cache.reserve(id, len(generation.tokens), generation.longest):
             raise RuntimeError(
                 f"the scheduler planned request {id} with {len(generation.tokens)} tokens, and "

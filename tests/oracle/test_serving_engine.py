@@ -247,6 +247,18 @@ def test_keys_and_values_that_are_not_finite_are_not_found_by_their_prefix_after
     assert engine.generate([Request(prompt, 4)]) == [naive(Request(prompt, 4))]
 
 
+def test_a_page_with_the_prefix_of_an_admitted_request_is_not_taken_in_the_same_pass():
+    engine = Engine(Decoder(MODEL), PagedCache(CONFIG, 6, 4, torch.float64), preempting)
+    engine.add(Request(list(range(1, 9)), 1))  # its pages are free after the first pass
+    engine.add(Request(list(range(10)), 2))
+    engine.step()
+    engine.add(Request([5, 6, 7, 8], 9))
+    engine.step()
+    admitted = engine.add(Request([*range(1, 9), 9, 10], 4))
+    # The third request takes its second page now: the one that has been free for longest.
+    assert admitted in [output.id for output in engine.step()]
+
+
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_an_answer_goes_on_at_another_engine_with_the_same_tokens(temperature):
     for num_answered in range(8):
