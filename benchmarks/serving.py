@@ -15,7 +15,7 @@ One thread for all, so that a busy machine disturbs little what is counted: besi
 processor time, of which a call takes as much whatever else runs. A call has its weights, and
 generate_batch its running manager; caches are made in the call. One run, alternating, medians.
 
-`python benchmarks/serving.py` takes about five minutes; `--small` a model of 4 layers with 256
+`python benchmarks/serving.py` takes about ten minutes; `--small` a model of 4 layers with 256
 features, in half a minute.
 """
 
