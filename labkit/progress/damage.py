@@ -27,7 +27,7 @@ def keep_aside(path: Path, damaged: tuple[int, int] | None, error: Exception) ->
     damaged: its identity when it was opened. Two processes may find the same damage; by the time
     the second one comes here, `path` may be the first one's fresh store, which must stay.
     """
-    with _alone_in(path.parent):
+    with locked(path.parent, fcntl.LOCK_EX):
         if damaged is None or identity(path) != damaged:
             return
         number = 1
@@ -45,11 +45,17 @@ def keep_aside(path: Path, damaged: tuple[int, int] | None, error: Exception) ->
 
 
 @contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock; it goes with the process, however that ends."""
+def locked(folder: Path, kind: int) -> Iterator[None]:
+    """Hold the folder's lock; it goes with the process, however that ends.
+
+    LOCK_SH while a store is open, LOCK_EX to rename one. SQLite finds a store's log by its name: a
+    connection to a store that was renamed would take the fresh one's log for its own, and delete
+    it.
+    """
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        with suppress(OSError):  # some network file systems have no locks
+            fcntl.flock(descriptor, kind)
         yield
     finally:
         os.close(descriptor)

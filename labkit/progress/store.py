@@ -10,6 +10,7 @@ close moves its log into the file, which waits for the disk as well. An answer t
 quiet disk; beside that closing, FULL against NORMAL made no difference that could be measured.
 """
 
+import fcntl
 import random
 import sqlite3
 import time
@@ -86,7 +87,10 @@ def _on_the_store(work: Work[Result]) -> Result:
 @contextmanager
 def _opened() -> Iterator[sqlite3.Connection]:
     home().mkdir(parents=True, exist_ok=True)
-    with closing(sqlite3.connect(store_path(), timeout=BUSY_S, isolation_level=None)) as store:
+    with (
+        damage.locked(home(), fcntl.LOCK_SH),
+        closing(sqlite3.connect(store_path(), timeout=BUSY_S, isolation_level=None)) as store,
+    ):
         store.execute("PRAGMA synchronous = FULL")
         store.execute("PRAGMA fullfsync = ON")  # macOS: through the disk's own cache, too
         schema.upgrade(store)
