@@ -29,6 +29,7 @@ def serve(
     """Serve the newest checkpoint of a GPT by OpenAI's protocol, until Ctrl-C."""
     # They take a second to import, and need FastAPI, an extra.
     from labkit.checkpoint import Damaged, read_gpt
+    from labkit.launch import RunError
     from labkit.serving import serve as serving
     from labkit.serving.default_engine import engine_for
 
@@ -44,7 +45,7 @@ def serve(
             out.print(Text(f"OpenAI(base_url='{server.url}/v1', api_key='none')", style="bold"))
             out.print(Text("Ctrl-C ends it."))
             threading.Event().wait()
-    except (OSError, ValueError, Damaged) as error:
+    except (OSError, ValueError, Damaged, RunError) as error:
         raise typer.BadParameter(str(error)) from None
     except KeyboardInterrupt:
         out.print(Text("closed"))

@@ -22,7 +22,7 @@ from labkit.serving.replicas import Replicas
 from labkit.serving.request_router import Router, by_prefix
 from labkit.serving.scheduler import chunked_prefill
 from labkit.serving.serving_engine import Engine, EngineClient
-from labkit.tensor_parallel import parallelize
+from labkit.tensor_parallel import HeadShares, parallelize
 
 MAX_RUNNING, MAX_WAITING = 32, 64
 
@@ -37,7 +37,9 @@ def engine_for(model: GPT, num_replicas: int, tp: int) -> Iterator[EngineClient]
     """In num_replicas * tp processes, until the `with` block ends; for one, in this process.
 
     tp: the ranks of one replica, tensor parallel. Each rank gets a copy of the model and cuts it.
+    ValueError: so many ranks cannot share the heads evenly.
     """
+    HeadShares(model.config.num_heads, model.config.kv_heads, tp)  # before any process starts
     if num_replicas * tp == 1:
         yield engine_of(store_head_by_inputs(model))
         return

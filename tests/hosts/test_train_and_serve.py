@@ -65,11 +65,13 @@ def test_what_was_trained_on_two_ranks_is_served_by_two_until_ctrl_c(folder):
         server.kill()
 
 
-def test_what_cannot_be_served_is_one_clear_message(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["labkit", "serve", str(tmp_path)])
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    assert ended.value.code == 2 and "Traceback" not in capsys.readouterr().err
+def test_what_cannot_be_served_is_one_clear_message(folder, tmp_path, monkeypatch, capsys):
+    for arguments, fact in (([str(tmp_path)], "no complete"), ([str(folder), "--tp", "3"], "1, 2")):
+        monkeypatch.setattr(sys, "argv", ["labkit", "serve", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        error = capsys.readouterr().err
+        assert ended.value.code == 2 and fact in error and "Traceback" not in error
 
 
 def saves_no_gpt(world, folder):
