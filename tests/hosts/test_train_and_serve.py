@@ -72,7 +72,7 @@ def test_what_cannot_be_served_is_one_clear_message(folder, tmp_path, monkeypatc
             cli.main()
         error = " ".join(
             capsys.readouterr().err.replace("│", "").split()
-        )  # a box has its own lines
+        )  # without its box
         assert ended.value.code == 2 and fact in error and "Traceback" not in error
 
 
