@@ -70,9 +70,7 @@ def test_what_cannot_be_served_is_one_clear_message(folder, tmp_path, monkeypatc
         monkeypatch.setattr(sys, "argv", ["labkit", "serve", *arguments])
         with pytest.raises(SystemExit) as ended:
             cli.main()
-        error = " ".join(
-            capsys.readouterr().err.replace("│", "").split()
-        )  # without its box
+        error = " ".join(capsys.readouterr().err.replace("│", "").split())  # without its box
         assert ended.value.code == 2 and fact in error and "Traceback" not in error
 
 
