@@ -151,6 +151,13 @@ def make_app(engine: EngineThread, name: str) -> FastAPI:
     async def metrics() -> Response:
         return PlainTextResponse(str(engine.metrics), media_type="text/plain; version=0.0.4")
 
+    _answer_errors(app)
+    return app
+
+
+def _answer_errors(app: FastAPI) -> None:
+    """Every error has a body in OpenAI's form, also those of FastAPI."""
+
     @app.exception_handler(ApiError)
     async def of_api(http: HttpRequest, error: ApiError) -> Response:
         # openai's client waits for as long, and tries again twice.
@@ -165,8 +172,6 @@ def make_app(engine: EngineThread, name: str) -> FastAPI:
     async def of_url(http: HttpRequest, error: HTTPException) -> Response:
         message = f"{error.detail}: {http.method} {http.url.path}"
         return await of_api(http, ApiError(error.status_code, message))
-
-    return app
 
 
 async def answer(

@@ -40,7 +40,6 @@ from multiprocessing.connection import (
     answer_challenge,
     deliver_challenge,
 )
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from labkit.comm import Group
@@ -233,12 +232,7 @@ class Replicas:
         """For the length of a `with`, then closed."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Close them."""
         self.close()
 

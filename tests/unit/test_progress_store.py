@@ -1,5 +1,6 @@
 """Progress: kept where it can be, and never in the way of grading."""
 
+import fcntl
 import os
 import resource
 import shutil
@@ -152,6 +153,21 @@ def test_a_detail_that_is_no_json_object_is_damage(own_home, detail):
     store.writing(lambda opened: opened.execute(change, (detail,)))
     with pytest.warns(ProgressWarning, match="which is no JSON.*kept as progress.corrupt-1"):
         assert events() == []
+
+
+def test_a_store_is_not_renamed_while_it_is_open(own_home):
+    def is_free():
+        descriptor = os.open(own_home, os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        finally:
+            os.close(descriptor)
+        return True
+
+    assert not store.writing(lambda opened: is_free())
+    assert is_free()
 
 
 def record_quietly(number):
