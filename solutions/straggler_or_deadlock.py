@@ -60,8 +60,9 @@ def diagnose(ranks: list[dict]) -> tuple[str, int]:
         path.append(rank)
         following = waits_for(ranks[rank])
         if not following:
-            is_slow = ranks[rank]["state"] == "running"
-            return ("straggler" if is_slow else "deadlock", rank)
+            break
         rank = following[0]
-    return ("deadlock", rank)
+    # All ranks of a cycle are blocked.
+    is_slow = ranks[rank]["state"] == "running"
+    return ("straggler" if is_slow else "deadlock", rank)
     ### END SOLUTION

@@ -7,9 +7,10 @@
 
 Read in this order: grader.py, what a grader is made of, with one of graders/ beside it; engine.py,
 from a name to a verdict; submission.py reads the code, harness.py runs it on each rank, observed.py
-is what was seen there; findings.py looks for the first thing that is wrong; check_verdict.py says
-it. stubs.py, catalog.py and workspace.py are about files; checker.py checks in a process of its
-own, for widgets and `labkit watch`; puzzles/ is another kind of exercise.
+is what was seen there; findings.py looks for the first thing that is wrong, with unfinished.py and
+differences.py; check_verdict.py says it. stubs.py, catalog.py and workspace.py are about files;
+checker.py checks in a process of its own, for widgets and `labkit watch`; puzzles/ is another kind
+of exercise.
 """
 
 import importlib
@@ -30,7 +31,7 @@ _HOMES = {
     "reset": "desk",
     "Note": "desk",
     "Outcome": "outcome",
-    "Verdict": "verdict",
+    "Verdict": "check_verdict",
 }
 
 

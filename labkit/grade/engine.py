@@ -8,6 +8,8 @@ what is wrong? (findings.py)   ->  a Verdict (check_verdict.py)
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import itertools
 import pickle
 import random
 import secrets
@@ -23,12 +25,13 @@ from labkit.comm.words import listed
 from labkit.grade import findings
 from labkit.grade.catalog import get_exercise, load_catalog
 from labkit.grade.check_verdict import Verdict
-from labkit.grade.grader import Draw, InParts, OnRanks, Questions
+from labkit.grade.grader import Draw, InParts, OnRanks, Patch, Questions
 from labkit.grade.graders import load_grader
 from labkit.grade.harness import MARK, MEETING, REGION, Job, attempt_cases
 from labkit.grade.observed import Case, Event, Observation, Observed, RankSeen
 from labkit.grade.outcome import Finding, Outcome
-from labkit.grade.submission import Submission, SubmissionLike
+from labkit.grade.submission import Code, Submission, SubmissionLike
+from labkit.grade.unfinished import is_busy_machine
 from labkit.grade.workspace import Workspace, find_workspace
 from labkit.launch import launch
 from labkit.launch.errors import RunError
@@ -37,6 +40,7 @@ from labkit.progress import graded as practised
 _LONGEST_S = 86_400.0
 _MORE_PATIENCE = 4.0
 _STALL_S = 2.0
+_MISTAKES_S = 60.0
 
 
 def check(
@@ -89,8 +93,9 @@ def _graded(
 ) -> tuple[Finding | None, str, str]:
     """The first mistake, what was run in words, and what a pass has shown. Part by part."""
     tried, shown = [], []
-    for part in grader.parts if isinstance(grader, InParts) else (grader,):
-        if isinstance(part, OnRanks) and set(part.names) & set(code.unwritten):
+    for part in grader.parts:
+        unwritten = set(part.names) & set(code.unwritten)
+        if unwritten == set(part.names) or (unwritten and isinstance(part, OnRanks)):
             continue
         num_cases = 0
         sizes = part.world_sizes if isinstance(part, OnRanks) else (1,)
@@ -129,10 +134,39 @@ def observe(
     cases = cases_of(grader, n, seed)
     if isinstance(grader, Questions):
         cases = [c for c in cases if (c.function or grader.names[0]) not in code.unwritten]
-    observation = _launched(grader, code, cases, n, timeout_s)
-    if observation.failure is not None and findings.is_busy_machine(observation.failure):
-        observation = _launched(grader, code, cases, n, _MORE_PATIENCE * timeout_s)
-    return observation
+    codes = [code.code] * len(cases)
+    observation = _launched(grader, codes, cases, n, timeout_s)
+    if observation.failure is not None and is_busy_machine(observation.failure):
+        observation = _launched(grader, codes, cases, n, _MORE_PATIENCE * timeout_s)
+
+    def mistaken(function: str) -> dict[Patch, list[Observed]]:
+        of_it = tuple(case for case in cases if case.function == function)
+        return observe_mistakes(grader, code.solution, of_it, n)
+
+    return dataclasses.replace(observation, mistaken=mistaken)
+
+
+def observe_mistakes(
+    grader: OnRanks | Questions, solution: str, cases: tuple[Case, ...], n: int
+) -> dict[Patch, list[Observed]]:
+    """What the mistakes that have no predicate do with these cases, by patch, in one launch.
+
+    After a case that a program does not end it is not asked again. Empty without the solution.
+    """
+    known = [mistake for mistake in grader.mistakes if mistake.predicate is None]
+    patches = [*dict.fromkeys(patch for mistake in known for patch in mistake.patches)]
+    found: dict[Patch, list[Observed]] = {}
+    while solution and len(found) < len(patches):
+        rest = patches[len(found) :]
+        programs = [Code(grader.names, p.applied_to(solution), "a mistake") for p in rest]
+        codes = [each for each in programs for _ in cases]
+        seen = iter(_launched(grader, codes, [*cases] * len(rest), n, _MISTAKES_S).cases)
+        for patch in rest:
+            its = list(itertools.islice(seen, len(cases)))
+            found[patch] = [each for each in its if each.returned]
+            if len(found[patch]) < len(its):
+                break
+    return found
 
 
 def cases_of(grader: OnRanks | Questions, n: int, seed: int) -> list[Case]:
@@ -157,7 +191,7 @@ def cases_of(grader: OnRanks | Questions, n: int, seed: int) -> list[Case]:
 
 def _launched(
     grader: OnRanks | Questions,
-    code: Submission,
+    codes: Sequence[Code],
     cases: Sequence[Case],
     n: int,
     timeout_s: float,
@@ -165,7 +199,7 @@ def _launched(
     with tempfile.TemporaryDirectory(prefix="labkit-grade-") as folder:
         job = Job(
             folder,
-            code.code,
+            tuple(codes),
             tuple(case.function or grader.names[0] for case in cases),
             tuple(case.late for case in cases),
             grader.call,

@@ -13,8 +13,8 @@ tested (tests/grade/test_exercises.py).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Self
 
 import torch
 
@@ -22,7 +22,7 @@ from labkit.grade.observed import ByRank, Case, Draw, Observed
 from labkit.grade.outcome import Finding, Outcome
 
 __all__ = ["Budget", "ByRank", "Case", "Draw", "Mistake", "Observed", "OnRanks", "Outcome"]
-__all__ += ["Patch", "Questions", "close", "patch", "program", "unexplained", "within"]
+__all__ += ["Patch", "Questions", "close", "patch", "patches", "program", "unexplained", "within"]
 
 
 @dataclass(frozen=True)
@@ -48,34 +48,64 @@ def patch(*texts: str) -> Patch:
     return Patch(tuple(zip(texts[::2], texts[1::2], strict=True)))
 
 
+def patches(old: str, *new: str) -> list[Patch]:
+    """One patch for each of the new texts."""
+    return [patch(old, each) for each in new]
+
+
 def program(text: str) -> Patch:
     """A whole short program, where the mistake needs another one than a patched solution."""
     return Patch(text=text)
+
+
+Predicate = Callable[[Observed], bool]
 
 
 @dataclass(frozen=True)
 class Mistake:
     """A mistake that learners make.
 
-    Give `seen`, a predicate, or `formula`. A predicate of an outcome WRONG is asked for cases with
-    something wrong in them, one of OVER_BUDGET for cases with right results, and one of CRASHED or
-    HUNG for the case that did not end. It may raise, on odd results: that counts as no. The engine
-    names the mistake that holds in most of the cases that went wrong, the first one of several.
+    It holds in a case with a wrong result if a program of `made_by` returns the same on all ranks,
+    or, where there is a predicate, if that holds. Predicates are for what results do not tell, and
+    for a property that wrong results of many programs share. They may raise, on odd results: that
+    counts as no. The engine names the mistake that holds in most of the cases that went wrong; of
+    several, the one whose program returns the same most often, and then the first.
     """
 
     name: str
     why: str
     """What goes wrong and how to think about it: one to three sentences."""
-    seen: Callable[[Observed], bool] | None = None
-    made_by: Patch | None = None
+    made_by: Patch | Sequence[Patch] = ()
+    """How the mistake is made; several ways where the explanation is the same."""
+    seen: Predicate | None = None
+    """Asked of cases with something wrong in them."""
+    over_budget: Predicate | None = None
+    """Asked of cases with right results."""
+    hung: Predicate | None = None
+    """Asked of the case that did not end."""
+    crashed: Predicate | None = None
+    """Asked of the case in which a rank raised an error."""
     hint: int = 1
     """1: the concept, 2: the invariant, 3: the lines where it goes wrong."""
-    outcome: Outcome = Outcome.WRONG
-    formula: Callable[..., Any] | Sequence[Callable[..., Any]] | None = None
-    """The wrong answer as a function of the arguments, or several: the mistake is named where one
-    of them explains all answers of a function, right ones too."""
-    function: str = ""
-    """The function that `formula` is about, where the exercise has several."""
+
+    @property
+    def patches(self) -> Sequence[Patch]:
+        """All ways to make it."""
+        return (self.made_by,) if isinstance(self.made_by, Patch) else self.made_by
+
+    @property
+    def outcome(self) -> Outcome:
+        """How a check ends that finds it."""
+        if self.over_budget:
+            return Outcome.OVER_BUDGET
+        if self.hung:
+            return Outcome.HUNG
+        return Outcome.CRASHED if self.crashed else Outcome.WRONG
+
+    @property
+    def predicate(self) -> Predicate | None:
+        """The one that it has; None where it is known by its results."""
+        return self.seen or self.over_budget or self.hung or self.crashed
 
 
 @dataclass(frozen=True)
@@ -163,8 +193,8 @@ def unexplained(
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Grader:
-    name: str
-    """Of the exercise."""
+    name: str = ""
+    """Of the exercise; load_grader fills it in."""
     functions: tuple[str, ...] = ()
     """What the learner writes; by default one function called as the exercise."""
     right: Callable[..., Any]
@@ -203,6 +233,11 @@ class _Grader:
         """The functions that the learner writes."""
         return self.functions or (self.name,)
 
+    @property
+    def parts(self) -> tuple[Self, ...]:
+        """As of InParts."""
+        return (self,)
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class OnRanks(_Grader):
@@ -228,8 +263,7 @@ class Questions(_Grader):
 class InParts:
     """Graders of one exercise that asks for several functions, in order."""
 
-    name: str
-    parts: tuple[OnRanks | Questions, ...] = field(default=())
+    parts: tuple[OnRanks | Questions, ...]
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -38,13 +38,3 @@ class Finding:
     """Longer evidence: a traceback, or the doctor's verdict on a hang."""
     printed: str = ""
     """What the code printed during that case."""
-
-
-@dataclass(frozen=True, slots=True)
-class Graded:
-    """What came of a grading."""
-
-    finding: Finding | None = None
-    """The first mistake; None where there is none."""
-    tried: str = ""
-    """What was run, in words: `15 cases on 3 ranks`. Empty where nothing was."""

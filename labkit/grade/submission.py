@@ -98,6 +98,8 @@ class Submission:
     """Whether it counts as progress: another file, such as the solution, does not."""
     unwritten: tuple[str, ...] = ()
     """Functions that are still stubs."""
+    solution: str = ""
+    """The text of the solution, of which mistakes are patches; empty where it is not there."""
     cannot_travel: str = ""
     """Why the functions cannot be pickled; empty where they can."""
 
@@ -111,11 +113,14 @@ class Submission:
         otherwise. Raises NothingToGrade for a file that is missing or is not text, TypeError for
         anything else.
         """
+        file = workspace.solution(name)
+        solution = file.read_text(encoding="utf-8") if file.exists() else ""
         if callable(given):
             given = [given]
         if isinstance(given, Sequence) and not isinstance(given, str):
             code, argument, trouble = _code_of(list(given), name, tuple(functions))
-            return cls(code, argument, True, _unwritten(code, name, workspace), trouble)
+            unwritten = _unwritten(code, name, workspace)
+            return cls(code, argument, True, unwritten, solution, trouble)
         if given is not None and not isinstance(given, str | Path):
             raise TypeError(
                 f"check({name!r}, ...) takes {_wanted(functions)} or the path of a file; "
@@ -125,7 +130,7 @@ class Submission:
         is_own = path == workspace.exercise(name)
         argument = "" if is_own else f'"{workspace.shown(path)}"'
         code = Code(tuple(functions), _text(path, name, given is None, workspace), str(path))
-        return cls(code, argument, is_own, _unwritten(code, name, workspace))
+        return cls(code, argument, is_own, _unwritten(code, name, workspace), solution)
 
     def finding_before_running(self) -> Finding | None:
         """What can be said without running: still a stub, or no valid Python."""

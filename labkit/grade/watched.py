@@ -69,7 +69,8 @@ class Job:
     """The code under test, and how it is run. Travels to every rank."""
 
     folder: str
-    code: Code
+    codes: tuple[Code, ...]
+    """By case: the code under test."""
     functions: tuple[str, ...]
     """By case: which function is called."""
     late: tuple[int | None, ...]
@@ -101,6 +102,7 @@ class Watch(TorchDispatchMode):
         self.groups = () if job.allowed is None else (self.group,)
         self._cuts: dict[tuple[int, ...], Any] = {(0,) * world.size: world}
         self._random = random.Random(world.rank)
+        self._code: Code | None = None
         self._functions: dict[str, Callable[..., Any]] = {}
 
     def begin_case(self, index: int, args: tuple[Any, ...]) -> None:
@@ -117,13 +119,18 @@ class Watch(TorchDispatchMode):
 
     def load_function(self, index: int, args: tuple[Any, ...]) -> None:
         """Load the function that the case is for."""
+        if self._code is not self.job.codes[index]:
+            self._code = self.job.codes[index]
+            self._functions.clear()
+            sys.modules.pop("submission", None)
         count = self.job.num_arguments or len(args) + len(self.groups)
         self.function = self.load(self.job.functions[index], count)
 
     def load(self, name: str, num_arguments: int) -> Callable[..., Any]:
         """A function of the learner's, loaded once."""
         if name not in self._functions:
-            self._functions[name] = self.job.code.load(name, num_arguments)
+            assert self._code is not None, "begin a case first"
+            self._functions[name] = self._code.load(name, num_arguments)
         return self._functions[name]
 
     def note(self, what: str, value: Any = None) -> None:

@@ -8,8 +8,9 @@ import pytest
 from labkit.grade import Outcome, check, engine, findings, observed
 from labkit.grade.catalog import load_catalog
 from labkit.grade.engine import observe
-from labkit.grade.grader import InParts, OnRanks, patch
+from labkit.grade.grader import OnRanks, patch
 from labkit.grade.graders import load_grader
+from labkit.grade.observed import Observation
 from labkit.grade.stubs import stub_of
 from labkit.grade.submission import Submission
 from labkit.grade.workspace import Workspace
@@ -17,10 +18,12 @@ from tests.warm_ranks import WarmRanks
 
 WORKSPACE = Workspace(Path(__file__).parents[2])
 EXERCISES = list(load_catalog(WORKSPACE))
-MISTAKES = [
-    pytest.param(name, mistake, id=f"{name}/{mistake.name}")
+SEEN = [
+    pytest.param(name, mistake, patch, id=f"{name}/{mistake.name}" + f" {i}" * (i > 0))
     for name in EXERCISES
     for mistake in load_grader(name).mistakes
+    for i, patch in enumerate(mistake.patches)
+    if mistake.predicate
 ]
 SEED = 20261124
 # What loops or hangs is ended by this. One process that calculates waits for nobody.
@@ -41,8 +44,8 @@ def _what_all_mistakes_share_is_computed_once():
     with pytest.MonkeyPatch.context() as changed:
         for module, name in (
             (engine, "cases_of"),
+            (engine, "observe_mistakes"),
             (observed, "right_result"),
-            (findings, "answer"),
         ):
             changed.setattr(module, name, functools.cache(getattr(module, name)))
         yield
@@ -54,9 +57,9 @@ def counts(monkeypatch):
     found = {}
 
     def counted(mistake, *cases):
-        holds = held(mistake, *cases)
-        found[mistake.name] = len(holds)
-        return holds
+        holds, num_agree = held(mistake, *cases)
+        found[mistake.name] = len(holds), num_agree
+        return holds, num_agree
 
     held = findings.held
     monkeypatch.setattr(findings, "held", counted)
@@ -82,27 +85,59 @@ def test_there_are_six_mistakes_with_names_of_their_own(name):
     assert len(set(names)) == len(names) >= 6
 
 
-@pytest.mark.parametrize(("name", "mistake"), MISTAKES)
-def test_a_mistake_gets_its_own_name_and_no_other(name, mistake, tmp_path, monkeypatch, counts):
+def questions_of(name):
+    """(part of the grader, number of ranks, cases of one function), without late ranks."""
+    for part in load_grader(name).parts:
+        for n in part.world_sizes if isinstance(part, OnRanks) else [1]:
+            cases = [case for case in engine.cases_of(part, n, SEED) if case.late is None]
+            for function in dict.fromkeys(case.function for case in cases):
+                yield part, n, tuple(case for case in cases if case.function == function)
+
+
+@pytest.mark.parametrize("name", EXERCISES)
+def test_a_mistake_known_by_its_results_gets_its_own_name_and_no_other(name, counts):
+    mistakes = [mistake for mistake in load_grader(name).mistakes if not mistake.predicate]
+    unnamed = {patch: mistake.name for mistake in mistakes for patch in mistake.patches}
+    solution = WORKSPACE.solution(name).read_text()
+    for part, n, cases in questions_of(name):
+        mistaken = engine.observe_mistakes(part, solution, cases, n)
+        for made_by in set(unnamed) & set(mistaken):
+            seen = mistaken[made_by]
+            assert seen, f"{unnamed[made_by]} ends no case: it needs a predicate"
+            counts.clear()
+            answers = {cases[0].function: mistaken}.get
+            if finding := findings.first(part, Observation(seen, None, answers)):
+                assert_named(finding, unnamed.pop(made_by), Outcome.WRONG, counts)
+    assert not unnamed, "these pass"
+
+
+def assert_named(finding, name, outcome, counts):
+    assert (finding.diagnosis, finding.outcome) == (name, outcome), finding
+    assert max(counts, key=counts.get) == name
+    assert list(counts.values()).count(counts[name]) == 1, counts
+
+
+@pytest.mark.parametrize(("name", "mistake", "patch"), SEEN)
+def test_a_mistake_with_a_predicate_gets_its_own_name_and_no_other(
+    name, mistake, patch, tmp_path, monkeypatch, counts
+):
     wrong = tmp_path / f"{name}.py"
-    wrong.write_text(mistake.made_by.applied_to(WORKSPACE.solution(name).read_text()))
+    wrong.write_text(patch.applied_to(WORKSPACE.solution(name).read_text()))
     grader = load_grader(name)
     code = Submission.read(wrong, name, grader.names, WORKSPACE)
     # Few mistakes need a rank that is late: the others are spared that case.
     all_of = engine.cases_of
     with monkeypatch.context() as changed:
         changed.setattr(engine, "cases_of", lambda *of: [c for c in all_of(*of) if c.late is None])
-        finding = _first_finding(grader, code)
-    finding = finding or _first_finding(grader, code)
+        finding = _first_finding(name, code)
+    finding = finding or _first_finding(name, code)
     assert finding is not None, f"{mistake.name} passes"
-    assert (finding.diagnosis, finding.outcome) == (mistake.name, mistake.outcome), finding
-    assert max(counts, key=counts.get) == mistake.name
-    assert list(counts.values()).count(counts[mistake.name]) == 1, counts
+    assert_named(finding, mistake.name, mistake.outcome, counts)
 
 
-def _first_finding(grader, code):
+def _first_finding(name, code):
     """As engine._graded, with timeouts of its own."""
-    for part in grader.parts if isinstance(grader, InParts) else [grader]:
+    for part in load_grader(name).parts:
         waits = isinstance(part, OnRanks)
         for n in part.world_sizes if waits else [1]:
             observation = observe(part, code, n, SEED, TIMEOUT_S if waits else ALONE_S)

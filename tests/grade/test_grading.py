@@ -1,5 +1,6 @@
 """What the engine finds by itself, in programs for one made-up exercise: sums of all ranks."""
 
+import dataclasses
 import threading
 from pathlib import Path
 
@@ -8,8 +9,9 @@ import torch
 
 from labkit.grade import Outcome, check, findings
 from labkit.grade.engine import observe
-from labkit.grade.grader import Budget, Case, Mistake, OnRanks, Questions, close
+from labkit.grade.grader import Budget, Case, Mistake, OnRanks, Questions, close, patch
 from labkit.grade.observed import Event, Observed, RankSeen
+from labkit.grade.stubs import stub_of
 from labkit.grade.submission import Submission
 from labkit.grade.workspace import Workspace
 
@@ -168,8 +170,10 @@ HALVES = Questions(
     cases=lambda draw: [Case("two", 2), Case("three", 3)],
     right=lambda x: x / 2,
     mistakes=[
-        Mistake("rounds down", "why", formula=[lambda x: x // 0, lambda x: x // 2]),
-        Mistake("rounds up", "why", formula=lambda x: -(-x // 2)),
+        Mistake("rounds down", "why", [patch("x / 2", "x // 0"), patch("x / 2", "x // 2")]),
+        # As wrong as the next one where that is wrong, and not right where that is right.
+        Mistake("adds a half", "why", patch("x / 2", "(x + 1) / 2")),
+        Mistake("rounds up", "why", patch("x / 2", "-(-x // 2)")),
     ],
     shown="halves",
 )
@@ -186,8 +190,14 @@ HALVES = Questions(
         ("__import__('fractions').Fraction(x, 2)", "returns another type"),
     ],
 )
-def test_a_formula_is_named_where_it_explains_all_answers(answer, name, tmp_path):
-    finding = grade(f"def half(x):\n    return {answer}", tmp_path, HALVES, n=1)
+def test_a_mistake_is_named_where_its_program_returns_the_same(answer, name, tmp_path):
+    file = tmp_path / "half.py"
+    file.write_text(f"def half(x):\n    return {answer}")
+    code = dataclasses.replace(
+        Submission.read(file, "half", ("half",), WORKSPACE),
+        solution="def half(x):\n    return x / 2",
+    )
+    finding = findings.first(HALVES, observe(HALVES, code, 1, 1, 3.0))
     assert (None if finding is None else finding.diagnosis) == name
 
 
@@ -270,3 +280,12 @@ def test_the_seed_in_the_verdict_repeats_the_inputs(tmp_path):
 def test_another_seed_or_timeout_is_refused(options, error):
     with pytest.raises(error):
         check("ring_all_reduce", **options, workspace=WORKSPACE)
+
+
+def test_a_second_function_is_checked_before_the_first_is_written(tmp_path):
+    file = tmp_path / "gradient_buckets.py"
+    first, second = stub_of("gradient_buckets", WORKSPACE).split("def reduce_buckets(")
+    second = second.replace("raise NotImplementedError", "raise ValueError")
+    file.write_text(f"{first}def reduce_buckets({second}")
+    verdict = check("gradient_buckets", file, workspace=WORKSPACE)
+    assert (verdict.outcome, verdict.finding.where.function) == (Outcome.CRASHED, "reduce_buckets")

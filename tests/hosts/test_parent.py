@@ -11,9 +11,10 @@ pytestmark = [
 ]
 
 ORPHAN = """
-import os, sys, time
+import os, sys, time, warnings
 from labkit.launch.rank import end_with_parent
 own = os.getpid()
+warnings.simplefilter("ignore", DeprecationWarning)  # from Python 3.12 on: torch has threads
 if os.fork() == 0:
     while os.getppid() == own:  # its parent is gone before it asks
         time.sleep(0.01)

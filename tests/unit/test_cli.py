@@ -122,7 +122,7 @@ def test_a_new_exercise_has_all_its_files(labkit, tmp_path):
     status, out, _ = labkit("new", "exercise", "my_sum")
     assert status == 0 and "pytest tests/grade -k my_sum" in out
     assert "def my_sum" in (tmp_path / "exercises" / "my_sum.py").read_text()
-    assert 'name="my_sum"' in (graders / "my_sum.py").read_text()
+    assert '"""Grade my_sum' in (graders / "my_sum.py").read_text()
     assert "my_sum" in load_catalog(Workspace(tmp_path))
     assert labkit("new", "exercise", "my_sum")[0] == 2
     assert labkit("new", "exercise", "no name")[0] == 2

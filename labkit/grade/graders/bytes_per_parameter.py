@@ -1,229 +1,135 @@
 """Grade bytes_per_parameter: the recipes behind 12, 16, 18 and 20, and others drawn at random."""
 
-import itertools
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
-from labkit import calc
-from labkit.grade.grader import Case, Draw, Mistake, Questions, patch
+from labkit.grade import grader as g
 
-Recipe = Mapping[str, Any]
-Levels = dict[int, float]
-FULL, HALVES, SMALL = "float32", ("bfloat16", "float16"), ("float8_e4m3fn", "int8")
+FUNCTIONS = ("bytes_per_parameter", "sharded_from")
 
 
-def cases(draw: Draw) -> list[Case]:
+def cases(draw: g.Draw) -> list[g.Case]:
     """Each recipe, first for the total and then for the levels."""
-    rng = draw.rng
-    half = rng.choice(HALVES)
+    pick = draw.rng.choice
+    full, half, small = "float32", pick(("bfloat16", "float16")), ("float8_e4m3fn", "int8")
     recipes = {
-        "mixed precision and Adam, as in the ZeRO paper": recipe(half, half, FULL, FULL, FULL),
-        "mixed precision and Adam, as in Megatron-LM": recipe(half, FULL, FULL, FULL, FULL),
-        "float32 and Adam": recipe(FULL, FULL, None, FULL, FULL),
-        "autocast and Adam": recipe(FULL, FULL, None, FULL, FULL, casts=half),
-        "Adam in 16 bits throughout": recipe(half, half, None, half, half),
-        "SGD with momentum": recipe(half, half, FULL, FULL),
-        "plain SGD": recipe(FULL, FULL, None),
-        "plain SGD in 16 bits with a master copy": recipe(half, half, FULL),
-        "8-bit moments": recipe(half, half, None, *2 * [rng.choice(SMALL)]),
-        "float8 parameters": recipe(SMALL[0], half, half, FULL, SMALL[1]),
+        "mixed precision and Adam, as in the ZeRO paper": (half, half, full, [full, full]),
+        "mixed precision and Adam, as in Megatron-LM": (half, full, full, [full, full]),
+        "float32 and Adam": (full, full, None, [full, full]),
+        "autocast and Adam": (full, full, None, [full, full], half),
+        "Adam in 16 bits throughout": (half, half, None, [half, half]),
+        "SGD with momentum": (half, half, full, [full]),
+        "plain SGD": (full, full, None, []),
+        "plain SGD in 16 bits with a master copy": (half, half, full, []),
+        "8-bit moments": (half, half, None, [pick(small), pick(small)]),
+        "float8 parameters": (small[0], half, half, [full, small[1]]),
     }
-    for _ in range(6):
-        moments = [rng.choice((FULL, half, *SMALL)) for _ in range(rng.randrange(4))]
-        gradients, master = rng.choice((FULL, half)), rng.choice((FULL, half, None))
-        drawn = recipe(rng.choice((half, SMALL[0])), gradients, master, *moments)
-        recipes[f"drawn at random: {drawn}"] = drawn
+    for number in range(1, 7):
+        moments = [pick((full, half, *small)) for _ in range(draw.rng.randrange(4))]
+        drawn = pick((half, small[0])), pick((full, half)), pick((full, half, None)), moments
+        recipes[f"recipe {number} of those drawn"] = drawn
+    keys = ("parameters", "gradients", "master", "moments", "casts")
     return [
-        Case(label, its, function=function, known=function)
-        for function in ("bytes_per_parameter", "sharded_from")
-        for label, its in recipes.items()
+        g.Case(f"{label}: {its}", its, function=function, known=function)
+        for function in FUNCTIONS
+        for label, dtypes in recipes.items()
+        for its in [dict(zip(keys, (*dtypes, None)))]
     ]
 
 
-def recipe(
-    parameters: str, gradients: str, master: str | None, *moments: str, casts: str | None = None
-) -> Recipe:
-    """A recipe as the functions under test get it."""
-    return {
-        "parameters": parameters,
-        "gradients": gradients,
-        "master": master,
-        "moments": list(moments),
-        "casts": casts,
-    }
+def right(recipe: dict[str, Any], known: str) -> int | dict[int, int]:
+    """The answer of the function `known`, with torch's sizes."""
+    dtypes = recipe["parameters"], recipe["gradients"], recipe["master"], *recipe["moments"]
+    parameters, gradients, *optimizer = (getattr(torch, d).itemsize if d else 0 for d in dtypes)
+    if known == "sharded_from":
+        return {1: sum(optimizer), 2: gradients, 3: parameters}
+    return parameters + gradients + sum(optimizer)
 
 
-def size(dtype: str | None) -> int:
-    """Bytes per element, as torch says."""
-    return 0 if dtype is None else getattr(torch, dtype).itemsize
-
-
-def right(its: Recipe, known: str) -> Any:
-    """The answer of the function `known`, by the calculator."""
-    by_calc = calc.Recipe(
-        name="drawn",
-        parameter_bytes=size(its["parameters"]),
-        gradient_bytes=size(its["gradients"]),
-        master_bytes=size(its["master"]),
-        moment_bytes=tuple(map(size, its["moments"])),
-    )
-    if known == "bytes_per_parameter":
-        return by_calc.bytes_per_parameter
-    return {1: by_calc.optimizer_bytes, 2: by_calc.gradient_bytes, 3: by_calc.parameter_bytes}
-
-
-def levels(its: Recipe) -> Levels:
-    """The right split."""
-    return right(its, "sharded_from")
-
-
-def both(split: Callable[[Recipe], Levels]) -> list[Callable[[Recipe], Any]]:
-    """Formulas of both functions, for a learner who splits the bytes like this."""
-    return [split, lambda its: sum(split(its).values())]
-
-
-def instead(other: Callable[[Recipe], Recipe]) -> list[Callable[[Recipe], Any]]:
-    """Formulas of both functions, for a learner who takes entries of the recipe for others."""
-    return both(lambda its: levels({**its, **other(its)}))
-
-
-GRADIENTS, PARAMETERS = 'itemsize[recipe["gradients"]]', 'itemsize[recipe["parameters"]],'
-OPTIMIZER, MOMENTS = '[recipe["master"], *', '*recipe["moments"]]'
 TOTAL = "return sum(sharded_from(recipe).values())"
-
+MASTER, MOMENTS = 'recipe["master"]', '*recipe["moments"]]'
+PARAMETERS, GRADIENTS = 'itemsize[recipe["parameters"]]', 'itemsize[recipe["gradients"]]'
+STATES = "sum(itemsize[dtype] for dtype in optimizer)"
 MISTAKES = [
-    Mistake(
+    g.Mistake(
         "gives the same number for every recipe",
         "12, 16, 18 and 20 are sums for certain recipes. Add up what this recipe stores.",
-        formula=[lambda its, total=total: total for total in range(10, 21)],
-        made_by=patch(TOTAL, "return 16"),
+        [g.patch(TOTAL, f"return {total}") for total in (12, 16, 18, 20)],
     ),
-    Mistake(
-        "gives bits instead of bytes",
-        "Every number is 8 times too large. A float32 number takes 4 bytes.",
-        hint=3,
-        formula=both(lambda its: {level: 8 * size for level, size in levels(its).items()}),
-        made_by=patch(TOTAL, TOTAL + " * 8"),
-    ),
-    Mistake(
+    g.Mistake(
         "forgets the master copy",
         "A small update can vanish when it is added to a 16-bit parameter. Some optimizers, plain "
         "SGD too, therefore update a master copy. In float32 it takes 4 bytes: 16 instead of 12.",
-        formula=[
-            *instead(lambda its: {"master": None}),
-            *instead(lambda its: {} if its["moments"] else {"master": None}),
-        ],
-        made_by=patch(OPTIMIZER, "[*"),
+        [g.patch(MASTER, other) for other in ("None", f'{MASTER} if recipe["moments"] else None')],
     ),
-    Mistake(
+    g.Mistake(
         "adds a master copy that does not exist",
         "master is None where the optimizer updates the parameters themselves: no second copy.",
+        [g.patch(MASTER, dtype) for dtype in (f'{MASTER} or "float32"', '"float32"')],
         hint=3,
-        formula=[
-            *instead(lambda its: {"master": its["master"] or FULL}),
-            *instead(lambda its: {"master": FULL}),
+    ),
+    g.Mistake(
+        "counts other moments than the recipe's",
+        "The recipe lists the dtype of each moment of its own optimizer: two for Adam, one for "
+        "momentum, none for plain SGD. They need not be float32, and may differ from each other "
+        "and from the parameters. Add up the bytes of every entry.",
+        [
+            g.patch(MOMENTS, f"{moments}]")
+            for moments in (
+                '"float32", "float32"',
+                '*recipe["moments"][:1]',
+                "",
+                '*["float32" for _ in recipe["moments"]]',
+                '*[recipe["parameters"] for _ in recipe["moments"]]',
+                '*[recipe["moments"][0] for _ in recipe["moments"]]',
+            )
         ],
-        made_by=patch(OPTIMIZER, OPTIMIZER.replace(",", ' or "float32",')),
-    ),
-    Mistake(
-        "takes every optimizer for Adam",
-        "The recipe lists the moments of its own optimizer: one for momentum, none for plain SGD.",
         hint=3,
-        formula=instead(lambda its: {"moments": [FULL, FULL]}),
-        made_by=patch(MOMENTS, '"float32", "float32"]'),
     ),
-    Mistake(
-        "does not count every moment",
-        "Every entry of the list takes its own bytes. Adam stores two values per parameter.",
-        hint=3,
-        formula=[
-            *instead(lambda its: {"moments": its["moments"][:1]}),
-            *instead(lambda its: {"moments": []}),
-        ],
-        made_by=patch(MOMENTS, '*recipe["moments"][:1]]'),
-    ),
-    Mistake(
-        "gives moments another dtype",
-        "Each entry of the list is the dtype of one moment. It need not be float32 or the dtype of "
-        "the parameters, and the entries may differ.",
-        hint=3,
-        formula=[
-            *instead(lambda its: {"moments": [FULL for _ in its["moments"]]}),
-            *instead(lambda its: {"moments": [its["parameters"] for _ in its["moments"]]}),
-            *instead(lambda its: {"moments": [its["moments"][0] for _ in its["moments"]]}),
-        ],
-        made_by=patch(MOMENTS, '*(recipe["parameters"] for _ in recipe["moments"])]'),
-    ),
-    Mistake(
+    g.Mistake(
         "gives gradients another dtype",
         "The ZeRO paper stores gradients in the parameters' 16 bits: 16 bytes in all. Megatron-LM "
         "stores them in float32: 18 bytes. The recipe says which dtype it is.",
+        [g.patch(GRADIENTS, other) for other in (PARAMETERS, "4")],
         hint=3,
-        formula=[
-            *instead(lambda its: {"gradients": its["parameters"]}),
-            *instead(lambda its: {"gradients": FULL}),
-        ],
-        made_by=patch(GRADIENTS, PARAMETERS[:-1]),
     ),
-    Mistake(
+    g.Mistake(
         "forgets the gradients",
         "Every parameter has a gradient, and all gradients exist when the optimizer's step starts.",
-        formula=instead(lambda its: {"gradients": None}),
-        made_by=patch(GRADIENTS, "0"),
+        g.patch(GRADIENTS, "0"),
     ),
-    Mistake(
+    g.Mistake(
         "counts the copies of autocast",
         "Autocast makes and frees its copies within one step. They are not kept from step to step.",
-        formula=both(lambda its: {**levels(its), 3: levels(its)[3] + size(its["casts"])}),
-        made_by=patch(PARAMETERS, f'itemsize[recipe["casts"]] + {PARAMETERS}'),
+        g.patch(PARAMETERS, f'{PARAMETERS} + itemsize[recipe["casts"]]'),
     ),
-    Mistake(
-        "shards the master copy too late",
-        "The master copy belongs to the optimizer. Forward and backward do not read it, so level 1 "
-        "shards it together with the moments.",
-        hint=2,
-        formula=[
-            lambda its, level=level: {
-                **levels({**its, "master": None}),
-                level: levels(its)[level] + size(its["master"]),
-            }
-            for level in (2, 3)
+    g.Mistake(
+        "shards at another level than ZeRO",
+        "Level 1 shards what only the optimizer's step needs: the moments, and the master copy "
+        "with them. Level 2 adds gradients, level 3 parameters, which are needed all the time.",
+        [
+            g.patch("1: sum", "3: sum", "3: itemsize", "1: itemsize"),
+            g.patch("1: sum", "2: sum", "2: itemsize", "1: itemsize"),
+            g.patch(f"2: {GRADIENTS}", f"2: {PARAMETERS}", f"3: {PARAMETERS}", f"3: {GRADIENTS}"),
+            *(
+                g.patch(MASTER, "None", late, f"{late} + itemsize[{MASTER}]")
+                for late in (GRADIENTS, PARAMETERS)
+            ),
         ],
-        made_by=patch(OPTIMIZER, "[*", PARAMETERS, f'itemsize[recipe["master"]] + {PARAMETERS}'),
+        hint=2,
     ),
-    Mistake(
+    g.Mistake(
         "adds the levels up",
         "Each byte is asked for once, at the level that first shards it. Level 2 adds only "
         "gradients, and level 3 only parameters.",
+        g.patch("2: item", f"2: {STATES} + item", "3: item", f"3: {STATES} + {GRADIENTS} + item"),
         hint=2,
-        formula=lambda its: dict(zip((1, 2, 3), itertools.accumulate(levels(its).values()))),
-        made_by=patch(
-            TOTAL,
-            "return sharded_from(recipe)[3]",
-            PARAMETERS,
-            f"{PARAMETERS[:-1]} + {GRADIENTS} + sum(map(itemsize.get, optimizer))",
-            f"2: {GRADIENTS}",
-            f"2: {GRADIENTS} + sum(map(itemsize.get, optimizer))",
-        ),
-    ),
-    Mistake(
-        "shards in another order",
-        "Level 1 shards optimizer states, which only the optimizer's step needs. Level 2 adds "
-        "gradients. Level 3 adds parameters, which are needed all the time.",
-        hint=2,
-        formula=[
-            lambda its, order=order: dict(zip(order, levels(its).values()))
-            for order in itertools.permutations((1, 2, 3))
-        ],
-        made_by=patch("1: sum", "3: sum", "3: itemsize", "1: itemsize"),
     ),
 ]
 
-GRADER = Questions(
-    name="bytes_per_parameter",
-    functions=("bytes_per_parameter", "sharded_from"),
+GRADER = g.Questions(
+    functions=FUNCTIONS,
     cases=cases,
     right=right,
     mistakes=MISTAKES,

@@ -1,27 +1,19 @@
 """Grade exactly_once_rollouts: jobs that are killed at each operation, and soon again."""
 
-import itertools
 import json
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
-from labkit.grade.grader import Case, Draw, Mistake, Observed, Outcome, Questions, patch
-from labkit.grade.outcome import Finding
+from labkit.grade import grader as g
 
 POWER, PROCESS = "the power is cut", "the process is killed"
-HOW_KILLED = (
-    (PROCESS, POWER, PROCESS),
-    (POWER, POWER, PROCESS),
-    (POWER, PROCESS, POWER),
-)
 ACTIONS = (3, -2, 2, -2, 1, -6, -1, 4, 1, -3, 2, -3)
 """Rollouts appended, or taken if negative."""
-LAST = 24
-Kill = tuple[int, str]
-EMPTY = "a rollout of no bytes"
-LOST_STEP, SHORT, TORN, RESTART = "a lost step", "a short take", "a torn record", "a restart"
+EMPTY, OTHER, PART = "a rollout of no bytes", "other bytes", "a part of rollout"
+UNSYNCED = "a power cut would take rollouts that {} has returned"
 
 
 class Killed(BaseException):
@@ -29,45 +21,45 @@ class Killed(BaseException):
 
 
 class Disk:
-    """Files and checkpoints that outlive the process."""
+    """Files and checkpoints that outlive the process, which is killed at some operations."""
 
-    def __init__(self, kills: Sequence[Kill], rng: random.Random) -> None:
+    def __init__(self, kills: Sequence[tuple[int, str]], rng: random.Random) -> None:
         self.kills, self.rng = dict(kills), rng
         self.states: dict[str, list[bytes]] = {}
         """Of each file: what is synced, and then what it was after each operation."""
-        self.checkpoint = ""
+        self.checkpoint = "[[], null]"
         self.whole = {b""}
         """What a file can be if no append is torn."""
-        self.num_operations = self.num_truncates = 0
+        self.num_operations = 0
         self.is_dead = self.is_rewritten = False
 
     @property
     def is_durable(self) -> bool:
         """Whether a power cut would take nothing that was appended."""
-        pairs = [pair for states in self.states.values() for pair in itertools.pairwise(states)]
+        pairs = [pair for states in self.states.values() for pair in pairwise(states)]
         return all(len(new) <= len(old) for old, new in pairs)
 
     @property
-    def is_torn(self) -> bool:
-        """Whether a part of an append is there."""
-        return any(states[-1] not in self.whole for states in self.states.values())
+    def files(self) -> dict[str, bytes]:
+        """Their bytes by name."""
+        return {name: states[-1] for name, states in self.states.items()}
 
     def read(self, name: str) -> bytes:
         """All bytes of a file."""
-        return self._file(name)[-1]
+        return self.states.setdefault(name, [b""])[-1]
 
     def append(self, name: str, data: bytes) -> None:
         """Write behind the end of a file."""
         old, cut = self.read(name), self.rng.randint(0, len(data))
         self.whole |= {old, old + data}
-        self._do(lambda part: self._file(name).append(old + (data[:cut] if part else data)))
+        self._do(lambda part: self.states[name].append(old + (data[:cut] if part else data)))
 
     def truncate(self, name: str, size: int) -> None:
         """Leave the first bytes of a file."""
-        self.num_truncates += 1
         file = self.read(name)
         self.is_rewritten |= size < max(len(each) for each in self.whole if file.startswith(each))
-        self._do(lambda part: part or self._file(name).append(self.read(name)[:size]))
+        self.whole.add(file[:size])
+        self._do(lambda part: part or self.states[name].append(file[:size]))
 
     def sync(self, name: str) -> None:
         """Make durable what was done to a file."""
@@ -77,9 +69,6 @@ class Disk:
         """A checkpoint is there, or it is not."""
         text = json.dumps(checkpoint)
         self._do(lambda part: part or setattr(self, "checkpoint", text))
-
-    def _file(self, name: str) -> list[bytes]:
-        return self.states.setdefault(name, [b""])
 
     def _do(self, operation: Callable[[bool], object]) -> None:
         """Do it; where the process is to be killed, in the middle of it or behind it."""
@@ -109,88 +98,81 @@ class Disk:
         return new[:begin] + bytes(end - begin) + new[end:]
 
 
-def cases(draw: Draw) -> list[Case]:
+def cases(draw: g.Draw) -> list[g.Case]:
     """Not killed, and killed three times: at each operation, and some operations later."""
-    rng, asked = draw.rng, [Case("not killed", [], 0)]
-    for first in range(1, LAST):
-        for hows in 2 * HOW_KILLED:
+    rng, asked = draw.rng, [g.Case("not killed", [], 0)]
+    for first in range(1, 24):
+        for hows in 2 * (
+            (PROCESS, POWER, PROCESS),
+            (POWER, POWER, PROCESS),
+            (POWER, PROCESS, POWER),
+        ):
             second = first + rng.randint(1, 8)
-            kills = [*zip((first, second, second + rng.randint(1, 8)), hows, strict=True)]
+            kills = [*zip((first, second, second + rng.randint(1, 8)), hows)]
             label = ", then ".join(f"{how} at operation {at}" for at, how in kills)
-            asked.append(Case(label, kills, rng.randrange(10**6)))
+            asked.append(g.Case(label, kills, rng.randrange(10**6)))
     return asked
 
 
 class Job:
     """A training that appends and learns, on a disk that kills it."""
 
-    def __init__(self, watch: Any, disk: Disk, rng: random.Random) -> None:
-        self.watch, self.disk, self.rng = watch, disk, rng
+    def __init__(self, watch: Any, kills: Sequence[tuple[int, str]], seed: int) -> None:
+        self.watch, self.rng = watch, random.Random(seed)
+        self.disk = Disk(kills, self.rng)
         self.actions = [*ACTIONS]
-        self.numbers: dict[bytes, int] = {}
-        """Of all rollouts that were generated."""
+        self.rollouts: list[bytes] = []
         self.sure: list[int] = []
-        """Those whose append has returned."""
+        """The numbers of the rollouts whose append has returned."""
+        self.unsynced: list[str] = []
+        """The methods that returned what is not durable."""
 
     def run(self) -> list[int | str]:
         """From the newest checkpoint to the end, or to a kill: what the parameters learned."""
-        disk, watch, numbers = self.disk, self.watch, self.numbers
-        disk.is_dead, is_torn = False, disk.is_torn
-        log = watch.function(disk)
-        learned, state = json.loads(disk.checkpoint or "[[], null]")
-        watch.note("open", (is_torn and not disk.num_truncates, len(learned)))
+        disk = self.disk
+        disk.is_dead = False
+        log = self.watch.function(disk)
+        self.watch.note("opened" if disk.whole.issuperset(disk.files.values()) else "torn")
+        learned, state = json.loads(disk.checkpoint)
         if state is not None:
             log.load_state_dict(state)
         while self.actions:
             if (action := self.actions.pop(0)) < 0:
                 self.step(log, -action, learned)
                 continue
-            rollouts = self.generate(action)
-            log.append([*rollouts])
-            watch.note("append", (disk.is_durable,))
-            self.sure.extend(numbers[each] for each in rollouts)
-        while len(learned) < 3 * len(numbers) and self.step(log, 4, learned):
+            numbers = range(len(self.rollouts), len(self.rollouts) + action)
+            made = [bytes([i]) + self.rng.randbytes(self.rng.randint(0, 30)) for i in numbers]
+            self.rollouts += made
+            log.append(made)
+            self.unsynced += [] if disk.is_durable else ["append"]
+            self.sure += numbers
+        while len(learned) < 3 * len(self.rollouts) and self.step(log, 4, learned):
             pass
         return learned
 
-    def generate(self, count: int) -> list[bytes]:
-        """Rollouts that the job has not seen."""
-        first, rng = len(self.numbers), self.rng
-        made = [bytes([first + i]) + rng.randbytes(rng.randint(0, 30)) for i in range(count)]
-        self.numbers.update((each, first + i) for i, each in enumerate(made))
-        return made
-
     def step(self, log: Any, count: int, learned: list[int | str]) -> list[int | str]:
         """Learn from the next rollouts, and save."""
-        disk, watch = self.disk, self.watch
-        watch.note("begin step", len(learned))
-        before = disk.num_operations
-        waiting = [number for number in self.sure if number not in learned]
+        before = self.disk.files
         taken = [self.name(bytes(each)) for each in log.take(count)]
-        watch.note("take", (count, waiting, taken, disk.is_durable))
+        self.unsynced += [] if self.disk.is_durable else ["take"]
         learned += taken
         state = log.state_dict()
-        if disk.num_operations > before:
-            watch.note("marks")
-        disk.save((learned, state))
+        if self.disk.files != before:
+            self.watch.note("marks")
+        self.disk.save((learned, state))
         return taken
 
     def name(self, rollout: bytes) -> int | str:
         """The number of a rollout, or what it is instead."""
-        if rollout in self.numbers:
-            return self.numbers[rollout]
-        if not rollout:
-            return EMPTY
-        whole = (self.numbers[each] for each in self.numbers if each.startswith(rollout))
-        return next((f"a part of rollout {number}" for number in whole), "other bytes")
+        if rollout in self.rollouts:
+            return self.rollouts.index(rollout)
+        whole = [number for number, each in enumerate(self.rollouts) if each.startswith(rollout)]
+        return EMPTY if not rollout else f"{PART} {whole[0]}" if whole else OTHER
 
 
-def call(watch: Any, args: tuple[Any, ...]) -> Any:
-    """Run the job, again after each kill: what was learned, and what should have been."""
-    kills, seed = args
-    rng = random.Random(seed)
-    disk = Disk(kills, rng)
-    job = Job(watch, disk, rng)
+def call(watch: Any, args: tuple[Any, ...]) -> str:
+    """Run the job, again after each kill: what is wrong first, in words."""
+    job = Job(watch, *args)
     learned, num_ends = [], 0
     while num_ends < 2:  # the second time there is nothing left to do
         try:
@@ -198,208 +180,137 @@ def call(watch: Any, args: tuple[Any, ...]) -> Any:
             num_ends += 1
         except Killed:
             watch.note("killed")
-    if disk.is_rewritten:
+    if job.disk.is_rewritten:
         watch.note("rewrites")
-    notes = [note.value[-1] for note in watch.events if note.what in ("append", "take")]
-    return {"learned": learned, "sure": job.sure, "durable": all(notes)}
-
-
-def right(kills: Sequence[Kill], seed: int) -> str:
-    """No fault."""
-    return ""
-
-
-def problem(got: Any) -> str:
-    """What is wrong first, in words; empty for a right result."""
-    learned = got["learned"]
+    if job.unsynced:
+        return UNSYNCED.format(min(job.unsynced))
     for each, count in Counter(learned).items():
         if isinstance(each, str):
             return f"the parameters have learned from {each}"
         if count > 1:
             return f"the parameters have learned from rollout {each} {count} times"
-    missing = sorted({*got["sure"]} - {*learned})
-    if missing:
+    if missing := sorted({*job.sure} - {*learned}):
         return f"the parameters have never learned from rollout {missing[0]}, which was appended"
-    if not got["durable"]:
-        return "a power cut would take rollouts that were already used or reported as durable"
     return "" if learned == sorted(learned) else f"the rollouts were taken in the order {learned}"
 
 
-def fault(s: Observed) -> Finding | None:
-    """Not exactly once, and no usual reason for it."""
-    if not s.wrong_ranks:
-        return None
-    name, why = (
-        "a rollout is not used exactly once",
-        "Each rollout whose append has returned is used once.",
-    )
-    return Finding(Outcome.WRONG, name, why, f"{s.label}: {problem(s.y)}", 2)
+def noted(s: g.Observed, what: str) -> bool:
+    """Whether there is a note of this kind."""
+    return any(note.what == what for note in s.ranks[0].notes)
 
 
-def values(s: Observed, what: str) -> list[Any]:
-    """The values of all notes of this kind, in order."""
-    return [note.value for note in s.ranks[0].notes if note.what == what]
-
-
-def is_durable(s: Observed) -> bool:
-    """Whether all was durable whenever append returned."""
-    return all(durable for (durable,) in values(s, "append"))
-
-
-def gap_behind(s: Observed) -> str:
-    """Behind what a take first leaves out rollouts that wait."""
-    is_short = is_torn = step_is_lost = is_new = False
-    begun = -1
-    for note in s.ranks[0].notes:
-        if note.what == "take":
-            count, waiting, taken, _ = note.value
-            if waiting and (not taken or taken[0] > waiting[0]):
-                reasons = [(TORN, is_torn), (SHORT, is_short and not is_new)]
-                reasons += [(LOST_STEP, step_is_lost), (SHORT, is_short), (RESTART, True)]
-                return next(reason for reason, holds in reasons if holds)
-            is_short, step_is_lost, is_new = len(taken) < count, False, False
-        elif note.what == "begin step":
-            begun = note.value
-        elif note.what == "open":
-            is_torn = is_torn or note.value[0]
-            step_is_lost = step_is_lost or begun == note.value[1]
-            begun, is_new = -1, True
-    return ""
-
-
-TAKEN = """return {"taken": self.taken}"""
-LOADS = """self.taken = state["taken"]"""
-OPENS = "self.disk, self.taken, end = disk, 0, 0"
-MARKED = "self.disk, self.taken, end = disk, len(disk.read('marker')), 0"
-MARKS = "self.disk.append('marker', bytes({}))\n        self.disk.sync('marker')\n"
+MARK = (
+    "        self.disk.append('marker', bytes(len(rollouts)))\n        self.disk.sync('marker')\n"
+)
 LENGTH = "if length == 0 or len(rollout) < length:"
+CHECK = "if zlib.crc32(rollout) != checksum:"
 MISTAKES = [
-    Mistake(
-        "moves the marker before the step is saved",
-        "A job that is killed between the two goes on behind rollouts that no saved parameters "
-        "have learned from. The marker belongs into the checkpoint: state_dict returns it.",
-        seen=lambda s: values(s, "marks") and is_durable(s) and gap_behind(s) == LOST_STEP,
-        made_by=patch(
-            *(OPENS, MARKED, LOADS, "pass"),
-            *(
+    g.Mistake(
+        "keeps the marker outside of the checkpoint",
+        "A job that is killed between marker and checkpoint leaves rollouts out, or takes some "
+        "again that the saved parameters have learned from. The marker belongs into the "
+        "checkpoint: state_dict returns it.",
+        [
+            g.patch(
+                *("taken, end = disk, 0, 0", "taken, end = disk, len(disk.read('marker')), 0"),
+                *('self.taken = state["taken"]', "pass"),
                 "        return rollouts\n",
-                f"        {MARKS.format('len(rollouts)')}        return rollouts\n",
+                f"{MARK}        return rollouts\n",
             ),
-        ),
+            g.patch('self.taken = state["taken"]', "pass"),
+        ],
+        seen=lambda s: noted(s, "marks") or s.y.endswith("times"),
     ),
-    Mistake(
-        "moves the marker after the step is saved",
-        "A job that is killed between the two takes rollouts again that the saved parameters have "
-        "learned from. The marker belongs into the checkpoint: state_dict returns it.",
-        seen=lambda s: max(Counter(x for x in s.y["learned"] if x != EMPTY).values()) > 1,
-        made_by=patch(
-            *(OPENS, MARKED, LOADS, "pass"),
-            "rollouts = self.rollouts[self.taken : self.taken + count]",
-            "before = self.taken - len(self.disk.read('marker'))\n"
-            f"        {MARKS.format('before')}"
-            "        rollouts = self.rollouts[self.taken : self.taken + count]",
-        ),
-    ),
-    Mistake(
+    g.Mistake(
         "has no checksum",
         "After a power cut a record can have its length and zeros for bytes. Only a checksum of "
         "the bytes shows that they are those that were written.",
-        seen=lambda s: "other bytes" in s.y["learned"],
-        made_by=patch("if zlib.crc32(rollout) != checksum:", "if False:"),
+        g.patch(CHECK, "if False:"),
+        seen=lambda s: s.y.endswith(OTHER),
     ),
-    Mistake(
+    g.Mistake(
         "takes a torn record for a whole one",
         "The last record may end before its length says. It was never durable, so it is cut off.",
+        g.patch(LENGTH, "if length == 0:", CHECK, "if False:"),
+        seen=lambda s: PART in s.y,
         hint=2,
-        seen=lambda s: any("part" in each for each in s.y["learned"] if isinstance(each, str)),
-        made_by=patch(
-            LENGTH, "if length == 0:", "if zlib.crc32(rollout) != checksum:", "if False:"
-        ),
     ),
-    Mistake(
+    g.Mistake(
         "takes zeros for a record of no bytes",
         "The checksum of no bytes is 0, so eight zeros look like a whole record. A rollout has 1 "
         "byte or more: refuse a length of 0.",
+        g.patch(LENGTH, "if len(rollout) < length:"),
+        seen=lambda s: s.y.endswith(EMPTY),
         hint=2,
-        seen=lambda s: EMPTY in s.y["learned"],
-        made_by=patch(LENGTH, "if len(rollout) < length:"),
     ),
-    Mistake(
+    g.Mistake(
         "leaves a torn record in the log",
         "The next append writes behind it, and a reader stops at the torn record. Cut the "
         "log after the last whole record before anything is appended.",
+        g.patch("if end < len(data):", "if False:"),
+        seen=lambda s: noted(s, "torn") and "never" in s.y,
         hint=2,
-        seen=lambda s: gap_behind(s) == TORN,
-        made_by=patch("if end < len(data):", "if False:"),
     ),
-    Mistake(
+    g.Mistake(
         "writes the log anew when it opens it",
         "A job that is killed between the two operations has lost whole records. Leave what is "
         "whole where it is, and cut off the rest.",
-        hint=2,
-        seen=lambda s: values(s, "rewrites") and not values(s, "marks"),
-        made_by=patch(
+        g.patch(
             'disk.truncate("log", end)',
             'disk.truncate("log", 0)\n            disk.append("log", data[:end])',
         ),
+        seen=lambda s: noted(s, "rewrites") and not noted(s, "marks"),
+        hint=2,
     ),
-    Mistake(
+    g.Mistake(
         "does not sync before append returns",
         "What was written is in the page cache: a power cut takes it, and the job believes it to "
         "be durable. Sync the file before append returns.",
+        g.patch('        self.disk.sync("log")\n        self.rollouts', "        self.rollouts"),
+        seen=lambda s: s.y == UNSYNCED.format("append"),
         hint=2,
-        seen=lambda s: not is_durable(s),
-        made_by=patch(
-            '        self.disk.sync("log")\n        self.rollouts +=', "        self.rollouts +="
-        ),
     ),
-    Mistake(
+    g.Mistake(
         "takes records that a killed process has not synced",
         "A killed process leaves a whole record in the page cache. If it is used, a checkpoint "
         "counts it, and then the power is cut, the marker is beyond the end of the log. Sync when "
         "the log is opened.",
+        g.patch('        disk.sync("log")  #', "        #"),
+        seen=lambda s: s.y == UNSYNCED.format("take"),
         hint=3,
-        seen=lambda s: is_durable(s) and not s.y["durable"],
-        made_by=patch('        disk.sync("log")  #', "        #"),
     ),
-    Mistake(
-        "moves the marker by what was asked for",
-        "take may return fewer rollouts than `count`. The marker counts those that it returned.",
+    g.Mistake(
+        "moves the marker beyond what was taken",
+        "The marker counts the rollouts that take has returned: not those that were asked for, "
+        "where fewer are left, nor those that still wait in the log.",
+        [
+            g.patch("self.taken += len(rollouts)", "self.taken += count"),
+            g.patch('"taken": self.taken}', '"taken": len(self.rollouts)}'),
+        ],
         hint=3,
-        seen=lambda s: gap_behind(s) == SHORT,
-        made_by=patch("self.taken += len(rollouts)", "self.taken += count"),
     ),
-    Mistake(
-        "takes the end of the log for the marker",
-        "Rollouts that were appended and not yet taken wait in the log. The marker says how many "
-        "were taken.",
-        hint=2,
-        seen=lambda s: is_durable(s) and gap_behind(s) == RESTART,
-        made_by=patch(TAKEN, 'return {"taken": len(self.rollouts)}'),
-    ),
-    Mistake(
+    g.Mistake(
         "cannot open a log with a torn record",
         "A killed job leaves a record of any length, of its head too. Look at how many bytes there "
         "are before you unpack them.",
+        g.patch("if begin + 8 > len(data):", "if begin == len(data):"),
+        crashed=lambda s: s.ranks[0].notes[-1].what == "killed",
         hint=3,
-        outcome=Outcome.CRASHED,
-        seen=lambda s: s.ranks[0].notes[-1].what == "killed",
-        made_by=patch("if begin + 8 > len(data):", "if begin == len(data):"),
     ),
 ]
 
-GRADER = Questions(
-    name="exactly_once_rollouts",
+GRADER = g.Questions(
     functions=("RolloutLog",),
     cases=cases,
-    right=right,
-    same=lambda got, right, case: not problem(got),
+    right=lambda kills, seed: "",
     call=call,
     num_arguments=1,
     mistakes=MISTAKES,
     closed=("labkit.checkpoint",),
-    describe=lambda s: problem(s.y),
-    fault=fault,
+    describe=lambda s: s.y,
+    fault=g.unexplained(
+        "a rollout is not used exactly once", "Each that is appended is used once.", lambda s: s.y
+    ),
     shown="each rollout is learned from exactly once, with a kill or a power cut at every "
     "operation and another one soon after",
 )

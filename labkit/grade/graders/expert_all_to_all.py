@@ -1,64 +1,46 @@
 """Grade expert_all_to_all: outputs, bytes, collectives, and the calls of each expert."""
 
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from labkit.grade.grader import (
-    Budget,
-    ByRank,
-    Case,
-    Draw,
-    Mistake,
-    Observed,
-    OnRanks,
-    Outcome,
-    patch,
-)
-
-Tensor = torch.Tensor
+from labkit.grade import grader as g
 
 
-def cases(n: int, draw: Draw) -> list[Case]:
+def cases(n: int, draw: g.Draw) -> list[g.Case]:
     """Uneven numbers, experts and ranks without tokens, one favourite expert, another dtype."""
-    uneven, num = draw.rng.sample(range(5, 13), n), 2 * n
-    with_empty = [*uneven[:-1], 0]
-    return [
-        case("uneven numbers of tokens", draw, uneven, range(num), num),
-        case("expert 0 has no tokens", draw, uneven, range(1, num), num),
-        case("the last expert has no tokens", draw, uneven, range(num - 1), num),
-        case("a rank without tokens", draw, with_empty, range(num), num),
-        case("one expert per rank", draw, uneven, range(n), n),
-        case("all tokens for one expert", draw, uneven, [n], num),
-        case("no tokens at all", draw, [0] * n, range(num), num),
-        case("float64, one feature", draw, uneven, range(num), num, 1, torch.float64),
-        case("many tokens", draw, draw.rng.sample(range(150, 200), n), range(3 * n), 3 * n),
+    uneven, num, single = draw.rng.sample(range(5, 13), n), 2 * n, torch.float32
+    many = draw.rng.sample(range(150, 200), n)
+    kinds: list[tuple[str, list[int], Sequence[int], int, int, torch.dtype]] = [
+        ("uneven numbers of tokens", uneven, range(num), num, 6, single),
+        ("expert 0 has no tokens", uneven, range(1, num), num, 6, single),
+        ("the last expert has no tokens", uneven, range(num - 1), num, 6, single),
+        ("a rank without tokens", [*uneven[:-1], 0], range(num), num, 6, single),
+        ("one expert per rank", uneven, range(n), n, 6, single),
+        ("all tokens for one expert", uneven, [n], num, 6, single),
+        ("no tokens at all", [0] * n, range(num), num, 6, single),
+        ("float64, one feature", uneven, range(num), num, 1, torch.float64),
+        ("many tokens", many, range(3 * n), 3 * n, 6, single),
     ]
-
-
-def case(
-    label: str,
-    draw: Draw,
-    numbers: Sequence[int],
-    chosen: Sequence[int],
-    num_experts: int,
-    width: int = 6,
-    dtype: torch.dtype = torch.float32,
-) -> Case:
-    """Ranks with these numbers of tokens for the `chosen` experts; all have the last of these."""
-    experts = [[chosen[-1], *draw.rng.choices(chosen, k=number)] for number in numbers]
-    tokens = [draw(number, width, dtype=dtype, low=1, high=5000)[0] for number in numbers]
-    factors = torch.tensor(draw.rng.sample(range(2, 2 + num_experts), num_experts))[:, None]
-    weights = torch.cat([factors, draw(num_experts, width, low=1, high=5000)[0]], 1).to(dtype)
-    return Case(
-        f"{label}: {numbers} tokens, {num_experts} experts",
-        ByRank(tokens),
-        ByRank(torch.tensor(e[:k], dtype=torch.int64) for e, k in zip(experts, numbers)),
-        num_experts,
-        ByRank(weights.chunk(draw.n)),
-    )
+    made = []
+    for label, numbers, chosen, num, width, dtype in kinds:
+        # All ranks that have tokens have one for the last of the chosen experts.
+        experts = [[chosen[-1], *draw.rng.choices(chosen, k=each)][:each] for each in numbers]
+        factors = torch.tensor(draw.rng.sample(range(2, 2 + num), num))[:, None]
+        weights = torch.cat([factors, draw(num, width, low=1, high=5000)[0]], 1).to(dtype)
+        tokens = [draw(each, width, dtype=dtype, low=1, high=5000)[0] for each in numbers]
+        made.append(
+            g.Case(
+                f"{label}: {numbers} tokens, {num} experts",
+                g.ByRank(tokens),
+                g.ByRank(torch.tensor(each, dtype=torch.int64) for each in experts),
+                num,
+                g.ByRank(weights.chunk(n)),
+            )
+        )
+    return made
 
 
 def computed(rows: Tensor, weights: Tensor) -> Tensor:
@@ -66,13 +48,13 @@ def computed(rows: Tensor, weights: Tensor) -> Tensor:
     return rows * weights[..., :1] + weights[..., 1:]
 
 
-def right(xs: ByRank, experts: ByRank, num_experts: int, weights: ByRank) -> ByRank:
+def right(xs: g.ByRank, experts: g.ByRank, num_experts: int, weights: g.ByRank) -> g.ByRank:
     """Each token with the weights of its expert."""
-    return ByRank(computed(x, torch.cat(weights)[e]) for x, e in zip(xs, experts))
+    return g.ByRank(computed(x, torch.cat(weights)[e]) for x, e in zip(xs, experts))
 
 
 def call(watch: Any, args: tuple[Any, ...]) -> Any:
-    """Call with an `apply` that notes each call: the expert and its rows."""
+    """Call with an `apply` that notes each call: the expert and its number of rows."""
     x, experts, num_experts, weights = args
     first = watch.group.rank * len(weights)
 
@@ -82,181 +64,127 @@ def call(watch: Any, args: tuple[Any, ...]) -> Any:
             raise ValueError(f"expert {expert} is not on this rank, which has {here}")
         if rows.dim() != 2 or rows.shape[1] != x.shape[1]:
             raise ValueError(f"apply takes rows (N, {x.shape[1]}), and got {tuple(rows.shape)}")
-        watch.note("apply", (int(expert), rows))
+        watch.note("apply", (int(expert), len(rows)))
         return computed(rows, weights[int(expert) - first])
 
     return watch.function(x, experts, num_experts, apply, watch.group)
 
 
-def budget(s: Observed) -> Budget:
+def budget(s: g.Observed) -> g.Budget:
     """Tokens there and results back, and 8 E bytes of counts for each rank."""
     row_bytes = s.xs[0].shape[1] * s.xs[0].element_size()
-    results_on = Counter((torch.cat(s.args[1]) // (s.args[2] // s.n)).tolist())
-    rows = [len(s.xs[rank]) + results_on[rank] for rank in range(s.n)]
-    most = [each * row_bytes + 8 * s.args[2] * s.n for each in rows]
-    return Budget(collectives=3, payload_bytes=most) if s.n > 1 else Budget()
+    results_on = (torch.cat(s.args[1]) // (s.args[2] // s.n)).bincount(minlength=s.n).tolist()
+    most = [
+        (len(x) + results) * row_bytes + 8 * s.args[2] * s.n for x, results in zip(s.xs, results_on)
+    ]
+    return g.Budget(collectives=3, payload_bytes=most) if s.n > 1 else g.Budget()
 
 
-def applied(s: Observed) -> list[tuple[int, int, Tensor]]:
-    """The calls of `apply`: rank, expert, rows."""
-    return [(rank, *note.value) for rank in range(s.n) for note in s.ranks[rank].notes]
+def calls(s: g.Observed) -> list[tuple[int, int]]:
+    """(expert, number of rows) of each call of `apply`."""
+    return [note.value for rank in s.ranks for note in rank.notes]
 
 
-def fed(s: Observed) -> list[tuple[int, int, int, int]]:
-    """For each row that `apply` got: rank, expert called, the row's own rank, the row's expert."""
-    own = {
-        tuple(row.tolist()): (rank, expert)
-        for rank in range(s.n)
-        for row, expert in zip(s.xs[rank], s.args[1][rank].tolist())
-    }
-    return [(r, e, *own[tuple(row.tolist())]) for r, e, rows in applied(s) for row in rows]
-
-
-def is_reordered(s: Observed, index: Callable[[Tensor], Tensor]) -> bool:
-    """Whether each result is right but for its order: `index` of the order sorted by expert."""
-    orders = [experts.argsort(stable=True) for experts in s.args[1]]
-    return s.is_answer([r[index(order)] for r, order in zip(s.right, orders)])
-
-
-def sends_padding(s: Observed, rank: int) -> bool:
-    """Whether the first rows of x's width that a rank sends are more than it has."""
-    rows = [e for e in s.operations(rank) if e.dtype is not None and e.dtype.is_floating_point]
-    return rows[0].shape[-1] == s.xs[rank].shape[1] and rows[0].numel > s.xs[rank].numel()
+def has_more_rows(s: g.Observed) -> bool:
+    """Whether experts get padding, or the first rows that a rank sends are gathered or padded."""
+    sent = [
+        [e for e in seen.operations if e.dtype == x.dtype and e.shape[1:] == x.shape[1:]]
+        for x, seen in zip(s.xs, s.ranks)
+    ]
+    return sum(rows for _, rows in calls(s)) > sum(map(len, s.xs)) or any(
+        e.what == "all_gather" or e.shape[0] > len(x) for x, es in zip(s.xs, sent) for e in es[:1]
+    )
 
 
 BACK = "y_TD[order_T] = group.all_to_all(torch.cat(parts), receive, send)"
 SEND = "rows = group.all_to_all(x_TD[order_T], send, receive)"
 SORT = "order_T = expert_T.argsort(stable=True)"
+SPLIT = "parts = list(rows.split(counts_ne.flatten().tolist()))"
+APPLY = "apply(group.rank * num_here + i, torch.cat(its_parts))"
+UNSORTED = BACK.replace("[order_T]", "")
 
 MISTAKES = [
-    Mistake(
-        "leaves the rows sorted by expert",
-        "The results are right, but in the order in which the rows were sent. Undo the sorting: "
-        "y[order] = results.",
+    g.Mistake(
+        "does not undo the sorting",
+        "The results are in the order in which the rows were sent. results[order] permutes them a "
+        "second time; the inverse is y[order] = results.",
+        [g.patch(BACK, UNSORTED), g.patch(BACK, f"{UNSORTED}[order_T]")],
         hint=3,
-        seen=lambda s: is_reordered(s, lambda order: order),
-        made_by=patch(BACK, BACK.replace("[order_T]", "")),
     ),
-    Mistake(
-        "sorts the results again instead of undoing it",
-        "results[order] permutes a second time. The inverse is y[order] = results.",
-        hint=3,
-        seen=lambda s: is_reordered(s, lambda order: order[order]),
-        made_by=patch(BACK, BACK.replace("[order_T]", "") + "[order_T]"),
-    ),
-    Mistake(
+    g.Mistake(
         "sends rows that are not sorted",
         "all_to_all sends the first send_splits[0] rows to rank 0, whatever their experts are. "
         "Sort the rows by expert before you send them.",
-        seen=lambda s: any(due // (s.args[2] // s.n) != rank for rank, _, _, due in fed(s)),
-        made_by=patch(SORT, "order_T = torch.arange(len(expert_T))"),
+        [
+            g.patch(SORT, "order_T = torch.arange(len(expert_T))"),
+            g.patch("x_TD[order_T], send", "x_TD, send"),
+        ],
     ),
-    Mistake(
+    g.Mistake(
         "mixes up the experts of a rank",
         "Each row reaches the right rank, but the wrong expert there. Send rows sorted by expert, "
         "not only by rank. They arrive rank by rank, so join the rows of an expert from all ranks.",
+        [
+            g.patch(SPLIT, SPLIT.replace("counts_ne", "counts_ne.T")),
+            g.patch(SPLIT, SPLIT.replace("flatten()", "sum(0)")),
+            g.patch(
+                SORT, "order_T = (expert_T // (num_experts // group.size)).argsort(stable=True)"
+            ),
+        ],
         hint=2,
-        seen=lambda s: (
-            any(expert != due for _, expert, _, due in fed(s))
-            and all(due // (s.args[2] // s.n) == rank for rank, _, _, due in fed(s))
-        ),
-        made_by=patch(
-            "parts = list(rows.split(counts_ne.flatten().tolist()))",
-            "parts = list(rows.split(counts_ne.T.flatten().tolist()))",
-        ),
     ),
-    Mistake(
-        "forgets experts that nobody chose",
-        "bincount ends at the largest expert in expert_T. With minlength=E it counts all experts.",
-        hint=3,
-        outcome=Outcome.CRASHED,
-        seen=lambda s: bool(s.error) and s.case.label.startswith("the last expert"),
-        made_by=patch("bincount(expert_T, minlength=num_experts)", "bincount(expert_T)"),
-    ),
-    Mistake(
+    g.Mistake(
         "sends results back in the order of the experts",
         "A rank's results are in the order of its experts, and the other ranks expect them in the "
         "order in which they sent the rows. Split each expert's results by the rank they are for, "
         "and put every part back where its rows were.",
+        g.patch("cat(parts)", "cat([p for i in range(num_here) for p in parts[i::num_here]])"),
         hint=2,
-        seen=lambda s: (
-            all(expert == due for _, expert, _, due in fed(s))
-            and torch.equal(*(torch.cat(ys).flatten().sort()[0] for ys in (s.ys, s.right)))
-            and not is_reordered(s, lambda order: order)
-            and not is_reordered(s, lambda order: order[order])
-        ),
-        made_by=patch(
-            BACK,
-            BACK.replace(
-                "cat(parts)", "cat(sum((parts[i::num_here] for i in range(num_here)), []))"
-            ),
-        ),
     ),
-    Mistake(
-        "numbers experts from 0 on each rank",
-        "apply takes the number of the expert among all E. The first expert of a rank is "
-        "rank * E / n.",
+    g.Mistake(
+        "forgets experts that nobody chose",
+        "bincount ends at the largest expert in expert_T. With minlength=E it counts all experts.",
+        g.patch("bincount(expert_T, minlength=num_experts)", "bincount(expert_T)"),
+        crashed=lambda s: bool(s.error) and s.case.label.startswith("the last expert"),
         hint=3,
-        outcome=Outcome.CRASHED,
-        seen=lambda s: "is not on this rank" in s.error,
-        made_by=patch("apply(group.rank * num_here + i", "apply(i"),
     ),
-    Mistake(
+    g.Mistake(
         "sends back with the splits of the way there",
         "Each rank returns what it received, so send_splits and recv_splits change places.",
+        g.patch(BACK, BACK.replace("receive, send", "send, receive")),
+        crashed=lambda s: "splits" in s.error and bool(calls(s)),
         hint=2,
-        outcome=Outcome.CRASHED,
-        seen=lambda s: "splits" in s.error and bool(applied(s)),
-        made_by=patch(BACK, BACK.replace("receive, send", "send, receive")),
     ),
-    Mistake(
+    g.Mistake(
         "a rank without tokens returns early",
         "Its experts may have tokens of other ranks, and a collective needs all ranks. A rank "
         "without tokens calls the same collectives, with splits of 0.",
-        outcome=Outcome.HUNG,
-        seen=lambda s: (
-            any(r.returned for r in s.ranks)
-            and not any(len(x) for x, r in zip(s.xs, s.ranks) if r.returned)
-        ),
-        made_by=patch(SORT, f"if not len(x_TD):\n        return x_TD.clone()\n    {SORT}"),
+        g.patch(SORT, f"if not len(x_TD):\n        return x_TD.clone()\n    {SORT}"),
+        hung=lambda s: {len(x) for x, rank in zip(s.xs, s.ranks) if rank.returned} == {0},
     ),
-    Mistake(
-        "gathers all tokens on all ranks",
-        "Each rank gets every row, and needs only those for its experts, one nth on average. "
-        "all_to_all sends each row to one rank.",
-        outcome=Outcome.OVER_BUDGET,
-        seen=lambda s: any(
-            e.dtype == s.xs[0].dtype and e.nbytes > 8 * s.args[2]
-            for e in s.operations(0, "all_gather")
-        ),
-        made_by=patch(SEND, f"group.all_gather(x_TD.new_ones(99, 6))\n    {SEND}"),
+    g.Mistake(
+        "more rows than the tokens for that rank",
+        "Padding costs as much as tokens, on the wire and in an expert, and so do tokens of other "
+        "ranks. all_to_all sends any number of rows to each rank, and each row to one.",
+        [
+            g.patch(SEND, f"group.all_gather(x_TD.new_ones(99, 6))\n    {SEND}"),
+            g.patch(SEND, f"group.all_to_all(x_TD.new_ones(99 * group.size, 6))\n    {SEND}"),
+        ],
+        over_budget=has_more_rows,
     ),
-    Mistake(
-        "pads rows",
-        "Padding costs as much as tokens, on the wire and in an expert. all_to_all takes a number "
-        "of rows for each rank, and `apply` takes any number.",
-        outcome=Outcome.OVER_BUDGET,
-        seen=lambda s: (
-            sum(len(rows) for _, _, rows in applied(s)) > sum(map(len, s.xs))
-            or any(sends_padding(s, rank) for rank in range(s.n))
-        ),
-        made_by=patch(SEND, f"group.all_to_all(x_TD.new_ones(99 * group.size, 6))\n    {SEND}"),
-    ),
-    Mistake(
+    g.Mistake(
         "calls an expert more than once",
         "An expert is a few matrix products, and those of few rows are slow. Put the rows from all "
         "ranks together, and call it once.",
-        outcome=Outcome.OVER_BUDGET,
-        seen=lambda s: s.n > 1 and max(Counter(each[:2] for each in applied(s)).values()) > 1,
-        made_by=patch(
-            "apply(group.rank * num_here + i, torch.cat(its_parts))",
-            "torch.cat([apply(group.rank * num_here + i, part) for part in its_parts])",
+        g.patch(
+            APPLY,
+            f"torch.cat([{APPLY.replace('torch.cat(its_parts)', 'part')} for part in its_parts])",
         ),
+        over_budget=lambda s: s.n > 1 and len(calls(s)) > len({expert for expert, _ in calls(s)}),
     ),
 ]
 
-GRADER = OnRanks(
-    name="expert_all_to_all",
+GRADER = g.OnRanks(
     cases=cases,
     right=right,
     call=call,

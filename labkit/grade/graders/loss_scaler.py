@@ -1,77 +1,57 @@
 """Grade loss_scaler: single steps from given states, with overflows on no rank, on one, on all."""
 
-import math
-import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
+from math import inf, nan
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from labkit.grade.grader import (
-    Budget,
-    ByRank,
-    Case,
-    Draw,
-    Mistake,
-    Observed,
-    OnRanks,
-    Outcome,
-    close,
-    patch,
-)
-
-Tensor = torch.Tensor
-Scaler = Mapping[str, Any]
-INF, NAN = math.inf, math.nan
+from labkit.grade import grader as g
 
 
-def cases(n: int, draw: Draw) -> list[Case]:
+def cases(n: int, draw: g.Draw) -> list[g.Case]:
     """Small and large gradients, an inf or a nan on one rank or on all, ranks without gradients."""
     one = draw.rng.randrange(n)
     other = (one + 1) % n
     found = [
         case("no overflow", draw, 1),
         case("the third good step in a row", draw, 2),
-        case("all ranks have an inf", draw, 2, dict.fromkeys(range(n), INF)),
-        case(f"rank {one} has an inf in its last gradient", draw, 1, {one: INF}, tensor=2),
-        case(f"rank {one} has -inf", draw, 1, {one: -INF}, tensor=1),
-        case(f"rank {one} has a nan", draw, 1, {one: NAN}, scale=0.5),
+        case("all ranks have an inf", draw, 2, dict.fromkeys(range(n), inf)),
+        case(f"rank {one} has an inf in its last gradient", draw, 1, {one: inf}, tensor=2),
+        case(f"rank {one} has -inf", draw, 1, {one: -inf}, tensor=1),
+        case(f"rank {one} has a nan", draw, 1, {one: nan}, scale=0.5),
         case("the largest numbers of float16", draw, 0, dict.fromkeys(range(n), 65504.0)),
     ]
     if n > 1:
-        without = f"rank {one} has no gradients"
-        found.append(case(without, draw, 1, without=one))
-        found.append(
-            case(f"{without}, rank {other} has an inf", draw, 1, {other: INF}, without=one)
-        )
+        label = f"rank {one} has no gradients"
+        found.append(case(label, draw, 1, without=one))
+        found.append(case(f"{label}, rank {other} has an inf", draw, 1, {other: inf}, without=one))
     return found
 
 
 def case(
     label: str,
-    draw: Draw,
+    draw: g.Draw,
     count: int,
     spoilt: Mapping[int, float] | None = None,
     *,
     scale: float = 1024.0,
     tensor: int = 0,
     without: int | None = None,
-) -> Case:
+) -> g.Case:
     """Three gradients from 1e-7 to 1e-2, times the scale; `spoilt`: a rank's inf or nan."""
-    gradients: list[list[Tensor]] = []
-    for rank in range(draw.n):
-        sizes = [draw.rng.randrange(2, 5) for _ in range(3 * (rank != without))]
-        exact = [[signed(draw.rng) * scale for _ in range(size)] for size in sizes]
-        gradients.append([torch.tensor(each).half() for each in exact])
-        if rank in (spoilt or {}):
-            gradients[-1][tensor][1:] = spoilt[rank]
+
+    def drawn() -> Tensor:
+        size = draw.rng.randrange(2, 5)
+        exact = [draw.rng.choice((-1, 1)) * 10 ** draw.rng.uniform(-7, -2) for _ in range(size)]
+        return (scale * torch.tensor(exact)).half()
+
+    gradients = g.ByRank([drawn() for _ in range(3 * (r != without))] for r in range(draw.n))
+    for rank, number in (spoilt or {}).items():
+        gradients[rank][tensor][1:] = number
     scaler = {"scale": scale, "num_good_steps": count, "growth_interval": 3}
-    return Case(f"{label} (scale {scale:g}, count {count} of 3)", scaler, ByRank(gradients))
-
-
-def signed(rng: random.Random) -> float:
-    """From 1e-7 to 1e-2, with a sign."""
-    return rng.choice((-1, 1)) * 10 ** rng.uniform(-7, -2)
+    return g.Case(f"{label} (scale {scale:g}, count {count} of 3)", scaler, gradients)
 
 
 def call(watch: Any, args: tuple[Any, ...]) -> Any:
@@ -85,244 +65,153 @@ def call(watch: Any, args: tuple[Any, ...]) -> Any:
         updates.append([x.clone() for x in unscaled])
 
     returned = watch.function(scaler, gradients, update, watch.group)
-    return {
-        "returned": returned,
-        "scale": scaler["scale"],
-        "num_good_steps": scaler["num_good_steps"],
-        "calls of update": updates,
-    }
+    after = {name: scaler[name] for name in ("scale", "num_good_steps")}
+    return {"returned": returned, **after, "calls of update": updates}
 
 
-def is_spoilt(gradients: Sequence[Tensor]) -> bool:
-    """Whether there is an inf or a nan."""
-    return not all(math.isfinite(number) for x in gradients for number in x.flatten().tolist())
-
-
-def step(
-    scaler: Scaler,
-    gradients: ByRank,
-    *,
-    found: Callable[[Sequence[Tensor]], bool] = is_spoilt,
-    skips: Callable[[list[bool]], bool] = any,
-    unscaled: Callable[[Tensor, float], Tensor] = lambda x, scale: x.float() / scale,
-) -> ByRank:
-    """Results by rank; a mistake replaces one of the rules."""
+def right(scaler: dict[str, Any], gradients: g.ByRank) -> g.ByRank:
+    """The rules, with all ranks' gradients at hand."""
     scale, count = scaler["scale"], scaler["num_good_steps"] + 1
-    is_skipped = skips([found(its) for its in gradients])
+    is_good = all(bool(x.isfinite().all()) for its in gradients for x in its)
     is_grown = count == scaler["growth_interval"]
-    result = {
-        "returned": not is_skipped,
-        "scale": scale / 2 if is_skipped else scale * 2 if is_grown else scale,
-        "num_good_steps": 0 if is_skipped or is_grown else count,
+    after = {
+        "returned": is_good,
+        "scale": scale / 2 if not is_good else scale * 2 if is_grown else scale,
+        "num_good_steps": count if is_good and not is_grown else 0,
     }
-    updates = [[] if is_skipped else [[unscaled(x, scale) for x in its]] for its in gradients]
-    return ByRank({**result, "calls of update": each} for each in updates)
-
-
-def on_rank_0(*changes: dict[str, Any]) -> list[Callable[..., Any]]:
-    """Formulas: rank 0's result by other rules."""
-    return [lambda *args, its=each: step(*args, **its)[0] for each in changes]
-
-
-def parts(s: Observed, part: str) -> list[Any]:
-    """One part of the results, by rank."""
-    return [y[part] for y in s.ys]
-
-
-def overflows(s: Observed) -> bool:
-    """Whether a rank of this case has an inf or a nan."""
-    return any(map(is_spoilt, s.args[1]))
-
-
-def is_right(s: Observed, *names: str) -> bool:
-    """Whether these parts are right on all ranks."""
-    return all(close(y[name], r[name]) for y, r in zip(s.ys, s.right) for name in names)
+    return g.ByRank(
+        {**after, "calls of update": [[x.float() / scale for x in its]] * is_good}
+        for its in gradients
+    )
 
 
 FLAG = "all(bool(gradient.isfinite().all()) for gradient in gradients)"
 REDUCED = 'bool(group.all_reduce(torch.tensor([float(is_fine)]), op="min"))'
+LOOK = "    is_fine = all("
 UPDATE = 'update([gradient.float() / scaler["scale"] for gradient in gradients])'
-GROWS = """    if scaler["num_good_steps"] == scaler["growth_interval"]:
-        scaler["scale"] *= 2
-        scaler["num_good_steps"] = 0
+HALVE, DOUBLE = 'scaler["scale"] /= 2', 'scaler["scale"] *= 2'
+RESET = '\n        scaler["num_good_steps"] = 0'
+GROWS = f"""    scaler["num_good_steps"] += 1
+    if scaler["num_good_steps"] == scaler["growth_interval"]:
+        {DOUBLE}{RESET}
 """
-COUNTS = f"""{UPDATE}
-    scaler["num_good_steps"] += 1
-{GROWS}"""
+
+
+def is_fine_if(*tests: str) -> list[g.Patch]:
+    """Programs that look for an overflow with another test of a gradient."""
+    return [g.patch(FLAG, FLAG.replace("isfinite().all()", test)) for test in tests]
+
 
 MISTAKES = [
-    Mistake(
+    g.Mistake(
         "ranks do not decide together",
         "One rank skips the step or halves its scale, and another does not. Their parameters and "
         "scales differ from now on, and nothing crashes. Reduce a flag, and use only its result.",
-        seen=lambda s: any(
-            parts(s, name) != parts(s, name)[:1] * s.n for name in ("returned", "scale")
-        ),
-        made_by=patch(REDUCED, "bool(is_fine)"),
+        g.patch(REDUCED, "bool(is_fine)"),
+        seen=lambda s: any(y[name] != s.y[name] for y in s.ys for name in ("returned", "scale")),
     ),
-    Mistake(
-        "skips only if all ranks overflow",
-        'One inf on one rank is enough. Reduce "overflow" with max, or "no overflow" with min.',
-        formula=on_rank_0({"skips": all}),
-        made_by=patch('op="min"', 'op="max"'),
-    ),
-    Mistake(
+    g.Mistake(
         "does not find every inf and nan",
-        "An overflow may be inf, -inf or nan, in any gradient: isfinite() finds all three. nan is "
-        "not equal to anything, and not larger.",
+        "An inf, -inf or nan in any gradient, on any rank, is enough: isfinite() finds all three. "
+        'nan is not equal to anything, and not larger. Reduce "overflow" with max, or "no '
+        'overflow" with min.',
+        [
+            g.patch('op="min"', 'op="max"'),
+            g.patch(FLAG, "True"),
+            g.patch(FLAG, FLAG.replace("in gradients", "in gradients[:1]")),
+            g.patch(FLAG, FLAG.replace("in gradients", "in gradients[-1:]")),
+            *is_fine_if(
+                "isinf().logical_not().all()",
+                "isnan().logical_not().all()",
+                "nan_to_num(torch.inf, torch.inf, 0).isfinite().all()",
+            ),
+        ],
         hint=3,
-        formula=on_rank_0(
-            {"found": lambda its: any(x.isinf().any() for x in its)},
-            {"found": lambda its: any(x.isnan().any() for x in its)},
-            {"found": lambda its: any((x == INF).any() or x.isnan().any() for x in its)},
-            {"found": lambda its: is_spoilt(its[:1])},
-            {"found": lambda its: is_spoilt(its[-1:])},
-            {"found": lambda its: False},
-        ),
-        made_by=patch(FLAG, FLAG.replace("isfinite().all()", "isinf().any() == False")),
     ),
-    Mistake(
+    g.Mistake(
         "skips a step without an overflow",
         "All gradients are finite here. A sum or norm in float16 may overflow by itself. And "
         "65504, the largest number of float16, is no overflow.",
+        is_fine_if("sum().isfinite()", "norm().isfinite()", "abs().max() < 65504"),
         hint=3,
-        seen=lambda s: not overflows(s) and not any(parts(s, "returned")),
-        made_by=patch(FLAG, FLAG.replace("isfinite().all()", "sum().isfinite()")),
     ),
-    Mistake(
-        "makes the step before it looks",
-        "update was called with an inf or a nan, so the parameters are lost. Find out on all ranks "
-        "first, then call update.",
-        seen=lambda s: (
-            overflows(s) and is_right(s, "returned", "scale") and any(parts(s, "calls of update"))
-        ),
-        made_by=patch(
-            f"    {UPDATE}\n", "", "    is_fine = all(", f"    {UPDATE}\n    is_fine = all("
-        ),
+    g.Mistake(
+        "makes the step in spite of an overflow",
+        "The true value of what overflowed is unknown, and neither inf nor 0 is near it. Find out "
+        "on all ranks first, then call update, or skip the step and halve the scale.",
+        [
+            g.patch(f"    {UPDATE}\n", "", LOOK, f"    {UPDATE}\n{LOOK}"),
+            g.patch(FLAG, "True", ".float()", ".float().nan_to_num(0, 0, 0)"),
+        ],
+        hint=2,
     ),
-    Mistake(
-        "replaces inf and nan, and makes the step",
-        "The true value of what overflowed is unknown, and 0 is not near it. Skip the step, and "
-        "halve the scale, which is too high.",
-        seen=lambda s: (
-            overflows(s)
-            and all(parts(s, "returned"))
-            and all(calls and not is_spoilt(calls[0]) for calls in parts(s, "calls of update"))
-        ),
-        made_by=patch(FLAG, "True", ".float()", ".float().nan_to_num(0, 0, 0)"),
-    ),
-    Mistake(
+    g.Mistake(
         "divides in float16",
         "The scale has lifted small gradients above 6e-8. A quotient in float16 makes them 0 "
         "again, or rounds them. Convert to float32 first.",
-        formula=on_rank_0(
-            {"unscaled": lambda x, scale: (x / scale).float()},
-            {"unscaled": lambda x, scale: x / scale},
-        ),
-        made_by=patch(UPDATE, 'update([(g / scaler["scale"]).float() for g in gradients])'),
+        [
+            g.patch(UPDATE, f"update([{quotient} for g in gradients])")
+            for quotient in ('(g / scaler["scale"]).float()', 'g / scaler["scale"]')
+        ],
     ),
-    Mistake(
-        "passes scaled gradients to the optimizer",
-        "The loss was multiplied by the scale, so every gradient is, too: divide by it first.",
-        formula=on_rank_0(
-            {"unscaled": lambda x, scale: x.float()},
-            {"unscaled": lambda x, scale: x},
-        ),
-        made_by=patch(UPDATE, "update([gradient.float() for gradient in gradients])"),
-    ),
-    Mistake(
-        "divides by the next scale",
-        "The scale doubled before the division. Divide by the scale that backward was made with.",
+    g.Mistake(
+        "does not divide by the scale of this backward",
+        "The loss was multiplied by the scale, so every gradient is, too: divide by the scale that "
+        "backward was made with, not by one that has doubled since.",
+        [
+            g.patch(UPDATE, "update([gradient.float() for gradient in gradients])"),
+            g.patch(UPDATE, "update(gradients)"),
+            g.patch(f"    {UPDATE}\n{GROWS}", f"{GROWS}    {UPDATE}\n"),
+        ],
         hint=3,
-        seen=lambda s: (
-            is_right(s, "scale", "num_good_steps")
-            and not is_right(s, "calls of update")
-            and all(
-                close(y["calls of update"], [[x / 2 for x in its] for its in r["calls of update"]])
-                for y, r in zip(s.ys, s.right)
-            )
-        ),
-        made_by=patch(COUNTS, COUNTS.replace(f"{UPDATE}\n    ", "") + f"    {UPDATE}\n"),
     ),
-    Mistake(
+    g.Mistake(
         "does not halve the scale",
         "After an overflow the scale is half of what it was, without a lower limit.",
+        [
+            g.patch(HALVE, 'scaler["scale"] = max(1.0, scaler["scale"] / 2)'),
+            g.patch(f"        {HALVE}\n", ""),
+        ],
         hint=3,
-        seen=lambda s: (
-            overflows(s)
-            and is_right(s, "returned", "num_good_steps", "calls of update")
-            and parts(s, "scale") == parts(s, "scale")[:1] * s.n
-        ),
-        made_by=patch('["scale"] /= 2', '["scale"] = max(1.0, scaler["scale"] / 2)'),
     ),
-    Mistake(
-        "an overflow does not reset the count",
-        "growth_interval good steps in a row are needed. A skipped step is not a good one, and the "
-        "count starts at 0 again.",
+    g.Mistake(
+        "counts good steps in another way",
+        "num_good_steps counts good steps since the last change of the scale: it is 0 after a "
+        "skipped step, and after doubling. The step that makes it equal to growth_interval doubles "
+        "the scale, not the one before or after.",
+        [
+            g.patch(HALVE + RESET, HALVE),
+            g.patch(DOUBLE + RESET, DOUBLE),
+            g.patch('["num_good_steps"] == scaler', '["num_good_steps"] > scaler'),
+            g.patch('["num_good_steps"] == scaler', '["num_good_steps"] + 1 >= scaler'),
+        ],
         hint=2,
-        seen=lambda s: (
-            overflows(s) and is_right(s, "calls of update") and all(parts(s, "num_good_steps"))
-        ),
-        made_by=patch('/= 2\n        scaler["num_good_steps"] = 0', "/= 2"),
     ),
-    Mistake(
-        "the count goes on after the scale has doubled",
-        "num_good_steps counts since the last change of the scale: it is 0 after doubling, too.",
-        hint=2,
-        seen=lambda s: (
-            not overflows(s)
-            and is_right(s, "scale")
-            and parts(s, "num_good_steps") == [s.args[0]["growth_interval"]] * s.n
-        ),
-        made_by=patch('*= 2\n        scaler["num_good_steps"] = 0', "*= 2"),
-    ),
-    Mistake(
-        "grows at another count",
-        "The step that makes num_good_steps equal to growth_interval doubles the scale, not the "
-        "step before or after it.",
-        hint=3,
-        seen=lambda s: (
-            not overflows(s)
-            and is_right(s, "returned", "calls of update")
-            and not is_right(s, "scale")
-        ),
-        made_by=patch('["num_good_steps"] == scaler', '["num_good_steps"] > scaler'),
-    ),
-    Mistake(
+    g.Mistake(
         "a rank without gradients does not call update",
         "An optimizer counts its steps, and the ranks' counts must agree. Every rank calls update "
         "in a step that is made, also with an empty list.",
+        g.patch(UPDATE, f"if gradients:\n        {UPDATE}"),
         hint=3,
-        seen=lambda s: (
-            is_right(s, "returned", "scale")
-            and any(
-                not calls and not its for calls, its in zip(parts(s, "calls of update"), s.args[1])
-            )
-        ),
-        made_by=patch(UPDATE, f"if gradients:\n        {UPDATE}"),
     ),
-    Mistake(
+    g.Mistake(
         "a rank without gradients leaves the others waiting",
         "A rank with an empty list has no overflow, but the others wait for its flag. It takes "
         "part in the all-reduce, and calls update with an empty list.",
+        g.patch(LOOK, f"    if not gradients:\n        return True\n{LOOK}"),
+        hung=lambda s: any(r.returned and not its for r, its in zip(s.ranks, s.args[1])),
         hint=3,
-        outcome=Outcome.HUNG,
-        seen=lambda s: any(r.returned and not its for r, its in zip(s.ranks, s.args[1])),
-        made_by=patch(
-            "    is_fine = all(", "    if not gradients:\n        return True\n    is_fine = all("
-        ),
     ),
 ]
 
-GRADER = OnRanks(
-    name="loss_scaler",
+GRADER = g.OnRanks(
     functions=("scaled_step",),
     cases=cases,
-    right=step,
+    right=right,
     call=call,
     num_arguments=4,
     keeps_arguments=False,
-    budget=lambda s: Budget(collectives=1, payload_bytes=8),
+    budget=lambda s: g.Budget(collectives=1, payload_bytes=8),
     mistakes=MISTAKES,
     allowed=("all_reduce",),
     closed=("labkit.precision",),

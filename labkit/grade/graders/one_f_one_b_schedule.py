@@ -1,7 +1,7 @@
 """Grade one_f_one_b_schedule: a valid step, GPipe's time, and p - r microbatches held on rank r."""
 
-from labkit.grade.graded_schedules import Rules, drawn_pipelines, forwards_first, microbatches
-from labkit.grade.grader import Mistake, Observed, Outcome, patch
+from labkit.grade.graded_schedules import Rules, drawn_pipelines, starts_with
+from labkit.grade.grader import Mistake, Observed, patch
 from labkit.grade.graders.gpipe_schedule import time
 
 
@@ -10,143 +10,94 @@ def memory(p: int, m: int) -> list[int]:
     return [min(p - rank, m) for rank in range(p)]
 
 
+def goes_back_in_another_order(s: Observed) -> bool:
+    """Whether some rank's backwards are not in the order of the microbatches."""
+    backwards = [[int(cell[1:]) for cell in row if cell[0] == "B"] for row in s.y]
+    return any(order != sorted(order) for order in backwards)
+
+
 RULES = Rules(time=time, memory=memory)
 WARMUP = "min(num_ranks - rank - 1, num_microbatches)"
+OTHER_WARMUPS = ("num_ranks - rank", "max(0, num_ranks - rank - 2)", "2 * (num_ranks - rank - 1)")
 STEADY = 'yield f"F{microbatch}"\n        yield f"B{microbatch - warmup}"'
 COOLDOWN = "range(num_microbatches - warmup, num_microbatches)"
 
-
-def has_all(s: Observed) -> list[bool]:
-    """By rank, whether it has F and B of each microbatch once."""
-    expected = [*range(s.args[1])]
-    return [all(sorted(microbatches(row, kind)) == expected for kind in "FB") for row in s.y]
-
-
-def first_backwards(s: Observed) -> list[int]:
-    """By rank, the microbatch that goes back first."""
-    return [microbatches(row, "B")[0] for row in s.y]
-
-
-def forgets_few_microbatches(s: Observed) -> bool:
-    """Whether only ranks with more ranks behind them than microbatches have wrong cells."""
-    p, m = s.args
-    return not all(has_all(s)) and all(has_all(s)[max(0, p - m) :])
-
-
-def forgets_cooldown(s: Observed) -> bool:
-    """Whether each rank with a warmup lacks as many backwards, and nothing else."""
-    p, m = s.args
-    return all(
-        microbatches(row, "F") == [*range(m)]
-        and microbatches(row, "B") == [*range(max(0, m - (p - rank - 1)))]
-        for rank, row in enumerate(s.y)
-    )
-
-
 MISTAKES = [
-    RULES.starts_with(
+    RULES.slow(
         "runs one microbatch at a time",
         "F and B of the same microbatch in turn is 1F1B on the last rank only. The other ranks "
         "need more forwards first, or they wait for each microbatch to reach the last rank and "
         "come back.",
-        lambda rank, p, m: 1,
         patch(WARMUP, "0"),
+        seen=starts_with(lambda rank, p, m: 1),
     ),
-    RULES.starts_with(
+    RULES.slow(
         "is GPipe",
         "The bubble is the same, but each rank holds all m microbatches. 1F1B does the backward of "
         "one microbatch before it starts the next forward.",
-        lambda rank, p, m: m,
         patch(WARMUP, "num_microbatches"),
+        seen=starts_with(lambda rank, p, m: m),
     ),
-    RULES.starts_with(
-        "one forward too many before the first backward",
-        "Rank r has p - r - 1 forwards in the warmup, one for each rank behind it. The steady "
-        "phase starts with one more forward: p - r before the first backward.",
-        lambda rank, p, m: p - rank + 1,
-        patch(WARMUP, "min(num_ranks - rank, num_microbatches)"),
-    ),
-    RULES.starts_with(
-        "one forward too few before the first backward",
-        "When the first gradient arrives at rank r, the rank has had time for p - r forwards: "
-        "p - r - 1 in the warmup and the first of the steady phase. With fewer it is idle.",
-        lambda rank, p, m: p - rank - 1,
-        patch(WARMUP, "max(0, min(num_ranks - rank - 2, num_microbatches))"),
-    ),
-    RULES.starts_with(
+    RULES.slow(
         "has the same warmup on every rank",
         "The last rank can do its first backward at once. The first rank waits longest, so the "
         "warmup is p - r - 1.",
-        lambda rank, p, m: p,
         patch(WARMUP, "min(num_ranks - 1, num_microbatches)"),
+        seen=starts_with(lambda rank, p, m: p),
     ),
-    RULES.starts_with(
-        "has twice the warmup",
-        "One forward for each rank behind is enough: while microbatch 0 is on its way back, the "
-        "rank works through the steady phase. Two for each rank belong to interleaved 1F1B.",
-        lambda rank, p, m: 2 * (p - rank - 1) + 1,
-        patch(WARMUP, "min(2 * (num_ranks - rank - 1), num_microbatches)"),
+    RULES.slow(
+        "has too many or too few forwards before the first backward",
+        "Rank r has p - r - 1 forwards in the warmup, one for each rank behind it, and one more "
+        "when the steady phase starts: then the first gradient arrives. With fewer the rank is "
+        "idle until then, with more it holds more. Two for each rank belong to interleaved 1F1B.",
+        [patch(WARMUP, f"min({other}, num_microbatches)") for other in OTHER_WARMUPS],
+        seen=starts_with(
+            lambda rank, p, m: p - rank + 1,
+            lambda rank, p, m: p - rank - 1,
+            lambda rank, p, m: 2 * (p - rank - 1) + 1,
+        ),
     ),
-    RULES.starts_with(
+    RULES.slow(
+        "takes the latest microbatch back first",
+        "Microbatches come back in the order in which they went in, in the cooldown too: the ranks "
+        "behind finished the oldest long ago, while the latest has not reached them yet.",
+        [
+            patch(COOLDOWN, f"reversed({COOLDOWN})"),
+            patch("{microbatch - warmup}", "{microbatch}", COOLDOWN, "range(warmup)"),
+        ],
+        seen=goes_back_in_another_order,
+        hint=3,
+    ),
+    Mistake(
         "has the longest warmup on the last rank",
         "The last rank computes its first gradient itself, at once. Rank 0 waits longest for one. "
         "The warmup is p - r - 1, not r.",
-        lambda rank, p, m: rank + 1,
-        patch(WARMUP, "min(rank, num_microbatches)"),
-        Outcome.WRONG,
+        [patch(WARMUP, f"min({other}, num_microbatches)") for other in ("rank", "rank + 1")],
+        hint=2,
     ),
     Mistake(
         "forgets that there may be fewer microbatches than ranks",
         "The warmup has min(p - r - 1, m) forwards. With few microbatches it has all of them.",
+        patch(WARMUP, "num_ranks - rank - 1"),
+        seen=lambda s: s.args[1] < s.args[0],
         hint=3,
-        seen=forgets_few_microbatches,
-        made_by=patch(WARMUP, "num_ranks - rank - 1"),
-    ),
-    Mistake(
-        "takes the last microbatches back in reverse",
-        "Microbatches come back in the order in which they went in, in the cooldown too. A rank "
-        "that wants the last one first is idle until it arrives.",
-        hint=3,
-        outcome=Outcome.OVER_BUDGET,
-        seen=lambda s: (
-            any((order := microbatches(row, "B")) != sorted(order) for row in s.y)
-            and (s.args[1] < s.args[0] or not any(first_backwards(s)))
-            and RULES.is_over(s)
-        ),
-        made_by=patch(COOLDOWN, f"reversed({COOLDOWN})"),
-    ),
-    Mistake(
-        "takes the latest microbatch back first",
-        "The oldest microbatch comes back first: the ranks behind finished it long ago, while the "
-        "latest has not reached them yet.",
-        hint=2,
-        outcome=Outcome.OVER_BUDGET,
-        seen=lambda s: (
-            any(first_backwards(s))
-            and first_backwards(s) == [count - 1 for count in forwards_first(s.y)]
-            and RULES.is_over(s)
-        ),
-        made_by=patch("{microbatch - warmup}", "{microbatch}", COOLDOWN, "range(warmup)"),
     ),
     Mistake(
         "forgets the cooldown",
         "After the last forward as many backwards are left as the warmup had forwards.",
+        patch(COOLDOWN, "range(0)"),
         hint=3,
-        seen=forgets_cooldown,
-        made_by=patch(COOLDOWN, "range(0)"),
     ),
     Mistake(
         "puts the backward before the forward in the steady phase",
         "The last rank has no warmup, so it has nothing to take back at first: forward first, then "
         "backward.",
+        patch(STEADY, 'yield f"B{microbatch - warmup}"\n        yield f"F{microbatch}"'),
         hint=3,
-        seen=lambda s: s.y[-1][0] == "B0" and all(has_all(s)),
-        made_by=patch(STEADY, 'yield f"B{microbatch - warmup}"\n        yield f"F{microbatch}"'),
     ),
 ]
 
 GRADER = RULES.grader(
-    "one_f_one_b_schedule",
     MISTAKES,
     cases=drawn_pipelines,
     shown="each stage takes each microbatch forward and backward, the bubble is GPipe's, (p - 1)/m "

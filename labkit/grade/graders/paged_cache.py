@@ -1,46 +1,18 @@
 """Grade paged_cache: after each call, each sequence's tokens and pages, and how many are free."""
 
-import itertools
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from itertools import chain, count
+from typing import Any
 
 import torch
 
-from labkit.grade.grader import Case, Draw, Mistake, Observed, Questions, patch, unexplained
+from labkit.grade import grader as g
 
-Call = tuple[Any, ...]  # ("append", sequence, n), ("fork", parent, child) or ("free", sequence)
+# ("append", sequence, how many), ("fork", parent, child) or ("free", sequence).
+Call = tuple[Any, ...]
 NAMES = range(4)
-EMPTY: list[list[int]] = [[] for _ in NAMES]
 
 
-class State(NamedTuple):
-    """After a call: what it returned, how many pages are free; by sequence its pages, its tokens.
-
-    Tokens are numbered as they are given to append; `tokens` has all slots of the pages.
-    """
-
-    returned: Any
-    num_free: int
-    tables: list[list[int]]
-    tokens: list[list[int]]
-
-    @property
-    def held(self) -> set[int]:
-        """Pages in any table."""
-        return {*sum(self.tables, [])}
-
-
-class Step(NamedTuple):
-    """A call, the states before and after it, and what they should be."""
-
-    call: Call
-    before: State
-    got: State
-    right_before: State
-    right: State
-
-
-def cases(draw: Draw) -> list[Case]:
+def cases(draw: g.Draw) -> list[g.Case]:
     """One rule after the other, then random calls with pools that are often full."""
     shared = [("append", 0, 6), ("fork", 0, 1), ("append", 1, 1)]
     asked: list[tuple[int, int, list[Call]]] = [
@@ -60,288 +32,204 @@ def cases(draw: Draw) -> list[Case]:
             fork = [("free", b), ("fork", a, b), ("append", b, 1)]
             calls += rng.choice(([append], [append], fork, [("free", a)]))
         asked.append((rng.randint(4, 9), rng.choice((1, 2, 3, 4)), calls))
-    return [Case(f"{n} pages of {size}, {len(its)} calls", n, size, its) for n, size, its in asked]
+    return [g.Case(f"{n} pages of {k}, {len(its)} calls", n, k, its) for n, k, its in asked]
 
 
-def call(watch: Any, args: tuple[Any, ...]) -> list[State]:
-    """Make the calls, and read the slots through the tables after each."""
+def call(watch: Any, args: tuple[Any, ...]) -> list[dict[str, Any]]:
+    """Make the calls, and read the slots through the tables after each.
+
+    Each page has a new number whenever it is taken, so that all choices of a page look the same,
+    and free pages are filled with 0. Tokens are numbered as they are given to append.
+    """
     num_pages, page_size, calls = args
-    slots_NK, states, count = torch.zeros(num_pages * page_size, 3), [], itertools.count(1)
+    slots_NK = torch.zeros(num_pages * page_size, 3)
+    pages_PnK = slots_NK.unflatten(0, (num_pages, page_size))
     cache = watch.function(slots_NK, page_size)
+    states, token, fresh, numbers = [], count(1), count(1), {}
     for kind, name, *more in calls:
         if kind == "append":
-            rows_n = torch.tensor([next(count) for _ in range(more[0])])
-            more = [rows_n[:, None].repeat(1, 3).float()]
+            rows_n = torch.tensor([float(next(token)) for _ in range(more[0])])
+            more = [rows_n[:, None].repeat(1, 3)]
         returned = getattr(cache, kind)(name, *more)
         tables = [[int(page) for page in cache.table(each)] for each in NAMES]
-        pages_PnK = slots_NK.unflatten(0, (num_pages, page_size))
-        tokens = [
-            [n for page in its for n in pages_PnK[page].mean(-1).int().tolist()] for its in tables
-        ]
-        states.append(State(returned, cache.num_free(), tables, tokens))
+        held = dict.fromkeys(chain(*tables))
+        pages_PnK[[page for page in range(num_pages) if page not in held]] = 0
+        numbers = {page: numbers.get(page) or next(fresh) for page in held}
+        state = {
+            "tokens": [pages_PnK[its].mean(-1).flatten().int().tolist() for its in tables],
+            "returned": returned if kind == "append" else None,
+            "tables": [[numbers[page] for page in its] for its in tables],
+            "num_free()": int(cache.num_free()),
+        }
+        states.append(state)
     return states
 
 
-def right(num_pages: int, page_size: int, calls: list[Call]) -> list[State]:
+def right(num_pages: int, page_size: int, calls: list[Call]) -> list[dict[str, Any]]:
     """With a new number for each page that is taken: it fits if the numbers in use are few."""
-    tables, tokens, states = [*EMPTY], [*EMPTY], []
-    fresh, count = itertools.count(), itertools.count(1)
+    tables, tokens = ([[] for _ in NAMES] for _ in range(2))
+    states, token, fresh = [], count(1), count(1)
     for kind, name, *more in calls:
         returned = None
         if kind == "append":
-            rows, old = [next(count) for _ in range(more[0])], tables[name]
-            is_shared = any(old[-1:] == its[-1:] for n, its in enumerate(tables) if n != name)
-            kept = len(old) - (len(tokens[name]) % page_size > 0 and is_shared)
-            num_new = -(-(len(tokens[name]) + len(rows)) // page_size) - kept
-            table = [*old[:kept], *itertools.islice(fresh, num_new)]
-            after = [table if n == name else its for n, its in enumerate(tables)]
-            if returned := len({*sum(after, [])}) <= num_pages:
-                tables, tokens[name] = after, tokens[name] + rows
+            rows, begin = [next(token) for _ in range(more[0])], len(tokens[name])
+            others = chain(*tables[:name], *tables[name + 1 :])
+            is_shared = begin % page_size > 0 and tables[name][-1] in others
+            kept = tables[name][: len(tables[name]) - is_shared]
+            num_new = -(-(begin + len(rows)) // page_size) - len(kept)
+            if returned := num_new <= num_pages - len({*chain(*tables)}):
+                tables[name] = kept + [next(fresh) for _ in range(num_new)]
+                tokens[name] = tokens[name] + rows
         elif kind == "fork":
             tables[more[0]], tokens[more[0]] = tables[name], tokens[name]
         else:
             tables[name], tokens[name] = [], []
-        states.append(State(returned, num_pages - len({*sum(tables, [])}), [*tables], [*tokens]))
+        state = {
+            "tokens": [its + [0] * (-len(its) % page_size) for its in tokens],
+            "returned": returned,
+            "tables": [*tables],
+            "num_free()": num_pages - len({*chain(*tables)}),
+        }
+        states.append(state)
     return states
 
 
-def steps(args: tuple[Any, ...], got: list[State], expected: list[State]) -> Iterator[Step]:
-    """All calls, in order."""
-    new = State(None, args[0], EMPTY, EMPTY)
-    states = [new, *(State(*each) for each in got)]
-    return map(Step, args[2], states, states[1:], [new, *expected], expected)
+def same(got: Any, other: Any, case: g.Case) -> bool:
+    """Whether all is the same until `other` is wrong. What comes later depends on chance."""
+    is_wrong = [one != its for one, its in zip(other, right(*case.args))]
+    end = [*is_wrong, True].index(True) + 1
+    return got[:end] == other[:end]
 
 
-def problem(step: Step) -> str:
-    """What is wrong after a call, in words; empty for a right state."""
-    _, before, got, right_before, right = step
-    for name, (mine, its) in enumerate(zip(got.tokens, right.tokens, strict=True)):
-        if mine[: len(its)] != its:
-            return f"the tokens of sequence {name} are {mine[: len(its)]}, expected {its}"
-    if got.returned != right.returned:
-        return f"it returned {got.returned}, expected {right.returned}"
-    if renumbered(before.tables + got.tables) != renumbered(right_before.tables + right.tables):
-        return f"the tables were {before.tables} and are {got.tables}"
-    if got.num_free != right.num_free:
-        return f"num_free() is {got.num_free}, expected {right.num_free}"
-    return ""
+def first_wrong(s: g.Observed) -> tuple[Call, dict[str, Any], dict[str, Any]]:
+    """The first call after which the state is wrong, this state, and the right one."""
+    return next(its for its in zip(s.args[2], s.y, s.right[0]) if its[1] != its[2])
 
 
-def renumbered(tables: list[list[int]]) -> list[list[int]]:
-    """With pages numbered in the order in which they first stand there."""
-    numbers: dict[int, int] = {}
-    return [[numbers.setdefault(page, len(numbers)) for page in its] for its in tables]
-
-
-def first_wrong(s: Observed) -> Step:
-    """The first call after which the state is wrong; StopIteration without one."""
-    return next(step for step in steps(s.args, s.y, s.right[0]) if problem(step))
-
-
-def describe(s: Observed) -> str:
+def describe(s: g.Observed) -> str:
     """The first call that goes wrong."""
-    step = first_wrong(s)
-    return f"{step.call[0]}({', '.join(map(str, step.call[1:]))}): {problem(step)}"
+    (kind, *arguments), got, right = first_wrong(s)
+    what = next(each for each in right if got[each] != right[each])
+    return f"{kind}({', '.join(map(str, arguments))}): {what}: {got[what]}, expected {right[what]}"
 
 
-def append_that(predicate: Callable[..., bool]) -> Callable[[Observed], bool]:
-    """A predicate: the first call that goes wrong is an append, for which this one holds.
-
-    It is asked with the name, the states before and after, and what these two should be.
-    """
-
-    def seen(s: Observed) -> bool:
-        (kind, name, *_), *states = first_wrong(s)
-        return kind == "append" and bool(predicate(name, *states))
-
-    return seen
-
-
-def overwrites(name: int, before: State, got: State, *_: State) -> bool:
-    """Whether another sequence that holds the page has other tokens now, in the same table."""
-    return any(
-        got.tokens[n] != before.tokens[n] and {*got.tables[n]} & {*got.tables[name]}
-        for n in NAMES
-        if n != name and got.tables[n] == before.tables[n]
-    )
-
-
-def leaks(s: Observed, of_copies: bool) -> bool:
-    """Whether too few pages are free: one that was copied is missing, or those of a sequence."""
-    copied: set[int] = set()
-    for step in steps(s.args, s.y, s.right[0]):
-        for old, new in zip(step.before.tables, step.got.tables, strict=True):
-            copied |= {a for a, b in zip(old, new, strict=False) if a != b}
-        if problem(step):
-            too_few = step.got.num_free < step.right.num_free
-            is_of_copies = not copied.isdisjoint(step.before.held - step.got.held)
-            is_known = is_of_copies or step.call[0] == "free"
-            return too_few and is_known and is_of_copies == of_copies
-    return False
-
-
-def writes_elsewhere(name: int, _: State, got: State, right_before: State, right: State) -> bool:
-    """Whether there was room, and the new tokens are not where the table says."""
-    new = slice(len(right_before.tokens[name]), len(right.tokens[name]))
-    is_wrong = got.tokens[name][new] != right.tokens[name][new]
-    return got.returned is True and is_wrong and any(map(any, got.tokens))
-
-
-def copies_at_fork(s: Observed) -> bool:
-    """Whether a fork gave the child pages that the parent does not hold."""
-    kind, *names = (step := first_wrong(s)).call
-    return kind == "fork" and not {*step.got.tables[names[1]]} <= {*step.got.tables[names[0]]}
-
-
-def keeps_tokens(name: int, got: State, right_before: State) -> bool:
-    """Whether the tokens are there that the sequence had before."""
-    old = right_before.tokens[name]
-    return got.tokens[name][: len(old)] == old
-
-
-def copies_more(name: int, before: State, got: State, right_before: State, right: State) -> bool:
-    """Whether other pages hold the tokens that were there, and it was not needed."""
-    old = slice(len(before.tables[name]))
-    needs_none = right.tables[name][old] == right_before.tables[name]
-    has_copied = got.tables[name][old] != before.tables[name]
-    return needs_none and has_copied and keeps_tokens(name, got, right_before)
-
-
+COPIES = "must_copy = begin % size > 0 and self.holders[pages[-1]] > 1"
+SHARE, TABLE = "self.lengths[child] = self.table(parent)", "self.page_size, self.table(sequence)"
+NEED, WHILE, TAKE = "-(-end // size)", "len(pages) * size < end", "pages.append(self.take())"
+SLOTS = "[[pages[i // size] * size + i % size for i in range(begin, end)]]"
+BEGIN = "pages[begin // size] * size + begin % size"
+IN_A_ROW = f"[[({BEGIN} + i) % len(self.slots_NK) for i in range(end - begin)]]"
 MISTAKES = [
-    Mistake(
+    g.Mistake(
         "takes a page before it is needed",
         "T tokens need ceil(T / page_size) pages: a full last page is no reason to take another.",
+        [
+            g.patch(WHILE, "len(pages) * size <= end"),
+            g.patch(WHILE, "len(pages) * size <= end", NEED, "end // size + 1"),
+        ],
         hint=2,
-        seen=append_that(
-            lambda name, before, got, right_before, right: (
-                right.returned and len(got.tables[name]) > len(right.tables[name])
-            )
-        ),
-        made_by=patch("while len(pages) * size < end:", "while len(pages) * size <= end:"),
     ),
-    Mistake(
+    g.Mistake(
         "writes to a page that another sequence holds",
         "After a fork both sequences hold the last page, which may have room. The first one that "
         "writes takes a copy, or the other one reads tokens that are not its own.",
-        seen=append_that(overwrites),
-        made_by=patch("must_copy = begin % size > 0 and", "must_copy = False and"),
+        g.patch(COPIES, "must_copy = False"),
     ),
-    Mistake(
+    g.Mistake(
         "has one list for two tables",
         "A fork shares the pages. The lists of pages are two, for the sequences go on differently: "
         "copy the list.",
+        g.patch(
+            *(SHARE, SHARE.replace("self.table(parent)", "self.tables.get(parent, [])")),
+            *(TABLE, "self.page_size, self.tables.get(sequence, [])"),
+        ),
         hint=3,
-        seen=append_that(
-            lambda name, before, got, *_: any(
-                before.tables[n] != got.tables[n] for n in NAMES if n != name
-            )
-        ),
-        made_by=patch(
-            *(
-                "self.lengths[child] = self.table(parent), ",
-                "self.lengths[child] = self.tables.get(parent, []), ",
-            ),
-            *(
-                "size, pages = self.page_size, self.table(sequence)",
-                "size, pages = self.page_size, self.tables.get(sequence, [])",
-            ),
-        ),
     ),
-    Mistake(
+    g.Mistake(
         "takes a new page without the tokens of the old one",
         "The page holds tokens before the new ones. Copy them, too, or the sequence has lost them.",
+        g.patch("            self.of_page(pages[-1]).copy_(self.of_page(shared))\n", ""),
         hint=3,
-        seen=append_that(
-            lambda name, before, got, right_before, _: (
-                not {*before.tables[name]} <= {*got.tables[name]}
-                and not keeps_tokens(name, got, right_before)
-            )
-        ),
-        made_by=patch("            self.of_page(pages[-1]).copy_(self.of_page(shared))\n", ""),
     ),
-    Mistake(
+    g.Mistake(
         "copies a page without need",
         "A sequence copies a page that it writes to and others hold. A full page gets no more "
-        "tokens, and a page of a single holder is its own.",
+        "tokens, a page of a single holder is its own, and most pages that a fork shares are never "
+        "written again.",
+        [
+            g.patch(COPIES, COPIES.replace("begin % size", "begin")),
+            g.patch(COPIES, COPIES.replace("> 1", ">= 1")),
+            g.patch(
+                f"        self.tables[child], {SHARE}",
+                "        rows_nK = self.slots_NK.unflatten(0, (-1, self.page_size))\n"
+                "        rows_nK = rows_nK[self.table(parent)].flatten(0, 1)\n"
+                "        return self.append(child, rows_nK[: self.lengths.get(parent, 0)])\n"
+                f"        self.tables[child], {SHARE}",
+            ),
+        ],
         hint=2,
-        seen=append_that(copies_more),
-        made_by=patch("begin % size > 0 and self", "begin > 0 and self"),
     ),
-    Mistake(
-        "copies pages at a fork",
-        "Most shared pages are never written again. A fork only counts one holder more.",
-        seen=copies_at_fork,
-        made_by=patch(
-            "self.tables[child], self.lengths[child] = self.table(parent), ",
-            "rows_nK = self.slots_NK.unflatten(0, (-1, self.page_size))[self.table(parent)]\n"
-            "        self.append(child, rows_nK.flatten(0, 1)[: self.lengths.get(parent, 0)])\n"
-            "        return\n"
-            "        self.tables[child], self.lengths[child] = self.table(parent), ",
-        ),
-    ),
-    Mistake(
+    g.Mistake(
         "makes a page free that a sequence still holds",
         "The next sequence takes this page and writes over the tokens. A page is free when its "
         "last holder gives it up.",
+        [
+            g.patch("if self.holders[page] == 0:", "if self.holders[page] >= 0:"),
+            g.patch("    self.release(page)\n", "    self.free_pages.append(page)\n"),
+        ],
         hint=2,
-        seen=lambda s: (got := first_wrong(s).got).num_free + len(got.held) > s.args[0],
-        made_by=patch("if self.holders[page] == 0:", "if self.holders[page] >= 0:"),
     ),
-    Mistake(
+    g.Mistake(
         "does not give up the page that it copied",
         "The copy takes the page's place in one table, so the page has one holder less. Otherwise "
         "it is never free again, and each fork leaks a page.",
+        g.patch("            self.release(shared)\n", ""),
         hint=3,
-        seen=lambda s: leaks(s, of_copies=True),
-        made_by=patch("            self.release(shared)\n", ""),
     ),
-    Mistake(
+    g.Mistake(
         "does not make pages free again",
         "The pages of a sequence that ended go back to the pool. Otherwise it is empty after a "
         "while, and every append returns False.",
-        seen=lambda s: leaks(s, of_copies=False),
-        made_by=patch("            self.free_pages.append(page)", "            pass"),
+        g.patch("            self.free_pages.append(page)", "            pass"),
     ),
-    Mistake(
+    g.Mistake(
         "takes pages though there is no room",
         "An append that returns False changes nothing. Count first, then take.",
-        hint=3,
+        g.patch(
+            f"{NEED} - len(pages) + must_copy > self.num_free()",
+            "must_copy > self.num_free()",
+            TAKE,
+            f"if not self.free_pages:\n                return False\n            {TAKE}",
+        ),
+        # Some have written tokens, too.
         seen=lambda s: (
-            (step := first_wrong(s)).got.returned is step.right.returned is False
-            and step.got.num_free < step.before.num_free
+            (its := first_wrong(s))[1]["returned"] is its[2]["returned"] is False
+            and its[1]["num_free()"] < its[2]["num_free()"]
         ),
-        made_by=patch(
-            *("- len(pages) + must_copy > self.num_free():", "* 0 + must_copy > self.num_free():"),
-            "            pages.append(self.take())",
-            "            if not self.free_pages:\n                return False\n"
-            "            pages.append(self.take())",
-        ),
+        hint=3,
     ),
-    Mistake(
+    g.Mistake(
         "writes past the end of a page",
         "The next page of a sequence is anywhere. Compute the slot of each token from the table.",
+        [
+            g.patch(SLOTS, IN_A_ROW),
+            g.patch(SLOTS, IN_A_ROW, "self.free_pages.pop()", "self.free_pages.pop(0)"),
+        ],
         hint=3,
-        seen=append_that(writes_elsewhere),
-        made_by=patch(
-            "[[pages[i // size] * size + i % size for i in range(begin, end)]]",
-            "[[(pages[begin // size] * size + begin % size + i) % len(self.slots_NK)"
-            " for i in range(end - begin)]]",
-        ),
     ),
 ]
 
-GRADER = Questions(
-    name="paged_cache",
+GRADER = g.Questions(
     functions=("PagedCache",),
     cases=cases,
     right=right,
-    same=lambda got, right, case: not any(map(problem, steps(case.args, got, right))),
+    same=same,
     call=call,
     num_arguments=2,
     mistakes=MISTAKES,
     closed=("labkit.serving",),
     describe=describe,
-    fault=unexplained(
+    fault=g.unexplained(
         "a call leaves a wrong state",
         "Follow this call by hand: which pages are taken, copied and given up.",
         describe,

@@ -3,9 +3,9 @@
 import re
 from typing import Any
 
+from labkit.grade import grader as g
 from labkit.grade.graded_schedules import as_list
-from labkit.grade.grader import Case, Draw, Mistake, Observed, Questions, patch
-from labkit.grade.outcome import Finding, Outcome
+from labkit.grade.outcome import Finding
 
 NAMES = {
     "form": "returns something that is no action",
@@ -29,21 +29,15 @@ MESSAGES = (
 )
 
 
-def cases(draw: Draw) -> list[Case]:
+def cases(draw: g.Draw) -> list[g.Case]:
     """Even and odd p, mostly with more microbatches than ranks; also with fewer, and one rank."""
     from labkit.pipeline import one_f_one_b, plan
 
-    rng = draw.rng
-    sizes = [(2, rng.randrange(3, 6)), (1, rng.randrange(1, 5)), (3, rng.randrange(4, 8)), (3, 2)]
-    sizes += [(4, rng.randrange(5, 9)), (4, 4), (5, rng.randrange(6, 10)), (2, 1), (4, 2), (7, 9)]
-    sizes += [
-        (5, 3),
-        (6, rng.randrange(7, 12)),
-        (3, rng.randrange(8, 12)),
-        (8, rng.randrange(2, 6)),
-    ]
+    r = draw.rng.randrange
+    sizes = [(2, r(3, 6)), (1, r(1, 5)), (3, r(4, 8)), (3, 2), (4, r(5, 9)), (4, 4), (5, r(6, 10))]
+    sizes += [(2, 1), (4, 2), (7, 9), (5, 3), (6, r(7, 12)), (3, r(8, 12)), (8, r(2, 6))]
     rows = [[[*map(str, row)] for row in plan(one_f_one_b, p, m).rows] for p, m in sizes]
-    return [Case(f"p={p}, m={m}", [*range(p)], p, m, its) for (p, m), its in zip(sizes, rows)]
+    return [g.Case(f"p={p}, m={m}", [*range(p)], p, m, its) for (p, m), its in zip(sizes, rows)]
 
 
 def all_actions(watch: Any, args: tuple[Any, ...]) -> list[Any]:
@@ -73,8 +67,8 @@ def converted(action: Any, rank: int) -> Any:
     return ends[0] if len(ends) == 1 else Together(tuple(ends))
 
 
-def problem(y: list[Any], args: tuple[Any, ...]) -> tuple[str, str, str, set[str]] | None:
-    """(rule, reason, picture, kinds of the actions that wait) of rows that are not right."""
+def problem(y: list[Any], args: tuple[Any, ...]) -> tuple[str, str, str, set[str]]:
+    """(rule, reason, picture, kinds of the actions that wait); no rule where all are kept."""
     from labkit.pipeline import one_f_one_b, plan
     from labkit.pipeline.messages import MessageError, require_actions
     from labkit.pipeline.rendezvous import require_end
@@ -101,28 +95,22 @@ def problem(y: list[Any], args: tuple[Any, ...]) -> tuple[str, str, str, set[str
         marked = [action for rank, at in error.marks.items() for action in rows[rank][at : at + 1]]
         kinds = {type(action).__name__ for action in marked}
         return error.rule, reason, f"{picture}\n> sends, < receives", kinds
-    return None
+    return "", "", "", set()
 
 
-def fault(s: Observed) -> Finding | None:
+def fault(s: g.Observed) -> Finding | None:
     """The broken rule in words."""
-    if None in s.y or (found := problem(s.y, s.args)) is None:
+    if None in s.y or not s.wrong_ranks:
         return None
-    rule, reason, picture, _ = found
-    return Finding(
-        Outcome.WRONG,
-        NAMES[rule],
-        FORM if rule == "form" else MESSAGES,
-        f"{s.label}: {reason}",
-        3,
-        picture=picture,
-    )
+    rule, reason, picture, _ = problem(s.y, s.args)
+    why, seen = FORM if rule == "form" else MESSAGES, f"{s.label}: {reason}"
+    return Finding(g.Outcome.WRONG, NAMES[rule], why, seen, 3, picture=picture)
 
 
-def is_deadlock(s: Observed, *kinds: str) -> bool:
-    """Whether ranks wait for each other; if kinds are named, in these kinds of messages only."""
-    rule, *_, waiting = problem(s.y, s.args) or [""]
-    return rule == "deadlock" and (not kinds or waiting == {*kinds})
+def waiting(s: g.Observed) -> set[str]:
+    """Where ranks wait for each other, the kinds of actions that wait; none elsewhere."""
+    rule, *_, kinds = problem(s.y, s.args)
+    return kinds if rule == "deadlock" else set()
 
 
 def flow(row: list[Any]) -> str:
@@ -132,93 +120,80 @@ def flow(row: list[Any]) -> str:
     return "".join(each[0] for part in parts for each in part)
 
 
-def is_gpipe(s: Observed) -> bool:
-    """Whether every rank computes all forwards first."""
-    rows = [[each for each in row if isinstance(each, str)] for row in s.y]
-    return rows == [sorted(row, key=lambda op: (op[0] == "B", int(op[1:]))) for row in s.args[3]]
-
-
 IF_EXCHANGE = 'if isinstance(last, tuple) and last[0] == "send" and last[2] == source:'
 POSTED = "actions[-1] = [last, receive]"
 NEIGHBOURS = '(rank - 1, rank + 1) if op[0] == "F" else (rank + 1, rank - 1)'
 
 MISTAKES = [
-    Mistake(
+    g.Mistake(
         "both ranks send first",
         "A rank has computed a forward and wants a gradient from the next rank. That rank has "
         "computed the gradient and wants the forward. Both send, and a send waits for its receive.",
-        seen=lambda s: s.args[2] > s.args[1] and is_deadlock(s, "Send"),
-        made_by=patch(IF_EXCHANGE, "if False:"),
+        g.patch(IF_EXCHANGE, "if False:"),
+        seen=lambda s: s.args[2] > s.args[1] and waiting(s) == {"Send"},
     ),
-    Mistake(
+    g.Mistake(
         "both ranks receive first",
         "Where two ranks exchange messages, both are in a receive and neither sends. One of them "
         "sends first, or both post send and receive together.",
-        seen=lambda s: s.args[2] > s.args[1] and is_deadlock(s, "Recv"),
-        made_by=patch(POSTED, "actions[-1:] = [receive, last]"),
+        g.patch(POSTED, "actions[-1:] = [receive, last]"),
+        seen=lambda s: s.args[2] > s.args[1] and waiting(s) == {"Recv"},
     ),
-    Mistake(
+    g.Mistake(
         "a deadlock where microbatches are few",
         "A send and a receive with one rank are an exchange only if that rank has the two at the "
         "same point. A rank that is still in its warmup when the microbatches run out has none: "
         "its neighbour waits for the send first.",
+        g.patch(POSTED, "actions[-1:] = [receive, last] if rank % 2 else [last, receive]"),
+        seen=lambda s: s.args[2] <= s.args[1] and waiting(s) != set(),
         hint=2,
-        seen=lambda s: s.args[2] <= s.args[1] and is_deadlock(s),
-        made_by=patch(POSTED, "actions[-1:] = [receive, last] if rank % 2 else [last, receive]"),
     ),
-    Mistake(
-        "receives everything before it computes",
+    g.Mistake(
+        "receives everything first, or sends everything last",
         "What a rank receives late depends on what it sends early: the gradient of a microbatch "
-        "depends on its own forward.",
-        seen=lambda s: all(re.fullmatch("r*[cs]*", flow(row)) for row in s.y),
-        made_by=patch(
-            *(IF_EXCHANGE, "if False:", "return actions"),
-            'return sorted(actions, key=lambda action: action[0] != "recv")',
-        ),
+        "depends on its own forward, for which the next rank waits.",
+        [
+            g.patch(
+                IF_EXCHANGE, "if False:", "return actions", f"return sorted(actions, key={key})"
+            )
+            for key in ("lambda action: action[0] != 'recv'", "lambda action: action[0] == 'send'")
+        ],
+        seen=lambda s: all(re.fullmatch("r*[cs]*|[cr]*s*", flow(row)) for row in s.y),
     ),
-    Mistake(
-        "sends nothing before its last operation",
-        "The next rank waits for the first forward. The gradient that this rank waits for depends "
-        "on it.",
-        seen=lambda s: all(re.fullmatch("[cr]*s*", flow(row)) for row in s.y),
-        made_by=patch(
-            *(IF_EXCHANGE, "if False:", "return actions"),
-            'return sorted(actions, key=lambda action: action[0] == "send")',
-        ),
-    ),
-    Mistake(
+    g.Mistake(
         "turns 1F1B into GPipe",
         "GPipe has no deadlock, but each rank holds all m microbatches. Keep the order of the "
         "operations: 1F1B holds p - rank of them.",
-        seen=is_gpipe,
-        made_by=patch("in row:", "in sorted(row, key=lambda o: (o[0] == 'B', int(o[1:]))):"),
+        g.patch("in row:", "in sorted(row, key=lambda o: (o[0] == 'B', int(o[1:]))):"),
+        seen=lambda s: all(
+            re.fullmatch("F*B*", "".join(op[0] for op in row if isinstance(op, str))) for row in s.y
+        ),
     ),
-    Mistake(
+    g.Mistake(
         "takes gradients from the rank before",
         "F comes from rank - 1 and goes to rank + 1. B comes from rank + 1 and goes to rank - 1.",
-        hint=3,
+        g.patch(NEIGHBOURS, "(rank - 1, rank + 1)"),
         seen=lambda s: any(
             (way, op[0], peer) == ("recv", "B", rank - 1)
             for rank, row in enumerate(s.y)
             for action in row
             for way, op, peer in messages(action)
         ),
-        made_by=patch(NEIGHBOURS, "(rank - 1, rank + 1)"),
+        hint=3,
     ),
 ]
 
-GRADER = Questions(
-    name="send_recv_order",
+GRADER = g.Questions(
     cases=cases,
     right=lambda ranks, p, m, rows: [[] for _ in ranks],  # only its form is looked at
-    same=lambda got, right, case: problem(got, case.args) is None,
+    same=lambda got, right, case: not problem(got, case.args)[0],
     call=all_actions,
     mistakes=MISTAKES,
     num_arguments=4,
     closed=("labkit.pipeline",),
-    describe=lambda s: (problem(s.y, s.args) or ["", ""])[1],
+    describe=lambda s: problem(s.y, s.args)[1],
     fault=fault,
-    picture=lambda s: (problem(s.y, s.args) or [""] * 3)[2],
+    picture=lambda s: problem(s.y, s.args)[2],
     shown="with messages that block, 1F1B comes to its end on up to 8 ranks, also with fewer "
     "microbatches than ranks",
 )

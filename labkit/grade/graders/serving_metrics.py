@@ -1,319 +1,223 @@
 """Grade serving_metrics: logs with queues, empty events, several tokens at once, cancellations."""
 
-import math
-import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
+from statistics import mean, median_high
 from typing import Any
 
-from labkit.grade.grader import Case, Draw, Mistake, Observed, Questions, close, patch
-from labkit.serving.metrics import Timing
+from labkit.grade import grader as g
+from labkit.serving.metrics import Timing, percentile
 
 Log = Sequence[tuple[float, int, str, int]]
-FUNCTIONS = TIMINGS, PERCENTILE, REPORT = "timings", "percentile", "report"
+TIMINGS, PERCENTILE, REPORT = "timings", "percentile", "report"
+# How many values, percent. Floats round 14 / 100 * 50 and 28 / 100 * 25 up.
+PLACES = ((1, 50), (4, 50), (5, 50), (7, 90), (20, 95), (40, 5), (14, 50), (25, 28), (3, 100))
 
 
-def cases(draw: Draw) -> list[Case]:
+def cases(draw: g.Draw) -> list[g.Case]:
     """Logs of a few requests, all percentiles that are asked for, reports with targets."""
-    rng, asked = draw.rng, []
-    logs = [a_log(draw, num_requests) for num_requests in (2, 5, 9, 20)]
-    logs.append(a_log(draw, 12, impatient=True))
-    for log in logs:
-        asked.append(Case(f"a log of {len(log)} events", log, function=TIMINGS, known=TIMINGS))
-    for n, percent in ((1, 50), (4, 50), (5, 50), (7, 90), (20, 95), (40, 5), (14, 50), (3, 100)):
+    rng = draw.rng
+    logs = [a_log(rng, num_requests) for num_requests in (2, 5, 9, 20)]
+    logs.append(a_log(rng, 12, impatient=True))
+    listed = [g.Case(f"a log of {len(log)} events", log, function=TIMINGS) for log in logs]
+    for n, percent in PLACES:
         values = [rng.expovariate(1) for _ in range(n)]
-        label = f"{n} values, {percent}%"
-        asked.append(Case(label, values, percent, function=PERCENTILE, known=PERCENTILE))
-    for log, percent in zip(logs, (50, 90, 20, 95, 50), strict=True):
-        timings = list(waits(log).values())
-        ttft_s = statistics.median_high(each.ttft_s for each in timings)
-        tpot_s = statistics.mean(each.tpot_s or 0.1 for each in timings)
+        listed.append(g.Case(f"{n} values, {percent}%", values, percent, function=PERCENTILE))
+    for log, percent in zip(logs, (50, 90, 20, 95, 50)):
+        each = waits(log).values()
+        ttft_s, tpot_s = median_high(x.ttft_s for x in each), mean(x.tpot_s or 0.1 for x in each)
         label = f"a log of {len(log)} events, {percent}%, targets {ttft_s:.3g} s and {tpot_s:.3g} s"
-        its = (log, percent, ttft_s, tpot_s)
-        asked.append(Case(label, *its, function=REPORT, known=REPORT))
-    return asked
+        listed.append(g.Case(label, log, percent, ttft_s, tpot_s, function=REPORT))
+    return listed
 
 
-def a_log(draw: Draw, num_requests: int, impatient: bool = False) -> Log:
+def a_log(rng: Any, num_requests: int, impatient: bool = False) -> Log:
     """Requests that arrive at random; every third one cancels, before its first token or later.
 
     Times are multiples of 2**-10, so that their differences are exact: a TTFT can equal its target.
     The last event is a late cancellation, where there are some.
     """
-    rng, log, now = draw.rng, [], draw.rng.uniform(0, 100)
+    log, now = [], rng.uniform(0, 100)
     for number, request in enumerate(rng.sample(range(100), num_requests)):
         time_s = now = now + rng.expovariate(2)
-        does_cancel, prompt = number % 3 == 2, rng.randint(1, 500)
+        end, prompt = ("ends", "ends", "cancels")[number % 3], rng.randint(1, 500)
         counts = [*rng.choices((0, 1, 1, 2, 3), k=rng.randint(0, 9)), 1 + (number == 0)]
         if number == 1:
             counts = [1]
-        if does_cancel and impatient:
+        if end == "cancels" and impatient:
             counts = []
-        events = [("arrives", prompt), ("starts", prompt), *(("sends", n) for n in [0, *counts])]
-        for what, count in [*events, ("cancels" if does_cancel else "ends", sum(counts))]:
+        sent = [("sends", num) for num in [0, *counts]]
+        for what, count in [("arrives", prompt), ("starts", prompt), *sent, (end, sum(counts))]:
             time_s += 3 * (what == "cancels")
             log.append((round(time_s * 1024) / 1024, request, what, count))
             time_s += rng.expovariate(20 if what == "sends" else 2)
     return sorted(log, key=lambda event: event[0])
 
 
-def waits(
-    log: Log, begin: str = "arrives", tokens: Callable[[int], int] = lambda count: count
-) -> dict[int, Timing]:
-    """A Timing for each request that ended; a mistake replaces a rule."""
-    begins = {request: at for at, request, what, _ in log if what == begin}
+def waits(log: Log) -> dict[int, Timing]:
+    """A Timing for each request that ended."""
+    begins = {request: at for at, request, what, _ in log if what == "arrives"}
     found = {request: Timing(begins[request]) for _, request, what, _ in log if what == "ends"}
     for at, request, what, count in log:
         if what == "sends" and request in found:
-            found[request].token_s += [at] * tokens(count)
+            found[request].token_s += [at] * count
     return found
 
 
-def right(*args: Any, known: str) -> Any:
-    """By labkit.serving's metrics, and by ranks from the top."""
-    if known == TIMINGS:
+def right(*args: Any) -> Any:
+    """By labkit.serving's metrics."""
+    if len(args) == 2:
+        return percentile(*args)
+    log, *asked = args
+    if not asked:
         keys = ("ttft_s", "itl_s", "tpot_s", "end_to_end_s")
-        return {r: {key: getattr(its, key) for key in keys} for r, its in waits(*args).items()}
-    return nearest(*args) if known == PERCENTILE else report(*args)
-
-
-def nearest(values: Sequence[float], percent: int) -> float:
-    """The smallest value with enough values that are at most as large."""
-    return min(x for x in values if 100 * sum(y <= x for y in values) >= percent * len(values))
-
-
-def report(log: Log, percent: int, ttft_s: float, tpot_s: float) -> Mapping[str, float]:
-    """All five numbers."""
-    each = waits(log).values()
+        return {r: {key: getattr(its, key) for key in keys} for r, its in waits(log).items()}
+    percent, ttft_s, tpot_s = asked
+    each, seconds = waits(log).values(), log[-1][0] - log[0][0]
+    good = [its for its in each if its.ttft_s <= ttft_s and (its.tpot_s or 0) <= tpot_s]
     return {
-        "ttft_s": nearest([its.ttft_s for its in each], percent),
-        "itl_s": nearest([gap for its in each for gap in its.itl_s], percent),
-        "tpot_s": nearest([its.tpot_s for its in each if its.tpot_s is not None], percent),
-        "throughput": rate(log, lambda its: len(its.token_s)),
-        "goodput": rate(log, lambda its: its.ttft_s <= ttft_s and (its.tpot_s or 0) <= tpot_s),
+        "ttft_s": percentile([its.ttft_s for its in each], percent),
+        "itl_s": percentile([gap for its in each for gap in its.itl_s], percent),
+        "tpot_s": percentile([its.tpot_s for its in each if its.tpot_s is not None], percent),
+        "throughput": sum(len(its.token_s) for its in each) / seconds,
+        "goodput": len(good) / seconds,
     }
 
 
-def rate(log: Log, of: Callable[[Timing], float]) -> float:
-    """A sum over the requests that ended, per second of the log."""
-    return sum(map(of, waits(log).values())) / span(log)
-
-
-def span(log: Log) -> float:
-    """Seconds from the first event to the last."""
-    return log[-1][0] - log[0][0]
-
-
-def between(values: Sequence[float], percent: int) -> float:
-    """The percentile as numpy has it: on the line between two neighbouring values."""
-    ordered, place = sorted(values), (len(values) - 1) * percent / 100
-    low, high = ordered[math.floor(place)], ordered[math.ceil(place)]
-    return low + (place % 1) * (high - low)
-
-
-def by_place(of: Callable[[int, int], int]) -> Callable[..., float]:
-    """A formula of a percentile: the value at this place from 0, of n values and percent."""
-    return lambda values, percent: sorted(values)[min(len(values) - 1, of(len(values), percent))]
-
-
-def of_each(key: str, *formulas: Callable[[Timing], Any], **rule: Any) -> Callable[..., bool]:
-    """A predicate of timings: this key is wrong, and a formula of each request's Timing gives it.
-
-    Wrong gaps make other keys wrong, too: then only the gaps are asked for.
-    """
-
-    def is_wrong(s: Observed, key: str) -> bool:
-        return any(not close(s.y[request][key], its[key]) for request, its in s.right[0].items())
-
-    def seen(s: Observed) -> bool:
-        if s.case.function != TIMINGS or not is_wrong(s, key):
-            return False
-        got = {request: its[key] for request, its in s.y.items()}
-        timings = waits(s.xs, **rule).items()
-        return (key == "itl_s" or not is_wrong(s, "itl_s")) and any(
-            close(got, {request: of(its) for request, its in timings}) for of in formulas
-        )
-
-    return seen
-
-
-def reports(key: str, *formulas: Callable[..., float]) -> Callable[[Observed], bool]:
-    """A predicate of report: this number is wrong, and a formula gives it."""
-    return lambda s: (
-        s.case.function == REPORT
-        and not close(s.y[key], s.right[0][key])
-        and any(close(s.y[key], of(*s.args)) for of in formulas)
-    )
-
-
-def divides_by(key: str, *others: Callable[[Log], float]) -> Callable[[Observed], bool]:
-    """A predicate of report: this rate is divided by something else than the log's seconds."""
-
-    def wrong(other: Callable[[Log], float]) -> Callable[..., float]:
-        return lambda log, *its: report(log, *its)[key] * span(log) / other(log)
-
-    return reports(key, *map(wrong, others))
-
-
-def at(log: Log, event: str) -> list[float]:
-    """The times of all events of a kind."""
-    return [time_s for time_s, _, what, _ in log if what == event]
-
-
-def of_all(log: Log, *_: float) -> float:
-    """The throughput if cancelled answers count, too."""
-    return sum(count for *_, what, count in log if what in ("ends", "cancels")) / span(log)
-
-
-WITH_FIRST = [
-    lambda its: its.end_to_end_s / len(its.token_s),
-    lambda its: its.end_to_end_s / max(1, len(its.itl_s)),
-    lambda its: sum(its.itl_s) / len(its.token_s),
-]
+TIMING, SECONDS = "timing(arrival_s[request], token_s[request])", "log[-1][0] - log[0][0]"
+# With a TTFT of its own, and the time of a request's first event of a kind.
+TTFT = TIMING + " | {{'ttft_s': {} - {}}}"
+FIRST = "next(at for at, *its, _ in log if its == [request, '{}'])"
+TPOT, GAPS = "sum(itl_s) / len(itl_s) if itl_s else None", "zip(token_s, token_s[1:]"
+WITH_FIRST, NEAREST = "zip([arrival_s, *token_s], token_s", "sorted(values)[place - 1]"
+ENDS, ALL_GAPS = 'elif what == "ends":', '[gap for its in each for gap in its["itl_s"]]'
+TOKENS, GOOD = 'sum(len(its["itl_s"]) + 1 for its in each)', "len(good) / seconds"
 MISTAKES = [
-    Mistake(
+    g.Mistake(
         "counts from the first pass, not from the arrival",
         "The user waits from the arrival on. Under load the queue is most of the time to first "
         "token, and a clock that starts behind it shows none of it.",
+        [
+            g.patch('what == "arrives"', 'what == "starts"'),
+            g.patch(TIMING, TTFT.format("token_s[request][0]", FIRST.format("starts"))),
+        ],
         hint=3,
-        seen=of_each("ttft_s", lambda its: its.ttft_s, begin="starts"),
-        made_by=patch('what == "arrives"', 'what == "starts"'),
     ),
-    Mistake(
+    g.Mistake(
         "takes an empty event for the first token",
         "A stream opens with an event that holds no token. TTFT ends with the first event whose "
         "count is above 0.",
+        g.patch(TIMING, TTFT.format(FIRST.format("sends"), "arrival_s[request]")),
         hint=2,
-        seen=of_each("ttft_s", lambda its: its.ttft_s, tokens=lambda count: 1),
-        made_by=patch(
-            "timing(arrival_s[request], token_s[request]) for request in ended",
-            "timing(arrival_s[request], token_s[request]) | {'ttft_s': next(at for at, one, what, _"
-            " in log if (one, what) == (request, 'sends')) - arrival_s[request]} for request in "
-            "ended",
-        ),
     ),
-    Mistake(
+    g.Mistake(
         "counts events of the stream as tokens",
         "An event can hold several tokens: of a speculative pass, or of a busy client's buffer. "
         "There are count - 1 gaps of 0 between them. An empty event holds none.",
+        [
+            g.patch("[time_s] * count", f"[time_s] * {num}")
+            for num in ("1", "min(count, 1)", "max(count, 1)")
+        ],
         hint=2,
-        seen=lambda s: any(
-            of_each("itl_s", lambda its: its.itl_s, tokens=tokens)(s)
-            for tokens in (lambda count: 1, lambda n: min(n, 1), lambda n: max(n, 1))
-        ),
-        made_by=patch("[time_s] * count", "[time_s] * min(count, 1)"),
     ),
-    Mistake(
-        "has the time to the first token among the gaps",
-        "A gap is between two tokens, so n tokens have n - 1 gaps. The time before the first is "
-        "TTFT. It is much longer, and would be all that a percentile of ITL shows.",
-        seen=of_each("itl_s", lambda its: [its.ttft_s, *its.itl_s]),
-        made_by=patch(
-            "zip(token_s, token_s[1:], strict=False)",
-            "zip([arrival_s, *token_s], token_s, strict=False)",
-        ),
-    ),
-    Mistake(
-        "has the first token in TPOT",
-        "TPOT is the mean gap: the time from the first token to the last, divided by the n - 1 "
-        "gaps. The time to the first token is not in it, and n counts one gap too many.",
+    g.Mistake(
+        "has the first token among the gaps",
+        "A gap is between two tokens, so n tokens have n - 1 gaps, and TPOT is the mean of these. "
+        "The time before the first token is TTFT: it is much longer, and is in neither ITL nor "
+        "TPOT.",
+        [
+            g.patch(GAPS, WITH_FIRST),
+            g.patch(GAPS, WITH_FIRST, TPOT, TPOT.replace("itl_s", "itl_s[1:]")),
+            *(
+                g.patch(TPOT, mean + for_one)
+                for mean in (
+                    "(token_s[-1] - arrival_s) / len(token_s)",
+                    "(token_s[-1] - arrival_s) / max(1, len(itl_s))",
+                    "sum(itl_s) / len(token_s)",
+                )
+                for for_one in ("", " if itl_s else None")
+            ),
+        ],
         hint=2,
-        seen=of_each(
-            "tpot_s",
-            *WITH_FIRST,
-            *(lambda its, of=of: of(its) if its.itl_s else None for of in WITH_FIRST),
-        ),
-        made_by=patch("sum(itl_s) / len(itl_s) if itl_s else None", "sum(itl_s) / len(token_s)"),
     ),
-    Mistake(
+    g.Mistake(
         "counts cancelled requests",
         "A cancelled request is shorter than its client wanted, and would make the mean better. "
         "Only requests that ended count.",
+        [
+            g.patch(ENDS, 'elif what in ("ends", "cancels"):'),
+            g.patch(ENDS, 'elif what in ("ends", "cancels") and token_s[request]:'),
+            g.patch(TOKENS, 'sum(count for _, _, what, count in log if what == "sends")'),
+        ],
         hint=3,
-        seen=lambda s: (
-            s.y.keys() > s.right[0].keys()
-            if s.case.function == TIMINGS
-            else reports("throughput", of_all)(s)
-        ),
-        made_by=patch('what == "ends"', 'what in ("ends", "cancels")'),
     ),
-    Mistake(
+    g.Mistake(
         "takes another percentile",
         "The percentile is one of the values, at place ceil(percent n / 100) from 1. It is not "
         "between two of them, as numpy has it, and not one place further or before.",
-        hint=2,
-        function=PERCENTILE,
-        formula=[
-            between,
-            by_place(lambda n, percent: percent * n // 100),
-            by_place(lambda n, percent: max(0, percent * n // 100 - 1)),
-            by_place(lambda n, percent: round((n - 1) * percent / 100)),
+        [
+            g.patch(NEAREST, "float(__import__('numpy').percentile(values, percent))"),
+            g.patch(NEAREST, "[*sorted(values), max(values)][percent * len(values) // 100]"),
+            g.patch(NEAREST, "sorted(values)[max(0, percent * len(values) // 100 - 1)]"),
+            g.patch(NEAREST, "sorted(values)[round((len(values) - 1) * percent / 100)]"),
         ],
-        made_by=patch("place - 1]", "min(percent * len(values) // 100, len(values) - 1)]"),
+        hint=2,
     ),
-    Mistake(
+    g.Mistake(
         "rounds up in floats",
         "14 / 100 * 50 is 7.000000000000001, and its ceil is 8. percent * n is a whole number: "
         "divide it last, as in -(-percent * n // 100).",
+        [
+            g.patch("-percent * len(values) // 100", f"int(-{product} // 1)")
+            for product in ("len(values) / 100 * percent", "percent / 100 * len(values)")
+        ],
         hint=3,
-        function=PERCENTILE,
-        formula=by_place(lambda n, percent: math.ceil(n / 100 * percent) - 1),
-        made_by=patch("-percent * len(values) // 100", "int(-len(values) / 100 * percent // 1)"),
     ),
-    Mistake(
+    g.Mistake(
         "has no single gaps in the percentile of ITL",
         "A mean per request hides stalls, and so does a percentile per request. Put the gaps of "
         "all requests into one list.",
-        seen=reports(
-            "itl_s",
-            lambda log, percent, *_: nearest(
-                [its.tpot_s for its in waits(log).values() if its.itl_s], percent
+        [
+            g.patch(ALL_GAPS, "tpots"),
+            g.patch(
+                f"percentile({ALL_GAPS}, percent)",
+                'sum(percentile(x["itl_s"], percent) for x in each if x["itl_s"]) / len(tpots)',
             ),
-            lambda log, percent, *_: statistics.mean(
-                nearest(its.itl_s, percent) for its in waits(log).values() if its.itl_s
-            ),
-        ),
-        made_by=patch('[gap for its in each for gap in its["itl_s"]]', "tpots"),
+        ],
     ),
-    Mistake(
+    g.Mistake(
         "does not ask each request for both targets",
         "A request is good if its own TTFT and its own TPOT meet the targets. One of the two is "
         "not enough, and neither is a percentile that meets them.",
+        [
+            g.patch(' and (its["tpot_s"] or 0) <= tpot_s', ""),
+            g.patch('its["ttft_s"] <= ttft_s and ', ""),
+        ],
         hint=2,
-        seen=reports(
-            "goodput",
-            lambda log, _, ttft_s, tpot_s: rate(log, lambda its: its.ttft_s <= ttft_s),
-            lambda log, _, ttft_s, tpot_s: rate(log, lambda its: (its.tpot_s or 0) <= tpot_s),
-        ),
-        made_by=patch(' and (its["tpot_s"] or 0) <= tpot_s', ""),
     ),
-    Mistake(
-        "gives the share of requests that meet the targets",
-        "Goodput is a rate: requests per second. A server that refuses most of its requests can "
+    g.Mistake(
+        "does not divide by the time of the log",
+        "Both rates are per second of the whole log, from its first event to its last, whatever "
+        "these are. A share of the requests is no rate: a server that refuses most requests can "
         "have a share of 100%, and little goodput.",
-        seen=divides_by(
-            "goodput", lambda log: len(at(log, "ends")), lambda log: len(at(log, "arrives"))
-        ),
-        made_by=patch("len(good) / seconds", "len(good) / len(each)"),
-    ),
-    Mistake(
-        "divides by another time",
-        "Both rates are by the time of the whole log: from its first event to its last, whatever "
-        "these are.",
+        [
+            g.patch(GOOD, "len(good) / len(each)"),
+            g.patch(GOOD, 'len(good) / sum(what == "arrives" for _, _, what, _ in log)'),
+            *(
+                g.patch(SECONDS, time)
+                for time in (
+                    "log[-1][0]",
+                    'log[-1][0] - next(at for at, _, what, _ in log if what == "starts")',
+                    'max(at for at, _, what, _ in log if what == "ends") - log[0][0]',
+                    'sum(its["end_to_end_s"] for its in each)',
+                )
+            ),
+        ],
         hint=3,
-        seen=divides_by(
-            "throughput",
-            lambda log: log[-1][0],
-            lambda log: log[-1][0] - at(log, "starts")[0],
-            lambda log: at(log, "ends")[-1] - log[0][0],
-            lambda log: sum(its.end_to_end_s for its in waits(log).values()),
-        ),
-        made_by=patch("log[-1][0] - log[0][0]", "log[-1][0]"),
     ),
 ]
 
-GRADER = Questions(
-    name="serving_metrics",
-    functions=FUNCTIONS,
+GRADER = g.Questions(
+    functions=(TIMINGS, PERCENTILE, REPORT),
     cases=cases,
     right=right,
     mistakes=MISTAKES,

@@ -1,30 +1,13 @@
 """Grade zero1_step: parameters as of one process, 2k numbers of states, an all-reduce's bytes."""
 
-import itertools
-from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
-from labkit.grade.grader import (
-    Budget,
-    ByRank,
-    Case,
-    Draw,
-    Mistake,
-    Observed,
-    OnRanks,
-    Outcome,
-    close,
-    patch,
-    within,
-)
+from labkit.grade import grader as g
 
 STEPS = 3
-STEP_1 = "parameters after step 1"
-EPS = 0.1  # Adam divides by the gradient's size, which hides a factor; a large eps shows it
-TOLERANCE = 2.0**16
 
 
 class Adam:
@@ -49,23 +32,23 @@ class Adam:
         mean.lerp_(gradients, 1 - 0.9)
         square.lerp_(gradients**2, 1 - 0.99)
         root = (square / (1 - 0.99**self.num_steps)).sqrt()
-        weights -= 0.1 * mean / (1 - 0.9**self.num_steps) / (root + EPS)
+        weights -= 0.1 * mean / (1 - 0.9**self.num_steps) / (root + 0.1)
 
 
-def cases(n: int, draw: Draw) -> list[Case]:
+def cases(n: int, draw: g.Draw) -> list[g.Case]:
     """A size that n divides, one less, fewer parameters than ranks, one more."""
-    k = draw.rng.randrange(4, 9)
+    k, double = draw.rng.randrange(4, 9), torch.float64
     return [
-        Case(
+        g.Case(
             f"{numel} parameter{'s' * (numel > 1)}, {STEPS} steps",
-            draw.same(numel, dtype=torch.float64),
-            draw.normal(STEPS, numel, dtype=torch.float64),
+            draw.same(numel, dtype=double),
+            draw.normal(STEPS, numel, dtype=double),
         )
         for numel in (n * k, n * k - 1, max(1, n - 1), n * k + 1)
     ]
 
 
-def call(watch, args) -> dict[str, Tensor]:
+def call(watch: Any, args: tuple[Any, ...]) -> dict[str, Tensor]:
     """The steps of one rank: the parameters after each of them, as the model's layers see them."""
     weights, adam, after = args[0].clone(), Adam(), {}
     view_of_layers = weights.view(-1)
@@ -76,215 +59,148 @@ def call(watch, args) -> dict[str, Tensor]:
     return after
 
 
-def right(parameters: Tensor, gradients: ByRank) -> dict[str, Tensor]:
+def right(parameters: Tensor, gradients: g.ByRank) -> dict[str, Tensor]:
     """One process with the whole batch."""
     weights, adam, after = parameters.clone(), Adam(), {}
-    for number in range(STEPS):
-        adam.step(weights, sum(each[number] for each in gradients) / len(gradients))
-        after[f"parameters after step {number + 1}"] = weights.clone()
+    for number, mean in enumerate(sum(gradients) / len(gradients), start=1):
+        adam.step(weights, mean)
+        after[f"parameters after step {number}"] = weights.clone()
     return after
 
 
-def budget(s: Observed) -> Budget:
-    """One nth of the parameters to each other rank, twice per step."""
-    return Budget(sent_bytes=STEPS * 2 * (s.n - 1) * shard_numel(s) * 8)
-
-
-def shard_numel(s: Observed) -> int:
+def shard_numel(s: g.Observed) -> int:
     """k = ceil(numel / n)."""
     return -(-s.xs.numel() // s.n)
 
 
-def stepped(weights: Tensor, gradients: Tensor) -> Tensor:
-    """The weights after a first step of Adam."""
-    after = weights.clone()
-    Adam().step(after, gradients)
-    return after
+def budget(s: g.Observed) -> g.Budget:
+    """One nth of the parameters to each other rank, twice per step."""
+    return g.Budget(sent_bytes=STEPS * 2 * (s.n - 1) * shard_numel(s) * 8)
 
 
-def mean(s: Observed) -> Tensor:
-    """The gradients of the first step."""
-    return sum(each[0] for each in s.args[1]) / s.n
+def has_too_many_states(s: g.Observed) -> bool:
+    """Whether some rank's optimizer has more than two numbers for each weight of its shard."""
+    return any(rank.notes[0].value > 2 * shard_numel(s) for rank in s.ranks)
 
 
-def alone(s: Observed) -> Tensor:
-    """The parameters after a step with one rank's gradients, for each rank."""
-    return torch.stack([stepped(s.xs, each[0]) for each in s.args[1]])
-
-
-def index(s: Observed) -> Tensor:
-    """The positions of the parameters; divided by k, the ranks that own them."""
-    return torch.arange(s.xs.numel())
-
-
-def is_after(s: Observed, *parameters: Tensor) -> bool:
-    """Whether the ranks have these parameters after the first step: one for all, or by rank."""
-    by_rank = parameters if len(parameters) == s.n else parameters * s.n
-    return all(
-        close(y[STEP_1], each, steps=TOLERANCE) for y, each in zip(s.ys, by_rank, strict=True)
-    )
-
-
-def only(s: Observed, is_updated: Tensor) -> Tensor:
-    """The parameters after the first step, if only some of them were updated."""
-    return torch.where(is_updated, s.right[0][STEP_1], s.xs)
-
-
-def mixed(s: Observed) -> Iterator[Tensor]:
-    """After the first step, where weights and gradients are of other shards: shifted, or one."""
-    padding, shape = (0, -s.xs.numel() % s.n), (s.n, shard_numel(s))
-    weights, gradients = (pad(x, padding).view(shape) for x in (s.xs, mean(s)))
-    places = [torch.arange(s.n).roll(i) for i in range(s.n)]
-    places += [torch.full((s.n,), i) for i in range(s.n)]
-    for one, other in itertools.product(places, places):
-        yield stepped(weights[one], gradients[other]).flatten()[: s.xs.numel()]
-
-
+MEAN = 'group.reduce_scatter(pad(gradients, padding), op="mean")'
+STEP = "optimizer.step(shard, gradient)"
+WHOLE = "group.all_gather(shard)[: parameters.numel()]"
+GATHER = f"parameters.copy_({WHOLE})"
+MINE = ".tensor_split(group.size)[group.rank]"
 MISTAKES = [
-    Mistake(
+    g.Mistake(
         "sums instead of averaging",
         "The step used the sum over the ranks, n times the mean. Adam divides by the gradient's "
         "size and hides most of the factor. Clipping, eps and other optimizers do not.",
+        g.patch(', op="mean"', ""),
         hint=3,
-        seen=lambda s: is_after(s, stepped(s.xs, mean(s) * s.n)),
-        made_by=patch(', op="mean"', ""),
     ),
-    Mistake(
+    g.Mistake(
         "divides by the number of ranks twice",
         'The step used the mean divided by n once more. op="mean" divides already.',
+        g.patch("(shard, gradient)", "(shard, gradient / group.size)"),
         hint=3,
-        seen=lambda s: is_after(s, stepped(s.xs, mean(s) / s.n)),
-        made_by=patch("(shard, gradient)", "(shard, gradient / group.size)"),
     ),
-    Mistake(
+    g.Mistake(
         "steps with one rank's gradients only",
         "Each rank used its own gradients, and nothing was averaged. The block that reduce_scatter "
         "returns is the gradient to step with.",
-        seen=lambda s: (
-            is_after(s, *alone(s)) or is_after(s, alone(s)[index(s) // shard_numel(s), index(s)])
-        ),
-        made_by=patch(
-            'group.reduce_scatter(pad(gradients, padding), op="mean")',
-            "pad(gradients, padding).tensor_split(group.size)[group.rank]",
-        ),
+        [
+            g.patch(MEAN, f"pad(gradients, padding){MINE}"),
+            g.patch(STEP, "optimizer.step(parameters, gradients)", GATHER, ""),
+        ],
     ),
-    Mistake(
+    g.Mistake(
         "averages parameters instead of gradients",
         "Each rank stepped with its own gradients, and then the parameters were averaged. A step "
         "of Adam is not linear in the gradient, so the result is another one.",
-        seen=lambda s: is_after(s, alone(s).mean(0)),
-        made_by=patch(
-            "optimizer.step(shard, gradient)",
+        g.patch(
+            STEP,
             "optimizer.step(parameters, gradients)",
-            "group.all_gather(shard)[: parameters.numel()]",
+            WHOLE,
             'group.all_reduce(parameters, op="mean")',
         ),
     ),
-    Mistake(
+    g.Mistake(
         "the parameters stay as they were",
         "The caller's parameters did not change. Copy the result into `parameters`, for example "
         "with copy_. Assigning to the name or to .data does not change what layers use.",
+        g.patch("parameters.copy_(group", "parameters = (group"),
         hint=3,
-        seen=lambda s: is_after(s, s.xs),
-        made_by=patch("parameters.copy_(group", "parameters = (group"),
     ),
-    Mistake(
+    g.Mistake(
         "the updated shards are not gathered",
         "Each rank has its own shard updated and the other shards as they were. From now on every "
         "rank has another model.",
-        seen=lambda s: is_after(s, *(only(s, index(s) // shard_numel(s) == r) for r in range(s.n))),
-        made_by=patch(
-            "parameters.copy_(group.all_gather(shard)[: parameters.numel()])",
+        g.patch(
+            GATHER,
             "mine = parameters[group.rank * len(shard) : (group.rank + 1) * len(shard)]\n"
             "    mine.copy_(shard[: len(mine)])",
         ),
     ),
-    Mistake(
+    g.Mistake(
         "forgets the remainder",
         "The last numel % n parameters are in no shard and are never updated. Pad with zeros until "
         "n divides the size.",
-        hint=2,
-        seen=lambda s: is_after(s, only(s, index(s) < s.xs.numel() // s.n * s.n)),
-        made_by=patch(
+        g.patch(
             "-parameters.numel() % group.size)",
             "-(parameters.numel() % group.size))",
-            "parameters.copy_(group.all_gather(shard)[: parameters.numel()])",
+            GATHER,
             "whole = group.all_gather(shard)\n    parameters[: whole.numel()] = whole",
         ),
+        hint=2,
     ),
-    Mistake(
+    g.Mistake(
         "mixes up the shards",
         "reduce_scatter leaves block r of the gradients on rank r, and all_gather concatenates in "
         "rank order. So rank r must step shard r of the parameters.",
+        [
+            g.patch("[group.rank]", f"[{other}]")
+            for other in ("(group.rank + 1) % group.size", "group.rank - 1", "-1 - group.rank", "0")
+        ],
         hint=2,
-        seen=lambda s: any(is_after(s, each) for each in mixed(s)),
-        made_by=patch("[group.rank]", "[(group.rank + 1) % group.size]"),
     ),
-    Mistake(
-        "crashes where n does not divide the size",
-        "reduce_scatter cuts its argument into n equal blocks. Append zeros to gradients and "
-        "parameters until n divides their size.",
-        hint=2,
-        outcome=Outcome.CRASHED,
-        seen=lambda s: s.xs.numel() % s.n > 0,
-        made_by=patch("-parameters.numel() % group.size", "0"),
-    ),
-    Mistake(
+    g.Mistake(
         "keeps the states of all parameters",
         "The optimizer creates states for every weight that it gets, also where the gradient is "
         "zero. Pass only this rank's shard: k numbers.",
-        outcome=Outcome.OVER_BUDGET,
-        seen=lambda s: any(rank.notes[0].value > 2 * shard_numel(s) for rank in s.ranks),
-        made_by=patch(
-            "optimizer.step(shard, gradient)",
+        g.patch(
+            STEP,
             'optimizer.step(parameters, group.all_reduce(gradients, op="mean"))',
-            "parameters.copy_(group.all_gather(shard)[: parameters.numel()])",
+            GATHER,
             "",
         ),
+        over_budget=has_too_many_states,
     ),
-    Mistake(
-        "all-reduces the parameters",
-        "An all_reduce of shards in a tensor of zeros sends twice what an all_gather of the shards "
-        "sends.",
-        outcome=Outcome.OVER_BUDGET,
-        seen=lambda s: (
+    g.Mistake(
+        "all-reduces where half of it is enough",
+        "An all_reduce is a reduce_scatter and an all_gather. Each rank steps with one nth of the "
+        "mean gradients, so a reduce_scatter is enough; then it has one nth of the parameters, and "
+        "an all_gather of these shards is enough.",
+        [
+            g.patch(MEAN, f'group.all_reduce(pad(gradients, padding), op="mean"){MINE}'),
+            g.patch(
+                GATHER,
+                "whole = shard.new_zeros(group.size, len(shard))\n"
+                "    whole[group.rank] = shard\n"
+                "    parameters.copy_(group.all_reduce(whole).flatten()[: parameters.numel()])",
+            ),
+        ],
+        over_budget=lambda s: (
             s.sent_bytes(0) > budget(s).sent_bytes
-            and bool(s.operations(0, "all_reduce"))
-            and bool(s.operations(0, "reduce_scatter"))
-            and all(rank.notes[0].value <= 2 * shard_numel(s) for rank in s.ranks)
-        ),
-        made_by=patch(
-            "parameters.copy_(group.all_gather(shard)[: parameters.numel()])",
-            "whole = torch.zeros(group.size, len(shard), dtype=shard.dtype)\n"
-            "    whole[group.rank] = shard\n"
-            "    parameters.copy_(group.all_reduce(whole).flatten()[: parameters.numel()])",
-        ),
-    ),
-    Mistake(
-        "all-reduces the gradients",
-        "An all_reduce gives every rank all mean gradients, and each rank uses one nth of them. A "
-        "reduce_scatter gives each rank just this nth, for half of the bytes.",
-        outcome=Outcome.OVER_BUDGET,
-        seen=lambda s: (
-            s.sent_bytes(0) > budget(s).sent_bytes
-            and bool(s.operations(0, "all_reduce"))
-            and not s.operations(0, "reduce_scatter")
-        ),
-        made_by=patch(
-            'group.reduce_scatter(pad(gradients, padding), op="mean")',
-            'group.all_reduce(pad(gradients, padding), op="mean")\n'
-            "    gradient = gradient.tensor_split(group.size)[group.rank]",
+            and s.operations(0, "all_reduce")
+            and not has_too_many_states(s)
         ),
     ),
 ]
 
-GRADER = OnRanks(
-    name="zero1_step",
+GRADER = g.OnRanks(
     cases=cases,
     right=right,
     call=call,
     budget=budget,
-    same=within(TOLERANCE),
+    same=g.within(2**16),
     mistakes=MISTAKES,
     allowed=("all_reduce", "reduce_scatter", "all_gather"),
     closed=("labkit.zero",),

@@ -4,7 +4,6 @@ import math
 
 from labkit import calc
 from labkit.calc.result import Result
-from labkit.grade.graders.checkpoint_interval import NO_FACTOR_2, ONE_NODE, WHOLE_WRITE
 from labkit.interview.drills.drill import drill
 from labkit.interview.drills.numbers import MODEL_SIZES, amounts
 from labkit.interview.drills.question import Solution, Trap
@@ -187,7 +186,6 @@ def outage_cost(gpus: int, timeout: float, restart: float, interval: float) -> S
 def asynchronous_interval(days: int, nodes: int, write: float, blocking: int) -> Solution:
     """sqrt(2 W M), W being the idle time and M the job's."""
     idle, mtbf = write * blocking / 100, days * 86400 / nodes
-    job = {"num_nodes": nodes, "node_mtbf_days": days, "write_s": write, "blocking": blocking / 100}
     interval = calc.checkpoint_interval(idle, mtbf)
     return Solution(
         interval,
@@ -200,17 +198,17 @@ def asynchronous_interval(days: int, nodes: int, write: float, blocking: int) ->
         [
             Trap(
                 "the whole write",
-                WHOLE_WRITE[0](job),
+                calc.checkpoint_interval(write, mtbf),
                 "While the rest is written, training goes on: only idle time costs.",
             ),
             Trap(
                 "the mean time of one node",
-                ONE_NODE[0](job),
+                calc.checkpoint_interval(idle, days * 86400),
                 "Any node that fails stops the job.",
             ),
             Trap(
                 "the factor 2 left out",
-                NO_FACTOR_2[0](job),
+                float(interval) / math.sqrt(2),
                 "Half an interval is lost on average, which is where the 2 comes from.",
             ),
             Trap(

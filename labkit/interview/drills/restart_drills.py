@@ -3,16 +3,7 @@
 from collections.abc import Callable
 from math import ceil, comb
 
-from labkit.grade.graders.peer_placement import (
-    LOSS,
-    Holders,
-    groups,
-    groups_of,
-    lost_states,
-    right,
-    ring,
-    with_replacement,
-)
+from labkit.grade.graders.peer_placement import Holders, fatal_share, groups, ring
 from labkit.interview.drills.drill import Shown, drill
 from labkit.interview.drills.question import Solution, Trap
 
@@ -92,36 +83,36 @@ def steps_left(samples: int, steps: int, batch: int, new: int, ahead: int) -> So
 )
 def copies_lost(n: int, m: int, k: int, placement: Callable[[int, int], Holders]) -> Solution:
     """Fatal sets of k hosts over all sets."""
-    holders = placement(n, m)
-    other = (groups if placement is ring else ring)(n, m)
-    share, num_sets = right(holders, k, LOSS), comb(n, k)
+    other, num_groups = (groups, n) if placement is ring else (ring, n // m)
+    share, num_sets = fatal_share(placement(n, m), k), comb(n, k)
+    one = comb(n - m, k - m) / num_sets
     return Solution(
         share,
         [
             f"{n} hosts have {num_sets:,} sets of {k}.",
-            f"A state is lost with all {m} hosts of its group: {len(groups_of(holders))} groups.",
+            f"A state is lost with all {m} hosts of its group: {num_groups} groups.",
             f"{round(share * num_sets):,} sets contain a group, each counted once.",
             f"{round(share * num_sets):,} / {num_sets:,} = {share:.2%}.",
         ],
         [
             Trap(
                 "the other placement",
-                right(other, k, LOSS),
+                fatal_share(other(n, m), k),
                 "A ring has a group for each host, groups have one for all of their hosts.",
             ),
             Trap(
                 "each set counted for every state that it loses",
-                lost_states(holders, k),
+                n * one,
                 "Hosts of a group lose their states together, and one set can hit two groups.",
             ),
             Trap(
                 "one host's state",
-                lost_states(holders, k) / n,
+                one,
                 "The question is whether any state is lost.",
             ),
             Trap(
                 "independent failures",
-                with_replacement(holders, k),
+                1 - (1 - (k / n) ** m) ** num_groups,
                 "The failed hosts are different ones: after the first, fewer are left to draw.",
             ),
         ],
