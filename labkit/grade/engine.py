@@ -2,7 +2,8 @@
 
 read the code (submission.py)  ->  launch it on its cases, world size by world size
 (harness.py, on each rank)     ->  Observed, case by case (observed.py)
-what is wrong? (findings.py)   ->  a Verdict (check_verdict.py)
+what is wrong? (findings.py)   ->  launch the programs of the exercise's mistakes on these cases
+whose results are the same?    ->  a Verdict (check_verdict.py)
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ def check(
     submission: None for the learner's own exercises/<name>.py, or the path of another file, or a
     function, such as one written in a notebook cell (a list of them where there are several).
     seed: repeats the inputs of an earlier check; without it they are new every time.
-    timeout_s: for each launch of the code; what takes longer counts as hung.
+    timeout_s: for each launch of the code; what takes longer counts as hung. If it is wrong, the
+    programs of mistakes have a minute of their own.
 
     Raises UnknownExercise, NothingToGrade (no such file) and WorkspaceNotFound, each saying what
     to do, and TypeError or ValueError for another seed or timeout; whatever is wrong with the code
@@ -149,23 +151,27 @@ def observe(
 def observe_mistakes(
     grader: OnRanks | Questions, solution: str, cases: tuple[Case, ...], n: int
 ) -> dict[Patch, list[Observed]]:
-    """What the mistakes that have no predicate do with these cases, by patch, in one launch.
+    """What the mistakes that have no predicate do with these cases, by patch.
 
-    After a case that a program does not end it is not asked again. Empty without the solution.
+    Of several ranks it takes one more launch for each program that does not end on all cases; it is
+    not asked again. Patches that do not fit are left out: the solution is not there, or was edited.
     """
-    known = [mistake for mistake in grader.mistakes if mistake.predicate is None]
-    patches = [*dict.fromkeys(patch for mistake in known for patch in mistake.patches)]
+    programs: dict[Patch, Code] = {}
+    for patch in (p for m in grader.mistakes if m.predicate is None for p in m.patches):
+        with contextlib.suppress(ValueError):
+            programs[patch] = Code(grader.names, patch.applied_to(solution), "a mistake")
     found: dict[Patch, list[Observed]] = {}
-    while solution and len(found) < len(patches):
-        rest = patches[len(found) :]
-        programs = [Code(grader.names, p.applied_to(solution), "a mistake") for p in rest]
-        codes = [each for each in programs for _ in cases]
-        seen = iter(_launched(grader, codes, [*cases] * len(rest), n, _MISTAKES_S).cases)
+    while rest := [patch for patch in programs if patch not in found]:
+        codes = [programs[patch] for patch in rest for _ in cases]
+        each_case = [*cases] * len(rest)
+        observation = _launched(grader, codes, each_case, n, _MISTAKES_S, goes_on=n == 1)
+        seen, failure = iter(observation.cases), observation.failure
         for patch in rest:
-            its = list(itertools.islice(seen, len(cases)))
-            found[patch] = [each for each in its if each.returned]
-            if len(found[patch]) < len(its):
+            found[patch] = list(itertools.islice(seen, len(cases)))
+            if failure is not None and not all(each.returned for each in found[patch]):
                 break
+        if failure is not None and is_busy_machine(failure):
+            break
     return found
 
 
@@ -195,6 +201,7 @@ def _launched(
     cases: Sequence[Case],
     n: int,
     timeout_s: float,
+    goes_on: bool = False,
 ) -> Observation:
     with tempfile.TemporaryDirectory(prefix="labkit-grade-") as folder:
         job = Job(
@@ -207,6 +214,7 @@ def _launched(
             grader.closed,
             grader.num_arguments,
             grader.watch_memory,
+            goes_on,
         )
         by_rank = [(job, [case.of_rank(rank) for case in cases]) for rank in range(n)]
         failure = None

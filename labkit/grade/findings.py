@@ -11,14 +11,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 import torch
 
 from labkit.grade.differences import difference, form_of, shown
 from labkit.grade.grader import Budget, Mistake, OnRanks, Patch, Questions, close
-from labkit.grade.observed import Observation, Observed
+from labkit.grade.observed import Observation, Observed, tensors_in
 from labkit.grade.outcome import Finding, Outcome
 from labkit.grade.unfinished import how_it_ended
 from labkit.grade.watched import same_bytes
@@ -33,9 +32,9 @@ def first(grader: Grader, observation: Observation) -> Finding | None:
     finding = _first(grader, observation)
     if finding is None:
         return None
-    shown_case = next(
-        (o for o in observation.cases if finding.first_seen.startswith(o.label)), None
-    )
+    # `job 37`, not `job 3`; `..., one rank late` if it was that one.
+    named = [each for each in observation.cases if each.label in finding.first_seen]
+    shown_case = max(named, key=lambda each: len(each.label), default=None)
     return dataclasses.replace(finding, printed="" if shown_case is None else _printed(shown_case))
 
 
@@ -72,7 +71,8 @@ def _fault(grader: Grader, observed: Observed) -> bool:
 def _wrong(grader: Grader, observation: Observation) -> Finding:
     """At least one case has a wrong result, or changes what it must not change."""
     wrong, asked = _wrong_cases(grader, observation)
-    mistaken = observation.mistaken(wrong[0].case.function)
+    # Results of patches say nothing where only an input has changed.
+    mistaken = observation.mistaken(wrong[0].case.function) if wrong[0].wrong_ranks else {}
     mistake, example = named(grader.mistakes, Outcome.WRONG, wrong, asked, mistaken)
     if mistake is not None:
         return _finding(mistake, grader, example)
@@ -127,11 +127,7 @@ def _reads_early(observed: Observed) -> bool:
 
 
 def _has_nan(value: Any) -> bool:
-    if isinstance(value, torch.Tensor):
-        return value.dtype.is_floating_point and bool(value.isnan().any())
-    if isinstance(value, dict):
-        return any(map(_has_nan, value.values()))
-    return isinstance(value, list | tuple) and any(map(_has_nan, value))
+    return any(x.is_floating_point() and bool(x.isnan().any()) for x in tensors_in(value))
 
 
 _LOSES_DIGITS = (
@@ -179,8 +175,8 @@ def named(
     mistakes: Sequence[Mistake],
     outcome: Outcome,
     cases: Sequence[Observed],
-    asked: Sequence[Observed] = (),
-    mistaken: Mapping[Patch, Sequence[Observed]] = MappingProxyType({}),
+    asked: Sequence[Observed],
+    mistaken: Mapping[Patch, Sequence[Observed]],
 ) -> tuple[Mistake | None, Observed]:
     """The mistake that holds in most of `cases`, the first of several, and the first such case.
 
@@ -209,7 +205,7 @@ def held(
         return [observed for observed in cases if _is_seen(mistake.predicate, observed)], len(asked)
     best: tuple[Sequence[Observed], int] = [], 0
     for patch in mistake.patches:
-        theirs = {each.case: each for each in mistaken.get(patch, ())}
+        theirs = {each.case: each for each in mistaken.get(patch, ()) if each.returned}
         agree = [each for each in asked if _agree(each, theirs.get(each.case))]
         # Two wrong results: what is right in one program may be close to what is wrong in another.
         holds = [o for o in agree if o in cases and o.wrong_ranks and theirs[o.case].wrong_ranks]
@@ -235,6 +231,8 @@ def _finding(mistake: Mistake, grader: Grader, observed: Observed) -> Finding:
     seen = observed.label
     if observed.wrong_ranks or grader.describe:
         seen = _got_and_expected(grader, observed)
+    elif mistake.over_budget and (excess := _excess(grader, observed)):
+        seen = f"{seen}: {excess[2]}"
     picture = grader.picture(observed) if grader.picture else ""
     return Finding(mistake.outcome, mistake.name, mistake.why, seen, mistake.hint, picture=picture)
 
@@ -301,52 +299,54 @@ def _got_and_expected(grader: Grader, observed: Observed) -> str:
 
 def _over_budget(grader: Grader, cases: Sequence[Observed]) -> Finding | None:
     """All results are right; what they cost may not be."""
-    mistake, example = named(grader.mistakes, Outcome.OVER_BUDGET, cases, cases)
+    mistake, example = named(grader.mistakes, Outcome.OVER_BUDGET, cases, cases, {})
     if mistake is not None:
         return _finding(mistake, grader, example)
     for observed in cases:
         if found := _in_own_words(grader, observed):
             return found
-        budget = grader.budget(observed)
-        for rank in range(observed.n):
-            for what, used, most in _limits(budget, observed, rank):
-                if used > most + 1e-6:
-                    return Finding(
-                        Outcome.OVER_BUDGET,
-                        f"too many {what}" if what != "steps" else "too many steps in a row",
-                        f"the results are right, and rank {rank} uses {shown(used)} {what}; the "
-                        f"budget is {shown(most)}",
-                        f"{observed.label}: rank {rank}",
-                        1,
-                    )
+        if excess := _excess(grader, observed):
+            rank, what, told = excess
+            return Finding(
+                Outcome.OVER_BUDGET,
+                f"too many {what}" if what != "steps" else "too many steps in a row",
+                f"the results are right, and {told}",
+                f"{observed.label}: rank {rank}",
+                1,
+            )
+    return None
+
+
+def _excess(grader: Grader, observed: Observed) -> tuple[int, str, str] | None:
+    """The first limit that a rank exceeds: (rank, of what, in words)."""
+    budget = grader.budget(observed)
+    for rank in range(observed.n):
+        for what, used, most in _limits(budget, observed, rank):
+            if used > most + 1e-6:
+                told = f"rank {rank} uses {shown(used)} {what}; the budget is {shown(most)}"
+                return rank, what, told
     return None
 
 
 def _limits(budget: Budget, observed: Observed, rank: int) -> Iterable[tuple[str, Any, Any]]:
     """(what, used, the most allowed) of one rank, for all that is limited."""
-    sends = observed.messages(rank)
+    seen, sends = observed.ranks[rank], observed.messages(rank)
     used = {
-        "sends": lambda: len(sends),
-        "bytes_per_send": lambda: max((e.nbytes for e in sends), default=0),
-        "collectives": lambda: observed.num_collectives(rank),
-        "payload_bytes": lambda: observed.payload_bytes(rank),
-        "sent_bytes": lambda: observed.sent_bytes(rank),
-        "steps": lambda: observed.num_steps,
-        "peak_bytes": lambda: observed.ranks[rank].peak_bytes,
-        "largest": lambda: observed.ranks[rank].largest,
+        "sends": ("sends", lambda: len(sends)),
+        "bytes_per_send": (
+            "bytes in one message",
+            lambda: max((e.nbytes for e in sends), default=0),
+        ),
+        "collectives": ("collectives", lambda: observed.num_collectives(rank)),
+        "payload_bytes": ("bytes of payload", lambda: observed.payload_bytes(rank)),
+        "sent_bytes": ("bytes sent", lambda: observed.sent_bytes(rank)),
+        "steps": ("steps", lambda: observed.num_steps),
+        "peak_bytes": ("bytes of tensors alive together", lambda: seen.peak_bytes),
+        "largest": ("elements in one tensor", lambda: seen.largest),
     }
-    words = {
-        "bytes_per_send": "bytes in one message",
-        "payload_bytes": "bytes of payload",
-        "sent_bytes": "bytes sent",
-        "peak_bytes": "bytes of tensors alive together",
-        "largest": "elements in one tensor",
-    }
-    for field in dataclasses.fields(Budget):
-        most = getattr(budget, field.name)
-        if most is not None:
-            most = most[rank] if isinstance(most, list | tuple) else most
-            yield words.get(field.name, field.name), used[field.name](), most
+    for name, (words, amount) in used.items():
+        if (most := getattr(budget, name)) is not None:
+            yield words, amount(), most[rank] if isinstance(most, list | tuple) else most
 
 
 def _unfinished(grader: Grader, observed: Observed, failure: RunError) -> Finding:
@@ -355,7 +355,7 @@ def _unfinished(grader: Grader, observed: Observed, failure: RunError) -> Findin
     # Whether ranks that make different calls end in a mismatch or wait for ever is chance.
     outcome = Outcome.HUNG if isinstance(failure, Mismatch) else general.outcome
     if outcome in (Outcome.CRASHED, Outcome.HUNG):
-        mistake, _ = named(grader.mistakes, outcome, [observed], [observed])
+        mistake, _ = named(grader.mistakes, outcome, [observed], [observed], {})
         if mistake is not None:
             return dataclasses.replace(
                 general,

@@ -5,9 +5,8 @@ A grader is data and small functions; engine.py does the grading. There are two 
     OnRanks     a function that is called on every rank, with a group as its last argument
     Questions   functions that calculate: they are called in one process, without a group
 
-A mistake is a name, an explanation, the number of the hint that helps, a predicate that recognises
-it in what was observed, and a patch of the solution that makes it, by which the predicate is
-tested (tests/grade/test_exercises.py).
+A mistake is a name, an explanation, the number of the hint that helps, and patches of the solution
+that make it. It is recognised by what these return, or by a predicate over what was observed.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class Patch:
 
 
 def patch(*texts: str) -> Patch:
-    """patch(old, new, old, new, ...): each `old` stands exactly once in the solution."""
+    """patch(old, new, old, new, ...): each `old` stands exactly once in the text, in its turn."""
     return Patch(tuple(zip(texts[::2], texts[1::2], strict=True)))
 
 
@@ -69,7 +68,7 @@ class Mistake:
     or, where there is a predicate, if that holds. Predicates are for what results do not tell, and
     for a property that wrong results of many programs share. They may raise, on odd results: that
     counts as no. The engine names the mistake that holds in most of the cases that went wrong; of
-    several, the one whose program returns the same most often, and then the first.
+    several, one with a predicate or whose program is right wherever the answer is, then the first.
     """
 
     name: str

@@ -31,9 +31,11 @@ def attempt_cases(world: Group, job: Job, cases: Sequence[tuple[Any, ...]]) -> N
     """Run on every rank: the code under test on all its cases. Raises what that code raises."""
     _close(job.closed)
     watch = Watch(world, job)
-    earlier: list[Any] = []  # kept, so that no two results have the same memory by chance
+    earlier: dict[int, Any] = {}  # by place; kept, so that no two results share one by chance
     with job.records(world.rank).open("wb") as records:
         for index, args in enumerate(cases):
+            if job.codes[index] is not job.codes[index - 1]:
+                earlier.clear()
             own = pickle.loads(payload.dumps(args))  # `args` stay what they were
             watch.begin_case(index, own)
             if world.size > 1:
@@ -46,7 +48,7 @@ def attempt_cases(world: Group, job: Job, cases: Sequence[tuple[Any, ...]]) -> N
                 seen, error = _attempt(watch, index, own, earlier)
             records.write(_pickled(seen))
             records.flush()
-            if error is not None:
+            if error is not None and not job.goes_on:
                 raise error
 
 
@@ -60,7 +62,7 @@ MEETING = "\x02between cases"
 
 
 def _attempt(
-    watch: Watch, index: int, args: tuple[Any, ...], earlier: list[Any]
+    watch: Watch, index: int, args: tuple[Any, ...], earlier: dict[int, Any]
 ) -> tuple[RankSeen, BaseException | None]:
     seen, output, error = RankSeen(), None, None
     try:
@@ -80,10 +82,9 @@ def _attempt(
         broken = watch.broken
         seen.returned, error = False, error or broken
         seen.broke, seen.broke_how, seen.site = broken.name, str(broken), broken.site
-    parts = list(tensors_in(output))
-    seen.is_input = any(_share_memory(part, x) for part in parts for x in tensors_in(args))
-    seen.is_earlier = any(_share_memory(part, x) for part in parts for x in earlier)
-    earlier += parts
+    parts, given = _by_place(output), _by_place(args)
+    seen.is_input, seen.is_earlier = bool(parts.keys() & given), bool(parts.keys() & earlier)
+    earlier |= parts
     seen.output, seen.args, seen.events = plain(output), plain(args), watch.events
     seen.peak_bytes, seen.largest = watch.peak_bytes, watch.largest
     return seen, error
@@ -115,12 +116,9 @@ def _close(names: Sequence[str]) -> None:
             setattr(sys.modules[parent], attribute, sys.modules[name])
 
 
-def _share_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
-    if one is other:
-        return True
-    if not one.numel() or not other.numel():
-        return False
-    return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
+def _by_place(value: Any) -> dict[int, torch.Tensor]:
+    """All tensors that have elements, by the address of their memory."""
+    return {x.untyped_storage().data_ptr(): x for x in tensors_in(value) if x.numel()}
 
 
 def _pickled(seen: RankSeen) -> bytes:

@@ -81,6 +81,8 @@ class Job:
     closed: tuple[str, ...]
     num_arguments: int | None
     watch_memory: bool
+    goes_on: bool
+    """Whether a case in which the code fails is not the last one. For one rank."""
 
     def records(self, rank: int) -> Path:
         """Where a rank leaves what it did: a pickled RankSeen for each case that it ended."""
