@@ -45,34 +45,34 @@ _GRADER = '''"""Grade NAME: what is compared, and what is counted."""
 
 import torch
 
-from labkit.grade.grader import Budget, ByRank, Case, Draw, Mistake, Observed, OnRanks, patch
+from labkit.grade import grader as g
 
 
-def cases(n: int, draw: Draw) -> list[Case]:
+def cases(n: int, draw: g.Draw) -> list[g.Case]:
     """Inputs by rank, simple ones first."""
-    return [Case("7 elements", draw(7)), Case("no elements", draw(0))]
+    return [g.Case("7 elements", draw(7)), g.Case("no elements", draw(0))]
 
 
-def right(xs: ByRank) -> torch.Tensor:
+def right(xs: g.ByRank) -> torch.Tensor:
     """The result on every rank, written another way than the solution."""
     return torch.stack(tuple(xs)).sum(0)
 
 
-def budget(s: Observed) -> Budget:
+def budget(s: g.Observed) -> g.Budget:
     """What an answer may use."""
-    return Budget(collectives=1)
+    return g.Budget(collectives=1)
 
 
 MISTAKES = [
-    Mistake(
+    g.Mistake(
         "forgets the other ranks",
         "Each rank returns its own x. One sentence that helps a learner who did this.",
-        patch("return group.all_reduce(x)", "return x.clone()"),
+        g.patch("return group.all_reduce(x)", "return x.clone()"),
         hint=1,
     ),
 ]  # six to ten of them
 
-GRADER = OnRanks(
+GRADER = g.OnRanks(
     cases=cases,
     right=right,
     budget=budget,

@@ -83,7 +83,7 @@ MISTAKES = [
         g.patch(RETURN, f"{RETURN} + 4 * s * b * h * (1 - 1 / split)"),
     ),
     g.Mistake(
-        "does not divide by t once",
+        "does not divide something by t, or divides it twice",
         "A rank has a / t of the heads and 1/t of the MLP's inner features, with all tokens. So "
         "tensors without a star and scores are divided by t, and not along s as well.",
         [

@@ -195,7 +195,7 @@ MISTAKES = [
         g.patch(COPIES, "", "self.write(copy)", "self.write(self.copied(state, {}))"),
     ),
     g.Mistake(
-        "copies before the write before has ended",
+        "copies while the last write still runs",
         "The memory of the copy is still being written. Wait first, then copy.",
         g.patch(WAITS, "", COPIES, f"{COPIES}        self.wait()\n"),
         hint=2,
@@ -209,8 +209,8 @@ MISTAKES = [
     ),
     g.Mistake(
         "loses the error",
-        "A save whose write failed does not exist, and nobody knows. Keep the pending job, and "
-        "let the next call raise what it raised.",
+        "A save whose write failed does not exist, and no call reports it. Keep the pending job, "
+        "and let the next call raise what it raised.",
         g.patch(
             "            pending.wait()\n",
             "            with __import__('contextlib').suppress(OSError):\n"

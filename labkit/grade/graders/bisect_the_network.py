@@ -34,7 +34,7 @@ def call(watch: Any, args: tuple[Any, ...]) -> Any:
         if len(set(chosen)) != len(chosen) or not set(chosen) <= set(range(n)):
             raise ValueError(f"measure({leaves}): the leaves are different ones from 0 to {n - 1}")
         if len(chosen) < 2:
-            raise ValueError(f"measure({leaves}): a single leaf has nobody to send to")
+            raise ValueError(f"measure({leaves}): a single leaf has no other to send to")
         num_asked[f"{chosen}"] += 1
         if num_asked[f"{chosen}"] > 2:
             raise RuntimeError(f"measure({leaves}) was asked for 3 times")
@@ -154,10 +154,10 @@ MISTAKES = [
     ),
     g.Mistake(
         "measures a single leaf",
-        "A single leaf has nobody to send to. Add a leaf that an earlier measurement has cleared; "
+        "A single leaf has no other to send to. Add a leaf that an earlier measurement cleared; "
         "with n of 3 the first half needs two leaves.",
         g.patch("cleared[:1] if len(half) == 1 else []", "[]"),
-        crashed=lambda s: "a single leaf has nobody" in s.error,
+        crashed=lambda s: "a single leaf has no other" in s.error,
         hint=3,
     ),
     g.Mistake(

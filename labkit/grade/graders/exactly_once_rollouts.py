@@ -294,7 +294,7 @@ MISTAKES = [
         "A killed job leaves a record of any length, of its head too. Look at how many bytes there "
         "are before you unpack them.",
         g.patch("if begin + 8 > len(data):", "if begin == len(data):"),
-        crashed=lambda s: s.ranks[0].notes[-1].what == "killed",
+        crashed=lambda s: s.ranks[0].notes[-1].what == "killed" and "unpack" in s.error,
         hint=3,
     ),
 ]

@@ -142,7 +142,7 @@ MISTAKES = [
         hint=2,
     ),
     g.Mistake(
-        "forgets experts that nobody chose",
+        "forgets experts without tokens",
         "bincount ends at the largest expert in expert_T. With minlength=E it counts all experts.",
         g.patch("bincount(expert_T, minlength=num_experts)", "bincount(expert_T)"),
         crashed=lambda s: bool(s.error) and s.case.label.startswith("the last expert"),

@@ -263,7 +263,10 @@ def habit(s: g.Observed) -> str:
 
 def why(right: str, *wrong: str) -> list[g.Patch]:
     """Patches of why_not. The search for a layout, which takes long, is left out."""
-    return [g.patch("    room = ", "    return {}\n    room = ", right, each) for each in wrong]
+    return [
+        g.patch("    room = ", "    raise NotImplementedError\n    room = ", right, each)
+        for each in wrong
+    ]
 
 
 def prefers(*keys: str) -> list[g.Patch]:

@@ -101,7 +101,7 @@ MISTAKES = [
         ],
     ),
     g.Mistake(
-        "forgets experts that nobody chose",
+        "forgets experts without tokens",
         "bincount ends at the largest number in it. With minlength=E it counts all experts.",
         g.patch(", minlength=num_experts", ""),
         crashed=lambda s: bool(s.error) and s.args[1].max() < s.xs.shape[1] - 1,

@@ -96,8 +96,8 @@ RING = "holders[host] = [rest[(rest.index(host) + i * step) % len(rest)] for i i
 MISTAKES = [
     g.Mistake(
         OWN,
-        "m counts the host's own copy, as in the paper. Its list names the m - 1 others, who still "
-        "have the state when the host is gone.",
+        "m counts the host's own copy, as in the paper. Its list names the m - 1 others, which "
+        "still have the state when the host is gone.",
         g.patch("by_rack: dict", "m += 1\n    by_rack: dict"),
         seen=lambda s: s.y == OWN,
         hint=3,

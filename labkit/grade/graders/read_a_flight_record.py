@@ -215,5 +215,5 @@ GRADER = g.Questions(
     describe=lambda s: f"got {s.y!r}, expected {s.right[0]!r}",
     picture=picture,
     shown="you find the collective that holds up the others, among several groups and with old "
-    "entries gone, and say who is missing there, who disagrees, or that it is the network",
+    "entries gone, and say which rank is missing there, which disagrees, or that it is the network",
 )

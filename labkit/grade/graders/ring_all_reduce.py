@@ -64,7 +64,11 @@ MISTAKES = [
         "After n - 1 steps each rank has one complete chunk, every rank another one. The "
         "all-gather passes the complete chunks around, in n - 1 more steps.",
         [g.patch(STEPS, STEPS.replace("n - 1", number)) for number in ("0", "n - 2")],
-        seen=lambda s: 0 < s.num_sends < 2 * (s.n - 1) and not s.is_answer(s.xs),
+        seen=lambda s: (
+            0 < s.num_sends < 2 * (s.n - 1)
+            and max(sent(s)) <= max(sizes(s))
+            and not s.is_answer(s.xs)
+        ),
     ),
     g.Mistake(
         "takes a chunk for another one",

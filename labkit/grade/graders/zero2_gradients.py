@@ -186,7 +186,7 @@ MISTAKES = [
         "A .grad of the bucket is None. Within a bucket gradients arrive in any order. The last of "
         "the list need not be the last to arrive: count them.",
         g.patch("num_arrived[i] == len(buckets[i])", "parameter is buckets[i][0]"),
-        crashed=lambda s: "None" in s.error,
+        crashed=lambda s: "'NoneType' object has no attribute" in s.error,
         hint=2,
     ),
     g.Mistake(

@@ -55,7 +55,7 @@ class Unit:
 
 
 def cases(n: int, draw: g.Draw) -> list[g.Case]:
-    """One unit, several, many; all widths differ, so that what belongs to another unit fits not."""
+    """One unit, several, many; all widths differ, so that tensors of another unit do not fit."""
 
     def case(num_units: int) -> g.Case:
         widths = draw.rng.sample(range(40, 51), num_units + 1)
