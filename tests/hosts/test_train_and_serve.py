@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 
 import httpx
 import openai
@@ -56,9 +57,8 @@ def test_what_was_trained_on_two_ranks_is_served_by_two_until_ctrl_c(folder):
         )
         next(iter(stream))
         os.killpg(server.pid, signal.SIGINT)  # as a terminal does, to all that it has started
-        with pytest.raises((openai.APIError, httpx.RemoteProtocolError)):
-            last = [chunk.choices for chunk in stream][-1:]
-            pytest.fail(f"the stream ended without an error, with {last}")
+        with suppress(openai.APIError, httpx.RemoteProtocolError):  # unless all tokens were there
+            assert list(stream)[-1].choices[0].finish_reason == "length"
         assert server.wait(30) == 0
         assert server.stdout.read().endswith("closed\n")
         assert are_gone_within(pids, 10)

@@ -104,10 +104,18 @@ MISTAKES = [
         hint=3,
     ),
     Mistake(
-        "forgets the virtual stages",
+        "does not divide the idle time by the virtual stages",
         "Each of v stages has a v-th of the layers, so fill and drain take a v-th of the time: "
-        "(p - 1)/(v m) of ideal.",
-        patch(IDLE, IDLE.replace("virtual", "1")),
+        "(p - 1)/(v m) of ideal. Divide the idle time, not the fraction of the total.",
+        [
+            patch(IDLE, IDLE.replace("virtual", "1")),
+            patch(IDLE, f'p * virtual - 1 if schedule == "interleaved" else {IDLE}'),
+            patch(
+                RETURN,
+                'if (schedule, relative_to) == ("interleaved", "total"):\n'
+                f"        return (p - 1) / (m + p - 1) / virtual\n    {RETURN}",
+            ),
+        ],
         hint=2,
     ),
     Mistake(

@@ -174,6 +174,20 @@ MISTAKES = [
         hint=3,
     ),
     g.Mistake(
+        "goes back before the block in the second pass",
+        "x comes with the graph of the block before, which is used once. Recompute with "
+        "x.detach(), so that backward() ends there, and return the gradient of that.",
+        g.patch(
+            *(DETACH, "pass"),
+            *(
+                INPUTS,
+                "y.backward(output_gradient)\n        return (None,) * (2 + len(parameters))",
+            ),
+        ),
+        crashed=lambda s: "a second time" in s.error,
+        hint=3,
+    ),
+    g.Mistake(
         "asks for a gradient that is not recorded or not needed",
         "backward of a Function runs without a graph: put the second pass into "
         "torch.enable_grad(). And pass no tensor that requires no gradient to torch.autograd.grad: "

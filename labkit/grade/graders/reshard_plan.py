@@ -45,6 +45,13 @@ def cases(draw: g.Draw) -> Iterator[g.Case]:
             mine = {name: cut(after, *saved[name][0], num_ranks)[rank] for name in saved}
             label = f"{before} of {num_files} ranks to {after} of {num_ranks}, rank {rank}"
             yield g.Case(label, saved, mine)
+    pieces = [
+        ("rank-0", 24, ("range", 0, 4)),
+        ("rank-0", 40, ("range", 4, 8)),
+        ("rank-1", 24, ("range", 8, 16)),
+    ]
+    joined = {"up": ((4, 4), 4, pieces)}, {"up": ("range", 2, 14)}
+    yield g.Case("two pieces that follow each other in a file", *joined)
     yield g.Case("an empty part", saved, {"up": ("range", 7, 7), "down": ("box", (1, 2), (2, 4))})
 
 
@@ -101,6 +108,7 @@ MISTAKES = [
         [
             g.patch("        held = [", "        itemsize = 1\n        held = ["),
             g.patch("itemsize * (stop - at)", "stop - at"),
+            g.patch(OFFSET, "offset + there)"),
         ],
         hint=3,
     ),
@@ -145,9 +153,9 @@ MISTAKES = [
         over_budget=is_over_bytes,
     ),
     g.Mistake(
-        "makes a read of every row",
+        "makes two reads where one is enough",
         "Reads cost a request each. Where one goes on where the other ends, in the file and in the "
-        "part, they are one.",
+        "part, they are one: rows of a piece, and pieces that follow each other.",
         g.patch("    if reads:\n", "    if False:\n"),
         over_budget=lambda s: is_split(s) and not is_over_bytes(s),
         hint=2,

@@ -86,7 +86,18 @@ MISTAKES = [
         hint=2,
     ),
     g.Mistake(
-        "a rank that nobody sends to",
+        "does not add the root back",
+        "Positions are counted from the root, and messages go to ranks. With another root than 0, "
+        "position p is rank (p + root) % n.",
+        g.patch(
+            *("(position + distance + root) % n", "position + distance"),
+            *("(position - distance + root) % n", "position - distance"),
+        ),
+        crashed=lambda s: s.args[1] > 0,
+        hint=2,
+    ),
+    g.Mistake(
+        "a rank without a message",
         "Each rank but the root needs one message. Where n is no power of two there are "
         "ceil(log2 n) steps, not floor. Write down for n = 3 which rank sends to which.",
         g.patch("while distance < n:", "while 2 * distance <= n:"),

@@ -74,6 +74,7 @@ HIGHEST = 'group.all_reduce(highest_N, op="max")'
 BOTH = "group.all_reduce(torch.stack([exp_Nv.sum(1), target_N]))"
 LOGIT, UNSHIFTED = "x_Nv[rows, columns]", "logits_Nv[rows, columns].float()"
 ONE_LESS = "gradient_Nv[rows, columns] -= 1"
+OWN_MAXIMUM = "total_N.log()", "total_N.log() + highest_N"
 LOSS, GRADIENT = "return loss", "gradient_Nv / num_positions"
 COLUMNS = ["(targets_N - first).clamp(0, num_tokens - 1)", "(targets_N - first) % num_tokens"]
 PLACES = [f"[range(num_positions), {each}]" for each in COLUMNS]
@@ -96,6 +97,7 @@ MISTAKES = [
         [
             g.patch(HIGHEST, "highest_N"),
             g.patch(HIGHEST, "highest_N", LOGIT, UNSHIFTED),
+            g.patch(HIGHEST, "highest_N", LOGIT, UNSHIFTED, *OWN_MAXIMUM),
             g.patch(BOTH, "exp_Nv.sum(1), group.all_reduce(target_N)"),
             g.patch(BOTH, "exp_Nv.sum(1), target_N"),
             g.patch("exp_Nv / total_N[:, None]", "exp_Nv / exp_Nv.sum(1, keepdim=True)"),
@@ -124,6 +126,14 @@ MISTAKES = [
             *(g.patch(*logit) for logit in OTHER_LOGITS),
             *(g.patch(*one) for one in OTHER_ONES),
             *(g.patch(*logit, *one) for logit, one in zip(OTHER_LOGITS, OTHER_ONES)),
+            *(
+                g.patch(
+                    *(f"target_N[rows] = {LOGIT}", f"target_N = logits_Nv.float(){place}"),
+                    *("total_N.log()", f"total_N.log() + {HIGHEST}"),
+                    *one,
+                )
+                for place, one in zip(PLACES, OTHER_ONES)
+            ),
         ],
         hint=3,
     ),
