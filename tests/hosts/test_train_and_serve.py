@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import suppress
 
 import httpx
 import openai
@@ -21,6 +20,14 @@ from tests.an_example import load_example
 from tests.processes import are_gone_within
 
 example = load_example("train_and_serve")
+# Where the tests run in a shell's background, SIGINT is ignored: what they start inherits that.
+SERVE = """
+import signal, sys
+from labkit import cli
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.argv.insert(1, "serve")
+cli.main()
+"""
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +42,7 @@ def folder(tmp_path_factory):
 
 
 def test_what_was_trained_on_two_ranks_is_served_by_two_until_ctrl_c(folder):
-    command = [sys.executable, "-m", "labkit.cli", "serve", str(folder), "--port", "0", "--tp", "2"]
+    command = [sys.executable, "-c", SERVE, str(folder), "--port", "0", "--tp", "2"]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
     try:
         line = server.stdout.readline()
@@ -57,8 +64,8 @@ def test_what_was_trained_on_two_ranks_is_served_by_two_until_ctrl_c(folder):
         )
         next(iter(stream))
         os.killpg(server.pid, signal.SIGINT)  # as a terminal does, to all that it has started
-        with suppress(openai.APIError, httpx.RemoteProtocolError):  # unless all tokens were there
-            assert list(stream)[-1].choices[0].finish_reason == "length"
+        with pytest.raises((openai.APIError, httpx.RemoteProtocolError)):
+            list(stream)
         assert server.wait(30) == 0
         assert server.stdout.read().endswith("closed\n")
         assert are_gone_within(pids, 10)
