@@ -75,6 +75,16 @@ def budget(s: g.Observed) -> g.Budget:
     return g.Budget(collectives=len(means), payload_bytes=sum(x.nbytes for x in means))
 
 
+def is_nearly(got: dict[str, Any], right: dict[str, Any]) -> bool:
+    """Whether all is right but for digits: within 1% of the largest number."""
+    return all(
+        torch.allclose(got[name], x, rtol=0, atol=0.01 * x.abs().max().item())
+        if isinstance(x, Tensor)
+        else got[name] is x
+        for name, x in right.items()
+    )
+
+
 DIVISION = "        parameter.grad /= group.size  # before"
 REDUCTION = "group.all_reduce(parameter.grad, out=parameter.grad)"
 FROZEN = "if not parameter.requires_grad:"
@@ -138,6 +148,15 @@ MISTAKES = [
         "None` is not. A rank without a gradient takes part with zeros.",
         g.patch(FROZEN, "if parameter.grad is None:"),
         hung=lambda s: len({len(its) for its in s.args[3]}) > 1,
+        hint=2,
+    ),
+    g.Mistake(
+        "sums gradients in another dtype than their own",
+        "One flat tensor has one dtype. In float32 a float64 gradient loses digits, and a bfloat16 "
+        "one takes twice the bytes. Sum each gradient in its own dtype: by itself, or in one flat "
+        "tensor per dtype.",
+        g.patch(REDUCTION, "parameter.grad.copy_(group.all_reduce(parameter.grad.float()))"),
+        seen=lambda s: all(map(is_nearly, s.ys, s.right)),
         hint=2,
     ),
     g.Mistake(

@@ -69,6 +69,7 @@ def waits(steps: Steps) -> list[int]:
 
 GAIN = "gains[waits.index(last)][number] += second - last"
 MEDIAN = "sorted(by_step)[len(by_step) // 2]"
+REVERSED = "second - last", "last - second"
 MISTAKES = [
     g.Mistake(
         "takes the rank that waits longest",
@@ -88,7 +89,7 @@ MISTAKES = [
     g.Mistake(
         "lets a slow step decide",
         "One checkpoint that takes long raises the mean and the sum of a rank that is on time in "
-        "all other steps. Take the median over the steps.",
+        "all other steps. Take the median over all steps: those in which its gain is 0 count too.",
         [
             g.patch(MEDIAN, other)
             for other in (
@@ -96,6 +97,7 @@ MISTAKES = [
                 "sum(by_step) // len(by_step)",
                 "sum(by_step)",
                 "max(by_step)",
+                "(sorted(filter(None, by_step)) or [0])[sum(map(bool, by_step)) // 2]",
             )
         ],
         hint=2,
@@ -135,8 +137,12 @@ MISTAKES = [
     g.Mistake(
         "finds no straggler where there is one",
         "A rank delays the others by at least `least` in most steps. Its gain is what it delays "
-        "one step by, in all collectives together.",
-        g.patch("typical[rank] >= least", "typical[rank] >= 100 * least"),
+        "one step by, in all collectives together. The late rank is the one that waits least. All "
+        "others wait long, and nearly equally long: between them there is no gain.",
+        [
+            g.patch("typical[rank] >= least", "typical[rank] >= 100 * least"),
+            g.patch("sorted(waits)[:2]", "sorted(waits, reverse=True)[:2]", *REVERSED),
+        ],
         seen=lambda s: s.y is None and s.right[0] is not None,
     ),
 ]

@@ -100,7 +100,8 @@ MISTAKES = [
     g.Mistake(
         "scales with another function of k",
         "k times the batch has k times fewer steps, so each step goes k times as far: the rate is "
-        "base_rate * k, for any k, also below 1. The square root is a rule for Adam.",
+        "base_rate * k. The square root of k is another rule, for Adam. k is not rounded, and may "
+        "be below 1: a batch below the base gets a lower rate.",
         g.patches(
             K, f"({K}) ** 0.5", f"max(1, {K})", f"({K.replace('/', '//')})", f"1 / ({K})", "1"
         ),

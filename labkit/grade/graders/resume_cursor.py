@@ -9,6 +9,7 @@ from labkit.grade import grader as g
 from labkit.grade.differences import difference
 
 EPOCHS = "each epoch has each sample once, in an order of its own"
+SAME = "two epochs have one order"
 OTHER = "samples that do not follow each other"
 
 
@@ -94,7 +95,7 @@ def in_words(order: list[int], num_samples: int) -> str:
     epochs = [order[i : i + num_samples] for i in range(0, len(order), num_samples)]
     if any(sorted(ids) != [*range(num_samples)] for ids in epochs):
         return "an epoch does not have each sample once"
-    return EPOCHS if len(set(map(tuple, epochs))) == len(epochs) else "two epochs have one order"
+    return EPOCHS if len(set(map(tuple, epochs))) == len(epochs) else SAME
 
 
 def place(order: list[int], shares: list[list[int]], begin: int) -> tuple[int, int] | str:
@@ -161,10 +162,12 @@ MISTAKES = [
         ],
     ),
     g.Mistake(
-        "begins before the state is loaded",
+        "keeps what it has begun when a state is loaded",
         "What was shuffled, iterated or loaded ahead before load_state_dict belongs to another "
-        "place. load_state_dict drops it, and the next step begins at the place that was loaded.",
+        "place. load_state_dict drops it, also in a rollback, and the next step begins at the "
+        "place that was loaded.",
         [
+            g.patch("        self.begun = None\n", "", INIT, f"self.begun = None\n        {INIT}"),
             g.patch("        self.begun = None\n", "", INIT, "self.begun = self.begin(0, 0)"),
             g.patch(
                 *("self.begun = None", "self.begun = self.epoch, self.used, self.begun[2]"),
@@ -183,8 +186,12 @@ MISTAKES = [
     g.Mistake(
         "has the same order in each epoch",
         "The seed of the shuffle must contain the epoch, as DistributedSampler's does after "
-        "set_epoch.",
-        g.patch('f"{self.seed} {epoch}"', "self.seed"),
+        "set_epoch, and where an epoch ends the next one must begin.",
+        [
+            g.patch('f"{self.seed} {epoch}"', "self.seed"),
+            g.patch("epoch, used = epoch + 1, 0", "used = 0"),
+        ],
+        seen=lambda s: s.y["order"] == SAME,
         hint=2,
     ),
     g.Mistake(

@@ -107,6 +107,9 @@ WEIGHT = "weight_TK = p_TE.gather(1, expert_TK)"
 CAPACITY = "math.ceil(capacity_factor * k * num_tokens / num_experts)"
 SCORE, QUEUES = "(p_TE.detach() + bias_E)", "one_hot(expert_KT, num_experts).cumsum(0)"
 WRITE = "token_EC[expert_TK[kept_TK], slot_TK[kept_TK]] = token_TK[kept_TK]"
+FROM_0 = "one_hot(expert_TK.T, num_experts).cumsum(1).flatten(0, 1)"
+CHOICE_BY_CHOICE = "for e, s, t in zip(expert_KT, slot_KT, token_TK.T.flatten()):\n"
+CHOICE_BY_CHOICE += "        if s < capacity: token_EC[e, s] = t"
 MISTAKES = [
     g.Mistake(
         "another capacity than ceil(factor k T / E)",
@@ -148,10 +151,11 @@ MISTAKES = [
     g.Mistake(
         "counts slots from another number",
         "An expert's slots are 0 to C - 1, for all its choices together: second choices continue "
-        "where first choices ended. A running sum of one-hot rows counts the choice itself, so "
-        "subtract 1.",
+        "where first choices ended. If the count begins again at 0, two choices share a slot, and "
+        "one token is lost. A running sum of one-hot rows counts the choice itself, so subtract 1.",
         [
-            g.patch(QUEUES, "one_hot(expert_TK.T, num_experts).cumsum(1).flatten(0, 1)"),
+            g.patch(QUEUES, FROM_0),
+            g.patch(QUEUES, FROM_0, WRITE, CHOICE_BY_CHOICE),
             g.patch("expert_KT[:, None])[:, 0] - 1", "expert_KT[:, None])[:, 0]"),
         ],
         hint=2,
