@@ -100,6 +100,7 @@ def is_split(s: g.Observed) -> bool:
 
 BOX = "[(row * columns + left, (row - top) * width, width) for row in range(top, bottom)]"
 OFFSET, SKIPPED = "offset + itemsize * there)", "itemsize * (at - first)"
+STOP = "min(end, first + num_held)"
 PLACE, ADD = "itemsize * (here + at - begin)", "    reads.append(read)"
 MISTAKES = [
     g.Mistake(
@@ -109,6 +110,8 @@ MISTAKES = [
             g.patch("        held = [", "        itemsize = 1\n        held = ["),
             g.patch("itemsize * (stop - at)", "stop - at"),
             g.patch(OFFSET, "offset + there)"),
+            g.patch(SKIPPED, "at - first"),
+            g.patch(OFFSET, "offset + there)", SKIPPED, "at - first", STOP, "at + 1"),
         ],
         hint=3,
     ),
