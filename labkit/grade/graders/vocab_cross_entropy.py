@@ -75,6 +75,8 @@ BOTH = "group.all_reduce(torch.stack([exp_Nv.sum(1), target_N]))"
 LOGIT, UNSHIFTED = "x_Nv[rows, columns]", "logits_Nv[rows, columns].float()"
 ONE_LESS = "gradient_Nv[rows, columns] -= 1"
 OWN_MAXIMUM = "total_N.log()", "total_N.log() + highest_N"
+ALL_MAXIMUM = "total_N.log()", f"total_N.log() + {HIGHEST}"
+OWN_FIRST = "    rows = (", "    first = group.rank * num_tokens\n    rows = ("
 LOSS, GRADIENT = "return loss", "gradient_Nv / num_positions"
 COLUMNS = ["(targets_N - first).clamp(0, num_tokens - 1)", "(targets_N - first) % num_tokens"]
 PLACES = [f"[range(num_positions), {each}]" for each in COLUMNS]
@@ -105,16 +107,27 @@ MISTAKES = [
         hint=2,
     ),
     g.Mistake(
-        "does not divide by the number of positions, or by that of ranks too",
-        "The loss is the mean over the N positions: it and the gradient are divided by N. After "
-        "the sums over the ranks each rank has the whole loss: there is nothing more to average.",
+        "does not divide by the number of positions",
+        "The loss is the mean over the N positions, and the gradient is that of the mean: both are "
+        "divided by N.",
         [
             g.patch(LOSS, f"{LOSS} * num_positions"),
             g.patch(LOSS, f"{LOSS} * num_positions", GRADIENT, "gradient_Nv"),
             g.patch(GRADIENT, "gradient_Nv"),
+        ],
+        hint=3,
+    ),
+    g.Mistake(
+        "divides or multiplies by the number of ranks",
+        'The sum of exp and the target\'s logit are sums over the ranks (op="sum"), and the '
+        "positions are the same on all of them. Loss and gradient have no factor n.",
+        [
             *(g.patch(LOSS, f"{LOSS} {f} group.size") for f in "*/"),
             *(g.patch(GRADIENT, f"{GRADIENT} {f} group.size") for f in "*/"),
             g.patch(BOTH, f'{BOTH[:-1]}, op="mean")'),
+            g.patch("[exp_Nv.sum(1), target_N]", "[exp_Nv.sum(1), target_N / group.size]"),
+            g.patch(LOGIT, f"{UNSHIFTED} / group.size", *ALL_MAXIMUM),
+            g.patch("[exp_Nv.sum(1), target_N]", "[exp_Nv.sum(1) / group.size, target_N]"),
         ],
         hint=3,
     ),
@@ -129,12 +142,19 @@ MISTAKES = [
             *(
                 g.patch(
                     *(f"target_N[rows] = {LOGIT}", f"target_N = logits_Nv.float(){place}"),
-                    *("total_N.log()", f"total_N.log() + {HIGHEST}"),
+                    *ALL_MAXIMUM,
                     *one,
                 )
                 for place, one in zip(PLACES, OTHER_ONES)
             ),
         ],
+        hint=3,
+    ),
+    g.Mistake(
+        "takes rank * v for the shard's first token",
+        "The first V % n ranks have one token more, so the shards before this one may be larger "
+        "than its own. `first` is an argument.",
+        [g.patch(*OWN_FIRST), g.patch(*OWN_FIRST, LOGIT, UNSHIFTED, *ALL_MAXIMUM)],
         hint=3,
     ),
     g.Mistake(
@@ -144,7 +164,7 @@ MISTAKES = [
         [
             g.patch(BOTH, "group.all_reduce(exp_Nv.sum(1)), target_N"),
             g.patch(LOGIT, UNSHIFTED),
-            g.patch("total_N.log()", f"total_N.log() + {HIGHEST}"),
+            g.patch(*ALL_MAXIMUM),
         ],
         hint=3,
     ),
@@ -163,10 +183,13 @@ MISTAKES = [
         hint=3,
     ),
     g.Mistake(
-        "takes a target for a column of the shard",
-        "Targets are numbers in the whole vocabulary. The column is target - first, where "
-        "first <= target < first + v.",
-        g.patch("targets_N[rows] - first", "targets_N[rows]"),
+        "has a column that is not in the shard",
+        "Targets are numbers in the whole vocabulary. The column is target - first, and only where "
+        "first <= target < first + v. A negative column counts from the end of the shard.",
+        [
+            g.patch("targets_N[rows] - first", "targets_N[rows]"),
+            g.patch("(first <= targets_N) & ", ""),
+        ],
         crashed=lambda s: "out of" in s.error or "Class values" in s.error,
         hint=3,
     ),
