@@ -201,6 +201,14 @@ def test_a_mistake_is_named_where_its_program_returns_the_same(answer, name, tmp
     assert (None if finding is None else finding.diagnosis) == name
 
 
+def test_patches_that_no_longer_fit_a_solution_end_no_check(tmp_path):
+    file = tmp_path / "half.py"
+    file.write_text("def half(x):\n    return x // 2")
+    code = Submission.read(file, "half", ("half",), WORKSPACE)
+    edited = dataclasses.replace(code, solution="def half(x):\n    return 0.5 * x")
+    assert findings.first(HALVES, observe(HALVES, edited, 1, 1, 3.0)).diagnosis == "wrong values"
+
+
 def test_steps_are_the_longest_chain_of_messages():
     def message(what, peer):
         return Event(what, peer=peer, dtype=torch.float32)
