@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -62,6 +64,36 @@ def _kind(value: Any) -> str:
     if type(value) in (int, float):
         return "a number"
     return "None" if value is None else f"a {type(value).__name__}"
+
+
+def common_factor(pairs: Iterable[tuple[Any, Any]]) -> float | None:
+    """What every right number must be multiplied by to give the one that was got, if one number is.
+
+    pairs: (got, right) of the same form. None also where anything else differs, or where there are
+    no two different numbers, which tell a factor from chance.
+    """
+    numbers = {each for got, right in pairs for each in _numbers(got, right) if each != (0, 0)}
+    if len({right for _, right in numbers}) < 2 or not all(right for _, right in numbers):
+        return None
+    factors = [got / right for got, right in numbers]
+    is_one = all(abs(each - factors[0]) <= 1e-4 * abs(factors[0]) for each in factors)
+    return factors[0] if factors[0] and is_one else None
+
+
+def _numbers(got: Any, right: Any) -> Iterator[tuple[float, float]]:
+    """The numbers of two results, place by place; (nan, 1) where something else differs."""
+    if isinstance(right, torch.Tensor):
+        yield from zip(got.flatten().tolist(), right.flatten().tolist(), strict=True)
+    elif isinstance(right, dict):
+        for key in right:
+            yield from _numbers(got[key], right[key])
+    elif isinstance(right, list | tuple):
+        for one, other in zip(got, right, strict=True):
+            yield from _numbers(one, other)
+    elif type(right) in (int, float) and type(got) in (int, float):
+        yield got, right
+    elif not close(got, right):
+        yield math.nan, 1.0
 
 
 def difference(got: Any, right: Any, path: str = "") -> str:

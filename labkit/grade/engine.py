@@ -205,16 +205,15 @@ def _launched(
 ) -> Observation:
     with tempfile.TemporaryDirectory(prefix="labkit-grade-") as folder:
         job = Job(
-            folder,
-            tuple(codes),
-            tuple(case.function or grader.names[0] for case in cases),
-            tuple(case.late for case in cases),
-            grader.call,
-            grader.allowed if isinstance(grader, OnRanks) else None,
-            grader.closed,
-            grader.num_arguments,
-            grader.watch_memory,
-            goes_on,
+            folder=folder,
+            codes=tuple(codes),
+            functions=tuple(case.function or grader.names[0] for case in cases),
+            late=tuple(case.late for case in cases),
+            call=grader.call,
+            allowed=grader.allowed if isinstance(grader, OnRanks) else None,
+            closed=grader.closed,
+            watch_memory=grader.watch_memory,
+            goes_on=goes_on,
         )
         by_rank = [(job, [case.of_rank(rank) for case in cases]) for rank in range(n)]
         failure = None

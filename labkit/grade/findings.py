@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from labkit.grade.differences import difference, form_of, shown
+from labkit.grade.differences import common_factor, difference, form_of, shown
 from labkit.grade.grader import Budget, Mistake, OnRanks, Patch, Questions, close
 from labkit.grade.observed import Observation, Observed, tensors_in
 from labkit.grade.outcome import Finding, Outcome
@@ -100,6 +100,9 @@ def _wrong(grader: Grader, observation: Observation) -> Finding:
     name, why = form_of(observed.ranks[rank].output, observed.right[rank])
     if all(_is_nearly_right(each) for each in wrong):
         name, why = "loses digits", _LOSES_DIGITS
+    elif name == "wrong values" and (factor := _factor(wrong)):
+        name = "every number is too large" if factor > 1 else "every number is too small"
+        why = f"in each wrong result, every number is {factor:.6g} times the right one: {_FACTOR}"
     return Finding(
         Outcome.WRONG,
         name,
@@ -133,6 +136,16 @@ def _has_nan(value: Any) -> bool:
 _LOSES_DIGITS = (
     "all numbers are within 1% of the right ones. Most often a tensor was converted to a dtype "
     "with fewer digits before it was added up or sent"
+)
+
+
+def _factor(wrong: Sequence[Observed]) -> float | None:
+    return common_factor((o.ys[r], o.right[r]) for o in wrong for r in o.wrong_ranks)
+
+
+_FACTOR = (
+    "another unit, a sum where a mean is asked for (or a mean for a sum), or a factor that is left "
+    "out or counted twice"
 )
 
 

@@ -128,7 +128,6 @@ class Rules:
             right=lambda p, *others: [[] for _ in range(p)],  # only its form is looked at
             same=lambda got, right, case: self.invalid(got, case.args) is None,
             call=all_rows,
-            num_arguments=4 if self.names_stages else 3,
             closed=("labkit.pipeline",),
             describe=lambda s: (self.found(s) or nothing).first_seen,
             picture=lambda s: (self.found(s) or nothing).picture,

@@ -224,8 +224,6 @@ class _Grader:
     got and expected. With right results: what it costs too much, beside the budget."""
     picture: Callable[[Observed], str] | None = None
     """Lines that show the wrong result, such as a schedule's grid."""
-    num_arguments: int | None = None
-    """Of the function under test; by default a case's arguments and the group."""
 
     @property
     def names(self) -> tuple[str, ...]:

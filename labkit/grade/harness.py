@@ -67,7 +67,7 @@ def _attempt(
     seen, output, error = RankSeen(), None, None
     try:
         with watch:
-            watch.load_function(index, args)
+            watch.load_function(index)
             output = watch.job.call(watch, args)
             if isinstance(output, Iterator):
                 output = list(itertools.islice(output, _MOST_YIELDED))

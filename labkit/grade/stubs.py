@@ -102,15 +102,34 @@ def is_unattempted(source: str, function: str, stub: str = "") -> bool:
     return all(_is_nothing(each) for each in body) or _code(body) == _code(_body_of(function, stub))
 
 
+def arguments_of(source: str) -> dict[str, int]:
+    """How many arguments each function takes, and each class to make an object of it.
+
+    Of a text that does not parse, nothing.
+    """
+    counts = {}
+    for node in _statements(source):
+        if isinstance(node, ast.FunctionDef):
+            counts[node.name] = len(node.args.args)
+        elif isinstance(node, ast.ClassDef):
+            methods = [each for each in node.body if isinstance(each, ast.FunctionDef)]
+            inits = [len(each.args.args) - 1 for each in methods if each.name == "__init__"]
+            counts[node.name] = (inits or [0])[0]
+    return counts
+
+
 def _body_of(function: str, source: str) -> list[ast.stmt] | None:
-    try:
-        tree = ast.parse(textwrap.dedent(source))
-    except (SyntaxError, ValueError):  # ValueError: a null byte
-        return None
-    for node in tree.body:
+    for node in _statements(textwrap.dedent(source)):
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == function:
             return node.body
     return None
+
+
+def _statements(source: str) -> list[ast.stmt]:
+    try:
+        return ast.parse(source).body
+    except (SyntaxError, ValueError):  # ValueError: a null byte
+        return []
 
 
 def _code(body: list[ast.stmt] | None) -> list[str]:

@@ -11,8 +11,8 @@ import re
 import sys
 import textwrap
 import types
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ import cloudpickle
 from labkit.comm.operation import Site
 from labkit.comm.words import listed
 from labkit.grade.outcome import Finding, Outcome
-from labkit.grade.stubs import is_unattempted, stub_of
+from labkit.grade.stubs import arguments_of, is_unattempted, stub_of
 from labkit.grade.workspace import Workspace
 
 SubmissionLike = str | Path | Callable[..., Any] | Sequence[Callable[..., Any]] | None
@@ -42,11 +42,13 @@ class Code:
     filename: str
     objects: bytes = b""
     """The functions themselves, pickled, in the order of `functions`; empty for a file."""
+    num_arguments: Mapping[str, int] = field(default_factory=dict)
+    """By function, as the solution has it; not asked of those that are not named."""
 
-    def load(self, name: str, num_arguments: int) -> Callable[..., Any]:
+    def load(self, name: str) -> Callable[..., Any]:
         """The function `name`. Executes the code the first time: never in the driver.
 
-        Raises SubmissionError where there is none, or it does not take `num_arguments`.
+        Raises SubmissionError where there is none, or it cannot be called as the solution's.
         """
         if self.objects:
             function: Any = pickle.loads(self.objects)[self.functions.index(name)]
@@ -56,10 +58,12 @@ class Code:
             raise SubmissionError(
                 f"{self.filename} defines no function {name}; keep the name of the stub"
             )
+        if (count := self.num_arguments.get(name)) is None:
+            return function
         try:
-            inspect.signature(function).bind(*range(num_arguments))
+            inspect.signature(function).bind(*range(count))
         except TypeError as error:
-            arguments = "1 argument" if num_arguments == 1 else f"{num_arguments} arguments"
+            arguments = "1 argument" if count == 1 else f"{count} arguments"
             raise SubmissionError(
                 f"{name}{inspect.signature(function)} cannot be called with {arguments}: {error}; "
                 "keep the signature of the stub"
@@ -115,10 +119,12 @@ class Submission:
         """
         file = workspace.solution(name)
         solution = file.read_text(encoding="utf-8") if file.exists() else ""
+        num_arguments = arguments_of(solution)
         if callable(given):
             given = [given]
         if isinstance(given, Sequence) and not isinstance(given, str):
             code, argument, trouble = _code_of(list(given), name, tuple(functions))
+            code = replace(code, num_arguments=num_arguments)
             unwritten = _unwritten(code, name, workspace)
             return cls(code, argument, True, unwritten, solution, trouble)
         if given is not None and not isinstance(given, str | Path):
@@ -129,7 +135,8 @@ class Submission:
         path = workspace.exercise(name) if given is None else Path(given).expanduser().resolve()
         is_own = path == workspace.exercise(name)
         argument = "" if is_own else f'"{workspace.shown(path)}"'
-        code = Code(tuple(functions), _text(path, name, given is None, workspace), str(path))
+        text = _text(path, name, given is None, workspace)
+        code = Code(tuple(functions), text, str(path), num_arguments=num_arguments)
         return cls(code, argument, is_own, _unwritten(code, name, workspace), solution)
 
     def finding_before_running(self) -> Finding | None:

@@ -64,7 +64,7 @@ def _bytes_of(x: Tensor) -> Tensor:
     return x.detach().contiguous().reshape(-1).view(torch.uint8)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Job:
     """The code under test, and how it is run. Travels to every rank."""
 
@@ -79,7 +79,6 @@ class Job:
     allowed: tuple[str, ...] | None
     """Operations of the group; None: the code gets no group."""
     closed: tuple[str, ...]
-    num_arguments: int | None
     watch_memory: bool
     goes_on: bool
     """Whether a case in which the code fails is not the last one. For one rank."""
@@ -119,20 +118,19 @@ class Watch(TorchDispatchMode):
         is_late = self.job.late[index] == self.world.rank
         self._num_pauses = _NUM_PAUSES if is_late else 0
 
-    def load_function(self, index: int, args: tuple[Any, ...]) -> None:
+    def load_function(self, index: int) -> None:
         """Load the function that the case is for."""
         if self._code is not self.job.codes[index]:
             self._code = self.job.codes[index]
             self._functions.clear()
             sys.modules.pop("submission", None)
-        count = self.job.num_arguments or len(args) + len(self.groups)
-        self.function = self.load(self.job.functions[index], count)
+        self.function = self.load(self.job.functions[index])
 
-    def load(self, name: str, num_arguments: int) -> Callable[..., Any]:
+    def load(self, name: str) -> Callable[..., Any]:
         """A function of the learner's, loaded once."""
         if name not in self._functions:
             assert self._code is not None, "begin a case first"
-            self._functions[name] = self._code.load(name, num_arguments)
+            self._functions[name] = self._code.load(name)
         return self._functions[name]
 
     def note(self, what: str, value: Any = None) -> None:

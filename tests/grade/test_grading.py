@@ -43,7 +43,9 @@ def grade(program, tmp_path, grader=SUMS, n=2, timeout_s=3.0):
 
 WRONG = [
     ("    return 2 * group.all_reduce(x)", Outcome.WRONG, "adds twice"),
-    ("    return 3 * group.all_reduce(x)", Outcome.WRONG, "wrong values"),
+    ("    return group.all_reduce(x) + 1", Outcome.WRONG, "wrong values"),
+    ("    return 3 * group.all_reduce(x)", Outcome.WRONG, "every number is too large"),
+    ("    return group.all_reduce(x) / 2", Outcome.WRONG, "every number is too small"),
     ("    return 1.001 * group.all_reduce(x)", Outcome.WRONG, "loses digits"),
     ("    group.all_reduce(x)", Outcome.WRONG, "returns nothing"),
     ("    return group.all_reduce(x).tolist()", Outcome.WRONG, "returns another type"),
@@ -185,7 +187,8 @@ HALVES = Questions(
         ("x / 2", None),
         ("x // 2", "rounds down"),
         ("(x + 1) // 2", "rounds up"),
-        ("x", "wrong values"),
+        ("x + 5", "wrong values"),
+        ("x", "every number is too large"),
         ("f'{x / 2}'", "returns another type"),
         ("__import__('fractions').Fraction(x, 2)", "returns another type"),
     ],

@@ -178,7 +178,6 @@ GRADER = g.OnRanks(
     right=right,
     same=g.within(2**16),  # the gradient of a bias may cancel to a small number
     call=call,
-    num_arguments=4,
     budget=budget,
     mistakes=MISTAKES,
     allowed=("all_reduce",),

@@ -260,7 +260,6 @@ GRADER = g.Questions(
     cases=cases,
     right=right,
     call=call,
-    num_arguments=2,
     mistakes=MISTAKES,
     closed=("labkit.checkpoint",),
     shown="what is written is the state at the moment of the save, training waits for a copy only, "

@@ -29,7 +29,7 @@ def cases(draw: g.Draw) -> Iterator[g.Case]:
 
 def call(watch: Any, args: tuple[Any, ...]) -> str:
     """Save the states, end behind each operation in each way, load, and save the next one."""
-    save, load = watch.load("save", 4), watch.load("load_newest", 1)
+    save, load = watch.load("save"), watch.load("load_newest")
     states, counts = args[0], []
     with tempfile.TemporaryDirectory() as name:
         root, log, made = (Path(name, each) for each in ("root", "log", "made"))
@@ -180,7 +180,6 @@ GRADER = g.Questions(
     cases=cases,
     right=lambda states: "",
     call=call,
-    num_arguments=4,
     mistakes=MISTAKES,
     closed=("labkit.checkpoint",),
     shown="after an end behind every operation the next run loads the last whole state",

@@ -188,7 +188,6 @@ GRADER = g.Questions(
     cases=cases,
     right=lambda n, healthy_s, degraded, factor, seed: degraded,
     call=call,
-    num_arguments=3,
     mistakes=MISTAKES,
     fault=fault,
     closed=("labkit.measure",),

@@ -240,7 +240,6 @@ GRADER = g.Questions(
     same=g.within(2.0**16),
     mistakes=MISTAKES,
     closed=("labkit.recompute", "torch.utils.checkpoint"),
-    num_arguments=2,
     watch_memory=True,
     shown="output and gradients are those of the block, with dropout, with a frozen parameter and "
     "where x needs no gradient; it runs twice, and only x is kept in between",

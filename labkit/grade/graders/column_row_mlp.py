@@ -154,7 +154,6 @@ GRADER = g.OnRanks(
     cases=cases,
     right=right,
     call=call,
-    num_arguments=6,
     same=g.within(500),
     budget=budget,
     mistakes=MISTAKES,

@@ -304,7 +304,6 @@ GRADER = g.Questions(
     cases=cases,
     right=lambda kills, seed: "",
     call=call,
-    num_arguments=1,
     mistakes=MISTAKES,
     closed=("labkit.checkpoint",),
     describe=lambda s: s.y,

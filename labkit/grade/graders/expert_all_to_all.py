@@ -188,7 +188,6 @@ GRADER = g.OnRanks(
     cases=cases,
     right=right,
     call=call,
-    num_arguments=5,
     budget=budget,
     mistakes=MISTAKES,
     allowed=("all_to_all", "all_gather"),

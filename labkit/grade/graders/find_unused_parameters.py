@@ -142,7 +142,6 @@ GRADER = g.OnRanks(
     cases=cases,
     right=right,
     call=call,
-    num_arguments=2,
     budget=budget,
     mistakes=MISTAKES,
     allowed=("all_reduce",),

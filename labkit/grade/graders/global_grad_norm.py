@@ -299,7 +299,6 @@ GRADER = g.OnRanks(
     allowed=("all_reduce",),
     closed=("labkit.zero", "labkit.combined"),
     world_sizes=(4, 8, 1),
-    num_arguments=3,
     shown="on every mesh each number of the gradient counts once, whether it is sharded, copied, "
     "averaged or tied; all ranks clip by the same norm and send 8 bytes at a time",
 )

@@ -166,7 +166,6 @@ GRADER = g.Questions(
     cases=cases,
     right=right,
     call=call,
-    num_arguments=3,
     same=same,
     mistakes=MISTAKES,
     closed=("labkit.moe",),

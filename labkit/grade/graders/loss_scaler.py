@@ -209,7 +209,6 @@ GRADER = g.OnRanks(
     cases=cases,
     right=right,
     call=call,
-    num_arguments=4,
     keeps_arguments=False,
     budget=lambda s: g.Budget(collectives=1, payload_bytes=8),
     mistakes=MISTAKES,

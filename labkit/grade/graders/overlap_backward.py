@@ -184,7 +184,6 @@ GRADER = g.OnRanks(
     right=right,
     same=g.within(2**10),
     call=call,
-    num_arguments=3,
     budget=budget,
     mistakes=MISTAKES,
     allowed=("all_reduce",),

@@ -225,7 +225,6 @@ GRADER = g.Questions(
     right=right,
     same=same,
     call=call,
-    num_arguments=2,
     mistakes=MISTAKES,
     closed=("labkit.serving",),
     describe=describe,

@@ -253,7 +253,6 @@ GRADER = g.Questions(
     cases=cases,
     right=right,
     call=call,
-    num_arguments=6,
     mistakes=MISTAKES,
     closed=("labkit.checkpoint",),
     fault=g.unexplained(

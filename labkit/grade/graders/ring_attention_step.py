@@ -313,7 +313,6 @@ GRADER = g.OnRanks(
     right=right,
     same=same,
     call=call,
-    num_arguments=5,
     budget=budget,
     mistakes=MISTAKES,
     allowed=("isend", "irecv", "send", "recv"),

@@ -189,7 +189,6 @@ GRADER = g.Questions(
     same=lambda got, right, case: not problem(got, case.args)[0],
     call=all_actions,
     mistakes=MISTAKES,
-    num_arguments=4,
     closed=("labkit.pipeline",),
     describe=lambda s: problem(s.y, s.args)[1],
     fault=fault,

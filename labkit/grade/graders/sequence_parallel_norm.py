@@ -271,7 +271,6 @@ GRADER = g.OnRanks(
     cases=cases,
     right=right,
     call=call,
-    num_arguments=4,
     same=g.within(500),
     budget=budget,
     mistakes=MISTAKES,

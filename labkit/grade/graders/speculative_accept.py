@@ -183,7 +183,6 @@ GRADER = g.Questions(
     cases=cases,
     right=right,
     call=call,
-    num_arguments=4,
     mistakes=MISTAKES,
     closed=("labkit.serving",),
     describe=describe,

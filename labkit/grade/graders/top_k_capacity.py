@@ -215,7 +215,6 @@ GRADER = g.Questions(
     cases=cases,
     right=right,
     call=call,
-    num_arguments=5,
     same=same,
     mistakes=MISTAKES,
     closed=("labkit.moe",),

@@ -204,7 +204,6 @@ GRADER = g.OnRanks(
     mistakes=MISTAKES,
     allowed=("all_reduce", "reduce_scatter", "all_gather"),
     closed=("labkit.zero",),
-    num_arguments=4,
     shown="the parameters are those of one process with the whole batch, for any size; each rank "
     "keeps an nth of the states and sends no more than an all-reduce does",
 )

@@ -252,7 +252,6 @@ GRADER = g.OnRanks(
     mistakes=MISTAKES,
     allowed=("all_reduce", "reduce_scatter"),
     closed=("labkit.zero",),
-    num_arguments=4,
     watch_memory=True,
     world_sizes=(3, 2, 1),
     shown="each rank has its shards of the mean over all microbatches of all ranks; two buckets of "

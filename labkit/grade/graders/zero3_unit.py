@@ -281,7 +281,6 @@ GRADER = g.OnRanks(
     mistakes=MISTAKES,
     allowed=("all_gather", "reduce_scatter", "all_reduce"),
     closed=("labkit.zero",),
-    num_arguments=4,
     watch_memory=True,
     world_sizes=(3, 2, 1),
     shown="each rank has the mean gradients of its shards; whenever a unit was used, two units' "
