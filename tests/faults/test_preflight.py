@@ -22,7 +22,8 @@ multiply, send, wall_clock, fsync = torch.mm, labkit.Group.send, time.time, os.f
 
 def healthy(world):
     with mock.patch("labkit.measure.preflight_checks._BLOCKS", 1):
-        return measure.preflight(world, burn_in_s=0)
+        # Four ranks share two cores: of a few products the median is not yet the same on all.
+        return measure.preflight(world, burn_in_s=0.5)
 
 
 def flips_bits(calls):
@@ -96,7 +97,7 @@ def test_healthy_ranks_have_no_finding_and_one_clock():
     assert all(0.5 < each / 50e6 < 1.05 for each in checked.links.values())
     for each in checked.ranks:
         assert abs(each.clock_s) <= each.clock_uncertainty_s < 0.05
-        assert each.num_products == 4 and each.flops_per_s > 1e8
+        assert each.num_products >= 4 and each.flops_per_s > 1e8
     assert [each.free_bytes is None for each in checked.ranks] == [False, True, True, True]
 
 

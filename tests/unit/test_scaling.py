@@ -63,7 +63,8 @@ def test_a_timed_step_scales_as_it_was_made_to():
     # A ring of two: each sends all 4 x 5 x 64 x 65 bytes once, in two messages.
     wire_s = 2e-3 + 4 * 5 * 64 * 65 / 2e6
     for points in (found.strong, found.weak):
-        assert 0.95 * wire_s < points[2].communication_s < 1.5 * wire_s
+        # What has arrived while the receiver is still late is not waited for.
+        assert 0.85 * wire_s < points[2].communication_s < 1.5 * wire_s
     assert 0.06 < found.strong[2].seconds - found.strong[2].communication_s < 0.09
     assert 0.10 < found.weak[2].seconds - found.weak[2].communication_s < 0.13
 
