@@ -21,7 +21,7 @@ _WHAT_RANKS_NEED = [
 
 def main() -> None:
     """The command `labkit`."""
-    if sys.argv[1:2] == ["check"]:
+    if sys.argv[1:2] in (["check"], ["watch"]):
         _start_fork_server()
     from labkit.cli.commands import main
 

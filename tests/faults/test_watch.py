@@ -1,12 +1,10 @@
-"""`labkit watch` at a terminal of its own: saves, keys while a check runs, and every way out.
+"""`labkit watch` at a terminal of its own: saves, keys, and every way out.
 
-The command is forked, and runs on a pseudo-terminal, in a clone, with a store of its own. Where no
-check is needed its checker does nothing.
+The command is forked, and runs on a pseudo-terminal, in a clone, with a store of its own.
 """
 
 import contextlib
 import fcntl
-import importlib
 import multiprocessing
 import os
 import re
@@ -14,7 +12,6 @@ import select
 import shutil
 import signal
 import struct
-import subprocess
 import sys
 import termios
 import time
@@ -23,8 +20,8 @@ from pathlib import Path
 import pytest
 
 from labkit import cli, progress
-
-pytestmark = pytest.mark.clock
+from labkit.cli.watch import END, pressed_keys
+from tests.processes import are_gone_within
 
 ROOT = Path(__file__).parents[2]
 NAME, NEXT = "model_state_bytes", "activation_bytes"
@@ -32,26 +29,8 @@ PATIENCE_S = 200
 _CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\r")
 
 
-class NoChecker:
-    """Stands in for the process that checks."""
-
-    handles, is_busy = (), False
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *raised):
-        Path("closed").touch()
-
-    def begin(self, name, workspace, timeout_s):
-        pass
-
-    def take(self):
-        return None
-
-
-def command(terminal, clone, words, checks):
-    """Be `labkit watch` at this terminal. checks: with a checker, which is a new interpreter."""
+def command(terminal, clone, words):
+    """Be `labkit watch` at this terminal."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # blocked in the fork server
     os.setsid()
     descriptor = os.open(terminal, os.O_RDWR)
@@ -64,8 +43,6 @@ def command(terminal, clone, words, checks):
     )
     os.environ.pop("COLUMNS", None)
     sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")
-    if not checks:
-        importlib.import_module("labkit.cli.watch").Checker = NoChecker
     sys.argv = ["labkit", "watch", *words]
     cli.main()
 
@@ -73,18 +50,19 @@ def command(terminal, clone, words, checks):
 class Watching:
     """The command, its terminal, and what it has shown so far."""
 
-    def __init__(self, clone, *words, checks=True):
+    def __init__(self, clone):
         self.clone, self.shown = clone, ""
         self.ours, self.theirs = os.openpty()
         fcntl.ioctl(self.theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
         self.before = termios.tcgetattr(self.theirs)
+        words = (NAME, "--timeout", "600")
         self.process = multiprocessing.get_context("forkserver").Process(
-            target=command, args=(os.ttyname(self.theirs), str(clone), words, checks)
+            target=command, args=(os.ttyname(self.theirs), str(clone), words)
         )
         self.process.start()
 
-    def read(self, timeout_s=0.05):
-        if self.ours is not None and select.select([self.ours], [], [], timeout_s)[0]:
+    def read(self):
+        if select.select([self.ours], [], [], 0.05)[0]:
             with contextlib.suppress(OSError):
                 self.shown += _CONTROL.sub("", os.read(self.ours, 65_536).decode(errors="replace"))
 
@@ -106,58 +84,13 @@ class Watching:
         path.with_suffix(".new").write_text(text)
         os.replace(path.with_suffix(".new"), path)
 
-    def close_terminal(self):
-        for descriptor in (self.ours, self.theirs):
-            os.close(descriptor)
-        self.ours = None
-
     def status(self):
         """How the command ended, which it must have been told to."""
         deadline_s = time.monotonic() + PATIENCE_S
         while self.process.is_alive():
             assert time.monotonic() < deadline_s, "it goes on"
-            self.read() if self.ours is not None else self.process.join(1)
-        return self.process.exitcode
-
-    def descendants(self):
-        processes, found, unseen = listing(), set(), {self.process.pid}
-        while unseen:
-            unseen = {pid for pid, parent, _ in processes if parent in unseen}
-            found |= unseen
-        return found
-
-    def save_what_hangs(self):
-        """Save an answer that does not end; the process that runs it."""
-        said = self.clone / "rank"
-        self.save(
-            f"import os, time\n\ndef {NAME}(*arguments):\n"
-            f"    open({str(said)!r}, 'w').write(f'{{os.getpid()}}\\n')\n    time.sleep(600)\n"
-        )
-        deadline_s = time.monotonic() + PATIENCE_S
-        while not (said.exists() and said.read_text().endswith("\n")):
-            assert time.monotonic() < deadline_s, f"no rank: {self.shown[-1500:]}"
             self.read()
-        rank = int(said.read_text())
-        said.unlink()
-        assert rank in self.descendants()
-        return rank
-
-
-def listing():
-    """(process id, its parent's, state) of every process."""
-    words = ["ps", "-A", "-o", "pid=,ppid=,state="]
-    lines = subprocess.run(words, capture_output=True, text=True).stdout.splitlines()
-    return [(int(pid), int(parent), state) for pid, parent, state in map(str.split, lines)]
-
-
-def left_of(processes):
-    """Those that are still there after a while; the dead that nobody has buried do not count."""
-    deadline_s = time.monotonic() + PATIENCE_S
-    while True:
-        left = {pid for pid, _, state in listing() if pid in processes and state[0] != "Z"}
-        if not left or time.monotonic() > deadline_s:
-            return left
-        time.sleep(0.1)
+        return self.process.exitcode
 
 
 @pytest.fixture
@@ -169,30 +102,18 @@ def clone(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def start(clone):
-    """Start the command in the clone; it is gone at the end whatever the test found."""
-    started = []
-
-    def start(*words, **options):
-        started.append(Watching(clone, *words, "--timeout", "600", **options))
-        return started[-1]
-
-    yield start
-    for watching in started:
-        watching.process.kill()
-        watching.process.join()
-        if watching.ours is not None:
-            watching.close_terminal()
+def watching(clone):
+    """The command in the clone; it is gone at the end whatever the test found."""
+    watching = Watching(clone)
+    yield watching
+    watching.process.kill()
+    watching.process.join()
+    os.close(watching.ours)
+    os.close(watching.theirs)
 
 
-def test_a_session_checks_saves_answers_keys_and_leaves_no_process(start, clone):
-    """All in one session: a start takes seconds."""
-    watching = start(NAME)
+def test_saves_are_checked_and_keys_are_answered(watching, clone):
     at = watching.until(f"{NAME}: not attempted")
-
-    # A save is checked. Keys answer while that check runs, and it goes on.
-    rank = watching.save_what_hangs()
-    began = len(watching.shown)
     for number in (1, 2):
         watching.press("h")
         at = watching.until(f"hint {number} of ", at)
@@ -204,19 +125,12 @@ def test_a_session_checks_saves_answers_keys_and_leaves_no_process(start, clone)
     watching.press("x")
     at = watching.until("h hint", at)
     watching.press("s")  # a question that nobody answers before there is a pass
-    watching.until("y/n", at)
+    at = watching.until("y/n", at)
     assert "The solution of" not in watching.shown
-    assert f"{NAME}: " not in watching.shown[began:], "the check has ended meanwhile"
-    assert rank in watching.descendants()
 
-    # A save during a check ends that one, with its rank, and begins another.
     watching.save((clone / "solutions" / f"{NAME}.py").read_text())
-    at = watching.until(f"{NAME}: passed", began)
+    at = watching.until(f"{NAME}: passed", at)
     at = watching.until(f"1 of \\d+ .* {NEXT}", at)
-    watching.until("h hint", at)  # the keys again, where the question was
-    assert not left_of({rank})
-
-    # The next one, the list with its mark, and the one before.
     watching.press("n")
     at = watching.until(f"{NEXT}: not attempted", at)
     watching.press("l")
@@ -225,33 +139,46 @@ def test_a_session_checks_saves_answers_keys_and_leaves_no_process(start, clone)
     at = watching.until(f"{NAME}: passed", at)
     watching.press("s")  # after a pass, without a question
     at = watching.until(f"The solution of {NAME}", at)
-
-    # r checks again. A session that is killed in the middle of a check leaves no process.
     watching.press("r")
     at = watching.until(f"{NAME}: passed", at)
-    watching.save_what_hangs()
-    processes = watching.descendants()
-    watching.process.kill()
-    assert watching.status() == -signal.SIGKILL
-    assert not left_of(processes)
+    watching.press("q")
+    assert watching.status() == 0
+    assert termios.tcgetattr(watching.theirs) == watching.before
 
-    # It remembers what the commands remember. The checks that were ended are none.
+    # It remembers what the commands remember.
     kinds = [(each.kind, each.detail.get("outcome")) for each in progress.events(NAME)]
-    assert kinds == [
-        ("check", "not attempted"),
-        ("hint", None),
-        ("hint", None),
-        ("check", "passed"),
-        ("check", "passed"),
-        ("solution", None),
-        ("check", "passed"),
-    ]
+    passed = ("check", "passed")
+    assert kinds[:3] == [("check", "not attempted"), ("hint", None), ("hint", None)]
+    assert kinds[3:] == [passed, passed, ("solution", None), passed]
 
 
-def test_what_is_wrong_with_a_file_is_a_line_and_the_session_goes_on(start, clone):
-    watching = start(NAME, checks=False)
+@pytest.mark.parametrize("way", ["Ctrl-C", "SIGTERM", "killed"])
+def test_a_session_that_ends_in_a_check_leaves_no_process_and_the_terminal_as_before(
+    watching, clone, way
+):
     at = watching.until("h hint")
+    said = clone / "rank"
+    watching.save(
+        f"import os, time\n\ndef {NAME}(*arguments):\n"
+        f"    open({str(said)!r}, 'w').write(f'{{os.getpid()}}\\n')\n    time.sleep(600)\n"
+    )
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not (said.exists() and said.read_text().endswith("\n")):
+        assert time.monotonic() < deadline_s, f"no rank: {watching.shown[at:]}"
+        watching.read()
+    if way == "Ctrl-C":
+        watching.press("\x03")
+    else:
+        os.kill(watching.process.pid, signal.SIGTERM if way == "SIGTERM" else signal.SIGKILL)
+    assert watching.status() == (-signal.SIGKILL if way == "killed" else 130)
+    assert are_gone_within([int(said.read_text())], PATIENCE_S)
+    if way != "killed":
+        assert termios.tcgetattr(watching.theirs) == watching.before
+        assert "Traceback" not in watching.shown
 
+
+def test_what_is_wrong_with_a_file_is_a_line_and_the_session_goes_on(watching, clone):
+    at = watching.until("h hint")
     (clone / "solutions" / f"{NAME}.py").unlink()
     watching.press("s")
     watching.until("y/n", at)
@@ -275,27 +202,16 @@ def test_what_is_wrong_with_a_file_is_a_line_and_the_session_goes_on(start, clon
 
     watching.press("l")
     watching.until(f"(?s){NAME} .*?{NEXT} ", at)
-    watching.press("q")
+    watching.press("\x04")
     assert watching.status() == 0 and "Traceback" not in watching.shown
 
 
-WAYS_OUT = {
-    "q": (lambda watching: watching.press("q"), {0}),
-    "Ctrl-C": (lambda watching: watching.press("\x03"), {130}),
-    "SIGTERM": (lambda watching: watching.process.terminate(), {143}),
-    # Which of the two is noticed first, nobody knows: the signal, or the end of the keys.
-    "closed": (lambda watching: watching.close_terminal(), {0, 129}),
-}
-
-
-@pytest.mark.parametrize("way", WAYS_OUT)
-def test_every_way_out_closes_the_checker_and_restores_the_terminal(start, clone, way):
-    leave, statuses = WAYS_OUT[way]
-    watching = start(NAME, checks=False)
-    watching.until("h hint")
-    leave(watching)
-    assert watching.status() in statuses
-    assert (clone / "closed").exists()
-    if way != "closed":
-        assert termios.tcgetattr(watching.theirs) == watching.before
-        assert "Traceback" not in watching.shown
+@pytest.mark.parametrize("several", [b"\x1b[A", b"\x1b[15~", b"\x1b[1;5C", b"\x1bOP", b"\x1bq"])
+def test_an_arrow_is_no_key_and_a_terminal_that_is_gone_ends_them(several):
+    ours, theirs = os.pipe()
+    os.write(theirs, b"h" + several + b"E")
+    assert pressed_keys(ours) == "he"
+    assert pressed_keys(ours) == ""
+    os.close(theirs)
+    assert pressed_keys(ours) == END
+    os.close(ours)

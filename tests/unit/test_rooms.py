@@ -56,7 +56,7 @@ OUTSIDE = {
     "rich": {"cli"},
     "markdown_it": {"interview"},
     "typer": {"cli"},
-    "watchfiles": {"grade"},
+    "watchfiles": {"cli"},
 }
 
 

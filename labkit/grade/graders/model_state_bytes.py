@@ -99,6 +99,12 @@ MISTAKES = [
         ],
     ),
     g.Mistake(
+        "takes 16 bytes per parameter for every recipe and level",
+        "16 bytes are what Adam in mixed precision keeps on one rank, where nothing is sharded. "
+        "Here the recipe says the bytes, and the level what each rank has only in part.",
+        g.patch(SHARD, f"return 16 * num_params\n    {SHARD}"),
+    ),
+    g.Mistake(
         "adds up all ranks",
         "Asked are the bytes of one rank, the one that holds most.",
         g.patch(f"{STATES}\n    )", f"{STATES}\n    ) * dp"),

@@ -1,1 +1,0 @@
-"""What `labkit watch` is made of: keys, signals, a screen with a last line, and the session."""
