@@ -10,10 +10,10 @@ import torch
 from labkit.doctor.waiting import blocked_in
 from labkit.grade.graders.straggler_or_deadlock import (
     STORIES,
+    culprits,
     evidence,
     job,
     job_programs,
-    right,
 )
 from labkit.launch import launch
 from labkit.launch.errors import RunError
@@ -100,9 +100,9 @@ def test_the_right_answer_names_the_culprit(story):
     for seed in range(20):
         order = random.Random(seed).sample(range(6), 6)
         fault, roles = CULPRITS[story]
-        culprits = sorted(order["abc".index(role)] for role in roles)
+        expected = sorted(order["abc".index(role)] for role in roles)
         ranks = evidence(*job_programs(story, order, 2, 5))
-        assert right(ranks) == (fault, culprits)
+        assert culprits(ranks) == (fault, expected)
 
 
 def test_evidence_has_all_that_the_contract_names():
