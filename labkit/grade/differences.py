@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from statistics import median
 from typing import Any
 
 import torch
@@ -67,22 +68,25 @@ def _kind(value: Any) -> str:
 
 
 def common_factor(pairs: Iterable[tuple[Any, Any]]) -> float | None:
-    """What every right number must be multiplied by to give the one that was got, if one number is.
+    """What every right number must be multiplied by to give the one that was got, within 1%.
 
-    pairs: (got, right) of the same form. None also where anything else differs, or where there are
-    no two different numbers, which tell a factor from chance.
+    pairs: (got, right). None where there is no such number, where anything else differs, or where
+    there are no two different numbers, which tell a factor from chance.
     """
     numbers = {each for got, right in pairs for each in _numbers(got, right) if each != (0, 0)}
     if len({right for _, right in numbers}) < 2 or not all(right for _, right in numbers):
         return None
     factors = [got / right for got, right in numbers]
-    is_one = all(abs(each - factors[0]) <= 1e-4 * abs(factors[0]) for each in factors)
-    return factors[0] if factors[0] and is_one else None
+    factor = median(factors)
+    is_one = all(abs(each - factor) <= 0.01 * abs(factor) for each in factors)
+    return factor if factor and is_one else None
 
 
 def _numbers(got: Any, right: Any) -> Iterator[tuple[float, float]]:
     """The numbers of two results, place by place; (nan, 1) where something else differs."""
-    if isinstance(right, torch.Tensor):
+    if form_of(got, right) != _WRONG_VALUES:
+        yield math.nan, 1.0
+    elif isinstance(right, torch.Tensor):
         yield from zip(got.flatten().tolist(), right.flatten().tolist(), strict=True)
     elif isinstance(right, dict):
         for key in right:

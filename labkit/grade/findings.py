@@ -102,7 +102,7 @@ def _wrong(grader: Grader, observation: Observation) -> Finding:
         name, why = "loses digits", _LOSES_DIGITS
     elif name == "wrong values" and (factor := _factor(wrong)):
         name = "every number is too large" if factor > 1 else "every number is too small"
-        why = f"in each wrong result, every number is {factor:.6g} times the right one: {_FACTOR}"
+        why = f"in each wrong result, every number is {factor:.4g} times the right one: {_FACTOR}"
     return Finding(
         Outcome.WRONG,
         name,

@@ -1,6 +1,7 @@
 """What the engine finds by itself, in programs for one made-up exercise: sums of all ranks."""
 
 import dataclasses
+import math
 import threading
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 import torch
 
 from labkit.grade import Outcome, check, findings
+from labkit.grade.differences import common_factor
 from labkit.grade.engine import observe
 from labkit.grade.grader import Budget, Case, Mistake, OnRanks, Questions, close, patch
 from labkit.grade.observed import Event, Observed, RankSeen
@@ -300,3 +302,23 @@ def test_a_second_function_is_checked_before_the_first_is_written(tmp_path):
     file.write_text(f"{first}def reduce_buckets({second}")
     verdict = check("gradient_buckets", file, workspace=WORKSPACE)
     assert (verdict.outcome, verdict.finding.where.function) == (Outcome.CRASHED, "reduce_buckets")
+
+
+@pytest.mark.parametrize(
+    ("pairs", "factor"),
+    [
+        ([(6, 3), (8.0, 4.0)], 2),
+        ([({"a": torch.tensor([2.0, 4.0, 0.0])}, {"a": torch.tensor([4.0, 8.0, 0.0])})], 0.5),
+        ([([2, 4], (4, 8))], 0.5),
+        ([(6, 3)], None),  # chance
+        ([(6, 3), (9, 4)], None),
+        ([(6, 3), (0, 4)], None),
+        ([(6, 3), (8, 4), (1, 0)], None),
+        ([(6, 3), (8, 4), (None, torch.ones(2))], None),
+        ([(6, 3), (8, 4), (torch.ones(3), torch.ones(2))], None),
+        ([(6, 3), (8, 4), ("a", "b")], None),
+        ([(6, 3), (8, 4), (torch.tensor([math.nan, 1.0]), torch.ones(2))], None),
+    ],
+)
+def test_a_common_factor_is_one_of_all_numbers(pairs, factor):
+    assert common_factor(pairs) == factor
