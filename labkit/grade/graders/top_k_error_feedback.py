@@ -41,7 +41,8 @@ def compressed(gradient: Tensor, owed: Tensor, k: int) -> tuple[Tensor, Tensor, 
     return places, due[places], due.index_fill(0, places, 0)
 
 
-DUE, CHOICE = "due = gradient + owed", "due.abs().topk(k).indices"
+CHOICE, VALUES = "due.abs().topk(k).indices", "values = due[indices]"
+OF_GRADIENT = (CHOICE, "gradient.abs().topk(k).indices")
 RETURN = "return indices, values, due"
 COMPRESSION = [
     g.Mistake(
@@ -54,7 +55,7 @@ COMPRESSION = [
     g.Mistake(
         "loses the signs",
         "abs() is for the choice of the places. The values are (gradient + owed)[indices].",
-        g.patch("values = due[indices]", "values = due.abs()[indices]"),
+        g.patch(VALUES, "values = due.abs()[indices]"),
         hint=3,
     ),
     g.Mistake(
@@ -62,8 +63,9 @@ COMPRESSION = [
         "What earlier steps left out comes back only if it is added first. Places and values are "
         "those of gradient + owed.",
         [
-            g.patch(CHOICE, "gradient.abs().topk(k).indices"),
-            g.patch(DUE, "due = gradient.clone()"),
+            g.patch(*OF_GRADIENT),
+            g.patch(*OF_GRADIENT, VALUES, "values = gradient[indices]", "= 0", "-= values"),
+            g.patch("due = gradient + owed", "due = gradient.clone()"),
         ],
         hint=2,
     ),
