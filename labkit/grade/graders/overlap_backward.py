@@ -8,6 +8,7 @@ Autograd goes first through the branch that ran last in forward. So ranks that c
 in different orders finish their gradients in different orders.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from labkit.grade import grader as g
 
 LAYERS = {"left": (3, 4), "right": (3, 4), "head": (4, 1)}
-COMPLETE, ENDED = "a gradient is complete", "backward has ended"
+COMPLETE = "a gradient is complete"
 
 
 def cases(n: int, draw: g.Draw) -> list[g.Case]:
@@ -51,13 +52,8 @@ def model_and_loss(
 def call(watch: Any, args: tuple[Any, ...]) -> dict[str, Any]:
     """Note when each gradient is complete; return the gradients, and whether hooks are left."""
     module, loss = model_and_loss(*args)
-    seen: list[Tensor] = []
 
     def on_gradient(parameter: Tensor) -> None:
-        if not seen:
-            queue = torch.autograd.Variable._execution_engine.queue_callback
-            queue(lambda: watch.note(ENDED))
-        seen.append(parameter)
         watch.note(COMPLETE)
 
     # Registered first, these hooks run before the learner's.
@@ -85,25 +81,29 @@ def budget(s: g.Observed) -> g.Budget:
     return g.Budget(collectives=len(sizes), payload_bytes=sum(sizes))
 
 
-def broken(s: g.Observed) -> str:
-    """The rule about the order that some rank breaks; empty where none does."""
+def during_backward(s: g.Observed) -> Iterator[list[Any]]:
+    """The events of each rank until its last gradient is complete; of one rank alone none."""
     for rank in s.ranks if s.n > 1 else []:
-        what = [e.what for e in rank.events]
-        last = max(i for i, each in enumerate(what) if each == COMPLETE)
-        start = what.index("all_reduce")
-        if start > last:
-            return "after" if start > what.index(ENDED) else "late"
-        for i, e in enumerate(rank.events):
-            # The end of a blocking operation has no site.
-            if e.what == "wait" and e.began < last and (i < last or e.site is None):
-                return "waits"
-    return ""
+        last = max(i for i, e in enumerate(rank.events) if e.what == COMPLETE)
+        yield rank.events[:last]
+
+
+def starts_late(s: g.Observed) -> bool:
+    """Whether a rank starts no all-reduce during backward."""
+    return any(all(e.what != "all_reduce" for e in events) for events in during_backward(s))
+
+
+def waits_early(s: g.Observed) -> bool:
+    """Whether a rank waits during backward, or starts an all-reduce that blocks."""
+    return any(
+        e.what == "wait" or (e.what == "all_reduce" and not e.is_pending)
+        for events in during_backward(s)
+        for e in events
+    )
 
 
 TURN = "while len(in_flight) < len(order) and order[len(in_flight)] in ready:"
-HOOK = "    def on_gradient(parameter: torch.Tensor) -> None:\n"
-HOOKS = "(on_gradient) for each in order]"
-TRAINED, BACKWARD = " if each.requires_grad]", "    loss.backward()\n"
+TRAINED, HOOKS = " if each.requires_grad]", "(on_gradient) for each in order]"
 MISTAKES = [
     g.Mistake(
         "sums instead of averaging",
@@ -114,12 +114,10 @@ MISTAKES = [
     g.Mistake(
         "gradients stay as they were",
         "Without out=, the result is what wait() returns: store it in parameter.grad. If only some "
-        "gradients are wrong, their all-reduces never started: a frozen parameter, or an "
-        "incomplete last bucket, must not hold up the gradients behind it.",
+        "gradients are wrong, their all-reduces never started: a frozen parameter must not hold up "
+        "the gradients behind it.",
         [
             g.patch("out=gradient, ", ""),
-            g.patch("< len(order)", "< len(order) - 1"),
-            g.patch("< len(order)", "< len(order) - 2"),
             g.patch(TRAINED, "]", HOOKS, f"{HOOKS[:-1]}{TRAINED}"),
         ],
         hint=3,
@@ -151,23 +149,12 @@ MISTAKES = [
         hint=3,
     ),
     g.Mistake(
-        "communicates only after backward",
-        "The values are right, but nothing overlaps: the step takes as long as backward and the "
-        "all-reduces together. Start each all-reduce in a hook, when its gradient is complete.",
-        g.patch(
-            HOOK,
-            f"{HOOK}        pass\n\n    def start(parameter: torch.Tensor) -> None:\n",
-            BACKWARD,
-            f"{BACKWARD}    for each in order:\n        start(each)\n",
-        ),
-        over_budget=lambda s: broken(s) == "after",
-    ),
-    g.Mistake(
         "starts no all-reduce before the last gradient",
-        "The first all-reduce waits for a gradient that backward completes last. Backward begins "
-        "with the last layer: turn the order around, and do not collect all gradients first.",
+        "The values are right, but nothing overlaps: the step takes as long as backward and the "
+        "all-reduces together. Start each all-reduce in a hook, when its gradient is complete, in "
+        "the order of backward: it begins with the last layer.",
         g.patch("reversed(list(module.parameters()))", "module.parameters()"),
-        over_budget=lambda s: broken(s) == "late",
+        over_budget=starts_late,
         hint=2,
     ),
     g.Mistake(
@@ -175,7 +162,7 @@ MISTAKES = [
         "A wait in a hook holds up backward, so nothing overlaps. Start each all-reduce with "
         "wait=False, keep its Pending, and wait when backward has ended.",
         g.patch("wait=False))", "wait=False))\n            in_flight[-1].wait()"),
-        over_budget=lambda s: broken(s) == "waits",
+        over_budget=waits_early,
     ),
 ]
 
