@@ -24,13 +24,7 @@ def cases(n: int, draw: g.Draw) -> list[g.Case]:
             del draw.rng.choice(gradients)["head.weight"]
         return g.Case(kind, kind, gradients)
 
-    kinds = [
-        "float32",
-        "tied head and embedding",
-        "frozen embedding and bias",
-        "three dtypes",
-        *[UNUSED] * (n > 1),
-    ]
+    kinds = ["float32", "tied head", "frozen parameters", "three dtypes", *[UNUSED] * (n > 1)]
     return [case(kind) for kind in kinds]
 
 
