@@ -8,6 +8,7 @@ Autograd goes first through the branch that ran last in forward. So ranks that c
 in different orders finish their gradients in different orders.
 """
 
+import copy
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,7 +17,6 @@ from torch import Tensor, nn
 
 from labkit.grade import grader as g
 
-LAYERS = {"left": (3, 4), "right": (3, 4), "head": (4, 1)}
 COMPLETE = "a gradient is complete"
 
 
@@ -24,34 +24,34 @@ def cases(n: int, draw: g.Draw) -> list[g.Case]:
     """Ranks that finish gradients in one order or in two; frozen parameters."""
     frozen = draw.rng.sample(["left.weight", "left.bias", "right.weight", "right.bias"], 2)
     same, different = g.ByRank([True] * n), g.ByRank(rank % 2 == 0 for rank in range(n))
-    parameters = {}
-    for name, (width, height) in LAYERS.items():
-        parameters[f"{name}.weight"] = draw.same(height, width, dtype=torch.float64)
-        parameters[f"{name}.bias"] = draw.same(height, dtype=torch.float64)
     xs = draw.normal(2, 3, dtype=torch.float64)
     return [
-        g.Case("all ranks finish gradients in one order", [], same, parameters, xs),
-        g.Case(f"{' and '.join(frozen)} frozen", frozen, same, parameters, xs),
-        g.Case("odd ranks finish gradients in another order", [], different, parameters, xs),
+        g.Case("all ranks finish gradients in one order", model(draw), same, xs),
+        g.Case(f"{' and '.join(frozen)} frozen", model(draw, *frozen), same, xs),
+        g.Case("odd ranks finish gradients in another order", model(draw), different, xs),
     ]
 
 
-def model_and_loss(
-    frozen: list[str], left_first: bool, parameters: dict[str, Tensor], x: Tensor
-) -> tuple[nn.Module, Tensor]:
-    """The module after forward, and its loss."""
-    module = nn.ModuleDict({name: nn.Linear(*LAYERS[name]).double() for name in LAYERS})
-    module.load_state_dict(parameters)
-    for name in frozen:
-        module.get_parameter(name).requires_grad = False
+def model(draw: g.Draw, *frozen: str) -> nn.ModuleDict:
+    """The layers of the picture."""
+    layers = {"left": nn.Linear(3, 4), "right": nn.Linear(3, 4), "head": nn.Linear(4, 1)}
+    module = nn.ModuleDict(layers).double()
+    for name, x in module.named_parameters():
+        x.data = draw.same(*x.shape, dtype=x.dtype)
+        x.requires_grad = name not in frozen
+    return module
+
+
+def loss_of(module: nn.ModuleDict, left_first: bool, x: Tensor) -> Tensor:
+    """The loss of a batch."""
     branches = ("left", "right") if left_first else ("right", "left")
     outputs = [torch.tanh(module[name](x)) for name in branches]
-    return module, (module["head"](outputs[0] * outputs[1]) ** 2).mean()
+    return (module["head"](outputs[0] * outputs[1]) ** 2).mean()
 
 
 def call(watch: Any, args: tuple[Any, ...]) -> dict[str, Any]:
     """Note when each gradient is complete; return the gradients, and whether hooks are left."""
-    module, loss = model_and_loss(*args)
+    module = copy.deepcopy(args[0])
 
     def on_gradient(parameter: Tensor) -> None:
         watch.note(COMPLETE)
@@ -59,7 +59,7 @@ def call(watch: Any, args: tuple[Any, ...]) -> dict[str, Any]:
     # Registered first, these hooks run before the learner's.
     trained = [x for x in module.parameters() if x.requires_grad]
     handles = [x.register_post_accumulate_grad_hook(on_gradient) for x in trained]
-    watch.function(module, loss, watch.group)
+    watch.function(module, loss_of(module, *args[1:]), watch.group)
     for handle in handles:
         handle.remove()
     kinds = ("_post_accumulate_grad_hooks", "_backward_hooks", "_forward_hooks")
@@ -68,16 +68,16 @@ def call(watch: Any, args: tuple[Any, ...]) -> dict[str, Any]:
     return {name: x.grad for name, x in module.named_parameters()} | {"hooks left": has_hooks}
 
 
-def right(frozen: list[str], _: Any, parameters: dict[str, Tensor], xs: g.ByRank) -> dict[str, Any]:
+def right(module: nn.ModuleDict, left_first: g.ByRank, xs: g.ByRank) -> dict[str, Any]:
     """One process with the whole batch."""
-    module, loss = model_and_loss(frozen, True, parameters, torch.cat(xs))
-    loss.backward()
+    module = copy.deepcopy(module)
+    loss_of(module, True, torch.cat(xs)).backward()
     return {name: x.grad for name, x in module.named_parameters()} | {"hooks left": False}
 
 
 def budget(s: g.Observed) -> g.Budget:
     """Each gradient once."""
-    sizes = [x.nbytes for name, x in s.args[2].items() if name not in s.args[0]]
+    sizes = [x.nbytes for x in s.right[0].values() if isinstance(x, Tensor)]
     return g.Budget(collectives=len(sizes), payload_bytes=sum(sizes))
 
 

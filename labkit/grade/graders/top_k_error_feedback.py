@@ -18,7 +18,7 @@ def steps(draw: g.Draw) -> list[g.Case]:
         magnitudes = draw.rng.sample(range(1, 50 * numel), numel)
         total = torch.tensor([x * draw.rng.choice((-1, 1)) for x in magnitudes]).to(dtype)
         (owed,) = draw(numel, dtype=dtype, low=-20 * numel, high=20 * numel)
-        label = f"{numel} {str(dtype).removeprefix('torch.')} entries, k = {k}"
+        label = f"{numel} entries, k = {k}"
         listed.append(g.Case(label, total - owed, owed, k, function="compress"))
     return listed
 
@@ -43,19 +43,13 @@ def compressed(gradient: Tensor, owed: Tensor, k: int) -> tuple[Tensor, Tensor, 
 
 CHOICE, VALUES = "due.abs().topk(k).indices", "values = due[indices]"
 OF_GRADIENT = (CHOICE, "gradient.abs().topk(k).indices")
-RETURN = "return indices, values, due"
+OWED = "values, due"
 COMPRESSION = [
     g.Mistake(
         "ranks by value instead of magnitude",
         "topk() ranks -3 below 0.1, so large negative entries are never sent and their debt grows. "
         "Rank by abs().",
         g.patch(CHOICE, "due.topk(k).indices"),
-        hint=3,
-    ),
-    g.Mistake(
-        "loses the signs",
-        "abs() is for the choice of the places. The values are (gradient + owed)[indices].",
-        g.patch(VALUES, "values = due.abs()[indices]"),
         hint=3,
     ),
     g.Mistake(
@@ -75,8 +69,8 @@ COMPRESSION = [
         "gradient + owed, with zeros at indices. An entry whose debt is dropped and that is never "
         "among the k largest is never learned.",
         [
-            g.patch(RETURN, "return indices, values, gradient.index_fill(0, indices, 0)"),
-            g.patch(RETURN, "return indices, values, torch.zeros_like(due)"),
+            g.patch(OWED, "values, gradient.index_fill(0, indices, 0)"),
+            g.patch(OWED, "values, torch.zeros_like(due)"),
         ],
         hint=2,
     ),
@@ -95,7 +89,7 @@ def cases(n: int, draw: g.Draw) -> list[g.Case]:
         places = g.ByRank(torch.tensor(draw.rng.sample(tail, k)) for _ in range(n))
         # Multiples of 12, so that their means are exact.
         values = g.ByRank(12 * x for x in draw(k, dtype=dtype, low=1, high=1000))
-        label = f"{numel:,} {str(dtype).removeprefix('torch.')} entries, k = {k}"
+        label = f"{numel:,} entries, k = {k}"
         listed.append(g.Case(label, places, values, numel, function="exchange"))
     return listed
 
