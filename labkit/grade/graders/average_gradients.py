@@ -7,40 +7,35 @@ from torch import Tensor, nn
 
 from labkit.grade import grader as g
 
-UNUSED = "head.weight unused on one rank"
+UNUSED = "layer.weight unused on one rank"
 
 
 def cases(n: int, draw: g.Draw) -> list[g.Case]:
-    """Modules with tied, frozen and unused parameters, and with several dtypes."""
-
-    def case(kind: str) -> g.Case:
+    """One dtype and several; a rank without a gradient."""
+    listed = []
+    for label in ("float32", "three dtypes", *[UNUSED] * (n > 1)):
         drawn = {}
-        for name, x in model(kind).named_parameters():
+        for name, x in model(label).named_parameters():
             if x.requires_grad:  # whole numbers that need most of the dtype's digits
                 most = int(2**-4 / torch.finfo(x.dtype).eps)
                 drawn[name] = draw(*x.shape, dtype=x.dtype, low=-most, high=most)
         gradients = g.ByRank({name: n * xs[r] for name, xs in drawn.items()} for r in range(n))
-        if kind == UNUSED:
-            del draw.rng.choice(gradients)["head.weight"]
-        return g.Case(kind, kind, gradients)
-
-    kinds = ["float32", "tied head", "frozen parameters", "three dtypes", *[UNUSED] * (n > 1)]
-    return [case(kind) for kind in kinds]
+        if label == UNUSED:
+            del draw.rng.choice(gradients)["layer.weight"]
+        listed.append(g.Case(label, label, gradients))
+    return listed
 
 
 def model(kind: str) -> nn.Module:
-    """Layers with parameters of one and two dimensions, and a number."""
-    layers = {"embedding": nn.Embedding(5, 3), "layer": nn.Linear(3, 5)}
-    module = nn.ModuleDict(layers | {"head": nn.Linear(3, 5, bias=False)})
-    module.scale = nn.Parameter(torch.ones(()))
-    if "tied" in kind:
-        module["head"].weight = module["embedding"].weight
-    if "frozen" in kind:
-        module["embedding"].weight.requires_grad = module["layer"].bias.requires_grad = False
+    """Layers, and a number: the head is the embedding, and the layer's bias is frozen."""
+    embedding, layer, head = nn.Embedding(5, 3), nn.Linear(3, 5), nn.Linear(3, 5, bias=False)
+    head.weight, layer.bias.requires_grad = embedding.weight, False
     if kind == "three dtypes":
-        module["layer"].double()
-        module["head"].bfloat16()
-    return module
+        embedding.bfloat16()
+        layer.double()
+    norm = nn.LayerNorm(3)
+    norm.scale = nn.Parameter(torch.ones(()))
+    return nn.ModuleDict({"embedding": embedding, "norm": norm, "layer": layer, "head": head})
 
 
 def call(watch: Any, args: tuple[Any, ...]) -> dict[str, Any]:
@@ -55,13 +50,12 @@ def call(watch: Any, args: tuple[Any, ...]) -> dict[str, Any]:
     return {name: x.grad for name, x in module.named_parameters()} | {"changed": is_changed}
 
 
-def right(kind: str, gradients: g.ByRank) -> dict[str, Any]:
+def right(kind: str, by_rank: g.ByRank) -> dict[str, Any]:
     """The mean over the ranks; a missing gradient counts as zeros."""
-    found: dict[str, Any] = {"changed": False}
-    for name, x in model(kind).named_parameters():
-        held = [its[name] for its in gradients if name in its]
-        found[name] = sum(held) / len(gradients) if x.requires_grad else None
-    return found
+    names = [name for name, _ in model(kind).named_parameters()]
+    held = {name: [its[name] for its in by_rank if name in its] for name in names}
+    means = {name: sum(each) / len(by_rank) if each else None for name, each in held.items()}
+    return means | {"changed": False}
 
 
 def budget(s: g.Observed) -> g.Budget:

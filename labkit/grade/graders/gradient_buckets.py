@@ -28,15 +28,13 @@ def questions(draw: g.Draw) -> list[g.Case]:
 
 
 def right(numels: Sequence[int], itemsize: int, most: int) -> list[list[int]]:
-    """Each bucket takes as many of the next gradients as fit, and at least one."""
-    rest, buckets = list(reversed(range(len(numels)))), []
-    while rest:
-        counts = range(2, len(rest) + 1)
-        fits = [k for k in counts if sum(numels[i] for i in rest[:k]) * itemsize <= most]
-        count = max(fits, default=1)
-        buckets.append(rest[:count])
-        rest = rest[count:]
-    return buckets
+    """As many of the last gradients as fit, and at least one; then the same with the others."""
+    if not numels:
+        return []
+    starts = range(len(numels) - 1)
+    start = next((i for i in starts if sum(numels[i:]) * itemsize <= most), len(numels) - 1)
+    bucket = list(reversed(range(start, len(numels))))
+    return [bucket, *right(numels[:start], itemsize, most)]
 
 
 START, END = "buckets: list[list[int]] = []", "return buckets"

@@ -15,11 +15,11 @@ def steps(draw: g.Draw) -> list[g.Case]:
     listed = []
     for numel, k in sizes:
         dtype = torch.float64 if numel == 20 else torch.float32
-        magnitudes = draw.rng.sample(range(1, 50 * numel), numel)
-        total = torch.tensor([x * draw.rng.choice((-1, 1)) for x in magnitudes]).to(dtype)
+        magnitudes = torch.tensor(draw.rng.sample(range(1, 50 * numel), numel), dtype=dtype)
+        due = magnitudes * draw.same(numel).sign()
         (owed,) = draw(numel, dtype=dtype, low=-20 * numel, high=20 * numel)
         label = f"{numel} entries, k = {k}"
-        listed.append(g.Case(label, total - owed, owed, k, function="compress"))
+        listed.append(g.Case(label, due - owed, owed, k, function="compress"))
     return listed
 
 
