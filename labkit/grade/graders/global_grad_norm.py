@@ -112,7 +112,7 @@ IS_FIRST = "all(getattr(mesh, axis).rank == 0 for axis in parameter.copied_over)
 NOT_TWICE = "not (parameter.is_tied and is_second_copy)"
 COUNTS = f"counts = is_first and {NOT_TWICE}"
 REDUCED = "mesh.world.all_reduce(total)"
-CLIPS, FACTOR = "    if norm > max_norm:\n", "max_norm / norm)"
+CLIPS = "if norm > max_norm:"
 OWN = "sum(float(p.grad.double().square().sum()) for p in parameters if p.grad is not None)"
 MISTAKES = [
     g.Mistake(
@@ -169,7 +169,7 @@ MISTAKES = [
         "uses another factor",
         "The factor is max_norm / norm, and 1 where the norm is below max_norm, which is a limit. "
         "An epsilon beside the norm changes small gradients.",
-        [g.patch(CLIPS, "    if norm > 0:\n"), g.patch(FACTOR, "max_norm / (norm + 1e-6))")],
+        [g.patch(CLIPS, "if norm > 0:"), g.patch("max_norm / norm)", "max_norm / (norm + 1e-6))")],
         hint=3,
     ),
     g.Mistake(
@@ -178,7 +178,7 @@ MISTAKES = [
         "do not count. By its own gradients, a rank would clip by another factor or not at all, "
         "and copies drift apart.",
         [
-            g.patch(CLIPS, f"    if math.sqrt({OWN}) > max_norm:\n"),
+            g.patch(CLIPS, f"if math.sqrt({OWN}) > max_norm:"),
             g.patch("None:  # copies", f"None and {IS_FIRST} and {NOT_TWICE}:  # copies"),
         ],
         hint=2,

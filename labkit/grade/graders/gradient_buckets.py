@@ -37,7 +37,7 @@ def right(numels: Sequence[int], itemsize: int, most: int) -> list[list[int]]:
     return [bucket, *right(numels[:start], itemsize, most)]
 
 
-START, END = "buckets: list[list[int]] = []", "return buckets"
+END = "return buckets"
 FITS_NOT = "filled_bytes + nbytes > bucket_bytes"
 FORWARD = "reversed(range(len(numels)))", "range(len(numels))"
 BOUNDS = [
@@ -58,7 +58,7 @@ BOUNDS = [
         "makes an empty bucket",
         "If the first gradient is larger than a bucket, the open bucket is still empty. Do not "
         "close it: an all-reduce of nothing costs its latency.",
-        g.patch(START, "buckets = [[]] if numels else []"),
+        g.patch("buckets: list[list[int]] = []", "buckets = [[]] if numels else []"),
         hint=3,
     ),
     g.Mistake(
@@ -87,14 +87,12 @@ BOUNDS = [
 def cases(n: int, draw: g.Draw) -> list[g.Case]:
     """Several buckets, one bucket, another dtype; matrices are transposed, so not contiguous."""
     shapes = [(), (3,), (3, 2), (9, 4), (2,), (2, 5), (4, 3), (7,), (6,)]
-
-    def case(dtype: torch.dtype, bucket_bytes: int) -> g.Case:
+    listed = []
+    for dtype, most in ((torch.float32, 80), (torch.float64, 10_000), (torch.bfloat16, 40)):
         drawn = [draw(*shape, dtype=dtype) for shape in shapes]
         gradients = g.ByRank([n * xs[rank].t() for xs in drawn] for rank in range(n))
-        label = f"9 {str(dtype)[6:]} gradients, buckets of {bucket_bytes} bytes"
-        return g.Case(label, gradients, bucket_bytes)
-
-    return [case(torch.float32, 80), case(torch.float64, 10_000), case(torch.bfloat16, 40)]
+        listed.append(g.Case(f"9 gradients, buckets of {most} bytes", gradients, most))
+    return listed
 
 
 def call(watch: Any, args: tuple[Any, ...]) -> list[Tensor]:

@@ -41,26 +41,21 @@ def compressed(gradient: Tensor, owed: Tensor, k: int) -> tuple[Tensor, Tensor, 
     return places, due[places], due.index_fill(0, places, 0)
 
 
-CHOICE, VALUES = "due.abs().topk(k).indices", "values = due[indices]"
-OF_GRADIENT = (CHOICE, "gradient.abs().topk(k).indices")
 OWED = "values, due"
 COMPRESSION = [
     g.Mistake(
         "ranks by value instead of magnitude",
         "topk() ranks -3 below 0.1, so large negative entries are never sent and their debt grows. "
         "Rank by abs().",
-        g.patch(CHOICE, "due.topk(k).indices"),
+        g.patch("due.abs()", "due"),
         hint=3,
     ),
     g.Mistake(
-        "chooses from the gradient alone",
+        "sends entries of the gradient alone",
         "What earlier steps left out comes back only if it is added first. Places and values are "
         "those of gradient + owed.",
-        [
-            g.patch(*OF_GRADIENT),
-            g.patch(*OF_GRADIENT, VALUES, "values = gradient[indices]", "= 0", "-= values"),
-            g.patch("due = gradient + owed", "due = gradient.clone()"),
-        ],
+        g.patch("due = gradient + owed", "due = gradient.clone()"),
+        seen=lambda s: g.close(s.y[1], s.args[0][s.y[0]]),
         hint=2,
     ),
     g.Mistake(
