@@ -51,15 +51,8 @@ def budget(s: g.Observed) -> g.Budget:
     return g.Budget(collectives=1 + len(used), payload_bytes=payload)
 
 
-def sends_too_much(s: g.Observed) -> bool:
-    """Whether a rank sends more bytes than the budget allows."""
-    return s.payload_bytes(0) > budget(s).payload_bytes
-
-
 AGREE = 'used = group.all_reduce(used_here, op="max")'
 SKIP = "if not is_used:\n            continue"
-ZEROS = "parameter.grad = torch.zeros_like(parameter)"
-MEAN = 'group.all_reduce(parameter.grad, op="mean", out=parameter.grad)'
 MISTAKES = [
     g.Mistake(
         "a rank without a gradient skips the all-reduce",
@@ -78,7 +71,8 @@ MISTAKES = [
         "A rank that did not use the parameter stores the mean too. Otherwise its optimizer does "
         "not update this parameter, and the ranks' models differ.",
         g.patch(
-            ZEROS, 'group.all_reduce(torch.zeros_like(parameter), op="mean")\n            continue'
+            "parameter.grad = torch.zeros_like(parameter)",
+            'group.all_reduce(torch.zeros_like(parameter), op="mean")\n            continue',
         ),
         hint=2,
     ),
@@ -95,45 +89,20 @@ MISTAKES = [
         g.patch(
             AGREE,
             "used = group.all_reduce(used_here)",
-            MEAN,
+            'group.all_reduce(parameter.grad, op="mean", out=parameter.grad)',
             "parameter.grad = group.all_reduce(parameter.grad) / is_used",
         ),
         hint=2,
     ),
     g.Mistake(
-        "forgets to divide",
-        'The sum over the ranks is n times the mean: pass op="mean", or divide by group.size.',
-        g.patch('op="mean", ', ""),
-        hint=3,
-    ),
-    g.Mistake(
-        "leaves out a gradient that some ranks do not have",
-        "A parameter counts as used if any rank used it, not only if all ranks did.",
-        g.patch('used_here, op="max"', 'used_here, op="min"'),
-        hint=2,
-    ),
-    g.Mistake(
-        "sends gradients that no rank has",
-        "All ranks send zeros for a parameter that none of them used. Agree first, with one small "
-        "all-reduce, and send what some rank has.",
-        g.patch(
-            SKIP,
-            "if not is_used:\n            group.all_reduce(torch.zeros_like(parameter))\n"
-            "            continue",
-        ),
-        over_budget=lambda s: None in s.right[0].values() and sends_too_much(s),
-        hint=2,
-    ),
-    g.Mistake(
-        "asks for each parameter by itself",
-        "One all-reduce of a tensor with an element per parameter tells the ranks all they need.",
+        "makes more all-reduces than it needs",
+        "One all-reduce of a tensor with an element per parameter tells the ranks which gradients "
+        "any of them has. After it, they send these gradients and no zeros for the others.",
         g.patch(
             AGREE,
             'used = torch.cat([group.all_reduce(each, op="max") for each in used_here.split(1)])',
         ),
-        over_budget=lambda s: (
-            s.num_collectives(0) > budget(s).collectives and not sends_too_much(s)
-        ),
+        over_budget=lambda s: s.num_collectives(0) > budget(s).collectives,
         hint=3,
     ),
 ]

@@ -18,8 +18,8 @@ def questions(draw: g.Draw) -> list[g.Case]:
     asked = [
         (plain, 4, 64),
         ([exact, 10 - exact, 5, 5, 12, exact, 10 - exact], 4, 40),
-        *((numels, 4, 80) for numels in ([*plain, large], [large, *plain], [large, large])),
-        ([*plain[:3], large, *plain[3:]], 4, 80),
+        ([large, *plain, large, large, *plain], 4, 80),
+        ([*plain, large], 4, 80),
         ([7], 2, 64),
         ([], 4, 64),
         *((numels, rng.choice((2, 4, 8)), rng.choice((64, 80, 96))) for numels in drawn),
@@ -28,20 +28,39 @@ def questions(draw: g.Draw) -> list[g.Case]:
 
 
 def right(numels: Sequence[int], itemsize: int, most: int) -> list[list[int]]:
-    """Each bucket takes as many of the next gradients as fit, and at least one."""
-    rest, buckets = [*range(len(numels))][::-1], []
-    while rest:
-        sums = [sum(numels[i] for i in rest[: k + 1]) for k in range(len(rest))]
-        count = max(1, sum(each * itemsize <= most for each in sums))
-        buckets.append(rest[:count])
-        rest = rest[count:]
-    return buckets
+    """As many of the last gradients as fit, and at least one; then the same with the others."""
+    if not numels:
+        return []
+    starts = range(len(numels) - 1)
+    start = next((i for i in starts if sum(numels[i:]) * itemsize <= most), len(numels) - 1)
+    bucket = list(reversed(range(start, len(numels))))
+    return [bucket, *right(numels[:start], itemsize, most)]
 
 
-START, END = "buckets: list[list[int]] = []", "return buckets"
-IS_FULL = "if not buckets or filled_bytes + nbytes > bucket_bytes:"
+END = "return buckets"
+FITS_NOT = "filled_bytes + nbytes > bucket_bytes"
 FORWARD = "reversed(range(len(numels)))", "range(len(numels))"
 BOUNDS = [
+    g.Mistake(
+        "fills the buckets in forward order",
+        "Backward finishes the last layer's gradients first, so they go into the first bucket. "
+        "Filling from the front and reversing afterwards makes other buckets.",
+        [g.patch(*FORWARD), g.patch(*FORWARD, END, f"{END}[::-1]")],
+    ),
+    g.Mistake(
+        "closes a bucket too early or too late",
+        "A gradient that fills the bucket to its last byte fits; a larger one does not. (DDP in "
+        "torch closes a bucket after it has reached its size; here it holds at most bucket_bytes.)",
+        g.patches(FITS_NOT, FITS_NOT.replace(">", ">="), "filled_bytes >= bucket_bytes"),
+        hint=3,
+    ),
+    g.Mistake(
+        "makes an empty bucket",
+        "If the first gradient is larger than a bucket, the open bucket is still empty. Do not "
+        "close it: an all-reduce of nothing costs its latency.",
+        g.patch("buckets: list[list[int]] = []", "buckets = [[]] if numels else []"),
+        hint=3,
+    ),
     g.Mistake(
         "loses the last bucket",
         "The loop stores a bucket when the next gradient does not fit. After the last bucket comes "
@@ -50,74 +69,16 @@ BOUNDS = [
         hint=3,
     ),
     g.Mistake(
-        "fills the buckets in forward order",
-        "Backward finishes the last layer's gradients first, so they go into the first bucket. "
-        "Filling from the front and reversing afterwards makes other buckets.",
-        [
-            g.patch(*FORWARD),
-            g.patch(*FORWARD, END, f"{END}[::-1]"),
-            g.patch(*FORWARD, END, "return [each[::-1] for each in buckets[::-1]]"),
-        ],
-    ),
-    g.Mistake(
-        "lists other indices",
-        "The bounds are right. Indices are those of numels, in the order in which the gradients "
-        "were put in, the last gradient first: loop over reversed(range(len(numels))). In "
-        "enumerate(reversed(numels)), index 0 is the last gradient.",
-        [
-            g.patch("append(index)", "append(len(numels) - 1 - index)"),
-            g.patch(END, "return [sorted(bucket) for bucket in buckets]"),
-        ],
-        hint=3,
-    ),
-    g.Mistake(
-        "closes a bucket that would be exactly full",
-        "A gradient that fills the bucket to its last byte fits.",
-        g.patch("filled_bytes + nbytes > bucket", "filled_bytes + nbytes >= bucket"),
-        hint=3,
-    ),
-    g.Mistake(
-        "makes an empty bucket",
-        "If the first gradient is larger than a bucket, the open bucket is still empty. Do not "
-        "close it: an all-reduce of nothing costs its latency.",
-        [g.patch(START, f"buckets = {each}") for each in ("[[]]", "[[]] if numels else []")],
-        hint=3,
-    ),
-    g.Mistake(
-        "fills a bucket beyond its size",
-        "Close the bucket before a gradient that does not fit. (DDP in torch closes a bucket after "
-        "it has reached its size; here it holds at most bucket_bytes.)",
-        g.patch("filled_bytes + nbytes > bucket", "filled_bytes >= bucket"),
-    ),
-    g.Mistake(
-        "counts elements instead of bytes",
-        "A gradient has numel * itemsize bytes. Without itemsize, a bucket of float32 gradients "
-        "becomes four times too large.",
-        g.patch("numels[index] * itemsize", "numels[index]"),
-        hint=3,
-    ),
-    g.Mistake(
         "puts a gradient into a closed bucket",
-        "A gradient that does not fit closes the open bucket, also if it is larger than a bucket, "
-        "and nothing goes into a closed one. Otherwise earlier gradients wait for later ones.",
-        [
-            g.patch(  # the first bucket with room
-                IS_FULL,
-                "room = [b for b in buckets if nbytes <= bucket_bytes - itemsize * "
-                "sum(numels[i] for i in b)]\n        if not room:",
-                "buckets[-1].append(index)",
-                "(room or buckets[-1:])[0].append(index)",
-            ),
-            g.patch(  # a large gradient beside the open bucket
-                START,
-                "buckets = [[]]",
-                IS_FULL,
-                "if nbytes > bucket_bytes:\n            buckets.insert(-1, [index])\n"
-                f"            continue\n        {IS_FULL}",
-                END,
-                "return [each for each in buckets if each]",
-            ),
-        ],
+        "A gradient that does not fit closes the open bucket, and nothing goes into a closed one, "
+        "even if there is room. Otherwise earlier gradients wait for later ones.",
+        g.patch(  # the first bucket with room
+            f"if not buckets or {FITS_NOT}:",
+            "room = [b for b in buckets if nbytes <= bucket_bytes - itemsize * "
+            "sum(numels[i] for i in b)]\n        if not room:",
+            "buckets[-1].append(index)",
+            "(room or buckets[-1:])[0].append(index)",
+        ),
         hint=2,
     ),
 ]
@@ -126,14 +87,12 @@ BOUNDS = [
 def cases(n: int, draw: g.Draw) -> list[g.Case]:
     """Several buckets, one bucket, another dtype; matrices are transposed, so not contiguous."""
     shapes = [(), (3,), (3, 2), (9, 4), (2,), (2, 5), (4, 3), (7,), (6,)]
-
-    def case(dtype: torch.dtype, bucket_bytes: int) -> g.Case:
+    listed = []
+    for dtype, most in ((torch.float32, 80), (torch.float64, 10_000), (torch.bfloat16, 40)):
         drawn = [draw(*shape, dtype=dtype) for shape in shapes]
         gradients = g.ByRank([n * xs[rank].t() for xs in drawn] for rank in range(n))
-        label = f"9 {str(dtype)[6:]} gradients, buckets of {bucket_bytes} bytes"
-        return g.Case(label, gradients, bucket_bytes)
-
-    return [case(torch.float32, 80), case(torch.float64, 10_000), case(torch.bfloat16, 40)]
+        listed.append(g.Case(f"9 gradients, buckets of {most} bytes", gradients, most))
+    return listed
 
 
 def call(watch: Any, args: tuple[Any, ...]) -> list[Tensor]:
@@ -156,29 +115,15 @@ def sends_buckets(s: g.Observed) -> bool:
     return sent == expected or (s.n == 1 and not sent)
 
 
-BUCKETS = "gradient_buckets(numels, gradients[0].element_size(), bucket_bytes)"
-VIEW, PARTS = "part.view_as(gradients[index])", "parts = flat.split("
+COPY = "gradients[index].copy_(part.view_as(gradients[index]))"
 REDUCTION = [
     g.Mistake(
         "the means do not reach the gradients",
         "torch.cat copies, and so does flatten() or reshape(-1) of a gradient that is not "
         "contiguous. Bring each part of the reduced tensor to its gradient's shape, and copy_ it "
         "into the gradient. Assigning to gradients[index] or to .data does not do that.",
-        [
-            g.patch("gradients[index].copy_(", "gradients[index].data = ("),
-            g.patch(f"gradients[index].copy_({VIEW})", "gradients[index].reshape(-1).copy_(part)"),
-        ],
+        g.patches(COPY, "pass", "gradients[index].reshape(-1).copy_(part)"),
         hint=3,
-    ),
-    g.Mistake(
-        "puts the means into wrong places",
-        "The parts lie in the flat tensor in the order of the bucket's indices, each with its own "
-        "numel, and row by row. Take them out in the same order.",
-        [
-            g.patch(VIEW, "part.view(gradients[index].t().shape).t()"),
-            g.patch(PARTS, f"bucket = sorted(bucket)\n        {PARTS}"),
-        ],
-        hint=2,
     ),
     g.Mistake(
         "sums instead of averaging",
@@ -190,14 +135,10 @@ REDUCTION = [
         "Make one all-reduce per bucket of gradient_buckets, in the order of the buckets, with the "
         "bytes of its gradients. One per gradient costs the latency of each; one large all-reduce "
         "could start only when backward has ended.",
-        [
-            g.patch(BUCKETS, each)
-            for each in (
-                "[[i] for i in range(len(numels))]",
-                "[list(range(len(numels)))]",
-                f"{BUCKETS}[::-1]",
-            )
-        ],
+        g.patch(
+            "in gradient_buckets(numels, gradients[0].element_size(), bucket_bytes):",
+            "in [[index] for index in range(len(numels))]:",
+        ),
         over_budget=lambda s: not sends_buckets(s),
     ),
 ]

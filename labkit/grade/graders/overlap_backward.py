@@ -8,6 +8,8 @@ Autograd goes first through the branch that ran last in forward. So ranks that c
 in different orders finish their gradients in different orders.
 """
 
+import copy
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -15,55 +17,49 @@ from torch import Tensor, nn
 
 from labkit.grade import grader as g
 
-LAYERS = {"left": (3, 4), "right": (3, 4), "head": (4, 1)}
-COMPLETE, ENDED = "a gradient is complete", "backward has ended"
+COMPLETE = "a gradient is complete"
 
 
 def cases(n: int, draw: g.Draw) -> list[g.Case]:
     """Ranks that finish gradients in one order or in two; frozen parameters."""
     frozen = draw.rng.sample(["left.weight", "left.bias", "right.weight", "right.bias"], 2)
     same, different = g.ByRank([True] * n), g.ByRank(rank % 2 == 0 for rank in range(n))
-    parameters = {}
-    for name, (width, height) in LAYERS.items():
-        parameters[f"{name}.weight"] = draw.same(height, width, dtype=torch.float64)
-        parameters[f"{name}.bias"] = draw.same(height, dtype=torch.float64)
     xs = draw.normal(2, 3, dtype=torch.float64)
     return [
-        g.Case("all ranks finish gradients in one order", [], same, parameters, xs),
-        g.Case(f"{' and '.join(frozen)} frozen", frozen, same, parameters, xs),
-        g.Case("odd ranks finish gradients in another order", [], different, parameters, xs),
+        g.Case("all ranks finish gradients in one order", model(draw), same, xs),
+        g.Case(f"{' and '.join(frozen)} frozen", model(draw, *frozen), same, xs),
+        g.Case("odd ranks finish gradients in another order", model(draw), different, xs),
     ]
 
 
-def model_and_loss(
-    frozen: list[str], left_first: bool, parameters: dict[str, Tensor], x: Tensor
-) -> tuple[nn.Module, Tensor]:
-    """The module after forward, and its loss."""
-    module = nn.ModuleDict({name: nn.Linear(*LAYERS[name]).double() for name in LAYERS})
-    module.load_state_dict(parameters)
-    for name in frozen:
-        module.get_parameter(name).requires_grad = False
+def model(draw: g.Draw, *frozen: str) -> nn.ModuleDict:
+    """The layers of the picture."""
+    layers = {"left": nn.Linear(3, 4), "right": nn.Linear(3, 4), "head": nn.Linear(4, 1)}
+    module = nn.ModuleDict(layers).double()
+    for name, x in module.named_parameters():
+        x.data = draw.same(*x.shape, dtype=x.dtype)
+        x.requires_grad = name not in frozen
+    return module
+
+
+def loss_of(module: nn.ModuleDict, left_first: bool, x: Tensor) -> Tensor:
+    """The loss of a batch."""
     branches = ("left", "right") if left_first else ("right", "left")
     outputs = [torch.tanh(module[name](x)) for name in branches]
-    return module, (module["head"](outputs[0] * outputs[1]) ** 2).mean()
+    return (module["head"](outputs[0] * outputs[1]) ** 2).mean()
 
 
 def call(watch: Any, args: tuple[Any, ...]) -> dict[str, Any]:
     """Note when each gradient is complete; return the gradients, and whether hooks are left."""
-    module, loss = model_and_loss(*args)
-    seen: list[Tensor] = []
+    module = copy.deepcopy(args[0])
 
     def on_gradient(parameter: Tensor) -> None:
-        if not seen:
-            queue = torch.autograd.Variable._execution_engine.queue_callback
-            queue(lambda: watch.note(ENDED))
-        seen.append(parameter)
         watch.note(COMPLETE)
 
     # Registered first, these hooks run before the learner's.
     trained = [x for x in module.parameters() if x.requires_grad]
     handles = [x.register_post_accumulate_grad_hook(on_gradient) for x in trained]
-    watch.function(module, loss, watch.group)
+    watch.function(module, loss_of(module, *args[1:]), watch.group)
     for handle in handles:
         handle.remove()
     kinds = ("_post_accumulate_grad_hooks", "_backward_hooks", "_forward_hooks")
@@ -72,38 +68,42 @@ def call(watch: Any, args: tuple[Any, ...]) -> dict[str, Any]:
     return {name: x.grad for name, x in module.named_parameters()} | {"hooks left": has_hooks}
 
 
-def right(frozen: list[str], _: Any, parameters: dict[str, Tensor], xs: g.ByRank) -> dict[str, Any]:
+def right(module: nn.ModuleDict, left_first: g.ByRank, xs: g.ByRank) -> dict[str, Any]:
     """One process with the whole batch."""
-    module, loss = model_and_loss(frozen, True, parameters, torch.cat(xs))
-    loss.backward()
+    module = copy.deepcopy(module)
+    loss_of(module, True, torch.cat(xs)).backward()
     return {name: x.grad for name, x in module.named_parameters()} | {"hooks left": False}
 
 
 def budget(s: g.Observed) -> g.Budget:
     """Each gradient once."""
-    sizes = [x.nbytes for name, x in s.args[2].items() if name not in s.args[0]]
+    sizes = [x.nbytes for x in s.right[0].values() if isinstance(x, Tensor)]
     return g.Budget(collectives=len(sizes), payload_bytes=sum(sizes))
 
 
-def broken(s: g.Observed) -> str:
-    """The rule about the order that some rank breaks; empty where none does."""
+def during_backward(s: g.Observed) -> Iterator[list[Any]]:
+    """The events of each rank until its last gradient is complete; of one rank alone none."""
     for rank in s.ranks if s.n > 1 else []:
-        what = [e.what for e in rank.events]
-        last = max(i for i, each in enumerate(what) if each == COMPLETE)
-        start = what.index("all_reduce")
-        if start > last:
-            return "after" if start > what.index(ENDED) else "late"
-        for i, e in enumerate(rank.events):
-            # The end of a blocking operation has no site.
-            if e.what == "wait" and e.began < last and (i < last or e.site is None):
-                return "waits"
-    return ""
+        last = max(i for i, e in enumerate(rank.events) if e.what == COMPLETE)
+        yield rank.events[:last]
+
+
+def starts_late(s: g.Observed) -> bool:
+    """Whether a rank starts no all-reduce during backward."""
+    return any(all(e.what != "all_reduce" for e in events) for events in during_backward(s))
+
+
+def waits_early(s: g.Observed) -> bool:
+    """Whether a rank waits during backward, or starts an all-reduce that blocks."""
+    return any(
+        e.what == "wait" or (e.what == "all_reduce" and not e.is_pending)
+        for events in during_backward(s)
+        for e in events
+    )
 
 
 TURN = "while len(in_flight) < len(order) and order[len(in_flight)] in ready:"
-HOOK = "    def on_gradient(parameter: torch.Tensor) -> None:\n"
-HOOKS = "(on_gradient) for each in order]"
-TRAINED, BACKWARD = " if each.requires_grad]", "    loss.backward()\n"
+TRAINED, HOOKS = " if each.requires_grad]", "(on_gradient) for each in order]"
 MISTAKES = [
     g.Mistake(
         "sums instead of averaging",
@@ -114,12 +114,10 @@ MISTAKES = [
     g.Mistake(
         "gradients stay as they were",
         "Without out=, the result is what wait() returns: store it in parameter.grad. If only some "
-        "gradients are wrong, their all-reduces never started: a frozen parameter, or an "
-        "incomplete last bucket, must not hold up the gradients behind it.",
+        "gradients are wrong, their all-reduces never started: a frozen parameter must not hold up "
+        "the gradients behind it.",
         [
             g.patch("out=gradient, ", ""),
-            g.patch("< len(order)", "< len(order) - 1"),
-            g.patch("< len(order)", "< len(order) - 2"),
             g.patch(TRAINED, "]", HOOKS, f"{HOOKS[:-1]}{TRAINED}"),
         ],
         hint=3,
@@ -151,23 +149,12 @@ MISTAKES = [
         hint=3,
     ),
     g.Mistake(
-        "communicates only after backward",
-        "The values are right, but nothing overlaps: the step takes as long as backward and the "
-        "all-reduces together. Start each all-reduce in a hook, when its gradient is complete.",
-        g.patch(
-            HOOK,
-            f"{HOOK}        pass\n\n    def start(parameter: torch.Tensor) -> None:\n",
-            BACKWARD,
-            f"{BACKWARD}    for each in order:\n        start(each)\n",
-        ),
-        over_budget=lambda s: broken(s) == "after",
-    ),
-    g.Mistake(
         "starts no all-reduce before the last gradient",
-        "The first all-reduce waits for a gradient that backward completes last. Backward begins "
-        "with the last layer: turn the order around, and do not collect all gradients first.",
+        "The values are right, but nothing overlaps: the step takes as long as backward and the "
+        "all-reduces together. Start each all-reduce in a hook, when its gradient is complete, in "
+        "the order of backward: it begins with the last layer.",
         g.patch("reversed(list(module.parameters()))", "module.parameters()"),
-        over_budget=lambda s: broken(s) == "late",
+        over_budget=starts_late,
         hint=2,
     ),
     g.Mistake(
@@ -175,7 +162,7 @@ MISTAKES = [
         "A wait in a hook holds up backward, so nothing overlaps. Start each all-reduce with "
         "wait=False, keep its Pending, and wait when backward has ended.",
         g.patch("wait=False))", "wait=False))\n            in_flight[-1].wait()"),
-        over_budget=lambda s: broken(s) == "waits",
+        over_budget=waits_early,
     ),
 ]
 

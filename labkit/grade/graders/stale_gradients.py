@@ -26,7 +26,10 @@ def cases(draw: g.Draw) -> list[g.Case]:
         label = f"the first {k} of {n} workers"
         listed.append(g.Case(label, drawn(n, k, rng), k, function="first_k"))
     for n in (2, 3, 3, 4):
-        label = f"workers of {(seconds := paces(n, rng))} seconds"
+        # No multiples of these up to the 17th are the same.
+        hundredths = rng.sample((23, 29, 37, 53, 71, 89, 113, 151), n)
+        seconds = {worker: its / 100 for worker, its in enumerate(hundredths, start=1)}
+        label = f"workers of {seconds} seconds"
         listed.append(g.Case(label, seconds, rng.randrange(12, 18), function="timetable"))
     return listed
 
@@ -39,15 +42,6 @@ def drawn(n: int, k: int, rng: random.Random) -> list[int]:
         free = [worker for worker in range(1, n + 1) if worker not in waiting]
         arrivals.append(rng.choices(free, [1 if worker == n else 3 for worker in free])[0])
     return arrivals
-
-
-def paces(n: int, rng: random.Random) -> dict[int, float]:
-    """Seconds of each worker; no two gradients arrive at nearly the same time."""
-    while True:
-        seconds = {worker: round(rng.uniform(0.2, 1.6), 3) for worker in range(1, n + 1)}
-        times = sorted(i * its for its in seconds.values() for i in range(1, 20))
-        if all(b - a > 1e-3 for a, b in zip(times, times[1:])):
-            return seconds
 
 
 def replay(arrivals: Sequence[int], k: int = 0) -> tuple[list[tuple[int, int]], list[int]]:
@@ -76,70 +70,30 @@ def right(first: Any, second: int = 0) -> list[tuple[int, int]]:
     return [(worker, staleness) for worker, (staleness, _) in zip(order, replay(order)[0])]
 
 
-HELD, NEW = "held, updates = dict.fromkeys(arrivals, 0), []", "held[worker] = version + 1"
-ANSWER, ANSWER_K = "(version - held[worker], version + 1)", "updates.append((staleness, version))"
+NEW, STALENESS = "held[worker] = version + 1", "(version - held[worker], version + 1)"
 STALENESS_K = "staleness = version - held[worker]"
-FIRST = "held[worker]", "held.setdefault(worker, version)"
 NEW_K = "            held.update(dict.fromkeys(waiting, version))\n"
 MISTAKES = [
     g.Mistake(
-        "counts the worker's own last step",
+        "counts a step of the worker's own",
         "A worker gets its parameters after the step with its own gradient, so that step is in "
-        "them. Staleness counts the steps that come later.",
+        "them. Its next gradient makes a step only after it has arrived. Staleness counts the "
+        "steps in between; for a worker alone it is 0.",
         [
             g.patch(NEW, "held[worker] = version"),
-            g.patch(f"            version += 1\n{NEW_K}", f"{NEW_K}            version += 1\n"),
+            g.patch(STALENESS, "(version + 1 - held[worker], version + 1)"),
         ],
         hint=2,
-    ),
-    g.Mistake(
-        "counts the step that the gradient makes",
-        "Staleness is taken when a gradient arrives, before the server makes a step with it. A "
-        "worker alone has staleness 0.",
-        [
-            g.patch(ANSWER, "(version + 1 - held[worker], version + 1)"),
-            g.patch(ANSWER_K, "updates.append((staleness + 1, version))"),
-        ],
-        hint=3,
     ),
     g.Mistake(
         "ignores steps before a worker's first gradient",
         "Every worker has version 0 at the beginning. If its first gradient arrives after five "
         "steps, its staleness is 5.",
         [
-            g.patch(HELD, "held, updates = {}, []", ANSWER, ANSWER.replace(*FIRST)),
-            g.patch(
-                "version, held, updates = 0, dict.fromkeys(arrivals, 0), []",
-                "version, held, updates = 0, {}, []",
-                STALENESS_K,
-                STALENESS_K.replace(*FIRST),
-            ),
+            g.patch(STALENESS, "(version - (held[worker] or version), version + 1)"),
+            g.patch(STALENESS_K, "staleness = version - (held[worker] or version)"),
         ],
         hint=3,
-    ),
-    g.Mistake(
-        "gives the version before the arrival",
-        "The version in an answer is the one after the arrival, with the step if it made one.",
-        [
-            g.patch(ANSWER, "(version - held[worker], version)"),
-            g.patch(
-                STALENESS_K,
-                f"before = version\n        {STALENESS_K}",
-                ANSWER_K,
-                "updates.append((staleness, before))",
-            ),
-        ],
-        hint=3,
-    ),
-    g.Mistake(
-        "counts workers instead of steps",
-        "A fast worker may arrive several times in between, and the server makes a step each time. "
-        "The staleness is n - 1 only where workers take turns. Count the steps.",
-        [
-            g.patch(ANSWER, f"({each}, version + 1)")
-            for each in ("len(set(arrivals[held[worker]:version]))", "len(held) - 1")
-        ],
-        hint=2,
     ),
     g.Mistake(
         "gives all workers new parameters after a step",
@@ -155,10 +109,7 @@ MISTAKES = [
         "counts gradients instead of steps",
         "This server waits for k gradients of its newest parameters, and makes one step with their "
         "mean. So the version grows by 1 with every k of them.",
-        [
-            g.patch("version += 1", "version += k"),
-            g.patch("waiting: list[int] = []", "return asynchronous(arrivals)"),
-        ],
+        g.patch("waiting: list[int] = []", "return asynchronous(arrivals)"),
         hint=3,
     ),
     g.Mistake(
@@ -182,13 +133,7 @@ MISTAKES = [
         "lets gradients arrive at other times",
         "All workers start at time 0, and none waits for another one. The gradients of a worker "
         "arrive at 1, 2, 3, ... times its seconds.",
-        [
-            g.patch("range(1, num_updates + 1)", "range(num_updates)"),
-            g.patch(
-                "[worker for _, worker in sorted(times)[:num_updates]]",
-                "(sorted(seconds, key=seconds.get) * num_updates)[:num_updates]",
-            ),
-        ],
+        g.patch("range(1, num_updates + 1)", "range(num_updates)"),
         hint=3,
     ),
 ]
