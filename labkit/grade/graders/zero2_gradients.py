@@ -118,9 +118,6 @@ MISTAKES = [
         [
             g.patch(MEAN, ")"),
             g.patch(PER_K, ""),
-            g.patch(MEAN, ")", PER_K, ""),
-            g.patch(PER_K, f"{PER_K}{PER_K}"),
-            g.patch(PER_K, f"{PER_K} / group.size"),
         ],
         hint=3,
     ),
@@ -131,33 +128,16 @@ MISTAKES = [
         "otherwise backward adds to it, and earlier microbatches are reduced again. Count arrivals "
         "anew in each microbatch.",
         [
-            g.patch(SHARD, "shards.get(i, shard)"),
-            *(g.patch(SHARD, "shard", PER_K, factor) for factor in (PER_K, "")),
-            *(
-                g.patch(
-                    FREE, "        pass\n", REMOVE, f"{REMOVE}        {FREE_ALL}", PER_K, factor
-                )
-                for factor in (PER_K, "")
-            ),
+            g.patch(SHARD, "shard"),
+            g.patch(FREE, "        pass\n", REMOVE, f"{REMOVE}        {FREE_ALL}"),
         ],
         hint=2,
-    ),
-    g.Mistake(
-        "drops the remainder",
-        "The last numel % n numbers of a bucket are in no shard. A shard has ceil(numel / n) "
-        "numbers: add zeros at the end.",
-        g.patch(
-            "pad(flat, (0, -flat.numel() % num_ranks))",
-            "flat[: flat.numel() // num_ranks * num_ranks]",
-        ),
-        hint=3,
     ),
     g.Mistake(
         "puts the numbers in another order",
         "All numbers are right, in the wrong places. The order is that of the buckets, and within "
         "a bucket that of its list, in whatever order gradients arrive. Rank r has shard r.",
         [
-            g.patch("for parameter in bucket])", "for parameter in reversed(bucket)])"),
             g.patch("for i in range(len(buckets))]", "for i in reversed(range(len(buckets)))]"),
             g.patch(  # in the order of arrival
                 "num_arrived[i] += 1\n",
@@ -169,17 +149,6 @@ MISTAKES = [
             ),
         ],
         hint=2,
-    ),
-    g.Mistake(
-        "leaves gradients or hooks behind",
-        "After the call no parameter has a gradient, which would take memory and be added to in "
-        "the next backward, and none of your hooks is left, which would run again. Set .grad to "
-        "None, and remove each hook.",
-        [
-            g.patch("hook.remove()", "pass"),
-            g.patch(FREE, "        pass\n", FOR, f"{FOR}            {FREE_ALL}"),
-        ],
-        hint=3,
     ),
     g.Mistake(
         "takes a gradient that has not arrived",
@@ -198,12 +167,6 @@ MISTAKES = [
             g.patch(
                 "num_arrived[i] == len(buckets[i])",
                 "num_arrived[i] == len(buckets[i]) * len(microbatches)",
-            ),
-            g.patch(
-                "grad_hook(on_gradient)",
-                "grad_hook(lambda _: None)",
-                BACKWARD,
-                f"{BACKWARD}            [on_gradient(each) for each in bucket_of]\n",
             ),
         ],
         over_budget=lambda s: excess(s) == "late",

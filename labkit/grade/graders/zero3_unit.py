@@ -156,15 +156,12 @@ REDUCE, FOR = 'group.reduce_scatter(pad(whole, padding), op="mean")', "    for u
 MINE = ".tensor_split(group.size)[group.rank].clone()"
 MISTAKES = [
     g.Mistake(
-        "sums instead of averaging",
-        'The gradients are n times the mean over the ranks. op="mean" divides by n.',
-        g.patch(', op="mean"', ""),
-        hint=3,
-    ),
-    g.Mistake(
-        "divides by the number of ranks twice",
-        'The gradients are the mean, divided by n once more. op="mean" divides already.',
-        g.patch("pad(whole, padding)", "pad(whole / group.size, padding)"),
+        "sums instead of averaging, or divides twice",
+        'A step takes the mean over the ranks. op="mean" divides the sum by n, once.',
+        [
+            g.patch(', op="mean"', ""),
+            g.patch("pad(whole, padding)", "pad(whole / group.size, padding)"),
+        ],
         hint=3,
     ),
     g.Mistake(
@@ -177,33 +174,6 @@ MISTAKES = [
         "returns the gradients in the order of backward",
         "Backward goes from the last unit to the first. Reverse the list before you return it.",
         g.patch("shard_gradients[::-1]", "shard_gradients"),
-        hint=3,
-    ),
-    g.Mistake(
-        "returns whole gradients",
-        "A rank keeps the gradients of its shard only, as it keeps only that of the parameters.",
-        [
-            g.patch(REDUCE, each)
-            for each in (
-                'group.all_reduce(whole, op="mean")',
-                'group.all_reduce(pad(whole, padding), op="mean")',
-                "whole",
-            )
-        ],
-    ),
-    g.Mistake(
-        "uses weights before they arrive",
-        "The gradients have NaN. A check fills a buffer given as out= with NaN until wait() "
-        "returns. Either weights were used before wait(), or the next unit was gathered into the "
-        "buffer of the unit in use: take a second buffer.",
-        g.patch(
-            FORWARD,
-            "        weights = x.new_empty(group.size * unit.shard.numel())\n"
-            "        pending = group.all_gather(unit.shard, out=weights, wait=False)\n"
-            "        x = unit.forward(weights[: unit.numel], x)\n"
-            "        pending.wait()",
-        ),
-        seen=lambda s: any(x.isnan().any() for y in s.ys for x in y["gradients of shards"]),
         hint=3,
     ),
     g.Mistake(
@@ -240,12 +210,6 @@ MISTAKES = [
                 "for unit, (x, weights) in zip",
                 f"        weights = {GATHER}\n",
                 "",
-            ),
-            g.patch(  # keeps weights that it does not use any more
-                FORWARD,
-                f"        inputs[-1] = x, {GATHER}\n        x = unit.forward(inputs[-1][1], x)",
-                "for unit, x in zip",
-                "for unit, (x, _) in zip",
             ),
         ],
         over_budget=lambda s: excess(s) == "weights",
