@@ -122,7 +122,7 @@ MISTAKES = [
         "If the passes drop different numbers, the gradients belong to another block: store the "
         "generator's state before the first pass, and set it before the second. Then put the "
         "generator back to where it was, or the next numbers are drawn again: use fork_rng.",
-        [g.patch(SET_STATE, "pass"), g.patch(FORK, ""), g.patch(SET_STATE, "pass", FORK, "")],
+        [g.patch(SET_STATE, "pass"), g.patch(FORK, "")],
         seen=lambda s: draws_other_numbers(s) or not s.y["generator restored"],
         hint=2,
     ),
@@ -148,13 +148,6 @@ MISTAKES = [
         hint=3,
     ),
     g.Mistake(
-        "ignores the gradient that comes in",
-        "The gradients are those of the output's sum. backward gets the gradient of the output, "
-        "which has everything behind the block in it.",
-        g.patch(PASS, f"{PASS}.sum()", GRAD, "(y, inputs)"),
-        hint=2,
-    ),
-    g.Mistake(
         "gives gradients twice",
         "x: a second pass with x itself goes back to what comes before the block, so recompute "
         "with x.detach(). Parameters: backward() adds to .grad, and the same gradients are "
@@ -163,14 +156,6 @@ MISTAKES = [
             g.patch(DETACH, "pass", INPUTS, f"{BACKWARD}, *(None for _ in parameters)"),
             g.patch(INPUTS, f"y.backward(output_gradient, retain_graph=True)\n        {INPUTS}"),
         ],
-        hint=3,
-    ),
-    g.Mistake(
-        "changes requires_grad of the caller's tensors",
-        "requires_grad of x or of a parameter is not what it was. Switch it on for x.detach(), "
-        "which is a tensor of your own. ctx.needs_input_grad says which gradients are needed.",
-        g.patch(DETACH, "x = x.requires_grad_()"),
-        seen=lambda s: s.y["requires_grad"] != s.right[0]["requires_grad"],
         hint=3,
     ),
     g.Mistake(
@@ -200,14 +185,7 @@ MISTAKES = [
         "keeps the activations of the first pass",
         "Everything that backward needs is in memory until then, so nothing is saved. Run the "
         "block without a graph first, and again in backward.",
-        [
-            g.patch(APPLY, "block(x)"),
-            g.patch(
-                "return block(x)\n\n",
-                "with torch.enable_grad():\n            ctx.first = block(x.detach())\n"
-                "        return ctx.first.detach()\n\n",
-            ),
-        ],
+        g.patch(APPLY, "block(x)"),
         over_budget=lambda s: excess(s) == "first pass",
     ),
     g.Mistake(

@@ -123,19 +123,8 @@ def all_reduces_rows(s: g.Observed) -> bool:
 
 SCATTER = "_ReduceScatter.apply(z_ND, len(r_nD), group)"
 REDUCE, REDUCE_WEIGHT = "reduce_scatter(pad(x_ND, padding)", "all_reduce(gradient_D"
-MEAN = ', op="mean"'
-GATHER = "_AllGather.apply(normed_nD"
 OF_GATHER = "return _reduced(gradient_ND, ctx.num_rows, ctx.group)"
 NORM, RETURN = "layer_norm(residual_nD, weight_D.shape, weight_D, eps=1e-5)", "return residual_nD"
-NORMS = [NORM.replace("1e-5", eps) for eps in ("1e-6", "1e-12")] + [
-    NORM.replace("weight_D, eps", "None, eps"),
-    NORM.replace("residual_nD", "residual_nD - r_nD"),
-    "residual_nD",
-    "residual_nD / (residual_nD.square().mean(1, True) + 1e-5).sqrt() * weight_D",
-    "(residual_nD - residual_nD.mean(1, True)) * weight_D"
-    " / (residual_nD.var(1, keepdim=True) + 1e-5).sqrt()",
-]
-
 MISTAKES = [
     g.Mistake(
         "does not sum the ranks' parts",
@@ -148,11 +137,8 @@ MISTAKES = [
         "The z_ND of the ranks are parts of a sum, and so are their gradients of x_ND and of "
         'weight_D. Nothing is divided by n: op="sum".',
         [
-            g.patch(REDUCE, REDUCE + MEAN),
-            g.patch(REDUCE_WEIGHT, REDUCE_WEIGHT + MEAN),
-            g.patch(REDUCE, REDUCE + MEAN, REDUCE_WEIGHT, REDUCE_WEIGHT + MEAN),
-            g.patch(SCATTER, f"{SCATTER} / group.size"),
-            g.patch(OF_GATHER, f"{OF_GATHER} / ctx.group.size"),
+            g.patch(REDUCE, f'{REDUCE}, op="mean"'),
+            g.patch(REDUCE_WEIGHT, f'{REDUCE_WEIGHT}, op="mean"'),
         ],
         hint=3,
     ),
@@ -172,8 +158,16 @@ MISTAKES = [
         "is LayerNorm of it: minus the mean, divided by sqrt(var + 1e-5), times the weight. The "
         "variance is the mean square over D, not over D - 1.",
         [
-            *(g.patch(NORM, norm) for norm in NORMS),
-            *(g.patch(RETURN, f"return {x}") for x in ("normed_nD", "residual_nD - r_nD", "r_nD")),
+            g.patch(NORM, NORM.replace("residual_nD", "residual_nD - r_nD")),
+            g.patch(  # RMSNorm
+                NORM, "residual_nD / (residual_nD.square().mean(1, True) + 1e-5).sqrt() * weight_D"
+            ),
+            g.patch(  # with the variance of a sample
+                NORM,
+                "(residual_nD - residual_nD.mean(1, True)) * weight_D"
+                " / (residual_nD.var(1, keepdim=True) + 1e-5).sqrt()",
+            ),
+            g.patch(RETURN, "return normed_nD"),
         ],
     ),
     g.Mistake(
@@ -182,8 +176,6 @@ MISTAKES = [
         "Autograd does not record the group's collectives: a torch.autograd.Function must.",
         [
             g.patch(SCATTER, SCATTER.replace("z_ND", "z_ND.detach()")),
-            g.patch(GATHER, "_gathered(normed_nD"),
-            g.patch(RETURN, f"{RETURN}.detach()"),
             g.patch(NORM, NORM.replace("residual_nD", "residual_nD.detach()")),
         ],
         hint=3,
@@ -216,17 +208,6 @@ MISTAKES = [
         hint=2,
     ),
     g.Mistake(
-        "leaves a hook on the weight",
-        "After the call the hook is still there. The next step adds another one, and the gradient "
-        "is reduced twice. Communicate in the backward of a Function instead.",
-        g.patch(
-            "_OfAllRanks.apply(weight_D, group)",
-            "weight_D.register_hook(group.all_reduce) and weight_D",
-        ),
-        seen=lambda s: s.y[HOOKS] > 0,
-        hint=3,
-    ),
-    g.Mistake(
         "crashes where n does not divide the rows",
         "Collectives take blocks of one size. Pad the rows until n divides them, also on a rank "
         "with fewer rows or none, and cut the padding off afterwards.",
@@ -249,17 +230,10 @@ MISTAKES = [
         "None is kept for backward, besides z_ND and x_ND, and two at once are enough: the one "
         "that is sent and the one that arrives. Normalize this rank's rows, then gather. A "
         "variable keeps its tensor until the function returns, and a slice keeps the whole tensor.",
-        [
-            g.patch(
-                "= len(x_nD), group",
-                "= len(x_nD), group\n        ctx.kept = x_nD.new_zeros(num_rows, x_nD.shape[1])",
-            ),
-            g.patch(
-                "return group.reduce_scatter(pad(x_ND, padding))",
-                "padded, doubled, halved = pad(x_ND, padding), 2 * x_ND, x_ND / 2\n"
-                "    return group.reduce_scatter(padded)",
-            ),
-        ],
+        g.patch(
+            "= len(x_nD), group",
+            "= len(x_nD), group\n        ctx.kept = x_nD.new_zeros(num_rows, x_nD.shape[1])",
+        ),
         # An all-reduce may have one more for a moment.
         over_budget=lambda s: (
             not all_reduces_rows(s) and any(e.value for seen in s.ranks for e in seen.notes)
