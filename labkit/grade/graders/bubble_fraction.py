@@ -5,13 +5,12 @@ from bisect import bisect_left
 from fractions import Fraction
 
 from labkit import calc
-from labkit.grade.grader import Case, Draw, Mistake, Questions, patch
+from labkit.grade.grader import Case, Draw, Mistake, Questions, patch, patches
 
 SCHEDULES = ("1f1b", "gpipe", "zb_h1", "naive", "interleaved")
 FUNCTIONS = BUBBLE, FEWEST = "bubble", "microbatches_for"
-# The limit is reached exactly. Quotients are exact in floats too, or are not (ROUNDED).
-EXACT = [(4, 25, "1f1b"), (3, 50, "gpipe"), (5, 20, "1f1b"), (6, 25, "gpipe"), (7, 50, "1f1b")]
-EXACT += [(3, 20, "1f1b"), (7, 25, "gpipe"), (5, 50, "1f1b"), (7, 50, "zb_h1")]
+# Limits that are reached exactly, with quotients that are exact in floats too, and that are not.
+EXACT = [(4, 25, "1f1b"), (3, 50, "gpipe"), (5, 20, "1f1b"), (6, 25, "gpipe"), (7, 50, "zb_h1")]
 ROUNDED = [(4, 12, "1f1b"), (7, 6, "gpipe"), (8, 35, "gpipe"), (8, 7, "1f1b"), (8, 7, "zb_h1")]
 ROUNDED += [(5, 16, "zb_h1"), (6, 4, "zb_h1"), (8, 1, "zb_h1")]
 
@@ -63,7 +62,6 @@ BUSY = '100 if relative_to == "ideal" else 100 - percent'
 QUOTIENT = "(p - 1) * busy // divisor"
 ROUND_UP = f"max(-(-{QUOTIENT}), 1)"
 MULTIPLE = "return -(-fewest // p) * p"
-AT_LEAST = "max(fewest, p) if"
 
 MISTAKES = [
     Mistake(
@@ -71,37 +69,20 @@ MISTAKES = [
         "(p - 1)/m is relative to ideal, the working time of m microbatches. The total time "
         "includes the bubble: (p - 1)/(m + p - 1). 7/16 and 7/23 are the same bubble.",
         [
-            patch(RETURN, "return idle / m"),
-            patch(RETURN, "return idle / (m + idle)"),
-            patch(RETURN, RETURN.replace("ideal", "total")),
-            patch(BUSY, "100"),
-            patch(BUSY, "100 - percent"),
+            *patches(RETURN, "return idle / m", RETURN.replace("ideal", "total")),
+            *patches(BUSY, "100", "100 - percent"),
         ],
     ),
     Mistake(
-        "gives percent",
-        "The contract is a fraction: 0.25, not 25.",
-        patch(RETURN, RETURN.replace("return", "return 100 *")),
-        hint=3,
-    ),
-    Mistake(
-        "takes half the bubble for 1F1B or for GPipe",
-        "A microbatch has a forward and a backward, and so has each of the p - 1 places in fill "
-        "and drain: 2 m against 2 (p - 1). 1F1B runs the same operations in another order: that "
-        "saves memory, and fill and drain take as long.",
+        "counts another fill and drain than p - 1",
+        "The last rank starts after p - 1 others, also with fewer microbatches than ranks, and one "
+        "rank alone is never idle. Each of these p - 1 places has a forward and a backward. 1F1B "
+        "only runs them in another order: that saves memory, and fill and drain take as long.",
         [
-            patch(IDLE, f"{IDLE} / (2 if schedule in {names} else 1)")
-            for names in (["1f1b"], ["1f1b", "gpipe"])
+            patch(IDLE, f"{IDLE} / (2 if schedule == '1f1b' else 1)"),
+            *patches(IDLE, *(IDLE.replace("p - 1", other) for other in ("p", "min(p, m) - 1"))),
         ],
         hint=2,
-    ),
-    Mistake(
-        "counts p or min(p, m) - 1 instead of p - 1",
-        "The last rank starts after p - 1 others, so one rank alone is never idle. With fewer "
-        "microbatches than ranks each still passes through p - 1 other ranks, so fill and drain "
-        "take p - 1 there too.",
-        [patch(IDLE, IDLE.replace("p - 1", other)) for other in ("p", "min(p, m) - 1")],
-        hint=3,
     ),
     Mistake(
         "does not divide the idle time by the virtual stages",
@@ -109,7 +90,6 @@ MISTAKES = [
         "(p - 1)/(v m) of ideal. Divide the idle time, not the fraction of the total.",
         [
             patch(IDLE, IDLE.replace("virtual", "1")),
-            patch(IDLE, f'p * virtual - 1 if schedule == "interleaved" else {IDLE}'),
             patch(
                 RETURN,
                 'if (schedule, relative_to) == ("interleaved", "total"):\n'
@@ -123,24 +103,23 @@ MISTAKES = [
         "No rank waits for W, so W runs where a rank would be idle. Of F, I and W one is left, "
         "since W cannot fill the I of the way back: (p - 1)/(3 m) of ideal. No bubble at all needs "
         "more memory (ZB-H2).",
-        [patch(IDLE, IDLE.replace("3", other)) for other in ("1", "2", "float('inf')")],
+        patches(IDLE, *(IDLE.replace("3", other) for other in ("1", "2", "float('inf')"))),
     ),
     Mistake(
         "takes naive for a pipeline",
         "With one microbatch at a time the next one starts when the last one is back. One rank of "
         "p works, and more microbatches do not help: (p - 1)/p of total for any m. Where that is "
         "over the limit, no number of microbatches is enough, and the answer is None.",
-        [patch("idle = (p - 1) * m", "pass"), patch("<= percent else None", "<= percent else 1")],
+        patch("idle = (p - 1) * m", "pass"),
     ),
     Mistake(
         "rounds down, or up where the limit is reached exactly",
         "Round the quotient up: with one microbatch fewer the bubble is over the limit. Add none "
         "where it is a whole number: the bubble may equal the limit.",
         [
-            patch(ROUND_UP, f"max({QUOTIENT}, 1)"),
-            patch(ROUND_UP, f"max({QUOTIENT}, 1)", MULTIPLE, "return max(fewest // p, 1) * p"),
-            patch(ROUND_UP, f"{QUOTIENT} + 1"),
-            patch(ROUND_UP, f"{QUOTIENT} + 1", "busy <= percent", "busy < percent"),
+            *patches(ROUND_UP, f"max({QUOTIENT}, 1)", f"{QUOTIENT} + 1"),
+            patch("busy <= percent", "busy < percent"),
+            patch(MULTIPLE, "return max(fewest // p, 1) * p"),
         ],
         hint=3,
     ),
@@ -155,11 +134,7 @@ MISTAKES = [
     Mistake(
         "forgets which numbers of microbatches a schedule can have",
         "An interleaved schedule needs a multiple of p, and ZB-H1 needs p or more.",
-        [
-            patch(MULTIPLE, "return fewest"),
-            patch(AT_LEAST, "fewest if"),
-            patch(MULTIPLE, "return fewest", AT_LEAST, "fewest if"),
-        ],
+        [patch(MULTIPLE, "return fewest"), patch("max(fewest, p) if", "fewest if")],
         hint=3,
     ),
 ]

@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from labkit.grade.grader import Case, Draw, Mistake, Questions, patch
+from labkit.grade.grader import Case, Draw, Mistake, Questions, patch, patches
 
 AXES = ("dp", "pp", "cp", "ep", "tp")
 Sizes = Mapping[str, int]
@@ -15,30 +15,29 @@ def cases(draw: Draw) -> Iterator[Case]:
     """All three functions: axes of size 1 and of different sizes, groups at the edge of a node."""
     rng = draw.rng
     lengths = [(2, 3, 4), (3, 5, 2), (4, 2, 8), (6, 4), (2, 2, 2), (7,), (1, 1), (2, 11, 4)]
-    lengths += [(1, 3, 4), (6, 1, 2), (3, 2, 1), (2, 3, 1, 4, 5)]
-    asked = []
-    for each in [*lengths, rng.sample((2, 3, 5, 7), 3)]:
+    groups = []
+    for each in [*lengths, (1, 3, 4), (6, 1, 2), (3, 2, 1), (2, 3, 1, 4, 5)]:
         sizes = dict(zip(rng.sample(AXES, len(each)), each))
         last = math.prod(each) - 1
         for rank in (last, rng.randint(last // 2, last)):
             yield Case(shown(sizes, rank), sizes, rank, function="coordinates")
             pair = rng.sample(list(sizes), min(2, len(sizes)))
-            asked += [(sizes, rank, axes) for axes in ([pair[0]], pair, list(sizes)[::-1])]
-    for given in asked:
+            groups += [(sizes, rank, axes) for axes in ([pair[0]], pair, list(sizes)[::-1])]
+    for given in groups:
         yield Case(shown(*given), *given, function="group")
-    crossings = [(*each, rng.choice((2, 3, 4, 6, 8, len(right(*each))))) for each in asked[::2]]
-    crossings += [({"dp": 4, "tp": 3}, rank, ["tp"], 4) for rank in (0, 3, 5, 8)]
+    nodes = [(*each, rng.choice((2, 3, 4, 6, 8, len(right(*each))))) for each in groups[::2]]
+    nodes += [({"dp": 4, "tp": 3}, rank, ["tp"], 4) for rank in (0, 3, 5, 8)]
     big = {"pp": 2, "dp": 4, "tp": 4}
-    crossings += [(big, rank, ["dp"], node) for rank in (0, 23) for node in (4, 12, 13, 16)]
-    for *given, node in crossings:
-        label = f"{shown(*given)}, nodes of {node} GPUs"
-        yield Case(label, *given, node, function="crosses_nodes")
+    nodes += [(big, rank, ["dp"], node) for rank in (0, 23) for node in (4, 12, 13, 16)]
+    for asked in nodes:
+        yield Case(shown(*asked), *asked, function="crosses_nodes")
 
 
-def shown(sizes: Sizes, rank: int, axes: Sequence[str] = ()) -> str:
-    """`pp 2 x tp 4, rank 3, over tp`"""
+def shown(sizes: Sizes, rank: int, axes: Sequence[str] = (), node: int = 0) -> str:
+    """`pp 2 x tp 4, rank 3, over tp, nodes of 4 GPUs`"""
     mesh = " x ".join(f"{name} {size}" for name, size in sizes.items())
-    return f"{mesh}, rank {rank}" + (f", over {' and '.join(axes)}" if axes else "")
+    over = f", over {' and '.join(axes)}" if axes else ""
+    return f"{mesh}, rank {rank}{over}" + (f", nodes of {node} GPUs" if node else "")
 
 
 def right(sizes: Sizes, rank: int, axes: Sequence[str] = (), node: int = 0) -> Any:
@@ -53,9 +52,7 @@ def right(sizes: Sizes, rank: int, axes: Sequence[str] = (), node: int = 0) -> A
     return len({each // node for each in group}) > 1 if node else group
 
 
-DIVMOD = "rank, found[axis] = divmod(rank, sizes[axis])"
-NEXT_AXIS = "sizes.get([*sizes, None][list(sizes).index(axis) + 1], 1)"
-RETURN = "return numbers"
+DIVMOD, RETURN = "rank, found[axis] = divmod(rank, sizes[axis])", "return numbers"
 CROSSES = "ranks[0] // gpus_per_node != ranks[-1] // gpus_per_node"
 
 MISTAKES = [
@@ -65,40 +62,22 @@ MISTAKES = [
         patch("in reversed(sizes):", "in sizes:"),
     ),
     Mistake(
-        "takes another stride",
-        "The stride is the product of the sizes of all faster axes: not only of the next one, and "
-        "without the axis's own size, which is the modulus. rank % size without a stride is the "
-        "coordinate along the fastest axis only.",
-        [
-            patch(DIVMOD, "found[axis] = rank % sizes[axis]"),
-            patch(DIVMOD, f"found[axis] = rank // {NEXT_AXIS} % sizes[axis]"),
-            patch(DIVMOD, "rank //= sizes[axis]\n        found[axis] = rank % sizes[axis]"),
-        ],
+        "takes another stride or modulus",
+        "The coordinate is rank // stride % size. The stride is the product of the sizes of all "
+        "faster axes, without the axis's own size. Without the "
+        "modulus it counts the slower axes too.",
+        patches(
+            DIVMOD,
+            "found[axis] = rank % sizes[axis]",
+            "rank //= sizes[axis]\n        found[axis] = rank % sizes[axis]",
+            "found[axis] = rank\n        rank //= sizes[axis]",
+        ),
         hint=2,
-    ),
-    Mistake(
-        "forgets the modulus",
-        "rank // stride counts the slower axes, too. The coordinate is rank // stride % size.",
-        patch(DIVMOD, "found[axis] = rank\n        rank //= sizes[axis]"),
-        hint=2,
-    ),
-    Mistake(
-        "starts the group at this rank",
-        "Along an axis of the group the coordinate goes from 0 to size - 1. It does "
-        "not start at this rank's coordinate.",
-        patch(RETURN, "return [number - numbers[0] + rank for number in numbers]"),
-        hint=3,
     ),
     Mistake(
         "gives the ranks that agree along the axes",
         "The coordinates along `axes` vary within a group. The others are this rank's.",
         patch("if axis in axes", "if axis not in axes"),
-    ),
-    Mistake(
-        "leaves the rank itself out",
-        "A rank is a member of its own groups. Over axes of size 1 the group is the rank alone.",
-        patch(RETURN, "return [each for each in numbers if each != rank]"),
-        hint=2,
     ),
     Mistake(
         "joins groups instead of axes",
@@ -121,22 +100,21 @@ MISTAKES = [
         hint=2,
     ),
     Mistake(
-        "takes neighbours for a group",
-        "Ranks of a group are one stride apart. Only along the fastest axis is the stride 1.",
-        [
-            patch(RETURN, f"return [{first} + i for i in range(len(numbers))]")
-            for first in ("rank // len(numbers) * len(numbers)", "numbers[0]", "rank")
-        ],
+        "takes neighbours for a group, or starts it at this rank",
+        "Ranks of a group are one stride apart. Only along the fastest axis is the stride 1. The "
+        "coordinate goes from 0 to size - 1, so the group does not start at this rank.",
+        patches(
+            RETURN,
+            "return [rank - rank % len(numbers) + i for i in range(len(numbers))]",
+            "return [number - numbers[0] + rank for number in numbers]",
+        ),
     ),
     Mistake(
         "compares the size or the span of the group with the node",
         "8 ranks that are 8 apart are on 8 nodes, though a node has 8 GPUs. And a group can start "
         "in the middle of a node and end on the next: ranks 3, 4, 5 on nodes of 4. Compare the "
         "nodes of the first and the last rank.",
-        [
-            patch(CROSSES, f"{measure} gpus_per_node")
-            for measure in ("len(ranks) >", "ranks[-1] - ranks[0] >=", "ranks[-1] - ranks[0] >")
-        ],
+        patches(CROSSES, "len(ranks) > gpus_per_node", "ranks[-1] - ranks[0] >= gpus_per_node"),
         hint=3,
     ),
 ]
