@@ -55,18 +55,18 @@ MISTAKES = [
     g.Mistake(
         "gives the same number for every recipe",
         "12, 16, 18 and 20 are sums for certain recipes. Add up what this recipe stores.",
-        [g.patch(TOTAL, f"return {total}") for total in (12, 16, 18, 20)],
+        g.patches(TOTAL, "return 12", "return 16", "return 18"),
     ),
     g.Mistake(
         "forgets the master copy",
         "A small update can vanish when it is added to a 16-bit parameter. Some optimizers, plain "
         "SGD too, therefore update a master copy. In float32 it takes 4 bytes: 16 instead of 12.",
-        [g.patch(MASTER, other) for other in ("None", f'{MASTER} if recipe["moments"] else None')],
+        g.patch(MASTER, "None"),
     ),
     g.Mistake(
         "adds a master copy that does not exist",
         "master is None where the optimizer updates the parameters themselves: no second copy.",
-        [g.patch(MASTER, dtype) for dtype in (f'{MASTER} or "float32"', '"float32"')],
+        g.patch(MASTER, f'{MASTER} or "float32"'),
         hint=3,
     ),
     g.Mistake(
@@ -74,30 +74,20 @@ MISTAKES = [
         "The recipe lists the dtype of each moment of its own optimizer: two for Adam, one for "
         "momentum, none for plain SGD. They need not be float32, and may differ from each other "
         "and from the parameters. Add up the bytes of every entry.",
-        [
-            g.patch(MOMENTS, f"{moments}]")
-            for moments in (
-                '"float32", "float32"',
-                '*recipe["moments"][:1]',
-                "",
-                '*["float32" for _ in recipe["moments"]]',
-                '*[recipe["parameters"] for _ in recipe["moments"]]',
-                '*[recipe["moments"][0] for _ in recipe["moments"]]',
-            )
-        ],
+        g.patches(
+            MOMENTS,
+            '"float32", "float32"]',
+            '*["float32" for _ in recipe["moments"]]]',
+            '*[recipe["parameters"] for _ in recipe["moments"]]]',
+        ),
         hint=3,
     ),
     g.Mistake(
         "gives gradients another dtype",
         "The ZeRO paper stores gradients in the parameters' 16 bits: 16 bytes in all. Megatron-LM "
         "stores them in float32: 18 bytes. The recipe says which dtype it is.",
-        [g.patch(GRADIENTS, other) for other in (PARAMETERS, "4")],
+        g.patches(GRADIENTS, PARAMETERS, "4"),
         hint=3,
-    ),
-    g.Mistake(
-        "forgets the gradients",
-        "Every parameter has a gradient, and all gradients exist when the optimizer's step starts.",
-        g.patch(GRADIENTS, "0"),
     ),
     g.Mistake(
         "counts the copies of autocast",
@@ -110,12 +100,8 @@ MISTAKES = [
         "with them. Level 2 adds gradients, level 3 parameters, which are needed all the time.",
         [
             g.patch("1: sum", "3: sum", "3: itemsize", "1: itemsize"),
-            g.patch("1: sum", "2: sum", "2: itemsize", "1: itemsize"),
             g.patch(f"2: {GRADIENTS}", f"2: {PARAMETERS}", f"3: {PARAMETERS}", f"3: {GRADIENTS}"),
-            *(
-                g.patch(MASTER, "None", late, f"{late} + itemsize[{MASTER}]")
-                for late in (GRADIENTS, PARAMETERS)
-            ),
+            g.patch(MASTER, "None", PARAMETERS, f"{PARAMETERS} + itemsize[{MASTER}]"),
         ],
         hint=2,
     ),

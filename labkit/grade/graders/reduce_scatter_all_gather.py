@@ -43,30 +43,13 @@ CUT, COVERED = "total[: x.numel()].view(x.shape)", "x.numel() // group.size * gr
 
 MISTAKES = [
     g.Mistake(
-        "returns the average",
-        "The contract is the sum. Dividing by n is up to the caller.",
-        g.patch(CUT, f"{CUT}.div(group.size).to(x.dtype)"),
-    ),
-    g.Mistake(
         "drops the remainder",
         "The last numel % n elements are not in the sum. Add zeros to the flat x until n divides "
         "its size, and cut the result to numel.",
-        [
-            g.patch(PADDED, f"x.flatten()[: {COVERED}]", CUT, result)
-            for result in (
-                "torch.cat([total, x.flatten()[len(total) :]]).view(x.shape)",
-                "torch.cat([total, x.flatten()[len(total) :] * 0]).view(x.shape)",
-                "total",
-            )
-        ],
-        hint=2,
-    ),
-    g.Mistake(
-        "does not cut the padding off",
-        "The gathered tensor has the zeros at its end too, so it is longer than x and has not its "
-        "shape. Cut it to numel first.",
-        g.patch(CUT, "total if len(padding) else total.view(x.shape)"),
-        seen=lambda s: s.y.numel() > s.xs[0].numel() and s.xs[0].numel() % s.n > 0,
+        g.patch(
+            *(PADDED, f"x.flatten()[: {COVERED}]"),
+            *(CUT, "torch.cat([total, x.flatten()[len(total) :]]).view(x.shape)"),
+        ),
         hint=2,
     ),
     g.Mistake(
@@ -93,13 +76,6 @@ MISTAKES = [
         hint=3,
     ),
     g.Mistake(
-        "stops after the reduce_scatter",
-        "Each rank has one nth of the sum, every rank another one. The all_gather gives all of it "
-        "to all ranks.",
-        g.patch("total = group.all_gather(chunk)", "return chunk"),
-        seen=lambda s: handed(s, "reduce_scatter") > 0 and handed(s, "all_gather") == 0,
-    ),
-    g.Mistake(
         "crashes where n does not divide the size",
         "reduce_scatter cuts dim 0 into n equal blocks. Flatten x, and add zeros at its end until "
         "n divides the size. Cut them off what the all_gather returns.",
@@ -119,18 +95,6 @@ MISTAKES = [
             handed(s, "all_gather") > nth(s)
             and handed(s, "all_gather") * s.n > handed(s, "reduce_scatter")
         ),
-    ),
-    g.Mistake(
-        "more than one call of each",
-        "One of each is enough for any size. Elements that are left over where n does not divide "
-        "the size travel with the others, in a tensor padded to the next multiple of n.",
-        g.patch(
-            "group.all_gather(chunk)",
-            "[group.all_gather(half[None]) for half in chunk.tensor_split(2)]\n"
-            "    total = torch.cat(total, dim=1).flatten()",
-        ),
-        over_budget=lambda s: any(len(s.operations(0, what)) > 1 for what in GRADER.allowed),
-        hint=2,
     ),
     g.Mistake(
         "pads more than it has to",

@@ -47,11 +47,6 @@ MISTAKES = [
         hint=3,
     ),
     g.Mistake(
-        "returns the average",
-        "The contract is the sum. Dividing by n is up to the caller.",
-        g.patch("total.view(x.shape)", "(total / n).to(x.dtype).view(x.shape)"),
-    ),
-    g.Mistake(
         "adds into a copy, and returns x unchanged",
         "flatten() and reshape() copy a tensor that is not contiguous, such as a transposed one. "
         "What is written into that copy is not in the tensor that is returned.",
@@ -116,14 +111,6 @@ MISTAKES = [
             "    return total.view(x.shape)",
         ),
         over_budget=lambda s: s.n > 1 and s.xs[0].numel() > 1 and set(sent(s)) == {s.xs[0].nbytes},
-    ),
-    g.Mistake(
-        "takes n steps instead of n - 1",
-        "After n - 1 steps a chunk has been on every rank. One more step sends it to where it "
-        "has been.",
-        g.patch(STEPS, STEPS.replace("n - 1", "n")),
-        over_budget=lambda s: 2 * s.n - 1 <= s.num_sends <= 2 * s.n and set(sent(s)) <= sizes(s),
-        hint=2,
     ),
     g.Mistake(
         "other chunks than tensor_split makes",
