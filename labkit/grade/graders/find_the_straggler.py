@@ -66,6 +66,15 @@ def names_one_that_waits(s: g.Observed) -> bool:
     return s.y[0] != s.right[0][0] and waits[s.y[0]] * len(waits) >= sum(waits)
 
 
+def describe(s: g.Observed) -> str:
+    """The two answers, and the waits of each step."""
+    lines = [f"got {s.y!r}, expected {s.right[0]!r}"]
+    for number, step in enumerate(s.xs):
+        waits = [[end - at for at, end in collective] for collective in step]
+        lines.append(f"step {number}, waits by rank: {waits}")
+    return "\n".join(lines)
+
+
 GAIN = "gains[waits.index(last)][number] += second - last"
 OTHERS = "(sum(waits) - last)"
 MISTAKES = [
@@ -129,10 +138,12 @@ GRADER = g.Questions(
     cases=cases,
     right=right,
     mistakes=MISTAKES,
-    describe=lambda s: f"got {s.y!r}, expected {s.right[0]!r}",
-    picture=lambda s: "\n".join(
-        f"step {number}, waits by rank: {[[end - at for at, end in each] for each in step]}"
-        for number, step in enumerate(s.xs)
+    describe=describe,
+    fault=g.unexplained(
+        "another rank, or another gain",
+        "work out the gains of one step by hand: in each collective, only the rank that waits "
+        "least has one",
+        describe,
     ),
     shown="you name the rank for which the others wait, though it waits least itself, on clocks "
     "that differ, and none in a healthy run or on a slow network",
