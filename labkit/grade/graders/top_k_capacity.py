@@ -1,6 +1,8 @@
 """Grade top_k_capacity: experts, slots, weights, tokens in slots, and the router's gradient."""
 
+import itertools
 import math
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -9,134 +11,120 @@ from torch import Tensor
 from labkit.grade import grader as g
 
 PARTS = ("expert_TK", "slot_TK", "weight_TK", "token_EC")
-GRADIENT = "gradient of logits_TE"
 
 
-def cases(draw: g.Draw) -> list[g.Case]:
+def cases(draw: g.Draw) -> Iterator[g.Case]:
     """Few slots and many, k of 1 and of E, a popular expert, large logits, float32."""
-    popular = torch.tensor([0.0, 0, 2, 0, 0])
+
+    def logits(T: int, E: int, dtype: torch.dtype = torch.float64) -> Tensor:
+        return 1.5 * draw.same(T, E, dtype=dtype)
+
     is_high = (torch.arange(8)[:, None] + torch.arange(5)) % 3 == 0
-    far_apart = torch.where(is_high, 1000.0, -1000.0)
-    return [
-        case("some are dropped", draw, 14, 5, 2, 0.75, False),
-        case("some are dropped", draw, 14, 6, 2, 1.25, True),
-        case("one choice each", draw, 11, 4, 1, 1.25, True),
-        case("a popular expert", draw, 9, 5, 3, 1.0, True, bias=popular),
-        case("more slots than tokens", draw, 9, 4, 2, 2.5, True),
-        case("a capacity that is not rounded", draw, 12, 4, 2, 1.0, False),
-        case("fewer tokens than experts", draw, 3, 7, 2, 1.0, False),
-        case("all experts are chosen", draw, 7, 4, 4, 0.75, False),
-        case("one expert", draw, 5, 1, 1, 0.5, False),
-        case("logits near 1,000", draw, 14, 5, 2, 0.75, True, shift=1000.0),
-        case("logits of 1,000 and -1,000", draw, 8, 5, 2, 2.5, True, shift=far_apart),
-        case("float32", draw, 13, 5, 2, 0.75, True, dtype=torch.float32),
-    ]
-
-
-def case(
-    label: str,
-    draw: g.Draw,
-    *sizes: Any,
-    bias: Tensor | float = 0.0,
-    shift: Tensor | float = 0.0,
-    dtype: torch.dtype = torch.float64,
-) -> g.Case:
-    """Random logits; no two sums of a token are nearly equal, and its chosen p are not all 0."""
-    num_tokens, num_experts, k, factor, renormalise = sizes
-    while True:
-        logits = 1.5 * draw.same(num_tokens, num_experts, dtype=torch.float64) + shift
-        its_bias = 0.1 * draw.same(num_experts, dtype=torch.float64) + bias
-        p = logits.softmax(1)
-        sums, expert = (p + its_bias).sort(1, descending=True)
-        chosen = p.gather(1, expert[:, :k]).sum(1)
-        if (sums[:, :-1] - sums[:, 1:] > 2e-4).all() and (chosen > 0.01).all():
-            break
-    label += f": {num_tokens} tokens, {num_experts} experts, k = {k}, factor {factor}"
-    label += ", renormalised" * renormalise
-    grad = draw.same(num_tokens, k, dtype=dtype)
-    return g.Case(label, logits.to(dtype), its_bias.to(dtype), k, factor, renormalise, grad)
+    is_high[0] = False
+    for label, logits_TE, k, factor, renormalise in [
+        ("some are dropped", logits(14, 5), 2, 0.75, False),
+        ("one choice each", logits(11, 4), 1, 1.25, True),
+        ("a popular expert", logits(9, 5) + torch.eye(5)[2] * 3, 3, 1.0, True),
+        ("more slots than tokens", logits(9, 4), 2, 2.5, True),
+        ("a capacity that is not rounded", logits(12, 4), 2, 1.0, False),
+        ("fewer tokens than experts", logits(3, 7), 2, 1.0, False),
+        ("all experts are chosen", logits(7, 4), 4, 0.75, False),
+        ("one expert", logits(5, 1), 1, 0.5, False),
+        ("logits of 1,000 and -1,000", logits(8, 5) + 2000.0 * is_high - 1000, 2, 2.5, True),
+        ("float32", logits(13, 5, torch.float32), 2, 0.75, True),
+    ]:
+        T, E = logits_TE.shape
+        bias_E = 0.1 * draw.same(E, dtype=logits_TE.dtype)
+        grad_TK = draw.same(T, k, dtype=logits_TE.dtype)
+        label += f": {T} tokens, {E} experts, k = {k}, factor {factor}"
+        label += ", renormalised" * renormalise
+        yield g.Case(label, logits_TE, bias_E, k, factor, renormalise, grad_TK)
 
 
 def call(watch: Any, args: tuple[Any, ...]) -> Any:
-    """The four tensors by name, and the gradient that comes from the weights."""
-    *given, grad = args
-    logits = given[0].requires_grad_()
-    returned = watch.function(*given)
+    """The learner's tensors, by name, with the gradient."""
+    return with_gradient(watch.function, args)
+
+
+def right(*args: Any) -> Any:
+    """The right tensors, by name, with the gradient."""
+    return with_gradient(routed, args)
+
+
+def with_gradient(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    """What the function returns, by name, and the gradient that comes from the weights."""
+    logits_TE, *others, grad_TK = args
+    logits_TE = logits_TE.detach().requires_grad_()
+    returned = function(logits_TE, *others)
     if not isinstance(returned, tuple | list) or len(returned) != len(PARTS):
         return returned
     parts = dict(zip(PARTS, returned))
-    weight, found = parts["weight_TK"], None
-    if isinstance(weight, Tensor) and weight.requires_grad and weight.shape == grad.shape:
-        found = torch.autograd.grad(weight, logits, grad, allow_unused=True)[0]
-    parts[GRADIENT] = torch.zeros_like(logits) if found is None else found
+    weight_TK = parts["weight_TK"]
+    if isinstance(weight_TK, Tensor) and weight_TK.shape == grad_TK.shape:
+        # logits_TE is a term because `close` cannot compare gradients that are nearly 0.
+        total = logits_TE.sum() + (weight_TK * grad_TK).sum()
+        parts["gradient of logits_TE, plus 1"] = torch.autograd.grad(total, logits_TE)[0]
     return parts
 
 
-def right(
-    logits: Tensor, bias: Tensor, k: int, factor: float, renormalise: bool, grad: Tensor
-) -> dict[str, Tensor]:
-    """Choice by choice, with a list of tokens for each expert."""
-    logits = logits.detach().requires_grad_()
-    num_tokens, num_experts = logits.shape
-    capacity = math.ceil(factor * k * num_tokens / num_experts)
-    p = logits.softmax(1)
-    expert = (p + bias).argsort(dim=1, descending=True)[:, :k]
-    slot, tokens = torch.full((num_tokens, k), -1), [[] for _ in range(num_experts)]
-    for j in range(k):
-        for t in range(num_tokens):
-            if len(queue := tokens[expert[t, j]]) < capacity:
-                slot[t, j] = len(queue)
-                queue.append(t)
-    token = torch.tensor([queue + [-1] * (capacity - len(queue)) for queue in tokens])
-    chosen = p.gather(1, expert)
-    weight = (chosen / chosen.sum(1, keepdim=True) if renormalise else chosen) * (slot >= 0)
-    gradient = torch.autograd.grad(weight, logits, grad)[0]
-    return {**dict(zip(PARTS, (expert, slot, weight.detach(), token))), GRADIENT: gradient}
+def routed(
+    logits_TE: Tensor, bias_E: Tensor, k: int, factor: float, renormalise: bool
+) -> tuple[Tensor, ...]:
+    """The right tensors: choice by choice, with a list of tokens for each expert."""
+    T, E = logits_TE.shape
+    capacity = math.ceil(factor * k * T / E)
+    p_TE = logits_TE.softmax(1)
+    expert_TK = (p_TE + bias_E).argsort(dim=1, descending=True)[:, :k]
+    slot_TK, tokens = torch.full((T, k), -1), [[] for _ in range(E)]
+    for j, t in itertools.product(range(k), range(T)):
+        if len(queue := tokens[expert_TK[t, j]]) < capacity:
+            slot_TK[t, j] = len(queue)
+            queue.append(t)
+    token_EC = torch.tensor([queue + [-1] * (capacity - len(queue)) for queue in tokens])
+    weight_TK = p_TE.gather(1, expert_TK)
+    total = weight_TK.sum(1, keepdim=True) if renormalise else 1
+    return expert_TK, slot_TK, weight_TK / total * (slot_TK >= 0), token_EC
 
 
-def same(got: Any, right: Any, case: g.Case | None = None) -> bool:
-    """As `close`, with room for rounding: logits of 1,000, and gradients that should be 0."""
-    if isinstance(right, dict):
-        return isinstance(got, dict) and all(same(got[part], right[part]) for part in right)
-    is_like = isinstance(got, Tensor) and (got.shape, got.dtype) == (right.shape, right.dtype)
-    atol = 1e4 * torch.finfo(right.dtype).eps if right.is_floating_point() else 0
-    return is_like and torch.allclose(got, right, rtol=0, atol=atol, equal_nan=True)
+def shares_a_slot(s: g.Observed) -> bool:
+    """Whether two choices have the same slot of the same expert."""
+    expert, slot = s.y["expert_TK"], s.y["slot_TK"]
+    taken = (expert * 1000 + slot)[slot >= 0]
+    return len(taken.unique()) < len(taken)
+
+
+def differs_in_the_last_slot(s: g.Observed) -> bool:
+    """Whether only the last slots of experts have other tokens."""
+    differs = (s.y["token_EC"] != s.right[0]["token_EC"]).any(0)
+    return bool(differs[-1]) and not differs[:-1].any()
 
 
 WEIGHT = "weight_TK = p_TE.gather(1, expert_TK)"
-CAPACITY = "math.ceil(capacity_factor * k * num_tokens / num_experts)"
-SCORE, QUEUES = "(p_TE.detach() + bias_E)", "one_hot(expert_KT, num_experts).cumsum(0)"
-WRITE = "token_EC[expert_TK[kept_TK], slot_TK[kept_TK]] = token_TK[kept_TK]"
-FROM_0 = "one_hot(expert_TK.T, num_experts).cumsum(1).flatten(0, 1)"
-CHOICE_BY_CHOICE = "for e, s, t in zip(expert_KT, slot_KT, token_TK.T.flatten()):\n"
-CHOICE_BY_CHOICE += "        if s < capacity: token_EC[e, s] = t"
+KEPT = f"{WEIGHT} * kept_TK"
 MISTAKES = [
     g.Mistake(
         "another capacity than ceil(factor k T / E)",
         "There are k T choices for E experts. The quotient is rounded up if there is a remainder, "
         "and only then. C has no other limit: it may be more than T.",
-        g.patch(CAPACITY, CAPACITY.replace(" * k", "")),
+        g.patch("math.ceil(capacity_factor * k", "math.ceil(capacity_factor"),
         seen=lambda s: s.y["token_EC"].shape[1] != s.right[0]["token_EC"].shape[1],
     ),
     g.Mistake(
-        "chooses by another sum than p + bias",
+        "adds the bias to the logits",
         "The bias balances the experts, and is in units of probabilities: take the softmax over "
         "the experts of a token first, then add the bias, then choose the largest sums.",
-        [
-            g.patch(SCORE, "p_TE.detach()"),
-            g.patch(SCORE, "(logits_TE + bias_E)"),
-            g.patch("softmax(logits_TE, dim=1)", "softmax(logits_TE, dim=0)"),
-        ],
+        g.patch("(p_TE.detach() + bias_E)", "(logits_TE + bias_E)"),
     ),
     g.Mistake(
         "the weight is another number than p",
         "The weight is p of the chosen expert, of the softmax over all E experts: gather it from "
         "p. The bias is for the choice only. Without `renormalise` the weights of a token add up "
         "to less than 1.",
-        [
-            g.patch(WEIGHT, "weight_TK = (p_TE + bias_E).gather(1, expert_TK)"),
-            g.patch(WEIGHT, "weight_TK = logits_TE.gather(1, expert_TK).softmax(1)"),
-        ],
+        g.patches(
+            WEIGHT,
+            "weight_TK = (p_TE + bias_E).gather(1, expert_TK)",
+            "weight_TK = logits_TE.gather(1, expert_TK).softmax(1)",
+        ),
         hint=3,
     ),
     g.Mistake(
@@ -149,21 +137,14 @@ MISTAKES = [
         ),
     ),
     g.Mistake(
-        "counts slots from another number",
+        "two choices share a slot",
         "An expert's slots are 0 to C - 1, for all its choices together: second choices continue "
-        "where first choices ended. If the count begins again at 0, two choices share a slot, and "
-        "one token is lost. A running sum of one-hot rows counts the choice itself, so subtract 1.",
-        [
-            g.patch(QUEUES, FROM_0),
-            g.patch(QUEUES, FROM_0, WRITE, CHOICE_BY_CHOICE),
-            g.patch("expert_KT[:, None])[:, 0] - 1", "expert_KT[:, None])[:, 0]"),
-        ],
-        hint=2,
-    ),
-    g.Mistake(
-        "dropped choices keep their weight",
-        "Nothing comes back for a dropped choice, so its weight is 0.",
-        g.patch("weight_TK * kept_TK", "weight_TK"),
+        "where first choices ended. If the count begins again at 0, one of two tokens is lost.",
+        g.patch(
+            "one_hot(expert_KT, num_experts).cumsum(0)",
+            "one_hot(expert_TK.T, num_experts).cumsum(1).flatten(0, 1)",
+        ),
+        seen=shares_a_slot,
         hint=2,
     ),
     g.Mistake(
@@ -171,35 +152,19 @@ MISTAKES = [
         "The sum is over all k choices, dropped ones included. Divide first, then set the weights "
         "of dropped choices to 0. If all choices are dropped, the other order divides 0 by 0.",
         [
-            g.patch(WEIGHT, f"{WEIGHT} * kept_TK"),
-            g.patch(
-                *(WEIGHT, f"{WEIGHT} * kept_TK"),
-                *("sum(dim=1, keepdim=True)", "sum(dim=1, keepdim=True).clamp_min(1e-9)"),
-            ),
+            g.patch(WEIGHT, KEPT),
+            g.patch(WEIGHT, KEPT, "keepdim=True)", "keepdim=True).clamp(min=1e-9)"),
         ],
         hint=2,
     ),
     g.Mistake(
         "a dropped choice writes into the last slot",
         "Index -1 is the last slot of an expert. Write token_EC for kept choices only.",
-        g.patch(WRITE, "token_EC[expert_TK, slot_TK.where(kept_TK, -1)] = token_TK"),
-        # Which choice writes last depends on the order.
-        seen=lambda s: (
-            same(s.y["slot_TK"], s.right[0]["slot_TK"])
-            and not same(s.y["token_EC"], s.right[0]["token_EC"])
-            and same(s.y["token_EC"][:, :-1], s.right[0]["token_EC"][:, :-1])
-        ),
-        hint=3,
-    ),
-    g.Mistake(
-        "the softmax overflows",
-        "exp(1,000) is inf, and inf / inf is NaN. Subtract each token's largest logit first, as "
-        "torch.softmax does. With the mean or another logit subtracted, exp may still overflow.",
         g.patch(
-            "torch.softmax(logits_TE, dim=1)",
-            "logits_TE.exp() / logits_TE.exp().sum(1, keepdim=True)",
+            "token_EC[expert_TK[kept_TK], slot_TK[kept_TK]] = token_TK[kept_TK]",
+            "token_EC[expert_TK, slot_TK.where(kept_TK, -1)] = token_TK",
         ),
-        seen=lambda s: s.xs.abs().max() > 700 and not s.y["weight_TK"].isfinite().all(),
+        seen=differs_in_the_last_slot,  # the token depends on the order of writing
         hint=3,
     ),
     g.Mistake(
@@ -215,7 +180,7 @@ GRADER = g.Questions(
     cases=cases,
     right=right,
     call=call,
-    same=same,
+    same=g.within(10_000),  # p of logits near 1,000
     mistakes=MISTAKES,
     closed=("labkit.moe",),
     shown="experts, slots, drops and weights are right for k from 1 to E, with biases, with few "
