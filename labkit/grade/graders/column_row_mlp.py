@@ -67,7 +67,7 @@ MISTAKES = [
     g.Mistake(
         "does not sum over the ranks",
         "y is a sum over all F features. A rank's own features give a partial result only.",
-        [g.patch(SUM, OUT), g.patch(SUM, OUT, X, "x_BTD"), g.patch(SUM + BIAS, OUT, X, "x_BTD")],
+        [g.patch(SUM, OUT), g.patch(SUM, OUT, X, "x_BTD")],
     ),
     g.Mistake(
         "divides by n",
@@ -75,7 +75,6 @@ MISTAKES = [
         [
             g.patch(FORTH, f"{FORTH} / group.size"),
             g.patch(OF_X, "ctx.group.all_reduce(gradient) / ctx.group.size, None"),
-            g.patch(SUM, f"({SUM} / group.size)"),
         ],
     ),
     g.Mistake(
@@ -84,10 +83,7 @@ MISTAKES = [
         "gradient has a part of what it should. Add the whole bias on every rank, after the sum.",
         [
             g.patch(SUM + BIAS, "_Summed.apply(linear(hidden_BTf, down_Df, down_D), group)"),
-            g.patch(SUM + BIAS, f"_Summed.apply({OUT} + down_D / group.size, group)"),
             g.patch(SUM + BIAS, f"_Summed.apply({OUT} + down_D * (group.rank == 0), group)"),
-            g.patch(BIAS, ""),
-            g.patch(BIAS, " + down_D / group.size"),
         ],
         hint=3,
     ),
@@ -97,9 +93,8 @@ MISTAKES = [
         "layers, up has its bias, and the caller adds the residual.",
         [
             g.patch("up_fD, up_f))", "up_fD, up_f), approximate='tanh')"),
-            g.patch("up_fD, up_f))", "up_fD))"),
             g.patch(f"return {SUM}", f"return x_BTD + {SUM}"),
-            *(g.patch(HIDDEN, f"hidden_BTf = {act}(") for act in ("", "torch.relu")),
+            g.patch(HIDDEN, "hidden_BTf = torch.relu("),
         ],
     ),
     g.Mistake(
@@ -134,10 +129,7 @@ MISTAKES = [
         "The results are right. Weights and hidden features stay on their rank: sum the partial y "
         "forward and the gradient of x backward, each in one all_reduce. Everything else is the "
         "same on all ranks already, and all_gather sends more.",
-        [
-            g.patch(FORTH, "return group.all_gather(partial[None]).sum(0)"),
-            g.patch(FORTH, "return torch.stack([group.all_reduce(each) for each in partial])"),
-        ],
+        g.patch(FORTH, "return group.all_gather(partial[None]).sum(0)"),
         over_budget=lambda s: s.num_collectives(0) > 2 or bool(s.operations(0, "all_gather")),
     ),
     g.Mistake(
