@@ -45,6 +45,7 @@ def same(got: Any, right: float, case: g.Case) -> bool:
 
 
 WRITE = 'write_s, mtbf = job["write_s"] * job["blocking"]'
+DOWN = '60 * (job["detect_min"] + job["restart_min"])'
 DALY = "young * (1 + math.sqrt(ratio) / 3 + ratio / 9) - write_s"
 ROOT = "math.sqrt(2 * write_s * mtbf)"
 MISTAKES = [
@@ -73,7 +74,7 @@ MISTAKES = [
         "uses Young's formula where the write is not small",
         "sqrt(2 W M) is the least of a first order, for W and T much below M. With W = M / 10 it "
         "is 17% too long: search for the least loss, or use Daly's formula.",
-        g.patch(DALY, "young"),
+        [g.patch(DALY, "young"), g.patch(DALY, "young - write_s")],
         hint=2,
     ),
     g.Mistake(
@@ -87,7 +88,10 @@ MISTAKES = [
         "has the restart in the interval",
         "Each failure costs the restart, however often you save. It multiplies the time of all "
         "turns, and moves no optimum.",
-        g.patch(f"{WRITE}, mtbf_s(job)", f"{WRITE} + job['restart_min'] * 60, mtbf_s(job)"),
+        [
+            g.patch(f"{WRITE}, mtbf_s(job)", f"{WRITE}, mtbf_s(job) + {DOWN}", DALY, "young"),
+            g.patch(WRITE, f"{WRITE} + {DOWN}"),
+        ],
         hint=2,
     ),
     g.Mistake(
