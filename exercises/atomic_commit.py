@@ -23,7 +23,8 @@ Contract
                                       new files, too
     save(disk, folder, step, data)
              folder is a pathlib.Path, and exists. Steps ascend. When it has returned, every later
-             load gives this state or a newer one. Saves that end by themselves leave one file
+             load gives this state or a newer one. A save that ends by itself leaves one file in
+             the folder, also where an earlier save was interrupted
     load_newest(folder)
              (step, data) of the newest state that is whole, or None where none was saved. It
              changes nothing. After every end it gives a state that was saved, whole

@@ -1,56 +1,57 @@
 """Grade async_snapshot: a training loop that saves, with a thread that the grader runs by hand.
 
 A job runs when it is waited for, after the loop has changed everything: the latest moment that a
-thread could choose. What `write` is given then, and which calls raise, is the result.
+thread could choose. What is written then, in which calls, and which calls raise, is the result.
 """
 
-import contextlib
-import copy
 from collections.abc import Callable, Iterator
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from labkit.grade import grader as g
+from labkit.grade.observed import plain, tensors_in
 
-SCRIPTS = {
-    "one save": "step save step wait",
-    "a save before the first step": "save step wait",
-    "three saves": "step save step save step save step wait wait",
-    "shapes change": "step save step grow save step save step wait",
-    "a wait after each save": "save wait step save step wait step wait",
-    "a full disk": "save step full save step save step save step wait",
-    "a full disk at the end": "step full save step wait step save wait",
-}
+SCRIPTS = (
+    "step save step wait",
+    "save step wait",
+    "step save step save step save step wait wait",
+    "step save step grow save step save step wait",
+    "save wait step save wait step save step wait",
+    "step save step full save step save step save step wait",
+    "step full save step wait step save wait",
+)
+"""`grow` changes shapes, and `full` makes the next write fail."""
 
 
 def cases(draw: g.Draw) -> Iterator[g.Case]:
-    """Every script, with tensors of two sizes."""
-    for rows, columns in ((3, 4), (20, 7)):
-        for name, script in SCRIPTS.items():
-            yield g.Case(f"{name}, {rows} x {columns}", script.split(), draw.same(rows, columns))
+    """Every script."""
+    for script in SCRIPTS:
+        yield g.Case(script, script.split(), draw.same(5, 3))
 
 
 class Training:
-    """A state, and what happens to it."""
+    """A state, what happens to it, and the disk."""
 
     def __init__(self, weight: torch.Tensor) -> None:
         self.whole = torch.stack([weight, -weight, weight + 1])  # the state has views of it
         model = {"weight": self.whole[0], "turned": self.whole[1].T, "column": self.whole[2][:, 1]}
         model["tied"] = model["weight"]
-        optimizer = {"name": "adamw", "step": 0, "of": {"weight": {"step": torch.tensor(0.0)}}}
-        self.state: dict[str, Any] = {"model": model, "optimizer": optimizer, "tokens": 0}
-        self.state["schedule"] = {"lr": 1.0}
+        self.moments = {"step": torch.tensor(0.0)}
+        optimizer = {"name": "adamw", "step": 0, "of": {"weight": self.moments}}
+        schedule = {"lr": 1.0, "best": None}
+        self.state: dict[str, Any] = {"model": model, "optimizer": optimizer, "schedule": schedule}
+        self.is_full = False
 
     def step(self) -> None:
         """As an optimizer: in place, with states that it makes at the first step."""
         self.whole += 1
-        moments = self.state["optimizer"]["of"]["weight"]
-        moments["step"] += 1
-        moments.setdefault("moment", torch.zeros_like(self.whole[0])).add_(self.whole[0])
+        self.moments["step"] += 1
+        self.moments.setdefault("moment", torch.zeros_like(self.whole[0])).add_(self.whole[0])
         self.state["optimizer"]["step"] += 1
-        self.state["tokens"] += 100
         self.state["schedule"]["lr"] *= 0.5
 
     def grow(self) -> None:
@@ -58,112 +59,92 @@ class Training:
         model = self.state["model"]
         model["column"], model["turned"] = torch.arange(9.0), model["turned"].double()
 
-
-def leaves(state: Any, name: str = "state") -> dict[str, Any]:
-    """Tensors, numbers and texts by their paths."""
-    if not isinstance(state, dict):
-        return {name: state}
-    found = [leaves(each, f"{name}/{key}") for key, each in state.items()]
-    return {path: each for part in found for path, each in part.items()}
+    def full(self) -> None:
+        """The next write fails."""
+        self.is_full = True
 
 
-class Thread:
-    """Runs jobs when they are waited for, and notes what happens."""
+def attempt(action: Callable[[], Any]) -> OSError | None:
+    """What an action raises."""
+    try:
+        action()
+    except OSError as error:
+        return error
+    return None
 
-    def __init__(self, note: Callable[..., None], training: Training) -> None:
-        self.note, self.training = note, training
-        self.under_way: list[Callable[[], None]] = []  # what waits for a job
-        self.written: list[dict[str, Any]] = []
-        self.places: dict[Any, int] = {}  # of the tensors of the last copy
-        self.most, self.number = 1, 0
-        self.is_full = self.is_running = self.stalls = False
 
-    def start(self, job: Callable[[], None]) -> SimpleNamespace:
-        """As the learner calls it."""
-        begun, errors = self.number, []
-
-        def wait() -> None:
-            if wait in self.under_way:
-                self.stalls |= self.number == begun
-                self.is_running = True
-                try:
-                    job()
-                except OSError as error:
-                    errors.append(error)
-                self.under_way.remove(wait)
-                self.is_running = False
-            if errors:
-                raise errors[0]
-
-        self.under_way.append(wait)
-        self.most = max(self.most, len(self.under_way))
-        return SimpleNamespace(wait=wait)
-
-    def write(self, state: dict[str, Any]) -> None:
-        """As the learner calls it."""
-        mine, live = (
-            {path: x for path, x in leaves(its).items() if isinstance(x, torch.Tensor)}
-            for its in (state, self.training.state)
-        )
-        places = {(path, x.shape, str(x.dtype)): x.data_ptr() for path, x in mine.items()}
-        if any(self.places.get(key, at) != at for key, at in places.items()):
-            self.note("moves")
-        self.places = places
-        if any(x.data_ptr() in places.values() for x in live.values()):
-            self.note("live")
-        sizes = [(x.untyped_storage().nbytes(), x.nbytes) for x in mine.values()]
-        if any(x > y for x, y in sizes) or not all(x.is_contiguous() for x in mine.values()):
-            self.note("loose")
-        self.stalls |= not self.is_running
-        if self.is_full:
-            self.is_full = False
-            raise OSError("no space left on device")
-        self.written.append(copy.deepcopy(leaves(state)))
+def note_memory(note: Callable[[str], None], copies: list[Tensor], before: list[Tensor]) -> None:
+    """What of the memory of a copy is not as it should be."""
+    for copy in copies:
+        if not copy.is_contiguous() or copy.untyped_storage().nbytes() > copy.nbytes:
+            note("loose")
+    for copy, old in zip(copies, before):
+        is_alike = (copy.shape, copy.dtype) == (old.shape, old.dtype)
+        if is_alike and copy.data_ptr() != old.data_ptr():
+            note("moves")
 
 
 def call(watch: Any, args: tuple[Any, ...]) -> dict[str, Any]:
     """Perform a script."""
     script, weight = args
-    training, raised = Training(weight), []
-    thread = Thread(watch.note, training)
-    saver = watch.function(thread.start, thread.write)
-    perform: dict[str, Callable[[], None]] = {
-        "step": training.step,
-        "grow": training.grow,
-        "full": lambda: setattr(thread, "is_full", True),
-        "save": lambda: saver.save(training.state),
-        "wait": lambda: saver.wait(),
-    }
-    for thread.number, what in enumerate(script):
-        try:
-            perform[what]()
-        except OSError:
-            raised.append(f"{what}, call {thread.number}")
-    thread.number = len(script)
-    for each in list(thread.under_way):
-        with contextlib.suppress(OSError):
-            each()
-    found = {"most writes under way": thread.most, "save returns after its write": thread.stalls}
-    return {**found, "raised by": raised, "written": thread.written}
+    training, now = Training(weight), ""
+    found: dict[str, list[Any]] = {"written during": [], "raised by": [], "written": []}
+    waits: list[Callable[[], None]] = []
+    copies: list[Tensor] = []
+
+    def start(job: Callable[[], None]) -> SimpleNamespace:
+        run_once = cache(lambda: attempt(job))
+
+        def wait() -> None:
+            if error := run_once():
+                raise error
+
+        waits.append(wait)
+        return SimpleNamespace(wait=wait)
+
+    def write(state: dict[str, Any]) -> None:
+        tensors = [*tensors_in(state)]
+        live = {tensor.data_ptr() for tensor in tensors_in(training.state)}
+        if any(tensor.data_ptr() in live for tensor in tensors):
+            watch.note("live")
+        note_memory(watch.note, tensors, copies)
+        copies[:] = tensors
+        found["written during"].append(now)
+        if training.is_full:
+            training.is_full = False
+            raise OSError("no space left on device")
+        found["written"].append(plain(state))
+
+    saver = watch.function(start, write)
+    calls = {"save": lambda: saver.save(training.state), "wait": lambda: saver.wait()}
+    for number, what in enumerate(script):
+        now = f"{what}, call {number}"
+        if attempt(calls.get(what) or getattr(training, what)):
+            found["raised by"].append(now)
+    now = "the end"
+    for wait in waits:
+        attempt(wait)
+    return found
 
 
 def right(script: list[str], weight: torch.Tensor) -> dict[str, Any]:
-    """What is written, and which calls raise."""
-    training, is_full = Training(weight), False
-    saved, written, raised = [], [], []
+    """In which calls a write runs, which calls raise, and what is written."""
+    training, saved = Training(weight), list[Any]()
+    found: dict[str, list[Any]] = {"written during": [], "raised by": [], "written": []}
     for number, what in enumerate(script):
-        if what == "full":
-            is_full = True
-        elif what not in ("save", "wait"):
+        if what not in ("save", "wait"):
             getattr(training, what)()
-        elif saved and is_full:
-            raised.append(f"{what}, call {number}")
-            is_full, saved = False, []
+            continue
+        calls = [f"{what}, call {number}"] * len(saved)
+        found["written during"] += calls
+        fails = bool(saved) and training.is_full
+        if fails:
+            found["raised by"] += calls
+            training.is_full = False
         else:
-            written += saved
-            saved = [copy.deepcopy(leaves(training.state))] if what == "save" else []
-    found = {"most writes under way": 1, "save returns after its write": False}
-    return {**found, "raised by": raised, "written": written}
+            found["written"] += saved
+        saved = [plain(training.state)] if what == "save" and not fails else []
+    return found
 
 
 def noted(s: g.Observed, what: str) -> bool:
@@ -173,18 +154,23 @@ def noted(s: g.Observed, what: str) -> bool:
 
 WAITS = "        self.wait()  # before the memory of the copy is used again\n"
 COPIES = "        copy = self.copy = self.copied(state, self.copy)\n"
+FRESH = ("copied(state, self.copy)", "copied(state, {})")
 MISTAKES = [
     g.Mistake(
-        "starts a write while another is under way",
-        "The second copy needs memory of its own, or it overwrites what is being written; and a "
-        "slow disk fills the host's memory with copies. Wait for the write before.",
-        g.patch(WAITS, ""),
-        seen=lambda s: s.y["most writes under way"] > 1,
+        "does not wait before it copies",
+        "The copy overwrites what is still being written. With memory of its own for each copy, a "
+        "slow disk fills the host's memory. Wait for the write before, then copy, then start.",
+        [
+            g.patch(WAITS, ""),
+            g.patch(WAITS, "", *FRESH),
+            g.patch(WAITS, "", COPIES, f"{COPIES}        self.wait()\n"),
+        ],
     ),
     g.Mistake(
         "hands over the tensors themselves",
         "A dict has references, and so have its inner dicts: training changes the tensors while "
-        "they are written. Copy the values of all tensors before save returns.",
+        "they are written. Copy dicts at every depth, and the values of all tensors, before save "
+        "returns.",
         g.patch("        fits = isinstance(b", "        return value\n        fits = isinstance(b"),
         seen=lambda s: noted(s, "live"),
     ),
@@ -195,17 +181,9 @@ MISTAKES = [
         g.patch(COPIES, "", "self.write(copy)", "self.write(self.copied(state, {}))"),
     ),
     g.Mistake(
-        "copies while the last write still runs",
-        "The memory of the copy is still being written. Wait first, then copy.",
-        g.patch(WAITS, "", COPIES, f"{COPIES}        self.wait()\n"),
-        hint=2,
-    ),
-    g.Mistake(
-        "keeps inner dicts as they are",
-        "dict(state) has the same inner dicts, and their numbers go on to change in the copy. Copy "
-        "dicts at every depth.",
-        g.patch("isinstance(value, dict):\n", "isinstance(value, dict) and 'lr' not in value:\n"),
-        hint=2,
+        "waits for its own write",
+        "The stall is then the whole write. Start it, return, and wait at the next call.",
+        g.patch("self.write(copy))\n", "self.write(copy))\n        self.wait()\n"),
     ),
     g.Mistake(
         "loses the error",
@@ -228,20 +206,11 @@ MISTAKES = [
         hint=2,
     ),
     g.Mistake(
-        "waits for its own write",
-        "The stall is then the whole write. Start it, return, and wait at the next call.",
-        g.patch("self.write(copy))\n", "self.write(copy))\n        self.wait()\n"),
-        seen=lambda s: s.y["save returns after its write"],
-    ),
-    g.Mistake(
         "takes a view's storage or strides into the copy",
         "deepcopy and pickle take a view's whole storage along; empty_like and clone keep the "
         "order of a transposed view's elements. The copy is contiguous, and as large as its "
         "elements: torch.empty, or clone with memory_format=torch.contiguous_format.",
-        [
-            g.patch("return before.copy_(value)", "return __import__('copy').deepcopy(value)"),
-            g.patch("torch.empty(value.shape, dtype=value.dtype)", "torch.empty_like(value)"),
-        ],
+        g.patch("return before.copy_(value)", "return __import__('copy').deepcopy(value)"),
         over_budget=lambda s: noted(s, "loose"),
         hint=3,
     ),
@@ -249,7 +218,7 @@ MISTAKES = [
         "takes new memory for every copy",
         "Memory that is touched for the first time is slow: the stall doubles or more. Keep the "
         "copy, and copy into it.",
-        g.patch("copied(state, self.copy)", "copied(state, {})"),
+        g.patch(*FRESH),
         over_budget=lambda s: noted(s, "moves") and not noted(s, "loose"),
         hint=3,
     ),

@@ -44,12 +44,10 @@ def same(got: Any, right: float, case: g.Case) -> bool:
     return isinstance(got, int | float) and abs(got - right) <= tolerance * abs(right)
 
 
-WRITE, M = 'write_s, mtbf = job["write_s"] * job["blocking"]', ", mtbf_s(job)"
+WRITE = 'write_s, mtbf = job["write_s"] * job["blocking"]'
 DOWN = '60 * (job["detect_min"] + job["restart_min"])'
-IDLE, WHOLE = 'blocked = job["write_s"] * job["blocking"]', 'blocked = job["write_s"]'
 DALY = "young * (1 + math.sqrt(ratio) / 3 + ratio / 9) - write_s"
-YOUNG, ROOT = (DALY, "young"), "math.sqrt(2 * write_s * mtbf)"
-RESTART_IN = (f"{WRITE}{M} + {DOWN}", f"{WRITE}{M} - {DOWN}", f"{WRITE} + {DOWN}{M}")
+ROOT = "math.sqrt(2 * write_s * mtbf)"
 MISTAKES = [
     g.Mistake(
         "takes the mean time of one node for the job's",
@@ -57,37 +55,26 @@ MISTAKES = [
         g.patch(' * 86400 / job["num_nodes"]', " * 86400"),
     ),
     g.Mistake(
-        "mixes units",
-        "All answers in seconds: a day has 86,400, and a minute of detection or restart 60.",
-        [
-            *(g.patch("86400", factor) for factor in ("1", "24", "1440", "3600")),
-            g.patch("60 * (job", "(job"),
-        ],
-        hint=3,
-    ),
-    g.Mistake(
         "takes the whole write for the idle time",
         "While the rest of a save is written, training goes on. What costs is the idle time: "
         "write_s * blocking.",
         [
-            *(g.patch(WRITE, 'write_s, mtbf = job["write_s"]', *by) for by in ((), YOUNG)),
-            g.patch(IDLE, WHOLE),
-            g.patch(IDLE, WHOLE, " - blocked\n", ' * (1 - job["blocking"])\n'),
-            g.patch(IDLE, WHOLE + ' * (1 - job["blocking"])'),
+            g.patch(WRITE, 'write_s, mtbf = job["write_s"]'),
+            g.patch('blocked = job["write_s"] * job["blocking"]', 'blocked = job["write_s"]'),
         ],
     ),
     g.Mistake(
         "forgets the factor 2",
         "A failure comes in the middle of an interval on average, so T / 2 is lost: the least of "
         "W / T + T / (2 M) is at sqrt(2 W M).",
-        [g.patch(ROOT, "math.sqrt(write_s * mtbf)", *by) for by in ((), YOUNG)],
+        g.patch(ROOT, "math.sqrt(write_s * mtbf)", DALY, "young"),
         hint=2,
     ),
     g.Mistake(
         "uses Young's formula where the write is not small",
         "sqrt(2 W M) is the least of a first order, for W and T much below M. With W = M / 10 it "
         "is 17% too long: search for the least loss, or use Daly's formula.",
-        [g.patch(*YOUNG), g.patch(DALY, "young - write_s")],
+        [g.patch(DALY, "young"), g.patch(DALY, "young - write_s")],
         hint=2,
     ),
     g.Mistake(
@@ -101,14 +88,11 @@ MISTAKES = [
         "has the restart in the interval",
         "Each failure costs the restart, however often you save. It multiplies the time of all "
         "turns, and moves no optimum.",
-        [g.patch(WRITE + M, wrong, *by) for wrong in RESTART_IN for by in ((), YOUNG)],
+        [
+            g.patch(f"{WRITE}, mtbf_s(job)", f"{WRITE}, mtbf_s(job) + {DOWN}", DALY, "young"),
+            g.patch(WRITE, f"{WRITE} + {DOWN}"),
+        ],
         hint=2,
-    ),
-    g.Mistake(
-        "leaves out the detection or the restart",
-        "Until a failure is noticed nothing is trained, and neither is until the first step.",
-        [g.patch(DOWN, its) for its in ('60 * job["restart_min"]', '60 * job["detect_min"]', "0")],
-        hint=3,
     ),
     g.Mistake(
         "puts the wrong part of the write into R",
@@ -121,10 +105,7 @@ MISTAKES = [
         "loses time to first order only",
         "W / T + (T / 2 + R) / M is for times much below M. It counts failures in time that "
         "is lost already, and passes 1. The contract has the exact mean of a turn.",
-        [
-            g.patch("1 - interval_s / turn", f"blocked / {turn} + (interval_s / 2 + down) / mtbf")
-            for turn in ("interval_s", "(interval_s + blocked)")
-        ],
+        g.patch("1 - interval_s / turn", "blocked / interval_s + (interval_s / 2 + down) / mtbf"),
         hint=2,
     ),
 ]

@@ -7,10 +7,8 @@ from labkit.grade import grader as g
 
 PLACE, LOSS = "place", "loss_probability"
 Holders = Sequence[Sequence[int]]
-OWN = "counts the host's own copy among the others'"
-FEWER = "leaves hosts with too few copies"
+NOT_OTHERS = "a host's list does not have m - 1 others"
 ONE_RACK = "puts two copies into one rack"
-UNEVEN = "loads the hosts unevenly"
 RIGHT = "a right placement"
 
 
@@ -68,14 +66,12 @@ def call(watch: Any, args: tuple[Any, ...]) -> Any:
     if not isinstance(placed, list | tuple) or len(placed) != len(racks):
         return "something else than a list for each host"
     states = [{host, *its} for host, its in enumerate(placed)]
-    if 2 * sum(host in its or len(its) == m for host, its in enumerate(placed)) >= len(placed):
-        return OWN
-    if any(len(state) < m for state in states):
-        return FEWER
+    if any(len(state) != m or len(its) != m - 1 for state, its in zip(states, placed)):
+        return NOT_OTHERS
     if any(len({racks[host] for host in state}) < len(state) for state in states):
         return ONE_RACK
     if sorted(sum(map(list, placed), [])) != sorted([*range(len(racks))] * (m - 1)):
-        return UNEVEN
+        return "loads the hosts unevenly: each has copies of m - 1 states besides its own"
     num_groups, rest = divmod(len(racks), m)
     allowed, found = num_groups + (m + rest - 1) * (rest > 0), len(set(map(frozenset, states)))
     return RIGHT if found <= allowed else f"{found} groups, where {allowed} are enough"
@@ -84,31 +80,21 @@ def call(watch: Any, args: tuple[Any, ...]) -> Any:
 STATES = "groups = {frozenset([host, *others]) for host, others in enumerate(holders)}"
 LISTED = (STATES, "groups = [{host, *others} for host, others in enumerate(holders)]")
 ANY, SHARE = "any(group <= failed for group in groups)", "num_fatal / len(losses)"
-ALONE = "sum(group <= failed for failed in losses) / len(losses)"
-SUMMED = (ANY, ANY.replace("any", "sum"))
 SURVIVES = """product = 1.0
     for group in groups:
-        product *= 1 - {}
+        product *= 1 - sum(group <= failed for failed in losses) / len(losses)
     return 1 - product"""
 REST = "rest = [host for hosts in by_rack.values() for host in hosts]"
-GROUP, FIRST = "holders[host] = [other for other in group if other != host]", "rest[::num_groups]"
+GROUP = "holders[host] = [other for other in group if other != host]"
 RING = "holders[host] = [rest[(rest.index(host) + i * step) % len(rest)] for i in range(1, m)]"
 MISTAKES = [
     g.Mistake(
-        OWN,
-        "m counts the host's own copy, as in the paper. Its list names the m - 1 others, which "
-        "still have the state when the host is gone.",
+        "names more or fewer than m - 1 other hosts",
+        "m counts the host's own copy, as in the paper, and its list names the m - 1 others. If m "
+        "does not divide n, hosts are left over: with the hosts of one group they form a ring.",
         g.patch("by_rack: dict", "m += 1\n    by_rack: dict"),
-        seen=lambda s: s.y == OWN,
+        seen=lambda s: s.y == NOT_OTHERS,
         hint=3,
-    ),
-    g.Mistake(
-        FEWER,
-        "Each host's list has m - 1 others, and not the host itself. If m does not divide n, hosts "
-        "are left over: with the hosts of one group they form a ring.",
-        g.patch("for step in range(1, m)", "for step in range(1, m - 1)"),
-        seen=lambda s: s.y == FEWER,
-        hint=2,
     ),
     g.Mistake(
         ONE_RACK,
@@ -117,14 +103,6 @@ MISTAKES = [
         "rack's length apart.",
         g.patch(REST, "rest = sorted(host for hosts in by_rack.values() for host in hosts)"),
         seen=lambda s: s.y == ONE_RACK,
-    ),
-    g.Mistake(
-        UNEVEN,
-        "Some hosts have more copies than others, and need more memory and bandwidth. Each host "
-        "has m - 1 copies of others' states.",
-        g.patch(GROUP, f"holders[host] = [o for o in {FIRST} if racks[o] != racks[host]][: m - 1]"),
-        seen=lambda s: s.y == UNEVEN,
-        hint=2,
     ),
     g.Mistake(
         "makes a ring where groups lose less",
@@ -138,9 +116,9 @@ MISTAKES = [
         "Four failures can hit two groups: sums over groups or hosts count these sets twice. Count "
         "each set once, if it loses any state.",
         [
-            g.patch(*SUMMED, *by, SHARE, share)
-            for by in ((), LISTED)
+            g.patch(ANY, ANY.replace("any", "sum"), SHARE, share, *by)
             for share in (SHARE, f"min(1.0, {SHARE})")
+            for by in ((), LISTED)
         ],
         hint=2,
     ),
@@ -148,22 +126,13 @@ MISTAKES = [
         "forgets the host's own copy",
         "A state is lost if the hosts with its copies fail, and its own host as well.",
         g.patch("frozenset([host, *others])", "frozenset(others)"),
-    ),
-    g.Mistake(
-        "gives the probability for one state",
-        "That is what one host should expect. The job has to load from storage if any of the n "
-        "states is lost.",
-        g.patch(*LISTED, *SUMMED, SHARE, f"{SHARE} / len(holders)"),
+        hint=3,
     ),
     g.Mistake(
         "takes groups for independent",
         "k hosts fail in all: if one group has lost all its hosts, fewer failures are left for the "
         "others. Products of probabilities do not see that.",
-        [
-            g.patch(f"return {SHARE}", SURVIVES.format(one), *by)
-            for one in (ALONE, "(k / len(holders)) ** len(group)")
-            for by in ((), LISTED)
-        ],
+        g.patch(f"return {SHARE}", SURVIVES),
         hint=2,
     ),
 ]

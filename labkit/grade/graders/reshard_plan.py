@@ -100,25 +100,15 @@ def is_split(s: g.Observed) -> bool:
 
 BOX = "[(row * columns + left, (row - top) * width, width) for row in range(top, bottom)]"
 OFFSET, SKIPPED = "offset + itemsize * there)", "itemsize * (at - first)"
-STOP = "min(end, first + num_held)"
-PLACE, ADD = "itemsize * (here + at - begin)", "    reads.append(read)"
+STOP, PLACE = "min(end, first + num_held)", "itemsize * (here + at - begin)"
 MISTAKES = [
     g.Mistake(
         "counts in elements, not in bytes",
         "Offsets, lengths and places are bytes: each is a number of elements times itemsize.",
         [
             g.patch("        held = [", "        itemsize = 1\n        held = ["),
-            g.patch("itemsize * (stop - at)", "stop - at"),
-            g.patch(OFFSET, "offset + there)"),
-            g.patch(SKIPPED, "at - first"),
             g.patch(OFFSET, "offset + there)", SKIPPED, "at - first", STOP, "at + 1"),
         ],
-        hint=3,
-    ),
-    g.Mistake(
-        "forgets where a piece begins in its file",
-        "A file has a header and several tensors. The piece's first element is at `offset`.",
-        g.patch(OFFSET, "itemsize * there)"),
         hint=3,
     ),
     g.Mistake(
@@ -138,16 +128,8 @@ MISTAKES = [
         "skips the whole tensor's columns in a box",
         "In a file and in memory the rows of a box follow each other: the next row is right - left "
         "elements later.",
-        [
-            g.patch("(row - top) * width", "(row - top) * columns"),
-            g.patch(OFFSET, "offset + itemsize * (first - runs(piece, columns)[0][0]))"),
-        ],
+        g.patch(OFFSET, "offset + itemsize * (first - runs(piece, columns)[0][0]))"),
         hint=2,
-    ),
-    g.Mistake(
-        "reads from one file only",
-        "Where layouts differ, a part comes from several files: intersect it with every piece.",
-        g.patch(ADD, f"    if not reads or name != read[0] or file == read[1]:\n    {ADD}"),
     ),
     g.Mistake(
         "reads replicas twice",
