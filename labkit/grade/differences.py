@@ -14,6 +14,7 @@ from labkit.grade.grader import close
 
 def form_of(got: Any, right: Any, is_part: bool = False) -> tuple[str, str]:
     """(name, why) of a result that is not the right one, by its form; `wrong values` at last."""
+    what = "a part of the result" if is_part else "the result"
     if got is None and right is not None:
         if is_part:
             return "a part of the result is None", "a value is missing: see what was expected"
@@ -25,15 +26,15 @@ def form_of(got: Any, right: Any, is_part: bool = False) -> tuple[str, str]:
         if got.shape != right.shape:
             return (
                 "returns another shape",
-                f"the result has shape {tuple(got.shape)}; it should be {tuple(right.shape)}",
+                f"{what} has shape {tuple(got.shape)}; it should be {tuple(right.shape)}",
             )
         if got.dtype != right.dtype:
-            return "returns another dtype", f"the result is {got.dtype}; it should be {right.dtype}"
+            return "returns another dtype", f"{what} is {got.dtype}; it should be {right.dtype}"
     elif isinstance(right, dict) and isinstance(got, dict):
         if got.keys() != right.keys():
             return (
                 "returns other keys",
-                f"the result has the keys {sorted(map(str, got))}; they should be "
+                f"{what} has the keys {sorted(map(str, got))}; they should be "
                 f"{sorted(map(str, right))}",
             )
         return next(
@@ -44,7 +45,7 @@ def form_of(got: Any, right: Any, is_part: bool = False) -> tuple[str, str]:
         if len(got) != len(right):
             return (
                 "returns another number of values",
-                f"the result has {len(got)} entries; there should be {len(right)}",
+                f"{what} has {len(got)} entries; there should be {len(right)}",
             )
         parts = (form_of(a, b, True) for a, b in zip(got, right, strict=True))
         return next((f for f in parts if f[0] != "wrong values"), _WRONG_VALUES)
