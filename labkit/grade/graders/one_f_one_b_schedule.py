@@ -19,7 +19,6 @@ def goes_back_in_another_order(s: Observed) -> bool:
 RULES = Rules(time=time, memory=memory)
 WARMUP = "min(num_ranks - rank - 1, num_microbatches)"
 OTHER_WARMUPS = ("num_ranks - rank", "max(0, num_ranks - rank - 2)", "2 * (num_ranks - rank - 1)")
-STEADY = 'yield f"F{microbatch}"\n        yield f"B{microbatch - warmup}"'
 COOLDOWN = "range(num_microbatches - warmup, num_microbatches)"
 
 MISTAKES = [
@@ -61,10 +60,7 @@ MISTAKES = [
         "takes the latest microbatch back first",
         "Microbatches come back in the order in which they went in, in the cooldown too: the ranks "
         "behind finished the oldest long ago, while the latest has not reached them yet.",
-        [
-            patch(COOLDOWN, f"reversed({COOLDOWN})"),
-            patch("{microbatch - warmup}", "{microbatch}", COOLDOWN, "range(warmup)"),
-        ],
+        patch(COOLDOWN, f"reversed({COOLDOWN})"),
         seen=goes_back_in_another_order,
         hint=3,
     ),
@@ -72,28 +68,8 @@ MISTAKES = [
         "has the longest warmup on the last rank",
         "The last rank computes its first gradient itself, at once. Rank 0 waits longest for one. "
         "The warmup is p - r - 1, not r.",
-        [patch(WARMUP, f"min({other}, num_microbatches)") for other in ("rank", "rank + 1")],
+        patch(WARMUP, "min(rank, num_microbatches)"),
         hint=2,
-    ),
-    Mistake(
-        "forgets that there may be fewer microbatches than ranks",
-        "The warmup has min(p - r - 1, m) forwards. With few microbatches it has all of them.",
-        patch(WARMUP, "num_ranks - rank - 1"),
-        seen=lambda s: s.args[1] < s.args[0],
-        hint=3,
-    ),
-    Mistake(
-        "forgets the cooldown",
-        "After the last forward as many backwards are left as the warmup had forwards.",
-        patch(COOLDOWN, "range(0)"),
-        hint=3,
-    ),
-    Mistake(
-        "puts the backward before the forward in the steady phase",
-        "The last rank has no warmup, so it has nothing to take back at first: forward first, then "
-        "backward.",
-        patch(STEADY, 'yield f"B{microbatch - warmup}"\n        yield f"F{microbatch}"'),
-        hint=3,
     ),
 ]
 
