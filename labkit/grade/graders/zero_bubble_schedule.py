@@ -29,6 +29,7 @@ def puts_off(count: Callable[[int, int], int]) -> Callable[[Observed], bool]:
 
 
 is_like_1f1b = starts_with(lambda rank, p, m: p - rank)
+is_gpipe = starts_with(lambda rank, p, m: m)
 puts_off_none, puts_off_all = puts_off(lambda rank, m: 0), puts_off(lambda rank, m: m)
 puts_off_r = puts_off(lambda rank, m: rank)
 
@@ -79,18 +80,18 @@ MISTAKES = [
         hint=3,
     ),
     RULES.slow(
-        "has the same warmup on every rank",
-        "The last rank can do its first I at once. Use the memory that it may hold for W that are "
-        "put off.",
+        "has another warmup than 1F1B",
+        "Rank r needs p - r forwards before its first I, so the last rank can do its first I at "
+        "once. Use the memory that it may hold for W that are put off.",
         patch(WARMUP, "min(num_ranks - 1, num_microbatches)", BEHIND, "0"),
-        seen=starts_with(lambda rank, p, m: p),
+        seen=lambda s: s.args[0] > 1 and not (is_like_1f1b(s) or is_gpipe(s)),
     ),
     RULES.slow(
         "is GPipe",
         "With all forwards first there is enough to do at the end, but m microbatches are held. "
         "Start backwards as soon as possible, as 1F1B does.",
         patch(WARMUP, "num_microbatches"),
-        seen=starts_with(lambda rank, p, m: m),
+        seen=is_gpipe,
     ),
 ]
 
