@@ -46,14 +46,15 @@ MISTAKES = [
         "The bubble is the same, but each rank holds all m microbatches. 1F1B does the backward of "
         "one microbatch before it starts the next forward.",
         patch(WARMUP, "num_microbatches"),
-        seen=is_gpipe,
+        # With few microbatches other warmups have all forwards, too.
+        seen=lambda s: s.args[1] > s.args[0] and is_gpipe(s),
     ),
     RULES.slow(
         "has the same warmup on every rank",
         "The last rank can do its first backward at once. The first rank waits longest, so the "
         "warmup is p - r - 1.",
         patch(WARMUP, "min(num_ranks - 1, num_microbatches)"),
-        seen=is_same_on_all,
+        seen=lambda s: s.args[1] > s.args[0] and is_same_on_all(s),
     ),
     RULES.slow(
         "has too many or too few forwards before the first backward",
