@@ -17,7 +17,7 @@ def cases(draw: g.Draw) -> list[g.Case]:
     for _ in range(200):
         size, num_running = rng.randint(1, 4), rng.randint(0, 6)
         num_waiting = rng.randint(int(num_running == 0), 5)
-        num_free = max(num_running < 2, rng.randint(0, 6))
+        num_free = rng.randint(int(num_running < 2), 6)
         tokens = [rng.randint(2, 3 * size + 1) for _ in range(num_running)]
         pages = [-(-(num - 1) // size) for num in tokens] + [0] * num_waiting
         room = (num_free + sum(pages)) * size
@@ -65,11 +65,6 @@ def describe(s: g.Observed) -> str:
     return f"got {s.y}, expected {s.right[0]}"
 
 
-FOR, TAKE = "    for request in waiting[", "        room -= missing(request)\n"
-JOINS, NO_ROOM = "max_running - len(going_on)", "        if room < 0:\n            break\n"
-AT_ONCE = ("    if preempted:", "    if False:")
-SKIP = (NO_ROOM, NO_ROOM.replace("break", "room += missing(request)\n            continue"))
-RESERVE = (TAKE, "        room -= -(-request.longest // page_size)\n")
 MISTAKES = [
     g.Mistake(
         "waits until all of a batch have ended",
@@ -81,59 +76,46 @@ MISTAKES = [
         "lets a small request overtake",
         "While small requests take the pages, a large one may never find enough of them. Stop at "
         "the first that does not fit, and at once after a preemption.",
-        [g.patch(*SKIP), g.patch(*AT_ONCE), g.patch(*SKIP, *AT_ONCE)],
+        [
+            g.patch(
+                *("waiting[: max_running - len(going_on)]", "waiting"),
+                *("if room < 0:", "if room < 0 or len(computed) == max_running:"),
+                *(
+                    "            break\n",
+                    "            room += missing(request)\n            continue\n",
+                ),
+            ),
+            g.patch("    if preempted:", "    if False:"),
+        ],
     ),
     g.Mistake(
         "keeps pages free for the longest answer",
         "Most answers are much shorter than allowed, so most of these pages stay empty. Admit by "
         "the tokens that are there, and preempt in the rare case.",
-        [
-            g.patch(*RESERVE),
-            g.patch(
-                *RESERVE,
-                FOR,
-                "    room = num_free + sum(r.num_pages for r in running)\n"
-                f"    room -= sum(-(-r.longest // page_size) for r in running)\n{FOR}",
-            ),
-        ],
+        g.patch("room -= missing(request)", "room -= -(-request.longest // page_size)"),
     ),
     g.Mistake(
-        "gives away more pages than are free",
-        "Some running requests need a page in this pass, and each that joins needs ceil(num_tokens "
-        "/ page_size). Take off the free pages first what those that run need, then what each "
-        "takes that joins.",
-        [
-            g.patch(FOR, f"    room = num_free\n{FOR}"),
-            g.patch(TAKE, "", NO_ROOM, NO_ROOM.replace("0", "missing(request)")),
-            g.patch(NO_ROOM, ""),
-            g.patch("-(-request.num_tokens // page_size)", "request.num_tokens // page_size"),
-        ],
+        "gives away pages that running requests need",
+        "Some running requests need a page in this pass. Take these off the free pages first, then "
+        "what each takes that joins.",
+        g.patch("    for request in waiting[", "    room = num_free\n    for request in waiting["),
         hint=3,
     ),
     g.Mistake(
         "admits fewer than there is room for",
         "Requests join until max_running are in the pass or the next one's pages are not free. The "
-        "last place counts, too, and the last page. A page is for tokens that are there: "
-        "ceil(num_tokens / page_size), none for later ones.",
+        "last page counts, too. A page is for tokens that are there: none for later ones.",
         [
-            g.patch(NO_ROOM, NO_ROOM.replace("<", "<=")),
-            g.patch(JOINS, f"{JOINS} - 1"),
-            g.patch(TAKE, "        room -= request.num_tokens // page_size + 1\n"),
+            g.patch("if room < 0:", "if room <= 0:"),
+            g.patch("-= missing(request)", "-= request.num_tokens // page_size + 1"),
         ],
         hint=3,
-    ),
-    g.Mistake(
-        "leaves out requests that go on",
-        "The second list has all requests that the pass computes: those that go on, and those that "
-        "join.",
-        g.patch("computed = [request.id for request in going_on]", "computed = []"),
-        hint=2,
     ),
     g.Mistake(
         "does not preempt when pages run out",
         "A pass in which a running request has no page for its next token cannot be computed. "
         "Preempt the last arrival, so that the others go on.",
-        g.patch("while room < 0:", "while room < 0 and not room:"),
+        g.patch("while room < 0:", "while False:"),
         seen=lambda s: s.right[0][0] and not s.y[0],
     ),
     g.Mistake(
@@ -146,16 +128,11 @@ MISTAKES = [
     ),
     g.Mistake(
         "preempts more than needed",
-        "Each preempted request computes all its tokens again. Stop as soon as there is room.",
-        g.patch("while room < 0:", "while room < 0 or preempted and going_on:"),
+        "Each preempted request computes all its tokens again. Stop as soon as there is room: a "
+        "request that is preempted gives up its pages, and needs no new one.",
+        g.patch("room += missing(last) + last.num_pages", "room += missing(last)"),
         seen=lambda s: {*s.right[0][0]} < {*s.y[0]} <= {r.id for r in s.args[1]},
         hint=2,
-    ),
-    g.Mistake(
-        "computes more requests than allowed",
-        "max_running counts all requests of the pass, also those that run already.",
-        [g.patch(JOINS, "max_running"), g.patch(JOINS, "")],
-        hint=3,
     ),
 ]
 

@@ -1,7 +1,14 @@
 """Grade interleaved_schedule: a valid step, a v-th of 1F1B's bubble, hidden messages, memory."""
 
-from labkit.grade.graded_schedules import FORWARD_AND_BACKWARD, Cost, Rules, pipeline, starts_with
-from labkit.grade.grader import Case, Draw, Mistake, patch
+from labkit.grade.graded_schedules import (
+    FORWARD_AND_BACKWARD,
+    Cost,
+    Rules,
+    num_first_forwards,
+    pipeline,
+    starts_with,
+)
+from labkit.grade.grader import Case, Draw, Mistake, Observed, patch, patches
 
 
 def cases(draw: Draw) -> list[Case]:
@@ -30,17 +37,19 @@ def memory(p: int, m: int, v: int) -> list[int]:
     return [min(warmup(rank, p, v) + 1, v * m) for rank in range(p)]
 
 
+def has_more_forwards_first(s: Observed) -> bool:
+    """Whether some rank has more of them than its warmup and one, and not all there are."""
+    p, m, v = s.args
+    counts = enumerate(map(num_first_forwards, s.y))
+    return any(warmup(rank, p, v) + 1 < count < v * m for rank, count in counts)
+
+
 WITH_MESSAGES = tuple((f, i, w, 1.0) for f, i, w, _ in FORWARD_AND_BACKWARD)
 RULES = Rules(
     time=time, memory=memory, costs=(*FORWARD_AND_BACKWARD, *WITH_MESSAGES), names_stages=True
 )
 WARMUP = "(virtual - 1) * num_ranks + 2 * (num_ranks - rank - 1)"
-TOO_SHORT = ("num_ranks - rank - 1", "2 * (num_ranks - rank - 1)", f"max(0, {WARMUP} - 1)")
-TOO_LONG = (f"{WARMUP} + 1", f"{WARMUP} + num_ranks", WARMUP.replace(" - rank", ""))
-FORWARDS = "range(0, num_microbatches, num_ranks)"
-GROUP = "range(first, first + num_ranks)"
-GROUPS_OF_M = (FORWARDS, "range(1)", GROUP, "range(num_microbatches)")
-GROUPS_OF_ONE = (FORWARDS, "range(num_microbatches)", GROUP, "range(first, first + 1)")
+FORWARDS, GROUP = "range(0, num_microbatches, num_ranks)", "range(first, first + num_ranks)"
 TURN, BACK = "@{turn * num_ranks + rank}", "@{(virtual - 1 - turn) * num_ranks + rank}"
 
 MISTAKES = [
@@ -64,7 +73,7 @@ MISTAKES = [
         "p microbatches pass through the first stage, then the same p through the second. After p "
         "forwards the first one has come around. With fewer in a group the ranks wait for it; with "
         "more no backward can start when the warmup ends.",
-        [patch(*GROUPS_OF_M), patch(*GROUPS_OF_ONE)],
+        patch(FORWARDS, "range(1)", GROUP, "range(num_microbatches)"),
         hint=2,
     ),
     Mistake(
@@ -72,7 +81,7 @@ MISTAKES = [
         "Before its first backward a microbatch must have passed all v turns: the warmup has "
         "(v - 1) p forwards, 2 (p - r - 1) for the ranks behind, and the steady phase starts with "
         "one more.",
-        [patch(WARMUP, other) for other in TOO_SHORT],
+        patches(WARMUP, "num_ranks - rank - 1", "2 * (num_ranks - rank - 1)"),
         hint=2,
     ),
     RULES.slow(
@@ -80,18 +89,8 @@ MISTAKES = [
         "That is GPipe with v stages per rank: the bubble is small, and all activations are held "
         "at once. Where m = p, too, rank r needs only (v - 1) p + 2 (p - r - 1) forwards in the "
         "warmup.",
-        [
-            patch(WARMUP, "len(forwards)"),
-            patch(WARMUP, f"{WARMUP} + (num_microbatches == num_ranks) * len(forwards)"),
-        ],
+        patch(WARMUP, "len(forwards)"),
         seen=starts_with(lambda rank, p, m, v: v * m),
-    ),
-    RULES.slow(
-        "takes all microbatches through a stage before the next one",
-        "Then the first backward comes late, and the rank holds more activations. With p "
-        "microbatches in a group the first one has come around after p forwards.",
-        patch(*GROUPS_OF_M, WARMUP, WARMUP.replace("* num_ranks", "* num_microbatches")),
-        seen=lambda s: s.args[0] < s.args[1] and all("@0" in f for f in s.y[0][: s.args[1]]),
     ),
     RULES.slow(
         "has one forward for each rank behind, instead of two",
@@ -106,12 +105,8 @@ MISTAKES = [
         "The warmup has (v - 1) p + 2 (p - r - 1) forwards, without the last of the v turns, and "
         "fewer on later ranks: the last one goes back as soon as its last stage has seen a "
         "microbatch. The steady phase starts with one more.",
-        [patch(WARMUP, other) for other in TOO_LONG],
-        seen=starts_with(
-            lambda rank, p, m, v: warmup(rank, p, v) + 2,
-            lambda rank, p, m, v: (m > p) * (warmup(rank, p, v) + p + 1),
-            lambda rank, p, m, v: (m > p) * (warmup(0, p, v) + 1),
-        ),
+        patch(WARMUP, f"{WARMUP} + num_ranks"),
+        seen=has_more_forwards_first,
     ),
 ]
 

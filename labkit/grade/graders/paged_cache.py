@@ -1,94 +1,87 @@
 """Grade paged_cache: after each call, each sequence's tokens and pages, and how many are free."""
 
-from itertools import chain, count
+from itertools import chain, count, islice
 from typing import Any
 
 import torch
 
 from labkit.grade import grader as g
 
-# ("append", sequence, how many), ("fork", parent, child) or ("free", sequence).
+# ("append", sequence, tokens), ("fork", parent, child) or ("free", sequence).
 Call = tuple[Any, ...]
 NAMES = range(4)
 
 
 def cases(draw: g.Draw) -> list[g.Case]:
     """One rule after the other, then random calls with pools that are often full."""
-    shared = [("append", 0, 6), ("fork", 0, 1), ("append", 1, 1)]
+    token = count(1)
+
+    def append(name: int, num: int) -> Call:
+        return "append", name, tuple(islice(token, num))
+
+    shared = [append(0, 6), ("fork", 0, 1), append(1, 1)]
     asked: list[tuple[int, int, list[Call]]] = [
-        (6, 4, [("append", 0, 3), ("append", 0, 1), ("append", 0, 1), ("append", 1, 8)]),
-        (7, 2, [("append", 0, 4), ("append", 1, 2), ("append", 0, 3), ("free", 0), ("free", 0)]),
-        (6, 4, [*shared, ("append", 0, 1), ("free", 0), ("free", 1)]),
-        (6, 4, [*shared, ("free", 0), ("append", 1, 1), ("free", 1)]),
-        (3, 4, [("append", 0, 5), ("append", 1, 5), ("append", 1, 3), ("append", 2, 4)]),
-        (2, 4, [*shared, ("free", 0), ("append", 1, 1)]),
+        (6, 4, [append(0, 3), append(0, 1), append(0, 1), append(1, 8)]),
+        (3, 4, [append(0, 5), append(1, 5), append(1, 3), ("free", 0), ("free", 0)]),
+        (6, 4, [*shared, append(0, 1), ("free", 0), ("free", 1)]),
+        (2, 4, [*shared, ("free", 0), append(1, 1)]),
     ]
     rng = draw.rng
     for _ in range(12):
         calls: list[Call] = []
         for _ in range(15):
             a, b = rng.sample(NAMES, 2)
-            append = ("append", a, rng.randint(1, 6))
-            fork = [("free", b), ("fork", a, b), ("append", b, 1)]
-            calls += rng.choice(([append], [append], fork, [("free", a)]))
+            more = [append(a, rng.randint(1, 6))]
+            fork = [("free", b), ("fork", a, b), append(b, 1)]
+            calls += rng.choice((more, more, fork, [("free", a)]))
         asked.append((rng.randint(4, 9), rng.choice((1, 2, 3, 4)), calls))
     return [g.Case(f"{n} pages of {k}, {len(its)} calls", n, k, its) for n, k, its in asked]
 
 
 def call(watch: Any, args: tuple[Any, ...]) -> list[dict[str, Any]]:
-    """Make the calls, and read the slots through the tables after each.
-
-    Each page has a new number whenever it is taken, so that all choices of a page look the same,
-    and free pages are filled with 0. Tokens are numbered as they are given to append.
-    """
+    """Make the calls, and read the tokens through the tables after each. 0 is no token."""
     num_pages, page_size, calls = args
     slots_NK = torch.zeros(num_pages * page_size, 3)
     pages_PnK = slots_NK.unflatten(0, (num_pages, page_size))
     cache = watch.function(slots_NK, page_size)
-    states, token, fresh, numbers = [], count(1), count(1), {}
-    for kind, name, *more in calls:
+    states, held = [], set()
+    for kind, *arguments in calls:
         if kind == "append":
-            rows_n = torch.tensor([float(next(token)) for _ in range(more[0])])
-            more = [rows_n[:, None].repeat(1, 3)]
-        returned = getattr(cache, kind)(name, *more)
-        tables = [[int(page) for page in cache.table(each)] for each in NAMES]
-        held = dict.fromkeys(chain(*tables))
+            arguments[1] = torch.tensor(arguments[1])[:, None].repeat(1, 3).float()
+        returned = getattr(cache, kind)(*arguments)
+        tables = [[int(page) for page in cache.table(name)] for name in NAMES]
+        before, held = held, {*chain(*tables)}
         pages_PnK[[page for page in range(num_pages) if page not in held]] = 0
-        numbers = {page: numbers.get(page) or next(fresh) for page in held}
+        slots = [pages_PnK[table].mean(-1).flatten().tolist() for table in tables]
         state = {
-            "tokens": [pages_PnK[its].mean(-1).flatten().int().tolist() for its in tables],
             "returned": returned if kind == "append" else None,
-            "tables": [[numbers[page] for page in its] for its in tables],
+            "tokens": [tuple(int(token) for token in its if token) for its in slots],
             "num_free()": int(cache.num_free()),
+            "pages taken": len(held - before),
         }
         states.append(state)
     return states
 
 
-def right(num_pages: int, page_size: int, calls: list[Call]) -> list[dict[str, Any]]:
-    """With a new number for each page that is taken: it fits if the numbers in use are few."""
-    tables, tokens = ([[] for _ in NAMES] for _ in range(2))
-    states, token, fresh = [], count(1), count(1)
+def right(num_pages: int, size: int, calls: list[Call]) -> list[dict[str, Any]]:
+    """No two tokens are the same, so pages that hold the same tokens are one page."""
+    states, tokens, pages = [], dict.fromkeys(NAMES, ()), set()
     for kind, name, *more in calls:
-        returned = None
         if kind == "append":
-            rows, begin = [next(token) for _ in range(more[0])], len(tokens[name])
-            others = chain(*tables[:name], *tables[name + 1 :])
-            is_shared = begin % page_size > 0 and tables[name][-1] in others
-            kept = tables[name][: len(tables[name]) - is_shared]
-            num_new = -(-(begin + len(rows)) // page_size) - len(kept)
-            if returned := num_new <= num_pages - len({*chain(*tables)}):
-                tables[name] = kept + [next(fresh) for _ in range(num_new)]
-                tokens[name] = tokens[name] + rows
-        elif kind == "fork":
-            tables[more[0]], tokens[more[0]] = tables[name], tokens[name]
+            changed = {name: tokens[name] + more[0]}
         else:
-            tables[name], tokens[name] = [], []
+            changed = {more[0]: tokens[name]} if kind == "fork" else {name: ()}
+        after = (tokens | changed).values()
+        pages_after = {its[i : i + size] for its in after for i in range(0, len(its), size)}
+        num_taken = max(0, len(pages_after) - len(pages))
+        is_done = len(pages_after) <= num_pages
+        if is_done:
+            tokens, pages = tokens | changed, pages_after
         state = {
-            "tokens": [its + [0] * (-len(its) % page_size) for its in tokens],
-            "returned": returned,
-            "tables": [*tables],
-            "num_free()": num_pages - len({*chain(*tables)}),
+            "returned": is_done if kind == "append" else None,
+            "tokens": [*tokens.values()],
+            "num_free()": num_pages - len(pages),
+            "pages taken": num_taken * is_done,
         }
         states.append(state)
     return states
@@ -113,20 +106,20 @@ def describe(s: g.Observed) -> str:
     return f"{kind}({', '.join(map(str, arguments))}): {what}: {got[what]}, expected {right[what]}"
 
 
+def takes_pages_and_fails(s: g.Observed) -> bool:
+    """Whether an append returns False and has taken pages; some have written tokens, too."""
+    _, got, right = first_wrong(s)
+    failed = got["returned"] is right["returned"] is False
+    return failed and got["num_free()"] < right["num_free()"]
+
+
 COPIES = "must_copy = begin % size > 0 and self.holders[pages[-1]] > 1"
-SHARE, TABLE = "self.lengths[child] = self.table(parent)", "self.page_size, self.table(sequence)"
-NEED, WHILE, TAKE = "-(-end // size)", "len(pages) * size < end", "pages.append(self.take())"
-SLOTS = "[[pages[i // size] * size + i % size for i in range(begin, end)]]"
-BEGIN = "pages[begin // size] * size + begin % size"
-IN_A_ROW = f"[[({BEGIN} + i) % len(self.slots_NK) for i in range(end - begin)]]"
+NUM_PAGES, WHILE, TAKE = "-(-end // size)", "len(pages) * size < end", "pages.append(self.take())"
 MISTAKES = [
     g.Mistake(
         "takes a page before it is needed",
         "T tokens need ceil(T / page_size) pages: a full last page is no reason to take another.",
-        [
-            g.patch(WHILE, "len(pages) * size <= end"),
-            g.patch(WHILE, "len(pages) * size <= end", NEED, "end // size + 1"),
-        ],
+        g.patch(WHILE, "len(pages) * size <= end", NUM_PAGES, "end // size + 1"),
         hint=2,
     ),
     g.Mistake(
@@ -139,16 +132,7 @@ MISTAKES = [
         "has one list for two tables",
         "A fork shares the pages. The lists of pages are two, for the sequences go on differently: "
         "copy the list.",
-        g.patch(
-            *(SHARE, SHARE.replace("self.table(parent)", "self.tables.get(parent, [])")),
-            *(TABLE, "self.page_size, self.tables.get(sequence, [])"),
-        ),
-        hint=3,
-    ),
-    g.Mistake(
-        "takes a new page without the tokens of the old one",
-        "The page holds tokens before the new ones. Copy them, too, or the sequence has lost them.",
-        g.patch("            self.of_page(pages[-1]).copy_(self.of_page(shared))\n", ""),
+        g.patch("list(self.tables.get(sequence, []))", "self.tables.get(sequence, [])"),
         hint=3,
     ),
     g.Mistake(
@@ -158,13 +142,12 @@ MISTAKES = [
         "written again.",
         [
             g.patch(COPIES, COPIES.replace("begin % size", "begin")),
-            g.patch(COPIES, COPIES.replace("> 1", ">= 1")),
             g.patch(
-                f"        self.tables[child], {SHARE}",
-                "        rows_nK = self.slots_NK.unflatten(0, (-1, self.page_size))\n"
-                "        rows_nK = rows_nK[self.table(parent)].flatten(0, 1)\n"
+                "        self.tables[child], self.lengths[child] =",
+                "        pages_PnK = self.slots_NK.unflatten(0, (-1, self.page_size))\n"
+                "        rows_nK = pages_PnK[self.table(parent)].flatten(0, 1)\n"
                 "        return self.append(child, rows_nK[: self.lengths.get(parent, 0)])\n"
-                f"        self.tables[child], {SHARE}",
+                "        self.tables[child], self.lengths[child] =",
             ),
         ],
         hint=2,
@@ -173,10 +156,7 @@ MISTAKES = [
         "makes a page free that a sequence still holds",
         "The next sequence takes this page and writes over the tokens. A page is free when its "
         "last holder gives it up.",
-        [
-            g.patch("if self.holders[page] == 0:", "if self.holders[page] >= 0:"),
-            g.patch("    self.release(page)\n", "    self.free_pages.append(page)\n"),
-        ],
+        g.patch("    self.release(page)\n", "    self.free_pages.append(page)\n"),
         hint=2,
     ),
     g.Mistake(
@@ -187,34 +167,15 @@ MISTAKES = [
         hint=3,
     ),
     g.Mistake(
-        "does not make pages free again",
-        "The pages of a sequence that ended go back to the pool. Otherwise it is empty after a "
-        "while, and every append returns False.",
-        g.patch("            self.free_pages.append(page)", "            pass"),
-    ),
-    g.Mistake(
         "takes pages though there is no room",
         "An append that returns False changes nothing. Count first, then take.",
         g.patch(
-            f"{NEED} - len(pages) + must_copy > self.num_free()",
+            f"{NUM_PAGES} - len(pages) + must_copy > self.num_free()",
             "must_copy > self.num_free()",
             TAKE,
             f"if not self.free_pages:\n                return False\n            {TAKE}",
         ),
-        # Some have written tokens, too.
-        seen=lambda s: (
-            (its := first_wrong(s))[1]["returned"] is its[2]["returned"] is False
-            and its[1]["num_free()"] < its[2]["num_free()"]
-        ),
-        hint=3,
-    ),
-    g.Mistake(
-        "writes past the end of a page",
-        "The next page of a sequence is anywhere. Compute the slot of each token from the table.",
-        [
-            g.patch(SLOTS, IN_A_ROW),
-            g.patch(SLOTS, IN_A_ROW, "self.free_pages.pop()", "self.free_pages.pop(0)"),
-        ],
+        seen=takes_pages_and_fails,
         hint=3,
     ),
 ]

@@ -60,17 +60,13 @@ def same(got: Any, right: Any, case: g.Case) -> bool:
     return g.close(got, right)
 
 
-AMAX, CODES, STORED = "each.abs().amax(1)", "group)).round()", "(codes_OI + 8).to(torch.uint8)"
+AMAX = "each.abs().amax(1)"
 MISTAKES = [
     g.Mistake(
         "has one scale for more than a group",
         "Each group of inputs of each output has a scale of its own. With one for a row or for the "
         "whole tensor, one large weight makes the error of all others large.",
-        [
-            g.patch(AMAX, "weight_OI.abs().amax(1)"),
-            g.patch(AMAX, "weight_OI.abs().max().expand(len(weight_OI))"),
-            g.patch(AMAX, "each.abs().max().expand(len(weight_OI))"),
-        ],
+        g.patches(AMAX, "weight_OI.abs().amax(1)", "weight_OI.abs().max().expand(len(weight_OI))"),
     ),
     g.Mistake(
         "takes the largest weight, not the largest absolute one",
@@ -92,14 +88,6 @@ MISTAKES = [
         hint=2,
     ),
     g.Mistake(
-        "has no short last group",
-        "If `group` does not divide the inputs, the last group has what is left. split makes it, "
-        "and a reshape fails.",
-        g.patch("weight_OI.split(group, dim=1)", "weight_OI.unflatten(1, (-1, group)).unbind(1)"),
-        crashed=lambda s: bool(s.error) and s.xs.shape[1] % s.args[1] != 0,
-        hint=3,
-    ),
-    g.Mistake(
         "divides zeros by a scale of 0",
         "0 / 0 is NaN, and NaN as a whole number is anything. Where the scale is 0, divide by 1.",
         g.patch("scales_OG.where(scales_OG > 0, 1.0)", "scales_OG"),
@@ -111,47 +99,35 @@ MISTAKES = [
         "cuts off instead of rounding",
         "A conversion to a whole type drops the digits: the error reaches a whole step, and "
         "weights get smaller on average. round() first.",
-        [g.patch(CODES, f"group)).{cut}()") for cut in ("trunc", "floor")],
+        g.patch("group)).round()", "group)).trunc()"),
         hint=3,
     ),
     g.Mistake(
         "has the first of two in the high half",
         "Input 2 b is in the low 4 bits of byte b, and input 2 b + 1 in the high ones.",
-        [
-            g.patch("stored_OI[:, 1::2] << 4", "stored_OI[:, 1::2]", "::2] |", "::2] << 4 |"),
-            g.patch("[packed_OB & 15, packed_OB >> 4]", "[packed_OB >> 4, packed_OB & 15]"),
-        ],
+        g.patch("stored_OI[:, 1::2] << 4", "stored_OI[:, 1::2]", "::2] |", "::2] << 4 |"),
         hint=2,
     ),
     g.Mistake(
-        "forgets the 8",
-        "The 4 bits have no sign: they hold code + 8. Add 8 before packing, and subtract it after "
-        "unpacking.",
+        "loses the sign of codes",
+        "Neither 4 bits nor a uint8 have a sign: the bits hold code + 8. Add 8 before packing. "
+        "To unpack, convert first, then subtract 8: as a uint8, 3 - 8 is 251.",
         [
-            g.patch(STORED, "codes_OI.to(torch.int8).to(torch.uint8)"),
-            g.patch(STORED, "codes_OI.to(torch.int8).to(torch.uint8) & 15"),
-            g.patch("stored_OI.float() - 8", "stored_OI.float()"),
+            g.patch(
+                "(codes_OI + 8).to(torch.uint8)", "codes_OI.to(torch.int8).to(torch.uint8) & 15"
+            ),
+            g.patch("stored_OI.float() - 8", "(stored_OI - 8).float()"),
         ],
-        hint=2,
-    ),
-    g.Mistake(
-        "subtracts 8 from a uint8",
-        "uint8 has no sign, so 3 - 8 is 251. Convert first, then subtract.",
-        g.patch("stored_OI.float() - 8", "(stored_OI - 8).float()"),
         hint=3,
     ),
     g.Mistake(
         "multiplies with another group's scale",
         "Input i is in group i // group. repeat_interleave(group) gives a scale to `group` inputs "
-        "that follow each other; repeat gives neighbours different ones. A short last group does "
-        "not make the others shorter.",
-        [
-            g.patch("* _per_input(scales_OG, num_inputs, group)", f"* {scales}[:, :num_inputs]")
-            for scales in (
-                "scales_OG.repeat(1, group)",
-                "scales_OG.repeat_interleave(-(-num_inputs // scales_OG.shape[1]), 1)",
-            )
-        ],
+        "that follow each other; repeat gives neighbours different ones.",
+        g.patch(
+            "* _per_input(scales_OG, num_inputs, group)",
+            "* scales_OG.repeat(1, group)[:, :num_inputs]",
+        ),
         hint=3,
     ),
 ]

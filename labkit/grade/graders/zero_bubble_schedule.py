@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from labkit.grade.graded_schedules import Cost, Rules, drawn_pipelines, starts_with
-from labkit.grade.grader import Mistake, Observed, patch
+from labkit.grade.grader import Observed, patch
 
 
 def time(cost: Cost, p: int, m: int) -> float:
@@ -17,17 +17,26 @@ def memory(p: int, m: int) -> list[int]:
     return [min(p, m)] * p
 
 
-def puts_off(*counts: Callable[[int, int, int], int]) -> Callable[[Observed], bool]:
-    """A predicate: the warmup is that of 1F1B, and rank r is count(r, p, m) W behind its I."""
-    like_1f1b = starts_with(lambda rank, p, m: p - rank)
+def puts_off(count: Callable[[int, int], int]) -> Callable[[Observed], bool]:
+    """A predicate: the warmup is that of 1F1B, and rank r is count(r, m) W behind its I."""
 
     def seen(s: Observed) -> bool:
         p, m = s.args
         first = [[cell for cell in row if cell[0] in "IW"].index("W0") for row in s.y]
-        wanted = [[max(1, min(count(r, p, m) + 1, m)) for r in range(p)] for count in counts]
-        return like_1f1b(s) and first in wanted
+        return is_like_1f1b(s) and first == [min(count(rank, m) + 1, m) for rank in range(p)]
 
     return seen
+
+
+is_like_1f1b = starts_with(lambda rank, p, m: p - rank)
+is_gpipe = starts_with(lambda rank, p, m: m)
+puts_off_none, puts_off_all = puts_off(lambda rank, m: 0), puts_off(lambda rank, m: m)
+puts_off_r = puts_off(lambda rank, m: rank)
+
+
+def puts_off_others(s: Observed) -> bool:
+    """Whether it is like 1F1B in all but the number of W that are put off."""
+    return is_like_1f1b(s) and not (puts_off_none(s) or puts_off_all(s) or puts_off_r(s))
 
 
 # An I as long as an F, longer and shorter: a row that is fast for one may be slow for another.
@@ -35,7 +44,6 @@ COSTS = ((1, 1, 1, 0), (1, 2, 1, 0), (2, 2, 1, 0), (2, 1, 1, 0), (4, 2, 1, 0))
 RULES = Rules(time=time, memory=memory, kinds="FBIW", costs=COSTS)
 WARMUP = "min(num_ranks - rank - 1, num_microbatches)"
 BEHIND = "min(rank, num_microbatches)"
-OTHERS_BEHIND = ("num_ranks - 1", "num_ranks - 1 - rank", "rank + 1", "max(0, rank - 1)")
 I = '"I{microbatch}"'  # noqa: E741
 IF_BEHIND = "if microbatch >= behind:"
 AT_THE_END = "range(num_microbatches - behind, num_microbatches)"
@@ -53,64 +61,38 @@ MISTAKES = [
         "The rank before gets its gradient earlier, which helps. But after its last forward a rank "
         "is idle between two gradients, and has no W left for that time. Rank r keeps r of them.",
         patch(BEHIND, "0"),
-        seen=puts_off(lambda rank, p, m: 0),
+        seen=puts_off_none,
     ),
     RULES.slow(
         "puts every W at the end",
         "There is always something left to do, but a microbatch is held until its W. Put off only "
         "as many as the idle times need: r of them on rank r.",
         patch(BEHIND, "num_microbatches"),
-        seen=puts_off(lambda rank, p, m: m),
+        seen=puts_off_all,
     ),
     RULES.slow(
         "puts off another number of W than r",
         "Rank r holds p - r microbatches by 1F1B. Within the p that it may hold there is room for "
         "r W: for none on the first rank, and for most on the last, whose I all others wait for. "
         "With fewer put off a rank reaches its I later.",
-        [patch(BEHIND, f"min({other}, num_microbatches)") for other in OTHERS_BEHIND],
-        seen=puts_off(
-            lambda rank, p, m: p - 1,
-            lambda rank, p, m: p - 1 - rank,
-            lambda rank, p, m: rank + 1,
-            lambda rank, p, m: rank - 1,
-        ),
+        patch(BEHIND, "min(num_ranks - 1, num_microbatches)"),
+        seen=puts_off_others,
         hint=3,
     ),
     RULES.slow(
-        "has the same warmup on every rank",
-        "The last rank can do its first I at once. Use the memory that it may hold for W that are "
-        "put off.",
+        "has another warmup than 1F1B",
+        "Rank r needs p - r forwards before its first I, so the last rank can do its first I at "
+        "once. Use the memory that it may hold for W that are put off.",
         patch(WARMUP, "min(num_ranks - 1, num_microbatches)", BEHIND, "0"),
-        seen=starts_with(lambda rank, p, m: p),
+        seen=lambda s: s.args[0] > 1 and not (is_like_1f1b(s) or is_gpipe(s)),
     ),
     RULES.slow(
         "is GPipe",
         "With all forwards first there is enough to do at the end, but m microbatches are held. "
         "Start backwards as soon as possible, as 1F1B does.",
         patch(WARMUP, "num_microbatches"),
-        seen=starts_with(lambda rank, p, m: m),
-    ),
-    RULES.slow(
-        "runs one microbatch at a time",
-        "A microbatch passes through all ranks and back before the next one starts. One rank of p "
-        "works at any time.",
-        patch(WARMUP, "0", BEHIND, "0"),
-        seen=starts_with(lambda rank, p, m: 1),
-    ),
-    Mistake(
-        "puts W before I",
-        "The rank before waits for I and no rank waits for W, so I comes first. And W uses "
-        "gradients that I computes.",
-        patch(BEHIND, "0", I, '"W{microbatch}"', '"W{microbatch - behind}"', I),
-        seen=lambda s: all(row.index("W0") < row.index("I0") for row in s.y),
-        hint=2,
-    ),
-    Mistake(
-        "leaves out W",
-        "Without W no weight has a gradient: I is for the rank before, W for the optimizer. A W "
-        "that was put off is still to be done, when nothing else is left.",
-        [patch(IF_BEHIND, "if False:", AT_THE_END, "[]"), patch(AT_THE_END, "[]")],
-        hint=3,
+        # With few microbatches other warmups have all forwards, too.
+        seen=lambda s: s.args[1] > s.args[0] and is_gpipe(s),
     ),
 ]
 
