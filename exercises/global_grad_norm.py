@@ -15,9 +15,10 @@ Contract
                                  stays None
                     copied_over  a tuple of names of axes. Along these axes all ranks of the group
                                  have the same gradient, number for number. Along the other axes
-                                 ranks have different numbers. For a shard over tp it is () if the
-                                 gradient is sharded over dp (ZeRO-1), and ("dp",) if it was
-                                 averaged over dp; for a LayerNorm's weight ("tp",) or ("dp", "tp")
+                                 ranks have different numbers, a tied embedding apart. For a shard
+                                 over tp it is () if the gradient is sharded over dp (ZeRO-1), and
+                                 ("dp",) if it was averaged over dp; for a LayerNorm's weight
+                                 ("tp",) or ("dp", "tp")
                     is_tied      whether it is the token embedding that is the output head too. The
                                  first and the last stage of pp both have it, with the same
                                  gradient, already summed over the two. With pp = 1 one stage has

@@ -30,7 +30,7 @@ def model(kind: str) -> nn.Module:
     """Layers, and a number: the head is the embedding, and the layer's bias is frozen."""
     embedding, layer, head = nn.Embedding(5, 3), nn.Linear(3, 5), nn.Linear(3, 5, bias=False)
     head.weight, layer.bias.requires_grad = embedding.weight, False
-    if kind == "three dtypes":
+    if kind != "float32":
         embedding.bfloat16()
         layer.double()
     norm = nn.LayerNorm(3)
@@ -93,7 +93,7 @@ MISTAKES = [
         hint=3,
     ),
     g.Mistake(
-        "does not give every rank the mean",
+        "a rank without a gradient gets no mean",
         "A rank that did not use a parameter must store the mean too. Otherwise its optimizer does "
         "not update this parameter, and the ranks' models differ.",
         g.patch(
@@ -121,7 +121,7 @@ MISTAKES = [
         "Every rank makes the same all-reduces. requires_grad is the same on all ranks; `grad is "
         "None` is not. A rank without a gradient takes part with zeros.",
         g.patch(FROZEN, "if parameter.grad is None:"),
-        hung=lambda s: s.args[0] == UNUSED,
+        hung=lambda s: len({tuple(e.shape for e in s.operations(r)) for r in range(s.n)}) > 1,
         hint=2,
     ),
     g.Mistake(

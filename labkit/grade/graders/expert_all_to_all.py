@@ -22,6 +22,7 @@ def cases(n: int, draw: g.Draw) -> list[g.Case]:
         case(draw, "all tokens for one expert", uneven, [n], E),
         case(draw, "no tokens at all", [0] * n, range(E), E),
         case(draw, "float64, one feature", uneven, range(E), E, 1, torch.float64),
+        case(draw, "bfloat16", uneven, range(E), E, 6, torch.bfloat16),
         case(draw, "many tokens", many, range(3 * n), 3 * n),
     ]
 
@@ -36,7 +37,8 @@ def case(
     dtype: torch.dtype = torch.float32,
 ) -> g.Case:
     """So many tokens on each rank, for experts drawn from `chosen`."""
-    tokens = [draw(each, width, dtype=dtype, low=1, high=5000)[0] for each in numbers]
+    high = int(0.01 / torch.finfo(dtype).eps)  # more digits than a smaller dtype has
+    tokens = [draw(each, width, dtype=dtype, low=1, high=max(high, 9))[0] for each in numbers]
     experts = [torch.tensor(draw.rng.choices(chosen, k=each)).long() for each in numbers]
     label += f": {numbers} tokens, {num_experts} experts"
     return g.Case(label, g.ByRank(tokens), g.ByRank(experts), num_experts)

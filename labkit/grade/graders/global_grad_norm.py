@@ -154,7 +154,11 @@ MISTAKES = [
         "squares in a small dtype",
         "In float32 1e25 squared is inf and 1e-30 squared is 0, and bfloat16 drops small squares "
         "beside a large sum. Convert to float64 before you square.",
-        g.patch("grad.double()", "grad.float()"),
+        g.patches(
+            "grad.double().square().sum()",
+            "grad.float().square().sum()",
+            "grad.norm().double() ** 2",
+        ),
         hint=3,
     ),
     g.Mistake(

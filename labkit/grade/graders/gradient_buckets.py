@@ -70,15 +70,25 @@ BOUNDS = [
     ),
     g.Mistake(
         "puts a gradient into a closed bucket",
-        "A gradient that does not fit closes the open bucket, and nothing goes into a closed one, "
-        "even if there is room. Otherwise earlier gradients wait for later ones.",
-        g.patch(  # the first bucket with room
-            f"if not buckets or {FITS_NOT}:",
-            "room = [b for b in buckets if nbytes <= bucket_bytes - itemsize * "
-            "sum(numels[i] for i in b)]\n        if not room:",
-            "buckets[-1].append(index)",
-            "(room or buckets[-1:])[0].append(index)",
-        ),
+        "A gradient that does not fit closes the open bucket, also one that is larger than any "
+        "bucket, and nothing goes into a closed one, even if there is room. Otherwise earlier "
+        "gradients wait for later ones.",
+        [
+            g.patch(  # the first bucket with room
+                f"if not buckets or {FITS_NOT}:",
+                "room = [b for b in buckets if nbytes <= bucket_bytes - itemsize * "
+                "sum(numels[i] for i in b)]\n        if not room:",
+                "buckets[-1].append(index)",
+                "(room or buckets[-1:])[0].append(index)",
+            ),
+            g.patch(  # a large one goes first, and the open bucket stays open
+                f"if not buckets or {FITS_NOT}:",
+                "if nbytes > bucket_bytes:\n"
+                "            buckets.insert(max(len(buckets) - 1, 0), [index])\n"
+                "            continue\n"
+                f"        if not buckets or {FITS_NOT}:",
+            ),
+        ],
         hint=2,
     ),
 ]
@@ -133,8 +143,8 @@ REDUCTION = [
     g.Mistake(
         "all-reduces other tensors than the buckets",
         "Make one all-reduce per bucket of gradient_buckets, in the order of the buckets, with the "
-        "bytes of its gradients. One per gradient costs the latency of each; one large all-reduce "
-        "could start only when backward has ended.",
+        "bytes of its gradients and no padding. One per gradient costs the latency of each; one "
+        "large all-reduce could start only when backward has ended.",
         g.patch(
             "in gradient_buckets(numels, gradients[0].element_size(), bucket_bytes):",
             "in [[index] for index in range(len(numels))]:",

@@ -132,8 +132,12 @@ MISTAKES = [
     g.Mistake(
         "lets gradients arrive at other times",
         "All workers start at time 0, and none waits for another one. The gradients of a worker "
-        "arrive at 1, 2, 3, ... times its seconds.",
-        g.patch("range(1, num_updates + 1)", "range(num_updates)"),
+        "arrive at 1, 2, 3, ... times its seconds, so a fast worker delivers more than others.",
+        g.patches(
+            "range(1, num_updates + 1)",
+            "range(num_updates)",
+            "range(1, 1 - num_updates // -len(seconds))",
+        ),
         hint=3,
     ),
 ]

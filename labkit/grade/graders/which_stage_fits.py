@@ -130,10 +130,12 @@ MISTAKES = [
     g.Mistake(
         "does not compare all five terms for the largest",
         "The level is right. The largest term may be activations or reserve too, about which the "
-        "next level does nothing.",
+        "next level does nothing. Of equal terms the first in the contract's order counts.",
         [
             g.patch(LARGEST, '["optimizer", "gradients", "parameters", "activations"][level]'),
-            *g.patches("max(terms", "max(list(terms)[:3]", "max(list(terms)[:4]"),
+            *g.patches(
+                "max(terms", "max(list(terms)[:3]", "max(list(terms)[:4]", "max([*terms][::-1]"
+            ),
         ],
         hint=2,
     ),
