@@ -39,44 +39,15 @@ def handed(s: g.Observed, what: str) -> int:
 
 
 PADDED = "torch.cat([x.flatten(), padding])"
-CUT, COVERED = "total[: x.numel()].view(x.shape)", "x.numel() // group.size * group.size"
 
 MISTAKES = [
-    g.Mistake(
-        "returns the average",
-        "The contract is the sum. Dividing by n is up to the caller.",
-        g.patch(CUT, f"{CUT}.div(group.size).to(x.dtype)"),
-    ),
     g.Mistake(
         "drops the remainder",
         "The last numel % n elements are not in the sum. Add zeros to the flat x until n divides "
         "its size, and cut the result to numel.",
-        [
-            g.patch(PADDED, f"x.flatten()[: {COVERED}]", CUT, result)
-            for result in (
-                "torch.cat([total, x.flatten()[len(total) :]]).view(x.shape)",
-                "torch.cat([total, x.flatten()[len(total) :] * 0]).view(x.shape)",
-                "total",
-            )
-        ],
-        hint=2,
-    ),
-    g.Mistake(
-        "does not cut the padding off",
-        "The gathered tensor has the zeros at its end too, so it is longer than x and has not its "
-        "shape. Cut it to numel first.",
-        g.patch(CUT, "total if len(padding) else total.view(x.shape)"),
-        seen=lambda s: s.y.numel() > s.xs[0].numel() and s.xs[0].numel() % s.n > 0,
-        hint=2,
-    ),
-    g.Mistake(
-        "the padding ends up inside the result",
-        "The sums are right and in the wrong places, with zeros between them. Pad the flat x once, "
-        "at its end: then the padding is at the end of the gathered tensor too.",
         g.patch(
-            PADDED,
-            "torch.cat([p for part in x.flatten().tensor_split(group.size) for p in\n"
-            "        (part, part.new_zeros(-(-x.numel() // group.size) - len(part)))])",
+            *(PADDED, "x.flatten()[: x.numel() // group.size * group.size]"),
+            *("total[: x.numel()]", "torch.cat([total, x.flatten()[len(total) :]])"),
         ),
         hint=2,
     ),
@@ -85,10 +56,9 @@ MISTAKES = [
         "Chunk r of the result is rank r's own x. reduce_scatter does not change its argument. "
         "Gather what it returned: the sums.",
         g.patch(
+            *(f"chunk = group.reduce_scatter({PADDED})", f"chunk = {PADDED}"),
             "group.all_gather(chunk)",
-            f"group.all_gather({PADDED}.tensor_split(group.size)[group.rank])",
-            f"chunk = group.reduce_scatter({PADDED})",
-            f"group.reduce_scatter({PADDED})",
+            "group.all_gather(chunk.tensor_split(group.size)[group.rank])",
         ),
         hint=3,
     ),
@@ -103,7 +73,7 @@ MISTAKES = [
         "crashes where n does not divide the size",
         "reduce_scatter cuts dim 0 into n equal blocks. Flatten x, and add zeros at its end until "
         "n divides the size. Cut them off what the all_gather returns.",
-        [g.patch(PADDED, "x.flatten()"), g.patch(CUT, "total.view(x.shape)")],
+        g.patch(PADDED, "x.flatten()"),
         crashed=lambda s: s.xs[0].numel() % s.n > 0 and handed(s, "reduce_scatter") > 0,
         hint=3,
     ),
@@ -113,43 +83,18 @@ MISTAKES = [
         "Gathering whole tensors and adding them costs n - 1 times x per rank.",
         g.patch(
             *(f"group.reduce_scatter({PADDED})", "x[None]"),
-            *(CUT, "total.sum(0).to(x.dtype)"),
+            *("total[: x.numel()].view(x.shape)", "total.sum(0).to(x.dtype)"),
         ),
         over_budget=lambda s: (
-            handed(s, "all_gather") > nth(s)
-            and handed(s, "all_gather") * s.n > handed(s, "reduce_scatter")
+            handed(s, "all_gather") > nth(s) and handed(s, "reduce_scatter") <= nth(s) * s.n
         ),
-    ),
-    g.Mistake(
-        "more than one call of each",
-        "One of each is enough for any size. Elements that are left over where n does not divide "
-        "the size travel with the others, in a tensor padded to the next multiple of n.",
-        g.patch(
-            "group.all_gather(chunk)",
-            "[group.all_gather(half[None]) for half in chunk.tensor_split(2)]\n"
-            "    total = torch.cat(total, dim=1).flatten()",
-        ),
-        over_budget=lambda s: any(len(s.operations(0, what)) > 1 for what in GRADER.allowed),
-        hint=2,
     ),
     g.Mistake(
         "pads more than it has to",
         "Less than n elements of padding are enough. Flatten x before you pad, so that no whole "
         "rows are added; and add -numel % n, for n - numel % n is n where nothing is left over.",
-        [
-            g.patch("-x.numel() % group.size", "group.size - x.numel() % group.size"),
-            g.patch(
-                "padding = x.new_zeros(-x.numel() % group.size)",
-                "rows = x if x.dim() else x[None]\n"
-                "    padding = x.new_zeros(-len(rows) % group.size, *rows.shape[1:])",
-                *(PADDED, "torch.cat([rows, padding])"),
-                *("total[: x.numel()]", "total[: len(rows)]"),
-            ),
-        ],
-        over_budget=lambda s: (
-            handed(s, "reduce_scatter") > nth(s) * s.n
-            and handed(s, "all_gather") * s.n == handed(s, "reduce_scatter")
-        ),
+        g.patch("-x.numel() % group.size", "group.size - x.numel() % group.size"),
+        over_budget=lambda s: handed(s, "reduce_scatter") > nth(s) * s.n,
         hint=2,
     ),
 ]
