@@ -40,10 +40,11 @@ def budget(s: g.Observed) -> g.Budget:
 
 def between_hosts(s: g.Observed) -> list[int]:
     """By rank, the bytes that it sends to other hosts."""
-    is_far = [
-        [rank // s.args[1] != peer // s.args[1] for peer in range(s.n)] for rank in range(s.n)
+    size = s.args[1]
+    return [
+        sum(e.nbytes for e in s.messages(rank) if e.peer // size != rank // size)
+        for rank in range(s.n)
     ]
-    return [sum(e.nbytes * is_far[rank][e.peer] for e in s.messages(rank)) for rank in range(s.n)]
 
 
 def fault(s: g.Observed) -> Finding | None:

@@ -50,12 +50,13 @@ def converted(action: Any, rank: int) -> Any:
     return ends[0] if len(ends) == 1 else Together(tuple(ends))
 
 
-def problem(y: list[Any], p: int, m: int, _: Any) -> tuple[str, str, str]:
+def problem(y: list[Any], args: tuple[Any, ...]) -> tuple[str, str, str]:
     """(the broken rule, the reason, a picture of the actions); no rule where all are kept."""
     from labkit.pipeline import one_f_one_b, plan
     from labkit.pipeline.messages import MessageError, require_actions
     from labkit.pipeline.rendezvous import require_end
 
+    p, m, _ = args
     rows: list[list[Any]] = [[] for _ in y]
     for rank, row in enumerate(y):
         for action in row if isinstance(row, list) else [row]:
@@ -76,7 +77,7 @@ def fault(s: g.Observed) -> Finding | None:
     """A broken rule that is no mistake below."""
     if not s.wrong_ranks:
         return None
-    rule, reason, picture = problem(s.y, *s.args)
+    rule, reason, picture = problem(s.y, s.args)
     why = (
         'An action is "F0", ("send", "F0", 2), ("recv", "F0", 0), or a list of such messages. '
         "Each message of 1F1B is sent once, after it is computed, and received once, before it is "
@@ -87,7 +88,7 @@ def fault(s: g.Observed) -> Finding | None:
 
 def broken(s: g.Observed) -> str:
     """The broken rule; of a deadlock also the calls that ranks wait in: > a send, < a receive."""
-    rule, reason, _ = problem(s.y, *s.args)
+    rule, reason, _ = problem(s.y, s.args)
     return rule + "".join(sorted(set(re.findall("[<>]", reason)))) * (rule == "deadlock")
 
 
@@ -147,13 +148,13 @@ MISTAKES = [
 GRADER = g.Questions(
     cases=cases,
     right=lambda p, m, rows: [[] for _ in rows],  # only its form is looked at
-    same=lambda got, right, case: not problem(got, *case.args)[0],
+    same=lambda got, right, case: not problem(got, case.args)[0],
     call=all_actions,
     mistakes=MISTAKES,
     closed=("labkit.pipeline",),
-    describe=lambda s: problem(s.y, *s.args)[1],
+    describe=lambda s: problem(s.y, s.args)[1],
     fault=fault,
-    picture=lambda s: problem(s.y, *s.args)[2],
+    picture=lambda s: problem(s.y, s.args)[2],
     shown="with messages that block, 1F1B comes to its end on up to 8 ranks, also with fewer "
     "microbatches than ranks",
 )

@@ -53,7 +53,7 @@ def budget(s: g.Observed) -> g.Budget:
 
 
 def blocks(s: g.Observed) -> Iterator[tuple[int, int, int]]:
-    """Each message of rows, sent or received: its rows, and those that both ranks should send."""
+    """Messages of rows, at both ends: (rows, rows due to the other rank, rows due from it)."""
     for rank in range(s.n):
         for e in s.operations(rank):
             if e.dtype == s.xs[0].dtype and len(e.shape) == s.xs[0].dim():
