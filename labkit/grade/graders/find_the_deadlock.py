@@ -53,8 +53,11 @@ def cases(draw: g.Draw) -> list[g.Case]:
 
 
 def what_is_wrong(s: g.Observed) -> str:
-    """The name of the mistake in an answer: first about its ranks, then about their calls."""
+    """The name of the mistake in an answer: first about calls of the program, then ranks."""
     got, right = s.y, s.right[0]
+    made = {rank: [call[0] for call in calls(s.case.known, rank, s.xs)] for rank in range(s.xs)}
+    if any(call not in made.get(rank, ()) for rank, call in got.items()):
+        return "names a call that the rank does not make"
     if not right:
         return "sees a deadlock where there is none"
     if not got:
@@ -66,31 +69,26 @@ def what_is_wrong(s: g.Observed) -> str:
     return "names another call than the one it waits in"
 
 
-def mistake(name: str, why: str, *made_by: g.Patch, hint: int) -> g.Mistake:
+def mistake(name: str, why: str, made_by: g.Patch, hint: int) -> g.Mistake:
     """One that `what_is_wrong` names."""
     return g.Mistake(name, why, made_by, seen=lambda s: what_is_wrong(s) == name, hint=hint)
 
 
-SHIFT = 'f"recv from {(rank - 1) % world_size}"'
-EPOCH, LOG = "range(10 % world_size)", 'return {0: "all_reduce"}'
-BEGIN = "def waits_in_{}(world_size: int) -> dict[int, str]:\n"
+LOG = 'return {0: "all_reduce"}'
 MISTAKES = [
-    g.Mistake(
-        "gives the answer for one world size",
-        "The answer does not depend on world_size, and is right for some sizes only. Work it out "
-        "for 2, 3 and 4 ranks before you write a formula.",
-        [
-            g.patch(begin := BEGIN.format(program), f"{begin}    return {waits(program, n)}\n")
-            for program in ("shift", "epoch", "two_groups")
-            for n in (3, 4)
-        ],
-        hint=2,
+    mistake(
+        "names a call that the rank does not make",
+        'A call is "send to 2", "recv from 0", or the name of a collective, such as "all_reduce". '
+        "Ranks 0 to n - 1 form a ring: put numbers into (rank - 1) % n and (rank + 1) % n, for "
+        "rank 0 too. The left neighbour of rank 0 is rank n - 1, not rank -1.",
+        g.patch("(rank - 1) % world_size}", "rank - 1}"),
+        hint=3,
     ),
     mistake(
         "sees a deadlock where there is none",
         "Every rank returns. A cycle of calls is a deadlock only if no rank in it can go first. "
         "Look for one call that is met, and follow what that frees.",
-        g.patch("return {}", 'return dict.fromkeys(range(world_size), "send to 0")'),
+        g.patch("return {}", 'return {0: f"recv from {world_size - 1}"}'),
         hint=1,
     ),
     mistake(
@@ -109,17 +107,16 @@ MISTAKES = [
     ),
     mistake(
         "overlooks ranks that wait",
-        "A rank that waits for a stuck rank is stuck too. Look at each rank, for several sizes.",
-        g.patch(EPOCH, "range(10 % world_size - 1)"),
+        "A rank that waits for a stuck rank is stuck too. Look at each rank, for several sizes: "
+        "try 2, 3 and 4 ranks before you write a formula.",
+        g.patch("range(10 % world_size)", "range(10 % world_size - 1)"),
         hint=2,
     ),
     mistake(
         "names another call than the one it waits in",
-        "A rank waits in its first call that is not met, and never reaches later ones. The group "
-        "of a rank alone needs no other. The neighbours in the ring are (rank - 1) % n and "
-        "(rank + 1) % n, for rank 0 too.",
+        "A rank waits in its first call that is not met. It never reaches later calls. A "
+        "collective of a group with one rank needs no other rank, so it completes.",
         g.patch("if world_size % 2:", "if False:"),
-        g.patch(SHIFT, SHIFT.replace("rank - 1", "rank + 1")),
         hint=2,
     ),
 ]

@@ -1,6 +1,4 @@
-"""Grade hierarchical_all_reduce: exact sums, and the bytes of fast and of slow links."""
-
-import itertools
+"""Grade hierarchical_all_reduce: exact sums, and the bytes between hosts."""
 
 import torch
 
@@ -9,101 +7,82 @@ from labkit.grade.outcome import Finding
 
 
 def cases(n: int, draw: g.Draw) -> list[g.Case]:
-    """Two tiers first, with sizes that come out even and others; then one tier."""
-
-    def case(size: int, label: str, xs: g.ByRank) -> g.Case:
-        return g.Case(f"{n // size} host{'s' * (size < n)} of {size}, {label}", xs, size)
-
-    few, *_, many = sizes = [each for each in range(2, n) if n % each == 0] * 2 or [n, n]
-    # Sums of the whole numbers are exact in float32, and not in float16 or bfloat16.
+    """One tier, then two; sizes that come out even and others, shapes, dtypes and a layout."""
+    # Sums of these are exact in float32, and not in float16 or bfloat16.
     big = {"low": -9999, "high": 9999}
-    huge = draw(18, 7, dtype=torch.int64, permute=(1, 0), low=-(2**60), high=2**60)
-    double = draw(250, dtype=torch.float64)
+    inputs = {
+        "240 float32 elements": draw(240, **big),
+        "247 float32 elements": draw(247, **big),
+        "a single number": draw(),
+        "no elements": draw(0, 3),
+        "int64, a transposed (7, 18)": draw(18, 7, dtype=torch.int64, permute=(1, 0), low=-(2**60)),
+        "251 float64 elements": draw(251, dtype=torch.float64),
+    }
+    sizes = [size for size in range(1, n + 1) if n % size == 0]
     return [
-        *(case(size, "240 float32 elements", draw(240, **big)) for size in sorted({*sizes})),
-        case(many, "247 float32 elements", draw(247, **big)),
-        case(few, "a single number", draw()),
-        case(few, "no elements", draw(0, 3)),
-        case(few, "int64, a transposed (7, 18)", huge),
-        case(1, "250 float64 elements", double),
-        case(n, "250 float64 elements", double),
-        case(few, "251 float64 elements", draw(251, dtype=torch.float64)),
+        g.Case(f"{n // size} host{'s' * (size < n)} of {size}, {label}", xs, size)
+        for label, xs in inputs.items()
+        for size in sorted(sizes, key=lambda size: 1 < size < n)
     ]
 
 
-def traffic(s: g.Observed) -> torch.Tensor:
-    """Messages and bytes, both as [sender, receiver]. Empty messages do not count."""
-    found = torch.zeros(2, s.n, s.n, dtype=torch.int64)
-    for rank in range(s.n):
-        for e in s.messages(rank):
-            found[:, rank, e.peer] += torch.tensor([e.nbytes > 0, e.nbytes])
-    return found
+def part_bytes(s: g.Observed) -> int:
+    """Bytes of one nth of x, rounded up."""
+    return int(-(-s.xs[0].numel() // s.n) * s.xs[0].element_size())
 
 
-def across(s: g.Observed) -> torch.Tensor:
-    """[sender, receiver]: whether they are on two hosts."""
-    host = torch.arange(s.n) // s.args[1]
-    return host[:, None] != host
+def budget(s: g.Observed) -> g.Budget:
+    """Messages and bytes to the ranks of a host and to other hosts together."""
+    size, num_hosts = s.args[1], s.n // s.args[1]
+    parts = 2 * (size - 1) * num_hosts + 2 * (num_hosts - 1)
+    return g.Budget(sends=2 * (size + num_hosts - 2), payload_bytes=parts * part_bytes(s))
+
+
+def between_hosts(s: g.Observed) -> list[int]:
+    """By rank, the bytes that it sends to other hosts."""
+    size = s.args[1]
+    return [
+        sum(e.nbytes for e in s.messages(rank) if e.peer // size != rank // size)
+        for rank in range(s.n)
+    ]
 
 
 def fault(s: g.Observed) -> Finding | None:
-    """Too many messages or bytes on the links of one rank, or padding."""
-    x, size, num_hosts = s.xs[0], s.args[1], s.n // s.args[1]
-    # If x is cut into n parts first, one Lth has up to num_hosts of the longest.
-    part = -(-x.numel() // s.n) * x.element_size()
-    tiers = ("between", across(s), num_hosts, part), ("within", ~across(s), size, part * num_hosts)
-    for (where, links, ranks, nbytes), side in itertools.product(tiers, (1, 2)):
-        used, most = (traffic(s) * links).sum(side).T, torch.tensor([1, nbytes]) * 2 * (ranks - 1)
-        if (used > most).any():
-            why = "a rank {} up to {} messages and {:,} bytes {} hosts; the budget is {} and {:,}"
-            verb = "receives" if side == 1 else "sends"
-            why = why.format(verb, *used.amax(0).tolist(), where, *most.tolist())
-            return Finding(g.Outcome.OVER_BUDGET, f"too much {where} hosts", why, s.label)
-    if (traffic(s)[1] * across(s)).sum() > 2 * (num_hosts - 1) * x.nbytes:
-        why = "all ranks together send more than 2(H-1) times x between hosts: x was padded. "
-        why += "torch.tensor_split makes parts of any size"
-        return Finding(g.Outcome.OVER_BUDGET, "padding on the wire", why, s.label)
-    return None
+    """Too many bytes between hosts, for one rank or for all together."""
+    sent, others = between_hosts(s), 2 * (s.n // s.args[1] - 1)
+    most, total = others * part_bytes(s), others * s.xs[0].nbytes
+    if max(sent) <= most and sum(sent) <= total:
+        return None
+    why = f"a rank sends {max(sent):,} bytes to other hosts, and all ranks together {sum(sent):,}; "
+    why += f"the budget is {most:,} and {total:,}. torch.tensor_split cuts x without padding"
+    return Finding(g.Outcome.OVER_BUDGET, "too much between hosts", why, s.label)
 
 
 def way(s: g.Observed) -> str:
-    """What is wrong with the way to other hosts. Fails where there is one tier, or little of x."""
-    size, num_hosts = s.args[1], s.n // s.args[1]
-    assert 1 < size < s.n <= s.xs[0].numel()
-    pairs = traffic(s)[1].nonzero().tolist()
-    if {(receiver - sender) % s.n for sender, receiver in pairs} in ({1}, {s.n - 1}):
+    """What is wrong with the way to other hosts, where it takes too many bytes."""
+    num_hosts, most = s.n // s.args[1], max(between_hosts(s))
+    if most <= 2 * (num_hosts - 1) * part_bytes(s):
+        return ""
+    pairs = [(rank, e.peer) for rank in range(s.n) for e in s.messages(rank) if e.nbytes]
+    if {(b - a) % s.n for a, b in pairs} in ({1}, {s.n - 1}):
         return "a flat ring"
-    # With 2 hosts of 2 ranks the same pairs may be right.
-    if size != num_hosts and all(
-        a % num_hosts == b % num_hosts or a // num_hosts == b // num_hosts for a, b in pairs
-    ):
+    if all(a % num_hosts == b % num_hosts or a // num_hosts == b // num_hosts for a, b in pairs):
         return "other hosts"
     # An all-reduce of x among the hosts takes as much.
-    most = (traffic(s)[1] * across(s)).sum(1).max()
     return "all of x" if most >= 2 * (num_hosts - 1) / num_hosts * s.xs[0].nbytes else ""
 
 
 FAST = "fast = [host * ranks_per_host + p for p in range(ranks_per_host)]"
 SLOW = "slow = [h * ranks_per_host + place for h in range(num_hosts)]"
-WITHIN, LAST = "reduce_scatter(chunks, fast, group)", "all_gather(chunks, fast, group)\n    return"
-ACROSS = "reduce_scatter(pieces, slow, group)\n    all_gather(pieces, slow, group)"
-TOTAL = "total.view(x.shape)"
+LAST = "all_gather(chunks, fast, group)\n    return"
 
 MISTAKES = [
-    g.Mistake(
-        "returns the average",
-        "The contract is the sum. Dividing by n is up to the caller.",
-        g.patch(TOTAL, "(total / group.size).to(x.dtype).view(x.shape)"),
-    ),
     g.Mistake(
         "ignores the remainder of an uneven size",
         "The elements that are left over where the ranks do not divide the size are in no part. "
         "torch.tensor_split makes parts of any size: cut once for the ranks of a host, and each "
         "part once more for the hosts.",
-        [
-            g.patch("total.tensor_split(", f"total[: len(total) // {n} * {n}].tensor_split(")
-            for n in ("group.size", "ranks_per_host")
-        ],
+        g.patch("total.ten", "total[: len(total) // group.size * group.size].ten"),
         hint=3,
     ),
     g.Mistake(
@@ -113,27 +92,10 @@ MISTAKES = [
         [g.patch(LAST, "return"), g.patch("all_gather(pieces, slow, group)", "pass")],
     ),
     g.Mistake(
-        "adds up within one tier only",
+        "adds up within the hosts only",
         "There are two sums. A reduce-scatter within the host makes one chunk on each rank the sum "
         "over the host. That chunk is then added up between hosts.",
-        [g.patch(ACROSS, "pass"), g.patch(WITHIN, "pass")],
-    ),
-    g.Mistake(
-        "counts a contribution more than once",
-        "Some ranks' elements are in the sum twice. What was added up between hosts is complete: "
-        "within the host it is only handed around, by an all-gather.",
-        [
-            g.patch(LAST, f"{WITHIN}\n    {LAST}"),
-            *(g.patch(TOTAL, f"{TOTAL} * {n}") for n in ("ranks_per_host", "num_hosts")),
-        ],
-        hint=2,
-    ),
-    g.Mistake(
-        "adds up different parts of x",
-        "A part of x was added to a part of another number. A rank's partners on the other hosts "
-        "have the same place there, rank % ranks_per_host: they hold the same chunk.",
-        g.patch("+ place for h", "+ (place + h - host) % ranks_per_host for h"),
-        hint=2,
+        g.patch("reduce_scatter(pieces, slow, group)\n    all_gather(pieces, slow, group)", "pass"),
     ),
     g.Mistake(
         "a flat ring over both tiers",
@@ -166,7 +128,8 @@ MISTAKES = [
         "of the host's sum to bring across.",
         g.patch(
             *("chunks[place].tensor_split", "total.tensor_split", LAST, "return"),
-            *(WITHIN, f"{WITHIN}\n    all_gather(chunks, fast, group)"),
+            "    reduce_scatter(chunks, fast, group)\n",
+            "    reduce_scatter(chunks, fast, group)\n    all_gather(chunks, fast, group)\n",
         ),
         over_budget=lambda s: way(s) == "all of x",
     ),
@@ -175,6 +138,7 @@ MISTAKES = [
 GRADER = g.OnRanks(
     cases=cases,
     right=lambda xs, ranks_per_host: sum(xs),  # on every rank
+    budget=budget,
     fault=fault,
     mistakes=MISTAKES,
     allowed=("isend", "irecv", "send", "recv"),

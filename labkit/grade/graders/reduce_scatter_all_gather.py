@@ -39,7 +39,6 @@ def handed(s: g.Observed, what: str) -> int:
 
 
 PADDED = "torch.cat([x.flatten(), padding])"
-CUT, COVERED = "total[: x.numel()].view(x.shape)", "x.numel() // group.size * group.size"
 
 MISTAKES = [
     g.Mistake(
@@ -47,19 +46,8 @@ MISTAKES = [
         "The last numel % n elements are not in the sum. Add zeros to the flat x until n divides "
         "its size, and cut the result to numel.",
         g.patch(
-            *(PADDED, f"x.flatten()[: {COVERED}]"),
-            *(CUT, "torch.cat([total, x.flatten()[len(total) :]]).view(x.shape)"),
-        ),
-        hint=2,
-    ),
-    g.Mistake(
-        "the padding ends up inside the result",
-        "The sums are right and in the wrong places, with zeros between them. Pad the flat x once, "
-        "at its end: then the padding is at the end of the gathered tensor too.",
-        g.patch(
-            PADDED,
-            "torch.cat([p for part in x.flatten().tensor_split(group.size) for p in\n"
-            "        (part, part.new_zeros(-(-x.numel() // group.size) - len(part)))])",
+            *(PADDED, "x.flatten()[: x.numel() // group.size * group.size]"),
+            *("total[: x.numel()]", "torch.cat([total, x.flatten()[len(total) :]])"),
         ),
         hint=2,
     ),
@@ -68,18 +56,24 @@ MISTAKES = [
         "Chunk r of the result is rank r's own x. reduce_scatter does not change its argument. "
         "Gather what it returned: the sums.",
         g.patch(
+            *(f"chunk = group.reduce_scatter({PADDED})", f"chunk = {PADDED}"),
             "group.all_gather(chunk)",
-            f"group.all_gather({PADDED}.tensor_split(group.size)[group.rank])",
-            f"chunk = group.reduce_scatter({PADDED})",
-            f"group.reduce_scatter({PADDED})",
+            "group.all_gather(chunk.tensor_split(group.size)[group.rank])",
         ),
         hint=3,
+    ),
+    g.Mistake(
+        "stops after the reduce_scatter",
+        "Each rank has one nth of the sum, every rank another one. The all_gather gives all of it "
+        "to all ranks.",
+        g.patch("total = group.all_gather(chunk)", "return chunk"),
+        seen=lambda s: handed(s, "reduce_scatter") > 0 and handed(s, "all_gather") == 0,
     ),
     g.Mistake(
         "crashes where n does not divide the size",
         "reduce_scatter cuts dim 0 into n equal blocks. Flatten x, and add zeros at its end until "
         "n divides the size. Cut them off what the all_gather returns.",
-        [g.patch(PADDED, "x.flatten()"), g.patch(CUT, "total.view(x.shape)")],
+        g.patch(PADDED, "x.flatten()"),
         crashed=lambda s: s.xs[0].numel() % s.n > 0 and handed(s, "reduce_scatter") > 0,
         hint=3,
     ),
@@ -89,31 +83,18 @@ MISTAKES = [
         "Gathering whole tensors and adding them costs n - 1 times x per rank.",
         g.patch(
             *(f"group.reduce_scatter({PADDED})", "x[None]"),
-            *(CUT, "total.sum(0).to(x.dtype)"),
+            *("total[: x.numel()].view(x.shape)", "total.sum(0).to(x.dtype)"),
         ),
         over_budget=lambda s: (
-            handed(s, "all_gather") > nth(s)
-            and handed(s, "all_gather") * s.n > handed(s, "reduce_scatter")
+            handed(s, "all_gather") > nth(s) and handed(s, "reduce_scatter") <= nth(s) * s.n
         ),
     ),
     g.Mistake(
         "pads more than it has to",
         "Less than n elements of padding are enough. Flatten x before you pad, so that no whole "
         "rows are added; and add -numel % n, for n - numel % n is n where nothing is left over.",
-        [
-            g.patch("-x.numel() % group.size", "group.size - x.numel() % group.size"),
-            g.patch(
-                "padding = x.new_zeros(-x.numel() % group.size)",
-                "rows = x if x.dim() else x[None]\n"
-                "    padding = x.new_zeros(-len(rows) % group.size, *rows.shape[1:])",
-                *(PADDED, "torch.cat([rows, padding])"),
-                *("total[: x.numel()]", "total[: len(rows)]"),
-            ),
-        ],
-        over_budget=lambda s: (
-            handed(s, "reduce_scatter") > nth(s) * s.n
-            and handed(s, "all_gather") * s.n == handed(s, "reduce_scatter")
-        ),
+        g.patch("-x.numel() % group.size", "group.size - x.numel() % group.size"),
+        over_budget=lambda s: handed(s, "reduce_scatter") > nth(s) * s.n,
         hint=2,
     ),
 ]

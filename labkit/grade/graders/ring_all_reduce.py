@@ -20,30 +20,25 @@ def cases(n: int, draw: g.Draw) -> list[g.Case]:
     ]
 
 
-def sizes(s: g.Observed) -> set[int]:
-    """The sizes of the n chunks, in bytes."""
-    return {chunk.nbytes for chunk in s.xs[0].flatten().tensor_split(s.n)}
+def budget(s: g.Observed) -> g.Budget:
+    """2(n-1) messages, of all chunks but the shortest one, and all of them once more."""
+    sizes = [chunk.nbytes for chunk in s.xs[0].flatten().tensor_split(s.n)]
+    payload = 2 * (sum(sizes) - min(sizes))
+    return g.Budget(sends=2 * (s.n - 1), bytes_per_send=max(sizes), payload_bytes=payload)
 
 
-def sent(s: g.Observed) -> list[int]:
-    """The sizes of all messages of all ranks."""
-    return [e.nbytes for rank in range(s.n) for e in s.messages(rank)]
+def has_small_messages(s: g.Observed) -> bool:
+    """Whether no message is longer than the longest chunk."""
+    longest = budget(s).bytes_per_send
+    return all(e.nbytes <= longest for rank in range(s.n) for e in s.messages(rank))
 
-
-SPLIT = "chunks = total.tensor_split(n)"
-# The first message has the chunk of the rank before, or, in other programs, the rank's own.
-STARTS = [(), (SPLIT, f"{SPLIT}\n    chunks = chunks[1:] + chunks[:1]")]
-STEPS = "range(n - 1):\n        outgoing = group.isend(chunks[(rank - step)"
 
 MISTAKES = [
     g.Mistake(
         "ignores the remainder of an uneven size",
         "Where n does not divide the size, the last numel % n elements are in no chunk. "
         "torch.tensor_split makes n chunks of any size.",
-        [
-            g.patch(SPLIT, f"{rest}chunks = total[: len(total) // n * n].tensor_split(n)")
-            for rest in ("", "total[len(total) // n * n :] = 0\n    ")
-        ],
+        g.patch("total.ten", "total[: len(total) // n * n].ten"),
         hint=3,
     ),
     g.Mistake(
@@ -58,25 +53,22 @@ MISTAKES = [
         "stops too early",
         "After n - 1 steps each rank has one complete chunk, every rank another one. The "
         "all-gather passes the complete chunks around, in n - 1 more steps.",
-        [g.patch(STEPS, STEPS.replace("n - 1", number)) for number in ("0", "n - 2")],
-        seen=lambda s: (
-            0 < s.num_sends < 2 * (s.n - 1)
-            and max(sent(s)) <= max(sizes(s))
-            and not s.is_answer(s.xs)
-        ),
+        g.patch("# All-gather.", "return total.view(x.shape)\n    # All-gather."),
+        seen=lambda s: 0 < s.num_sends < 2 * (s.n - 1) and has_small_messages(s),
     ),
     g.Mistake(
         "takes a chunk for another one",
         "The chunk that this rank receives in a step is the one that its neighbour sends in it. "
         "The all-gather starts with the chunk that the reduce-scatter completed on this rank.",
         [
-            g.patch(*wrong, *start)
-            for start in STARTS
-            for wrong in (
-                ("# All-gather", "chunks = chunks[1:] + chunks[:1]  # All-gather"),
-                ("# All-gather", "chunks = chunks[-1:] + chunks[:-1]  # All-gather"),
-                ("(rank - 2 - step)", "(rank - step)"),
-            )
+            g.patch(
+                *("chunks[(rank - 1 - step) % n], right", "chunks[(rank - step) % n], right"),
+                *("(rank - 2 - step)", "(rank - 1 - step)"),
+            ),
+            g.patch(
+                *("chunks[(rank - step) % n]", "chunks[(rank + 1 - step) % n]"),
+                *("chunks[(rank - 1 - step) % n], left", "chunks[(rank - step) % n], left"),
+            ),
         ],
         hint=2,
     ),
@@ -84,17 +76,11 @@ MISTAKES = [
         "adds in the all-gather too",
         "Some ranks' elements are in the sum twice. In the all-gather the chunks are complete: "
         "what arrives replaces what was there.",
-        [
-            g.patch(
-                *("incoming = group.irecv(chunks[", "ours = chunks["),
-                *(
-                    "% n], left)\n        incoming.wait()",
-                    "% n]\n        ours += group.irecv(torch.empty_like(ours), left).wait()",
-                ),
-                *start,
-            )
-            for start in STARTS
-        ],
+        g.patch(
+            "incoming = group.irecv(chunks[(rank - 1 - step) % n], left)\n        incoming.wait()",
+            "ours = chunks[(rank - 1 - step) % n]\n"
+            "        ours += group.irecv(torch.empty_like(ours), left).wait()",
+        ),
         hint=2,
     ),
     g.Mistake(
@@ -102,7 +88,7 @@ MISTAKES = [
         "Each message is all of x; one nth of it is enough. Passing whole tensors around costs "
         "n - 1 times x per rank, which grows with n. A ring costs less than 2 times x.",
         g.patch(
-            SPLIT,
+            "chunks = total.tensor_split(n)",
             "for _ in range(n - 1):\n"
             "        outgoing = group.isend(x, right)\n"
             "        x = group.irecv(torch.empty_like(x), left).wait()\n"
@@ -110,23 +96,22 @@ MISTAKES = [
             "        total += x.flatten()\n"
             "    return total.view(x.shape)",
         ),
-        over_budget=lambda s: s.n > 1 and s.xs[0].numel() > 1 and set(sent(s)) == {s.xs[0].nbytes},
+        over_budget=lambda s: (
+            {e.nbytes for e in s.messages(0)} == {s.xs[0].nbytes} and not has_small_messages(s)
+        ),
     ),
     g.Mistake(
         "other chunks than tensor_split makes",
         "Padding travels too, and the last of equal chunks is short. torch.tensor_split cuts any "
         "size into n chunks without padding; they differ by one element at most.",
-        [
-            g.patch("total.tensor_split(n)", "[*total.chunk(n), *[total[:0]] * n][:n]"),
-            g.patch(
-                *("x.flatten().clone()", "torch.cat([x.flatten(), x.new_zeros(-x.numel() % n)])"),
-                *("total.view(x.shape)", "total[: x.numel()].view(x.shape)"),
-            ),
-        ],
+        g.patch(
+            *("x.flatten().clone()", "torch.cat([x.flatten(), x.new_zeros(-x.numel() % n)])"),
+            *("total.view(x.shape)", "total[: x.numel()].view(x.shape)"),
+        ),
         over_budget=lambda s: (
-            s.num_sends <= 2 * (s.n - 1)
-            and max(sent(s)) < s.xs[0].nbytes
-            and (sum(sent(s)) > 2 * (s.n - 1) * s.xs[0].nbytes or not {*sent(s)} <= sizes(s) | {0})
+            has_small_messages(s)
+            and s.num_sends <= 2 * (s.n - 1)
+            and any(s.payload_bytes(rank) > budget(s).payload_bytes for rank in range(s.n))
         ),
         hint=3,
     ),
@@ -148,7 +133,7 @@ MISTAKES = [
 GRADER = g.OnRanks(
     cases=cases,
     right=sum,  # on every rank
-    budget=lambda s: g.Budget(sends=2 * (s.n - 1), bytes_per_send=max(sizes(s))),
+    budget=budget,
     mistakes=MISTAKES,
     allowed=("isend", "irecv", "send", "recv"),
     closed=("labkit.collectives",),
