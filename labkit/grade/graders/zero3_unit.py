@@ -69,8 +69,8 @@ def call(watch: Any, args: tuple[Any, ...]) -> dict[str, Any]:
     gradients = watch.function(units, x, lambda y: 2 * (y - target) / y.numel(), watch.group)
     return {
         "uses": [event.what for event in watch.events if event.is_note],
-        "gradients of shards": gradients,
         "units with another shard": sum(u.shard is not x for u, x in zip(units, own)),
+        "gradients of shards": gradients,
     }
 
 
@@ -84,7 +84,7 @@ def right(own: g.ByRank, numel: int, xs: g.ByRank, targets: g.ByRank) -> g.ByRan
     order = range(len(whole))
     uses = [f"forward {i}" for i in order] + [f"backward {i}" for i in reversed(order)]
     return g.ByRank(
-        {"uses": uses, "gradients of shards": each, "units with another shard": 0}
+        {"uses": uses, "units with another shard": 0, "gradients of shards": each}
         for each in shards([weights.grad for weights in whole], len(own))
     )
 
