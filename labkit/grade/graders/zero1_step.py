@@ -91,10 +91,16 @@ MISTAKES = [
         hint=3,
     ),
     g.Mistake(
-        "steps with one rank's gradients only",
-        "Each rank used its own gradients, and nothing was averaged. The block that reduce_scatter "
-        "returns is the gradient to step with.",
-        g.patch(STEP, f"optimizer.step(shard, pad(gradients, padding){MINE})"),
+        "steps with the gradients of one rank",
+        "The block that reduce_scatter returns is the gradient to step with. Averaging parameters "
+        "after steps with own gradients is not the same: a step of Adam is not linear.",
+        [
+            g.patch(STEP, f"optimizer.step(shard, pad(gradients, padding){MINE})"),
+            g.patch(
+                *(STEP, "optimizer.step(parameters, gradients)"),
+                *(GATHER, '    parameters.copy_(group.all_reduce(parameters, op="mean"))'),
+            ),
+        ],
     ),
     g.Mistake(
         "the parameters stay as they were",
@@ -142,7 +148,8 @@ MISTAKES = [
         "mean gradients, so a reduce_scatter is enough; then it has one nth of the parameters, and "
         "an all_gather of these shards is enough.",
         g.patch(
-            REDUCE, REDUCE.replace("reduce_scatter", "all_reduce"), STEP, f"{STEP[:-1]}{MINE})"
+            *(REDUCE, REDUCE.replace("reduce_scatter", "all_reduce")),
+            *(STEP, f"optimizer.step(shard, gradient{MINE})"),
         ),
         over_budget=lambda s: (
             s.operations(0, "all_reduce") and s.sent_bytes(0) > budget(s).sent_bytes
