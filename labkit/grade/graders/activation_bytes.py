@@ -8,22 +8,18 @@ from labkit.grade import grader as g
 
 
 def cases(draw: g.Draw) -> list[g.Case]:
-    """All ways to keep less, simple ones first, each on two layers of other sizes."""
-    parallel = [(1, False), (draw.rng.choice((2, 4)), False), (draw.rng.choice((2, 4, 8)), True)]
-    ways = itertools.product(parallel, (False, True), ("none", "selective", "full"))
-    return [
-        *(layer(draw, t, split, recompute, flash) for (t, split), flash, recompute in 2 * [*ways]),
-        layer(draw, 1, True, "none", False),  # sequence parallelism of one rank
-    ]
-
-
-def layer(draw: g.Draw, t: int, sequence_parallel: bool, recompute: str, flash: bool) -> g.Case:
-    """A layer of some size that t divides."""
+    """All ways to keep less, alone and with the others, on layers of any size that t divides."""
     rng = draw.rng
-    a, s, b = t * rng.randrange(2, 9), t * rng.randrange(100, 1000), rng.randrange(2, 9)
-    h = a * rng.choice((64, 80, 96, 128))
-    label = f"{s=}, {b=}, {h=}, {a=}, {t=}, {sequence_parallel=}, {recompute=}, {flash=}"
-    return g.Case(label, s, b, h, a, t, sequence_parallel, recompute, flash)
+    parallel = [(1, False), (1, True), (rng.choice((2, 4)), False), (rng.choice((2, 4, 8)), True)]
+    found = []
+    for (t, sequence_parallel), flash, recompute in itertools.product(
+        parallel, (False, True), ("none", "selective", "full")
+    ):
+        a, s, b = t * rng.randrange(2, 9), t * rng.randrange(100, 1000), rng.randrange(2, 9)
+        h = a * rng.choice((64, 80, 96, 128))
+        label = f"{s=}, {b=}, {h=}, {a=}, {t=}, {sequence_parallel=}, {recompute=}, {flash=}"
+        found.append(g.Case(label, s, b, h, a, t, sequence_parallel, recompute, flash))
+    return found
 
 
 def right(
@@ -34,10 +30,8 @@ def right(
     return float(calc.activation_bytes(config, b, t, split, recompute=recompute, flash=flash))
 
 
-SPLIT, STARRED = "split = t if sequence_parallel else 1", "starred = 2 * (2 + 2 + 1)"
-INSIDE, SCORES = "inside = (3 * 2 + 2)", "scores = (2 + 1 + 2)"
-NONE, SELECTIVE, ALL = 'recompute == "none"', 'recompute == "selective"', 'recompute == "full"'
-FLASH, FULL = "scores = 4 * a * s * b", "return 2 * s * b * h / split"
+STARRED, SCORES = "2 * (2 + 2 + 1)", "(2 + 1 + 2)"
+SPLIT, FULL = "split = t if sequence_parallel else 1", "return 2 * s * b * h / split"
 RETURN = "return starred / split + (inside + scores) / t"
 MISTAKES = [
     g.Mistake(
@@ -45,16 +39,7 @@ MISTAKES = [
         "Every head of every sequence has its own (s, s) matrix: each token attends to each token. "
         "Three such tensors take 5 a s s b bytes, from s = 7h/a on more than all others. The zeros "
         "of a causal mask are stored too.",
-        [
-            g.patch(f"{SCORES} * a * s * s * b", f"scores = {scores}")
-            for scores in (
-                "0",
-                "5 * s * s * b",
-                "5 * a * s * b",
-                "5 * a * s * s",
-                "5 * a * s * s * b / 2",
-            )
-        ],
+        g.patches(f"{SCORES} * a * s * s * b", "5 * s * s * b", "5 * a * s * s * b / 2"),
     ),
     g.Mistake(
         "divides tensors with a star by t without sequence parallelism",
@@ -63,41 +48,28 @@ MISTAKES = [
         [
             g.patch(SPLIT, "split = t"),
             g.patch(RETURN, "return (starred + inside + scores) / t"),
-            g.patch(FULL, "return 2 * s * b * h / t"),
         ],
     ),
     g.Mistake(
         "keeps tensors with a star whole with sequence parallelism",
-        "Sequence parallelism splits the tensors with a star along s, also the layer's input. Each "
-        "rank keeps 1/t of them.",
+        "Sequence parallelism splits the tensors with a star along s, also the layer's input: each "
+        "rank keeps 1/t of them. The two linear layers gather their input to use it, but keep only "
+        "their own 1/t, and backward gathers it again.",
         [
             g.patch(SPLIT, "split = 1"),
-            g.patch(RETURN, "return starred + (inside + scores) / t"),
             g.patch(FULL, "return 2 * s * b * h"),
+            g.patch(RETURN, f"{RETURN} + 4 * s * b * h * (1 - 1 / split)"),
         ],
-    ),
-    g.Mistake(
-        "keeps gathered inputs whole with sequence parallelism",
-        "The two linear layers gather their input to use it, but keep only their own 1/t of it. "
-        "Backward gathers it again.",
-        g.patch(RETURN, f"{RETURN} + 4 * s * b * h * (1 - 1 / split)"),
     ),
     g.Mistake(
         "does not divide something by t, or divides it twice",
         "A rank has a / t of the heads and 1/t of the MLP's inner features, with all tokens. So "
         "tensors without a star and scores are divided by t, and not along s as well.",
-        [
-            g.patch(RETURN, f"return starred / split + {rest}")
-            for rest in (
-                "inside / t + scores",
-                "inside + scores / t",
-                "inside + scores",
-                "(inside - 16 * s * b * h + scores) / t + 16 * s * b * h",
-                "(inside / split + scores) / t",
-                "(inside + scores / split) / t",
-                "(inside + scores) / split / t",
-            )
-        ],
+        g.patches(
+            RETURN,
+            "return starred / split + inside / t + scores",
+            "return (starred + (inside + scores) / t) / split",
+        ),
     ),
     g.Mistake(
         "leaves out a tensor or counts one twice",
@@ -105,12 +77,11 @@ MISTAKES = [
         "attention and 16 in the MLP make 34 s b h, and each score takes 5. Without masks it would "
         "be 32 and 4, with 2-byte masks 36 and 6.",
         [
-            g.patch(STARRED, f"starred = {x}", INSIDE, f"inside = {y}", SCORES, f"scores = {z}")
-            for x, y, z in [
-                *itertools.product((8, 9, 10, 12), (0, 2, 4, 6, 8), (4, 5, 6)),
-                (18, 32, 9),
-            ]
-            if (x, y, z) != (10, 8, 5)
+            g.patch(STARRED, "8", SCORES, "4"),
+            g.patch(STARRED, "12", SCORES, "6"),
+            *g.patches(STARRED, "8", "12"),
+            *g.patches("(3 * 2 + 2)", "2", "4", "6"),
+            *g.patches(SCORES, "4", "6"),
         ],
         hint=2,
     ),
@@ -119,38 +90,17 @@ MISTAKES = [
         "Selective recomputation drops the (s, s) tensors only. It starts again from query, key "
         "and value, so these stay, and the other 34 bytes per number stay too.",
         [
-            g.patch(ALL, NONE.replace("==", "!=")),
-            *(
-                g.patch(RETURN, f"less = {less} * s * b * h * ({when})\n    {RETURN} - less")
-                for less in ("(5 / split + 8 / t)", "(3 / split + 8 / t)", "8 / t", "6 / t")
-                for when in (SELECTIVE, f"{SELECTIVE} and not flash")
-            ),
+            g.patch('recompute == "full"', 'recompute != "none"'),
+            g.patch("scores = 0", "scores = -8 * s * b * h"),
         ],
-    ),
-    g.Mistake(
-        "keeps something else with full recomputation",
-        "Only the layer's input is kept, s b h numbers of 2 bytes. Forward starts again from it. "
-        "The layer's output is the input of the next layer and counts there.",
-        [
-            g.patch(FULL, "return 0"),
-            g.patch(FULL, FULL.replace("2", "4")),
-            g.patch(ALL, "False"),
-            g.patch(ALL, "False", SELECTIVE, 'recompute != "none"'),
-            g.patch(ALL, f"{ALL} and not flash"),
-        ],
-        hint=3,
     ),
     g.Mistake(
         "miscounts what flash attention keeps",
         "Backward computes the scores again. It needs one float32 per token and head, so 4 bytes, "
         "for the a / t heads of the rank. This holds with recompute='selective' too.",
         [
-            *(
-                g.patch(FLASH, f"scores = {of_a_token} * s * b")
-                for of_a_token in ("0", "a", "2 * a", "8 * a", "4", "4 * a * t")
-            ),
-            g.patch("if flash:", f"if flash and {NONE}:"),
-            g.patch("if flash:", "if False:"),
+            *g.patches("scores = 4 * a * s * b", "scores = 0", "scores = 2 * a * s * b"),
+            g.patch("if flash:", 'if flash and recompute == "none":'),
         ],
         hint=3,
     ),
