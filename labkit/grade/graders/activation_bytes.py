@@ -68,6 +68,7 @@ MISTAKES = [
         g.patches(
             RETURN,
             "return starred / split + inside / t + scores",
+            "return starred / split + inside + scores",
             "return (starred + (inside + scores) / t) / split",
         ),
     ),
@@ -91,7 +92,11 @@ MISTAKES = [
         "and value, so these stay, and the other 34 bytes per number stay too.",
         [
             g.patch('recompute == "full"', 'recompute != "none"'),
-            g.patch("scores = 0", "scores = -8 * s * b * h"),
+            *g.patches(
+                RETURN,
+                f"{RETURN} - 6 * s * b * h / t * (recompute == 'selective')",
+                f"{RETURN} - 8 * s * b * h / t * (recompute == 'selective')",
+            ),
         ],
     ),
     g.Mistake(
