@@ -83,12 +83,6 @@ def right(scaler: dict[str, Any], gradients: g.ByRank) -> g.ByRank:
 
 TEST = "gradient.isfinite().all()"
 UPDATE = 'update([gradient.float() / scaler["scale"] for gradient in gradients])'
-RESET = '\n        scaler["num_good_steps"] = 0'
-REACHED = '["num_good_steps"] == scaler'
-GROWS = f"""    scaler["num_good_steps"] += 1
-    if scaler{REACHED}["growth_interval"]:
-        scaler["scale"] *= 2{RESET}
-"""
 MISTAKES = [
     g.Mistake(
         "ranks do not decide together",
@@ -127,20 +121,9 @@ MISTAKES = [
         "backward was made with, not by one that has doubled since.",
         [
             g.patch('gradient.float() / scaler["scale"]', "gradient.float()"),
-            g.patch(f"    {UPDATE}\n{GROWS}", f"{GROWS}    {UPDATE}\n"),
+            g.patch(f"    {UPDATE}\n", "", "    return True", f"    {UPDATE}\n    return True"),
         ],
         hint=3,
-    ),
-    g.Mistake(
-        "counts good steps in another way",
-        "num_good_steps counts good steps since the last change of the scale: it is 0 after a "
-        "skipped step, and after doubling. The step that makes it equal to growth_interval doubles "
-        "the scale, not the one before or after.",
-        [
-            g.patch(f'scaler["scale"] /= 2{RESET}', 'scaler["scale"] /= 2'),
-            g.patch(REACHED, REACHED.replace("==", ">")),
-        ],
-        hint=2,
     ),
     g.Mistake(
         "a rank without gradients does not call update",

@@ -23,10 +23,10 @@ class Adam:
         self.states = self.states or [torch.zeros_like(weights), torch.zeros_like(weights)]
         mean, square = self.states
         if not weights.shape == gradients.shape == mean.shape:
+            shapes = [tuple(x.shape) for x in (weights, gradients, mean)]
             raise ValueError(
-                f"optimizer.step got weights of shape {tuple(weights.shape)} and gradients of "
-                f"shape {tuple(gradients.shape)}, and has states of shape {tuple(mean.shape)}: "
-                "pass the same shard of both, in every step"
+                "optimizer.step got weights and gradients, and has states, of the shapes "
+                f"{shapes}: pass the same shard of both, in every step"
             )
         self.num_steps += 1
         mean.lerp_(gradients, 1 - 0.9)
@@ -108,16 +108,6 @@ MISTAKES = [
         "with copy_. Assigning to the name or to .data does not change what layers use.",
         g.patch("parameters.copy_(group", "parameters = (group"),
         hint=3,
-    ),
-    g.Mistake(
-        "the updated shards are not gathered",
-        "Each rank has its own shard updated and the other shards as they were. From now on every "
-        "rank has another model.",
-        g.patch(
-            GATHER,
-            "    mine = parameters[group.rank * len(shard) : (group.rank + 1) * len(shard)]\n"
-            "    mine.copy_(shard[: len(mine)])",
-        ),
     ),
     g.Mistake(
         "forgets the remainder",

@@ -12,7 +12,7 @@ NUM_LAYERS = 6
 Layers = list[list[Any]]
 
 
-def loss(layers: Layers, microbatch: tuple[Tensor, Tensor]) -> Tensor:
+def loss(layers: Layers, microbatch: Tensor) -> Tensor:
     """Squared errors of a stack of layers, which use far more memory than its activations."""
     x, y = microbatch
     for weight, scale in layers:
@@ -28,19 +28,18 @@ def buckets_of(layers: Layers) -> Layers:
 def cases(n: int, draw: g.Draw) -> list[g.Case]:
     """One microbatch and several. The width is even: neither 2 nor 3 divides width² + 1."""
     width, double = draw.rng.randrange(70, 78, 2), torch.float64
+    layers = [
+        [draw.same(width, width, dtype=double) / width**0.5, draw.same(dtype=double)]
+        for _ in range(NUM_LAYERS)
+    ]
 
-    def case(k: int) -> g.Case:
-        drawn = draw.normal(k, 2, 1, width, dtype=double)
-        microbatches = g.ByRank([tuple(pair) for pair in pairs] for pairs in drawn)
-        layers = [
-            [draw.same(width, width, dtype=double) / width**0.5, draw.same(dtype=double)]
-            for _ in range(NUM_LAYERS)
-        ]
-        label = f"{NUM_LAYERS} buckets, {k} microbatch{'es' * (k > 1)}"
-        return g.Case(label, layers, microbatches)
+    def case(label: str, k: int) -> g.Case:
+        by_rank = draw.normal(k, 2, 1, width, dtype=double)
+        return g.Case(f"{NUM_LAYERS} buckets, {label}", layers, g.ByRank(map(list, by_rank)))
 
     # Dividing by the number of microbatches must differ from dividing by the number of ranks.
-    return [case(1), case(2 if n == 3 else 3)]
+    several = 2 if n == 3 else 3
+    return [case("1 microbatch", 1), case(f"{several} microbatches", several)]
 
 
 def call(watch: Any, args: tuple[Any, ...]) -> dict[str, Any]:
@@ -66,7 +65,7 @@ def right(layers: Layers, by_rank: g.ByRank) -> g.ByRank:
     """One process, with all microbatches of all ranks in one batch."""
     n, left = len(by_rank), dict.fromkeys(("gradients left", "hooks left", "frozen"), 0)
     layers = [[x.clone().requires_grad_() for x in layer] for layer in layers]
-    loss(layers, tuple(map(torch.cat, zip(*sum(by_rank, []))))).backward()
+    loss(layers, torch.cat(sum(by_rank, []), dim=1)).backward()
     flat = [torch.cat([x.grad.flatten() for x in each]) for each in buckets_of(layers)]
     shards = zip(*(pad(x, (0, -x.numel() % n)).tensor_split(n) for x in flat))
     return g.ByRank({**left, "shards": list(each)} for each in shards)
