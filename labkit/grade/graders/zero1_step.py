@@ -25,8 +25,8 @@ class Adam:
         if not weights.shape == gradients.shape == mean.shape:
             shapes = [tuple(x.shape) for x in (weights, gradients, mean)]
             raise ValueError(
-                "optimizer.step got weights and gradients, and has states, of the shapes "
-                f"{shapes}: pass the same shard of both, in every step"
+                f"optimizer.step: weights, gradients and states have the shapes {shapes}. Pass the "
+                "same shard of both, in every step"
             )
         self.num_steps += 1
         mean.lerp_(gradients, 1 - 0.9)

@@ -111,8 +111,8 @@ MISTAKES = [
     g.Mistake(
         "does not count each microbatch once",
         "Add the shard of each microbatch to the sum of those before: gradients are freed, so "
-        "backward has nothing to add to. Those that are not freed before the next backward are "
-        "added to, and earlier microbatches are reduced again.",
+        "backward has nothing to add to. The next backward adds to a gradient that is not freed, "
+        "and earlier microbatches are reduced again.",
         [
             g.patch("shards[i].add_(shard) if i in shards else shard", "shard"),
             g.patch(
@@ -131,13 +131,6 @@ MISTAKES = [
         # The gradient of the scale, one number, arrives first.
         g.patch("for parameter in bucket])", "for parameter in sorted(bucket, key=torch.numel)])"),
         hint=2,
-    ),
-    g.Mistake(
-        "leaves gradients behind",
-        "Set .grad to None as soon as the gradient is in the flat tensor. One that stays takes "
-        "memory, and the next backward adds to it.",
-        g.patch(FREE, "        pass\n"),
-        hint=3,
     ),
     g.Mistake(
         "holds the gradients of several buckets",
