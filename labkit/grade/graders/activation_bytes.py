@@ -31,7 +31,7 @@ def right(
 
 
 STARRED, SCORES = "2 * (2 + 2 + 1)", "(2 + 1 + 2)"
-SPLIT, FULL = "split = t if sequence_parallel else 1", "return 2 * s * b * h / split"
+SPLIT = "split = t if sequence_parallel else 1"
 RETURN = "return starred / split + (inside + scores) / t"
 MISTAKES = [
     g.Mistake(
@@ -57,7 +57,7 @@ MISTAKES = [
         "their own 1/t, and backward gathers it again.",
         [
             g.patch(SPLIT, "split = 1"),
-            g.patch(FULL, "return 2 * s * b * h"),
+            g.patch("return 2 * s * b * h / split", "return 2 * s * b * h"),
             g.patch(RETURN, f"{RETURN} + 4 * s * b * h * (1 - 1 / split)"),
         ],
     ),

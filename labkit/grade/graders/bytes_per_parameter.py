@@ -42,7 +42,7 @@ def right(recipe: dict[str, Any], known: str) -> int | dict[int, int]:
     return parameters + gradients + sum(optimizer)
 
 
-MASTER, MOMENTS = 'recipe["master"]', '*recipe["moments"]]'
+MASTER = 'recipe["master"]'
 PARAMETERS, GRADIENTS = 'itemsize[recipe["parameters"]]', 'itemsize[recipe["gradients"]]'
 STATES = "sum(itemsize[dtype] for dtype in optimizer)"
 MISTAKES = [
@@ -64,7 +64,7 @@ MISTAKES = [
         "momentum, none for plain SGD. They need not be float32, and may differ from each other "
         "and from the parameters. Add up the bytes of every entry.",
         g.patches(
-            MOMENTS,
+            '*recipe["moments"]]',
             '"float32", "float32"]',
             '*["float32" for _ in recipe["moments"]]]',
             '*recipe["moments"][:1]]',

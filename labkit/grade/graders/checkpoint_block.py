@@ -95,7 +95,6 @@ def keeps_too_much(s: g.Observed) -> bool:
 
 SET_STATE, FORK = "torch.set_rng_state(ctx.rng_state)", "torch.random.fork_rng(devices=[]), "
 APPLY = "_Checkpoint.apply(block, x, *block.parameters())"
-DETACH = "x = x.detach().requires_grad_(needed[0])"
 INPUTS = "inputs = [each for each, is_needed in zip((x, *parameters), needed) if is_needed]"
 BACKWARD = "y.backward(output_gradient)\n        return None, "
 MISTAKES = [
@@ -135,7 +134,12 @@ MISTAKES = [
         "goes back before the block in the second pass",
         "x comes with the graph of the block before, which is used once. Recompute with "
         "x.detach(), so that backward() ends there, and return the gradient of that.",
-        g.patch(DETACH, "pass", INPUTS, f"{BACKWARD}None, *(None for _ in parameters)"),
+        g.patch(
+            "x = x.detach().requires_grad_(needed[0])",
+            "pass",
+            INPUTS,
+            f"{BACKWARD}None, *(None for _ in parameters)",
+        ),
         crashed=lambda s: "a second time" in s.error,
         hint=3,
     ),
