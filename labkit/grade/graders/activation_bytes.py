@@ -8,22 +8,18 @@ from labkit.grade import grader as g
 
 
 def cases(draw: g.Draw) -> list[g.Case]:
-    """All ways to keep less, simple ones first, each on two layers of other sizes."""
-    parallel = [(1, False), (draw.rng.choice((2, 4)), False), (draw.rng.choice((2, 4, 8)), True)]
-    ways = itertools.product(parallel, (False, True), ("none", "selective", "full"))
-    return [
-        *(layer(draw, t, split, recompute, flash) for (t, split), flash, recompute in 2 * [*ways]),
-        layer(draw, 1, True, "none", False),  # sequence parallelism of one rank
-    ]
-
-
-def layer(draw: g.Draw, t: int, sequence_parallel: bool, recompute: str, flash: bool) -> g.Case:
-    """A layer of some size that t divides."""
+    """All ways to keep less, alone and with the others, on layers of any size that t divides."""
     rng = draw.rng
-    a, s, b = t * rng.randrange(2, 9), t * rng.randrange(100, 1000), rng.randrange(2, 9)
-    h = a * rng.choice((64, 80, 96, 128))
-    label = f"{s=}, {b=}, {h=}, {a=}, {t=}, {sequence_parallel=}, {recompute=}, {flash=}"
-    return g.Case(label, s, b, h, a, t, sequence_parallel, recompute, flash)
+    parallel = [(1, False), (1, True), (rng.choice((2, 4)), False), (rng.choice((2, 4, 8)), True)]
+    found = []
+    for (t, sequence_parallel), flash, recompute in itertools.product(
+        parallel, (False, True), ("none", "selective", "full")
+    ):
+        a, s, b = t * rng.randrange(2, 9), t * rng.randrange(100, 1000), rng.randrange(2, 9)
+        h = a * rng.choice((64, 80, 96, 128))
+        label = f"{s=}, {b=}, {h=}, {a=}, {t=}, {sequence_parallel=}, {recompute=}, {flash=}"
+        found.append(g.Case(label, s, b, h, a, t, sequence_parallel, recompute, flash))
+    return found
 
 
 def right(
@@ -34,10 +30,8 @@ def right(
     return float(calc.activation_bytes(config, b, t, split, recompute=recompute, flash=flash))
 
 
-SPLIT, STARRED = "split = t if sequence_parallel else 1", "starred = 2 * (2 + 2 + 1)"
-INSIDE, SCORES = "inside = (3 * 2 + 2)", "scores = (2 + 1 + 2)"
-NONE, SELECTIVE, ALL = 'recompute == "none"', 'recompute == "selective"', 'recompute == "full"'
-FLASH, FULL = "scores = 4 * a * s * b", "return 2 * s * b * h / split"
+STARRED, SCORES = "2 * (2 + 2 + 1)", "(2 + 1 + 2)"
+SPLIT = "split = t if sequence_parallel else 1"
 RETURN = "return starred / split + (inside + scores) / t"
 MISTAKES = [
     g.Mistake(
@@ -45,9 +39,7 @@ MISTAKES = [
         "Every head of every sequence has its own (s, s) matrix: each token attends to each token. "
         "Three such tensors take 5 a s s b bytes, from s = 7h/a on more than all others. The zeros "
         "of a causal mask are stored too.",
-        g.patches(
-            f"{SCORES} * a * s * s * b", "scores = 5 * s * s * b", "scores = 5 * a * s * s * b / 2"
-        ),
+        g.patches(f"{SCORES} * a * s * s * b", "5 * s * s * b", "5 * a * s * s * b / 2"),
     ),
     g.Mistake(
         "divides tensors with a star by t without sequence parallelism",
@@ -60,18 +52,14 @@ MISTAKES = [
     ),
     g.Mistake(
         "keeps tensors with a star whole with sequence parallelism",
-        "Sequence parallelism splits the tensors with a star along s, also the layer's input. Each "
-        "rank keeps 1/t of them.",
+        "Sequence parallelism splits the tensors with a star along s, also the layer's input: each "
+        "rank keeps 1/t of them. The two linear layers gather their input to use it, but keep only "
+        "their own 1/t, and backward gathers it again.",
         [
-            g.patch(RETURN, "return starred + (inside + scores) / t"),
-            g.patch(FULL, "return 2 * s * b * h"),
+            g.patch(SPLIT, "split = 1"),
+            g.patch("return 2 * s * b * h / split", "return 2 * s * b * h"),
+            g.patch(RETURN, f"{RETURN} + 4 * s * b * h * (1 - 1 / split)"),
         ],
-    ),
-    g.Mistake(
-        "keeps gathered inputs whole with sequence parallelism",
-        "The two linear layers gather their input to use it, but keep only their own 1/t of it. "
-        "Backward gathers it again.",
-        g.patch(RETURN, f"{RETURN} + 4 * s * b * h * (1 - 1 / split)"),
     ),
     g.Mistake(
         "does not divide something by t, or divides it twice",
@@ -80,8 +68,8 @@ MISTAKES = [
         g.patches(
             RETURN,
             "return starred / split + inside / t + scores",
-            "return starred / split + inside + scores / t",
-            "return starred / split + (inside + scores) / split / t",
+            "return starred / split + inside + scores",
+            "return (starred + (inside + scores) / t) / split",
         ),
     ),
     g.Mistake(
@@ -90,12 +78,11 @@ MISTAKES = [
         "attention and 16 in the MLP make 34 s b h, and each score takes 5. Without masks it would "
         "be 32 and 4, with 2-byte masks 36 and 6.",
         [
-            g.patch(STARRED, f"starred = {x}", INSIDE, f"inside = {y}", SCORES, f"scores = {z}")
-            for x, y, z in [
-                *itertools.product((8, 9, 10, 12), (0, 2, 4, 6, 8), (4, 5, 6)),
-                (18, 32, 9),
-            ]
-            if (x, y, z) != (10, 8, 5)
+            g.patch(STARRED, "8", SCORES, "4"),
+            g.patch(STARRED, "12", SCORES, "6"),
+            *g.patches(STARRED, "8", "12"),
+            *g.patches("(3 * 2 + 2)", "2", "4", "6"),
+            *g.patches(SCORES, "4", "6"),
         ],
         hint=2,
     ),
@@ -104,33 +91,21 @@ MISTAKES = [
         "Selective recomputation drops the (s, s) tensors only. It starts again from query, key "
         "and value, so these stay, and the other 34 bytes per number stay too.",
         [
-            g.patch(ALL, NONE.replace("==", "!=")),
-            *(
-                g.patch(RETURN, f"less = {less} * s * b * h * ({when})\n    {RETURN} - less")
-                for less in ("8 / t", "6 / t")
-                for when in (SELECTIVE, f"{SELECTIVE} and not flash")
+            g.patch('recompute == "full"', 'recompute != "none"'),
+            *g.patches(
+                RETURN,
+                f"{RETURN} - 6 * s * b * h / t * (recompute == 'selective')",
+                f"{RETURN} - 8 * s * b * h / t * (recompute == 'selective')",
             ),
         ],
-    ),
-    g.Mistake(
-        "keeps something else with full recomputation",
-        "Only the layer's input is kept, s b h numbers of 2 bytes. Forward starts again from it. "
-        "The layer's output is the input of the next layer and counts there.",
-        [
-            g.patch(FULL, "return 0"),
-            g.patch(ALL, "False", SELECTIVE, 'recompute != "none"'),
-            g.patch(ALL, f"{ALL} and not flash"),
-        ],
-        hint=3,
     ),
     g.Mistake(
         "miscounts what flash attention keeps",
         "Backward computes the scores again. It needs one float32 per token and head, so 4 bytes, "
         "for the a / t heads of the rank. This holds with recompute='selective' too.",
         [
-            g.patch(FLASH, "scores = 0"),
-            g.patch("if flash:", f"if flash and {NONE}:"),
-            g.patch("if flash:", "if False:"),
+            *g.patches("scores = 4 * a * s * b", "scores = 0", "scores = 2 * a * s * b"),
+            g.patch("if flash:", 'if flash and recompute == "none":'),
         ],
         hint=3,
     ),

@@ -1,4 +1,4 @@
-"""Grade bytes_per_parameter: the recipes behind 12, 16, 18 and 20, and others drawn at random."""
+"""Grade bytes_per_parameter: well-known recipes, and others drawn at random."""
 
 from typing import Any
 
@@ -16,26 +16,21 @@ def cases(draw: g.Draw) -> list[g.Case]:
     recipes = {
         "mixed precision and Adam, as in the ZeRO paper": (half, half, full, [full, full]),
         "mixed precision and Adam, as in Megatron-LM": (half, full, full, [full, full]),
-        "float32 and Adam": (full, full, None, [full, full]),
         "autocast and Adam": (full, full, None, [full, full], half),
-        "Adam in 16 bits throughout": (half, half, None, [half, half]),
         "SGD with momentum": (half, half, full, [full]),
-        "plain SGD": (full, full, None, []),
         "plain SGD in 16 bits with a master copy": (half, half, full, []),
-        "8-bit moments": (half, half, None, [pick(small), pick(small)]),
-        "float8 parameters": (small[0], half, half, [full, small[1]]),
+        "8-bit moments": (half, half, None, [*small]),
     }
     for number in range(1, 7):
         moments = [pick((full, half, *small)) for _ in range(draw.rng.randrange(4))]
         drawn = pick((half, small[0])), pick((full, half)), pick((full, half, None)), moments
         recipes[f"recipe {number} of those drawn"] = drawn
-    keys = ("parameters", "gradients", "master", "moments", "casts")
-    return [
-        g.Case(f"{label}: {its}", its, function=function, known=function)
-        for function in FUNCTIONS
-        for label, dtypes in recipes.items()
-        for its in [dict(zip(keys, (*dtypes, None)))]
-    ]
+    keys, found = ("parameters", "gradients", "master", "moments", "casts"), []
+    for function in FUNCTIONS:
+        for label, dtypes in recipes.items():
+            its = dict(zip(keys, (*dtypes, None)))
+            found.append(g.Case(f"{label}: {its}", its, function=function, known=function))
+    return found
 
 
 def right(recipe: dict[str, Any], known: str) -> int | dict[int, int]:
@@ -47,16 +42,10 @@ def right(recipe: dict[str, Any], known: str) -> int | dict[int, int]:
     return parameters + gradients + sum(optimizer)
 
 
-TOTAL = "return sum(sharded_from(recipe).values())"
-MASTER, MOMENTS = 'recipe["master"]', '*recipe["moments"]]'
+MASTER = 'recipe["master"]'
 PARAMETERS, GRADIENTS = 'itemsize[recipe["parameters"]]', 'itemsize[recipe["gradients"]]'
 STATES = "sum(itemsize[dtype] for dtype in optimizer)"
 MISTAKES = [
-    g.Mistake(
-        "gives the same number for every recipe",
-        "12, 16, 18 and 20 are sums for certain recipes. Add up what this recipe stores.",
-        g.patches(TOTAL, "return 12", "return 16", "return 18"),
-    ),
     g.Mistake(
         "forgets the master copy",
         "A small update can vanish when it is added to a 16-bit parameter. Some optimizers, plain "
@@ -75,10 +64,11 @@ MISTAKES = [
         "momentum, none for plain SGD. They need not be float32, and may differ from each other "
         "and from the parameters. Add up the bytes of every entry.",
         g.patches(
-            MOMENTS,
+            '*recipe["moments"]]',
             '"float32", "float32"]',
             '*["float32" for _ in recipe["moments"]]]',
-            '*[recipe["parameters"] for _ in recipe["moments"]]]',
+            '*recipe["moments"][:1]]',
+            "]",
         ),
         hint=3,
     ),
@@ -100,7 +90,6 @@ MISTAKES = [
         "with them. Level 2 adds gradients, level 3 parameters, which are needed all the time.",
         [
             g.patch("1: sum", "3: sum", "3: itemsize", "1: itemsize"),
-            g.patch(f"2: {GRADIENTS}", f"2: {PARAMETERS}", f"3: {PARAMETERS}", f"3: {GRADIENTS}"),
             g.patch(MASTER, "None", PARAMETERS, f"{PARAMETERS} + itemsize[{MASTER}]"),
         ],
         hint=2,

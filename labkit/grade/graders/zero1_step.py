@@ -23,10 +23,10 @@ class Adam:
         self.states = self.states or [torch.zeros_like(weights), torch.zeros_like(weights)]
         mean, square = self.states
         if not weights.shape == gradients.shape == mean.shape:
+            shapes = [tuple(x.shape) for x in (weights, gradients, mean)]
             raise ValueError(
-                f"optimizer.step got weights of shape {tuple(weights.shape)} and gradients of "
-                f"shape {tuple(gradients.shape)}, and has states of shape {tuple(mean.shape)}: "
-                "pass the same shard of both, in every step"
+                f"optimizer.step: weights, gradients and states have the shapes {shapes}. Pass the "
+                "same shard of both, in every step"
             )
         self.num_steps += 1
         mean.lerp_(gradients, 1 - 0.9)
@@ -78,15 +78,9 @@ def budget(s: g.Observed) -> g.Budget:
     return g.Budget(sent_bytes=STEPS * 2 * (s.n - 1) * shard_numel(s) * 8)
 
 
-def has_too_many_states(s: g.Observed) -> bool:
-    """Whether some rank's optimizer has more than two numbers for each weight of its shard."""
-    return any(rank.notes[0].value > 2 * shard_numel(s) for rank in s.ranks)
-
-
-MEAN = 'group.reduce_scatter(pad(gradients, padding), op="mean")'
 STEP = "optimizer.step(shard, gradient)"
-WHOLE = "group.all_gather(shard)[: parameters.numel()]"
-GATHER = f"parameters.copy_({WHOLE})"
+GATHER = "    parameters.copy_(group.all_gather(shard)[: parameters.numel()])"
+REDUCE = "group.reduce_scatter(pad(gradients, padding)"
 MINE = ".tensor_split(group.size)[group.rank]"
 MISTAKES = [
     g.Mistake(
@@ -97,30 +91,16 @@ MISTAKES = [
         hint=3,
     ),
     g.Mistake(
-        "divides by the number of ranks twice",
-        'The step used the mean divided by n once more. op="mean" divides already.',
-        g.patch("(shard, gradient)", "(shard, gradient / group.size)"),
-        hint=3,
-    ),
-    g.Mistake(
-        "steps with one rank's gradients only",
-        "Each rank used its own gradients, and nothing was averaged. The block that reduce_scatter "
-        "returns is the gradient to step with.",
+        "steps with the gradients of one rank",
+        "The block that reduce_scatter returns is the gradient to step with. Averaging parameters "
+        "after steps with own gradients is not the same: a step of Adam is not linear.",
         [
-            g.patch(MEAN, f"pad(gradients, padding){MINE}"),
-            g.patch(STEP, "optimizer.step(parameters, gradients)", GATHER, ""),
+            g.patch(STEP, f"optimizer.step(shard, pad(gradients, padding){MINE})"),
+            g.patch(
+                *(STEP, "optimizer.step(parameters, gradients)"),
+                *(GATHER, '    parameters.copy_(group.all_reduce(parameters, op="mean"))'),
+            ),
         ],
-    ),
-    g.Mistake(
-        "averages parameters instead of gradients",
-        "Each rank stepped with its own gradients, and then the parameters were averaged. A step "
-        "of Adam is not linear in the gradient, so the result is another one.",
-        g.patch(
-            STEP,
-            "optimizer.step(parameters, gradients)",
-            WHOLE,
-            'group.all_reduce(parameters, op="mean")',
-        ),
     ),
     g.Mistake(
         "the parameters stay as they were",
@@ -130,16 +110,6 @@ MISTAKES = [
         hint=3,
     ),
     g.Mistake(
-        "the updated shards are not gathered",
-        "Each rank has its own shard updated and the other shards as they were. From now on every "
-        "rank has another model.",
-        g.patch(
-            GATHER,
-            "mine = parameters[group.rank * len(shard) : (group.rank + 1) * len(shard)]\n"
-            "    mine.copy_(shard[: len(mine)])",
-        ),
-    ),
-    g.Mistake(
         "forgets the remainder",
         "The last numel % n parameters are in no shard and are never updated. Pad with zeros until "
         "n divides the size.",
@@ -147,18 +117,8 @@ MISTAKES = [
             "-parameters.numel() % group.size)",
             "-(parameters.numel() % group.size))",
             GATHER,
-            "whole = group.all_gather(shard)\n    parameters[: whole.numel()] = whole",
+            "    whole = group.all_gather(shard)\n    parameters[: whole.numel()] = whole",
         ),
-        hint=2,
-    ),
-    g.Mistake(
-        "mixes up the shards",
-        "reduce_scatter leaves block r of the gradients on rank r, and all_gather concatenates in "
-        "rank order. So rank r must step shard r of the parameters.",
-        [
-            g.patch("[group.rank]", f"[{other}]")
-            for other in ("(group.rank + 1) % group.size", "group.rank - 1", "-1 - group.rank", "0")
-        ],
         hint=2,
     ),
     g.Mistake(
@@ -166,31 +126,23 @@ MISTAKES = [
         "The optimizer creates states for every weight that it gets, also where the gradient is "
         "zero. Pass only this rank's shard: k numbers.",
         g.patch(
-            STEP,
-            'optimizer.step(parameters, group.all_reduce(gradients, op="mean"))',
-            GATHER,
-            "",
+            *(REDUCE, "group.all_reduce(gradients"),
+            *(STEP, "optimizer.step(parameters, gradient)"),
+            *(GATHER, ""),
         ),
-        over_budget=has_too_many_states,
+        over_budget=lambda s: any(r.notes[0].value > 2 * shard_numel(s) for r in s.ranks),
     ),
     g.Mistake(
         "all-reduces where half of it is enough",
         "An all_reduce is a reduce_scatter and an all_gather. Each rank steps with one nth of the "
         "mean gradients, so a reduce_scatter is enough; then it has one nth of the parameters, and "
         "an all_gather of these shards is enough.",
-        [
-            g.patch(MEAN, f'group.all_reduce(pad(gradients, padding), op="mean"){MINE}'),
-            g.patch(
-                GATHER,
-                "whole = shard.new_zeros(group.size, len(shard))\n"
-                "    whole[group.rank] = shard\n"
-                "    parameters.copy_(group.all_reduce(whole).flatten()[: parameters.numel()])",
-            ),
-        ],
+        g.patch(
+            *(REDUCE, REDUCE.replace("reduce_scatter", "all_reduce")),
+            *(STEP, f"optimizer.step(shard, gradient{MINE})"),
+        ),
         over_budget=lambda s: (
-            s.sent_bytes(0) > budget(s).sent_bytes
-            and s.operations(0, "all_reduce")
-            and not has_too_many_states(s)
+            s.operations(0, "all_reduce") and s.sent_bytes(0) > budget(s).sent_bytes
         ),
     ),
 ]

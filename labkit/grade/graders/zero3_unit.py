@@ -1,6 +1,7 @@
 """Grade zero3_unit: gradients of shards, two units' weights in memory, 3(n-1)k numbers sent."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,67 +12,48 @@ from labkit.grade import grader as g
 
 
 def layer(weights: Tensor, x: Tensor) -> Tensor:
-    """tanh(linear(x)): the weights are a matrix and a bias, flat."""
-    num_in = x.shape[-1]
-    num_out = weights.numel() // (num_in + 1)
-    matrix, bias = weights.split([num_out * num_in, num_out])
-    return torch.tanh(linear(x, matrix.view(num_out, num_in), bias))
+    """tanh(linear(x) + bias): the weights are a square matrix and one bias, flat."""
+    width = x.shape[-1]
+    if weights.shape != (width**2 + 1,):
+        got = f"a unit got weights of shape {tuple(weights.shape)}"
+        raise ValueError(f"{got}; it has {width**2 + 1}, without padding")
+    return torch.tanh(linear(x, weights[:-1].view(width, width)) + weights[-1])
 
 
+@dataclass(eq=False)
 class Unit:
-    """A unit that notes its uses. Memory that it needs meanwhile is not counted."""
+    """A unit that notes its uses."""
 
-    def __init__(self, watch: Any, index: int, shard: Tensor, numel: int) -> None:
-        """watch: the rank's watched.Watch."""
-        self.shard, self.numel, self._watch, self._index = shard, numel, watch, index
+    watch: Any
+    index: int
+    shard: Tensor
+    numel: int
 
     def forward(self, weights: Tensor, x: Tensor) -> Tensor:
         """Its output."""
-        self._require("weights", weights, (self.numel,))
-        self._watch.note("forward", self._index)
-        with self._watch.opened():
-            y = layer(weights, x)
-        self._watch.follow(y)
-        self._x_shape, self._y_shape = x.shape, y.shape
-        return y
+        self.watch.note(f"forward {self.index}")
+        return layer(weights, x)
 
     def backward(self, weights: Tensor, x: Tensor, y_gradient: Tensor) -> tuple[Tensor, ...]:
         """The gradients of its input and of its weights."""
-        self._require("weights", weights, (self.numel,))
-        self._require("x", x, self._x_shape)
-        self._require("y_gradient", y_gradient, self._y_shape)
-        self._watch.note("backward", self._index)
-        with self._watch.opened(), torch.enable_grad():
-            inputs = [each.detach().requires_grad_() for each in (x, weights)]
-            gradients = torch.autograd.grad(layer(*inputs[::-1]), inputs, y_gradient)
-        for each in gradients:
-            self._watch.follow(each)
-        return gradients
-
-    def _require(self, what: str, x: Tensor, shape: tuple[int, ...]) -> None:
-        if x.shape != shape:
-            got = f"unit {self._index} got {what} of shape {tuple(x.shape)}"
-            raise ValueError(f"{got}; it should be {tuple(shape)}")
+        self.watch.note(f"backward {self.index}")
+        x, weights = (each.detach().requires_grad_() for each in (x, weights))
+        with torch.enable_grad():
+            y = layer(weights, x)
+        return torch.autograd.grad(y, (x, weights), y_gradient)
 
 
 def cases(n: int, draw: g.Draw) -> list[g.Case]:
-    """One unit, several, many; all widths differ, so that tensors of another unit do not fit."""
+    """One unit and several. The width is even, so that neither 2 nor 3 ranks divide width² + 1."""
+    width, double = draw.rng.randrange(60, 70, 2), torch.float64
 
     def case(num_units: int) -> g.Case:
-        widths = draw.rng.sample(range(40, 51), num_units + 1)
-        whole = [
-            draw.same(num_out * (num_in + 1), dtype=torch.float64) / num_in**0.5
-            for num_in, num_out in zip(widths, widths[1:])
-        ]
-        return g.Case(
-            f"{num_units} unit{'s' * (num_units > 1)}",
-            shards(whole, n),
-            [each.numel() for each in whole],
-            draw.normal(1, widths[0], dtype=torch.float64),
-            draw.normal(1, widths[-1], dtype=torch.float64),
-        )
+        whole = [draw.same(width**2 + 1, dtype=double) / width**0.5 for _ in range(num_units)]
+        x, target = (draw.normal(1, width, dtype=double) for _ in range(2))
+        label = f"{num_units} unit{'s' * (num_units > 1)}"
+        return g.Case(label, shards(whole, n), width**2 + 1, x, target)
 
-    return [case(1), case(draw.rng.randrange(5, 7)), case(draw.rng.randrange(8, 10))]
+    return [case(1), case(draw.rng.randrange(5, 9))]
 
 
 def shards(whole: Sequence[Tensor], n: int) -> g.ByRank:
@@ -82,86 +64,71 @@ def shards(whole: Sequence[Tensor], n: int) -> g.ByRank:
 
 def call(watch: Any, args: tuple[Any, ...]) -> dict[str, Any]:
     """What a rank returns, and how it used its units."""
-    own, numels, x, target = args
-    units = [Unit(watch, i, *each) for i, each in enumerate(zip(own, numels))]
+    own, numel, x, target = args
+    units = [Unit(watch, i, shard, numel) for i, shard in enumerate(own)]
     gradients = watch.function(units, x, lambda y: 2 * (y - target) / y.numel(), watch.group)
     return {
-        "gradients of shards": gradients,
-        "uses": [f"{event.what} {event.value}" for event in watch.events if event.is_note],
+        "uses": [event.what for event in watch.events if event.is_note],
         "units with another shard": sum(u.shard is not x for u, x in zip(units, own)),
+        "gradients of shards": gradients,
     }
 
 
-def right(own: g.ByRank, numels: list[int], xs: g.ByRank, targets: g.ByRank) -> g.ByRank:
+def right(own: g.ByRank, numel: int, xs: g.ByRank, targets: g.ByRank) -> g.ByRank:
     """One process with all weights and the whole batch."""
-    whole = [torch.cat(each)[:numel].requires_grad_() for each, numel in zip(zip(*own), numels)]
-    y, units = torch.cat(xs), range(len(numels))
+    whole = [torch.cat(each)[:numel].requires_grad_() for each in zip(*own)]
+    y = torch.cat(xs)
     for weights in whole:
         y = layer(weights, y)
     ((y - torch.cat(targets)) ** 2).mean().backward()
-    uses = [f"forward {i}" for i in units] + [f"backward {i}" for i in reversed(units)]
+    order = range(len(whole))
+    uses = [f"forward {i}" for i in order] + [f"backward {i}" for i in reversed(order)]
     return g.ByRank(
-        {"gradients of shards": each, "uses": uses, "units with another shard": 0}
+        {"uses": uses, "units with another shard": 0, "gradients of shards": each}
         for each in shards([weights.grad for weights in whole], len(own))
     )
 
 
-def shard_bytes(s: g.Observed) -> list[int]:
-    """By unit."""
-    return [shard.nbytes for shard in s.xs[0]]
-
-
 def budget(s: g.Observed) -> g.Budget:
     """Two all-gathers and a reduce-scatter per unit."""
-    return g.Budget(sent_bytes=3 * (s.n - 1) * sum(shard_bytes(s)))
-
-
-def allowed_bytes(s: g.Observed, kind: str, i: int) -> int:
-    """The most that may be alive when unit i is used."""
-    k = [0, *shard_bytes(s), 0, 0]
-    weights = k[i + 1] + max(k[i : i + 3])
-    gradients = k[i + 2] + max(k[i + 2], k[i + 3]) if kind == "backward" else 0
-    # Activations and their gradients, each of them twice: they are small.
-    activations = 2 * (len(k) + 3) * 50 * 8
-    return s.n * (weights + gradients) + sum(k[i + 2 :]) + activations
+    return g.Budget(sent_bytes=3 * (s.n - 1) * sum(shard.nbytes for shard in s.xs[0]))
 
 
 def excess(s: g.Observed) -> str:
     """What rank 0 sends or keeps too much of; empty where it keeps to the budget."""
     if s.n == 1:
         return ""
-    if s.sent_bytes(0) > budget(s).sent_bytes + 1:
-        return "all-reduce" if s.operations(0, "all_reduce") else "sent"
-    k, events = shard_bytes(s), s.ranks[0].events
-    in_advance = reduced = 0
+    if s.operations(0, "all_reduce"):
+        return "all-reduce"
+    num_units, shard, events = len(s.xs[0]), s.xs[0][0].nbytes, s.ranks[0].events
+    # Activations and their gradients, each of them twice: they are small.
+    small = 2 * (num_units + 3) * s.args[2][0].nbytes
+    num_gathered = num_reduced = num_forward = num_backward = 0
     for event in events:
         if event.what == "all_gather":
-            in_advance += event.nbytes
+            num_gathered += event.nbytes / shard
         elif event.what == "wait" and events[event.began].what == "reduce_scatter":
-            reduced += events[event.began].nbytes
+            num_reduced += events[event.began].nbytes / (s.n * shard)
         elif event.is_note:
-            i = event.value
-            if event.what == "backward" and reduced < s.n * sum(k[i + 3 :]):
+            num_forward += event.what.startswith("forward")
+            num_backward += event.what.startswith("backward")
+            if num_reduced < num_backward - 2:
                 return "gradients"
-            in_advance -= k[i]
-            if in_advance > max(k) or event.live_bytes > allowed_bytes(s, event.what, i):
+            most = (4 if num_backward else 2) * s.n * shard + num_backward * shard + small
+            if num_gathered > num_forward + num_backward + 1 or event.live_bytes > most:
                 return "weights"
-    gathered = sum(event.nbytes for event in s.operations(0, "all_gather"))
-    return "weights" if gathered < 2 * sum(k) else ""
+    return "weights" if num_gathered < 2 * num_units else ""
 
 
 GATHER = "group.all_gather(unit.shard)[: unit.numel]"
 FORWARD = f"        x = unit.forward({GATHER}, x)"
-REDUCE, FOR = 'group.reduce_scatter(pad(whole, padding), op="mean")', "    for unit in units:\n"
+REDUCE = 'group.reduce_scatter(pad(whole, padding), op="mean")'
 MINE = ".tensor_split(group.size)[group.rank].clone()"
 MISTAKES = [
     g.Mistake(
-        "sums instead of averaging, or divides twice",
-        'A step takes the mean over the ranks. op="mean" divides the sum by n, once.',
-        [
-            g.patch(', op="mean"', ""),
-            g.patch("pad(whole, padding)", "pad(whole / group.size, padding)"),
-        ],
+        "sums instead of averaging",
+        'The gradients are n times the mean over the ranks. op="mean" divides by n.',
+        g.patch(', op="mean"', ""),
         hint=3,
     ),
     g.Mistake(
@@ -177,18 +144,10 @@ MISTAKES = [
         hint=3,
     ),
     g.Mistake(
-        "gives a unit other tensors than its own",
-        "A unit takes all of its weights and no padding: all_gather(unit.shard)[: unit.numel]. "
-        "backward takes the x that its forward got, so store x before you replace it, and the "
-        "gradient that the backward of the unit behind returns, so the last unit goes first.",
-        [
-            g.patch("[: unit.numel], x)", ", x)"),
-            g.patch(
-                "        inputs.append(x)\n", "", FORWARD, f"{FORWARD}\n        inputs.append(x)"
-            ),
-            g.patch("zip(reversed(units), reversed(inputs))", "zip(units, inputs)"),
-        ],
-        crashed=lambda s: "it should be" in s.error,
+        "gives backward the output of the unit instead of its input",
+        "backward recomputes the unit from the x that its forward got: store x before you replace "
+        "it with the output.",
+        g.patch("        inputs.append(x)\n", "", FORWARD, f"{FORWARD}\n        inputs.append(x)"),
         hint=2,
     ),
     g.Mistake(
@@ -196,22 +155,14 @@ MISTAKES = [
         "Gather at most one unit in advance. Release weights after forward, and gather them again "
         "for backward: keeping them takes the memory of ZeRO-2. A list, a name or a view that "
         "refers to weights or to a whole gradient keeps it in memory.",
-        [
-            g.patch(  # gathers all in advance
-                FOR,
-                f"    gathered = [group.all_gather(unit.shard) for unit in units]\n{FOR}",
-                "unit.forward(group.all_gather(unit.shard)[",
-                "unit.forward(gathered.pop(0)[",
-            ),
-            g.patch(  # keeps weights for backward
-                FORWARD,
-                f"        inputs[-1] = x, {GATHER}\n        x = unit.forward(inputs[-1][1], x)",
-                "for unit, x in zip",
-                "for unit, (x, weights) in zip",
-                f"        weights = {GATHER}\n",
-                "",
-            ),
-        ],
+        g.patch(
+            FORWARD,
+            f"        inputs[-1] = x, {GATHER}\n        x = unit.forward(inputs[-1][1], x)",
+            "for unit, x in zip",
+            "for unit, (x, weights) in zip",
+            f"        weights = {GATHER}\n",
+            "",
+        ),
         over_budget=lambda s: excess(s) == "weights",
     ),
     g.Mistake(
