@@ -24,7 +24,7 @@ def cases(n: int, draw: g.Draw) -> list[g.Case]:
         (even, 300.0, ", scores of thousands"),
         (uneven, 1.0, ", unequal shards"),
     ):
-        q, k, v = draw.same(3, HEADS, num_tokens, draw.rng.randrange(7, 10), dtype=torch.float64)
+        q, k, v = draw.same(3, HEADS, num_tokens, draw.rng.randrange(7, 9), dtype=torch.float64)
         shards = (g.ByRank(map(torch.clone, x.tensor_split(n, 1))) for x in (largest * q, k, v))
         listed.append(g.Case(f"{num_tokens} tokens{what}", *shards, num_tokens))
     return listed
@@ -122,11 +122,13 @@ def waits_first(s: g.Observed) -> bool:
 
 
 def grows(s: g.Observed) -> bool:
-    """Whether more than two received blocks are alive, or a tensor is larger than (H, t, t)."""
-    longest = s.xs[0].shape[1]
+    """Whether more than two received blocks are alive, or a tensor is larger than these and than
+    (H, t, t)."""
+    H, t, K = s.xs[0].shape
+    two_blocks = 4 * H * t * K
     return s.n > 1 and any(
-        seen.largest > HEADS * longest**2
-        or any(e.value[1] > 4 * longest * s.xs[0][:, :1].nbytes for e in seen.notes)
+        seen.largest > max(two_blocks, H * t**2)
+        or any(e.value[1] > 8 * two_blocks for e in seen.notes)
         for seen in s.ranks
     )
 
