@@ -61,21 +61,13 @@ SUM, BIAS = f"_Summed.apply({OUT}, group)", " + down_D"
 FORTH, BACK = "return group.all_reduce(partial)", "Any:\n        return gradient, None"
 SUMS_BACKWARD = (FORTH, f"ctx.group = group\n        {FORTH}")
 SUMS_BACKWARD += (BACK, BACK.replace("gradient,", "ctx.group.all_reduce(gradient),"))
-OF_X = "ctx.group.all_reduce(gradient), None"
 
 MISTAKES = [
     g.Mistake(
         "does not sum over the ranks",
-        "y is a sum over all F features. A rank's own features give a partial result only.",
-        [g.patch(SUM, OUT), g.patch(SUM, OUT, X, "x_BTD")],
-    ),
-    g.Mistake(
-        "divides by n",
-        "The ranks have different features. y and the gradient of x are sums over all of them.",
-        [
-            g.patch(FORTH, f"{FORTH} / group.size"),
-            g.patch(OF_X, "ctx.group.all_reduce(gradient) / ctx.group.size, None"),
-        ],
+        "y is a sum over all F features. A rank's own features give a partial result only, and no "
+        "sum is divided by n.",
+        [g.patch(SUM, OUT), g.patch(FORTH, f"{FORTH} / group.size")],
     ),
     g.Mistake(
         "does not add the bias of down exactly once",
@@ -88,16 +80,6 @@ MISTAKES = [
         hint=3,
     ),
     g.Mistake(
-        "computes another MLP",
-        "y = down(gelu(up(x))). The exact GELU, not approximate='tanh', stands between the two "
-        "layers, up has its bias, and the caller adds the residual.",
-        [
-            g.patch("up_fD, up_f))", "up_fD, up_f), approximate='tanh')"),
-            g.patch(f"return {SUM}", f"return x_BTD + {SUM}"),
-            g.patch(HIDDEN, "hidden_BTf = torch.relu("),
-        ],
-    ),
-    g.Mistake(
         "no gradient comes through the all-reduce",
         "Autograd treats what group.all_reduce returns as a constant: the graph ends there. Call "
         "it inside a torch.autograd.Function whose backward you write.",
@@ -108,7 +90,7 @@ MISTAKES = [
         "no all-reduce in backward",
         "The gradient of x has this rank's contribution only. Every feature uses x, so the "
         "gradients of x must be summed over the ranks.",
-        g.patch(OF_X, "gradient, None"),
+        g.patch("ctx.group.all_reduce(gradient), None", "gradient, None"),
     ),
     g.Mistake(
         "sums the gradient of y over the ranks",
@@ -125,12 +107,11 @@ MISTAKES = [
         hint=3,
     ),
     g.Mistake(
-        "communicates more than one all-reduce in each direction",
-        "The results are right. Weights and hidden features stay on their rank: sum the partial y "
-        "forward and the gradient of x backward, each in one all_reduce. Everything else is the "
-        "same on all ranks already, and all_gather sends more.",
+        "gathers what it could all-reduce",
+        "The results are right, but an all_gather sends a rank's whole y to n - 1 others. Sum the "
+        "partial y forward and the gradient of x backward, each in one all_reduce.",
         g.patch(FORTH, "return group.all_gather(partial[None]).sum(0)"),
-        over_budget=lambda s: s.num_collectives(0) > 2 or bool(s.operations(0, "all_gather")),
+        over_budget=lambda s: bool(s.operations(0, "all_gather")),
     ),
     g.Mistake(
         "a rank without features takes no part",

@@ -1,7 +1,5 @@
 """Grade fix_the_mismatch: what one process with all examples computes, with few collectives."""
 
-import re
-
 import torch
 from torch import Tensor
 
@@ -51,18 +49,6 @@ def budget(s: g.Observed) -> g.Budget:
     return g.Budget(collectives=4, payload_bytes=8 * (2 * len(s.args[2]) + 2))
 
 
-def num_lines(s: g.Observed) -> int:
-    """At how many lines ranks are that do not agree."""
-    return len(set(re.findall(r"rank \d+ [^:]*:(\d+)", s.error)))
-
-
-def skips(s: g.Observed) -> bool:
-    """Whether ranks without examples returned alone, or are at another line than the others."""
-    empty = [len(x) == 0 for x in s.xs]
-    came_back = [rank.returned for rank in s.ranks]
-    return came_back == empty if any(came_back) else any(empty) and num_lines(s) > 1
-
-
 def means(*forms: str) -> list[g.Patch]:
     """Ways to take all means, those of the gradients, or that of the loss, in another form."""
     gradients = ("grad_scale", "grad_shift")
@@ -75,39 +61,23 @@ def means(*forms: str) -> list[g.Patch]:
 
 SCALE = "    grad_scale = group.all_reduce(grad_scale) / count\n"
 SHIFT = "    grad_shift = group.all_reduce(grad_shift) / count\n"
-IS_IN_USE = "torch.tensor(float(len(x) > 0))"
+
 MISTAKES = [
     g.Mistake(
         "averages the ranks' averages",
         "The result is a mean of each rank's own mean. So one example on a rank with few examples "
         "has more weight than one on a rank with many. Reduce sums and counts, then divide once.",
+        means('group.all_reduce({} / max(len(x), 1), op="mean")'),
+    ),
+    g.Mistake(
+        "divides by another number than that of all examples",
+        "Loss and gradients are means over the examples of all ranks. The number of ranks, of full "
+        "batches or of a rank's own examples is another one: reduce len(x), and divide by that.",
         means(
-            'group.all_reduce({} / max(len(x), 1), op="mean")',
-            f"group.all_reduce({{}} / max(len(x), 1)) / group.all_reduce({IS_IN_USE})",
-        ),
-    ),
-    g.Mistake(
-        "divides by ranks, not by examples",
-        "The result is the sum over all examples, divided by the number of ranks or of full "
-        "batches. The loss is a mean over examples: divide by the number of all examples.",
-        means('group.all_reduce({}, op="mean")', 'group.all_reduce({}, op="mean") / FULL_BATCH'),
-    ),
-    g.Mistake(
-        "divides by the rank's own number of examples",
-        "The result is the sum over all examples, divided by len(x). Each rank gets another "
-        "result. Reduce the number of examples too.",
-        means("group.all_reduce({}) / max(len(x), 1)"),
-        hint=2,
-    ),
-    g.Mistake(
-        "divides twice, or never",
-        "The loss is the mean over all examples, and its gradients are means too. Sum, then divide "
-        "once, by the number of all examples.",
-        means(
+            'group.all_reduce({}, op="mean")',
+            'group.all_reduce({}, op="mean") / FULL_BATCH',
+            "group.all_reduce({}) / max(len(x), 1)",
             "group.all_reduce({})",
-            'group.all_reduce({}, op="mean") / count',
-            "group.all_reduce({}) / count / count",
-            "group.all_reduce({} / max(len(x), 1)) / count",
         ),
         hint=2,
     ),
@@ -115,7 +85,7 @@ MISTAKES = [
         "keeps a rank's own loss or gradient",
         "At least one of scale, shift and loss is computed from this rank's examples only. Reduce "
         "all three, otherwise the ranks' models drift apart.",
-        means("{} / max(len(x), 1)", "{}", "{} / count"),
+        means("{} / max(len(x), 1)"),
         hint=2,
     ),
     g.Mistake(
@@ -136,42 +106,16 @@ MISTAKES = [
         hint=2,
     ),
     g.Mistake(
-        "a shape or a dtype depends on the batch",
-        "Ranks pass different shapes or dtypes to one collective. Sum over the examples first: "
-        "the shapes are then (), (D,) and (D,) on every rank. The sum over an empty batch is zero "
-        "by itself, in float64; torch.zeros(1) is float32.",
+        "a rank without examples makes other collectives",
+        "Every rank makes the same collectives, of the same shapes and dtypes, also with an empty "
+        "batch. The sum over no examples is zero by itself, in float64 and of the right shape, so "
+        "no branch is needed.",
         [
-            g.patch("(error**2).sum()", "(error**2).sum(1)", "(loss) / count", "(loss).sum()"),
+            g.patch("group.all_reduce(loss) /", "(group.all_reduce(loss) if len(x) else loss) /"),
             g.patch("(loss) /", "(loss if len(x) else torch.zeros(())) /"),
         ],
-        hung=lambda s: " passes " in s.error and not skips(s),
+        hung=lambda s: any(not len(x) for x in s.xs),  # earlier cases have no such rank
         hint=2,
-    ),
-    g.Mistake(
-        "a rank without examples skips a collective",
-        "Every rank makes the same collectives, also with an empty batch. Its sums are zeros of "
-        "the right shape and dtype, so no branch is needed.",
-        g.patch("group.all_reduce(loss) /", "(group.all_reduce(loss) if len(x) else loss) /"),
-        hung=skips,
-        hint=2,
-    ),
-    g.Mistake(
-        "sends examples",
-        "More bytes travel than two gradients, a loss and a count have. What travels must not "
-        "grow with the number of examples: sum over the rank's examples first.",
-        g.patch(
-            "    error = x",
-            '    rows = int(group.all_reduce(torch.tensor(len(x)), op="max"))\n'
-            "    x, y = (torch.cat([t, t.new_full((rows - len(t), t.shape[1]), torch.nan)])\n"
-            "            for t in (x, y))\n"
-            "    x, y = (t[~t[:, 0].isnan()] for t in map(group.all_gather, (x, y)))\n"
-            "    error = x",
-            *("group.all_reduce(torch.tensor(float(len(x)), dtype=torch.float64))", "len(x)"),
-            *("group.all_reduce(loss)", "loss"),
-            *("group.all_reduce(grad_scale)", "grad_scale"),
-            *("group.all_reduce(grad_shift)", "grad_shift"),
-        ),
-        over_budget=lambda s: s.payload_bytes(0) > budget(s).payload_bytes,
     ),
 ]
 

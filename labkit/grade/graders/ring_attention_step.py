@@ -1,7 +1,5 @@
-"""Grade ring_attention_step: outputs, messages, their order, what is computed and in memory."""
+"""Grade ring_attention_step: outputs, messages, what is computed while they travel, and memory."""
 
-import gc
-import math
 import weakref
 from typing import Any
 
@@ -10,12 +8,10 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from labkit.grade import grader as g
-from labkit.grade.observed import MESSAGES, RECEIVES
-from labkit.grade.watched import BrokenRule, learner_site
+from labkit.grade.watched import BrokenRule, WatchedGroup, WatchedPending, learner_site
 
 HEADS = 2
 PRODUCTS = ("mm", "bmm", "mv", "dot", "addmm", "baddbmm", "baddbmm_", "addbmm")
-EXPONENTIALS = ("exp", "exp_", "exp2", "exp2_", "_softmax", "_log_softmax", "logsumexp")
 
 
 def cases(n: int, draw: g.Draw) -> list[g.Case]:
@@ -28,26 +24,24 @@ def cases(n: int, draw: g.Draw) -> list[g.Case]:
         (even, 300.0, ", scores of thousands"),
         (uneven, 1.0, ", unequal shards"),
     ):
-        q, k, v = draw.same(3, HEADS, num_tokens, draw.rng.randrange(5, 9), dtype=torch.float64)
+        q, k, v = draw.same(3, HEADS, num_tokens, draw.rng.randrange(7, 9), dtype=torch.float64)
         shards = (g.ByRank(map(torch.clone, x.tensor_split(n, 1))) for x in (largest * q, k, v))
         listed.append(g.Case(f"{num_tokens} tokens{what}", *shards, num_tokens))
     return listed
 
 
-class Receiving:
-    """A watched group that remembers the memory of its receives."""
+class Receiving(WatchedGroup):
+    """Remembers the memory of its receives."""
 
-    def __init__(self, group: Any) -> None:
-        self.group, self.buffers = group, []
+    def __init__(self, watch: Any) -> None:
+        super().__init__(watch, watch.world, "world")
+        self.buffers: list[weakref.ref[torch.UntypedStorage]] = []
 
-    def __getattr__(self, name: str) -> Any:
-        operation = getattr(self.group, name)
-
-        def receive(buffer: Tensor, src: int) -> Any:
-            self.buffers.append(weakref.ref(buffer.untyped_storage()))
-            return operation(buffer, src)
-
-        return receive if name in RECEIVES else operation
+    def irecv(self, buffer: Tensor, src: int) -> WatchedPending:
+        """As Group.irecv."""
+        pending = super().irecv(buffer, src)
+        self.buffers.append(weakref.ref(buffer.untyped_storage()))
+        return pending
 
     @property
     def received_bytes(self) -> int:
@@ -57,49 +51,38 @@ class Receiving:
 
 
 class Computing(TorchDispatchMode):
-    """Notes what is computed, what has been received by then, and tensors of (t, T)."""
+    """Notes products of matrices: whether blocks travel meanwhile, its size, received bytes."""
 
-    def __init__(self, watch: Any, k: Tensor, num_tokens: int) -> None:
+    def __init__(self, watch: Any) -> None:
         super().__init__()
-        self.watch, self.group, self.num_tokens = watch, Receiving(watch.group), num_tokens
-        self.per_pair = 4 * k.shape[2]
-        self.most_bytes = 4 * k[:, :1].nbytes * -(-num_tokens // watch.group.size)
+        self.watch, self.group = watch, Receiving(watch)
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False  # as in watched.Watch
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Note products of matrices and exponentials before they are computed."""
+        """Note a product of matrices; refuse torch's own attention."""
         name = func.overloadpacket.__name__
-        if name in PRODUCTS:
-            first, second = [x for x in args if isinstance(x, Tensor)][-2:]
-            flops = 2 * first.numel() * (second.shape[-1] if second.dim() > 1 else 1)
-            self.note(flops / self.per_pair, 0)
-        elif name in EXPONENTIALS:
-            self.note(0, args[0].numel())
-        elif name.startswith("_scaled_dot_product") or name == "_safe_softmax":
+        if name.startswith("_scaled_dot_product") or name == "_safe_softmax":
             why = "torch's own attention has the answer; write it with torch's other operators"
             raise self.watch.refuse(BrokenRule("calls the answer itself", why, learner_site()))
         result = func(*args, **(kwargs or {}))
-        shape, n = result.shape if isinstance(result, Tensor) else (), self.group.size
-        is_long = [x >= self.num_tokens // n for x in shape]
-        if n > 1 and self.num_tokens in shape and sum(is_long) > 1:
-            self.watch.note("grows")
+        if name in PRODUCTS:
+            first, _ = [x for x in args if isinstance(x, Tensor)][-2:]
+            begun = [e.what for e in self.watch.events]
+            under_way = {begun[i] for i in self.watch.pending}
+            overlaps = len(under_way) == 2 and begun.count("isend") == begun.count("irecv")
+            size = result.numel() * first.shape[-1]
+            self.watch.note(
+                "overlaps" if overlaps else "computes alone", (size, self.group.received_bytes)
+            )
         return result
-
-    def note(self, products: float, exponentials: int) -> None:
-        """Add to the events how many pairs of a query and a key are computed."""
-        if self.group.received_bytes > self.most_bytes:
-            gc.collect()
-        self.watch.note("computes", (products, exponentials))
-        if self.group.received_bytes > self.most_bytes:
-            self.watch.note("grows")
 
 
 def call(watch: Any, args: tuple[Any, ...]) -> Any:
     """With a group and a mode that note more."""
-    with Computing(watch, args[1], args[3]) as computing:
+    with Computing(watch) as computing:
         return watch.function(*args, computing.group)
 
 
@@ -109,17 +92,6 @@ def right(q: g.ByRank, k: g.ByRank, v: g.ByRank, num_tokens: int) -> g.ByRank:
     scores = torch.cat(q, 1) @ torch.cat(k, 1).mT * q[0].shape[2] ** -0.5
     weights = scores.masked_fill(later, -torch.inf).softmax(2)
     return g.ByRank((weights @ torch.cat(v, 1)).tensor_split(len(q), 1))
-
-
-def same(got: Any, expected: Tensor, case: g.Case) -> bool:
-    """But for rounding: a score is rounded K times, and n times as blocks are merged."""
-    if not g.close(got, expected, steps=math.inf):  # type, shape and dtype
-        return False
-    q, k, v = (torch.cat(each, 1).abs() for each in case.args[:3])
-    largest = max(1.0, float((q @ k.mT).max()) * q.shape[2] ** -0.5)
-    roundings = q.shape[1] + (len(case.args[0]) + q.shape[2]) * largest
-    room = 2 * torch.finfo(expected.dtype).eps * roundings * float(v.max())
-    return torch.allclose(got, expected, 0, room)
 
 
 def budget(s: g.Observed) -> g.Budget:
@@ -132,107 +104,85 @@ def budget(s: g.Observed) -> g.Budget:
     )
 
 
-def computed(s: g.Observed, rank: int, begin: int = 0, end: int | None = None) -> tuple[float, ...]:
-    """Pairs of queries and keys that a rank computes products and exponentials for, from its event
-    `begin` to `end`."""
-    events = s.ranks[rank].events[begin:end]
-    return tuple(map(sum, zip((0, 0), *(e.value for e in events if e.what == "computes"))))
-
-
-def overlaps(s: g.Observed) -> bool:
-    """Whether blocks travel in both directions while the rank computes, in all steps."""
-    for rank, x in enumerate(s.xs):
-        events = s.ranks[rank].events
-        ends = {e.began: i for i, e in enumerate(events) if e.what == "wait"}
-        for step in range(min(rank + 1, s.n - 1)):
-            travel = []
-            for kinds in (MESSAGES, RECEIVES):
-                begun = [i for i, e in enumerate(events) if e.what in kinds]
-                is_whole = begun and events[begun[0]].nbytes > 1.5 * s.args[1][rank].nbytes
-                num = 1 if is_whole else 2  # messages of a block
-                travel += begun[num * step : num * (step + 1)]
-            pairs = HEADS * x.shape[1] * s.xs[rank - step].shape[1] / (2 if step == 0 else 1)
-            # Most of them. Products may be written by elements: then exponentials tell.
-            end = min((ends.get(i, len(events)) for i in travel), default=0)
-            if travel and max(computed(s, rank, max(travel), end)) < 0.5 * pairs:
-                return False
-    return True
+def num_keys(s: g.Observed, rank: int, *kinds: str) -> float:
+    """How many keys a rank computes with, per query and head."""
+    H, t, K = s.xs[rank].shape
+    return sum(e.value[0] for e in s.ranks[rank].notes if e.what in kinds) / (2 * H * t * K)
 
 
 def computes_masked(s: g.Observed) -> bool:
     """Whether a rank computes clearly more than its own block and earlier ones take."""
-    return any(
-        computed(s, rank)[0] > 1.75 * HEADS * x.shape[1] * sum(y.shape[1] for y in s.xs[: rank + 1])
-        for rank, x in enumerate(s.xs)
+    seen = [num_keys(s, rank, "overlaps", "computes alone") for rank in range(s.n)]
+    return any(k > 1.75 * sum(x.shape[1] for x in s.xs[: r + 1]) for r, k in enumerate(seen))
+
+
+def waits_first(s: g.Observed) -> bool:
+    """Whether a rank computes while nothing travels. The last block of the last rank does not."""
+    return any(num_keys(s, r, "computes alone") > 0.4 * s.xs[r].shape[1] for r in range(s.n - 1))
+
+
+def grows(s: g.Observed) -> bool:
+    """Whether more than two received blocks are alive, or a tensor is larger than these and than
+    (H, t, t)."""
+    H, t, K = s.xs[0].shape
+    two_blocks = 4 * H * t * K
+    return s.n > 1 and any(
+        seen.largest > max(two_blocks, H * t**2)
+        or any(e.value[1] > 8 * two_blocks for e in seen.notes)
+        for seen in s.ranks
     )
 
 
 COMPUTE = "        if source <= rank:"
 WAIT = "        for each in under_way:\n            each.wait()\n"
 NEW_MAX = "new_Ht1 = torch.maximum(max_Ht1, scores_Hts.amax(2, keepdim=True))"
+OWN_MAX = "new_Ht1 = scores_Hts.amax(2, keepdim=True)"
 LATER = "sum(sizes[:source]) + torch.arange(sizes[source]) > positions_t1"
 WITHIN = "torch.arange(sizes[source]) > torch.arange(sizes[rank])[:, None]"
-MASK, SCALE = "scores_Hts.masked_fill(is_later_ts, -torch.inf)", " * q_HtK.shape[2] ** -0.5"
-NOT_RESCALED = ("sum_Ht1 * rescale_Ht1 +", "sum_Ht1 +", "o_HtK * rescale_Ht1 +", "o_HtK +")
-OWN_SOFTMAX = ("rescale_Ht1 + weights_Hts @ block[1]", "1 + scores_Hts.softmax(2) @ block[1]")
-RETURN = "return o_HtK / sum_Ht1"
+MASKED = "scores_Hts.masked_fill(is_later_ts, -torch.inf)"
+OUT_RESCALED, OUT = "o_HtK * rescale_Ht1 +", "o_HtK +"
+NOT_RESCALED = ("sum_Ht1 * rescale_Ht1 +", "sum_Ht1 +", OUT_RESCALED, OUT)
 
 MISTAKES = [
     g.Mistake(
-        "gives keys other positions than theirs",
-        "Positions count from the start of the sequence, not of a block: all keys of an earlier "
-        "rank's block are seen, none of a later one's. Blocks come from the left, so after `step` "
-        "steps the block in hand is that of rank (rank - step) % n.",
+        "masks the wrong keys",
+        "The query at position i sees the positions 0 to i of the sequence, in its own block and "
+        "earlier ones. Positions count from the start of the sequence, not of a block. After "
+        "`step` steps the block in hand is that of rank (rank - step) % n.",
         [
             g.patch(LATER, WITHIN),
-            g.patch(LATER, WITHIN, COMPUTE, "        if True:"),
-            g.patch(
-                *(COMPUTE, "        claimed = (rank + step) % n\n        if True:"),
-                *(LATER, LATER.replace("sizes[:source]", "sizes[:claimed]")),
-            ),
+            g.patch(MASKED, "scores_Hts"),
+            g.patch(MASKED, "scores_Hts", COMPUTE, "        if True:"),
+            g.patch("(rank - step) % n", "(rank + step) % n"),
         ],
         hint=2,
     ),
     g.Mistake(
-        "sees the wrong positions",
-        "The query at position i sees the positions 0 to i: its own and all earlier ones. It sees "
-        "no later one, neither in later blocks nor within its own block.",
-        [
-            g.patch(MASK, "scores_Hts"),
-            g.patch("> positions_t1", ">= positions_t1"),
-            g.patch("> positions_t1", "< positions_t1", "source <= rank", "source >= rank"),
-        ],
+        "leaves out a block",
+        "A rank computes with n blocks: first with its own, then with the n - 1 that arrive. It "
+        "sends n - 1 times.",
+        g.patch(COMPUTE, f"{COMPUTE[:-1]} and step < max(1, n - 1):"),
+        hint=2,
     ),
     g.Mistake(
         "merges blocks with wrong weights",
         "Merge blocks as online softmax does. When the maximum grows, sum and output take the "
         "factor exp(old - new). The division comes at the end.",
         [
+            g.patch(OUT_RESCALED, OUT),
             g.patch(*NOT_RESCALED),
-            g.patch(*NOT_RESCALED, NEW_MAX, "new_Ht1 = scores_Hts.amax(2, keepdim=True)"),
-            g.patch(*OWN_SOFTMAX, RETURN, "return o_HtK"),
-            g.patch(*OWN_SOFTMAX, RETURN, "return o_HtK / (rank + 1)"),
+            g.patch(*NOT_RESCALED, NEW_MAX, OWN_MAX),
         ],
     ),
     g.Mistake(
-        "takes another scale",
-        "Scores are q . k / sqrt(K), with the K features of a head.",
-        g.patch(SCALE, ""),
-    ),
-    g.Mistake(
-        "makes NaN of a masked block",
-        "The last rank sees every block and has no NaN. Other ranks have: all scores of a later "
-        "rank's block are -inf, and -inf - -inf is NaN. Leave such blocks out.",
-        g.patch(COMPUTE, "        if True:", NEW_MAX, "new_Ht1 = scores_Hts.amax(2, True)"),
-        seen=lambda s: s.n > 1 and bool(s.ys[0].isnan().all()) and s.n - 1 not in s.wrong_ranks,
-        hint=3,
-    ),
-    g.Mistake(
-        "subtracts no maximum, or one of masked scores",
-        "exp of a score of thousands is infinite, and exp(score - a much larger masked score) is "
-        "0. Subtract the largest score so far that the query sees.",
-        g.patch(NEW_MAX, "new_Ht1 = torch.zeros_like(max_Ht1)"),
-        seen=lambda s: s.xs[0].abs().max() > 100 and not all(y.isfinite().all() for y in s.ys),
+        "makes NaN of scores",
+        "exp of a score of thousands is infinite: subtract the largest score so far. Where a query "
+        "sees no key of a block, that is -inf, and -inf - -inf is NaN: leave later blocks out.",
+        [
+            g.patch(NEW_MAX, "new_Ht1 = torch.zeros_like(max_Ht1)"),
+            g.patch(COMPUTE, "        if True:", NEW_MAX, OWN_MAX),
+        ],
+        seen=lambda s: bool(s.ys[0].isnan().any()),  # rank 0 needs no block but its own
         hint=3,
     ),
     g.Mistake(
@@ -250,10 +200,9 @@ MISTAKES = [
     g.Mistake(
         "does not compute while blocks travel",
         "In each step, post irecv and isend, compute with the block in hand, and then wait for "
-        "both. Otherwise a step takes as long as both together. If all blocks are gathered first, "
-        "memory grows with the sequence as well.",
+        "both. Otherwise a step takes as long as both together.",
         g.patch(WAIT, "", COMPUTE, WAIT + COMPUTE),
-        over_budget=lambda s: not overlaps(s),
+        over_budget=lambda s: waits_first(s) and not computes_masked(s),
         hint=2,
     ),
     g.Mistake(
@@ -277,7 +226,7 @@ MISTAKES = [
                 ".split(sizes)[rank].split(sizes, 1)[source]",
             ),
         ],
-        over_budget=lambda s: any(e.what == "grows" for seen in s.ranks for e in seen.notes),
+        over_budget=grows,
     ),
 ]
 
@@ -285,7 +234,7 @@ GRADER = g.OnRanks(
     functions=("ring_attention",),
     cases=cases,
     right=right,
-    same=same,
+    same=g.within(5000),
     call=call,
     budget=budget,
     mistakes=MISTAKES,

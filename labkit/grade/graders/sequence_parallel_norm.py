@@ -1,8 +1,6 @@
 """Grade sequence_parallel_norm: rows, gradients, bytes sent, and tensors of all rows in memory."""
 
-import gc
 import math
-import time
 from typing import Any
 
 import torch
@@ -12,10 +10,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from labkit.grade import grader as g
 
-RETURNED, HOOKS = "returned", "hooks on weight_D"
-KEYS = [RETURNED, *(f"gradient of {x}" for x in ("z_ND", "r_nD", "weight_D")), HOOKS]
-MOST = 2  # tensors of all rows alive at once
-NUM_STEPS = 2  # with one weight: hooks that stay on it, and what overwrites its gradient, show
+GRADIENTS = [f"gradient of {x}" for x in ("z_ND", "r_nD", "weight_D")]
+KEYS = ["returned", *GRADIENTS, "hooks left on weight_D"]
 
 
 def cases(n: int, draw: g.Draw) -> list[g.Case]:
@@ -40,62 +36,42 @@ class LongTensors(TorchDispatchMode):
 
     def __init__(self, watch: Any, z: Tensor, *known: Tensor) -> None:
         super().__init__()
-        self.least_bytes = 0.75 * z.nbytes if watch.group.size > 1 and len(z) > 1 else math.inf
-        self.watch, self.known, self.most, self.patience_s = watch, known, 0, 0.1
+        self.watch, self.least_bytes, self.most = watch, 0.75 * z.nbytes, 0
+        self.known = {x.untyped_storage()._cdata for x in known}
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False  # as in watched.Watch
 
-    def count(self, most: int, *known: Tensor) -> int:
-        """How many there are. Threads of the backend may hold one for a moment: where there are
-        more than `most`, wait for these."""
-        left_out = {x.untyped_storage()._cdata for x in known}
-        while True:
-            alive = [x for x in self.watch.live_storages() if x._cdata not in left_out]
-            found = sum(x.nbytes() >= self.least_bytes for x in alive)
-            if found <= most or self.patience_s < 0:
-                return found
-            del alive
-            self.patience_s -= 0.001
-            time.sleep(0.001)
+    def count(self) -> int:
+        """How many there are now."""
+        alive = [x for x in self.watch.live_storages() if x._cdata not in self.known]
+        return sum(x.nbytes() >= self.least_bytes for x in alive)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Count after each operator."""
         result = func(*args, **(kwargs or {}))
-        self.most = max(self.most, self.count(MOST, *self.known))
+        self.most = max(self.most, self.count())
         return result
 
 
 def call(watch: Any, args: tuple[Any, ...]) -> dict[str, Any]:
-    """Forward and backward, twice with the same weight."""
+    """Forward, and backward from the gradients that come in."""
     z, r, weight, *come_in = args
     leaves = [leaf.requires_grad_() for leaf in (z, r, weight)]
-    for _ in range(NUM_STEPS):
-        z.grad = r.grad = returned = None
-        returned = one_step(watch, leaves, come_in)
-        if not g.close(returned, come_in, steps=math.inf):  # types, shapes and dtypes
-            return {**dict.fromkeys(KEYS), RETURNED: returned}
-    hooks = weight._backward_hooks or weight._post_accumulate_grad_hooks or ()
-    gradients = [torch.zeros_like(x) if x.grad is None else x.grad.clone() for x in leaves]
-    gradients[2] /= NUM_STEPS
-    return dict(zip(KEYS, [returned, *gradients, len(hooks)]))
-
-
-def one_step(watch: Any, leaves: list[Tensor], come_in: list[Tensor]) -> Any:
-    """Forward, and backward from the gradients that come in; what forward returned, as values."""
-    with LongTensors(watch, leaves[0]) as forward:
+    with LongTensors(watch, z) as forward:
         returned = watch.function(*leaves, watch.group)
-    if not g.close(returned, come_in, steps=math.inf):
-        return returned
-    if forward.count(0, returned[1]):
-        gc.collect()  # what only cycles hold is not kept
-    kept = forward.count(0, returned[1])
-    with LongTensors(watch, leaves[0], returned[1]) as backward:
+    if not g.close(returned, come_in, steps=math.inf):  # types, shapes and dtypes
+        return {**dict.fromkeys(KEYS), "returned": returned}
+    values = [each.detach().clone() for each in returned]
+    with LongTensors(watch, z, returned[1], values[1]) as backward:
+        watch.note("kept", backward.count())
         if pairs := [(y, dy) for y, dy in zip(returned, come_in) if y.requires_grad]:
             torch.autograd.backward(*zip(*pairs))
-    watch.note("too many", kept > 0 or max(forward.most, backward.most) > MOST)
-    return tuple(each.detach().clone() for each in returned)
+    watch.note("alive", max(forward.most, backward.most))
+    gradients = [torch.zeros_like(x) if x.grad is None else x.grad for x in leaves]
+    hooks = weight._backward_hooks or weight._post_accumulate_grad_hooks or ()
+    return dict(zip(KEYS, [values, *gradients, len(hooks)]))
 
 
 def right(z: g.ByRank, r: g.ByRank, weight: Tensor, dr: g.ByRank, dx: g.ByRank) -> g.ByRank:
@@ -113,7 +89,7 @@ def budget(s: g.Observed) -> g.Budget:
     """Two collectives of all rows in each direction; in backward the weight's gradient too."""
     num_rows, D = s.xs[0].shape
     numel = 4 * (s.n - 1) * -(-num_rows // s.n) * D + 2 * (s.n - 1) / s.n * D
-    return g.Budget(sent_bytes=NUM_STEPS * numel * 8)
+    return g.Budget(sent_bytes=8 * numel)
 
 
 def all_reduces_rows(s: g.Observed) -> bool:
@@ -121,24 +97,24 @@ def all_reduces_rows(s: g.Observed) -> bool:
     return s.n > 1 and any(e.numel > len(s.args[2]) for e in s.operations(0, "all_reduce"))
 
 
+def has_many_rows(s: g.Observed) -> bool:
+    """Whether a tensor of all rows is kept for backward, or more than two are alive at once."""
+    most = {"kept": 0, "alive": 2}
+    return s.n > 1 < len(s.xs[0]) and any(e.value > most[e.what] for x in s.ranks for e in x.notes)
+
+
 SCATTER = "_ReduceScatter.apply(z_ND, len(r_nD), group)"
-REDUCE, REDUCE_WEIGHT = "reduce_scatter(pad(x_ND, padding)", "all_reduce(gradient_D"
-OF_GATHER = "return _reduced(gradient_ND, ctx.num_rows, ctx.group)"
-NORM, RETURN = "layer_norm(residual_nD, weight_D.shape, weight_D, eps=1e-5)", "return residual_nD"
+REDUCE = "reduce_scatter(pad(x_ND, padding)"
+SUMMED = "ctx.group.all_reduce(gradient_D)"
+
 MISTAKES = [
     g.Mistake(
         "does not sum the ranks' parts",
-        "Each rank takes its rows of its own z_ND. A row of the layer's output is the sum of that "
-        "row of all ranks: reduce_scatter gives it.",
-        g.patch(SCATTER, "z_ND.split(-(-len(z_ND) // group.size))[group.rank]"),
-    ),
-    g.Mistake(
-        "averages instead of summing",
-        "The z_ND of the ranks are parts of a sum, and so are their gradients of x_ND and of "
-        'weight_D. Nothing is divided by n: op="sum".',
+        "The z_ND of the ranks are parts of a sum, and so are their gradients of x_ND. A rank gets "
+        'its rows of the sum from reduce_scatter, with op="sum": nothing is divided by n.',
         [
+            g.patch(SCATTER, "z_ND.split(-(-len(z_ND) // group.size))[group.rank]"),
             g.patch(REDUCE, f'{REDUCE}, op="mean"'),
-            g.patch(REDUCE_WEIGHT, f'{REDUCE_WEIGHT}, op="mean"'),
         ],
         hint=3,
     ),
@@ -153,30 +129,12 @@ MISTAKES = [
         hint=3,
     ),
     g.Mistake(
-        "computes another residual, or another norm",
-        "The new residual is the layer's output plus the residual. It is returned as it is. x_ND "
-        "is LayerNorm of it: minus the mean, divided by sqrt(var + 1e-5), times the weight. The "
-        "variance is the mean square over D, not over D - 1.",
-        [
-            g.patch(NORM, NORM.replace("residual_nD", "residual_nD - r_nD")),
-            g.patch(  # RMSNorm
-                NORM, "residual_nD / (residual_nD.square().mean(1, True) + 1e-5).sqrt() * weight_D"
-            ),
-            g.patch(  # with the variance of a sample
-                NORM,
-                "(residual_nD - residual_nD.mean(1, True)) * weight_D"
-                " / (residual_nD.var(1, keepdim=True) + 1e-5).sqrt()",
-            ),
-            g.patch(RETURN, "return normed_nD"),
-        ],
-    ),
-    g.Mistake(
         "loses a part of the gradient",
         "residual_nD has a gradient of its own, and another one through the norm and x_ND. "
         "Autograd does not record the group's collectives: a torch.autograd.Function must.",
         [
             g.patch(SCATTER, SCATTER.replace("z_ND", "z_ND.detach()")),
-            g.patch(NORM, NORM.replace("residual_nD", "residual_nD.detach()")),
+            g.patch("_AllGather.apply(normed_nD", "_gathered(normed_nD"),
         ],
         hint=3,
     ),
@@ -187,7 +145,7 @@ MISTAKES = [
         "so it gets all rows' gradients: the backward of the reduce_scatter is an all_gather.",
         [
             g.patch(
-                OF_GATHER,
+                "return _reduced(gradient_ND, ctx.num_rows, ctx.group)",
                 "k = -(-len(gradient_ND) // ctx.group.size)\n"
                 "        return gradient_ND[ctx.group.rank * k :][: ctx.num_rows]",
             ),
@@ -203,17 +161,9 @@ MISTAKES = [
     g.Mistake(
         "does not sum the weight's gradient",
         "Each rank has the gradient of its own rows only. After one optimizer step the weights "
-        "would differ between the ranks: all-reduce the gradient.",
-        g.patch("ctx.group.all_reduce(gradient_D)", "gradient_D"),
+        "would differ between the ranks: all-reduce the gradient, as a sum.",
+        g.patches(SUMMED, "gradient_D", f'{SUMMED[:-1]}, op="mean")'),
         hint=2,
-    ),
-    g.Mistake(
-        "crashes where n does not divide the rows",
-        "Collectives take blocks of one size. Pad the rows until n divides them, also on a rank "
-        "with fewer rows or none, and cut the padding off afterwards.",
-        g.patch("pad(x_ND, padding)", "x_ND"),
-        crashed=lambda s: len(s.xs[0]) % s.n > 0,
-        hint=3,
     ),
     g.Mistake(
         "all-reduces all rows",
@@ -230,14 +180,19 @@ MISTAKES = [
         "None is kept for backward, besides z_ND and x_ND, and two at once are enough: the one "
         "that is sent and the one that arrives. Normalize this rank's rows, then gather. A "
         "variable keeps its tensor until the function returns, and a slice keeps the whole tensor.",
-        g.patch(
-            "= len(x_nD), group",
-            "= len(x_nD), group\n        ctx.kept = x_nD.new_zeros(num_rows, x_nD.shape[1])",
-        ),
+        [
+            g.patch(
+                "= len(x_nD), group",
+                "= len(x_nD), group\n        ctx.kept = x_nD.new_zeros(num_rows, x_nD.shape[1])",
+            ),
+            g.patch(
+                "return group.reduce_scatter(pad(x_ND, padding))",
+                "padded, doubled, halved = pad(x_ND, padding), 2 * x_ND, x_ND / 2\n"
+                "    return group.reduce_scatter(padded)",
+            ),
+        ],
         # An all-reduce may have one more for a moment.
-        over_budget=lambda s: (
-            not all_reduces_rows(s) and any(e.value for seen in s.ranks for e in seen.notes)
-        ),
+        over_budget=lambda s: has_many_rows(s) and not all_reduces_rows(s),
     ),
 ]
 
