@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from labkit.grade import Outcome, check, findings
-from labkit.grade.differences import common_factor
+from labkit.grade.differences import common_factor, difference
 from labkit.grade.engine import observe
 from labkit.grade.grader import Budget, Case, Mistake, OnRanks, Questions, close, patch
 from labkit.grade.observed import Event, Observed, RankSeen
@@ -322,3 +322,18 @@ def test_a_second_function_is_checked_before_the_first_is_written(tmp_path):
 )
 def test_a_common_factor_is_one_of_all_numbers(pairs, factor):
     assert common_factor(pairs) == factor
+
+
+@pytest.mark.parametrize(
+    ("got", "right", "place"),
+    [
+        (torch.tensor([1.0, 2.0001, 5.0]), torch.tensor([1.0, 2.0, 3.0]), "[2]"),
+        (torch.tensor([math.nan, 1.0]), torch.tensor([math.nan, 2.0]), "[1]"),
+        (torch.tensor([[1.0], [math.nan]]), torch.tensor([[2.0], [3.0]]), "[1, 0]"),
+        ([torch.tensor([1.00001]), 3], [torch.tensor([1.0]), 2], "at [1]"),
+        ({"a": torch.tensor([1.00001]), "b": True}, {"a": torch.ones(1), "b": False}, "at ['b']"),
+        ({"a": torch.tensor([1.00001]), "b": 1}, {"a": torch.ones(1), "b": 1}, "at ['a']"),
+    ],
+)
+def test_the_place_of_a_difference_is_no_rounding_where_more_differs(got, right, place):
+    assert f" {place}" in difference(got, right)

@@ -19,7 +19,7 @@ def cases(draw: g.Draw) -> list[g.Case]:
         "autocast and Adam": (full, full, None, [full, full], half),
         "SGD with momentum": (half, half, full, [full]),
         "plain SGD in 16 bits with a master copy": (half, half, full, []),
-        "8-bit moments": (half, half, None, [*small]),
+        "8-bit moments": (half, full, None, [*small]),
     }
     for number in range(1, 7):
         moments = [pick((full, half, *small)) for _ in range(draw.rng.randrange(4))]
@@ -46,6 +46,11 @@ MASTER = 'recipe["master"]'
 PARAMETERS, GRADIENTS = 'itemsize[recipe["parameters"]]', 'itemsize[recipe["gradients"]]'
 STATES = "sum(itemsize[dtype] for dtype in optimizer)"
 MISTAKES = [
+    g.Mistake(
+        "gives the same number for every recipe",
+        "12, 16, 18 and 20 are sums for certain recipes. Add up what this recipe stores.",
+        g.patches("return sum(sharded_from(recipe).values())", "return 16", "return 18"),
+    ),
     g.Mistake(
         "forgets the master copy",
         "A small update can vanish when it is added to a 16-bit parameter. Some optimizers, plain "
@@ -80,6 +85,17 @@ MISTAKES = [
         hint=3,
     ),
     g.Mistake(
+        "takes an 8-bit number for more than one byte",
+        "float8_e4m3fn and int8 have 8 bits, so one byte per number. In the name of a float8, e4m3 "
+        "tells how the 8 bits are divided: 4 for the exponent and 3 for the mantissa.",
+        g.patches(
+            '"float8_e4m3fn": 1, "int8": 1',
+            '"float8_e4m3fn": 2, "int8": 2',
+            '"float8_e4m3fn": 105, "int8": 1',
+        ),
+        hint=3,
+    ),
+    g.Mistake(
         "counts the copies of autocast",
         "Autocast makes and frees its copies within one step. They are not kept from step to step.",
         g.patch(PARAMETERS, f'{PARAMETERS} + itemsize[recipe["casts"]]'),
@@ -91,6 +107,7 @@ MISTAKES = [
         [
             g.patch("1: sum", "3: sum", "3: itemsize", "1: itemsize"),
             g.patch(MASTER, "None", PARAMETERS, f"{PARAMETERS} + itemsize[{MASTER}]"),
+            g.patch(MASTER, f'{MASTER}, recipe["gradients"]', GRADIENTS, "0"),
         ],
         hint=2,
     ),

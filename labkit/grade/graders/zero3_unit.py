@@ -151,10 +151,10 @@ MISTAKES = [
         hint=2,
     ),
     g.Mistake(
-        "holds more than two units in memory",
+        "holds weights for longer than it may",
         "Gather at most one unit in advance. Release weights after forward, and gather them again "
-        "for backward: keeping them takes the memory of ZeRO-2. A list, a name or a view that "
-        "refers to weights or to a whole gradient keeps it in memory.",
+        "for backward, those of the last unit too: keeping them takes the memory of ZeRO-2. A "
+        "list, a name or a view that refers to weights or to a whole gradient keeps it in memory.",
         g.patch(
             FORWARD,
             f"        inputs[-1] = x, {GATHER}\n        x = unit.forward(inputs[-1][1], x)",
