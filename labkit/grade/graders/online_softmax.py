@@ -22,7 +22,7 @@ def cases(draw: g.Draw) -> list[g.Case]:
         case(draw, "4 blocks, each query sees keys of every block", sizes),
         case(draw, "4 blocks, some hidden from a query, 2 queries see no key", sizes, hides=True),
         case(draw, "scores up to 10,000 in float32", sizes, level=FAR, dtype=torch.float32),
-        case(draw, "hidden keys that score 10,000 more", sizes, level=FAR, trap=FAR),
+        case(draw, "hidden keys that score 10,000 more", sizes, trap=FAR),
         case(draw, f"{MANY} blocks", [16] * MANY),
     ]
 
@@ -111,6 +111,7 @@ def keeps(s: g.Observed) -> bool:
 
 
 NO_MAX, ZEROS = "torch.full_like(sum_T1, -torch.inf)", "torch.zeros_like(sum_T1)"
+LSE, SHIFT = "(max_T1 + sum_T1.log())", "new_T1.masked_fill(new_T1 == -torch.inf, 0)"
 HIDE = ".masked_fill(~mask_TS, -torch.inf)"
 LOOP = "    for k_SK, v_SK, mask_TS in blocks:"
 SUM_RESCALED, SUM = "sum_T1 = sum_T1 * rescale_T1 +", "sum_T1 = sum_T1 +"
@@ -123,10 +124,15 @@ MISTAKES = [
     g.Mistake(
         "makes NaN where a query sees no key",
         "In a masked block all scores are -inf, and -inf - -inf is NaN: subtract 0 where the "
-        "maximum is -inf. At the end 0 / 0 is NaN too: do not divide where the sum is 0.",
+        "maximum is -inf. At the end 0 / 0 is NaN too: do not divide where the sum is 0. "
+        "What is NaN in one block stays NaN in later ones.",
         [
-            g.patch("new_T1.masked_fill(new_T1 == -torch.inf, 0)", "new_T1"),
+            g.patch(SHIFT, "new_T1"),
             g.patch(END, "o_TK / sum_T1"),
+            g.patch(
+                *(SHIFT, "new_T1", END, "(o_TK / sum_T1).nan_to_num(0)"),
+                *(LSE, f"{LSE}.nan_to_num(-torch.inf, torch.inf, -torch.inf)"),
+            ),
         ],
         hint=3,
     ),
@@ -158,7 +164,13 @@ MISTAKES = [
         "lets hidden keys count",
         "True is where a query may see a key. A hidden key's weight is exp(-inf) = 0. exp(0) is 1, "
         "and where all other scores are -10,000 or hidden, a score of -1e4 or -1e9 counts as well.",
-        g.patches(HIDE, "", HIDE.replace("-torch.inf", "-1e9")),
+        [
+            g.patch(HIDE, ""),
+            *(
+                g.patch(HIDE, HIDE.replace("-torch.inf", lowest))
+                for lowest in ("-1e9", "torch.finfo(q_TK.dtype).min")
+            ),
+        ],
         hint=3,
     ),
     g.Mistake(
@@ -179,7 +191,7 @@ MISTAKES = [
         "returns another log-sum-exp",
         "The output is right. lse = maximum + log(sum of exp(score - maximum)), with the natural "
         "logarithm, over all blocks.",
-        g.patch("(max_T1 + sum_T1.log())", "sum_T1.log()"),
+        g.patch(LSE, "sum_T1.log()"),
         hint=3,
     ),
     g.Mistake(
