@@ -24,8 +24,8 @@ Write two functions.
                                  optimizer's step starts
     sharded_from(recipe)         a dict {1: ..., 2: ..., 3: ...}. The entry of a level has the bytes
                                  that ZeRO shards from this level on. Level 1 adds what only the
-                                 optimizer's step needs, level 2 adds gradients, level 3 adds the
-                                 rest. Each byte is in exactly one of the three entries
+                                 optimizer's step needs, level 2 adds gradients of any dtype, level
+                                 3 adds the rest. Each byte is in exactly one of the three entries
 
 Contract
     recipe   stays as it is

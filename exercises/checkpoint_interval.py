@@ -13,8 +13,8 @@ Write three functions.
                               (exponential), independently. Any failure stops the whole job
              write_s          seconds from the begin of a save until the checkpoint counts
              blocking         the share of write_s in which training is idle, above 0 and up to 1.
-                              The rest is written while training goes on; it ends before the next
-                              save
+                              The rest is written while training goes on. (Whether it ends before
+                              the next save is not asked here.)
              detect_min       minutes from a failure until it is noticed
              restart_min      minutes from there until the first step
 

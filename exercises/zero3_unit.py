@@ -38,8 +38,8 @@ Budget, on every rank, for n >= 2
     memory  whenever a unit is used: the weights of at most two units, that is of this one and of
             the one before or after it; copies count. And at most two whole gradients; a padded copy
             counts as one. Shards, their gradients and activations are not counted
-    sent    3 (n-1) k numbers per unit. On a ring an all_gather sends (n-1) k, a reduce_scatter of
-            n k numbers as much, and an all_reduce of n k numbers twice as much
+    sent    exactly 3 (n-1) k numbers per unit. On a ring an all_gather sends (n-1) k, a
+            reduce_scatter of n k numbers as much, and an all_reduce of n k numbers twice as much
 
 A tensor is released when nothing refers to it any more: no name, no list, and no view of it.
 """

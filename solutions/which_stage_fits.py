@@ -15,8 +15,8 @@ lowest level that fits. Write `which_stage_fits(setup)`. A setup is a dict:
     activation_bytes  bytes of activations that one rank keeps for its own microbatch
     reserve_gb        memory for CUDA's context, communication buffers and fragmentation, in GB of
                       1e9 bytes
-    memory_gib        memory of one GPU, in GiB of 2**30 bytes; memory_gib * 2**30 is a whole number,
-                      exact in a float
+    memory_gib        memory of one GPU, in GiB of 2**30 bytes; memory_gib * 2**30 is a whole
+                      number, exact in a float
 
 Level 0 shards nothing. Level 1 shards the optimizer's bytes over the dp ranks. Level 2 also shards
 gradients, and level 3 also parameters. Shards are made of whole parameters. If dp does not divide

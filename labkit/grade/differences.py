@@ -108,10 +108,10 @@ def difference(got: Any, right: Any, path: str = "") -> str:
     if is_tensor and got.shape == right.shape and got.dtype == right.dtype and right.numel() > 1:
         flat_got, flat_right = got.flatten().tolist(), right.flatten().tolist()
         pairs = enumerate(zip(flat_got, flat_right, strict=True))
-        wrong = {i: _error(a, b) for i, (a, b) in pairs if a != b and (a == a or b == b)}
-        # The first that is no rounding beside the worst one.
-        worst = max(wrong.values(), default=0.0)
-        place = next((i for i, error in wrong.items() if error >= worst / 100), 0)
+        errors = {i: _error(a, b) for i, (a, b) in pairs if a != b and (a == a or b == b)}
+        rounding = max(errors.values(), default=0.0) / 1000
+        wrong = [i for i, error in errors.items() if error >= rounding]
+        place = wrong[0] if wrong else 0
         # torch.unravel_index imports sympy, which takes a second.
         where = [place // right[(0,) * k].numel() % n for k, n in enumerate(right.shape, start=1)]
         return (

@@ -88,7 +88,7 @@ def call(watch: Any, args: tuple[Any, ...]) -> dict[str, Any]:
     """Perform a script."""
     script, weight = args
     training, now = Training(weight), ""
-    found: dict[str, list[Any]] = {"written during": [], "raised by": [], "written": []}
+    found: dict[str, list[Any]] = {"raised by": [], "written during": [], "written": []}
     waits: list[Callable[[], None]] = []
     copies: list[Tensor] = []
 
@@ -130,7 +130,7 @@ def call(watch: Any, args: tuple[Any, ...]) -> dict[str, Any]:
 def right(script: list[str], weight: torch.Tensor) -> dict[str, Any]:
     """In which calls a write runs, which calls raise, and what is written."""
     training, saved = Training(weight), list[Any]()
-    found: dict[str, list[Any]] = {"written during": [], "raised by": [], "written": []}
+    found: dict[str, list[Any]] = {"raised by": [], "written during": [], "written": []}
     for number, what in enumerate(script):
         if what not in ("save", "wait"):
             getattr(training, what)()

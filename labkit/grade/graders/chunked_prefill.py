@@ -79,6 +79,11 @@ MISTAKES = [
         [
             g.patch("min(num, left)", "num * (left > 0)"),
             g.patch(NUM_NOW, f"        if num > left:\n            break\n{NUM_NOW}"),
+            g.patch(
+                NUM_NOW,
+                "        if num > left and id in [each.id for each in waiting]:\n"
+                f"            break\n{NUM_NOW}",
+            ),
         ],
     ),
     g.Mistake(
