@@ -182,7 +182,7 @@ def _barriers(trace: Trace, seconds: float) -> Finding:
 
 def _slow_link(graph: Dependencies) -> Finding:
     """The pairs of ranks whose messages take twice as long as those of the fastest pair, or more,
-    and half as long as those of the slowest. Of messages of one size, the most frequent one.
+    and a third as long as those of the slowest. Of messages of one size, the most frequent one.
 
     A message is on its way from the moment when it is sent, whether its receiver is there or not.
     """
@@ -197,7 +197,8 @@ def _slow_link(graph: Dependencies) -> Finding:
     usual = sizes.most_common(1)[0][0] if sizes else 0
     of_pairs = {pair: median(each_s) for (pair, size), each_s in by_pair.items() if size == usual}
     usual_s = min(of_pairs.values(), default=0.0)
-    least_s = max(2 * usual_s, 0.5 * max(of_pairs.values(), default=0.0))
+    # Where messages of one pair queue behind those of another, they take twice as long.
+    least_s = max(2 * usual_s, max(of_pairs.values(), default=0.0) / 3)
     slow = {pair: each_s for pair, each_s in of_pairs.items() if each_s > least_s}
 
     def as_usual(part: Part) -> float:
