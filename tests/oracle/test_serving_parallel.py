@@ -291,7 +291,8 @@ def step_that_fails(world, layout, failure, folder):
 @pytest.mark.parametrize("failure", ["killed", "raises"])
 @pytest.mark.parametrize("layout", ["tp 3", "pp 3"])
 def test_a_rank_that_fails_ends_the_step_on_all_ranks(layout, failure, tmp_path, monkeypatch):
-    monkeypatch.setattr(supervise, "_GRACE_S", 60)  # or the driver ends them on a busy machine
+    if failure == "killed":  # rank 2 hears of it later than the driver, on a busy machine
+        monkeypatch.setattr(supervise, "_GRACE_S", 60)
     with pytest.raises(RankError) as caught:
         run(step_that_fails, 3, (layout, failure, tmp_path))
     assert caught.value.rank == 1
