@@ -1,7 +1,6 @@
 """Grade read_a_flight_record: dumps of jobs that hang, with groups of two ranks and the world."""
 
 import itertools
-from collections import Counter
 from collections.abc import Iterator
 from random import Random
 from typing import Any
@@ -26,6 +25,22 @@ def cases(draw: g.Draw) -> Iterator[g.Case]:
         yield g.Case(f"job {number} of {len(dumps)} ranks", dumps, known=answer)
 
 
+def entry(
+    log: list[dict[str, Any]], group: tuple[str, str], state: str, is_p2p: bool = False
+) -> dict[str, Any]:
+    """What the next all-reduce of a rank leaves. Messages do not count."""
+    is_in_group = [each["process_group"] == group and not each["is_p2p"] for each in log]
+    return {
+        "process_group": group,
+        "collective_seq_id": sum(is_in_group) + (not is_p2p),
+        "profiling_name": "nccl:all_reduce",
+        "input_sizes": [[4096]],
+        "input_dtypes": ["Float"],
+        "state": state,
+        "is_p2p": is_p2p,
+    }
+
+
 def job(rng: Random, what: str, turn: int) -> tuple[Dumps, Any]:
     """The dumps of a job, and the right answer. It hangs in the world at each second turn."""
     everyone = list(range(rng.choice((4, 6, 8))))
@@ -34,20 +49,10 @@ def job(rng: Random, what: str, turn: int) -> tuple[Dumps, Any]:
     groups = {"0": everyone, **pairs}
     description = {"0": "default_pg", **dict.fromkeys(pairs, "mesh_tp")}
     logs: list[list[dict[str, Any]]] = [[] for _ in everyone]
-    counts: list[Counter[str]] = [Counter() for _ in everyone]
 
     def call(rank: int, group: str, state: str = "completed", **other: Any) -> None:
-        counts[rank][group] += "is_p2p" not in other
-        usual = {
-            "process_group": (group, description[group]),
-            "collective_seq_id": counts[rank][group],
-            "profiling_name": "nccl:all_reduce",
-            "input_sizes": [[4096]],
-            "input_dtypes": ["Float"],
-            "state": state,
-            "is_p2p": False,
-        }
-        logs[rank].append(usual | other)
+        its = entry(logs[rank], (group, description[group]), state, other.get("is_p2p", False))
+        logs[rank].append(its | other)
 
     num_layers = rng.sample(range(2, 7), len(pairs))
     for _ in range(rng.randrange(2, 5)):
@@ -60,7 +65,7 @@ def job(rng: Random, what: str, turn: int) -> tuple[Dumps, Any]:
 
     group = "0" if what == "mismatch" or turn % 2 else rng.choice(list(pairs))
     members = groups[group]
-    number = counts[members[0]][group] + 1
+    number = entry(logs[members[0]], (group, description[group]), "")["collective_seq_id"]
     num_odd = rng.randrange(1, 3) if what == "missing" and group == "0" else 1
     odd = sorted(members[(turn // 2 + i) % len(members)] for i in range(num_odd))
     for rank in everyone:
@@ -82,12 +87,12 @@ def job(rng: Random, what: str, turn: int) -> tuple[Dumps, Any]:
 
     dumps = []
     for rank, log in enumerate(logs):
+        own = {name: ranks for name, ranks in groups.items() if rank in ranks}
         config = {
             name: {"name": name, "desc": description[name], "ranks": str(ranks)}
-            for name, ranks in groups.items()
-            if rank in ranks
+            for name, ranks in own.items()
         }
-        entries = log[rng.randrange(last_step[rank] + 1) :]
+        entries = log[rng.randrange(last_step[rank] + 1) :]  # older ones are overwritten
         dumps.append({"pg_config": config, "entries": entries})
     return dumps, (what, group, number, [] if what == "running" else odd)
 
