@@ -8,7 +8,6 @@ from rich.text import Text
 
 from labkit.cli.terminal import console
 from labkit.grade.puzzles import PUZZLES, get_puzzle, solve, standing
-from labkit.grade.puzzles.reading import MOST_CHARACTERS
 
 
 def puzzle(
@@ -28,8 +27,7 @@ def puzzle(
     elif file is None:
         _show(str(get_puzzle(name)))
     else:
-        with file.open(encoding="utf-8", errors="replace") as opened:
-            ruling = solve(name, opened.read(MOST_CHARACTERS + 1))
+        ruling = solve(name, file.read_text(encoding="utf-8", errors="replace"))
         _show(repr(ruling))
         if not ruling:
             raise typer.Exit(1)

@@ -73,7 +73,7 @@ def _op(cell: str, rank: int) -> Op:
     match = _CELL.fullmatch(cell)
     if match is None:
         raise ValueError(
-            f"{cell!r} on rank {rank}'s line is no operation: write F, B, I or W and the "
+            f"{cell[:20]!r} on rank {rank}'s line is no operation: write F, B, I or W and the "
             "microbatch, as in F0, and the stage after @ where a rank has several, as in F0@2"
         )
     kind, microbatch, stage = match.groups()

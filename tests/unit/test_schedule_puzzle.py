@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from labkit import cli
-from labkit.grade.puzzles import PUZZLES, UnknownPuzzle, has_passed
+from labkit.grade.puzzles import PUZZLES, UnknownPuzzle, standing
 from labkit.notebook import schedule_puzzle
 from labkit.notebook.schedule_puzzle import picture_html
 from labkit.pipeline import gpipe, plan, simulate
@@ -54,7 +54,7 @@ def test_a_pass_is_shown_with_its_picture_and_remembered():
         shown and "two ranks: passed" in repr(shown) and PUZZLES["two ranks"].teaches in html(shown)
     )
     assert picture_html(simulate(shown.ruling.timing.schedule)) in html(shown)
-    assert has_passed("two ranks")
+    assert standing("two ranks") == "passed"
 
 
 def test_what_is_over_budget_is_shown_with_picture_and_marked_cell():

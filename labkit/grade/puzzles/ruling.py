@@ -1,7 +1,7 @@
-"""The judge: is it a step, how long does it take, what does each rank hold, and is that enough?
+"""The ruling on an answer: is it a step, how long does it take, what does each rank hold?
 
-Pure: the same answer always gets the same ruling. Everything is computed from the rows alone, with
-the puzzle's own costs and sizes, which are whole numbers, so that no rounding decides.
+Only an answer's rows count. The numbers of stages and microbatches are the puzzle's, and so are the
+costs and sizes: whole numbers, so that no rounding decides.
 """
 
 from __future__ import annotations
@@ -9,12 +9,23 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from labkit import progress
 from labkit.grade.outcome import Outcome
 from labkit.grade.puzzles import explain
+from labkit.grade.puzzles.book import get_puzzle
 from labkit.grade.puzzles.puzzle import Puzzle
-from labkit.grade.puzzles.puzzle_rules import require_step
-from labkit.grade.puzzles.reading import Unreadable, is_blank, read
-from labkit.pipeline import Schedule, ScheduleError, Timing, in_time, simulate
+from labkit.pipeline import (
+    Kind,
+    Schedule,
+    ScheduleError,
+    Timing,
+    in_time,
+    parse,
+    simulate,
+    validate,
+)
+
+_KIND = "puzzle"
 
 
 @dataclass(frozen=True, repr=False)
@@ -54,23 +65,71 @@ class Ruling:
         return "\n".join(lines)
 
 
-def judge(puzzle: Puzzle, answer: Any) -> Ruling:
-    """Hold an answer against the puzzle. Never raises for anything that an answer can be.
+def solve(name: str, answer: Any) -> Ruling:
+    """Judge an answer, and remember how it ended. Raises UnknownPuzzle. answer: as of `judge`."""
+    ruling = judge(get_puzzle(name), answer)
+    if ruling.outcome is not Outcome.NOT_ATTEMPTED:
+        progress.record(
+            _KIND,
+            ruling.puzzle.name,
+            outcome=ruling.outcome.value,
+            diagnosis=ruling.diagnosis,
+            makespan=None if ruling.timing is None else ruling.timing.makespan,
+            memory=ruling.memory,
+        )
+    return ruling
 
-    answer: see reading.read. Passed: a training step on the puzzle's stages, within both budgets.
+
+def standing(name: str) -> str:
+    """Where the player is with a puzzle: `passed`, the last outcome, or `not attempted`."""
+    events = progress.events(get_puzzle(name).name, _KIND)
+    outcomes = [event.detail.get("outcome", "?") for event in events]
+    if Outcome.PASSED.value in outcomes:
+        return Outcome.PASSED.value
+    return [Outcome.NOT_ATTEMPTED.value, *outcomes][-1]
+
+
+def judge(puzzle: Puzzle, answer: Any) -> Ruling:
+    """Hold an answer against the puzzle. It passes if it is a step within both budgets.
+
+    answer: text with a line per rank, a list of such lines, or a Schedule, as `plan` makes it.
     """
-    if is_blank(answer):
+    if answer is None or (isinstance(answer, str) and not answer.strip()):
         return Ruling(puzzle, Outcome.NOT_ATTEMPTED, "no rows yet", puzzle.facts)
     try:
-        schedule = read(answer, puzzle)
-    except Unreadable as error:
-        how = ("Write", dict(puzzle.facts)["Write"])
-        return Ruling(puzzle, Outcome.WRONG, "it cannot be read", [("Why", str(error)), how])
-    try:
-        require_step(schedule, puzzle)
+        schedule = _step(answer, puzzle)
     except ScheduleError as error:
         return Ruling(puzzle, Outcome.WRONG, "it is no training step", [("Why", str(error))])
+    except (TypeError, ValueError) as error:
+        how = ("Write", dict(puzzle.facts)["Write"])
+        return Ruling(puzzle, Outcome.WRONG, "it cannot be read", [("Why", str(error)), how])
     return _against_budgets(puzzle, schedule)
+
+
+def _step(answer: Any, puzzle: Puzzle) -> Schedule:
+    """The answer as a training step on the puzzle's stages.
+
+    Raises ScheduleError, which marks the first cell that the puzzle does not allow; ValueError or
+    TypeError for what is no list of operations of its ranks.
+    """
+    problem = puzzle.problem
+    rows = (answer if isinstance(answer, Schedule) else parse(answer)).rows
+    if len(rows) != problem.num_ranks:
+        counted = "1 row" if len(rows) == 1 else f"{len(rows)} rows"
+        raise ValueError(f"{counted} for {problem.num_ranks} ranks: write one for each")
+    schedule = Schedule("answer", rows, problem.num_stages, problem.num_microbatches)
+    holders = dict(enumerate(problem.placement))
+    for rank, row in enumerate(rows):
+        for index, op in enumerate(row):
+            reason = ""
+            if (holder := holders.get(op.stage, rank)) != rank:
+                reason = f"{op} of stage {op.stage} is on rank {rank}; here rank {holder} holds it"
+            elif op.kind in (Kind.I, Kind.W) and not problem.is_split:
+                reason = f"{op} is half a backward; here it is whole, B{op.microbatch}"
+            if reason:
+                raise ScheduleError(reason, schedule, rank, index)
+    validate(schedule)
+    return schedule
 
 
 def _against_budgets(puzzle: Puzzle, schedule: Schedule) -> Ruling:
