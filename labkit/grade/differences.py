@@ -10,13 +10,20 @@ from typing import Any
 import torch
 
 from labkit.grade.grader import close
+from labkit.grade.observed import pairs
 
 
-def form_of(got: Any, right: Any, is_part: bool = False) -> tuple[str, str]:
+def form_of(got: Any, right: Any) -> tuple[str, str]:
     """(name, why) of a result that is not the right one, by its form; `wrong values` at last."""
-    what = "a part of the result" if is_part else "the result"
+    forms = (_other_form(*place) for place in pairs(got, right))
+    return next((form for form in forms if form), _WRONG_VALUES)
+
+
+def _other_form(path: str, got: Any, right: Any) -> tuple[str, str] | None:
+    """(name, why) of one place of a result; None where the form is the right one."""
+    what = "a part of the result" if path else "the result"
     if got is None and right is not None:
-        if is_part:
+        if path:
             return "a part of the result is None", "a value is missing: see what was expected"
         return "returns nothing", "the function ends without a return, so its value is None"
     if isinstance(right, torch.Tensor):
@@ -24,35 +31,20 @@ def form_of(got: Any, right: Any, is_part: bool = False) -> tuple[str, str]:
             kind = type(got).__name__
             return "returns another type", f"the function returns a {kind}; it should be a tensor"
         if got.shape != right.shape:
-            return (
-                "returns another shape",
-                f"{what} has shape {tuple(got.shape)}; it should be {tuple(right.shape)}",
-            )
+            shapes = f"shape {tuple(got.shape)}; it should be {tuple(right.shape)}"
+            return "returns another shape", f"{what} has {shapes}"
         if got.dtype != right.dtype:
             return "returns another dtype", f"{what} is {got.dtype}; it should be {right.dtype}"
     elif isinstance(right, dict) and isinstance(got, dict):
-        if got.keys() != right.keys():
-            return (
-                "returns other keys",
-                f"{what} has the keys {sorted(map(str, got))}; they should be "
-                f"{sorted(map(str, right))}",
-            )
-        return next(
-            (f for f in (form_of(got[k], right[k], True) for k in right) if f[0] != "wrong values"),
-            _WRONG_VALUES,
-        )
+        keys, wanted = (sorted(map(str, each)) for each in (got, right))
+        return "returns other keys", f"{what} has the keys {keys}; they should be {wanted}"
     elif isinstance(right, list | tuple) and isinstance(got, list | tuple):
-        if len(got) != len(right):
-            return (
-                "returns another number of values",
-                f"{what} has {len(got)} entries; there should be {len(right)}",
-            )
-        parts = (form_of(a, b, True) for a, b in zip(got, right, strict=True))
-        return next((f for f in parts if f[0] != "wrong values"), _WRONG_VALUES)
-    elif _kind(got) != (wanted := _kind(right)):
-        why = f"the function returns {shown(got)}, a {type(got).__name__}; it should be {wanted}"
-        return "returns another type", why + (_TO_NUMBER if wanted == "a number" else "")
-    return _WRONG_VALUES
+        lengths = f"{len(got)} entries; there should be {len(right)}"
+        return "returns another number of values", f"{what} has {lengths}"
+    elif _kind(got) != (kind := _kind(right)):
+        why = f"the function returns {shown(got)}, a {type(got).__name__}; it should be {kind}"
+        return "returns another type", why + (_TO_NUMBER if kind == "a number" else "")
+    return None
 
 
 _TO_NUMBER = ". float(x) makes a plain number of a tensor of one, or of a Fraction"
@@ -85,49 +77,43 @@ def common_factor(pairs: Iterable[tuple[Any, Any]]) -> float | None:
 
 def _numbers(got: Any, right: Any) -> Iterator[tuple[float, float]]:
     """The numbers of two results, place by place; (nan, 1) where something else differs."""
-    if form_of(got, right) != _WRONG_VALUES:
-        yield math.nan, 1.0
-    elif isinstance(right, torch.Tensor):
-        yield from zip(got.flatten().tolist(), right.flatten().tolist(), strict=True)
-    elif isinstance(right, dict):
-        for key in right:
-            yield from _numbers(got[key], right[key])
-    elif isinstance(right, list | tuple):
-        for one, other in zip(got, right, strict=True):
-            yield from _numbers(one, other)
-    elif type(right) in (int, float) and type(got) in (int, float):
-        yield got, right
-    elif not close(got, right):
-        yield math.nan, 1.0
+    for path, one, other in pairs(got, right):
+        if _other_form(path, one, other):
+            yield math.nan, 1.0
+        elif isinstance(other, torch.Tensor):
+            yield from zip(one.flatten().tolist(), other.flatten().tolist(), strict=True)
+        elif type(other) in (int, float) and type(one) in (int, float):
+            yield one, other
+        elif not close(one, other):
+            yield math.nan, 1.0
 
 
-def difference(got: Any, right: Any, path: str = "") -> str:
+def difference(got: Any, right: Any) -> str:
     """`got 3, expected 5`; inside of lists, dicts and tensors the first place that differs."""
+    for steps in (_MANY_STEPS, 8):  # first what is no rounding, by whatever grader
+        for place in pairs(got, right):
+            if not close(*place[1:], steps=steps):
+                return _told(*place)
+    return _told("", got, right)
+
+
+def _told(path: str, got: Any, right: Any) -> str:
     at = f" at {path}" if path else ""
     is_tensor = isinstance(got, torch.Tensor) and isinstance(right, torch.Tensor)
-    if is_tensor and got.shape == right.shape and got.dtype == right.dtype and right.numel() > 1:
-        flat_got, flat_right = got.flatten().tolist(), right.flatten().tolist()
-        pairs = enumerate(zip(flat_got, flat_right, strict=True))
-        errors = {i: _error(a, b) for i, (a, b) in pairs if a != b and (a == a or b == b)}
-        rounding = max(errors.values(), default=0.0) / 1000
-        wrong = [i for i, error in errors.items() if error >= rounding]
-        place = wrong[0] if wrong else 0
-        # torch.unravel_index imports sympy, which takes a second.
-        where = [place // right[(0,) * k].numel() % n for k, n in enumerate(right.shape, start=1)]
-        return (
-            f"got {shown(flat_got[place])}, expected {shown(flat_right[place])} at {path}{where} "
-            f"({len(wrong)} of {right.numel()} elements differ)"
-        )
-    parts: list[tuple[Any, Any, Any]] = []
-    if isinstance(got, list | tuple) and isinstance(right, list | tuple) and len(got) == len(right):
-        parts = [(index, *both) for index, both in enumerate(zip(got, right, strict=True))]
-    if isinstance(got, dict) and isinstance(right, dict) and got.keys() == right.keys():
-        parts = [(key, got[key], right[key]) for key in right]
-    for steps in (_MANY_STEPS, 8):  # first what is no rounding, by whatever grader
-        for key, one, other in parts:
-            if not close(one, other, steps=steps):
-                return difference(one, other, f"{path}[{key!r}]")
-    return f"got {shown(got)}, expected {shown(right)}{at}"
+    if not is_tensor or _other_form(path, got, right) or right.numel() < 2:
+        return f"got {shown(got)}, expected {shown(right)}{at}"
+    flat_got, flat_right = got.flatten().tolist(), right.flatten().tolist()
+    both = enumerate(zip(flat_got, flat_right, strict=True))
+    errors = {i: _error(a, b) for i, (a, b) in both if a != b and (a == a or b == b)}
+    rounding = max(errors.values(), default=0.0) / 1000
+    wrong = [i for i, error in errors.items() if error >= rounding]
+    place = wrong[0] if wrong else 0
+    # torch.unravel_index imports sympy, which takes a second.
+    where = [place // right[(0,) * k].numel() % n for k, n in enumerate(right.shape, start=1)]
+    return (
+        f"got {shown(flat_got[place])}, expected {shown(flat_right[place])} at {path}{where} "
+        f"({len(wrong)} of {right.numel()} elements differ)"
+    )
 
 
 _MANY_STEPS = 2**16

@@ -17,7 +17,7 @@ import torch
 
 from labkit.grade.differences import common_factor, difference, form_of, shown
 from labkit.grade.grader import Budget, Mistake, OnRanks, Patch, Questions, close
-from labkit.grade.observed import Observation, Observed, tensors_in
+from labkit.grade.observed import Observation, Observed, pairs, tensors_in
 from labkit.grade.outcome import Finding, Outcome
 from labkit.grade.unfinished import how_it_ended
 from labkit.grade.watched import same_bytes
@@ -150,20 +150,17 @@ _FACTOR = (
 
 
 def _is_nearly_right(observed: Observed) -> bool:
-    """Whether tensors are wrong by little more than rounding."""
-    return all(_is_near(observed.ranks[r].output, observed.right[r]) for r in observed.wrong_ranks)
+    """Whether tensors are wrong by little more than rounding, and all else is equal."""
+    both = ((observed.ranks[rank].output, observed.right[rank]) for rank in observed.wrong_ranks)
+    return all(_is_near(*place) for got, right in both for _, *place in pairs(got, right))
 
 
 def _is_near(got: Any, right: Any) -> bool:
-    """Whether tensors differ by less than 1% of the largest number; all else is equal."""
-    if isinstance(right, dict) and isinstance(got, dict) and got.keys() == right.keys():
-        return all(_is_near(got[key], right[key]) for key in right)
-    if isinstance(right, list | tuple) and isinstance(got, list | tuple) and len(got) == len(right):
-        return all(map(_is_near, got, right))
-    if not isinstance(right, torch.Tensor) or not isinstance(got, torch.Tensor):
-        return type(got) is type(right) and bool(got == right)
-    if (got.shape, got.dtype) != (right.shape, right.dtype) or not right.numel():
-        return same_bytes(got, right)
+    """Whether they are equal, or tensors that differ by less than 1% of the largest number."""
+    if not isinstance(right, torch.Tensor) or close(got, right):
+        return close(got, right)
+    if not isinstance(got, torch.Tensor) or (got.shape, got.dtype) != (right.shape, right.dtype):
+        return False
     one, other = got.double(), right.double()
     return bool((one - other).abs().max() <= 0.01 * other.abs().max())
 
@@ -285,17 +282,13 @@ def _side_effect(grader: Grader, observed: Observed) -> tuple[str, str] | None:
 
 def _unchanged(before: Any, after: Any) -> bool:
     """Whether an argument is what it was; values of other types are not looked at."""
+    return all(_is_same(was, now) for _, now, was in pairs(after, before))
+
+
+def _is_same(before: Any, after: Any) -> bool:
     if isinstance(before, torch.Tensor):
         return isinstance(after, torch.Tensor) and same_bytes(before.detach(), after)
-    if isinstance(before, dict):
-        return (
-            isinstance(after, dict)
-            and list(before) == list(after)
-            and all(map(_unchanged, before.values(), after.values()))
-        )
-    if isinstance(before, list | tuple):
-        return len(before) == len(after) and all(map(_unchanged, before, after))
-    return not isinstance(before, int | float | str) or before == after
+    return not isinstance(before, int | float | str | list | dict) or before == after
 
 
 def _got_and_expected(grader: Grader, observed: Observed) -> str:

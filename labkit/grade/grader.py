@@ -17,7 +17,7 @@ from typing import Any, Self
 
 import torch
 
-from labkit.grade.observed import ByRank, Case, Draw, Observed
+from labkit.grade.observed import ByRank, Case, Draw, Observed, pairs
 from labkit.grade.outcome import Finding, Outcome
 
 __all__ = ["Budget", "ByRank", "Case", "Draw", "Mistake", "Observed", "OnRanks", "Outcome"]
@@ -142,6 +142,10 @@ def close(got: Any, right: Any, case: Case | None = None, steps: float = 8) -> b
     per unit of the largest number. Python's floats: within 1e-9 of the right one. A list for a
     tuple will do.
     """
+    return all(_is_close(a, b, steps) for _, a, b in pairs(got, right))
+
+
+def _is_close(got: Any, right: Any, steps: float) -> bool:
     if isinstance(right, torch.Tensor):
         if (
             not isinstance(got, torch.Tensor)
@@ -154,22 +158,12 @@ def close(got: Any, right: Any, case: Case | None = None, steps: float = 8) -> b
         largest = right.abs().nan_to_num(0.0, 0.0, 0.0).max().item()
         atol = steps * torch.finfo(right.dtype).eps * max(largest, 1e-30)
         return torch.allclose(got, right, rtol=0, atol=atol, equal_nan=True)
-    if isinstance(right, dict):
-        return (
-            isinstance(got, dict)
-            and got.keys() == right.keys()
-            and all(close(got[key], right[key], case, steps) for key in right)
-        )
-    if isinstance(right, list | tuple):
-        return (
-            isinstance(got, list | tuple)
-            and len(got) == len(right)
-            and all(close(a, b, case, steps) for a, b in zip(got, right, strict=True))
-        )
     if type(right) in (int, float) and type(got) in (int, float):
         tolerance = 1e-9 * abs(right) if float in (type(got), type(right)) else 0
         return bool(got == right or abs(got - right) <= tolerance)
-    return type(got) is type(right) and bool(got == right)
+    # Of lists and dicts come here only those of other lengths or keys.
+    is_comparable = type(got) is type(right) and not isinstance(right, list | tuple | dict)
+    return is_comparable and bool(got == right)
 
 
 def within(steps: float) -> Callable[[Any, Any, Case], bool]:
