@@ -215,9 +215,9 @@ MISTAKES = [
         hint=3,
     ),
     g.Mistake(
-        "takes new memory for every copy",
+        "takes new memory for a later copy",
         "Memory that is touched for the first time is slow: the stall doubles or more. Keep the "
-        "copy, and copy into it.",
+        "copy of each tensor, and copy into it.",
         g.patch(*FRESH),
         over_budget=lambda s: noted(s, "moves") and not noted(s, "loose"),
         hint=3,

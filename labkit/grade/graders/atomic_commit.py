@@ -16,13 +16,13 @@ from labkit.grade import grader as g
 KILL, BYTES, NAMES = "a kill", "a power cut, bytes lost,", "a power cut, names lost,"
 GONE, MIXED, NOTHING = "the state is gone, ", "loads what was not saved", "loads nothing"
 RIGHT = "every load gives the newest whole state"
-AS_TEXT = "loads step 9, and 10 was saved"
+AS_TEXT = "loads step 999, and 10000 was saved"
 
 
 def cases(draw: g.Draw) -> list[g.Case]:
-    """Steps 8, 9 and 10; the last state is shorter than those before."""
+    """Steps of 1, 3 and 5 digits; the last state is shorter than those before."""
     sizes = (50, 4000, 30)
-    states = [(8 + i, draw.rng.randbytes(size)) for i, size in enumerate(sizes)]
+    states = [(step, draw.rng.randbytes(size)) for step, size in zip((9, 999, 10_000), sizes)]
     return [g.Case(f"states of {sizes} bytes", states)]
 
 
@@ -84,8 +84,8 @@ def what_is_wrong(save: Any, load: Any, folder: Path, saved: list[Any], least: i
         if loaded not in saved[least : least + 2]:
             return MIXED
         where = "the next run"
-        save(RecordedDisk(folder.with_name("other")), folder, 99, b"next")
-        return "" if load(folder) == (99, b"next") else "loads another state in the next run"
+        save(RecordedDisk(folder.with_name("other")), folder, 20_000, b"next")
+        return "" if load(folder) == (20_000, b"next") else "loads another state in the next run"
     except Exception as error:
         return f"{type(error).__name__} by {where}"
 
@@ -148,9 +148,9 @@ MISTAKES = [
     ),
     g.Mistake(
         "compares steps as text",
-        "As text 9 is greater than 10, so the load takes the older of two states. Compare "
+        "As text 999 is greater than 10000, so the load takes the older of two states. Compare "
         "numbers, or write all names with equally many digits.",
-        g.patch("{step:08d}", "{step}"),
+        g.patches("{step:08d}", "{step}", "{step:03d}"),
         seen=lambda s: AS_TEXT in s.y,
         hint=3,
     ),
