@@ -169,8 +169,9 @@ def test_a_folder_that_cannot_be_written_into_is_a_finding_with_its_reason(tmp_p
     reasons = errno.ENOENT, errno.ENOTDIR, errno.ENOSPC
     checked = labkit.run(checks_folders, 2, (folders,)).values[0]
     for each, folder, reason in zip(checked, folders, reasons, strict=True):
-        (finding,) = each.findings
-        assert (finding.check, finding.ranks, finding.measured) == ("disk", (0,), 0)
+        # On a busy machine another check may find something too.
+        (finding,) = [found for found in each.findings if found.check == "disk"]
+        assert (finding.ranks, finding.measured) == ((0,), 0)
         assert finding.note == f"{os.strerror(reason)}: {folder}"
     assert checked[2].ranks[0].free_bytes > 0 and list(full.iterdir()) == []
 

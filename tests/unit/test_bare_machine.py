@@ -1,5 +1,6 @@
 """labkit on a machine that has torch and cloudpickle, and nothing of what the lab adds."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -33,7 +34,13 @@ def test_ranks_run_where_only_torch_and_cloudpickle_are_installed_and_leave_no_f
     script.write_text(RUN)
     result = subprocess.run(
         [sys.executable, str(script)],
-        env={"PATH": "", "PYTHONPATH": f"{tmp_path}:{ROOT}", "TMPDIR": str(temporary)},
+        env={
+            "PATH": "",
+            "PYTHONPATH": f"{tmp_path}:{ROOT}",
+            "TMPDIR": str(temporary),
+            # Where Python itself is a shared library that lies elsewhere.
+            "LD_LIBRARY_PATH": os.environ.get("LD_LIBRARY_PATH", ""),
+        },
         capture_output=True,
         text=True,
         timeout=300,
