@@ -210,7 +210,7 @@ def _launched(
             functions=tuple(case.function or grader.names[0] for case in cases),
             late=tuple(case.late for case in cases),
             call=grader.call,
-            allowed=grader.allowed if isinstance(grader, OnRanks) else None,
+            allowed=grader.allowed if isinstance(grader, OnRanks) else (),
             closed=grader.closed,
             watch_memory=grader.watch_memory,
             goes_on=goes_on,
@@ -256,7 +256,6 @@ def _from_journal(timeline: Timeline, region: str) -> list[Event]:
             shape=o.shape,
             dtype=getattr(torch, o.dtype, None),
             nbytes=o.payload_bytes,
-            reduce=o.reduce or "",
             site=o.origin,
         )
         for o in timeline.operations

@@ -114,13 +114,11 @@ class Event:
     what: str
     """An operation's name (isend, irecv, send, recv, all_reduce, ...), "wait", or the note."""
     peer: int | None = None
-    """Of a message: the other rank, numbered in `axis`. Of broadcast and the like: the root."""
+    """Of a message: the other rank, numbered in the group."""
     shape: tuple[int, ...] = ()
     dtype: torch.dtype | None = None
     nbytes: int = 0
     """Of the tensor that the rank handed in."""
-    reduce: str = ""
-    """Of a reduction: sum, mean, max or min."""
     began: int | None = None
     """Of a "wait": the position of the operation that it ended."""
     is_pending: bool = False
@@ -128,8 +126,6 @@ class Event:
     is_note: bool = False
     value: Any = None
     """Of a note."""
-    axis: str = "world"
-    """The axis of the mesh whose group was called."""
     live_bytes: int = 0
     """Of tensors made since the call began, at this moment; with Grader.watch_memory only."""
     site: Site | None = None
