@@ -9,6 +9,7 @@ whose results are the same?    ->  a Verdict (check_verdict.py)
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import itertools
 import pickle
@@ -182,16 +183,9 @@ def cases_of(grader: OnRanks | Questions, n: int, seed: int) -> list[Case]:
         return list(grader.cases(draw))
     cases = list(grader.cases(n, draw))
     if n > 1:
-        last = cases[-1]
-        cases.append(
-            Case(
-                f"{last.label}, one rank late",
-                *last.args,
-                function=last.function,
-                known=last.known,
-                late=draw.rng.randrange(n),
-            )
-        )
+        again = copy.copy(cases[-1])
+        again.label, again.late = f"{again.label}, one rank late", draw.rng.randrange(n)
+        cases.append(again)
     return cases
 
 
