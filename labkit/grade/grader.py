@@ -213,10 +213,10 @@ class _Grader:
     """Whether tensors made during the call are followed; costs some microseconds for each."""
     describe: Callable[[Observed], str] | None = None
     """The wrong result in words, instead of `got 3, expected 5`."""
-    fault: Callable[[Observed], Finding | None] | None = None
+    fault: Callable[[Observed], Finding | None] = lambda observed: None
     """What is wrong with a case that no mistake explains, where the exercise can say it better than
     got and expected. With right results: what it costs too much, beside the budget."""
-    picture: Callable[[Observed], str] | None = None
+    picture: Callable[[Observed], str] = lambda observed: ""
     """Lines that show the wrong result, such as a schedule's grid."""
 
     @property

@@ -53,15 +53,8 @@ def learner_site() -> Site:
 
 def same_bytes(one: Tensor, other: Tensor) -> bool:
     """Whether shape, dtype and every bit are the same: NaN equals itself, -0.0 differs from 0.0."""
-    if one.shape != other.shape or one.dtype != other.dtype:
-        return False
-    return torch.equal(_bytes_of(one), _bytes_of(other))
-
-
-def _bytes_of(x: Tensor) -> Tensor:
-    if not x.numel():
-        return torch.empty(0, dtype=torch.uint8)
-    return x.detach().contiguous().reshape(-1).view(torch.uint8)
+    both = (x.detach().contiguous().reshape(-1).view(torch.uint8) for x in (one, other))
+    return one.shape == other.shape and one.dtype == other.dtype and torch.equal(*both)
 
 
 @dataclass(frozen=True, kw_only=True)
