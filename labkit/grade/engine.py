@@ -39,7 +39,6 @@ from labkit.launch import launch
 from labkit.launch.errors import RunError
 from labkit.progress import graded as practised
 
-_LONGEST_S = 86_400.0
 _MORE_PATIENCE = 4.0
 _STALL_S = 2.0
 _MISTAKES_S = 60.0
@@ -62,11 +61,10 @@ def check(
     programs of mistakes have a minute of their own.
 
     Raises UnknownExercise, NothingToGrade (no such file) and WorkspaceNotFound, each saying what
-    to do, and TypeError or ValueError for another seed or timeout; whatever is wrong with the code
-    itself is in the verdict.
+    to do, and ValueError for another timeout; whatever is wrong with the code itself is in the
+    verdict.
     """
     started_s = time.perf_counter()
-    _require_plain(seed, timeout_s)
     workspace = workspace or find_workspace()
     exercise = get_exercise(name, workspace)
     names = list(load_catalog(workspace))
@@ -100,8 +98,7 @@ def _graded(
         unwritten = set(part.names) & set(code.unwritten)
         if unwritten == set(part.names) or (unwritten and isinstance(part, OnRanks)):
             continue
-        num_cases = 0
-        sizes = part.world_sizes if isinstance(part, OnRanks) else (1,)
+        num_cases, sizes = 0, part.world_sizes
         for number, n in enumerate(sizes):
             observation = observe(part, code, n, seed, timeout_s)
             num_cases += len(observation.cases)
@@ -204,7 +201,7 @@ def _launched(
             functions=tuple(case.function or grader.names[0] for case in cases),
             late=tuple(case.late for case in cases),
             call=grader.call,
-            allowed=grader.allowed if isinstance(grader, OnRanks) else (),
+            allowed=grader.allowed,
             closed=grader.closed,
             watch_memory=grader.watch_memory,
             goes_on=goes_on,
@@ -265,19 +262,6 @@ def _records(path: Path, num_cases: int) -> list[RankSeen]:
         while True:
             seen.append(pickle.load(file))
     return seen + [RankSeen() for _ in range(num_cases - len(seen))]
-
-
-def _require_plain(seed: int | None, timeout_s: float) -> None:
-    """What a launch would refuse must not look like a mistake of the code under test."""
-    if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool)):
-        raise TypeError(f"seed={seed!r} is no whole number; give one, or leave it out")
-    if not isinstance(timeout_s, int | float) or isinstance(timeout_s, bool):
-        raise TypeError(f"timeout_s={timeout_s!r} is no number of seconds; try 10")
-    if not 0.1 <= timeout_s <= _LONGEST_S:
-        raise ValueError(
-            f"timeout_s={timeout_s!r}: a launch alone takes a tenth of a second, and nothing is "
-            f"waited for longer than a day; give 0.1 to {_LONGEST_S:g}"
-        )
 
 
 def _call(name: str, code: Submission, seed: int) -> str:

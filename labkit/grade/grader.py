@@ -248,6 +248,8 @@ class Questions(_Grader):
 
     cases: Callable[[Draw], Iterable[Case]]
     """Questions, simple ones first. With several functions each names its own."""
+    allowed: tuple[str, ...] = ()
+    world_sizes: tuple[int, ...] = (1,)
 
 
 @dataclass(frozen=True)

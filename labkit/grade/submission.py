@@ -120,14 +120,14 @@ class Submission:
         solution = file.read_text(encoding="utf-8") if file.exists() else ""
         if callable(given):
             given = [given]
-        if given is None or isinstance(given, str | Path):
+        if isinstance(given, Sequence) and not isinstance(given, str):
+            code, argument, trouble = _code_of(list(given), name, tuple(functions))
+            is_own = True
+        else:
             path = own if given is None else Path(given).expanduser().resolve()
             text = _text(path, name, given is None, workspace)
             code, trouble, is_own = Code(tuple(functions), text, str(path)), "", path == own
             argument = "" if is_own else f'"{workspace.shown(path)}"'
-        else:
-            code, argument, trouble = _code_of(list(given), name, tuple(functions))
-            is_own = True
         code = replace(code, num_arguments=arguments_of(solution))
         # Without the solutions, which someone may have taken away, a refusal is still recognised.
         stub = cut_stub(solution, workspace.shown(file)) if solution else ""
