@@ -6,10 +6,9 @@ The doctor's verdict, the journals and the tracebacks say it; the learner's line
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 from labkit.comm.callers import is_of_a_library
-from labkit.comm.operation import Operation, Site
+from labkit.comm.operation import P2P_KINDS, Operation, Site
 from labkit.comm.words import ranks_named, verb
 from labkit.doctor import sources
 from labkit.doctor.verdict import Fault
@@ -30,48 +29,35 @@ def how_it_ended(failure: RunError, observed: Observed) -> Finding:
     """What any exercise can say of it."""
     if isinstance(failure, RankError):
         return _crash(failure, observed)
-    has_returned = [rank for rank, seen in enumerate(observed.ranks) if seen.returned]
-    waits = {
-        rank: operation
-        for rank, timeline in enumerate(failure.timeline)
-        if (operation := _waiting_in(timeline.operations)) is not None
-    }
-    if isinstance(failure, Mismatch) and has_returned:
-        # The other ranks meet already, and found that this one means something else.
-        waits = {
-            rank: timeline.operations[-1]
-            for rank, timeline in enumerate(failure.timeline)
-            if rank not in has_returned and timeline.operations
-        }
-    if waits and has_returned and not observed.returned:
-        return _left_behind(waits, has_returned, observed)
     verdict = failure.verdict
-    explanation = _unnumbered(str(verdict)) if verdict is not None else str(failure)
-    rank = verdict.ranks[0] if verdict is not None and verdict.ranks else min(waits, default=0)
-    where = waits[rank].origin if rank in waits else own_site(_stack(failure, rank))
-    if where is None and failure.timeline and failure.timeline[rank].operations:
-        where = failure.timeline[rank].operations[-1].origin
-    details = "\n".join(f"rank {r} {place}" for r, place in enumerate(failure.positions))
+    assert verdict is not None, "only the error of one rank has none"
+    operations = [timeline.operations for timeline in failure.timeline]
+    returned = [rank for rank, seen in enumerate(observed.ranks) if seen.returned]
+    blocked = {rank: blocked_in(each) for rank, each in enumerate(operations)}
+    waits = {rank: each for rank, each in blocked.items() if each and each.label != MEETING}
+    if isinstance(failure, Mismatch) and returned:
+        # The other ranks meet already, and found that this one means something else.
+        going_on = set(range(observed.n)) - set(returned)
+        waits = {rank: operations[rank][-1] for rank in going_on if operations[rank]}
+    if waits and returned and not observed.returned:
+        return _left_behind(waits, returned, observed)
+    rank = verdict.ranks[0] if verdict.ranks else min(waits, default=0)
+    where = waits[rank].origin if rank in waits else own_site(failure.stacks[rank])
+    if where is None and operations[rank]:
+        where = operations[rank][-1].origin
+    outcome, name = Outcome.HUNG, _HUNG.get(verdict.fault, "does not end in time")
+    kinds = {operation.kind for operation in waits.values()}
     if isinstance(failure, Mismatch):
-        name, outcome = "ranks mean different operations", Outcome.WRONG
-    else:
-        fault = None if verdict is None else verdict.fault
-        name = "does not end in time" if fault is None else _HUNG.get(fault, "does not end in time")
-        outcome = Outcome.HUNG
-        if name == "ranks wait for each other":
-            kinds = {operation.kind for operation in waits.values()}
-            if len(waits) == observed.n and kinds <= {"send", "recv"} and len(kinds) == 1:
-                kind = kinds.pop()
-                other = "receives" if kind == "send" else "sends"
-                name = f"every rank is in {kind}: nobody {other}"
+        outcome, name = Outcome.WRONG, "ranks mean different operations"
+    elif verdict.fault is Fault.CYCLE and len(waits) == observed.n and len(kinds) == 1:
+        (kind,) = kinds
+        if kind in P2P_KINDS:
+            name = f"every rank is in {kind}: nobody {'receives' if kind == 'send' else 'sends'}"
     seen = observed.label if any(timeline.regions for timeline in failure.timeline) else ""
-    return Finding(outcome, name, explanation, seen, 3, where, details=_unnumbered(details))
-
-
-def _waiting_in(operations: Sequence[Operation]) -> Operation | None:
-    """The operation of the learner's that a rank blocks on."""
-    operation = blocked_in(operations)
-    return None if operation is None or operation.label == MEETING else operation
+    details = "\n".join(f"rank {r} {place}" for r, place in enumerate(failure.positions))
+    return Finding(
+        outcome, name, _unnumbered(str(verdict)), seen, 3, where, details=_unnumbered(details)
+    )
 
 
 def _left_behind(waits: dict[int, Operation], returned: list[int], observed: Observed) -> Finding:
@@ -83,9 +69,8 @@ def _left_behind(waits: dict[int, Operation], returned: list[int], observed: Obs
         name = "a collective that not every rank calls"
         text += " without calling it. Every member of a group makes the same calls"
     else:
-        name = (
-            f"waits for a message that nobody {'sends' if operation.kind == 'recv' else 'receives'}"
-        )
+        other = "sends" if operation.kind == "recv" else "receives"
+        name = f"waits for a message that nobody {other}"
         text += ". Count the steps of both ranks, and compare whom each names as its partner"
     return Finding(Outcome.HUNG, name, text, observed.label, 3, operation.origin)
 
@@ -110,7 +95,7 @@ def _crash(failure: RankError, observed: Observed) -> Finding:
     if error == "SubmissionError":
         return Finding(Outcome.CRASHED, "cannot be called", message, seen, 1, details=trace)
     if error == "ProcessDied":
-        name, why = "its process ended", f"{_unnumbered(str(failure).splitlines()[0])}"
+        name, why = "its process ended", _unnumbered(str(failure).splitlines()[0])
     else:
         place = "" if site is None else f" at {sources.place(site)}"
         who = "the function" if observed.n == 1 else f"rank {failure.rank}"
@@ -131,10 +116,6 @@ def is_busy_machine(failure: RunError) -> bool:
     begun_s = [o.posted_s for timeline in failure.timeline for o in timeline.operations]
     begun_s += [r.start_s for timeline in failure.timeline for r in timeline.regions]
     return max(begun_s, default=0.0) > ended_s / 2
-
-
-def _stack(failure: RunError, rank: int) -> str:
-    return failure.stacks[rank] if rank < len(failure.stacks) else ""
 
 
 # As doctor/sources.py shows the files of these packages.
