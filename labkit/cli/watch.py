@@ -15,7 +15,6 @@ import signal
 import sys
 import termios
 import tty
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated
@@ -26,11 +25,10 @@ from rich.text import Text
 
 from labkit.cli.exercises import table_of_exercises
 from labkit.cli.shown_in_terminal import show_note, show_verdict
-from labkit.cli.terminal import console
+from labkit.cli.terminal import console, progress_warnings_shown
 from labkit.grade import catalog, course, desk
 from labkit.grade.engine import check
 from labkit.grade.workspace import Workspace, find_workspace
-from labkit.progress import ProgressWarning
 
 KEYS = {
     "h": "hint",
@@ -157,15 +155,11 @@ class Session:
     def _answer(self, call: Callable[[], None]) -> None:
         """`call()`, and the keys again. What goes wrong with a file is a line, and no end."""
         self._out.print()
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always", ProgressWarning)
+        with progress_warnings_shown(self._out):
             try:
                 call()
             except _TROUBLE as error:
                 self._out.print(Text(f"labkit: {error}", style="red"))
-        told = (str(each.message) for each in caught if issubclass(each.category, ProgressWarning))
-        for text in dict.fromkeys(told):
-            self._out.print(Text(f"labkit: {text}", style="yellow"))
         if not self._is_over:
             self._out.print()
             self._out.print(Text(_ASKED) if self._is_asked else self._keys())
