@@ -22,7 +22,6 @@ what git holds there is not what would be written.
 import ast
 import re
 import sys
-import textwrap
 
 from labkit.grade.catalog import load_catalog
 from labkit.grade.workspace import Workspace, find_workspace
@@ -74,10 +73,8 @@ def is_unattempted(source: str, function: str, stub: str = "") -> bool:
     and docstrings do not.
     False where `source` does not parse or has no such function.
     """
-    body = _body_of(function, source)
-    if body is None:
-        return False
-    return all(_is_nothing(each) for each in body) or _code(body) == _code(_body_of(function, stub))
+    code = _code_of(function, source)
+    return code is not None and (not code or code == _code_of(function, stub))
 
 
 def arguments_of(source: str) -> dict[str, int]:
@@ -96,10 +93,11 @@ def arguments_of(source: str) -> dict[str, int]:
     return counts
 
 
-def _body_of(function: str, source: str) -> list[ast.stmt] | None:
-    for node in _statements(textwrap.dedent(source)):
+def _code_of(function: str, source: str) -> list[str] | None:
+    """The statements of a function or class that do something; None where there is none."""
+    for node in _statements(source):
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == function:
-            return node.body
+            return [ast.dump(each) for each in node.body if not _is_nothing(each)]
     return None
 
 
@@ -108,15 +106,6 @@ def _statements(source: str) -> list[ast.stmt]:
         return ast.parse(source).body
     except SyntaxError:
         return []
-
-
-def _code(body: list[ast.stmt] | None) -> list[str]:
-    """A function's statements, less its docstring."""
-    return [ast.dump(each) for each in body or [] if not _is_text(each)]
-
-
-def _is_text(statement: ast.stmt) -> bool:
-    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
 
 
 def _is_nothing(statement: ast.stmt) -> bool:
