@@ -72,8 +72,7 @@ class Verdict:
                 *([("Next exercise", self.next_name)] if self.next_name else []),
             ]
         if finding.outcome is Outcome.NOT_ATTEMPTED:
-            found = [("Next", f"{finding.explanation}.")]
-            return [*found, ("Stuck", f'hint("{name}")')]
+            return [("Next", f"{finding.explanation}."), ("Stuck", f'hint("{name}")')]
         where = "" if finding.where is None else sources.place(finding.where)
         found = [
             ("Why", f"{finding.explanation.rstrip('.')}."),

@@ -29,7 +29,7 @@ from labkit.grade.catalog import get_exercise, load_catalog
 from labkit.grade.check_verdict import Verdict
 from labkit.grade.grader import Draw, InParts, OnRanks, Patch, Questions
 from labkit.grade.graders import load_grader
-from labkit.grade.harness import MARK, MEETING, REGION, Job, attempt_cases
+from labkit.grade.harness import MARK, MEETING, Job, attempt_cases
 from labkit.grade.observed import Case, Event, Observation, Observed, RankSeen
 from labkit.grade.outcome import Finding, Outcome
 from labkit.grade.submission import Code, Submission, SubmissionLike
@@ -229,7 +229,7 @@ def _launched(
         for rank, timeline in enumerate(failure.timeline):
             for i, observed in enumerate(seen):
                 if observed.ranks[rank] == RankSeen():
-                    observed.ranks[rank].events = _from_journal(timeline, f"{REGION}{i}")
+                    observed.ranks[rank].events = _from_journal(timeline, f"{MARK}{i}")
     for rank, log in enumerate(logs):
         for i, observed in enumerate(seen):
             _, _, after = log.partition(f"{MARK}{i}\n")

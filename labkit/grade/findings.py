@@ -85,9 +85,7 @@ def _wrong(grader: Grader, observation: Observation) -> Finding:
             3,
         )
     observed = wrong[0]
-    if not observed.wrong_ranks:
-        effect = _side_effect(grader, observed)
-        assert effect is not None
+    if not observed.wrong_ranks and (effect := _side_effect(grader, observed)):
         return Finding(Outcome.WRONG, *effect, observed.label, 3)
     if found := _in_own_words(grader, observed):
         return found
@@ -248,13 +246,11 @@ def _side_effect(grader: Grader, observed: Observed) -> tuple[str, str] | None:
         if grader.keeps_arguments:
             for number, (before, after) in enumerate(zip(given, seen.args, strict=False), start=1):
                 if not _unchanged(before, after):
-                    return (
-                        "changes its input",
-                        f"argument {number} of the function is not what it was before the call: "
-                        "the caller may still need it. Work on a copy"
-                        + _NO_COPIES
-                        * isinstance(before, torch.Tensor),
-                    )
+                    why = f"argument {number} of the function is not what it was before the call: "
+                    why += "the caller may still need it. Work on a copy"
+                    if isinstance(before, torch.Tensor):
+                        why += _NO_COPIES
+                    return "changes its input", why
         if grader.new_result and seen.is_input:
             return (
                 "returns its own input",
