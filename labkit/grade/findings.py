@@ -110,6 +110,10 @@ def _wrong(grader: Grader, observation: Observation) -> Finding:
 def _in_own_words(grader: Grader, observed: Observed) -> Finding | None:
     """What the grader itself says of a case that no mistake explains."""
     with contextlib.suppress(Exception):  # of a result in any form
+        if observed.wrong_ranks and grader.unexplained:
+            describe = grader.describe or (lambda s: difference(s.y, s.right[0]))
+            seen = f"{observed.label}: {describe(observed)}"
+            return Finding(Outcome.WRONG, *grader.unexplained, seen, 2)
         return grader.fault(observed)
     return None
 
