@@ -81,7 +81,7 @@ class Verdict:
             ("Picture", finding.picture),
             ("Printed", finding.printed),
             ("Details", finding.details),
-            ("Read next", f'hint("{name}", {finding.hint})' if finding.hint else ""),
+            ("Read next", f'hint("{name}", {finding.hint})'),
             ("Repeat", self.call if self.tried else ""),
         ]
         return [(label, text) for label, text in found if text]

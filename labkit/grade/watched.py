@@ -9,6 +9,7 @@ Mistakes that timing usually hides show every time:
 
 from __future__ import annotations
 
+import math
 import random
 import sys
 import time
@@ -244,7 +245,7 @@ class WatchedGroup:
         """As Group.irecv; `buffer` holds nonsense until wait() fills it."""
         index = self._begin("irecv", buffer, src)
         with self._watch.opened():
-            staging = torch.empty_like(buffer) if isinstance(buffer, Tensor) else buffer
+            staging = torch.empty_like(buffer)
             pending = self._group.irecv(staging, src)
             _spoil(buffer)
         return WatchedPending(self._watch, index, pending, buffer, fills=buffer)
@@ -283,8 +284,9 @@ class WatchedGroup:
             if options.get("wait", True):
                 self._end(index)
                 return _fill(out, result, self._watch)
-            with self._watch.opened():
-                _spoil(out)
+            if out is not None:
+                with self._watch.opened():
+                    _spoil(out)
             return WatchedPending(self._watch, index, result, x if out is None else out, fills=out)
 
         return collective
@@ -372,10 +374,6 @@ def _fill(out: Tensor | None, result: Any, watch: Watch) -> Any:
     return result
 
 
-def _spoil(buffer: Any) -> None:
+def _spoil(buffer: Tensor) -> None:
     """Fill a buffer with what no right answer uses."""
-    if isinstance(buffer, Tensor):
-        is_float = buffer.dtype.is_floating_point or buffer.dtype.is_complex
-        buffer.detach().fill_(
-            float("nan") if is_float else buffer.dtype != torch.bool and _ODD_NUMBER
-        )
+    buffer.detach().fill_(math.nan if buffer.dtype.is_floating_point else _ODD_NUMBER)
