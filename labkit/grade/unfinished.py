@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from labkit.comm.callers import is_of_a_library
-from labkit.comm.operation import P2P_KINDS, Operation, Site
+from labkit.comm.operation import Operation, Site
 from labkit.comm.words import ranks_named, verb
 from labkit.doctor import sources
 from labkit.doctor.verdict import Fault
@@ -23,6 +23,7 @@ _HUNG = {
     Fault.LEFT: "waits for a rank that has returned",
     Fault.BUSY: "loops without communicating",
 }
+_OTHER_END = {"send": "receives", "recv": "sends"}
 
 
 def how_it_ended(failure: RunError, observed: Observed) -> Finding:
@@ -37,7 +38,7 @@ def how_it_ended(failure: RunError, observed: Observed) -> Finding:
     waits = {rank: each for rank, each in blocked.items() if each and each.label != MEETING}
     if isinstance(failure, Mismatch) and returned:
         # The other ranks meet already, and found that this one means something else.
-        going_on = set(range(observed.n)) - set(returned)
+        going_on = [rank for rank in range(observed.n) if rank not in returned]
         waits = {rank: operations[rank][-1] for rank in going_on if operations[rank]}
     if waits and returned and not observed.returned:
         return _left_behind(waits, returned, observed)
@@ -50,9 +51,9 @@ def how_it_ended(failure: RunError, observed: Observed) -> Finding:
     if isinstance(failure, Mismatch):
         outcome, name = Outcome.WRONG, "ranks mean different operations"
     elif verdict.fault is Fault.CYCLE and len(waits) == observed.n and len(kinds) == 1:
-        (kind,) = kinds
-        if kind in P2P_KINDS:
-            name = f"every rank is in {kind}: nobody {'receives' if kind == 'send' else 'sends'}"
+        kind = kinds.pop()
+        if kind in _OTHER_END:
+            name = f"every rank is in {kind}: nobody {_OTHER_END[kind]}"
     seen = observed.label if any(timeline.regions for timeline in failure.timeline) else ""
     details = "\n".join(f"rank {r} {place}" for r, place in enumerate(failure.positions))
     return Finding(
@@ -69,8 +70,7 @@ def _left_behind(waits: dict[int, Operation], returned: list[int], observed: Obs
         name = "a collective that not every rank calls"
         text += " without calling it. Every member of a group makes the same calls"
     else:
-        other = "sends" if operation.kind == "recv" else "receives"
-        name = f"waits for a message that nobody {other}"
+        name = f"waits for a message that nobody {_OTHER_END[operation.kind]}"
         text += ". Count the steps of both ranks, and compare whom each names as its partner"
     return Finding(Outcome.HUNG, name, text, observed.label, 3, operation.origin)
 
@@ -121,7 +121,7 @@ def is_busy_machine(failure: RunError) -> bool:
 # As doctor/sources.py shows the files of these packages.
 _SHORTENED = ("labkit/", "torch/", "<string>")
 # A frame of a notebook's cell has the cell's number for a file (doctor/sources.py).
-_FRAME = re.compile(r'  (?:File "([^"]+)"|(Cell \d+)), line (\d+),? in (\S+)')
+_FRAME = re.compile(r'^  (?:File "([^"]+)"|(Cell \d+)), line (\d+),? in (\S+)', re.MULTILINE)
 
 
 def _is_library(file: str) -> bool:
@@ -145,8 +145,7 @@ def own_frames(trace: str) -> str:
 
 def own_site(stack: str) -> Site | None:
     """The innermost line of a stack that is the learner's."""
-    frames = [frame for line in stack.splitlines() if (frame := _FRAME.match(line))]
-    for frame in reversed(frames):
+    for frame in reversed([*_FRAME.finditer(stack)]):
         if not _is_library(frame[1] or frame[2]):
             return Site(frame[1] or frame[2], int(frame[3]), frame[4])
     return None
