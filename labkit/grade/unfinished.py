@@ -85,8 +85,9 @@ def _crash(failure: RankError, observed: Observed) -> Finding:
     site = failure.site
     if site is not None and _is_library(site.file):
         site = own_site(failure.traceback)
-    message = failure.traceback.rstrip().rpartition(f"{error}: ")[2]
-    message = "" if message == failure.traceback.rstrip() else message
+    # The last one, of exceptions that were raised while others were handled.
+    _, *messages = re.split(rf"^\S*{re.escape(error)}: ", failure.traceback.rstrip(), flags=re.M)
+    message = messages[-1] if messages else ""
     label = observed.label if observed.n == 1 else f"{observed.label}: rank {failure.rank}"
     seen = label if any(timeline.regions for timeline in failure.timeline) else ""
     if error == "NotImplementedError" and f"raise {error}" in failure.traceback:

@@ -154,6 +154,11 @@ def test_a_finding_has_the_learners_line(program, line, tmp_path):
     assert grade(program, tmp_path).where.line == line
 
 
+def test_the_message_of_an_error_is_whole(tmp_path):
+    finding = grade("    raise ValueError('no ValueError: none')", tmp_path)
+    assert finding.explanation.endswith("line 5: no ValueError: none")
+
+
 def test_what_was_printed_in_the_case_is_shown(tmp_path):
     finding = grade("    print('mine', group.rank)\n    return x", tmp_path)
     assert finding.printed.splitlines() == ["[rank 0] mine 0", "[rank 1] mine 1"]
