@@ -88,10 +88,11 @@ def _crash(failure: RankError, observed: Observed) -> Finding:
     # The last one, of exceptions that were raised while others were handled.
     _, *messages = re.split(rf"^\S*{re.escape(error)}: ", failure.traceback.rstrip(), flags=re.M)
     message = messages[-1] if messages else ""
+    said = f": {message}" if message else ""
     label = observed.label if observed.n == 1 else f"{observed.label}: rank {failure.rank}"
     seen = label if any(timeline.regions for timeline in failure.timeline) else ""
     if error == "NotImplementedError" and f"raise {error}" in failure.traceback:
-        name, why = "a part is still to be written", f"the code raised {error}: {message}"
+        name, why = "a part is still to be written", f"the code raised {error}{said}"
         return Finding(Outcome.NOT_ATTEMPTED, name, why, seen, where=failure.site, details=trace)
     if error == "SubmissionError":
         return Finding(Outcome.CRASHED, "cannot be called", message, seen, 1, details=trace)
@@ -100,7 +101,7 @@ def _crash(failure: RankError, observed: Observed) -> Finding:
     else:
         place = "" if site is None else f" at {sources.place(site)}"
         who = "the function" if observed.n == 1 else f"rank {failure.rank}"
-        name, why = f"raises {error}", f"{who} raised {error}{place}: {message}"
+        name, why = f"raises {error}", f"{who} raised {error}{place}{said}"
     return Finding(Outcome.CRASHED, name, why, seen, 3, site, details=trace)
 
 
