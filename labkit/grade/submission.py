@@ -81,6 +81,7 @@ class Code:
         module = types.ModuleType("submission")
         module.__file__ = self.filename
         sys.modules["submission"] = module  # dataclasses look their module up
+        cloudpickle.register_pickle_by_value(module)  # a result may be of the learner's own class
         sys.path.insert(0, os.path.dirname(self.filename))
         exec(compile(self.source, self.filename, "exec"), module.__dict__)
         return module

@@ -154,6 +154,14 @@ def test_a_finding_has_the_learners_line(program, line, tmp_path):
     assert grade(program, tmp_path).where.line == line
 
 
+def test_an_object_of_the_learners_own_class_is_another_type(tmp_path):
+    program = (
+        "class Own:\n    pass\n\n\ndef ring_all_reduce(x, group):\n    group.all_reduce(x)\n"
+        "    return Own()"
+    )
+    assert grade(program, tmp_path).diagnosis == "returns another type"
+
+
 def test_the_message_of_an_error_is_whole(tmp_path):
     finding = grade("    raise ValueError('no ValueError: none')", tmp_path)
     assert finding.explanation.endswith("line 5: no ValueError: none")
