@@ -334,8 +334,7 @@ def plain(value: Any) -> Any:
     if type(value) in (int, float, str, bool, type(None)):
         return value
     if isinstance(value, torch.Tensor):
-        value = value.detach()
-        return value.clone() if value.layout is torch.strided else value.to_dense()
+        return value.detach().clone()
     if isinstance(value, collections.abc.Mapping):
         return {plain(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple | range | collections.deque):
