@@ -48,6 +48,8 @@ def attempt_cases(world: Group, job: Job, cases: Sequence[tuple[Any, ...]]) -> N
                 seen, error = _attempt(watch, index, own, earlier)
             records.write(_pickled(seen))
             records.flush()
+            if isinstance(error, SystemExit):  # which without a status is a good end to a launch
+                raise RuntimeError(f"the code ends its process: exit({error.code})") from error
             if error is not None and not job.goes_on:
                 raise error
 

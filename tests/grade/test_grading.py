@@ -101,6 +101,7 @@ WRONG = [
     ),
     ("    return 1 / 0", Outcome.CRASHED, "raises ZeroDivisionError"),
     ("    import os\n    os._exit(3)", Outcome.CRASHED, "its process ended"),
+    ("    exit()", Outcome.CRASHED, "raises RuntimeError"),
     ("def ring_all_reduce(x):\n    return x", Outcome.CRASHED, "cannot be called"),
     ("def another(x, group):\n    return x", Outcome.CRASHED, "cannot be called"),
     (
