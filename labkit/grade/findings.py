@@ -339,15 +339,14 @@ def _unfinished(grader: Grader, observed: Observed, failure: RunError) -> Findin
     general = how_it_ended(failure, observed)
     # Whether ranks that make different calls end in a mismatch or wait for ever is chance.
     outcome = Outcome.HUNG if isinstance(failure, Mismatch) else general.outcome
-    if outcome in (Outcome.CRASHED, Outcome.HUNG):
-        mistake, _ = named(grader.mistakes, outcome, [observed], [observed], {})
-        if mistake is not None:
-            return dataclasses.replace(
-                general,
-                outcome=mistake.outcome,
-                diagnosis=mistake.name,
-                explanation=mistake.why,
-                hint=mistake.hint,
-                details=f"{general.explanation}\n{general.details}".strip(),
-            )
-    return general
+    mistake, _ = named(grader.mistakes, outcome, [observed], [observed], {})
+    if mistake is None:
+        return general
+    return dataclasses.replace(
+        general,
+        outcome=mistake.outcome,
+        diagnosis=mistake.name,
+        explanation=mistake.why,
+        hint=mistake.hint,
+        details=f"{general.explanation}\n{general.details}".strip(),
+    )
