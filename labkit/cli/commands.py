@@ -1,7 +1,6 @@
 """The command `labkit`: which commands there are, and how a call that is wrong ends."""
 
 import sys
-import warnings
 
 import typer
 from rich.text import Text
@@ -22,14 +21,13 @@ from labkit.cli import (
 )
 from labkit.cli import watch as watching
 from labkit.cli.new import CannotBegin, new
-from labkit.cli.terminal import console
+from labkit.cli.terminal import console, progress_warnings_shown
 from labkit.grade import catalog
 from labkit.grade.puzzles import UnknownPuzzle
 from labkit.grade.submission import NothingToGrade
 from labkit.grade.workspace import WorkspaceNotFound
 from labkit.interview.cards.sitting import UnknownCards
 from labkit.interview.drills import UnknownDrill
-from labkit.progress import ProgressWarning
 from labkit.progress.exchange import ExchangeError
 
 _USER_ERRORS = (
@@ -79,20 +77,9 @@ app.add_typer(new, name="new")
 
 def main() -> None:
     """The command `labkit`."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", ProgressWarning)
+    with progress_warnings_shown(console(stderr=True)):
         try:
             app()
         except _USER_ERRORS as error:
             console(stderr=True).print(Text(f"labkit: {error}", style="red"))
             sys.exit(2)
-        finally:
-            _show_warnings(caught)
-
-
-def _show_warnings(caught: list[warnings.WarningMessage]) -> None:
-    """What each warning about progress says, without the line of labkit that said it."""
-    for text in dict.fromkeys(
-        str(w.message) for w in caught if issubclass(w.category, ProgressWarning)
-    ):
-        console(stderr=True).print(Text(f"labkit: {text}", style="yellow"))

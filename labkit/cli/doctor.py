@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from labkit.calc.units import parse_quantity
-from labkit.cli.terminal import console
+from labkit.cli.terminal import console, counted
 from labkit.launch.machine.checkup import Finding, Level, check_up
 
 _MARKS = {
@@ -50,14 +50,10 @@ def _show(findings: list[Finding]) -> None:
 def _summary(problems: list[Finding]) -> str:
     num_errors = sum(finding.level is Level.ERROR for finding in problems)
     if num_errors:
-        return f"Runs do not work here yet: {_counted(num_errors, 'problem')} to solve first."
+        return f"Runs do not work here yet: {counted(num_errors, 'problem')} to solve first."
     if problems:
-        return f"Runs work here, with {_counted(len(problems), 'warning')}."
+        return f"Runs work here, with {counted(len(problems), 'warning')}."
     return "Everything works here."
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def preflight(

@@ -80,27 +80,18 @@ def table_of_exercises(width: int, marked: str | None = None) -> Table:
 
     width: of the terminal, in columns.
     """
-    exercises, standings = catalog.load_catalog().values(), desk.standings()
-    columns = {
-        "exercise": [exercise.name for exercise in exercises],
-        "title": [exercise.title for exercise in exercises],
-        "notebook": [exercise.notebook for exercise in exercises],
-        "standing": [standings[exercise.name] for exercise in exercises],
-    }
-    if marked is not None:
-        marks = [">" if exercise.name == marked else "" for exercise in exercises]
-        columns = {"": marks, **columns}
-    if width < _WIDTH_OF_ALL_COLUMNS:
-        del columns["title"]
-    if width < _WIDTH_OF_THREE:
-        del columns["notebook"]
-    elif width < _WIDTH_OF_ALL_COLUMNS:
-        columns["notebook"] = [exercise.notebook.partition("_")[0] for exercise in exercises]
+    is_wide, standings = width >= _WIDTH_OF_ALL_COLUMNS, desk.standings()
+    is_shown = {"": marked is not None, "title": is_wide, "notebook": width >= _WIDTH_OF_THREE}
+    headings = ["", "exercise", "title", "notebook", "standing"]
+    headings = [heading for heading in headings if is_shown.get(heading, True)]
     table = Table(box=box.SIMPLE)
-    for heading in columns:
+    for heading in headings:
         # Names are for typing and opening: whole, and on one line where there is room for that.
-        is_name = heading in ("exercise", "notebook") and "title" in columns
+        is_name = heading in ("exercise", "notebook") and is_wide
         table.add_column(heading, overflow="fold", no_wrap=is_name)
-    for row in zip(*columns.values(), strict=True):
-        table.add_row(*row)
+    for name, exercise in catalog.load_catalog().items():
+        notebook = exercise.notebook if is_wide else exercise.notebook.partition("_")[0]
+        cells = {"exercise": name, "title": exercise.title, "notebook": notebook}
+        cells |= {"": ">" if name == marked else "", "standing": standings[name]}
+        table.add_row(*(cells[heading] for heading in headings))
     return table

@@ -10,7 +10,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from labkit.cli.terminal import console
+from labkit.cli.terminal import console, counted
 from labkit.interview.anki import export_anki
 from labkit.interview.cards import load_bank
 from labkit.interview.standing import Standing, Tally, notebooks_of, standing
@@ -25,8 +25,8 @@ _MOST_INTERVIEWS = 5
 def progress() -> None:
     """Show how far you are: days in a row, what is due, mastery by topic, exercises."""
     out, found = console(), standing()
-    out.print(Text(f"{_counted(found.streak, 'day')} in a row", style="bold"))
-    due = [_counted(n, kind) for kind, n in found.due.items() if n]
+    out.print(Text(f"{counted(found.streak, 'day')} in a row", style="bold"))
+    due = [counted(n, kind) for kind, n in found.due.items() if n]
     out.print(Text(f"Due now: {', '.join(due) or 'nothing'}"))
     if found.topics:
         out.print(_mastery_table(found))
@@ -58,13 +58,13 @@ def export(
         raise typer.BadParameter("say what to write: labkit export --json FILE, or --anki FILE")
     if json is not None:
         num_events = exchange.export_json(json)
-        console().print(Text(f"{_counted(num_events, 'event')} in {json}"), soft_wrap=True)
+        console().print(Text(f"{counted(num_events, 'event')} in {json}"), soft_wrap=True)
     if anki is not None:
         try:
             num_notes = export_anki(anki, load_bank().values())
         except OSError as error:
             raise typer.BadParameter(f"{anki} cannot be written: {error.strerror}") from None
-        console().print(Text(f"{_counted(num_notes, 'card')} in {anki}"), soft_wrap=True)
+        console().print(Text(f"{counted(num_notes, 'card')} in {anki}"), soft_wrap=True)
 
 
 def import_progress(
@@ -72,7 +72,7 @@ def import_progress(
 ) -> None:
     """Add the progress in a file to yours. What you have stays; nothing is added twice."""
     done = exchange.import_json(file)
-    text = f"{_counted(done.num_added, 'event')} added, {done.num_known} known already"
+    text = f"{counted(done.num_added, 'event')} added, {done.num_known} known already"
     console().print(Text(text))
 
 
@@ -119,7 +119,3 @@ def _exercise_table(rows: Sequence[ExerciseRow]) -> Table:
 
 def _right(tally: Tally) -> str:
     return f"{tally.num_right} of {tally.num_judged} right"
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -15,7 +15,6 @@ import signal
 import sys
 import termios
 import tty
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated
@@ -26,11 +25,10 @@ from rich.text import Text
 
 from labkit.cli.exercises import table_of_exercises
 from labkit.cli.shown_in_terminal import show_note, show_verdict
-from labkit.cli.terminal import console
+from labkit.cli.terminal import console, progress_warnings_shown
 from labkit.grade import catalog, course, desk
 from labkit.grade.engine import check
 from labkit.grade.workspace import Workspace, find_workspace
-from labkit.progress import ProgressWarning
 
 KEYS = {
     "h": "hint",
@@ -118,7 +116,7 @@ class Session:
         """name: of the exercise to begin with. timeout_s: of a check, for each world size."""
         self._name, self._workspace, self._timeout_s = name, workspace, timeout_s
         self._out = console()
-        self._is_over = self._is_asked = False
+        self._is_asked = False
         self._on_key: dict[str, Callable[[], None]] = {
             "h": lambda: show_note(desk.hint(self._name, workspace=workspace), self._out),
             "s": self._solution,
@@ -127,12 +125,10 @@ class Session:
             "r": self._check,
             "e": lambda: self._out.print(Text(str(workspace.exercise(self._name))), soft_wrap=True),
             "l": lambda: self._out.print(table_of_exercises(self._out.width, marked=self._name)),
-            "q": self._end,
-            END: self._end,
         }
 
     def run(self) -> None:
-        """Check, wait and answer."""
+        """Check, wait and answer, until a key ends it."""
         from watchfiles import watch  # it brings anyio, for which other commands need not wait
 
         changes = watch(
@@ -144,31 +140,29 @@ class Session:
         )
         next(changes)  # from here on every save is seen
         self._answer(self._check)
-        while not self._is_over:
+        while True:
             if f"{self._name}.py" in {Path(path).name for _, path in next(changes)}:
                 self._answer(self._check)
             for key in pressed_keys(sys.stdin.fileno()):
                 if self._is_asked:
                     self._is_asked = False
                     self._answer(self._show_solution if key == "y" else lambda: None)
-                elif key in self._on_key and not self._is_over:
+                elif key in ("q", END):
+                    self._out.print()
+                    return
+                elif key in self._on_key:
                     self._answer(self._on_key[key])
 
     def _answer(self, call: Callable[[], None]) -> None:
         """`call()`, and the keys again. What goes wrong with a file is a line, and no end."""
         self._out.print()
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always", ProgressWarning)
+        with progress_warnings_shown(self._out):
             try:
                 call()
             except _TROUBLE as error:
                 self._out.print(Text(f"labkit: {error}", style="red"))
-        told = (str(each.message) for each in caught if issubclass(each.category, ProgressWarning))
-        for text in dict.fromkeys(told):
-            self._out.print(Text(f"labkit: {text}", style="yellow"))
-        if not self._is_over:
-            self._out.print()
-            self._out.print(Text(_ASKED) if self._is_asked else self._keys())
+        self._out.print()
+        self._out.print(Text(_ASKED) if self._is_asked else self._keys())
 
     def _keys(self) -> Text:
         file = self._workspace.shown(self._workspace.exercise(self._name))
@@ -200,6 +194,3 @@ class Session:
     def _show_solution(self) -> None:
         note = desk.solution(self._name, confirm=True, workspace=self._workspace)
         show_note(note, self._out)
-
-    def _end(self) -> None:
-        self._is_over = True

@@ -15,9 +15,6 @@ NUM_HINTS = 3
 class UnknownExercise(LookupError):
     """No exercise has that name. The message says the closest; without one, all that there are."""
 
-    def __str__(self) -> str:
-        return str(self.args[0])
-
 
 class CatalogError(ValueError):
     """exercises/catalog.toml is not what it should be."""

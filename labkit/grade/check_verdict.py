@@ -72,8 +72,7 @@ class Verdict:
                 *([("Next exercise", self.next_name)] if self.next_name else []),
             ]
         if finding.outcome is Outcome.NOT_ATTEMPTED:
-            found = [("Next", f"{finding.explanation}.")]
-            return [*found, ("Stuck", f'hint("{name}")')]
+            return [("Next", f"{finding.explanation}."), ("Stuck", f'hint("{name}")')]
         where = "" if finding.where is None else sources.place(finding.where)
         found = [
             ("Why", f"{finding.explanation.rstrip('.')}."),
@@ -82,7 +81,7 @@ class Verdict:
             ("Picture", finding.picture),
             ("Printed", finding.printed),
             ("Details", finding.details),
-            ("Read next", f'hint("{name}", {finding.hint})' if finding.hint else ""),
+            ("Read next", f'hint("{name}", {finding.hint})'),
             ("Repeat", self.call if self.tried else ""),
         ]
         return [(label, text) for label, text in found if text]

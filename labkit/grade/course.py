@@ -1,7 +1,5 @@
 """Where a learner goes on: the exercise worked on last, the next open one, the one before."""
 
-from collections.abc import Sequence
-
 from labkit import progress
 from labkit.grade.catalog import load_catalog
 from labkit.grade.desk import standings
@@ -18,11 +16,10 @@ def where_to_go_on(workspace: Workspace | None = None) -> str:
     name does that to all of them.
     """
     names = list(load_catalog(workspace))
-    worked = [each.subject for each in progress.events() if _is_work(each)]
-    known = [name for name in worked if name in names]
-    if not known:
-        return names[0] if is_open(names[0], workspace) else next_open(names[0], workspace)
-    return known[-1] if is_open(known[-1], workspace) else next_open(known[-1], workspace)
+    worked = [e.subject for e in progress.events() if _is_work(e) and e.subject in names]
+    if worked and not is_passed(standings(workspace)[worked[-1]]):
+        return worked[-1]
+    return next_open(worked[-1] if worked else names[-1], workspace)
 
 
 def next_open(name: str, workspace: Workspace | None = None) -> str:
@@ -32,7 +29,8 @@ def next_open(name: str, workspace: Workspace | None = None) -> str:
     """
     known = standings(workspace)
     names = list(known)
-    others = _from(names, names.index(name) + 1)[:-1]
+    place = names.index(name)
+    others = names[place + 1 :] + names[:place]
     still_open = [other for other in others if not is_passed(known[other])]
     return [*still_open, *others, name][0]
 
@@ -41,11 +39,6 @@ def before(name: str, workspace: Workspace | None = None) -> str:
     """The exercise before `name` in the catalog; before the first comes the last."""
     names = list(load_catalog(workspace))
     return names[names.index(name) - 1]
-
-
-def is_open(name: str, workspace: Workspace | None = None) -> bool:
-    """Whether an exercise was never passed."""
-    return not is_passed(standings(workspace)[name])
 
 
 def num_passed(workspace: Workspace | None = None) -> tuple[int, int]:
@@ -62,8 +55,3 @@ def is_passed(standing: str) -> bool:
 def _is_work(event: progress.Event) -> bool:
     is_stub = event.detail.get("outcome") == Outcome.NOT_ATTEMPTED.value
     return event.kind in _WORK and not is_stub
-
-
-def _from(names: Sequence[str], start: int) -> list[str]:
-    """All of them in their order, beginning at `start`."""
-    return [*names[start:], *names[:start]]

@@ -1,12 +1,13 @@
 """hint, solution and reset: what a learner asks for between two checks. Each is remembered."""
 
 import html
+import itertools
 from dataclasses import dataclass
 
 from labkit import progress
 from labkit.comm.operation import Site
 from labkit.doctor import sources
-from labkit.grade.catalog import NUM_HINTS, Exercise, get_exercise, load_catalog
+from labkit.grade.catalog import NUM_HINTS, get_exercise, load_catalog
 from labkit.grade.outcome import Outcome
 from labkit.grade.stubs import stub_of
 from labkit.grade.workspace import Workspace, find_workspace
@@ -96,13 +97,9 @@ def has_passed(name: str) -> bool:
     return any(event.detail.get("outcome") == Outcome.PASSED.value for event in checks)
 
 
-def standing(exercise: Exercise) -> str:
-    """Where the learner is with an exercise: `passed`, the last outcome, or `not attempted`."""
-    return _standing(progress.events(exercise.name))
-
-
 def standings(workspace: Workspace | None = None) -> dict[str, str]:
-    """The standing of every exercise, by name, in the catalog's order; the store is read once."""
+    """Where the learner is with each exercise, by name, in the catalog's order: `passed`, the last
+    outcome, or `not attempted`."""
     events: dict[str, list[progress.Event]] = {name: [] for name in load_catalog(workspace)}
     for event in progress.events():
         if event.subject in events:
@@ -124,16 +121,10 @@ def _standing(events: list[progress.Event]) -> str:
 def _back_up(name: str, content: bytes, workspace: Workspace) -> str:
     """Write `content` under the first free number; the path as the learner knows it."""
     workspace.backups.mkdir(exist_ok=True)
-    number = 1
-    while True:
-        path = workspace.backups / f"{name}-{number}.py"
-        try:
-            with path.open("xb") as file:  # fails where the file exists: nothing is overwritten
-                file.write(content)
-        except FileExistsError:
-            number += 1
-        else:
-            return workspace.shown(path)
+    paths = (workspace.backups / f"{name}-{number}.py" for number in itertools.count(1))
+    path = next(path for path in paths if not path.exists())
+    path.write_bytes(content)
+    return workspace.shown(path)
 
 
 def _events_since_reset(name: str) -> list[progress.Event]:

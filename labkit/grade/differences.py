@@ -102,26 +102,18 @@ def _told(path: str, got: Any, right: Any) -> str:
     is_tensor = isinstance(got, torch.Tensor) and isinstance(right, torch.Tensor)
     if not is_tensor or _other_form(path, got, right) or right.numel() < 2:
         return f"got {shown(got)}, expected {shown(right)}{at}"
-    flat_got, flat_right = got.flatten().tolist(), right.flatten().tolist()
-    both = enumerate(zip(flat_got, flat_right, strict=True))
-    errors = {i: _error(a, b) for i, (a, b) in both if a != b and (a == a or b == b)}
-    rounding = max(errors.values(), default=0.0) / 1000
-    wrong = [i for i, error in errors.items() if error >= rounding]
-    place = wrong[0] if wrong else 0
-    # torch.unravel_index imports sympy, which takes a second.
-    where = [place // right[(0,) * k].numel() % n for k, n in enumerate(right.shape, start=1)]
+    differ = (got != right) & ~(got.isnan() & right.isnan())
+    distance = (got.double() - right.double()).abs().nan_to_num(math.inf, math.inf)
+    rounding = torch.where(differ, distance, 0.0).max() / 1000
+    wrong = (differ & (distance >= rounding)).nonzero().tolist()
+    where = wrong[0] if wrong else [0] * right.dim()
     return (
-        f"got {shown(flat_got[place])}, expected {shown(flat_right[place])} at {path}{where} "
+        f"got {shown(got[*where])}, expected {shown(right[*where])} at {path}{where} "
         f"({len(wrong)} of {right.numel()} elements differ)"
     )
 
 
 _MANY_STEPS = 2**16
-
-
-def _error(a: float, b: float) -> float:
-    error = abs(a - b)
-    return error if error == error else math.inf
 
 
 def shown(value: Any) -> str:

@@ -9,6 +9,7 @@ whose results are the same?    ->  a Verdict (check_verdict.py)
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import itertools
 import pickle
@@ -28,7 +29,7 @@ from labkit.grade.catalog import get_exercise, load_catalog
 from labkit.grade.check_verdict import Verdict
 from labkit.grade.grader import Draw, InParts, OnRanks, Patch, Questions
 from labkit.grade.graders import load_grader
-from labkit.grade.harness import MARK, MEETING, REGION, Job, attempt_cases
+from labkit.grade.harness import MARK, MEETING, Job, attempt_cases
 from labkit.grade.observed import Case, Event, Observation, Observed, RankSeen
 from labkit.grade.outcome import Finding, Outcome
 from labkit.grade.submission import Code, Submission, SubmissionLike
@@ -38,7 +39,6 @@ from labkit.launch import launch
 from labkit.launch.errors import RunError
 from labkit.progress import graded as practised
 
-_LONGEST_S = 86_400.0
 _MORE_PATIENCE = 4.0
 _STALL_S = 2.0
 _MISTAKES_S = 60.0
@@ -61,11 +61,10 @@ def check(
     programs of mistakes have a minute of their own.
 
     Raises UnknownExercise, NothingToGrade (no such file) and WorkspaceNotFound, each saying what
-    to do, and TypeError or ValueError for another seed or timeout; whatever is wrong with the code
-    itself is in the verdict.
+    to do, and ValueError for another timeout; whatever is wrong with the code itself is in the
+    verdict.
     """
     started_s = time.perf_counter()
-    _require_plain(seed, timeout_s)
     workspace = workspace or find_workspace()
     exercise = get_exercise(name, workspace)
     names = list(load_catalog(workspace))
@@ -99,8 +98,7 @@ def _graded(
         unwritten = set(part.names) & set(code.unwritten)
         if unwritten == set(part.names) or (unwritten and isinstance(part, OnRanks)):
             continue
-        num_cases = 0
-        sizes = part.world_sizes if isinstance(part, OnRanks) else (1,)
+        num_cases, sizes = 0, part.world_sizes
         for number, n in enumerate(sizes):
             observation = observe(part, code, n, seed, timeout_s)
             num_cases += len(observation.cases)
@@ -182,16 +180,9 @@ def cases_of(grader: OnRanks | Questions, n: int, seed: int) -> list[Case]:
         return list(grader.cases(draw))
     cases = list(grader.cases(n, draw))
     if n > 1:
-        last = cases[-1]
-        cases.append(
-            Case(
-                f"{last.label}, one rank late",
-                *last.args,
-                function=last.function,
-                known=last.known,
-                late=draw.rng.randrange(n),
-            )
-        )
+        again = copy.copy(cases[-1])
+        again.label, again.late = f"{again.label}, one rank late", draw.rng.randrange(n)
+        cases.append(again)
     return cases
 
 
@@ -210,7 +201,7 @@ def _launched(
             functions=tuple(case.function or grader.names[0] for case in cases),
             late=tuple(case.late for case in cases),
             call=grader.call,
-            allowed=grader.allowed if isinstance(grader, OnRanks) else None,
+            allowed=grader.allowed,
             closed=grader.closed,
             watch_memory=grader.watch_memory,
             goes_on=goes_on,
@@ -238,7 +229,7 @@ def _launched(
         for rank, timeline in enumerate(failure.timeline):
             for i, observed in enumerate(seen):
                 if observed.ranks[rank] == RankSeen():
-                    observed.ranks[rank].events = _from_journal(timeline, f"{REGION}{i}")
+                    observed.ranks[rank].events = _from_journal(timeline, f"{MARK}{i}")
     for rank, log in enumerate(logs):
         for i, observed in enumerate(seen):
             _, _, after = log.partition(f"{MARK}{i}\n")
@@ -256,7 +247,6 @@ def _from_journal(timeline: Timeline, region: str) -> list[Event]:
             shape=o.shape,
             dtype=getattr(torch, o.dtype, None),
             nbytes=o.payload_bytes,
-            reduce=o.reduce or "",
             site=o.origin,
         )
         for o in timeline.operations
@@ -272,19 +262,6 @@ def _records(path: Path, num_cases: int) -> list[RankSeen]:
         while True:
             seen.append(pickle.load(file))
     return seen + [RankSeen() for _ in range(num_cases - len(seen))]
-
-
-def _require_plain(seed: int | None, timeout_s: float) -> None:
-    """What a launch would refuse must not look like a mistake of the code under test."""
-    if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool)):
-        raise TypeError(f"seed={seed!r} is no whole number; give one, or leave it out")
-    if not isinstance(timeout_s, int | float) or isinstance(timeout_s, bool):
-        raise TypeError(f"timeout_s={timeout_s!r} is no number of seconds; try 10")
-    if not 0.1 <= timeout_s <= _LONGEST_S:
-        raise ValueError(
-            f"timeout_s={timeout_s!r}: a launch alone takes a tenth of a second, and nothing is "
-            f"waited for longer than a day; give 0.1 to {_LONGEST_S:g}"
-        )
 
 
 def _call(name: str, code: Submission, seed: int) -> str:

@@ -10,17 +10,16 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from labkit.grade.differences import common_factor, difference, form_of, shown
-from labkit.grade.grader import Budget, Mistake, OnRanks, Patch, Questions, close
+from labkit.grade.grader import Mistake, OnRanks, Patch, Questions, close
 from labkit.grade.observed import Observation, Observed, pairs, tensors_in
 from labkit.grade.outcome import Finding, Outcome
 from labkit.grade.unfinished import how_it_ended
-from labkit.grade.watched import same_bytes
 from labkit.launch.errors import Mismatch, RunError
 
 Grader = OnRanks | Questions
@@ -86,9 +85,7 @@ def _wrong(grader: Grader, observation: Observation) -> Finding:
             3,
         )
     observed = wrong[0]
-    if not observed.wrong_ranks:
-        effect = _side_effect(grader, observed)
-        assert effect is not None
+    if not observed.wrong_ranks and (effect := _side_effect(grader, observed)):
         return Finding(Outcome.WRONG, *effect, observed.label, 3)
     if found := _in_own_words(grader, observed):
         return found
@@ -100,23 +97,24 @@ def _wrong(grader: Grader, observation: Observation) -> Finding:
     name, why = form_of(observed.ranks[rank].output, observed.right[rank])
     if all(_is_nearly_right(each) for each in wrong):
         name, why = "loses digits", _LOSES_DIGITS
-    elif name == "wrong values" and (factor := _factor(wrong)):
-        name = "every number is too large" if factor > 1 else "every number is too small"
-        why = f"in each wrong result, every number is {factor:.4g} times the right one: {_FACTOR}"
-    return Finding(
-        Outcome.WRONG,
-        name,
-        why,
-        _got_and_expected(grader, observed),
-        2,
-        picture=grader.picture(observed) if grader.picture else "",
-    )
+    elif name == "wrong values":
+        both = ((o.ys[rank], o.right[rank]) for o in wrong for rank in o.wrong_ranks)
+        if factor := common_factor(both):
+            name = f"every number is too {'large' if factor > 1 else 'small'}"
+            why = f"in each wrong result, every number is {factor:.4g} times the right one: "
+            why += _FACTOR
+    seen, picture = _got_and_expected(grader, observed), grader.picture(observed)
+    return Finding(Outcome.WRONG, name, why, seen, 2, picture=picture)
 
 
 def _in_own_words(grader: Grader, observed: Observed) -> Finding | None:
     """What the grader itself says of a case that no mistake explains."""
     with contextlib.suppress(Exception):  # of a result in any form
-        return grader.fault(observed) if grader.fault else None
+        if observed.wrong_ranks and grader.unexplained:
+            describe = grader.describe or (lambda s: difference(s.y, s.right[0]))
+            seen = f"{observed.label}: {describe(observed)}"
+            return Finding(Outcome.WRONG, *grader.unexplained, seen, 2)
+        return grader.fault(observed)
     return None
 
 
@@ -137,11 +135,6 @@ _LOSES_DIGITS = (
     "all numbers are within 1% of the right ones. Most often a tensor was converted to a dtype "
     "with fewer digits before it was added up or sent"
 )
-
-
-def _factor(wrong: Sequence[Observed]) -> float | None:
-    return common_factor((o.ys[r], o.right[r]) for o in wrong for r in o.wrong_ranks)
-
 
 _FACTOR = (
     "another unit, a sum where a mean is asked for (or a mean for a sum), or a factor that is left "
@@ -243,7 +236,7 @@ def _finding(mistake: Mistake, grader: Grader, observed: Observed) -> Finding:
         seen = _got_and_expected(grader, observed)
     elif mistake.over_budget and (excess := _excess(grader, observed)):
         seen = f"{seen}: {excess[2]}"
-    picture = grader.picture(observed) if grader.picture else ""
+    picture = grader.picture(observed)
     return Finding(mistake.outcome, mistake.name, mistake.why, seen, mistake.hint, picture=picture)
 
 
@@ -257,13 +250,11 @@ def _side_effect(grader: Grader, observed: Observed) -> tuple[str, str] | None:
         if grader.keeps_arguments:
             for number, (before, after) in enumerate(zip(given, seen.args, strict=False), start=1):
                 if not _unchanged(before, after):
-                    return (
-                        "changes its input",
-                        f"argument {number} of the function is not what it was before the call: "
-                        "the caller may still need it. Work on a copy"
-                        + _NO_COPIES
-                        * isinstance(before, torch.Tensor),
-                    )
+                    why = f"argument {number} of the function is not what it was before the call: "
+                    why += "the caller may still need it. Work on a copy"
+                    if isinstance(before, torch.Tensor):
+                        why += _NO_COPIES
+                    return "changes its input", why
         if grader.new_result and seen.is_input:
             return (
                 "returns its own input",
@@ -282,13 +273,9 @@ def _side_effect(grader: Grader, observed: Observed) -> tuple[str, str] | None:
 
 def _unchanged(before: Any, after: Any) -> bool:
     """Whether an argument is what it was; values of other types are not looked at."""
-    return all(_is_same(was, now) for _, now, was in pairs(after, before))
-
-
-def _is_same(before: Any, after: Any) -> bool:
-    if isinstance(before, torch.Tensor):
-        return isinstance(after, torch.Tensor) and same_bytes(before.detach(), after)
-    return not isinstance(before, int | float | str | list | dict) or before == after
+    known = torch.Tensor | int | float | str | list | dict
+    places = [(now, was) for _, now, was in pairs(after, before) if isinstance(was, known)]
+    return all(close(now, was, steps=0) for now, was in places)
 
 
 def _got_and_expected(grader: Grader, observed: Observed) -> str:
@@ -326,33 +313,25 @@ def _over_budget(grader: Grader, cases: Sequence[Observed]) -> Finding | None:
 def _excess(grader: Grader, observed: Observed) -> tuple[int, str, str] | None:
     """The first limit that a rank exceeds: (rank, of what, in words)."""
     budget = grader.budget(observed)
-    for rank in range(observed.n):
-        for what, used, most in _limits(budget, observed, rank):
-            if used > most + 1e-6:
-                told = f"rank {rank} uses {shown(used)} {what}; the budget is {shown(most)}"
+    for rank, seen in enumerate(observed.ranks):
+        sizes = [event.nbytes for event in observed.messages(rank)]
+        used = {
+            "sends": (len(sizes), "sends"),
+            "bytes_per_send": (max(sizes, default=0), "bytes in one message"),
+            "collectives": (observed.num_collectives(rank), "collectives"),
+            "payload_bytes": (observed.payload_bytes(rank), "bytes of payload"),
+            "sent_bytes": (observed.sent_bytes(rank), "bytes sent"),
+            "steps": (observed.num_steps, "steps"),
+            "peak_bytes": (seen.peak_bytes, "bytes of tensors alive together"),
+            "largest": (seen.largest, "elements in one tensor"),
+        }
+        for name, (amount, what) in used.items():
+            most = getattr(budget, name)
+            most = most[rank] if isinstance(most, list | tuple) else most
+            if most is not None and amount > most + 1e-6:
+                told = f"rank {rank} uses {shown(amount)} {what}; the budget is {shown(most)}"
                 return rank, what, told
     return None
-
-
-def _limits(budget: Budget, observed: Observed, rank: int) -> Iterable[tuple[str, Any, Any]]:
-    """(what, used, the most allowed) of one rank, for all that is limited."""
-    seen, sends = observed.ranks[rank], observed.messages(rank)
-    used = {
-        "sends": ("sends", lambda: len(sends)),
-        "bytes_per_send": (
-            "bytes in one message",
-            lambda: max((e.nbytes for e in sends), default=0),
-        ),
-        "collectives": ("collectives", lambda: observed.num_collectives(rank)),
-        "payload_bytes": ("bytes of payload", lambda: observed.payload_bytes(rank)),
-        "sent_bytes": ("bytes sent", lambda: observed.sent_bytes(rank)),
-        "steps": ("steps", lambda: observed.num_steps),
-        "peak_bytes": ("bytes of tensors alive together", lambda: seen.peak_bytes),
-        "largest": ("elements in one tensor", lambda: seen.largest),
-    }
-    for name, (words, amount) in used.items():
-        if (most := getattr(budget, name)) is not None:
-            yield words, amount(), most[rank] if isinstance(most, list | tuple) else most
 
 
 def _unfinished(grader: Grader, observed: Observed, failure: RunError) -> Finding:
@@ -360,15 +339,14 @@ def _unfinished(grader: Grader, observed: Observed, failure: RunError) -> Findin
     general = how_it_ended(failure, observed)
     # Whether ranks that make different calls end in a mismatch or wait for ever is chance.
     outcome = Outcome.HUNG if isinstance(failure, Mismatch) else general.outcome
-    if outcome in (Outcome.CRASHED, Outcome.HUNG):
-        mistake, _ = named(grader.mistakes, outcome, [observed], [observed], {})
-        if mistake is not None:
-            return dataclasses.replace(
-                general,
-                outcome=mistake.outcome,
-                diagnosis=mistake.name,
-                explanation=mistake.why,
-                hint=mistake.hint,
-                details=f"{general.explanation}\n{general.details}".strip(),
-            )
-    return general
+    mistake, _ = named(grader.mistakes, outcome, [observed], [observed], {})
+    if mistake is None:
+        return general
+    return dataclasses.replace(
+        general,
+        outcome=mistake.outcome,
+        diagnosis=mistake.name,
+        explanation=mistake.why,
+        hint=mistake.hint,
+        details=f"{general.explanation}\n{general.details}".strip(),
+    )

@@ -21,7 +21,7 @@ from labkit.grade.observed import ByRank, Case, Draw, Observed, pairs
 from labkit.grade.outcome import Finding, Outcome
 
 __all__ = ["Budget", "ByRank", "Case", "Draw", "Mistake", "Observed", "OnRanks", "Outcome"]
-__all__ += ["Patch", "Questions", "close", "patch", "patches", "program", "unexplained", "within"]
+__all__ += ["Patch", "Questions", "close", "patch", "patches", "program", "within"]
 
 
 @dataclass(frozen=True)
@@ -171,19 +171,6 @@ def within(steps: float) -> Callable[[Any, Any, Case], bool]:
     return lambda got, right, case: close(got, right, case, steps)
 
 
-def unexplained(
-    name: str, why: str, describe: Callable[[Observed], str]
-) -> Callable[[Observed], Finding | None]:
-    """A grader's `fault`: a wrong result that no mistake explains, in the exercise's words."""
-
-    def fault(observed: Observed) -> Finding | None:
-        if not observed.wrong_ranks:
-            return None
-        return Finding(Outcome.WRONG, name, why, f"{observed.label}: {describe(observed)}", 2)
-
-    return fault
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Grader:
     name: str = ""
@@ -213,10 +200,12 @@ class _Grader:
     """Whether tensors made during the call are followed; costs some microseconds for each."""
     describe: Callable[[Observed], str] | None = None
     """The wrong result in words, instead of `got 3, expected 5`."""
-    fault: Callable[[Observed], Finding | None] | None = None
-    """What is wrong with a case that no mistake explains, where the exercise can say it better than
-    got and expected. With right results: what it costs too much, beside the budget."""
-    picture: Callable[[Observed], str] | None = None
+    unexplained: tuple[str, str] | None = None
+    """(name, why) of a wrong result that no mistake explains."""
+    fault: Callable[[Observed], Finding | None] = lambda observed: None
+    """What else is wrong with a case that no mistake explains. With right results: what it costs
+    too much, beside the budget."""
+    picture: Callable[[Observed], str] = lambda observed: ""
     """Lines that show the wrong result, such as a schedule's grid."""
 
     @property
@@ -248,6 +237,8 @@ class Questions(_Grader):
 
     cases: Callable[[Draw], Iterable[Case]]
     """Questions, simple ones first. With several functions each names its own."""
+    allowed: tuple[str, ...] = ()
+    world_sizes: tuple[int, ...] = (1,)
 
 
 @dataclass(frozen=True)

@@ -44,18 +44,18 @@ def attempt_cases(world: Group, job: Job, cases: Sequence[tuple[Any, ...]]) -> N
                     world.all_reduce(torch.zeros(3, dtype=torch.uint8))  # which no exercise sends
             print(f"{MARK}{index}", flush=True)
             # Under one label: calls in another order are the grader's to name, by their results.
-            with world.region(f"{REGION}{index}"), world.label(UNDER_TEST):
+            with world.region(f"{MARK}{index}"), world.label(UNDER_TEST):
                 seen, error = _attempt(watch, index, own, earlier)
             records.write(_pickled(seen))
             records.flush()
+            if isinstance(error, SystemExit):  # which without a status is a good end to a launch
+                raise RuntimeError(f"the code ends its process: exit({error.code})") from error
             if error is not None and not job.goes_on:
                 raise error
 
 
-REGION = "\x02case "
-"""Regions of the journal with this name say which operations belong to which case."""
 MARK = "\x02case "
-"""Lines of the output with which the cases begin."""
+"""With its number it begins a case in the output, and is its region in the journal."""
 UNDER_TEST = "the function under test"
 MEETING = "\x02between cases"
 """The label of the operations with which ranks meet between two cases."""

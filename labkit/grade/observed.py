@@ -30,32 +30,18 @@ class ByRank(tuple[Any, ...]):
     """An argument of which each rank gets its own: entry r is for rank r."""
 
 
-@dataclass(frozen=True, eq=False, init=False)
 class Case:
-    """One call of a function under test, on all ranks together.
+    """One call of a function under test, on all ranks together."""
 
-    `args`: the arguments before the group. An argument that is a ByRank differs by rank, any other
-    is the same for all. `known`: what only the driver needs to know, such as the truth behind noisy
-    points; it is not sent to the ranks.
-    """
+    late: int | None = None
+    """The rank that hesitates before each operation; the engine sets it."""
 
-    label: str
-    args: tuple[Any, ...]
-    function: str
-    known: Any
-    late: int | None
-
-    def __init__(
-        self, label: str, *args: Any, function: str = "", known: Any = None, late: int | None = None
-    ) -> None:
-        """label: the input in words, `12 float32 elements`. function: needed where an exercise has
-        several. late: the rank that hesitates before each operation; the engine sets it."""
-        for name, value in zip(
-            ("label", "args", "function", "known", "late"),
-            (label, args, function, known, late),
-            strict=True,
-        ):
-            object.__setattr__(self, name, value)
+    def __init__(self, label: str, *args: Any, function: str = "", known: Any = None) -> None:
+        """label: the input in words, `12 float32 elements`. args: the arguments before the group;
+        one that is a ByRank differs by rank, any other is the same for all. function: needed where
+        an exercise has several. known: what only the driver needs to know, such as the truth behind
+        noisy points; it is not sent to the ranks."""
+        self.label, self.args, self.function, self.known = label, args, function, known
 
     def of_rank(self, rank: int) -> tuple[Any, ...]:
         """The arguments that `rank` gets."""
@@ -93,10 +79,7 @@ class Draw:
 
     def normal(self, *shape: int, dtype: torch.dtype = torch.float32) -> ByRank:
         """Standard normal numbers."""
-        return ByRank(
-            torch.randn(shape, generator=self._torch, dtype=torch.float64).to(dtype)
-            for _ in range(self.n)
-        )
+        return ByRank(self.same(*shape, dtype=dtype) for _ in range(self.n))
 
     def same(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """One standard normal tensor for all ranks."""
@@ -114,13 +97,11 @@ class Event:
     what: str
     """An operation's name (isend, irecv, send, recv, all_reduce, ...), "wait", or the note."""
     peer: int | None = None
-    """Of a message: the other rank, numbered in `axis`. Of broadcast and the like: the root."""
+    """Of a message: the other rank, numbered in the group."""
     shape: tuple[int, ...] = ()
     dtype: torch.dtype | None = None
     nbytes: int = 0
     """Of the tensor that the rank handed in."""
-    reduce: str = ""
-    """Of a reduction: sum, mean, max or min."""
     began: int | None = None
     """Of a "wait": the position of the operation that it ended."""
     is_pending: bool = False
@@ -128,8 +109,6 @@ class Event:
     is_note: bool = False
     value: Any = None
     """Of a note."""
-    axis: str = "world"
-    """The axis of the mesh whose group was called."""
     live_bytes: int = 0
     """Of tensors made since the call began, at this moment; with Grader.watch_memory only."""
     site: Site | None = None
@@ -303,31 +282,23 @@ class Observed:
     def num_steps(self) -> int:
         """The longest chain of messages of which each could only leave when the one before was
         there: steps of a lockstep network. Messages of no bytes count too."""
-        clocks = [0] * self.n
-        sent: dict[tuple[int, int], list[int]] = {}
-        taken: dict[tuple[int, int], int] = {}
-        places = [iter(_steps_of(rank)) for rank in self.ranks]
-        waiting = [next(each, None) for each in places]
-        while any(each is not None for each in waiting):
+        clocks, longest = [0] * self.n, 0
+        arrivals: dict[tuple[int, int], collections.deque[int]]
+        arrivals = collections.defaultdict(collections.deque)  # by (source, destination)
+        to_do = [collections.deque(_steps_of(rank)) for rank in self.ranks]
+        has_moved = True
+        while has_moved:  # to the end, or to a message that nobody sends
             has_moved = False
-            for rank, step in enumerate(waiting):
-                if step is None:
-                    continue
-                kind, peer = step
-                if kind == "send":
-                    sent.setdefault((rank, peer), []).append(clocks[rank] + 1)
-                else:
-                    number = taken.get((peer, rank), 0)
-                    arrivals = sent.get((peer, rank), [])
-                    if number >= len(arrivals):
-                        continue
-                    taken[peer, rank] = number + 1
-                    clocks[rank] = max(clocks[rank], arrivals[number])
-                waiting[rank] = next(places[rank], None)
-                has_moved = True
-            if not has_moved:
-                break  # a message that nobody sent: the case did not end
-        return max([0, *(each for arrivals in sent.values() for each in arrivals)])
+            for rank, steps in enumerate(to_do):
+                while steps and (steps[0][0] == "send" or arrivals[steps[0][1], rank]):
+                    kind, peer = steps.popleft()
+                    has_moved = True
+                    if kind == "send":
+                        arrivals[rank, peer].append(clocks[rank] + 1)
+                        longest = max(longest, clocks[rank] + 1)
+                    else:
+                        clocks[rank] = max(clocks[rank], arrivals[peer, rank].popleft())
+        return longest
 
 
 def right_result(right_of: Callable[..., Any], case: Case) -> Any:
@@ -363,8 +334,7 @@ def plain(value: Any) -> Any:
     if type(value) in (int, float, str, bool, type(None)):
         return value
     if isinstance(value, torch.Tensor):
-        value = value.detach()
-        return value.clone() if value.layout is torch.strided else value.to_dense()
+        return value.detach().clone()
     if isinstance(value, collections.abc.Mapping):
         return {plain(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple | range | collections.deque):

@@ -28,8 +28,8 @@ class Finding:
     """What goes wrong and why, in plain words."""
     first_seen: str = ""
     """The first case that shows it: world size, input, rank, and got against expected."""
-    hint: int | None = 1
-    """Which of the exercise's three hints to read next; None: no hint is about this."""
+    hint: int = 1
+    """Which of the exercise's three hints to read next."""
     where: Site | None = None
     """The learner's line, where one line is to blame."""
     picture: str = ""

@@ -22,24 +22,18 @@ what git holds there is not what would be written.
 import ast
 import re
 import sys
-import textwrap
 
 from labkit.grade.catalog import load_catalog
 from labkit.grade.workspace import Workspace, find_workspace
 
 PLACEHOLDER = 'raise NotImplementedError("not attempted yet: your code replaces this line")'
 
-_MARKER = re.compile(
-    r"^(?P<indent>[ \t]*)### (?P<which>BEGIN SOLUTION|INSTEAD|END SOLUTION)[ \t]*$"
+_MARKER = re.compile(r"^[ \t]*### (BEGIN SOLUTION|INSTEAD|END SOLUTION)$", re.MULTILINE)
+_ANSWER = re.compile(
+    r"^([ \t]*)### BEGIN SOLUTION\n.*?(?:^[ \t]*### INSTEAD\n(.*?))?^[ \t]*### END SOLUTION\n",
+    re.MULTILINE | re.DOTALL,
 )
-
-_COMMENT = re.compile(r"^(?P<indent>[ \t]*)#(?: (?P<code>.*\S))?[ \t]*\r?\n?$")
-# The states in which a marker may come; none: outside.
-_MAY_FOLLOW = {
-    "BEGIN SOLUTION": ("",),
-    "INSTEAD": ("BEGIN SOLUTION",),
-    "END SOLUTION": ("BEGIN SOLUTION", "INSTEAD"),
-}
+_COMMENT = re.compile(r"^([ \t]*)# |^[ \t]*#$", re.MULTILINE)
 
 
 class StubError(ValueError):
@@ -52,35 +46,18 @@ def cut_stub(solution: str, name: str = "this solution") -> str:
 
     Raises StubError where a marker is missing, doubled or out of order.
     """
-    kept: list[str] = []
-    state, num_cuts = "", 0
-    for number, line in enumerate(solution.splitlines(keepends=True), start=1):
-        marker = _MARKER.match(line.rstrip("\r\n"))
-        if marker is None:
-            if not state:
-                kept.append(line)
-            elif state == "INSTEAD":
-                kept.append(_uncommented(line, f"{name}, line {number}"))
-            continue
-        which = marker["which"]
-        if state not in _MAY_FOLLOW[which]:
-            raise StubError(f"{name}, line {number}: {line.strip()} without its partner before it")
-        if which == "END SOLUTION":
-            if state != "INSTEAD":
-                kept.append(f"{marker['indent']}{PLACEHOLDER}\n")
-            num_cuts += 1
-        state = "" if which == "END SOLUTION" else which
-    if state or not num_cuts:
-        missing = "END" if state else "BEGIN"
-        raise StubError(f"{name} has no ### {missing} SOLUTION")
-    return "".join(kept)
+    markers = " ".join(_MARKER.findall(solution))
+    if not re.fullmatch("(BEGIN SOLUTION (INSTEAD )?END SOLUTION ?)+", markers):
+        raise StubError(
+            f"{name} has the markers: {markers or 'none'}; write ### BEGIN SOLUTION, perhaps "
+            "### INSTEAD, and ### END SOLUTION, in this order"
+        )
 
+    def stub(answer: re.Match[str]) -> str:
+        indent, instead = answer.groups()
+        return f"{indent}{PLACEHOLDER}\n" if instead is None else _COMMENT.sub(r"\1", instead)
 
-def _uncommented(line: str, place: str) -> str:
-    comment = _COMMENT.match(line)
-    if comment is None:
-        raise StubError(f"{place}: below ### INSTEAD every line is a comment, the stub's own code")
-    return f"{comment['indent']}{comment['code']}\n" if comment["code"] else "\n"
+    return _ANSWER.sub(stub, solution)
 
 
 def stub_of(name: str, workspace: Workspace) -> str:
@@ -96,10 +73,8 @@ def is_unattempted(source: str, function: str, stub: str = "") -> bool:
     and docstrings do not.
     False where `source` does not parse or has no such function.
     """
-    body = _body_of(function, source)
-    if body is None:
-        return False
-    return all(_is_nothing(each) for each in body) or _code(body) == _code(_body_of(function, stub))
+    code = _code_of(function, source)
+    return code is not None and (not code or code == _code_of(function, stub))
 
 
 def arguments_of(source: str) -> dict[str, int]:
@@ -118,27 +93,19 @@ def arguments_of(source: str) -> dict[str, int]:
     return counts
 
 
-def _body_of(function: str, source: str) -> list[ast.stmt] | None:
-    for node in _statements(textwrap.dedent(source)):
+def _code_of(function: str, source: str) -> list[str] | None:
+    """The statements of a function or class that do something; None where there is none."""
+    for node in _statements(source):
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == function:
-            return node.body
+            return [ast.dump(each) for each in node.body if not _is_nothing(each)]
     return None
 
 
 def _statements(source: str) -> list[ast.stmt]:
     try:
         return ast.parse(source).body
-    except (SyntaxError, ValueError):  # ValueError: a null byte
+    except SyntaxError:
         return []
-
-
-def _code(body: list[ast.stmt] | None) -> list[str]:
-    """A function's statements, less its docstring."""
-    return [ast.dump(each) for each in body or [] if not _is_text(each)]
-
-
-def _is_text(statement: ast.stmt) -> bool:
-    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
 
 
 def _is_nothing(statement: ast.stmt) -> bool:

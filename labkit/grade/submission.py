@@ -21,7 +21,7 @@ import cloudpickle
 from labkit.comm.operation import Site
 from labkit.comm.words import listed
 from labkit.grade.outcome import Finding, Outcome
-from labkit.grade.stubs import arguments_of, is_unattempted, stub_of
+from labkit.grade.stubs import arguments_of, cut_stub, is_unattempted
 from labkit.grade.workspace import Workspace
 
 SubmissionLike = str | Path | Callable[..., Any] | Sequence[Callable[..., Any]] | None
@@ -37,8 +37,8 @@ class Code:
 
     functions: tuple[str, ...]
     """The names of the functions that are graded."""
-    source: str | None
-    """The file's text, or what is known of the objects'."""
+    source: str
+    """The file's text, or what is known of the objects'; empty where nobody has it."""
     filename: str
     objects: bytes = b""
     """The functions themselves, pickled, in the order of `functions`; empty for a file."""
@@ -76,14 +76,14 @@ class Code:
         """The learner's file as it was when `check` read it."""
         if "submission" in sys.modules:
             return sys.modules["submission"]
-        source = self.source or ""
-        lines = source.splitlines(keepends=True)
-        linecache.cache[self.filename] = (len(source), None, lines, self.filename)
+        lines = self.source.splitlines(keepends=True)
+        linecache.cache[self.filename] = (len(self.source), None, lines, self.filename)
         module = types.ModuleType("submission")
         module.__file__ = self.filename
         sys.modules["submission"] = module  # dataclasses look their module up
+        cloudpickle.register_pickle_by_value(module)  # a result may be of the learner's own class
         sys.path.insert(0, os.path.dirname(self.filename))
-        exec(compile(source, self.filename, "exec"), module.__dict__)
+        exec(compile(self.source, self.filename, "exec"), module.__dict__)
         return module
 
 
@@ -115,29 +115,25 @@ class Submission:
 
         functions: the names that the exercise `name` is graded on; a single one may be called
         otherwise. Raises NothingToGrade for a file that is missing or is not text, TypeError for
-        anything else.
+        other functions and for anything else.
         """
-        file = workspace.solution(name)
+        file, own = workspace.solution(name), workspace.exercise(name)
         solution = file.read_text(encoding="utf-8") if file.exists() else ""
-        num_arguments = arguments_of(solution)
         if callable(given):
             given = [given]
         if isinstance(given, Sequence) and not isinstance(given, str):
             code, argument, trouble = _code_of(list(given), name, tuple(functions))
-            code = replace(code, num_arguments=num_arguments)
-            unwritten = _unwritten(code, name, workspace)
-            return cls(code, argument, True, unwritten, solution, trouble)
-        if given is not None and not isinstance(given, str | Path):
-            raise TypeError(
-                f"check({name!r}, ...) takes {_wanted(functions)} or the path of a file; "
-                f"got a {type(given).__name__}"
-            )
-        path = workspace.exercise(name) if given is None else Path(given).expanduser().resolve()
-        is_own = path == workspace.exercise(name)
-        argument = "" if is_own else f'"{workspace.shown(path)}"'
-        text = _text(path, name, given is None, workspace)
-        code = Code(tuple(functions), text, str(path), num_arguments=num_arguments)
-        return cls(code, argument, is_own, _unwritten(code, name, workspace), solution)
+            is_own = True
+        else:
+            path = own if given is None else Path(given).expanduser().resolve()
+            text = _text(path, name, given is None, workspace)
+            code, trouble, is_own = Code(tuple(functions), text, str(path)), "", path == own
+            argument = "" if is_own else f'"{workspace.shown(path)}"'
+        code = replace(code, num_arguments=arguments_of(solution))
+        # Without the solutions, which someone may have taken away, a refusal is still recognised.
+        stub = cut_stub(solution, workspace.shown(file)) if solution else ""
+        unwritten = tuple(each for each in functions if is_unattempted(code.source, each, stub))
+        return cls(code, argument, is_own, unwritten, solution, trouble)
 
     def finding_before_running(self) -> Finding | None:
         """What can be said without running: still a stub, or no valid Python."""
@@ -155,11 +151,13 @@ class Submission:
             )
         if code.objects:
             return None
-        assert code.source is not None
         try:
             ast.parse(code.source, code.filename)
-        except (SyntaxError, ValueError) as error:  # ValueError: a null byte
-            return _syntax_error(error, code.filename)
+        except SyntaxError as error:
+            line, text = error.lineno or 1, (error.text or "").strip()
+            why = f"{error.msg}, in line {line}{text and f': {text}'}"
+            where = Site(code.filename, line, "<module>")
+            return Finding(Outcome.CRASHED, "is not valid Python", why, where=where)
         return None
 
 
@@ -188,45 +186,20 @@ def _code_of(
         shown = f"[{', '.join(functions)}]"
         texts, filename = [_source_of(each, each.__name__) for each in given], name
     else:
-        raise TypeError(f"check({name!r}, ...) takes {_wanted(functions)}; got {listed(names)}")
-    text = None if None in texts else "\n".join(each or "" for each in texts)
+        wanted = f"a list of the functions {listed(functions)}" if functions[1:] else "a function"
+        raise TypeError(f"check({name!r}, ...) takes {wanted}; got {listed(names)}")
     try:
         objects, trouble = cloudpickle.dumps(tuple(given)), ""
     except Exception as error:
         objects, trouble = b"", str(error)
-    return Code(functions, text, filename, objects), shown, trouble
+    return Code(functions, "\n".join(texts), filename, objects), shown, trouble
 
 
-def _wanted(functions: Sequence[str]) -> str:
-    return "a function" if len(functions) == 1 else f"a list of the functions {listed(functions)}"
-
-
-def _unwritten(code: Code, name: str, workspace: Workspace) -> tuple[str, ...]:
-    # Without the solutions, which someone may have taken away, a refusal is still recognised.
-    stub = stub_of(name, workspace) if workspace.solution(name).exists() else ""
-    if code.source is None:
-        return ()
-    source = code.source
-    return tuple(each for each in code.functions if is_unattempted(source, each, stub))
-
-
-def _source_of(function: Callable[..., Any], name: str) -> str | None:
-    """Its text, as if it were called `name`; None where nobody has it."""
+def _source_of(function: Callable[..., Any], name: str) -> str:
+    """Its text, as if it were called `name`; empty where nobody has it."""
     try:
         text = textwrap.dedent(inspect.getsource(function))
     except (OSError, TypeError):
-        return None
+        return ""
     own = getattr(function, "__name__", name)
     return re.sub(rf"^(def|class) {re.escape(own)}\b", rf"\1 {name}", text, count=1, flags=re.M)
-
-
-def _syntax_error(error: SyntaxError | ValueError, filename: str) -> Finding:
-    line = getattr(error, "lineno", None) or 1
-    text = (getattr(error, "text", None) or "").rstrip()
-    message = getattr(error, "msg", None) or str(error)
-    return Finding(
-        Outcome.CRASHED,
-        "is not valid Python",
-        f"{message}, in line {line}{f': {text.strip()}' if text else ''}",
-        where=Site(filename, line, "<module>"),
-    )

@@ -6,7 +6,6 @@ The doctor's verdict, the journals and the tracebacks say it; the learner's line
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 from labkit.comm.callers import is_of_a_library
 from labkit.comm.operation import Operation, Site
@@ -24,54 +23,42 @@ _HUNG = {
     Fault.LEFT: "waits for a rank that has returned",
     Fault.BUSY: "loops without communicating",
 }
+_OTHER_END = {"send": "receives", "recv": "sends"}
 
 
 def how_it_ended(failure: RunError, observed: Observed) -> Finding:
     """What any exercise can say of it."""
     if isinstance(failure, RankError):
         return _crash(failure, observed)
-    has_returned = [rank for rank, seen in enumerate(observed.ranks) if seen.returned]
-    waits = {
-        rank: operation
-        for rank, timeline in enumerate(failure.timeline)
-        if (operation := _waiting_in(timeline.operations)) is not None
-    }
-    if isinstance(failure, Mismatch) and has_returned:
-        # The other ranks meet already, and found that this one means something else.
-        waits = {
-            rank: timeline.operations[-1]
-            for rank, timeline in enumerate(failure.timeline)
-            if rank not in has_returned and timeline.operations
-        }
-    if waits and has_returned and not observed.returned:
-        return _left_behind(waits, has_returned, observed)
     verdict = failure.verdict
-    explanation = _unnumbered(str(verdict)) if verdict is not None else str(failure)
-    rank = verdict.ranks[0] if verdict is not None and verdict.ranks else min(waits, default=0)
-    where = waits[rank].origin if rank in waits else own_site(_stack(failure, rank))
-    if where is None and failure.timeline and failure.timeline[rank].operations:
-        where = failure.timeline[rank].operations[-1].origin
-    details = "\n".join(f"rank {r} {place}" for r, place in enumerate(failure.positions))
+    assert verdict is not None, "only the error of one rank has none"
+    operations = [timeline.operations for timeline in failure.timeline]
+    returned = [rank for rank, seen in enumerate(observed.ranks) if seen.returned]
+    blocked = {rank: blocked_in(each) for rank, each in enumerate(operations)}
+    waits = {rank: each for rank, each in blocked.items() if each and each.label != MEETING}
+    if isinstance(failure, Mismatch) and returned:
+        # The other ranks meet already, and found that this one means something else.
+        going_on = [rank for rank in range(observed.n) if rank not in returned]
+        waits = {rank: operations[rank][-1] for rank in going_on if operations[rank]}
+    if waits and returned and not observed.returned:
+        return _left_behind(waits, returned, observed)
+    rank = verdict.ranks[0] if verdict.ranks else min(waits, default=0)
+    where = waits[rank].origin if rank in waits else own_site(failure.stacks[rank])
+    if where is None and operations[rank]:
+        where = operations[rank][-1].origin
+    outcome, name = Outcome.HUNG, _HUNG.get(verdict.fault, "does not end in time")
+    kinds = {operation.kind for operation in waits.values()}
     if isinstance(failure, Mismatch):
-        name, outcome = "ranks mean different operations", Outcome.WRONG
-    else:
-        fault = None if verdict is None else verdict.fault
-        name = "does not end in time" if fault is None else _HUNG.get(fault, "does not end in time")
-        outcome = Outcome.HUNG
-        if name == "ranks wait for each other":
-            kinds = {operation.kind for operation in waits.values()}
-            if len(waits) == observed.n and kinds <= {"send", "recv"} and len(kinds) == 1:
-                kind = kinds.pop()
-                other = "receives" if kind == "send" else "sends"
-                name = f"every rank is in {kind}: nobody {other}"
+        outcome, name = Outcome.WRONG, "ranks mean different operations"
+    elif verdict.fault is Fault.CYCLE and len(waits) == observed.n and len(kinds) == 1:
+        kind = kinds.pop()
+        if kind in _OTHER_END:
+            name = f"every rank is in {kind}: nobody {_OTHER_END[kind]}"
     seen = observed.label if any(timeline.regions for timeline in failure.timeline) else ""
-    return Finding(outcome, name, explanation, seen, 3, where, details=_unnumbered(details))
-
-
-def _waiting_in(operations: Sequence[Operation]) -> Operation | None:
-    """The operation of the learner's that a rank blocks on."""
-    operation = blocked_in(operations)
-    return None if operation is None or operation.label == MEETING else operation
+    details = "\n".join(f"rank {r} {place}" for r, place in enumerate(failure.positions))
+    return Finding(
+        outcome, name, _unnumbered(str(verdict)), seen, 3, where, details=_unnumbered(details)
+    )
 
 
 def _left_behind(waits: dict[int, Operation], returned: list[int], observed: Observed) -> Finding:
@@ -83,9 +70,7 @@ def _left_behind(waits: dict[int, Operation], returned: list[int], observed: Obs
         name = "a collective that not every rank calls"
         text += " without calling it. Every member of a group makes the same calls"
     else:
-        name = (
-            f"waits for a message that nobody {'sends' if operation.kind == 'recv' else 'receives'}"
-        )
+        name = f"waits for a message that nobody {_OTHER_END[operation.kind]}"
         text += ". Count the steps of both ranks, and compare whom each names as its partner"
     return Finding(Outcome.HUNG, name, text, observed.label, 3, operation.origin)
 
@@ -100,21 +85,23 @@ def _crash(failure: RankError, observed: Observed) -> Finding:
     site = failure.site
     if site is not None and _is_library(site.file):
         site = own_site(failure.traceback)
-    message = failure.traceback.rstrip().rpartition(f"{error}: ")[2]
-    message = "" if message == failure.traceback.rstrip() else message
+    # The last one, of exceptions that were raised while others were handled.
+    _, *messages = re.split(rf"^\S*{re.escape(error)}: ", failure.traceback.rstrip(), flags=re.M)
+    message = messages[-1] if messages else ""
+    said = f": {message}" if message else ""
     label = observed.label if observed.n == 1 else f"{observed.label}: rank {failure.rank}"
     seen = label if any(timeline.regions for timeline in failure.timeline) else ""
     if error == "NotImplementedError" and f"raise {error}" in failure.traceback:
-        name, why = "a part is still to be written", f"the code raised {error}: {message}"
+        name, why = "a part is still to be written", f"the code raised {error}{said}"
         return Finding(Outcome.NOT_ATTEMPTED, name, why, seen, where=failure.site, details=trace)
     if error == "SubmissionError":
         return Finding(Outcome.CRASHED, "cannot be called", message, seen, 1, details=trace)
     if error == "ProcessDied":
-        name, why = "its process ended", f"{_unnumbered(str(failure).splitlines()[0])}"
+        name, why = "its process ended", _unnumbered(str(failure).splitlines()[0])
     else:
         place = "" if site is None else f" at {sources.place(site)}"
         who = "the function" if observed.n == 1 else f"rank {failure.rank}"
-        name, why = f"raises {error}", f"{who} raised {error}{place}: {message}"
+        name, why = f"raises {error}", f"{who} raised {error}{place}{said}"
     return Finding(Outcome.CRASHED, name, why, seen, 3, site, details=trace)
 
 
@@ -133,14 +120,10 @@ def is_busy_machine(failure: RunError) -> bool:
     return max(begun_s, default=0.0) > ended_s / 2
 
 
-def _stack(failure: RunError, rank: int) -> str:
-    return failure.stacks[rank] if rank < len(failure.stacks) else ""
-
-
 # As doctor/sources.py shows the files of these packages.
 _SHORTENED = ("labkit/", "torch/", "<string>")
 # A frame of a notebook's cell has the cell's number for a file (doctor/sources.py).
-_FRAME = re.compile(r'  (?:File "([^"]+)"|(Cell \d+)), line (\d+),? in (\S+)')
+_FRAME = re.compile(r'^  (?:File "([^"]+)"|(Cell \d+)), line (\d+),? in (\S+)', re.MULTILINE)
 
 
 def _is_library(file: str) -> bool:
@@ -164,8 +147,7 @@ def own_frames(trace: str) -> str:
 
 def own_site(stack: str) -> Site | None:
     """The innermost line of a stack that is the learner's."""
-    frames = [frame for line in stack.splitlines() if (frame := _FRAME.match(line))]
-    for frame in reversed(frames):
+    for frame in reversed([*_FRAME.finditer(stack)]):
         if not _is_library(frame[1] or frame[2]):
             return Site(frame[1] or frame[2], int(frame[3]), frame[4])
     return None

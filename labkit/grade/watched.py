@@ -9,6 +9,7 @@ Mistakes that timing usually hides show every time:
 
 from __future__ import annotations
 
+import math
 import random
 import sys
 import time
@@ -53,15 +54,8 @@ def learner_site() -> Site:
 
 def same_bytes(one: Tensor, other: Tensor) -> bool:
     """Whether shape, dtype and every bit are the same: NaN equals itself, -0.0 differs from 0.0."""
-    if one.shape != other.shape or one.dtype != other.dtype:
-        return False
-    return torch.equal(_bytes_of(one), _bytes_of(other))
-
-
-def _bytes_of(x: Tensor) -> Tensor:
-    if not x.numel():
-        return torch.empty(0, dtype=torch.uint8)
-    return x.detach().contiguous().reshape(-1).view(torch.uint8)
+    both = (x.detach().contiguous().reshape(-1).view(torch.uint8) for x in (one, other))
+    return one.shape == other.shape and one.dtype == other.dtype and torch.equal(*both)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,8 +70,8 @@ class Job:
     late: tuple[int | None, ...]
     """By case: the rank that hesitates before each operation."""
     call: Callable[[Watch, tuple[Any, ...]], Any]
-    allowed: tuple[str, ...] | None
-    """Operations of the group; None: the code gets no group."""
+    allowed: tuple[str, ...]
+    """Operations of the group; without any the code gets no group."""
     closed: tuple[str, ...]
     watch_memory: bool
     goes_on: bool
@@ -99,8 +93,8 @@ class Watch(TorchDispatchMode):
     def __init__(self, world: Group, job: Job) -> None:
         super().__init__()
         self.job, self.world = job, world
-        self.group = WatchedGroup(self, world, "world")
-        self.groups = () if job.allowed is None else (self.group,)
+        self.group = WatchedGroup(self, world)
+        self.groups = (self.group,) if job.allowed else ()
         self._cuts: dict[tuple[int, ...], Any] = {(0,) * world.size: world}
         self._random = random.Random(world.rank)
         self._code: Code | None = None
@@ -152,7 +146,7 @@ class Watch(TorchDispatchMode):
             if firsts not in self._cuts:
                 with self.opened():
                     self._cuts[firsts] = self.world.split(firsts[self.world.rank])
-            setattr(mesh, axis, WatchedGroup(self, self._cuts[firsts], axis))
+            setattr(mesh, axis, WatchedGroup(self, self._cuts[firsts]))
         return mesh
 
     def pause(self) -> None:
@@ -168,16 +162,13 @@ class Watch(TorchDispatchMode):
 
     def require_all_waited(self) -> None:
         """Raise for the first operation that was never waited for."""
-        for index in sorted(self.pending):
-            event = self.events[index]
-            raise self.refuse(
-                BrokenRule(
-                    "never waits for an operation",
-                    f"the {event.what} was never waited for: the function returned while it was "
-                    "under way. Call wait() on its Pending",
-                    event.site,
-                )
+        if self.pending:
+            event = self.events[min(self.pending)]
+            why = (
+                f"the {event.what} was never waited for: the function returned while it was under "
+                "way. Call wait() on its Pending"
             )
+            raise self.refuse(BrokenRule("never waits for an operation", why, event.site))
 
     def opened(self) -> AbstractContextManager[Any]:
         """For this block communication passes, and tensors made in it do not count."""
@@ -225,7 +216,7 @@ class Watch(TorchDispatchMode):
 
     def forbidden(self, operation: str) -> BrokenRule:
         """The error for an operation that the exercise does not allow."""
-        names = ", ".join(f"group.{name}" for name in self.job.allowed or ())
+        names = ", ".join(f"group.{name}" for name in self.job.allowed)
         return BrokenRule(
             "calls an operation that is not allowed",
             f"{operation} is not allowed in this exercise; "
@@ -237,45 +228,38 @@ class Watch(TorchDispatchMode):
 class WatchedGroup:
     """A Group for code under test: rank, size, ranks, device, and the operations allowed."""
 
-    def __init__(self, watch: Watch, group: Group, axis: str) -> None:
+    def __init__(self, watch: Watch, group: Group) -> None:
         self.rank, self.size = group.rank, group.size
         self.ranks, self.device = group.ranks, group.device
-        self._watch, self._group, self._axis = watch, group, axis
-
-    def region(self, name: str) -> AbstractContextManager[None]:
-        """As Group.region."""
-        return self._group.region(name)
-
-    def label(self, name: str) -> AbstractContextManager[None]:
-        """As Group.label."""
-        return self._group.label(name)
+        self.region, self.label = group.region, group.label
+        self._watch, self._group = watch, group
 
     def isend(self, x: Tensor, dst: int) -> WatchedPending:
         """As Group.isend."""
-        index = self._begin("isend", x, peer=dst)
+        index = self._begin("isend", x, dst)
         with self._watch.opened():
             pending = self._group.isend(_copy(x), dst)
         return WatchedPending(self._watch, index, pending, x, fills=None)
 
     def irecv(self, buffer: Tensor, src: int) -> WatchedPending:
         """As Group.irecv; `buffer` holds nonsense until wait() fills it."""
-        index = self._begin("irecv", buffer, peer=src)
+        index = self._begin("irecv", buffer, src)
         with self._watch.opened():
-            staging = torch.empty_like(buffer) if isinstance(buffer, Tensor) else buffer
+            staging = torch.empty_like(buffer)
             pending = self._group.irecv(staging, src)
             _spoil(buffer)
         return WatchedPending(self._watch, index, pending, buffer, fills=buffer)
 
     def send(self, x: Tensor, dst: int) -> None:
         """As Group.send."""
-        index = self._begin("send", x, peer=dst)
+        index = self._begin("send", x, dst)
         with self._watch.opened():
             self._group.send(_copy(x), dst)
         self._end(index)
 
     def recv(self, buffer: Tensor, src: int) -> Tensor:
         """As Group.recv."""
-        index = self._begin("recv", buffer, peer=src)
+        index = self._begin("recv", buffer, src)
         with self._watch.opened():
             received = self._group.recv(buffer, src)
         self._end(index)
@@ -286,20 +270,13 @@ class WatchedGroup:
         if name.startswith("_") or not hasattr(Group, name):
             raise AttributeError(
                 f"a group has no {name!r}; here there are rank, size, device, ranks, region, label "
-                f"and {', '.join(self._watch.job.allowed or ())}"
+                f"and {', '.join(self._watch.job.allowed)}"
             )
 
         def collective(*args: Any, **options: Any) -> Any:
             x = args[0] if args else options.get("x")
-            reduce = options.get("op", args[1] if len(args) > 1 else "sum")
-            root = options.get("root", args[1] if len(args) > 1 else 0)
-            index = self._begin(
-                name,
-                x,
-                reduce=reduce if "reduce" in name else "",
-                peer=root if name in ("broadcast", "gather", "scatter") else None,
-            )
-            out = options.pop("out", None) if "reduce" in name or name == "all_gather" else None
+            index = self._begin(name, x)
+            out = None if name == "scatter" else options.pop("out", None)
             with self._watch.opened():
                 copies = [_copy(each) if each is x else each for each in args]
                 options.update({"x": _copy(x)} if "x" in options else {})
@@ -307,19 +284,20 @@ class WatchedGroup:
             if options.get("wait", True):
                 self._end(index)
                 return _fill(out, result, self._watch)
-            with self._watch.opened():
-                _spoil(out)
+            if out is not None:
+                with self._watch.opened():
+                    _spoil(out)
             return WatchedPending(self._watch, index, result, x if out is None else out, fills=out)
 
         return collective
 
-    def _begin(self, what: str, x: Any, *, peer: Any = None, reduce: str = "") -> int:
+    def _begin(self, what: str, x: Any, peer: int | None = None) -> int:
         """Refuse an operation that is not allowed; be late if so wanted; the event's position."""
         watch = self._watch
-        if what not in (watch.job.allowed or ()):
+        if what not in watch.job.allowed:
             raise watch.refuse(watch.forbidden(f"group.{what}"))
         watch.pause()
-        event = Event(what, peer=peer, reduce=reduce, axis=self._axis, site=learner_site())
+        event = Event(what, peer=peer, site=learner_site())
         if isinstance(x, Tensor):
             event.shape, event.dtype, event.nbytes = tuple(x.shape), x.dtype, x.nbytes
         event.live_bytes = watch.live_bytes
@@ -327,7 +305,7 @@ class WatchedGroup:
         return len(watch.events) - 1
 
     def _end(self, index: int) -> None:
-        self._watch.events.append(Event("wait", began=index, axis=self._axis))
+        self._watch.events.append(Event("wait", began=index))
 
 
 class WatchedPending:
@@ -357,7 +335,7 @@ class WatchedPending:
         self._is_done = True
         watch.pending.pop(self._index, None)
         began = watch.events[self._index]
-        watch.events.append(Event("wait", began=self._index, axis=began.axis, site=learner_site()))
+        watch.events.append(Event("wait", began=self._index, site=learner_site()))
         if has_changed:
             raise watch.refuse(self._changed(began))
         self._result = _fill(self._fills, result, watch)
@@ -396,10 +374,6 @@ def _fill(out: Tensor | None, result: Any, watch: Watch) -> Any:
     return result
 
 
-def _spoil(buffer: Any) -> None:
+def _spoil(buffer: Tensor) -> None:
     """Fill a buffer with what no right answer uses."""
-    if isinstance(buffer, Tensor):
-        is_float = buffer.dtype.is_floating_point or buffer.dtype.is_complex
-        buffer.detach().fill_(
-            float("nan") if is_float else buffer.dtype != torch.bool and _ODD_NUMBER
-        )
+    buffer.detach().fill_(math.nan if buffer.dtype.is_floating_point else _ODD_NUMBER)

@@ -88,7 +88,7 @@ def test_there_are_six_mistakes_with_names_of_their_own(name):
 def questions_of(name):
     """(part of the grader, number of ranks, cases of one function), without late ranks."""
     for part in load_grader(name).parts:
-        for n in part.world_sizes if isinstance(part, OnRanks) else [1]:
+        for n in part.world_sizes:
             cases = [case for case in engine.cases_of(part, n, SEED) if case.late is None]
             for function in dict.fromkeys(case.function for case in cases):
                 yield part, n, tuple(case for case in cases if case.function == function)
@@ -139,7 +139,7 @@ def _first_finding(name, code):
     """As engine._graded, with timeouts of its own."""
     for part in load_grader(name).parts:
         waits = isinstance(part, OnRanks)
-        for n in part.world_sizes if waits else [1]:
+        for n in part.world_sizes:
             observation = observe(part, code, n, SEED, TIMEOUT_S if waits else ALONE_S)
             if finding := findings.first(part, observation):
                 return finding

@@ -8,7 +8,7 @@ import pytest
 from labkit import progress
 from labkit.grade import hint, reset, solution
 from labkit.grade.catalog import get_exercise
-from labkit.grade.desk import standing
+from labkit.grade.desk import standings
 from labkit.grade.stubs import stub_of
 from labkit.grade.workspace import Workspace
 
@@ -76,18 +76,17 @@ def test_a_solution_that_was_confirmed_is_remembered(workspace):
         {"after_a_pass": False}
     ]
     progress.record("check", NAME, outcome="passed")
-    assert standing(get_exercise(NAME, workspace)) == "passed (after seeing the solution)"
+    assert standings(workspace)[NAME] == "passed (after seeing the solution)"
 
 
 def test_standing_is_the_last_outcome_until_a_pass(workspace):
-    exercise = get_exercise(NAME, workspace)
-    assert standing(exercise) == "not attempted"
+    assert standings(workspace)[NAME] == "not attempted"
     progress.record("check", NAME, outcome="hung")
-    assert standing(exercise) == "hung"
+    assert standings(workspace)[NAME] == "hung"
     progress.record("check", NAME, outcome="passed")
     progress.record("check", NAME, outcome="wrong")
     solution(NAME, workspace=workspace)
-    assert standing(exercise) == "passed"
+    assert standings(workspace)[NAME] == "passed"
 
 
 def test_reset_restores_the_stub_and_keeps_every_version(workspace):

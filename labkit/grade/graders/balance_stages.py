@@ -165,10 +165,9 @@ GRADER = g.Questions(
     mistakes=MISTAKES,
     closed=("labkit.pipeline",),
     describe=describe,
-    fault=g.unexplained(
+    unexplained=(
         "returns no cut, or none of the best",
         "Each layer is in one stage, in order, and no other cut has a cheaper slowest stage.",
-        describe,
     ),
     shown="no cut is better than yours: not with a head that costs several blocks, not with huge "
     "costs that differ by 1, and not for 200 layers on 16 stages",

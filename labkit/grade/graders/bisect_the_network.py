@@ -137,10 +137,9 @@ GRADER = g.Questions(
     call=call,
     mistakes=MISTAKES,
     describe=describe,
-    fault=g.unexplained(
+    unexplained=(
         "names the wrong leaf",
         "write down after each measurement which leaves it leaves as candidates",
-        describe,
     ),
     closed=("labkit.measure",),
     shown="you find one degraded uplink of up to 100 in ceil(log2(n)) + 2 measurements or fewer, "

@@ -144,10 +144,9 @@ GRADER = g.Questions(
     mistakes=MISTAKES,
     closed=("labkit.serving",),
     describe=describe,
-    fault=g.unexplained(
+    unexplained=(
         "a pass computes other requests",
         "Count the pages of this pass by hand, in order of arrival.",
-        describe,
     ),
     shown="no pass has an idle place that a waiting request could fill, no page is taken twice, "
     "and every request ends",

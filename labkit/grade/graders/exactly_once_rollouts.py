@@ -242,11 +242,10 @@ GRADER = g.Questions(
     mistakes=MISTAKES,
     closed=("labkit.checkpoint",),
     describe=lambda s: s.y,
-    fault=g.unexplained(
+    unexplained=(
         "a rollout is not used exactly once",
         "Each that is appended is used once. Ask of each operation what file and checkpoint say "
         "if the job is killed there.",
-        lambda s: s.y,
     ),
     shown="each rollout is learned from exactly once, with a kill or a power cut at every "
     "operation and another one soon after",

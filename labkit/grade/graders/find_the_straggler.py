@@ -139,11 +139,10 @@ GRADER = g.Questions(
     right=right,
     mistakes=MISTAKES,
     describe=describe,
-    fault=g.unexplained(
+    unexplained=(
         "another rank, or another gain",
         "work out the gains of one step by hand: in each collective, only the rank that waits "
         "least has one",
-        describe,
     ),
     shown="you name the rank for which the others wait, though it waits least itself, on clocks "
     "that differ, and none in a healthy run or on a slow network",

@@ -189,10 +189,9 @@ GRADER = g.Questions(
     mistakes=MISTAKES,
     closed=("labkit.serving",),
     describe=describe,
-    fault=g.unexplained(
+    unexplained=(
         "a call leaves a wrong state",
         "Follow this call by hand: which pages are taken, copied and given up.",
-        describe,
     ),
     shown="after each call all tokens are where the tables say, no sequence holds a page more than "
     "it needs, and a page is free when its last holder has given it up",

@@ -189,11 +189,10 @@ GRADER = g.Questions(
     right=lambda dumps, known: known,
     mistakes=MISTAKES,
     describe=describe,
-    fault=g.unexplained(
+    unexplained=(
         "another collective, or other ranks",
         "write down for each group the first collective in which a member waits, who has called "
         "it, and where the others wait",
-        describe,
     ),
     shown="you find the collective that holds up the others, among several groups and with old "
     "entries gone, and say which rank is missing there, which disagrees, or that it is the network",

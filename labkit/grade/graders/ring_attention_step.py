@@ -34,7 +34,7 @@ class Receiving(WatchedGroup):
     """Remembers the memory of its receives."""
 
     def __init__(self, watch: Any) -> None:
-        super().__init__(watch, watch.world, "world")
+        super().__init__(watch, watch.world)
         self.buffers: list[weakref.ref[torch.UntypedStorage]] = []
 
     def irecv(self, buffer: Tensor, src: int) -> WatchedPending:

@@ -145,11 +145,10 @@ GRADER = g.Questions(
     mistakes=MISTAKES,
     closed=("labkit.serving",),
     describe=describe,
-    fault=g.unexplained(
+    unexplained=(
         "the output has another distribution",
         "Add up by hand how often a result comes out: the drafted token with min(p, q), every "
         "other token with its share of max(0, p - q).",
-        describe,
     ),
     shown="over all drafts and random numbers the output is distributed as the large model's own, "
     "and no rule that is exact keeps more of the draft",

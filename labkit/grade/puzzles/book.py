@@ -14,9 +14,6 @@ _INTERLEAVED, _FOLDED = (0, 1, 0, 1), (0, 1, 1, 0)
 class UnknownPuzzle(LookupError):
     """No puzzle has that name. The message lists those there are, and the closest."""
 
-    def __str__(self) -> str:
-        return str(self.args[0])
-
 
 def get_puzzle(name: str) -> Puzzle:
     """The puzzle called `name`; hyphens and underscores count as spaces. Raises UnknownPuzzle."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import groupby
+from itertools import accumulate, groupby
 
 from labkit.grade.puzzles.puzzle import Puzzle
 from labkit.pipeline import Op, Schedule, Timing
@@ -14,13 +14,14 @@ _MOST_RUNS = 6
 def longest_wait(timing: Timing) -> str:
     """The rank that is idle longest in all, and its longest wait in one go."""
     idle = [timing.makespan - busy for busy in timing.busy]
-    rank = max(range(len(idle)), key=lambda each: (idle[each], -each))
-    if not idle[rank]:
+    if not any(idle):
         return "no rank is ever idle"
+    rank = idle.index(max(idle))
     row = timing.rows[rank]
     starts = [0.0, *(span.end for span in row)]
     ends = [*(span.start for span in row), timing.makespan]
-    index = max(range(len(starts)), key=lambda each: (ends[each] - starts[each], -each))
+    waits = [end - start for start, end in zip(starts, ends, strict=True)]
+    index = waits.index(max(waits))
     start, end = starts[index], ends[index]
     told = f"rank {rank} is idle longest, {idle[rank]:g} of {timing.makespan:g}"
     told += f"; its longest wait is from {start:g} to {end:g}, "
@@ -45,7 +46,7 @@ def longest_chain(timing: Timing) -> str:
     """
     made = {span.op.product: (rank, span) for rank, span in timing.spans()}
     ends = {(rank, span.end): span for rank, span in timing.spans()}
-    rank, span = max(timing.spans(), key=lambda each: (each[1].end, -each[0]))
+    rank, span = max(timing.spans(), key=lambda each: each[1].end)
     chain = [(rank, span.op)]
     while span.start > 0:
         if (rank, span.start) in ends:
@@ -67,11 +68,11 @@ def longest_chain(timing: Timing) -> str:
 
 def memory_by_rank(schedule: Schedule, puzzle: Puzzle) -> list[int]:
     """The most that each rank holds."""
-    return [max([0, *_held(row, puzzle)]) for row in schedule.rows]
+    return [max(_held(row, puzzle)) for row in schedule.rows]
 
 
 def too_much(schedule: Schedule, puzzle: Puzzle) -> str:
-    """The first cell of each rank that exceeds its memory, marked in the rows; or ''."""
+    """The first cell of each rank that exceeds its memory, marked in the rows."""
     marks = {}
     told = []
     written = cell_of(schedule)
@@ -84,15 +85,9 @@ def too_much(schedule: Schedule, puzzle: Puzzle) -> str:
                 f"rank {rank} holds {held[over[0]]} with {written(row[over[0]])}, "
                 f"operation {over[0] + 1} of its row"
             )
-    if not marks:
-        return ""
     return f"{'; '.join(told)}; {puzzle.memory} is all there is\n{around(schedule, marks)}"
 
 
 def _held(row: tuple[Op, ...], puzzle: Puzzle) -> list[int]:
     """What a rank holds after each of its operations."""
-    problem, held, amounts = puzzle.problem, 0, []
-    for op in row:
-        held += problem.change(op.kind, op.stage)
-        amounts.append(held)
-    return amounts
+    return list(accumulate(puzzle.problem.change(op.kind, op.stage) for op in row))

@@ -136,9 +136,10 @@ def _against_budgets(puzzle: Puzzle, schedule: Schedule) -> Ruling:
     timing = simulate(schedule, puzzle.problem.costs)
     memory = explain.memory_by_rank(schedule, puzzle)
     is_slow, is_large = timing.makespan > puzzle.makespan, max(memory) > puzzle.memory
+    held = [f"{amount} on rank {rank}" for rank, amount in enumerate(memory)]
     paragraphs = [
         ("Time", f"{timing.makespan:g}; the budget is {puzzle.makespan}"),
-        ("Memory", f"{_by_rank(memory)}; the budget is {puzzle.memory}"),
+        ("Memory", f"{', '.join(held)}; the budget is {puzzle.memory}"),
     ]
     if not is_slow and not is_large:
         paragraphs.append(("Take along", puzzle.teaches))
@@ -153,7 +154,3 @@ def _against_budgets(puzzle: Puzzle, schedule: Schedule) -> Ruling:
     faults = ["takes too long"] * is_slow + ["holds too much"] * is_large
     diagnosis = f"it {' and '.join(faults)}"
     return Ruling(puzzle, Outcome.OVER_BUDGET, diagnosis, paragraphs, timing, memory)
-
-
-def _by_rank(memory: list[int]) -> str:
-    return ", ".join(f"{amount} on rank {rank}" for rank, amount in enumerate(memory))

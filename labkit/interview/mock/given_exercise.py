@@ -65,5 +65,5 @@ def _code_of(name: str) -> str | None:
     finding = found.finding_before_running()
     if finding is not None and finding.outcome is Outcome.NOT_ATTEMPTED:
         return None
-    text = found.code.source or ""
+    text = found.code.source
     return text if finding is not None else ast.dump(ast.parse(text))
