@@ -8,8 +8,8 @@ The alpha-beta model: a message of m bytes takes alpha + m * beta seconds. alpha
 seconds. beta is the time of one byte in seconds, 1 / (bytes per second). The all-reduces are of a
 tensor of D bytes on each of n ranks. Each rank can send one message and receive one at a time:
 
-    "ring"  cuts the tensor into n chunks of D / n bytes. A reduce-scatter, then an all-gather: in
-            each step every rank sends one chunk to its neighbour
+    "ring"  cuts the tensor into n chunks of D / n bytes, not rounded. A reduce-scatter, then an
+            all-gather: in each step every rank sends one chunk to its neighbour
     "tree"  a reduction up a binomial tree to one rank, then a broadcast down the same tree. Each
             message is the whole tensor. A rank sends it on when it has received all of it
 

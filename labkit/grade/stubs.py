@@ -104,7 +104,7 @@ def _code_of(function: str, source: str) -> list[str] | None:
 def _statements(source: str) -> list[ast.stmt]:
     try:
         return ast.parse(source).body
-    except SyntaxError:
+    except (SyntaxError, ValueError):  # ValueError: a null byte, before Python 3.12
         return []
 
 

@@ -158,6 +158,8 @@ class Submission:
             why = f"{error.msg}, in line {line}{text and f': {text}'}"
             where = Site(code.filename, line, "<module>")
             return Finding(Outcome.CRASHED, "is not valid Python", why, where=where)
+        except ValueError as error:  # a null byte, before Python 3.12
+            return Finding(Outcome.CRASHED, "is not valid Python", str(error))
         return None
 
 

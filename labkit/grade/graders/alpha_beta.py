@@ -101,6 +101,7 @@ MISTAKES = [
         [
             g.patch(RING, RING.replace("2 * ", ""), TREE, TREE.replace("2 * ", "")),
             g.patch(RING, "return alpha + 2 * (n - 1) / n * nbytes * beta"),
+            g.patch(RING, RING.replace("(n - 1)", "n")),
         ],
         hint=2,
     ),

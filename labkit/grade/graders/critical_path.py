@@ -115,7 +115,10 @@ MISTAKES = [
         "takes the next wait for the slack",
         "The rank may be late by that much for the next collective. That collective may have slack "
         "itself, since a later one waits for other ranks. Go on to the end of the run.",
-        g.patch(BEGIN, f"{BEGIN} * (len(places) == 1)", FOUND, OWN),
+        [
+            g.patch(BEGIN, f"{BEGIN} * (len(places) == 1)"),
+            g.patch(BEGIN, f"{BEGIN} * (len(places) == 1)", FOUND, OWN),
+        ],
         hint=2,
     ),
     g.Mistake(
@@ -127,8 +130,12 @@ MISTAKES = [
     g.Mistake(
         "looks at one rank only",
         "If a rank arrives last, the other members wait for it. The slack of a collective is the "
-        "least that any of its members has after it.",
-        g.patch(FOUND, OWN),
+        "least that any of its members has after it. A rank that ends before the others may be "
+        "late until the run ends.",
+        [
+            g.patch(FOUND, OWN),
+            g.patch("[max(ops[-1][3] for ops in ranks)] * len(ranks)", "[o[-1][3] for o in ranks]"),
+        ],
         hint=2,
     ),
     g.Mistake(

@@ -126,7 +126,7 @@ MISTAKES = [
     ),
     g.Mistake(
         "finds no straggler where there is one",
-        "A rank delays the others by at least `least` in most steps. Its gain is what it delays "
+        "A rank delays the others by `least` or more in most steps. Its gain is what it delays "
         "one step by, in all collectives together. The late rank is the one that waits least. All "
         "others wait long, and nearly equally long: between them there is no gain.",
         g.patch("sorted(waits)[:2]", "sorted(waits)[:-3:-1]", "second - last", "last - second"),

@@ -123,10 +123,12 @@ MISTAKES = [
     g.Mistake(
         "multiplies with another group's scale",
         "Input i is in group i // group. repeat_interleave(group) gives a scale to `group` inputs "
-        "that follow each other; repeat gives neighbours different ones.",
-        g.patch(
+        "that follow each other; repeat gives neighbours different ones. Only the last group is "
+        "shorter, where `group` does not divide the inputs.",
+        g.patches(
             "* _per_input(scales_OG, num_inputs, group)",
             "* scales_OG.repeat(1, group)[:, :num_inputs]",
+            "* _per_input(scales_OG, num_inputs, -(-num_inputs // scales_OG.shape[1]))",
         ),
         hint=3,
     ),

@@ -135,6 +135,7 @@ MISTAKES = [
         [
             g.patch(SCATTER, SCATTER.replace("z_ND", "z_ND.detach()")),
             g.patch("_AllGather.apply(normed_nD", "_gathered(normed_nD"),
+            g.patch("return residual_nD, ", "return residual_nD.detach(), "),
         ],
         hint=3,
     ),
