@@ -12,7 +12,7 @@ FUNCTIONS = BUBBLE, FEWEST = "bubble", "microbatches_for"
 # Limits that are reached exactly, with quotients that are exact in floats too, and that are not.
 EXACT = [(4, 25, "1f1b"), (3, 50, "gpipe"), (5, 20, "1f1b"), (6, 25, "gpipe"), (7, 50, "zb_h1")]
 ROUNDED = [(4, 12, "1f1b"), (7, 6, "gpipe"), (8, 35, "gpipe"), (8, 7, "1f1b"), (8, 7, "zb_h1")]
-ROUNDED += [(5, 16, "zb_h1"), (6, 4, "zb_h1"), (8, 1, "zb_h1")]
+ROUNDED += [(5, 16, "zb_h1"), (6, 4, "zb_h1"), (8, 1, "zb_h1"), (12, 11, "gpipe"), (16, 6, "1f1b")]
 
 
 def cases(draw: Draw) -> list[Case]:

@@ -16,7 +16,7 @@ Program = list[tuple[str, Any]]
 """What a rank does: ("all_reduce", group), ("send", rank), ("compute", None)."""
 WORLD = "world"
 STORIES = {
-    "compute": "a: isend b, compute; others: all_reduce world",
+    "compute": "a: isend b, compute; c: start_all_reduce world, compute; others: all_reduce world",
     "input": "a: input; b: recv a; c: recv b; d: recv c; others:",
     "pair": "a: compute; b: all_reduce pair; others: all_reduce world",
     "ahead": "a: compute; b: start_all_reduce world, start_all_reduce world, recv last; "
