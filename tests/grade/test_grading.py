@@ -340,6 +340,7 @@ def test_a_common_factor_is_one_of_all_numbers(pairs, factor):
         ([torch.tensor([1.00001]), 3], [torch.tensor([1.0]), 2], "at [1]"),
         ({"a": torch.tensor([1.00001]), "b": True}, {"a": torch.ones(1), "b": False}, "at ['b']"),
         ({"a": torch.tensor([1.00001]), "b": 1}, {"a": torch.ones(1), "b": 1}, "at ['a']"),
+        ({"a": [1, 5], "b": 4}, {"a": [1, 2], "b": 3}, "at ['a'][1]"),
     ],
 )
 def test_the_place_of_a_difference_is_no_rounding_where_more_differs(got, right, place):
