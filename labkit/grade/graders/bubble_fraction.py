@@ -127,7 +127,13 @@ MISTAKES = [
         "rounds floats",
         "Where the bubble equals the limit, a quotient of floats is often a little too large, and "
         "rounding up gives one microbatch too many. Compare whole numbers.",
-        patch(ROUND_UP, "max(int(-(-(p - 1) * (busy / 100) // (divisor / 100))), 1)"),
+        [
+            patch(ROUND_UP, "max(int(-(-(p - 1) * (busy / 100) // (divisor / 100))), 1)"),
+            patch(
+                ROUND_UP,
+                "max(int(-((1 - p) * (100 / percent - (busy < 100)) // (divisor / percent))), 1)",
+            ),
+        ],
         seen=lambda s: s.args[:3] in ROUNDED and abs(s.y - s.right[0]) == 1,
         hint=3,
     ),
