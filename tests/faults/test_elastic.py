@@ -155,6 +155,7 @@ def test_a_hang_and_a_kill_from_outside_are_restarted():
             threading.Event().wait()
         return world.size
 
+    run(lambda world: None, 2)  # a fork server that first imports torch may take the 3 seconds
     result = elastic.run(sleeps_twice, 2, timeout=3, on_start=kill_second)
     assert [type(a.error) for a in result.attempts] == [RunTimeout, RankError, type(None)]
     assert result.attempts[1].error.rank == 0
