@@ -45,12 +45,13 @@ def right(compute: Spans, communication: Spans, step: Span) -> tuple[int, int, f
 
 EXPOSED = "exposed = either - length(merged(compute))"
 TOTAL = "length(merged(communication))"
+MERGED = "merged(compute)", "merged(communication)"
 ADDED_UP = "sum(length(merged([each])) for each in communication)"
 
 
-def less_pairs(compute: str) -> str:
+def less_pairs(compute: str, communication: str = "communication") -> str:
     """Communication without what it has in common with computing, pair by pair of kernels."""
-    both = f"merged([(max(a, c), min(b, d))]) for a, b in communication for c, d in {compute}"
+    both = f"merged([(max(a, c), min(b, d))]) for a, b in {communication} for c, d in {compute}"
     return f"exposed = communicating - sum(map(length, ({both})))"
 
 
@@ -63,7 +64,24 @@ MISTAKES = [
             patch(TOTAL, "length(communication)"),
             patch(TOTAL, ADDED_UP),
             patch(TOTAL, ADDED_UP, EXPOSED, less_pairs("merged(compute)")),
+            patch(
+                TOTAL,
+                ADDED_UP,
+                EXPOSED,
+                "exposed = communicating - length(merged(communication)) + either"
+                " - length(merged(compute))",
+            ),
         ],
+    ),
+    Mistake(
+        "a kernel inside another one cuts it short",
+        "In order of their starts, the later of two kernels may end first. Both together end at "
+        "the larger of the two ends.",
+        [
+            patch("max(apart[-1][1], end)", "end"),
+            patch("max(apart[-1][1], end)", "end", EXPOSED, less_pairs(*MERGED)),
+        ],
+        hint=2,
     ),
     Mistake(
         "counts time outside the step",
@@ -92,7 +110,11 @@ MISTAKES = [
         "subtracts hidden time twice",
         "Where two computing kernels run during one communication kernel, that time is hidden "
         "once. Merge both lists before you intersect them.",
-        patch(EXPOSED, less_pairs("compute")),
+        patches(
+            EXPOSED,
+            less_pairs("compute"),
+            f"{less_pairs('compute', MERGED[1])}\n    exposed = max(0, exposed)",
+        ),
         hint=2,
     ),
     Mistake(
