@@ -29,7 +29,7 @@ def _other_form(path: str, got: Any, right: Any) -> tuple[str, str] | None:
     if isinstance(right, torch.Tensor):
         if not isinstance(got, torch.Tensor):
             kind = type(got).__name__
-            return "returns another type", f"the function returns a {kind}; it should be a tensor"
+            return "returns another type", f"{what} is a {kind}; it should be a tensor"
         if got.shape != right.shape:
             shapes = f"shape {tuple(got.shape)}; it should be {tuple(right.shape)}"
             return "returns another shape", f"{what} has {shapes}"
@@ -42,7 +42,7 @@ def _other_form(path: str, got: Any, right: Any) -> tuple[str, str] | None:
         lengths = f"{len(got)} entries; there should be {len(right)}"
         return "returns another number of values", f"{what} has {lengths}"
     elif _kind(got) != (kind := _kind(right)):
-        why = f"the function returns {shown(got)}, a {type(got).__name__}; it should be {kind}"
+        why = f"{what} is {shown(got)}, a {type(got).__name__}; it should be {kind}"
         return "returns another type", why + (_TO_NUMBER if kind == "a number" else "")
     return None
 
@@ -60,13 +60,13 @@ def _kind(value: Any) -> str:
     return "None" if value is None else f"a {type(value).__name__}"
 
 
-def common_factor(pairs: Iterable[tuple[Any, Any]]) -> float | None:
+def common_factor(results: Iterable[tuple[Any, Any]]) -> float | None:
     """What every right number must be multiplied by to give the one that was got, within 1%.
 
-    pairs: (got, right). None where there is no such number, where anything else differs, or where
+    results: (got, right). None where there is no such number, where anything else differs, or where
     there are no two different numbers, which tell a factor from chance.
     """
-    numbers = {each for got, right in pairs for each in _numbers(got, right) if each != (0, 0)}
+    numbers = {each for got, right in results for each in _numbers(got, right) if each != (0, 0)}
     if len({right for _, right in numbers}) < 2 or not all(right for _, right in numbers):
         return None
     factors = [got / right for got, right in numbers]

@@ -358,16 +358,12 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
 def pairs(got: Any, right: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
     """Two results place by place: (where, got, right). `where` is the path through lists, tuples
     and dicts: `[2]['loss']`. Two of them with other lengths or keys are one place."""
-    if isinstance(got, dict) and isinstance(right, dict) and got.keys() == right.keys():
-        for key in right:
-            yield from pairs(got[key], right[key], f"{path}[{key!r}]")
-    elif _are_rows(got, right):
-        for index, both in enumerate(zip(got, right, strict=True)):
-            yield from pairs(*both, f"{path}[{index}]")
-    else:
-        yield path, got, right
-
-
-def _are_rows(one: Any, other: Any) -> bool:
-    are_rows = isinstance(one, list | tuple) and isinstance(other, list | tuple)
-    return are_rows and len(one) == len(other)
+    match got, right:
+        case dict(), dict() if got.keys() == right.keys():
+            for key in right:
+                yield from pairs(got[key], right[key], f"{path}[{key!r}]")
+        case (list() | tuple(), list() | tuple()) if len(got) == len(right):
+            for index, both in enumerate(zip(got, right, strict=True)):
+                yield from pairs(*both, f"{path}[{index}]")
+        case _:
+            yield path, got, right

@@ -51,9 +51,8 @@ def schedule_puzzle(name: str | None = None, rows: Any = None) -> Shown:
     """A puzzle, or with `rows` the ruling on an answer; without a name, the list of all puzzles.
 
     rows: text with a line per rank, rank 0 first, such as "F0 F1 B0 B1"; a list of lines; or a
-    Schedule, such as plan(one_f_one_b, 2, 2). Raises UnknownPuzzle (a
-    LookupError), which lists the names; TypeError for rows without a name. What ended how is
-    remembered, as with exercises.
+    Schedule, such as plan(one_f_one_b, 2, 2). Raises UnknownPuzzle (a LookupError), which lists the
+    names; TypeError for rows without a name. What ended how is remembered, as with exercises.
     """
     if name is None:
         if rows is not None:

@@ -173,6 +173,7 @@ def table(s: g.Observed) -> str:
 RANK = 'else "deadlock", rank)'
 IS_SLOW = 'is_slow = ranks[rank]["state"] == "running"'
 START, TURN = "in ranks if", "following[0]"
+FIRST_RUNNING = "next(one['rank'] for one in ranks if one['state'] == 'running')"
 CONDITION = 'if ranks[member]["posted"].get(one["group"], 0) < one["number"]'
 
 
@@ -202,6 +203,7 @@ MISTAKES = [
                 "running = [one['rank'] for one in ranks if one['state'] == 'running']\n"
                 f"    rank = (running or [rank])[0]\n    {IS_SLOW}",
             ),
+            g.patch(IS_SLOW, f"{IS_SLOW}\n    rank = {FIRST_RUNNING} if is_slow else rank"),
         ],
     ),
     g.Mistake(
