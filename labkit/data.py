@@ -143,8 +143,9 @@ class Batches:
         if not isinstance(step, int) or step < 0:
             raise ValueError(f"step={step!r}: steps are counted 0, 1, 2, ...")
         generator = torch.Generator().manual_seed(zlib.crc32(f"{self.seed}/{step}".encode()))
-        num_starts = len(self.corpus) - self.context
-        starts_B = torch.randint(num_starts, (self.num_sequences, 1), generator=generator)
         # one token more than the context: the target of the last one
-        windows_BT = self.corpus.bytes_N[starts_B + torch.arange(self.context + 1)].long()
+        windows_NT = self.corpus.bytes_N.unfold(0, self.context + 1, 1)
+        size = (self.num_sequences,)
+        starts_B = torch.randint(len(windows_NT), size, generator=generator, device="cpu")
+        windows_BT = windows_NT[starts_B].long()
         return Batch(windows_BT[:, :-1], windows_BT[:, 1:])

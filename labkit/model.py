@@ -222,5 +222,7 @@ def initialize(module: nn.Module, seed: int, num_layers: int) -> None:
             is_residual = name.endswith((".out.weight", ".down.weight"))
             std = 0.02 / math.sqrt(2 * num_layers) if is_residual else 0.02
             generator = torch.Generator().manual_seed(zlib.crc32(f"{seed}/{name}".encode()))
-            draw = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+            draw = torch.randn(
+                parameter.shape, generator=generator, dtype=torch.float64, device="cpu"
+            )
             parameter.copy_(draw * std)

@@ -187,7 +187,7 @@ class _Chunks(dcp.DefaultLoadPlanner):
     def resolve_tensor(self, read_item: ReadItem) -> Tensor:
         """Memory for a chunk."""
         name = read_item.storage_index.fqn
-        return torch.empty(read_item.lengths, dtype=self.buffers[name].dtype)
+        return torch.empty(read_item.lengths, dtype=self.buffers[name].dtype, device="cpu")
 
     def commit_tensor(self, read_item: ReadItem, tensor: Tensor) -> None:
         """Take what is this rank's from a chunk."""

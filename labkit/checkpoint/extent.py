@@ -91,12 +91,13 @@ class Extent:
         while inner and sizes[inner - 1] == self.shape[inner - 1]:
             inner -= 1
         length = math.prod(sizes[max(inner - 1, 0) :])
-        begins = torch.tensor([sum(a * s for (a, _), s in zip(self.box, strides, strict=True))])
+        begin = sum(a * s for (a, _), s in zip(self.box, strides, strict=True))
+        begins = torch.tensor([begin], device="cpu")
         for size, stride in list(zip(sizes, strides, strict=True))[: max(inner - 1, 0)]:
-            begins = (begins[:, None] + stride * torch.arange(size)).flatten()
+            begins = (begins[:, None] + stride * torch.arange(size, device="cpu")).flatten()
         if not self.numel:
             begins = begins[:0]
-        here = length * torch.arange(len(begins))
+        here = length * torch.arange(len(begins), device="cpu")
         first, last = here.clamp(min=self.start), (here + length).clamp(max=self.stop)
         some = first < last
         return (begins + first - here)[some], (first - self.start)[some], (last - first)[some]
@@ -115,8 +116,9 @@ class Extent:
         low = torch.searchsorted(theirs + their_lengths, mine, right=True)
         high = torch.searchsorted(theirs, mine + lengths)
         counts = high - low
-        i = torch.repeat_interleave(torch.arange(len(mine)), counts)
-        j = torch.arange(len(i)) - torch.repeat_interleave(counts.cumsum(0) - counts - low, counts)
+        i = torch.arange(len(mine), device="cpu").repeat_interleave(counts)
+        j = torch.arange(len(i), device="cpu")
+        j -= torch.repeat_interleave(counts.cumsum(0) - counts - low, counts)
         begin = torch.maximum(mine[i], theirs[j])
         end = torch.minimum(mine[i] + lengths[i], theirs[j] + their_lengths[j])
         rows = torch.stack([here[i] + begin - mine[i], there[j] + begin - theirs[j], end - begin])

@@ -262,7 +262,7 @@ def wanted_shards(
 
 def empty_shard(name: str, record: TensorRecord) -> TensorShard:
     """A new tensor for all of a saved one."""
-    tensor = torch.empty(record.shape, dtype=TORCH_DTYPES[record.dtype])
+    tensor = torch.empty(record.shape, dtype=TORCH_DTYPES[record.dtype], device="cpu")
     return TensorShard(name, Extent.whole(record.shape), tensor, record.kind)
 
 
@@ -350,7 +350,7 @@ def flat_on_cpu(x: Tensor) -> Tensor:
     """The tensor itself, where bytes can be read straight into it, or a new one."""
     if x.device.type == "cpu" and x.is_contiguous():
         return x.detach().reshape(-1)
-    return torch.empty(x.numel(), dtype=x.dtype)
+    return torch.empty(x.numel(), dtype=x.dtype, device="cpu")
 
 
 def copy_back(shards: Sequence[TensorShard], buffers: Sequence[Tensor]) -> None:
@@ -373,7 +373,9 @@ def _fetch(
     mine = [
         [read for read in of_rank if found.seen_by[read[0]][0] == group.rank] for of_rank in asked
     ]
-    sent = torch.empty(sum(n for of_rank in mine for _, _, n in of_rank), dtype=torch.uint8)
+    sent = torch.empty(
+        sum(n for of_rank in mine for _, _, n in of_rank), dtype=torch.uint8, device="cpu"
+    )
 
     def read_for_others() -> None:
         at, out = 0, memory_of(sent)

@@ -27,7 +27,7 @@ def gather_plain(value: Any, group: Group) -> list[Any]:
     """
     text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
     lengths = group.all_gather(torch.tensor([len(text)], device=group.device)).tolist()
-    padded = torch.zeros(max(lengths), dtype=torch.uint8)
+    padded = torch.zeros(max(lengths), dtype=torch.uint8, device="cpu")
     padded[: len(text)] = text
     rows = group.all_gather(padded[None].to(group.device)).cpu()
     return [json.loads(bytes(memory_of(row[:n]))) for row, n in zip(rows, lengths, strict=True)]

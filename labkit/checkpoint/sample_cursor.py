@@ -56,7 +56,7 @@ class SampleCursor:
         self.seed = arguments.whole("seed", seed, "0 or more", least=0)
         self.taken = 0
         """How many samples of all epochs the job has taken."""
-        self._epoch, self._order_N = -1, torch.empty(0, dtype=torch.int64)
+        self._epoch, self._order_N = -1, torch.empty(0, dtype=torch.int64, device="cpu")
 
     def next_batch(self) -> Tensor:
         """The ids of the next global batch, int64 (batch,), the same on every rank; go past it."""
@@ -91,7 +91,7 @@ class SampleCursor:
         """The permutation of an epoch. The one before is forgotten."""
         if epoch != self._epoch:
             generator = torch.Generator().manual_seed(zlib.crc32(f"{self.seed}/{epoch}".encode()))
-            self._order_N = torch.randperm(self.num_samples, generator=generator)
+            self._order_N = torch.randperm(self.num_samples, generator=generator, device="cpu")
             self._epoch = epoch
         return self._order_N
 

@@ -124,7 +124,7 @@ class StagedWork:
 
 def _on_host(x: torch.Tensor, *, filled: bool) -> torch.Tensor:
     # From pinned memory a GPU copies without the driver's own detour; torch keeps the blocks.
-    host = torch.empty(x.shape, dtype=x.dtype, pin_memory=x.is_cuda)
+    host = torch.empty(x.shape, dtype=x.dtype, pin_memory=x.is_cuda, device="cpu")
     return host.copy_(x) if filled else host
 
 

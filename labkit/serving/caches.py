@@ -242,7 +242,7 @@ class KVCache:
 
     def held(self, sequence: int) -> Tensor:
         """The slots of a sequence, by position; empty where it has none, as on rung 1."""
-        return torch.arange(0)
+        return torch.arange(0, device="cpu")
 
     def _in_small_holes(self, wanted: int) -> int:
         """Count free slots in holes that are too small for a sequence of this length."""
@@ -281,7 +281,7 @@ class NoCache(KVCache):
                     f"sequence {piece.sequence} has no cached tokens, and its piece starts at "
                     f"{piece.start}; without a cache, give all of its tokens in every pass"
                 )
-        places_n = torch.arange(sum(piece.end for piece in pieces))
+        places_n = torch.arange(sum(piece.end for piece in pieces), device="cpu")
         return list(places_n.split([piece.end for piece in pieces]))
 
     def write(self, layer: int, slots_n: Tensor, k_nGK: Tensor, v_nGK: Tensor) -> None:
@@ -346,7 +346,7 @@ class ContiguousCache(KVCache):
     def held(self, sequence: int) -> Tensor:
         """As of KVCache: its region, also the slots that are reserved for later."""
         region = self._regions.get(sequence, range(0))
-        return torch.arange(region.start, region.stop)
+        return torch.arange(region.start, region.stop, device="cpu")
 
     def _holes(self) -> list[range]:
         """The free slots between the regions."""

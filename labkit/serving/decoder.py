@@ -112,7 +112,7 @@ def store_head_by_inputs(model: GPT) -> GPT:
 
 def _ends(pieces: Sequence[Piece]) -> Tensor:
     """Where each piece ends in the row of all tokens."""
-    return torch.tensor([len(piece.tokens) for piece in pieces]).cumsum(0)
+    return torch.tensor([len(piece.tokens) for piece in pieces], device="cpu").cumsum(0)
 
 
 def rows_of_logits(pieces: Sequence[Piece]) -> list[int]:
@@ -146,18 +146,19 @@ class Layout:
 
 def _layout(pieces: Sequence[Piece], cache: KVCache) -> Layout:
     slots, device = cache.slots(pieces), cache.keys_LNGK.device
-    positions_n = torch.tensor([at for piece in pieces for at in range(piece.start, piece.end)])
+    places = [at for piece in pieces for at in range(piece.start, piece.end)]
+    positions_n = torch.tensor(places, device="cpu")
     ends_S = _ends(pieces)
     alike = defaultdict(list)
     for index, piece in enumerate(pieces):
         alike[len(piece.tokens)].append(index)
     groups = []
     for num_tokens, members in alike.items():
-        rows_St = ends_S[members, None] - num_tokens + torch.arange(num_tokens)
+        rows_St = ends_S[members, None] - num_tokens + torch.arange(num_tokens, device="cpu")
         slots_Ss = pad_sequence([slots[i] for i in members], batch_first=True, padding_value=-1)
         # Padding is a sequence's own slot: the weight 0 times the nan of another would be nan.
         slots_Ss = slots_Ss.where(slots_Ss >= 0, slots_Ss[:, :1])
-        mask_Sts = torch.arange(slots_Ss.shape[1]) <= positions_n[rows_St][..., None]
+        mask_Sts = torch.arange(slots_Ss.shape[1], device="cpu") <= positions_n[rows_St][..., None]
         groups.append(_Alike(rows_St.to(device), slots_Ss.to(device), mask_Sts[:, None].to(device)))
     return Layout(
         tokens_n=torch.tensor([token for piece in pieces for token in piece.tokens], device=device),

@@ -145,8 +145,8 @@ def _on_every_rank(events: list[_Event] | None, group: Group) -> list[_Event] | 
         num_bytes = int(group.broadcast(torch.tensor([len(data)], device=group.device)))
         if not num_bytes:
             return []
-        buffer = torch.tensor(list(data) or [0] * num_bytes, dtype=torch.uint8)
-        received = group.broadcast(buffer.to(group.device))
+        buffer = torch.tensor(list(data) or [0] * num_bytes, dtype=torch.uint8, device=group.device)
+        received = group.broadcast(buffer)
     result: list[_Event] | None = pickle.loads(bytes(received.tolist()))
     return result
 

@@ -222,8 +222,8 @@ class PagedCache(KVCache):
 
 @lru_cache  # a sequence's pages are the same in most passes
 def _slots_of(pages: tuple[int, ...], page_size: int) -> Tensor:
-    pages_P = torch.tensor(pages, dtype=torch.int64)
-    return (pages_P[:, None] * page_size + torch.arange(page_size)).flatten()
+    pages_P = torch.tensor(pages, dtype=torch.int64, device="cpu")
+    return (pages_P[:, None] * page_size + torch.arange(page_size, device="cpu")).flatten()
 
 
 def prefix_keys(tokens: Sequence[int], page_size: int, parent: bytes = b"") -> Iterator[bytes]:

@@ -93,7 +93,7 @@ class Generation:
         self.tokens = [*self.request.prompt, *self.request.answered]
         self.generator = torch.Generator().manual_seed(self.request.sampling.seed)
         for _ in self.request.answered:  # each took one draw: see `sample`
-            torch.rand((), generator=self.generator, dtype=torch.float64)
+            torch.rand((), generator=self.generator, dtype=torch.float64, device="cpu")
 
     @property
     def longest(self) -> int:
@@ -182,7 +182,7 @@ def sample(logits_V: Tensor, sampling: Sampling, generator: torch.Generator) -> 
         largest, token = logits_V.max(0)
         _require_finite(float(largest))
         return int(token)
-    uniform = torch.rand((), generator=generator, dtype=torch.float64).item()
+    uniform = torch.rand((), generator=generator, dtype=torch.float64, device="cpu").item()
     return draw_token(distribution(logits_V, sampling), uniform)
 
 

@@ -222,6 +222,6 @@ class SpeculativeEngine(Engine):
 def _uniforms(generation: Generation, num: int) -> list[float]:
     """Random numbers in [0, 1) of the request's own."""
     draws: list[float] = torch.rand(
-        num, generator=generation.generator, dtype=torch.float64
+        num, generator=generation.generator, dtype=torch.float64, device="cpu"
     ).tolist()
     return draws

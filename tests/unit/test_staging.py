@@ -102,4 +102,4 @@ def test_only_gloo_with_a_gpu_is_staged():
         group = world._process_group
         return type(through_host(group, gpu)).__name__, through_host(group, cpu) is group
 
-    assert run(kinds, 1).values == [("ThroughHost", True)]
+    assert run(kinds, 1, device="cpu").values == [("ThroughHost", True)]
