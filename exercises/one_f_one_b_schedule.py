@@ -20,8 +20,8 @@ F3 and B3 of the rank after.
 Contract
     validity  every rank has F and B of each microbatch exactly once, and no ranks wait for each
               other forever
-    time      with f for a forward and b for a backward the step takes (m + p - 1)(f + b), for any
-              f and b. This is GPipe's time
+    time      with f for a forward, b for a backward and no time for messages the step takes
+              (m + p - 1)(f + b), for any f and b. This is GPipe's time
     memory    rank r holds the activations of at most p - r microbatches. A rank holds those whose
               forward it has done and whose backward it has not done
     never     labkit.pipeline. The answer is a few lines

@@ -27,7 +27,7 @@ Contract
              the folder, also where an earlier save was interrupted
     load_newest(folder)
              (step, data) of the newest state that is whole, or None where none was saved. It
-             changes nothing. After every end it gives a state that was saved, whole
+             changes nothing. After a save that did not return: its state, or the one before it
     The next run calls load_newest, and goes on to save in the same folder, with what is left there
 
 Paper: Pillai et al., "All file systems are not created equal", OSDI 2014.

@@ -10,8 +10,8 @@ averages the gradients over the ranks.
 Contract
     module  an nn.Module after forward. No parameter has a gradient yet
             trained: requires_grad is True. There are two or more such parameters. The loss of every
-            rank uses each of them once. Backward finishes their gradients in an order that may
-            differ between ranks
+            rank uses each of them once. Backward begins with the last layer: the last of
+            module.parameters(). The order of the others may differ between ranks
             frozen: requires_grad is False. There is no gradient, before or afterwards
     loss    this rank's loss: a tensor with one element, for backward(). It is a mean over equally
             many examples on all ranks
@@ -22,7 +22,7 @@ Contract
     returns nothing. Afterwards each trained parameter's grad is the mean over the ranks. No
             all-reduce is under way. The hooks that you added are removed
 
-Order, on every rank, for two or more ranks
+Overlap, on every rank, for two or more ranks
     The first all-reduce starts before the last gradient is complete.
     An all-reduce that starts during backward is waited for after the last gradient is complete, not
     earlier. A blocking all_reduce counts as waited for when it starts, even in your own thread.

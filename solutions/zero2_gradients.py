@@ -8,9 +8,9 @@ Write `zero2_gradients(buckets, loss_fn, microbatches, group)`. It runs the back
 step and returns this rank's shards of the mean gradient.
 
 Contract
-    buckets       a list of lists of parameters. Each parameter is in one bucket. On all ranks
-                  backward completes the buckets in the order of the list; within a bucket,
-                  gradients arrive in any order. At the start no parameter has a gradient
+    buckets       a list of lists of parameters. Each parameter is in one bucket. All buckets have
+                  the same size. On all ranks backward completes them in the order of the list;
+                  within one, gradients arrive in any order. At first no parameter has a gradient
     loss_fn       loss_fn(microbatch) returns the mean loss over the examples of a microbatch, a
                   scalar on which you call backward(). It uses each parameter once
     microbatches  a list with this rank's microbatches, one or more. All ranks have the same number,

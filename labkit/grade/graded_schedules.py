@@ -26,6 +26,7 @@ Cost = tuple[float, float, float, float]
 FORWARD_AND_BACKWARD: tuple[Cost, ...] = ((1, 0.5, 0.5, 0), (1, 1, 1, 0), (4, 1, 1, 0))
 
 _IDLE = re.compile(r"[\s._-]*|idle|none|wait|bubble", re.IGNORECASE)
+_HALVES = re.compile(r",? or I( and W|[\d@]+)")
 _MOST_CELLS = 100_000
 _WHY = {
     "returns something else than a list of cells": "The function is asked for the row of one rank: "
@@ -45,9 +46,8 @@ _WHY = {
     "an operation twice": "Each microbatch passes through each stage once, forward and backward.",
     "holds too many activations": "Activations are held from a microbatch's forward to the end of "
     "its backward. With fewer of them the step would take as long.",
-    "a larger bubble than needed": "Some rank is idle for a result that another rank could have "
-    "computed earlier. Look for the first dot that is not needed, and for what the next cell "
-    "needs.",
+    "a larger bubble than needed": "Some rank waits for a result that could be there earlier. Look "
+    "for the first dot that is not needed, and for what the next cell needs.",
 }
 # By words in what labkit.pipeline.validate says.
 _NAMES = {
@@ -166,7 +166,8 @@ class Rules:
                 return None
             except ScheduleError as error:
                 name = next(name for words, name in _NAMES.items() if words in error.reason)
-                seen, mark = error.reason, {error.rank: error.index}
+                seen = error.reason if "I" in self.kinds else _HALVES.sub("", error.reason)
+                mark = {error.rank: error.index}
         picture = marked(rows, mark) if mark else ""
         return Finding(Outcome.WRONG, name, _WHY[name], seen, 3, picture=picture)
 
@@ -205,9 +206,8 @@ class Rules:
         names = ("forward", "input_gradient", "weight_gradient", "send")
         for cost in self.costs:
             timing = simulate(schedule, Costs(**dict(zip(names, cost, strict=True))))
-            if timing.makespan > (enough := self.time(cost, *args)):
-                seen = f"with {self._in_words(cost)} the step takes {timing.makespan:g}"
-                seen += f"; {enough:g} are enough"
+            if (took := timing.makespan) > (enough := self.time(cost, *args)):
+                seen = f"with {self._in_words(cost)} the step takes {took:g}; {enough:g} are enough"
                 return _too_much("a larger bubble than needed", seen, timing)
         return None
 

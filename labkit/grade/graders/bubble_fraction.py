@@ -103,7 +103,7 @@ MISTAKES = [
         "No rank waits for W, so W runs where a rank would be idle. Of F, I and W one is left, "
         "since W cannot fill the I of the way back: (p - 1)/(3 m) of ideal. No bubble at all needs "
         "more memory (ZB-H2).",
-        patches(IDLE, *(IDLE.replace("3", other) for other in ("1", "2", "float('inf')"))),
+        patches(IDLE, *(IDLE.replace("3", x) for x in ("1", "1.5", "2", "float('inf')"))),
     ),
     Mistake(
         "takes naive for a pipeline",

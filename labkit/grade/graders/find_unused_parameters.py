@@ -68,12 +68,15 @@ MISTAKES = [
     ),
     g.Mistake(
         "does not give every rank the mean",
-        "A rank that did not use the parameter stores the mean too. Otherwise its optimizer does "
-        "not update this parameter, and the ranks' models differ.",
-        g.patch(
-            "parameter.grad = torch.zeros_like(parameter)",
-            'group.all_reduce(torch.zeros_like(parameter), op="mean")\n            continue',
-        ),
+        "Where any rank used a parameter, all ranks store the mean, those that did not use it too. "
+        "Otherwise only some optimizers update this parameter, and the ranks' models differ.",
+        [
+            g.patch(
+                "parameter.grad = torch.zeros_like(parameter)",
+                'group.all_reduce(torch.zeros_like(parameter), op="mean")\n            continue',
+            ),
+            g.patch(AGREE, AGREE.replace("max", "min")),
+        ],
         hint=2,
     ),
     g.Mistake(
@@ -98,10 +101,7 @@ MISTAKES = [
         "makes more all-reduces than it needs",
         "One all-reduce of a tensor with an element per parameter tells the ranks which gradients "
         "any of them has. After it, they send these gradients and no zeros for the others.",
-        g.patch(
-            AGREE,
-            'used = torch.cat([group.all_reduce(each, op="max") for each in used_here.split(1)])',
-        ),
+        g.patch(AGREE, f"{AGREE}\n    {AGREE}"),
         over_budget=lambda s: s.num_collectives(0) > budget(s).collectives,
         hint=3,
     ),

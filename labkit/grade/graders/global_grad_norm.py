@@ -154,18 +154,13 @@ MISTAKES = [
         "squares in a small dtype",
         "In float32 1e25 squared is inf and 1e-30 squared is 0, and bfloat16 drops small squares "
         "beside a large sum. Convert to float64 before you square.",
-        g.patches(
-            "grad.double().square().sum()",
-            "grad.float().square().sum()",
-            "grad.norm().double() ** 2",
-        ),
+        g.patches("double().square().sum()", "float().square().sum()", "norm().double() ** 2"),
         hint=3,
     ),
     g.Mistake(
         "does not clip in place",
-        "Multiply each gradient in place with mul_. mul and * make a new tensor. In .grad it does "
-        "not help: buckets and ZeRO's flat buffers hold views of the old one, which stays "
-        "unclipped.",
+        "Multiply each gradient in place, with mul_. A new tensor in .grad does not help: buckets "
+        "and ZeRO's flat buffers hold views of the old one, which stays unclipped.",
         g.patch("parameter.grad.mul_(", "parameter.grad.mul("),
         hint=3,
     ),
@@ -190,18 +185,13 @@ MISTAKES = [
 ]
 
 
-def budget(s: g.Observed) -> g.Budget:
-    """One number at a time."""
-    return g.Budget(
-        collectives=6, payload_bytes=[8 * s.num_collectives(rank) for rank in range(s.n)]
-    )
-
-
 GRADER = g.OnRanks(
     cases=cases,
     right=right,
     call=call,
-    budget=budget,
+    budget=lambda s: g.Budget(
+        collectives=6, payload_bytes=[8 * s.num_collectives(rank) for rank in range(s.n)]
+    ),
     same=same,
     mistakes=MISTAKES,
     allowed=("all_reduce",),

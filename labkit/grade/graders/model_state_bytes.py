@@ -34,8 +34,9 @@ def right(num: int, recipe: dict[str, Any], zero: int, dp: int) -> int:
     return int(calc.model_state_bytes(num, its, zero, dp))
 
 
-SHARD, STATES = "shard = -(-num_params // dp)", "num_states * optimizer_bytes"
+SHARD, STATES = "-(-num_params // dp)", "num_states * optimizer_bytes"
 MASTER, MOMENTS = 'recipe["master_bytes"]', 'sum(recipe["moment_bytes"])'
+EACH_MOMENT = 'sum(up(each, 1) for each in recipe["moment_bytes"])'
 MISTAKES = [
     g.Mistake(
         "shards at another level than ZeRO",
@@ -69,40 +70,37 @@ MISTAKES = [
         "rounds the shard another way",
         "Some rank holds one parameter more than others only where dp does not divide num_params. "
         "The largest shard has num_params / dp parameters, rounded up: -(-num_params // dp).",
-        [
-            g.patch(SHARD, f"shard = {shard}")
-            for shard in ("num_params // dp", "num_params / dp", "num_params // dp + 1")
-        ],
+        g.patches(SHARD, "num_params // dp", "num_params / dp", "num_params // dp + 1"),
         hint=3,
     ),
     g.Mistake(
         "rounds bytes instead of parameters",
         "A parameter is on one rank with all of its bytes: ceil(num_params / dp) parameters, each "
         "times its bytes.",
-        g.patch(
-            "    num_parameters = shard",
-            "    def up(size, level):\n"
-            "        return -(-num_params * size // (dp if zero >= level else 1))\n"
-            '    return (up(recipe["parameter_bytes"], 3) + up(recipe["gradient_bytes"], 2)\n'
-            "            + up(optimizer_bytes, 1))\n"
-            "    num_parameters = shard",
-        ),
+        [
+            g.patch(
+                "return (",
+                "up = lambda size, level: -(-num_params * size // (dp if zero >= level else 1))\n"
+                '    return up(recipe["parameter_bytes"], 3) + up(recipe["gradient_bytes"], 2)'
+                f" + {states}\n    return (",
+            )
+            for states in ("up(optimizer_bytes, 1)", f"up({MASTER}, 1) + {EACH_MOMENT}")
+        ],
         hint=3,
     ),
     g.Mistake(
         "miscounts what the optimizer keeps",
         "That is the master copy and an entry of moment_bytes for each other value: 12 bytes for "
         "Adam with a master copy in float32, but other recipes keep less.",
-        [
-            g.patch(f"{MASTER} + {MOMENTS}", other)
-            for other in ("12", "8", MOMENTS, MASTER, f'{MASTER} + recipe["moment_bytes"][0]')
-        ],
+        g.patches(
+            f"{MASTER} + {MOMENTS}", "12", "8", MOMENTS, MASTER, f"{MASTER} + {MOMENTS[4:-1]}[0]"
+        ),
     ),
     g.Mistake(
         "takes 16 bytes per parameter for every recipe and level",
         "16 bytes are what Adam in mixed precision keeps on one rank, where nothing is sharded. "
         "Here the recipe says the bytes, and the level what each rank has only in part.",
-        g.patch(SHARD, f"return 16 * num_params\n    {SHARD}"),
+        g.patch("shard = ", "return 16 * num_params\n    shard = "),
     ),
     g.Mistake(
         "adds up all ranks",

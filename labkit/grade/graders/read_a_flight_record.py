@@ -98,17 +98,14 @@ def job(rng: Random, what: str, turn: int) -> tuple[Dumps, Any]:
 
 
 def describe(s: g.Observed) -> str:
-    """The two answers, and the last collectives of each member of the group to look at."""
+    """The two answers, and the last entries of each member of the group to look at."""
+    told = "#{collective_seq_id} {profiling_name} {input_dtypes[0]} {input_sizes[0]} {state}"
     group = s.right[0][1]
     lines = [f"got {s.y!r}, expected {s.right[0]!r}"]
     for rank, dump in enumerate(s.xs):
-        its = [
-            f"#{each['collective_seq_id']} {each['state']}"
-            for each in dump["entries"]
-            if each["process_group"][0] == group and not each["is_p2p"]
-        ]
+        its = [told.format(**each) for each in dump["entries"] if each["process_group"][0] == group]
         if its:
-            lines.append(f"rank {rank}, group {group}: {', '.join(its[-3:])}")
+            lines.append(f"rank {rank}, group {group}: {', '.join(its[-2:])}")
     return "\n".join(lines)
 
 
@@ -170,10 +167,10 @@ MISTAKES = [
         hint=2,
     ),
     g.Mistake(
-        "overlooks that the ranks disagree",
-        "All have called the collective, but not with the same name, dtype and sizes. Compare all "
-        "three.",
-        g.patch("odd = [rank for", "odd = [] and [rank for"),
+        "does not find the ranks that disagree",
+        "All have called the collective, but a few with another name, dtype or sizes. Compare all "
+        "three with what more than half have.",
+        g.patches("max(meanings, key=meanings.count)", "meanings[0]", "members = []"),
         hint=3,
     ),
     g.Mistake(

@@ -45,12 +45,8 @@ def cases(draw: g.Draw) -> Iterator[g.Case]:
             mine = {name: cut(after, *saved[name][0], num_ranks)[rank] for name in saved}
             label = f"{before} of {num_files} ranks to {after} of {num_ranks}, rank {rank}"
             yield g.Case(label, saved, mine)
-    pieces = [
-        ("rank-0", 24, ("range", 0, 4)),
-        ("rank-0", 40, ("range", 4, 8)),
-        ("rank-1", 24, ("range", 8, 16)),
-    ]
-    joined = {"up": ((4, 4), 4, pieces)}, {"up": ("range", 2, 14)}
+    pieces = [("rank-0", 24, ("range", 0, 4)), ("rank-0", 40, ("range", 4, 8))]
+    joined = {"up": ((2, 4), 4, pieces)}, {"up": ("range", 2, 6)}
     yield g.Case("two pieces that follow each other in a file", *joined)
     yield g.Case("an empty part", saved, {"up": ("range", 7, 7), "down": ("box", (1, 2), (2, 4))})
 
@@ -58,9 +54,8 @@ def cases(draw: g.Draw) -> Iterator[g.Case]:
 def content(name: str, saved: Saved, part: Part) -> list[str]:
     """The bytes of a part, each by its name."""
     (_, columns), itemsize, _ = saved[name]
-    numbers = range(*part[1:]) if part[0] == "range" else ()
-    if part[0] == "box":
-        numbers = [row * columns + column for row in range(*part[1]) for column in range(*part[2])]
+    rows, row = part[1:] if part[0] == "box" else ((0, 1), part[1:])
+    numbers = [top * columns + left for top in range(*rows) for left in range(*row)]
     return [f"byte {i} of {name}'s element {number}" for number in numbers for i in range(itemsize)]
 
 
@@ -86,9 +81,9 @@ def call(watch: Any, args: tuple[Any, ...]) -> dict[str, list[str]]:
     return found
 
 
-def is_over_bytes(s: g.Observed) -> bool:
-    """Whether more is read than the parts have."""
-    return sum(read[3] for read in s.ranks[0].notes[0].value) > sum(map(len, s.right[0].values()))
+def num_bytes(s: g.Observed) -> tuple[int, int]:
+    """How many bytes are read, and how many the parts have."""
+    return sum(read[3] for read in s.ranks[0].notes[0].value), sum(map(len, s.right[0].values()))
 
 
 def is_split(s: g.Observed) -> bool:
@@ -135,14 +130,14 @@ MISTAKES = [
         "reads replicas twice",
         "Each piece that has the element gives the same bytes. Read it from one of them.",
         g.patch("return reads\n", "return reads * 2\n"),
-        over_budget=is_over_bytes,
+        over_budget=lambda s: num_bytes(s)[0] > num_bytes(s)[1],
     ),
     g.Mistake(
         "makes two reads where one is enough",
         "Reads cost a request each. Where one goes on where the other ends, in the file and in the "
         "part, they are one: rows of a piece, and pieces that follow each other.",
         g.patch("    if reads:\n", "    if False:\n"),
-        over_budget=lambda s: is_split(s) and not is_over_bytes(s),
+        over_budget=is_split,
         hint=2,
     ),
 ]
@@ -153,5 +148,9 @@ GRADER = g.Questions(
     call=call,
     mistakes=MISTAKES,
     closed=("labkit.checkpoint",),
+    picture=lambda s: "\n".join(
+        ["{} bytes are read; the parts have {}:".format(*num_bytes(s))]
+        + [str(read) for read in s.ranks[0].notes[0].value[:8]]
+    ),
     shown="ranges and boxes of any number of ranks load into any other, each byte read once",
 )

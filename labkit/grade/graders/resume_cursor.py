@@ -22,9 +22,7 @@ class Attempt(NamedTuple):
     saved: int
 
     def __str__(self) -> str:
-        return (
-            f"{self.size} ranks, batch {self.batch}, {self.saved} of {self.num_steps} steps saved"
-        )
+        return f"{self.size} ranks, batch {self.batch}, {self.num_steps} steps, {self.saved} saved"
 
 
 def cases(draw: g.Draw) -> list[g.Case]:
@@ -114,7 +112,8 @@ def right(num_samples: int, seed: int, attempts: list[Attempt]) -> dict[str, Any
     return {"order": EPOCHS, "samples by attempt and step": used}
 
 
-INIT = 'self.load_state_dict({"epoch": 0, "used": 0})'
+KEPT = "self.begun = vars(self).get('begun')"
+WITH_NEW_PLACE = " and (*self.begin(self.epoch, self.used)[:2], self.begun[2])"
 ORDER = "order = list(range(self.num_samples))"
 SHARE = "[self.rank :: self.size]"
 PER_EPOCH = "-(-self.num_samples // self.batch)"
@@ -149,10 +148,9 @@ MISTAKES = [
     ),
     g.Mistake(
         "keeps what it has begun when a state is loaded",
-        "What was shuffled, iterated or loaded ahead before load_state_dict belongs to another "
-        "place. load_state_dict drops it, also in a rollback, and the next step begins at the "
-        "place that was loaded.",
-        g.patch("        self.begun = None\n", "", INIT, f"self.begun = None\n        {INIT}"),
+        "What was shuffled, iterated or loaded ahead before load_state_dict is of another place. "
+        "Drop it, also in a rollback: the next step begins at the place that was loaded.",
+        g.patches("self.begun = None", KEPT, KEPT + WITH_NEW_PLACE),
         hint=2,
     ),
     g.Mistake(

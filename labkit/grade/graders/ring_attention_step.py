@@ -18,12 +18,9 @@ def cases(n: int, draw: g.Draw) -> list[g.Case]:
     """Equal shards, scores of thousands, unequal shards."""
     even = n * draw.rng.randrange(20, 26)
     uneven = even + (draw.rng.randrange(1, n) if n > 1 else 0)
+    asked = (even, 1, ""), (even, 300, ", scores of thousands"), (uneven, 1, ", unequal shards")
     listed = []
-    for num_tokens, largest, what in (
-        (even, 1.0, ""),
-        (even, 300.0, ", scores of thousands"),
-        (uneven, 1.0, ", unequal shards"),
-    ):
+    for num_tokens, largest, what in asked:
         q, k, v = draw.same(3, HEADS, num_tokens, draw.rng.randrange(7, 9), dtype=torch.float64)
         shards = (g.ByRank(map(torch.clone, x.tensor_split(n, 1))) for x in (largest * q, k, v))
         listed.append(g.Case(f"{num_tokens} tokens{what}", *shards, num_tokens))
@@ -74,9 +71,8 @@ class Computing(TorchDispatchMode):
             under_way = {begun[i] for i in self.watch.pending}
             overlaps = len(under_way) == 2 and begun.count("isend") == begun.count("irecv")
             size = result.numel() * first.shape[-1]
-            self.watch.note(
-                "overlaps" if overlaps else "computes alone", (size, self.group.received_bytes)
-            )
+            what = "overlaps" if overlaps else "computes alone"
+            self.watch.note(what, (size, self.group.received_bytes))
         return result
 
 
@@ -104,15 +100,15 @@ def budget(s: g.Observed) -> g.Budget:
     )
 
 
-def num_keys(s: g.Observed, rank: int, *kinds: str) -> float:
+def num_keys(s: g.Observed, rank: int, what: str = "") -> float:
     """How many keys a rank computes with, per query and head."""
     H, t, K = s.xs[rank].shape
-    return sum(e.value[0] for e in s.ranks[rank].notes if e.what in kinds) / (2 * H * t * K)
+    return sum(e.value[0] for e in s.ranks[rank].notes if what in e.what) / (2 * H * t * K)
 
 
 def computes_masked(s: g.Observed) -> bool:
     """Whether a rank computes clearly more than its own block and earlier ones take."""
-    seen = [num_keys(s, rank, "overlaps", "computes alone") for rank in range(s.n)]
+    seen = [num_keys(s, rank) for rank in range(s.n)]
     return any(k > 1.75 * sum(x.shape[1] for x in s.xs[: r + 1]) for r, k in enumerate(seen))
 
 
@@ -122,8 +118,7 @@ def waits_first(s: g.Observed) -> bool:
 
 
 def grows(s: g.Observed) -> bool:
-    """Whether more than two received blocks are alive, or a tensor is larger than these and than
-    (H, t, t)."""
+    """Whether more than two blocks are alive, or a tensor is larger than these and (H, t, t)."""
     H, t, K = s.xs[0].shape
     two_blocks = 4 * H * t * K
     return s.n > 1 and any(
@@ -241,6 +236,11 @@ GRADER = g.OnRanks(
     allowed=("isend", "irecv", "send", "recv"),
     world_sizes=(4, 3, 2, 1),  # with fewer than 4, all blocks are hardly more than a rank may have
     closed=("labkit.context_parallel",),
+    picture=lambda s: "\n".join(
+        f"rank {r}: products with {num_keys(s, r):.0f} keys per query, "
+        f"{num_keys(s, r, 'computes alone'):.0f} of them without overlap"
+        for r in range(s.n)
+    ),
     watch_memory=True,
     shown="each rank's output is that of causal attention over the whole sequence; blocks travel "
     "while the rank computes, at most two received ones are in memory, masked ones are left out",

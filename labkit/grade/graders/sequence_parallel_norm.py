@@ -182,15 +182,8 @@ MISTAKES = [
         "that is sent and the one that arrives. Normalize this rank's rows, then gather. A "
         "variable keeps its tensor until the function returns, and a slice keeps the whole tensor.",
         [
-            g.patch(
-                "= len(x_nD), group",
-                "= len(x_nD), group\n        ctx.kept = x_nD.new_zeros(num_rows, x_nD.shape[1])",
-            ),
-            g.patch(
-                "return group.reduce_scatter(pad(x_ND, padding))",
-                "padded, doubled, halved = pad(x_ND, padding), 2 * x_ND, x_ND / 2\n"
-                "    return group.reduce_scatter(padded)",
-            ),
+            g.patch("len(x_nD), group", "len(x_nD), group; ctx.x = x_nD.new_zeros(num_rows, 12)"),
+            g.patch("return group.reduce", "more = 2 * x_ND, x_ND / 2\n    return group.reduce"),
         ],
         # An all-reduce may have one more for a moment.
         over_budget=lambda s: has_many_rows(s) and not all_reduces_rows(s),

@@ -94,14 +94,14 @@ MINE = "range(rank * num_heads // num_ranks, (rank + 1) * num_heads // num_ranks
 OWN = "_rows(head_dim, num_heads, num_ranks, rank)"
 READ = "_rows(head_dim, num_kv_heads, num_ranks, rank)"
 OF_HEADS = "torch.arange(len({})).unflatten(0, (-1, head_dim))[{}].flatten()"
-
+INTERLEAVED = READ, OF_HEADS.format("key", "rank % num_kv_heads :: num_ranks")
 MISTAKES = [
     g.Mistake(
         "splits along the wrong dimension",
         "The features of a head are rows of query, key and value, and columns of out. A rank has "
         "the rows and the columns of its heads.",
         [
-            g.patch("out[:, own]", "out.tensor_split(num_ranks)[rank]"),
+            *g.patches("out[:, own]", "out.tensor_split(num_ranks)[rank]", "out[own]"),
             g.patch(
                 "query[own], key[read], value[read]",
                 "*(x.tensor_split(num_ranks, 1)[rank] for x in (query, key, value))",
@@ -121,11 +121,8 @@ MISTAKES = [
         "head h reads key-value head h // (H/G), not h % G and not h // G: the H/G query heads of "
         "a group lie side by side.",
         [
-            g.patch(READ, OF_HEADS.format("key", "rank % num_kv_heads :: num_ranks")),
-            g.patch(
-                *(OWN, OF_HEADS.format("query", "rank::num_ranks")),
-                *(READ, OF_HEADS.format("key", "rank % num_kv_heads :: num_ranks")),
-            ),
+            g.patch(*INTERLEAVED),
+            g.patch(*INTERLEAVED, OWN, OF_HEADS.format("query", "rank::num_ranks")),
             g.patch(READ, OF_HEADS.format("key", f"sorted({{h % num_kv_heads for h in {MINE}}})")),
         ],
         hint=2,
@@ -147,20 +144,21 @@ MISTAKES = [
         hint=3,
     ),
     g.Mistake(
-        "refuses or accepts the wrong numbers of ranks",
-        "n must divide H, and one of n and G must divide the other. With more ranks than key-value "
-        "heads, each key-value head is copied to n/G ranks. Otherwise raise ValueError.",
+        "refuses, accepts or lists the wrong numbers of ranks",
+        "n must divide H, and one of n and G must divide the other: with n > G each key-value head "
+        "is copied to n/G ranks. Else raise ValueError. Its message ends with all possible n.",
         g.patch(" and (is_split or is_copied)", ""),
-        seen=lambda s: isinstance(s.y, str) != isinstance(s.right[0], str),
+        seen=lambda s: str in (type(s.y), type(s.right[0])),
         hint=2,
     ),
     g.Mistake(
-        "looks for copies on the wrong ranks",
+        "returns other ranks than those with a copy",
         "With n > G each key-value head is on n/G ranks, `rank` among them. They lie side by side, "
         "as their query heads do: rank // (n/G) is the same for all. With n <= G it is [rank].",
-        g.patch(
+        g.patches(
             "list(range(first, first + num_copies))",
             "list(range(rank % num_kv_heads, num_ranks, num_kv_heads))",
+            "[r for r in range(first, first + num_copies) if r != rank] or [rank]",
         ),
         hint=2,
     ),

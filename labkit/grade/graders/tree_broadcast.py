@@ -26,11 +26,6 @@ def cases(n: int, draw: g.Draw) -> list[g.Case]:
     ]
 
 
-def same(got: object, right: torch.Tensor, case: g.Case) -> bool:
-    """Whether every bit is the same."""
-    return isinstance(got, torch.Tensor) and same_bytes(got, right)
-
-
 def num_messages(s: g.Observed) -> int:
     """How many messages there are in all."""
     return sum(len(s.messages(rank)) for rank in range(s.n))
@@ -132,7 +127,10 @@ MISTAKES = [
 GRADER = g.OnRanks(
     cases=cases,
     right=lambda xs, root: xs[root],
-    same=same,
+    same=lambda got, right, case: same_bytes(got, right),
+    picture=lambda s: "\n".join(
+        f"rank {rank} sends to {[e.peer for e in s.messages(rank)]}" for rank in range(s.n)
+    ),
     budget=lambda s: g.Budget(bytes_per_send=s.xs[0].nbytes),  # steps: see the mistakes
     mistakes=MISTAKES,
     allowed=("send", "recv", "isend", "irecv"),

@@ -157,11 +157,8 @@ MISTAKES = [
         "list, a name or a view that refers to weights or to a whole gradient keeps it in memory.",
         g.patch(
             FORWARD,
-            f"        inputs[-1] = x, {GATHER}\n        x = unit.forward(inputs[-1][1], x)",
-            "for unit, x in zip",
-            "for unit, (x, weights) in zip",
-            f"        weights = {GATHER}\n",
-            "",
+            f"        held = [*(held if inputs[1:] else ()), {GATHER}]\n"
+            "        x = unit.forward(held[-1], x)",
         ),
         over_budget=lambda s: excess(s) == "weights",
     ),
