@@ -25,8 +25,9 @@ Contract
     validity  every rank has F and B of each microbatch exactly once, and no ranks wait for each
               other forever
     order     on every rank all forwards come before all backwards
-    time      with f for a forward and b for a backward the step takes (m + p - 1)(f + b), for any
-              f and b. A rank works for m (f + b); its idle time, the bubble, is (p - 1)/m of that
+    time      with f for a forward, b for a backward and no time for messages the step takes
+              (m + p - 1)(f + b), for any f and b. A rank works for m (f + b); its idle time, the
+              bubble, is (p - 1)/m of that
     never     labkit.pipeline. The answer is a few lines
 
 Paper: Huang et al., "GPipe", arXiv:1811.06965.

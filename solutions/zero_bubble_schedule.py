@@ -23,8 +23,8 @@ F3, and I3 or B3 of the rank after; W3 needs the rank's own I3.
 Contract
     validity  every rank has F, I and W of each microbatch exactly once, where a B counts as I and
               W, and no ranks wait for each other forever
-    time      F, I and W stand for the durations too. For all durations with W <= F and W <= I, and
-              for any m, the step takes at most
+    time      F, I and W stand for the durations too; messages take none. For all durations with
+              W <= F and W <= I, and for any m, the step takes at most
                   m (F + I + W) + (p - 1)(F + I - W) + max(0, p - m) W
               With F = I = W = 1 and m >= p this is 3 m + p - 1; 1F1B takes 3 m + 3 (p - 1). The
               function is not told the durations: the same row is used for all of them
