@@ -14,14 +14,13 @@ Contract
              by amounts that are not known, and stay the same during the run
     least    a gain smaller than this, in microseconds, is noise
     returns  (rank, gain) of the straggler, or None if there is none
-    A rank's gain in a collective: by how much earlier the last arrival would have been if this rank
-    had arrived together with the last of the others, or before. For all ranks but the last to
-    arrive it is 0
+    A rank's gain in a collective: how much later it arrived than the last of the other ranks. For
+    all ranks but the last to arrive it is 0
     A rank's gain in a step: the sum over the step's collectives
-    A rank's gain: the median over the steps. Their number is odd. One slow step, such as a rank's
+    A rank's gain: the median over all steps. Their number is odd. One slow step, such as a rank's
     checkpoint, makes no straggler
     The straggler is the rank with the largest gain, if that is `least` or more. No two ranks share
-    the largest gain. There are 3 ranks or more.
+    the largest gain. There are 3 ranks or more, and each step has a collective.
 """
 
 Collective = list[tuple[int, int]]

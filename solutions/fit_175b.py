@@ -41,7 +41,7 @@ Rules
     tp divides gpus_per_node, so that all ranks of a tensor-parallel group are in one node. tp also
     divides heads, kv_heads and ffn. tp * pp divides num_gpus. pp * virtual divides layers.
     dp * microbatch divides global_batch. The quotient is m, the microbatches per step of one rank.
-    If virtual > 1, then pp > 1 and pp divides m.
+    m may be less than pp. If virtual > 1, then pp > 1 and pp divides m.
 
 Parameters, gradients and optimizer
     N parameters on one GPU: (layer_params * layers / pp + table_params) / tp. This is exact for the
@@ -64,7 +64,8 @@ More memory, which does not count as "activations"
     The last rank keeps the logits of one microbatch: 14 * vocab / tp bytes per token. If pp is 1,
     the only rank is first and last.
     "full" also keeps A of "none" for one layer and one microbatch, while it computes it again.
-    If dp > 1, ZeRO has some tensors whole for a moment. With table = vocab * hidden parameters:
+    If dp > 1, ZeRO has some tensors whole for a moment. With table = vocab * hidden, which is
+    table_params without learned positions:
         level 2  gradients of layer_params or of table, whichever is more. If virtual > 1, take all
                  layers of one stage instead of one layer. All / tp
         level 3  parameters and gradients of 2 * layer_params + table, or of

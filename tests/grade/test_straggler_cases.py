@@ -107,7 +107,7 @@ def test_the_right_answer_names_the_culprit(story):
 
 def test_evidence_has_all_that_the_contract_names():
     for story in STORIES:
-        for rank in job(story, random.Random(story)):
+        for rank in job(story, 0, random.Random(story)):
             assert set(rank) == {
                 *("rank", "state", "operation", "peer", "group", "members", "number", "posted"),
                 *("seconds", "cpu", "stack"),

@@ -73,17 +73,6 @@ def attempt(action: Callable[[], Any]) -> OSError | None:
     return None
 
 
-def note_memory(note: Callable[[str], None], copies: list[Tensor], before: list[Tensor]) -> None:
-    """What of the memory of a copy is not as it should be."""
-    for copy in copies:
-        if not copy.is_contiguous() or copy.untyped_storage().nbytes() > copy.nbytes:
-            note("loose")
-    for copy, old in zip(copies, before):
-        is_alike = (copy.shape, copy.dtype) == (old.shape, old.dtype)
-        if is_alike and copy.data_ptr() != old.data_ptr():
-            note("moves")
-
-
 def call(watch: Any, args: tuple[Any, ...]) -> dict[str, Any]:
     """Perform a script."""
     script, weight = args
@@ -105,9 +94,15 @@ def call(watch: Any, args: tuple[Any, ...]) -> dict[str, Any]:
     def write(state: dict[str, Any]) -> None:
         tensors = [*tensors_in(state)]
         live = {tensor.data_ptr() for tensor in tensors_in(training.state)}
-        if any(tensor.data_ptr() in live for tensor in tensors):
-            watch.note("live")
-        note_memory(watch.note, tensors, copies)
+        for copy in tensors:
+            if copy.data_ptr() in live:
+                watch.note("live")
+            if not copy.is_contiguous() or copy.untyped_storage().nbytes() > copy.nbytes:
+                watch.note("loose")
+        for copy, old in zip(tensors, copies):
+            is_alike = (copy.shape, copy.dtype) == (old.shape, old.dtype)
+            if is_alike and copy.data_ptr() != old.data_ptr():
+                watch.note("moves")
         copies[:] = tensors
         found["written during"].append(now)
         if training.is_full:
